@@ -62,7 +62,7 @@ def _measure(folder: Path, jobs: int) -> None:
     from jobs_admin import replays
     from jobs_admin.models import Failure
     from jobs_admin.models.access import OPERATOR, Viewer
-    from tests.jobs_admin.replays.conftest import buried
+    from tests.kit.replays import buried
 
     ann = Viewer("ann", {"*": OPERATOR})
     for start in range(0, jobs, 5_000):

@@ -36,7 +36,7 @@ from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, decode
 from jobs_admin.core.lifeline import die_with_parent
-from tests.jobs_admin.worker.test_slow_store import SlowRoad
+from tests.kit.network import SlowRoad
 from tests.kit.policies import policy, published
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -74,9 +74,8 @@ def forbidden(tries: int) -> dict[str, Any]:
     from jobs_admin.core.public_address import Allowed, allowed
     from jobs_admin.core.web_address import BadAddress, parse
     from jobs_admin.notices import posting
-    from tests.jobs_admin.notices.test_guard import Listener
     from tests.kit.addresses import ANSWERS, URLS
-    from tests.kit.endpoints import answering, opened
+    from tests.kit.endpoints import Listener, answering, opened
 
     listener = Listener()
     came = Counter()

@@ -7,8 +7,8 @@ from django.urls import get_resolver
 
 from jobs_admin.management.commands.token import create, revoke
 from jobs_admin.models import Attempt, AuditEvent, Group, Replay, ReplayItem, Traceback
-from tests.jobs_admin.replays.test_acts import reports
 from tests.kit.failures import STARTED_AT, dead_emails
+from tests.kit.fleet import reports
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sources")]
 

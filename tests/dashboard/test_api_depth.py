@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from jobs_admin.management.commands.token import create
 from jobs_admin.models import Alert, AuditEvent, DepthSample, Release, Rule, Source
-from tests.jobs_admin.depths.test_rolling import lay, roll
+from tests.kit.depths import lay, roll
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sources")]
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dashboard.web.differences import MOST_ROWS, of_texts, of_values
 from jobs_admin.core.veil import Plain, Veiled
-from tests.jobs_admin.core.test_veil import VALUES
+from tests.kit.values import VALUES
 
 
 def values(left, right, piece=Plain):

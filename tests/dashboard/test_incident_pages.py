@@ -17,7 +17,7 @@ from jobs_admin.desk import overview
 from jobs_admin.management.commands.token import create
 from jobs_admin.models import Alert, AlertEvent, DepthSample, Group, Rule, Source
 from jobs_admin.models.access import ENGINE
-from tests.jobs_admin.test_ingest import entries, report
+from tests.kit.reports import entries, report
 
 pytestmark = [pytest.mark.django_db, pytest.mark.server]
 

@@ -16,7 +16,7 @@ from jobs_admin.fleet import heartbeats
 from jobs_admin.ingest import uncaptured
 from jobs_admin.models import Alert, Release, Replay, Rule, Source, Total, Unfiled, Worker
 from jobs_admin.models.access import ENGINE
-from tests.jobs_admin.depths.test_rolling import lay, roll
+from tests.kit.depths import lay, roll
 from tests.kit.failures import bury
 from tests.kit.groups import group
 from tests.kit.pages import HTMX, clock_of, count_of_link, text_of

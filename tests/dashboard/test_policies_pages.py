@@ -16,8 +16,8 @@ from jobs_admin.core.presets import PRESETS
 from jobs_admin.fleet import heartbeats
 from jobs_admin.models import Attempt, AuditEvent, Group, PolicyVersion
 from jobs_admin.models.access import ENGINE
-from tests.jobs_admin.replays.test_acts import reports
 from tests.kit.failures import bury
+from tests.kit.fleet import reports
 from tests.kit.groups import group
 from tests.kit.pages import HTMX
 from tests.kit.people import log_in

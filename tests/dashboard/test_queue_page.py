@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from jobs_admin.models import DepthSample, Release, Rule, Source, Worker
-from tests.jobs_admin.depths.test_rolling import lay, roll
+from tests.kit.depths import lay, roll
 from tests.kit.failures import bury
 from tests.kit.pages import clock_of, text_of
 

@@ -18,7 +18,7 @@ from jobs_admin.management.commands import token
 from jobs_admin.models import AuditEvent, Failure, RefusedReports, Role, Source, Unfiled, UnsignedReports
 from jobs_admin.models.access import ENGINE
 from jobs_admin.trust import admission, source_keys
-from tests.jobs_admin.test_trust import end_unsigned, entry, file, forged, known, refile
+from tests.kit.signed_reports import end_unsigned, entry, file, forged, known, refile
 
 pytestmark = pytest.mark.django_db
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from dashboard.failures import tree
 from jobs_admin.core.terms import indexed_paths
 from jobs_admin.core.veil import Plain, Veiled
-from tests.jobs_admin.core.test_veil import VALUES
+from tests.kit.values import VALUES
 
 TO = tree.Addresses("/failures/1/opened/", "/failures/")
 

@@ -10,34 +10,9 @@ from jobs_admin.admin.failures import query_of
 from jobs_admin.core.query import format
 from jobs_admin.models import ApiToken, AuditEvent, Failure, Group, Payload, Replay, Role
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sources")]
 NOW = datetime.now(UTC)
 LIST = "/admin/jobs_admin/failure/"
-
-
-@pytest.fixture(autouse=True)
-def sources(store, settings, tmp_path):
-    """Two sources that can be replayed to, as far as the tables know."""
-    path = tmp_path / "sources.toml"
-    path.write_text(
-        "".join(f'[sources.{n}]\nbackend = "celery"\nurl = "redis://127.0.0.1:1/0"\n' for n in ("shop", "bank"))
-    )
-    settings.REDRIVE_SOURCES = str(path)
-    config.sources.cache_clear()
-
-
-@pytest.fixture
-def as_(client, django_user_model):
-    """The browser of a member of staff with a role, or of the superuser."""
-
-    def log_in(role="", source="shop"):
-        user = django_user_model.objects.create_user(f"staff-{role}-{source}", is_staff=True, is_superuser=not role)
-        if role and role != "none":
-            Role.objects.create(user=user, role=role, source=source)
-        client.force_login(user)
-        return client
-
-    return log_in
 
 
 def bury(n=1, **changes):

@@ -9,9 +9,8 @@ import pytest
 from jobs_admin import policies
 from jobs_admin.models import AuditEvent, PolicyVersion
 from jobs_admin.models.access import OPERATOR, Viewer
-from tests.jobs_admin.test_admin import as_, sources  # noqa: F401
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sources")]
 
 LIST = "/admin/jobs_admin/policyversion/"
 ANN = Viewer("ann", {"*": OPERATOR})
@@ -37,14 +36,14 @@ def attempts(name="emails"):
     return policies.get(ANN, name).policy.max_attempts
 
 
-def test_a_policy_is_added_and_in_force(as_):  # noqa: F811
+def test_a_policy_is_added_and_in_force(as_):
     client = as_("operator")
     client.post(f"{LIST}add/", {"called": "emails", "document": json.dumps(EMAILS), "reason": "first"})
     made = policies.get(ANN, "emails")
     assert (made.version, made.published_by, made.reason) == (1, "staff-operator-shop", "first")
 
 
-def test_saving_publishes_the_next_version_and_leaves_the_one_before(as_, emails):  # noqa: F811
+def test_saving_publishes_the_next_version_and_leaves_the_one_before(as_, emails):
     client = as_("operator")
     sent = {"document": json.dumps(EMAILS | {"max_attempts": 6}), "reason": "calmer", "expected_version": "2"}
     answer = client.post(change(emails), sent, follow=True)
@@ -52,7 +51,7 @@ def test_saving_publishes_the_next_version_and_leaves_the_one_before(as_, emails
     assert "emails@3" in shown(answer)
 
 
-def test_a_form_that_was_opened_before_somebody_elses_change_is_refused(as_, emails):  # noqa: F811
+def test_a_form_that_was_opened_before_somebody_elses_change_is_refused(as_, emails):
     policies.publish(ANN, "emails", EMAILS | {"max_attempts": 7}, expected_version=2)
     client = as_("operator")
     sent = {"document": json.dumps(EMAILS), "reason": "", "expected_version": "2"}
@@ -71,7 +70,7 @@ def test_a_form_that_was_opened_before_somebody_elses_change_is_refused(as_, ema
         ("x", "object"),
     ],
 )
-def test_an_absurd_policy_is_refused_with_field_and_bound(as_, emails, document, says):  # noqa: F811
+def test_an_absurd_policy_is_refused_with_field_and_bound(as_, emails, document, says):
     client = as_("operator")
     answer = client.post(change(emails), {"document": json.dumps(document), "expected_version": "2"})
     assert answer.status_code == 200 and says in shown(answer)
@@ -82,19 +81,19 @@ def test_an_absurd_policy_is_refused_with_field_and_bound(as_, emails, document,
     "typed",
     ['{"a":' * 3_000 + "1" + "}" * 3_000, '{"max_attempts":' + "9" * 5_000 + "}", r'{"note":"\ud800"}', "{", "[\x00]"],
 )
-def test_what_cannot_be_read_or_shown_as_json_is_refused_and_stands_as_it_was_typed(as_, emails, typed):  # noqa: F811
+def test_what_cannot_be_read_or_shown_as_json_is_refused_and_stands_as_it_was_typed(as_, emails, typed):
     answer = as_("operator").post(change(emails), {"document": typed, "expected_version": "2"})
     assert answer.status_code == 200 and answer.context["errors"] and attempts() == 9
     assert answer.context["adminform"].form["document"].value() == typed
 
 
-def test_an_equal_match_is_refused(as_, emails):  # noqa: F811
+def test_an_equal_match_is_refused(as_, emails):
     client = as_("operator")
     answer = client.post(f"{LIST}add/", {"called": "others", "document": json.dumps(EMAILS)})
     assert "emails matches the same jobs" in shown(answer) and PolicyVersion.objects.count() == 2
 
 
-def test_a_former_version_is_put_back_by_its_button(as_, emails):  # noqa: F811
+def test_a_former_version_is_put_back_by_its_button(as_, emails):
     client, first = as_("operator"), policies.version(ANN, "emails", 1)
     assert "_put_back" in shown(client.get(change(first)))
     client.post(change(first), {"_put_back": "1"})
@@ -103,14 +102,14 @@ def test_a_former_version_is_put_back_by_its_button(as_, emails):  # noqa: F811
 
 
 @pytest.mark.parametrize(("action", "left"), [("put_back", [(3, 4)]), ("withdraw", [])])
-def test_one_chosen_version_is_put_back_or_withdrawn(as_, emails, action, left):  # noqa: F811
+def test_one_chosen_version_is_put_back_or_withdrawn(as_, emails, action, left):
     chosen = policies.version(ANN, "emails", 1) if action == "put_back" else emails
     as_("operator").post(LIST, {"action": action, "_selected_action": [chosen.pk]})
     assert [(one.version, one.policy.max_attempts) for one in policies.published(ANN)] == left
 
 
 @pytest.mark.parametrize("action", ["put_back", "withdraw"])
-def test_who_may_only_look_changes_nothing(as_, emails, action):  # noqa: F811
+def test_who_may_only_look_changes_nothing(as_, emails, action):
     client, first = as_("viewer"), policies.version(ANN, "emails", 1)
     assert "_put_back" not in shown(client.get(change(first)))
     client.post(LIST, {"action": action, "_selected_action": [first.pk]})
@@ -119,7 +118,7 @@ def test_who_may_only_look_changes_nothing(as_, emails, action):  # noqa: F811
     assert attempts() == 9 and PolicyVersion.objects.count() == 2
 
 
-def test_a_policy_for_every_source_is_not_changed_by_the_operator_of_one(as_):  # noqa: F811
+def test_a_policy_for_every_source_is_not_changed_by_the_operator_of_one(as_):
     wide = policies.publish(ANN, "wide", {})
     client = as_("operator")
     assert "wide" in shown(client.get(LIST))
@@ -129,6 +128,6 @@ def test_a_policy_for_every_source_is_not_changed_by_the_operator_of_one(as_):  
     assert [str(one) for one in policies.published(ANN)] == ["wide@1"]
 
 
-def test_a_policy_out_of_sight_is_not_listed(as_):  # noqa: F811
+def test_a_policy_out_of_sight_is_not_listed(as_):
     policies.publish(ANN, "bills", {"match": {"source": "bank"}})
     assert "bills" not in shown(as_("admin").get(LIST))

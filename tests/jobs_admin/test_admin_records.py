@@ -11,7 +11,6 @@ from django.utils import timezone
 
 from jobs_admin.db import audit
 from jobs_admin.models import AuditEvent, Failure, Group, Unfiled
-from tests.jobs_admin.test_admin import as_  # noqa: F401  # fixture
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 11, 21, 2, 14, tzinfo=UTC)
@@ -27,7 +26,7 @@ def said(act):
     return AuditEvent.objects.get(act=act)
 
 
-def test_a_report_that_could_not_be_filed_says_why_and_how_large_it_was(as_, report):  # noqa: F811
+def test_a_report_that_could_not_be_filed_says_why_and_how_large_it_was(as_, report):
     client = as_("admin", "*")
     listed, one = (client.get(f"{UNFILED}{path}").content.decode() for path in ("", f"{report.pk}/change/"))
     assert "no field &lt;kind&gt;" in listed and "4321" in listed
@@ -35,11 +34,11 @@ def test_a_report_that_could_not_be_filed_says_why_and_how_large_it_was(as_, rep
 
 
 @pytest.mark.parametrize(("role", "source"), [("admin", "shop"), ("operator", "*"), ("none", "*")])
-def test_reports_of_no_source_are_for_admins_of_every_source(as_, report, role, source):  # noqa: F811
+def test_reports_of_no_source_are_for_admins_of_every_source(as_, report, role, source):
     assert as_(role, source).get(UNFILED).status_code == 403
 
 
-def test_an_account_that_is_made_or_changed_or_deleted_is_written_down(as_, django_user_model):  # noqa: F811
+def test_an_account_that_is_made_or_changed_or_deleted_is_written_down(as_, django_user_model):
     client = as_()
     words = {"username": "eve", "password1": "correct horse battery", "password2": "correct horse battery"}
     client.post("/admin/auth/user/add/", words | {"usable_password": "true"})
@@ -58,7 +57,7 @@ def test_an_account_that_is_made_or_changed_or_deleted_is_written_down(as_, djan
     assert "correct horse" not in str(list(AuditEvent.objects.values()))
 
 
-def test_permissions_of_a_group_of_accounts_are_written_down(as_):  # noqa: F811
+def test_permissions_of_a_group_of_accounts_are_written_down(as_):
     client, group = as_(), AccountGroup.objects.create(name="ops")
     permission = Permission.objects.get(codename="change_user")
     client.post(f"/admin/auth/group/{group.pk}/change/", {"name": "ops", "permissions": [permission.pk]})

@@ -9,7 +9,7 @@ from django.db import connection
 from jobs_admin.failures.completing import MOST, complete, values
 from jobs_admin.models import FailureCount, Release, Worker
 from jobs_admin.models.access import ENGINE, Viewer
-from tests.jobs_admin.test_failures import NOW, SHOP_ONLY, bury, found, make_group
+from tests.kit.searching import NOW, SHOP_ONLY, bury, found, make_group
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 

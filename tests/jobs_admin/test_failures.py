@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from django.db import connection
@@ -13,46 +13,13 @@ from jobs_admin import failures
 from jobs_admin.core.query import format, parse
 from jobs_admin.db import counters
 from jobs_admin.groups import group_changes
-from jobs_admin.ingest import indexing
 from jobs_admin.models import Attempt, Failure, Group, GroupAlias, Replay, ReplayItem
 from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.search.newest import Newest
-from tests.jobs_admin.core.test_query import PASTED, TANGLED
+from tests.kit.pasted import PASTED, TANGLED
+from tests.kit.searching import NOW, SHOP_ONLY, bury, found, make_group
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
-NOW = datetime(2026, 11, 21, 2, 14, tzinfo=UTC)
-SHOP_ONLY = Viewer("ann", {"shop": "operator", "bank": "viewer"})
-
-
-def make_group(name="a", error_type="KeyError", message="<str>", **more):
-    values = {"first_seen": NOW - timedelta(hours=5), "last_seen": NOW, "count": 1}
-    return Group.objects.create(fingerprint=f"v1-{name}", error_type=error_type, message=message, **(values | more))
-
-
-def bury(n=1, **changes):
-    values = {
-        "source": "shop",
-        "queue": "emails",
-        "task": "mail.send",
-        "state": "dead",
-        "kind": "exception",
-        "error_type": "KeyError",
-        "message": "'foo'",
-        "first_failed_at": NOW,
-        "failed_at": NOW,
-        "received_at": NOW,
-        "args": '["secret"]',
-        "headers": "{}",
-    }
-    start = Failure.objects.count()
-    ids = [f"j{start + i}" for i in range(n)]
-    made = Failure.objects.bulk_create(Failure(**(values | changes), first_job_id=i, job_id=i) for i in ids)
-    indexing.index(made)
-    return made
-
-
-def found(text="", viewer=ENGINE, **more):
-    return [f.pk for f in failures.search(viewer, text, now=NOW, **more).rows]
 
 
 def test_the_newest_come_first_and_pages_meet_without_gap_or_overlap():

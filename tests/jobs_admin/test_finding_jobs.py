@@ -14,7 +14,7 @@ from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure
 from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.search.newest import Newest
-from tests.jobs_admin.test_failures import NOW, bury, found, make_group
+from tests.kit.searching import NOW, bury, found, make_group
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 ID = "7f6c1f0e-3b1d-4f7e-9d53-0a4b9e0c7a11"

@@ -13,33 +13,17 @@ from jobs_admin.groups import group_rules, regrouping
 from jobs_admin.groups.group_rules import RuleRefused
 from jobs_admin.models import AuditEvent, Failure, Group, GroupAlias, GroupRule
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
-from tests.jobs_admin.test_ingest import file, report
+from tests.kit.grouping import ANN, TRACE, bury
+from tests.kit.reports import file, report
 
-pytestmark = [pytest.mark.django_db, pytest.mark.databases]
+pytestmark = [pytest.mark.django_db, pytest.mark.databases, pytest.mark.usefixtures("fresh")]
 
-ANN = Viewer("ann", {"*": OPERATOR})
 EVE = Viewer("eve", {"shop": VIEWER})
 
-TRACE = """Traceback (most recent call last):
-  File "/srv/shop/tasks.py", line 88, in {task}
-    again(partner.post, order)
-  File "/srv/shop/retry.py", line 5, in again
-    return work(order)
-shop.Refused: {message}
-"""
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    rules_in_force.forget()
-    yield
-    rules_in_force.forget()
 
 
-def bury(number, *, message="order 17 refused", task="charge", **said):
-    trace = TRACE.format(task=task, message=message)
-    file(*(report(f"{task}-{message}-{n}", message=message, trace=trace, task=task, **said) for n in range(number)))
-    return Failure.objects.latest("pk").group
 
 
 def refusal(act, *args, **more):

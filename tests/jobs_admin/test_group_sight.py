@@ -16,7 +16,7 @@ from jobs_admin.groups import group_changes, group_detail, group_finder, group_r
 from jobs_admin.models import Alert, AuditEvent, Group, GroupRule, GroupSource, Role, Rule
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
 from jobs_admin.rights import group_sight, people, view_sight
-from tests.jobs_admin.test_ingest import NOW, file, report
+from tests.kit.reports import NOW, file, report
 
 pytestmark = pytest.mark.django_db
 

@@ -4,7 +4,7 @@ import json
 import random
 import threading
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from django.db import OperationalError, connection, connections
@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 
 from jobs_admin import config, ingest
 from jobs_admin.core import keys
-from jobs_admin.core.envelope import Envelope, Lineage, encode
+from jobs_admin.core.envelope import Lineage, encode
 from jobs_admin.core.stream import weight
-from jobs_admin.core.terms import stack_document
 from jobs_admin.db import rules_in_force
 from jobs_admin.ingest import filing, suspects
-from jobs_admin.ingest.filing import document_of
 from jobs_admin.models import (
     Attempt,
     Failure,
@@ -37,64 +35,10 @@ from jobs_admin.models import (
     Traceback,
     Unfiled,
 )
-from jobs_admin.models import terms as index
-from tests.jobs_admin.test_failure_count import held, recount
+from tests.kit.counts import held, recount
+from tests.kit.reports import NOW, TRACE, drain, entries, file, misindexed, of_run, report
 
 pytestmark = pytest.mark.databases
-
-NOW = datetime(2026, 11, 21, 2, 7, 30, tzinfo=UTC)
-TRACE = """Traceback (most recent call last):
-  File "/srv/shop/tasks.py", line 88, in charge
-    partner.post(order)
-shop.Refused: order {} refused
-"""
-
-
-def report(job_id="j1", kind="exception", attempt=1, *, order=17, ago=0.0, **said):
-    values = {
-        "source": "shop", "queue": "emails", "task": "shop.send", "job_id": job_id, "kind": kind, "attempt": attempt,
-        "at": NOW.timestamp() - ago, "release": "r1", "tenant": "acme",
-    }  # fmt: skip
-    if kind != "success":
-        raw = b"raw of attempt %d" % attempt
-        values |= {"error_type": "shop.Refused", "message": f"order {order} refused", "trace": TRACE.format(order)}
-        values |= {"raw": raw, "raw_size": len(raw)}
-    if kind == "retry":
-        values["due_at"] = values["at"] + 60
-    return Envelope(**{**values, **said})
-
-
-_ids = iter(range(1, 10**9))
-
-
-def entries(*reports):
-    return [(f"{next(_ids)}-0".encode(), encode(r)) for r in reports]
-
-
-def file(*reports, now=NOW):
-    filed = ingest.file(entries(*reports), now)
-    assert held() == recount()
-    return filed
-
-
-def misindexed():
-    """The failures and stacks of which the search index does not hold what their rows say."""
-    wanted = {("failure", f.pk): document_of(vars(f)) for f in Failure.objects.all()}
-    wanted |= {("stack", t.pk): stack_document(t.text) for t in Traceback.objects.all()}
-    found = {}
-    with connection.cursor() as cursor:
-        for kind, table in (("failure", index.FAILURES), ("stack", index.STACKS)):
-            cursor.execute(f"SELECT {'rowid' if connection.vendor == 'sqlite' else 'id'}, terms FROM {table}")
-            found |= {(kind, pk): terms for pk, terms in cursor.fetchall()}
-    if connection.vendor == "postgresql":
-        found = {key: set(terms.split(" ")) for key, terms in found.items()}
-        wanted = {key: set(index.as_tsvector(document).split(" ")) for key, document in wanted.items()}
-    return [key for key in wanted.keys() | found.keys() if sorted(wanted.get(key, "")) != sorted(found.get(key, ""))]
-
-
-def of_run(n, job_id="j1", kind="exception", attempt=1, item=None, of="j1", **said):
-    home = Lineage(queue="emails", job_id=of, run=n, item=item)
-    return report(job_id, kind, attempt, lineage=home, **said)
 
 
 @pytest.mark.django_db
@@ -541,13 +485,6 @@ def begin(store):
     """The group in which processes read the stream, as the first of them makes it."""
     store.xgroup_create(keys.failures("shop"), ingest.GROUP, id="0", mkstream=True)
     drain()
-
-
-def drain(consumer="c1"):
-    rounds = 0
-    while ingest.step(consumer, NOW, wait_s=0.01) or rounds < 2:
-        rounds += 1
-        assert rounds < 100
 
 
 @pytest.mark.server

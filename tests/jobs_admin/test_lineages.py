@@ -9,15 +9,14 @@ from jobs_admin import ingest, replays
 from jobs_admin.core.envelope import Envelope, Lineage, encode
 from jobs_admin.models import Attempt, Failure, ReplayItem
 from jobs_admin.models.failure import FailureState
-from tests.jobs_admin.replays.conftest import bury, new_senders, shop  # noqa: F401
-from tests.jobs_admin.replays.test_sending import begun, sent_all
-from tests.jobs_admin.test_ingest import misindexed
+from tests.kit.replays import begun, sent_all
+from tests.kit.reports import misindexed
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
 @pytest.fixture
-def item(shop, bury):  # noqa: F811
+def item(shop, bury):
     """A job that was replayed, and runs."""
     replay = begun(bury())
     sent_all()
@@ -90,7 +89,7 @@ def test_a_report_of_another_source_changes_neither_the_item_that_it_names_nor_i
     assert Failure.objects.filter(source="shop").count() == 1
 
 
-def test_an_item_of_another_job_of_the_same_source_is_not_believed(item, bury):  # noqa: F811
+def test_an_item_of_another_job_of_the_same_source_is_not_believed(item, bury):
     (other,) = bury(1)
     told("own", item=item.pk, home=Failure.objects.get(pk=other).first_job_id)
     assert Attempt.objects.get(failure=other).item_id is None
@@ -116,7 +115,7 @@ def test_a_run_that_the_desk_did_not_send_did_not_succeed(item, job_id, run, nam
     assert not Attempt.objects.filter(kind="success").exists()
 
 
-def test_a_run_that_is_planned_did_not_succeed(shop, bury):  # noqa: F811
+def test_a_run_that_is_planned_did_not_succeed(shop, bury):
     begun(bury())
     told("forged", "success")
     assert of_the_job()["state"] == FailureState.DEAD

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobs_admin.models import Attempt, Failure, Group, Payload, QueueCounter
-from tests.jobs_admin.test_ingest import file, misindexed, of_run, report
+from tests.kit.reports import file, misindexed, of_run, report
 
 pytestmark = pytest.mark.django_db
 

@@ -12,8 +12,8 @@ from jobs_admin.failures.nearest import MOST, near, of_pasted
 from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure, Traceback
 from jobs_admin.models.access import ENGINE, Viewer
-from tests.jobs_admin.core.test_query import PASTED, TANGLED
-from tests.jobs_admin.test_failures import NOW, SHOP_ONLY, bury, found, make_group
+from tests.kit.pasted import PASTED, TANGLED
+from tests.kit.searching import NOW, SHOP_ONLY, bury, found, make_group
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,7 +8,6 @@ from dashboard.web.figures import number
 from jobs_admin import config
 from jobs_admin.core import keys
 from jobs_admin.core.policy import document, parse
-from jobs_admin.db import counters
 from jobs_admin.desk import overview
 from jobs_admin.groups import group_numbers
 from jobs_admin.models import (
@@ -25,9 +23,9 @@ from jobs_admin.models import (
 )
 from jobs_admin.models.access import ENGINE, VIEWER, Viewer
 from jobs_admin.queues import rates
+from tests.kit.overview import NOW, bury, count, tick
 
 pytestmark = pytest.mark.django_db
-NOW = datetime(2026, 11, 21, 2, 14, tzinfo=UTC)
 BANKER = Viewer("ann", {"bank": "viewer"})
 
 
@@ -36,24 +34,6 @@ def watched(store):
     """The watch ended a round a second ago."""
     tick(store, NOW - timedelta(seconds=1))
     return store
-
-
-def tick(store, at, *names):
-    for name in names or ("ingest", "sample"):
-        store.hset(keys.steps(), name, json.dumps({"at": at.timestamp()}))
-
-
-def count(failed, minutes_ago, queue="webhooks", source="shop", **more):
-    at = (NOW - timedelta(minutes=minutes_ago)).replace(second=0)
-    counters.count_queues({(source, queue, at): {"failed": failed, **more}})
-
-
-def bury(n=1, **changes):
-    values = {"source": "shop", "queue": "webhooks", "task": "t", "state": "dead", "kind": "exception"}
-    values |= {"first_failed_at": NOW, "failed_at": NOW, "received_at": NOW} | changes
-    start = Failure.objects.count()
-    ids = [f"j{start + i}" for i in range(n)]
-    return Failure.objects.bulk_create(Failure(**values, first_job_id=i, job_id=i) for i in ids)
 
 
 def test_the_sentence_names_the_loudest_queue_its_rise_the_new_group_and_the_tenants():

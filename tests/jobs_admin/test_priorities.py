@@ -7,7 +7,7 @@ import pytest
 from jobs_admin import config
 from jobs_admin.config import SourceConfig
 from jobs_admin.db import priorities
-from tests.jobs_admin.test_failures import bury, found
+from tests.kit.searching import bury, found
 
 pytestmark = pytest.mark.django_db
 

@@ -18,7 +18,7 @@ from jobs_admin.models import Alert, Notice, RefusedReports, Source
 from jobs_admin.queues import liveness
 from jobs_admin.retries import pulling
 from jobs_admin.sources.base import SourceUnreachable
-from tests.jobs_admin.replays.conftest import ANN
+from tests.kit.people import ANN
 from tests.kit.sources import forget_configuration
 
 pytestmark = [pytest.mark.django_db, pytest.mark.server]

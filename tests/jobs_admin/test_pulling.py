@@ -22,7 +22,7 @@ from jobs_admin.ingest import expiry
 from jobs_admin.models import Attempt, Failure, QueueCounter, ReplayItem, Source
 from jobs_admin.retries import pulling, rechecking
 from jobs_admin.sources.base import Looked, Ref, SourceRefused, SourceUnreachable
-from tests.jobs_admin.replays.conftest import ANN
+from tests.kit.people import ANN
 from tests.kit.sources import forget_configuration
 
 pytestmark = pytest.mark.django_db

@@ -9,7 +9,7 @@ import pytest
 from jobs_admin import queues
 from jobs_admin.models import DepthSample
 from jobs_admin.models.access import ENGINE, Viewer
-from tests.jobs_admin.test_overview import NOW, bury, count
+from tests.kit.overview import NOW, bury, count
 
 pytestmark = pytest.mark.django_db
 

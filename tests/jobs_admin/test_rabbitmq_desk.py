@@ -10,7 +10,7 @@ from jobs_admin import config, replays
 from jobs_admin.failures import triage
 from jobs_admin.models import Attempt, Failure, ReplayItem
 from jobs_admin.retries import pulling, rechecking
-from tests.jobs_admin.replays.conftest import ANN
+from tests.kit.people import ANN
 from tests.kit.rabbit_bus import Queues, broken
 from tests.kit.sources import forget_configuration
 

@@ -11,7 +11,7 @@ from jobs_admin import queues
 from jobs_admin.desk import overview
 from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.queues import rates
-from tests.jobs_admin.test_overview import NOW, count, tick
+from tests.kit.overview import NOW, count, tick
 
 pytestmark = pytest.mark.django_db
 

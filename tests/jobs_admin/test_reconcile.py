@@ -11,8 +11,8 @@ from jobs_admin.core.lint.configuration import App, Configuration, document
 from jobs_admin.db import step_progress
 from jobs_admin.models import AuditEvent, DepthSample, Failure, Group, QueueCounter, Source, Worker
 from jobs_admin.retries import awaiting
-from tests.jobs_admin.test_failure_count import held, recount
-from tests.jobs_admin.test_ingest import NOW, file, report
+from tests.kit.counts import held, recount
+from tests.kit.reports import NOW, file, report
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 

@@ -17,8 +17,9 @@ from jobs_admin.models.access import ENGINE, OPERATOR, Viewer
 from jobs_admin.queues import refused_reports
 from jobs_admin.replays import refused_outcomes
 from jobs_admin.trust import source_keys
-from tests.jobs_admin.replays.conftest import ANN, buried, shop  # noqa: F401
-from tests.jobs_admin.test_trust import entry, file
+from tests.kit.people import ANN
+from tests.kit.replays import buried
+from tests.kit.signed_reports import entry, file
 
 pytestmark = pytest.mark.django_db
 
@@ -31,7 +32,7 @@ SENTENCE = (
 
 
 @pytest.fixture
-def desk(store, shop):  # noqa: F811
+def desk(store, shop):
     Source.objects.create(name="shop", is_configured=True, is_reachable=True)
     trust.forget()
     return store

@@ -17,12 +17,12 @@ from jobs_admin.desk import retention
 from jobs_admin.failures import exporting, triage
 from jobs_admin.groups import group_detail, group_rules, group_story, regrouping
 from jobs_admin.models import Attempt, Failure, Group, GroupAlias, GroupCounter, GroupRule, Traceback
-from tests.jobs_admin.test_failure_count import held, recount
-from tests.jobs_admin.test_group_rules import ANN, TRACE, bury, fresh  # noqa: F401
-from tests.jobs_admin.test_ingest import NOW, file, report
+from tests.kit.counts import held, recount
 from tests.kit.desks import Desk
+from tests.kit.grouping import ANN, TRACE, bury
+from tests.kit.reports import NOW, file, report
 
-pytestmark = [pytest.mark.django_db, pytest.mark.databases]
+pytestmark = [pytest.mark.django_db, pytest.mark.databases, pytest.mark.usefixtures("fresh")]
 
 CORPUS = Path(__file__).parents[1] / "fingerprints" / "pairs.jsonl"
 
@@ -635,8 +635,8 @@ def test_groups_without_the_frame_are_left_alone():
 BEGIN = """
 from datetime import timedelta
 from jobs_admin.groups import group_rules, regrouping; from jobs_admin import ingest
-from tests.jobs_admin.test_ingest import NOW, entries, report
-from tests.jobs_admin.test_group_rules import TRACE
+from tests.kit.reports import NOW, entries, report
+from tests.kit.grouping import TRACE
 for task, count in (("charge", 20), ("refund", 400)):
     said = "order 17 refused"
     trace = TRACE.format(task=task, message=said)

@@ -15,8 +15,8 @@ from jobs_admin.models import AuditEvent, Failure, ReplayItem, Reschedule
 from jobs_admin.models.access import Viewer
 from jobs_admin.retries import pulling, rescheduling
 from jobs_admin.retries.rescheduling import RescheduleRefused, carrying
-from tests.jobs_admin.replays.conftest import ANN
 from tests.kit.jobs_tables import AS_IT_STANDS, OnSQLite
+from tests.kit.people import ANN
 from tests.kit.sources import forget_configuration
 
 pytestmark = pytest.mark.django_db

@@ -18,7 +18,7 @@ from jobs_admin.management import switch
 from jobs_admin.models import AuditEvent, DepthSample, QueueCounter, Source, Worker
 from jobs_admin.models.access import ENGINE
 from jobs_admin.queues import liveness, sampling
-from tests.jobs_admin.test_failure_count import bury
+from tests.kit.counts import bury
 from tests.kit.sources import forget_configuration
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]

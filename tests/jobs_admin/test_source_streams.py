@@ -19,7 +19,7 @@ from jobs_admin.models import Failure, Source, Unfiled, Worker
 from jobs_admin.models.access import ENGINE
 from jobs_admin.queues import liveness
 from jobs_admin.retries import draining
-from tests.jobs_admin.test_ingest import NOW, drain, report
+from tests.kit.reports import NOW, drain, report
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 

@@ -16,7 +16,7 @@ from jobs_admin.db.totals import DIED, FAILURES, MOST_SETS, OTHER, RECOVERED, RE
 from jobs_admin.desk import retention
 from jobs_admin.models import Failure, Total
 from jobs_admin.models.access import ENGINE, Viewer
-from tests.jobs_admin.test_ingest import NOW, entries, file, report
+from tests.kit.reports import NOW, entries, file, report
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 

@@ -9,7 +9,7 @@ from jobs_admin.db import audit
 from jobs_admin.failures import triage
 from jobs_admin.models import AuditEvent, Failure, Group, Replay
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
-from tests.jobs_admin.replays.conftest import ANN, EVE, bury, shop  # noqa: F401
+from tests.kit.people import ANN, EVE
 
 pytestmark = pytest.mark.django_db
 
@@ -24,7 +24,7 @@ def refusal(act, *args, **more):
     return refused.value
 
 
-def test_what_was_discarded_can_be_restored(shop, bury):  # noqa: F811
+def test_what_was_discarded_can_be_restored(shop, bury):
     ids = bury(3)
     done = triage.discard(ANN, selection=ids[:2], reason="spam")
     assert (done.count, states()) == (2, ["discarded", "discarded", "dead"])
@@ -32,39 +32,39 @@ def test_what_was_discarded_can_be_restored(shop, bury):  # noqa: F811
     assert states() == ["dead"] * 3
 
 
-def test_the_reason_says_in_plain_words_who_did_it(shop, bury):  # noqa: F811
+def test_the_reason_says_in_plain_words_who_did_it(shop, bury):
     done = triage.discard(ANN, selection=bury(1))
     assert Failure.objects.get().reason == "discarded by ann"
     triage.restore(ANN, selection=done.ids)
     assert Failure.objects.get().reason == "restored by ann"
 
 
-def test_all_that_match_are_discarded_and_nothing_else(shop, bury):  # noqa: F811
+def test_all_that_match_are_discarded_and_nothing_else(shop, bury):
     bury(2, queue="webhooks")
     bury(1)
     assert triage.discard(ANN, query="queue:webhooks", reason="gone").count == 2
     assert states() == ["discarded", "discarded", "dead"]
 
 
-def test_only_what_is_dead_is_discarded(shop, bury):  # noqa: F811
+def test_only_what_is_dead_is_discarded(shop, bury):
     for state in ("retrying", "replaying", "recovered", "discarded"):
         bury(state=state)
     assert triage.discard(ANN, query="state:*", reason="all").count == 0
 
 
-def test_a_job_in_an_open_replay_stays(shop, bury):  # noqa: F811
+def test_a_job_in_an_open_replay_stays(shop, bury):
     ids = bury(2)
     replays.start(ANN, replays.draft(ANN, selection=ids[:1]))
     assert triage.discard(ANN, selection=ids, reason="x").ids == ids[1:]
 
 
-def test_discarding_twice_changes_once(shop, bury):  # noqa: F811
+def test_discarding_twice_changes_once(shop, bury):
     ids = bury()
     assert [triage.discard(ANN, selection=ids).count for _ in range(2)] == [1, 0]
     assert AuditEvent.objects.count() == 1
 
 
-def test_every_act_and_every_refusal_is_written_down(shop, bury):  # noqa: F811
+def test_every_act_and_every_refusal_is_written_down(shop, bury):
     ids = bury(2)
     triage.discard(ANN, selection=ids, reason="spam")
     refusal(triage.restore, EVE, selection=ids)
@@ -74,24 +74,24 @@ def test_every_act_and_every_refusal_is_written_down(shop, bury):  # noqa: F811
     assert AuditEvent.objects.first().after["ids"] == ids
 
 
-def test_many_at_once_need_a_reason(shop, bury):  # noqa: F811
+def test_many_at_once_need_a_reason(shop, bury):
     assert refusal(triage.discard, ANN, selection=bury(2)).field == "reason"
 
 
-def test_sources_without_the_right_are_left_alone(shop, bury):  # noqa: F811
+def test_sources_without_the_right_are_left_alone(shop, bury):
     ids = bury() + bury(source="web")
     bob = Viewer("bob", {"shop": OPERATOR, "web": VIEWER})
     assert triage.discard(bob, selection=ids).ids == ids[:1]
     assert refusal(triage.discard, bob, selection=ids[1:]).code == "forbidden"
 
 
-def test_nothing_is_discarded_in_a_read_only_desk(shop, bury, settings):  # noqa: F811
+def test_nothing_is_discarded_in_a_read_only_desk(shop, bury, settings):
     settings.REDRIVE_READ_ONLY = True
     assert refusal(triage.discard, ANN, selection=bury()).code == "read_only"
     assert states() == ["dead"]
 
 
-def test_the_admin_of_a_source_sees_what_was_set_aside_there(shop, bury):  # noqa: F811
+def test_the_admin_of_a_source_sees_what_was_set_aside_there(shop, bury):
     here, there = bury(2), bury(1, source="web")
     triage.discard(ANN, selection=here + there, reason="spam")
     (row,) = audit.listing(Viewer("amy", {"shop": ADMIN})).rows
@@ -100,7 +100,7 @@ def test_the_admin_of_a_source_sees_what_was_set_aside_there(shop, bury):  # noq
     assert [row.allowed for row in audit.listing(Viewer("amy", {"web": ADMIN})).rows] == [False, True]
 
 
-def test_what_may_not_be_seen_is_answered_like_what_is_not_there(shop, bury):  # noqa: F811
+def test_what_may_not_be_seen_is_answered_like_what_is_not_there(shop, bury):
     (foreign,) = bury(source="web")
     bob = Viewer("bob", {"shop": OPERATOR})
     assert triage.discard(bob, selection=[foreign]) == triage.discard(bob, selection=[foreign + 1000])
@@ -111,7 +111,7 @@ def test_what_may_not_be_seen_is_answered_like_what_is_not_there(shop, bury):  #
 # ---------- large acts ----------
 
 
-def test_a_large_act_can_be_left_off_and_gone_on_with(shop, bury, monkeypatch):  # noqa: F811
+def test_a_large_act_can_be_left_off_and_gone_on_with(shop, bury, monkeypatch):
     bury(25)
     monkeypatch.setattr(triage, "_AT_ONCE", 10)
     sweep = triage.begin(ANN, "discard", query="queue:emails", reason="spam")
@@ -123,7 +123,7 @@ def test_a_large_act_can_be_left_off_and_gone_on_with(shop, bury, monkeypatch): 
     assert len(looked) > 1 and looked == sorted(set(looked))
 
 
-def test_what_came_after_the_scope_was_frozen_is_not_caught(shop, bury):  # noqa: F811
+def test_what_came_after_the_scope_was_frozen_is_not_caught(shop, bury):
     ids = bury(3)
     sweep = triage.begin(ANN, "discard", query="age:<1h", reason="spam", highest=ids[1])
     bury(2)
@@ -131,11 +131,11 @@ def test_what_came_after_the_scope_was_frozen_is_not_caught(shop, bury):  # noqa
     assert states() == ["discarded", "discarded", "dead", "dead", "dead"]
 
 
-def test_a_relative_time_means_what_it_meant_when_the_act_began(shop, bury):  # noqa: F811
+def test_a_relative_time_means_what_it_meant_when_the_act_began(shop, bury):
     assert "age" not in triage.begin(ANN, "discard", query="age:<1h", reason="x").query
 
 
-def test_the_groups_behind_all_that_match_are_found_as_any_scope_of_an_act_is(shop, bury):  # noqa: F811
+def test_the_groups_behind_all_that_match_are_found_as_any_scope_of_an_act_is(shop, bury):
     now = timezone.now()
     group = Group.objects.create(fingerprint="v2-1", error_type="TimeoutError", first_seen=now, last_seen=now)
     (pk,) = bury(group=group)
@@ -146,13 +146,13 @@ def test_the_groups_behind_all_that_match_are_found_as_any_scope_of_an_act_is(sh
         assert refusal(triage.fingerprints_of, ANN, query=text).code == "bad_scope"
 
 
-def test_begin_changes_nothing(shop, bury):  # noqa: F811
+def test_begin_changes_nothing(shop, bury):
     bury(3)
     triage.begin(ANN, "discard", query="queue:emails", reason="x")
     assert states() == ["dead"] * 3 and not AuditEvent.objects.exists()
 
 
-def test_undo_brings_back_exactly_what_was_changed_in_the_state_it_had(shop, bury):  # noqa: F811
+def test_undo_brings_back_exactly_what_was_changed_in_the_state_it_had(shop, bury):
     bury(2)
     bury(1, state="quarantined", reason="killed 3 workers")
     bury(1, state="discarded", reason="discarded by bob")
@@ -168,7 +168,7 @@ def test_undo_brings_back_exactly_what_was_changed_in_the_state_it_had(shop, bur
     ]
 
 
-def test_undo_leaves_what_somebody_changed_since(shop, bury):  # noqa: F811
+def test_undo_leaves_what_somebody_changed_since(shop, bury):
     ids = bury(3)
     done = triage.discard(ANN, selection=ids, reason="spam")
     bob = Viewer("bob", {"shop": OPERATOR})
@@ -178,7 +178,7 @@ def test_undo_leaves_what_somebody_changed_since(shop, bury):  # noqa: F811
     assert states() == ["discarded", "dead", "dead"]
 
 
-def test_undo_never_takes_back_a_later_act_of_the_same_person(shop, bury):  # noqa: F811
+def test_undo_never_takes_back_a_later_act_of_the_same_person(shop, bury):
     ids = bury(3)
     first = triage.discard(ANN, selection=ids, reason="first")
     triage.restore(Viewer("bob", {"shop": OPERATOR}), selection=ids)
@@ -187,7 +187,7 @@ def test_undo_never_takes_back_a_later_act_of_the_same_person(shop, bury):  # no
     assert states() == ["discarded", "discarded", "dead"]
 
 
-def test_undo_of_an_act_on_one_job_leaves_a_later_act_on_it(shop, bury):  # noqa: F811
+def test_undo_of_an_act_on_one_job_leaves_a_later_act_on_it(shop, bury):
     ids = bury(1)
     first = triage.discard(ANN, selection=ids)
     triage.restore(ANN, selection=ids)
@@ -196,7 +196,7 @@ def test_undo_of_an_act_on_one_job_leaves_a_later_act_on_it(shop, bury):  # noqa
     assert triage.undo(ANN, second.key).count == 1 and states() == ["dead"]
 
 
-def test_undo_does_not_tell_what_was_done_to_jobs_out_of_sight(shop, bury):  # noqa: F811
+def test_undo_does_not_tell_what_was_done_to_jobs_out_of_sight(shop, bury):
     (acted,), (idle,) = bury(source="web"), bury(source="web")
     done = triage.discard(ANN, selection=[acted])
     bob = Viewer("bob", {"shop": OPERATOR})
@@ -204,7 +204,7 @@ def test_undo_does_not_tell_what_was_done_to_jobs_out_of_sight(shop, bury):  # n
     assert len(said) == 1 and "nothing to take back" in said.pop()
 
 
-def test_undo_of_one_job_takes_back_what_was_done_last(shop, bury):  # noqa: F811
+def test_undo_of_one_job_takes_back_what_was_done_last(shop, bury):
     (pk,) = bury(1, state="quarantined")
     triage.readmit(ANN, selection=[pk])
     assert states() == ["dead"]
@@ -213,14 +213,14 @@ def test_undo_of_one_job_takes_back_what_was_done_last(shop, bury):  # noqa: F81
     assert states() == ["dead"]
 
 
-def test_a_viewer_undoes_nothing_and_an_unknown_key_is_refused(shop, bury):  # noqa: F811
+def test_a_viewer_undoes_nothing_and_an_unknown_key_is_refused(shop, bury):
     done = triage.discard(ANN, selection=bury(2), reason="spam")
     assert refusal(triage.undo, EVE, done.key).code == "forbidden"
     assert refusal(triage.undo, ANN, "failures:0").code == "not_found"
     assert states() == ["discarded"] * 2
 
 
-def test_an_operator_of_one_source_undoes_only_there(shop, bury):  # noqa: F811
+def test_an_operator_of_one_source_undoes_only_there(shop, bury):
     bury(1)
     bury(1, source="web")
     done = triage.discard(ANN, query="queue:emails", reason="spam")
@@ -228,14 +228,14 @@ def test_an_operator_of_one_source_undoes_only_there(shop, bury):  # noqa: F811
     assert states() == ["dead", "discarded"]
 
 
-def test_what_is_quarantined_is_readmitted_as_dead(shop, bury):  # noqa: F811
+def test_what_is_quarantined_is_readmitted_as_dead(shop, bury):
     ids = bury(1, state="quarantined") + bury(1)
     assert triage.readmit(ANN, selection=ids).ids == ids[:1]
     assert states() == ["dead", "dead"]
     assert AuditEvent.objects.get().act == "failure.readmit"
 
 
-def test_every_transaction_of_a_large_act_is_audited_with_what_it_changed(shop, bury, monkeypatch):  # noqa: F811
+def test_every_transaction_of_a_large_act_is_audited_with_what_it_changed(shop, bury, monkeypatch):
     ids = bury(25)
     monkeypatch.setattr(triage, "_AT_ONCE", 10)
     done = triage.discard(ANN, query="queue:emails", reason="spam")
@@ -243,7 +243,7 @@ def test_every_transaction_of_a_large_act_is_audited_with_what_it_changed(shop, 
     assert rows.count() == 3 and sorted(pk for row in rows for pk in row.after["ids"]) == ids
 
 
-def test_undoing_can_be_left_off_too_and_each_step_gets_on(shop, bury, monkeypatch):  # noqa: F811
+def test_undoing_can_be_left_off_too_and_each_step_gets_on(shop, bury, monkeypatch):
     bury(25)
     monkeypatch.setattr(triage, "_AT_ONCE", 10)
     done = triage.discard(ANN, query="queue:emails", reason="spam")
@@ -255,7 +255,7 @@ def test_undoing_can_be_left_off_too_and_each_step_gets_on(shop, bury, monkeypat
 
 
 @pytest.mark.parametrize("text", ["*oo", "host:*-3 queue:emails", '"->"', "x " * 200])
-def test_what_only_a_part_was_looked_at_for_is_no_scope_of_any_act(shop, bury, text):  # noqa: F811
+def test_what_only_a_part_was_looked_at_for_is_no_scope_of_any_act(shop, bury, text):
     bury(1)
     for begin in (
         lambda: triage.begin(ANN, "discard", query=text, reason="x"),
@@ -269,7 +269,7 @@ def test_what_only_a_part_was_looked_at_for_is_no_scope_of_any_act(shop, bury, t
     assert states() == ["dead"] and not Replay.objects.exists()
 
 
-def test_later_acts_are_read_once_and_not_by_each_step_of_an_undoing(shop, bury, monkeypatch):  # noqa: F811
+def test_later_acts_are_read_once_and_not_by_each_step_of_an_undoing(shop, bury, monkeypatch):
     monkeypatch.setattr(triage, "_AT_ONCE", 10)
     ids = bury(60)
     done = triage.discard(ANN, query="", selection=ids, reason="first")
@@ -289,7 +289,7 @@ def test_later_acts_are_read_once_and_not_by_each_step_of_an_undoing(shop, bury,
     assert Failure.objects.filter(pk__in=ids[:5], state="discarded").count() == 5
 
 
-def test_an_undoing_leaves_what_was_acted_on_after_it_had_looked(shop, bury):  # noqa: F811
+def test_an_undoing_leaves_what_was_acted_on_after_it_had_looked(shop, bury):
     ids = bury(2)
     done = triage.discard(ANN, selection=ids, reason="first")
     event = AuditEvent.objects.get(object=done.key)
@@ -301,7 +301,7 @@ def test_an_undoing_leaves_what_was_acted_on_after_it_had_looked(shop, bury):  #
     assert states() == ["discarded", "dead"]
 
 
-def test_an_undoing_leaves_what_was_acted_on_meanwhile_in_each_of_its_sources(shop, bury):  # noqa: F811
+def test_an_undoing_leaves_what_was_acted_on_meanwhile_in_each_of_its_sources(shop, bury):
     ids = bury(1) + bury(1, source="web")
     done = triage.discard(ANN, selection=ids, reason="first")
     events = list(AuditEvent.objects.filter(object=done.key).order_by("-source"))  # web, shop
@@ -314,7 +314,7 @@ def test_an_undoing_leaves_what_was_acted_on_meanwhile_in_each_of_its_sources(sh
     assert states() == ["discarded", "discarded"]
 
 
-def test_acts_are_taken_back_one_after_the_other_down_to_the_first(shop, bury):  # noqa: F811
+def test_acts_are_taken_back_one_after_the_other_down_to_the_first(shop, bury):
     """What a later act had taken up is in the earlier one's hands again once that is taken back."""
     ids = bury(3)
     first = triage.discard(ANN, selection=ids, reason="spam")
@@ -326,7 +326,7 @@ def test_acts_are_taken_back_one_after_the_other_down_to_the_first(shop, bury): 
     assert states() == ["dead"] * 3 and not triage.undoable(ANN, first.key)
 
 
-def test_what_a_later_act_of_the_same_kind_has_in_hand_is_not_offered_to_be_undone(shop, bury):  # noqa: F811
+def test_what_a_later_act_of_the_same_kind_has_in_hand_is_not_offered_to_be_undone(shop, bury):
     (pk,) = bury(1)
     first = triage.discard(ANN, selection=[pk])
     triage.restore(ANN, selection=[pk])

@@ -32,38 +32,15 @@ from jobs_admin.models import (
 )
 from jobs_admin.models.access import ADMIN, ENGINE, OPERATOR, Viewer
 from jobs_admin.trust import admission, raw_entries, source_keys
-from tests.jobs_admin.test_ingest import _ids, report
+from tests.kit.reports import _ids, report
+from tests.kit.signed_reports import end_unsigned, entry, file, forged, known, refile
 from tests.kit.sources import forget_configuration
 
 pytestmark = pytest.mark.django_db
 
 
-def entry(job_id="j1", source="shop", key: SigningKey | None = None, **more):
-    fields = encode(report(job_id, source=source, **more))
-    return f"{next(_ids)}-0".encode(), fields if key is None else sign(fields, key)
-
-
-def file(*entries, now=None):
-    trust.forget()
-    return ingest.file(entries, now or timezone.now())
-
-
-def known(*names):
-    for name in names:
-        Source.objects.create(name=name)
-
-
 def jobs():
     return sorted(Failure.objects.values_list("source", "first_job_id"))
-
-
-def end_unsigned(at=None):
-    UnsignedReports.objects.update(until=at or timezone.now())
-
-
-def refile():
-    while refiling.step():
-        pass
 
 
 @pytest.fixture
@@ -84,23 +61,6 @@ def test_two_keys_of_a_source_are_in_force_at_once(key):
     second = source_keys.create(ENGINE, "shop")
     file(entry("j1", key=key), entry("j2", key=second))
     assert jobs() == [("shop", "j1"), ("shop", "j2")]
-
-
-def forged(key):
-    """Reports of the shop that nobody with a key of the shop has signed so, and the words that say it."""
-    bank = source_keys.create(ENGINE, "bank")
-    revoked = source_keys.create(ENGINE, "shop")
-    source_keys.revoke(ENGINE, revoked.id, timezone.now())
-    changed = entry(key=key)
-    changed[1][b"meta"] = changed[1][b"meta"].replace(b'"emails"', b'"orders"')
-    return {
-        "its signature is wrong": changed,
-        "a key that is not known here": entry(key=SigningKey("shop", "f" * 12, bytes(32))),
-        "a key of another source": entry(key=bank),
-        "signature is wrong (": entry(key=SigningKey("shop", key.id, bytes(32))),
-        "was revoked on": entry(key=revoked),
-        "signed with a key": (b"9-9", sign(encode(report()), SigningKey("", "desk", bytes(32)))),
-    }
 
 
 def test_a_report_with_a_wrong_signature_is_stored_raw_and_never_filed(key):

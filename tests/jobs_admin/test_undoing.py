@@ -10,7 +10,7 @@ from jobs_admin.failures.undoing import Done, Undoable, latest, of_events
 from jobs_admin.groups import group_changes, group_rules
 from jobs_admin.models import AuditEvent, Failure, Group
 from jobs_admin.models.access import EVERY_SOURCE, Viewer
-from tests.jobs_admin.test_failures import bury, make_group
+from tests.kit.searching import bury, make_group
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 

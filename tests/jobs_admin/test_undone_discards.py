@@ -13,12 +13,12 @@ from jobs_admin.failures import triage
 from jobs_admin.models import Failure, ReplayItem
 from jobs_admin.models.failure import Caveat
 from jobs_admin.retries import pulling, rechecking
-from tests.jobs_admin.replays.conftest import ANN
 from tests.kit import postgresql_server
+from tests.kit.bullmq import Bull
 from tests.kit.jobs_tables import OnPostgreSQL, OnSQLite
+from tests.kit.people import ANN
 from tests.kit.rabbit_bus import Queues, broken, until
 from tests.kit.sources import forget_configuration
-from tests.sources.test_bullmq import Bull, bull, client, server  # noqa: F401 (fixtures)
 
 pytestmark = [pytest.mark.django_db, pytest.mark.server]
 _numbers = itertools.count()

@@ -13,8 +13,8 @@ from jobs_admin.core.envelope import UNREAD, Envelope, encode
 from jobs_admin.failures import contents, triage
 from jobs_admin.models import Failure, Group
 from jobs_admin.models.failure import Caveat
-from tests.jobs_admin.replays.conftest import ANN
 from tests.kit.garbage import CORPUS, element
+from tests.kit.people import ANN
 from tests.kit.sources import forget_configuration
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]

@@ -8,8 +8,7 @@ from django.db import connection
 from jobs_admin import replays
 from jobs_admin.models import Failure
 from jobs_admin.queues import unrecovered
-from tests.jobs_admin.replays.conftest import buried, bury, came_home, shop  # noqa: F401  (fixtures)
-from tests.jobs_admin.replays.test_sending import begun, counts, sent_all
+from tests.kit.replays import begun, buried, came_home, counts, sent_all
 
 pytestmark = pytest.mark.django_db
 
@@ -31,7 +30,7 @@ def watched():
         yield seen
 
 
-def test_a_replay_that_fails_whole_leaves_the_depth_as_it_was_at_every_moment(shop):  # noqa: F811
+def test_a_replay_that_fails_whole_leaves_the_depth_as_it_was_at_every_moment(shop):
     ids = buried(500)
     with watched() as seen:
         replay = begun(ids)
@@ -45,7 +44,7 @@ def test_a_replay_that_fails_whole_leaves_the_depth_as_it_was_at_every_moment(sh
     assert len(seen) > 1_000 and {tuple(depth.items()) for depth in seen} == {((("shop", "emails"), 500),)}
 
 
-def test_what_ran_well_is_no_longer_counted(shop):  # noqa: F811
+def test_what_ran_well_is_no_longer_counted(shop):
     replay = begun(buried(3))
     sent_all()
     came_home(replay.items.get(n=1), "success")
@@ -53,6 +52,6 @@ def test_what_ran_well_is_no_longer_counted(shop):  # noqa: F811
     assert unrecovered.by_queue("web") == {}
 
 
-def test_a_job_that_retries_in_its_first_run_has_not_died(shop):  # noqa: F811
+def test_a_job_that_retries_in_its_first_run_has_not_died(shop):
     buried(2, state="retrying")
     assert unrecovered.by_queue() == {}

@@ -21,10 +21,10 @@ from jobs_admin.ingest import refiling
 from jobs_admin.ingest.report import NotOurs
 from jobs_admin.management import wheel
 from jobs_admin.models import Failure, Unfiled, Worker
-from tests.jobs_admin.test_ingest import NOW, report
 from tests.kit.celery import ROOT, Home, RealWorker
 from tests.kit.people import log_in
 from tests.kit.policies import attempts, policy, published, running
+from tests.kit.reports import NOW, report
 
 _ids = itertools.count(1)
 

@@ -17,8 +17,8 @@ from cryptography.fernet import Fernet
 
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import encode
-from tests.jobs_admin.test_ingest import report
 from tests.kit import migrated
+from tests.kit.reports import report
 
 pytestmark = pytest.mark.server
 

@@ -25,15 +25,12 @@ from celery import Celery
 from dashboard.setup.engine import free_port
 from demo import history
 from tests.kit import migrated
+from tests.kit.browser import NEEDS_PLAYWRIGHT, ROOT, WITHIN_S, complaints_of
 from tests.kit.sources import shop, watched
 
-ROOT = Path(__file__).resolve().parents[2]
 READY_WITHIN_S = 100
 STOPS_WITHIN_S = 20
 PLAYED = len(history.day(Random(history.LABEL)))  # each of these jobs failed, told in the order of time
-# Within that a page or an answer has come, however busy the machine is: nobody waits longer than it takes.
-WITHIN_S = 60
-NEEDS_PLAYWRIGHT = "needs playwright: `python3 manage.py test --strict` installs it"
 # Whatever a page asks for elsewhere, the browser of a test finds nobody there.
 ONLY_HERE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1"
 
@@ -194,28 +191,6 @@ def logged_in(desk, browser):
     state = context.storage_state()
     context.close()
     return state
-
-
-def is_complaint(said: Any) -> bool:
-    """An error on the console. A refusal (409, 422) is an answer that the page shows, and a request that it gave up for a
-    newer one is none; both are noted there all the same.
-    """
-    return said.type == "error" and not re.search(r"status of (409|422) |^htmx:(afterRequest|sendAbort),", said.text)
-
-
-def is_mistake(error: Any) -> bool:
-    """htmx rejects the promise of a request that was given up with nothing at all: that is none."""
-    return str(error) != "undefined"
-
-
-def complaints_of(page: Any) -> list[str]:
-    """What the browser says against the page from now on: a script, the CSP, a part."""
-    complaints: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(str(error)) if is_mistake(error) else None)
-    page.on(
-        "console", lambda said: complaints.append(f"{said.text} {said.location['url']}") if is_complaint(said) else None
-    )
-    return complaints
 
 
 @pytest.fixture

@@ -4,45 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
-from standardwebhooks import Webhook
 
-from demo.pager import new_secret
-from tests.journeys.conftest import complaints_of
+from tests.kit.browser import complaints_of
 from tests.kit.looking import expect
+from tests.kit.receiver import Receiver
 
 pytestmark = [pytest.mark.server]
 
 TENANT = "alert-path"
 JOBS = 7
 FOR_S = 3
-
-
-class Receiver(ThreadingHTTPServer):
-    """What somebody's own program would be: verifies by the library, and answers."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Post)
-        self.secret = new_secret()
-        self.told: list[tuple[str, dict]] = []
-        self.refused: list[str] = []
-
-
-class _Post(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        try:
-            told = Webhook(self.server.secret).verify(body, dict(self.headers))
-            self.server.told.append((self.headers["webhook-id"], told))
-        except Exception as error:  # told by the test
-            self.server.refused.append(repr(error))
-        self.send_response(204)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None: ...
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from django.utils import timezone
 from jobs_admin.models import Replay, Source
 from jobs_admin.models.access import ENGINE
 from jobs_admin.trust import source_keys
-from tests.jobs_admin.test_trust import end_unsigned, entry, file, forged
 from tests.kit.groups import group
 from tests.kit.looking import faults, opened
 from tests.kit.replays import held, moved, running
+from tests.kit.signed_reports import end_unsigned, entry, file, forged
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 

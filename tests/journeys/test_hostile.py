@@ -57,7 +57,7 @@ from jobs_admin.models import (
     Worker,
 )  # fmt: skip
 from jobs_admin.models.access import ADMIN, Viewer
-from tests.journeys.conftest import is_complaint, is_mistake
+from tests.kit.browser import is_complaint, is_mistake
 from tests.kit.matrix import Rows, lay_policy, path_of, token
 from tests.kit.payloads import PAYLOADS
 

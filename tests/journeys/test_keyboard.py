@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.journeys.conftest import WITHIN_S, complaints_of
+from tests.kit.browser import WITHIN_S, complaints_of
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]  # the first one starts the desk
 

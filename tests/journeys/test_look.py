@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from tests.journeys.conftest import ROOT, WITHIN_S
+from tests.kit.browser import ROOT, WITHIN_S
 from tests.kit.looking import SIZES, faults, first_link, opened, pages
 from tests.kit.matrix import Rows, path_of
 

@@ -8,8 +8,8 @@ import threading
 import httpx
 import pytest
 
-from tests.journeys.test_alert_path import Receiver
 from tests.kit.looking import SIZES, expect, faults, opened
+from tests.kit.receiver import Receiver
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 

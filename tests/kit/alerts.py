@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
+import pytest
 from django.utils import timezone
 
+from jobs_admin import alerts
 from jobs_admin.models import Alert, AlertEvent, Channel, Delivery, DepthSample, Notice, Rule
+from tests.kit.people import ANN
 
 
 def rule(name: str = "Dead Letter Queue Growing", **changes) -> Rule:
@@ -77,3 +80,41 @@ def typed(**changes: str) -> dict[str, object]:
     form = {"name": "Webhooks die", "metric": "dead", "source": "shop", "queue": "webhooks", "threshold": "100"}
     form |= {"for_s": "1 min", "keep_firing_s": "2 min", "no_data": "keep", "severity": "warning", "enabled": "on"}
     return form | changes
+
+
+NOW = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
+DEAD = {"name": "Too many dead", "metric": "dead", "source": "shop", "threshold": 100}
+
+
+def lay(rule, state="firing", **changes):
+    """An alert as if it had been judged so."""
+    fired = None if state == "pending" else NOW
+    values = {
+        "source": "shop", "subject": "emails", "severity": rule.severity, "value": 120, "peak": 120, "threshold": 100,
+        "opened_at": NOW, "fired_at": fired, "judged_at": NOW, "transitions": 2, "told_at": fired,
+    }  # fmt: skip
+    return Alert.objects.create(rule=rule, state=state, **values | changes)
+
+
+S = timedelta(seconds=1)
+
+
+def judged(*seconds):
+    for at in seconds:
+        alerts.judge(NOW + at * S)
+
+
+@pytest.fixture
+def desk(db):
+    """A desk without the rules that a new desk has."""
+    Rule.objects.all().delete()
+
+
+@pytest.fixture
+def shop_rule(desk):
+    """An alert rule on the shop's dead jobs, or as the fields say."""
+
+    def made(viewer=ANN, **fields):
+        return alerts.save_rule(viewer, {**DEAD, **fields})
+
+    return made

@@ -212,3 +212,29 @@ def certified(folder: Path, host: str = "localhost") -> tuple[ssl.SSLContext, Pa
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(file, secret)
     return context, file
+
+
+class Listener:
+    """Counts connections on every loopback address, of IPv4 and of IPv6: each before it is closed."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._servers = [socket.create_server(("0.0.0.0", 0), backlog=128)]
+        self.port = self._servers[0].getsockname()[1]
+        self._servers.append(socket.create_server(("::", self.port), family=socket.AF_INET6, backlog=128))
+        for server in self._servers:
+            threading.Thread(target=self._accept, args=(server,), daemon=True).start()
+
+    def _accept(self, server: socket.socket) -> None:
+        while True:
+            try:
+                reached = server.accept()[0]
+            except OSError:
+                return
+            self.count += 1
+            reached.close()
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.shutdown(socket.SHUT_RDWR)
+            server.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from celery.worker.request import Request
 from kombu import Connection
 from kombu.transport.virtual import Message
 
+from jobs_admin import ingest
 from jobs_admin.core import keys
 from jobs_admin.ingest.reaping import SURE_S, Reaper
 from jobs_admin.worker.at_start import AtStart
@@ -72,3 +74,15 @@ def fetched(kind: type = Request, acked: Any = None, **kwargs: Any) -> Any:
     message = Message(channel._get("kept"), channel=channel)
     on_ack = {"on_ack": lambda *errors: acked()} if acked else {}
     return kind(message, app=app, hostname="w@here", task=app.tasks["ok"], **on_ack)
+
+
+def file_all() -> None:
+    rounds = 0
+    while ingest.step("test", wait_s=0.01) or rounds < 2:
+        rounds += 1
+
+
+def elements(worker) -> dict[str, bytes]:
+    """What lies in the broker, byte for byte, by job."""
+    with redis.Redis.from_url(worker.broker_url) as client:
+        return {json.loads(one)["headers"]["id"]: one for one in client.lrange("celery", 0, -1)}

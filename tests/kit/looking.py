@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dashboard.web.rights import Address, addresses
-from tests.journeys.conftest import NEEDS_PLAYWRIGHT, WITHIN_S, complaints_of
+from tests.kit.browser import NEEDS_PLAYWRIGHT, WITHIN_S, complaints_of
 
 # Only `--strict` installs playwright. Without it the modules that import this one are skipped, for this reason.
 expect = pytest.importorskip("playwright.sync_api", reason=NEEDS_PLAYWRIGHT).expect

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import socket
 import threading
 import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
+
+from dashboard.setup.engine import Engine
 
 
 class Road:
@@ -66,3 +70,67 @@ class Road:
     def close(self) -> None:
         self._listener.close()
         self.cut()
+
+
+@contextlib.contextmanager
+def hanging(engine: Engine):
+    """The server stops answering, with its connections open."""
+    os.kill(engine.process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(engine.process.pid, signal.SIGCONT)
+
+
+LONGEST = 8  # seconds: the bound of 0.1, and what a busy machine adds; where nothing bounds it, a road takes thirty
+
+
+class SlowRoad:
+    """Passes bytes on to a server, and each of its answers `delay` seconds later, in one piece or in drops."""
+
+    def __init__(self, server: str) -> None:
+        parts = urlsplit(server)
+        self.delay, self.drop_by_drop, self.connections = 0.0, False, 0
+        self._open: list[socket.socket] = []
+        self._server_port = parts.port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = server.replace(f":{parts.port}/", f":{self._listener.getsockname()[1]}/")
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            far = socket.create_connection(("127.0.0.1", self._server_port))
+            self._open += [near, far]
+            threading.Thread(target=self._pass, args=(near, far, False), daemon=True).start()
+            threading.Thread(target=self._pass, args=(far, near, True), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, are_answers: bool) -> None:
+        try:
+            while got := source.recv(65536):
+                if are_answers:
+                    time.sleep(self.delay)
+                if are_answers and self.drop_by_drop:
+                    for byte in got:
+                        target.sendall(bytes([byte]))
+                        time.sleep(0.05)
+                else:
+                    target.sendall(got)
+        except OSError:
+            pass
+
+    def break_all(self) -> None:
+        """Every connection ends, as by a restart of the server."""
+        broken, self._open = self._open, []
+        for one in broken:
+            with contextlib.suppress(OSError):  # the other end was first
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def close(self) -> None:
+        self._listener.close()
+        self.break_all()

@@ -36,7 +36,9 @@ def policy(name: str, task: str = "try", **fields: Any) -> dict[str, Any]:
 def running(url: str, source: str = "shop") -> list[dict[str, Any]]:
     """The heartbeats of a source's workers."""
     with redis.Redis.from_url(url, socket_timeout=30) as client:
-        return [json.loads(said) for said in (*client.hvals(keys.workers(source)), *client.hvals(keys.shared("workers")))]
+        return [
+            json.loads(said) for said in (*client.hvals(keys.workers(source)), *client.hvals(keys.shared("workers")))
+        ]
 
 
 def obeyed(worker: RealWorker, url: str, *policies: dict[str, Any]) -> int:
@@ -58,3 +60,6 @@ def attempts(worker: RealWorker, job: str) -> list[tuple[int, float]]:
 def gaps(worker: RealWorker, job: str) -> list[float]:
     times = [at for _, at in attempts(worker, job)]
     return [later - earlier for earlier, later in itertools.pairwise(times)]
+
+
+EMAILS = {"match": {"source": "shop", "task": "shop.mail"}, "max_attempts": 4, "cap_s": 60}

@@ -16,7 +16,7 @@ from kombu import Connection
 
 from jobs_admin.sources import connect
 from jobs_admin.sources.amqp import management, wire
-from jobs_admin.sources.base import Ref
+from jobs_admin.sources.base import Letter, Ref
 from jobs_admin.sources.rabbitmq import death as rabbitmq_death
 from jobs_admin.sources.rabbitmq import letter as rabbitmq_letter
 from jobs_admin.sources.rabbitmq.death import Found
@@ -188,3 +188,17 @@ class Queues:
 
     def sent(self, queue):
         return [message.headers["redrive"]["sent_as"] for message in self.bus.bodies(queue)]
+
+
+def letter(report, token=1, **changes):
+    home = report.lineage
+    lineage = {
+        "queue": home.queue if home else report.queue,
+        "job_id": home.job_id if home else report.job_id,
+        "run": (home.run if home else 1) + 1,
+        "item": token,
+        "replay": "r",
+        "sent_as": f"new-{token}",
+    }
+    values = {"token": token, "raw": report.raw, "queue": report.queue, "job_id": f"new-{token}", "lineage": lineage}
+    return Letter(**values | changes)

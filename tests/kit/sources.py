@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+import redis
 from django.utils import timezone
 
 from jobs_admin import config
 from jobs_admin.core import keys
+from tests.kit.celery import RealWorker
 
 
 @pytest.fixture
@@ -51,3 +53,28 @@ def forget_configuration(config) -> None:
     worker_store.forget()
     for answer in (config.sources, config.store, config.payload_keys, config.adapter):
         answer.cache_clear()
+
+
+@pytest.fixture
+def shop_and_web(settings, tmp_path):
+    """The source `shop`, in this process; `web` is a second one."""
+    file = tmp_path / "sources.toml"
+    file.write_text(
+        '[sources.shop]\nbackend = "memory"\nurl = "memory:"\n[sources.web]\nbackend = "memory"\nurl = "memory:"\n'
+    )
+    settings.REDRIVE_SOURCES = str(file)
+    forget_configuration(config)
+    yield config.adapter("shop")
+    forget_configuration(config)
+
+
+@pytest.fixture
+def demo_worker(store, engine, settings):
+    """A guarded worker of the source `shop`; its broker is another database of the engine than the store."""
+    broker = engine.url.removesuffix("/0") + "/1"
+    redis.Redis.from_url(broker).flushdb()
+    settings.REDRIVE_DEMO_BROKER_URL = broker
+    forget_configuration(config)
+    running = RealWorker(broker, engine.url).start()
+    yield running
+    running.stop()

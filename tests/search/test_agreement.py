@@ -13,7 +13,7 @@ from jobs_admin.ingest import indexing
 from jobs_admin.models import Attempt, Failure, Replay, ReplayItem, Traceback
 from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.search import newest
-from tests.jobs_admin.test_failures import NOW, bury
+from tests.kit.searching import NOW, bury
 from tests.search import world
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]

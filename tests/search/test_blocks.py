@@ -13,7 +13,7 @@ from jobs_admin.failures.nearest import near
 from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure
 from jobs_admin.models.access import ENGINE, Viewer
-from tests.jobs_admin.test_failures import NOW, bury, found
+from tests.kit.searching import NOW, bury, found
 from tests.search.blocks import BLOCKS, JOBS
 from tests.search.strings import strings
 

@@ -12,7 +12,7 @@ from jobs_admin.core.text import representable
 from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure
 from jobs_admin.models.access import ENGINE
-from tests.jobs_admin.test_failures import NOW
+from tests.kit.searching import NOW
 from tests.search import world
 from tests.search.strings import PASTED, strings
 

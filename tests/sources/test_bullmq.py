@@ -3,103 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
-from itertools import count
 
 import pytest
-import redis
 
-from dashboard.setup.engine import Engine, free_port
-from jobs_admin.sources import connect
 from jobs_admin.sources.base import Ref
-from tests.kit import node
+from tests.kit.bullmq import Bull, wait
 from tests.sources.pulled_contract import PulledContract, read, ref
 
 pytestmark = pytest.mark.server
-
-_numbers = count(1)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    try:
-        node.packages()
-    except node.OutOfReach as error:
-        pytest.skip(str(error))
-    running = Engine(tmp_path_factory.mktemp("bullmq")).start()
-    yield running
-    running.stop()
-
-
-@pytest.fixture(scope="module", params=node.MAJORS)
-def bull(request, server):
-    """A producer and worker of one major, for all tests; what jobs need is broken, so they die."""
-    with node.Bullmq(request.param, server.url, broken=["partner"]) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server):
-    with redis.Redis.from_url(server.url, decode_responses=True) as made:
-        yield made
-
-
-def wait(until, deadline_s=90):
-    ends = time.monotonic() + deadline_s
-    while not (found := until()):
-        assert time.monotonic() < ends, "it did not come to be"
-        time.sleep(0.02)
-    return found
-
-
-class Bull:
-    """What a test does on one queue of its own: BullMQ's keys outlive a test, and a worker of Node its queues."""
-
-    @pytest.fixture(autouse=True)
-    def _place(self, server, bull, client):
-        self.server, self.bull, self.client = server, bull, client
-        self.queue = f"emails-{next(_numbers)}"
-        self.made = []
-        for key in client.scan_iter("redrive:*"):
-            client.delete(key)
-        yield
-        bull.break_("partner")
-        bull.rest(self.queue)
-        for one in self.made:
-            one.close()
-
-    def another(self, **options):
-        return self.another_of([self.queue], **options)
-
-    def another_of(self, queues, **options):
-        made = connect("shop", "bullmq", self.server.url, queues, options)
-        self.made.append(made)
-        return made
-
-    @pytest.fixture
-    def source(self, _place):
-        return self.another()
-
-    def unplug(self, source):
-        source._wire.client.connection_pool.reset()  # its connections know where they go
-        source._wire.client.connection_pool.connection_kwargs["port"] = free_port()
-
-    def key(self, name, queue=None):
-        return f"bull:{queue or self.queue}:{name}"
-
-    def die(self, n, **options):
-        return self.bull.add(self.queue, "welcome", {"n": n, "needs": "partner"}, **options)
-
-    def failed(self):
-        return self.client.zcard(self.key("failed"))
-
-    def let_fail(self, queue=None, more=1):
-        """A worker runs what waits, until so many more are dead."""
-        queue = queue or self.queue
-        before = self.client.zcard(self.key("failed", queue))
-        self.bull.work(queue)
-        wait(lambda: self.client.zcard(self.key("failed", queue)) >= before + more)
-        self.bull.rest(queue)
 
 
 class TestContract(Bull, PulledContract):

@@ -12,17 +12,17 @@ from jobs_admin.models import Failure, Replay
 from jobs_admin.replays.options import Options
 from jobs_admin.retries import pulling
 from jobs_admin.sources.base import Letter, Ref, SourceRefused
-from tests.jobs_admin.replays.conftest import ANN
 from tests.kit import node
+from tests.kit.bullmq import Bull, wait
+from tests.kit.people import ANN
 from tests.kit.sources import forget_configuration
 from tests.sources.pulled_contract import read, read_until, ref
-from tests.sources.test_bullmq import Bull, client, server, wait  # noqa: F401  # fixtures
 
 pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
-def bull(server):  # noqa: F811
+def bull(server):
     with node.Bullmq(6, server.url, broken=["partner"]) as running:
         yield running
 

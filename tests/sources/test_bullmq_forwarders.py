@@ -17,8 +17,8 @@ from jobs_admin import config, failures, replays
 from jobs_admin.failures import triage
 from jobs_admin.models import Attempt, Failure, Replay
 from jobs_admin.retries import pulling
-from tests.jobs_admin.replays.conftest import ANN
 from tests.kit import node
+from tests.kit.people import ANN
 from tests.kit.sources import forget_configuration
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]

@@ -11,9 +11,9 @@ from jobs_admin.core import keys
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import READ_ONLY, Ref, SourceRefused
 from tests.kit import node
+from tests.kit.bullmq import Bull, wait
 from tests.sources.contract import SourceContract
 from tests.sources.pulled_contract import PulledContract, read, read_until, ref
-from tests.sources.test_bullmq import Bull, bull, client, server, wait  # noqa: F401
 
 pytestmark = pytest.mark.server
 
@@ -277,7 +277,7 @@ class TestEnds(There):
         self.run_well()
         assert "ran" in source.look([known]).gone[known]
 
-    def test_a_job_that_ended_its_worker_too_often_was_lost(self, server, source):  # noqa: F811
+    def test_a_job_that_ended_its_worker_too_often_was_lost(self, server, source):
         options = {"stalledInterval": 200, "lockDuration": 200, "maxStalledCount": 0}
         self.bull.add(self.queue, "pill", {"crash": True})
         with node.Bullmq(self.bull.major, server.url) as pill:
@@ -290,7 +290,7 @@ class TestEnds(There):
 
 
 class TestReading(There):
-    def test_queues_are_found_under_their_prefix_whatever_it_is(self, server):  # noqa: F811
+    def test_queues_are_found_under_their_prefix_whatever_it_is(self, server):
         with node.Bullmq(self.bull.major, server.url, prefix="{shop}[1]") as other:
             other.add(self.queue, "welcome", {})
             made = connect("shop", "bullmq", server.url, [], {"prefix": "{shop}[1]"})

@@ -10,8 +10,8 @@ import redis
 
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Letter
-from tests.jobs_admin.worker.conftest import of_job, reports
 from tests.kit.celery import RealWorker
+from tests.kit.streams import of_job, reports
 from tests.sources.contract import recalled
 
 pytestmark = pytest.mark.server

@@ -14,27 +14,13 @@ import pytest
 from jobs_admin.sources import connect
 from jobs_admin.sources.amqp import fields as amqp_fields
 from jobs_admin.sources.amqp.frames import Written, handler
-from jobs_admin.sources.base import Letter, SourceRefused, SourceUnreachable
+from jobs_admin.sources.base import SourceRefused, SourceUnreachable
 from tests.kit import rabbitmq
 from tests.kit.network import Road
-from tests.kit.rabbit_bus import Bus, Queues, broken, until
+from tests.kit.rabbit_bus import Bus, Queues, broken, letter, until
 from tests.sources.pulled_contract import name, read, ref
 
 pytestmark = pytest.mark.server
-
-
-def letter(report, token=1, **changes):
-    home = report.lineage
-    lineage = {
-        "queue": home.queue if home else report.queue,
-        "job_id": home.job_id if home else report.job_id,
-        "run": (home.run if home else 1) + 1,
-        "item": token,
-        "replay": "r",
-        "sent_as": f"new-{token}",
-    }
-    values = {"token": token, "raw": report.raw, "queue": report.queue, "job_id": f"new-{token}", "lineage": lineage}
-    return Letter(**values | changes)
 
 
 class TestDeaths(Queues):

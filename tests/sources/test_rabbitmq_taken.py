@@ -14,9 +14,8 @@ from jobs_admin.sources.rabbitmq import death as rabbitmq_death
 from jobs_admin.sources.rabbitmq import letter as rabbitmq_letter
 from jobs_admin.sources.rabbitmq.death import Found
 from jobs_admin.sources.rabbitmq.reading import DeadQueue, Mirrored, Pass, explained
-from tests.kit.rabbit_bus import Queues, until
+from tests.kit.rabbit_bus import Queues, letter, until
 from tests.sources.pulled_contract import name, read, ref
-from tests.sources.test_rabbitmq_deaths import letter
 
 
 class Lies:

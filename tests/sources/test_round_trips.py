@@ -16,9 +16,9 @@ from dashboard.setup.engine import Engine
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Letter
 from jobs_admin.sources.celery import message as celery_message
-from tests.jobs_admin.worker.conftest import of_job, reports
 from tests.kit import rabbitmq
 from tests.kit.celery import RealWorker
+from tests.kit.streams import of_job, reports
 
 pytestmark = pytest.mark.server
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from datetime import timedelta
 from importlib import import_module
 
 import pytest
@@ -32,11 +31,11 @@ from jobs_admin.models import (
 )  # fmt: skip
 from jobs_admin.models.access import Viewer
 from jobs_admin.queues import liveness
-from tests.jobs_admin.alerts.conftest import ANN, NOW, SAM, lay
-from tests.jobs_admin.test_failure_count import bury
+from tests.kit.alerts import NOW, S, judged, lay
+from tests.kit.counts import bury
+from tests.kit.people import ANN, SAM
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
-S = timedelta(seconds=1)
 FIRES = {"for_s": 0, "keep_firing_s": 0, "threshold": 5}
 
 
@@ -44,11 +43,6 @@ def mend(n=None, **which):
     """So many dead jobs, or all, ran well."""
     found = Failure.objects.filter(**which, state="dead").values("pk")
     Failure.objects.filter(pk__in=found[:n] if n is not None else found).update(state="recovered")
-
-
-def judged(*seconds):
-    for at in seconds:
-        alerts.judge(NOW + at * S)
 
 
 def states():

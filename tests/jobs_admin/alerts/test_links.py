@@ -9,8 +9,9 @@ import pytest
 
 from jobs_admin import alerts, failures
 from jobs_admin.models import DepthSample, Failure, Replay, ReplayItem
-from tests.jobs_admin.alerts.conftest import ANN, NOW, lay
-from tests.jobs_admin.test_failure_count import bury
+from tests.kit.alerts import NOW, lay
+from tests.kit.counts import bury
+from tests.kit.people import ANN
 
 pytestmark = pytest.mark.django_db
 

@@ -11,8 +11,9 @@ from jobs_admin import alerts
 from jobs_admin.alerts import risen
 from jobs_admin.models import Alert, Failure, Group, GroupCounter, Notice, Rule
 from jobs_admin.notices import wording
-from tests.jobs_admin.alerts.conftest import ANN, NOW
-from tests.jobs_admin.test_failure_count import bury
+from tests.kit.alerts import NOW
+from tests.kit.counts import bury
+from tests.kit.people import ANN
 
 pytestmark = pytest.mark.django_db
 S = timedelta(seconds=1)

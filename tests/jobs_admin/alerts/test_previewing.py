@@ -9,7 +9,8 @@ import pytest
 from jobs_admin import alerts
 from jobs_admin.models import DepthSample, Rule
 from jobs_admin.queues import depths
-from tests.jobs_admin.alerts.conftest import ANN, BEA, DEAD, NOW
+from tests.kit.alerts import DEAD, NOW
+from tests.kit.people import ANN, BEA
 
 pytestmark = pytest.mark.django_db
 MINUTE = timedelta(minutes=1)

@@ -9,7 +9,8 @@ from jobs_admin.alerts import AlertRefused, NoSuchAlert, NoSuchRunbook, NoSuchSi
 from jobs_admin.alerts.runbooks import for_task
 from jobs_admin.alerts.silencing import silenced_by
 from jobs_admin.models import AlertEvent, AuditEvent
-from tests.jobs_admin.alerts.conftest import ANN, BEA, LOU, NOW, SAM, lay
+from tests.kit.alerts import NOW, lay
+from tests.kit.people import ANN, BEA, LOU, SAM
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)

@@ -9,7 +9,8 @@ from jobs_admin import alerts
 from jobs_admin.alerts import AlertRefused, NoSuchRule
 from jobs_admin.models import Alert, AlertEvent, AuditEvent, Channel, Notice, Rule, SavedView
 from jobs_admin.models.access import Viewer
-from tests.jobs_admin.alerts.conftest import ANN, BEA, DEAD, LOU, SAM, lay
+from tests.kit.alerts import DEAD, lay
+from tests.kit.people import ANN, BEA, LOU, SAM
 
 pytestmark = pytest.mark.django_db
 

@@ -9,7 +9,8 @@ import pytest
 from jobs_admin import alerts
 from jobs_admin.alerts import silencing
 from jobs_admin.models import Alert
-from tests.jobs_admin.alerts.conftest import ANN, BEA, NOW, SAM, lay
+from tests.kit.alerts import NOW, lay
+from tests.kit.people import ANN, BEA, SAM
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("desk")]
 

@@ -11,8 +11,9 @@ import pytest
 from jobs_admin import alerts
 from jobs_admin.alerts import notice_body
 from jobs_admin.models import Alert, AlertEvent, Channel, Failure, Notice, Source
-from tests.jobs_admin.alerts.conftest import ANN, NOW, SAM
-from tests.jobs_admin.test_failure_count import bury
+from tests.kit.alerts import NOW
+from tests.kit.counts import bury
+from tests.kit.people import ANN, SAM
 
 pytestmark = pytest.mark.django_db
 S = timedelta(seconds=1)

@@ -12,9 +12,9 @@ from jobs_admin.failures import saved_views
 from jobs_admin.failures.saved_views import ViewRefused
 from jobs_admin.models import Alert, AuditEvent, Failure, Notice, Role, Rule
 from jobs_admin.models.access import viewer_of
-from tests.jobs_admin.alerts.conftest import NOW, SAM
-from tests.jobs_admin.alerts.test_judging import S, judged
-from tests.jobs_admin.test_failure_count import bury
+from tests.kit.alerts import NOW, S, judged
+from tests.kit.counts import bury
+from tests.kit.people import SAM
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("desk")]
 

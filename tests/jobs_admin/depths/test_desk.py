@@ -12,8 +12,7 @@ from jobs_admin.models import Release, Rule
 from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.queues import depths
 from jobs_admin.queues.depths.desk import MOST_QUEUES, desk_marks
-from tests.jobs_admin.depths.test_marking import alert, publish, replay
-from tests.jobs_admin.depths.test_rolling import NOW, look
+from tests.kit.depths import NOW, alert, look, publish, replay
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)

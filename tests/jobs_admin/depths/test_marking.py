@@ -6,41 +6,18 @@ from datetime import timedelta
 
 import pytest
 
-from jobs_admin.core import policy
-from jobs_admin.models import Alert, PolicyVersion, QueueCounter, Release, Replay, ReplayItem, Rule
+from jobs_admin.models import Release
 from jobs_admin.models.access import Viewer
 from jobs_admin.queues import depths
-from tests.jobs_admin.depths.test_rolling import NOW
-from tests.jobs_admin.test_overview import bury
+from tests.kit.depths import HOUR, NOW, alert, publish, replay
+from tests.kit.overview import bury
 
 pytestmark = pytest.mark.django_db
 VERA = Viewer("vera", {"shop": "viewer"})
-HOUR = timedelta(hours=1)
 
 
 def marked(queue="emails", source="shop", viewer=VERA) -> list[tuple[str, str]]:
     return [(mark.kind, mark.ref) for mark in depths.marks(viewer, source, queue, NOW - HOUR, NOW)]
-
-
-def alert(subject="emails", source="shop", fired_at=NOW - HOUR / 2, **changes) -> Alert:
-    rule = Rule.objects.get_or_create(name="Growing", defaults={"metric": "dead", "threshold": 1})[0]
-    held = {"state": "resolved", "severity": "warning", "value": 5, "threshold": 1, "opened_at": NOW - HOUR / 2}
-    return Alert.objects.create(rule=rule, source=source, subject=subject, fired_at=fired_at, **held | changes)
-
-
-def publish(source="*", queue="*", name="p", task="*") -> None:
-    match = {"source": source, "queue": queue, "task": task}
-    document = policy.document(policy.parse({"name": name, "match": match, "max_attempts": 3}))
-    PolicyVersion.objects.create(document=document, version=1, published_at=NOW - HOUR / 4, published_by="ann")
-
-
-def replay(queue="emails", started_at=NOW - HOUR / 3) -> Replay:
-    (job,) = bury(1, queue=queue)
-    made = Replay.objects.create(state="done", scope_max_id=job.pk, total=1, actor="ann", started_at=started_at)
-    ReplayItem.objects.create(replay=made, n=1, failure=job, run=2, state="succeeded")
-    at = started_at.replace(minute=0, second=0)
-    QueueCounter.objects.get_or_create(source="shop", queue=queue, step=3600, at=at, defaults={"sent": 1})
-    return made
 
 
 def test_alerts_of_the_queue_and_of_its_source_are_marked_when_they_fired():

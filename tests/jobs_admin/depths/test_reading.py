@@ -15,7 +15,7 @@ from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.queues import depths
 from jobs_admin.queues.depths import gaps
 from jobs_admin.queues.depths.ladder import kept
-from tests.jobs_admin.depths.test_rolling import NOW, lay, look, roll
+from tests.kit.depths import NOW, lay, look, roll
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 VERA = Viewer("vera", {"shop": "viewer"})

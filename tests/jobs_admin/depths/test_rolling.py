@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -21,37 +21,16 @@ from jobs_admin.models import DepthSample
 from jobs_admin.queues import depths
 from jobs_admin.queues.depths import rolling
 from tests.kit import migrated
+from tests.kit.depths import NOW, everything, lay, look, roll
 
 pytestmark = pytest.mark.databases
 
 ROOT = Path(__file__).resolve().parents[3]
-NOW = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
-
-
-def look(at: datetime, dead: int | None = 0, queue: str = "emails", **changes) -> DepthSample:
-    held = {"waiting": dead, "dead": dead, "failed_per_min": 1.0, "succeeded_per_min": 2.0} | changes
-    return DepthSample(source="shop", queue=queue, at=at, **held)
-
-
-def lay(since: datetime, count: int, queue: str = "emails", every_s: int = 10) -> None:
-    at = [since + timedelta(seconds=n * every_s) for n in range(count)]
-    DepthSample.objects.bulk_create([look(moment, n % 97, queue) for n, moment in enumerate(at)], ignore_conflicts=True)
 
 
 def rolled(step: int, queue: str = "emails") -> list[tuple]:
     columns = ("at", "looks", "dead", "dead_min", "dead_max")
     return list(DepthSample.objects.filter(step=step, queue=queue).order_by("at").values_list(*columns))
-
-
-def roll(now: datetime = NOW) -> None:
-    while depths.roll_up(now):
-        pass
-
-
-def everything() -> set[tuple]:
-    return set(
-        DepthSample.objects.exclude(step=10).values_list("queue", "step", "at", "looks", "dead", "dead_min", "dead_max")
-    )
 
 
 @pytest.mark.django_db
@@ -224,25 +203,11 @@ def test_several_watches_at_once_fold_as_one_does():
 SAID = """
 import django; django.setup()
 from datetime import UTC, datetime
-from tests.jobs_admin.depths import test_rolling as laid
+from tests.kit import depths as laid
 """
 LAY = SAID + "[laid.lay(laid.NOW - laid.timedelta(hours=6), 2160, queue) for queue in 'abcdefgh']"
 FOLD = SAID + "print('begun', flush=True); laid.roll(); print('done')"
 TELL = SAID + "print(sorted(laid.everything()) == sorted(laid.folded_by_hand()), len(laid.everything()))"
-
-
-def folded_by_hand() -> list[tuple]:
-    """What all steps must say of the looks that are there, by the plainest way."""
-    looks = DepthSample.objects.filter(step=10).order_by("at").values_list("queue", "at", "dead")
-    found: dict[tuple, list[int]] = {}
-    for queue, at, dead in looks:
-        for step in (60, 300, 900, 3600, 21_600, 86_400):
-            begins = datetime.fromtimestamp(at.timestamp() // step * step, UTC)
-            found.setdefault((queue, step, begins), []).append(dead)
-    return [
-        (*key, len(v), v[-1], None if min(v) == v[-1] else min(v), None if max(v) == v[-1] else max(v))
-        for key, v in found.items()
-    ]
 
 
 @pytest.mark.sqlite

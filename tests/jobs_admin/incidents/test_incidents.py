@@ -30,7 +30,7 @@ from jobs_admin.models import (
 )
 from jobs_admin.models.access import ADMIN, ENGINE, OPERATOR, VIEWER, Viewer
 from jobs_admin.replays import rights as replay_rights
-from tests.jobs_admin.test_ingest import entries, report
+from tests.kit.reports import entries, report
 
 pytestmark = pytest.mark.django_db
 

@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from jobs_admin import policies
 from jobs_admin.models import AuditEvent, PolicyVersion
 from jobs_admin.models.access import OPERATOR, Viewer
-from tests.jobs_admin.replays.test_acts import reports
+from tests.kit.fleet import reports
 
 pytestmark = pytest.mark.django_db
 

@@ -12,7 +12,6 @@ from django.urls import set_script_prefix
 
 from jobs_admin.management import replay_text
 from jobs_admin.models import AuditEvent, Replay
-from tests.jobs_admin.replays.conftest import bury, shop  # noqa: F401
 from tests.kit.desks import ROOT, Desk
 
 pytestmark = pytest.mark.django_db
@@ -24,7 +23,7 @@ def run(*arguments):
     return out.getvalue()
 
 
-def test_a_dry_run_says_what_would_happen_and_does_nothing(shop, bury):  # noqa: F811
+def test_a_dry_run_says_what_would_happen_and_does_nothing(shop, bury):
     bury(100)
     bury(2, state="retrying")
     said = run("queue:emails", "--dry-run", "--rate", "10")
@@ -32,7 +31,7 @@ def test_a_dry_run_says_what_would_happen_and_does_nothing(shop, bury):  # noqa:
     assert not Replay.objects.exists()
 
 
-def test_a_replay_is_started_in_the_name_of_the_terminal_s_user(shop, bury):  # noqa: F811
+def test_a_replay_is_started_in_the_name_of_the_terminal_s_user(shop, bury):
     bury(2)
     said = run("queue:emails", "--reason", "fixed")
     replay = Replay.objects.get()
@@ -40,7 +39,7 @@ def test_a_replay_is_started_in_the_name_of_the_terminal_s_user(shop, bury):  # 
     assert AuditEvent.objects.last().actor.endswith("(terminal)")
 
 
-def test_the_address_of_a_desk_below_a_prefix_is_told_with_it(shop, bury):  # noqa: F811
+def test_the_address_of_a_desk_below_a_prefix_is_told_with_it(shop, bury):
     bury(1)
     set_script_prefix("/desk/")
     try:
@@ -50,7 +49,7 @@ def test_the_address_of_a_desk_below_a_prefix_is_told_with_it(shop, bury):  # no
     assert f"/desk/replays/{Replay.objects.get().pk}/" in said
 
 
-def test_a_dry_run_draws_the_plan_and_says_what_failures_would_change(shop, bury):  # noqa: F811
+def test_a_dry_run_draws_the_plan_and_says_what_failures_would_change(shop, bury):
     bury(400)
     said = run("queue:emails", "--dry-run")
     assert '"style": "careful"' in said and '"canary": {"jobs": 50' in said  # more than 100
@@ -60,7 +59,7 @@ def test_a_dry_run_draws_the_plan_and_says_what_failures_would_change(shop, bury
     assert "supposed: A job takes" in said
 
 
-def test_how_its_jobs_are_sent_is_an_option_of_the_command(shop, bury, tmp_path):  # noqa: F811
+def test_how_its_jobs_are_sent_is_an_option_of_the_command(shop, bury, tmp_path):
     bury(3)
     patch = tmp_path / "patch.json"
     patch.write_text('{"kwargs": {"dry_run": true}}')
@@ -71,7 +70,7 @@ def test_how_its_jobs_are_sent_is_an_option_of_the_command(shop, bury, tmp_path)
 
 
 @pytest.mark.parametrize("written, says", [(None, "cannot be read: No such file"), ("{", "is not JSON")])
-def test_a_patch_that_cannot_be_read_starts_nothing(shop, bury, tmp_path, written, says):  # noqa: F811
+def test_a_patch_that_cannot_be_read_starts_nothing(shop, bury, tmp_path, written, says):
     bury(3)
     patch = tmp_path / "patch.json"
     if written is not None:
@@ -92,7 +91,7 @@ def stands(pk: int, **changes) -> None:
         ({"state": "awaiting_approval"}, "awaits approval by another operator"),
     ],
 )
-def test_waiting_ends_non_zero_at_once_where_only_a_person_can_go_on(shop, bury, monkeypatch, changes, says):  # noqa: F811
+def test_waiting_ends_non_zero_at_once_where_only_a_person_can_go_on(shop, bury, monkeypatch, changes, says):
     bury(3)
     show = replay_text.Progress.show
 
@@ -106,7 +105,7 @@ def test_waiting_ends_non_zero_at_once_where_only_a_person_can_go_on(shop, bury,
         run("queue:emails", "--reason", "x", "--wait")
 
 
-def test_waiting_ends_where_nobody_tells_how_the_jobs_ended_and_claims_nothing(shop, bury, monkeypatch):  # noqa: F811
+def test_waiting_ends_where_nobody_tells_how_the_jobs_ended_and_claims_nothing(shop, bury, monkeypatch):
     bury(3)
     monkeypatch.setattr(
         replay_text.Progress, "show", lambda _, replay: stands(replay.pk, state="done", sent=3, planned=0)
@@ -137,7 +136,7 @@ def test_a_log_gets_a_line_when_something_has_changed_and_no_more():
         (["queue:emails", "--reason", "x", "--rate", "fast"], "rate must be a number"),
     ],
 )
-def test_what_is_refused_is_said(shop, bury, arguments, says):  # noqa: F811
+def test_what_is_refused_is_said(shop, bury, arguments, says):
     bury(2)
     with pytest.raises(CommandError, match=says) as refused:
         run(*arguments)

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from jobs_admin import replays
 from jobs_admin.models import AuditEvent, Group, Replay
-from tests.jobs_admin.replays.conftest import ANN, bury, shop  # noqa: F401
+from tests.kit.people import ANN
 
 pytestmark = pytest.mark.django_db
 
@@ -22,7 +22,7 @@ def run(*arguments):
 
 
 @pytest.fixture
-def held(shop, bury):  # noqa: F811
+def held(shop, bury):
     """A held replay of ten jobs that has set their group aside."""
     now = timezone.now()
     one = Group.objects.create(
@@ -51,7 +51,7 @@ def test_a_group_that_was_set_aside_is_listed_and_brought_back(held):
     assert event.actor.endswith("(terminal)") and event.reason == "fixed"
 
 
-def test_a_draft_is_listed_and_discarded_and_nothing_else_is(held, bury):  # noqa: F811
+def test_a_draft_is_listed_and_discarded_and_nothing_else_is(held, bury):
     draft = replays.draft(ANN, selection=bury(3), reason="later")
     assert f"#{draft.pk} draft  3 jobs matched  later" in run("list")
     assert run("discard", str(draft.pk)) == f"Draft #{draft.pk} is discarded.\n"
@@ -62,5 +62,5 @@ def test_a_draft_is_listed_and_discarded_and_nothing_else_is(held, bury):  # noq
         run("discard", str(draft.pk))
 
 
-def test_a_desk_without_replays_says_so(shop):  # noqa: F811
+def test_a_desk_without_replays_says_so(shop):
     assert run("list") == "No replay is under way, and there is no draft.\n"

@@ -9,7 +9,7 @@ from jobs_admin import notices
 from jobs_admin.models import Alert, AuditEvent, Channel, Delivery, Rule
 from jobs_admin.models.access import Viewer
 from jobs_admin.notices import ChannelRefused, NoSuchChannel, NoSuchDelivery, changing, sealing
-from tests.jobs_admin.notices.conftest import ANN, OTTO, VERA, notice, webhook
+from tests.kit.notices import ANN, OTTO, VERA, notice, webhook
 
 pytestmark = pytest.mark.django_db
 

@@ -14,8 +14,8 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from jobs_admin import notices
 from jobs_admin.models import AuditEvent, Channel, Delivery
 from jobs_admin.notices import delivering, judging, posting, routing
-from tests.jobs_admin.notices.conftest import ANN, deliver, due_now, notice, webhook
 from tests.kit.endpoints import HOSTILE, IN_THREE_HOURS, answering, certified, hang, opened, reset
+from tests.kit.notices import ANN, deliver, due_now, notice, webhook
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 

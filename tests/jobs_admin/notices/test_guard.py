@@ -17,37 +17,11 @@ from jobs_admin.core.web_address import BadAddress, parse
 from jobs_admin.models import Channel, Delivery
 from jobs_admin.notices import ChannelRefused, guard, posting, sealing
 from jobs_admin.notices.posting import Request
-from tests.jobs_admin.notices.conftest import ANN, deliver, notice, webhook
 from tests.kit.addresses import ANSWERS, URLS
-from tests.kit.endpoints import answering
+from tests.kit.endpoints import Listener, answering
+from tests.kit.notices import ANN, deliver, notice, webhook
 
 NOTHING = Allowed()
-
-
-class Listener:
-    """Counts connections on every loopback address, of IPv4 and of IPv6: each before it is closed."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._servers = [socket.create_server(("0.0.0.0", 0), backlog=128)]
-        self.port = self._servers[0].getsockname()[1]
-        self._servers.append(socket.create_server(("::", self.port), family=socket.AF_INET6, backlog=128))
-        for server in self._servers:
-            threading.Thread(target=self._accept, args=(server,), daemon=True).start()
-
-    def _accept(self, server: socket.socket) -> None:
-        while True:
-            try:
-                reached = server.accept()[0]
-            except OSError:
-                return
-            self.count += 1
-            reached.close()
-
-    def close(self) -> None:
-        for server in self._servers:
-            server.shutdown(socket.SHUT_RDWR)
-            server.close()
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from jobs_admin import notices
 from jobs_admin.core import keys
 from jobs_admin.notices import heartbeat
 from jobs_admin.queues import liveness
-from tests.jobs_admin.notices.conftest import deliver
 from tests.kit.endpoints import answering
+from tests.kit.notices import deliver
 
 pytestmark = [pytest.mark.django_db, pytest.mark.server]
 

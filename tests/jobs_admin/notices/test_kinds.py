@@ -15,8 +15,8 @@ from django.urls import resolve
 from jobs_admin import config, notices
 from jobs_admin.models import Alert, Channel, Delivery, Rule
 from jobs_admin.notices import sealing
-from tests.jobs_admin.notices.conftest import ANN, deliver, due_now, notice
 from tests.kit.endpoints import answering
+from tests.kit.notices import ANN, deliver, due_now, notice
 
 pytestmark = pytest.mark.django_db
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from jobs_admin import notices
-from tests.jobs_admin.notices.conftest import ANN, deliver, notice, webhook
 from tests.kit.endpoints import answering
+from tests.kit.notices import ANN, deliver, notice, webhook
 
 pytestmark = pytest.mark.django_db
 

@@ -11,7 +11,7 @@ from django.utils import timezone
 from jobs_admin import notices
 from jobs_admin.models import Channel, Delivery, Notice
 from jobs_admin.notices import routing, sealing
-from tests.jobs_admin.notices.conftest import VERA, notice
+from tests.kit.notices import VERA, notice
 
 pytestmark = pytest.mark.django_db
 

@@ -17,8 +17,9 @@ from jobs_admin.models.access import Viewer, viewer_of
 from jobs_admin.notices.routing import route
 from jobs_admin.queues import depths
 from jobs_admin.queues.depths.desk import desk_marks
-from tests.jobs_admin.alerts.conftest import ANN, BEA, LOU, NOW, ROOT, SAM, desk, lay  # noqa: F401
-from tests.jobs_admin.test_failure_count import bury
+from tests.kit.alerts import NOW, lay
+from tests.kit.counts import bury
+from tests.kit.people import ANN, BEA, LOU, ROOT, SAM
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("desk")]
 

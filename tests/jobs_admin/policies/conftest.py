@@ -3,13 +3,9 @@ from __future__ import annotations
 import pytest
 
 from jobs_admin import policies
-from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
-
-ANN = Viewer("ann", {"*": OPERATOR})
-SHOP = Viewer("sam", {"shop": OPERATOR})
-LOOKS = Viewer("lou", {"shop": VIEWER})
-
-EMAILS = {"match": {"source": "shop", "task": "shop.mail"}, "max_attempts": 4, "cap_s": 60}
+from tests.kit.people import ANN
+from tests.kit.policies import EMAILS
+from tests.kit.sources import demo_worker as worker
 
 
 @pytest.fixture

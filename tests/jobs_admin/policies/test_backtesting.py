@@ -10,8 +10,8 @@ from django.utils import timezone
 from jobs_admin import policies
 from jobs_admin.core.policy import parse
 from jobs_admin.models import Attempt, Group, GroupCounter, QueueCounter
-from tests.jobs_admin.policies.conftest import ANN, LOOKS
 from tests.kit.failures import bury
+from tests.kit.people import ANN, LOU
 
 pytestmark = pytest.mark.django_db
 
@@ -88,7 +88,7 @@ def test_only_failures_that_this_policy_would_decide_about_are_judged(publish):
 
 def test_failures_out_of_sight_and_of_before_are_not_judged():
     failed((0, "exception", "Timeout"), source="billing")
-    assert judged(LOOKS).looked_at == 0
+    assert judged(LOU).looked_at == 0
     assert judged(since=NOW - timedelta(hours=1)).looked_at == 0
 
 

@@ -6,7 +6,7 @@ from jobs_admin import config, policies
 from jobs_admin.core import keys
 from jobs_admin.models import Source
 from jobs_admin.worker import budget as counted
-from tests.jobs_admin.policies.conftest import ANN, LOOKS
+from tests.kit.people import ANN, LOU
 
 pytestmark = [pytest.mark.django_db, pytest.mark.server]
 
@@ -47,7 +47,7 @@ def test_each_source_counts_apart_and_only_those_in_sight_are_told(store, publis
     made = publish(match={}, budget={"per_minute": HARDLY_ANY, "burst": 10})
     spend(store, "billing", "emails", times=10)
     assert policies.budget(ANN, made).left == {"billing": 0, "shop": 10}
-    assert policies.budget(LOOKS, made).left == {"shop": 10}
+    assert policies.budget(LOU, made).left == {"shop": 10}
 
 
 def test_a_key_of_another_type_hides_only_what_is_left_at_its_own_source(store, publish):

@@ -10,7 +10,7 @@ from django.utils import timezone
 from jobs_admin import policies
 from jobs_admin.core import keys
 from jobs_admin.models import AuditEvent, PolicyVersion
-from tests.jobs_admin.policies.conftest import ANN
+from tests.kit.people import ANN
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 

@@ -8,8 +8,8 @@ from django.utils import timezone
 from jobs_admin import policies
 from jobs_admin.models import Attempt
 from jobs_admin.models.access import VIEWER, Viewer
-from tests.jobs_admin.policies.conftest import ANN
 from tests.kit.failures import bury
+from tests.kit.people import ANN
 
 pytestmark = pytest.mark.django_db
 

@@ -6,7 +6,7 @@ import pytest
 
 from jobs_admin import policies
 from jobs_admin.core.policy import parse
-from tests.jobs_admin.policies.conftest import ANN
+from tests.kit.people import ANN
 
 pytestmark = pytest.mark.django_db
 

@@ -12,7 +12,8 @@ from django.utils import timezone
 from jobs_admin import policies
 from jobs_admin.models import AuditEvent, PolicyVersion
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
-from tests.jobs_admin.policies.conftest import ANN, EMAILS, LOOKS, SHOP
+from tests.kit.people import ANN, LOU, SAM
+from tests.kit.policies import EMAILS
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
@@ -30,7 +31,7 @@ def refusal(*args, **kwargs):
 def test_the_first_version_of_a_name_is_1_and_in_force():
     made = publish()
     assert (str(made), made.is_published, made.match_task, made.published_by) == ("emails@1", True, "shop.mail", "ann")
-    assert policies.get(LOOKS, "emails") == made
+    assert policies.get(LOU, "emails") == made
 
 
 def test_the_next_version_takes_the_place_of_the_one_before():
@@ -131,7 +132,7 @@ def test_a_version_of_a_source_out_of_sight_is_not_told_by_a_stale_edit_that_nam
     publish("bills", match={"source": "billing", "task": "bank.transfer"}, note="in billing")
     publish("bills", expected=1)  # moved to the shop
     with pytest.raises(policies.StaleEdit) as stale:
-        publish("bills", viewer=SHOP, expected=1, max_attempts=9)
+        publish("bills", viewer=SAM, expected=1, max_attempts=9)
     told = [(c.field, c.was) for c in stale.value.changes]
     assert "bank.transfer" not in str(told) and all(was is None for _, was in told)
     with pytest.raises(policies.StaleEdit) as seen:
@@ -143,7 +144,7 @@ def test_a_withdrawn_policy_of_a_source_out_of_sight_is_not_told_either():
     publish("bills", match={"source": "billing", "task": "bank.transfer"})
     policies.withdraw(ANN, "bills", expected_version=1)
     with pytest.raises(policies.StaleEdit) as stale:
-        publish("bills", viewer=SHOP, expected=1)
+        publish("bills", viewer=SAM, expected=1)
     assert "bank.transfer" not in str([(c.field, c.was, c.now) for c in stale.value.changes])
 
 
@@ -200,13 +201,13 @@ def test_each_source_is_told_of_its_own_side_of_a_policy_that_moved():
 
 
 def test_a_viewer_may_look_and_not_publish_which_is_written_down():
-    assert refusal(viewer=LOOKS).code == "forbidden"
+    assert refusal(viewer=LOU).code == "forbidden"
     assert AuditEvent.objects.get().allowed is False
 
 
 def test_a_policy_for_more_than_one_source_takes_the_role_on_every_source():
-    publish(viewer=SHOP)
-    assert refusal("wide", viewer=SHOP, match={"source": "sh*"}).code == "forbidden"
+    publish(viewer=SAM)
+    assert refusal("wide", viewer=SAM, match={"source": "sh*"}).code == "forbidden"
     assert publish("wide", match={"source": "sh*"}).version == 1
 
 
@@ -219,21 +220,21 @@ def test_a_policy_is_moved_away_only_by_who_may_change_both_sources():
 def test_a_name_that_is_taken_out_of_sight_is_answered_like_what_is_not_there_and_noted():
     publish("bills", match={"source": "billing"})
     with pytest.raises(policies.NoSuchPolicy):
-        publish("bills", viewer=SHOP, expected=1)
+        publish("bills", viewer=SAM, expected=1)
     event = AuditEvent.objects.latest("pk")
     assert (event.source, event.allowed) == ("billing", False)
 
 
 def test_a_policy_of_a_source_out_of_sight_does_not_exist():
     publish("bills", match={"source": "billing"})
-    assert policies.published(SHOP) == []
+    assert policies.published(SAM) == []
     with pytest.raises(policies.NoSuchPolicy):
-        policies.versions(SHOP, "bills")
+        policies.versions(SAM, "bills")
 
 
 def test_a_policy_for_every_source_is_seen_by_all():
     publish("wide", match={})
-    assert [p.name for p in policies.published(LOOKS)] == ["wide"]
+    assert [p.name for p in policies.published(LOU)] == ["wide"]
 
 
 def test_nothing_is_published_while_the_desk_is_read_only(settings):

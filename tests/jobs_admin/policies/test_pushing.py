@@ -12,7 +12,7 @@ from jobs_admin import config, policies
 from jobs_admin.core import keys
 from jobs_admin.core.policy import parse
 from jobs_admin.policies import pushing
-from tests.jobs_admin.policies.conftest import ANN
+from tests.kit.people import ANN
 
 pytestmark = [pytest.mark.django_db, pytest.mark.server]
 

@@ -11,7 +11,7 @@ from jobs_admin import config, policies
 from jobs_admin.core import keys
 from jobs_admin.fleet import heartbeats
 from jobs_admin.worker.known_tasks import known_tasks
-from tests.jobs_admin.policies.conftest import ANN, LOOKS
+from tests.kit.people import ANN, LOU
 
 pytestmark = [pytest.mark.django_db, pytest.mark.server]
 
@@ -55,7 +55,7 @@ def test_workers_of_sources_out_of_sight_are_not_counted(beat, publish):
     publish(match={})
     beat("w1", policies={"emails": 1})
     beat("w2", source="billing", policies={"emails": 1})
-    assert policies.in_force(LOOKS, policies.published(LOOKS))["emails"].sentence == "1 of 1 workers on v1"
+    assert policies.in_force(LOU, policies.published(LOU))["emails"].sentence == "1 of 1 workers on v1"
 
 
 def test_a_ceiling_below_the_policys_mode_is_told(beat, publish):

@@ -11,15 +11,14 @@ from jobs_admin import ingest, policies
 from jobs_admin.fleet import heartbeats
 from jobs_admin.models import Attempt, Failure
 from jobs_admin.models.access import ENGINE
-from tests.jobs_admin.policies.conftest import ANN
-from tests.jobs_admin.replays.conftest import worker  # noqa: F401
+from tests.kit.people import ANN
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 
 SOON = {"kind": "fixed", "first_delay_s": 0.05}
 
 
-def until(worker, reached, what):  # noqa: F811
+def until(worker, reached, what):
     """Run the desk's steps until it is so."""
     ends = time.monotonic() + 90
     while not (answer := reached()):
@@ -28,7 +27,7 @@ def until(worker, reached, what):  # noqa: F811
     return answer
 
 
-def publish(worker, expected, attempts):  # noqa: F811
+def publish(worker, expected, attempts):
     document = {"match": {"task": "try"}, "mode": "enforce", "max_attempts": attempts, "backoff": SOON}
     made = policies.publish(ANN, "tries", document, expected_version=expected)
     policies.push()
@@ -36,7 +35,7 @@ def publish(worker, expected, attempts):  # noqa: F811
     until(worker, lambda: policies.in_force(ENGINE, [made])["tries"].sentence == wanted, wanted)
 
 
-def died(worker, n):  # noqa: F811
+def died(worker, n):
     """Send a job that always fails; what decided each of its attempts."""
     worker.send("try", queue="emails")
     until(worker, lambda: Failure.objects.filter(state="dead").count() == n, "the job to be dead")
@@ -44,7 +43,7 @@ def died(worker, n):  # noqa: F811
     return list(found.values_list("policy", "kind"))
 
 
-def test_an_edit_decides_over_the_next_job_and_each_attempt_names_its_version(worker):  # noqa: F811
+def test_an_edit_decides_over_the_next_job_and_each_attempt_names_its_version(worker):
     publish(worker, None, attempts=2)
     assert died(worker, 1) == [("tries@1", "retry"), ("tries@1", "exception")]
     publish(worker, 1, attempts=1)
@@ -54,5 +53,5 @@ def test_an_edit_decides_over_the_next_job_and_each_attempt_names_its_version(wo
     until(worker, lambda: died_without(worker), "the worker to let go of it")
 
 
-def died_without(worker):  # noqa: F811
+def died_without(worker):
     return died(worker, Failure.objects.count() + 1)[-1][0] == ""

@@ -9,25 +9,17 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs_admin import replays
-from jobs_admin.core import keys
-from jobs_admin.core.lint.configuration import Configuration, Task, document
 from jobs_admin.db import audit
-from jobs_admin.fleet import heartbeats
 from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
 from jobs_admin.replays import progress, scoping
 from jobs_admin.replays import rights as replay_rights
 from jobs_admin.replays.options import Options
-from tests.jobs_admin.replays.conftest import ANN, BOB, EVE, came_home
-from tests.jobs_admin.replays.test_sending import AT_ONCE, begun, counts, sent_all
+from tests.kit.fleet import reports
+from tests.kit.people import ANN, BOB, EVE
+from tests.kit.replays import AT_ONCE, begun, came_home, counts, refusal, sent_all
 
 pytestmark = pytest.mark.django_db
-
-
-def refusal(act, *args, **more):
-    with pytest.raises(replays.ReplayRefused) as refused:
-        act(*args, **more)
-    return refused.value
 
 
 def audited():
@@ -300,18 +292,6 @@ def test_an_edit_that_cannot_be_is_refused_beside_its_field(shop, bury, edit, fi
     (pk,) = bury(raw=json.dumps({"args": [1], "kwargs": {"token": "s"}}).encode(), kwargs='{"token": "[redacted]"}')
     said = refusal(replays.draft, ANN, selection=[pk], edit=edit)
     assert (said.code, said.field) == ("bad_edit", field)
-
-
-def reports(store, *signatures: str | None) -> None:
-    """A live worker for each of these, that has the task `shop.send` with such arguments."""
-    now = timezone.now()
-    for n, signature in enumerate(signatures):
-        text = document(Configuration("shop", tasks=(Task("shop.send", signature=signature),)))
-        digest = f"{n:032x}"
-        store.set(keys.configuration("shop", digest), text)
-        said = {"source": "shop", "name": f"w{n}", "boot": "b", "at": now.timestamp(), "configuration": digest}
-        store.hset(keys.workers("shop"), f"w{n}", json.dumps(said))
-    heartbeats.fold(now)
 
 
 @pytest.mark.server

@@ -5,9 +5,8 @@ import pytest
 from jobs_admin import config, replays
 from jobs_admin.models import AuditEvent, Failure, FrozenBatch, Replay
 from jobs_admin.models.access import ADMIN, OPERATOR, Viewer
-from tests.jobs_admin.replays.conftest import ANN, BOB, EVE
-from tests.jobs_admin.replays.test_acts import refusal
-from tests.jobs_admin.replays.test_sending import AT_ONCE, sent_all
+from tests.kit.people import ANN, BOB, EVE
+from tests.kit.replays import AT_ONCE, refusal, sent_all
 
 pytestmark = pytest.mark.django_db
 

@@ -8,7 +8,7 @@ from django.utils import timezone
 from jobs_admin import replays
 from jobs_admin.models import Attempt, Group, GroupCounter, QueueCounter
 from jobs_admin.replays.options import Options
-from tests.jobs_admin.replays.conftest import ANN
+from tests.kit.people import ANN
 
 pytestmark = pytest.mark.django_db
 

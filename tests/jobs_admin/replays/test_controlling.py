@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from django.db import OperationalError, connection
@@ -10,64 +10,13 @@ from django.utils import timezone
 
 from jobs_admin import replays
 from jobs_admin.core import pacing
-from jobs_admin.models import Attempt, AuditEvent, DepthSample, Failure, Group, Replay
+from jobs_admin.models import Attempt, AuditEvent, DepthSample, Replay
 from jobs_admin.replays import acts, claiming, controlling, seeing, setting_aside
-from tests.jobs_admin.replays.conftest import ANN, came_home
-from tests.jobs_admin.replays.test_sending import begun as started
-from tests.jobs_admin.replays.test_sending import counts
+from tests.kit.people import ANN
+from tests.kit.replays import CAREFUL, START, Steered, counts, dated_group, died_of
+from tests.kit.replays import begun as started
 
 pytestmark = pytest.mark.django_db
-
-START = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
-CAREFUL = {"style": "careful", "ramp": {"from": 5, "to": 100}}
-
-
-class Steered:
-    """A careful replay of jobs that died of one group, looked at in a time of our own."""
-
-    def __init__(self, ids, pace=None, now=START):
-        self.now = now
-        self.replay = started(ids)
-        self.replay.pace = CAREFUL if pace is None else pace
-        Replay.objects.filter(pk=self.replay.pk).update(started_at=now, **controlling.begun(self.replay, now))
-        self.replay.refresh_from_db()
-
-    def send(self, count):
-        items = list(self.replay.items.filter(state="planned").order_by("n")[:count])
-        self.replay.items.filter(pk__in=[i.pk for i in items]).update(state="sent", sent_at=self.now)
-        Failure.objects.filter(pk__in=[i.failure_id for i in items]).update(state="replaying", run=2)
-        self.replay.refresh_from_db()
-        Replay.objects.filter(pk=self.replay.pk).update(
-            sent=self.replay.sent + len(items), planned=self.replay.planned - len(items)
-        )
-        return items
-
-    def passed(self, seconds=1.0):
-        """A round of settle, so many seconds later."""
-        self.now += timedelta(seconds=seconds)
-        replays.settle(self.now)
-        self.replay.refresh_from_db()
-        return self.replay
-
-    def come_home(self, items, kind, **changes):
-        for item in items:
-            came_home(item, kind, **changes)
-
-
-def group(name, first_seen=START - timedelta(days=1), **more):
-    return Group.objects.create(
-        fingerprint=f"v1-{name}", error_type="TimeoutError", message="too slow", culprit="shop/pay.py in charge",
-        first_seen=first_seen, last_seen=first_seen, **more,
-    )  # fmt: skip
-
-
-def died_of(ids, group):
-    Failure.objects.filter(pk__in=ids).update(group=group)
-    Attempt.objects.bulk_create(
-        Attempt(failure_id=pk, run=1, attempt=1, kind="exception", group=group, ended_at=START, received_at=START)
-        for pk in ids
-    )
-    return ids
 
 
 @pytest.fixture
@@ -92,7 +41,7 @@ def test_a_canary_goes_first_and_then_the_rest_faster_and_faster(steered):
 
 
 def test_a_canary_that_fails_is_held_with_the_evidence(shop, bury):
-    known, new = group("a"), group("b", first_seen=START + timedelta(seconds=1))
+    known, new = dated_group("a"), dated_group("b", first_seen=START + timedelta(seconds=1))
     steered = Steered(died_of(bury(200), known))
     items = steered.send(10)
     steered.come_home(items[:4], "success")
@@ -253,7 +202,7 @@ def test_paused_and_resumed_it_goes_on_where_it_was(steered):
 
 
 def test_a_group_that_fails_again_is_set_aside_alone_and_the_rest_goes(shop, bury):
-    bad, good = group("bad"), group("good")
+    bad, good = dated_group("bad"), dated_group("good")
     ids = died_of(bury(40), bad) + died_of(bury(40), good)
     steered = Steered(ids)
     items = steered.send(10)
@@ -279,7 +228,7 @@ def test_a_group_that_fails_again_is_set_aside_alone_and_the_rest_goes(shop, bur
 
 
 def test_a_group_set_aside_is_brought_back_by_one_act(shop, bury):
-    bad, good = group("bad"), group("good")
+    bad, good = dated_group("bad"), dated_group("good")
     steered = Steered(died_of(bury(700), bad) + died_of(bury(40), good))
     steered.come_home(steered.send(10), "exception", group=bad)
     for _ in range(3):
@@ -301,7 +250,7 @@ def test_a_group_set_aside_is_brought_back_by_one_act(shop, bury):
 
 def test_a_group_brought_back_while_its_jobs_are_being_cancelled_is_planned_again(shop, bury, monkeypatch):
     """The look that cancels them is refused: an operator acted meanwhile. It was the only one that knew of them."""
-    bad, good = group("bad"), group("good")
+    bad, good = dated_group("bad"), dated_group("good")
     steered = Steered(died_of(bury(700), bad) + died_of(bury(40), good))
     steered.come_home(steered.send(10), "exception", group=bad)
     assert steered.passed().without_groups == [bad.pk]
@@ -320,7 +269,7 @@ def test_a_group_brought_back_while_its_jobs_are_being_cancelled_is_planned_agai
 
 
 def test_a_pace_that_judges_sets_a_failing_group_aside_from_the_start(shop, bury):
-    bad, good = group("bad"), group("good")
+    bad, good = dated_group("bad"), dated_group("good")
     steered = Steered(died_of(bury(40), bad) + died_of(bury(40), good), {"style": "at_once", "in_flight": 80})
     items = steered.send(70)
     steered.come_home(items[:10], "exception", group=bad)
@@ -336,7 +285,7 @@ def test_a_pace_that_judges_sets_a_failing_group_aside_from_the_start(shop, bury
 
 def test_a_group_that_an_operator_excluded_is_not_brought_back_by_an_outage(shop, bury):
     """Unlike one that the controller set aside just before all others began to fail."""
-    first, second, third = group("first"), group("second"), group("third")
+    first, second, third = dated_group("first"), dated_group("second"), dated_group("third")
     steered = Steered([pk for one in (first, second, third) for pk in died_of(bury(20), one)])
     steered.come_home(steered.send(4), "exception", group=first)
     steered.passed()
@@ -352,7 +301,7 @@ def test_a_group_that_an_operator_excluded_is_not_brought_back_by_an_outage(shop
 
 
 def test_resumed_without_several_groups_their_jobs_are_left_out(shop, bury):
-    groups = [group("one"), group("two"), group("good")]
+    groups = [dated_group("one"), dated_group("two"), dated_group("good")]
     steered = Steered([pk for one in groups for pk in died_of(bury(20), one)])
     replays.pause(ANN, steered.replay)
     replay = replays.resume(ANN, steered.replay, without_groups=["v1-one", "v1-two"])
@@ -363,7 +312,7 @@ def test_resumed_without_several_groups_their_jobs_are_left_out(shop, bury):
 
 def test_resumed_without_the_jobs_of_a_search_the_rest_of_their_group_goes(shop, bury):
     """The curable half of a mixed group is not cancelled; jobs that are not laid out yet are left out too."""
-    mixed = group("mixed")
+    mixed = dated_group("mixed")
     ids = died_of(bury(600, tenant="acme"), mixed) + died_of(bury(600, tenant="globex"), mixed)
     assert len(ids) == 1200
     replay = replays.launch(ANN, query="queue:emails", reason="back", pace={"style": "careful"})
@@ -406,7 +355,7 @@ def test_jobs_excluded_by_a_search_stay_planned_if_the_act_is_not_audited(shop, 
 
 
 def test_what_is_laid_out_later_of_a_group_that_is_left_out_is_left_out_too(shop, bury):
-    bad = group("bad")
+    bad = dated_group("bad")
     ids = died_of(bury(6), bad)
     steered = Steered(ids)
     claimed = steered.replay.items.get(n=3)
@@ -448,8 +397,8 @@ def test_a_watch_that_does_not_sample_is_no_worker_that_vanished(steered):
 
 
 def test_new_errors_hold_it_before_as_many_known_ones_would_whatever_the_workers_clocks_say(shop, bury):
-    known = group("known", first_seen=START + timedelta(minutes=9))
-    new = group("new", first_seen=START - timedelta(minutes=9))
+    known = dated_group("known", first_seen=START + timedelta(minutes=9))
+    new = dated_group("new", first_seen=START - timedelta(minutes=9))
     ids = died_of(bury(60), known)
     Attempt.objects.filter(group=known).update(received_at=START - timedelta(minutes=1))
     for group_, state in ((known, "running"), (new, "held")):
@@ -569,10 +518,10 @@ def test_first_attempts_are_told_once_and_none_is_missed(steered, monkeypatch):
 
 
 def test_a_group_of_which_all_ran_well_is_offered_for_resolving(shop, bury):
-    cured, half, resolved = group("cured"), group("half"), group("resolved", state="resolved")
+    cured, half, resolved = dated_group("cured"), dated_group("half"), dated_group("resolved", state="resolved")
     ids = [died_of(bury(2), one) for one in (cured, half, resolved)]
     died_of(bury(1), half)
-    group("other")
+    dated_group("other")
     steered = Steered([pk for mine in ids for pk in mine], {"style": "at_once"})
     steered.come_home(steered.send(6), "success")
     replay = steered.passed()
@@ -602,7 +551,7 @@ def test_jobs_excluded_by_a_search_are_cancelled_a_part_at_a_time_each_with_its_
 
 def test_a_replay_sets_no_more_groups_aside_than_its_row_holds(shop, bury, monkeypatch):
     monkeypatch.setattr(setting_aside, "MOST_ASIDE", 1)
-    ids = [pk for name in ("one", "two", "three") for pk in died_of(bury(5), group(name))]
+    ids = [pk for name in ("one", "two", "three") for pk in died_of(bury(5), dated_group(name))]
     steered = Steered(ids)
     replays.pause(ANN, steered.replay)
     with pytest.raises(replays.ReplayRefused, match=r"sets at most 1 groups aside\. Nothing was changed\."):

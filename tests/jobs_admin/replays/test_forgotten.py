@@ -8,8 +8,8 @@ from django.utils import timezone
 from jobs_admin import replays
 from jobs_admin.models import AuditEvent, FrozenBatch, Replay
 from jobs_admin.replays import forgotten
-from tests.jobs_admin.replays.conftest import ANN, BOB
-from tests.jobs_admin.replays.test_sending import begun, counts
+from tests.kit.people import ANN, BOB
+from tests.kit.replays import begun, counts
 
 pytestmark = pytest.mark.django_db
 

@@ -25,8 +25,8 @@ from jobs_admin.models import (
 from jobs_admin.models.access import ADMIN as ADMINISTRATOR
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.replays import Options, prognosis
-from tests.jobs_admin.replays.conftest import ANN
-from tests.jobs_admin.replays.test_acts import refusal
+from tests.kit.people import ANN
+from tests.kit.replays import refusal
 
 ADMIN = Viewer("root", {"*": ADMINISTRATOR})
 

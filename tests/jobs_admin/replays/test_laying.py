@@ -13,8 +13,8 @@ from jobs_admin import replays, watch
 from jobs_admin.models import Failure, FrozenBatch, Replay, ReplayItem
 from jobs_admin.replays import freezing, laying
 from jobs_admin.replays.freezing import BATCH, FIRST
-from tests.jobs_admin.replays.conftest import ANN, BOB, came_home
-from tests.jobs_admin.replays.test_sending import AT_ONCE, sent_all
+from tests.kit.people import ANN, BOB
+from tests.kit.replays import AT_ONCE, came_home, sent_all
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 CHUNK = FIRST + BATCH

@@ -10,7 +10,7 @@ import pytest
 from jobs_admin import replays
 from jobs_admin.models import Replay
 from jobs_admin.replays.letters import Writer
-from tests.jobs_admin.replays.conftest import ANN
+from tests.kit.people import ANN
 
 pytestmark = pytest.mark.django_db
 

@@ -12,7 +12,8 @@ from django.utils import timezone
 from jobs_admin import replays
 from jobs_admin.models import Replay, ReplayItem
 from jobs_admin.replays import sending
-from tests.jobs_admin.replays.conftest import ANN
+from tests.kit.people import ANN
+from tests.kit.replays import rounds, until
 from tests.sources.contract import recalled
 
 pytestmark = pytest.mark.django_db
@@ -27,19 +28,6 @@ def begun(ids, keys=(), **pace):
         ReplayItem.objects.filter(pk=item.pk).update(key=key)
     Replay.objects.filter(pk=replay.pk).update(pace={"style": "at_once", **pace})
     return replay
-
-
-def rounds(n=4):
-    for _ in range(n):
-        replays.send("one")
-
-
-def until(reached):
-    for _ in range(100):
-        if reached():
-            return
-        replays.send("one")
-    raise AssertionError("a hundred rounds were not enough")
 
 
 def gone(replay):

@@ -15,7 +15,7 @@ from jobs_admin.models import DepthSample, Payload, Replay, Source, Worker
 from jobs_admin.models.failure import Caveat
 from jobs_admin.replays.options import Options
 from jobs_admin.worker.known_tasks import known_tasks
-from tests.jobs_admin.replays.conftest import ANN, BOB
+from tests.kit.people import ANN, BOB
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 

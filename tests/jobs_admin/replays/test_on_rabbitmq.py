@@ -15,10 +15,10 @@ from jobs_admin.core import keys
 from jobs_admin.failures import triage
 from jobs_admin.models import DepthSample, Failure, Replay
 from jobs_admin.queues import sampling
-from tests.jobs_admin.replays.conftest import ANN
 from tests.kit import rabbitmq
 from tests.kit.celery import RealWorker
 from tests.kit.network import Road
+from tests.kit.people import ANN
 from tests.kit.sources import forget_configuration
 from tests.rigs.replay_kills import Havoc
 

@@ -8,7 +8,7 @@ from jobs_admin import replays
 from jobs_admin.failures.contents import opened
 from jobs_admin.replays import claiming
 from jobs_admin.replays.opening_ahead import _WORTH_IT, Ahead
-from tests.jobs_admin.replays.conftest import ANN
+from tests.kit.people import ANN
 
 pytestmark = pytest.mark.django_db
 

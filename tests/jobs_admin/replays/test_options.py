@@ -9,8 +9,8 @@ from jobs_admin import config, replays
 from jobs_admin.models import Replay
 from jobs_admin.replays import Options
 from jobs_admin.sources.base import Capabilities
-from tests.jobs_admin.replays.conftest import ANN
-from tests.jobs_admin.replays.test_acts import refusal
+from tests.kit.people import ANN
+from tests.kit.replays import refusal
 
 
 def nested(levels):

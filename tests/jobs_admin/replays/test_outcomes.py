@@ -7,10 +7,8 @@ import pytest
 from jobs_admin import replays
 from jobs_admin.models import Attempt, Failure
 from jobs_admin.queues import unrecovered
-from tests.jobs_admin.replays.conftest import ANN, BOB, came_home
-from tests.jobs_admin.replays.test_acts import refusal
-from tests.jobs_admin.replays.test_sending import begun, counts, sent_all
-from tests.jobs_admin.replays.test_stopping import standing
+from tests.kit.people import ANN, BOB
+from tests.kit.replays import begun, came_home, counts, refusal, sent_all, standing
 
 pytestmark = pytest.mark.django_db
 

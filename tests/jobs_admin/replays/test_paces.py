@@ -9,9 +9,8 @@ import pytest
 
 from jobs_admin import replays
 from jobs_admin.replays import sending
-from tests.jobs_admin.replays.conftest import ANN
-from tests.jobs_admin.replays.test_limits import rounds, until
-from tests.jobs_admin.replays.test_sending import begun, sent_all
+from tests.kit.people import ANN
+from tests.kit.replays import begun, rounds, sent_all, until
 
 pytestmark = pytest.mark.django_db
 

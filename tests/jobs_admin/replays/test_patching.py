@@ -8,8 +8,8 @@ from django.utils import timezone
 from jobs_admin import replays
 from jobs_admin.core.veil import shown
 from jobs_admin.replays import scoping
-from tests.jobs_admin.replays.conftest import ANN
-from tests.jobs_admin.replays.test_acts import refusal
+from tests.kit.people import ANN
+from tests.kit.replays import refusal
 
 pytestmark = pytest.mark.django_db
 

@@ -9,7 +9,7 @@ from jobs_admin import replays
 from jobs_admin.models import Failure, Group, QueueCounter, Source
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.replays import previewing
-from tests.jobs_admin.replays.conftest import ANN, EVE
+from tests.kit.people import ANN, EVE
 
 pytestmark = pytest.mark.django_db
 

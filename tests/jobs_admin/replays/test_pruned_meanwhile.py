@@ -11,7 +11,7 @@ from jobs_admin import replays
 from jobs_admin.desk import retention
 from jobs_admin.models import Failure, ReplayItem
 from jobs_admin.replays import ReplayRefused
-from tests.jobs_admin.replays.conftest import ANN
+from tests.kit.people import ANN
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True), pytest.mark.databases]
 

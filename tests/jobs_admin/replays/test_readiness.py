@@ -19,7 +19,7 @@ from jobs_admin.models.replay import OPEN_ITEM
 from jobs_admin.replays import scoping
 from jobs_admin.replays.options import Options
 from jobs_admin.replays.readiness import Readiness
-from tests.jobs_admin.replays.conftest import ANN
+from tests.kit.people import ANN
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 

@@ -17,11 +17,10 @@ from jobs_admin.models import Failure, Group, GroupRule, Replay
 from jobs_admin.models.access import ADMIN, Viewer
 from jobs_admin.replays import acts, approval, claiming, controlling, laying, setting_aside
 from jobs_admin.replays.options import Options
-from tests.jobs_admin.replays.conftest import ANN
-from tests.jobs_admin.replays.test_controlling import START, Steered, died_of
-from tests.jobs_admin.test_group_rules import fresh  # noqa: F401
+from tests.kit.people import ANN
+from tests.kit.replays import START, Steered, died_of
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fresh")]
 
 
 @pytest.fixture(autouse=True)

@@ -16,31 +16,10 @@ from jobs_admin.models import Failure, QueueCounter, Replay, ReplayItem
 from jobs_admin.replays import claiming, marking, progress, sending
 from jobs_admin.replays.letters import Writer
 from jobs_admin.replays.line import Line
-from tests.jobs_admin.replays.conftest import ANN, came_home
+from tests.kit.people import ANN
+from tests.kit.replays import AT_ONCE, begun, came_home, counts, sent_all
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
-
-AT_ONCE = {"style": "at_once"}
-
-
-def begun(ids, pace=AT_ONCE, **more):
-    replay = replays.start(ANN, replays.draft(ANN, selection=ids, pace=pace, reason="fixed", **more))
-    while replays.lay():
-        pass
-    return replay
-
-
-def sent_all(sender="one"):
-    for _ in range(100):
-        if not replays.send(sender):
-            return
-    raise AssertionError("a hundred rounds were not enough")
-
-
-def counts(replay):
-    replay.refresh_from_db()
-    names = ("planned", "sent", "running", "succeeded", "failed_again", "uncertain", "cancelled")
-    return {name: n for name in names if (n := getattr(replay, name))}
 
 
 def test_every_job_is_put_on_its_queue_once_and_in_order(shop, bury):

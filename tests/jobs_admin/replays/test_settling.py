@@ -12,8 +12,8 @@ from jobs_admin.db import audit
 from jobs_admin.models import Attempt, AuditEvent, DepthSample, Failure, Group, Replay
 from jobs_admin.models.access import Viewer
 from jobs_admin.replays import settling
-from tests.jobs_admin.replays.conftest import ANN, came_home
-from tests.jobs_admin.replays.test_sending import begun, counts, sent_all
+from tests.kit.people import ANN
+from tests.kit.replays import begun, came_home, counts, sent_all
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 

@@ -13,8 +13,8 @@ from django.utils import timezone
 from jobs_admin import ingest, replays
 from jobs_admin.models import AuditEvent, DepthSample, Failure
 from jobs_admin.queues import sampling
-from tests.jobs_admin.replays.conftest import ANN, buried
-from tests.jobs_admin.replays.test_controlling import died_of
+from tests.kit.people import ANN
+from tests.kit.replays import buried, died_of
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 

@@ -6,8 +6,8 @@ from django.utils import timezone
 from jobs_admin import replays
 from jobs_admin.models import Failure, FrozenBatch, Replay
 from jobs_admin.replays import stopping
-from tests.jobs_admin.replays.conftest import ANN, BOB, came_home
-from tests.jobs_admin.replays.test_sending import AT_ONCE, begun, counts, sent_all
+from tests.kit.people import ANN, BOB
+from tests.kit.replays import AT_ONCE, begun, came_home, counts, sent_all, standing
 from tests.sources.contract import recalled
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
@@ -16,10 +16,6 @@ pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 @pytest.fixture(autouse=True)
 def forgotten():
     stopping._recalls.clear()
-
-
-def standing():
-    return list(Failure.objects.order_by("pk").values_list("state", "run", "job_id"))
 
 
 def test_what_nobody_has_fetched_is_taken_back_and_is_as_it_was(shop, bury):

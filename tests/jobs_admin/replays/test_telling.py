@@ -9,8 +9,8 @@ import pytest
 from jobs_admin import replays
 from jobs_admin.models import Notice, Replay
 from jobs_admin.replays import controlling, telling
-from tests.jobs_admin.replays.conftest import ANN
-from tests.jobs_admin.replays.test_controlling import Steered
+from tests.kit.people import ANN
+from tests.kit.replays import Steered
 
 pytestmark = pytest.mark.django_db
 

@@ -8,8 +8,7 @@ from django.utils import timezone
 from jobs_admin import replays
 from jobs_admin.models import DepthSample, ReplayItem
 from jobs_admin.replays.unattended import AFTER, unattended
-from tests.jobs_admin.replays.conftest import came_home
-from tests.jobs_admin.replays.test_sending import begun, sent_all
+from tests.kit.replays import begun, came_home, sent_all
 
 pytestmark = pytest.mark.django_db
 

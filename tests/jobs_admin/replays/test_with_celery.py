@@ -12,7 +12,7 @@ from jobs_admin import config, ingest, replays
 from jobs_admin.failures import triage
 from jobs_admin.models import Failure, Replay
 from jobs_admin.replays import letters
-from tests.jobs_admin.replays.conftest import ANN
+from tests.kit.people import ANN
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 

@@ -8,7 +8,7 @@ from django.utils import timezone
 from jobs_admin import policies, replays
 from jobs_admin.models import Attempt, Failure, QueueCounter, Worker
 from jobs_admin.replays import workforce
-from tests.jobs_admin.replays.conftest import ANN
+from tests.kit.people import ANN
 
 pytestmark = pytest.mark.django_db
 

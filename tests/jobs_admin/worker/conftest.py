@@ -6,8 +6,6 @@ import pytest
 import redis
 
 from dashboard.setup.engine import Engine
-from jobs_admin.core import keys
-from jobs_admin.core.envelope import Envelope, decode
 from jobs_admin.worker import line
 from jobs_admin.worker import store as store_module
 from jobs_admin.worker.delays import Delays
@@ -65,18 +63,6 @@ def patience(monkeypatch):
     for module in (line, store_module):
         monkeypatch.setattr(module, "CALL_TIMEOUT", 10.0)
     monkeypatch.setattr(store_module, "LONG_SECONDS", 60.0)
-
-
-def reports(engine: Engine, source: str = "shop") -> list[Envelope]:
-    """All that the stream of a source holds, in its order. What was answered late comes by the spool too, in the very same words."""
-    with redis.Redis.from_url(engine.url, socket_timeout=30) as client:
-        distinct = {frozenset(fields.items()): fields for _, fields in client.xrange(keys.failures(source))}
-    return [decode(fields) for fields in distinct.values()]
-
-
-def of_job(engine: Engine, job_id: str) -> list[Envelope]:
-    """In the order of its attempts: of two workers' or processes' reports either may be there first."""
-    return sorted((one for one in reports(engine) if one.job_id == job_id), key=lambda one: one.attempt)
 
 
 @pytest.fixture

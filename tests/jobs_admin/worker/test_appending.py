@@ -21,8 +21,8 @@ from jobs_admin.worker.report import Origin
 from jobs_admin.worker.request import guarded
 from jobs_admin.worker.spool import Spool
 from jobs_admin.worker.store import Store
-from tests.jobs_admin.worker.test_slow_store import SlowRoad
 from tests.kit.celery import make_app
+from tests.kit.network import SlowRoad
 from tests.kit.patience import dialled
 
 pytestmark = pytest.mark.server

@@ -15,7 +15,7 @@ from jobs_admin.core.stream import weight
 from jobs_admin.worker.ledger import with_report
 from jobs_admin.worker.spool import Spool
 from jobs_admin.worker.store import Store
-from tests.jobs_admin.test_ingest import report
+from tests.kit.reports import report
 
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("patience")]
 

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from jobs_admin.worker.calls import Calls, Script
-from tests.jobs_admin.worker.test_slow_store import LONGEST, SlowRoad
+from tests.kit.network import LONGEST, SlowRoad
 from tests.kit.patience import patient
 
 pytestmark = pytest.mark.server

@@ -29,8 +29,8 @@ from jobs_admin.worker.report import Origin
 from jobs_admin.worker.request import guarded
 from jobs_admin.worker.spool import Spool
 from jobs_admin.worker.store import Store
-from tests.jobs_admin.worker.conftest import of_job, reports
 from tests.kit.celery import ROOT, make_app
+from tests.kit.streams import of_job, reports
 
 pytestmark = pytest.mark.server
 

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from dashboard.setup.engine import Engine
-from tests.jobs_admin.worker.conftest import of_job, reports
 from tests.kit.celery import RealWorker
 from tests.kit.policies import obeyed, policy, running
+from tests.kit.streams import of_job, reports
 
 pytestmark = pytest.mark.server
 

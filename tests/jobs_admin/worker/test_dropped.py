@@ -18,6 +18,7 @@ from jobs_admin.core import keys
 from jobs_admin.worker.dropped import QUIET_S, Dropped
 from jobs_admin.worker.spool import Spool
 from jobs_admin.worker.store import Store
+from tests.kit.spool import spooled_records
 
 pytestmark = pytest.mark.server
 
@@ -167,17 +168,6 @@ def test_captured_spooled_and_dropped_are_all_there_were(own_store, tmp_path, cl
     store.close()
 
 
-def spooled(folder) -> int:
-    """Whole records, in files that a living worker holds."""
-    found = 0
-    for path in folder.glob("*.spool"):
-        content, at = path.read_bytes(), 16
-        while at + 8 <= len(content):
-            at += 8 + int.from_bytes(content[at : at + 4], "big")
-            found += at <= len(content)
-    return found
-
-
 def counted(folder) -> int:
     return sum(int.from_bytes(path.read_bytes()[:8], sys.byteorder) for path in folder.glob("*.dropped"))
 
@@ -190,7 +180,7 @@ def test_a_worker_tells_what_it_dropped_and_so_does_the_one_after_it(start, own_
         worker.send("fail", "big", kwargs={"blob": "y" * 50_000})
     worker.wait(lambda: worker.text().count("raised unexpected") == 60, what="60 failures")
     # Told by the children; the main process is later, and what it has not seen is lost with it.
-    worker.wait(lambda: spooled(worker.spool) + counted(worker.spool) == 60, what="60 reports")
+    worker.wait(lambda: spooled_records(worker.spool) + counted(worker.spool) == 60, what="60 reports")
     held = Spool(worker.spool)
     worker.kill()  # before anybody could be told
     own_store.start()

@@ -7,7 +7,7 @@ import redis
 from celery.utils import uuid
 
 from jobs_admin.core import keys
-from tests.jobs_admin.worker.conftest import of_job, reports
+from tests.kit.streams import of_job, reports
 
 pytestmark = pytest.mark.server
 

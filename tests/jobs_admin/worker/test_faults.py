@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -18,24 +17,12 @@ from jobs_admin.core.envelope import decode
 from jobs_admin.worker.appending import MOST_UNANSWERED
 from jobs_admin.worker.spool import Spool
 from jobs_admin.worker.store import Store
-from tests.jobs_admin.worker.conftest import of_job, reports
-from tests.jobs_admin.worker.test_dropped import spooled as records
+from tests.kit.network import hanging
+from tests.kit.spool import spooled_bytes
+from tests.kit.spool import spooled_records as records
+from tests.kit.streams import of_job, reports
 
 pytestmark = pytest.mark.server
-
-
-@contextlib.contextmanager
-def hanging(engine: Engine):
-    """The server stops answering, with its connections open."""
-    os.kill(engine.process.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(engine.process.pid, signal.SIGCONT)
-
-
-def spooled(worker) -> int:
-    return sum(file.stat().st_size for file in worker.spool.glob("*.spool")) if worker.spool.exists() else 0
 
 
 def distinct(engine: Engine) -> list[str]:
@@ -60,14 +47,14 @@ def test_a_store_that_hangs_holds_up_no_job_and_loses_no_report(start, own_store
     with hanging(own_store):
         # One call of 100 ms for all of them; without the breaker it would be thirty seconds.
         assert seconds_of(unheard) < usual + 15
-        worker.wait(lambda: spooled(worker), what="the spool")
+        worker.wait(lambda: spooled_bytes(worker), what="the spool")
     worker.wait(lambda: len(distinct(own_store)) == 600, what="the spool to be shipped")
     arrived = distinct(own_store)
     # Of the first ones, on a busy machine, some may have gone by the spool as well, behind others.
     assert set(arrived) == {*heard, *unheard} and [one for one in arrived if one in unheard] == unheard
     with redis.Redis.from_url(own_store.url) as client:
         assert client.xlen(keys.failures("shop")) <= 600 + 2 * MOST_UNANSWERED
-    worker.wait(lambda: not spooled(worker), what="an empty spool")
+    worker.wait(lambda: not spooled_bytes(worker), what="an empty spool")
 
 
 def test_a_store_that_is_gone_gets_its_reports_when_it_is_back(start, own_store):
@@ -104,7 +91,7 @@ def test_the_spool_of_a_killed_worker_is_shipped_by_the_next(start, own_store):
     own_store.start()
     worker.start()
     worker.wait(lambda: len(distinct(own_store)) == 10, what="the dead worker's reports")
-    worker.wait(lambda: not spooled(worker), what="an empty spool")
+    worker.wait(lambda: not spooled_bytes(worker), what="an empty spool")
 
 
 def test_a_worker_that_stops_ships_its_spool_and_tells_its_last_counts(start, own_store):
@@ -142,7 +129,7 @@ def test_a_stream_that_is_full_sends_reports_to_the_spool(start, own_store):
     for _ in range(40):
         worker.send("fail", "big", kwargs={"blob": "y" * 50_000})
     worker.wait(lambda: worker.text().count("raised unexpected") == 40, what="40 failures")
-    worker.wait(lambda: spooled(worker), what="the spool")
+    worker.wait(lambda: spooled_bytes(worker), what="the spool")
     with redis.Redis.from_url(own_store.url) as client:
         assert client.memory_usage(keys.failures("shop"), samples=0) < 1.2 * 1024**2
         kept = client.xlen(keys.failures("shop"))

@@ -15,8 +15,8 @@ from jobs_admin.worker.guard import Guard
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.spool import Spool
 from jobs_admin.worker.store import Store
-from tests.jobs_admin.worker.conftest import reports
 from tests.kit.garbage import CORPUS, element
+from tests.kit.streams import reports
 
 pytestmark = pytest.mark.server
 

@@ -19,9 +19,9 @@ from jobs_admin.worker.report import RAW_HEAD, Origin
 from jobs_admin.worker.request import guarded
 from jobs_admin.worker.spool import Spool
 from jobs_admin.worker.store import Store
-from tests.jobs_admin.worker.conftest import of_job
 from tests.kit.ledger import fetched, kept, ledger, reap
 from tests.kit.patience import patient
+from tests.kit.streams import of_job
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
 

@@ -14,34 +14,22 @@ import pytest
 import redis
 from django.utils import timezone
 
-from jobs_admin import config, ingest, replays
+from jobs_admin import config, replays
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import decode
 from jobs_admin.ingest.reaping import SURE_S, Reaper
 from jobs_admin.models import Attempt, Failure, QueueCounter
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.worker.at_start import AtStart
-from tests.jobs_admin.worker.conftest import of_job, reports
-from tests.kit.ledger import KEEPING, fall_silent, kept, of_store, reap
+from tests.kit.ledger import KEEPING, elements, fall_silent, file_all, kept, of_store, reap
 from tests.kit.patience import patient
 from tests.kit.policies import obeyed, policy, published, running
 from tests.kit.sources import forget_configuration
+from tests.kit.streams import of_job, reports
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
 
 ANN = Viewer("ann", {"*": OPERATOR})
-
-
-def file_all() -> None:
-    rounds = 0
-    while ingest.step("test", wait_s=0.01) or rounds < 2:
-        rounds += 1
-
-
-def elements(worker) -> dict[str, bytes]:
-    """What lies in the broker, byte for byte, by job."""
-    with redis.Redis.from_url(worker.broker_url) as client:
-        return {json.loads(one)["headers"]["id"]: one for one in client.lrange("celery", 0, -1)}
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.jobs_admin.worker.conftest import of_job
 from tests.kit.policies import attempts, gaps, obeyed, policy
+from tests.kit.streams import of_job
 from tests.rigs.limits import most_at_once
 
 pytestmark = pytest.mark.server

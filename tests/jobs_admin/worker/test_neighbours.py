@@ -9,9 +9,9 @@ from collections import Counter
 import pytest
 
 from dashboard.setup.engine import Engine
-from tests.jobs_admin.worker.conftest import of_job
 from tests.kit.celery import RealWorker
 from tests.kit.policies import obeyed, policy
+from tests.kit.streams import of_job
 from tests.workers.environments import Environments, OutOfReach
 
 pytestmark = pytest.mark.server

@@ -13,9 +13,10 @@ import redis
 
 from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
-from tests.jobs_admin.worker.conftest import reports
-from tests.jobs_admin.worker.test_faults import hanging, spooled
+from tests.kit.network import hanging
 from tests.kit.policies import policy, published
+from tests.kit.spool import spooled_bytes
+from tests.kit.streams import reports
 
 pytestmark = pytest.mark.server
 
@@ -83,7 +84,7 @@ def test_through_every_fault_of_the_store_each_failure_is_told_on_each_rung(star
         if name == "full":  # what it took as a policy's retry is through, and the next fault begins well
             worker.wait(partial(is_told, own_store, set(expected)), 60, "what was kept back")
     worker.wait(lambda: told(own_store) == expected, 60, "every attempt")
-    worker.wait(lambda: not spooled(worker), what="an empty spool")
+    worker.wait(lambda: not spooled_bytes(worker), what="an empty spool")
 
 
 def set_switch(store: Engine, word: str | None) -> None:
@@ -96,11 +97,11 @@ def test_off_leaves_what_was_captured_before_and_on_goes_on(start, own_store):
     own_store.stop()
     before = [worker.send("fail", f"before-{n}") for n in range(5)]
     worker.wait(lambda: worker.text().count("raised unexpected") == 5, what="five failures")
-    worker.wait(lambda: spooled(worker), what="the spool")
+    worker.wait(lambda: spooled_bytes(worker), what="the spool")
     own_store.start()
     set_switch(own_store, "off")
     worker.wait(lambda: "was switched off" in worker.text(), what="the switch")
-    worker.wait(lambda: not spooled(worker), what="what was captured before")
+    worker.wait(lambda: not spooled_bytes(worker), what="what was captured before")
     unseen = worker.send("fail", "meanwhile")
     worker.wait(lambda: f"{unseen}] raised" in worker.text(), what="a failure that nobody records")
     set_switch(own_store, None)

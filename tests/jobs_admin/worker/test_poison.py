@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tests.jobs_admin.worker.conftest import of_job
 from tests.kit.policies import attempts, obeyed, policy
+from tests.kit.streams import of_job
 
 pytestmark = pytest.mark.server
 

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 
 from jobs_admin.worker.celery import GREEN_POOLS
-from tests.jobs_admin.worker.conftest import reports
+from tests.kit.streams import reports
 
 pytestmark = pytest.mark.server
 

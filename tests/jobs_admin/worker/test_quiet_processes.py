@@ -12,9 +12,9 @@ import time
 import pytest
 import redis
 
-from tests.jobs_admin.worker.conftest import reports
 from tests.kit.celery import ROOT
 from tests.kit.policies import running
+from tests.kit.streams import reports
 
 pytestmark = pytest.mark.server
 

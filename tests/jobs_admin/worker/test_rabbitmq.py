@@ -19,13 +19,13 @@ from jobs_admin.sources.base import Letter
 from jobs_admin.worker.broker import Publisher
 from jobs_admin.worker.delays import Delays, Head
 from jobs_admin.worker.later import promote
-from tests.jobs_admin.worker.conftest import of_job, reports
-from tests.jobs_admin.worker.test_queues import APP as ROUTED
-from tests.jobs_admin.worker.test_queues import retries_come_back
 from tests.kit import rabbitmq
 from tests.kit.celery import RealWorker
 from tests.kit.ledger import kept, reap
 from tests.kit.policies import attempts, obeyed, policy, published
+from tests.kit.routed import APP as ROUTED
+from tests.kit.routed import retries_come_back
+from tests.kit.streams import of_job, reports
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
 

@@ -15,7 +15,7 @@ from kombu.exceptions import OperationalError
 from dashboard.setup.engine import Engine, free_port
 from jobs_admin.core import keys
 from jobs_admin.worker.reconnecting import is_jitter, spread_reconnects
-from tests.jobs_admin.worker.conftest import of_job
+from tests.kit.streams import of_job
 
 pytestmark = pytest.mark.server
 

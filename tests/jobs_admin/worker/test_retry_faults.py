@@ -17,9 +17,9 @@ from jobs_admin.models import Attempt, Failure, Notice
 from jobs_admin.retries import promoting
 from jobs_admin.worker.delays import Delays, Head
 from jobs_admin.worker.spool import Spool
-from tests.jobs_admin.worker.conftest import of_job, reports
 from tests.kit.policies import attempts, obeyed, policy, published
 from tests.kit.sources import forget_configuration
+from tests.kit.streams import of_job, reports
 
 pytestmark = pytest.mark.server
 

@@ -15,9 +15,9 @@ from jobs_admin.core.policy import parse
 from jobs_admin.core.presets import PRESETS
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.retrying import Retrying
-from tests.jobs_admin.worker.conftest import of_job
 from tests.kit.celery import make_app
 from tests.kit.policies import attempts, gaps, obeyed, policy, published, running
+from tests.kit.streams import of_job
 
 pytestmark = pytest.mark.server
 

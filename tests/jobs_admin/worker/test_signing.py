@@ -12,9 +12,9 @@ from jobs_admin.models import Failure, SourceKey, Unfiled
 from jobs_admin.models.access import ENGINE
 from jobs_admin.trust import admission, source_keys
 from jobs_admin.trust.unsealing import public_key
-from tests.jobs_admin.worker.conftest import of_job
 from tests.kit.ledger import KEEPING, kept, reap
 from tests.kit.policies import published, running
+from tests.kit.streams import of_job
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
 

@@ -12,9 +12,9 @@ from jobs_admin.models import Failure, Payload
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.queues import sampling
 from jobs_admin.retries import awaiting
-from tests.jobs_admin.worker.conftest import reports
-from tests.jobs_admin.worker.test_ledger import elements, file_all
+from tests.kit.ledger import elements, file_all
 from tests.kit.sources import forget_configuration
+from tests.kit.streams import reports
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
 

@@ -17,11 +17,11 @@ from jobs_admin.core import keys
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Letter
 from jobs_admin.worker.versions import GUARD_VERSION, TESTED
-from tests.jobs_admin.worker.conftest import of_job, reports
 from tests.kit import rabbitmq
 from tests.kit.celery import RealWorker
 from tests.kit.garbage import CORPUS, element
 from tests.kit.policies import attempts, obeyed, policy, running
+from tests.kit.streams import of_job, reports
 from tests.workers.environments import LOCKS, Environments, OutOfReach, pip
 
 pytestmark = pytest.mark.server

@@ -15,11 +15,11 @@ from jobs_admin import config
 from jobs_admin.core import keys, worker_acl
 from jobs_admin.models import AuditEvent
 from jobs_admin.worker.delays import Delays
-from tests.jobs_admin.worker.conftest import of_job, reports
 from tests.kit.ledger import kept, of_store, reap
 from tests.kit.policies import obeyed, policy
 from tests.kit.rabbit_bus import Broker
 from tests.kit.sources import forget_configuration
+from tests.kit.streams import of_job, reports
 
 ROOT = Path(__file__).resolve().parents[3]
 PASSWORD = "of the workers of shop"  # noqa: S105

@@ -1,0 +1,33 @@
+"""Failures with stacks, grouped by rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs_admin.db import rules_in_force
+from jobs_admin.models import Failure
+from jobs_admin.models.access import OPERATOR, Viewer
+from tests.kit.reports import file, report
+
+ANN = Viewer("ann", {"*": OPERATOR})
+TRACE = """Traceback (most recent call last):
+  File "/srv/shop/tasks.py", line 88, in {task}
+    again(partner.post, order)
+  File "/srv/shop/retry.py", line 5, in again
+    return work(order)
+shop.Refused: {message}
+"""
+
+
+@pytest.fixture
+def fresh():
+    """Each test begins without what this process remembers of another test's rules."""
+    rules_in_force.forget()
+    yield
+    rules_in_force.forget()
+
+
+def bury(number, *, message="order 17 refused", task="charge", **said):
+    trace = TRACE.format(task=task, message=message)
+    file(*(report(f"{task}-{message}-{n}", message=message, trace=trace, task=task, **said) for n in range(number)))
+    return Failure.objects.latest("pk").group

@@ -1,0 +1,5 @@
+"""What tests of BullMQ share: a server, and a producer and worker of each major."""
+
+from __future__ import annotations
+
+from tests.kit.bullmq import bull, bullmq_client, server
