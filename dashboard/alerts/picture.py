@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from django.urls import reverse
 
 from dashboard.alerts import words as alert_words
-from dashboard.web import links
+from dashboard.web import charts, links
 from jobs_admin.alerts import wording
 from jobs_admin.core.alert_metrics import METRICS, Link, Row, Subject, Unit
 from jobs_admin.models import Alert
@@ -22,8 +21,6 @@ AFTER = timedelta(minutes=15)
 MOST_POINTS = 400
 MOST_ROWS = 60  # of the table
 MOST_MARKS = 40
-WIDE, TALL = 960, 140
-_HEADROOM = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +28,7 @@ class Mark:
     """Something that happened, as an upright line and as a line of text below."""
 
     at: datetime
-    x: str
+    x: float
     words: str
     url: str
     kind: str  # a class: own, or alert, replay, policy, release
@@ -39,8 +36,8 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    x: str
-    width: str
+    x: float
+    width: float
     words: str
 
 
@@ -50,14 +47,14 @@ class Picture:
     words: str  # all of it in a sentence
     line: str  # path
     area: str
-    threshold_y: str
+    threshold_y: int | None
     threshold: str
     top: str
     marks: list[Mark]
     gaps: list[Gap]
-    times: list[datetime]  # below it
+    ticks: list[charts.Tick]
     rows: list[tuple[datetime, str]]  # the latest first
-    chart: str  # for charts.js
+    chart: str  # what is read out
     is_of_metric: bool  # else it is the dead jobs of the queue, and has no threshold
 
     @property
@@ -125,11 +122,11 @@ def _own(alert: Alert) -> list[Mark]:
         (alert.opened_at, "true since then"), (alert.fired_at, "fired"), (alert.acknowledged_at, "acknowledged"),
         (alert.resolved_at, "resolved"),
     )  # fmt: skip
-    return [Mark(at, "", words, "", "own") for at, words in happened if at is not None]
+    return [Mark(at, 0, words, "", "own") for at, words in happened if at is not None]
 
 
 def _mark(mark: depths.Mark) -> Mark:
-    return Mark(mark.at, "", mark.words, links.of_mark(mark.kind, mark.ref), mark.kind)
+    return Mark(mark.at, 0, mark.words, links.of_mark(mark.kind, mark.ref), mark.kind)
 
 
 def _drawn(
@@ -145,20 +142,12 @@ def _drawn(
     metric = alert.rule.metric if is_of_metric else "dead"
     is_share = METRICS[metric].unit is Unit.SHARE
     known = [value for _, value in points if value is not None]
-    top = max([0, *known, alert.threshold if is_of_metric else 0, 0.01 if is_share else 1]) * _HEADROOM
-    whole = max((until - since).total_seconds(), 1)
-
-    def x(at: datetime) -> float:
-        return min(max((at - since).total_seconds() / whole, 0), 1) * WIDE
-
-    def y(value: float) -> float:
-        return TALL - max(value, 0) / top * TALL
-
-    runs = [[(x(at), y(value)) for at, value in run] for run in _runs(points)]
-    joined = ["L".join(f"{across:.1f} {down:.1f}" for across, down in run) for run in runs]
+    top = max([0, *known, alert.threshold if is_of_metric else 0, 0.01 if is_share else 1]) * 1.1
+    times, heights = charts.Times.between(since, until), charts.Heights(top, filled=1)
+    line = [(times.x(at), None if value is None else heights.y(value)) for at, value in points]
     name = alert.rule.measure.label if is_of_metric else "Dead jobs of the queue"
     upright = [
-        replace(mark, x=f"{x(mark.at):.1f}")
+        replace(mark, x=times.x(mark.at))
         for mark in marks
         if since <= mark.at <= until and not _is_self(mark, alert)
     ]
@@ -166,18 +155,16 @@ def _drawn(
     return Picture(
         name,
         _words(name, metric, known, alert, is_of_metric),
-        "".join(f"M{path}" for path in joined),
-        "".join(
-            f"M{run[0][0]:.1f} {TALL}L{path}L{run[-1][0]:.1f} {TALL}z" for run, path in zip(runs, joined, strict=True)
-        ),
-        f"{y(alert.threshold):.1f}" if is_of_metric else "",
+        charts.line(line),
+        charts.area(line),
+        heights.y(alert.threshold) if is_of_metric else None,
         alert_words.in_unit(alert.threshold, metric) if is_of_metric else "",
         alert_words.in_unit(top if is_share else round(top), metric),
         upright[-MOST_MARKS:],
-        [_gap(gap, x) for gap in gaps],
-        [since + (until - since) * n / 4 for n in range(4)],
+        [_gap(gap, times) for gap in gaps],
+        times.ticks(),
         _rows(points, metric),
-        _chart(name, alert, points, upright, is_of_metric) if known else "",
+        _reading(name, metric, points, times, gaps) if known else "",
         is_of_metric,
     )
 
@@ -186,20 +173,9 @@ def _is_self(mark: Mark, alert: Alert) -> bool:
     return mark.kind == "alert" and mark.url == reverse("redrive:alert-detail", args=[alert.pk])
 
 
-def _gap(gap: depths.Gap, x: Callable[[datetime], float]) -> Gap:
-    left, right = x(_time(gap.since)), x(_time(gap.until))
-    return Gap(f"{left:.1f}", f"{max(right - left, 2):.1f}", gap.words)
-
-
-def _runs(points: Sequence[tuple[datetime, float | None]]) -> list[list[tuple[datetime, float]]]:
-    """The pieces of the line: nothing is drawn where nothing is known."""
-    runs: list[list[tuple[datetime, float]]] = [[]]
-    for at, value in points:
-        if value is None:
-            runs.append([])
-        else:
-            runs[-1].append((at, value))
-    return [run for run in runs if run]
+def _gap(gap: depths.Gap, times: charts.Times) -> Gap:
+    left, right = times.x(gap.since), times.x(gap.until)
+    return Gap(left, round(max(right - left, 2), 1), gap.words)
 
 
 def _words(name: str, metric: str, known: list[float], alert: Alert, is_of_metric: bool) -> str:
@@ -215,11 +191,13 @@ def _rows(points: Sequence[tuple[datetime, float | None]], metric: str) -> list[
     return [(at, alert_words.in_unit(value, metric)) for at, value in list(points)[::-1][::step]]
 
 
-def _chart(
-    name: str, alert: Alert, points: Sequence[tuple[datetime, float | None]], marks: list[Mark], is_of_metric: bool
+def _reading(
+    name: str,
+    metric: str,
+    points: Sequence[tuple[datetime, float | None]],
+    times: charts.Times,
+    gaps: Sequence[depths.Gap],
 ) -> str:
-    times = [round(at.astimezone(UTC).timestamp()) for at, _ in points]
-    given = {"x": times, "series": [{"name": name, "state": "dead", "y": [value for _, value in points]}]}
-    levels = [alert.threshold] if is_of_metric else []
-    told = [round(mark.at.timestamp()) for mark in marks]
-    return json.dumps({**given, "kind": "lines", "height": 200, "marks": told, "levels": levels})
+    values = [alert_words.in_unit(value, metric) for _, value in points]
+    told = [(gap.since, gap.until, gap.words) for gap in gaps]
+    return charts.reading({name: values}, times=times, at=[at.timestamp() for at, _ in points], gaps=told)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from django.urls import reverse
 
-from dashboard.web import links
+from dashboard.web import charts, links
 from dashboard.web.figures import duration, number
 from demo.story import ACTS, JOBS, SIDES, TENANT, THRESHOLD, Seen, Side, Story
 from demo.temper import COLD_RATE, FALLEN_S, WARM_RATE
@@ -75,10 +75,11 @@ class Picture:
     cuts: list[Cut]
     down: list[Bar]  # the times in which it was down
     falls: list[float]
-    capacity: list[str]  # lines: it is interrupted while it is down
+    capacity: str  # a line, interrupted while it is down
     left: str
     left_says: str
     rows: list[Row]
+    chart: str  # what is read out
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +349,18 @@ def _picture(name: str, side: Side, told: Story, span: int, top: int) -> Picture
         left=_back(rows, side, told.jobs, step),
         left_says=f"{NAMES[name]}: jobs that are not back. {_left(rows, side)}",
         rows=rows,
+        chart=charts.reading(
+            {
+                "requests": [row.requests for row in rows],
+                "refused": [row.refused for row in rows],
+                "not back": [row.left for row in rows],
+            },
+            labels=[f"second {row.second}" for row in rows],
+            lefts=[row.second / span for row in rows],
+            reach=1 / span,
+        )
+        if rows
+        else "",
     )
 
 
@@ -364,7 +377,8 @@ def _verdict(name: str, side: Side) -> tuple[str, str]:
 
 def _back(rows: list[Row], side: Side, jobs: int, step: float) -> str:
     known = [(-1, side.jobs), *((row.second, row.left) for row in rows if row.left is not None)]
-    return " ".join(f"{(second + 1) * step:.2f},{100 - left / jobs * 100:.2f}" for second, left in known)
+    heights = charts.Heights(jobs, filled=1)
+    return charts.line((round((second + 1) * step * 10, 1), heights.y(left)) for second, left in known)
 
 
 def _left(rows: list[Row], side: Side) -> str:
@@ -398,11 +412,9 @@ def _cuts(rows: list[Row], step: float, top: int) -> Iterator[Cut]:
         run = [row] if row and row.requests > top else []
 
 
-def _capacity(rows: list[Row], step: float, top: int) -> list[str]:
-    lines: list[list[str]] = [[]]
-    for row in rows:
-        if row.capacity is None:
-            lines.append([])
-        else:
-            lines[-1].append(f"{(row.second + 1) * step:.2f},{100 - min(row.capacity, WARM_RATE) / top * 100:.2f}")
-    return [" ".join(line) for line in lines if len(line) > 1]
+def _capacity(rows: list[Row], step: float, top: int) -> str:
+    heights = charts.Heights(top, filled=1)
+    return charts.line(
+        (round((row.second + 1) * step * 10, 1), None if row.capacity is None else heights.y(min(row.capacity, WARM_RATE)))
+        for row in rows
+    )

@@ -13,7 +13,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from dashboard.groups.listing import came_back_after, muted_until, since
-from dashboard.web import links, tracebacks
+from dashboard.web import charts, links, tracebacks
 from dashboard.web.figures import ago, clock, number, percent
 from dashboard.web.pictures import state
 from dashboard.web.text import visible, visible_text
@@ -43,7 +43,8 @@ class Trend:
     title: str
     words: str
     most: str
-    bars: SafeString  # of the picture, a step each, the oldest first
+    bars: str  # path of the picture, a step each, the oldest first
+    chart: str  # what is read out
     rows: SafeString  # of the table, the newest first
     marks: list[str]
     unit: str  # of the table's first column
@@ -136,21 +137,15 @@ def _line(value: str, words: str, part_words: str, url: str, part: float) -> Saf
 
 def trend(counts: list[int], now: datetime, *, is_days: bool, urls: tuple[str, str]) -> Trend:
     """A picture of failed attempts per hour or day, the oldest first, the last one the step that runs."""
-    width, height = 960, 100
-    most, step = max(counts, default=0), width / max(len(counts), 1)
+    most = max(counts, default=0)
     each = timedelta(days=1) if is_days else timedelta(hours=1)
     last = now.replace(minute=0, second=0, microsecond=0)
     last = last.replace(hour=0) if is_days else last
-    wide = f"{step - 3:g}"
-    bars, rows, marks = [], [], []
+    labels, rows, marks = [], [], []
     for n, count in enumerate(counts):
-        tall = max(round(count / most * height, 1), 1.5) if most and count else 0
         at = last - each * (len(counts) - 1 - n)
         when = f"{at:%a} {at.day} {at:%b}" if is_days else f"{at:%H:%M}"
-        bars.append(
-            f'<g><title>{when}: {count:,}</title><rect class="reach" x="{n * step:g}" y="0" width="{wide}" height="100">'
-            f'</rect><rect x="{n * step:g}" y="{height - tall:g}" width="{wide}" height="{tall:g}"></rect></g>'
-        )
+        labels.append(f"{when} UTC")
         rows.append(f'<tr><td>{when}</td><td class="number">{count:,}</td></tr>')
         if n % (5 if is_days else 6) == 0:
             marks.append(f"{at.day} {at:%b}" if is_days else when)
@@ -159,8 +154,10 @@ def trend(counts: list[int], now: datetime, *, is_days: bool, urls: tuple[str, s
     words = f"{title}: {sum(counts):,} in all, at most {most:,}"
     unit = "Day (UTC)" if is_days else "Hour (UTC)"
     # Nothing of what a job says stands in them.
-    drawn, told = SafeString("".join(bars)), SafeString("".join(reversed(rows)))
-    return Trend(title, words, number(most), drawn, told, marks, unit, is_days, urls)
+    told = SafeString("".join(reversed(rows)))
+    drawn = charts.bars(counts, charts.Heights(most or 1, filled=1), wide=0.92)
+    chart = charts.reading({"failed attempts": counts}, labels=labels)
+    return Trend(title, words, number(most), drawn, chart, told, marks, unit, is_days, urls)
 
 
 def trace(failure: Failure | None) -> tracebacks.Shown | None:

@@ -8,14 +8,13 @@ from datetime import UTC, datetime, timedelta
 
 from dashboard.audit.undo import page_of as page_of_object
 from dashboard.incidents import document as texts
+from dashboard.web import charts
 from dashboard.web.figures import duration, number
 from dashboard.web.pictures import share
 from jobs_admin.core.clock import clock
 from jobs_admin.incidents import Act, Incident, Moment, OverTime, Span
 
-WIDE, TALL = 960, 100
 MOST_ROWS = 200  # of the table behind the pictures
-_SPACED = 4  # words below a picture
 
 # Kind of a moment -> its look, and what it is called in the legend.
 _LOOKS = {
@@ -45,7 +44,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Upright:
-    x: str
+    x: float
     look: str
     kind: str
     words: str
@@ -62,8 +61,8 @@ class Picture:
     dead_top: str
     marks: list[Upright]
     legend: list[tuple[str, str]]  # look, name
-    times: list[datetime]
-    until: datetime
+    ticks: list[charts.Tick]
+    chart: str  # what is read out
     rows: list[tuple[datetime, int, int, int | None]]
     has_more_rows: bool
     words: str
@@ -198,59 +197,40 @@ def _picture(where: Span, seen: OverTime, timeline: Sequence[Moment]) -> Picture
     points = seen.points
     begin = points[0].at
     end = points[-1].at + timedelta(seconds=seen.step_s)
-    span = (end - begin).total_seconds()
+    times = charts.Times.between(begin, end)
     top = max((max(p.failed, p.recovered) for p in points), default=0) or 1
     dead_top = max((p.dead for p in points if p.dead is not None), default=0) or 1
-
-    def x(at: datetime) -> float:
-        return min(max((at - begin).total_seconds() / span, 0), 1) * WIDE
-
-    def bars(values: list[int]) -> str:
-        width = WIDE / len(values)
-        # A single failure is a visible one.
-        talls = [max(value / top * TALL, 2) if value else 0 for value in values]
-        return "".join(
-            f"M{n * width:.1f} {TALL}V{TALL - tall:.1f}h{width:.1f}V{TALL}z" for n, tall in enumerate(talls) if tall
-        )
-
-    lines, areas = _runs([(x(p.at), p.dead) for p in points], dead_top)
+    heights, dead_heights = charts.Heights(top), charts.Heights(dead_top)
+    dead = [(times.x(p.at), None if p.dead is None else dead_heights.y(p.dead)) for p in points]
     kinds = dict.fromkeys(one.kind for one in timeline)
     minutes = seen.step_s // 60
     rows = [(p.at, p.failed, p.recovered, p.dead) for p in points if p.failed or p.recovered or p.dead]
     known = [p.dead for p in points if p.dead is not None]
     return Picture(
-        bars([p.failed for p in points]),
-        bars([p.recovered for p in points]),
+        charts.bars([p.failed for p in points], heights, wide=1),
+        charts.bars([p.recovered for p in points], heights, wide=1),
         number(top),
         "a minute" if minutes == 1 else f"in {minutes} min" if minutes < 60 else "an hour",
-        lines,
-        areas,
+        charts.line(dead),
+        charts.area(dead),
         number(dead_top),
-        [Upright(f"{x(one.at):.1f}", _LOOKS[one.kind][0], one.kind, one.words) for one in timeline],
+        [Upright(times.x(one.at), _LOOKS[one.kind][0], one.kind, one.words) for one in timeline],
         list(dict.fromkeys(_LOOKS[kind] for kind in kinds)),
-        [begin + (end - begin) * n / _SPACED for n in range(_SPACED)],
-        end,
+        times.ticks(),
+        charts.reading(
+            {
+                "failed": [p.failed for p in points],
+                "came back": [p.recovered for p in points],
+                "dead": [p.dead for p in points],
+            },
+            times=times,
+            at=[p.at.timestamp() for p in points],
+        ),
         rows[-MOST_ROWS:],
         len(rows) > MOST_ROWS,
         f"At most {number(top)} attempts failed or came back in a step of {duration(seen.step_s)}",
         f"From {number(known[0])} to {number(known[-1])} dead jobs, at most {number(max(known))}" if known else "",
     )
-
-
-def _runs(points: list[tuple[float, int | None]], top: int) -> tuple[str, str]:
-    """The line, broken where nobody looked, and the area below it."""
-    runs: list[list[tuple[float, float]]] = [[]]
-    for x, value in points:
-        if value is None:
-            runs.append([])
-        else:
-            runs[-1].append((x, TALL - value / top * (TALL - 2)))
-    line = area = ""
-    for run in filter(None, runs):
-        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in run)
-        line += f"M{path}"
-        area += f"M{run[0][0]:.1f} {TALL}L{path}L{run[-1][0]:.1f} {TALL}z"
-    return line, area
 
 
 # -- numbers ------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import urlencode
@@ -18,7 +17,7 @@ from dashboard.groups import listing as group_list
 from dashboard.overview import dead_picture
 from dashboard.queues.sources import signing as source_signing
 from dashboard.replays import page as replay_page
-from dashboard.web import links
+from dashboard.web import charts, links
 from dashboard.web.access import can
 from dashboard.web.htmx import render_page
 from jobs_admin import alerts
@@ -89,7 +88,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "more_sources": board.more_sources,
         "first_worker_of": overview.source_without_workers(board.sources),
         "findings": overview.findings(viewer, board.sources, watched.findings),
-        "chart": _chart(series, board.policies),
+        "chart": charts.reading(series.queues, times=_times(series)) if series.queues else "",
         "chart_words": _chart_words(series),
         "picture": _picture(series),
         "changes": _changes(series, board.policies) if series.queues else [],
@@ -144,18 +143,22 @@ class ChangeLine:
     """A change of a policy, as a line in the picture and a link below it."""
 
     at: datetime
-    x: str  # in the picture, which is 960 wide
+    x: float  # in the box of the shapes
     policy: str
     words: str
     url: str
 
 
+def _times(series: overview.Series) -> charts.Times:
+    return charts.Times(series.times[0], series.times[-1] + series.step_s)
+
+
 def _changes(series: overview.Series, marks: list[PolicyMark]) -> list[ChangeLine]:
-    first, wide = series.times[0], len(series.times) * series.step_s
+    times = _times(series)
     return [
         ChangeLine(
             mark.at,
-            f"{(mark.at.timestamp() - first) / wide * 960:.4g}",
+            times.x(mark.at),
             mark.version.replace("@", " v"),
             _change_words(mark),
             links.policy_version(mark.version),
@@ -168,42 +171,24 @@ def _change_words(mark: PolicyMark) -> str:
     return {"enforce": "in force", "observe": "observes"}.get(mark.mode, "withdrawn")
 
 
-def _chart(series: overview.Series, marks: list[PolicyMark]) -> str:
-    """For charts.js; empty where there is nothing to draw."""
-    if not series.queues:
-        return ""
-    lines = [{"name": name, "state": "dead", "y": y} for name, y in series.queues.items()]
-    told = [round(mark.at.timestamp()) for mark in marks]
-    return json.dumps(
-        {"x": series.times, "series": lines, "kind": "bars", "stacked": True, "height": 208, "marks": told}
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The picture as the page brings it: bars on each other, the first series on top. A script makes it one to ask."""
+    """Bars on each other, the first series on top."""
 
     top: int  # the highest bar
     parts: list[tuple[str, int, str, str]]  # name, sum, look, path
-    marks: list[datetime]  # below it, from left to right
+    ticks: list[charts.Tick]
 
 
 def _picture(series: overview.Series) -> Picture | None:
     if not series.queues:
         return None
-    heights = [sum(step) for step in zip(*series.queues.values(), strict=True)]
-    top, wide = max(heights) or 1, 960 / len(heights)
-    below, parts = [0] * len(heights), []
+    top = max(sum(step) for step in zip(*series.queues.values(), strict=True)) or 1
+    heights, below, parts = charts.Heights(top, filled=1), [0] * len(series.times), []
     for n, (name, y) in reversed(list(enumerate(series.queues.items()))):
-        bars = [
-            f"M{at * wide:g} {100 - low / top * 100:.4g}v-{count / top * 100:.4g}h{wide * 0.86:.4g}v{count / top * 100:.4g}z"
-            for at, (count, low) in enumerate(zip(y, below, strict=True))
-            if count
-        ]
+        parts.append((name, sum(y), f"tint-{min(n, 4)}", charts.bars(y, heights, below=below)))
         below = [low + count for low, count in zip(below, y, strict=True)]
-        parts.append((name, sum(y), f"tint-{min(n, 4)}", "".join(bars)))
-    marks = [datetime.fromtimestamp(at, UTC) for at in series.times[:: max(1, len(heights) // 4)]]
-    return Picture(top, parts[::-1], marks)
+    return Picture(top, parts[::-1], _times(series).ticks())
 
 
 def _chart_words(series: overview.Series) -> str:

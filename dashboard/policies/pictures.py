@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from dashboard.web import charts
 from dashboard.web.figures import duration, number
 from jobs_admin.core import herd as herds
 from jobs_admin.core.backoff import Step
@@ -64,6 +65,7 @@ class Delays:
     is_spread: bool  # whether a wait may be of several lengths
     rows: list[tuple[str, ...]]
     more: int  # rows that are not in the table
+    chart: str  # what is read out
 
 
 def delays(edited: Sequence[Step], current: Sequence[Step] = ()) -> Delays | None:
@@ -93,7 +95,8 @@ def delays(edited: Sequence[Step], current: Sequence[Step] = ()) -> Delays | Non
         for n, one in enumerate(edited[:MOST_ROWS])
     ]
     is_spread = any(one.longest_s > one.shortest_s for one in edited)
-    return Delays(bars, levels, labels, brief(top), words, is_spread, rows, max(0, len(edited) - MOST_ROWS))
+    chart = _delays_reading(edited, current, columns)
+    return Delays(bars, levels, labels, brief(top), words, is_spread, rows, max(0, len(edited) - MOST_ROWS), chart)
 
 
 def _bar(n: int, one: Step, width: float, every: int, top: float) -> Bar:
@@ -142,6 +145,7 @@ class Runs:
     words: str
     rows: list[tuple[str, ...]]
     more: int
+    chart: str  # what is read out
 
 
 def runs(edited: Sequence[Step], current: Sequence[Step] = (), *, name: str = "") -> Runs | None:
@@ -160,7 +164,13 @@ def runs(edited: Sequence[Step], current: Sequence[Step] = (), *, name: str = ""
     ]
     words = f"{len(edited) + 1} attempts, the last {duration(times[-1][1])} after the first failure on average"
     ticks = [Label(_x(at / whole * 100), brief(at), _anchor(at / whole)) for at in _ticks(whole)]
-    return Runs(lanes, ticks, len(both) * (LANE + 8) - 8, words, rows, max(0, len(edited) - MOST_ROWS))
+    told = edited[:MOST_DRAWN]
+    chart = charts.reading(
+        {"on average": [duration(mean) for _, mean, _ in times[: len(told)]]},
+        labels=[f"attempt {one.attempt + 1:,}" for one in told],
+        lefts=[first / whole for first, _, _ in times[: len(told)]],
+    )
+    return Runs(lanes, ticks, len(both) * (LANE + 8) - 8, words, rows, max(0, len(edited) - MOST_ROWS), chart)
 
 
 def _lane(title: str, look: str, y: int, steps: Sequence[Step], whole: float) -> Lane:
@@ -189,7 +199,7 @@ def _times(steps: Sequence[Step]) -> list[tuple[float, float, float]]:
 class Herd:
     """Retries in each step of time after many jobs failed in the same moment."""
 
-    edited: str  # points of a filled outline, in a box of 100 × 100
+    edited: str  # a filled outline
     current: str
     ticks: list[Label]
     step: str  # what a step is, in words
@@ -198,6 +208,7 @@ class Herd:
     peak_of_current: str  # empty without one
     jobs: str
     rows: list[tuple[str, ...]]
+    chart: str  # what is read out
 
 
 def herd(edited: herds.Herd, current: herds.Herd | None, jobs: int) -> Herd | None:
@@ -219,20 +230,40 @@ def herd(edited: herds.Herd, current: herds.Herd | None, jobs: int) -> Herd | No
         number(math.ceil(current.peak_per_s)) if current else "",
         number(jobs),
         [(f"from {brief(at)} on", number(round(starts, 1))) for at, starts in busiest],
+        _herd_reading(edited.points, before, whole, step),
     )
 
 
 def _outline(points: Sequence[tuple[int, float]], whole: float, step: int, top: float) -> str:
     """As steps: down to nothing where a step is left out."""
-    found, end = ["0,100"], 0.0
-    for at, starts in points:
-        left, right = at / whole * 100, (at + step) / whole * 100
-        if left > end:
-            found += [f"{end:.2f},100", f"{left:.2f},100"]
-        y = 100 - starts / top * 97
-        found += [f"{left:.2f},{y:.1f}", f"{right:.2f},{y:.1f}"]
-        end = right
-    return " ".join([*found, f"{end:.2f},100"])
+    times, heights = charts.Times(0, whole), charts.Heights(top)
+    return charts.outline((times.x(at), times.x(at + step), heights.y(starts)) for at, starts in points)
+
+
+def _herd_reading(edited: Sequence[tuple[int, float]], before: Sequence[tuple[int, float]], whole: float, step: int) -> str:
+    moments = sorted({at for at, _ in (*edited, *before)})
+    told = {"retries": edited} | ({"in force": before} if before else {})
+    return charts.reading(
+        {name: [round(known.get(at, 0), 1) for at in moments] for name, points in told.items() for known in (dict(points),)},
+        labels=[f"after {brief(at)}" for at in moments],
+        lefts=[at / whole for at in moments],
+        reach=step / whole,
+    )
+
+
+def _delays_reading(edited: Sequence[Step], current: Sequence[Step], columns: int) -> str:
+    told = edited[:MOST_DRAWN]
+    waits = [
+        duration(one.shortest_s)
+        if one.longest_s <= one.shortest_s
+        else f"{duration(one.shortest_s)} to {duration(one.longest_s)}"
+        for one in told
+    ]
+    series = {"wait": waits}
+    if current:
+        series["in force"] = [duration(current[n].mean_s) if n < len(current) else "–" for n in range(len(told))]
+    labels, lefts = [f"after attempt {one.attempt:,}" for one in told], [n / columns for n in range(len(told))]
+    return charts.reading(series, labels=labels, lefts=lefts)
 
 
 # ---------- scales ----------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -200,7 +199,7 @@ def _drawn(
         "pictures": pictures if history.points else [],
         "ticks": depth_picture.ticks(history),
         "holes": depth_picture.holes(history),
-        "values": json.dumps(depth_picture.values(history), separators=(",", ":")),
+        "values": depth_picture.values(history),
         "step_s": history.step_s,
         "is_folded": history.step_s > depths.LOOK_S,
         "rows": depth_picture.rows(few),

@@ -9,10 +9,9 @@ from statistics import median
 from typing import Any
 
 from dashboard.replays import paces as replay_paces
+from dashboard.web import charts
 from dashboard.web.figures import duration, number
 
-# The picture's own units; the page stretches it.
-WIDE, HIGH = 360, 120
 _LONGEST = timedelta(days=365)
 
 
@@ -20,15 +19,16 @@ _LONGEST = timedelta(days=365)
 class Picture:
     """Starts a second over time beside the jobs that ran well in the last hour, on one scale."""
 
-    past: str  # points of a filled line; empty where nothing is known
+    past: str  # a filled outline; empty where nothing is known
     future: str
     top: float  # jobs a second at the upper edge
     median: str  # of the last hour, in words; empty where nothing is known
     times: str  # how many times that the replay sends, where it is more
-    median_y: float
+    median_y: int
     canary_x: float | None  # where the canary ends
     duration: str
     table: list[tuple[str, str]]
+    chart: str  # what is read out
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +47,28 @@ def picture(preview: Any, per_minute: list[int]) -> Picture:
     usual = preview.throughput_per_s
     top = _nice(max([planned.peak_per_second, *(rate for _, rate in planned.starts), *past, 0.001]))
     whole_s = _whole_s(planned)
-    line = " ".join(
-        f"{n * WIDE / len(past):.1f},{_y(rate, top)} {(n + 1) * WIDE / len(past):.1f},{_y(rate, top)}"
-        for n, rate in enumerate(past)
-    )
+    times, heights, wide = charts.Times(0, whole_s), charts.Heights(top, filled=1), charts.SIZE / max(len(past), 1)
+    starts = _spans(planned.starts, whole_s)
     peak = preview.peak_per_second
     return Picture(
-        past=f"0,{HIGH} {line} {WIDE},{HIGH}" if any(past) else "",
-        future=_outline(planned.starts, whole_s, top),
+        past=charts.outline((n * wide, (n + 1) * wide, heights.y(rate)) for n, rate in enumerate(past))
+        if any(past)
+        else "",
+        future=charts.outline((times.x(at), times.x(until), heights.y(rate)) for at, until, rate in starts),
         top=top,
         median=replay_paces.rate_in_words(usual) if usual else "",
         times=f"{peak / usual:,.0f}" if usual and peak >= 2 * usual + 1 else "",  # whole jobs: one more than the rate
-        median_y=float(_y(usual or median(past or [0]), top)),
-        canary_x=_canary_x(preview.pace, planned.starts, whole_s),
+        median_y=heights.y(usual or median(past or [0])),
+        canary_x=_canary_x(preview.pace, starts, times),
         duration=duration(whole_s),
         table=_table(planned, usual, past),
+        chart=charts.reading(
+            {"starts a second": [_rate(rate) for _, _, rate in starts]},
+            labels=[f"{duration(at)} in" for at, _, _ in starts],
+            lefts=[at / whole_s for at, _, _ in starts],
+        )
+        if starts
+        else "",
     )
 
 
@@ -92,25 +99,22 @@ def _whole_s(planned: Any) -> float:
     return planned.starts[-1][0] + width
 
 
-def _outline(starts: Any, whole_s: float, top: float) -> str:
-    points = [f"0,{HIGH}"]
-    for n, (at, rate) in enumerate(starts):
-        until = starts[n + 1][0] if n + 1 < len(starts) else whole_s
-        points += [f"{at / whole_s * WIDE:.1f},{_y(rate, top)}", f"{until / whole_s * WIDE:.1f},{_y(rate, top)}"]
-    return " ".join([*points, f"{WIDE},{HIGH}"])
+def _spans(starts: Any, whole_s: float) -> list[tuple[float, float, float]]:
+    """(from, to, starts a second) of each step, in seconds from the first."""
+    ends = [*(at for at, _ in starts[1:]), whole_s]
+    return [(at, until, rate) for (at, rate), until in zip(starts, ends, strict=True)] if starts else []
 
 
-def _canary_x(pace: dict[str, Any], starts: Any, whole_s: float) -> float | None:
+def _canary_x(pace: dict[str, Any], starts: list[tuple[float, float, float]], times: charts.Times) -> float | None:
     """Where the jobs of the canary have all been started; None without one."""
     jobs = (pace.get("canary") or {}).get("jobs")
     if not jobs:
         return None
     gone = 0.0
-    for n, (at, rate) in enumerate(starts):
-        until = starts[n + 1][0] if n + 1 < len(starts) else whole_s
+    for at, until, rate in starts:
         gone += rate * (until - at)
         if gone >= jobs - 0.5:
-            return round(until / whole_s * WIDE, 1)
+            return times.x(until)
     return None
 
 
@@ -126,10 +130,6 @@ def _table(planned: Any, usual: float | None, past: list[float]) -> list[tuple[s
         ]
     every = max(1, len(planned.starts) // 12)
     return found + [(f"{duration(at)} in", f"{_rate(rate)} a second") for at, rate in planned.starts[::every]]
-
-
-def _y(rate: float, top: float) -> str:
-    return f"{HIGH - rate / top * HIGH:.1f}"
 
 
 def _nice(value: float) -> float:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from dashboard.web import charts
 from dashboard.web.figures import number
 
-WIDE, HIGH = 720, 140
 _LINES = (("sent", "replaying"), ("ran well", "recovered"), ("failed again", "dead"))
 
 
@@ -15,7 +15,7 @@ _LINES = (("sent", "replaying"), ("ran well", "recovered"), ("failed again", "de
 class Line:
     name: str
     look: str
-    points: str
+    path: str
     total: int
 
 
@@ -47,6 +47,8 @@ class Picture:
     ends: datetime
     step_s: int
     table: list[Step]
+    ticks: list[charts.Tick]
+    chart: str  # what is read out
 
     @property
     def phases(self) -> list[tuple[str, str]]:
@@ -67,30 +69,31 @@ def picture(over_time, phases) -> Picture | None:
     begins = buckets[0][0]
     step_s = max(1, round((buckets[1][0] - begins).total_seconds()))
     ends = buckets[-1][0] + (buckets[1][0] - begins)
-    span = (ends - begins).total_seconds()
-    top = max(max(row[1:]) for row in buckets) / step_s or 1.0
-    lines = []
+    times = charts.Times.between(begins, ends)
+    heights = charts.Heights(max(max(row[1:]) for row in buckets) / step_s or 1.0)
+    lines, told = [], {}
     for n, (name, look) in enumerate(_LINES, 1):
-        points = []
-        for at, *counts in buckets:
-            x = (at - begins).total_seconds() / span * WIDE
-            y = HIGH - counts[n - 1] / step_s / top * (HIGH - 4)
-            points += [f"{x:.1f},{y:.1f}", f"{x + step_s / span * WIDE:.1f},{y:.1f}"]
-        lines.append(Line(name, look, " ".join(points), sum(row[n] for row in buckets)))
-    bands = _bands(phases, begins, ends)
+        spans = [
+            (times.x(at), times.x(at.timestamp() + step_s), heights.y(counts[n - 1] / step_s))
+            for at, *counts in buckets
+        ]
+        lines.append(Line(name, look, charts.steps(spans), sum(row[n] for row in buckets)))
+        told[name] = [row[n] for row in buckets]
+    chart = charts.reading(told, times=times, at=[row[0].timestamp() for row in buckets])
+    bands = _bands(phases, times, begins, ends)
     table = [Step(at, _phase(phases, at), counts) for at, *counts in buckets]
-    return Picture(lines, bands, number(round(top, 2)), begins, ends, step_s, table)
+    top = number(round(heights.top, 2))
+    return Picture(lines, bands, top, begins, ends, step_s, table, times.ticks(), chart)
 
 
-def _bands(phases, begins: datetime, ends: datetime) -> list[Band]:
-    span = (ends - begins).total_seconds()
+def _bands(phases, times: charts.Times, begins: datetime, ends: datetime) -> list[Band]:
     found = []
     for n, (at, state) in enumerate(phases):
         until = phases[n + 1][0] if n + 1 < len(phases) else ends
         first, last = max(at, begins), min(until, ends)
         if last > first:
-            x, width = (first - begins).total_seconds() / span, (last - first).total_seconds() / span
-            found.append(Band(state, state.replace("_", " "), round(x * 100, 2), round(width * 100, 2)))
+            x, right = times.per_cent(first), times.per_cent(last)
+            found.append(Band(state, state.replace("_", " "), x, round(right - x, 2)))
     return found
 
 

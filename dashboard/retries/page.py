@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dashboard.web import links
+from dashboard.web import charts, links
 from dashboard.web.figures import duration, number
 from jobs_admin.models import Reschedule
 from jobs_admin.models.reschedule import RescheduleState
@@ -24,12 +24,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Both herds, over each other on one scale: points of two polygons in a box of 100 by 100."""
+    """Both herds, over each other on one scale: the paths of two outlines."""
 
     before: str
     after: str
     end: str
     words: str
+    chart: str  # what is read out
 
 
 def rows(preview: Preview) -> list[Row]:
@@ -48,7 +49,13 @@ def _range(waits: tuple[float, float] | None) -> str:
 def picture(preview: Preview) -> Picture:
     top = max([1, *preview.before.counts, *preview.after.counts])
     said = f"now {_herd(preview.before)}; then {_herd(preview.after)}"
-    return Picture(_points(preview.before, top), _points(preview.after, top), duration(round(preview.span_s)), said)
+    each = preview.span_s / max(len(preview.before.counts), 1)
+    chart = charts.reading(
+        {"now": preview.before.counts, "then": preview.after.counts},
+        labels=[f"in {duration(round(n * each))}" for n in range(len(preview.before.counts))],
+    )
+    end = duration(round(preview.span_s))
+    return Picture(_outline(preview.before, top), _outline(preview.after, top), end, said, chart)
 
 
 def _herd(herd: Herd) -> str:
@@ -56,13 +63,9 @@ def _herd(herd: Herd) -> str:
     return f"{due}, at most {number(herd.busiest)} in one second"
 
 
-def _points(herd: Herd, top: int) -> str:
-    wide = 100 / len(herd.counts)
-    points = ["0,100"]
-    for n, count in enumerate(herd.counts):
-        high = f"{100 - count / top * 100:.1f}"
-        points += [f"{n * wide:.2f},{high}", f"{(n + 1) * wide:.2f},{high}"]
-    return " ".join([*points, "100,100"])
+def _outline(herd: Herd, top: int) -> str:
+    wide, heights = charts.SIZE / len(herd.counts), charts.Heights(top)
+    return charts.outline((n * wide, (n + 1) * wide, heights.y(count)) for n, count in enumerate(herd.counts))
 
 
 def herds(preview: Preview) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from django import template
 
 from dashboard.web.figures import ago, clock, duration, number, percent
 from dashboard.web.links import is_web, url_of
-from dashboard.web.pictures import hours, icon, share, sparkline, state
+from dashboard.web.pictures import icon, share, sparkline, state
 from dashboard.web.shell import guard_stands, kept, shell, toasts
 from dashboard.web.text import dotted, visible, visible_text, with_code
 
@@ -18,4 +18,3 @@ for drawn in (icon, state, sparkline, share, kept, guard_stands):
     register.simple_tag(drawn)
 for about_the_asker in (shell, toasts):
     register.simple_tag(about_the_asker, takes_context=True)
-register.inclusion_tag("redrive/parts/hours.html")(hours)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from functools import lru_cache
 
 from django.templatetags.static import static
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -54,31 +52,6 @@ def state(name: str, words: str = ""):
         href,
         words or _CALLED.get(str(name)) or str(name).replace("_", " "),
     )
-
-
-def hours(values, words: str = "", look: str = "dead"):
-    """A picture of counts per hour, the oldest first, the last one the hour that runs."""
-    values = [max(0, int(v or 0)) for v in values or ()]
-    top = max(values, default=0)
-    width, height = 960, 100
-    step = width / max(len(values), 1)
-    now = timezone.now().replace(minute=0, second=0, microsecond=0)
-    bars = []
-    for n, value in enumerate(values):
-        tall = max(round(value / top * height, 1), 1.5) if top and value else 0
-        hour = now - dt.timedelta(hours=len(values) - 1 - n)
-        words_of_bar = f"{hour:%H:%M}: {value:,}"
-        bars.append(
-            {
-                "x": f"{n * step:g}",
-                "y": f"{height - tall:g}",
-                "w": f"{step - 3:g}",
-                "h": f"{tall:g}",
-                "words": words_of_bar,
-            }
-        )
-    marks = [now - dt.timedelta(hours=len(values) - 1 - n) for n in range(0, len(values), 6)]
-    return {"bars": bars, "width": width, "height": height, "top": top, "words": words, "look": look, "marks": marks}
 
 
 def sparkline(values, words: str = "", look: str = "dead"):

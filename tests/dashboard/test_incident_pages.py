@@ -57,7 +57,7 @@ def test_without_being_asked_it_tells_the_last_incident(ann, outage):
     assert "Incident: emails of shop" in page and "20 attempts failed; 20 times a job died" in page
     for words in ("Attempts began to fail", "fired at 20, threshold 5", "Failures went back", "No more jobs dead"):
         assert words in page
-    assert re.search(r'<path class="failed" d="M[\d.]+ 100V', page) and '<path class="line" d="M' in page
+    assert re.search(r'<path class="failed" d="M[\d.]+ 1000v-', page) and '<path class="line" d="M' in page
     assert page.count('class="upright') >= 10, "the marks stand in both pictures"
 
 

@@ -43,8 +43,8 @@ def test_each_span_has_three_pictures_and_a_table(ann, watched, history, span):
     shown = page(ann, span=span).content.decode()
     assert shown.count('class="plot"') == 3 and f'aria-current="true">{span}</a>' in shown
     assert 'class="line line-dead" d="M' in shown and 'id="depth-table"' in shown
-    values = json.loads(html.unescape(re.search(r'data-depth="([^"]+)"', shown)[1]))
-    assert values["at"] and len(values["at"]) == len(values["lines"]["dead"]) <= 700
+    values = json.loads(html.unescape(re.search(r'data-chart="([^"]+)"', shown)[1]))
+    assert values["at"] and len(values["at"]) == len(values["series"]["dead"]) <= 700
 
 
 @pytest.mark.parametrize(("minutes", "span"), [(10, "1h"), (90, "6h"), (60 * 12, "24h")])

@@ -110,7 +110,7 @@ def test_the_plan_tells_its_end_and_what_failures_would_change(ann, shop):
     context = ann.get(NEW, {"q": "queue:webhooks"}).context
     planned, some, half = context["endings"]
     assert planned.end and some.title == "10 % fail again" and "held after about" in half.words
-    assert context["picture"].canary_x and len(context["picture"].future.split()) > 20
+    assert context["picture"].canary_x and context["picture"].future.count("V") > 20
     assert any("A job takes" in text for text in context["assumptions"])
 
 
@@ -118,8 +118,8 @@ def test_the_picture_begins_low_and_rises_to_what_the_ramp_ends_at(ann, shop):
     dead(3000)
     given = {"q": "queue:webhooks", "style": "careful", "ramp_from": "5", "ramp_to": "50"}
     picture = ann.get(NEW, given).context["picture"]
-    heights = [120 - float(point.split(",")[1]) for point in picture.future.split()[1:-1]]
-    rates = [height / 120 * picture.top for height in heights]
+    heights = [1000 - float(y) for y in re.findall(r"V([\d.]+)H", picture.future)]
+    rates = [height / 1000 * picture.top for height in heights]
     assert rates[0] < 8 and 45 < max(rates) <= 53 and sum(rates[-20:]) > 5 * sum(rates[:20])
 
 

@@ -117,8 +117,8 @@ def test_on_a_phone_it_fits(desk, browser, logged_in, looked_at, span):
 def test_it_goes_on_by_itself(desk, browser, logged_in, looked_at):
     page = opened(browser, desk.url, "wide", storage_state=logged_in)
     page.goto(f"{PATH}?span=1h")
-    before = page.locator(".depth").get_attribute("data-depth")
+    before = page.locator(".depth").get_attribute("data-chart")
     page.wait_for_function(
-        "before => document.querySelector('.depth').dataset.depth !== before", arg=before, timeout=90_000
+        "before => document.querySelector('.depth').dataset.chart !== before", arg=before, timeout=90_000
     )
     page.context.close()

@@ -271,29 +271,34 @@ def test_a_count_beside_a_long_name_stays_in_its_column(page):
     assert page.locator(".facets a .number").evaluate_all(f"all => ({over})(all).length") == 0
 
 
-def test_the_step_that_runs_is_in_the_picture_also_when_it_is_zoomed(page):
+def test_a_picture_reads_out_what_is_pointed_at_and_what_the_arrow_keys_come_to(page):
     page.goto("/")
-    chart = page.locator("#failures-chart")
-    page.hover("#failures-chart svg")  # whoever points at it gets a picture that answers
-    page.wait_for_selector("#failures-chart canvas")
-    area = page.locator("#failures-chart .u-over").bounding_box()
-    top = area["y"] + 40
-
-    def under(part):
-        """The time that the picture tells at so much of its width."""
-        page.mouse.move(area["x"] + area["width"] * part, top)
-        return chart.locator(".u-legend .u-value").first.inner_text()
-
     # A step that ends meanwhile would be another picture.
     page.evaluate("for (const part of document.querySelectorAll('[data-live]')) part.removeAttribute('data-live')")
-    latest = page.evaluate("JSON.parse(document.querySelector('#failures-chart').dataset.chart).x.at(-1)")
-    last = datetime.fromtimestamp(latest, UTC).strftime("%m-%d %H:%M")
-    assert under(0.992) == last  # within its bar, not at the edge
-    page.mouse.move(area["x"] + area["width"] * 0.8, top)
-    page.mouse.down()
-    page.mouse.move(area["x"] + area["width"] - 1, top, steps=5)
-    page.mouse.up()
-    assert under(0.96) == last and under(0.02) > "0" and under(0.5) != last
+    plot, note = page.locator("#failures-chart [data-plot]"), page.locator("#failures-chart .read-out")
+    area, told = plot.bounding_box(), "JSON.parse(document.querySelector('#failures-chart').dataset.chart)"
+    latest = page.evaluate(f"{told}.until - ({told}.until - {told}.since) / Object.values({told}.series)[0].length")
+    last = datetime.fromtimestamp(latest, UTC).strftime("%m-%d %H:%M UTC")
+
+    def under(part):
+        page.mouse.move(area["x"] + area["width"] * part, area["y"] + 40)
+        return note.inner_text()
+
+    assert last in under(0.995)  # within its bar, not at the edge
+    assert last not in under(0.5) and "webhooks" in under(0.5)
+    page.mouse.move(2, 2)
+    expect(note).to_have_count(0)
+    page.locator("#main").focus()
+    while not plot.evaluate("plot => plot === document.activeElement"):
+        page.keyboard.press("Tab")
+    assert last in note.inner_text() and last in plot.get_attribute("aria-valuetext")
+    page.keyboard.press("ArrowLeft")
+    before = datetime.fromtimestamp(latest - 900, UTC).strftime("%m-%d %H:%M UTC")
+    assert before in note.inner_text() and before in plot.get_attribute("aria-valuetext")
+    page.keyboard.press("Home")
+    assert plot.get_attribute("aria-valuenow") == "0"
+    page.keyboard.press("Tab")
+    expect(note).to_have_count(0)
 
 
 def test_a_field_made_taller_by_hand_breaks_no_policy_when_an_edit_is_refused(page):

@@ -55,7 +55,7 @@ def test_a_rule_is_previewed_while_it_is_typed_refused_beside_its_field_and_save
     expect(page.locator(VERDICT)).to_contain_text(
         re.compile(r"would have fired (once|twice|\d+ times) in the last week")
     )
-    expect(page.locator("#outlook .has-fired polyline").first).to_be_attached()
+    expect(page.locator("#outlook .has-fired path").first).to_be_attached()
     page.locator("#episodes-table summary").click()
     expect(page.locator("#episodes-table tbody tr").first).to_be_visible()
     looked_at(page, "drawn")

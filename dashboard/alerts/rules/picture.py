@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from dashboard.alerts.rules.words import amount
+from dashboard.web import charts
 from dashboard.web.figures import duration, number
 from jobs_admin.alerts import Episode, Preview, PreviewSeries
 from jobs_admin.core.alert_metrics import METRICS, Unit
 
-WIDE, HIGH = 1000, 100
 MOST_LINES = 12
+MOST_READ = 4  # lines whose values are read out
 MOST_ROWS = 40
 # From here on a straight scale would press the threshold onto the ground.
 _STEEP = 25
@@ -28,7 +29,7 @@ _SEEN = 0.0015  # the least width of an episode, as a share of all
 class Line:
     name: str
     peak: str
-    points: list[str]  # of each part without a gap
+    path: str  # broken where nobody looked
     has_fired: bool
 
 
@@ -75,6 +76,7 @@ class Picture:
     rows: list[Row]
     more_rows: int
     has_history: bool
+    chart: str  # what is read out
     step: str
 
     @property
@@ -88,21 +90,21 @@ def picture(found: Preview, metric: str, threshold: float) -> Picture:
     shown = series[:MOST_LINES]
     top = max([threshold, *(value for one in shown for value in one.values if value is not None)], default=0.0)
     is_steep = METRICS[metric].unit is not Unit.SHARE and top > max(threshold, 1) * _STEEP
-    scale = _Scale(found.since, found.until, (top or 1.0) * 1.08, is_steep)
+    scale = _Scale(charts.Times.between(found.since, found.until), charts.Heights((top or 1.0) * 1.08, is_steep, filled=1))
     fired = {(one.source, one.subject) for one in found.episodes}
     lines = [_line(one, metric, scale, (one.source, one.subject) in fired) for one in shown]
     episodes = sorted(found.episodes, key=lambda one: one.opened_at, reverse=True)
     return Picture(
         says(found),
         lines[::-1],  # those that fired are drawn last, over the others
-        [_band(one, metric, scale) for one in episodes],
-        scale.y_per_cent(threshold),
+        [_band(one, metric, scale, found.until) for one in episodes],
+        f"{scale.heights.per_cent(threshold)}%",
         amount(metric, threshold),
         _ticks(found.since, found.until, scale),
         [
-            Tick(scale.y_per_cent(level), amount(metric, level))
+            Tick(f"{scale.heights.per_cent(level)}%", amount(metric, level))
             for level in scale.levels()
-            if abs(scale.height(level) - scale.height(threshold)) > _APART
+            if abs(scale.heights.part(level) - scale.heights.part(threshold)) > _APART
         ],
         is_steep,
         len(series) - len(shown),
@@ -110,6 +112,7 @@ def picture(found: Preview, metric: str, threshold: float) -> Picture:
         [_row(one, metric, found.until) for one in episodes[:MOST_ROWS]],
         max(0, found.fired - MOST_ROWS),
         any(value is not None for one in series for value in one.values),
+        _reading(shown, metric, scale.times),
         duration(found.step_s),
     )
 
@@ -130,32 +133,16 @@ def _times(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    since: datetime
-    until: datetime
-    top: float
-    is_steep: bool
-
-    def part(self, at: datetime) -> float:
-        whole = (self.until - self.since).total_seconds() or 1
-        return min(max((at - self.since).total_seconds() / whole, 0.0), 1.0)
-
-    def height(self, value: float) -> float:
-        """0 on the ground, 1 at the top."""
-        value = min(max(value, 0.0), self.top)
-        return math.log1p(value) / math.log1p(self.top) if self.is_steep else value / self.top
-
-    def point(self, at: datetime, value: float) -> str:
-        return f"{self.part(at) * WIDE:.1f},{HIGH - self.height(value) * HIGH:.1f}"
-
-    def y_per_cent(self, value: float) -> str:
-        return f"{100 - self.height(value) * 100:.2f}%"
+    times: charts.Times
+    heights: charts.Heights
 
     def levels(self) -> list[float]:
-        if self.is_steep:
-            most = int(math.log10(self.top))
+        top = self.heights.top
+        if self.heights.is_steep:
+            most = int(math.log10(top))
             return [float(10**n) for n in range(0, most + 1, max(1, most // 3))]
-        step = _nice(self.top / 3)
-        return [step * n for n in range(1, int(self.top / step) + 1)]
+        step = _nice(top / 3)
+        return [step * n for n in range(1, int(top / step) + 1)]
 
 
 def _nice(value: float) -> float:
@@ -171,21 +158,28 @@ def _order(one: PreviewSeries, episodes: Sequence[Episode]) -> tuple[bool, float
 
 
 def _line(one: PreviewSeries, metric: str, scale: _Scale, has_fired: bool) -> Line:
-    parts: list[list[str]] = [[]]
-    for at, value in zip(one.times, one.values, strict=True):
-        if value is None:  # not looked at: a gap, never a zero
-            parts += [[]] if parts[-1] else []
-        else:
-            parts[-1].append(scale.point(datetime.fromtimestamp(at, UTC), value))
+    # Not looked at is a gap, never a zero.
+    points = [
+        (scale.times.x(at), None if value is None else scale.heights.y(value))
+        for at, value in zip(one.times, one.values, strict=True)
+    ]
     peak = max((value for value in one.values if value is not None), default=None)
-    # A single look is a point, and a line of one point is not drawn.
-    points = [" ".join(part if len(part) > 1 else part * 2) for part in parts if part]
-    return Line(_name(one.source, one.subject), amount(metric, peak), points, has_fired)
+    return Line(_name(one.source, one.subject), amount(metric, peak), charts.line(points), has_fired)
 
 
-def _band(one: Episode, metric: str, scale: _Scale) -> Band:
-    begins, fires, ends = (scale.part(at) for at in (one.opened_at, one.fired_at, one.resolved_at or scale.until))
-    words = f"{_name(one.source, one.subject)}: at most {amount(metric, one.peak)}, {_lasted(one, scale.until)}"
+def _reading(series: Sequence[PreviewSeries], metric: str, times: charts.Times) -> str:
+    """The values at every moment that any series has, those of the first few."""
+    moments = sorted({at for one in series for at in one.times})
+    told = {}
+    for one in series[:MOST_READ]:
+        known = dict(zip(one.times, one.values, strict=True))
+        told[_name(one.source, one.subject)] = [amount(metric, known.get(at)) for at in moments]
+    return charts.reading(told, times=times, at=moments) if told else ""
+
+
+def _band(one: Episode, metric: str, scale: _Scale, until: datetime) -> Band:
+    begins, fires, ends = (scale.times.part(at) for at in (one.opened_at, one.fired_at, one.resolved_at or until))
+    words = f"{_name(one.source, one.subject)}: at most {amount(metric, one.peak)}, {_lasted(one, until)}"
     seen = _SEEN  # however short it was
     return Band(
         _per_cent(begins),
@@ -219,7 +213,7 @@ def _ticks(since: datetime, until: datetime, scale: _Scale) -> list[Tick]:
     first = since.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     days = [first + timedelta(days=n) for n in range((until - first).days + 1)]
     return [
-        Tick(_per_cent(scale.part(day)), f"{day:%a} {day.day}", "start")
+        Tick(_per_cent(scale.times.part(day)), f"{day:%a} {day.day}", "start")
         for day in days
-        if since <= day and scale.part(day) < 0.95
+        if since <= day and scale.times.part(day) < 0.95
     ]

@@ -1,7 +1,7 @@
 """A queue over time as SVG: lines of steps with the least and the most around them, gaps, marks, thresholds.
 
 Shapes stand in a box of 1,000 by 1,000 that is stretched to whatever is there; words are placed in per cent, so that
-nothing that is read is stretched. The script only points and zooms: there is one drawing, with and without it.
+nothing that is read is stretched. The script only reads out and zooms: there is one drawing, with and without it.
 """
 
 from __future__ import annotations
@@ -10,16 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from dashboard.web import links
-from dashboard.web.figures import number
+from dashboard.web import charts, links
+from dashboard.web.charts import SIZE
+from dashboard.web.figures import duration, number
 from jobs_admin.queues import depths
 from jobs_admin.queues.depths.gaps import PARTLY
 
-SIZE = 1_000
-_DAY = 86_400
-# Seconds between words on the axis, for spans up to so many of them.
-_TICKS = (60, 300, 900, 1_800, 3_600, 7_200, 14_400, 28_800, _DAY, 2 * _DAY, 7 * _DAY, 14 * _DAY, 30 * _DAY, 60 * _DAY)
-_MOST_TICKS = 8
 _LETTER = 3.0  # per cent of the width that a letter takes on a phone
 LETTERS = {"alert": "A", "replay": "R", "policy": "P", "release": "V"}
 
@@ -56,12 +52,6 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    x: float  # per cent
-    words: str
-
-
-@dataclass(frozen=True, slots=True)
 class Hole:
     x: float  # of SIZE
     wide: float
@@ -93,20 +83,10 @@ class Upright:
         return not self.words.startswith(self.kind)
 
 
-class Scale:
-    """Where a moment is, from left to right."""
-
-    def __init__(self, history: depths.History) -> None:
-        step = history.step_s
-        self.since = history.since
-        # To the end of the step that runs, so that the picture stays the same until there is more to see.
-        self.until = max(-(-history.until // step) * step, self.since + step)
-
-    def x(self, at: float) -> float:
-        return (min(max(at, self.since), self.until) - self.since) / (self.until - self.since) * SIZE
-
-    def per_cent(self, at: float) -> float:
-        return round(self.x(at) / SIZE * 100, 2)
+def _times(history: depths.History) -> charts.Times:
+    """To the end of the step that runs, so that the picture stays the same until there is more to see."""
+    step = history.step_s
+    return charts.Times(history.since, max(-(-history.until // step) * step, history.since + step))
 
 
 class Frame:
@@ -114,7 +94,7 @@ class Frame:
 
     def __init__(self, history: depths.History) -> None:
         self.history = history
-        scale, step = Scale(history), history.step_s
+        scale, step = _times(history), history.step_s
         wide = SIZE / (scale.until - scale.since)
         self.times = [point.at for point in history.points]
         self.lefts = [round((at - scale.since) * wide) for at in self.times]
@@ -139,38 +119,33 @@ def picture(
     drawn = [name for name, _, is_shown, _ in shown if is_shown]
     most = max((value for name in drawn for value in frame.most(name) if value is not None), default=0)
     within = [one for one in thresholds if one.value <= max(most * 4, 10)]
-    top = round_up(max(most, *(one.value for one in within), 1))
+    heights = charts.Heights(charts.round_up(max(most, *(one.value for one in within), 1)))
     lines = []
     for name, words, is_shown, url in shown:
         values = frame.column(name)
         last = number(next((value for value in reversed(values) if value is not None), None))
-        path, band = (_path(frame, values, top), _band(frame, name, top)) if is_shown else ("", "")
+        path, band = (_path(frame, values, heights.top), _band(frame, name, heights.top)) if is_shown else ("", "")
         lines.append(Line(name, words, path, band, last, is_shown, url))
     told = [
-        (one, Level(_y(one.value, top) / 10, number(one.value), f"{one.rule}: {one.severity}")) for one in thresholds
+        (one, Level(heights.per_cent(one.value), number(one.value), f"{one.rule}: {one.severity}")) for one in thresholds
     ]
     return Picture(
         key,
         title,
         lines,
-        [Level(_y(value, top) / 10, number(value)) for value in (top, top / 2)],
+        [Level(heights.per_cent(value), number(value)) for value in (heights.top, heights.top / 2)],
         [level for one, level in told if one in within],
         [level for one, level in told if one not in within],
         f"{title}: {', '.join(f'{line.name} {line.last}' for line in lines)}; at most {number(most)}",
     )
 
 
-def ticks(history: depths.History) -> list[Tick]:
-    scale = Scale(history)
-    span = scale.until - scale.since
-    every = next((step for step in _TICKS if span / step <= _MOST_TICKS), _TICKS[-1])
-    first = -(-scale.since // every) * every
-    moments = [at for at in range(first, scale.until + 1, every) if 2 < scale.per_cent(at) < 98]
-    return [Tick(scale.per_cent(at), _axis(at, every)) for at in moments]
+def ticks(history: depths.History) -> list[charts.Tick]:
+    return _times(history).ticks()
 
 
 def holes(history: depths.History) -> list[Hole]:
-    scale = Scale(history)
+    scale = _times(history)
     return [
         Hole(
             round(scale.x(gap.since), 1),
@@ -186,7 +161,7 @@ def holes(history: depths.History) -> list[Hole]:
 
 def uprights(history: depths.History, marks: Iterable[depths.Mark]) -> list[Upright]:
     """The marks as upright lines. Of those too close to each other only the first has its letter; the list names them all."""
-    scale, latest, taken = Scale(history), float("-inf"), set[int]()
+    scale, latest, taken = _times(history), float("-inf"), set[int]()
     found = [upright(mark, scale.per_cent(mark.at.timestamp())) for mark in marks]
     for n in sorted(range(len(found)), key=lambda n: found[n].x):
         if found[n].x - latest < _LETTER:
@@ -201,10 +176,6 @@ def upright(mark: depths.Mark, x: float) -> Upright:
 
 
 # -- shapes -----------------------------------------------------------------------------------------------------------
-
-
-def _y(value: float, top: float) -> int:
-    return round(SIZE - value / top * SIZE * 0.96)
 
 
 def _path(frame: Frame, values: Sequence[float | None], top: float) -> str:
@@ -245,18 +216,6 @@ def _band(frame: Frame, name: str, top: float) -> str:
             if low is not None and high is not None and low != high
         ]
     )
-
-
-def round_up(value: float) -> float:
-    """The next of 1, 2, 4, 5, 6, 8 times a power of ten, or of two below ten: half of it reads well too."""
-    power = 10 ** (len(str(int(value))) - 1)
-    return next(n * power for n in (1, 2, 4, 5, 6, 8, 10) if n * power >= value and (power > 1 or n % 2 == 0))
-
-
-def _axis(at: int, every: int) -> str:
-    moment = datetime.fromtimestamp(at, UTC)
-    is_day = at % _DAY == 0
-    return f"{moment:%-d %b}" if is_day or every >= _DAY else f"{moment:%H:%M}"
 
 
 # -- the same as numbers ----------------------------------------------------------------------------------------------
@@ -300,18 +259,17 @@ def _range(point: depths.Point, name: str) -> str:
     return number(last) if low == high else f"{number(last)} ({number(low)}–{number(high)})"
 
 
-def values(history: depths.History) -> dict[str, object]:
-    """What the script tells where somebody points: when each step begins, and its numbers, as they are read."""
-    scale = Scale(history)
+def values(history: depths.History) -> str:
+    """What the script reads out; one late look is no gap."""
     columns = list(zip(*history.points, strict=True)) or [[] for _ in depths.Point._fields]
     held = dict(zip(depths.Point._fields, columns, strict=True))
     names = ("dead", "waiting", "active", "delayed", "succeeded_per_min", "failed_per_min")
-    return {
-        "since": scale.since,
-        "until": scale.until,
-        "step": history.step_s,
-        "at": [(at - scale.since) // history.step_s for at in held["at"]],
-        "lines": {name: held[name] for name in names},
-        "oldest": held["oldest_dead_age_s"],
-        "gaps": [[gap.since, gap.until, gap.words] for gap in history.gaps],
-    }
+    oldest = ["" if age is None else f"oldest {duration(age)}" for age in held["oldest_dead_age_s"]]
+    return charts.reading(
+        {name: held[name] for name in names} | {"oldest": oldest},
+        times=_times(history),
+        at=held["at"],
+        reach=(3 if history.step_s <= depths.LOOK_S else 1) * history.step_s,
+        gaps=[(gap.since, gap.until, gap.words) for gap in history.gaps],
+        zooms=True,
+    )

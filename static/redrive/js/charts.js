@@ -1,177 +1,144 @@
-// Pictures over time. A figure says what it holds, in one attribute, and this draws it:
-//
-//   <div data-chart="{…}" role="img" aria-label="…"></div>
-//   {"x": [unix seconds], "series": [{"name": "webhooks", "state": "dead", "y": [1, null, 3]}],
-//    "kind": "bars" | "lines", "stacked": true, "unit": "failures", "height": 200, "marks": [unix seconds], "levels": [values]}
-//
-// The page brings a picture of its own in there. When somebody points at it, or comes to it, the library is fetched
-// (`data-script`, `data-style`) and draws one that answers: hover tells the values, drag zooms, double click goes back, a click in the legend hides a series. Series of one
-// state are told apart by tint. When a live part brings new data, the picture is fed, not built anew.
+// A picture reads out its values where somebody points, or steps by the arrow keys. It comes with the page as SVG; what it holds
+// is in one attribute (dashboard/web/charts.py, reading):
+//   <div data-chart='{"since": 0, "until": 60, "at": [0, 10], "series": {"dead": [1, 2]}}'><div data-plot>…</div></div>
+// Values go to the places that name their series (data-value, data-when), or to a note beside the pointer.
 "use strict";
 (() => {
-  const drawn = new WeakMap();
-  const probe = document.createElement("i");
-  probe.hidden = true;
-
-  const colour = (css) => {
-    probe.style.color = css;
-    if (!probe.isConnected) document.body.append(probe);
-    return getComputedStyle(probe).color;
+  const LEAST = 6; // pixels: less was a click
+  const number = (value) => value == null ? "–" : typeof value === "string" ? value
+    : value.toLocaleString("en", { maximumFractionDigits: Math.abs(value) < 100 ? 1 : 0 });
+  const read = new WeakMap();
+  const known = (host) => {
+    const text = host.dataset.chart;
+    if (read.get(host)?.text === text) return read.get(host);
+    const data = { text, ...JSON.parse(text) };
+    const [first] = Object.values(data.series);
+    data.span = data.until - data.since;
+    const each = (data.span || 1) / first.length;
+    data.at ??= first.map((_, n) => n * each);
+    data.each = data.span ? data.at[1] - data.at[0] || each : each;
+    data.width = data.span || 1;
+    read.set(host, data);
+    return data;
   };
-
-  const tints = (series) => {
-    const seen = {};
-    return series.map(({ state }) => {
-      const nth = (seen[state] = (seen[state] ?? -1) + 1);
-      const strength = [100, 68, 46, 32, 22][Math.min(nth, 4)];
-      const base = state ? `var(--${state})` : "var(--ink-2)";
-      return colour(`color-mix(in srgb, ${base} ${strength}%, var(--raised))`);
-    });
+  const over = (target) => target.closest?.("[data-chart] [data-plot], [data-chart][data-plot]");
+  const hostOf = (plot) => plot.closest("[data-chart]");
+  const plotsOf = (host) => host.matches("[data-plot]") ? [host] : [...host.querySelectorAll("[data-plot]")];
+  const part = (plot, event) => {
+    const box = plot.getBoundingClientRect();
+    return Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
   };
+  const add = (plot, name) => plot.querySelector(`:scope > .${name}`) || plot.appendChild(Object.assign(document.createElement("i"), { className: name }));
+  const clear = (host, ...names) => { for (const name of names) for (const one of host.querySelectorAll(`[data-plot] > .${name}, :scope > .${name}`)) one.remove(); };
 
-  // The columns that uPlot wants; stacked, each series stands on those after it and is drawn before them.
-  const columns = (given, shown) => {
-    const raw = given.series.map((one) => one.y);
-    if (!given.stacked) return [given.x, ...raw];
-    const out = raw.map(() => null);
-    let below = new Array(given.x.length).fill(0);
-    for (let n = raw.length - 1; n >= 0; n -= 1) {
-      if (shown[n]) below = below.map((sum, at) => sum + (raw[n][at] || 0));
-      out[n] = below;
+  const when = (data, n, moment) => {
+    if (data.labels) return data.labels[n] ?? "";
+    const at = new Date((data.since + (n < 0 ? moment : data.at[n])) * 1000).toISOString();
+    return `${at.slice(0, 10).replace(/^\d{4}-/, "")} ${at.slice(11, data.each < 60 ? 19 : 16)} UTC`;
+  };
+  const say = (place, text) => { place.dataset.was ??= place.textContent; place.textContent = text; };
+  // Shows the step that `moment` is in; returns its number, -1 for none.
+  const show = (plot, moment, share = moment / known(hostOf(plot)).width) => {
+    const host = hostOf(plot), data = known(host);
+    let n = data.at.findLastIndex((at) => at <= moment);
+    const gap = data.gaps?.find(([since, until]) => data.since + moment >= since && data.since + moment < until);
+    if (n >= 0 && data.reach && moment - data.at[n] > data.reach) n = -1;
+    const values = Object.entries(data.series).map(([name, all]) => [name, number(n < 0 ? null : all[n])]);
+    const at = `${when(data, n, moment)}${gap ? ` · ${gap[2]}` : ""}`;
+    const text = `${at}: ${values.map(([name, value]) => `${name} ${value}`).join(", ")}`;
+    for (const one of plotsOf(host)) add(one, "pointed").style.left = `${share * 100}%`;
+    for (const [name, value] of values) for (const place of host.querySelectorAll(`[data-value="${CSS.escape(name)}"]`)) say(place, value);
+    const places = host.querySelectorAll("[data-when]");
+    for (const place of places) say(place, at);
+    if (!places.length) {
+      const note = add(plot, "read-out");
+      note.replaceChildren(Object.assign(document.createElement("b"), { textContent: at }),
+        ...values.map(([name, value]) => Object.assign(document.createElement("span"), { textContent: `${name} ${value}` })));
+      note.classList.toggle("is-left", share > 0.5);
     }
-    return [given.x, ...out];
+    plot.setAttribute("aria-valuetext", text);
+    plot.setAttribute("aria-valuenow", Math.max(n, 0));
+    return n;
   };
-
-  const number = (value) => (value == null ? "–" : value.toLocaleString("en", { maximumFractionDigits: 1 }));
-  const utc = (seconds) => window.uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC");
-
-  const draw = (host) => {
-    const given = JSON.parse(host.dataset.chart);
-    const ink = colour("var(--ink-3)");
-    const rule = colour("var(--rule)");
-    const fills = tints(given.series);
-    const state = { given, shown: given.series.map(() => true), source: host.dataset.chart };
-    const isBars = given.kind === "bars";
-    const lastStep = () => (isBars && state.given.x.length > 1 ? state.given.x[1] - state.given.x[0] : 0);
-    const axis = {
-      stroke: ink,
-      font: `11px ${getComputedStyle(document.body).fontFamily}`,
-      grid: { stroke: rule, width: 1 },
-      ticks: { show: false },
-    };
-    const options = {
-      width: Math.max(host.clientWidth, 200),
-      height: given.height || 200,
-      tzDate: utc,
-      padding: [8, 4, 0, 0],
-      cursor: { points: { show: !isBars }, y: false },
-      // A bar stands on its step's beginning: the last one needs a step more of room.
-      scales: { x: { time: true, range: (_, low, high) => [low, high + lastStep()] }, y: { range: (_, low, high) => [0, Math.max(Math.max(high, ...(state.given.levels || [])) * 1.08, 1)] } },
-      legend: { live: true },
-      axes: [
-        { ...axis, grid: { show: false }, space: 70, size: 40, values: [
-          [86400, "{D} {MMM}", null, null, null, null, null, null, 1],
-          [3600, "{HH}:{mm}", "\n{D} {MMM}", null, null, null, null, null, 1],
-          [60, "{HH}:{mm}", "\n{D} {MMM}", null, null, null, null, null, 1],
-          [1, "{HH}:{mm}:{ss}", "\n{D} {MMM}", null, null, null, null, null, 1],
-        ] },
-        { ...axis, size: 52, space: 36, values: (_, marks) => marks.map(number) },
-      ],
-      series: [
-        { label: "UTC", value: (_, at) => (at == null ? "whole picture" : new Date(at * 1000).toISOString().slice(5, 16).replace("T", " ")) },
-        ...given.series.map((one, n) => ({
-          label: one.name,
-          stroke: isBars ? undefined : fills[n],
-          fill: isBars ? fills[n] : undefined,
-          width: isBars ? 0 : 1.6,
-          points: { show: false },
-          paths: isBars ? window.uPlot.paths.bars({ size: [0.86, 60], align: 1 }) : window.uPlot.paths.stepped({ align: 1 }),
-          value: (_, __, ___, at) => (at == null ? number(isBars ? state.given.series[n].y.reduce((sum, y) => sum + (y || 0), 0) : state.given.series[n].y.findLast((y) => y != null)) : number(state.given.series[n].y[at])),
-        })),
-      ],
-      hooks: {
-        // Upright lines at moments, and levels that somebody watches; the page tells below what they are.
-        draw: [({ ctx, bbox, valToPos, scales }) => {
-          ctx.save();
-          ctx.strokeStyle = colour("var(--ink)");
-          ctx.setLineDash([4, 3]);
-          for (const at of (state.given.marks || []).filter((one) => one >= scales.x.min && one <= scales.x.max)) {
-            const x = Math.round(valToPos(at, "x", true)) + 0.5;
-            ctx.beginPath();
-            ctx.moveTo(x, bbox.top);
-            ctx.lineTo(x, bbox.top + bbox.height);
-            ctx.stroke();
-          }
-          ctx.strokeStyle = colour("var(--retrying)");
-          for (const value of state.given.levels || []) {
-            const y = Math.round(valToPos(value, "y", true)) + 0.5;
-            ctx.beginPath();
-            ctx.moveTo(bbox.left, y);
-            ctx.lineTo(bbox.left + bbox.width, y);
-            ctx.stroke();
-          }
-          ctx.restore();
-        }],
-        setSeries: [(picture, n, change) => {
-          if (!n || change.show === undefined) return;
-          state.shown[n - 1] = change.show;
-          if (state.given.stacked) picture.setData(columns(state.given, state.shown), false);
-          picture.redraw();
-        }],
-      },
-    };
-    host.replaceChildren();
-    state.picture = new window.uPlot(options, columns(given, state.shown), host);
-    drawn.set(host, state);
-  };
-
-  const feed = () => {
-    for (const host of document.querySelectorAll("[data-chart][data-drawn]")) {
-      const state = drawn.get(host);
-      if (!state || !host.firstChild) { draw(host); continue; }
-      if (state.source === host.dataset.chart) continue;
-      const given = JSON.parse(host.dataset.chart);
-      const same = given.series.map((one) => one.name).join() === state.given.series.map((one) => one.name).join();
-      if (!same) { draw(host); continue; }
-      const { min, max } = state.picture.scales.x;
-      const isZoomed = min > state.given.x[0] || max < state.given.x[state.given.x.length - 1];
-      state.given = given;
-      state.source = host.dataset.chart;
-      state.picture.setData(columns(given, state.shown), !isZoomed);
-      if (isZoomed) state.picture.redraw();
+  const quiet = (host) => {
+    clear(host, "pointed", "read-out", "chosen");
+    for (const place of host.querySelectorAll("[data-value], [data-when]")) {
+      if (place.dataset.was !== undefined) { place.textContent = place.dataset.was; delete place.dataset.was; }
     }
   };
-  const again = () => { for (const host of document.querySelectorAll("[data-chart][data-drawn]")) draw(host); };
 
-  let library = null;
-  const loaded = ({ script, style }) => (library ??= new Promise((done, failed) => {
-    const sheet = Object.assign(document.createElement("link"), { rel: "stylesheet", href: style });
-    const code = Object.assign(document.createElement("script"), { src: script });
-    code.onload = () => (sheet.sheet ? done() : sheet.addEventListener("load", done));
-    code.onerror = () => { library = null; failed(); };
-    document.head.append(sheet, code);
-  }));
-  const wake = (event) => {
-    const host = event.target.closest?.("[data-chart]:not([data-drawn])");
-    if (!host) return;
-    loaded(host.dataset).then(() => {
-      if (host.dataset.drawn !== undefined) return;
-      host.dataset.drawn = "";
-      watch();
-    }, () => {});
+  const zoom = (host, from, to) => {
+    const data = known(host);
+    const [since, until] = [from, to].sort((one, other) => one - other).map((share) => data.since + share * data.span);
+    const address = new URL(location.href);
+    address.searchParams.delete("span");
+    address.searchParams.set("since", Math.floor(since));
+    address.searchParams.set("until", Math.ceil(until));
+    location.assign(address);
   };
-  document.addEventListener("pointerover", wake);
-  document.addEventListener("focusin", wake);
-  const sizes = new ResizeObserver((entries) => {
-    for (const { target, contentRect } of entries) {
-      const state = drawn.get(target);
-      if (state && contentRect.width && Math.abs(state.picture.width - contentRect.width) > 1) {
-        state.picture.setSize({ width: contentRect.width, height: state.given.height || 200 });
+  let drag = null;
+  document.addEventListener("pointermove", (event) => {
+    const plot = drag ? drag.plot : over(event.target);
+    if (!plot) return;
+    const host = hostOf(plot), share = part(plot, event);
+    show(plot, share * known(host).width, share);
+    if (!drag) return;
+    const [left, right] = [drag.share, share].sort((one, other) => one - other);
+    for (const each of plotsOf(host)) Object.assign(add(each, "chosen").style, { left: `${left * 100}%`, width: `${(right - left) * 100}%` });
+  });
+  document.addEventListener("pointerdown", (event) => {
+    const plot = over(event.target);
+    // With a finger one scrolls.
+    if (!plot || event.button !== 0 || event.pointerType === "touch" || !known(hostOf(plot)).zooms) return;
+    event.preventDefault();
+    drag = { plot, share: part(plot, event), x: event.clientX };
+  });
+  document.addEventListener("pointerup", (event) => {
+    if (!drag) return;
+    const { plot, share, x } = drag;
+    drag = null;
+    clear(hostOf(plot), "chosen");
+    if (Math.abs(event.clientX - x) >= LEAST) zoom(hostOf(plot), share, part(plot, event));
+  });
+  document.addEventListener("pointerout", (event) => {
+    const plot = over(event.target);
+    if (plot && !drag && !plot.contains(event.relatedTarget) && plot !== document.activeElement) quiet(hostOf(plot));
+  });
+  const KEYS = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity };
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && drag) { clear(hostOf(drag.plot), "chosen"); drag = null; return; }
+    const plot = document.activeElement;
+    if (!plot.matches?.("[data-plot]") || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (event.key === "Escape") return quiet(hostOf(plot));
+    const move = KEYS[event.key];
+    if (!move) return;
+    event.preventDefault();
+    const data = known(hostOf(plot));
+    const n = Math.min(Math.max(Number(plot.getAttribute("aria-valuenow")) + move, 0), data.at.length - 1);
+    show(plot, data.at[n], Math.min((data.at[n] + data.each / 2) / data.width, 1));
+  });
+  document.addEventListener("focusin", (event) => {
+    const plot = event.target;
+    if (!plot.matches?.("[data-plot]")) return;
+    const data = known(hostOf(plot)), n = Number(plot.getAttribute("aria-valuenow"));
+    if (plot.matches(":focus-visible")) show(plot, data.at[n], Math.min((data.at[n] + data.each / 2) / data.width, 1));
+  });
+  document.addEventListener("focusout", (event) => { if (event.target.matches?.("[data-plot]")) quiet(hostOf(event.target)); });
+  // While somebody reads, what is new waits.
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    if (drag || event.detail.target.querySelector?.(".pointed")) event.detail.shouldSwap = false;
+  });
+  const wake = () => {
+    for (const host of document.querySelectorAll("[data-chart]")) {
+      const last = known(host).at.length - 1;
+      host.classList.add("is-awake");
+      for (const plot of plotsOf(host)) {
+        const label = plot.getAttribute("aria-label") || plot.querySelector("[aria-label]")?.getAttribute("aria-label") || "Picture";
+        const now = Math.min(plot.getAttribute("aria-valuenow") ?? last, last);
+        for (const [name, value] of Object.entries({ tabindex: 0, role: "slider", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": last, "aria-valuenow": now })) plot.setAttribute(name, value);
       }
     }
-  });
-  function watch() { feed(); for (const host of document.querySelectorAll("[data-chart][data-drawn]")) sizes.observe(host); }
-  document.addEventListener("htmx:afterSettle", watch);
-  document.addEventListener("redrive:theme", again);
-  watch();
+  };
+  document.addEventListener("htmx:afterSettle", wake);
+  wake();
 })();
