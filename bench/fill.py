@@ -119,7 +119,7 @@ def made(part: _Part, rules: object) -> list[object]:
 
     from jobs_admin import config
     from jobs_admin.core.envelope import encode
-    from jobs_admin.ingest.report import read
+    from jobs_admin.ingest.report import parse_report
 
     seal = config.payload_keys().encrypt
     until = datetime.fromtimestamp(part.until, UTC)
@@ -134,7 +134,7 @@ def made(part: _Part, rules: object) -> list[object]:
     )
     made = []
     for n, envelope in enumerate(envelopes):
-        made.append(read(b"%d-0" % n, encode(envelope), until, seal, rules, _stacks))
+        made.append(parse_report(b"%d-0" % n, encode(envelope), until, seal, rules, _stacks))
         _stacks.add(made[-1].stack_sha256)
     return made
 

@@ -328,8 +328,8 @@ def filed(engine: Engine, folder: Path, spool: Path, wanted: int, dropped: int) 
     try:
         wait(lambda: Failure.objects.count() >= wanted, 900, f"{wanted} failures on the desk")
         took_s = time.monotonic() - began
-        wait(lambda: uncaptured.lately(ENGINE, timezone.now()), 60, "what was not captured, on the desk")
-        told = uncaptured.lately(ENGINE, timezone.now())
+        wait(lambda: uncaptured.recent_counts(ENGINE, timezone.now()), 60, "what was not captured, on the desk")
+        told = uncaptured.recent_counts(ENGINE, timezone.now())
         left = not Failure.objects.count()
         with redis.Redis.from_url(engine.url) as client:
             left = client.xlen(keys.failures("shop"))

@@ -165,7 +165,7 @@ def _read_reports(field: str, count: int, seed: int) -> tuple[list[str], int]:
 
     from jobs_admin import config, ingest, trust
     from jobs_admin.core.envelope import Unreadable
-    from jobs_admin.ingest.report import NotOurs, read
+    from jobs_admin.ingest.report import NotOurs, parse_report
     from jobs_admin.models import Unfiled
     from jobs_admin.models.access import ENGINE
     from jobs_admin.trust import source_keys
@@ -176,7 +176,7 @@ def _read_reports(field: str, count: int, seed: int) -> tuple[list[str], int]:
     trusted = trust.current()
     for n, entry in enumerate(reports_of(field, random.Random(f"{seed} {field}"), count, key)):
         try:
-            read(b"1-1", entry, now, seal, stream="shop" if n % 2 else "", trust=trusted)
+            parse_report(b"1-1", entry, now, seal, stream="shop" if n % 2 else "", trust=trusted)
         except (NotOurs, Unreadable, trust.Refused):
             pass
         except Exception as error:

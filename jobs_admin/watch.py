@@ -71,7 +71,7 @@ def steps() -> dict[str, Step]:
         from jobs_admin import ingest
         from jobs_admin.db import audit_anchor
         from jobs_admin.desk import key_rotation
-        from jobs_admin.ingest import indexing, reaping, refiling
+        from jobs_admin.ingest import indexing, lost_jobs, refiling
         from jobs_admin.retries import awaiting
 
         ends = time.monotonic() + _INDEXING_S
@@ -80,7 +80,7 @@ def steps() -> dict[str, Step]:
         now = timezone.now()
         is_more = ingest.reconcile(now, awaiting.delays(now))
         audit_anchor.step()
-        return reaping.step(time.monotonic()) or is_more
+        return lost_jobs.file_jobs_of_dead_workers(time.monotonic()) or is_more
 
     def pull(name: str) -> bool:
         from jobs_admin.retries import pulling

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jobs_admin.ingest import expiry, reaping
+from jobs_admin.ingest import lost_jobs
 from jobs_admin.models import Failure
 
 
@@ -32,6 +32,6 @@ def told(failure: Failure) -> Told | None:
     """None for a job that was seen to end, or that a person gave up."""
     if failure.kind != "lost":
         return None
-    if failure.reason.startswith(reaping.BEGINS):
+    if failure.reason.startswith(lost_jobs.WORKER_REASON):
         return _WITH_ITS_WORKER
-    return _BEFORE_ITS_RETRY if failure.reason.startswith(expiry.BEGINS) else None
+    return _BEFORE_ITS_RETRY if failure.reason.startswith(lost_jobs.RETRY_REASON) else None

@@ -303,7 +303,7 @@ def check_workers(source: str, url: str, now: datetime) -> tuple[str, list[Findi
             "of Redrive, and start them."
         )
         found.append(Finding("workers-none", WARNING, "No worker has reported yet: no failure of it is recorded.", fix))
-    for lost in uncaptured.lately(ENGINE, now, source):
+    for lost in uncaptured.recent_counts(ENGINE, now, source):
         text = (
             f"{lost.count} reports of host {lost.host} could not be captured since {dated(lost.since, now)} UTC: "
             "neither Redrive's store nor the spool on its disk took them."

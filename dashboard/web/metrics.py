@@ -180,7 +180,7 @@ def _of_sources(viewer: Viewer, now: datetime) -> Iterator[Metric]:
     yield _counter(
         uncaptured.METRIC,
         "Reports that workers could not keep, those of dead workers included.",
-        [({"source": source}, value) for source, value in uncaptured.by_source(viewer)],
+        [({"source": source}, value) for source, value in uncaptured.totals_by_source(viewer)],
     )
 
 

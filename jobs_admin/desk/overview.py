@@ -21,7 +21,7 @@ from jobs_admin.db import abilities
 from jobs_admin.db.counting import StepOf
 from jobs_admin.db.policy_marks import PolicyMark, policy_marks
 from jobs_admin.groups import GroupRow
-from jobs_admin.ingest.uncaptured import Uncaptured, lately
+from jobs_admin.ingest.uncaptured import Uncaptured, recent_counts
 from jobs_admin.models import (
     Channel,
     DepthSample,
@@ -197,7 +197,7 @@ def _board(viewer: Viewer, now: datetime) -> Board:
         loudest=loudest_groups(viewer, now),
         replays=running_replays(viewer),
         silent=silent_channels(),
-        uncaptured=lately(viewer, now),
+        uncaptured=recent_counts(viewer, now),
         signing=admission.state(viewer, now),
     )
 

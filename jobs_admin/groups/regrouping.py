@@ -482,7 +482,7 @@ def _concerned(rule: GroupRule) -> QuerySet[Failure]:
     if rule.kind == GroupRuleKind.SPLIT and not rule.is_withdrawn:
         return found.filter(group=rule.group)
     if rule.kind == GroupRuleKind.IGNORE:
-        if indexing.is_whole(STACKS) and (words := _words_of_frame(rule.frame)):
+        if indexing.is_complete(STACKS) and (words := _words_of_frame(rule.frame)):
             return found.filter(InIndex(all_of(words), STACKS, "traceback_id"))
         if (stacks := _stacks_with(rule.frame)) is not None:
             return found.filter(traceback__in=stacks)

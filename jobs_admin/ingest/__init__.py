@@ -28,8 +28,8 @@ from jobs_admin.db import rules_in_force
 from jobs_admin.db.turns import turn
 from jobs_admin.fleet import worker_store
 from jobs_admin.ingest import filing, suspects
-from jobs_admin.ingest.expiry import reconcile
-from jobs_admin.ingest.report import NotOurs, Report, read
+from jobs_admin.ingest.lost_jobs import reconcile
+from jobs_admin.ingest.report import NotOurs, Report, parse_report
 from jobs_admin.trust import Cause, Refused, Trust, admission
 from jobs_admin.trust.admission import RefusedEntry
 
@@ -51,8 +51,8 @@ _FAILURES = 3  # of writing a batch, until its reports are tried in halves
 # Names the lock under which reports are written (PostgreSQL's advisory locks are numbers).
 _WRITE_LOCK = 0x7265_6472_6976_6501
 
-_TAKE = (Path(__file__).parent / "ingest_take.lua").read_text()
-_DONE = with_counted((Path(__file__).parent / "ingest_done.lua").read_text())
+_TAKE_SCRIPT = (Path(__file__).parent / "ingest_take.lua").read_text()
+_ACKNOWLEDGE_SCRIPT = with_counted((Path(__file__).parent / "ingest_done.lua").read_text())
 
 
 class Entry(NamedTuple):
@@ -88,12 +88,12 @@ class Filed:
         )
 
 
-_Told = tuple[Report, Entry]
+_EntryReport = tuple[Report, Entry]
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    reports: list[_Told] = field(default_factory=list)
+    reports: list[_EntryReport] = field(default_factory=list)
     unread: list[tuple[Entry, str]] = field(default_factory=list)  # with the reason
     refused: list[tuple[Entry, Refused]] = field(default_factory=list)
 
@@ -125,17 +125,22 @@ def step(consumer: str, now: datetime | None = None, *, wait_s: float = 0.1) -> 
     acknowledged then, and the same entries come again.
     """
     store = config.store()
-    entries = _take(store, consumer, wait_s)
+    entries = _next_entries(store, consumer, wait_s)
     if not entries:
         return False
     is_again = consumer not in _reading.finished
     _reading.finished.discard(consumer)
-    whole = [entry for entry in entries if entry.fields]
+    with_fields = [entry for entry in entries if entry.fields]
     now = now or timezone.now()
     # Asked here: a database that is away makes no entry suspect.
     rules, trusted = rules_in_force.current(), trust.current()
-    _put(suspects.watched(store, consumer, whole, lambda some: _read(some, now, rules, trusted), _left_out), now)
-    _done(store, entries)
+    _file_batches(
+        suspects.read_entries(
+            store, consumer, with_fields, lambda some: _parse_entries(some, now, rules, trusted), _excluded_batch
+        ),
+        now,
+    )
+    _acknowledge(store, entries)
     if not is_again:  # else there may be more of it: a process asks for one at first, and its forerunner took a batch
         _reading.finished.add(consumer)
     return True
@@ -146,46 +151,46 @@ def streams(store: redis.Redis) -> dict[str, str]:
     return {keys.failures(source): source for source in worker_store.all_sources(store)} | {keys.shared("failures"): ""}
 
 
-def _done(store: redis.Redis, entries: Sequence[Entry]) -> None:
+def _acknowledge(store: redis.Redis, entries: Sequence[Entry]) -> None:
     """They leave their streams. What another process took over and was quicker with has left already, and is counted off once."""
     by_source: dict[str, list[Any]] = {}
     for entry in entries:
         by_source.setdefault(entry.source, [GROUP]).extend((entry.entry_id, weight(entry.fields)))
-    done, pipeline = store.register_script(_DONE), store.pipeline(transaction=False)
-    for source, said in by_source.items():
+    done, pipeline = store.register_script(_ACKNOWLEDGE_SCRIPT), store.pipeline(transaction=False)
+    for source, arguments in by_source.items():
         stream = keys.failures(source) if source else keys.shared("failures")
         count = keys.failures_bytes(source) if source else keys.shared("failures:bytes")
-        done(keys=[stream, count], args=said, client=pipeline)
+        done(keys=[stream, count], args=arguments, client=pipeline)
     pipeline.execute()
 
 
-def _take(store: redis.Redis, consumer: str, wait_s: float) -> list[Entry]:
+def _next_entries(store: redis.Redis, consumer: str, wait_s: float) -> list[Entry]:
     among = streams(store)
     if consumer not in _reading.finished:
         # A batch that failed, or one that a process of this name took before it was killed.
-        if again := _taken(store, among, consumer, "0"):
+        if again := _read_streams(store, among, consumer, "0"):
             return again
         _reading.finished.add(consumer)
     if time.monotonic() - _reading.claimed_at > _ABANDONED_S:
-        if _claim(store, among, consumer):
+        if _claim_abandoned(store, among, consumer):
             _reading.finished.discard(consumer)
-            return _taken(store, among, consumer, "0")
+            return _read_streams(store, among, consumer, "0")
         _reading.claimed_at = time.monotonic()
         _forget_consumers(store, among)
-    if new := _taken(store, among, consumer, ">"):
+    if new := _read_streams(store, among, consumer, ">"):
         return new
-    _wait(store, among, wait_s)
-    return _taken(store, among, consumer, ">")
+    _wait_for_entry(store, among, wait_s)
+    return _read_streams(store, among, consumer, ">")
 
 
-def _taken(store: redis.Redis, among: dict[str, str], consumer: str, which: str) -> list[Entry]:
+def _read_streams(store: redis.Redis, among: dict[str, str], consumer: str, which: str) -> list[Entry]:
     """Entries of these streams in turns, within bounds of number and bytes. `which`: `>` new ones, `0` those taken before."""
     names = list(among)
     first = _reading.turn % len(names)
     names = names[first:] + names[:first]
     _reading.turn += 1  # also where a batch holds fewer entries than there are streams, each has its turn
-    said = [GROUP, consumer, which, _reading.count, _BYTES_AT_ONCE]
-    answer: Any = store.register_script(_TAKE)(keys=names, args=said)
+    arguments = [GROUP, consumer, which, _reading.count, _BYTES_AT_ONCE]
+    answer: Any = store.register_script(_TAKE_SCRIPT)(keys=names, args=arguments)
     if answer:
         _reading.count = _reading.most
     return [
@@ -194,7 +199,7 @@ def _taken(store: redis.Redis, among: dict[str, str], consumer: str, which: str)
     ]
 
 
-def _wait(store: redis.Redis, among: dict[str, str], wait_s: float) -> None:
+def _wait_for_entry(store: redis.Redis, among: dict[str, str], wait_s: float) -> None:
     """Until an entry is written to one of the streams, or for so long."""
     try:
         # BLOCK 0 would be for ever.
@@ -203,12 +208,12 @@ def _wait(store: redis.Redis, among: dict[str, str], wait_s: float) -> None:
         time.sleep(wait_s)
 
 
-def _claim(store: redis.Redis, among: Iterable[str], consumer: str) -> bool:
+def _claim_abandoned(store: redis.Redis, among: Iterable[str], consumer: str) -> bool:
     """Make entries ours that another process took and did not finish: it died, or hangs. Return whether there were any."""
     pipeline = store.pipeline(transaction=False)
     for stream in among:
         pipeline.xautoclaim(stream, GROUP, consumer, _ABANDONED_S * 1000, "0-0", count=_reading.most, justid=True)
-    return any(answer for answer in _answers(pipeline) if answer)
+    return any(answer for answer in _pipeline_answers(pipeline) if answer)
 
 
 def _forget_consumers(store: redis.Redis, among: Iterable[str]) -> None:
@@ -217,13 +222,13 @@ def _forget_consumers(store: redis.Redis, among: Iterable[str]) -> None:
     names = list(among)
     for stream in names:
         pipeline.xinfo_consumers(stream, GROUP)
-    for stream, consumers in zip(names, _answers(pipeline), strict=True):
+    for stream, consumers in zip(names, _pipeline_answers(pipeline), strict=True):
         for known in consumers or ():
             if known["pending"] == 0 and known["idle"] > _FORGOTTEN_S * 1000:
                 store.xgroup_delconsumer(stream, GROUP, known["name"])
 
 
-def _answers(pipeline: Any) -> list[Any]:
+def _pipeline_answers(pipeline: Any) -> list[Any]:
     """The answers; None of a stream that is not there yet, has no group, or is none."""
     return [
         None if isinstance(answer, redis.ResponseError) else answer for answer in pipeline.execute(raise_on_error=False)
@@ -240,15 +245,17 @@ def file(entries: Iterable[tuple[Any, ...]], now: datetime | None = None, *, is_
     """
     now = now or timezone.now()
     trusted = None if is_trusted else trust.current()
-    return _put([_read([Entry(*entry) for entry in entries], now, rules_in_force.current(), trusted)], now)
+    return _file_batches(
+        [_parse_entries([Entry(*entry) for entry in entries], now, rules_in_force.current(), trusted)], now
+    )
 
 
 def set_aside(entry: tuple[Any, ...], why: str, now: datetime | None = None) -> None:
     """Keep an entry raw that cannot be read, with the reason; once, however often it is tried."""
-    _keep_raw(Entry(*entry), why, now or timezone.now())
+    _store_raw(Entry(*entry), why, now or timezone.now())
 
 
-def _read(entries: Sequence[Entry], now: datetime, rules: Rules, trusted: Trust | None) -> _Batch:
+def _parse_entries(entries: Sequence[Entry], now: datetime, rules: Rules, trusted: Trust | None) -> _Batch:
     """What the entries say. Asks neither database nor store: how this ends depends on the entries alone."""
     batch = _Batch()
     # Encrypted here, before the transaction: on SQLite everybody else's writes wait for its end.
@@ -257,7 +264,9 @@ def _read(entries: Sequence[Entry], now: datetime, rules: Rules, trusted: Trust 
         _reading.stacks.clear()
     for entry in entries:
         try:
-            report = read(entry.entry_id, entry.fields, now, seal, rules, _reading.stacks, entry.source, trusted)
+            report = parse_report(
+                entry.entry_id, entry.fields, now, seal, rules, _reading.stacks, entry.source, trusted
+            )
             batch.reports.append((report, entry))
             _reading.stacks.add(report.stack_sha256)
         except Refused as refused:
@@ -272,20 +281,20 @@ def _read(entries: Sequence[Entry], now: datetime, rules: Rules, trusted: Trust 
     return batch
 
 
-def _left_out(entry: Entry, why: str) -> _Batch:
+def _excluded_batch(entry: Entry, why: str) -> _Batch:
     return _Batch(unread=[(entry, why)])
 
 
-def _put(batches: Iterable[_Batch], now: datetime) -> Filed:
+def _file_batches(batches: Iterable[_Batch], now: datetime) -> Filed:
     filed, reports = Filed(), []
-    for batch in _admitted(list(batches), now):
+    for batch in _admit_sources(list(batches), now):
         reports += batch.reports
-        unread = [_unfiled(*one) for one in batch.unread]
+        unread = [_unfiled_entry(*one) for one in batch.unread]
         filed += _store_refused([*unread, *(_refused_entry(*one) for one in batch.refused)], now)
-    return filed + _file(reports, now)
+    return filed + _file_reports(reports, now)
 
 
-def _admitted(batches: list[_Batch], now: datetime) -> list[_Batch]:
+def _admit_sources(batches: list[_Batch], now: datetime) -> list[_Batch]:
     """The batches; what comes from an unknown source that is accepted at once is read again."""
     unknown = {refused.source for batch in batches for _, refused in batch.refused if refused.cause == Cause.UNKNOWN}
     accepted = admission.accept_first(unknown, now) if unknown else set()
@@ -294,7 +303,7 @@ def _admitted(batches: list[_Batch], now: datetime) -> list[_Batch]:
     again = [entry for batch in batches for entry, refused in batch.refused if refused.source in accepted]
     for batch in batches:
         batch.refused[:] = [one for one in batch.refused if one[1].source not in accepted]
-    return [*batches, _read(again, now, rules_in_force.current(), trust.current())]
+    return [*batches, _parse_entries(again, now, rules_in_force.current(), trust.current())]
 
 
 def _refused_entry(entry: Entry, refused: Refused) -> RefusedEntry:
@@ -320,33 +329,33 @@ def _store_refused(refused: Sequence[RefusedEntry], now: datetime) -> Filed:
     return _store_refused(refused[:half], now) + _store_refused(refused[half:], now)
 
 
-def _file(reports: Sequence[_Told], now: datetime) -> Filed:
+def _file_reports(reports: Sequence[_EntryReport], now: datetime) -> Filed:
     """Write the reports in one transaction. Where the database refuses a row, or writing failed for another reason three
     times, halve them until the report stands alone: it is kept raw.
     """
     if not reports:
         return Filed()
     try:
-        written = _write([report for report, _ in reports], now)
+        written = _write_reports([report for report, _ in reports], now)
         if _reading.failed:
             for _, entry in reports:
                 _reading.failed.pop(entry.name, None)
         return Filed(written.failures, written.attempts)
     except Exception as error:
         is_refusal = _is_refusal(error)
-        if not is_refusal and not _failed_often(reports, error):
+        if not is_refusal and not _has_failed_often(reports, error):
             raise
         if len(reports) == 1:
             _, entry = reports[0]
             if is_refusal:
-                return _keep_raw(entry, f"the database refused it: {error}", now)
+                return _store_raw(entry, f"the database refused it: {error}", now)
             log.exception("Writing a report (%s) failed.", entry.name)
-            return _keep_raw(entry, f"writing it failed: {type(error).__name__}: {error}", now)
+            return _store_raw(entry, f"writing it failed: {type(error).__name__}: {error}", now)
     half = len(reports) // 2
-    return _file(reports[:half], now) + _file(reports[half:], now)
+    return _file_reports(reports[:half], now) + _file_reports(reports[half:], now)
 
 
-def _failed_often(reports: Sequence[_Told], error: Exception) -> bool:
+def _has_failed_often(reports: Sequence[_EntryReport], error: Exception) -> bool:
     """Return whether one of them was in a batch that could not be written `_FAILURES` times, through no fault of a server."""
     if isinstance(error, Error | redis.RedisError | OSError):
         return False  # away: nothing is said about the reports
@@ -354,15 +363,15 @@ def _failed_often(reports: Sequence[_Told], error: Exception) -> bool:
     return max(_reading.failed[entry.name] for _, entry in reports) >= _FAILURES
 
 
-def _write(reports: list[Report], now: datetime) -> filing.Written:
+def _write_reports(reports: list[Report], now: datetime) -> filing.Written:
     for tries_left in (2, 1, 0):
         try:
             with turn():
                 with transaction.atomic():
-                    _write_alone()
+                    _lock_writers()
                     began = time.monotonic()
                     written = filing.write(reports, now)
-                _reading.most = _fitting(len(reports), time.monotonic() - began)
+                _reading.most = _next_batch_size(len(reports), time.monotonic() - began)
                 return written
         except OperationalError as error:
             # Two transactions locked each other out and PostgreSQL ended this one: nothing was written.
@@ -370,12 +379,12 @@ def _write(reports: list[Report], now: datetime) -> filing.Written:
                 raise
 
 
-def _fitting(count: int, took_s: float) -> int:
+def _next_batch_size(count: int, took_s: float) -> int:
     """As many reports as would have been written in the time that a transaction may last."""
     return int(min(_BATCH, max(_BATCH // 10, count * _TRANSACTION_S / max(took_s, 1e-6))))
 
 
-def _write_alone() -> None:
+def _lock_writers() -> None:
     """One process writes reports at a time, until its transaction ends, as is so on SQLite anyway.
 
     Ids then rise in the order of commits: a replay's scope ("up to this id") can gain nothing afterwards, and a list has
@@ -398,9 +407,9 @@ def _is_refusal(error: Exception) -> bool:
     return isinstance(error, DataError | IntegrityError | ValueError | OverflowError) or "bind" in str(error).lower()
 
 
-def _keep_raw(entry: Entry, why: str, now: datetime) -> Filed:
-    return _store_refused([_unfiled(entry, why)], now)
+def _store_raw(entry: Entry, why: str, now: datetime) -> Filed:
+    return _store_refused([_unfiled_entry(entry, why)], now)
 
 
-def _unfiled(entry: Entry, why: str) -> RefusedEntry:
+def _unfiled_entry(entry: Entry, why: str) -> RefusedEntry:
     return RefusedEntry(entry.name, entry.source, Cause.UNFILED, why, entry.fields)

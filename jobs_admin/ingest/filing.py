@@ -10,6 +10,7 @@ The same reports twice, or in another order, or split over several transactions 
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,15 +25,16 @@ from jobs_admin.core import terms
 from jobs_admin.core.envelope import UNREAD
 from jobs_admin.db import counters, statements, totals
 from jobs_admin.db.totals import Counted
-from jobs_admin.ingest import group_sightings, job_notices
+from jobs_admin.ingest import group_sightings
 from jobs_admin.ingest.group_sightings import Sighting
-from jobs_admin.ingest.lineages import believed
-from jobs_admin.ingest.report import LOST, Report, document, rank
+from jobs_admin.ingest.lineages import verify_lineages
+from jobs_admin.ingest.report import LOST, Report, document_without_stack, rank
 from jobs_admin.models import (
     Attempt,
     Failure,
     Group,
     GroupAlias,
+    Notice,
     Payload,
     Release,
     Source,
@@ -42,27 +44,86 @@ from jobs_admin.models import terms as index
 from jobs_admin.models.failure import Caveat, FailureState
 from jobs_admin.trust import unsealing
 
+
+def write_notices(filed: Iterable[tuple[int, Report]]) -> None:
+    """For each (id of the failure, report) that asks for one. A notice that is there already stays as it is."""
+    notices = [notice for failure, report in filed for notice in _build_notices(failure, report)]
+    Notice.objects.bulk_create(notices, ignore_conflicts=True)
+
+
+def _build_notices(failure: int, report: Report) -> Iterable[Notice]:
+    about = {
+        "failure": failure,
+        "source": report.source,
+        "queue": report.queue,
+        "task": report.task,
+        "job_id": report.job_id,
+        "run": report.run,
+        "policy": report.policy,
+    }
+    if report.escalate:
+        key = f"escalated:{failure}:{report.run}"
+        yield Notice(
+            key=key,
+            type="job.escalated",
+            severity="warning",
+            source=report.source,
+            body=_escalation_body(report) | about,
+        )
+    if report.crashes is not None:
+        key = f"poison:{failure}:{report.run}"
+        yield Notice(
+            key=key,
+            type="poison.quarantined",
+            severity="critical",
+            source=report.source,
+            body=_quarantine_body(report) | about,
+        )
+
+
+def _escalation_body(report: Report) -> dict[str, Any]:
+    """It used up its attempts under a policy that says `exhausted: escalate`."""
+    tries = "its only attempt" if report.attempt == 1 else f"all {report.attempt} attempts"
+    return {
+        "title": f"{report.task} needs a person",
+        "message": f"A job of {report.task} on {report.queue} failed {tries}; its policy asks that somebody looks at it.",
+        "error_type": report.error_type,
+    }
+
+
+def _quarantine_body(report: Report) -> dict[str, Any]:
+    crashes = json.loads(report.crashes or "[]")
+    workers = sorted({crash["worker"] for crash in crashes if crash["worker"]})
+    times = "once" if len(crashes) == 1 else f"{len(crashes)} times"
+    return {
+        "title": f"{report.task} is in quarantine",
+        "message": f"A job of {report.task} on {report.queue} ended its worker {times} and does not start again.",
+        "workers": workers[:20],
+        "crashes": crashes,
+    }
+
+
 Name = tuple[str, str, str]  # source, queue and job id of run 1
 Rank = tuple[int, int, int]
 
-_NAME = ("source", "queue", "first_job_id")
+_NAME_COLUMNS = ("source", "queue", "first_job_id")
 # What the list shows of a failure: from its latest attempt that failed.
-_FACE = (
+_DISPLAY_COLUMNS = (
     "task", "group_id", "error_type", "message", "traceback_id", "max_attempts", "failed_at", "worker", "host",
     "release", "tenant", "priority", "labels", "args", "kwargs", "headers", "redacted", "expires_at",
 )  # fmt: skip
-_OF_MESSAGE = ("task", "max_attempts", "tenant", "priority", "args", "kwargs", "headers", "redacted")
-_STANDING = ("job_id", "run", "state", "kind", "reason", "attempts", "due_at", "crashes")
-_COLUMNS = (*_NAME, *_STANDING, *_FACE, "first_failed_at", "received_at", "caveats", "made_at")
+_MESSAGE_COLUMNS = ("task", "max_attempts", "tenant", "priority", "args", "kwargs", "headers", "redacted")
+_STATE_COLUMNS = ("job_id", "run", "state", "kind", "reason", "attempts", "due_at", "crashes")
+_COLUMNS = (*_NAME_COLUMNS, *_STATE_COLUMNS, *_DISPLAY_COLUMNS, "first_failed_at", "received_at", "caveats", "made_at")
 # What of these the search index holds.
-_SEARCHED = (
+_SEARCHED_COLUMNS = (
     "job_id", "task", "error_type", "message", "traceback_id", "worker", "host", "release", "tenant", "args", "kwargs",
 )  # fmt: skip
-_ATTEMPT = (
+_ATTEMPT_COLUMNS = (
     "failure_id", "run", "attempt", "kind", "job_id", "item_id", "group_id", "traceback_id", "error_type", "message",
     "reason", "ended_at", "received_at", "duration_s", "delay_s", "worker", "host", "release", "policy",
 )  # fmt: skip
-_PAYLOAD = ("failure_id", "run", "body", "size", "sha256", "is_whole", "payload_key")
+_PAYLOAD_COLUMNS = ("failure_id", "run", "body", "size", "sha256", "is_whole", "payload_key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,30 +134,30 @@ class Written:
 
 def write(reports: Sequence[Report], now: datetime) -> Written:
     """File the reports inside the caller's transaction. After an error nothing remains once that is rolled back."""
-    _register(reports, now)
+    _register_sources(reports, now)
     trust.note(trust.current(), {(r.source, r.key_id) for r in reports if not config.keeps_dead(r.source)}, now)
-    reports = believed(reports)
-    marks = _Marks(_groups(reports), _stacks(reports))
-    known, by_name = _homes(reports)
-    unknown = {name: mine for name, mine in by_name.items() if name not in known and _is_news(mine)}
+    reports = verify_lineages(reports)
+    marks = _References(_find_or_create_groups(reports), _find_or_create_stacks(reports))
+    known, by_name = _reports_by_failure(reports)
+    unknown = {name: mine for name, mine in by_name.items() if name not in known and _is_about_failure(mine)}
     fresh = _insert(unknown, marks, now)
     # Another process may have written the same failures since we looked: they are known after all.
-    raced = _ids(set(unknown) - set(fresh))
+    raced = _failure_ids(set(unknown) - set(fresh))
     known = {**known, **raced}
     of_failure = {known[name]: by_name[name] for name in by_name if name in known}
-    before = _move(of_failure, marks, now)
+    before = _update(of_failure, marks, now)
     of_failure.update({fresh[name]: mine for name, mine in unknown.items() if name in fresh})
-    counted = _attempts(of_failure, before, marks, now)
-    _payloads(of_failure, before)
-    job_notices.write((it.failure, it.report) for it in counted)
+    counted = _write_attempts(of_failure, before, marks, now)
+    _write_payloads(of_failure, before)
+    write_notices((it.failure, it.report) for it in counted)
     queues = {pk: name[:2] for name, pk in {**known, **fresh}.items()}
-    _count(counted, marks, queues, now)
-    _count_totals(counted, queues, before)  # the last: see there
+    _write_counters(counted, marks, queues, now)
+    _write_totals(counted, queues, before)  # the last: see there
     return Written(len(fresh), len(counted))
 
 
 @dataclass(frozen=True, slots=True)
-class _Marks:
+class _References:
     groups: dict[str, int]  # by fingerprint
     stacks: dict[str, int]  # by hash
 
@@ -110,7 +171,7 @@ class _Marks:
 # -- what failures refer to -------------------------------------------------------------------------------------
 
 
-def _register(reports: Iterable[Report], now: datetime) -> None:
+def _register_sources(reports: Iterable[Report], now: datetime) -> None:
     """Sources and releases that were never heard of make themselves known."""
     sources = sorted({r.source for r in reports})
     known = set(Source.objects.filter(name__in=sources).values_list("name", flat=True))
@@ -128,7 +189,7 @@ def _register(reports: Iterable[Report], now: datetime) -> None:
     )
 
 
-def _groups(reports: Iterable[Report]) -> dict[str, int]:
+def _find_or_create_groups(reports: Iterable[Report]) -> dict[str, int]:
     first: dict[str, Report] = {}
     for r in reports:
         if r.fingerprint:
@@ -163,7 +224,7 @@ def _groups(reports: Iterable[Report]) -> dict[str, int]:
     return found | find(news) if news else found
 
 
-def _stacks(reports: Iterable[Report]) -> dict[str, int]:
+def _find_or_create_stacks(reports: Iterable[Report]) -> dict[str, int]:
     # Of one stack the first report brings what is indexed of it.
     first: dict[str, Report] = {}
     for r in reports:
@@ -186,14 +247,14 @@ def _stacks(reports: Iterable[Report]) -> dict[str, int]:
 # -- failures ---------------------------------------------------------------------------------------------------
 
 
-def _homes(reports: Sequence[Report]) -> tuple[dict[Name, int], dict[Name, list[Report]]]:
+def _reports_by_failure(reports: Sequence[Report]) -> tuple[dict[Name, int], dict[Name, list[Report]]]:
     """The ids of the failures that are known, and the reports of each failure in order of arrival.
 
     A report without lineage belongs to the job that it names; else, after a replay whose header was lost on the
     way, to the failure whose present run has that job id. Not where the system keeps its dead letters: there an id says
     nothing without its queue (each queue of BullMQ counts from 1), and nothing is lost on the way.
     """
-    known = _ids({r.name for r in reports})
+    known = _failure_ids({r.name for r in reports})
     counted = {source for source in {r.source for r in reports} if config.keeps_dead(source)}
     strays = defaultdict(set)
     for r in reports:
@@ -216,7 +277,7 @@ def _homes(reports: Sequence[Report]) -> tuple[dict[Name, int], dict[Name, list[
     return known, by_name
 
 
-def _ids(names: Iterable[Name]) -> dict[Name, int]:
+def _failure_ids(names: Iterable[Name]) -> dict[Name, int]:
     by_queue: dict[tuple[str, str], list[str]] = defaultdict(list)
     for source, queue, job_id in names:
         by_queue[source, queue].append(job_id)
@@ -229,7 +290,7 @@ def _ids(names: Iterable[Name]) -> dict[Name, int]:
     return found
 
 
-def _is_news(reports: Iterable[Report]) -> bool:
+def _is_about_failure(reports: Iterable[Report]) -> bool:
     """Whether these are about a job that failed. A job that ran well at once is none of our business.
 
     A success at a second attempt is: its failure is on the way, held up in a worker's spool. Dropping the success would
@@ -239,13 +300,13 @@ def _is_news(reports: Iterable[Report]) -> bool:
     return any(r.kind != "success" or r.attempt > 1 or r.has_lineage or r.reason for r in reports)
 
 
-def _seen(reports: Sequence[Report], told: Container[tuple[int, int]] = ()) -> list[Report]:
+def _confirmed_reports(reports: Sequence[Report], reported: Container[tuple[int, int]] = ()) -> list[Report]:
     """Without those that call lost what a worker tells of, here or in the attempts (run, number) that were `told`.
 
     Of these only the message is kept, where the worker brought none.
     """
     words = {(r.run, r.attempt) for r in reports if r.kind != LOST}
-    return [r for r in reports if r.kind != LOST or not ((r.run, r.attempt) in words or (r.run, r.attempt) in told)]
+    return [r for r in reports if r.kind != LOST or not ((r.run, r.attempt) in words or (r.run, r.attempt) in reported)]
 
 
 def _state(report: Report) -> str:
@@ -254,7 +315,7 @@ def _state(report: Report) -> str:
     return {"retry": FailureState.RETRYING, "success": FailureState.RECOVERED}.get(report.kind, FailureState.DEAD).value
 
 
-def _standing(top: Report) -> dict[str, Any]:
+def _state_columns(top: Report) -> dict[str, Any]:
     return {
         "job_id": top.job_id,
         "run": top.run,
@@ -267,7 +328,7 @@ def _standing(top: Report) -> dict[str, Any]:
     }
 
 
-def _face(report: Report, marks: _Marks) -> dict[str, Any]:
+def _display_columns(report: Report, marks: _References) -> dict[str, Any]:
     return {
         "task": report.task,
         "group_id": marks.group(report),
@@ -309,36 +370,36 @@ def _caveats(reports: Iterable[Report], expires_at: datetime | None, before: int
     return held or None
 
 
-def _failing(reports: Iterable[Report]) -> list[Report]:
+def _failed_reports(reports: Iterable[Report]) -> list[Report]:
     return [r for r in reports if r.kind != "success"]
 
 
-def _insert(unknown: dict[Name, list[Report]], marks: _Marks, now: datetime) -> dict[Name, int]:
+def _insert(unknown: dict[Name, list[Report]], marks: _References, now: datetime) -> dict[Name, int]:
     """Write the failures that are not known; answers the ids of those that were indeed not there."""
     rows, documents = [], {}
     # In order of arrival, because lists sort by id.
     for name, mine in unknown.items():
-        seen = _seen(mine)
-        failed = _failing(seen) or seen
-        latest = max(failed, key=_tells)
-        row = dict(zip(_NAME, name, strict=True))
-        row |= _standing(max(seen, key=_tells)) | _face(latest, marks)
+        seen = _confirmed_reports(mine)
+        failed = _failed_reports(seen) or seen
+        latest = max(failed, key=_precedence)
+        row = dict(zip(_NAME_COLUMNS, name, strict=True))
+        row |= _state_columns(max(seen, key=_precedence)) | _display_columns(latest, marks)
         row |= {"first_failed_at": min(r.ended_at for r in failed), "received_at": now}
         row["made_at"] = next((r.made_at for r in mine if r.made_at is not None), None)
         row["caveats"] = _caveats(mine, row["expires_at"], Caveat.NO_MESSAGE)
         rows.append([row[column] for column in _COLUMNS])
-        documents[name] = document_of(row, latest)
-    written = statements.insert(Failure, _COLUMNS, rows, conflict="DO NOTHING", returning=("id", *_NAME))
+        documents[name] = search_document(row, latest)
+    written = statements.insert(Failure, _COLUMNS, rows, conflict="DO NOTHING", returning=("id", *_NAME_COLUMNS))
     fresh = {(source, queue, job_id): pk for pk, source, queue, job_id in written}
     index.write_failures([(pk, documents[name]) for name, pk in fresh.items()])
     return fresh
 
 
-def document_of(row: Mapping[str, Any], face: Report | None = None) -> str:
+def search_document(row: Mapping[str, Any], face: Report | None = None) -> str:
     """What the search index holds of a failure; `face` is the report that it shows."""
     # That brings what would be made of the row, unless the row has its name or its job from another report.
     is_all = face is not None and face.name == _name_of(row) and face.job_id == row["job_id"]
-    made = face.terms if face is not None and is_all else document(row)
+    made = face.terms if face is not None and is_all else document_without_stack(row)
     stack = row["traceback_id"]
     return f"{made} {terms.name('stack', str(stack))}" if stack else made
 
@@ -351,13 +412,13 @@ def _rank_of(report: Report) -> Rank:
     return report.rank
 
 
-def _tells(report: Report) -> tuple[Rank, bool]:
+def _precedence(report: Report) -> tuple[Rank, bool]:
     """The latest attempt, by whoever knows what the job was."""
     return report.rank, report.task != ""
 
 
 @dataclass(slots=True)
-class _Before:
+class _PriorAttempts:
     """What was known of a failure: its attempts that failed, highest first in `face`, and the highest of each run."""
 
     face: Rank | None = None
@@ -367,9 +428,9 @@ class _Before:
     )  # attempts (run, number) of which a worker told how they ended
 
 
-def _move(of_failure: dict[int, list[Report]], marks: _Marks, now: datetime) -> dict[int, _Before]:
+def _update(of_failure: dict[int, list[Report]], marks: _References, now: datetime) -> dict[int, _PriorAttempts]:
     """Fold the reports into failures that are known. Answers what was known of them before."""
-    before: dict[int, _Before] = {pk: _Before() for pk in of_failure}
+    before: dict[int, _PriorAttempts] = {pk: _PriorAttempts() for pk in of_failure}
     if not of_failure:
         return before
     rows = Failure.objects.filter(pk__in=of_failure).order_by("pk")
@@ -389,35 +450,37 @@ def _move(of_failure: dict[int, list[Report]], marks: _Marks, now: datetime) -> 
         it.runs[run] = max(place, it.runs.get(run, place))
     changed, documents = [], []
     for row in held:
-        change, face = _folded(row, of_failure[row["id"]], before[row["id"]], marks)
+        change, face = _changes(row, of_failure[row["id"]], before[row["id"]], marks)
         new = row | change
         if new != row:
             changed.append([new[column] for column in _COLUMNS])
-        if any(new[column] != row[column] for column in _SEARCHED):
-            documents.append((row["id"], document_of(new, face)))
-    statements.insert(Failure, _COLUMNS, changed, conflict=statements.replace(_COLUMNS, key=(*_NAME,)))
+        if any(new[column] != row[column] for column in _SEARCHED_COLUMNS):
+            documents.append((row["id"], search_document(new, face)))
+    statements.insert(Failure, _COLUMNS, changed, conflict=statements.replace(_COLUMNS, key=(*_NAME_COLUMNS,)))
     index.write_failures(documents)
     return before
 
 
-def _folded(
-    row: dict[str, Any], reports: list[Report], before: _Before, marks: _Marks
+def _changes(
+    row: dict[str, Any], reports: list[Report], before: _PriorAttempts, marks: _References
 ) -> tuple[dict[str, Any], Report | None]:
     """What changes in a failure by these reports; and the one that it shows now, where that is one of them."""
     change: dict[str, Any] = {}
     face = None
-    seen = _seen(reports, before.told)
-    if seen and _overrules(top := max(seen, key=_tells), row):
-        change |= _standing(top)
-    failed = _failing(seen)
+    seen = _confirmed_reports(reports, before.told)
+    if seen and _overrules(top := max(seen, key=_precedence), row):
+        change |= _state_columns(top)
+    failed = _failed_reports(seen)
     if failed:
-        latest = max(failed, key=_tells)
+        latest = max(failed, key=_precedence)
         if before.face is None or latest.rank > before.face:
             face = latest
-            change |= _face(latest, marks)
+            change |= _display_columns(latest, marks)
         elif not row["task"] and latest.task and latest.rank == before.face:
             # The same attempt by one who knows more: of what its queue dropped at once, a copy tells what it was.
-            change |= {column: value for column, value in _face(latest, marks).items() if column in _OF_MESSAGE}
+            change |= {
+                column: value for column, value in _display_columns(latest, marks).items() if column in _MESSAGE_COLUMNS
+            }
             change["reason"] = latest.reason
         first = min(r.ended_at for r in failed)
         change["first_failed_at"] = first if before.face is None else min(first, row["first_failed_at"])
@@ -428,22 +491,22 @@ def _folded(
 def _overrules(top: Report, row: dict[str, Any]) -> bool:
     if row["state"] in {FailureState.REPLAYING, FailureState.GONE}:
         return top.run >= row["run"]  # nothing of this run has been heard yet, or its source has it again
-    stands = rank(row["run"], row["attempts"], row["kind"])
+    current = rank(row["run"], row["attempts"], row["kind"])
     if row["state"] == FailureState.DISCARDED:
-        return top.rank[:2] > stands[:2]
-    return top.rank > stands
+        return top.rank[:2] > current[:2]
+    return top.rank > current
 
 
 # -- attempts, payloads, counters -------------------------------------------------------------------------------
 
 
-def _attempts(
-    of_failure: dict[int, list[Report]], before: dict[int, _Before], marks: _Marks, now: datetime
+def _write_attempts(
+    of_failure: dict[int, list[Report]], before: dict[int, _PriorAttempts], marks: _References, now: datetime
 ) -> list[Sighting]:
     """Write the attempts; answers those that were not there before, each once."""
     first: dict[tuple[int, int, int, str], Report] = {}
     for pk in sorted(of_failure):
-        seen = _seen(of_failure[pk], before[pk].told if pk in before else ())
+        seen = _confirmed_reports(of_failure[pk], before[pk].told if pk in before else ())
         for r in sorted(seen, key=lambda r: not r.task):  # as their failure shows them
             first.setdefault((pk, r.run, r.attempt, r.kind), r)
     rows = [
@@ -453,22 +516,22 @@ def _attempts(
         )
         for (pk, *_), r in first.items()
     ]  # fmt: skip
-    written = statements.insert(Attempt, _ATTEMPT, rows, conflict="DO NOTHING", returning=_ATTEMPT[:4])
+    written = statements.insert(Attempt, _ATTEMPT_COLUMNS, rows, conflict="DO NOTHING", returning=_ATTEMPT_COLUMNS[:4])
     return [Sighting(row[0], first[row]) for row in written]
 
 
-def _payloads(of_failure: dict[int, list[Report]], before: dict[int, _Before]) -> None:
+def _write_payloads(of_failure: dict[int, list[Report]], before: dict[int, _PriorAttempts]) -> None:
     """Keep the raw message of each run: that of its newest attempt; a whole one is not given away for a part."""
-    newest: dict[tuple[int, int], Report] = {}
+    latest: dict[tuple[int, int], Report] = {}
     for pk, reports in of_failure.items():
         for r in reports:
             if r.sealed is not None:
-                held = newest.get((pk, r.run))
+                held = latest.get((pk, r.run))
                 if held is None or (r.raw_is_whole, r.rank) > (held.raw_is_whole, held.rank):
-                    newest[pk, r.run] = r
+                    latest[pk, r.run] = r
     later, earlier = [], []
     payload_key = unsealing.key_ids()[0]
-    for (pk, run), r in sorted(newest.items(), key=lambda entry: entry[0]):
+    for (pk, run), r in sorted(latest.items(), key=lambda entry: entry[0]):
         known = before[pk].runs.get(run) if pk in before else None
         row = (pk, run, r.sealed, r.raw_size, r.raw_sha256, r.raw_is_whole, payload_key)
         if known is None or r.rank > known:
@@ -476,12 +539,16 @@ def _payloads(of_failure: dict[int, list[Report]], before: dict[int, _Before]) -
         elif r.raw_is_whole:
             earlier.append(row)
     table = Payload._meta.db_table
-    replace = statements.replace(_PAYLOAD, key=("failure_id", "run"))
-    statements.insert(Payload, _PAYLOAD, later, conflict=f"{replace} WHERE excluded.is_whole OR NOT {table}.is_whole")
-    statements.insert(Payload, _PAYLOAD, earlier, conflict=f"{replace} WHERE NOT {table}.is_whole")
+    replace = statements.replace(_PAYLOAD_COLUMNS, key=("failure_id", "run"))
+    statements.insert(
+        Payload, _PAYLOAD_COLUMNS, later, conflict=f"{replace} WHERE excluded.is_whole OR NOT {table}.is_whole"
+    )
+    statements.insert(Payload, _PAYLOAD_COLUMNS, earlier, conflict=f"{replace} WHERE NOT {table}.is_whole")
 
 
-def _count(counted: list[Sighting], marks: _Marks, queues: dict[int, tuple[str, str]], now: datetime) -> None:
+def _write_counters(
+    counted: list[Sighting], marks: _References, queues: dict[int, tuple[str, str]], now: datetime
+) -> None:
     groups: dict[tuple[int, datetime], list[int]] = defaultdict(lambda: [0, 0])
     by_queue: dict[tuple[str, str, datetime], list[int]] = defaultdict(lambda: [0, 0, 0])
     seen: dict[int, list[Sighting]] = defaultdict(list)
@@ -494,14 +561,16 @@ def _count(counted: list[Sighting], marks: _Marks, queues: dict[int, tuple[str, 
         if group is not None:
             groups[group, minute][place] += 1
             seen[group].append(it)
-    group_sightings.fold(seen)
+    group_sightings.update_groups(seen)
     counters.count_groups(groups)
     counters.count_queues(
         {key: dict(zip(("failed", "retried", "recovered"), n, strict=True)) for key, n in by_queue.items()}
     )
 
 
-def _count_totals(counted: list[Sighting], queues: dict[int, tuple[str, str]], before: dict[int, _Before]) -> None:
+def _write_totals(
+    counted: list[Sighting], queues: dict[int, tuple[str, str]], before: dict[int, _PriorAttempts]
+) -> None:
     """What Prometheus is told of these attempts. One that we had already counted as lost fails no second time."""
     found: dict[Counted, float] = defaultdict(float)
     for it in counted:

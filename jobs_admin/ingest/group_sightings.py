@@ -38,7 +38,7 @@ class Part(NamedTuple):
     release: str = ""  # of the first
 
 
-def fold(seen: dict[int, list[Sighting]]) -> None:
+def update_groups(seen: dict[int, list[Sighting]]) -> None:
     """Group -> what was seen of it."""
     rows = Group.objects.filter(pk__in=seen).order_by("pk")
     if connection.features.has_select_for_update:
@@ -81,13 +81,13 @@ def write_parts(parts: Iterable[Part]) -> None:
         first[key] = min(first.get(key, part), part, key=lambda one: one.since)
         last[key] = max(part, last.get(key, part), key=lambda one: one.until)
     rows = [(*key, *first[key][2:5], first[key].since, first[key].release, last[key].until) for key in sorted(first)]
-    statements.insert(GroupSource, _OF_SOURCE, rows, conflict=_FOLD)
+    statements.insert(GroupSource, _SOURCE_COLUMNS, rows, conflict=_CONFLICT)
 
 
-_OF_SOURCE = ("group_id", "source", "error_type", "message", "culprit", "first_seen", "first_release", "last_seen")
+_SOURCE_COLUMNS = ("group_id", "source", "error_type", "message", "culprit", "first_seen", "first_release", "last_seen")
 
 
-def _fold() -> str:
+def _conflict_clause() -> str:
     table = f'"{GroupSource._meta.db_table}"'
     is_later = f'excluded."last_seen" >= {table}."last_seen"'
     is_earlier = f'excluded."first_seen" < {table}."first_seen"'
@@ -99,12 +99,12 @@ def _fold() -> str:
     return f"(group_id, source) DO UPDATE SET {', '.join(changed)}"
 
 
-_FOLD = _fold()
+_CONFLICT = _conflict_clause()
 
 
 def _regress(group: Group, seen: list[Sighting]) -> None:
     """A resolved group came back, unless these failed before it was resolved and only arrived late."""
-    replayed = _replayed(seen)
+    replayed = _find_replay_items(seen)
     later = [it for it in seen if group.resolved_at is None or _failed_after(group.resolved_at, it, replayed)]
     if not later:
         return
@@ -114,7 +114,7 @@ def _regress(group: Group, seen: list[Sighting]) -> None:
     group.regressed_after = f"replay:{item.replay_id}" if item else f"release:{release}" if release else ""
 
 
-def _replayed(seen: list[Sighting]) -> dict[int, ReplayItem]:
+def _find_replay_items(seen: list[Sighting]) -> dict[int, ReplayItem]:
     """failure -> the item of the replay that started the run it failed in."""
     runs = {it.failure: it.report for it in seen if it.report.item}
     # By failure and run too: an item's number may be that of another desk, where a database was put back.

@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from django.db.models import Max
 
 from jobs_admin.core import terms
-from jobs_admin.ingest.filing import document_of
+from jobs_admin.ingest.filing import search_document
 from jobs_admin.models import Failure, Traceback
 from jobs_admin.models.terms import FAILURES, STACKS, STATE, write_failures, write_stacks
 
@@ -25,31 +25,31 @@ def step() -> bool:
     """Make the next few rows anew; False where every row is by today's rules."""
     for table in (STACKS, FAILURES):
         with transaction.atomic():
-            version, below = _standing(table, is_locked=True)
+            version, below = _read_progress(table, is_locked=True)
             if version == terms.VERSION:
                 continue
-            done = _make(table, below)
-            _note(table, *((0, done) if done is not None else (terms.VERSION, None)))
+            done = _index_rows(table, below)
+            _save_progress(table, *((0, done) if done is not None else (terms.VERSION, None)))
             return True
     return False
 
 
-def is_whole(table: str) -> bool:
+def is_complete(table: str) -> bool:
     """Whether every row of the table is by today's rules."""
-    return _standing(table)[0] == terms.VERSION
+    return _read_progress(table)[0] == terms.VERSION
 
 
-def begin_again() -> None:
+def mark_all_outdated() -> None:
     """Every row is to be made anew."""
     for table in AT_ONCE:
-        _note(table, 0, None)
+        _save_progress(table, 0, None)
 
 
-def left() -> int:
+def count_outdated() -> int:
     """How many rows are still to be made anew, about."""
     total = 0
     for table in AT_ONCE:
-        version, below = _standing(table)
+        version, below = _read_progress(table)
         if version != terms.VERSION:
             rows = _MODELS[table].objects.all()
             total += (rows if below is None else rows.filter(pk__lt=below)).count()
@@ -61,12 +61,12 @@ def index(failures: Iterable[Failure]) -> None:
     pks = [failure.pk for failure in failures]
     for start in range(0, len(pks), AT_ONCE[FAILURES]):
         rows = Failure.objects.filter(pk__in=pks[start : start + AT_ONCE[FAILURES]])
-        write_failures([(row["id"], document_of(row)) for row in rows.values(*_COLUMNS)])
-        held = Traceback.objects.filter(pk__in=rows.values("traceback_id"))
-        write_stacks([(pk, terms.stack_document(text)) for pk, text in held.values_list("pk", "text")])
+        write_failures([(row["id"], search_document(row)) for row in rows.values(*_COLUMNS)])
+        stacks = Traceback.objects.filter(pk__in=rows.values("traceback_id"))
+        write_stacks([(pk, terms.stack_document(text)) for pk, text in stacks.values_list("pk", "text")])
 
 
-def _make(table: str, below: int | None) -> int | None:
+def _index_rows(table: str, below: int | None) -> int | None:
     """Index the next rows below this id; answers the lowest of them, None where there were none."""
     rows = _MODELS[table].objects.order_by("-pk")
     if below is None:
@@ -79,17 +79,17 @@ def _make(table: str, below: int | None) -> int | None:
     if connection.features.has_select_for_update:
         rows = rows.select_for_update(no_key=True)  # what ingest writes meanwhile is not to be undone
     failures = list(rows.values(*_COLUMNS))
-    write_failures([(row["id"], document_of(row)) for row in failures])
+    write_failures([(row["id"], search_document(row)) for row in failures])
     return min((row["id"] for row in failures), default=None)
 
 
-def _standing(table: str, *, is_locked: bool = False) -> tuple[int, int | None]:
+def _read_progress(table: str, *, is_locked: bool = False) -> tuple[int, int | None]:
     lock = " FOR UPDATE" if is_locked and connection.features.has_select_for_update else ""
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT version, below FROM {STATE} WHERE name = %s{lock}", [table])
         return cursor.fetchone() or (0, None)
 
 
-def _note(table: str, version: int, below: int | None) -> None:
+def _save_progress(table: str, version: int, below: int | None) -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"UPDATE {STATE} SET version = %s, below = %s WHERE name = %s", [version, below, table])

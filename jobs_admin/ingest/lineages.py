@@ -10,14 +10,96 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from dataclasses import replace as changed_copy
+from datetime import UTC, datetime
 from operator import attrgetter
 
+from django.db import transaction
+
 from jobs_admin.core import terms
+from jobs_admin.core.envelope import Envelope, Lineage
+from jobs_admin.core.text import representable
 from jobs_admin.db import statements
-from jobs_admin.ingest.report import Report, document
+from jobs_admin.ingest.report import Report, document_without_stack
 from jobs_admin.models import Comeback, Failure, ReplayItem
+
+_JobName = tuple[str, str, str]  # source, queue, job id
+
+
+@dataclass(slots=True)
+class _ReusedId:
+    """A failure, and the jobs that its id belonged to one after the other."""
+
+    failure: int
+    run: int  # the latest
+    made: dict[datetime, int]  # when each job was made -> the run that it began
+
+
+def assign_runs(reports: Sequence[Envelope]) -> list[Envelope]:
+    """The reports, in their order; one of a job that was made after all that its id is known to have belonged to has a run of its own.
+
+    Reports whose job was sent by us have their run already.
+    """
+    known = _find_reused_ids([one for one in reports if one.lineage is None and one.made_at is not None])
+    return [_with_run(one, known.get(_job_name(one))) for one in reports]
+
+
+def _with_run(report: Envelope, known: _ReusedId | None) -> Envelope:
+    made_at = _moment(report.made_at)
+    if known is None or made_at is None or report.lineage is not None:
+        return report
+    run = known.made.get(made_at)
+    if run is None:
+        # One from before is of a job that was never told of while it had the id: there is nothing that it could be told apart by.
+        run = _begin_run(known, made_at) if made_at > max(known.made) else 1
+    return report if run == 1 else replace(report, lineage=_lineage(report, run))
+
+
+def _job_name(report: Envelope) -> _JobName:
+    """As it stands in the tables (`report.read`)."""
+    return report.source, representable(report.queue)[:200], representable(report.job_id)[:255]
+
+
+def _lineage(report: Envelope, run: int) -> Lineage:
+    return Lineage(report.queue, report.job_id, run, sent_as=report.job_id)
+
+
+def _begin_run(known: _ReusedId, made_at: datetime) -> int:
+    """Written down before it is filed: who comes again after a death finds the same run."""
+    with transaction.atomic():
+        later = Comeback.objects.filter(failure=known.failure)
+        run = max([known.run, *later.values_list("run", flat=True)]) + 1
+        begun, _ = Comeback.objects.get_or_create(failure_id=known.failure, made_at=made_at, defaults={"run": run})
+    known.made[made_at], known.run = begun.run, begun.run
+    return begun.run
+
+
+def _find_reused_ids(reports: Sequence[Envelope]) -> dict[_JobName, _ReusedId]:
+    """Of those whose first job is known, when it was made."""
+    places: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for one in reports:
+        source, queue, job_id = _job_name(one)
+        places[source, queue].add(job_id)
+    found: dict[_JobName, _ReusedId] = {}
+    for (source, queue), ids in places.items():
+        rows = Failure.objects.filter(source=source, queue=queue, first_job_id__in=ids, made_at__isnull=False)
+        for pk, job_id, run, made_at in rows.values_list("pk", "first_job_id", "run", "made_at"):
+            found[source, queue, job_id] = _ReusedId(pk, run, {made_at: 1})
+    by_failure = {one.failure: one for one in found.values()}
+    for failure, made_at, run in Comeback.objects.filter(failure__in=by_failure).values_list(
+        "failure", "made_at", "run"
+    ):
+        by_failure[failure].made[made_at] = run
+    return found
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    try:
+        return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
 
 Name = tuple[str, str, str]  # source, queue and job id of run 1
 
@@ -26,7 +108,7 @@ _SHOWN = ("error_type", "message", "first_job_id", "job_id", "args", "kwargs", *
 log = logging.getLogger(__name__)
 
 
-def believed(reports: Sequence[Report]) -> list[Report]:
+def verify_lineages(reports: Sequence[Report]) -> list[Report]:
     """The reports, in their order; those that claim a run which was sent under another id have no lineage any more, and
     successes of runs that the desk did not send are left out.
 
@@ -37,18 +119,18 @@ def believed(reports: Sequence[Report]) -> list[Report]:
     claims = [r for r in reports if r.has_lineage]
     if not claims:
         return list(reports)
-    replays = _replays({r.name for r in claims})
+    replays = _find_recorded_runs({r.name for r in claims})
     for r in claims:
         if r.name in replays and r.kind != "success":
             replays[r.name].heard = max(replays[r.name].heard, r.run)
-    found = [_believed(r, replays.get(r.name)) if r.has_lineage else r for r in reports]
+    found = [_verified_report(r, replays.get(r.name)) if r.has_lineage else r for r in reports]
     if ignored := found.count(None):
         log.warning("%d reports are ignored: they call runs succeeded that this desk did not send.", ignored)
     return [r for r in found if r is not None]
 
 
 @dataclass(slots=True)
-class _Replays:
+class _RecordedRuns:
     """The runs of a failure, as far as they are recorded."""
 
     run: int  # of the failure now, and
@@ -71,31 +153,31 @@ class _Replays:
         return not self.has_items and report.run <= max(self.run, self.heard) + 1
 
 
-def _believed(report: Report, replays: _Replays | None) -> Report | None:
+def _verified_report(report: Report, replays: _RecordedRuns | None) -> Report | None:
     """The report as far as the desk's replays of its failure bear it out; None for a success of which they know nothing."""
     if replays is None:  # a failure that is not known: nothing is there to be changed
         return changed_copy(report, item=None)
     sent_as = replays.sent_as.get(report.run, {})
     known = set(sent_as.values())
     if known and "" not in known and report.job_id not in known:
-        return _by_itself(report)
+        return _without_lineage(report)
     if report.kind == "success" and not replays.may_have_sent(report):
         return None
     return report if report.item is None or report.item in sent_as else changed_copy(report, item=None)
 
 
-def _replays(claimed: set[Name]) -> dict[Name, _Replays]:
+def _find_recorded_runs(claimed: set[Name]) -> dict[Name, _RecordedRuns]:
     """By name, of the failures that there are."""
     by_queue: dict[tuple[str, str], list[str]] = defaultdict(list)
     for source, queue, job_id in claimed:
         by_queue[source, queue].append(job_id)
-    found: dict[Name, _Replays] = {}
-    of_failure: dict[int, _Replays] = {}
+    found: dict[Name, _RecordedRuns] = {}
+    of_failure: dict[int, _RecordedRuns] = {}
     for (source, queue), ids in by_queue.items():
         columns = ("id", "first_job_id", "run", "job_id")
         rows = statements.find(Failure, columns, among=("first_job_id", ids), source=source, queue=queue)
         for pk, first, run, job_id in rows:
-            found[source, queue, first] = of_failure[pk] = _Replays(run, job_id)
+            found[source, queue, first] = of_failure[pk] = _RecordedRuns(run, job_id)
     items = ReplayItem.objects.filter(failure__in=of_failure)
     for pk, failure, run, job_id, claimed_at, sent_at in items.values_list(
         "pk", "failure", "run", "job_id", "claimed_at", "sent_at"
@@ -108,7 +190,7 @@ def _replays(claimed: set[Name]) -> dict[Name, _Replays]:
     return found
 
 
-def _by_itself(report: Report) -> Report:
+def _without_lineage(report: Report) -> Report:
     alone = changed_copy(report, queue=report.ran_on, first_job_id=report.job_id, run=1, item=None, has_lineage=False)
     values = dict(zip(_SHOWN, attrgetter(*_SHOWN)(alone), strict=True))
-    return changed_copy(alone, terms=document(values) if alone.terms else "")
+    return changed_copy(alone, terms=document_without_stack(values) if alone.terms else "")

@@ -25,45 +25,45 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Look:
+class _Position:
     """How far this process is: everything that was there when it began is looked at once."""
 
     at: int = 0
     until: int | None = None
 
 
-_look = _Look()
+_position = _Position()
 
 
-def begin_again() -> None:
+def restart() -> None:
     """Look at all of them once more, as a process that starts does."""
-    _look.at, _look.until = 0, None
+    _position.at, _position.until = 0, None
 
 
 def step() -> bool:
     """File the next few, of what was accepted and of what can be read now; True while there are more. Idempotent, whoever dies."""
-    accepted = list(_few(Unfiled.objects.filter(cause=Cause.ACCEPTED).order_by("id")))
-    for kept in accepted:
-        _file_accepted(kept)
+    accepted = list(_next_rows(Unfiled.objects.filter(cause=Cause.ACCEPTED).order_by("id")))
+    for row in accepted:
+        _file_accepted(row)
     if accepted:
         return True
-    by_somebody_newer = Q()
+    from_newer_guard = Q()
     for words in BY_SOMEBODY_NEWER:
-        by_somebody_newer |= Q(cause="", why__startswith=words)
-    found = Unfiled.objects.filter(by_somebody_newer).order_by("id")
-    if _look.until is None:
-        _look.until = found.order_by("-id").values_list("id", flat=True).first() or 0
+        from_newer_guard |= Q(cause="", why__startswith=words)
+    found = Unfiled.objects.filter(from_newer_guard).order_by("id")
+    if _position.until is None:
+        _position.until = found.order_by("-id").values_list("id", flat=True).first() or 0
     seen, filed = 0, 0
-    for kept in _few(found.filter(id__gt=_look.at, id__lte=_look.until)):
+    for row in _next_rows(found.filter(id__gt=_position.at, id__lte=_position.until)):
         seen += 1
-        filed += _file_again(kept)
-        _look.at = kept.id
+        filed += _file_again(row)
+        _position.at = row.id
     if filed:
         log.info("%d reports of a newer guard, kept until they could be read, are filed.", filed)
     return seen > 0
 
 
-def _few(found: QuerySet[Unfiled]) -> Iterator[Unfiled]:
+def _next_rows(found: QuerySet[Unfiled]) -> Iterator[Unfiled]:
     """One at a time, until they are many bytes: a report may hold a message of 16 MB."""
     size = 0
     for number, row in found.values_list("id", "size")[:_AT_ONCE]:
@@ -74,29 +74,29 @@ def _few(found: QuerySet[Unfiled]) -> Iterator[Unfiled]:
             yield kept
 
 
-def _file_accepted(kept: Unfiled) -> None:
+def _file_accepted(unfiled: Unfiled) -> None:
     """File a report without a look at its signature. What cannot be filed all the same is stored as any other such report."""
     try:
-        fields, key = raw_entries.decode(config.payload_keys().decrypt(bytes(kept.body)))
+        fields, key = raw_entries.decode(config.payload_keys().decrypt(bytes(unfiled.body)))
     except (InvalidToken, ValueError) as error:
-        why = f"{kept.why}; to be filed, but it cannot be opened: {type(error).__name__}"
-        Unfiled.objects.filter(pk=kept.pk).update(cause="", why=why[:2000])
+        why = f"{unfiled.why}; to be filed, but it cannot be opened: {type(error).__name__}"
+        Unfiled.objects.filter(pk=unfiled.pk).update(cause="", why=why[:2000])
         return
     with unsealing.stored_key(key):
-        ingest.file([ingest.Entry.of_name(kept.entry_id, fields)], is_trusted=True)
-    row = Unfiled.objects.filter(pk=kept.pk)
-    if not row.filter(why=kept.why).delete()[0]:  # it was refused for another reason, which is in its row now
+        ingest.file([ingest.Entry.of_name(unfiled.entry_id, fields)], is_trusted=True)
+    row = Unfiled.objects.filter(pk=unfiled.pk)
+    if not row.filter(why=unfiled.why).delete()[0]:  # it was refused for another reason, which is in its row now
         row.update(cause="")
 
 
-def _file_again(kept: Unfiled) -> bool:
+def _file_again(unfiled: Unfiled) -> bool:
     try:
-        fields, key = raw_entries.decode(config.payload_keys().decrypt(bytes(kept.body)))
+        fields, key = raw_entries.decode(config.payload_keys().decrypt(bytes(unfiled.body)))
         with unsealing.stored_key(key):
             unsealing.opened(decode(fields))
     except (Unreadable, InvalidToken, ValueError):
         return False
     with unsealing.stored_key(key):
-        ingest.file([ingest.Entry.of_name(kept.entry_id, fields)])
+        ingest.file([ingest.Entry.of_name(unfiled.entry_id, fields)])
     # Not where it was refused for another reason: that stands in its row now.
-    return bool(Unfiled.objects.filter(pk=kept.pk, why=kept.why).delete()[0])
+    return bool(Unfiled.objects.filter(pk=unfiled.pk, why=unfiled.why).delete()[0])

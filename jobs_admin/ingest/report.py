@@ -30,7 +30,7 @@ _MOST_CRASHES = 100
 
 # What a later report of the same attempt overrules. `lost` is only our guess: any word from a worker is better.
 LOST = "lost"
-_STANDING = {LOST: 0, "retry": 1, "success": 3}
+_RANK_OF_KIND = {LOST: 0, "retry": 1, "success": 3}
 
 
 class NotOurs(ValueError):
@@ -101,10 +101,10 @@ class Report:
 
 def rank(run: int, attempt: int, kind: str) -> tuple[int, int, int]:
     """The higher of two attempts decides the state of the failure, whichever arrives first."""
-    return run, attempt, _STANDING.get(kind, 2)
+    return run, attempt, _RANK_OF_KIND.get(kind, 2)
 
 
-def read(
+def parse_report(
     entry_id: bytes,
     entry: dict[bytes, bytes],
     now: datetime,
@@ -124,89 +124,89 @@ def read(
     """
     # Before it is read: what is not signed as it has to be is held to the bounds of refused reports, whatever it holds.
     key_id = trust.check(entry, stream, now) if trust and stream else ""
-    said = wire.decode(entry)
-    source = _text(said.source, 63)
+    envelope = wire.decode(entry)
+    source = _text(envelope.source, 63)
     if not keys.valid_source(source):
         raise NotOurs(f"{source!r} cannot name a source: use a-z, 0-9, - and _")
     if stream and source != stream:
-        raise _foreign(source, stream, trust)
+        raise _foreign_source_error(source, stream, trust)
     if trust and not stream:
         key_id = trust.check(entry, source, now)
-    said = unsealing.opened(said)
-    queue, job_id = _text(said.queue, 200), _text(said.job_id, 255)
+    envelope = unsealing.opened(envelope)
+    queue, job_id = _text(envelope.queue, 200), _text(envelope.job_id, 255)
     if not job_id:
         raise NotOurs("the report names no job")
-    home = said.lineage
-    kind = said.kind
-    ended_at = min(_time(said.at) or now, now)
+    lineage = envelope.lineage
+    kind = envelope.kind
+    ended_at = min(_moment(envelope.at) or now, now)
     # The wait is a difference of two readings of one clock, so that clock need not be right.
-    delay_s = _difference(said.due_at, said.at) if kind == "retry" else None
-    trace = _text(said.trace, _MOST_TRACE)
+    delay_s = _difference(envelope.due_at, envelope.at) if kind == "retry" else None
+    trace = _text(envelope.trace, _MOST_TRACE)
     name = {
         "source": source,
-        "queue": _text(home.queue, 200) if home else queue,
-        "first_job_id": _text(home.job_id, 255) if home else job_id,
+        "queue": _text(lineage.queue, 200) if lineage else queue,
+        "first_job_id": _text(lineage.job_id, 255) if lineage else job_id,
         "job_id": job_id,
     }
     shown = {
-        "task": _text(said.task, 255),
-        "error_type": _text(said.error_type, 255),
-        "message": _text(said.message, _MOST_TEXT),
-        "worker": _text(said.worker, 255),
-        "host": _text(said.host, 255),
-        "release": _text(said.release, 100),
-        "tenant": _text(said.tenant, 200),
-        "args": _text(said.args, _MOST_TEXT),
-        "kwargs": _text(said.kwargs, _MOST_TEXT),
+        "task": _text(envelope.task, 255),
+        "error_type": _text(envelope.error_type, 255),
+        "message": _text(envelope.message, _MOST_TEXT),
+        "worker": _text(envelope.worker, 255),
+        "host": _text(envelope.host, 255),
+        "release": _text(envelope.release, 100),
+        "tenant": _text(envelope.tenant, 200),
+        "args": _text(envelope.args, _MOST_TEXT),
+        "kwargs": _text(envelope.kwargs, _MOST_TEXT),
     }
-    ran_well = kind == "success"
-    words = "" if ran_well else stack(trace, shown["message"])
-    stack_sha256 = hashlib.sha256(words.encode()).hexdigest() if words else ""
-    raw, is_whole = said.raw, said.raw_is_whole
+    is_success = kind == "success"
+    stack_text = "" if is_success else stack(trace, shown["message"])
+    stack_sha256 = hashlib.sha256(stack_text.encode()).hexdigest() if stack_text else ""
+    raw, is_complete = envelope.raw, envelope.raw_is_whole
     if raw is not None and len(raw) > _MOST_PAYLOAD:
-        raw, is_whole = raw[:_HEAD_OF_PAYLOAD], False
+        raw, is_complete = raw[:_HEAD_OF_PAYLOAD], False
     return Report(
         **name,
         **shown,
         entry_id=entry_id,
         key_id=key_id,
         ran_on=queue,
-        run=min(home.run, _MOST_INT) if home else 1,
-        has_lineage=home is not None,
-        item=home.item if home and home.item is not None and 0 < home.item <= _MOST_BIGINT else None,
-        attempt=min(said.attempt, _MOST_INT),
+        run=min(lineage.run, _MOST_INT) if lineage else 1,
+        has_lineage=lineage is not None,
+        item=lineage.item if lineage and lineage.item is not None and 0 < lineage.item <= _MOST_BIGINT else None,
+        attempt=min(envelope.attempt, _MOST_INT),
         kind=kind,
         ended_at=ended_at,
-        due_at=_later(ended_at, delay_s or 0.0) if kind == "retry" else None,
+        due_at=_add_seconds(ended_at, delay_s or 0.0) if kind == "retry" else None,
         delay_s=delay_s,
-        duration_s=_difference(said.duration_s, 0.0),
-        reason=_text(said.reason, 200),
-        observed=_text(said.observed, 200),
-        escalate=said.escalate is True and kind not in ("retry", "success"),
+        duration_s=_difference(envelope.duration_s, 0.0),
+        reason=_text(envelope.reason, 200),
+        observed=_text(envelope.observed, 200),
+        escalate=envelope.escalate is True and kind not in ("retry", "success"),
         fingerprint=(
-            None if ran_well else fingerprint(shown["error_type"], shown["message"], trace, rules, {**name, **shown})
+            None if is_success else fingerprint(shown["error_type"], shown["message"], trace, rules, {**name, **shown})
         ),
-        stack=words,
+        stack=stack_text,
         stack_sha256=stack_sha256,
-        stack_terms="" if not words or stack_sha256 in known_stacks else terms.stack_document(words),
-        max_attempts=_count(said.max_attempts) or None,
-        priority=_integer(said.priority),
-        labels=_text(" ".join(map(str, said.labels)), 200),
-        headers=_text(said.headers, _MOST_TEXT),
-        redacted=_count(said.redacted),
-        policy=_text(said.policy, 120),
-        crashes=_crashes(said.crashes) if kind not in ("retry", "success") else None,
+        stack_terms="" if not stack_text or stack_sha256 in known_stacks else terms.stack_document(stack_text),
+        max_attempts=_natural_number(envelope.max_attempts) or None,
+        priority=_integer(envelope.priority),
+        labels=_text(" ".join(map(str, envelope.labels)), 200),
+        headers=_text(envelope.headers, _MOST_TEXT),
+        redacted=_natural_number(envelope.redacted),
+        policy=_text(envelope.policy, 120),
+        crashes=_parse_crashes(envelope.crashes) if kind not in ("retry", "success") else None,
         sealed=None if raw is None else seal(raw),
-        raw_size=max(_count(said.raw_size), len(raw or b"")),
-        raw_sha256=_text(said.raw_sha256, 64),
-        raw_is_whole=is_whole,
-        made_at=_time(said.made_at),
-        **_of_message(source, raw if is_whole else None, kind),
-        terms="" if ran_well else document({**name, **shown}),
+        raw_size=max(_natural_number(envelope.raw_size), len(raw or b"")),
+        raw_sha256=_text(envelope.raw_sha256, 64),
+        raw_is_whole=is_complete,
+        made_at=_moment(envelope.made_at),
+        **_message_facts(source, raw if is_complete else None, kind),
+        terms="" if is_success else document_without_stack({**name, **shown}),
     )
 
 
-def _foreign(source: str, stream: str, trust: Trust | None) -> ValueError:
+def _foreign_source_error(source: str, stream: str, trust: Trust | None) -> ValueError:
     """The refusal of a report that names another source than that of its stream."""
     why = f"the report names the source {source!r} and came on the stream of {stream!r}"
     if trust is None:
@@ -214,7 +214,7 @@ def _foreign(source: str, stream: str, trust: Trust | None) -> ValueError:
     return Refused(stream, Cause.SIGNATURE if stream in trust.sources else Cause.UNKNOWN, why)
 
 
-def document(failure: Mapping[str, Any]) -> str:
+def document_without_stack(failure: Mapping[str, Any]) -> str:
     """What the search index holds of a failure (or of the report that it comes from), but for its stack."""
     return terms.document(
         error_type=failure["error_type"],
@@ -226,7 +226,7 @@ def document(failure: Mapping[str, Any]) -> str:
     )
 
 
-def _of_message(source: str, raw: bytes | None, kind: str) -> dict[str, Any]:
+def _message_facts(source: str, raw: bytes | None, kind: str) -> dict[str, Any]:
     """What only the queue system that wrote the message can read in it."""
     if raw is not None:
         # Without it nothing is known of the message: the source is only heard from, or its address is no good.
@@ -248,7 +248,7 @@ def _has_headers(adapter: Source, raw: bytes) -> bool:
     return True
 
 
-def _crashes(text: Any) -> str | None:
+def _parse_crashes(text: Any) -> str | None:
     """The last of them, oldest first, each with nothing but words and numbers; None where nothing is told."""
     found = [
         {
@@ -258,7 +258,7 @@ def _crashes(text: Any) -> str | None:
             "worker": _text(one.get("worker"), 255),
             "said": _text(one.get("said"), 200),
             "alone": one.get("alone") is True,
-            "beside": _count(one.get("beside")),
+            "beside": _natural_number(one.get("beside")),
         }
         for one in untrusted.read_objects(text if isinstance(text, str) else None)
     ]
@@ -293,13 +293,13 @@ def _integer(value: Any) -> int | None:
     return int(value) if _finite(value) and abs(value) <= _MOST_INT else None
 
 
-def _count(value: Any) -> int:
+def _natural_number(value: Any) -> int:
     return max(0, _integer(value) or 0)
 
 
-def _time(seconds: Any) -> datetime | None:
+def _moment(seconds: Any) -> datetime | None:
     return untrusted.moment(seconds)
 
 
-def _later(at: datetime, seconds: float) -> datetime:
+def _add_seconds(at: datetime, seconds: float) -> datetime:
     return at + timedelta(seconds=min(seconds, (untrusted.LAST - at).total_seconds()))

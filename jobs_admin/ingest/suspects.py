@@ -39,7 +39,7 @@ _FORGOTTEN_S = 86_400
 
 
 @dataclass(slots=True)
-class _Known:
+class _Suspects:
     """What is known of the entries of a batch."""
 
     deaths: int = 0  # processes that ended over some of them
@@ -47,90 +47,90 @@ class _Known:
     left: dict[bytes, dict[str, Any]] = field(default_factory=dict)  # what those processes left in the hash
 
 
-def watched(
+def read_entries(
     store: redis.Redis,
     process: str,
     entries: Sequence[E],
     read: Callable[[Sequence[E]], T],
-    left_out: Callable[[E, str], T],
+    exclude: Callable[[E, str], T],
 ) -> list[T]:
     """What `read` makes of the entries, in one batch or one by one; `left_out` for those that end their reader."""
     named = {entry.name: entry for entry in entries}
     if not named:
         return []
-    name = f"{process} {_of_this_process(os.getpid())}"
-    known = _known(store, name, set(named))
+    name = f"{process} {_process_token(os.getpid())}"
+    known = _find_suspects(store, name, set(named))
     if known.deaths < DEATHS_TOGETHER:
-        _note(store, name, sorted(named), known.deaths + 1)
+        _mark_reading(store, name, sorted(named), known.deaths + 1)
         made = [read(entries)]
     else:
-        made = list(_one_by_one(store, name, named, known, read, left_out))
-    _forget(store, name, set(named), known)
+        made = list(_read_one_by_one(store, name, named, known, read, exclude))
+    _unmark(store, name, set(named), known)
     return made
 
 
-def _one_by_one(
+def _read_one_by_one(
     store: redis.Redis,
     name: str,
     named: dict[str, E],
-    known: _Known,
+    known: _Suspects,
     read: Callable[[Sequence[E]], T],
-    left_out: Callable[[E, str], T],
+    exclude: Callable[[E, str], T],
 ) -> Iterator[T]:
     for entry_id, entry in named.items():
         if entry_id in known.alone:
-            yield left_out(entry, f"reading it ended the process each time, {known.deaths} times by now")
+            yield exclude(entry, f"reading it ended the process each time, {known.deaths} times by now")
         else:
-            _note(store, name, [entry_id], DEATHS_TOGETHER + 1)
+            _mark_reading(store, name, [entry_id], DEATHS_TOGETHER + 1)
             yield read([entry])
 
 
 @cache
-def _of_this_process(pid: int) -> str:
+def _process_token(pid: int) -> str:
     """Not the pid itself, which is the same again in the next container."""
     return uuid4().hex
 
 
-def _known(store: redis.Redis, name: str, ids: set[str]) -> _Known:
-    known = _Known()
+def _find_suspects(store: redis.Redis, name: str, ids: set[str]) -> _Suspects:
+    known = _Suspects()
     noted: Any = store.hgetall(keys.reading())
     for other, text in noted.items():
         if other.decode("utf-8", "replace") == name:
             continue  # we live: the store was away when this should have been taken back
-        said = untrusted.read_object(text)
-        at, named = untrusted.number(said.get("at")), said.get("ids")
+        record = untrusted.read_object(text)
+        at, named = untrusted.number(record.get("at")), record.get("ids")
         if at is None or not isinstance(named, list):
             continue
         theirs = {one for one in named if isinstance(one, str)}
-        deaths, age_s = int(untrusted.number(said.get("deaths")) or 0), time.time() - at
-        said["ids"] = sorted(theirs)
+        deaths, age_s = int(untrusted.number(record.get("deaths")) or 0), time.time() - at
+        record["ids"] = sorted(theirs)
         if age_s > _FORGOTTEN_S:
             store.hdel(keys.reading(), other)
             continue
         if theirs & ids:
-            known.left[other] = said
+            known.left[other] = record
             known.deaths = max(known.deaths, deaths)
             if deaths > DEATHS_TOGETHER:
                 known.alone |= theirs & ids
     return known
 
 
-def _note(store: redis.Redis, name: str, ids: list[str], deaths: int) -> None:
+def _mark_reading(store: redis.Redis, name: str, ids: list[str], deaths: int) -> None:
     with store.pipeline(transaction=True) as pipe:
         pipe.hset(keys.reading(), name, json.dumps({"ids": ids, "deaths": deaths, "at": time.time()}))
         pipe.expire(keys.reading(), _FORGOTTEN_S)
         pipe.execute()
 
 
-def _forget(store: redis.Redis, name: str, ids: set[str], known: _Known) -> None:
+def _unmark(store: redis.Redis, name: str, ids: set[str], known: _Suspects) -> None:
     """These are read. What was taken together with them and is still to come stays suspect."""
     with store.pipeline(transaction=True) as pipe:
         pipe.hdel(keys.reading(), name)
-        for other, said in known.left.items():
+        for other, record in known.left.items():
             # An entry that must be left out is known until it is off the stream: filing comes after this, and may fail.
-            rest = sorted(set(said["ids"]) - (ids - known.alone))
+            rest = sorted(set(record["ids"]) - (ids - known.alone))
             if rest:
-                pipe.hset(keys.reading(), other, json.dumps({**said, "ids": rest}))
+                pipe.hset(keys.reading(), other, json.dumps({**record, "ids": rest}))
             else:
                 pipe.hdel(keys.reading(), other)
         pipe.execute()

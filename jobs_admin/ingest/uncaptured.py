@@ -26,7 +26,7 @@ METRIC = "redrive_uncaptured_reports_total"
 SHOWN_FOR = timedelta(days=7)
 _APART_FOR = timedelta(days=30)  # of older episodes the sum of each source remains
 _READ_AT_ONCE = 1_000
-_TOLD_OUT = timedelta(days=1)  # an episode that has not grown for so long is read and forgotten in the store
+_FINISHED_AFTER = timedelta(days=1)  # an episode that has not grown for so long is read and forgotten in the store
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,44 +37,44 @@ class Uncaptured:
     since: datetime  # by the worker's clock
 
 
-def fold(now: datetime) -> None:
+def record_counts(now: datetime) -> None:
     """Take over what workers of known sources told. Raises redis.RedisError."""
     store, known = config.store(), trust.current().sources
     by_source: dict[str, dict[str, bytes]] = defaultdict(dict)
     # What is forgotten makes room for the rest.
     for (source, name), text in worker_store.fields(store, "dropped", known, _READ_AT_ONCE).items():
         by_source[source][name] = text
-    for source, told in by_source.items():
-        if over := _fold(source, told, now):
+    for source, episodes in by_source.items():
+        if over := _record_source(source, episodes, now):
             worker_store.forget_fields(store, "dropped", [(source, name) for name in over])
     shared = worker_store.shared_fields(store, "dropped", _READ_AT_ONCE)
     forget = []
     for field, text in shared.items():
         source = untrusted.text(untrusted.read_object(text).get("source"), 63)
         name = field.decode("ascii", "replace")
-        if source not in known or _fold(source, {name: text}, now):
+        if source not in known or _record_source(source, {name: text}, now):
             forget.append(field)
         by_source[source][name] = text
     if forget:
         store.hdel(keys.shared("dropped"), *forget)
-    if all(len(told) < _READ_AT_ONCE for told in (*by_source.values(), shared)):
+    if all(len(episodes) < _READ_AT_ONCE for episodes in (*by_source.values(), shared)):
         # Else there may be more, that would be summed up and come back.
-        _sum_up(now, {name[:32] for told in by_source.values() for name in told})
+        _sum_up(now, {name[:32] for episodes in by_source.values() for name in episodes})
 
 
-def _fold(source: str, told: dict[str, bytes], now: datetime) -> list[str]:
+def _record_source(source: str, episodes: dict[str, bytes], now: datetime) -> list[str]:
     """Take over the episodes of a source; return those that need not be read again."""
     over = []
-    for name, text in told.items():
-        said = _read(text)
-        if said is not None:
-            _note(name[:32], source, *said[:3])
-        if said is None or now.timestamp() - said[3] > _TOLD_OUT.total_seconds():
+    for name, text in episodes.items():
+        episode = _parse_episode(text)
+        if episode is not None:
+            _record_episode(name[:32], source, *episode[:3])
+        if episode is None or now.timestamp() - episode[3] > _FINISHED_AFTER.total_seconds():
             over.append(name)
     return over
 
 
-def _note(name: str, source: str, host: str, count: int, since: str) -> None:
+def _record_episode(name: str, source: str, host: str, count: int, since: str) -> None:
     labels = {"metric": METRIC, "source": source, "queue": host, "task": name, "error": since}
     # Whoever writes first makes the row; a smaller number than the one that stands is an older word.
     if Total.objects.filter(**labels, value__lt=count).update(value=count):
@@ -85,7 +85,7 @@ def _note(name: str, source: str, host: str, count: int, since: str) -> None:
 
 def _sum_up(now: datetime, known: set[str]) -> None:
     """Old episodes, but for those that the store still tells of: they would come back."""
-    rows = Total.objects.filter(metric=METRIC, error__gt="", error__lt=_told_as(now - _APART_FOR)).exclude(
+    rows = Total.objects.filter(metric=METRIC, error__gt="", error__lt=_sortable_time(now - _APART_FOR)).exclude(
         task__in=known
     )
     oldest = list(rows.order_by("pk").values_list("pk", "source", "value")[:500])
@@ -102,25 +102,25 @@ def _sum_up(now: datetime, known: set[str]) -> None:
             Total.objects.filter(pk=row.pk).update(value=F("value") + value)
 
 
-def _read(text: bytes) -> tuple[str, int, str, float] | None:
+def _parse_episode(text: bytes) -> tuple[str, int, str, float] | None:
     """Host, how many, since when (ISO), the last (seconds since 1970); None for what cannot be read."""
-    said = untrusted.read_object(text)
-    host = untrusted.text(said.get("host"), 200)
-    count, last = untrusted.number(said.get("count")), untrusted.number(said.get("last"))
-    since = untrusted.moment(said.get("since"))
+    episode = untrusted.read_object(text)
+    host = untrusted.text(episode.get("host"), 200)
+    count, last = untrusted.number(episode.get("count")), untrusted.number(episode.get("last"))
+    since = untrusted.moment(episode.get("since"))
     if count is None or not 1 <= count < 2**53 or last is None or since is None:
         return None
-    return host, int(count), _told_as(since), last
+    return host, int(count), _sortable_time(since), last
 
 
-def _told_as(at: datetime) -> str:
+def _sortable_time(at: datetime) -> str:
     """In this form the order of texts is that of moments."""
     return at.astimezone(UTC).isoformat(timespec="microseconds")
 
 
-def lately(viewer: Viewer, now: datetime, source: str = "", limit: int = 20) -> list[Uncaptured]:
+def recent_counts(viewer: Viewer, now: datetime, source: str = "", limit: int = 20) -> list[Uncaptured]:
     """Per source and host, of the episodes that began within SHOWN_FOR; the largest first."""
-    rows = _rows(viewer).filter(error__gt=_told_as(now - SHOWN_FOR))
+    rows = _rows(viewer).filter(error__gt=_sortable_time(now - SHOWN_FOR))
     if source:
         rows = rows.filter(source=source)
     found: dict[tuple[str, str], tuple[int, str]] = {}
@@ -131,7 +131,7 @@ def lately(viewer: Viewer, now: datetime, source: str = "", limit: int = 20) -> 
     return [Uncaptured(*place, count, datetime.fromisoformat(since)) for place, (count, since) in largest]
 
 
-def by_source(viewer: Viewer) -> list[tuple[str, int]]:
+def totals_by_source(viewer: Viewer) -> list[tuple[str, int]]:
     """All that was ever told, for Prometheus."""
     rows = _rows(viewer).values("source").annotate(n=Sum("value")).order_by("source")
     return [(row["source"], int(row["n"])) for row in rows]

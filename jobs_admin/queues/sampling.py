@@ -56,7 +56,7 @@ def sample(now: datetime) -> bool:
     began = time.monotonic()
     looks = _look_at_all(now)
     alive = heartbeats.fold(now)
-    uncaptured.fold(now)
+    uncaptured.record_counts(now)
     for name, look in looks.items():
         _note_source(name, look, now)
     _note_taken_out(now)

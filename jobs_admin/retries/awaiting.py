@@ -8,7 +8,7 @@ import redis
 
 from jobs_admin import config
 from jobs_admin.fleet import configurations
-from jobs_admin.ingest.expiry import Delays
+from jobs_admin.ingest.lost_jobs import Delays
 from jobs_admin.models import DepthSample, Worker
 from jobs_admin.models.access import ENGINE
 from jobs_admin.models.source import ALIVE_S

@@ -19,7 +19,7 @@ from jobs_admin.core import keys, untrusted
 from jobs_admin.core.envelope import Envelope, encode
 from jobs_admin.core.stream import COUNT_ON, weight
 from jobs_admin.fleet import worker_store
-from jobs_admin.ingest import expiry
+from jobs_admin.ingest import lost_jobs
 from jobs_admin.models import Failure
 from jobs_admin.models.failure import FailureState
 from jobs_admin.retries import delayed
@@ -91,8 +91,8 @@ def _dead(source: str, claimed: Sequence[Waiting]) -> set[str]:
     attempts = {job.head.job_id: job.head.attempt for job in claimed}
     with transaction.atomic():
         rows = Failure.objects.filter(source=source, state=FailureState.RETRYING, job_id__in=list(attempts))
-        held = [f for f in expiry.held(rows) if f.attempts == attempts[f.job_id] - 1]
-        expiry.bury(held, WHY, timezone.now())
+        held = [f for f in lost_jobs.lock_failures(rows) if f.attempts == attempts[f.job_id] - 1]
+        lost_jobs.mark_lost(held, WHY, timezone.now())
     return {f.job_id for f in held}
 
 

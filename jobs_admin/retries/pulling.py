@@ -25,7 +25,7 @@ from jobs_admin.core.envelope import Envelope, encode
 from jobs_admin.core.pauses import Pauses
 from jobs_admin.core.text import representable
 from jobs_admin.db import counters
-from jobs_admin.ingest import coming_again
+from jobs_admin.ingest import lineages
 from jobs_admin.models import Source
 from jobs_admin.retries import rechecking, rescheduling
 from jobs_admin.sources.base import Pulled, PulledSource, SourceError, Unread
@@ -181,7 +181,7 @@ def _file(reports: Sequence[Envelope]) -> int:
 
 def _file_part(reports: Sequence[Envelope]) -> int:
     try:
-        entries = [(_name(one), encode(one)) for one in coming_again.as_runs(reports)]
+        entries = [(_name(one), encode(one)) for one in lineages.assign_runs(reports)]
     except Error:
         raise
     except Exception as error:  # one report of a page: those behind it are filed all the same

@@ -303,7 +303,7 @@ def test_reports_that_could_not_be_captured_are_severe(shop, store, tmp_path):
     for _ in range(3):
         dropped.add()
     dropped.tell(store, "shop")
-    uncaptured.fold(timezone.now())
+    uncaptured.record_counts(timezone.now())
     code, said = doctor()
     assert code == 1 and "neither Redrive's store nor the spool on its disk took them" in said
     assert f"3 reports of host {socket.gethostname()} could not be captured since" in said

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs_admin.ingest import expiry, reaping
+from jobs_admin.ingest import lost_jobs
 from jobs_admin.models import Failure
 from tests.kit.failures import bury
 
@@ -15,7 +15,7 @@ def page(client, **changes) -> str:
 
 
 def test_a_job_that_was_lost_with_its_worker_says_what_is_known_and_what_to_do(vera):
-    why = reaping._why("w1@<b>host</b>", 1_795_000_000_000.0, False)
+    why = lost_jobs._worker_reason("w1@<b>host</b>", 1_795_000_000_000.0, False)
     said = page(vera, kind="lost", error_type="", message="", reason=why)
     assert "Nobody saw it end" in said and "How far it came is not known" in said
     assert "stopped soon after 2026-11-18" in said and "<b>host" not in said
@@ -24,7 +24,7 @@ def test_a_job_that_was_lost_with_its_worker_says_what_is_known_and_what_to_do(v
 
 
 def test_a_retry_that_never_came_says_something_else(vera):
-    said = page(vera, kind="lost", reason=f"{expiry.BEGINS} within 3660 s of its due time")
+    said = page(vera, kind="lost", reason=f"{lost_jobs.RETRY_REASON} within 3660 s of its due time")
     assert "was to be tried again" in said and "How far it came" not in said
 
 
@@ -37,5 +37,5 @@ def test_others_say_nothing_of_it(vera, changes):
 def test_the_longest_reason_is_stored_whole():
     from jobs_admin.ingest.report import _text
 
-    why = reaping._why("w" * 500, 1_795_000_000_000.0, False)
+    why = lost_jobs._worker_reason("w" * 500, 1_795_000_000_000.0, False)
     assert _text(why, 200) == why

@@ -8,7 +8,7 @@ import pytest
 
 from jobs_admin.db import audit
 from jobs_admin.groups import group_changes
-from jobs_admin.ingest import expiry
+from jobs_admin.ingest import lost_jobs
 from jobs_admin.models import AuditEvent, Group
 from jobs_admin.models.access import Viewer
 from tests.kit.failures import bury
@@ -150,9 +150,9 @@ def test_a_mute_counts_from_each_groups_own_count_and_ends_with_the_last_of_them
     group_changes.change_many(OTTO, names, {"state": "muted", "muted_until_count": 10}, now=NOW)
     assert list(Group.objects.order_by("pk").values_list("muted_until_count", flat=True)) == [110, 10]
     Group.objects.filter(fingerprint=names[0]).update(count=109)
-    assert expiry.end_mutes(NOW) == 0
+    assert lost_jobs.end_mutes(NOW) == 0
     Group.objects.filter(fingerprint=names[0]).update(count=110)
-    assert expiry.end_mutes(NOW) == 1
+    assert lost_jobs.end_mutes(NOW) == 1
     held = Group.objects.get(fingerprint=names[0])
     assert (held.state, held.mute_ended, held.state_since) == ("ongoing", "count", NOW)
 

@@ -413,8 +413,8 @@ def test_absurd_values_are_bounded():
 
 
 def test_a_batch_is_what_is_written_while_others_may_wait():
-    assert ingest._fitting(500, took_s=0.5) == 100
-    assert ingest._fitting(1, took_s=0.01) == 50 and ingest._fitting(50, took_s=0.01) == 500
+    assert ingest._next_batch_size(500, took_s=0.5) == 100
+    assert ingest._next_batch_size(1, took_s=0.01) == 50 and ingest._next_batch_size(50, took_s=0.01) == 500
 
 
 @pytest.mark.django_db
@@ -516,7 +516,7 @@ def test_a_batch_that_two_processes_filed_makes_room_once(store, monkeypatch):
     held = [encode(report(f"j{n}")) for n in range(4)]
     store.set(keys.failures_bytes("shop"), 1000 + sum(map(weight, held)))  # and what others have written there
     write(store, report("behind"))
-    slow, put = [], ingest._put
+    slow, put = [], ingest._file_batches
 
     def overtaken(batches, now):
         """Both have it now: the one that is slow, and the one that took it over, which ends first."""

@@ -227,7 +227,7 @@ def test_a_message_that_a_worker_encrypted_for_the_old_key_is_filed_after_it_wen
         fields = fields | {b"v": b"1"}
         kept.body = config.payload_keys().encrypt(raw_entries.encode(fields, key))
         kept.save()
-    refiling.begin_again()
+    refiling.restart()
     while refiling.step():
         pass
     assert not Unfiled.objects.exists()

@@ -18,7 +18,7 @@ from django.utils import timezone
 from jobs_admin import config, failures, replays
 from jobs_admin.core.envelope import Envelope, Lineage
 from jobs_admin.failures import triage
-from jobs_admin.ingest import expiry
+from jobs_admin.ingest import lost_jobs
 from jobs_admin.models import Attempt, Failure, QueueCounter, ReplayItem, Source
 from jobs_admin.retries import pulling, rechecking
 from jobs_admin.sources.base import Looked, Ref, SourceRefused, SourceUnreachable
@@ -305,7 +305,7 @@ def test_a_retry_that_is_late_is_not_called_lost_by_the_clock(table):
     table.reports = [report(1, "retry", due_at=time.time() - 50_000, at=time.time() - 60_000)]
     pull()
     Failure.objects.update(due_at=timezone.now() - timedelta(days=3))
-    expiry.reconcile(timezone.now())
+    lost_jobs.reconcile(timezone.now())
     assert states() == {"j1": "retrying"}
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from jobs_admin import ingest
 from jobs_admin.core.envelope import _META, Unreadable
-from jobs_admin.ingest.report import NotOurs, read
+from jobs_admin.ingest.report import NotOurs, parse_report
 from jobs_admin.models import Failure, Unfiled
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -35,7 +35,7 @@ def entry(**said):
 
 def outcome(**said):
     try:
-        return read(b"1-1", entry(**said), NOW, lambda raw: raw)
+        return parse_report(b"1-1", entry(**said), NOW, lambda raw: raw)
     except (NotOurs, Unreadable) as error:
         return error
 

@@ -76,7 +76,7 @@ def test_what_no_key_opens_is_kept_raw_and_filed_once_its_key_is_back(settings, 
     assert "which belongs to none of REDRIVE_PAYLOAD_KEYS" in kept.why and not Failure.objects.exists()
     settings.REDRIVE_PAYLOAD_KEYS = [*settings.REDRIVE_PAYLOAD_KEYS, *old]  # rotated, and the old one is kept
     forget_configuration(config)
-    refiling.begin_again()
+    refiling.restart()
     while refiling.step():
         pass
     assert contents.opened(Failure.objects.get().payloads.get()) == SECRET.encode() and not Unfiled.objects.exists()

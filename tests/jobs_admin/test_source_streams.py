@@ -14,7 +14,7 @@ from jobs_admin.core.envelope import encode
 from jobs_admin.core.stream import weight
 from jobs_admin.fleet import configurations, heartbeats, stranded, worker_store
 from jobs_admin.ingest import uncaptured
-from jobs_admin.ingest.reaping import SURE_S, Reaper
+from jobs_admin.ingest.lost_jobs import CONFIRM_SILENCE_S, Reaper
 from jobs_admin.models import Failure, Source, Unfiled, Worker
 from jobs_admin.models.access import ENGINE
 from jobs_admin.queues import liveness
@@ -75,7 +75,7 @@ def test_every_source_has_its_turn_where_there_are_more_than_fit_in_a_batch(stor
     seen = set()
     for _ in range(len(among)):
         ingest._reading.count = 2
-        seen |= {entry.source for entry in ingest._taken(store, among, "c1", ">")}
+        seen |= {entry.source for entry in ingest._read_streams(store, among, "c1", ">")}
     assert seen == set(names)
 
 
@@ -96,7 +96,7 @@ def test_a_key_that_is_no_stream_keeps_no_other_source_from_being_read(store, ki
     drain()
     assert held() == [("shop", "j1")]
     assert [one.source for one in heartbeats.fold(NOW)] == ["shop"]
-    uncaptured.fold(NOW)
+    uncaptured.record_counts(NOW)
     Reaper().look(store, 0.0)
     assert stranded.stranded("evil", store) == [] and [*draining.workers()] == ["shop/w1"]
     assert set(liveness.ingest_lags_s().values()) == {0}
@@ -117,7 +117,7 @@ def test_a_batch_stays_within_its_bytes_whatever_one_source_writes(store, monkey
     for n in range(30):
         store.xadd(keys.failures("evil"), {"v": "1", "meta": "x" * 50_000}, id=f"{2**50 + n}-0")
     ingest._reading.count = 500
-    taken = ingest._taken(store, among, "c1", ">")
+    taken = ingest._read_streams(store, among, "c1", ">")
     size = sum(weight(entry.fields) for entry in taken)
     assert 32 <= len(taken) <= 33 and size < 200_000
 
@@ -180,7 +180,7 @@ def test_invented_sources_hide_no_registered_one_from_any_step(store, monkeypatc
     assert configurations.told(ENGINE, NOW).silent == (("crm", 1),)
     reaper = Reaper()
     reaper.look(store, 0.0)
-    reaper.look(store, SURE_S)
+    reaper.look(store, CONFIRM_SILENCE_S)
     assert store.xlen(keys.failures("crm")) == 1
     drain()
     assert held() == [("crm", "j1")]
@@ -227,9 +227,9 @@ def test_what_older_guards_wrote_in_shared_hashes_is_of_the_source_that_the_fiel
     store.hset(keys.dropped("evil"), "e1", json.dumps(said | {"count": 9}))
     Source.objects.get_or_create(name="evil")
     trust.forget()
-    uncaptured.fold(NOW)
-    assert sorted(uncaptured.by_source(ENGINE)) == [("evil", 9), ("old", 3)]
-    uncaptured.fold(NOW + timedelta(days=2))
+    uncaptured.record_counts(NOW)
+    assert sorted(uncaptured.totals_by_source(ENGINE)) == [("evil", 9), ("old", 3)]
+    uncaptured.record_counts(NOW + timedelta(days=2))
     assert not store.exists(keys.shared("dropped")) and not store.exists(keys.dropped("evil"))
 
 
@@ -242,7 +242,7 @@ def test_a_job_that_a_dead_worker_kept_is_of_the_source_under_whose_key_it_was(s
     store.hset(keys.kept("old", "b2"), "j2", b"1000 1 %d\n%sraw" % (len(theirs), theirs))
     reaper = Reaper()
     reaper.look(store, 0.0)
-    reaper.look(store, SURE_S)
+    reaper.look(store, CONFIRM_SILENCE_S)
     drain()
     assert held() == [("old", "j2")]
     assert "came on the stream of 'evil'" in Unfiled.objects.get().why
@@ -277,7 +277,7 @@ def test_a_key_of_another_type_keeps_no_lost_job_of_another_source_from_being_fi
     store.delete(key)
     store.set(key, "x") if kind == "string" else store.rpush(key, "x")
     reaper = Reaper()
-    for seconds in (0.0, SURE_S, SURE_S + 1, SURE_S + 2):
+    for seconds in (0.0, CONFIRM_SILENCE_S, CONFIRM_SILENCE_S + 1, CONFIRM_SILENCE_S + 2):
         reaper.look(store, seconds)
     assert store.xlen(keys.failures("shop")) == 1 and not store.exists(keys.kept("shop", "b1"))
     if store.type(keys.failures("evil")) == b"stream":
@@ -291,7 +291,7 @@ def test_a_stream_that_takes_no_more_entries_keeps_no_lost_job_of_another_source
     keep(store, "shop", "b1", "j1")
     reaper = Reaper()
     reaper.look(store, 0.0)
-    reaper.look(store, SURE_S)
+    reaper.look(store, CONFIRM_SILENCE_S)
     assert store.xlen(keys.failures("shop")) == 1
 
 

@@ -26,7 +26,7 @@ def in_a_process(store, entries, fatal):
                 os._exit(9)
             return None
 
-        made = suspects.watched(store, "place", entries, read, lambda entry, why: entry[0])
+        made = suspects.read_entries(store, "place", entries, read, lambda entry, why: entry[0])
         os.write(said, b" ".join(one for one in made if one))
         os._exit(0)
     os.close(said)
@@ -53,12 +53,12 @@ def test_a_next_process_that_takes_fewer_forgets_nothing_of_the_rest(store):
 
 
 def test_what_is_read_leaves_nothing_behind(store):
-    assert suspects.watched(store, "place", ENTRIES, len, lambda *_: 0) == [7]
+    assert suspects.read_entries(store, "place", ENTRIES, len, lambda *_: 0) == [7]
     assert not store.exists(keys.reading())
 
 
 def test_a_reader_that_raised_lives_and_is_no_death(store):
     for _ in range(9):
         with pytest.raises(ZeroDivisionError):
-            suspects.watched(store, "place", ENTRIES, lambda _: 1 // 0, lambda *_: 0)
-    assert suspects.watched(store, "place", ENTRIES, len, lambda *_: 0) == [7]
+            suspects.read_entries(store, "place", ENTRIES, lambda _: 1 // 0, lambda *_: 0)
+    assert suspects.read_entries(store, "place", ENTRIES, len, lambda *_: 0) == [7]

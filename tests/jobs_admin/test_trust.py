@@ -70,7 +70,7 @@ def test_a_report_with_a_wrong_signature_is_stored_raw_and_never_filed(key):
         assert words in Unfiled.objects.order_by("-id").first().why
     with pytest.raises(admission.NotAllowed):
         admission.file_unsigned(ENGINE, "shop")
-    refiling.begin_again()
+    refiling.restart()
     refile()
     assert jobs() == [] and RefusedReports.objects.get().refused == Unfiled.objects.count() == 6
 
@@ -284,13 +284,13 @@ def test_what_invented_sources_say_they_could_not_capture_is_in_no_number(store)
         store.hset(keys.shared("dropped"), f"x{n}", json.dumps({**said, "source": f"old{n}"}))
     store.hset(keys.dropped("shop"), "e1", json.dumps(said))
     trust.forget()
-    uncaptured.fold(now)
+    uncaptured.record_counts(now)
     assert list(Total.objects.values_list("source", "value")) == [("shop", 3)]
     assert not store.exists(keys.shared("dropped"))
     known("inv7")
     trust.forget()
-    uncaptured.fold(now)  # accepted later: what its workers say counts from then on
-    assert uncaptured.by_source(ENGINE) == [("inv7", 3), ("shop", 3)]
+    uncaptured.record_counts(now)  # accepted later: what its workers say counts from then on
+    assert uncaptured.totals_by_source(ENGINE) == [("inv7", 3), ("shop", 3)]
 
 
 def test_a_signature_makes_an_invented_source_no_less_unknown():
@@ -479,6 +479,6 @@ def test_a_signed_report_of_a_newer_guard_is_kept_and_filed_by_the_version_that_
     assert file((b"1-0", sign(fields, key), "shop")).unfiled == 1
     assert Unfiled.objects.values_list("source", "cause").get() == ("shop", "")
     monkeypatch.setattr(envelope, "VERSION", envelope.VERSION + 1)
-    refiling.begin_again()
+    refiling.restart()
     refile()
     assert jobs() == [("shop", "newer")] and not Unfiled.objects.exists()

@@ -31,13 +31,13 @@ def tell(store, name: str, count: int, *, source="shop", host="web-3", ago=timed
 
 
 def shown(viewer=ENGINE, **options):
-    return [(one.source, one.host, one.count) for one in uncaptured.lately(viewer, NOW, **options)]
+    return [(one.source, one.host, one.count) for one in uncaptured.recent_counts(viewer, NOW, **options)]
 
 
 def test_it_is_told_with_its_host_and_since_when(store):
     tell(store, "a", 12_345)
-    uncaptured.fold(NOW)
-    (one,) = uncaptured.lately(ENGINE, NOW)
+    uncaptured.record_counts(NOW)
+    (one,) = uncaptured.recent_counts(ENGINE, NOW)
     assert (one.source, one.host, one.count) == ("shop", "web-3", 12_345)
     assert one.since == NOW - timedelta(minutes=5)
 
@@ -45,8 +45,8 @@ def test_it_is_told_with_its_host_and_since_when(store):
 def test_reading_twice_and_an_older_word_add_nothing(store):
     for count in (5, 5, 9, 7):
         tell(store, "a", count)
-        uncaptured.fold(NOW)
-        uncaptured.fold(NOW)
+        uncaptured.record_counts(NOW)
+        uncaptured.record_counts(NOW)
     assert shown() == [("shop", "web-3", 9)]
 
 
@@ -55,34 +55,34 @@ def test_lives_of_one_host_are_added_and_hosts_told_apart(store):
     tell(store, "b", 6)
     tell(store, "c", 1, host="web-4")
     tell(store, "d", 2, source="crm")
-    uncaptured.fold(NOW)
+    uncaptured.record_counts(NOW)
     assert shown() == [("shop", "web-3", 11), ("crm", "web-3", 2), ("shop", "web-4", 1)]
     assert shown(source="crm") == [("crm", "web-3", 2)]
-    assert uncaptured.by_source(ENGINE) == [("crm", 2), ("shop", 12)]
+    assert uncaptured.totals_by_source(ENGINE) == [("crm", 2), ("shop", 12)]
 
 
 def test_it_outlives_the_store(store):
     tell(store, "a", 5)
-    uncaptured.fold(NOW)
+    uncaptured.record_counts(NOW)
     store.flushall()
-    uncaptured.fold(NOW)
+    uncaptured.record_counts(NOW)
     assert shown() == [("shop", "web-3", 5)]
 
 
 def test_what_is_long_over_is_forgotten_in_the_store_and_shown_no_more_but_counted(store):
     tell(store, "a", 5, ago=timedelta(days=8), last=timedelta(days=8))
     tell(store, "b", 6, ago=timedelta(days=8))  # goes on
-    uncaptured.fold(NOW)
+    uncaptured.record_counts(NOW)
     assert store.hkeys(keys.dropped("shop")) == [b"b"]
     assert shown() == []
-    assert uncaptured.by_source(ENGINE) == [("shop", 11)]
+    assert uncaptured.totals_by_source(ENGINE) == [("shop", 11)]
 
 
 def test_nobody_sees_what_a_source_that_is_not_shown_to_them_lost(store):
     tell(store, "a", 5)
-    uncaptured.fold(NOW)
+    uncaptured.record_counts(NOW)
     assert shown(Viewer(name="vera", roles={"crm": VIEWER})) == []
-    assert uncaptured.by_source(Viewer(name="vera", roles={"crm": VIEWER})) == []
+    assert uncaptured.totals_by_source(Viewer(name="vera", roles={"crm": VIEWER})) == []
 
 
 def test_hostile_words_are_left_out_and_forgotten(store):
@@ -94,7 +94,7 @@ def test_hostile_words_are_left_out_and_forgotten(store):
         store.hset(keys.dropped("shop"), f"x{name}", text)
         store.hset(keys.shared("dropped"), f"x{name}", text)
     store.hset(keys.shared("dropped"), "y", '{"source": "../x", "host": "h", "count": 1, "since": 1, "last": 1}')
-    uncaptured.fold(NOW)
+    uncaptured.record_counts(NOW)
     assert not store.hlen(keys.dropped("shop")) and not store.hlen(keys.shared("dropped"))
     assert not Total.objects.exists()
 
@@ -106,6 +106,6 @@ def test_of_what_is_old_the_sum_of_each_source_remains_and_nothing_comes_twice(s
         tell(store, f"n{number}", 1, ago=ago, last=timedelta(0) if number < 10 else ago)
     tell(store, "young", 1)
     for _ in range(3):
-        uncaptured.fold(NOW)
-    assert uncaptured.by_source(ENGINE) == [("shop", 31)]
+        uncaptured.record_counts(NOW)
+    assert uncaptured.totals_by_source(ENGINE) == [("shop", 31)]
     assert Total.objects.count() == 10 + 1 + 1

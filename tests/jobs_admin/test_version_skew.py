@@ -61,18 +61,18 @@ def test_what_is_too_new_is_kept_whole_and_filed_by_the_version_that_knows_it(mo
     broken = (b"9-9", {b"v": b"1", b"meta": b"["})
     assert ingest.file([too_new, unheard_of, broken], NOW) == ingest.Filed(unfiled=3)
 
-    refiling.begin_again()
+    refiling.restart()
     assert refiling.step() and not refiling.step()  # today's version looks, and leaves them
     assert Unfiled.objects.count() == 3
 
     with monkeypatch.context() as upgrade:
         upgrade.setattr(envelope, "VERSION", VERSION + 1)
-        refiling.begin_again()
+        refiling.restart()
         assert refiling.step() and not refiling.step()
         assert list(Failure.objects.values_list("job_id", flat=True)) == ["j1"]
         assert {row.entry_id for row in Unfiled.objects.all()} == {unheard_of[0].decode(), "9-9"}
         upgrade.setattr(envelope, "KINDS", (*KINDS, "vanished"))
-        refiling.begin_again()
+        refiling.restart()
         assert refiling.step()
     assert sorted(Failure.objects.values_list("job_id", flat=True)) == ["j1", "j2"]
     assert Unfiled.objects.get().entry_id == "9-9"
@@ -88,7 +88,7 @@ def test_a_report_that_is_refused_again_keeps_its_row_with_the_new_reason(monkey
     with monkeypatch.context() as upgrade:
         upgrade.setattr(envelope, "VERSION", VERSION + 1)
         upgrade.setattr(ingest, "read", refuse)
-        refiling.begin_again()
+        refiling.restart()
         assert refiling.step()
     kept = Unfiled.objects.get()
     assert kept.why == "no source of that name" and Failure.objects.count() == 0

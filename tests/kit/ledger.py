@@ -14,7 +14,7 @@ from kombu.transport.virtual import Message
 
 from jobs_admin import ingest
 from jobs_admin.core import keys
-from jobs_admin.ingest.reaping import SURE_S, Reaper
+from jobs_admin.ingest.lost_jobs import CONFIRM_SILENCE_S, Reaper
 from jobs_admin.worker.at_start import AtStart
 from jobs_admin.worker.calls import Calls
 from jobs_admin.worker.ledger import Ledger
@@ -50,7 +50,7 @@ def reap(client, watches: int = 1) -> None:
     reapers = [Reaper() for _ in range(watches)]
     for one in reapers:
         one.look(client, 0.0)
-    threads = [threading.Thread(target=one.look, args=(client, SURE_S)) for one in reapers]
+    threads = [threading.Thread(target=one.look, args=(client, CONFIRM_SILENCE_S)) for one in reapers]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -145,19 +145,19 @@ class Victim:
         from jobs_admin import ingest, policies, replays
         from jobs_admin.fleet import configurations, heartbeats, stranded
         from jobs_admin.ingest import uncaptured
-        from jobs_admin.ingest.reaping import SURE_S, Reaper
+        from jobs_admin.ingest.lost_jobs import CONFIRM_SILENCE_S, Reaper
         from jobs_admin.models.access import ENGINE
         from jobs_admin.retries import awaiting, promoting
 
         now, reaper = timezone.now(), Reaper()
         reaper.look(self.store, 0.0)
-        reaper.look(self.store, SURE_S)
+        reaper.look(self.store, CONFIRM_SILENCE_S)
         while any(self.store.xlen(key) for key in ingest.streams(self.store) if self.store.type(key) == b"stream"):
             ingest.step(self._consumer, wait_s=0.01)
         heartbeats.fold(now)
         heartbeats.told(with_tasks=True)
         configurations.told(ENGINE)
-        uncaptured.fold(now)
+        uncaptured.record_counts(now)
         for source in (SHOP, EVIL):
             with suppress(redis.RedisError):
                 stranded.stranded(source, self.store)

@@ -22,7 +22,7 @@ from jobs_admin.db import audit_anchor
 from jobs_admin.desk import overview
 from jobs_admin.failures import quarantine
 from jobs_admin.fleet import configurations, found_options, heartbeats, stranded
-from jobs_admin.ingest import reaping, suspects, uncaptured  # fmt: skip
+from jobs_admin.ingest import lost_jobs, suspects, uncaptured  # fmt: skip
 from jobs_admin.models.access import ENGINE
 from jobs_admin.queues import liveness
 from jobs_admin.retries import draining
@@ -97,7 +97,7 @@ def _watched() -> None:
 
 def _reap() -> None:
     config.store().sadd(keys.kept_boots("shop"), BOOT)
-    reaping.Reaper().look(config.store(), 0.0)
+    lost_jobs.Reaper().look(config.store(), 0.0)
 
 
 def _task_names() -> None:
@@ -118,7 +118,7 @@ def _text(name: str) -> Callable[[redis.Redis, bytes], object]:
 
 
 def _suspects() -> None:
-    suspects.watched(config.store(), "another", [ingest.Entry(b"1-1", {})], lambda entries: entries, lambda entry, why: [])
+    suspects.read_entries(config.store(), "another", [ingest.Entry(b"1-1", {})], lambda entries: entries, lambda entry, why: [])
 
 
 _AT = 1.79e9
@@ -162,7 +162,7 @@ KEYS: dict[str, Key] = {
                    lambda: stranded.of_job("shop", "id")), keys.in_hand("shop")),
     "reading": Key({"ids": ["1-1"], "deaths": 1, "at": _AT}, _hash(keys.reading(), "other"), (_suspects,), keys.reading()),
     "dropped": Key({"source": "shop", "host": "h", "count": 3, "since": _AT, "last": _AT}, _hash(keys.dropped("shop"), BOOT),
-                   (lambda: uncaptured.fold(_now()),), keys.dropped("shop")),
+                   (lambda: uncaptured.record_counts(_now()),), keys.dropped("shop")),
     "audit-head": Key({"id": 1, "mac": "m", "at": "2026-11-21T00:00:00+00:00", "signature": "s"},
                       _text(keys.audit_head()), (audit_anchor.findings, audit_anchor.advance), keys.audit_head()),
     "running": Key({"queue": "emails", "task": "t", "id": "j"}, _hash(f"{keys.boot('shop', BOOT)}:running", "j"), (_crashes,)),

@@ -25,7 +25,7 @@ from jobs_admin.core.report_signature import SigningKey, sign
 from jobs_admin.db import audit_anchor
 from jobs_admin.failures import quarantine
 from jobs_admin.fleet import heartbeats, stranded, worker_store
-from jobs_admin.ingest import reaping
+from jobs_admin.ingest import lost_jobs
 from jobs_admin.models import PolicyVersion, Source
 from jobs_admin.models.access import ENGINE
 from jobs_admin.policies import pushing
@@ -233,8 +233,8 @@ def _deep_reap() -> None:
     store = config.store()
     store.sadd(keys.kept_boots("shop"), BOOT)
     store.hset(keys.kept("shop", BOOT), "j", b"{}")
-    reaper = reaping.Reaper()
-    for now in (0.0, reaping.SURE_S):
+    reaper = lost_jobs.Reaper()
+    for now in (0.0, lost_jobs.CONFIRM_SILENCE_S):
         reaper.look(store, now)
 
 

@@ -292,9 +292,9 @@ def test_the_index_is_made_anew_step_by_step_from_where_it_was(desk, monkeypatch
     monkeypatch.setitem(indexing.AT_ONCE, indexing.FAILURES, 3)
     Failure.objects.filter(error_type="KeyError").update(message="'order-0815'")
     assert failures.count(ENGINE, parse("0815"))[0] == 0 and not indexing.step()
-    indexing.begin_again()
+    indexing.mark_all_outdated()
     steps = 0
     while indexing.step():
         steps += 1
     assert failures.count(ENGINE, parse("0815"))[0] == 1 and failures.count(ENGINE, parse("4711"))[0] == 0
-    assert steps >= 4 and indexing.left() == 0
+    assert steps >= 4 and indexing.count_outdated() == 0

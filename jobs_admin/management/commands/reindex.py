@@ -21,10 +21,10 @@ class Command(BaseCommand):
 
     def handle(self, **options: object) -> None:
         if options["again"]:
-            indexing.begin_again()
+            indexing.mark_all_outdated()
         said_at = time.monotonic()
         while indexing.step():
             if time.monotonic() - said_at > _SAY_EVERY_S:
                 said_at = time.monotonic()
-                self.stderr.write(f"{indexing.left():,} rows to go")
+                self.stderr.write(f"{indexing.count_outdated():,} rows to go")
         self.stdout.write("The search index is by today's rules, for every failure and stack.")

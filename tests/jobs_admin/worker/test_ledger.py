@@ -17,7 +17,7 @@ from django.utils import timezone
 from jobs_admin import config, replays
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import decode
-from jobs_admin.ingest.reaping import SURE_S, Reaper
+from jobs_admin.ingest.lost_jobs import CONFIRM_SILENCE_S, Reaper
 from jobs_admin.models import Attempt, Failure, QueueCounter
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.worker.at_start import AtStart
@@ -373,9 +373,9 @@ def test_a_store_that_was_away_makes_nobody_lost(start, own_store):
         before = client.zscore(keys.boots("shop"), boot)
         worker.wait(lambda: client.zscore(keys.boots("shop"), boot) > before, what="its next sign")
         fall_silent(client)  # and again: the two looks saw two silences
-        reaper.look(client, SURE_S)
+        reaper.look(client, CONFIRM_SILENCE_S)
         assert kept(client) and not reports(own_store)
-        reaper.look(client, 2 * SURE_S + 100)  # nor does a silence count that nobody looked at
+        reaper.look(client, 2 * CONFIRM_SILENCE_S + 100)  # nor does a silence count that nobody looked at
         assert kept(client) and not reports(own_store)
     worker.kill()
 

@@ -1,0 +1,286 @@
+"""What time alone changes: a retry that never came back is lost; a group is neither new nor muted for ever."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import redis
+from django.db import connection, transaction
+from django.db.models import F, Q, QuerySet
+
+from jobs_admin import config
+from jobs_admin.core import keys, untrusted
+from jobs_admin.db import audit, counters, step_progress, totals
+from jobs_admin.db.totals import Counted
+from jobs_admin.fleet import worker_store
+from jobs_admin.fleet.worker_store import Named
+from jobs_admin.ingest import group_sightings
+from jobs_admin.models import Attempt, Failure, Group
+from jobs_admin.models.access import ENGINE
+from jobs_admin.models.failure import FailureState
+from jobs_admin.models.group import GroupState
+from jobs_admin.worker.ledger import KEPT_DAYS, with_report
+from jobs_admin.worker.store import STREAM_BYTES
+
+# A store that was away or hung makes every worker look silent until each has dialled anew and given a sign: ten seconds.
+# Who is silent is looked at once more after this time, with no long gap between two looks.
+CONFIRM_SILENCE_S = 12.0
+LONGEST_GAP_S = 40.0
+_KEPT_AT_ONCE = 500
+_KEPT_BYTES_AT_ONCE = 4 * 1024**2
+_LONGEST_NAME = 80
+# What the store refuses to everybody; all else that it refuses is due to what a source wrote under its own keys.
+_REFUSED_TO_ALL = (
+    redis.exceptions.OutOfMemoryError,
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.NoPermissionError,
+)
+WORKER_REASON = "worker "  # the reason of what is filed here
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Silence:
+    sign: float | None
+    since: float  # monotonic
+    last: float
+
+
+@dataclass
+class Reaper:
+    """Remembers who was silent, as long as it can look. `now` is monotonic, in seconds."""
+
+    _silent: dict[Named, _Silence] = field(default_factory=dict)
+    _unusable: set[str] = field(default_factory=set)  # sources whose keys hold something else, at the last look
+
+    def look(self, store: redis.Redis, now: float) -> bool:
+        """File what dead workers kept. True if there is more to do at once. Raises redis.RedisError."""
+        is_more = False
+        found: dict[Named, _Silence] = {}
+        unusable: set[str] = set()
+        for place in worker_store.kept_boots(store, worker_store.all_sources(store)):
+            try:
+                is_more |= self._look_at(store, place, now, found)
+            except _REFUSED_TO_ALL:
+                raise
+            except redis.ResponseError as error:
+                source, _ = place
+                if source not in self._unusable | unusable:
+                    log.warning("Source %s: lost jobs that it kept cannot be filed, others are: %s", source, error)
+                unusable.add(source)
+        self._unusable = unusable
+        self._silent = found
+        return is_more
+
+    def _look_at(self, store: redis.Redis, place: Named, now: float, found: dict[Named, _Silence]) -> bool:
+        """File what one dead worker kept; a silent one is put to those that were found. True if it kept more."""
+        source, boot = place
+        if not boot.isalnum():
+            return False
+        sign, is_gone, name, stream_bytes = _read_last_sign(store, source, boot)
+        if sign is not None and _store_time_ms(store) - sign <= keys.SILENT_MS:
+            return False
+        silence = found[place] = self._seen(place, sign, now)
+        if not is_gone and now - silence.since < CONFIRM_SILENCE_S:
+            return False
+        is_more = _file_kept_jobs(store, source, boot, sign, _worker_reason(name, sign, is_gone), stream_bytes)
+        step_progress.report()
+        return is_more
+
+    def _seen(self, place: Named, sign: float | None, now: float) -> _Silence:
+        before = self._silent.get(place)
+        if before is None or before.sign != sign or now - before.last > LONGEST_GAP_S:
+            return _Silence(sign, now, now)
+        return _Silence(sign, before.since, now)
+
+
+_reaper = Reaper()
+
+
+def file_jobs_of_dead_workers(now: float) -> bool:
+    """Part of the step `reconcile` of `watch`."""
+    return _reaper.look(config.store(), now)
+
+
+def _read_last_sign(store: redis.Redis, source: str, boot: str) -> tuple[float | None, bool, str, int]:
+    """When it gave its last sign (ms since 1970, the store's clock; None: never, or too long ago), whether that was its last
+    word, its name, and how many bytes the stream may hold by its setting."""
+    pipeline = store.pipeline(transaction=False)
+    pipeline.zscore(keys.boots(source), boot)
+    pipeline.hmget(keys.boot(source, boot), ["gone", "worker", "stream"])
+    sign, (gone, name, stream) = pipeline.execute()
+    answer = untrusted.whole(stream)
+    stream_bytes = STREAM_BYTES if answer is None else answer
+    return sign, gone is not None, (name or boot.encode()).decode("utf-8", "replace"), stream_bytes
+
+
+def _store_time_ms(store: redis.Redis) -> float:
+    seconds, micros = store.time()
+    return seconds * 1000 + micros / 1000
+
+
+def _worker_reason(name: str, sign: float | None, is_gone: bool) -> str:
+    worker = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
+    at = ""
+    if sign is not None:
+        # One that says goodbye is put among the silent at once (`worker/beat.lua`).
+        moment = untrusted.moment((sign + keys.SILENT_MS) / 1000 if is_gone else sign / 1000)
+        at = f" {'at' if is_gone else 'soon after'} {moment:%Y-%m-%d %H:%M:%S} UTC" if moment else ""
+    return f"{WORKER_REASON}{worker} stopped{at}; the job had been acknowledged, so the broker will not give it again"
+
+
+def _file_kept_jobs(
+    store: redis.Redis, source: str, boot: str, sign: float | None, why: str, stream_bytes: int
+) -> bool:
+    kept_key = keys.kept(source, boot)
+    answer: Any = store.eval(
+        _reaping_script(),
+        6,
+        *(keys.kept_boots(source), kept_key, keys.boots(source), keys.failures(source), keys.failures_bytes(source)),
+        keys.shared("kept"),
+        *(f"{source}/{boot}", boot, "" if sign is None else repr(sign), keys.SILENT_MS),
+        *(json.dumps(why), _KEPT_AT_ONCE, _KEPT_BYTES_AT_ONCE, KEPT_DAYS * 86_400_000, stream_bytes),
+    )
+    filed, is_more = map(int, answer)
+    if filed:
+        log.warning("Source %s: %d jobs are lost: %s.", source, filed, why)
+    return bool(is_more)
+
+
+@cache
+def _reaping_script() -> str:
+    return with_report((Path(__file__).parent / "reaping.lua").read_text())
+
+
+# Celery's default: how long Redis keeps a fetched message from others, so how late a retry may rightly come.
+_VISIBILITY_TIMEOUT_S = 3600
+_MARGIN_S = 60
+_AT_ONCE = 500
+RETRY_REASON = "The retry did not report"  # the reason of what is filed here
+
+
+# What lies in a queue or in a spool is waited for so much longer, and then no more: a busy queue is never empty.
+_BACKLOG_PATIENCE = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """What may hold up a retry, or the word of it (`awaiting.py`)."""
+
+    is_blind: bool = False  # reports of any source may wait to be filed, or the store is away: nothing is filed as lost
+    late: frozenset[str] = frozenset()  # sources with reports that wait to be filed
+    # source -> visibility timeout that its workers have, in seconds; a longer one than the desk's own configuration counts
+    timeouts_s: Mapping[str, float] = field(default_factory=dict)
+    spooling: frozenset[str] = frozenset()  # sources whose workers have reports that did not get through yet
+    backlogged: frozenset[tuple[str, str]] = frozenset()  # (source, queue) in which it may lie
+
+
+def reconcile(now: datetime, delays: Delays = Delays()) -> bool:
+    """File overdue retries as lost, let new groups grow old, end mutes. True if there may be more to do at once."""
+    lost = 0 if delays.is_blind else file_overdue_retries(now, delays)
+    Group.objects.filter(state=GroupState.NEW, first_seen__lt=now - group_sightings.NEW_FOR).update(
+        state=GroupState.ONGOING, state_since=now
+    )
+    end_mutes(now)
+    return lost >= _AT_ONCE
+
+
+def end_mutes(now: datetime) -> int:
+    """`muted` past its time, or its count of failed attempts -> `ongoing`. Answers how many."""
+    over = Q(muted_until__lte=now) | Q(muted_until_count__lte=F("count"))
+    ended = 0
+    for group in Group.objects.filter(over, state=GroupState.MUTED).order_by("pk")[:_AT_ONCE]:
+        is_time = group.muted_until is not None and group.muted_until <= now
+        with transaction.atomic():
+            # Asked again: a person may have muted it for longer meanwhile.
+            still = Group.objects.filter(over, pk=group.pk, state=GroupState.MUTED)
+            ended_by = "time" if is_time else "count"
+            over_now = {"state": GroupState.ONGOING.value, "state_since": now, "mute_ended": ended_by}
+            cleared = {"state_by": "", "muted_until": None, "muted_until_count": None}
+            if not still.update(**over_now, **cleared):
+                continue
+            why = "The time it was muted for is over." if is_time else "It failed as often as it was muted for."
+            before = {"state": GroupState.MUTED.value, "state_by": group.state_by, "muted_until": group.muted_until}
+            audit.record(
+                ENGINE,
+                "group.change",
+                f"group:{group.name}",
+                reason=why,
+                before=before | {"muted_until_count": group.muted_until_count},
+                after=over_now,
+            )
+            ended += 1
+        step_progress.report()
+    return ended
+
+
+def file_overdue_retries(now: datetime, delays: Delays) -> int:
+    """`retrying` past its time, the visibility timeout and a minute -> `dead`, kind `lost`. Answers how many."""
+    found = 0
+    late = Failure.objects.filter(state=FailureState.RETRYING, due_at__lt=now - timedelta(seconds=_MARGIN_S))
+    for source in sorted(set(late.values_list("source", flat=True).distinct())):
+        if config.keeps_dead(source) or source in delays.late:
+            continue  # it is asked itself what became of its retries; or their reports may be among those that wait
+        timeout_s = max(_visibility_timeout_s(source), delays.timeouts_s.get(source, 0.0))
+        latest = now - timedelta(seconds=timeout_s + _MARGIN_S)
+        rows = Failure.objects.filter(source=source, state=FailureState.RETRYING, due_at__lt=latest)
+        if source in delays.spooling:
+            rows = rows.filter(due_at__lt=latest - _BACKLOG_PATIENCE)
+        elif queues := [queue for of, queue in delays.backlogged if of == source]:
+            rows = rows.filter(~Q(queue__in=queues) | Q(due_at__lt=latest - _BACKLOG_PATIENCE))
+        with transaction.atomic():
+            found += _file_as_lost(rows, timeout_s, now)
+        step_progress.report()
+    return found
+
+
+def _visibility_timeout_s(source: str) -> float:
+    known = config.sources().get(source)
+    given = known.options.get("visibility_timeout") if known else None
+    return float(given) if isinstance(given, int | float) and given > 0 else _VISIBILITY_TIMEOUT_S
+
+
+def _file_as_lost(overdue: QuerySet[Failure], timeout_s: float, now: datetime) -> int:
+    rows = lock_failures(overdue)
+    mark_lost(rows, f"{RETRY_REASON} within {timeout_s + _MARGIN_S:.0f} s of its due time", now)
+    return len(rows)
+
+
+def lock_failures(rows: QuerySet[Failure]) -> list[Failure]:
+    """Some of these, with what `bury` needs of them, locked where the database locks rows. Inside a transaction."""
+    if connection.features.has_select_for_update:
+        rows = rows.select_for_update(of=("self",), no_key=True, skip_locked=True)
+    only = ("pk", "source", "queue", "task", "run", "attempts", "job_id", "group_id", "due_at")
+    return list(rows.order_by("pk").only(*only)[:_AT_ONCE])
+
+
+def mark_lost(failures: Sequence[Failure], why: str, now: datetime) -> None:
+    """The attempt that they waited for will not come: they are dead, kind `lost`. Inside a transaction."""
+    if not failures:
+        return
+    attempts = [
+        Attempt(
+            failure=f, run=f.run, attempt=f.attempts + 1, kind="lost", job_id=f.job_id, group_id=f.group_id,
+            reason=why, ended_at=now, received_at=now,
+        )
+        for f in failures
+    ]  # fmt: skip
+    Attempt.objects.bulk_create(attempts)
+    for f in failures:
+        f.state, f.kind, f.reason, f.attempts, f.due_at = FailureState.DEAD, "lost", why, f.attempts + 1, None
+    Failure.objects.bulk_update(failures, ["state", "kind", "reason", "attempts", "due_at"])
+    counters.count_lost([(f.group_id, f.source, f.queue) for f in failures], now)
+    lost = Counter((f.source, f.queue, f.task) for f in failures)
+    totals.add(
+        {Counted(totals.FAILURES, *place, totals.error_label("", "lost")): n for place, n in lost.items()}
+        | {Counted(totals.DIED, *place): n for place, n in lost.items()}
+    )
