@@ -192,7 +192,7 @@ def lives(count: int) -> list[Life]:
 def fill(chosen: argparse.Namespace) -> dict[str, object]:
     """What so many days of looks leave in the table, as it is kept."""
     from jobs_admin.models import DepthSample, Release, Source
-    from jobs_admin.queues.depths.ladder import LADDER
+    from jobs_admin.queues.depths.steps import LADDER
 
     now = int(time.time())
     Source.objects.get_or_create(name="shop", defaults={"is_configured": True, "is_reachable": True})

@@ -82,10 +82,10 @@ def fill(wanted: argparse.Namespace) -> int:
     """Answers how many failures were written."""
     from django.db import connection, connections, transaction
 
-    from jobs_admin.db import rules_in_force
+    from jobs_admin.db import grouping_rules
     from jobs_admin.ingest import filing
 
-    rules = rules_in_force.current()
+    rules = grouping_rules.current()
     connections.close_all()  # before the fork
     written = 0
     # The second process makes and reads the next reports while this one writes.

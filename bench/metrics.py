@@ -100,7 +100,7 @@ def scraped() -> dict[str, Any]:
         answer = client.get("/metrics", headers=headers)
         took.append(time.perf_counter() - began)
         assert answer.status_code == 200, answer.content
-    failed = [(counted, n) for counted, n in totals.read(ENGINE) if counted.metric == totals.FAILURES]
+    failed = [(counted, n) for counted, n in totals.read_totals(ENGINE) if counted.metric == totals.FAILURES]
     return {
         "failures": Failure.objects.count(),
         "label_sets_of_job_failures_total": len(failed),

@@ -150,7 +150,7 @@ def payload_keys() -> MultiFernet:
 
 
 # Since something last happened to them; "history": numbers over time, groups without a job, reports that cannot be filed;
-# "depths": how deep queues were, in hours (what is finer goes sooner: `jobs_admin/queues/depths/ladder.py`).
+# "depths": how deep queues were, in hours (what is finer goes sooner: `jobs_admin/queues/depths/steps.py`).
 KEPT = {
     "recovered": timedelta(days=7),
     "gone": timedelta(days=7),

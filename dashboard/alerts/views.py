@@ -74,7 +74,7 @@ def index(request: HttpRequest) -> HttpResponse:
     watching = [rule.name for rule in rules if rule.enabled]
     context = {
         "now": now,
-        "stale": liveness.stale(now),
+        "stale": liveness.find_stale(now),
         "silent": silent_channels.silent(overview.silent_channels(), sees=viewer.may(ADMIN, EVERY_SOURCE)),
         "title": _title(firing),
         "rules_on": len(watching),
@@ -162,7 +162,7 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
     context = {
         "now": now,
         "alert": alert,
-        "stale": liveness.stale(now),
+        "stale": liveness.find_stale(now),
         "says": alert_words.says(alert),
         "sentence": alert_page.sentence(alert, now),
         "severity_look": alert_words.SEVERITY_LOOKS.get(alert.severity, "discarded"),

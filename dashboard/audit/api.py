@@ -18,7 +18,7 @@ from jobs_admin.models.access import ADMIN
 @needs(ADMIN)
 def audit(request: HttpRequest, after: After = None, limit: Limit = 50) -> Any:
     """Who did, or was refused, what; newest first. For admins; of one source, only what belongs to it."""
-    page = audit_log.listing(viewer_of(request), after=after, limit=limit)
+    page = audit_log.list_events(viewer_of(request), after=after, limit=limit)
     return shapes.listed(
         page.rows, audit_shapes.audit, next=page.next, count=page.count, count_is_capped=page.count_is_capped
     )

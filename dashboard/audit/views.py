@@ -41,7 +41,7 @@ def index(request: HttpRequest) -> HttpResponse:
     chosen = {name: request.GET.get(name, "").strip()[:120] for name in ("act", "object")}
     chosen = {name: value for name, value in chosen.items() if value}
     after = request.GET.get("after")
-    page = audit.listing(request.viewer, after=after, **chosen)
+    page = audit.list_events(request.viewer, after=after, **chosen)
     context = {
         "lines": _lines(request, page.rows),
         "page": page,

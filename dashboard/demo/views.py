@@ -162,7 +162,7 @@ def _acted(
 
 
 def _page(request: HttpRequest) -> HttpResponse:
-    lines = [_queue(row) for row in queues.listing(request.viewer, source=SOURCE).rows]
+    lines = [_queue(row) for row in queues.queue_page(request.viewer, source=SOURCE).rows]
     context: dict[str, Any] = {
         "queues": lines,
         "may_operate": request.viewer.may(OPERATOR, SOURCE),

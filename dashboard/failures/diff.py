@@ -10,7 +10,7 @@ from dashboard.web.differences import Difference, of_texts, of_values
 from dashboard.web.figures import duration
 from jobs_admin.core.explaining import Explanation, differences, explain
 from jobs_admin.core.fingerprint import fingerprint
-from jobs_admin.db import rules_in_force
+from jobs_admin.db import grouping_rules
 from jobs_admin.failures import contents
 from jobs_admin.failures.histories import Ended
 from jobs_admin.models import Attempt, Failure
@@ -55,7 +55,7 @@ def grouping(failure: Failure, left: Attempt, right: Attempt) -> Grouping | None
 
 
 def _printed(failure: Failure, attempt: Attempt) -> tuple[str, Explanation]:
-    rules = rules_in_force.current()
+    rules = grouping_rules.current()
     trace = attempt.traceback.text if attempt.traceback else ""
     facts = {name: getattr(failure, name) for name in ("task", "queue", "source", "tenant")}
     facts["release"] = attempt.release or failure.release

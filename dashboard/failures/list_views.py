@@ -16,7 +16,7 @@ from jobs_admin.core import query as language
 from jobs_admin.core.text import whole_number
 from jobs_admin.failures import completing, nearest
 from jobs_admin.models.access import OPERATOR, VIEWER
-from jobs_admin.search.newest import Newest
+from jobs_admin.search.failure_search import FailureSearch
 
 # "3 new failures" needs no exact thousands.
 NEWER_CAP = 1_000
@@ -69,7 +69,7 @@ def newer(request: HttpRequest) -> HttpResponse:
     text, since = request.GET.get("q", ""), request.GET.get("since", "")
     count = 0
     if (last := whole_number(since)) is not None:
-        count = Newest(request.viewer, language.parse(text)).newer(last, NEWER_CAP + 1)
+        count = FailureSearch(request.viewer, language.parse(text)).newer(last, NEWER_CAP + 1)
     context = {
         "q": text,
         "newest": since,

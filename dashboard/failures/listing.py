@@ -230,7 +230,7 @@ def _some_reschedule(query: Query) -> bool:
     """Whether a source whose jobs the list can show is told when they run."""
     asked = [term for term in query.terms if isinstance(term, Match) and term.field == "source"]
     return any(
-        (can := abilities.of(name)) is not None and can.reschedule
+        (can := abilities.capabilities(name)) is not None and can.reschedule
         for name in config.sources()
         if all(_names(term, name) != term.negated for term in asked)
     )

@@ -160,14 +160,14 @@ def acts(
         return Acts(False, False, discard, restore, _NO_FORM)
     if closed := (source.read_only if source else None):
         return Acts(False, False, discard, restore, f"{failure.source} is read-only: {closed.get('text', '')}")
-    if why_not := abilities.lacks(failure.source, "replay"):
+    if why_not := abilities.missing_ability(failure.source, "replay"):
         return Acts(False, False, discard, restore, why_not)
     no_edit = why_not_editable(failure)
     return Acts(True, not no_edit, discard, restore, no_edit=no_edit)
 
 
 def _reschedule_url(failure: Failure) -> str:
-    can = abilities.of(failure.source) if failure.state == FailureState.RETRYING else None
+    can = abilities.capabilities(failure.source) if failure.state == FailureState.RETRYING else None
     return links.retry_of_job(failure.pk) if can is not None and can.reschedule else ""
 
 
@@ -175,7 +175,7 @@ def why_not_editable(failure: Failure) -> str:
     """Why its arguments cannot be changed: its source sends none, or the copy that is shown is no whole JSON of the right
     shapes. "" where they can be.
     """
-    if why_not := abilities.lacks(failure.source, "edit"):
+    if why_not := abilities.missing_ability(failure.source, "edit"):
         return why_not
     try:
         held = contents.copy(failure)

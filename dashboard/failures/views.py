@@ -68,7 +68,7 @@ def page(
         "open_item": open_item,
         "waits": failure_page.waits(open_item),
         "most_attempts": columns.most_attempts(failure),
-        "priority": priorities.shown(failure.source, failure.priority),
+        "priority": priorities.priority_text(failure.source, failure.priority),
         "is_live": bool(open_item) or failure.state in stranded.ON_THE_WAY,
         "branches": failure_page.branches(failure),
         "headers": failure_page.branch(failure, "headers", "Headers"),
@@ -78,7 +78,7 @@ def page(
             request.viewer, failure, open_item=open_item, is_whole=is_whole, sent=sent, source=source
         ),
         "source": source,
-        "removes": bool((can := abilities.of(failure.source)) and can.remove),
+        "removes": bool((can := abilities.capabilities(failure.source)) and can.remove),
         "crashes": quarantine.lines(failure),
         "unread": unread.told(failure),
         **_stranded(failure, source),
@@ -96,9 +96,9 @@ def page(
 
 def _stranded(failure: Failure, source: overview.SourceRow | None) -> dict[str, object]:
     """The worker that is gone with this job, of a job that is on its way."""
-    if failure.state not in stranded.ON_THE_WAY or source is None or not stranded.is_found(source.findings):
+    if failure.state not in stranded.ON_THE_WAY or source is None or not stranded.has_finding(source.findings):
         return {"stranded": None}
-    found = stranded.of_job(failure.source, failure.job_id)
+    found = stranded.find_for_job(failure.source, failure.job_id)
     return {"stranded": found, "is_lost": found is not None and failure.job_id in found.lost_jobs}
 
 

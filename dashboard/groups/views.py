@@ -24,7 +24,7 @@ from dashboard.web.text import parted
 from jobs_admin import config, failures
 from jobs_admin.core.fingerprint import SPLITS
 from jobs_admin.core.text import whole_number
-from jobs_admin.db import rules_in_force
+from jobs_admin.db import grouping_rules
 from jobs_admin.failures import open_by
 from jobs_admin.groups import group_places, group_story
 from jobs_admin.groups.group_numbers import days
@@ -214,7 +214,7 @@ def why_page(
         "group": group,
         "shown": shown,
         "shown_url": reverse("redrive:failure-detail", args=[shown.pk]) if shown else "",
-        "why": group_why.why(shown, rules_in_force.current()) if shown else None,
+        "why": group_why.why(shown, grouping_rules.current()) if shown else None,
         "rules": group_page.story(of_rules, group, timezone.now()),
         "splits": SPLITS,
         "alike": [(one, *parted(one.message), places[one.pk]) for one in alike],

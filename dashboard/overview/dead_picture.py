@@ -9,7 +9,7 @@ from dashboard.queues.depth.picture import Upright, upright
 from dashboard.web import charts, links
 from dashboard.web.figures import number
 from jobs_admin.queues import depths
-from jobs_admin.queues.depths.desk import STEP_S
+from jobs_admin.queues.depths.marking import STEP_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class ReplayLine:
 @can(VIEWER)
 def index(request: HttpRequest) -> HttpResponse:
     viewer, now = request.viewer, timezone.now()
-    watched, board = liveness.watched(now), overview.board(viewer, now)
+    watched, board = liveness.current_state(now), overview.board(viewer, now)
     sentence, series = board.sentence, board.series
     names, rows = _hours(series)
     held = [replay for replay in board.replays if replay.state == ReplayState.HELD]

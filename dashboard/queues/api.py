@@ -20,5 +20,5 @@ def list_queues(request: HttpRequest, after: AfterQueue = None, limit: Limit = 1
     """The queues, those with the most dead jobs first, then those that fail most often."""
     if after and not queues.is_cursor(after):
         raise errors.CallRefused(422, "invalid", NO_CURSOR, "after")
-    page = queues.listing(viewer_of(request), after=after, limit=limit)
+    page = queues.queue_page(viewer_of(request), after=after, limit=limit)
     return shapes.listed(page.rows, queue_shapes.queue, next=page.next, count=page.count)

@@ -26,8 +26,7 @@ from jobs_admin.fleet import durability, stranded
 from jobs_admin.fleet.durability import Grade
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.queues import depths, liveness, rates
-from jobs_admin.queues.depths.marking import MOST_OF_A_KIND
-from jobs_admin.queues.depths.thresholds import of_queue, thresholds
+from jobs_admin.queues.depths.marking import MOST_OF_A_KIND, thresholds, thresholds_of_queue
 
 SPANS = {"1h": 1, "6h": 6, "24h": 24, "7d": 7 * 24, "14d": 14 * 24, "90d": 90 * 24, "400d": 400 * 24}
 _USUAL = ("1h", "6h", "24h")  # the first that holds all looks of a new queue
@@ -81,10 +80,10 @@ class Window:
 def index(request: HttpRequest, source: str, queue: str) -> HttpResponse:
     viewer, now = request.viewer, timezone.now()
     try:
-        depths.must_see(viewer, source, queue)
+        depths.require_visible(viewer, source, queue)
     except depths.NoSuchQueue as error:
         raise Http404 from error
-    window = _window(request, now, depths.watched_since(source, queue))
+    window = _window(request, now, depths.sampled_since(source, queue))
     history = depths.history(viewer, source, queue, window.since, window.until, most=_POINTS, now=now)
     found = depths.marks(viewer, source, queue, window.since, window.until)
     address = reverse("redrive:queue-detail", args=[source, queue])
@@ -92,7 +91,7 @@ def index(request: HttpRequest, source: str, queue: str) -> HttpResponse:
         "source": source,
         "queue": queue,
         "now": now,
-        "stale": liveness.stale(now),
+        "stale": liveness.find_stale(now),
         "is_over": window.until < now - timedelta(seconds=LATE_SAMPLE_S),
         "self_url": address + window.query(),
         **_now(viewer, source, queue, now),
@@ -117,7 +116,7 @@ def return_now(request: HttpRequest, source: str, boot: str) -> HttpResponse:
     if not request.viewer.may(VIEWER, source):
         raise Http404
     try:
-        count = stranded.return_now(request.viewer, source, boot)
+        count = stranded.return_jobs(request.viewer, source, boot)
     except stranded.StrandedRefused as refused:
         say(request, refused.message, level="error")
     else:
@@ -133,16 +132,18 @@ def return_now(request: HttpRequest, source: str, boot: str) -> HttpResponse:
 
 def _stranded(known: overview.SourceRow | None, source: str, queue: str) -> list[stranded.Stranded]:
     """Return the jobs of this queue that dead workers hold. Reads the store only where `sample` found some."""
-    return stranded.of_queue(source, queue) if known is not None and stranded.is_found(known.findings) else []
+    return stranded.find_for_queue(source, queue) if known is not None and stranded.has_finding(known.findings) else []
 
 
 def _now(viewer: Viewer, source: str, queue: str, now: datetime) -> dict[str, Any]:
-    row = queues.one(viewer, source, queue, now)
+    row = queues.get_queue(viewer, source, queue, now)
     known = overview.source(viewer, source, now)
     words, title = durability_words(row)
     grade = Grade(row.durability, row.fetch_window)
     can_replay = (
-        known is not None and known.is_configured and not (known.read_only or abilities.lacks(source, "replay"))
+        known is not None
+        and known.is_configured
+        and not (known.read_only or abilities.missing_ability(source, "replay"))
     )
     age = (now - row.sampled_at).total_seconds() if row.sampled_at else None
     return {
@@ -153,7 +154,7 @@ def _now(viewer: Viewer, source: str, queue: str, now: datetime) -> dict[str, An
         "is_late": age is None or age > LATE_SAMPLE_S,
         "durability": words,
         "durability_words": title,
-        "at_stake": _at_stake(durability.at_stake(source, queue, grade, now)) if words else "",
+        "at_stake": _at_stake(durability.jobs_at_stake(source, queue, grade, now)) if words else "",
         "unguarded": unguarded(row, known),
         "rate_minutes": rates.OVER_MIN,
         "dead_url": links.failures_of(source=source, queue=queue, state="dead"),
@@ -182,7 +183,7 @@ def _at_stake(found: durability.AtStake) -> str:
 def _drawn(
     viewer: Viewer, source: str, queue: str, window: Window, history: depths.History, address: str
 ) -> dict[str, Any]:
-    levels = of_queue(thresholds(viewer), source, queue)
+    levels = thresholds_of_queue(thresholds(viewer), source, queue)
     frame = depth_picture.Frame(history)
     pictures = [
         depth_picture.picture(

@@ -78,7 +78,7 @@ def index(request: HttpRequest) -> HttpResponse:
     after = request.GET.get("after", "")
     after = after if queues.is_cursor(after) else ""
     by_source = {row.name: _source(row) for row in overview.sources(request.viewer, now)}
-    page = queues.listing(request.viewer, after=after, now=now)
+    page = queues.queue_page(request.viewer, after=after, now=now)
     for row in page.rows:
         if row.source not in by_source:
             by_source[row.source] = SourceLines(row.source, "unknown", "", None, row.sampled_at, False, False)
@@ -92,7 +92,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "self_url": _address(after),
         "first_url": _address("") if after else "",
         "next_url": _address(page.next) if page.next else "",
-        "stale": liveness.stale(now),
+        "stale": liveness.find_stale(now),
         "rate_window": rates.WINDOW,
         "kept": retention.in_words(),
     }

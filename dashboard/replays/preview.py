@@ -136,7 +136,7 @@ _NEEDS = {"to_queue": "redirect", "same_job_id": "same_id", "attempts": "attempt
 
 def _lacking(preview, ability: str) -> str:
     """Why this is not offered, in a sentence; "" where all sources can."""
-    return next(filter(None, (abilities.lacks(source, ability) for source in preview.sources)), "")
+    return next(filter(None, (abilities.missing_ability(source, ability) for source in preview.sources)), "")
 
 
 def _leave_out(preview) -> dict[str, str] | None:

@@ -174,11 +174,11 @@ def _about_the_store(source: Adapter) -> list[Finding]:
         config.store().ping()  # raises where it does not answer any more
         text = f"The store answers, but its settings cannot be read: {_line(error)}."
         return [Finding("settings-unknown", WARNING, text, "Allow INFO and CONFIG GET to this user.")]
-    return [sampling.finding_of_the_store(found) for found in findings]
+    return [sampling.store_finding(found) for found in findings]
 
 
 def _about_the_guard() -> list[Finding]:
-    stands = liveness.guard_stands()
+    stands = liveness.guard_switch()
     if stands == "off":
         return [Finding("guard-off", HIGH, "The guard is off: nothing is recorded.", "`python3 manage.py on`.")]
     if stands == "drain":
@@ -189,7 +189,7 @@ def _about_the_guard() -> list[Finding]:
 
 def check_watch(now: datetime) -> Result:
     found = []
-    stale = liveness.stale(now)
+    stale = liveness.find_stale(now)
     if stale is not None:
         found.append(Finding("watch", HIGH, stale.text, "Start `python3 manage.py watch`, or look at its log."))
     fix = "Look at the log of `watch`; run a second one for ingest: `manage.py watch --only ingest`."
@@ -202,7 +202,7 @@ def check_watch(now: datetime) -> Result:
 
 def check_shared_keys(now: datetime) -> Result:
     """Whether any worker still writes to the keys that all sources share, as guards of the version before do."""
-    workers = heartbeats.sharing_keys(now)
+    workers = heartbeats.workers_on_shared_keys(now)
     if not workers:
         return Result("shared keys", "no worker writes them", [])
     text = f"Workers with an older guard write to keys that all sources share: {key_rotation.names(workers)}."
@@ -285,7 +285,7 @@ def check_workers(source: str, url: str, now: datetime) -> tuple[str, list[Findi
     names = {worker.name for worker in heard}
     found = []
     silent = sorted(_answering(url) - names)
-    if silent and liveness.stale(now) is not None:
+    if silent and liveness.find_stale(now) is not None:
         # What they said since then is in no table yet.
         found.append(
             Finding(
@@ -297,7 +297,7 @@ def check_workers(source: str, url: str, now: datetime) -> tuple[str, list[Findi
         )
     elif silent:
         found += _about_the_silent(source, silent, now)
-    elif liveness.stale(now) is None and not _has_reported(source):
+    elif liveness.find_stale(now) is None and not _has_reported(source):
         fix = (
             f"Put install(app, source={source!r}) where your Celery app is made, give its workers the REDRIVE_REDIS_URL "
             "of Redrive, and start them."
@@ -397,7 +397,7 @@ def _about_signing(source: str, now: datetime) -> list[Finding]:
     why = known.why_not_unsigned(source, now)
     has_key = any(known.keys[key_id].source == source for key_id in known.keys_in_force)
     try:
-        told = heartbeats.told(now, sources=[source])
+        told = heartbeats.worker_reports(now, sources=[source])
     except redis.RedisError:
         return []
     found = []
@@ -428,7 +428,7 @@ def _about_signing(source: str, now: datetime) -> list[Finding]:
 def _about_copies(source: str, now: datetime) -> list[Finding]:
     """What its workers say of replayed jobs whose messages may have come twice."""
     try:
-        told = [one for one in heartbeats.told(now) if one.source == source]
+        told = [one for one in heartbeats.worker_reports(now) if one.source == source]
     except redis.RedisError:
         return []  # that the store is away is said elsewhere
     dropped, unasked = sum(one.repeated for one in told), sum(one.unasked for one in told)
@@ -446,7 +446,7 @@ def _about_copies(source: str, now: datetime) -> list[Finding]:
 def _about_guards(source: str, now: datetime) -> list[Finding]:
     """Workers whose guard is of another version than this desk: no fault, but nothing that should stay so unseen."""
     try:
-        told = [one.guard for one in heartbeats.told(now) if one.source == source]
+        told = [one.guard for one in heartbeats.worker_reports(now) if one.source == source]
     except redis.RedisError:
         return []
     others = sorted({guard or "unknown" for guard in told} - {GUARD_VERSION})
@@ -467,7 +467,7 @@ def _about_store_users(source: str, now: datetime) -> list[Finding]:
     """Workers whose user may do more in the store than its own source needs."""
     store = config.store()
     try:
-        told = [one.store_user for one in heartbeats.told(now) if one.source == source and one.store_user]
+        told = [one.store_user for one in heartbeats.worker_reports(now) if one.source == source and one.store_user]
         wide = sorted(user for user in set(told) if _may_do_more(store, user, source))
     except redis.RedisError:
         return []

@@ -57,7 +57,7 @@ def _checks(now: datetime) -> dict[str, dict[str, object]]:
             "lag_s": round(lag_s, 1),
             "failed_rounds": failed,
         }
-        late = liveness.stale(now)
+        late = liveness.find_stale(now)
         found["watch"] = {"ok": late is None, **({"why": late.text} if late else {})}
     except (redis.RedisError, config.BadConfiguration) as error:
         found["redis"] = {"ok": False, "why": f"The store does not answer ({type(error).__name__})."}

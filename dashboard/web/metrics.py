@@ -71,7 +71,7 @@ def _metric(kind: str, name: str, help: str, samples: Iterable[tuple[str, Labels
 def _of_queues(viewer: Viewer, now: datetime) -> Iterator[Metric]:
     rows = [
         ({"source": row.source, "queue": row.queue}, row)
-        for row in queues.listing(viewer, limit=queues.LARGEST_PAGE, now=now).rows
+        for row in queues.queue_page(viewer, limit=queues.LARGEST_PAGE, now=now).rows
     ]
     depth = [
         ({**labels, "state": state}, count)
@@ -107,7 +107,7 @@ _OF_DURATION = {totals.BUSY_S: "_sum", totals.ENDED: "_count"}
 def _counted(viewer: Viewer) -> Iterator[Metric]:
     found: dict[str, list[tuple[Labels, float]]] = defaultdict(list)
     durations: list[tuple[str, Labels, float]] = []
-    for counted, value in totals.read(viewer):
+    for counted, value in totals.read_totals(viewer):
         if counted.metric in _COUNTERS:
             _, names = _COUNTERS[counted.metric]
             found[counted.metric].append((dict(zip(names, counted[1:], strict=False)), value))

@@ -102,7 +102,7 @@ def _kept(template_name: str, shell: Shell | None, prefix: str):
 
 def guard_stands() -> str:
     """What the switch says: `on`, `off` or `drain`."""
-    return liveness.watched().guard
+    return liveness.current_state().guard
 
 
 def toasts(context):

@@ -39,7 +39,7 @@ from jobs_admin.models import DepthSample, Failure, FailureCount, Group, GroupAl
 from jobs_admin.models.access import ENGINE, VIEWER, Viewer, viewer_of
 from jobs_admin.models.counter import MINUTE
 from jobs_admin.models.failure import FailureState
-from jobs_admin.queues import liveness, rates, unrecovered
+from jobs_admin.queues import liveness, rates
 from jobs_admin.search import scope as scopes
 
 Key = tuple[str, str]  # source and subject; the source is empty for what is of none in particular
@@ -53,7 +53,7 @@ _GROWN = timedelta(minutes=5)
 _SLACK = timedelta(seconds=35)
 _SAMPLED_BY = timedelta(seconds=60)  # a source that was not looked at for longer
 _AFTER_REPLAY = timedelta(minutes=15)
-# Between two attempts of a replay (jobs_admin/queues/unrecovered.py).
+# Between two attempts of a replay (jobs_admin/queues/rates.py).
 _BETWEEN_ATTEMPTS = Q(state=FailureState.RETRYING, run__gt=1)
 
 
@@ -127,7 +127,7 @@ class Measured:
 
     @cached_property
     def dead(self) -> Values:
-        return {key: float(n) for key, n in unrecovered.by_queue().items()}
+        return {key: float(n) for key, n in rates.count_unrecovered().items()}
 
     @cached_property
     def quarantined(self) -> Values:
@@ -238,7 +238,7 @@ class Measured:
     @cached_property
     def _ended(self) -> dict[Key, tuple[int, int, int]]:
         """Jobs that died, attempts to be retried, jobs that ran well, of the last minutes."""
-        counted = QueueCounter.objects.filter(step=MINUTE, at__gte=rates.since(self.now), at__lte=self.now)
+        counted = QueueCounter.objects.filter(step=MINUTE, at__gte=rates.window_start(self.now), at__lte=self.now)
         rows = counted.values_list("source", "queue").annotate(Sum("failed"), Sum("retried"), Sum("succeeded"))
         return {(source, queue): (fell, again, ran) for source, queue, fell, again, ran in rows}
 

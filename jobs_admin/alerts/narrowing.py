@@ -87,7 +87,7 @@ def read(metric: Metric) -> Kinds | None:
     states = ", ".join(["%s"] * len(metric.states))
     which, given = f"SELECT {place}, count AS n FROM {counted} WHERE state IN ({states})", list(metric.states)
     if metric.retrying_replays:
-        # One statement, so one moment (jobs_admin/queues/unrecovered.py).
+        # One statement, so one moment (jobs_admin/queues/rates.py).
         which += f"""
             UNION ALL
             SELECT source, queue, task, COALESCE(group_id, 0), 1 FROM {job} WHERE state = %s AND run > 1"""

@@ -16,10 +16,10 @@ from jobs_admin.core import threshold
 from jobs_admin.core.alert_metrics import Row, Subject
 from jobs_admin.core.matching import matches
 from jobs_admin.core.threshold import QUIET, Act, Numbers, Phase
-from jobs_admin.db.light import fetched
+from jobs_admin.db.statements import fetch_rows
 from jobs_admin.models import DepthSample, Rule
 from jobs_admin.models.access import Viewer
-from jobs_admin.queues.depths.sql import epoch, told
+from jobs_admin.queues.depths.steps import epoch, to_database_time
 from jobs_admin.search import scope as scopes
 
 MOST_DAYS = 14  # minutes are kept so long
@@ -170,7 +170,7 @@ def _read(key: Key, step: int, since: datetime, until: datetime) -> list[Row]:
         f"FROM {DepthSample._meta.db_table} "
         "WHERE source = %s AND queue = %s AND step = %s AND at >= %s AND at <= %s ORDER BY at"
     )
-    return list(fetched(sql, [*key, step, told(since), told(until)]))
+    return list(fetch_rows(sql, [*key, step, to_database_time(since), to_database_time(until)]))
 
 
 def _looks(rule: Rule, rows: Sequence[Row]) -> list[Look]:

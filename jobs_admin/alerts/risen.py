@@ -44,7 +44,7 @@ def groups_behind(alert: Alert, limit: int = 5) -> list[RisenGroup]:
     shares = alert.told_with_id is not None or Alert.objects.filter(told_with=alert.pk).exists()
     if shares and alert.source and alert.rule.measure.subject is not Subject.VIEW:
         found = language.parse(links(alert, alert.resolved_at or alert.judged_at).failures_query)
-        return _shown(_counted(Failure.objects.filter(scope.compiled(found))).most_common(limit), alert)
+        return _shown(_counted(Failure.objects.filter(scope.build_condition(found))).most_common(limit), alert)
     firing = Notice.objects.filter(alert=alert, type=ALERT_FIRING).order_by("-pk")
     said = firing.values_list("body__top_groups", flat=True).first() or []
     # A notice names a group by its page.
@@ -64,7 +64,7 @@ def top_groups(alerts: Sequence[Alert], limit: int = 5) -> list[RisenGroup]:
     if _is_narrowed(alerts[0].rule):
         terms = [*where(alerts[0], queues), states(*map(str, counted))]
         return _shown(
-            _counted(Failure.objects.filter(scope.compiled(Query(tuple(terms))))).most_common(limit), alerts[0]
+            _counted(Failure.objects.filter(scope.build_condition(Query(tuple(terms))))).most_common(limit), alerts[0]
         )
     # A notice is written in a transaction: to find the large ones takes less than half of adding up a hundred thousand.
     largest = _held(alerts[0], counts, queues).order_by("-count", "group_id")[:_MOST_COUNTERS]

@@ -8,7 +8,7 @@ One report is one stream entry with these fields, all bytes:
     trace  the traceback as text, already redacted (absent where there is none)
     key    the id of the source's key, and
     sig    the signature with it (`core/report_signature.py`; both absent where the worker has no key)
-    lost   JSON: `at` and `reason` of a job that was lost with its worker, added by the desk (`reaping.py`)
+    lost   JSON: `at` and `reason` of a job that was lost with its worker, added by the desk (`lost_jobs.py`)
 
 `meta` holds no byte of the raw message, so a payload that cannot be represented in JSON or in
 the database damages nothing but itself. A reader accepts the version before and after its own

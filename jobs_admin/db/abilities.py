@@ -20,7 +20,7 @@ _WITHOUT = {
 }
 
 
-def of(source: str) -> Capabilities | None:
+def capabilities(source: str) -> Capabilities | None:
     """None where nobody can be asked: it is not configured here, or its address is no good."""
     try:
         return config.adapter(source).can
@@ -28,9 +28,9 @@ def of(source: str) -> Capabilities | None:
         return None
 
 
-def lacks(source: str, ability: str) -> str:
+def missing_ability(source: str, ability: str) -> str:
     """What cannot be done there, in a sentence; "" where it can, or where it is not known."""
-    can = of(source)
+    can = capabilities(source)
     if can is None or getattr(can, ability):
         return ""
     if ability == "same_id" and can.in_place:
@@ -38,6 +38,6 @@ def lacks(source: str, ability: str) -> str:
     return _WITHOUT[ability].format(source)
 
 
-def system(backend: str) -> str:
+def system_name(backend: str) -> str:
     """What people call that kind of queue system."""
     return SYSTEMS[backend].label if backend in SYSTEMS else backend

@@ -84,7 +84,7 @@ def record_all(viewer: Viewer, act: str, entries: Sequence[Entry]) -> list[Audit
         )
         for entry in entries
     ]
-    _hold_chain()
+    _lock_chain()
     mac = AuditEvent.objects.order_by("-id").values_list("mac", flat=True).first() or _FIRST
     for event in events:
         event.mac = mac = _mac(mac, event)
@@ -99,7 +99,9 @@ class AuditPage:
     count_is_capped: bool
 
 
-def listing(viewer: Viewer, *, act: str = "", object: str = "", after: str | None = None, limit: int = 50) -> AuditPage:
+def list_events(
+    viewer: Viewer, *, act: str = "", object: str = "", after: str | None = None, limit: int = 50
+) -> AuditPage:
     """Newest first: what belongs to the sources on which the viewer is admin; everything, for an admin of every source.
 
     `act` matches from its beginning (`replay` finds `replay.start`), `object` exactly (`replay:12`). An `after` that
@@ -135,7 +137,7 @@ def verify() -> int | None:
     return None
 
 
-def _hold_chain() -> None:
+def _lock_chain() -> None:
     """Let one transaction at a time append, until it ends: two would both follow the same row.
 
     SQLite's write transactions are serial already (BEGIN IMMEDIATE).

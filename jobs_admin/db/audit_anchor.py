@@ -169,8 +169,8 @@ _ACCEPT = "If you know why, accept the current end: `python3 manage.py audit acc
 
 
 def _describe(gap: Missing) -> str:
-    end = f"ends at entry {gap.head.id} of {_time(gap.head.at)}" if gap.head else "is empty"
-    text = f"The audit {end}, but entry {gap.anchor.id} of {_time(gap.anchor.at)} is missing or was replaced."
+    end = f"ends at entry {gap.head.id} of {_utc_text(gap.head.at)}" if gap.head else "is empty"
+    text = f"The audit {end}, but entry {gap.anchor.id} of {_utc_text(gap.anchor.at)} is missing or was replaced."
     if gap.has_later_records is None:
         return f"{text} A restored backup or a power cut has the same effect."
     if gap.has_later_records:
@@ -180,5 +180,5 @@ def _describe(gap: Missing) -> str:
     return f"{text} The database has no other records from the time between, as after a restored backup."
 
 
-def _time(at: datetime) -> str:
+def _utc_text(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

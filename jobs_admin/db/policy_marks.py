@@ -13,7 +13,7 @@ from jobs_admin.models.access import Viewer
 
 MOST = 20
 _TASKS = 200
-_LOOKED_AT = 500  # changes: those of sources out of sight are left out
+_MOST_CHANGES = 500  # changes: those of sources out of sight are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def policy_marks(
     tasks = _tasks(source, queue) if queue else []
     rows = [
         row
-        for match_source, match_queue, match_task, *row in found.values_list(*read)[:_LOOKED_AT]
+        for match_source, match_queue, match_task, *row in found.values_list(*read)[:_MOST_CHANGES]
         if viewer.sees_any_of(match_source)
         and (not source or matches(match_source, source))
         and (not queue or matches(match_queue, queue))

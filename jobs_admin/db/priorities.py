@@ -19,7 +19,7 @@ def level_of(source: str, number: int | None) -> str | None:
     return None if number is None else priority.level(number, scale_of(source))
 
 
-def shown(source: str, number: int | None) -> str:
+def priority_text(source: str, number: int | None) -> str:
     """`3, high`; "" where a job has none. On Redis every job has one, and 0 says only that nobody gave it another."""
     if number is None:
         return ""
@@ -54,4 +54,4 @@ def _within(levels: list[str], scale: Scale) -> Q:
     return found
 
 
-__all__ = ["level_of", "of_levels", "scale_of", "shown"]
+__all__ = ["level_of", "of_levels", "priority_text", "scale_of"]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from django.db import connection
 
 from jobs_admin.db import statements
-from jobs_admin.db.light import fetched
+from jobs_admin.db.statements import fetch_rows
 from jobs_admin.models import Total
 from jobs_admin.models.access import Viewer
 
@@ -59,9 +59,9 @@ def error_label(error_type: str, kind: str) -> str:
 def add(counts: Mapping[Counted, float]) -> None:
     """Add to what was counted, in the caller's transaction, as the last that it does: rows stay locked until its end."""
     grown = {counted: value for counted, value in counts.items() if value > 0}
-    unknown = grown.keys() - _known(grown)
+    unknown = grown.keys() - _existing(grown)
     if unknown:
-        place = _places(unknown)
+        place = _assign_rows(unknown)
         placed: dict[Counted, float] = defaultdict(float)
         for counted, value in grown.items():
             placed[place.get(counted, counted)] += value
@@ -70,7 +70,7 @@ def add(counts: Mapping[Counted, float]) -> None:
     statements.insert(Total, _COLUMNS, rows, conflict=statements.add(Total, _COLUMNS, key=_COLUMNS[:5]))
 
 
-def read(viewer: Viewer) -> Iterator[tuple[Counted, float]]:
+def read_totals(viewer: Viewer) -> Iterator[tuple[Counted, float]]:
     """All that was counted at sources which the viewer sees, sorted. What no source is named of, all of them see."""
     rows = Total.objects.order_by(*_COLUMNS[:5])
     seen = viewer.sources()
@@ -80,7 +80,7 @@ def read(viewer: Viewer) -> Iterator[tuple[Counted, float]]:
         yield Counted(*labels), value
 
 
-def _known(wanted: Iterable[Counted]) -> set[Counted]:
+def _existing(wanted: Iterable[Counted]) -> set[Counted]:
     keys = sorted(wanted)
     found: set[Counted] = set()
     columns = ", ".join(_COLUMNS[:5])
@@ -98,7 +98,7 @@ def _known(wanted: Iterable[Counted]) -> set[Counted]:
     return found
 
 
-def _places(unknown: Iterable[Counted]) -> dict[Counted, Counted]:
+def _assign_rows(unknown: Iterable[Counted]) -> dict[Counted, Counted]:
     """Where each is counted: as itself while there is room."""
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:  # who counts rooms is alone, as on SQLite all who write are
@@ -106,7 +106,7 @@ def _places(unknown: Iterable[Counted]) -> dict[Counted, Counted]:
     held: dict[str, set[Counted]] = defaultdict(set)
     errors: Counter[tuple[str, ...]] = Counter()
     metrics = sorted({it.metric for it in unknown})
-    for row in fetched(
+    for row in fetch_rows(
         f"SELECT {', '.join(_COLUMNS[:5])} FROM {Total._meta.db_table} "
         f"WHERE metric IN ({', '.join(['%s'] * len(metrics))})",
         metrics,

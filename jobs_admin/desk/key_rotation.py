@@ -303,7 +303,7 @@ def rotation(now: datetime) -> Rotation:
         rows[key][_SEALED_REPORTS] = count
     is_store_known, late, told = True, {}, []
     try:
-        told = heartbeats.told(now)
+        told = heartbeats.worker_reports(now)
         late = liveness.late_sources(now)
     except (redis.RedisError, config.BadConfiguration):
         is_store_known = False

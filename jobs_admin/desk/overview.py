@@ -18,7 +18,7 @@ from jobs_admin import config, failures, queues
 from jobs_admin.core import query as language
 from jobs_admin.core.clock import clock
 from jobs_admin.db import abilities
-from jobs_admin.db.counting import StepOf
+from jobs_admin.db.counters import StepNumber
 from jobs_admin.db.policy_marks import PolicyMark, policy_marks
 from jobs_admin.groups import GroupRow
 from jobs_admin.ingest.uncaptured import Uncaptured, recent_counts
@@ -95,7 +95,7 @@ class SourceRow:
     @property
     def system(self) -> str:
         """What people call its kind."""
-        return abilities.system(self.backend)
+        return abilities.system_name(self.backend)
 
     @property
     def has_guards(self) -> bool:
@@ -223,10 +223,10 @@ def sentence(
 ) -> Sentence:
     """One sentence for the person who was just woken up. `asked`: what `liveness.stale` said, where that is known already."""
     now = now or datetime.now(UTC)
-    late = asked[0] if asked else liveness.stale(now)
+    late = asked[0] if asked else liveness.find_stale(now)
     if late is not None:
         return Sentence(late.text, "stale")
-    loudest = rates.of_queues(viewer, now, most=MOST_LOUD + 1)
+    loudest = rates.queue_rates(viewer, now, most=MOST_LOUD + 1)
     if loudest and loudest[0].failed >= LOUD_PER_MIN:
         return _trouble(viewer, loudest[0], len([rate for rate in loudest if rate.failed >= LOUD_PER_MIN]), now)
     return _calm(viewer, now)
@@ -244,8 +244,8 @@ def _trouble(viewer: Viewer, rate: rates.Rate, loud: int, now: datetime) -> Sent
         parts.append("1 more queue fails" if loud == 2 else more)
     if dead := _dead_since(viewer, now):
         parts.append(dead)
-    if began := rates.began(rate, now):
-        is_long = now - began >= rates.LOOKED_BACK - timedelta(minutes=rates.CALM_MIN)
+    if began := rates.failing_since(rate, now):
+        is_long = now - began >= rates.LONGEST_OUTAGE - timedelta(minutes=rates.CALM_MIN)
         since = "for a day or longer" if is_long else f"since {clock(began, now)}"
         parts.append(f"it had failed like this {since}" if rate.is_over else f"failing like this {since}")
     new = _new_groups(viewer, rate, now)
@@ -273,7 +273,7 @@ def _beside(rate: rates.Rate) -> str:
 
 
 def _first_looked_at(now: datetime) -> datetime:
-    return rates.since(now) - timedelta(minutes=rates.BEFORE_MIN)
+    return rates.window_start(now) - timedelta(minutes=rates.BEFORE_MIN)
 
 
 def _calm(viewer: Viewer, now: datetime) -> Sentence:
@@ -286,7 +286,7 @@ def _calm(viewer: Viewer, now: datetime) -> Sentence:
         total = sum(row["n"] for row in failed)
         times = "One attempt" if total == 1 else f"{total:,} attempts"
         where = f"in {failed[0]['queue']}" if len(failed) == 1 else f"most in {failed[0]['queue']}"
-        said = f"{times} failed in the last hour, {where}; {_now(rates.of_all(viewer, now))}."
+        said = f"{times} failed in the last hour, {where}; {_now(rates.failed_per_minute(viewer, now))}."
     else:
         said = "Nothing has failed in the last hour."
     return Sentence(f"{said} {waits or 'No dead job waits.'}", "calm", "state:dead" if waits else "")
@@ -455,7 +455,7 @@ def findings(
     rank = {"high": 0, "warning": 1, "info": 2}
     found = [
         {"source": "Redrive’s store", **finding}
-        for finding in (liveness.of_the_store() if of_the_store is None else of_the_store)
+        for finding in (liveness.store_findings() if of_the_store is None else of_the_store)
     ]
     found += [
         {"source": row.name, **finding}
@@ -476,7 +476,7 @@ def dead_by_queue(
     viewer: Viewer, now: datetime | None = None, limit: int = MOST_QUEUES
 ) -> tuple[list[tuple[str, str, int]], int]:
     """(source, queue, dead jobs) of the fullest queues, then how many more have dead jobs."""
-    worst = queues.worst(viewer, now or datetime.now(UTC), limit=limit, only_dead=True)
+    worst = queues.rank_queues(viewer, now or datetime.now(UTC), limit=limit, only_dead=True)
     return [(one.source, one.queue, one.dead) for one in worst], worst[0].of - len(worst) if worst else 0
 
 
@@ -496,7 +496,7 @@ def failures_over_time(viewer: Viewer, now: datetime | None = None, hours: int =
     if len(fullest) > MOST_SERIES:
         fullest = fullest[: MOST_SERIES - 1]
         others = by_queue.count() - len(fullest)
-    rows = rows.annotate(place=StepOf("at", step_s))
+    rows = rows.annotate(place=StepNumber("at", step_s))
     these = Q(source__in={s for s, _, _ in fullest}, queue__in={q for _, q, _ in fullest})
     kept = {(source, queue) for source, queue, _ in fullest}
     counted = [

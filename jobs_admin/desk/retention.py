@@ -53,7 +53,7 @@ from jobs_admin.models.alert import AlertState
 from jobs_admin.models.counter import HOUR, MINUTE, MINUTES_KEPT, QUARTER, QUARTERS_KEPT
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.replay import OPEN_ITEM, ReplayState
-from jobs_admin.queues.depths import ladder
+from jobs_admin.queues.depths import steps
 from jobs_admin.queues.depths.rolling import rolled_until
 
 # The first to go stands first.
@@ -287,7 +287,7 @@ class _Run:
         self._rows("groups", _empty_groups(before), _forget_groups)
 
     def _depths(self) -> None:
-        for step, age in ladder.kept().items():
+        for step, age in steps.retention_by_step().items():
             rolled = rolled_until(step, self.now)
             # What is not in a longer step yet stays, however old it is.
             if age is not None and rolled is not None:

@@ -22,14 +22,14 @@ from jobs_admin.core.query import Match, Query, Text, parse
 from jobs_admin.core.secret_names import is_secret_name
 from jobs_admin.core.terms import Phrase
 from jobs_admin.core.text import whole_number
-from jobs_admin.db import light
+from jobs_admin.db import statements
 from jobs_admin.groups import GroupPage, GroupRow, groups, is_group_cursor
 from jobs_admin.groups.group_detail import GroupDetail, NoSuchGroup, group, group_named
 from jobs_admin.groups.group_detail import count as group_count
 from jobs_admin.models import Attempt, Failure, FailureCount, Group, GroupSource
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.search import scope as scopes
-from jobs_admin.search.newest import Newest
+from jobs_admin.search.failure_search import FailureSearch
 
 __all__ = [
     "Facets",
@@ -95,7 +95,7 @@ def search(
     """A page of the failures that match `text`. An `after` that is no cursor gives the first page."""
     query = parse(text, now or datetime.now(UTC))
     limit = max(1, min(limit, LARGEST_PAGE))
-    newest = Newest(viewer, query)
+    newest = FailureSearch(viewer, query)
     below = whole_number(after)
     found = newest.ids(below, limit + 1)
     # A first page that is not full is all there is: what few have is not looked up a second time to be counted.
@@ -138,7 +138,7 @@ def scope(viewer: Viewer, query: Query, *, role: str = VIEWER) -> QuerySet[Failu
     """
     if language.unfit_for_acts(query) and role != VIEWER:
         return Failure.objects.none()
-    return Failure.objects.filter(scopes.visible(viewer, role), scopes.compiled(query))
+    return Failure.objects.filter(scopes.visible(viewer, role), scopes.build_condition(query))
 
 
 def count(viewer: Viewer, query: Query) -> tuple[int, bool]:
@@ -146,12 +146,12 @@ def count(viewer: Viewer, query: Query) -> tuple[int, bool]:
 
     Where a page looks at the newest only, how many of those match.
     """
-    return _counted(viewer, query, Newest(viewer, query))
+    return _counted(viewer, query, FailureSearch(viewer, query))
 
 
-def _counted(viewer: Viewer, query: Query, newest: Newest) -> tuple[int, bool]:
+def _counted(viewer: Viewer, query: Query, newest: FailureSearch) -> tuple[int, bool]:
     if scopes.is_counted(query):
-        return scopes.counts(viewer, query).aggregate(n=Sum("count"))["n"] or 0, False
+        return scopes.matching_counts(viewer, query).aggregate(n=Sum("count"))["n"] or 0, False
     found = newest.count(CAP + 1)
     return min(found, CAP), found > CAP or newest.searched is not None
 
@@ -183,7 +183,9 @@ def facets(viewer: Viewer, text: str = "", *, now: datetime | None = None, limit
 
 def _spread_of_counters(viewer: Viewer, query: Query, limit: int) -> dict[str, list[tuple[str, int]]]:
     names = ("source", "queue", "task", "state", "error")
-    held = scopes.counts(viewer, query).order_by().values("source", "queue", "task", "state", "group_id", "count")
+    held = (
+        scopes.matching_counts(viewer, query).order_by().values("source", "queue", "task", "state", "group_id", "count")
+    )
     try:
         sql, values = held.query.sql_with_params()
     except EmptyResultSet:
@@ -204,7 +206,7 @@ def _spread_of_counters(viewer: Viewer, query: Query, limit: int) -> dict[str, l
 def _spread_of_newest(viewer: Viewer, query: Query, columns: Sequence[str], limit: int) -> tuple[int, Facets]:
     """How many were looked at, one more than FACETED where there are more, and the spread over the newest FACETED."""
     names = {column: "error" if column == "error_type" else column for column in columns}
-    found_so_far = Newest(viewer, query)
+    found_so_far = FailureSearch(viewer, query)
     if connection.vendor == "postgresql":
         sql, values = "SELECT unnest(%s::bigint[]) AS id", [found_so_far.ids(None, FACETED + 1)]
     else:
@@ -242,7 +244,7 @@ def _most_frequent(
 
 def newest_ids(viewer: Viewer, query: Query, after: int | None, limit: int) -> list[int]:
     """The ids of the newest that match, below `after`, highest first."""
-    return Newest(viewer, query).ids(after, limit)
+    return FailureSearch(viewer, query).ids(after, limit)
 
 
 def _rows(ids: list[int]) -> list[Failure]:
@@ -253,9 +255,9 @@ def _rows(ids: list[int]) -> list[Failure]:
     table = Failure._meta.db_table
     ordered = f"{sql} WHERE {table}.id IN ({', '.join(map(str, ids))}) ORDER BY {table}.id DESC"
     rows = []
-    for read in light.fetched(ordered, values):
-        row = light.instance(Failure, _ROW, read[: len(_ROW)], _TIMES)
-        group = light.instance(Group, _GROUP, read[len(_ROW) :]) if row.group_id else None
+    for read in statements.fetch_rows(ordered, values):
+        row = statements.build_instance(Failure, _ROW, read[: len(_ROW)], _TIMES)
+        group = statements.build_instance(Group, _GROUP, read[len(_ROW) :]) if row.group_id else None
         row._state.fields_cache["group"] = group
         rows.append(row)
     return rows
@@ -282,7 +284,7 @@ def _hidden(viewer: Viewer, query: Query, *, is_empty: bool) -> list[str]:
             elif is_secret_name(term.field.rpartition(".")[2]):
                 hints.append(f"Values of {term.field} are hidden by redaction: nothing is found by them.")
     if is_empty and any(isinstance(term, Text) for term in language.leaves(query.terms)):
-        others = tuple(term for term in query.terms if not scopes.asks_text_alone(term))
+        others = tuple(term for term in query.terms if not scopes.is_only_text_search(term))
         n, more = _hidden_among(viewer, replace(query, terms=others), Phrase((terms.HIDDEN_TEXT,)))
         if n:
             many = f"{'More than ' if more else ''}{n:,}"
@@ -291,7 +293,7 @@ def _hidden(viewer: Viewer, query: Query, *, is_empty: bool) -> list[str]:
 
 
 def _hidden_among(viewer: Viewer, query: Query, hidden: Phrase) -> tuple[int, bool]:
-    newest = Newest(viewer, query)
+    newest = FailureSearch(viewer, query)
     newest.also(hidden)
     found = newest.count(_HIDDEN + 1)
     return min(found, _HIDDEN), found > _HIDDEN
@@ -311,7 +313,9 @@ def _why_empty(viewer: Viewer, query: Query) -> str:
             "state", tuple(language.Value(s) for s in language.STATES if s not in language.DEFAULT_STATES)
         )
         wider = Query((*query.terms, elsewhere), now=query.now)
-        by_state = dict(scopes.counts(viewer, wider).values_list("state").annotate(n=Sum("count")).order_by("-n"))
+        by_state = dict(
+            scopes.matching_counts(viewer, wider).values_list("state").annotate(n=Sum("count")).order_by("-n")
+        )
         if by_state:
             return "None here: " + ", ".join(f"{n:,} {state}" for state, n in by_state.items()) + "."
         if not query.terms:

@@ -22,13 +22,13 @@ from jobs_admin.core.priority import LEVELS
 from jobs_admin.core.query import Query, Value
 from jobs_admin.core.redaction import PLACEHOLDER
 from jobs_admin.core.text import representable
-from jobs_admin.db import light
+from jobs_admin.db import statements
 from jobs_admin.models import Failure, FailureCount, Group, PolicyVersion, Release, Worker
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.group import IS_TAKEN_IN
 from jobs_admin.rights import group_sight
 from jobs_admin.search import scope as scopes
-from jobs_admin.search.newest import Newest
+from jobs_admin.search.failure_search import FailureSearch
 
 MOST = 12
 LOOKED_AT = 100  # failures, the newest, whose arguments, hosts and tenants are offered
@@ -184,7 +184,7 @@ def _with_jobs(viewer: Viewer) -> QuerySet[Group]:
 
 def _read(viewer: Viewer, groups: QuerySet[Group]) -> list[Group]:
     """These groups with what the viewer may read of them."""
-    found = light.instances(groups)
+    found = statements.fetch_instances(groups)
     group_sight.restrict(viewer, found)
     return found
 
@@ -282,7 +282,7 @@ _VALUES: dict[str, Values] = {
 
 
 def _newest(viewer: Viewer, *columns: str) -> list[tuple[str, ...]]:
-    ids = Newest(viewer, Query()).ids(None, LOOKED_AT)
+    ids = FailureSearch(viewer, Query()).ids(None, LOOKED_AT)
     return list(Failure.objects.filter(pk__in=ids).values_list(*columns))
 
 

@@ -24,7 +24,7 @@ from jobs_admin.models import Failure
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.group import TAKEN_IN
 from jobs_admin.search import scope
-from jobs_admin.search.newest import Newest
+from jobs_admin.search.failure_search import FailureSearch
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def stream(viewer: Viewer, text: str, form: str, *, now: datetime | None = None)
     count = 0
     yield writer.head()
     try:
-        searched = Newest(viewer, query).searched
+        searched = FailureSearch(viewer, query).searched
         for batch in _batches(viewer, query, below):
             yield writer.rows(batch)
             count += len(batch)

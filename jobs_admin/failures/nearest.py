@@ -21,15 +21,15 @@ from jobs_admin.core.pasted import Pasted
 from jobs_admin.core.query import Match, Query, Term, Text, Value
 from jobs_admin.core.terms import Phrase
 from jobs_admin.core.text import representable, whole_number
-from jobs_admin.db import light
+from jobs_admin.db import statements
 from jobs_admin.failures import completing
 from jobs_admin.models import Failure, Group
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.group import IS_TAKEN_IN
 from jobs_admin.rights import group_sight
 from jobs_admin.search import scope as scopes
-from jobs_admin.search.asked import any_of
-from jobs_admin.search.newest import Newest
+from jobs_admin.search.failure_search import FailureSearch
+from jobs_admin.search.term_index import any_of
 
 MOST = 6  # offered
 MOST_TRIED = 16
@@ -105,8 +105,8 @@ def _ways(viewer: Viewer, query: Query, text: str, block: Pasted) -> Iterator[Ca
 
 def _count(viewer: Viewer, query: Query, most: int = MOST_COUNTED + 1) -> int:
     if scopes.is_counted(query):
-        return scopes.counts(viewer, query).aggregate(n=Sum("count"))["n"] or 0
-    return Newest(viewer, query).count(most)
+        return scopes.matching_counts(viewer, query).aggregate(n=Sum("count"))["n"] or 0
+    return FailureSearch(viewer, query).count(most)
 
 
 # -- single jobs -------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def _jobs(viewer: Viewer, query: Query, block: Pasted) -> Iterator[Near]:
             named.append(index.name_begins("job", word))
     ids = [] if number is None else [number]
     if named:
-        begun = Newest(viewer, Query((_EVERY_STATE,), now=query.now))
+        begun = FailureSearch(viewer, Query((_EVERY_STATE,), now=query.now))
         begun.also(any_of(named))
         ids += begun.ids(None, _MOST_NAMES)
     if not ids:
@@ -202,7 +202,7 @@ def _as_argument(viewer: Viewer, query: Query, text: str) -> Candidates:
     if not is_plain or not 0 < len(value) <= index.LONGEST or not _VALUE.search(value) or len(value.split()) > 3:
         return
     known = completing.paths(viewer)[:_MOST_PATHS]
-    held = Newest(viewer, Query((_EVERY_STATE,), now=query.now))
+    held = FailureSearch(viewer, Query((_EVERY_STATE,), now=query.now))
     held.also(any_of(index.argument(path, value) for path in known))
     # All at once, because mostly none has it.
     if not known or not held.count(1):
@@ -263,7 +263,7 @@ def _words_near(viewer: Viewer, word: str) -> list[str]:
 
 def _of_names(viewer: Viewer, name: str) -> Iterator[tuple[Term, str]]:
     """What has exactly this name: looked up all at once, because mostly nothing has."""
-    held = Newest(viewer, Query((_EVERY_STATE,)))
+    held = FailureSearch(viewer, Query((_EVERY_STATE,)))
     held.also(any_of(Phrase((index.name(field, name),)) for field in index.NAMED))
     if held.count(1):
         for field in index.NAMED:
@@ -343,7 +343,7 @@ def _titled(viewer: Viewer, query: Query, text: str) -> Candidates:
     if "<" not in wanted or len(wanted) < 10:
         return
     rows = Group.objects.filter(~IS_TAKEN_IN).order_by(group_sight.seen_at(viewer, "last_seen").desc())[:_MOST_GROUPS]
-    found = light.instances(rows)
+    found = statements.fetch_instances(rows)
     group_sight.restrict(viewer, found)
     for one in found:
         if wanted in " ".join(f"{one.error_type}: {one.message}".casefold().split()):

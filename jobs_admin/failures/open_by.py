@@ -17,7 +17,7 @@ from django.db.models import Case, F, IntegerField, Min, Sum, When
 
 from jobs_admin import failures
 from jobs_admin.core import query as language
-from jobs_admin.db.counting import StepOf
+from jobs_admin.db.counters import StepNumber
 from jobs_admin.models import Failure, FailureCount, Group, QueueCounter, Release
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.counter import HOUR
@@ -98,7 +98,7 @@ def _trends(viewer: Viewer, queues: list[str], now: datetime) -> dict[str, list[
     first = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=23)
     trends = {queue: [0] * 24 for queue in queues}
     counted = QueueCounter.objects.filter(scopes.visible(viewer), queue__in=queues, step=HOUR, at__gte=first)
-    by_hour = counted.annotate(hour=StepOf("at", HOUR)).values_list("queue", "hour")
+    by_hour = counted.annotate(hour=StepNumber("at", HOUR)).values_list("queue", "hour")
     for queue, hour, n in by_hour.annotate(n=Sum(F("failed") + F("retried"))):
         place = hour - int(first.timestamp()) // 3600
         if 0 <= place < 24:

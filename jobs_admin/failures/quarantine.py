@@ -151,7 +151,7 @@ def _of_source(store: redis.Redis, source: str) -> Iterable[Suspect]:
     pipeline.zrevrangebyscore(
         boots, now - keys.SILENT_MS, now - _LOOKED_BACK_MS, start=0, num=_MOST_DEATHS, withscores=True
     )
-    died = worker_store.or_empty([], pipeline.execute(raise_on_error=False)[0])
+    died = worker_store.empty_if_wrong_type([], pipeline.execute(raise_on_error=False)[0])
     if not died:
         return
     names = [keys.boot(source, _text(boot)) for boot, _ in died]
@@ -161,10 +161,10 @@ def _of_source(store: redis.Redis, source: str) -> Iterable[Suspect]:
         pipeline.hlen(f"{name}:running")
     told = pipeline.execute(raise_on_error=False)
     for (_, at), about, n, running in zip(died, told[::2], told[1::2], ran, strict=True):
-        worker, leaving, died_with = worker_store.or_empty((None, None, None), about)
+        worker, leaving, died_with = worker_store.empty_if_wrong_type((None, None, None), about)
         if leaving is not None:
             continue
-        beside = (whole_number(_text(died_with)) or worker_store.or_empty(0, n)) - 1
+        beside = (whole_number(_text(died_with)) or worker_store.empty_if_wrong_type(0, n)) - 1
         for _, text in running:
             job = untrusted.read_object(text)
             yield Suspect(

@@ -250,7 +250,7 @@ def fingerprints_of(
         if highest is not None:
             ids = _groups_of(failures.scope(viewer, read, role=OPERATOR).filter(pk__lte=highest))
         elif scope.is_counted(read):
-            ids = _groups_of(scope.counts(viewer, read, OPERATOR))
+            ids = _groups_of(scope.matching_counts(viewer, read, OPERATOR))
         else:
             ids = _groups_of(failures.scope(viewer, read, role=OPERATOR))
     known = Group.objects.filter(pk__in=list(ids[:limit])).order_by("-last_seen")

@@ -32,7 +32,7 @@ class Stale:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReportedConfigurations:
     """`found` is of live workers, and of sources where nobody lives of those that did last."""
 
     found: tuple[Configuration, ...] = ()
@@ -54,7 +54,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class _Word:
+class _Heartbeat:
     """One worker's last heartbeat, as far as it matters here."""
 
     source: str
@@ -65,31 +65,31 @@ class _Word:
     queues: tuple[str, ...]
 
 
-def told(viewer: Viewer, now: datetime | None = None) -> Told:
+def reported_configurations(viewer: Viewer, now: datetime | None = None) -> ReportedConfigurations:
     """Of the sources that the viewer may see. Two round trips to the store, one query."""
     now = now or datetime.now(UTC)
     try:
         store = config.store()
         raw = worker_store.fields(store, "workers", worker_store.all_sources(store), all_shared=True)
-        words = [word for word in _words(raw, now) if viewer.may(VIEWER, word.source)]
-        speaking, stale = _current(words, now)
+        words = [word for word in _read_heartbeats(raw, now) if viewer.may(VIEWER, word.source)]
+        speaking, stale = _latest_heartbeats(words, now)
         texts = worker_store.texts(
             store, "configuration", {(word.source, word.digest) for word in speaking if word.digest}
         )
     except (redis.RedisError, config.BadConfiguration):
-        return Told(is_reachable=False)
-    by_digest: dict[tuple[str, str], list[_Word]] = defaultdict(list)
+        return ReportedConfigurations(is_reachable=False)
+    by_digest: dict[tuple[str, str], list[_Heartbeat]] = defaultdict(list)
     silent: dict[str, int] = defaultdict(int)
     for word in speaking:
         if (text := texts.get((word.source, word.digest))) and read(text, word.source) is not None:
             by_digest[word.source, word.digest].append(word)
         else:
             silent[word.source] += 1
-    found = [_of(words, texts[named]) for named, words in sorted(by_digest.items())]
-    return Told(tuple(filter(None, found)), tuple(stale), tuple(sorted(silent.items())))
+    found = [_build_configuration(words, texts[named]) for named, words in sorted(by_digest.items())]
+    return ReportedConfigurations(tuple(filter(None, found)), tuple(stale), tuple(sorted(silent.items())))
 
 
-def _of(words: list[_Word], text: bytes) -> Configuration | None:
+def _build_configuration(words: list[_Heartbeat], text: bytes) -> Configuration | None:
     found = read(text, words[0].source)
     if found is None:
         return None
@@ -101,7 +101,7 @@ def _of(words: list[_Word], text: bytes) -> Configuration | None:
     )
 
 
-def _words(raw: dict[Named, bytes], now: datetime) -> list[_Word]:
+def _read_heartbeats(raw: dict[Named, bytes], now: datetime) -> list[_Heartbeat]:
     """What the heartbeats say; when they came is told by our clock, where `watch` has written it down."""
     seen = {(source, name): at for source, name, at in Worker.objects.values_list("source", "name", "seen_at")}
     found = []
@@ -109,13 +109,15 @@ def _words(raw: dict[Named, bytes], now: datetime) -> list[_Word]:
         said, name = untrusted.read_object(text), untrusted.text(field, 255)
         if said and name:
             at = seen.get((source, name)) or min(untrusted.moment(said.get("at")) or untrusted.FIRST, now)
-            found.append(_Word(source, name, at, _digest(said), untrusted.text(said.get("mode"), 10), _queues(said)))
+            found.append(
+                _Heartbeat(source, name, at, _digest(said), untrusted.text(said.get("mode"), 10), _queues(said))
+            )
     return found
 
 
-def _current(words: list[_Word], now: datetime) -> tuple[list[_Word], list[Stale]]:
+def _latest_heartbeats(words: list[_Heartbeat], now: datetime) -> tuple[list[_Heartbeat], list[Stale]]:
     """Of each source those that live; where nobody does, those that were heard last."""
-    by_source: dict[str, list[_Word]] = defaultdict(list)
+    by_source: dict[str, list[_Heartbeat]] = defaultdict(list)
     for word in words:
         by_source[word.source].append(word)
     speaking, stale = [], []

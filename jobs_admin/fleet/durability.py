@@ -37,7 +37,7 @@ class AtStake:
     fetched: int  # messages that were just being handed out
 
 
-def stored(queue: str, guards: Iterable[Heartbeat]) -> str:
+def grade_code(queue: str, guards: Iterable[Heartbeat]) -> str:
     """The grade in a word, to be kept with a look at the queue; "" where nobody tells."""
     told = [guard for guard in guards if queue in guard.late_ack]
     if not told:
@@ -47,12 +47,12 @@ def stored(queue: str, guards: Iterable[Heartbeat]) -> str:
     return word + (_WINDOW if any(guard.broker in _HAVE_A_WINDOW for guard in told) else "")
 
 
-def read(word: str) -> Grade:
+def parse_grade(word: str) -> Grade:
     acks = word.removesuffix(_WINDOW)
     return Grade(acks, acks != word)
 
 
-def at_stake(source: str, queue: str, grade: Grade, now: datetime) -> AtStake:
+def jobs_at_stake(source: str, queue: str, grade: Grade, now: datetime) -> AtStake:
     alive = Worker.objects.filter(source=source, seen_at__gte=now - timedelta(seconds=ALIVE_S))
     slots = [slots for queues, slots in alive.values_list("queues", "concurrency") if queue in queues]
     running = 0 if grade.acks == LATE else None if None in slots else sum(slots)

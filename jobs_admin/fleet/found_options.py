@@ -12,12 +12,12 @@ from jobs_admin.core import keys
 from jobs_admin.core.lint.options import FoundOptions, document, read
 from jobs_admin.models.access import VIEWER, Viewer
 
-_KEPT_S = 86_400  # should nobody look again
+_STORED_S = 86_400  # should nobody look again
 _FRESH_S = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
+class QueuedOptions:
     """`found` is of the sources that the viewer may see, each as it was last looked at."""
 
     found: tuple[FoundOptions, ...] = ()
@@ -32,19 +32,19 @@ class Lying:
         ]
 
 
-def note(found: FoundOptions) -> None:
+def store_options(found: FoundOptions) -> None:
     """Raises redis.RedisError."""
-    config.store().set(keys.options(found.source), document(found), ex=_KEPT_S)
+    config.store().set(keys.options(found.source), document(found), ex=_STORED_S)
 
 
-def told(viewer: Viewer) -> Lying:
+def stored_options(viewer: Viewer) -> QueuedOptions:
     """One round trip to the store."""
     names = [name for name in config.sources() if viewer.may(VIEWER, name)]
     if not names:
-        return Lying()
+        return QueuedOptions()
     try:
         texts = config.store().mget([keys.options(name) for name in names])
     except (redis.RedisError, config.BadConfiguration):
-        return Lying(is_reachable=False)
+        return QueuedOptions(is_reachable=False)
     pairs = zip(names, texts, strict=True)
-    return Lying(tuple(found for name, text in pairs if text and (found := read(text, name)) is not None))
+    return QueuedOptions(tuple(found for name, text in pairs if text and (found := read(text, name)) is not None))

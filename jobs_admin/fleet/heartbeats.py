@@ -41,7 +41,7 @@ _QUEUES_AT_ONCE = 500  # that they count, in a transaction
 
 # `failed` and `retried` come with each attempt through the stream; counting them here too would double them.
 _COUNTED = ("started", "succeeded", "busy_s")
-_TOLD = (*_COUNTED, "failed", "retried")
+_REPORTED = (*_COUNTED, "failed", "retried")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Heartbeat:
         )
 
 
-def fold(now: datetime) -> list[Heartbeat]:
+def count_heartbeats(now: datetime) -> list[Heartbeat]:
     """Add what workers did since their last heartbeat to the counters, exactly once; answers who is alive.
 
     Numbers are cumulative since the worker's boot and what was counted stands in its row, locked meanwhile: only the
@@ -86,28 +86,28 @@ def fold(now: datetime) -> list[Heartbeat]:
     raw = worker_store.fields(store, "workers", worker_store.all_sources(store), all_shared=True)
     heard, forget = [], []
     for named, text in raw.items():
-        heartbeat = _read(*named, text, now)
+        heartbeat = _parse_heartbeat(*named, text, now)
         if heartbeat is None:
             continue
         heard.append(heartbeat)
         if now - heartbeat.seen_at > _FORGOTTEN_AFTER:
             forget.append(named)
-    for gone in _heard.keys() - {(one.source, one.name) for one in heard}:
-        del _heard[gone]
-    heard = _bounded(_of_known_sources(heard, now), now)
+    for gone in _last_heard.keys() - {(one.source, one.name) for one in heard}:
+        del _last_heard[gone]
+    heard = _limit(_from_known_sources(heard, now), now)
     for some in _slices(heard):
         with turns.turn(), transaction.atomic():
-            _count(some, now)
+            _count_slice(some, now)
         step_progress.report()
     _forget_oldest({one.source for one in heard})
     if forget:  # counted by now
         worker_store.forget_fields(store, "workers", forget)
     alive = [h for h in heard if (now - h.seen_at).total_seconds() <= ALIVE_S]
-    names = _names((h.source, _digest(h.said)) for h in alive)
+    names = _task_names((h.source, _digest(h.said)) for h in alive)
     return [replace(h, tasks=names.get((h.source, _digest(h.said)))) for h in alive]
 
 
-def _of_known_sources(heard: list[Heartbeat], now: datetime) -> list[Heartbeat]:
+def _from_known_sources(heard: list[Heartbeat], now: datetime) -> list[Heartbeat]:
     """Without those of unknown sources: they are not signed, so a source has to be accepted first."""
     unknown = {one.source for one in heard} - trust.current().sources.keys()
     if unknown:
@@ -116,10 +116,10 @@ def _of_known_sources(heard: list[Heartbeat], now: datetime) -> list[Heartbeat]:
 
 
 # Sources with more than is read of them, and what is left out: said when it begins.
-_left_out: dict[str, frozenset[str]] = {}
+_excluded: dict[str, frozenset[str]] = {}
 
 
-def _bounded(heard: list[Heartbeat], now: datetime) -> list[Heartbeat]:
+def _limit(heard: list[Heartbeat], now: datetime) -> list[Heartbeat]:
     """At most so many of each source, with at most so many queues; those of a source together, the source with fewest first."""
     of_source: dict[str, list[Heartbeat]] = defaultdict(list)
     for one in heard:
@@ -134,38 +134,38 @@ def _bounded(heard: list[Heartbeat], now: datetime) -> list[Heartbeat]:
                 more[source]["counts of queues"] += len(one.counts) - MOST_COUNTED
                 for queue in sorted(one.counts)[MOST_COUNTED:]:
                     del one.counts[queue]
-        if beyond := _queues_beyond(source, theirs, now):
+        if beyond := _excess_queues(source, theirs, now):
             more[source]["queues"] = len(beyond)
             for one in theirs:
                 for queue in one.counts.keys() & beyond:
                     del one.counts[queue]
     for source, left_out in more.items():
-        for what in left_out.keys() - _left_out.get(source, frozenset()):
+        for what in left_out.keys() - _excluded.get(source, frozenset()):
             log.warning(
                 "%d %s of source %s are left out: at most %d heartbeats of a source are read, %d queues of each, and %d queues of "
                 "the source within an hour.",
                 left_out[what], what, source, MOST_OF_SOURCE, MOST_COUNTED, MOST_QUEUES,
             )  # fmt: skip
-    _left_out.clear()
-    _left_out.update({source: frozenset(left_out) for source, left_out in more.items()})
+    _excluded.clear()
+    _excluded.update({source: frozenset(left_out) for source, left_out in more.items()})
     return [one for theirs in sorted(of_source.values(), key=len) for one in theirs]
 
 
 # Of each source, what was counted within an hour, by all processes when this one last found a queue that was new to it.
-_counted: dict[str, tuple[datetime, set[str]]] = {}
+_counted_queues: dict[str, tuple[datetime, set[str]]] = {}
 
 
-def _queues_beyond(source: str, theirs: list[Heartbeat], now: datetime) -> set[str]:
+def _excess_queues(source: str, theirs: list[Heartbeat], now: datetime) -> set[str]:
     """Return the queues that are not counted: beyond MOST_QUEUES of the source within this hour."""
     named = {queue for one in theirs for queue in one.counts}
     hour = now.replace(minute=0, second=0, microsecond=0)
-    since, counted = _counted.get(source, (None, set()))
+    since, counted = _counted_queues.get(source, (None, set()))
     if since != hour or not named <= counted:
         rows = QueueCounter.objects.filter(source=source, step=HOUR, at=hour)
         counted = set(rows.values_list("queue", flat=True))
     new = sorted(named - counted)
     fitting = new[: max(0, MOST_QUEUES - len(counted))]
-    _counted[source] = hour, counted.union(fitting)
+    _counted_queues[source] = hour, counted.union(fitting)
     return set(new[len(fitting) :])
 
 
@@ -219,24 +219,24 @@ def known_tasks(source: str, now: datetime | None = None) -> set[str] | None:
     try:
         texts = worker_store.fields(config.store(), "workers", [source])
         digests = [(source, _digest(untrusted.read_object(texts.get((source, name))))) for name in alive]
-        names = _names(digests)
+        names = _task_names(digests)
     except redis.RedisError:
         return None
     told = [names.get(digest) for digest in digests]
     return None if None in told else {task for tasks in told for task in tasks or ()}
 
 
-def live_workers(source: str, queue: str, now: datetime | None = None) -> int:
+def count_live_workers(source: str, queue: str, now: datetime | None = None) -> int:
     """Guarded workers that consume the queue and beat within the last 30 s. Of others nobody knows so soon."""
     return sum(queue in queues for _, queues in _alive(source, now))
 
 
-def guarded(source: str, queue: str, now: datetime | None = None) -> tuple[int, int | None]:
+def count_workers(source: str, queue: str, now: datetime | None = None) -> tuple[int, int | None]:
     """How many guarded workers consume the queue, and how many do in all; None where the source could not be asked.
 
     Those without a guard are asked for once a minute, so that one which just ended may still be counted.
     """
-    live = live_workers(source, queue, now)
+    live = count_live_workers(source, queue, now)
     sample = next((s for s in _latest_samples(source, now) if s.queue == queue), None)
     if sample is None or sample.workers is None:
         return live, None
@@ -244,7 +244,7 @@ def guarded(source: str, queue: str, now: datetime | None = None) -> tuple[int, 
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class WorkerReport:
     """A live worker, and what its latest heartbeat says of policies and replays."""
 
     source: str
@@ -270,9 +270,9 @@ class Told:
     key: str = ""  # id of the key that signs its reports; "" where none does
 
 
-def told(
+def worker_reports(
     now: datetime | None = None, *, with_tasks: bool = False, sources: Collection[str] | None = None
-) -> list[Told]:
+) -> list[WorkerReport]:
     """The workers that live, by name, as they are now: not as `sample` last found them. Raises redis.RedisError.
 
     `sources`: only theirs; None: of all.
@@ -285,14 +285,16 @@ def told(
     # Asked also where no row is young: a store that was away for long looks like workers that are.
     texts = worker_store.fields(config.store(), "workers", {source for source, _ in alive})
     said = [untrusted.read_object(texts.get(named)) for named in alive]
-    names = _names((source, _digest(one)) for (source, _), one in zip(alive, said, strict=True)) if with_tasks else {}
-    return [_told(source, name, one, names) for (source, name), one in zip(alive, said, strict=True)]
+    names = (
+        _task_names((source, _digest(one)) for (source, _), one in zip(alive, said, strict=True)) if with_tasks else {}
+    )
+    return [_build_report(source, name, one, names) for (source, name), one in zip(alive, said, strict=True)]
 
 
-def _told(source: str, name: str, said: dict[str, Any], names: dict[Named, frozenset[str]]) -> Told:
+def _build_report(source: str, name: str, said: dict[str, Any], names: dict[Named, frozenset[str]]) -> WorkerReport:
     policies, refused, queues = said.get("policies"), said.get("refused"), said.get("queues")
     seals_for = said.get("seals_for")
-    return Told(
+    return WorkerReport(
         source,
         name,
         [_text(queue, 200) for queue in queues[:500]] if isinstance(queues, list) else [],
@@ -315,7 +317,7 @@ def _told(source: str, name: str, said: dict[str, Any], names: dict[Named, froze
     )
 
 
-def sharing_keys(now: datetime) -> list[Named]:
+def workers_on_shared_keys(now: datetime) -> list[Named]:
     """Return the live workers whose guard writes to the keys that all sources share, as guards of the version before do.
 
     Alive by the worker's own clock. Raises redis.RedisError.
@@ -329,7 +331,7 @@ def sharing_keys(now: datetime) -> list[Named]:
     return sorted(found)
 
 
-def partly_guarded(source: str, now: datetime | None = None) -> list[tuple[str, int, int]]:
+def partly_guarded_queues(source: str, now: datetime | None = None) -> list[tuple[str, int, int]]:
     """(queue, guarded workers, workers) of the queues that somebody without a guard consumes, by the last look.
 
     None of a source that keeps its dead letters: there it matters to nobody.
@@ -366,40 +368,40 @@ _MOST_TASKS = 2_000
 
 # By source and digest, which names its content: what was read once is not read again. Of a source alone: another may have
 # written something else under the same digest.
-_read_names: dict[Named, frozenset[str]] = {}
+_known_task_names: dict[Named, frozenset[str]] = {}
 
 
-def _names(digests: Iterable[Named]) -> dict[Named, frozenset[str]]:
+def _task_names(digests: Iterable[Named]) -> dict[Named, frozenset[str]]:
     """Source and digest -> names of tasks, of those that the store has."""
     wanted = {named for named in digests if named[1]}
-    for named, text in worker_store.texts(config.store(), "tasks", wanted - _read_names.keys()).items():
+    for named, text in worker_store.texts(config.store(), "tasks", wanted - _known_task_names.keys()).items():
         names = untrusted.read(text)
         if isinstance(names, list):
-            _read_names[named] = frozenset(_text(name, 500) for name in names[:_MOST_TASKS])
-    if len(_read_names) > 100:  # releases of many weeks
-        for named in _read_names.keys() - wanted:
-            del _read_names[named]
-    return {named: _read_names[named] for named in wanted & _read_names.keys()}
+            _known_task_names[named] = frozenset(_text(name, 500) for name in names[:_MOST_TASKS])
+    if len(_known_task_names) > 100:  # releases of many weeks
+        for named in _known_task_names.keys() - wanted:
+            del _known_task_names[named]
+    return {named: _known_task_names[named] for named in wanted & _known_task_names.keys()}
 
 
 # -- folding ------------------------------------------------------------------------------------------------------
 
 
 # What each worker last said and when we first read that. A worker's clock may be wrong; that its word changed is not.
-_heard: dict[tuple[str, str], tuple[str, float, datetime]] = {}
+_last_heard: dict[tuple[str, str], tuple[str, float, datetime]] = {}
 
 
-def _seen(source: str, name: str, boot: str, told_at: float, now: datetime) -> datetime:
-    known = _heard.get((source, name))
+def _seen_at(source: str, name: str, boot: str, told_at: float, now: datetime) -> datetime:
+    known = _last_heard.get((source, name))
     if known is None:  # this process just began: there is nothing better yet than the worker's clock
         seen = min(datetime.fromtimestamp(told_at, UTC), now)
     else:
         seen = known[2] if known[:2] == (boot, told_at) else now
-    _heard[source, name] = boot, told_at, seen
+    _last_heard[source, name] = boot, told_at, seen
     return seen
 
 
-def _count(heard: list[Heartbeat], now: datetime) -> None:
+def _count_slice(heard: list[Heartbeat], now: datetime) -> None:
     """Count some heartbeats of one source, in the caller's transaction."""
     heard = sorted(heard, key=lambda h: h.name)
     Worker.objects.bulk_create(
@@ -410,14 +412,14 @@ def _count(heard: list[Heartbeat], now: datetime) -> None:
         rows = rows.select_for_update(no_key=True)
     known = {w.name: w for w in rows}
     minute = now.replace(second=0, microsecond=0)
-    added: dict[tuple[str, str, datetime], dict[str, float]] = defaultdict(lambda: dict.fromkeys(_TOLD, 0))
+    added: dict[tuple[str, str, datetime], dict[str, float]] = defaultdict(lambda: dict.fromkeys(_REPORTED, 0))
     changed = []
     for h in heard:
         worker = known[h.name]
         is_same = worker.boot == h.boot
         for queue, counts in h.counts.items():
             before = worker.counted.get(queue, {}) if is_same else {}
-            for column in _TOLD:
+            for column in _REPORTED:
                 more = counts.get(column, 0) - before.get(column, 0)
                 if more > 0:
                     added[h.source, queue, minute][column] += more
@@ -427,9 +429,9 @@ def _count(heard: list[Heartbeat], now: datetime) -> None:
         changed.append(worker)
     # Not `bulk_update`: its one statement takes the longer for each worker the more there are.
     statements.update(
-        Worker, _DESCRIBED, [(*(_written(one, column) for column in _DESCRIBED), one.pk) for one in changed]
+        Worker, _DESCRIBED, [(*(_database_value(one, column) for column in _DESCRIBED), one.pk) for one in changed]
     )
-    counters.count_queues({place: {column: n[column] for column in _COUNTED} for place, n in added.items()})
+    counters.add_queue_counts({place: {column: n[column] for column in _COUNTED} for place, n in added.items()})
     found: dict[Counted, float] = defaultdict(float)
     for (source, queue, _), n in added.items():
         found[Counted(totals.COMPLETED, source, queue)] += n["succeeded"]
@@ -444,7 +446,7 @@ _DESCRIBED = [
 ]  # fmt: skip
 
 
-def _written(worker: Worker, column: str) -> Any:
+def _database_value(worker: Worker, column: str) -> Any:
     value = getattr(worker, column)
     if column in ("queues", "counted"):
         return Worker._meta.get_field(column).get_db_prep_save(value, connection)
@@ -470,7 +472,7 @@ def _describe(worker: Worker, h: Heartbeat, now: datetime) -> None:
     worker.spooled, worker.dropped = int(_number(said.get("spooled"))), int(_number(said.get("dropped")))
 
 
-def _read(source: str, name: str, text: bytes, now: datetime) -> Heartbeat | None:
+def _parse_heartbeat(source: str, name: str, text: bytes, now: datetime) -> Heartbeat | None:
     """The heartbeat, or None for one that cannot be read (of a later version, or not ours)."""
     said, name = untrusted.read_object(text), _text(name, 255)
     boot, at = _text(said.get("boot"), 32), untrusted.moment(said.get("at"))
@@ -483,10 +485,10 @@ def _read(source: str, name: str, text: bytes, now: datetime) -> Heartbeat | Non
         name,
         boot,
         told_at,
-        _seen(source, name, boot, told_at, now),
+        _seen_at(source, name, boot, told_at, now),
         said,
         {
-            _text(queue, 200): {column: _number(n.get(column)) for column in _TOLD}
+            _text(queue, 200): {column: _number(n.get(column)) for column in _REPORTED}
             for queue, n in counts.items()
             if isinstance(n, dict)
         },

@@ -36,7 +36,7 @@ class Signatures:
 
 def signatures(now: datetime | None = None) -> Signatures:
     """Return the signatures of all tasks; empty where the store does not answer. Two store round trips, one query."""
-    told = configurations.told(ENGINE, now)
+    told = configurations.reported_configurations(ENGINE, now)
     found: dict[tuple[str, str], list[Signature] | None] = {}
     for one in told.found:
         if one.source not in told.complete:

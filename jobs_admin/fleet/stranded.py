@@ -92,11 +92,11 @@ class Stranded:
         return " ".join(parts)
 
 
-def stranded(source: str, store: redis.Redis | None = None) -> list[Stranded]:
+def find_stranded(source: str, store: redis.Redis | None = None) -> list[Stranded]:
     """Return a source's stranded jobs by worker, and forget workers without any. Raises redis.RedisError, SourceError."""
     store = config.store() if store is None else store
     told = worker_store.fields(store, "in-hand", [source])
-    places = {boot: said for (_, boot), text in told.items() if boot.isalnum() and (said := _read(text))}
+    places = {boot: said for (_, boot), text in told.items() if boot.isalnum() and (said := _parse_fetched(text))}
     if not places:
         return []
     pipeline = store.pipeline(transaction=False)
@@ -110,7 +110,7 @@ def stranded(source: str, store: redis.Redis | None = None) -> list[Stranded]:
         seen_s = min(float(said["at"]), seconds) if sign is None else sign / 1000
         if seconds - seen_s < SILENT_S and gone is None:
             continue
-        one = _of(source, boot, said, seen_s, seconds, has_left=gone is not None)
+        one = _build_stranded(source, boot, said, seen_s, seconds, has_left=gone is not None)
         if one is not None:
             found.append(one)
         else:
@@ -120,23 +120,23 @@ def stranded(source: str, store: redis.Redis | None = None) -> list[Stranded]:
     return sorted(found, key=lambda one: one.seen_at)
 
 
-def of_queue(source: str, queue: str) -> list[Stranded]:
+def find_for_queue(source: str, queue: str) -> list[Stranded]:
     """Return the stranded jobs with any of one queue; empty too where the store or the broker does not answer."""
-    return [one for one in _if_known(source) if queue in one.queues]
+    return [one for one in _find_or_empty(source) if queue in one.queues]
 
 
-def of_job(source: str, job_id: str) -> Stranded | None:
+def find_for_job(source: str, job_id: str) -> Stranded | None:
     """Return the dead worker that had this job; None too where the store or the broker does not answer."""
-    return next((one for one in _if_known(source) if job_id in one.held_jobs + one.lost_jobs), None)
+    return next((one for one in _find_or_empty(source) if job_id in one.held_jobs + one.lost_jobs), None)
 
 
-def among(failures: Iterable[Failure]) -> set[int]:
+def stranded_ids(failures: Iterable[Failure]) -> set[int]:
     """Return the ids of those failures whose job a dead worker had. Reads a source's store only where `sample` found some."""
     jobs = {(one.source, one.job_id): one.pk for one in failures if one.state in ON_THE_WAY}
     if not jobs:
         return set()
     known = Source.objects.filter(name__in={source for source, _ in jobs}).values_list("name", "findings")
-    gone = {name: _if_known(name) for name, findings in known if is_found(findings)}
+    gone = {name: _find_or_empty(name) for name, findings in known if has_finding(findings)}
     return {
         pk
         for (source, job_id), pk in jobs.items()
@@ -144,30 +144,30 @@ def among(failures: Iterable[Failure]) -> set[int]:
     }
 
 
-def is_found(findings: Iterable[Mapping[str, Any]]) -> bool:
+def has_finding(findings: Iterable[Mapping[str, Any]]) -> bool:
     """Return whether `sample` found such jobs, by a source's findings."""
     return any(one.get("id") == FINDING for one in findings)
 
 
-def listing(viewer: Viewer) -> list[Stranded]:
+def list_stranded(viewer: Viewer) -> list[Stranded]:
     """Return the stranded jobs of all configured sources that the viewer sees.
 
     Raises StrandedRefused where the store or a broker does not answer.
     """
     try:
-        return [one for source in config.sources() if viewer.may(VIEWER, source) for one in stranded(source)]
+        return [one for source in config.sources() if viewer.may(VIEWER, source) for one in find_stranded(source)]
     except (redis.RedisError, SourceError, config.BadConfiguration) as error:
         raise StrandedRefused("unreachable", f"The store or a broker does not answer: {error}") from error
 
 
-def _if_known(source: str) -> list[Stranded]:
+def _find_or_empty(source: str) -> list[Stranded]:
     try:
-        return stranded(source)
+        return find_stranded(source)
     except (redis.RedisError, SourceError, config.BadConfiguration):
         return []
 
 
-def _of(
+def _build_stranded(
     source: str, boot: str, said: Mapping[str, Any], seen_s: float, now_s: float, *, has_left: bool
 ) -> Stranded | None:
     told = [job for job in said["jobs"] if isinstance(job, list) and len(job) == 5]
@@ -198,7 +198,7 @@ def _of(
 
 
 def _unfiled(source: str, jobs: list[list[Any]]) -> list[list[Any]]:
-    """Return the jobs that no policy with `file_lost` files (`reaping.py`)."""
+    """Return the jobs that no policy with `file_lost` files (`lost_jobs.py`)."""
     if not jobs:
         return []
     policies = _policies()
@@ -222,10 +222,10 @@ def _policies() -> list[Policy]:
 
 def findings(source: str) -> list[Finding]:
     """Return the findings about a source's dead workers. Raises redis.RedisError, SourceError."""
-    return [Finding(FINDING, "high", one.text, one.fix) for one in stranded(source)]
+    return [Finding(FINDING, "high", one.text, one.fix) for one in find_stranded(source)]
 
 
-def return_now(viewer: Viewer, source: str, boot: str) -> int:
+def return_jobs(viewer: Viewer, source: str, boot: str) -> int:
     """Return a dead worker's fetched jobs to their queues, each once. Return how many. Raises StrandedRefused."""
     refused = None
     if config.is_read_only():
@@ -241,7 +241,7 @@ def return_now(viewer: Viewer, source: str, boot: str) -> int:
             )
         raise refused
     try:
-        one = next((one for one in stranded(source) if one.boot == boot and one.tags), None)
+        one = next((one for one in find_stranded(source) if one.boot == boot and one.tags), None)
         if one is None:
             raise StrandedRefused(
                 "not_gone", "This worker is alive, or its jobs have already returned. Nothing was changed."
@@ -280,6 +280,6 @@ def _outcome(one: Stranded, adapter: GivesBack, error: str) -> tuple[str, dict[s
     return f"{done}: {error} {rest} {again}", {"jobs": jobs - left, "left": left}
 
 
-def _read(text: bytes) -> dict[str, Any] | None:
+def _parse_fetched(text: bytes) -> dict[str, Any] | None:
     said = untrusted.read_object(text)
     return said if isinstance(said.get("jobs"), list) and untrusted.moment(said.get("at")) else None

@@ -81,7 +81,7 @@ class _Found:
 _found = _Found()
 
 
-def forget() -> None:
+def restart_search() -> None:
     """Begin to look for sources again, as a process that starts does."""
     global _found
     _found = _Found()
@@ -125,7 +125,7 @@ def forget_fields(store: redis.Redis, name: str, which: Iterable[Named]) -> None
         pipeline.hdel(_KEY_OF[name](source), field)
         pipeline.hdel(keys.shared(name), f"{source}/{field}")
     for answer in pipeline.execute(raise_on_error=False):
-        or_empty(None, answer)
+        empty_if_wrong_type(None, answer)
 
 
 def kept_boots(store: redis.Redis, of: Sequence[str]) -> list[Named]:
@@ -134,7 +134,7 @@ def kept_boots(store: redis.Redis, of: Sequence[str]) -> list[Named]:
     for source in of:
         pipeline.srandmember(keys.kept_boots(source), _MOST_MEMBERS)
     pipeline.srandmember(keys.shared("kept"), _MOST_MEMBERS)
-    *own, shared = (or_empty([], answer) for answer in pipeline.execute(raise_on_error=False))
+    *own, shared = (empty_if_wrong_type([], answer) for answer in pipeline.execute(raise_on_error=False))
     found = {(source, boot.decode("utf-8", "replace")) for source, boots in zip(of, own, strict=True) for boot in boots}
     for place in shared:
         source, _, boot = place.decode("utf-8", "replace").partition("/")
@@ -151,7 +151,7 @@ def texts(store: redis.Redis, name: str, wanted: Iterable[Named]) -> dict[Named,
     for source, digest in wanted:
         pipeline.getrange(key_of(source, digest), 0, _MOST_TEXT)
         pipeline.getrange(keys.shared(f"{name}:{digest}"), 0, _MOST_TEXT)
-    answers = [or_empty(b"", answer) for answer in pipeline.execute(raise_on_error=False)] if wanted else []
+    answers = [empty_if_wrong_type(b"", answer) for answer in pipeline.execute(raise_on_error=False)] if wanted else []
     found = zip(wanted, answers[::2], answers[1::2], strict=True)
     return {named: own or shared for named, own, shared in found if own or shared}
 
@@ -174,7 +174,7 @@ def is_wrong_type(answer: Any) -> bool:
     return isinstance(answer, redis.ResponseError) and "WRONGTYPE Operation" in str(answer)
 
 
-def or_empty(empty: Any, answer: Any) -> Any:
+def empty_if_wrong_type(empty: Any, answer: Any) -> Any:
     """The answer; `empty` of a key that holds something else. Raises what else the store answered."""
     if is_wrong_type(answer):
         return empty

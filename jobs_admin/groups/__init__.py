@@ -20,14 +20,14 @@ from django.db.models.functions import Coalesce
 
 from jobs_admin.core import query as language
 from jobs_admin.core.query import Match, Query, parse
-from jobs_admin.db import light
+from jobs_admin.db import statements
 from jobs_admin.groups import group_numbers
 from jobs_admin.models import Failure, FailureCount, Group
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.group import IS_TAKEN_IN, TAKEN_IN, GroupState
 from jobs_admin.rights import group_sight
 from jobs_admin.search import scope as scopes
-from jobs_admin.search.newest import Newest
+from jobs_admin.search.failure_search import FailureSearch
 
 PAGE = 50
 
@@ -105,7 +105,7 @@ def groups(
     elif order.endswith("_seen") and viewer.sources() is not None:
         found, column = found.annotate(seen_at=group_sight.seen_at(viewer, order)), "seen_at"
     found = found.filter(_below(order, column, after)).order_by(F(column).desc(), F("pk").desc())
-    page = light.instances(found[: limit + 1])
+    page = statements.fetch_instances(found[: limit + 1])
     cursor = _cursor_of(page[limit - 1], column) if len(page) > limit else None
     of_shown = [numbers for state, numbers in tally.items() if not shown or state in shown]
     return GroupPage(
@@ -196,7 +196,7 @@ def _condition(viewer: Viewer, query: Query) -> _Condition:
         if _is_group_state(term):
             one = Q(state__in=_group_states(term))
             if others := tuple(value for value in term.values if value.text not in GroupState.values):
-                held = scopes.counts(viewer, Query((Match("state", others),), now=query.now))
+                held = scopes.matching_counts(viewer, Query((Match("state", others),), now=query.now))
                 one |= Q(Exists(held.filter(group_id=OuterRef("pk"))))
             where &= ~one if term.negated else one
         else:
@@ -204,17 +204,17 @@ def _condition(viewer: Viewer, query: Query) -> _Condition:
     if _asks_failures(query):
         return _of_newest(viewer, replace(query, terms=tuple(asked)), where)
     for term in asked:
-        if scopes.asks_text_alone(term):
+        if scopes.is_only_text_search(term):
             where &= _titled(viewer, term)
-    counted = Query(tuple(term for term in asked if not scopes.asks_text_alone(term)), now=query.now)
-    seen = scopes.counts(viewer, _in_any_state(counted)).filter(group_id=OuterRef("pk"))
+    counted = Query(tuple(term for term in asked if not scopes.is_only_text_search(term)), now=query.now)
+    seen = scopes.matching_counts(viewer, _in_any_state(counted)).filter(group_id=OuterRef("pk"))
     return _Condition(where & Q(Exists(seen)), query.hints)
 
 
 def _asks_failures(query: Query) -> bool:
     """Whether a term asks for what neither a group nor its counters know: a tenant, a host, arguments, a time …"""
     return any(
-        not scopes.asks_text_alone(term)
+        not scopes.is_only_text_search(term)
         and {language.field_of(leaf) for leaf in language.leaves((term,))} - scopes.COUNTED
         for term in query.terms
     )
@@ -222,7 +222,7 @@ def _asks_failures(query: Query) -> bool:
 
 def _of_newest(viewer: Viewer, query: Query, where: Q) -> _Condition:
     """The groups of the newest MATCHED failures that match."""
-    newest = Newest(viewer, _in_any_state(query))
+    newest = FailureSearch(viewer, _in_any_state(query))
     ids = newest.ids(None, MATCHED + 1)
     within = where & Q(pk__in=_groups_of(ids[:MATCHED]))
     if len(ids) > MATCHED:
@@ -285,7 +285,7 @@ def _titled(viewer: Viewer, term: language.Term) -> Q:
 def _reading(query: Query) -> str:
     jobs = _asks_failures(query)
     parts = [language.in_words(term, jobs=jobs) for term in query.terms]
-    if not jobs and any(scopes.asks_text_alone(term) for term in query.terms):
+    if not jobs and any(scopes.is_only_text_search(term) for term in query.terms):
         # A failure's words are found whole; there are few groups, so that any part of a word finds them.
         parts.append("in the title or the failure that stands for it, also inside longer words")
     return " · ".join(parts) or "every group"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from django.db import connection
 
 from jobs_admin.core import query as language
-from jobs_admin.db import light
+from jobs_admin.db import statements
 from jobs_admin.groups import group_numbers
 from jobs_admin.models import Failure, Group, Release
 from jobs_admin.models.access import Viewer
@@ -60,7 +60,7 @@ def _named(fingerprint: str) -> Group | None:
     if "\0" in fingerprint:
         return None
     fingerprint = fingerprint.removeprefix(TAKEN_IN)
-    found = light.instances(Group.objects.filter(fingerprint=fingerprint)[:1])
+    found = statements.fetch_instances(Group.objects.filter(fingerprint=fingerprint)[:1])
     return found[0] if found else Group.objects.filter(aliases__fingerprint=fingerprint).first()
 
 

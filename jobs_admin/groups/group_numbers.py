@@ -13,7 +13,7 @@ from typing import NamedTuple
 from django.db import connection
 from django.db.models import F, Sum
 
-from jobs_admin.db.counting import StepOf
+from jobs_admin.db.counters import StepNumber
 from jobs_admin.models import FailureCount, Group, GroupCounter
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.counter import HOUR, MINUTE
@@ -87,9 +87,9 @@ def over_time(pks: list[int], now: datetime) -> tuple[dict[int, float], dict[int
         cursor.execute(
             f"SELECT group_id, -1, SUM(failed + retried) {those} GROUP BY group_id "
             f"UNION ALL SELECT group_id, {hour}, failed + retried {those}",
-            [*pks, MINUTE, _stored(rates.since(now)), *pks, HOUR, _stored(first)],
+            [*pks, MINUTE, _stored(rates.window_start(now)), *pks, HOUR, _stored(first)],
         )
-        minutes = rates.minutes(now)
+        minutes = rates.window_minutes(now)
         for pk, place, n in cursor.fetchall():
             if place < 0:
                 per_minute[pk] = int(n) / minutes
@@ -110,7 +110,7 @@ def days(viewer: Viewer, found: Group, *, now: datetime | None = None, days: int
         return []
     first = now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=days - 1)
     counted = [0] * days
-    rows = _counted([found.pk], HOUR, first).annotate(day=StepOf("at", 86400)).values_list("day")
+    rows = _counted([found.pk], HOUR, first).annotate(day=StepNumber("at", 86400)).values_list("day")
     for day, n in rows.annotate(n=Sum(F("failed") + F("retried"))):
         place = day - int(first.timestamp()) // 86400
         if 0 <= place < days:

@@ -20,7 +20,7 @@ from jobs_admin.core import fingerprint as prints
 from jobs_admin.core.fingerprint import Rules, Split, apart, fingerprint
 from jobs_admin.core.paths import ignores
 from jobs_admin.core.text import representable
-from jobs_admin.db import audit, rules_in_force
+from jobs_admin.db import audit, grouping_rules
 from jobs_admin.groups import group_places, groups_aside, merged_counts
 from jobs_admin.ingest.group_sightings import Part, write_parts
 from jobs_admin.models import Attempt, Failure, FailureCount, Group, GroupAlias, GroupRule, GroupSource
@@ -135,7 +135,7 @@ def save(
             raise
         message = "Somebody else changed one of these groups meanwhile. Nothing was changed: look again."
         raise RuleRefused("conflict", message, "groups") from error
-    rules_in_force.forget()
+    grouping_rules.forget()
     return rule
 
 
@@ -168,7 +168,7 @@ def withdraw(viewer: Viewer, rule: GroupRule) -> GroupRule:
         _give_back(rule)
         for source in _sources_of(rule) or [""]:
             audit.record(viewer, "rule.withdraw", f"rule:{rule.pk}", source=source, before=_plain(rule))
-    rules_in_force.forget()
+    grouping_rules.forget()
     return rule
 
 
@@ -339,7 +339,7 @@ def _is_returning_part(group: Group) -> bool:
 
 
 def _came_out_of_a_split(group: Group) -> bool:
-    rules = rules_in_force.in_force()
+    rules = grouping_rules.read_rules()
     newest = Failure.objects.filter(group=group).select_related("traceback").order_by("-pk").first()
     if newest is None or not rules.splits:
         return False
@@ -516,7 +516,7 @@ def _write_missing_parts(group: Group) -> None:
     if len(sources) > 1:
         mine = Failure.objects.filter(group=group).select_related("traceback").order_by("-pk")
         newest = [one for source in sources if (one := mine.filter(source=source).first())]
-        made = [(one, printed(one, rules_in_force.in_force())) for one in newest]
+        made = [(one, printed(one, grouping_rules.read_rules())) for one in newest]
         parts = [
             Part(
                 group.pk, one.source, one.error_type, told.title_message, told.culprit, one.first_failed_at, one.failed_at,
@@ -639,7 +639,7 @@ def _of_split(draft: _Draft) -> Preview:
 
 
 def _of_ignore(draft: _Draft) -> Preview:
-    now = rules_in_force.in_force()
+    now = grouping_rules.read_rules()
     then = Rules((*now.ignored, draft.frame), now.splits)
     groups = Group.objects.select_related("representative__traceback").order_by("-last_seen")
     jobs_of: dict[str, tuple[Group, prints.Fingerprint]] = {}

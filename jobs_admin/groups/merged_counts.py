@@ -15,7 +15,7 @@ from django.db.models import Case, Count, F, Max, Q, QuerySet, Value, When
 from django.utils import timezone
 
 from jobs_admin.db import statements
-from jobs_admin.db.counting import StepOf
+from jobs_admin.db.counters import StepNumber
 from jobs_admin.models import Attempt, Group, GroupCounter, GroupRule
 from jobs_admin.models.counter import HOUR, MINUTE, MINUTES_BACK
 
@@ -85,7 +85,7 @@ def _came_since(group: Group, before: dict[str, Any], until: int | None = None) 
 
 
 def _by_attempts(came: QuerySet[Attempt], step: int) -> _BySteps:
-    rows = came.annotate(step=StepOf("ended_at", step)).order_by().values_list("step")
+    rows = came.annotate(step=StepNumber("ended_at", step)).order_by().values_list("step")
     counted = rows.annotate(n=Count("pk"), retried=Count("pk", filter=Q(kind="retry")))
     return {step: [n - retried, retried] for step, n, retried in counted}
 

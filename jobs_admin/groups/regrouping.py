@@ -25,9 +25,8 @@ from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Subquery, V
 
 from jobs_admin.core.fingerprint import VERSION, Fingerprint, Rules, Split, apart
 from jobs_admin.core.terms import Phrase, phrases
-from jobs_admin.db import rules_in_force, statements
-from jobs_admin.db.counters import count_groups
-from jobs_admin.db.counting import in_steps
+from jobs_admin.db import grouping_rules, statements
+from jobs_admin.db.counters import add_group_counts, spread_over_steps
 from jobs_admin.db.turns import turn
 from jobs_admin.groups import groups_aside, merged_counts
 from jobs_admin.groups.group_rules import facts_of, printed, take_in
@@ -49,7 +48,7 @@ from jobs_admin.models.group import IS_TAKEN_IN, GroupState
 from jobs_admin.models.group_rule import GroupRuleKind
 from jobs_admin.models.terms import STACKS
 from jobs_admin.rights import group_sight
-from jobs_admin.search.asked import InIndex, all_of
+from jobs_admin.search.term_index import InIndex, all_of
 
 # Of one transaction: on SQLite everybody else's writes wait for its end, and never for over 200 ms (design.md, law 5).
 _SLICE_S = 0.08
@@ -135,7 +134,7 @@ def _rename(now: datetime) -> bool:
     if failure is None:  # it was pruned in this moment
         return True
     is_base = GroupRule.objects.filter(group=group, kind=GroupRuleKind.SPLIT, is_withdrawn=False).exists()
-    rules = rules_in_force.in_force()
+    rules = grouping_rules.read_rules()
     made = printed(failure, Rules(rules.ignored) if is_base else rules)
     if (made.culprit, failure.error_type) != (group.culprit, group.error_type):
         made = _own_name(group, rules) or made  # what was merged into it failed last
@@ -376,7 +375,7 @@ def _strays(rule: GroupRule) -> list[int]:
     """
     if rule.kind != GroupRuleKind.MERGE or not rule.is_withdrawn or rule.group is None:
         return []
-    rules = rules_in_force.in_force()
+    rules = grouping_rules.read_rules()
     # The group that took the others in may be taken in by one of them since.
     elsewhere = Group.objects.filter(fingerprint__in=rule.others).exclude(pk=rule.group.pk)
     found = Attempt.objects.filter(group=rule.group, failure__group__in=elsewhere)
@@ -536,8 +535,8 @@ def _where(rule: GroupRule) -> Callable[[Failure], _To | None]:
     """The group that a failure belongs in by this rule, or by its end; None for where it is."""
     if rule.kind == GroupRuleKind.SPLIT:
         return _where_split(rule)
-    now = rules_in_force.in_force()
-    others = rules_in_force.in_force(but=rule.pk)
+    now = grouping_rules.read_rules()
+    others = grouping_rules.read_rules(but=rule.pk)
     if rule.kind == GroupRuleKind.MERGE:
         names = set(rule.before)
     before = Rules((*others.ignored, rule.frame), others.splits) if rule.is_withdrawn else others
@@ -593,7 +592,7 @@ def _move(old: int, to: _To, failures: Sequence[Failure]) -> tuple[Group, Group,
     Failure.objects.filter(pk__in=ids, group=group).update(group=target)
     groups_aside.follow(group.pk, target.pk)
     _uncount(group.pk, counted)
-    count_groups({(target.pk, at): n for at, n in counted.items()})
+    add_group_counts({(target.pk, at): n for at, n in counted.items()})
     latest = max(failures, key=lambda failure: (failure.failed_at, failure.pk))
     first = min([failure.first_failed_at for failure in failures] + times)
     _seen(target.pk, len(times), first, latest.failed_at, latest.pk)
@@ -606,7 +605,7 @@ def _move(old: int, to: _To, failures: Sequence[Failure]) -> tuple[Group, Group,
 
 def _own_text(failure: Failure, to: _To) -> tuple[str, str]:
     """Return message and culprit as the title of a group has them, by this failure alone: its old group is not only its own."""
-    rules = rules_in_force.in_force()
+    rules = grouping_rules.read_rules()
     own = printed(failure, rules)
     if not to.said or own.title_message.endswith(to.said):
         return own.title_message, own.culprit
@@ -636,7 +635,7 @@ def _renew_parts(group: int) -> None:
         if (latest := mine.first()) is None:
             part.delete()
             continue
-        made = printed(latest, rules_in_force.in_force())
+        made = printed(latest, grouping_rules.read_rules())
         part.error_type, part.message, part.culprit = latest.error_type, made.title_message, made.culprit
         part.save(update_fields=["error_type", "message", "culprit"])
 
@@ -677,7 +676,9 @@ def _made(group: Group, to: _To, failures: Sequence[Failure]) -> Group:
 
 
 def _uncount(group: int, counted: dict[datetime, list[int]]) -> None:
-    for _, step, at, (failed, retried) in in_steps({(group, at): n for at, n in counted.items()}, STEPS_OF_GROUPS):
+    for _, step, at, (failed, retried) in spread_over_steps(
+        {(group, at): n for at, n in counted.items()}, STEPS_OF_GROUPS
+    ):
         GroupCounter.objects.filter(group_id=group, step=step, at=at).update(
             failed=Case(When(failed__gt=failed, then=F("failed") - failed), default=Value(0)),
             retried=Case(When(retried__gt=retried, then=F("retried") - retried), default=Value(0)),

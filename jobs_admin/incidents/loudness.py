@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import Sum
 
-from jobs_admin.db.counting import start_of
+from jobs_admin.db.counters import step_start
 from jobs_admin.models import QueueCounter
 from jobs_admin.models.counter import HOUR, MINUTE, MINUTES_BACK, QUARTER, QUARTERS_BACK
 from jobs_admin.queues.rates import CALM_MIN, FAILED
@@ -31,7 +31,7 @@ class Loudness:
         """Of one queue, or of the whole source where none is named; in the shortest step that is still kept."""
         back = now - since
         step = MINUTE if back <= MINUTES_BACK else QUARTER if back <= QUARTERS_BACK else HOUR
-        first = start_of(since, step)
+        first = step_start(since, step)
         counted = QueueCounter.objects.filter(source=source, step=step, at__gte=first, at__lte=until)
         if queue:
             counted = counted.filter(queue=queue)

@@ -174,7 +174,7 @@ def _started(viewer: Viewer, where: Span) -> dict[int, Replay]:
     rows = {replay.pk: replay for replay in found[:MOST_OF_A_KIND]}
     if not where.queue:
         return rows
-    theirs = depths.of_queue(list(rows), where.source, where.queue)
+    theirs = depths.replays_of_queue(list(rows), where.source, where.queue)
     return {pk: replay for pk, replay in rows.items() if pk in theirs}
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from django.db.models import Sum
 
-from jobs_admin.db.counting import start_of
+from jobs_admin.db.counters import step_start
 from jobs_admin.incidents.loudness import Loudness, outages
 from jobs_admin.incidents.spans import Span
 from jobs_admin.models import QueueCounter
@@ -42,7 +42,7 @@ class OverTime:
 
 def over_time(viewer: Viewer, where: Span, now: datetime) -> OverTime:
     step = _step(where, now)
-    first = start_of(where.since, step)
+    first = step_start(where.since, step)
     counted = QueueCounter.objects.filter(source=where.source, step=step, at__gte=first, at__lte=where.until)
     if where.queue:
         counted = counted.filter(queue=where.queue)

@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 
 from django.db.models import Q, QuerySet, Sum
 
-from jobs_admin.db.counting import start_of
+from jobs_admin.db.counters import step_start
 from jobs_admin.incidents.loudness import Loudness, outages
 from jobs_admin.models import Alert, DepthSample, QueueCounter, Source
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.counter import HOUR, MINUTE, MINUTES_BACK
-from jobs_admin.queues.depths import LADDER, NoSuchQueue, must_see
+from jobs_admin.queues.depths import LADDER, NoSuchQueue, require_visible
 from jobs_admin.queues.rates import FAILED
 from jobs_admin.rights import alert_sight
 from jobs_admin.search import scope as scopes
@@ -91,7 +91,7 @@ def _must_be_there(viewer: Viewer, source: str, queue: str) -> None:
     if not queue:
         return
     try:
-        must_see(viewer, source, queue)
+        require_visible(viewer, source, queue)
     except NoSuchQueue as error:
         raise NoSuchPlace from error
 
@@ -203,7 +203,7 @@ def _loudest(
     no more. The minutes of those that lead tell which it was exactly, where they are kept.
     """
     within = scopes.visible(viewer) & (Q(source=source) if source else Q())
-    hours = QueueCounter.objects.filter(step=HOUR, at__gte=start_of(since, HOUR), at__lte=until).order_by("-at")
+    hours = QueueCounter.objects.filter(step=HOUR, at__gte=step_start(since, HOUR), at__lte=until).order_by("-at")
     counted = hours.filter(within)
     if earliest := hours.values_list("at", flat=True)[_MOST_COUNTED : _MOST_COUNTED + 1]:
         counted = counted.filter(at__gt=earliest[0])

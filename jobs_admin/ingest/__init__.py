@@ -24,7 +24,7 @@ from jobs_admin.core import keys
 from jobs_admin.core.envelope import Unreadable
 from jobs_admin.core.fingerprint import Rules
 from jobs_admin.core.stream import weight, with_counted
-from jobs_admin.db import rules_in_force
+from jobs_admin.db import grouping_rules
 from jobs_admin.db.turns import turn
 from jobs_admin.fleet import worker_store
 from jobs_admin.ingest import filing, suspects
@@ -133,7 +133,7 @@ def step(consumer: str, now: datetime | None = None, *, wait_s: float = 0.1) -> 
     with_fields = [entry for entry in entries if entry.fields]
     now = now or timezone.now()
     # Asked here: a database that is away makes no entry suspect.
-    rules, trusted = rules_in_force.current(), trust.current()
+    rules, trusted = grouping_rules.current(), trust.current()
     _file_batches(
         suspects.read_entries(
             store, consumer, with_fields, lambda some: _parse_entries(some, now, rules, trusted), _excluded_batch
@@ -246,7 +246,7 @@ def file(entries: Iterable[tuple[Any, ...]], now: datetime | None = None, *, is_
     now = now or timezone.now()
     trusted = None if is_trusted else trust.current()
     return _file_batches(
-        [_parse_entries([Entry(*entry) for entry in entries], now, rules_in_force.current(), trusted)], now
+        [_parse_entries([Entry(*entry) for entry in entries], now, grouping_rules.current(), trusted)], now
     )
 
 
@@ -303,7 +303,7 @@ def _admit_sources(batches: list[_Batch], now: datetime) -> list[_Batch]:
     again = [entry for batch in batches for entry, refused in batch.refused if refused.source in accepted]
     for batch in batches:
         batch.refused[:] = [one for one in batch.refused if one[1].source not in accepted]
-    return [*batches, _parse_entries(again, now, rules_in_force.current(), trust.current())]
+    return [*batches, _parse_entries(again, now, grouping_rules.current(), trust.current())]
 
 
 def _refused_entry(entry: Entry, refused: Refused) -> RefusedEntry:

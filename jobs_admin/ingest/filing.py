@@ -562,8 +562,8 @@ def _write_counters(
             groups[group, minute][place] += 1
             seen[group].append(it)
     group_sightings.update_groups(seen)
-    counters.count_groups(groups)
-    counters.count_queues(
+    counters.add_group_counts(groups)
+    counters.add_queue_counts(
         {key: dict(zip(("failed", "retried", "recovered"), n, strict=True)) for key, n in by_queue.items()}
     )
 

@@ -278,7 +278,7 @@ def mark_lost(failures: Sequence[Failure], why: str, now: datetime) -> None:
     for f in failures:
         f.state, f.kind, f.reason, f.attempts, f.due_at = FailureState.DEAD, "lost", why, f.attempts + 1, None
     Failure.objects.bulk_update(failures, ["state", "kind", "reason", "attempts", "due_at"])
-    counters.count_lost([(f.group_id, f.source, f.queue) for f in failures], now)
+    counters.add_lost_counts([(f.group_id, f.source, f.queue) for f in failures], now)
     lost = Counter((f.source, f.queue, f.task) for f in failures)
     totals.add(
         {Counted(totals.FAILURES, *place, totals.error_label("", "lost")): n for place, n in lost.items()}

@@ -11,8 +11,8 @@ from jobs_admin.core.lint import Case, Check, Finding
 from jobs_admin.core.lint.words import count
 from jobs_admin.core.policy import ENFORCE, Policy, PolicyRefused
 from jobs_admin.fleet import configurations, found_options
-from jobs_admin.fleet.configurations import Told
-from jobs_admin.fleet.found_options import Lying
+from jobs_admin.fleet.configurations import ReportedConfigurations
+from jobs_admin.fleet.found_options import QueuedOptions
 from jobs_admin.lint import lint_facts
 from jobs_admin.models import PolicyVersion
 from jobs_admin.models.access import Viewer
@@ -26,11 +26,11 @@ class Report:
 
     findings: tuple[Finding, ...]
     check: Check
-    told: Told
+    told: ReportedConfigurations
     policies: int
     unread: tuple[str, ...]
     looked_at: datetime
-    lying: Lying = field(default_factory=Lying)
+    lying: QueuedOptions = field(default_factory=QueuedOptions)
 
     @property
     def tasks(self) -> int:
@@ -54,8 +54,8 @@ def report(viewer: Viewer, now: datetime | None = None, *, outage_s: float | Non
     """Everything that the viewer may see. `outage_s` is the outage to survive, where none was seen."""
     now = now or datetime.now(UTC)
     policies, unread = _policies(viewer)
-    told = configurations.told(viewer, now)
-    lying = found_options.told(viewer)
+    told = configurations.reported_configurations(viewer, now)
+    lying = found_options.stored_options(viewer)
     case = _case(viewer, policies, told, now, outage_s, lying)
     return Report(tuple(lint.findings(case)), lint.check(case), told, len(policies), tuple(unread), now, lying)
 
@@ -64,7 +64,7 @@ def attempts_given(viewer: Viewer, policy: Policy, now: datetime | None = None) 
     """A sentence for tasks that get more attempts by this policy than they have now, as far as live workers report it."""
     if not policy.retries:
         return []
-    told = configurations.told(viewer, now)
+    told = configurations.reported_configurations(viewer, now)
     stale = {one.source for one in told.stale}
     found = [one for one in told.found if one.source not in stale]
     in_force = _policies(viewer)[0]
@@ -102,17 +102,17 @@ def findings_of(viewer: Viewer, policy: Policy, now: datetime | None = None) -> 
     """What is wrong with one policy, published or only a draft, as if it were in force among the others."""
     now = now or datetime.now(UTC)
     others = [one for one in _policies(viewer)[0] if one.name != policy.name]
-    case = _case(viewer, [*others, policy], configurations.told(viewer, now), now, None)
+    case = _case(viewer, [*others, policy], configurations.reported_configurations(viewer, now), now, None)
     return [finding for finding in lint.findings(case) if finding.where.policy == policy.name]
 
 
 def _case(
     viewer: Viewer,
     policies: list[Policy],
-    told: Told,
+    told: ReportedConfigurations,
     now: datetime,
     outage_s: float | None,
-    lying: Lying | None = None,
+    lying: QueuedOptions | None = None,
 ) -> Case:
     seen = lint_facts.facts(viewer, now, told.complete, lint.OUTAGE_S if outage_s is None else outage_s)
     return lint.case(policies, told.found, seen, lying.found if lying else ())

@@ -22,7 +22,7 @@ from jobs_admin.core.lint.configuration import Configuration, read
 from jobs_admin.core.lint.words import span
 from jobs_admin.core.matching import matches
 from jobs_admin.core.text import shown
-from jobs_admin.fleet.configurations import Told
+from jobs_admin.fleet.configurations import ReportedConfigurations
 from jobs_admin.lint import linting
 from jobs_admin.models.access import ENGINE
 
@@ -128,7 +128,9 @@ def _seconds(outage: str | None) -> float | None:
 def _of_apps(names: list[str], outage_s: float | None) -> linting.Report:
     found = tuple(_read(name) for name in names)
     case = lint.case([], found, lint.Facts(outage_s=lint.OUTAGE_S if outage_s is None else outage_s))
-    return linting.Report(tuple(lint.findings(case)), lint.check(case), Told(found), 0, (), timezone.now())
+    return linting.Report(
+        tuple(lint.findings(case)), lint.check(case), ReportedConfigurations(found), 0, (), timezone.now()
+    )
 
 
 def _read(name: str) -> Configuration:

@@ -28,7 +28,7 @@ def is_due(now: datetime) -> bool:
     if time.monotonic() - _Last.began < EVERY_S or not config.heartbeat_url():
         return False
     _Last.began = time.monotonic()
-    return liveness.stale(now) is None
+    return liveness.find_stale(now) is None
 
 
 def asker() -> Callable[[], Answer]:

@@ -73,4 +73,7 @@ def _left(asked: Sequence[tuple[BudgetLeft, str]]) -> list[int | None]:
             how = counted.arguments(rule.name, rule.per_minute, rule.burst)
             script(keys=[keys.budget(source)], args=how, client=pipe)
         answers = pipe.execute(raise_on_error=False)
-    return [None if left is None else int(left) for _, left in (worker_store.or_empty((0, None), it) for it in answers)]
+    return [
+        None if left is None else int(left)
+        for _, left in (worker_store.empty_if_wrong_type((0, None), it) for it in answers)
+    ]

@@ -57,13 +57,13 @@ class InForce:
 def in_force(viewer: Viewer, found: Iterable[PolicyVersion], now: datetime | None = None) -> dict[str, InForce]:
     """Name -> who runs what of these policies in force, among the workers of the viewer's sources."""
     try:
-        told = [one for one in heartbeats.told(now) if viewer.may(VIEWER, one.source)]
+        told = [one for one in heartbeats.worker_reports(now) if viewer.may(VIEWER, one.source)]
     except (redis.RedisError, config.BadConfiguration):
         return {one.name: InForce(one.version, {}, is_known=False) for one in found}
     return {one.name: _in_force(one, told) for one in found}
 
 
-def _in_force(current: PolicyVersion, told: Sequence[heartbeats.Told]) -> InForce:
+def _in_force(current: PolicyVersion, told: Sequence[heartbeats.WorkerReport]) -> InForce:
     theirs = [one for one in told if _is_for(current, one)]
     ceilings = Counter(one.mode for one in theirs if one.mode not in ("", ENFORCE, current.mode))
     # Two sources may have a worker of the same name.
@@ -82,7 +82,7 @@ def _in_force(current: PolicyVersion, told: Sequence[heartbeats.Told]) -> InForc
     return InForce(current.version, on, dict(ceilings), refused, uncounted, overrun, shared_out, unkept, unplaced)
 
 
-def _is_for(current: PolicyVersion, worker: heartbeats.Told) -> bool:
+def _is_for(current: PolicyVersion, worker: heartbeats.WorkerReport) -> bool:
     if not matches(current.match_source, worker.source):
         return False
     return not worker.queues or any(matches(current.match_queue, queue) for queue in worker.queues)
@@ -104,7 +104,7 @@ def by_task(viewer: Viewer, now: datetime | None = None) -> list[TaskPolicy]:
     rows = {one.name: one for one in versions}
     policies = readable(versions)
     try:
-        workers = heartbeats.told(now, with_tasks=True)
+        workers = heartbeats.worker_reports(now, with_tasks=True)
     except (redis.RedisError, config.BadConfiguration):
         return []
     queues: dict[tuple[str, str], set[str]] = {}

@@ -69,7 +69,7 @@ class Ranked:
         return f"{self.dead}~{self.failed}~{self.source}~{self.queue}"
 
 
-def listing(
+def queue_page(
     viewer: Viewer, *, source: str = "", after: str | None = None, limit: int = PAGE, now: datetime | None = None
 ) -> QueuePage:
     """A page of queues: those with the most dead jobs first, then those that fail most often, then by name.
@@ -78,24 +78,24 @@ def listing(
     """
     now = now or datetime.now(UTC)
     limit = max(1, min(limit, LARGEST_PAGE))
-    found = worst(viewer, now, source=source, after=after, limit=limit + 1)
+    found = rank_queues(viewer, now, source=source, after=after, limit=limit + 1)
     count = found[0].of if found else 0
     page = found[:limit]
-    return QueuePage(_rows(viewer, page, now), page[-1].cursor if len(found) > limit else None, count)
+    return QueuePage(_build_rows(viewer, page, now), page[-1].cursor if len(found) > limit else None, count)
 
 
-def one(viewer: Viewer, source: str, queue: str, now: datetime | None = None) -> QueueRow:
+def get_queue(viewer: Viewer, source: str, queue: str, now: datetime | None = None) -> QueueRow:
     """One queue, as it is in the list; of one that nobody knows all is unknown."""
-    (row,) = _rows(viewer, [Ranked(source, queue, 0, 0, 1)], now or datetime.now(UTC))
+    (row,) = _build_rows(viewer, [Ranked(source, queue, 0, 0, 1)], now or datetime.now(UTC))
     return row
 
 
 def is_cursor(after: str) -> bool:
     """Whether `listing` would go on after it, rather than begin."""
-    return _place(after) is not None
+    return _parse_cursor(after) is not None
 
 
-def worst(
+def rank_queues(
     viewer: Viewer,
     now: datetime,
     *,
@@ -109,12 +109,12 @@ def worst(
     held = FailureCount.objects.filter(within, count__gt=0)
     rows = held.filter(state="dead").values("source", "queue").annotate(dead=Sum("count"), failed=Value(0))
     arms = [rows]
-    failed = QueueCounter.objects.filter(within, step=MINUTE, at__gte=rates.since(now)).values("source", "queue")
+    failed = QueueCounter.objects.filter(within, step=MINUTE, at__gte=rates.window_start(now)).values("source", "queue")
     arms.append(failed.annotate(dead=Value(0), failed=Sum(rates.FAILED)))
     if not only_dead:
         retrying = held.filter(state="retrying").values("source", "queue").distinct()
         arms.append(retrying.annotate(dead=Value(0), failed=Value(0)))
-        sampled = _samples(viewer, now).filter(within).values("source", "queue").distinct()
+        sampled = _recent_samples(viewer, now).filter(within).values("source", "queue").distinct()
         arms.append(sampled.annotate(dead=Value(0), failed=Value(0)))
     try:
         compiled = [arm.order_by().query.sql_with_params() for arm in arms]
@@ -128,7 +128,7 @@ def worst(
         )
         + f") AS seen GROUP BY source, queue {'HAVING SUM(dead) > 0' if only_dead else ''}"
     )
-    where, place = "", _place(after)
+    where, place = "", _parse_cursor(after)
     if place is not None:
         where = (
             "WHERE dead < %s OR (dead = %s AND (failed < %s OR (failed = %s AND "
@@ -145,7 +145,7 @@ def worst(
         return [Ranked(s, q, int(d), int(f), int(n)) for s, q, d, f, n in cursor.fetchall()]
 
 
-def _place(after: str | None) -> tuple[int, int, str, str] | None:
+def _parse_cursor(after: str | None) -> tuple[int, int, str, str] | None:
     parts = (after or "").split("~", 3)
     if len(parts) < 4 or representable(parts[2] + parts[3]) != parts[2] + parts[3]:
         return None
@@ -153,39 +153,39 @@ def _place(after: str | None) -> tuple[int, int, str, str] | None:
     return None if dead is None or failed is None else (dead, failed, parts[2], parts[3])
 
 
-def _samples(viewer: Viewer, now: datetime):
+def _recent_samples(viewer: Viewer, now: datetime):
     """The samples of the last five minutes; of the last day where sampling stopped."""
     taken = DepthSample.objects.filter(scopes.visible(viewer), step=10)
     recent = taken.filter(at__gte=now - timedelta(minutes=5))
     return recent if recent.exists() else taken.filter(at__gte=now - timedelta(days=1))
 
 
-def _rows(viewer: Viewer, page: list[Ranked], now: datetime) -> list[QueueRow]:
+def _build_rows(viewer: Viewer, page: list[Ranked], now: datetime) -> list[QueueRow]:
     if not page:
         return []
     # May take in a queue of the same name at another source of the page; that is not asked for below.
     these = Q(source__in={one.source for one in page}, queue__in={one.queue for one in page})
-    samples = _latest(_samples(viewer, now).filter(these))
+    samples = _latest_samples(_recent_samples(viewer, now).filter(these))
     states: dict[tuple[str, str], dict[str, int]] = {}
     counted = FailureCount.objects.filter(these, state__in=_OPEN, count__gt=0)
     for source, queue, state, n in counted.values_list("source", "queue", "state").annotate(n=Sum("count")):
         states.setdefault((source, queue), {})[state] = n
-    found = {(rate.source, rate.queue): rate for rate in rates.of_queues(viewer, now, these)}
+    found = {(rate.source, rate.queue): rate for rate in rates.queue_rates(viewer, now, these)}
     names = [(one.source, one.queue) for one in page]
-    return [_row(name, samples.get(name), states.get(name, {}), found.get(name), now) for name in names]
+    return [_build_row(name, samples.get(name), states.get(name, {}), found.get(name), now) for name in names]
 
 
-def _latest(samples) -> dict[tuple[str, str], DepthSample]:
+def _latest_samples(samples) -> dict[tuple[str, str], DepthSample]:
     latest = set(samples.values_list("source", "queue").annotate(last=Max("at")))
     found = samples.filter(at__in={at for _, _, at in latest})
     return {(s.source, s.queue): s for s in found if (s.source, s.queue, s.at) in latest}
 
 
-def _row(
+def _build_row(
     name: tuple[str, str], sample: DepthSample | None, states: dict[str, int], rate: rates.Rate | None, now: datetime
 ) -> QueueRow:
     dead = states.get("dead", 0)
-    grade = durability.read(sample.durability if sample else "")
+    grade = durability.parse_grade(sample.durability if sample else "")
     oldest = sample.oldest_dead_at if sample and dead else None
     return QueueRow(
         source=name[0],

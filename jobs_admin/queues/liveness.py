@@ -16,7 +16,7 @@ from jobs_admin.core import keys, untrusted
 from jobs_admin.core.clock import clock
 from jobs_admin.models import AuditEvent, RefusedReports, Source
 
-_MOST_TOLD = 50  # findings, and rules that cannot be judged
+_MOST_LISTED = 50  # findings, and rules that cannot be judged
 _MOST_SWITCHED = 100
 # The id of the first entry of each key; empty where there is none, or the key is no stream.
 _OLDEST = """
@@ -33,12 +33,12 @@ LATE_REPORT_S = 60.0  # reports wait for so long while `watch` is busy
 _LONGEST_LAG_S = 365 * 86_400.0
 _AHEAD_S = 60.0  # of the desk's clock
 _IS_STEP = re.compile(r"[a-z_-]{1,20}\Z")
-REFUSED_LATELY = timedelta(minutes=15)  # a source whose latest refused report is older is no longer reported
+RECENTLY_REFUSED = timedelta(minutes=15)  # a source whose latest refused report is older is no longer reported
 _NOT_BELIEVED = ("unsigned", "signature")  # causes (`trust.Cause`) for which reports of known sources are refused
 LATE_AFTER_S = 30  # a step of watch ends a round every few seconds
 # What is shown may be so old, in seconds: pages of many screens ask again and again.
-WATCHED_HELD_S = 1.0
-_watched: list[tuple[float, Watched]] = []
+STATE_CACHED_S = 1.0
+_cached_state: list[tuple[float, DeskState]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Stale:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class DeskState:
     """What Redrive's own store says of the desk itself."""
 
     stale: Stale | None
@@ -62,35 +62,37 @@ class Watched:
 
 def forget() -> None:
     """Something changed: what is shown next is looked up anew."""
-    _watched.clear()
+    _cached_state.clear()
 
 
-def watched(now: datetime | None = None) -> Watched:
+def current_state(now: datetime | None = None) -> DeskState:
     """Asked in one round trip, and as it was at most WATCHED_HELD_S ago."""
     at = time.monotonic()
-    held = _watched[-1] if _watched else None
-    if held is None or at - held[0] > WATCHED_HELD_S:
-        held = at, _ask_the_store(now or datetime.now(UTC))
-        _watched[:] = [held]
+    held = _cached_state[-1] if _cached_state else None
+    if held is None or at - held[0] > STATE_CACHED_S:
+        held = at, _read_store(now or datetime.now(UTC))
+        _cached_state[:] = [held]
     return held[1]
 
 
-def _ask_the_store(now: datetime) -> Watched:
+def _read_store(now: datetime) -> DeskState:
     try:
         asked = config.store().pipeline(transaction=False)
         asked.hgetall(keys.steps()).get(keys.switch()).get(keys.store_findings())
         ended, switch, found = asked.execute()
     except (redis.RedisError, config.BadConfiguration):
-        return Watched(_deaf(now), "on", [])
-    return Watched(_late(_ended(ended), now), (switch or b"on").decode("utf-8", "replace"), _findings(found))
+        return DeskState(_unreachable_store(now), "on", [])
+    return DeskState(
+        _find_late(_parse_steps(ended), now), (switch or b"on").decode("utf-8", "replace"), _findings(found)
+    )
 
 
 def steps(now: datetime | None = None) -> dict[str, datetime]:
     """When each step of watch last ended a round, or a part of a long one. Raises redis.RedisError where the store does not answer."""
-    return _ended(config.store().hgetall(keys.steps()))
+    return _parse_steps(config.store().hgetall(keys.steps()))
 
 
-def _ended(rounds: dict[bytes, bytes]) -> dict[str, datetime]:
+def _parse_steps(rounds: dict[bytes, bytes]) -> dict[str, datetime]:
     found = {}
     for raw, value in rounds.items():
         name, moment = raw.decode("utf-8", "replace"), _moment(value)
@@ -136,17 +138,17 @@ def stalled_sources(now: datetime) -> dict[str, Stall | None]:
             found[source.name] = Stall(sampled_at, "The queues are not sampled.")
         else:
             found[source.name] = None if source.is_reachable is False else stalled_reader(source, now)
-    for refused in refused_lately(now):
+    for refused in recently_refused(now):
         found[refused.source] = found.get(refused.source) or Stall(
             refused.first_at, f"Its reports are refused and not filed. {refused.why}"
         )
     return found
 
 
-def refused_lately(now: datetime) -> QuerySet[RefusedReports]:
+def recently_refused(now: datetime) -> QuerySet[RefusedReports]:
     """Reports of known sources that were not believed in the last REFUSED_LATELY."""
     of_known = Q(source__in=Source.objects.values("name"), cause__in=_NOT_BELIEVED)
-    return RefusedReports.objects.filter(of_known, last_at__gte=now - REFUSED_LATELY)
+    return RefusedReports.objects.filter(of_known, last_at__gte=now - RECENTLY_REFUSED)
 
 
 def stalled_steps(now: datetime) -> dict[str, Stall | None]:
@@ -165,16 +167,16 @@ def _moment(value: bytes) -> datetime | None:
     return untrusted.moment(word.get("at") if isinstance(word, dict) else word)
 
 
-def stale(now: datetime | None = None) -> Stale | None:
+def find_stale(now: datetime | None = None) -> Stale | None:
     """What is late, or None while everything is watched."""
     now = now or datetime.now(UTC)
     try:
-        return _late(steps(now), now)
+        return _find_late(steps(now), now)
     except (redis.RedisError, config.BadConfiguration):
-        return _deaf(now)
+        return _unreachable_store(now)
 
 
-def _late(ended: dict[str, datetime], now: datetime) -> Stale | None:
+def _find_late(ended: dict[str, datetime], now: datetime) -> Stale | None:
     late = {name: at for name, at in ended.items() if (now - at).total_seconds() > LATE_AFTER_S}
     if not ended:
         return Stale("Nothing is watched: `manage.py watch` has not run yet.", None)
@@ -187,7 +189,7 @@ def _late(ended: dict[str, datetime], now: datetime) -> Stale | None:
     return Stale(f"Not watching since {moment}: {', '.join(sorted(late))} is late.", since, tuple(sorted(late)))
 
 
-def _deaf(now: datetime) -> Stale:
+def _unreachable_store(now: datetime) -> Stale:
     """The store does not answer; what was last sampled through it tells since when."""
     try:
         at = config.store().connection_pool.connection_kwargs
@@ -203,7 +205,7 @@ def _deaf(now: datetime) -> Stale:
     )
 
 
-def guard_stands() -> str:
+def guard_switch() -> str:
     """`on`, `off` (`manage.py off` silences all workers) or `drain` (they only record). `on` too where nobody answers."""
     try:
         return (config.store().get(keys.switch()) or b"on").decode("utf-8", "replace")
@@ -211,7 +213,7 @@ def guard_stands() -> str:
         return "on"
 
 
-def guard_recorded() -> str:
+def recorded_guard_switch() -> str:
     """Return `on`, `off` or `drain`: what the guard was switched to last, by the audit."""
     turned = AuditEvent.objects.filter(object="guard", allowed=True).order_by("-pk")
     return turned.values_list("after", flat=True).first() or "on"
@@ -225,7 +227,7 @@ class GuardOff:
     until: datetime | None  # None: it is off now
 
 
-def guard_off(since: datetime) -> list[GuardOff]:
+def guard_off_times(since: datetime) -> list[GuardOff]:
     """Return the times after `since` in which the guard was off, oldest first; of the latest _MOST_SWITCHED switches."""
     turned = AuditEvent.objects.filter(object="guard", allowed=True).order_by("-pk").values_list("at", "after")
     found: list[GuardOff] = []
@@ -278,10 +280,10 @@ def late_sources(now: datetime | None = None) -> dict[str, str]:
 
 def unjudged_rules() -> dict[str, str]:
     """Rules of alerts that `judge` could not judge in the last minute, and why. Raises redis.RedisError."""
-    return untrusted.texts(untrusted.read_object(config.store().get(keys.unjudged_rules())), _MOST_TOLD)
+    return untrusted.texts(untrusted.read_object(config.store().get(keys.unjudged_rules())), _MOST_LISTED)
 
 
-def of_the_store() -> list[dict[str, str]]:
+def store_findings() -> list[dict[str, str]]:
     """What `sample` found at the store; nothing where it does not answer, which `stale` says."""
     try:
         return _findings(config.store().get(keys.store_findings()))
@@ -290,5 +292,5 @@ def of_the_store() -> list[dict[str, str]]:
 
 
 def _findings(text: bytes | None) -> list[dict[str, str]]:
-    found = [untrusted.texts(one, _MOST_TOLD) for one in untrusted.read_objects(text)[:_MOST_TOLD]]
+    found = [untrusted.texts(one, _MOST_LISTED) for one in untrusted.read_objects(text)[:_MOST_LISTED]]
     return [one for one in found if one.get("text")]

@@ -8,19 +8,42 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.db import connection
 from django.db.models import F, Q, Sum
 from django.db.models.functions import Coalesce
 
-from jobs_admin.models import QueueCounter
+from jobs_admin.models import Failure, FailureCount, QueueCounter
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.counter import MINUTE
+from jobs_admin.models.failure import FailureState
 from jobs_admin.search import scope as scopes
+
+
+def count_unrecovered(source: str | None = None) -> dict[tuple[str, str], int]:
+    """(source, queue) -> jobs; of one source, or of all."""
+    mine = "AND source = %s" if source is not None else ""
+    given = [] if source is None else [source]
+    # One statement, so one moment: read one after the other, a job that moves in between would be missed.
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""
+            SELECT source, queue, SUM(n) FROM (
+                SELECT source, queue, count AS n FROM {FailureCount._meta.db_table} WHERE state IN (%s, %s) {mine}
+                UNION ALL
+                -- Between two attempts of a replay: run 1 has not died yet.
+                SELECT source, queue, 1 AS n FROM {Failure._meta.db_table} WHERE state = %s AND run > 1 {mine}
+            ) AS one GROUP BY source, queue
+            """,
+            [FailureState.DEAD, FailureState.REPLAYING, *given, FailureState.RETRYING, *given],
+        )
+        return {(source_, queue): int(n) for source_, queue, n in cursor.fetchall() if n}
+
 
 OVER_MIN = 5
 BEFORE_MIN = 10  # what the rate is compared with: the minutes before
 WINDOW = f"the last {OVER_MIN} minutes"  # as every screen says it
 FAILED = F("failed") + F("retried")
-LOOKED_BACK = timedelta(hours=24)  # for the beginning of an outage
+LONGEST_OUTAGE = timedelta(hours=24)  # for the beginning of an outage
 STILL = 4  # it goes on while a minute has a fourth of the failures of now
 CALM_MIN = 5  # so many minutes below that in a row are its end
 
@@ -43,42 +66,42 @@ class Rate:
         return max(self.last, self.running) < max(1.0, self.failed / STILL)
 
 
-def began(rate: Rate, now: datetime) -> datetime | None:
+def failing_since(rate: Rate, now: datetime) -> datetime | None:
     """Since when this queue fails about as it does now: a whole minute; LOOKED_BACK ago where that is longer.
 
     None where it began within the minutes that the rate is compared with anyway. Reads this queue's minutes only.
     """
     counted = QueueCounter.objects.filter(
-        source=rate.source, queue=rate.queue, step=MINUTE, at__gte=now - LOOKED_BACK, at__lte=now
+        source=rate.source, queue=rate.queue, step=MINUTE, at__gte=now - LONGEST_OUTAGE, at__lte=now
     )
-    least, first = max(1.0, rate.failed / STILL), since(now)
+    least, first = max(1.0, rate.failed / STILL), window_start(now)
     loud = counted.annotate(n=FAILED).filter(n__gte=least)
     for at in loud.order_by("-at").values_list("at", flat=True):
         if first - at > timedelta(minutes=CALM_MIN + 1):
             break
         first = min(first, at)
-    return first if first < since(now) - timedelta(minutes=BEFORE_MIN) else None
+    return first if first < window_start(now) - timedelta(minutes=BEFORE_MIN) else None
 
 
-def since(now: datetime) -> datetime:
+def window_start(now: datetime) -> datetime:
     """When the window of a rate begins: with a whole minute, as counters count in those."""
     return (now - timedelta(minutes=OVER_MIN)).replace(second=0, microsecond=0)
 
 
-def minutes(now: datetime) -> float:
+def window_minutes(now: datetime) -> float:
     """How long the window is by now."""
-    return (now - since(now)).total_seconds() / 60
+    return (now - window_start(now)).total_seconds() / 60
 
 
-def of_all(viewer: Viewer, now: datetime) -> float:
+def failed_per_minute(viewer: Viewer, now: datetime) -> float:
     """Return the failed attempts per minute of all queues that the viewer sees: what the rates of their groups add up to."""
-    counted = QueueCounter.objects.filter(scopes.visible(viewer), step=MINUTE, at__gte=since(now), at__lte=now)
-    return (counted.aggregate(n=Sum(FAILED))["n"] or 0) / minutes(now)
+    counted = QueueCounter.objects.filter(scopes.visible(viewer), step=MINUTE, at__gte=window_start(now), at__lte=now)
+    return (counted.aggregate(n=Sum(FAILED))["n"] or 0) / window_minutes(now)
 
 
-def of_queues(viewer: Viewer, now: datetime, these: Q | None = None, *, most: int | None = None) -> list[Rate]:
+def queue_rates(viewer: Viewer, now: datetime, these: Q | None = None, *, most: int | None = None) -> list[Rate]:
     """Rates of the queues that ended an attempt in the window or before it, what fails most often first."""
-    split = since(now)
+    split = window_start(now)
     minute = now.replace(second=0, microsecond=0)
     counted = QueueCounter.objects.filter(
         scopes.visible(viewer),
@@ -95,7 +118,7 @@ def of_queues(viewer: Viewer, now: datetime, these: Q | None = None, *, most: in
         last=Coalesce(Sum(FAILED, filter=Q(at=minute - timedelta(minutes=1))), 0),
         running=Coalesce(Sum(FAILED, filter=Q(at=minute)), 0),
     )
-    over = minutes(now)
+    over = window_minutes(now)
     return [
         Rate(source, queue, failed / over, ran / over, earlier / BEFORE_MIN, last, running)
         for source, queue, failed, ran, earlier, last, running in rows.order_by("-lately", "source", "queue")[:most]

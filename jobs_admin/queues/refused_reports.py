@@ -14,7 +14,7 @@ import redis
 from jobs_admin import config, trust
 from jobs_admin.core.clock import clock
 from jobs_admin.fleet import heartbeats
-from jobs_admin.fleet.heartbeats import Told
+from jobs_admin.fleet.heartbeats import WorkerReport
 from jobs_admin.models import RefusedReports
 from jobs_admin.queues import liveness
 from jobs_admin.trust import Cause, Trust
@@ -50,17 +50,17 @@ def find(now: datetime, sources: Collection[str] | None = None) -> list[RefusedS
         return []
     known = trust.current()
     lately: dict[str, list[RefusedReports]] = {}
-    for row in liveness.refused_lately(now).filter(source__in=guarded):
+    for row in liveness.recently_refused(now).filter(source__in=guarded):
         lately.setdefault(row.source, []).append(row)
     # A source that needs no signature and was never refused is not asked about.
     suspects = {one.source for one in known.keys.values()} | lately.keys()
     asked = sorted(name for name in guarded if name in suspects or known.why_not_unsigned(name, now))
     try:
-        told = heartbeats.told(now, sources=asked) if asked else []
+        told = heartbeats.worker_reports(now, sources=asked) if asked else []
     except (redis.RedisError, config.BadConfiguration):
         told = []
     found = (
-        _of_source(name, [one for one in told if one.source == name], lately.get(name, []), known, now)
+        _find_refused_source(name, [one for one in told if one.source == name], lately.get(name, []), known, now)
         for name in asked
     )
     return [one for one in found if one is not None]
@@ -71,8 +71,8 @@ def warnings(sources: Collection[str], queues: Collection[str], now: datetime) -
     return [one.sentence for one in find(now, sources) if not queues or any(one.concerns(queue) for queue in queues)]
 
 
-def _of_source(
-    source: str, workers: list[Told], lately: list[RefusedReports], known: Trust, now: datetime
+def _find_refused_source(
+    source: str, workers: list[WorkerReport], lately: list[RefusedReports], known: Trust, now: datetime
 ) -> RefusedSource | None:
     why = known.why_not_unsigned(source, now)
     unsigned = tuple(one for one in workers if not one.key) if why else ()
@@ -81,9 +81,9 @@ def _of_source(
         queues = {queue for one in (*unsigned, *wrong_key) for queue in one.queues}
         reasons = []
         if unsigned:
-            reasons.append(f"{_of(unsigned, workers)} not sign them, and {why}")
+            reasons.append(f"{_count_text(unsigned, workers)} not sign them, and {why}")
         if wrong_key:
-            reasons.append(f"{_of(wrong_key, workers)} not sign with a key that is in force")
+            reasons.append(f"{_count_text(wrong_key, workers)} not sign with a key that is in force")
         to_do = fix(source, known, now, needs_key=bool(unsigned))
         is_partly_known = any(not one.queues for one in (*unsigned, *wrong_key))
         concerned = None if is_partly_known else frozenset(queues)
@@ -105,7 +105,7 @@ def _is_current(row: RefusedReports, has_workers: bool, why_not_unsigned: str, k
     return believed is None or believed <= row.last_at
 
 
-def _of(some: tuple[Told, ...], workers: list[Told]) -> str:
+def _count_text(some: tuple[WorkerReport, ...], workers: list[WorkerReport]) -> str:
     of = f"{len(some):,} of {len(workers):,} workers"
     return f"{of} {'does' if len(some) == 1 else 'do'}"
 

@@ -41,9 +41,9 @@ log = logging.getLogger(__name__)
 STEP_S = 10
 _PATIENCE_S = 8.0
 _FROZEN_S = 60.0  # this process stood still meanwhile: what it saw was not so at the moment that it looked
-_TAKEN_OUT_AFTER = timedelta(minutes=1)  # since it was looked at last
-_CLOSER_PATIENCE_S = 1.5  # then what is still being asked is picked up by the next look
-_LOOK_CLOSER_EVERY = timedelta(minutes=1)
+_REMOVED_AFTER = timedelta(minutes=1)  # since it was looked at last
+_CHECK_PATIENCE_S = 1.5  # then what is still being asked is picked up by the next look
+_CHECK_EVERY = timedelta(minutes=1)
 _STORE_FINDINGS_S = 300  # how long what was found at the store is believed, should nobody look again
 
 
@@ -54,17 +54,17 @@ def sample(now: datetime) -> bool:
     """
     at = datetime.fromtimestamp(now.timestamp() // STEP_S * STEP_S, UTC)
     began = time.monotonic()
-    looks = _look_at_all(now)
-    alive = heartbeats.fold(now)
+    looks = _probe_sources(now)
+    alive = heartbeats.count_heartbeats(now)
     uncaptured.record_counts(now)
     for name, look in looks.items():
-        _note_source(name, look, now)
-    _note_taken_out(now)
-    _note_switch()
-    rows = [row for name, look in looks.items() for row in _samples(name, look, alive, at)]
+        _save_source(name, look, now)
+    _mark_removed_sources(now)
+    _audit_guard_switch()
+    rows = [row for name, look in looks.items() for row in _build_samples(name, look, alive, at)]
     if time.monotonic() - began < _FROZEN_S:
         DepthSample.objects.bulk_create(rows, ignore_conflicts=True)
-    _look_at_store(now)
+    _check_store(now)
     return False
 
 
@@ -72,7 +72,7 @@ def sample(now: datetime) -> bool:
 
 
 @dataclass(slots=True)
-class Closer:
+class Check:
     """What a source answered to the questions of every minute."""
 
     findings: list[Finding]
@@ -81,48 +81,48 @@ class Closer:
 
 
 @dataclass(slots=True)
-class Look:
+class Probe:
     """What a source answered. `why` is empty where it did."""
 
     why: str = ""
     is_refused: bool = False  # it answers, and cannot be used as it is configured
     depths: list[Depth] = field(default_factory=list)
-    closer: Closer | None = None  # None: not asked this time, or not answered yet
+    closer: Check | None = None  # None: not asked this time, or not answered yet
 
 
 # Looks under way, by source: one that hangs is not asked again beside itself.
-_under_way: dict[str, threading.Thread] = {}
-_closer_under_way: dict[str, threading.Thread] = {}
-_closer: dict[str, Closer] = {}  # answered, and not picked up yet
-_looked_closer_at: dict[str, datetime] = {}
+_running_probes: dict[str, threading.Thread] = {}
+_running_checks: dict[str, threading.Thread] = {}
+_finished_checks: dict[str, Check] = {}  # answered, and not picked up yet
+_checked_at: dict[str, datetime] = {}
 _NEVER = datetime.min.replace(tzinfo=UTC)
 # Who consumed each queue without a guard when its source was last asked: believed until it is asked again. The guarded
 # are told by their heartbeats; one of those that has ended since is no worker, and least of all one without a guard.
 _unguarded: dict[str, dict[str, set[str]] | None] = {}
 
 
-def _look_at_all(now: datetime) -> dict[str, Look]:
+def _probe_sources(now: datetime) -> dict[str, Probe]:
     """Ask all sources at once; whoever has not answered by the deadline is unreachable, and the others are not."""
-    answers: dict[str, Look] = {}
+    answers: dict[str, Probe] = {}
     threads = {}
     for name in config.sources():
-        if _is_alive(_under_way.get(name)):
+        if _is_alive(_running_probes.get(name)):
             continue
-        is_due = now - _looked_closer_at.get(name, _NEVER) >= _LOOK_CLOSER_EVERY
-        closer = is_due and not _is_alive(_closer_under_way.get(name))
-        thread = threading.Thread(target=_look, args=(name, closer, answers), daemon=True, name=f"look {name}")
-        threads[name] = _under_way[name] = thread
+        is_due = now - _checked_at.get(name, _NEVER) >= _CHECK_EVERY
+        closer = is_due and not _is_alive(_running_checks.get(name))
+        thread = threading.Thread(target=_probe_source, args=(name, closer, answers), daemon=True, name=f"look {name}")
+        threads[name] = _running_probes[name] = thread
         thread.start()
     _wait_for(threads.values(), _PATIENCE_S)
-    _wait_for(list(_closer_under_way.values()), min(_PATIENCE_S, _CLOSER_PATIENCE_S))
+    _wait_for(list(_running_checks.values()), min(_PATIENCE_S, _CHECK_PATIENCE_S))
     found = {}
     for name in config.sources():
         look = answers.get(name)
         if look is None:
-            look = Look(why=f"it did not answer within {_PATIENCE_S:.0f} s")
-        look.closer = _closer.pop(name, None)
+            look = Probe(why=f"it did not answer within {_PATIENCE_S:.0f} s")
+        look.closer = _finished_checks.pop(name, None)
         if look.closer is not None:
-            _looked_closer_at[name] = now
+            _checked_at[name] = now
         found[name] = look
     return found
 
@@ -137,35 +137,35 @@ def _wait_for(threads: Iterable[threading.Thread], within_s: float) -> None:
         thread.join(max(0.0, ends - time.monotonic()))
 
 
-def _look(name: str, closer: bool, answers: dict[str, Look]) -> None:
+def _probe_source(name: str, closer: bool, answers: dict[str, Probe]) -> None:
     """Runs in a thread of its own; touches no table."""
     try:
         source = config.adapter(name)
-        look = Look(depths=source.depths())
+        look = Probe(depths=source.depths())
         if closer:
-            thread = threading.Thread(target=_look_closer, args=(name, source), daemon=True, name=f"closer {name}")
-            _closer_under_way[name] = thread
+            thread = threading.Thread(target=_check_source, args=(name, source), daemon=True, name=f"closer {name}")
+            _running_checks[name] = thread
             thread.start()
     except SourceError as error:
-        look = Look(why=str(error) or type(error).__name__, is_refused=isinstance(error, SourceRefused))
+        look = Probe(why=str(error) or type(error).__name__, is_refused=isinstance(error, SourceRefused))
     except Exception as error:  # a defect of one adapter must not blind us for the others
         log.exception("Source %s could not be sampled", name)
-        look = Look(why=f"{type(error).__name__}: {error}")
+        look = Probe(why=f"{type(error).__name__}: {error}")
     answers[name] = look
 
 
-def _look_closer(name: str, source: Adapter) -> None:
+def _check_source(name: str, source: Adapter) -> None:
     """Beside the depths, which do not wait for it: workers are given a second to answer."""
     try:
         findings, workers = source.findings(), source.workers()
-        _closer[name] = Closer(findings, workers, _options(name, source))
+        _finished_checks[name] = Check(findings, workers, _find_options(name, source))
     except SourceError as error:  # the next look at its depths tells
         log.info("Source %s did not report its settings: %s", name, error)
     except Exception:  # a defect of one adapter must not blind us for the others
         log.exception("Source %s could not be checked closer", name)
 
 
-def _options(name: str, source: Adapter) -> FoundOptions | None:
+def _find_options(name: str, source: Adapter) -> FoundOptions | None:
     """None where it does not tell; what else it told is kept all the same."""
     if not source.can.options:
         return None
@@ -178,7 +178,7 @@ def _options(name: str, source: Adapter) -> FoundOptions | None:
     return None
 
 
-def _note_source(name: str, look: Look, now: datetime) -> None:
+def _save_source(name: str, look: Probe, now: datetime) -> None:
     configured = config.sources()[name]
     why = representable(look.why)[:2000]
     row, _ = Source.objects.get_or_create(name=name, defaults={"backend": configured.backend, "is_configured": True})
@@ -196,13 +196,15 @@ def _note_source(name: str, look: Look, now: datetime) -> None:
         elif row.is_reachable is False:
             log.info("Source %s is reachable again.", name)
     found = row.findings if look.closer is None else [asdict(finding) for finding in look.closer.findings]
-    changes["findings"] = _stranded(name, row.findings) + [one for one in found if one.get("id") != stranded.FINDING]
+    changes["findings"] = _stranded_findings(name, row.findings) + [
+        one for one in found if one.get("id") != stranded.FINDING
+    ]
     if look.closer is not None and look.closer.options is not None:
-        found_options.note(look.closer.options)
+        found_options.store_options(look.closer.options)
     Source.objects.filter(name=name).update(**changes)
 
 
-def _stranded(name: str, before: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _stranded_findings(name: str, before: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Findings on workers that are gone; those from before where nobody answers."""
     try:
         return [asdict(finding) for finding in stranded.findings(name)]
@@ -211,33 +213,33 @@ def _stranded(name: str, before: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [one for one in before if one.get("id") == stranded.FINDING]
 
 
-def _note_taken_out(now: datetime) -> None:
+def _mark_removed_sources(now: datetime) -> None:
     """Of a source that is not configured any more nothing is known from now on. Another process may still have it configured,
     while the configuration changes: then it was looked at a moment ago.
     """
     gone = Source.objects.filter(is_configured=True).exclude(name__in=config.sources())
-    for name in gone.filter(sampled_at__lt=now - _TAKEN_OUT_AFTER).values_list("name", flat=True):
-        if gone.filter(name=name, sampled_at__lt=now - _TAKEN_OUT_AFTER).update(is_configured=False):
+    for name in gone.filter(sampled_at__lt=now - _REMOVED_AFTER).values_list("name", flat=True):
+        if gone.filter(name=name, sampled_at__lt=now - _REMOVED_AFTER).update(is_configured=False):
             log.warning("Source %s is not configured any more: its queues are no longer sampled.", name)
 
 
-def _note_switch() -> None:
+def _audit_guard_switch() -> None:
     """Record in the audit that someone switched the guard directly in the store: since when it is off is read from there."""
     try:
         found = (config.store().get(keys.switch()) or b"on").decode("utf-8", "replace")
     except (redis.RedisError, config.BadConfiguration):
         return  # nobody knows
     stands = found if found in ("off", "drain") else "on"
-    if stands == liveness.guard_recorded():
+    if stands == liveness.recorded_guard_switch():
         return
     with transaction.atomic():
-        before = liveness.guard_recorded()  # who switches by command writes it down in a transaction, too
+        before = liveness.recorded_guard_switch()  # who switches by command writes it down in a transaction, too
         if before != stands:
             reason = "Switched directly in the store, not by manage.py. Noticed by watch."
             audit.record(ENGINE, f"guard.{stands}", "guard", before=before, after=stands, reason=reason)
 
 
-def finding_of_the_store(found: Finding) -> Finding:
+def store_finding(found: Finding) -> Finding:
     """Return an adapter's finding about a broker in the words of Redrive's store: reports wait there, not jobs."""
     text = (
         found.text.replace("The broker", "Redrive's store")
@@ -248,29 +250,29 @@ def finding_of_the_store(found: Finding) -> Finding:
     return replace(found, text=text)
 
 
-def _look_at_store(now: datetime) -> None:
+def _check_store(now: datetime) -> None:
     """Note once a minute what endangers reports in Redrive's own store, in the store itself: it is about nothing else."""
-    if now - _looked_closer_at.get("", _NEVER) < _LOOK_CLOSER_EVERY:
+    if now - _checked_at.get("", _NEVER) < _CHECK_EVERY:
         return
     store = connect("store", "celery", settings.REDRIVE_REDIS_URL)
     try:
-        found = [asdict(finding_of_the_store(finding)) for finding in store.findings()]
+        found = [asdict(store_finding(finding)) for finding in store.findings()]
     except SourceError as error:  # liveness.stale says that it does not answer
         log.warning("Redrive's store could not be checked: %s", error)
         return
     finally:
         store.close()
     config.store().set(keys.store_findings(), json.dumps(found), ex=_STORE_FINDINGS_S)
-    _looked_closer_at[""] = now
+    _checked_at[""] = now
 
 
 # -- the rows ---------------------------------------------------------------------------------------------------
 
 
-def _samples(name: str, look: Look, alive: Iterable[Heartbeat], at: datetime) -> list[DepthSample]:
+def _build_samples(name: str, look: Probe, alive: Iterable[Heartbeat], at: datetime) -> list[DepthSample]:
     mine = [h for h in alive if h.source == name]
     depths = {representable(depth.queue)[:200]: depth for depth in look.depths}
-    dead = _dead(name)
+    dead = _dead_jobs(name)
     rates = _rates(name, at)
     if look.closer is not None:
         asked, guarded = look.closer.workers, {h.name for h in mine}
@@ -305,15 +307,15 @@ def _samples(name: str, look: Look, alive: Iterable[Heartbeat], at: datetime) ->
                 oldest_dead_at=dead.get(queue, (0, None))[1],
                 succeeded_per_min=succeeded,
                 failed_per_min=failed,
-                workers=_count(name, unguarded, queue, {h.name for h in guards}),
+                workers=_count_workers(name, unguarded, queue, {h.name for h in guards}),
                 guarded_workers=len(guards),
-                durability=durability.stored(queue, guards),
+                durability=durability.grade_code(queue, guards),
             )
         )
     return rows
 
 
-def _count(source: str, seen: dict[str, set[str]] | None, queue: str, guards: set[str]) -> int | None:
+def _count_workers(source: str, seen: dict[str, set[str]] | None, queue: str, guards: set[str]) -> int | None:
     """All workers of a queue. With the guarded: one in the middle of a long job beats, but may not answer its broker in time."""
     if seen is None:
         return None
@@ -323,7 +325,7 @@ def _count(source: str, seen: dict[str, set[str]] | None, queue: str, guards: se
     return len(names | guards)
 
 
-def _dead(name: str) -> dict[str, tuple[int, datetime | None]]:
+def _dead_jobs(name: str) -> dict[str, tuple[int, datetime | None]]:
     """Dead jobs of each queue, and since when the oldest is."""
     counts = FailureCount.objects.filter(source=name, state=FailureState.DEAD).values("queue").annotate(n=Sum("count"))
     found = {row["queue"]: row["n"] for row in counts}

@@ -50,7 +50,7 @@ def _still_failing(groups: Sequence[int], sources: Collection[str], now: datetim
         FailureCount.objects.filter(group_id__in=groups).exclude(source__in=sources).values_list("group_id", flat=True)
     )
     shared = set(elsewhere.distinct())
-    since = rates.since(now)
+    since = rates.window_start(now)
     lately = GroupCounter.objects.filter(group__in=set(groups) - shared, step=MINUTE, at__gte=since, at__lte=now)
     failed = lately.aggregate(n=Sum(F("failed") + F("retried")))["n"] or 0
     if shared:  # counters of groups know no source: here each job counts once
@@ -58,7 +58,7 @@ def _still_failing(groups: Sequence[int], sources: Collection[str], now: datetim
         failed += theirs.count()
     if not failed:
         return []
-    a_minute = failed / rates.minutes(now)
+    a_minute = failed / rates.window_minutes(now)
     often = f"{a_minute:,.0f}" if a_minute >= 10 else f"{a_minute:.1f}"
     times = "once" if failed == 1 else f"{failed:,} times"
     return [f"The error is still happening: {times} in {rates.WINDOW}, {often} a minute."]

@@ -53,7 +53,7 @@ def sent(replay: Replay, items: Sequence[Claimed], now: datetime, batches: Batch
             queues = Counter((item.source, item.queue) for item in gone)
             _renew_failures(replay, gone)
             _move(replay, sent=len(gone))
-            counters.count_queues({(*queue, now): {"sent": n} for queue, n in sorted(queues.items())})
+            counters.add_queue_counts({(*queue, now): {"sent": n} for queue, n in sorted(queues.items())})
 
 
 def doubted(replay: Replay, items: Sequence[Claimed], why: str, now: datetime) -> None:

@@ -162,7 +162,7 @@ def _queues(places: dict[str, tuple[set[str], set[str]]], to_queue: str, now: da
     """Queues that a worker without our guard consumes: what it runs tells nobody how it ended."""
     for source in _reached(places):
         wanted = {to_queue} if to_queue else places[source][0]
-        for queue, guarded, workers in heartbeats.partly_guarded(source, now):
+        for queue, guarded, workers in heartbeats.partly_guarded_queues(source, now):
             if queue not in wanted:
                 continue
             are = "has" if workers - guarded == 1 else "have"

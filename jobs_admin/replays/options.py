@@ -117,7 +117,7 @@ def with_taken_in(groups: Collection[int]) -> set[int]:
 def refuse_unfit(options: Options, sources: Sequence[str], priority: object = None) -> None:
     """Raises ReplayRefused for what one of these sources cannot do, or for a queue that it does not know."""
     for source in sources:
-        can = abilities.of(source) or Capabilities()  # not configured: its jobs are left out anyway
+        can = abilities.capabilities(source) or Capabilities()  # not configured: its jobs are left out anyway
         if options.to_queue and not can.redirect:
             raise _bad("to_queue", f"{source} sends jobs to the queue that they came from, and to no other.")
         if options.to_queue and not knows_queue(source, options.to_queue):

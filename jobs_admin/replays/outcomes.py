@@ -11,7 +11,7 @@ from jobs_admin.replays.refusals import ReplayRefused
 
 
 def are_reported(source: str) -> bool:
-    can = abilities.of(source)
+    can = abilities.capabilities(source)
     return can is None or can.outcomes  # it was asked to when it was sent there
 
 

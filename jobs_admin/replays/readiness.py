@@ -30,7 +30,7 @@ from jobs_admin.replays.obstacles import OPEN, TABLE, WHY_NOT, Obstacle
 from jobs_admin.replays.options import Options
 from jobs_admin.replays.scoping import Scope
 from jobs_admin.search import scope as scopes
-from jobs_admin.search.newest import Newest
+from jobs_admin.search.failure_search import FailureSearch
 
 # The indexes that begin with one column and the state: what asks for no other column of a row reads none.
 _SLICED = ("queue", "task", "group", "tenant", "source", "kind", "attempts")
@@ -202,7 +202,7 @@ class Readiness:
         return found
 
     def _counters(self) -> QuerySet[FailureCount]:
-        return scopes.counts(self.viewer, self.query or Query(), OPERATOR)
+        return scopes.matching_counts(self.viewer, self.query or Query(), OPERATOR)
 
     @cached_property
     def _by_reason(self) -> Counter[str]:
@@ -301,9 +301,9 @@ class Readiness:
         if language.unfit_for_acts(self.query):
             return None
         if connection.vendor == "postgresql":
-            return _compiled(base & scopes.compiled(self.query, states=False), "")
+            return _compiled(base & scopes.build_condition(self.query, states=False), "")
         if of_few:
-            return _compiled(base & scopes.compiled(self.query, states=False), "failure_by_state")
+            return _compiled(base & scopes.build_condition(self.query, states=False), "failure_by_state")
         return self._along_ids(base)
 
     def _along_ids(self, base: Q) -> Statement | None:
@@ -313,10 +313,10 @@ class Readiness:
         sliced, times, rest = _told_apart(self.query.terms)
         if times:
             inner = Query(tuple(times), now=self.query.now)
-            base &= Q(pk__in=Failure.objects.filter(scopes.compiled(inner, states=False)).values("pk"))
+            base &= Q(pk__in=Failure.objects.filter(scopes.build_condition(inner, states=False)).values("pk"))
         others = Query((*sliced, *rest), now=self.query.now)
         if others.terms:
-            base &= scopes.compiled(others, states=False)
+            base &= scopes.build_condition(others, states=False)
         by = f"failure_by_{sliced[0].field}" if sliced else "failure_by_state"
         is_plain = not times and not rest and (len(sliced) == 1 or not sliced)
         return _compiled(base, "" if is_plain else by)
@@ -330,7 +330,7 @@ class Readiness:
         assert self.query is not None
         sources = self.viewer.sources(OPERATOR)
         acting = Viewer(self.viewer.name, dict.fromkeys(["*"] if sources is None else sources, OPERATOR))
-        newest = Newest(acting, self.query)
+        newest = FailureSearch(acting, self.query)
         newest.states = tuple(state for state in newest.states if state == FailureState.DEAD)
         return newest.ids(self.max_id + 1, most) if newest.states else []
 

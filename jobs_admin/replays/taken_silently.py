@@ -53,7 +53,7 @@ class SentWhileOff:
 
 def sent_while_off(replay: Replay) -> SentWhileOff | None:
     """Return the items that are sent or uncertain and that the guard may not have reported; None where there are none."""
-    if not (times := liveness.guard_off(replay.started_at or replay.created_at)):
+    if not (times := liveness.guard_off_times(replay.started_at or replay.created_at)):
         return None
     items = ReplayItem.objects.filter(replay=replay, state__in=(ItemState.SENT, ItemState.UNCERTAIN)).order_by()
     items = items.filter(first_at__isnull=True, sent_at__isnull=False)
@@ -89,7 +89,7 @@ def taken_while_off(replay: Replay, now: datetime, most: int) -> tuple[list[int]
 
 def _empty(source: str, now: datetime) -> Iterator[str]:
     """Partly guarded queues of the source that were empty at each of the last looks."""
-    return (queue for queue, _, _ in heartbeats.partly_guarded(source, now) if _is_empty(source, queue, now))
+    return (queue for queue, _, _ in heartbeats.partly_guarded_queues(source, now) if _is_empty(source, queue, now))
 
 
 def _is_empty(source: str, queue: str, now: datetime) -> bool:

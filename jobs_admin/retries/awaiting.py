@@ -24,7 +24,7 @@ def delays(now: datetime) -> Delays:
     """What is known of it now."""
     try:
         late = liveness.late_sources(now)
-        told = configurations.told(ENGINE, now)
+        told = configurations.reported_configurations(ENGINE, now)
     except (redis.RedisError, config.BadConfiguration):
         return Delays(is_blind=True)
     timeouts: dict[str, float] = {}

@@ -157,7 +157,7 @@ def _move_on(source: str, mine: QuerySet[Source], pulled: Pulled) -> bool:
         if not mine.update(cursor=pulled.after):
             return False
         if ran:
-            counters.count_queues(ran)
+            counters.add_queue_counts(ran)
     return True
 
 

@@ -17,7 +17,7 @@ from jobs_admin.core import terms
 from jobs_admin.core.text import fits
 from jobs_admin.models import ApiToken, AuditEvent, Failure, FailureCount, Group, GroupAlias, Role, SavedView, Source
 from jobs_admin.models.access import EVERY_SOURCE, Viewer
-from jobs_admin.search.asked import InIndex, all_of, any_of
+from jobs_admin.search.term_index import InIndex, all_of, any_of
 
 _COUNTED = ("source", "queue", "task")  # names that counters know
 _WORD = re.compile(r"[^\s\"(),:=*]+")

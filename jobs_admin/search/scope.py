@@ -38,7 +38,7 @@ from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.group import TAKEN_IN
 from jobs_admin.models.replay import ItemState
 from jobs_admin.models.terms import STACKS
-from jobs_admin.search.asked import Asked, InIndex, all_of, any_of, key, matching, written
+from jobs_admin.search.term_index import IndexQuery, InIndex, all_of, any_of, expression, key_column, match_condition
 
 # What `FailureCount` can answer, without looking at a single failure.
 COUNTED = {"source", "queue", "task", "group", "state"}
@@ -99,7 +99,7 @@ def visible(viewer: Viewer, role: str = VIEWER) -> Q:
     return Q() if sources is None else Q(source__in=sources)
 
 
-_NOT_TOLD = "Why is not told: it has jobs of a source that you may not see."
+_REASON_HIDDEN = "Why is not told: it has jobs of a source that you may not see."
 
 
 def restrict_replays(viewer: Viewer, replays: Iterable[Replay]) -> None:
@@ -143,15 +143,15 @@ def _restrict(replay: Replay, sources: Collection[str], counts: Counter[str], *,
     replay.patch, replay.edit, replay.to_queue, replay.reason = None, None, "", ""
     replay.by_source = {name: n for name, n in replay.by_source.items() if name in sources}
     if replay.held_because or replay.evidence:
-        replay.held_because, replay.evidence = _NOT_TOLD, None
+        replay.held_because, replay.evidence = _REASON_HIDDEN, None
     if replay.approval_because:
-        replay.approval_because = _NOT_TOLD
+        replay.approval_because = _REASON_HIDDEN
     replay.seen_sources = sorted(sources)
 
 
-def compiled(query: Query, *, states: bool = True) -> Q:
+def build_condition(query: Query, *, states: bool = True) -> Q:
     """The whole query. `states=False` leaves out the states of its top level, which `states_of` gives."""
-    return every(part.alone for _, part in parts(query, states=states))
+    return all_conditions(part.alone for _, part in build_parts(query, states=states))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +159,13 @@ class Part:
     """What a term asks of a failure."""
 
     alone: Q  # the whole of it
-    asked: Asked | None = None  # what the index is asked; None where it knows nothing of it …
+    asked: IndexQuery | None = None  # what the index is asked; None where it knows nothing of it …
     rest: Q | None = None  # … and what remains to be asked of a row that the index gave; None for nothing
     is_sure: bool = True  # the index by itself gives no row too many
-    but: Asked | None = None  # instead of `asked`: what the index must not hold
+    but: IndexQuery | None = None  # instead of `asked`: what the index must not hold
 
 
-def parts(query: Query, *, states: bool = True) -> list[tuple[Term | None, Part]]:
+def build_parts(query: Query, *, states: bool = True) -> list[tuple[Term | None, Part]]:
     """Each term of the top level with what it asks; the default scope comes as a part without a term."""
     compiler = _Compiler(query)
     found: list[tuple[Term | None, Part]] = [
@@ -197,14 +197,14 @@ class _Compiler:
 
     def __init__(self, query: Query) -> None:
         self.now = query.now or datetime.now(UTC)
-        self.renamed = _renamed(query)
+        self.renamed = _find_resent_ids(query)
         self.stacks: dict[language.Value, list[int] | None] = {}
 
     def part(self, term: Term) -> Part:
         if isinstance(term, All):
-            return _together([self.part(one) for one in term.of])
+            return _all_parts([self.part(one) for one in term.of])
         if isinstance(term, Any):
-            return _either([self.part(one) for one in term.of])
+            return _any_part([self.part(one) for one in term.of])
         found = self._leaf(term)
         if not term.negated:
             return found
@@ -216,32 +216,32 @@ class _Compiler:
             return self._text(term)
         if isinstance(term, Match):
             if term.field in language.CONTAINED:
-                return _either([_contained(term.field, value) for value in term.values])
+                return _any_part([_contained_part(term.field, value) for value in term.values])
             if term.field == "trace":
-                return _either([self._trace(value) for value in term.values])
+                return _any_part([self._trace(value) for value in term.values])
             if language.is_argument(term.field):
-                return _either([_argument(term.field, value) for value in term.values])
+                return _any_part([_argument_part(term.field, value) for value in term.values])
             if term.field in terms.NAMED:
-                return _either([_named(term.field, value) for value in term.values])
-        return Part(_column(term, self.now))
+                return _any_part([_name_part(term.field, value) for value in term.values])
+        return Part(_column_condition(term, self.now))
 
     def _text(self, term: Text) -> Part:
-        found = _words(term.value, term.glob, terms.phrases_of_error, error_text())
+        found = _text_part(term.value, term.glob, terms.phrases_of_error, error_text())
         if not language.may_be_job_id(term):
             return found
-        ids: list[Asked] = [Phrase((terms.name("job", term.value),)), *self.renamed.get(term.value, ())]
+        ids: list[IndexQuery] = [Phrase((terms.name("job", term.value),)), *self.renamed.get(term.value, ())]
         if found.asked is not None:
-            return _indexed(any_of((found.asked, *ids)))
+            return _index_part(any_of((found.asked, *ids)))
         return Part(found.alone | Q(job_id=term.value) | Q(first_job_id=term.value))
 
     def _trace(self, value: language.Value) -> Part:
         head, _ = language.before_star(value.text) if value.glob else (value.text, True)
         phrases = terms.phrases(head, prefix=value.glob and terms.is_word_end(head))
         if not phrases:
-            held = Traceback.objects.filter(_holds(F("text"), like(value.text))).values("pk")
+            held = Traceback.objects.filter(_contains(F("text"), like(value.text))).values("pk")
             return Part(Q(traceback_id__in=held) & Q(traceback_id__isnull=False))
         if value not in self.stacks:
-            self.stacks[value] = _stacks(any_of(phrases))
+            self.stacks[value] = _find_stacks(any_of(phrases))
         ids = self.stacks[value]
         if ids is None:
             return Part(Q(InIndex(any_of(phrases), STACKS, "traceback_id")) & Q(traceback_id__isnull=False))
@@ -252,21 +252,23 @@ class _Compiler:
 _MOST_STACKS = 500
 
 
-def _stacks(asked: Asked) -> list[int] | None:
+def _find_stacks(asked: IndexQuery) -> list[int] | None:
     """The ids of the stacks that the index holds for it; None where they are too many to be named."""
     with connection.cursor() as cursor:
-        statement = f"SELECT {key(STACKS)} FROM {STACKS} WHERE {matching(STACKS)} LIMIT {_MOST_STACKS + 1}"
-        cursor.execute(statement, [written(asked)])
+        statement = (
+            f"SELECT {key_column(STACKS)} FROM {STACKS} WHERE {match_condition(STACKS)} LIMIT {_MOST_STACKS + 1}"
+        )
+        cursor.execute(statement, [expression(asked)])
         found = [row[0] for row in cursor.fetchall()]
     return None if len(found) > _MOST_STACKS else found
 
 
-def _renamed(query: Query) -> dict[str, tuple[Asked, ...]]:
+def _find_resent_ids(query: Query) -> dict[str, tuple[IndexQuery, ...]]:
     """Job id -> what the index holds of the jobs that have this id since they were sent again, and did not yet fail."""
     ids = {t.value for t in language.leaves(query.terms) if isinstance(t, Text) and language.may_be_job_id(t)}
     if not ids:
         return {}
-    found: dict[str, tuple[Asked, ...]] = {}
+    found: dict[str, tuple[IndexQuery, ...]] = {}
     rows = Failure.objects.filter(job_id__in=ids).exclude(job_id=F("first_job_id"))
     for job_id, *name in rows.values_list("job_id", "source", "queue", "first_job_id")[:1_000]:
         own = all_of(Phrase((terms.name(f, v),)) for f, v in zip(("source", "queue", "job"), name, strict=True))
@@ -274,64 +276,64 @@ def _renamed(query: Query) -> dict[str, tuple[Asked, ...]]:
     return found
 
 
-def _together(found: list[Part]) -> Part:
+def _all_parts(found: list[Part]) -> Part:
     known = [part.asked for part in found if part.asked is not None]
     remaining = [part.alone if part.asked is None else part.rest for part in found]
     rest = [q for q in remaining if q is not None]
     return Part(
-        every(part.alone for part in found),
+        all_conditions(part.alone for part in found),
         all_of(known) if known else None,
-        every(rest) if rest else None,
+        all_conditions(rest) if rest else None,
         all(part.asked is not None and part.is_sure for part in found),
     )
 
 
-def _either(found: list[Part]) -> Part:
+def _any_part(found: list[Part]) -> Part:
     if len(found) == 1:
         return found[0]
-    alone = _any(part.alone for part in found)
+    alone = any_condition(part.alone for part in found)
     known = [part.asked for part in found if part.asked is not None]
     if len(known) < len(found):
         return Part(alone)
     asked = any_of(known)
     if all(part.rest is None for part in found):
-        return _indexed(asked)
+        return _index_part(asked)
     return Part(alone, asked, alone, all(part.is_sure for part in found))
 
 
-def _indexed(asked: Asked) -> Part:
+def _index_part(asked: IndexQuery) -> Part:
     return Part(Q(InIndex(asked)), asked)
 
 
-def _words(text: str, glob: bool, phrases_of: Callable[..., tuple[Phrase, ...]], column: F | Concat) -> Part:
+def _text_part(text: str, glob: bool, phrases_of: Callable[..., tuple[Phrase, ...]], column: F | Concat) -> Part:
     """A text that has words; with `glob`, `*` is anything."""
     head, is_all = language.before_star(text) if glob else (text, True)
     phrases = phrases_of(head, prefix=glob and terms.is_word_end(head)) if head else ()
-    holds = _holds(column, like(text, glob=glob))
+    holds = _contains(column, like(text, glob=glob))
     if not phrases:
         return Part(holds)
-    found = _indexed(any_of(phrases))
+    found = _index_part(any_of(phrases))
     return found if is_all else Part(found.alone & holds, found.asked, holds, False)
 
 
-def _contained(field: str, value: language.Value) -> Part:
+def _contained_part(field: str, value: language.Value) -> Part:
     if not value.exact:
         of_error = field == "error"
         column = error_text() if of_error else F("message")
-        return _words(value.text, value.glob, terms.phrases_of_error if of_error else terms.phrases, column)
+        return _text_part(value.text, value.glob, terms.phrases_of_error if of_error else terms.phrases, column)
     if field == "error":
-        return _indexed(Phrase((terms.name("error", value.text),)))
+        return _index_part(Phrase((terms.name("error", value.text),)))
     own, phrases = Q(message=value.text), terms.phrases(value.text)
     return Part(own, any_of(phrases), own, False) if phrases else Part(own)
 
 
-def _argument(path: str, value: language.Value) -> Part:
+def _argument_part(path: str, value: language.Value) -> Part:
     if value.glob:
-        return _indexed(terms.argument(path, language.before_star(value.text)[0], prefix=True))
-    return _indexed(terms.argument(path, value.text))
+        return _index_part(terms.argument(path, language.before_star(value.text)[0], prefix=True))
+    return _index_part(terms.argument(path, value.text))
 
 
-def _named(field: str, value: language.Value) -> Part:
+def _name_part(field: str, value: language.Value) -> Part:
     """A name: the column decides, the index only finds it."""
     if not value.glob:
         own = Q(**{field: value.text})
@@ -348,7 +350,7 @@ def _named(field: str, value: language.Value) -> Part:
     return Part(own, terms.name_begins(field, head), own, is_all and terms.is_kept(head))
 
 
-def _column(term: Match | Numbers | Age | Time, now: datetime) -> Q:
+def _column_condition(term: Match | Numbers | Age | Time, now: datetime) -> Q:
     if isinstance(term, Age):
         moment = language.before(now, term.seconds)
         return Q(failed_at__gte=moment) if term.younger else Q(failed_at__lte=moment)
@@ -356,7 +358,7 @@ def _column(term: Match | Numbers | Age | Time, now: datetime) -> Q:
         moment = term.at or language.before(now, term.ago or 0)
         return Q(failed_at__gte=moment) if term.field == "since" else Q(failed_at__lte=moment)
     if isinstance(term, Numbers):
-        return _numbers(term)
+        return _numbers_condition(term)
     if term.field == "state":
         return Q(state__in=language.expand_states(term.values))
     if term.field == "group":
@@ -397,33 +399,33 @@ def _policies() -> list[str]:
 # -- text of any table ------------------------------------------------------------------------------------------
 
 
-def asks_text(leaf: Text | Match | Numbers | Age | Time) -> bool:
+def is_text_search(leaf: Text | Match | Numbers | Age | Time) -> bool:
     """Whether it asks only for the error's text, which groups have too."""
     return isinstance(leaf, Text) or (isinstance(leaf, Match) and leaf.field in language.CONTAINED)
 
 
-def asks_text_alone(term: Term) -> bool:
-    return all(asks_text(leaf) for leaf in language.leaves((term,)))
+def is_only_text_search(term: Term) -> bool:
+    return all(is_text_search(leaf) for leaf in language.leaves((term,)))
 
 
 def text_condition(term: Term) -> Q:
     """A term of which every leaf `asks_text`, for any table with `error_type` and `message`: it contains the text."""
     if isinstance(term, All):
-        return every(text_condition(one) for one in term.of)
+        return all_conditions(text_condition(one) for one in term.of)
     if isinstance(term, Any):
-        return _any(text_condition(one) for one in term.of)
+        return any_condition(text_condition(one) for one in term.of)
     if isinstance(term, Text):
-        found = _holds(error_text(), like(term.value, glob=term.glob))
+        found = _contains(error_text(), like(term.value, glob=term.glob))
     else:
         assert isinstance(term, Match)
-        found = _any(_text_of(term.field, value) for value in term.values)
+        found = any_condition(_text_value_condition(term.field, value) for value in term.values)
     return ~found if term.negated else found
 
 
-def _text_of(field: str, value: language.Value) -> Q:
+def _text_value_condition(field: str, value: language.Value) -> Q:
     if value.exact:
         return Q(error_type=value.text) if field == "error" else Q(message=value.text)
-    return _holds(error_text() if field == "error" else F("message"), like(value.text, glob=value.glob))
+    return _contains(error_text() if field == "error" else F("message"), like(value.text, glob=value.glob))
 
 
 def error_text():
@@ -431,18 +433,18 @@ def error_text():
     return Concat(F("error_type"), Value(": "), F("message"), output_field=TextField())
 
 
-def _holds(text, pattern: str) -> Q:
+def _contains(text, pattern: str) -> Q:
     return Q(Contains(text, Value(pattern)))
 
 
-def _numbers(term: Numbers) -> Q:
-    found = in_ranges(term, "replay_id" if term.field == "replay" else term.field)
+def _numbers_condition(term: Numbers) -> Q:
+    found = range_condition(term, "replay_id" if term.field == "replay" else term.field)
     if term.field == "replay":
         return Q(Exists(ReplayItem.objects.filter(found, failure=OuterRef("pk"))))
     return found
 
 
-def in_ranges(term: Numbers, name: str) -> Q:
+def range_condition(term: Numbers, name: str) -> Q:
     """The column `name` is in the ranges of a term without its sign."""
     found = Q(pk__in=[])
     for low, high in term.ranges:
@@ -462,30 +464,30 @@ def groups_named(term: Match):
     former = GroupAlias.objects.filter(fingerprint__in=plain).values("group_id")
     named = Q(fingerprint__in=plain) | Q(pk__in=former)
     if patterns := [Fits(F("fingerprint"), Value(value.text)) for value in term.values if value.glob]:
-        named |= Q(_balanced(patterns))
+        named |= Q(_balanced_or(patterns))
     found = Group.objects.filter(named)
     # What one of them is taking in is its own already, although some of it has not moved yet.
     names = GroupAlias.objects.filter(group__in=found.values("pk")).annotate(was=Concat(Value(TAKEN_IN), "fingerprint"))
     return Group.objects.filter(Q(pk__in=found.values("pk")) | Q(fingerprint__in=names.values("was"))).values("pk")
 
 
-def _balanced(conditions: list[Func]) -> Func:
+def _balanced_or(conditions: list[Func]) -> Func:
     """Any of them, as a tree of little depth: SQLite refuses a chain of a thousand, and Q flattens trees into chains."""
     if len(conditions) == 1:
         return conditions[0]
     half = len(conditions) // 2
-    halves = (_balanced(conditions[:half]), _balanced(conditions[half:]))
+    halves = (_balanced_or(conditions[:half]), _balanced_or(conditions[half:]))
     return Func(*halves, template="(%(expressions)s)", arg_joiner=" OR ", output_field=BooleanField())
 
 
-def _any(conditions: Iterable[Q]) -> Q:
+def any_condition(conditions: Iterable[Q]) -> Q:
     found = None
     for one in conditions:
         found = one if found is None else found | one
     return found if found is not None else Q(pk__in=[])
 
 
-def every(conditions: Iterable[Q]) -> Q:
+def all_conditions(conditions: Iterable[Q]) -> Q:
     found = Q()
     for one in conditions:
         found &= one
@@ -497,6 +499,6 @@ def is_counted(query: Query) -> bool:
     return query.fields <= COUNTED
 
 
-def counts(viewer: Viewer, query: Query, role: str = VIEWER):
+def matching_counts(viewer: Viewer, query: Query, role: str = VIEWER):
     """The counters of what matches. Only for a query that `is_counted`."""
-    return FailureCount.objects.filter(visible(viewer, role), compiled(query), count__gt=0)
+    return FailureCount.objects.filter(visible(viewer, role), build_condition(query), count__gt=0)

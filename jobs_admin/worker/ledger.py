@@ -1,7 +1,7 @@
 """Jobs that are acknowledged before they run, kept in the store while they run: those of a worker that dies are filed as lost.
 
 Only under a policy with `file_lost`. What is kept is the report as it will stand on the stream: the desk puts it there once the
-worker has given no sign for long enough (`reaping.py`).
+worker has given no sign for long enough (`lost_jobs.py`).
 
     ledger.begins(request)      # before Celery acknowledges; a job waits for 100 ms at most, and starts in any case
     …

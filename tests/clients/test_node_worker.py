@@ -93,7 +93,7 @@ def obeyed(made):
     """Wait until the desk hears from the one worker that it runs this version."""
 
     def told():
-        heartbeats.fold(timezone.now())
+        heartbeats.count_heartbeats(timezone.now())
         return policies.in_force(ENGINE, [made])[made.name].sentence == f"1 of 1 workers on v{made.version}"
 
     until(told, f"the worker to run {made.name}@{made.version}")

@@ -70,7 +70,7 @@ def test_what_a_worker_says_is_printed_without_control_characters(shop, store):
         "spooled": 3,
     }
     store.hset(keys.workers("shop"), name, json.dumps(said))
-    heartbeats.fold(timezone.now())
+    heartbeats.count_heartbeats(timezone.now())
     printed = doctor()[1]
     assert "\\x1b[31mw All is well.  keeps 3 reports" in printed and "\x1b" not in printed
 
@@ -346,7 +346,7 @@ def test_workers_that_report_under_another_name_are_told_by_it(shop, store):
     said = {"v": 1, "name": "w3@vm", "boot": "b", "at": timezone.now().timestamp(), "queues": []}
     store.hset(keys.workers("unheard"), "w3@vm", json.dumps(said))
     store.hset(keys.workers("unheard"), "w2@vm", json.dumps(said | {"at": timezone.now().timestamp() - 300}))
-    worker_store.forget()
+    worker_store.restart_search()
     known, unknown, never = about_the_silent("w1@vm", "w2@vm", "w3@vm")
     assert known.severity == "high" and known.text == "1 of its workers report as source mini: w1@vm."
     assert "source='shop'" in known.fix and "call the source mini here" in known.fix
@@ -386,7 +386,7 @@ def test_workers_with_a_guard_of_another_version_are_said(shop, store):
             **more,
         }
         store.hset(keys.workers(source), f"w{number}@h", json.dumps(said))
-    heartbeats.fold(now)
+    heartbeats.count_heartbeats(now)
     code, said = doctor()
     assert f"2 of its workers have a guard of another version (0.0.9, unknown) than Redrive ({GUARD_VERSION})" in said
     assert code == 0
@@ -410,11 +410,11 @@ def test_workers_that_may_write_for_every_source_are_said(shop, store, settings,
     try:
         beat("w1", store_user=bound)
         beat("w2")  # an older guard
-        heartbeats.fold(now)
+        heartbeats.count_heartbeats(now)
         assert "connect to the store as" not in doctor()[1]
         beat("w3", store_user="default")
         store.execute_command("ACL SETUSER", bound, "~redrive:{other}:*")
-        heartbeats.fold(datetime.now(UTC))
+        heartbeats.count_heartbeats(datetime.now(UTC))
         code, said = doctor()
         assert f"2 of its workers connect to the store as default, {bound}, which may write for every source" in said
         assert f"worker-acl {source} --apply" in said and code == 0

@@ -212,9 +212,9 @@ def test_names_that_want_to_be_markup_are_text_in_every_part(ann):
 
 
 def test_a_search_that_only_looked_at_the_newest_says_so(ann, monkeypatch):
-    from jobs_admin.search import newest
+    from jobs_admin.search import failure_search
 
-    monkeypatch.setattr(newest, "SEARCHED", 3)
+    monkeypatch.setattr(failure_search, "SEARCHED", 3)
     bury(5, message="xtimeoutx")
     assert "Looked at the newest 3; older ones were not searched." in page(ann, "failure-list", q="message:*meout*")[1]
 

@@ -11,7 +11,7 @@ from jobs_admin import groups
 from jobs_admin.db import counters
 from jobs_admin.management.commands.token import create
 from jobs_admin.models import Group, GroupAlias
-from jobs_admin.search import newest
+from jobs_admin.search import failure_search
 from tests.kit.failures import bury
 from tests.kit.groups import TRACE, group
 from tests.kit.pages import HTMX, count_of_link, text_of
@@ -90,7 +90,7 @@ def test_groups_found_by_the_newest_failures_say_so(ann, watched, monkeypatch):
 
 
 def test_groups_by_text_that_no_index_has_say_how_far_it_was_looked_for(ann, watched, monkeypatch):
-    monkeypatch.setattr(newest, "SEARCHED", 2)
+    monkeypatch.setattr(failure_search, "SEARCHED", 2)
     bury(group=group("Old"), tenant="acme")
     bury(2, group=group("Young"), tenant="acme")
     said = text_of(ann.get("/groups/?q=tenant:acme message:*nswer"))
@@ -305,7 +305,7 @@ def test_what_failed_this_hour_is_a_bar_of_full_height_on_the_list_the_page_and_
     where = group()
     bury(group=where)
     now = timezone.now()
-    counters.count_groups({(where.pk, now): [9, 1], (where.pk, now - timedelta(hours=3)): [5, 0]})
+    counters.add_group_counts({(where.pk, now): [9, 1], (where.pk, now - timedelta(hours=3)): [5, 0]})
     (spark,) = re.findall(r'class="sparkline.*?<path d="([^"]*)"', ann.get("/groups/").content.decode(), re.DOTALL)
     assert [22 - int(top) for top in re.findall(r"V(\d+)h1", spark) if top != "22"] == [11, 22]
     (bars,) = re.findall(r'</path><path d="(M[^"]*)"', page_of(ann, where).content.decode())

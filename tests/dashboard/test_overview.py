@@ -24,7 +24,7 @@ from tests.kit.pages import HTMX, clock_of, count_of_link, text_of
 
 def fail_now(n: int, queue: str = "webhooks") -> None:
     at = timezone.now().replace(second=0, microsecond=0)
-    counters.count_queues({("shop", queue, at): {"failed": n}})
+    counters.add_queue_counts({("shop", queue, at): {"failed": n}})
 
 
 def test_it_opens_with_the_sentence(ann, watched):
@@ -94,7 +94,7 @@ def test_a_budget_that_could_not_be_asked_and_an_exceeded_limit_are_said_for_an_
     def beat(boot: str, at: datetime, **counts: int) -> None:
         told = {"source": "shop", "name": "w1", "boot": boot, "at": at.timestamp(), "queues": ["emails"], **counts}
         watched.hset(keys.workers("shop"), "w1", json.dumps(told))
-        heartbeats.fold(at)
+        heartbeats.count_heartbeats(at)
         overview.forget()
 
     beat("b1", now, overrun=0, shared_out=0)

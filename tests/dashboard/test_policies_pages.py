@@ -388,11 +388,11 @@ def test_a_search_offers_no_policy_that_is_out_of_sight(vera):
 
 def test_starts_that_nobody_counted_stand_beside_who_runs_the_policy(vera, watched):
     publish(poison={"crashes": 3})
-    heartbeats._heard.clear()
+    heartbeats._last_heard.clear()
     now = timezone.now()
     word = {"source": "shop", "name": "w1", "boot": "b", "at": now.timestamp(), "queues": [], "uncounted": 1_200}
     watched.hset(keys.workers("shop"), "w1", json.dumps(word))
-    heartbeats.fold(now)
+    heartbeats.count_heartbeats(now)
     for page in ("/policies/", "/policies/webhooks/"):
         assert "1,200 jobs started uncounted: the store did not answer" in text_of(vera.get(page))
 
@@ -404,7 +404,7 @@ def test_a_policy_that_files_lost_jobs_is_set_by_a_tick_and_says_which_jobs_it_d
     assert otto.post("/policies/new/publish/", given).status_code == 302
     assert PolicyVersion.objects.get(name="kept").document["file_lost"] is True
     assert "checked" in otto.get("/policies/kept/").content.decode().partition('name="file_lost"')[2][:30]
-    heartbeats._heard.clear()
+    heartbeats._last_heard.clear()
     now = timezone.now()
     word = {
         "source": "shop",
@@ -416,7 +416,7 @@ def test_a_policy_that_files_lost_jobs_is_set_by_a_tick_and_says_which_jobs_it_d
         "unplaced": 5,
     }
     watched.hset(keys.workers("shop"), "w1", json.dumps(word))
-    heartbeats.fold(now)
+    heartbeats.count_heartbeats(now)
     said = text_of(otto.get("/policies/kept/"))
     assert "7 jobs started without being kept" in said and "5 jobs started without any policy: it is not sure" in said
 

@@ -160,7 +160,7 @@ def test_doctor_names_workers_that_do_not_sign_or_with_a_key_that_is_over(watche
     beat("signs", key=good.id)
     beat("older")
     beat("over", key=revoked.id)
-    heartbeats.fold(now)
+    heartbeats.count_heartbeats(now)
     assert [one.id for one in checkup._about_signing("shop", now)] == ["workers-unsigned"]
     source_keys.revoke(ENGINE, revoked.id, now)
     unsigned, over = checkup._about_signing("shop", now)
@@ -183,7 +183,7 @@ def test_doctor_says_nothing_of_keys_while_unsigned_reports_are_accepted_and_the
     known("shop")
     word = {"v": 1, "source": "shop", "name": "w", "boot": "b", "at": timezone.now().timestamp(), "queues": []}
     watched.hset(keys.workers("shop"), "w", json.dumps(word))
-    heartbeats.fold(timezone.now())
+    heartbeats.count_heartbeats(timezone.now())
     assert checkup._about_signing("shop", timezone.now()) == []
 
 
@@ -192,7 +192,7 @@ def test_doctor_names_workers_with_a_key_of_another_source(watched):
     of_bank = source_keys.create(ENGINE, "bank")
     word = {"v": 1, "source": "shop", "name": "w", "boot": "b", "at": timezone.now().timestamp(), "queues": [], "key": of_bank.id}
     watched.hset(keys.workers("shop"), "w", json.dumps(word))
-    heartbeats.fold(timezone.now())
+    heartbeats.count_heartbeats(timezone.now())
     assert [one.id for one in checkup._about_signing("shop", timezone.now())] == ["workers-key"]
 
 

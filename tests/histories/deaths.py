@@ -55,7 +55,7 @@ def dying_after(calls: int | None) -> Iterator[None]:
 
 def forget_process() -> None:
     """What a process of `watch` remembers is gone; what it had claimed stays claimed."""
-    from jobs_admin.db import rules_in_force
+    from jobs_admin.db import grouping_rules
     from jobs_admin.notices import delivering
     from jobs_admin.replays import seeing, sending, settling, stopping
     from tests.histories.desk import forget_all
@@ -68,5 +68,5 @@ def forget_process() -> None:
     stopping._recalls.clear()
     seeing._queues.clear()
     settling._filed = settling._Filed()
-    rules_in_force.forget()
+    grouping_rules.forget()
     delivering._lanes.clear()

@@ -74,7 +74,7 @@ def forget_all() -> None:
         sender.close()
     for remembered in (
         sending._senders, rechecking._rested, rechecking._places, pulling._threads, awaiting._timeouts_s, sampling._oldest,
-        sampling._looked_closer_at, regrouping._found,
+        sampling._checked_at, regrouping._found,
     ):  # fmt: skip
         remembered.clear()
     ingest._reading = ingest._Reading()
@@ -199,7 +199,7 @@ def compare_counts(*, with_attempts: bool = True) -> None:
             f"overview: dead of {row.name}", row.dead, sum(n for (s, _), n in dead_queues.items() if s == row.name)
         )
 
-    of_queues = queues.listing(viewer, limit=500).rows
+    of_queues = queues.queue_page(viewer, limit=500).rows
     for row in of_queues:
         for state in ("dead", "retrying"):
             must_equal(f"queues: {state} in {row.queue}", getattr(row, state), by_queue[row.source, row.queue, state])

@@ -110,9 +110,9 @@ def test_an_export_is_written_down_with_what_it_asked_for():
 
 
 def test_an_export_of_a_search_that_no_index_serves_says_how_many_were_looked_at(monkeypatch):
-    from jobs_admin.search import newest
+    from jobs_admin.search import failure_search
 
-    monkeypatch.setattr(newest, "SEARCHED", 5)
+    monkeypatch.setattr(failure_search, "SEARCHED", 5)
     bury(8, message="xtimeoutx")
     *rows, end = lines("message:*meout*")
     assert end == {"end": True, "failures": len(rows), "searched": 5} and len(rows) == 5

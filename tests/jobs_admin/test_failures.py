@@ -15,7 +15,7 @@ from jobs_admin.db import counters
 from jobs_admin.groups import group_changes
 from jobs_admin.models import Attempt, Failure, Group, GroupAlias, Replay, ReplayItem
 from jobs_admin.models.access import ENGINE, Viewer
-from jobs_admin.search.newest import Newest
+from jobs_admin.search.failure_search import FailureSearch
 from tests.kit.pasted import PASTED, TANGLED
 from tests.kit.searching import NOW, SHOP_ONLY, bury, found, make_group
 
@@ -262,7 +262,7 @@ def test_pasted_errors_find_the_failure_that_they_came_from():
 def test_groups_come_with_counts_trend_and_places():
     group, other = make_group(count=9), make_group("b", last_seen=NOW - timedelta(hours=1), count=30)
     bury(5, group=group), bury(2, group=group, queue="webhooks", state="recovered"), bury(1, group=other)
-    counters.count_groups(
+    counters.add_group_counts(
         {(group.pk, NOW - timedelta(minutes=2)): [9, 1], (group.pk, NOW - timedelta(hours=3)): [4, 0]}
     )
     first, second = failures.groups(ENGINE, now=NOW).rows
@@ -325,7 +325,7 @@ def test_a_group_without_a_visible_failure_does_not_exist():
 def test_of_a_group_of_several_sources_only_the_own_ones_are_told():
     shared, own = make_group("c", count=1000), make_group("d", count=5)
     bury(3, group=shared), bury(40, group=shared, source="other"), bury(5, group=own)
-    counters.count_groups({(g.pk, NOW - timedelta(minutes=2)): [43, 0] for g in (shared, own)})
+    counters.add_group_counts({(g.pk, NOW - timedelta(minutes=2)): [43, 0] for g in (shared, own)})
     first, second = failures.groups(SHOP_ONLY, order="count", now=NOW).rows
     assert (first.group, first.count, first.is_partial, sum(first.trend)) == (own, 5, False, 43)
     assert (second.count, second.is_partial, second.trend, second.per_minute) == (3, True, [], None)
@@ -374,7 +374,7 @@ def test_what_came_since_is_counted_as_the_search_would(text, viewer):
     bury(5), bury(2, state="recovered"), bury(3, source="other")
     last = Failure.objects.order_by("pk")[4].pk
     bury(4, tenant="t1"), bury(2, queue="webhooks"), bury(3, error_type="OSError", message="no")
-    newest = Newest(viewer, parse(text, NOW))
+    newest = FailureSearch(viewer, parse(text, NOW))
     wanted = failures.scope(viewer, parse(text, NOW)).filter(pk__gt=last).count()
     assert newest.newer(last, 100) == wanted and newest.newer(last, 2) == min(wanted, 2)
 
@@ -385,7 +385,7 @@ def test_of_a_common_word_only_what_came_since_is_read():
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute("ANALYZE")
-        statement = Newest(ENGINE, parse("foo", NOW)).newer_statement(last, 1_001)
+        statement = FailureSearch(ENGINE, parse("foo", NOW)).newer_statement(last, 1_001)
         explain = "EXPLAIN QUERY PLAN" if connection.vendor == "sqlite" else "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF)"
         cursor.execute(f"{explain} {statement[0]}", statement[1])
         plan = "\n".join(str(row[-1]) for row in cursor.fetchall())

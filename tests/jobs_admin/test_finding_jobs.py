@@ -13,7 +13,7 @@ from jobs_admin.core.query import parse, reading
 from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure
 from jobs_admin.models.access import ENGINE, Viewer
-from jobs_admin.search.newest import Newest
+from jobs_admin.search.failure_search import FailureSearch
 from tests.kit.searching import NOW, bury, found, make_group
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
@@ -81,5 +81,5 @@ def test_facets_are_counted_over_no_more_than_the_newest(monkeypatch):
 def test_tenants_that_begin_so_are_found_by_the_index_of_terms_and_not_by_walking():
     bury(20, tenant="acme"), bury(2, tenant="acorn")
     assert len(found("tenant:aco*")) == 2 and len(found("tenant:a*")) == 22 and found("tenant:zz*") == []
-    assert Newest(ENGINE, parse("tenant:zz*", NOW)).driver is not None
-    assert Newest(ENGINE, parse("tenant:acme", NOW)).driver is None
+    assert FailureSearch(ENGINE, parse("tenant:zz*", NOW)).driver is not None
+    assert FailureSearch(ENGINE, parse("tenant:acme", NOW)).driver is None

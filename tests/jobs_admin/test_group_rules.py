@@ -8,7 +8,7 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from jobs_admin.db import rules_in_force
+from jobs_admin.db import grouping_rules
 from jobs_admin.groups import group_rules, regrouping
 from jobs_admin.groups.group_rules import RuleRefused
 from jobs_admin.models import AuditEvent, Failure, Group, GroupAlias, GroupRule
@@ -94,7 +94,7 @@ def test_a_preview_of_a_split_says_what_it_makes():
 def test_what_arrives_after_a_split_is_told_apart():
     group = bury(1, queue="emails")
     group_rules.save(ANN, "split", groups=[group.fingerprint], by="queue")
-    rules = rules_in_force.current()
+    rules = grouping_rules.current()
     assert rules.splits[group.fingerprint].by == "queue"
 
 

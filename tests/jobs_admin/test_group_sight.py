@@ -10,7 +10,7 @@ from django.db.models import Q
 from jobs_admin import failures, groups
 from jobs_admin.alerts import risen
 from jobs_admin.core import query as language
-from jobs_admin.db import audit, rules_in_force
+from jobs_admin.db import audit, grouping_rules
 from jobs_admin.failures import completing, nearest, saved_views
 from jobs_admin.groups import group_changes, group_detail, group_finder, group_rules, group_story, regrouping
 from jobs_admin.models import Alert, AuditEvent, Group, GroupRule, GroupSource, Role, Rule
@@ -28,9 +28,9 @@ LATER = timedelta(hours=1)
 
 @pytest.fixture(autouse=True)
 def fresh():
-    rules_in_force.forget()
+    grouping_rules.forget()
     yield
-    rules_in_force.forget()
+    grouping_rules.forget()
 
 
 def bury(source: str, word: str, number: int = 1, *, ago: float = 0.0, **said) -> Group:
@@ -194,7 +194,7 @@ def test_the_audit_of_one_source_has_no_note_that_another_wrote_and_undoing_stil
     group_changes.undo(ANN, done.receipt)
     group.refresh_from_db()
     assert group.note == f"{SECRET} note"
-    told = [audit.listing(viewer).rows for viewer in (SHOP, BANK)]
+    told = [audit.list_events(viewer).rows for viewer in (SHOP, BANK)]
     assert SECRET not in repr([(row.before, row.after, row.reason) for row in told[0]])
     assert SECRET in repr([(row.before, row.after) for row in told[1]])
     assert SECRET not in repr(group_story.story(SHOP, group_detail.group_named(SHOP, group.fingerprint)))
@@ -208,7 +208,7 @@ def test_a_note_of_a_source_whose_jobs_are_gone_is_in_no_source_s_audit_and_can_
     group = merge(theirs, ours)
     theirs.failures.filter(source="bank").delete()
     done = group_changes.change(ANN, group, {"note": "for both"})
-    assert SECRET not in repr([(row.before, row.after) for row in audit.listing(SHOP).rows])
+    assert SECRET not in repr([(row.before, row.after) for row in audit.list_events(SHOP).rows])
     group_changes.undo(ANN, done.receipt)
     group.refresh_from_db()
     assert group.note == f"{SECRET} note"

@@ -24,9 +24,9 @@ NOW = datetime(2026, 11, 21, 12, 0, 3, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def just_started():
-    for remembered in (heartbeats._heard, heartbeats._left_out, heartbeats._counted, heartbeats._full):
+    for remembered in (heartbeats._last_heard, heartbeats._excluded, heartbeats._counted_queues, heartbeats._full):
         remembered.clear()
-    heartbeats._read_names.clear()
+    heartbeats._known_task_names.clear()
 
 
 def beat(store, name="w1", tasks=("shop.send",), queues=("emails",), said_tasks=None):
@@ -39,7 +39,7 @@ def beat(store, name="w1", tasks=("shop.send",), queues=("emails",), said_tasks=
         if not told.is_cut:
             store.set(keys.tasks("shop", told.digest), told.text)
     store.hset(keys.workers("shop"), name, json.dumps(word))
-    return heartbeats.fold(NOW)
+    return heartbeats.count_heartbeats(NOW)
 
 
 def sample(queue="emails", workers=1, guarded=1, at=NOW):
@@ -80,7 +80,7 @@ def test_a_worker_without_a_guard_may_know_more(store, workers):
 def test_names_that_the_store_lost_are_not_known(store):
     beat(store)
     store.delete(*store.keys("redrive:{shop}:tasks:*"))
-    heartbeats._read_names.clear()
+    heartbeats._known_task_names.clear()
     assert heartbeats.known_tasks("shop", NOW) is None
 
 
@@ -93,32 +93,32 @@ def test_a_heartbeat_cannot_name_a_key_of_its_own(store, digest):
 def test_live_workers_are_counted_for_the_queues_that_they_consume(store):
     beat(store, "w1", queues=["emails", "webhooks"])
     beat(store, "w2", queues=["emails"])
-    assert [heartbeats.live_workers("shop", queue, NOW) for queue in ("emails", "webhooks", "x")] == [2, 1, 0]
-    assert heartbeats.live_workers("shop", "emails", NOW + timedelta(seconds=31)) == 0
+    assert [heartbeats.count_live_workers("shop", queue, NOW) for queue in ("emails", "webhooks", "x")] == [2, 1, 0]
+    assert heartbeats.count_live_workers("shop", "emails", NOW + timedelta(seconds=31)) == 0
 
 
 def test_guarded_are_told_beside_all_that_consume_a_queue(store):
     beat(store)
-    assert heartbeats.guarded("shop", "emails", NOW) == (1, None)
+    assert heartbeats.count_workers("shop", "emails", NOW) == (1, None)
     sample(workers=1, at=NOW - timedelta(seconds=20))
     sample(workers=3)
     sample(queue="webhooks", workers=2, guarded=0)
-    assert heartbeats.guarded("shop", "emails", NOW) == (1, 3)
-    assert heartbeats.guarded("shop", "webhooks", NOW) == (0, 2)
-    assert heartbeats.guarded("shop", "emails", NOW + timedelta(minutes=6)) == (0, None)
+    assert heartbeats.count_workers("shop", "emails", NOW) == (1, 3)
+    assert heartbeats.count_workers("shop", "webhooks", NOW) == (0, 2)
+    assert heartbeats.count_workers("shop", "emails", NOW + timedelta(minutes=6)) == (0, None)
 
 
 def test_what_workers_did_is_counted_once_over_lost_repeated_and_restarted_heartbeats(store):
     def beat_with(boot, at, **counts):
         word = {"source": "shop", "name": "w1", "boot": boot, "at": NOW.timestamp() + at, "queues": ["emails"]}
         store.hset(keys.workers("shop"), "w1", json.dumps(word | {"counts": {"emails": counts}}))
-        heartbeats.fold(NOW + timedelta(seconds=at))
+        heartbeats.count_heartbeats(NOW + timedelta(seconds=at))
 
     beat_with("b1", 1, started=5, succeeded=3, failed=1, retried=1, busy_s=2.5)
     beat_with("b1", 1, started=5, succeeded=3, failed=1, retried=1, busy_s=2.5)
     beat_with("b1", 11, started=9, succeeded=7, failed=1, retried=1, busy_s=4.5)
     beat_with("b2", 21, started=1, succeeded=1, failed=0, retried=0, busy_s=0.5)
-    told = {counted.metric: value for counted, value in totals.read(ENGINE)}
+    told = {counted.metric: value for counted, value in totals.read_totals(ENGINE)}
     assert told == {totals.COMPLETED: 8, totals.BUSY_S: 5, totals.ENDED: 10}
     assert sum(QueueCounter.objects.filter(step=60).values_list("failed", flat=True)) == 0
 
@@ -152,20 +152,20 @@ def test_thousands_of_heartbeats_of_one_source_hold_up_no_other_and_no_transacti
     store.hset(keys.workers("evil"), mapping={f"w{n}": word(queues=2, name=f"w{n}") for n in range(3_000)})
     store.hset(keys.workers("shop"), "w1", word())
     alive = []
-    written = written_by_transaction(lambda: alive.extend(heartbeats.fold(NOW)))
+    written = written_by_transaction(lambda: alive.extend(heartbeats.count_heartbeats(NOW)))
     assert Worker.objects.filter(source="shop", seen_at=NOW).count() == 1
     assert Worker.objects.filter(source="evil").count() == heartbeats.MOST_OF_SOURCE == 1_000
     assert [one.source for one in alive].count("shop") == 1 and len(alive) == 1_001
     assert max(workers for workers, _ in written) <= 100 and sum(workers for workers, _ in written) == 1_001
     assert max(queues for _, queues in written) <= 500 * 4
     assert len(reports) >= 11
-    heartbeats.fold(NOW)
+    heartbeats.count_heartbeats(NOW)
     assert caplog.text.count("2000 heartbeats of source evil are left out") == 1
 
 
 def test_heartbeats_that_count_many_queues_are_counted_in_small_transactions(store, caplog):
     store.hset(keys.workers("evil"), mapping={f"w{n}": word(queues=150, name=f"w{n}") for n in range(20)})
-    written = written_by_transaction(lambda: heartbeats.fold(NOW))
+    written = written_by_transaction(lambda: heartbeats.count_heartbeats(NOW))
     assert 0 < max(queues for _, queues in written) <= 500 * 4
     assert {len(counted) for counted in Worker.objects.values_list("counted", flat=True)} == {100}
     assert QueueCounter.objects.filter(source="evil", step=60).count() == 2_000
@@ -183,7 +183,7 @@ def test_invented_names_of_many_rounds_leave_no_more_rows_than_are_remembered(st
         words = {name: json.dumps(at | {"counts": {f"{name}-q": {"succeeded": 1}}}) for name in names}
         store.hset(keys.workers("evil"), mapping=words)
         store.hset(keys.workers("shop"), "w1", json.dumps(at | {"counts": {"emails": {"succeeded": n + 1}}}))
-        heartbeats.fold(now)
+        heartbeats.count_heartbeats(now)
     evil = Worker.objects.filter(source="evil")
     assert evil.count() == 30 and set(names) <= set(evil.values_list("name", flat=True))
     assert set(QueueCounter.objects.filter(source="evil").values_list("step").annotate(n=Count("pk"))) == {
@@ -192,17 +192,17 @@ def test_invented_names_of_many_rounds_leave_no_more_rows_than_are_remembered(st
     assert QueueCounter.objects.get(source="shop", step=60).succeeded == 6
     assert caplog.text.count("Source evil has more than 30 workers") == 1
     assert caplog.text.count("queues of source evil are left out") == 1
-    assert {source for source, _ in heartbeats._heard} == {"evil", "shop"} and len(heartbeats._heard) == 21
-    heartbeats.fold(NOW + timedelta(hours=1))
+    assert {source for source, _ in heartbeats._last_heard} == {"evil", "shop"} and len(heartbeats._last_heard) == 21
+    heartbeats.count_heartbeats(NOW + timedelta(hours=1))
     assert not caplog.text.count("Source shop")
 
 
 def test_the_queues_that_are_counted_are_remembered_by_the_tables_not_by_the_process(store, monkeypatch):
     monkeypatch.setattr(heartbeats, "MOST_QUEUES", 5)
     for name in ("w1", "w2"):
-        heartbeats._counted.clear()
+        heartbeats._counted_queues.clear()
         store.hset(keys.workers("evil"), name, word(name=name, queues=4))
-        heartbeats.fold(NOW)
+        heartbeats.count_heartbeats(NOW)
     assert QueueCounter.objects.filter(source="evil", step=60).count() == 5
 
 
@@ -211,4 +211,4 @@ def test_of_too_many_heartbeats_those_that_were_heard_last_are_read(store):
     stale = json.dumps({"boot": "b", "at": old.timestamp()})
     store.hset(keys.workers("shop"), mapping={f"old{n}": stale for n in range(heartbeats.MOST_OF_SOURCE)})
     store.hset(keys.workers("shop"), mapping={f"w{n}": word(queues=1) for n in range(10)})
-    assert {one.name for one in heartbeats.fold(NOW)} == {f"w{n}" for n in range(10)}
+    assert {one.name for one in heartbeats.count_heartbeats(NOW)} == {f"w{n}" for n in range(10)}

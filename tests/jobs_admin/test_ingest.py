@@ -15,7 +15,7 @@ from jobs_admin import config, ingest
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Lineage, encode
 from jobs_admin.core.stream import weight
-from jobs_admin.db import rules_in_force
+from jobs_admin.db import grouping_rules
 from jobs_admin.ingest import filing, suspects
 from jobs_admin.models import (
     Attempt,
@@ -242,9 +242,9 @@ def test_the_number_of_another_failure_s_item_names_no_replay():
 def test_people_s_rules_of_grouping_hold_for_what_comes(by):
     file(report("j1"))
     GroupRule.objects.create(kind="split", group=Group.objects.get(), by=by, author="ada")
-    rules_in_force.forget()
+    grouping_rules.forget()
     file(report("j2"), report("j3", **{by: "other"}), report("j4", **{by: "other"}))
-    rules_in_force.forget()
+    grouping_rules.forget()
     groups = Failure.objects.order_by("first_job_id").values_list("group", flat=True)
     assert len(set(groups)) == 3 and groups[2] == groups[3]
 
@@ -435,7 +435,7 @@ def test_a_row_that_the_database_refuses_is_found_by_halves_and_kept_raw():
 @pytest.fixture
 def defect(monkeypatch):
     """A fault of ours: no notices can be written for a batch with the job j13."""
-    write = filing.job_notices.write
+    write = filing.write_notices
 
     def fails(noted):
         noted = list(noted)
@@ -443,7 +443,7 @@ def defect(monkeypatch):
             raise TypeError("unexpected")
         return write(noted)
 
-    monkeypatch.setattr(filing.job_notices, "write", fails)
+    monkeypatch.setattr(filing, "write_notices", fails)
     monkeypatch.setattr(ingest, "_reading", ingest._Reading())
 
 

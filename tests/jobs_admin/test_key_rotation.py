@@ -253,7 +253,7 @@ def id_key(payload_key: str) -> str:
 def beat(store, name: str, *, source: str = "shop", **more) -> None:
     said = {"v": 1, "source": source, "name": name, "boot": "b", "at": timezone.now().timestamp(), "queues": []}
     store.hset(keys.workers(source), name, json.dumps(said | more))
-    heartbeats.fold(timezone.now())
+    heartbeats.count_heartbeats(timezone.now())
 
 
 def test_a_key_that_workers_encrypt_for_stays(settings, store):
@@ -340,7 +340,7 @@ def test_what_a_worker_says_is_printed_without_control_characters(settings, stor
     said = run("--status")[1]
     assert "\\x1b[31mw 12345\\x0d" in said and not set(said) & set("\x1b\r")
     assert f"Only workers need {old}" in said
-    assert {one.seals_for for one in heartbeats.told(timezone.now())} == {old, None}, "an id is eight hex digits"
+    assert {one.seals_for for one in heartbeats.worker_reports(timezone.now())} == {old, None}, "an id is eight hex digits"
 
 
 @pytest.mark.parametrize("key", ["\x1b[31mX", "\n12345\n", "deadbeef\n", "DEADBEEF", "deadbee", "deadbeef0", 7])

@@ -52,7 +52,7 @@ def _digests(store) -> set[str]:
 
 def test_each_planted_mistake_of_a_live_app_is_found_and_the_tidy_app_has_none(fleet):
     now = datetime.now(UTC)
-    heartbeats.fold(now)  # as `watch` does: now they live
+    heartbeats.count_heartbeats(now)  # as `watch` does: now they live
     # The one mistake that needs to be seen: 150 jobs a minute on its queue.
     QueueCounter.objects.create(source="shop", queue="bulk", step=900, at=now, started=15 * 150)
     report = linting.report(ENGINE, now)

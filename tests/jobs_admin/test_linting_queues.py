@@ -40,7 +40,7 @@ def sources(store, engine, settings, tmp_path):
     )
     settings.REDRIVE_SOURCES = str(tmp_path / "sources.toml")
     forget_configuration(config)
-    sampling._looked_closer_at.clear()
+    sampling._checked_at.clear()
     yield url
     redis.Redis.from_url(url).flushdb()
 

@@ -26,21 +26,21 @@ def watched(store):
 
 
 def test_a_step_that_is_late_is_named(watched):
-    assert liveness.stale(NOW) is None
+    assert liveness.find_stale(NOW) is None
     watched.hset(keys.steps(), "ingest", json.dumps({"at": (NOW - timedelta(minutes=20)).timestamp()}))
-    late = liveness.stale(NOW)
+    late = liveness.find_stale(NOW)
     assert late.steps == ("ingest",) and late.text == "Not watching since 01:54: ingest is late."
 
 
 def test_what_is_late_since_another_day_names_it(watched):
     watched.hset(keys.steps(), "ingest", json.dumps({"at": (NOW - timedelta(hours=3)).timestamp()}))
-    assert liveness.stale(NOW).text == "Not watching since 20 Nov 23:14: ingest is late."
+    assert liveness.find_stale(NOW).text == "Not watching since 20 Nov 23:14: ingest is late."
 
 
 def test_a_store_that_does_not_answer_is_said_and_has_no_lag(settings):
     settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
     config.store.cache_clear()
-    assert "does not answer" in liveness.stale(NOW).text
+    assert "does not answer" in liveness.find_stale(NOW).text
     with pytest.raises(redis.RedisError):
         liveness.ingest_lags_s(NOW)
 

@@ -127,11 +127,11 @@ def test_the_calm_sentence_has_the_rate_that_the_groups_of_its_queues_have():
         count(4, 2, queue=queue)
     GroupCounter.objects.create(group=group, step=60, at=(NOW - timedelta(minutes=2)).replace(second=0), failed=12)
     per_minute, _ = group_numbers.over_time([group.pk], NOW)
-    assert per_minute[group.pk] == rates.of_all(ENGINE, NOW) > 2
+    assert per_minute[group.pk] == rates.failed_per_minute(ENGINE, NOW) > 2
     assert f"; {number(per_minute[group.pk])} a minute now." in str(overview.sentence(ENGINE, NOW))
     shop = Viewer("ann", {"shop": VIEWER})
     count(40, 2, source="bank")
-    assert rates.of_all(shop, NOW) == per_minute[group.pk]
+    assert rates.failed_per_minute(shop, NOW) == per_minute[group.pk]
 
 
 def test_nobody_hears_of_a_source_they_may_not_see():

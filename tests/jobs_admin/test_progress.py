@@ -110,7 +110,7 @@ def test_a_source_whose_reports_are_refused_is_an_alert_within_a_minute(store, f
         alerts.judge(now + at * S)
     assert firing() == [("No Progress", "app", "")]
     assert "not signed" in liveness.stalled_sources(now)["app"].why
-    assert "app" not in liveness.stalled_sources(now + liveness.REFUSED_LATELY + 61 * S)
+    assert "app" not in liveness.stalled_sources(now + liveness.RECENTLY_REFUSED + 61 * S)
 
 
 def test_a_reader_within_a_long_backlog_makes_progress(shop, monkeypatch):

@@ -23,23 +23,23 @@ def test_the_overview_and_the_queues_tell_the_same_rate_of_a_queue(store):
         now = NOW + timedelta(seconds=second)
         tick(store, now)
         told = re.search(r"webhooks: ([\d,.]+) failed attempts a minute", str(overview.sentence(ENGINE, now)))[1]
-        assert told == f"{queues.listing(ENGINE, now=now).rows[0].failed_per_minute:,.0f}"
+        assert told == f"{queues.queue_page(ENGINE, now=now).rows[0].failed_per_minute:,.0f}"
 
 
 def test_a_rate_is_over_whole_minutes_and_what_is_over_of_the_one_that_runs():
     count(50, 5), count(100, 6)
-    (rate,) = rates.of_queues(ENGINE, NOW)
+    (rate,) = rates.queue_rates(ENGINE, NOW)
     assert (rate.failed, rate.before) == (10, 10)
-    (later,) = rates.of_queues(ENGINE, NOW + timedelta(seconds=30))
-    assert (rates.minutes(NOW + timedelta(seconds=30)), round(later.failed, 2)) == (5.5, 9.09)
+    (later,) = rates.queue_rates(ENGINE, NOW + timedelta(seconds=30))
+    assert (rates.window_minutes(NOW + timedelta(seconds=30)), round(later.failed, 2)) == (5.5, 9.09)
 
 
 def test_what_is_retried_counts_and_what_ran_well_is_told_beside():
     count(5, 1, retried=10, succeeded=20)
-    (rate,) = rates.of_queues(ENGINE, NOW)
+    (rate,) = rates.queue_rates(ENGINE, NOW)
     assert (rate.failed, rate.succeeded) == (3, 4)
 
 
 def test_rates_are_told_of_the_own_sources_alone():
     count(5, 1)
-    assert rates.of_queues(Viewer("bo", {"bank": "viewer"}), NOW) == []
+    assert rates.queue_rates(Viewer("bo", {"bank": "viewer"}), NOW) == []

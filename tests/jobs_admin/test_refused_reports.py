@@ -41,7 +41,7 @@ def desk(store, shop):
 def beat(store, name, queues=("emails",), **more):
     word = {"v": 1, "source": "shop", "name": name, "boot": "b", "at": timezone.now().timestamp(), "queues": [*queues]}
     store.hset(keys.workers("shop"), name, json.dumps(word | more))
-    heartbeats.fold(timezone.now())
+    heartbeats.count_heartbeats(timezone.now())
     trust.forget()
 
 

@@ -12,7 +12,7 @@ from django.db.models import Sum
 
 from jobs_admin import failures, groups
 from jobs_admin.core.fingerprint import NO_RULES
-from jobs_admin.db import rules_in_force
+from jobs_admin.db import grouping_rules
 from jobs_admin.desk import retention
 from jobs_admin.failures import exporting, triage
 from jobs_admin.groups import group_detail, group_rules, group_story, regrouping
@@ -736,7 +736,7 @@ def test_a_pattern_of_parts_of_words_is_looked_for_in_each_stack_once(frame, sta
 
 @pytest.fixture(autouse=True)
 def pace(monkeypatch):
-    rules_in_force.forget()
+    grouping_rules.forget()
     regrouping._found.clear()
     monkeypatch.setattr(regrouping, "_paces", defaultdict(lambda: regrouping._Pace(100)))
 

@@ -38,7 +38,7 @@ def sources(store, engine, settings, tmp_path):
         settings.REDRIVE_SOURCES = str(file)
         config.sources.cache_clear()
         config.adapter.cache_clear()
-        sampling._looked_closer_at.clear()
+        sampling._checked_at.clear()
         sampling._unguarded.clear()
         sampling._oldest.clear()
 
@@ -62,8 +62,8 @@ def beat(store, at=NOW, boot="b1", name="w1", counts=None, **said):
 
 @pytest.fixture(autouse=True)
 def just_started():
-    heartbeats._heard.clear()
-    sampling._looked_closer_at.clear()
+    heartbeats._last_heard.clear()
+    sampling._checked_at.clear()
 
 
 def counted():
@@ -88,7 +88,7 @@ def test_the_overview_says_of_a_store_that_is_not_persistent_what_doctor_says(st
     store.config_set("appendonly", "no")
     try:
         sampling.sample(NOW)
-        (found,) = liveness.of_the_store()
+        (found,) = liveness.store_findings()
     finally:
         store.config_set("appendonly", "yes")
     assert "a restart loses the reports that are not filed yet" in found["text"] and "job" not in found["text"]
@@ -116,13 +116,13 @@ def test_an_unreachable_source_is_a_sample_with_its_reason_and_the_others_go_on(
 
 def test_a_source_that_hangs_costs_its_deadline_once_and_delays_no_other(sources, broker, monkeypatch):
     monkeypatch.setattr(sampling, "_PATIENCE_S", 2.0)
-    is_over, asked, look = threading.Event(), [], sampling._look
+    is_over, asked, look = threading.Event(), [], sampling._probe_source
 
     def looked(name, *given):
         asked.append(name)
         is_over.wait(90) if name == "mute" else look(name, *given)
 
-    monkeypatch.setattr(sampling, "_look", looked)
+    monkeypatch.setattr(sampling, "_probe_source", looked)
     sources(shop=broker[0], mute="redis://127.0.0.1:1/0")
     sampling.sample(NOW)
     sampling.sample(NOW + timedelta(seconds=10))
@@ -153,7 +153,7 @@ def test_unsafe_settings_of_the_broker_are_kept_with_the_source(sources, broker)
 
 
 def test_unsafe_settings_of_our_own_store_are_found_and_said(store):
-    sampling._looked_closer_at.clear()
+    sampling._checked_at.clear()
     store.config_set("maxmemory-policy", "allkeys-lru")
     try:
         sampling.sample(NOW)
@@ -173,7 +173,7 @@ def test_who_works_on_a_queue_is_asked_once_a_minute_and_the_guarded_count_even_
     file.write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\nqueues = ["emails", "idle"]\n')
     settings.REDRIVE_SOURCES = str(file)
     forget_configuration(config)
-    sampling._looked_closer_at.clear()
+    sampling._checked_at.clear()
     config.adapter("shop").consumers = {"emails": {"w1", "bare"}}
     beat(store), beat(store, name="busy")
     sampling.sample(NOW)
@@ -190,7 +190,7 @@ def test_a_worker_of_a_source_that_knows_it_by_another_name_is_counted_once(stor
     file.write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\nqueues = ["emails"]\nkeeps_dead = true\n')
     settings.REDRIVE_SOURCES = str(file)
     forget_configuration(config)
-    sampling._looked_closer_at.clear()
+    sampling._checked_at.clear()
     config.adapter("shop").consumers = {"emails": {"127.0.0.1:4711", "127.0.0.1:4712"}}  # BullMQ's are connections
     beat(store, name="web-1:17")
     sampling.sample(NOW)
@@ -202,7 +202,7 @@ def test_a_guarded_worker_that_ended_since_it_was_asked_is_no_worker_without_a_g
     file.write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\nqueues = ["emails"]\n')
     settings.REDRIVE_SOURCES = str(file)
     forget_configuration(config)
-    sampling._looked_closer_at.clear()
+    sampling._checked_at.clear()
     config.adapter("shop").consumers = {"emails": {"w1", "bare"}}
     beat(store)
     sampling.sample(NOW)
@@ -225,38 +225,38 @@ def test_a_source_that_cannot_ask_its_workers_has_no_number_of_them(sources):
 
 def test_only_what_was_done_since_the_last_heartbeat_is_added(store):
     beat(store, counts={"started": 10, "succeeded": 8, "failed": 2, "busy_s": 1.5})
-    heartbeats.fold(NOW)
-    heartbeats.fold(NOW)
+    heartbeats.count_heartbeats(NOW)
+    heartbeats.count_heartbeats(NOW)
     beat(store, NOW + timedelta(seconds=5), counts={"started": 15, "succeeded": 13, "failed": 2, "busy_s": 2.0})
-    heartbeats.fold(NOW + timedelta(seconds=5))
+    heartbeats.count_heartbeats(NOW + timedelta(seconds=5))
     # Failures are counted by ingest, with their attempts.
     assert counted() == (15, 13, 0, 2.0)
 
 
 def test_a_worker_that_began_anew_counts_from_nought(store):
     beat(store, counts={"started": 10})
-    heartbeats.fold(NOW)
+    heartbeats.count_heartbeats(NOW)
     beat(store, NOW + timedelta(seconds=5), boot="b2", counts={"started": 3})
-    heartbeats.fold(NOW + timedelta(seconds=5))
+    heartbeats.count_heartbeats(NOW + timedelta(seconds=5))
     assert counted()[0] == 13
     assert Worker.objects.get().boot == "b2"
 
 
 def test_an_older_heartbeat_is_not_counted_after_a_newer(store):
     beat(store, counts={"started": 10})
-    heartbeats.fold(NOW)
+    heartbeats.count_heartbeats(NOW)
     beat(store, NOW - timedelta(seconds=5), counts={"started": 5})
-    heartbeats.fold(NOW)
+    heartbeats.count_heartbeats(NOW)
     beat(store, NOW + timedelta(seconds=5), counts={"started": 12})
-    heartbeats.fold(NOW + timedelta(seconds=5))
+    heartbeats.count_heartbeats(NOW + timedelta(seconds=5))
     assert counted()[0] == 12
 
 
 def test_who_is_silent_is_not_there_and_is_forgotten_after_an_hour(store):
     beat(store, counts={"started": 1})
-    assert len(heartbeats.fold(NOW)) == 1
-    assert heartbeats.fold(NOW + timedelta(seconds=31)) == []
-    heartbeats.fold(NOW + timedelta(seconds=3700))
+    assert len(heartbeats.count_heartbeats(NOW)) == 1
+    assert heartbeats.count_heartbeats(NOW + timedelta(seconds=31)) == []
+    heartbeats.count_heartbeats(NOW + timedelta(seconds=3700))
     assert not store.hlen(keys.workers("shop"))
     assert counted()[0] == 1
 
@@ -266,7 +266,7 @@ def test_a_worker_whose_clock_is_wrong_is_there_all_the_same(store, wrong):
     for n in range(2):
         now = NOW + timedelta(seconds=10 * n)
         beat(store, now + timedelta(seconds=wrong))
-        alive = heartbeats.fold(now)
+        alive = heartbeats.count_heartbeats(now)
     assert len(alive) == 1 and Worker.objects.get().seen_at == now
 
 
@@ -276,7 +276,7 @@ def test_a_heartbeat_that_is_not_ours_harms_no_other(store):
     store.set(keys.workers("other"), "no hash")
     beat(store, name="odd", counts={"started": "many"}, queues="emails", late_ack=3, concurrency=-5, spooled=1e400)
     beat(store, counts={"started": 4})
-    assert len(heartbeats.fold(NOW)) == 2
+    assert len(heartbeats.count_heartbeats(NOW)) == 2
     assert counted()[0] == 4
 
 
@@ -295,7 +295,7 @@ def test_a_queue_has_a_durability_grade(store, sources, broker, late_ack, broker
     beat(store)
     beat(store, name="w2", late_ack=late_ack, broker=broker_kind)
     sampling.sample(NOW)
-    assert durability.read(DepthSample.objects.get().durability) == grade
+    assert durability.parse_grade(DepthSample.objects.get().durability) == grade
 
 
 def test_one_worker_that_does_both_is_mixed_by_itself(store, sources, broker):
@@ -310,14 +310,14 @@ def test_what_is_at_stake_is_what_living_guarded_workers_of_the_queue_run(store)
     beat(store, name="w2", concurrency=8)
     beat(store, name="gone", at=NOW - timedelta(minutes=5), concurrency=100)
     beat(store, name="w3", queues=["other"], concurrency=100)
-    heartbeats.fold(NOW)
-    early = durability.at_stake("shop", "emails", Grade("early", has_window=True), NOW)
+    heartbeats.count_heartbeats(NOW)
+    early = durability.jobs_at_stake("shop", "emails", Grade("early", has_window=True), NOW)
     assert (early.workers, early.running, early.fetched) == (2, 12, 2)
-    late = durability.at_stake("shop", "emails", Grade("late", has_window=False), NOW)
+    late = durability.jobs_at_stake("shop", "emails", Grade("late", has_window=False), NOW)
     assert (late.running, late.fetched) == (0, 0)
     beat(store, name="w4", concurrency=None)
-    heartbeats.fold(NOW)
-    assert durability.at_stake("shop", "emails", Grade("early"), NOW).running is None
+    heartbeats.count_heartbeats(NOW)
+    assert durability.jobs_at_stake("shop", "emails", Grade("early"), NOW).running is None
 
 
 def test_a_look_of_a_process_that_stood_still_is_not_written(sources, broker, monkeypatch):
@@ -348,15 +348,15 @@ def test_a_guard_that_is_switched_directly_in_the_store_is_recorded_with_its_tim
     sources(shop=broker[0])
     began = timezone.now()
     sampling.sample(NOW)
-    assert not liveness.guard_off(began) and not AuditEvent.objects.filter(object="guard").exists()
+    assert not liveness.guard_off_times(began) and not AuditEvent.objects.filter(object="guard").exists()
     store.set(keys.switch(), "off")
     for n in range(2):
         sampling.sample(NOW + timedelta(seconds=10 * n))
-    (off,) = liveness.guard_off(began)
+    (off,) = liveness.guard_off_times(began)
     assert off.until is None and began <= off.since <= timezone.now()
     store.delete(keys.switch())
     sampling.sample(NOW + timedelta(seconds=30))
-    assert liveness.guard_off(began)[0].until is not None
+    assert liveness.guard_off_times(began)[0].until is not None
     told = AuditEvent.objects.filter(object="guard").order_by("pk").values_list("actor", "act", "before", "after")
     assert list(told) == [("redrive", "guard.off", "on", "off"), ("redrive", "guard.on", "off", "on")]
     assert switch.turn("off") and not switch.turn("off")

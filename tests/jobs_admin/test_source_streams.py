@@ -95,10 +95,10 @@ def test_a_key_that_is_no_stream_keeps_no_other_source_from_being_read(store, ki
     beat(store, "shop", "w1")
     drain()
     assert held() == [("shop", "j1")]
-    assert [one.source for one in heartbeats.fold(NOW)] == ["shop"]
+    assert [one.source for one in heartbeats.count_heartbeats(NOW)] == ["shop"]
     uncaptured.record_counts(NOW)
     Reaper().look(store, 0.0)
-    assert stranded.stranded("evil", store) == [] and [*draining.workers()] == ["shop/w1"]
+    assert stranded.find_stranded("evil", store) == [] and [*draining.workers()] == ["shop/w1"]
     assert set(liveness.ingest_lags_s().values()) == {0}
 
 
@@ -164,7 +164,7 @@ def test_sources_that_are_found_are_bounded(store):
     assert len(worker_store.all_sources(store)) == worker_store.MOST_FOUND
     known = [f"s{n}" for n in range(0, worker_store.MOST_FOUND + 50, 5)]
     Source.objects.bulk_create(Source(name=name) for name in known)
-    worker_store.forget()
+    worker_store.restart_search()
     assert set(known) <= set(worker_store.all_sources(store))
 
 
@@ -177,7 +177,7 @@ def test_invented_sources_hide_no_registered_one_from_any_step(store, monkeypatc
     store.sadd(keys.kept_boots("crm"), "b1")
     store.hset(keys.kept("crm", "b1"), "j1", b"1000 1 %d\n%sraw" % (len(told), told))
     assert [*draining.workers()] == ["crm/w1"]
-    assert configurations.told(ENGINE, NOW).silent == (("crm", 1),)
+    assert configurations.reported_configurations(ENGINE, NOW).silent == (("crm", 1),)
     reaper = Reaper()
     reaper.look(store, 0.0)
     reaper.look(store, CONFIRM_SILENCE_S)
@@ -196,7 +196,7 @@ def beat(store, source, name, /, **said):
 
 def test_a_heartbeat_is_of_the_source_whose_key_holds_it(store):
     beat(store, "evil", "w1", source="shop", name="w2", counts={"emails": {"succeeded": 5}})
-    (alive,) = heartbeats.fold(NOW)
+    (alive,) = heartbeats.count_heartbeats(NOW)
     assert (alive.source, alive.name) == ("evil", "w1")
     assert list(Worker.objects.values_list("source", "name")) == [("evil", "w1")]
 
@@ -209,7 +209,7 @@ def test_a_text_under_the_same_digest_is_another_for_each_source(store):
     beat(store, "evil", "w1", tasks=digest)
     beat(store, "shop", "w1", tasks=digest)
     beat(store, "old", "w1", tasks=digest)
-    assert {one.source: one.tasks for one in heartbeats.fold(NOW)} == {
+    assert {one.source: one.tasks for one in heartbeats.count_heartbeats(NOW)} == {
         "evil": {"evil.task"},
         "shop": {"shop.task"},
         "old": {"old.task"},
@@ -219,8 +219,8 @@ def test_a_text_under_the_same_digest_is_another_for_each_source(store):
 def test_what_older_guards_wrote_in_shared_hashes_is_of_the_source_that_the_field_names(store):
     word = {"v": 1, "source": "shop", "name": "w9", "boot": "b1", "at": NOW.timestamp(), "queues": []}
     store.hset(keys.shared("workers"), mapping={"old/w1": json.dumps(word), "No!/w1": json.dumps(word)})
-    assert [(one.source, one.name) for one in heartbeats.fold(NOW)] == [("old", "w1")]
-    heartbeats.fold(NOW + timedelta(hours=2))
+    assert [(one.source, one.name) for one in heartbeats.count_heartbeats(NOW)] == [("old", "w1")]
+    heartbeats.count_heartbeats(NOW + timedelta(hours=2))
     assert store.hkeys(keys.shared("workers")) == [b"No!/w1"]
     said = {"source": "old", "host": "h", "count": 3, "since": NOW.timestamp(), "last": NOW.timestamp()}
     store.hset(keys.shared("dropped"), "e1", json.dumps(said))

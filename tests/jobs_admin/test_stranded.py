@@ -50,14 +50,14 @@ def killed(worker: RealWorker, store, *, is_held: bool) -> str:
     worker.wait(lambda: worker.marks("until"), what="it to run")
 
     def is_told():
-        told = [stranded._read(text) for text in store.hvals(keys.in_hand("shop"))]
+        told = [stranded._parse_fetched(text) for text in store.hvals(keys.in_hand("shop"))]
         return any(one[1] == job and one[4] is is_held for said in told for one in said["jobs"])
 
     worker.wait(is_told, what="its heartbeat")
     worker.kill()
     (place,) = store.hkeys(keys.in_hand("shop"))
     boot = place.decode()
-    assert stranded.stranded("shop", store) == []  # it may be alive yet
+    assert stranded.find_stranded("shop", store) == []  # it may be alive yet
     store.zincrby(keys.boots("shop"), -60_000, boot)
     return job
 
@@ -65,7 +65,7 @@ def killed(worker: RealWorker, store, *, is_held: bool) -> str:
 def test_what_a_killed_worker_had_in_hand_is_said_and_returned_once(broker, engine, store, django_user_model):
     worker = worker_on(broker, engine.url, late_ack=True).start()
     job = killed(worker, store, is_held=True)
-    (one,) = stranded.stranded("shop")
+    (one,) = stranded.find_stranded("shop")
     assert (len(one.tags), one.lost, one.queues) == (1, 0, ("celery",))
     assert one.returns_at - timezone.now() > timedelta(minutes=55)
     assert one.text == (
@@ -80,12 +80,12 @@ def test_what_a_killed_worker_had_in_hand_is_said_and_returned_once(broker, engi
     assert one.text in browser.get("/queues/shop/celery/").content.decode()
     assert one.text in browser.get("/").content.decode()
     with pytest.raises(stranded.StrandedRefused) as refused:
-        stranded.return_now(EVE, "shop", one.boot)
+        stranded.return_jobs(EVE, "shop", one.boot)
     assert refused.value.code == "forbidden"
     answer = browser.post(f"/workers/shop/{one.boot}/return/", {"queue": "celery"})
     assert answer.status_code == 302
     with pytest.raises(stranded.StrandedRefused) as refused:
-        stranded.return_now(ANN, "shop", one.boot)
+        stranded.return_jobs(ANN, "shop", one.boot)
     assert refused.value.code == "not_gone"
     with redis.Redis.from_url(broker) as there:
         assert there.llen("celery") == 1 and not there.hlen("unacked") and not there.zcard("unacked_index")
@@ -111,7 +111,7 @@ def on_its_way(job: str, now) -> Failure:
 
 def test_a_program_and_a_terminal_return_it_by_the_same_door(broker, engine, store, client):
     killed(worker_on(broker, engine.url, late_ack=True).start(), store, is_held=True)
-    (one,) = stranded.stranded("shop")
+    (one,) = stranded.find_stranded("shop")
 
     def ask(method, path, role, source="*"):
         token = create(f"{role} of {source}", role, source)
@@ -144,7 +144,7 @@ def test_a_program_and_a_terminal_return_it_by_the_same_door(broker, engine, sto
 
 def test_a_terminal_returns_what_its_list_names(broker, engine, store):
     killed(worker_on(broker, engine.url, late_ack=True).start(), store, is_held=True)
-    (one,) = stranded.stranded("shop")
+    (one,) = stranded.find_stranded("shop")
     told = io.StringIO()
     call_command("workers", "return", "shop", one.boot, stdout=told)
     assert told.getvalue() == "1 job returned to its queue.\n"
@@ -178,10 +178,10 @@ def test_a_return_that_fails_midway_states_what_was_returned(broker, engine, sto
         there.hset("unacked", "second", json.dumps([message, exchange, "blocked"]))
         there.zadd("unacked_index", {"second": time.time()})
         there.set("blocked", "a key that is no queue")
-        (one,) = stranded.stranded("shop")
+        (one,) = stranded.find_stranded("shop")
         assert one.tags == (tag, "second")
         with pytest.raises(stranded.StrandedRefused) as refused:
-            stranded.return_now(ANN, "shop", one.boot)
+            stranded.return_jobs(ANN, "shop", one.boot)
         said = refused.value.message
         assert said.startswith("1 of 2 jobs were returned to their queues: ") and "WRONGTYPE" in said
         assert f"1 is still held for worker {one.worker}, the first to return at {one.returns_at:%H:%M:%S} UTC." in said
@@ -189,15 +189,15 @@ def test_a_return_that_fails_midway_states_what_was_returned(broker, engine, sto
         acts = AuditEvent.objects.filter(act="worker.return", allowed=True).order_by("pk")
         assert [event.after for event in acts] == [{"jobs": 2}, {"jobs": 1, "left": 1}]
         with pytest.raises(stranded.StrandedRefused, match="No job was returned: "):
-            stranded.return_now(ANN, "shop", one.boot)
+            stranded.return_jobs(ANN, "shop", one.boot)
         there.delete("blocked")
-    assert stranded.return_now(ANN, "shop", one.boot) == 1
+    assert stranded.return_jobs(ANN, "shop", one.boot) == 1
 
 
 def test_two_who_return_it_at_once_send_it_once(broker, engine, store):
     worker = worker_on(broker, engine.url, late_ack=True).start()
     killed(worker, store, is_held=True)
-    (one,) = stranded.stranded("shop")
+    (one,) = stranded.find_stranded("shop")
     adapter = config.adapter("shop")
     assert [adapter.give_back(one.tags), adapter.give_back(one.tags)] == [1, 0]
 
@@ -207,7 +207,7 @@ def test_a_job_that_was_acknowledged_before_it_ran_does_not_return_and_that_is_s
 ):
     worker = worker_on(broker, engine.url).start()
     job = killed(worker, store, is_held=False)
-    (one,) = stranded.stranded("shop")
+    (one,) = stranded.find_stranded("shop")
     assert (one.tags, one.lost, one.lost_jobs) == ((), 1, (job,))
     assert one.text.endswith("acknowledged on receipt, so the job is lost.")
     assert one.fix == "Publish a policy with file_lost: such jobs are then filed and can be replayed."
@@ -222,7 +222,7 @@ def test_a_job_that_was_acknowledged_before_it_ran_does_not_return_and_that_is_s
 
     said = document(parse({"name": "kept", "mode": "enforce", "match": {"task": "*"}, "file_lost": True}))
     PolicyVersion.objects.create(version=1, document=said, published_at=now, published_by="ann")
-    assert stranded.stranded("shop") == []  # such a job is filed as lost
+    assert stranded.find_stranded("shop") == []  # such a job is filed as lost
 
 
 def test_a_worker_that_ends_in_order_leaves_nothing_behind(broker, engine, store):
@@ -233,7 +233,7 @@ def test_a_worker_that_ends_in_order_leaves_nothing_behind(broker, engine, store
     ends = time.monotonic() + 20
     while store.hlen(keys.in_hand("shop")) and time.monotonic() < ends:
         time.sleep(0.1)
-    assert stranded.stranded("shop") == []
+    assert stranded.find_stranded("shop") == []
 
 
 def test_what_is_told_of_killed_workers_goes_when_nothing_is_left_of_it(broker, engine, store):
@@ -244,5 +244,5 @@ def test_what_is_told_of_killed_workers_goes_when_nothing_is_left_of_it(broker, 
         store.hset(keys.in_hand("shop"), f"boot{n}", json.dumps(said))
     store.hset(keys.in_hand("shop"), "fresh", json.dumps(said | {"at": time.time() - 60}))
     store.hset(keys.in_hand("other"), "boot", json.dumps(said))
-    assert [one.boot for one in stranded.stranded("shop")] == ["fresh"]
+    assert [one.boot for one in stranded.find_stranded("shop")] == ["fresh"]
     assert store.hkeys(keys.in_hand("shop")) == [b"fresh"] and store.hkeys(keys.in_hand("other")) == [b"boot"]

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
 def told(metric, viewer=ENGINE):
-    return {counted[1:]: value for counted, value in totals.read(viewer) if counted.metric == metric}
+    return {counted[1:]: value for counted, value in totals.read_totals(viewer) if counted.metric == metric}
 
 
 def add(*counted):

@@ -94,10 +94,10 @@ def test_nothing_is_discarded_in_a_read_only_desk(shop, bury, settings):
 def test_the_admin_of_a_source_sees_what_was_set_aside_there(shop, bury):
     here, there = bury(2), bury(1, source="web")
     triage.discard(ANN, selection=here + there, reason="spam")
-    (row,) = audit.listing(Viewer("amy", {"shop": ADMIN})).rows
+    (row,) = audit.list_events(Viewer("amy", {"shop": ADMIN})).rows
     assert (row.source, row.after["ids"]) == ("shop", here)
     refusal(triage.restore, EVE, selection=there)
-    assert [row.allowed for row in audit.listing(Viewer("amy", {"web": ADMIN})).rows] == [False, True]
+    assert [row.allowed for row in audit.list_events(Viewer("amy", {"web": ADMIN})).rows] == [False, True]
 
 
 def test_what_may_not_be_seen_is_answered_like_what_is_not_there(shop, bury):
@@ -105,7 +105,7 @@ def test_what_may_not_be_seen_is_answered_like_what_is_not_there(shop, bury):
     bob = Viewer("bob", {"shop": OPERATOR})
     assert triage.discard(bob, selection=[foreign]) == triage.discard(bob, selection=[foreign + 1000])
     assert states() == ["dead"]
-    assert [row.allowed for row in audit.listing(Viewer("amy", {"web": ADMIN})).rows] == [False]
+    assert [row.allowed for row in audit.list_events(Viewer("amy", {"web": ADMIN})).rows] == [False]
 
 
 # ---------- large acts ----------

@@ -409,8 +409,8 @@ def test_workers_of_an_invented_source_are_not_listed_nor_counted(store):
     def beat(source):
         word = {"v": 1, "source": source, "name": "w1", "boot": "b", "at": now.timestamp(), "queues": ["emails"]}
         store.hset(keys.workers(source), "w1", json.dumps(word | {"counts": {"emails": {"started": 5}}}))
-        worker_store.forget()
-        return [one.source for one in heartbeats.fold(now)]
+        worker_store.restart_search()
+        return [one.source for one in heartbeats.count_heartbeats(now)]
 
     known("shop")
     assert beat("shop") == ["shop"]

@@ -7,7 +7,7 @@ from django.db import connection
 
 from jobs_admin import replays
 from jobs_admin.models import Failure
-from jobs_admin.queues import unrecovered
+from jobs_admin.queues import rates
 from tests.kit.replays import begun, buried, came_home, counts, sent_all
 
 pytestmark = pytest.mark.django_db
@@ -22,7 +22,7 @@ def watched():
         answer = execute(sql, params, many, context)
         if not quiet and not sql.lstrip().upper().startswith("SELECT"):
             quiet.append(True)
-            seen.append(unrecovered.by_queue())
+            seen.append(rates.count_unrecovered())
             quiet.clear()
         return answer
 
@@ -48,10 +48,10 @@ def test_what_ran_well_is_no_longer_counted(shop):
     replay = begun(buried(3))
     sent_all()
     came_home(replay.items.get(n=1), "success")
-    assert unrecovered.by_queue("shop") == {("shop", "emails"): 2}
-    assert unrecovered.by_queue("web") == {}
+    assert rates.count_unrecovered("shop") == {("shop", "emails"): 2}
+    assert rates.count_unrecovered("web") == {}
 
 
 def test_a_job_that_retries_in_its_first_run_has_not_died(shop):
     buried(2, state="retrying")
-    assert unrecovered.by_queue() == {}
+    assert rates.count_unrecovered() == {}

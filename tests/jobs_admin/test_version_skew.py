@@ -87,7 +87,7 @@ def test_a_report_that_is_refused_again_keeps_its_row_with_the_new_reason(monkey
     ingest.file([(entry_id, fields)], NOW)
     with monkeypatch.context() as upgrade:
         upgrade.setattr(envelope, "VERSION", VERSION + 1)
-        upgrade.setattr(ingest, "read", refuse)
+        upgrade.setattr(ingest, "parse_report", refuse)
         refiling.restart()
         assert refiling.step()
     kept = Unfiled.objects.get()
@@ -99,7 +99,7 @@ def test_a_heartbeat_of_an_older_guard_is_a_worker_all_the_same(store, django_us
     now = datetime.now(UTC)
     said = {"v": 1, "source": "shop", "name": "w1@old", "boot": "b", "at": now.timestamp(), "queues": ["emails"]}
     store.hset(keys.workers("shop"), "w1@old", json.dumps(said))
-    (beat,) = heartbeats.fold(now)
+    (beat,) = heartbeats.count_heartbeats(now)
     assert (beat.name, beat.queues, beat.tasks, beat.late_ack) == ("w1@old", ["emails"], None, {})
     assert Worker.objects.get().name == "w1@old"
     ann = log_in(django_user_model, "ann", every="admin")
@@ -182,7 +182,7 @@ def test_jobs_of_another_guard_are_filed_and_its_worker_is_shown(start, store, e
     worker.wait(is_filed, what="the failure")
     (said,) = worker.wait(lambda: running(engine.url), what="a heartbeat")
     assert said["guard"] == version
-    heartbeats.fold(NOW)
+    heartbeats.count_heartbeats(NOW)
     assert (Worker.objects.get().name, Unfiled.objects.count()) == (said["name"], 0)
     assert Failure.objects.get().message == "it failed"
 

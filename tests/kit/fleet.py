@@ -20,4 +20,4 @@ def reports(store, *signatures: str | None) -> None:
         store.set(keys.configuration("shop", digest), text)
         said = {"source": "shop", "name": f"w{n}", "boot": "b", "at": now.timestamp(), "configuration": digest}
         store.hset(keys.workers("shop"), f"w{n}", json.dumps(said))
-    heartbeats.fold(now)
+    heartbeats.count_heartbeats(now)

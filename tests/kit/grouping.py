@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs_admin.db import rules_in_force
+from jobs_admin.db import grouping_rules
 from jobs_admin.models import Failure
 from jobs_admin.models.access import OPERATOR, Viewer
 from tests.kit.reports import file, report
@@ -22,9 +22,9 @@ shop.Refused: {message}
 @pytest.fixture
 def fresh():
     """Each test begins without what this process remembers of another test's rules."""
-    rules_in_force.forget()
+    grouping_rules.forget()
     yield
-    rules_in_force.forget()
+    grouping_rules.forget()
 
 
 def bury(number, *, message="order 17 refused", task="charge", **said):

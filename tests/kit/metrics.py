@@ -40,7 +40,7 @@ LINE = re.compile(r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\.)*",?)+)\})? (-?[0
 @pytest.fixture
 def fleet(watched):
     """Two sources; a policy with a budget of ten in force on both, of which one retry was made at the shop."""
-    heartbeats._heard.clear()
+    heartbeats._last_heard.clear()
     now = timezone.now()
     for source in ("shop", "bank"):
         Source.objects.create(name=source)
@@ -51,7 +51,7 @@ def fleet(watched):
         said = {"source": source, "name": f"{source}-1", "boot": "b", "at": now.timestamp(), "queues": ["emails"],
                 "mode": "enforce", "policies": {"mail": 1}}  # fmt: skip
         watched.hset(keys.workers(source), f"{source}-1", json.dumps(said))
-    heartbeats.fold(now)
+    heartbeats.count_heartbeats(now)
     rule = {"match": {"task": "mail"}, "mode": "enforce", "budget": {"per_minute": 0.001, "burst": 10}}
     policies.publish(ENGINE, "mail", rule, expected_version=0)
     watched.eval(counted.SCRIPT.text, 1, keys.budget("shop"), *counted.arguments("mail", 0.001, 10, spent=1))

@@ -19,7 +19,7 @@ def tick(store, at, *names):
 
 def count(failed, minutes_ago, queue="webhooks", source="shop", **more):
     at = (NOW - timedelta(minutes=minutes_ago)).replace(second=0)
-    counters.count_queues({(source, queue, at): {"failed": failed, **more}})
+    counters.add_queue_counts({(source, queue, at): {"failed": failed, **more}})
 
 
 def bury(n=1, **changes):

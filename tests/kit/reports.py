@@ -9,7 +9,7 @@ from django.db import connection
 from jobs_admin import ingest
 from jobs_admin.core.envelope import Envelope, Lineage, encode
 from jobs_admin.core.terms import stack_document
-from jobs_admin.ingest.filing import document_of
+from jobs_admin.ingest.filing import search_document
 from jobs_admin.models import Failure, Traceback
 from jobs_admin.models import terms as index
 from tests.kit.counts import held, recount
@@ -51,7 +51,7 @@ def file(*reports, now=NOW):
 
 def misindexed():
     """The failures and stacks of which the search index does not hold what their rows say."""
-    wanted = {("failure", f.pk): document_of(vars(f)) for f in Failure.objects.all()}
+    wanted = {("failure", f.pk): search_document(vars(f)) for f in Failure.objects.all()}
     wanted |= {("stack", t.pk): stack_document(t.text) for t in Traceback.objects.all()}
     found = {}
     with connection.cursor() as cursor:

@@ -50,7 +50,7 @@ def forget_configuration(config) -> None:
 
     overview.forget()
     trust.forget()
-    worker_store.forget()
+    worker_store.restart_search()
     for answer in (config.sources, config.store, config.payload_keys, config.adapter):
         answer.cache_clear()
 

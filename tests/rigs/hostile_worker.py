@@ -154,13 +154,13 @@ class Victim:
         reaper.look(self.store, CONFIRM_SILENCE_S)
         while any(self.store.xlen(key) for key in ingest.streams(self.store) if self.store.type(key) == b"stream"):
             ingest.step(self._consumer, wait_s=0.01)
-        heartbeats.fold(now)
-        heartbeats.told(with_tasks=True)
-        configurations.told(ENGINE)
+        heartbeats.count_heartbeats(now)
+        heartbeats.worker_reports(with_tasks=True)
+        configurations.reported_configurations(ENGINE)
         uncaptured.record_counts(now)
         for source in (SHOP, EVIL):
             with suppress(redis.RedisError):
-                stranded.stranded(source, self.store)
+                stranded.find_stranded(source, self.store)
         promoting.step()
         replays.settle(now)
         ingest.reconcile(now, awaiting.delays(now))
@@ -233,7 +233,7 @@ def _contents(client: redis.Redis, key: bytes) -> Any:
 def _known_tasks() -> Any:
     from jobs_admin.fleet import heartbeats
 
-    return heartbeats._names([(SHOP, DIGEST)])
+    return heartbeats._task_names([(SHOP, DIGEST)])
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:

@@ -92,7 +92,7 @@ def _now() -> datetime:
 
 def _watched() -> None:
     liveness.forget()
-    overview.findings(ENGINE, [], liveness.watched(_now()).findings)
+    overview.findings(ENGINE, [], liveness.current_state(_now()).findings)
 
 
 def _reap() -> None:
@@ -101,8 +101,8 @@ def _reap() -> None:
 
 
 def _task_names() -> None:
-    heartbeats._read_names.clear()  # else the first list is read once, and no other
-    heartbeats._names([("shop", DIGEST)])
+    heartbeats._known_task_names.clear()  # else the first list is read once, and no other
+    heartbeats._task_names([("shop", DIGEST)])
 
 
 def _crashes() -> None:
@@ -143,23 +143,23 @@ _FINDING = {"id": "eviction", "severity": "high", "text": "It evicts.", "fix": "
 
 KEYS: dict[str, Key] = {
     "watch": Key({"at": _AT, "failed_rounds": 2, "error": "x"}, _hash(keys.steps(), "ingest"),
-                 (_watched, lambda: liveness.stale(_now()), lambda: liveness.failed_rounds("ingest"),
+                 (_watched, lambda: liveness.find_stale(_now()), lambda: liveness.failed_rounds("ingest"),
                   lambda: liveness.stalled_steps(_now())), keys.steps()),
-    "switch": Key("off", _text(keys.switch()), (liveness.guard_stands, _watched), keys.switch()),
-    "store-findings": Key([_FINDING, _FINDING], _text(keys.store_findings()), (_watched, liveness.of_the_store),
+    "switch": Key("off", _text(keys.switch()), (liveness.guard_switch, _watched), keys.switch()),
+    "store-findings": Key([_FINDING, _FINDING], _text(keys.store_findings()), (_watched, liveness.store_findings),
                           keys.store_findings()),
     "unjudged-rules": Key({"rule": "why"}, _text(keys.unjudged_rules()), (liveness.unjudged_rules,), keys.unjudged_rules()),
     "workers": Key(_WORKER, _hash(keys.workers("shop"), "w@h"),
-                   (lambda: heartbeats.fold(_now()), lambda: heartbeats.told(with_tasks=True), draining.workers,
-                    lambda: configurations.told(ENGINE), lambda: heartbeats.known_tasks("shop")), keys.workers("shop")),
+                   (lambda: heartbeats.count_heartbeats(_now()), lambda: heartbeats.worker_reports(with_tasks=True), draining.workers,
+                    lambda: configurations.reported_configurations(ENGINE), lambda: heartbeats.known_tasks("shop")), keys.workers("shop")),
     "tasks": Key(["t", "u"], _text(keys.tasks("shop", DIGEST)), (_task_names,), keys.tasks("shop", DIGEST)),
-    "configuration": Key(_CONFIGURATION, _text(keys.configuration("shop", DIGEST)), (lambda: configurations.told(ENGINE),),
+    "configuration": Key(_CONFIGURATION, _text(keys.configuration("shop", DIGEST)), (lambda: configurations.reported_configurations(ENGINE),),
                          keys.configuration("shop", DIGEST)),
     "options": Key(_OPTIONS, _text(keys.options("shop")),
-                   (lambda: found_options.told(ENGINE).stale(_now()),), keys.options("shop")),
+                   (lambda: found_options.stored_options(ENGINE).stale(_now()),), keys.options("shop")),
     "in-hand": Key({"at": _AT, "worker": "w@h", "visibility_timeout": 3600, "jobs": [["tag", "id", "t", "emails", False]]},
-                   _hash(keys.in_hand("shop"), BOOT), (lambda: stranded.stranded("shop"),
-                   lambda: stranded.of_job("shop", "id")), keys.in_hand("shop")),
+                   _hash(keys.in_hand("shop"), BOOT), (lambda: stranded.find_stranded("shop"),
+                   lambda: stranded.find_for_job("shop", "id")), keys.in_hand("shop")),
     "reading": Key({"ids": ["1-1"], "deaths": 1, "at": _AT}, _hash(keys.reading(), "other"), (_suspects,), keys.reading()),
     "dropped": Key({"source": "shop", "host": "h", "count": 3, "since": _AT, "last": _AT}, _hash(keys.dropped("shop"), BOOT),
                    (lambda: uncaptured.record_counts(_now()),), keys.dropped("shop")),

@@ -30,7 +30,7 @@ from dashboard.web.rights import Address, addresses
 from jobs_admin import config, ingest
 from jobs_admin.core.envelope import Envelope, encode
 from jobs_admin.core.fingerprint import SPLITS
-from jobs_admin.db import audit, rules_in_force
+from jobs_admin.db import audit, grouping_rules
 from jobs_admin.desk import overview
 from jobs_admin.failures import saved_views
 from jobs_admin.groups import group_changes, group_rules, regrouping
@@ -194,7 +194,7 @@ def _merge(rng: random.Random, world: World, groups: dict[str, list[Group]]) -> 
 
 
 def _carry_out() -> None:
-    rules_in_force.forget()
+    grouping_rules.forget()
     GroupRule.objects.update(since=timezone.now() - timedelta(hours=1))
     while regrouping.regroup(timezone.now()):
         pass

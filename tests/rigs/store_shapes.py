@@ -252,7 +252,7 @@ def _append() -> None:
 
 def _lately() -> None:
     quarantine.suspects(ENGINE)
-    stranded.stranded("shop")
+    stranded.find_stranded("shop")
 
 
 _DOCUMENT = {"name": "p", "version": 1, "policy": {"name": "p", "mode": "enforce", "match": {"source": "*", "queue": "*", "task": "t"},
@@ -276,8 +276,8 @@ def _put_source(store: redis.Redis, shape: bytes) -> None:
 
 
 def _find_sources() -> None:
-    worker_store.forget()
-    heartbeats.fold(datetime.now(UTC))
+    worker_store.restart_search()
+    heartbeats.count_heartbeats(datetime.now(UTC))
     liveness.ingest_lags_s()
 
 

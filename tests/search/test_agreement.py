@@ -12,7 +12,7 @@ from jobs_admin.core.query import format, parse
 from jobs_admin.ingest import indexing
 from jobs_admin.models import Attempt, Failure, Replay, ReplayItem, Traceback
 from jobs_admin.models.access import ENGINE, Viewer
-from jobs_admin.search import newest
+from jobs_admin.search import failure_search
 from tests.kit.searching import NOW, bury
 from tests.search import world
 
@@ -226,7 +226,7 @@ def test_the_beginning_of_a_word_is_not_that_of_a_name(failures_of_world, text):
 
 @pytest.mark.parametrize("few", [0, 3])
 def test_every_way_to_a_page_gives_the_same(failures_of_world, monkeypatch, few):
-    monkeypatch.setattr(newest, "_FEW", few)
+    monkeypatch.setattr(failure_search, "_FEW", few)
     for text in ("timeout state:gone", "error:timeout age:<2d", "age:<3d", "read state:recovered queue:emails", "-read",
                  "timeout tenant:Acme state:*", "host:web-3 since:1h", "kind:lost", "-kind:lost,exception timeout",
                  "attempts:>=3", "attempts:1,5 state:*", "-attempts:2", "priority:0..9", "-priority:5 kind:hard_*",
@@ -237,7 +237,7 @@ def test_every_way_to_a_page_gives_the_same(failures_of_world, monkeypatch, few)
 
 @pytest.mark.parametrize("few", [0, 3, 100])
 def test_failures_of_a_policy_or_a_replay_are_found_by_these(monkeypatch, few):
-    monkeypatch.setattr(newest, "_FEW", few)
+    monkeypatch.setattr(failure_search, "_FEW", few)
     made = bury(6)
     for one, policy in zip(made, ["slow@1", "slow@2", "slower@1", "", "slow", "Fast"], strict=True):
         for run in (1, 2):
@@ -257,7 +257,7 @@ def test_failures_of_a_policy_or_a_replay_are_found_by_these(monkeypatch, few):
 
 
 def test_text_that_no_index_has_is_looked_for_in_the_newest(monkeypatch):
-    monkeypatch.setattr(newest, "SEARCHED", 5)
+    monkeypatch.setattr(failure_search, "SEARCHED", 5)
     (old,), _, _ = bury(message="a needle"), bury(4), bury(3, state="recovered")
     page = failures.search(ENGINE, "*eedle", now=NOW)
     assert [row.pk for row in page.rows] == [old.pk] and page.searched is None and not page.count_is_capped

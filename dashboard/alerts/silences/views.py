@@ -46,7 +46,7 @@ def _page(request: HttpRequest, given: dict[str, str], *, refused: Any = None, s
     current = lines(alerts.silences(viewer, now))
     asked = silence_list.asked(given or request.GET)
     context = {
-        "stale": liveness.stale(now),
+        "stale": liveness.find_stale(now),
         "at_work": [line for line in current if line.stands == silence_list.AT_WORK],
         "coming": [line for line in current if line.stands == silence_list.NOT_BEGUN],
         "over": lines(alerts.silences(viewer, now, over=True)),

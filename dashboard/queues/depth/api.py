@@ -89,7 +89,7 @@ def depth(
     if since >= until:
         raise CallRefused(422, "invalid", "since is before until, and in the past.", "since")
     try:
-        depths.must_see(request.auth, source, queue)
+        depths.require_visible(request.auth, source, queue)
     except depths.NoSuchQueue as error:
         raise CallRefused(404, "not_found", "There is no such queue.") from error
     found = depths.history(request.auth, source, queue, since, until, most=points, now=now)

@@ -14,7 +14,7 @@ from dashboard.web import charts, links
 from dashboard.web.charts import SIZE
 from dashboard.web.figures import duration, number
 from jobs_admin.queues import depths
-from jobs_admin.queues.depths.gaps import PARTLY
+from jobs_admin.queues.depths.reading import PARTLY
 
 _LETTER = 3.0  # per cent of the width that a letter takes on a phone
 LETTERS = {"alert": "A", "replay": "R", "policy": "P", "release": "V"}

@@ -47,7 +47,7 @@ def _shown(one: stranded.Stranded) -> dict[str, Any]:
 @needs(VIEWER)
 def list_gone_workers(request: HttpRequest) -> Any:
     """Workers that are gone with jobs in hand, by source and last heartbeat."""
-    found = stranded.listing(request.auth)
+    found = stranded.list_stranded(request.auth)
     return shapes.listed(found, _shown, next=None, count=len(found))
 
 
@@ -60,4 +60,4 @@ def return_jobs(request: HttpRequest, source: Name, boot: Name) -> Any:
     """
     if not request.auth.may(VIEWER, source):
         raise Http404("There is no such source, or this token may not see it.")
-    return {"returned": stranded.return_now(request.auth, source, boot)}
+    return {"returned": stranded.return_jobs(request.auth, source, boot)}

@@ -33,14 +33,14 @@ class Command(BaseCommand):
             raise CommandError(refused.message) from refused
 
     def _gone(self, **_: Any) -> None:
-        found = stranded.listing(terminal.viewer())
+        found = stranded.list_stranded(terminal.viewer())
         for one in found:
             self.stdout.write(f"{one.source} {one.boot}  {shown(one.text, 500)} {one.fix}")
         if not found:
             self.stdout.write("No worker is gone with jobs in hand.")
 
     def _return(self, *, source: str, boot: str, **_: Any) -> None:
-        count = stranded.return_now(terminal.viewer(), source, boot)
+        count = stranded.return_jobs(terminal.viewer(), source, boot)
         self.stdout.write(
             f"{count:,} job{'' if count == 1 else 's'} returned to {'its queue' if count == 1 else 'their queues'}."
         )

@@ -1,12 +1,18 @@
 """How deep each queue was, as far back as it is kept: folded as it ages, read as a picture, with what happened meanwhile."""
 
-from jobs_admin.queues.depths.desk import DeadDepth, DeadLine, dead_depth
-from jobs_admin.queues.depths.gaps import Gap, Point
-from jobs_admin.queues.depths.ladder import LADDER, LOOK_S
-from jobs_admin.queues.depths.marking import Mark, marks, of_queue
-from jobs_admin.queues.depths.reading import MOST, History, NoSuchQueue, history, must_see, watched_since
+from jobs_admin.queues.depths.marking import DeadDepth, DeadLine, Mark, Threshold, dead_depth, marks, replays_of_queue
+from jobs_admin.queues.depths.reading import (
+    MOST,
+    Gap,
+    History,
+    NoSuchQueue,
+    Point,
+    history,
+    require_visible,
+    sampled_since,
+)
 from jobs_admin.queues.depths.rolling import roll_up, step
-from jobs_admin.queues.depths.thresholds import Threshold
+from jobs_admin.queues.depths.steps import LADDER, LOOK_S
 
 __all__ = [
     "LADDER",
@@ -23,9 +29,9 @@ __all__ = [
     "dead_depth",
     "history",
     "marks",
-    "must_see",
-    "of_queue",
+    "replays_of_queue",
+    "require_visible",
     "roll_up",
+    "sampled_since",
     "step",
-    "watched_since",
 ]

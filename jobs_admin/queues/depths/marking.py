@@ -1,21 +1,26 @@
-"""What happened to a queue that its depth may tell of: alerts, replays, changes of policies, releases."""
+"""Dead jobs of several queues over a day, and what happened on the desk meanwhile: bounded, whatever there is."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from jobs_admin.db.light import fetched
+from django.db.models import Exists, OuterRef, Q
+
+from jobs_admin.core.matching import matches
 from jobs_admin.db.policy_marks import PolicyMark, policy_marks
-from jobs_admin.models import Alert, QueueCounter, Release, Replay
+from jobs_admin.db.statements import fetch_rows
+from jobs_admin.models import Alert, DepthSample, QueueCounter, Release, Replay, ReplayItem, Rule
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.counter import HOUR
 from jobs_admin.queues.depths.reading import NoSuchQueue
+from jobs_admin.queues.depths.steps import epoch, start_of, to_database_time
 from jobs_admin.rights import alert_sight
 
 MOST_OF_A_KIND = 20
-_LOOKED_AT = 50  # replays
-_JOBS_LOOKED_AT = 200  # of a replay: whether one of them is of the queue
+_MOST_REPLAYS = 50  # replays
+_MOST_JOBS = 200  # of a replay: whether one of them is of the queue
 _LONGEST_PENDING = timedelta(days=1)
 
 ALERT, REPLAY, POLICY, RELEASE = "alert", "replay", "policy", "release"
@@ -65,12 +70,12 @@ def _replays(source: str, queue: str, since: datetime, until: datetime) -> list[
     if not sent.filter(at__gt=since - timedelta(seconds=HOUR), at__lte=until).exists():
         return []
     begun = Replay.objects.filter(started_at__gte=since, started_at__lte=until).order_by("-pk")
-    rows = list(begun.values_list("pk", "started_at")[:_LOOKED_AT])
-    held = of_queue([pk for pk, _ in rows], source, queue)
+    rows = list(begun.values_list("pk", "started_at")[:_MOST_REPLAYS])
+    held = replays_of_queue([pk for pk, _ in rows], source, queue)
     return [Mark(at, REPLAY, f"replay #{pk}", str(pk)) for pk, at in rows if pk in held][:MOST_OF_A_KIND]
 
 
-def of_queue(replays: list[int], source: str, queue: str) -> set[int]:
+def replays_of_queue(replays: list[int], source: str, queue: str) -> set[int]:
     """Those of the replays that have a job of the queue among their first and their last ones."""
     if not replays:
         return set()
@@ -82,7 +87,7 @@ def of_queue(replays: list[int], source: str, queue: str) -> set[int]:
     )
     found: set[int] = set()
     for pk in replays:
-        if fetched(seek.format(int(pk), _JOBS_LOOKED_AT // 2) + " LIMIT 1", [source, queue]):
+        if fetch_rows(seek.format(int(pk), _MOST_JOBS // 2) + " LIMIT 1", [source, queue]):
             found.add(pk)
     return found
 
@@ -106,3 +111,104 @@ def _releases(source: str, since: datetime, until: datetime) -> list[Mark]:
         Mark(at, RELEASE, f"release {version}", version)
         for version, at in found.values_list("version", "at")[:MOST_OF_A_KIND]
     ]
+
+
+_MOST_RULES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    rule: str
+    source: str  # a glob
+    queue: str  # a glob
+    value: float
+    severity: str
+
+
+def thresholds(viewer: Viewer) -> list[Threshold]:
+    """Those of the enabled rules on the dead jobs of whole queues that the viewer may see, the lowest first."""
+    whole = dict.fromkeys(("task", "group", "tenant"), "*")
+    found = Rule.objects.filter(metric="dead", enabled=True, **whole).order_by("threshold", "name")
+    rows = found.values_list("name", "source", "queue", "threshold", "severity")[:_MOST_RULES]
+    return [Threshold(*row) for row in rows if viewer.sees_any_of(row[1])]
+
+
+def thresholds_of_queue(found: Sequence[Threshold], source: str, queue: str) -> list[Threshold]:
+    return [one for one in found if matches(one.source, source) and matches(one.queue, queue)]
+
+
+STEP_S, SPAN = 900, timedelta(days=1)
+MOST_QUEUES = 5  # told apart
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLine:
+    source: str
+    queue: str
+    dead: list[int | None]  # one a step; null: not known
+
+
+@dataclass(frozen=True, slots=True)
+class DeadDepth:
+    """Dead jobs in each quarter of an hour of the last day."""
+
+    times: list[int]  # the steps' beginnings, seconds since 1970
+    lines: list[DeadLine]
+    thresholds: list[Threshold]  # that one of the queues may reach
+    marks: list[Mark]
+
+
+def dead_depth(viewer: Viewer, queues: Sequence[tuple[str, str]], now: datetime) -> DeadDepth:
+    """Of the first MOST_QUEUES of these queues, (source, name), which the viewer sees."""
+    last = start_of(int(now.timestamp()), STEP_S)
+    first = start_of(last - round(SPAN.total_seconds()), STEP_S) + STEP_S
+    times = list(range(first, last + 1, STEP_S))
+    queues = list(queues)[:MOST_QUEUES]
+    read = _read_dead(queues, first) if queues else {}
+    lines = [DeadLine(*queue, [read.get((*queue, at)) for at in times]) for queue in queues]
+    lines = [line for line in lines if any(line.dead)]
+    levels = thresholds(viewer) if lines else []
+    reached = {one for line in lines for one in thresholds_of_queue(levels, line.source, line.queue)}
+    since = now - SPAN
+    marks = desk_marks(viewer, since, now) if lines else []
+    return DeadDepth(times, lines, [one for one in levels if one in reached], marks)
+
+
+def _read_dead(queues: Sequence[tuple[str, str]], first: int) -> dict[tuple[str, str, int], int | None]:
+    arms = " UNION ALL ".join(
+        [
+            f"SELECT source, queue, {epoch('at')}, dead FROM {DepthSample._meta.db_table} "
+            "WHERE source = %s AND queue = %s AND step = %s AND at >= %s"
+        ]
+        * len(queues)
+    )
+    values = [value for source, queue in queues for value in (source, queue, STEP_S, to_database_time(first))]
+    return {(source, queue, at): dead for source, queue, at, dead in fetch_rows(arms, values)}  # type: ignore[misc]
+
+
+def desk_marks(viewer: Viewer, since: datetime, until: datetime) -> list[Mark]:
+    """The newest MOST_OF_A_KIND of each kind on all sources that the viewer sees, the oldest first."""
+    seen = viewer.sources()
+    mine = Q() if seen is None else Q(source__in=seen)
+    within = {"fired_at__gte": since, "fired_at__lte": until, "opened_at__gte": since - timedelta(days=1)}
+    alerts = Alert.objects.filter(alert_sight.visible(viewer), **within).order_by("-opened_at")
+    replays = Replay.objects.filter(started_at__gte=since, started_at__lte=until).order_by("-pk")
+    if seen is not None:
+        replays = replays.filter(Exists(ReplayItem.objects.filter(replay=OuterRef("pk"), failure__source__in=seen)))
+    releases = Release.objects.filter(mine, at__gte=since, at__lte=until).order_by("-at", "-pk")
+    found = [
+        Mark(at, ALERT, f"{name}: {subject or source}", str(pk))
+        for pk, at, name, subject, source in alerts.values_list("pk", "fired_at", "rule__name", "subject", "source")[
+            :MOST_OF_A_KIND
+        ]
+    ]
+    found += [
+        Mark(at, REPLAY, f"replay #{pk}", str(pk))
+        for pk, at in replays.values_list("pk", "started_at")[:MOST_OF_A_KIND]
+    ]
+    found += [Mark(mark.at, POLICY, policy_words(mark), mark.version) for mark in policy_marks(viewer, since, until)]
+    found += [
+        Mark(at, RELEASE, f"release {version}", version)
+        for version, at in releases.values_list("version", "at")[:MOST_OF_A_KIND]
+    ]
+    return sorted(found, key=lambda mark: (mark.at, mark.kind, mark.ref))

@@ -2,18 +2,124 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from django.utils import timezone
 
-from jobs_admin.db.light import fetched
+from jobs_admin.db.statements import fetch_rows
 from jobs_admin.models import DepthSample, FailureCount, QueueCounter
 from jobs_admin.models.access import VIEWER, Viewer
-from jobs_admin.queues.depths import gaps as gaps_
-from jobs_admin.queues.depths.gaps import Gap, Point
-from jobs_admin.queues.depths.ladder import LADDER, LOOK_S, kept, start_of
-from jobs_admin.queues.depths.sql import epoch, told
+from jobs_admin.queues.depths.steps import LADDER, LOOK_S, epoch, retention_by_step, start_of, to_database_time
+
+_MOST_GAPS = 50  # told, the longest ones
+_SAMPLES = DepthSample._meta.db_table
+
+UNREACHABLE = "unreachable"  # somebody looked, and the source did not answer
+PARTLY = "partly_unreachable"  # the same for a part of each step
+UNWATCHED = "unwatched"  # nobody looked
+UNSEEN = "unseen"  # somebody looked, and the queue was not there
+BEFORE = "before"  # nothing is known of any queue from then, or from before
+
+WORDS = {
+    UNREACHABLE: "The source did not answer",
+    PARTLY: "The source did not answer at times",
+    UNWATCHED: "Nobody watched",
+    UNSEEN: "Watched, but this queue was not there",
+    BEFORE: "Nothing is kept from then",
+}
+
+
+class Point(NamedTuple):
+    """A step of time that begins at `at` (seconds since 1970). Each number is the last of the step; null: not known."""
+
+    at: int
+    waiting: int | None
+    active: int | None
+    delayed: int | None
+    dead: int | None
+    oldest_dead_age_s: int | None  # at the end of the step; null: none is dead
+    failed_per_min: float | None  # the mean
+    succeeded_per_min: float | None
+    source_dead: int | None
+    waiting_min: int | None
+    waiting_max: int | None
+    active_min: int | None
+    active_max: int | None
+    delayed_min: int | None
+    delayed_max: int | None
+    dead_min: int | None
+    dead_max: int | None
+    is_reachable: bool  # at any moment of the step
+    why: str  # it was not, at some moment of it
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    since: int  # seconds since 1970
+    until: int
+    reason: str
+    why: str = ""  # what the source, or the connection to it, said
+
+    @property
+    def words(self) -> str:
+        return f"{WORDS[self.reason]}: {self.why}" if self.why else WORDS[self.reason]
+
+
+def find_gaps(points: Sequence[Point], step: int, kept_step: int, begin: int, end: int) -> list[Gap]:
+    """The gaps in points of `step` seconds, in the order of time; the longest MOST of them."""
+    found = _unreachable(points, step)
+    missing = _missing_steps(points, step, begin, end)
+    found += _explain_gaps(sorted(missing, key=lambda gap: gap.since - gap.until)[:_MOST_GAPS], kept_step)
+    longest = sorted(found, key=lambda gap: gap.since - gap.until)[:_MOST_GAPS]
+    return sorted(longest, key=lambda gap: gap.since)
+
+
+def _unreachable(points: Sequence[Point], step: int) -> list[Gap]:
+    found: list[Gap] = []
+    for point in points:
+        if not point.why and point.is_reachable:
+            continue
+        reason = PARTLY if point.is_reachable else UNREACHABLE
+        last = found[-1] if found else None
+        if last and last.reason == reason and last.why == point.why and point.at - last.until <= step // 2:
+            found[-1] = Gap(last.since, point.at + step, reason, point.why)
+        else:
+            found.append(Gap(point.at, point.at + step, reason, point.why))
+    return found
+
+
+def _missing_steps(points: Sequence[Point], step: int, begin: int, end: int) -> list[Gap]:
+    # Of looks one may be late or left out without anything being wrong; a folded step is there or not.
+    leave = 2 * step if step <= LOOK_S else step // 2
+    found, at = [], begin
+    for point in points:
+        if point.at - at > leave:
+            found.append(Gap(at, point.at, UNWATCHED))
+        at = point.at + step
+    # What happened just now may not be written yet.
+    if end - at > max(leave, 3 * LOOK_S):
+        found.append(Gap(at, end, UNWATCHED))
+    return found
+
+
+def _explain_gaps(gaps: list[Gap], step: int) -> list[Gap]:
+    """Whether anybody looked at other queues meanwhile, or ever before."""
+    if not gaps:
+        return []
+    within = f"EXISTS (SELECT 1 FROM {_SAMPLES} WHERE step = %s AND at >= %s AND at < %s)"
+    before = f"EXISTS (SELECT 1 FROM {_SAMPLES} WHERE step = %s AND at < %s)"
+    values: list[object] = []
+    for gap in gaps:
+        values += [step, to_database_time(gap.since), to_database_time(gap.until), step, to_database_time(gap.since)]
+    ((*answers,),) = fetch_rows("SELECT " + ", ".join([within, before] * len(gaps)), values)
+    return [
+        Gap(gap.since, gap.until, UNSEEN if seen else UNWATCHED if earlier else BEFORE)
+        for gap, seen, earlier in zip(gaps, answers[::2], answers[1::2], strict=True)
+    ]
+
 
 MOST = 1_000  # points of a picture
 _TABLE = DepthSample._meta.db_table
@@ -32,7 +138,7 @@ class History:
     gaps: list[Gap]
 
 
-def must_see(viewer: Viewer, source: str, queue: str) -> None:
+def require_visible(viewer: Viewer, source: str, queue: str) -> None:
     """Raises NoSuchQueue."""
     this = {"source": source, "queue": queue}
     if not viewer.may(VIEWER, source) or not (
@@ -43,7 +149,7 @@ def must_see(viewer: Viewer, source: str, queue: str) -> None:
         raise NoSuchQueue
 
 
-def watched_since(source: str, queue: str) -> datetime | None:
+def sampled_since(source: str, queue: str) -> datetime | None:
     """The oldest look at this queue that is kept as it was taken, so at most a day ago; None: there is none."""
     looks = DepthSample.objects.filter(source=source, queue=queue, step=LOOK_S)
     return looks.order_by("at").values_list("at", flat=True).first()
@@ -72,13 +178,13 @@ def history(
     step, times = _step(begin, end, now, most)
     begin = start_of(begin, step * times)
     read = _read(source, queue, step, begin, end, now)
-    points = _thinned(read, step * times, now) if times > 1 else read
-    return History(step * times, begin, end, points, gaps_.of(points, step * times, step, begin, end))
+    points = _thin(read, step * times, now) if times > 1 else read
+    return History(step * times, begin, end, points, find_gaps(points, step * times, step, begin, end))
 
 
 def _step(begin: int, end: int, now: datetime, most: int) -> tuple[int, int]:
     """A step that is kept, and how many of them make a point."""
-    ages = kept()
+    ages = retention_by_step()
     for rung in LADDER:
         step, age = rung.step_s, ages[rung.step_s]
         is_kept = age is None or begin >= (now - age).timestamp()
@@ -98,7 +204,7 @@ def _count(begin: int, end: int, step: int) -> int:
 
 
 def _read(source: str, queue: str, step: int, begin: int, end: int, now: datetime) -> list[Point]:
-    found = fetched(_sql(step, now), [source, queue, step, told(begin), told(end)])
+    found = fetch_rows(_sql(step, now), [source, queue, step, to_database_time(begin), to_database_time(end)])
     return [Point._make(row) for row in found]
 
 
@@ -118,15 +224,15 @@ def _sql(step: int, now: datetime) -> str:
     )
 
 
-def _thinned(points: list[Point], step: int, now: datetime) -> list[Point]:
+def _thin(points: list[Point], step: int, now: datetime) -> list[Point]:
     """Several as one. The least, the most and the last stay what they are."""
     found: dict[int, list[Point]] = {}
     for point in points:
         found.setdefault(start_of(point.at, step), []).append(point)
-    return [_one(at, some) for at, some in found.items()]
+    return [_merge_points(at, some) for at, some in found.items()]
 
 
-def _one(at: int, some: list[Point]) -> Point:
+def _merge_points(at: int, some: list[Point]) -> Point:
     values: dict[str, object] = {"at": at, "why": next((p.why for p in reversed(some) if p.why), "")}
     for name in ("waiting", "active", "delayed", "dead", "source_dead"):
         values[name] = next((v for p in reversed(some) if (v := getattr(p, name)) is not None), None)

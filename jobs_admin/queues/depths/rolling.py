@@ -8,16 +8,80 @@ a step is written again only by who folded more looks, so that one that was froz
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from jobs_admin.db import statements, step_progress, turns
-from jobs_admin.db.light import fetched
+from jobs_admin.db.statements import fetch_rows
 from jobs_admin.models import DepthSample
-from jobs_admin.queues.depths.folding import Folded, fold
-from jobs_admin.queues.depths.ladder import FOLDS, LATE_S, moment, start_of
-from jobs_admin.queues.depths.sql import epoch, told
+from jobs_admin.queues.depths.steps import FOLDS, LATE_S, epoch, moment, start_of, to_database_time
+
+
+class Folded(NamedTuple):
+    """Some looks. Each depth is the last that is known, beside it the least and the most; null: nobody could tell."""
+
+    looks: int
+    is_reachable: bool  # by any of the looks
+    why: str  # of the last look that did not reach the source
+    waiting: int | None
+    active: int | None
+    delayed: int | None
+    dead: int | None
+    source_dead: int | None
+    oldest_dead_at: datetime | None
+    failed_per_min: float | None  # the mean, so that it times the minutes is what failed
+    succeeded_per_min: float | None
+    waiting_min: int | None
+    waiting_max: int | None
+    active_min: int | None
+    active_max: int | None
+    delayed_min: int | None
+    delayed_max: int | None
+    dead_min: int | None
+    dead_max: int | None
+
+
+def fold(rows: Sequence[Folded]) -> Folded:
+    """One of several, which come in the order of time."""
+    # By columns: a day of fifty queues is half a million rows.
+    columns = list(zip(*rows, strict=True))
+    looks, reachable, whys, *depths, source_dead, oldest, failed, succeeded = columns[:_FIRST_EXTREME]
+    return Folded(
+        sum(looks),
+        any(reachable),
+        next((why for why in reversed(whys) if why), ""),
+        *[_last_known(column) for column in depths],
+        _last_known(source_dead),
+        oldest[-1],
+        _mean(looks, failed),
+        _mean(looks, succeeded),
+        *[
+            (min if n % 2 == 0 else max)(_known_values(column), default=None)
+            for n, column in enumerate(columns[_FIRST_EXTREME:])
+        ],
+    )
+
+
+_FIRST_EXTREME = Folded._fields.index("waiting_min")  # from here on: the least and the most in turn
+
+
+def _known_values(column: Sequence[int | None]) -> Sequence[int]:
+    return [value for value in column if value is not None] if None in column else column  # type: ignore[return-value]
+
+
+def _last_known(column: Sequence[int | None]) -> int | None:
+    if column[-1] is not None:
+        return column[-1]
+    return next((value for value in reversed(column) if value is not None), None)
+
+
+def _mean(looks: Sequence[int], values: Sequence[float | None]) -> float | None:
+    weighed = [(weight, value) for weight, value in zip(looks, values, strict=True) if value is not None]
+    total = sum(weight for weight, _ in weighed)
+    return round(sum(weight * value for weight, value in weighed) / total, 3) if total else None
+
 
 _ROUND_S = 5.0  # then `watch` shows a sign of life, and goes on
 _ROWS_AT_ONCE = 20_000  # read, outside of any transaction
@@ -66,15 +130,15 @@ def rolled_until(step: int, now: datetime) -> datetime | None:
     higher = dict(FOLDS).get(step)
     if higher is None:
         return now
-    newest = _newest(higher, now)
+    newest = _latest_written(higher, now)
     return None if newest is None else moment(start_of(newest - LATE_S, higher))
 
 
 def _fold_all(low: int, high: int, now: datetime, ends: float) -> bool:
-    done = _newest(high, now)
+    done = _latest_written(high, now)
     at = 0 if done is None else start_of(done - LATE_S, high)
     steps = 1  # of `high` at once
-    while (first := _first(low, at, now)) is not None:
+    while (first := _first_step(low, at, now)) is not None:
         if time.monotonic() > ends:
             return True
         at = start_of(first, high)
@@ -115,16 +179,16 @@ def _row(step: int, at: int, source: str, queue: str, one: Folded) -> tuple[Any,
 
 def _rows(step: int, since: int, until: int) -> list[tuple[str, str, int, Folded]]:
     """By queue, and each queue's in the order of time."""
-    columns = ", ".join(_value(name) for name in _READ)
+    columns = ", ".join(_column_sql(name) for name in _READ)
     sql = (
         f"SELECT {epoch('at')}, {columns} FROM {_TABLE} WHERE step = %s AND at >= %s AND at < %s "
         "ORDER BY source, queue, at"
     )
-    found = fetched(sql, [step, told(since), told(until)])
-    return [(source, queue, at, _folded(values)) for at, source, queue, *values in found]  # type: ignore[misc]
+    found = fetch_rows(sql, [step, to_database_time(since), to_database_time(until)])
+    return [(source, queue, at, _parse_row(values)) for at, source, queue, *values in found]  # type: ignore[misc]
 
 
-def _folded(values: list[Any]) -> Folded:
+def _parse_row(values: list[Any]) -> Folded:
     values[1] = bool(values[1])
     oldest = values[8]
     if oldest is not None and oldest.tzinfo is None:  # SQLite's driver leaves out that it is of UTC
@@ -132,24 +196,26 @@ def _folded(values: list[Any]) -> Folded:
     return Folded._make(values)
 
 
-def _value(name: str) -> str:
+def _column_sql(name: str) -> str:
     whole, _, end = name.rpartition("_")
-    return f"COALESCE({name}, {whole})" if end in ("min", "max") and whole in _EXTREMES else name
+    return f"COALESCE({name}, {whole})" if end in ("min", "max") and whole in _EXTREME_COLUMNS else name
 
 
-_EXTREMES = ("waiting", "active", "delayed", "dead")
+_EXTREME_COLUMNS = ("waiting", "active", "delayed", "dead")
 
 
-def _first(step: int, since: int, now: datetime) -> int | None:
+def _first_step(step: int, since: int, now: datetime) -> int | None:
     sql = f"SELECT {epoch('MIN(at)')} FROM {_TABLE} WHERE step = %s AND at >= %s AND at <= %s"
-    return _seconds(sql, step, told(since), told(now))
+    return _seconds(sql, step, to_database_time(since), to_database_time(now))
 
 
-def _newest(step: int, now: datetime) -> int | None:
+def _latest_written(step: int, now: datetime) -> int | None:
     # Not what lies in the future: a clock that was wrong for a moment would end all folding until then.
-    return _seconds(f"SELECT {epoch('MAX(at)')} FROM {_TABLE} WHERE step = %s AND at <= %s", step, told(now))
+    return _seconds(
+        f"SELECT {epoch('MAX(at)')} FROM {_TABLE} WHERE step = %s AND at <= %s", step, to_database_time(now)
+    )
 
 
 def _seconds(sql: str, *values: object) -> int | None:
-    ((at,),) = fetched(sql, values)
+    ((at,),) = fetch_rows(sql, values)
     return at  # type: ignore[return-value]

@@ -60,7 +60,7 @@ def of(planned: Reschedule) -> QuerySet[Failure]:
 def source_of(viewer: Viewer, rows: QuerySet[Failure]) -> str:
     """The one source that they wait in, and that can be told. Raises RescheduleRefused."""
     sources = sorted(set(rows.order_by().values_list("source", flat=True).distinct()))
-    able = [name for name in sources if (can := abilities.of(name)) is not None and can.reschedule]
+    able = [name for name in sources if (can := abilities.capabilities(name)) is not None and can.reschedule]
     if len(able) == 1:
         return able[0]
     if able:

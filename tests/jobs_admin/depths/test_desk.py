@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from jobs_admin.models import Release, Rule
 from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.queues import depths
-from jobs_admin.queues.depths.desk import MOST_QUEUES, desk_marks
+from jobs_admin.queues.depths.marking import MOST_QUEUES, desk_marks
 from tests.kit.depths import NOW, alert, look, publish, replay
 
 pytestmark = pytest.mark.django_db

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs_admin.queues.depths.folding import Folded, fold
+from jobs_admin.queues.depths.rolling import Folded, fold
 
 pytestmark = pytest.mark.databases
 

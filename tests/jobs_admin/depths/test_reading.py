@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from jobs_admin.models import DepthSample
 from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.queues import depths
-from jobs_admin.queues.depths import gaps
-from jobs_admin.queues.depths.ladder import kept
+from jobs_admin.queues.depths import reading
+from jobs_admin.queues.depths.steps import retention_by_step
 from tests.kit.depths import NOW, lay, look, roll
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
@@ -59,7 +59,7 @@ def test_folded_further_the_least_the_most_and_the_last_are_the_same():
     assert (whole.step_s, len(whole.points), len(few.points)) == (86_400, 400, 7)
     for name, choose in (("dead_min", min), ("dead_max", max)):
         assert choose(getattr(p, name) for p in few.points) == choose(getattr(p, name) for p in whole.points)
-    assert few.points[-1].dead == whole.points[-1].dead == 0 and reasons(few) == [(few.step_s, gaps.PARTLY)]
+    assert few.points[-1].dead == whole.points[-1].dead == 0 and reasons(few) == [(few.step_s, reading.PARTLY)]
 
 
 def test_a_point_tells_the_step_and_the_age_of_the_oldest_dead_job_at_its_end():
@@ -74,7 +74,7 @@ def test_unreachable_is_a_gap_with_what_the_source_said():
     away = DepthSample.objects.filter(at__gte=NOW - HOUR / 2, at__lt=NOW - HOUR / 3)
     away.update(is_reachable=False, why="connection refused", waiting=None)
     (gap,) = read().gaps
-    assert (gap.until - gap.since, gap.reason, gap.why) == (600, gaps.UNREACHABLE, "connection refused")
+    assert (gap.until - gap.since, gap.reason, gap.why) == (600, reading.UNREACHABLE, "connection refused")
     assert gap.words == "The source did not answer: connection refused"
 
 
@@ -83,13 +83,13 @@ def test_a_minute_in_which_the_source_answered_at_times_is_no_gap_and_says_so():
     DepthSample.objects.filter(at=NOW - HOUR).update(is_reachable=False, why="timed out", waiting=None)
     roll()
     history = read(3 * HOUR)
-    assert history.step_s == 60 and reasons(history) == [(60, gaps.PARTLY)]
+    assert history.step_s == 60 and reasons(history) == [(60, reading.PARTLY)]
     assert all(point.waiting is not None for point in history.points)
 
 
 def test_while_nobody_watched_is_a_gap_of_its_own_kind():
     lay(NOW - HOUR, 180), lay(NOW - HOUR / 4, 90)
-    assert reasons(read()) == [(900, gaps.UNWATCHED)]
+    assert reasons(read()) == [(900, reading.UNWATCHED)]
 
 
 def test_a_look_that_came_late_is_no_gap():
@@ -100,26 +100,26 @@ def test_a_look_that_came_late_is_no_gap():
 
 def test_nobody_watches_now_either():
     lay(NOW - HOUR, 300)
-    assert reasons(read()) == [(600, gaps.UNWATCHED)]
+    assert reasons(read()) == [(600, reading.UNWATCHED)]
 
 
 def test_a_queue_that_was_not_there_yet_is_told_from_a_desk_that_slept():
     lay(NOW - HOUR, 360, "older"), lay(NOW - HOUR / 2, 180)
-    assert reasons(read()) == [(1800, gaps.UNSEEN)]
+    assert reasons(read()) == [(1800, reading.UNSEEN)]
 
 
 def test_before_the_first_look_nothing_is_known():
     lay(NOW - HOUR / 2, 180)
-    assert reasons(read()) == [(1800, gaps.BEFORE)]
+    assert reasons(read()) == [(1800, reading.BEFORE)]
 
 
 def test_a_queue_nobody_knows_is_one_gap():
-    assert reasons(read(queue="nothing")) == [(3600, gaps.BEFORE)]
+    assert reasons(read(queue="nothing")) == [(3600, reading.BEFORE)]
 
 
 def test_thousands_of_holes_are_told_by_the_longest():
     lay(NOW - HOUR, 70, every_s=50)
-    assert len(read().gaps) == gaps.MOST
+    assert len(read().gaps) == reading._MOST_GAPS
 
 
 def test_who_may_not_see_the_source_is_told_what_who_asks_for_nothing_is():
@@ -128,10 +128,10 @@ def test_who_may_not_see_the_source_is_told_what_who_asks_for_nothing_is():
         with pytest.raises(depths.NoSuchQueue):
             ask(Viewer("bo", {"bank": "admin"}), "shop", "emails", NOW - HOUR, NOW)
     with pytest.raises(depths.NoSuchQueue):
-        depths.must_see(Viewer("bo", {"bank": "admin"}), "shop", "emails")
+        depths.require_visible(Viewer("bo", {"bank": "admin"}), "shop", "emails")
     with pytest.raises(depths.NoSuchQueue):
-        depths.must_see(VERA, "shop", "nothing")
-    depths.must_see(VERA, "shop", "emails")
+        depths.require_visible(VERA, "shop", "nothing")
+    depths.require_visible(VERA, "shop", "emails")
 
 
 def test_a_picture_reads_no_more_rows_than_it_has_points_by_one_statement():
@@ -146,6 +146,6 @@ def test_a_picture_reads_no_more_rows_than_it_has_points_by_one_statement():
 
 def test_what_is_kept_for_ever_is_still_a_picture(settings):
     settings.REDRIVE_KEEP = "depths=ever"
-    assert kept()[86_400] is None and kept()[10] == DAY
+    assert retention_by_step()[86_400] is None and retention_by_step()[10] == DAY
     history = depths.history(ENGINE, "shop", "emails", datetime(2000, 1, 1, tzinfo=UTC), NOW, now=NOW)
     assert history.step_s % 86_400 == 0

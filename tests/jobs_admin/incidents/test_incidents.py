@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobs_admin import incidents, ingest
 from jobs_admin.db import audit
-from jobs_admin.db.counters import count_queues
+from jobs_admin.db.counters import add_queue_counts
 from jobs_admin.incidents import BadSpan, NoSuchPlace, spans
 from jobs_admin.incidents.ids import first_since
 from jobs_admin.incidents.loudness import Loudness, _background, outages
@@ -87,7 +87,7 @@ def brought_back() -> Replay:
         ReplayItem.objects.create(replay=replay, n=n, failure=job, run=2, state="succeeded")
     Failure.objects.filter(pk__in=[job.pk for job in jobs[:38]]).update(state="recovered")
     Failure.objects.filter(pk=jobs[39].pk).update(state="discarded")
-    count_queues({("shop", "emails", minute(36)): {"recovered": 38, "sent": 39}})
+    add_queue_counts({("shop", "emails", minute(36)): {"recovered": 38, "sent": 39}})
     for act, at, who, why in (("start", 30, OTTO, "partner is back"), ("hold", 32, ENGINE, "too many fail")):
         with transaction.atomic():
             row = audit.record(who, f"replay.{act}", f"replay:{replay.pk}", source="shop", reason=why)
@@ -206,7 +206,7 @@ def test_without_an_alert_the_last_outage_is_found_by_counters(outage):
 
 def test_an_outage_long_ago_is_found_by_the_hour():
     Source.objects.create(name="shop")
-    count_queues({("shop", "emails", NOW - timedelta(days=20)): {"failed": 500}})
+    add_queue_counts({("shop", "emails", NOW - timedelta(days=20)): {"failed": 500}})
     where = incidents.span(ANN, NOW)
     assert where.since <= NOW - timedelta(days=20) <= where.until
     assert incidents.incident(ANN, where, NOW).counts.failed == 500
@@ -221,9 +221,9 @@ def asked_for_a_span(now=NOW) -> list[str]:
 
 def test_the_minutes_of_every_queue_are_not_added_up_to_find_the_loudest():
     Source.objects.create(name="shop")
-    count_queues({("shop", f"q{n:03}", minute(n % 60)): {"failed": n + 1} for n in range(4)})
+    add_queue_counts({("shop", f"q{n:03}", minute(n % 60)): {"failed": n + 1} for n in range(4)})
     few = asked_for_a_span()
-    count_queues({("shop", f"q{n:03}", minute(n % 60)): {"failed": n + 1} for n in range(4, 400)})
+    add_queue_counts({("shop", f"q{n:03}", minute(n % 60)): {"failed": n + 1} for n in range(4, 400)})
     many = asked_for_a_span()
     assert len(many) == len(few) and incidents.span(ANN, NOW).queue == "q399"
     of_minutes = [sql for sql in many if '"step" = 60' in sql]
@@ -232,8 +232,8 @@ def test_the_minutes_of_every_queue_are_not_added_up_to_find_the_loudest():
 
 def test_no_more_hours_than_a_bound_are_added_up_the_newest_of_them(monkeypatch):
     Source.objects.create(name="shop")
-    count_queues({("shop", "long ago", NOW - timedelta(hours=30)): {"failed": 900}})
-    count_queues({("shop", f"q{n}", NOW - timedelta(hours=n)): {"failed": 9} for n in range(1, 9)})
+    add_queue_counts({("shop", "long ago", NOW - timedelta(hours=30)): {"failed": 900}})
+    add_queue_counts({("shop", f"q{n}", NOW - timedelta(hours=n)): {"failed": 9} for n in range(1, 9)})
     assert incidents.span(ANN, NOW).queue == "long ago"
     monkeypatch.setattr(spans, "_MOST_COUNTED", 5)
     assert incidents.span(ANN, NOW).queue == "q1"
@@ -246,14 +246,14 @@ def test_counters_are_not_asked_for_the_loudest_queue_while_an_alert_is_open(out
 
 def test_a_newer_outage_of_the_same_source_goes_before_the_alert(outage):
     later = NOW + timedelta(hours=20)
-    count_queues({("shop", "sms", later - timedelta(hours=3, minutes=n)): {"failed": 5} for n in range(9)})
+    add_queue_counts({("shop", "sms", later - timedelta(hours=3, minutes=n)): {"failed": 5} for n in range(9)})
     where = incidents.span(ANN, later)
     assert (where.queue, where.found_by) == ("sms", "counters")
 
 
 def test_an_outage_that_goes_on_has_no_end_yet():
     Source.objects.create(name="shop")
-    count_queues({("shop", "emails", NOW - timedelta(minutes=n)): {"failed": 30} for n in range(10)})
+    add_queue_counts({("shop", "emails", NOW - timedelta(minutes=n)): {"failed": 30} for n in range(10)})
     where = incidents.span(ANN, NOW)
     assert where.is_going_on and where.until == NOW
     found = incidents.incident(ANN, where, NOW)
@@ -320,8 +320,8 @@ def test_jobs_that_failed_long_before_and_arrived_meanwhile_are_none_of_it(outag
 def test_an_outage_of_a_fresh_desk_ends_although_an_error_goes_on_in_the_background():
     """Nothing before it tells what is usual: each minute with three failures counted as a part of it, for good."""
     Source.objects.create(name="shop")
-    count_queues({("shop", "emails", NOW - timedelta(minutes=n)): {"failed": 3} for n in range(25)})
-    count_queues({("shop", "emails", NOW - timedelta(minutes=n)): {"failed": 40} for n in (22, 23, 24)})
+    add_queue_counts({("shop", "emails", NOW - timedelta(minutes=n)): {"failed": 3} for n in range(25)})
+    add_queue_counts({("shop", "emails", NOW - timedelta(minutes=n)): {"failed": 40} for n in (22, 23, 24)})
     where = incidents.span(ANN, NOW)
     assert not where.is_going_on and where.until <= NOW - timedelta(minutes=15)
 

@@ -16,7 +16,7 @@ from jobs_admin.models import Alert, Channel, Delivery, Notice, Role
 from jobs_admin.models.access import Viewer, viewer_of
 from jobs_admin.notices.routing import route
 from jobs_admin.queues import depths
-from jobs_admin.queues.depths.desk import desk_marks
+from jobs_admin.queues.depths.marking import desk_marks
 from tests.kit.alerts import NOW, lay
 from tests.kit.counts import bury
 from tests.kit.people import ANN, BEA, LOU, ROOT, SAM

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.server]
 
 @pytest.fixture
 def beat(store):
-    heartbeats._heard.clear()
+    heartbeats._last_heard.clear()
 
     def beats(name, source="shop", queues=("emails",), mode="enforce", tasks=("shop.mail",), **said):
         now = timezone.now()
@@ -27,7 +27,7 @@ def beat(store):
         word = {"source": source, "name": name, "boot": "b", "at": now.timestamp(), "queues": queues, "mode": mode}
         word |= {"tasks": told.digest} | said
         store.hset(keys.workers(source), name, json.dumps(word))
-        heartbeats.fold(now)
+        heartbeats.count_heartbeats(now)
 
     return beats
 

@@ -23,7 +23,7 @@ def until(worker, reached, what):
     ends = time.monotonic() + 90
     while not (answer := reached()):
         assert time.monotonic() < ends, f"waited for {what}:\n{worker.text()[-2000:]}"
-        ingest.step("test"), heartbeats.fold(timezone.now())
+        ingest.step("test"), heartbeats.count_heartbeats(timezone.now())
     return answer
 
 

@@ -211,7 +211,7 @@ def test_every_act_is_seen_by_the_admin_of_each_source_it_touched(shop, bury):
     replays.pause(ANN, replay), replays.resume(ANN, replay), replays.change_pace(ANN, replay, {"rate": 5})
     replays.cancel(ANN, replay)
     for source in ("shop", "web"):
-        seen = audit.listing(Viewer("amy", {source: ADMIN})).rows
+        seen = audit.list_events(Viewer("amy", {source: ADMIN})).rows
         assert [row.act.removeprefix("replay.") for row in seen] == [
             "cancel",
             "pace",
@@ -220,7 +220,7 @@ def test_every_act_is_seen_by_the_admin_of_each_source_it_touched(shop, bury):
             "start",
             "draft",
         ]
-    assert not audit.listing(Viewer("amy", {"other": ADMIN})).rows and audit.verify() is None
+    assert not audit.list_events(Viewer("amy", {"other": ADMIN})).rows and audit.verify() is None
 
 
 def test_the_words_of_an_act_on_several_sources_are_in_no_entry_of_one_of_them(shop, bury):
@@ -229,12 +229,12 @@ def test_the_words_of_an_act_on_several_sources_are_in_no_entry_of_one_of_them(s
     replays.pause(ANN, replay, "web.secret fails")
     replays.cancel(ANN, replay, "enough of web.secret")
     for source in ("shop", "web"):
-        rows = audit.listing(Viewer("amy", {source: ADMIN})).rows
+        rows = audit.list_events(Viewer("amy", {source: ADMIN})).rows
         assert [row.actor for row in rows] == [ANN.name] * 4 and {row.source for row in rows} == {source}
         assert "secret" not in str([(row.reason, row.before, row.after) for row in rows])
         assert rows[1].reason == replay_rights.OF_SEVERAL and rows[1].after == {"state": "paused"}
         assert rows[2].after.keys() == {"state", "pace"} and rows[2].before == {"state": "draft"}
-    whole = {row.act: row for row in audit.listing(Viewer("root", {"*": ADMIN})).rows if not row.source}
+    whole = {row.act: row for row in audit.list_events(Viewer("root", {"*": ADMIN})).rows if not row.source}
     assert whole["replay.draft"].after["query"] == "queue:emails -task:web.secret"
     assert whole["replay.start"].reason == "web.secret is fixed" and whole["replay.start"].after["total"] == 5
     assert whole["replay.pause"].reason == "web.secret fails" and audit.verify() is None
@@ -244,7 +244,7 @@ def test_the_words_of_an_act_on_several_sources_are_in_no_entry_of_one_of_them(s
 def test_what_was_refused_is_seen_by_the_admin_of_the_source(shop, bury):
     replay = begun(bury())
     refusal(replays.draft, EVE, selection=bury(), reason="x"), refusal(replays.pause, EVE, replay)
-    seen = audit.listing(Viewer("amy", {"shop": ADMIN})).rows
+    seen = audit.list_events(Viewer("amy", {"shop": ADMIN})).rows
     assert [(row.act, row.allowed) for row in seen][:2] == [("replay.pause", False), ("replay.draft", False)]
 
 
@@ -429,7 +429,7 @@ def test_what_may_not_be_seen_is_answered_like_what_is_not_there(shop, bury):
     begun([foreign])  # now somebody else's replay holds it
     again = refusal(replays.draft, BOB, selection=[foreign])
     assert (told.code, told.message) == (again.code, again.message) == (unknown.code, unknown.message)
-    assert [row.allowed for row in audit.listing(Viewer("amy", {"web": ADMIN})).rows].count(False) == 2
+    assert [row.allowed for row in audit.list_events(Viewer("amy", {"web": ADMIN})).rows].count(False) == 2
 
 
 def test_a_source_that_may_not_be_seen_is_not_named_by_a_refusal(shop, bury):

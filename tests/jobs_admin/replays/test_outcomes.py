@@ -6,7 +6,7 @@ import pytest
 
 from jobs_admin import replays
 from jobs_admin.models import Attempt, Failure
-from jobs_admin.queues import unrecovered
+from jobs_admin.queues import rates
 from tests.kit.people import ANN, BOB
 from tests.kit.replays import begun, came_home, counts, refusal, sent_all, standing
 
@@ -35,7 +35,7 @@ def test_what_nobody_will_hear_of_is_gone_and_says_why(done):
 
 
 def test_it_is_not_counted_among_those_that_died_for_ever(done):
-    assert unrecovered.by_queue() == {}
+    assert rates.count_unrecovered() == {}
 
 
 def test_it_is_not_said_to_be_under_way_and_blocks_nobody(done, bury):

@@ -11,7 +11,7 @@ from jobs_admin.core.fingerprint import Rules, Split
 from jobs_admin.models import GroupAlias, GroupRule
 from jobs_admin.models.group_rule import GroupRuleKind
 
-_HELD_S = 1.0
+_CACHED_S = 1.0
 _held: tuple[float, Rules] | None = None
 
 
@@ -19,8 +19,8 @@ def current() -> Rules:
     """The rules in force, at most a second old."""
     global _held
     now = time.monotonic()
-    if _held is None or not 0 <= now - _held[0] < _HELD_S:
-        _held = now, in_force()
+    if _held is None or not 0 <= now - _held[0] < _CACHED_S:
+        _held = now, read_rules()
     return _held[1]
 
 
@@ -30,7 +30,7 @@ def forget() -> None:
     _held = None
 
 
-def in_force(*, but: int | None = None) -> Rules:
+def read_rules(*, but: int | None = None) -> Rules:
     """The rules in force now, `but` one of them. Where two say different things of one group, the newer one counts."""
     rows = GroupRule.objects.filter(is_withdrawn=False, kind__in=(GroupRuleKind.IGNORE, GroupRuleKind.SPLIT))
     rules = list(rows.exclude(pk=but).select_related("group").order_by("pk"))

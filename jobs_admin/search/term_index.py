@@ -21,39 +21,39 @@ from jobs_admin.models.terms import FAILURES
 class AnyOf:
     """Rows that one of them holds; without any, no row."""
 
-    of: tuple[Asked, ...]
+    of: tuple[IndexQuery, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
     """Rows that every one of `of` holds, at least one, and none of `but`."""
 
-    of: tuple[Asked, ...]
-    but: tuple[Asked, ...] = ()
+    of: tuple[IndexQuery, ...]
+    but: tuple[IndexQuery, ...] = ()
 
 
-Asked: TypeAlias = Phrase | AnyOf | AllOf
+IndexQuery: TypeAlias = Phrase | AnyOf | AllOf
 
 # No document holds a word without letters.
 _NOTHING = Phrase(("!nothing",))
 
 
-def any_of(of: Iterable[Asked]) -> Asked:
+def any_of(of: Iterable[IndexQuery]) -> IndexQuery:
     found = tuple(dict.fromkeys(of))
     return found[0] if len(found) == 1 else AnyOf(found or (_NOTHING,))
 
 
-def all_of(of: Iterable[Asked], but: Iterable[Asked] = ()) -> Asked:
+def all_of(of: Iterable[IndexQuery], but: Iterable[IndexQuery] = ()) -> IndexQuery:
     found, without = tuple(dict.fromkeys(of)), tuple(dict.fromkeys(but))
     return found[0] if len(found) == 1 and not without else AllOf(found, without)
 
 
-def written(asked: Asked) -> str:
+def expression(asked: IndexQuery) -> str:
     """The expression for the database in use: a parameter of `MATCH`, or of `@@`."""
     return fts5(asked) if connection.vendor == "sqlite" else tsquery(asked)
 
 
-def fts5(asked: Asked) -> str:
+def fts5(asked: IndexQuery) -> str:
     if isinstance(asked, Phrase):
         return f'"{" ".join(asked.terms)}"{"*" if asked.prefix else ""}'
     if isinstance(asked, AnyOf):
@@ -62,7 +62,7 @@ def fts5(asked: Asked) -> str:
     return f"(({found}) NOT {fts5(any_of(asked.but))})" if asked.but else f"({found})"
 
 
-def tsquery(asked: Asked) -> str:
+def tsquery(asked: IndexQuery) -> str:
     if isinstance(asked, Phrase):
         *before, last = asked.terms
         return "(" + " <-> ".join([*(f"'{t}'" for t in before), f"'{last}'{':*' if asked.prefix else ''}"]) + ")"
@@ -73,11 +73,11 @@ def tsquery(asked: Asked) -> str:
 
 
 # Table, its key and what is asked of it.
-def key(table: str = FAILURES) -> str:
+def key_column(table: str = FAILURES) -> str:
     return f"{table}.{'rowid' if connection.vendor == 'sqlite' else 'id'}"
 
 
-def matching(table: str = FAILURES) -> str:
+def match_condition(table: str = FAILURES) -> str:
     """The condition, with `written(…)` as its parameter."""
     if connection.vendor == "sqlite":
         return f"{table} MATCH %s"
@@ -90,7 +90,7 @@ class InIndex(Func):
     output_field = BooleanField()
     arity = 1
 
-    def __init__(self, asked: Asked, table: str = FAILURES, field: str = "pk") -> None:
+    def __init__(self, asked: IndexQuery, table: str = FAILURES, field: str = "pk") -> None:
         super().__init__(F(field))
         self.asked, self.table = asked, table
 
@@ -99,12 +99,12 @@ class InIndex(Func):
 
     def as_sql(self, compiler, connection, **more):
         column, parameters = compiler.compile(self.source_expressions[0])
-        inside = f"SELECT {key(self.table)} FROM {self.table} WHERE {matching(self.table)}"
-        return f"({column} IN ({inside}))", [*parameters, written(self.asked)]
+        inside = f"SELECT {key_column(self.table)} FROM {self.table} WHERE {match_condition(self.table)}"
+        return f"({column} IN ({inside}))", [*parameters, expression(self.asked)]
 
 
 @contextmanager
-def by_index_of_terms(are_most_in_scope: bool, *, ordered: bool) -> Iterator[None]:
+def prefer_term_index(are_most_in_scope: bool, *, ordered: bool) -> Iterator[None]:
     """PostgreSQL asks its index of terms, instead of walking through all documents in the hope of meeting the word.
     Where most failures are in scope it looks up each hit, instead of reading all that are in scope beforehand.
     """

@@ -24,14 +24,92 @@ from django.db.models import Q, QuerySet, Sum
 
 from jobs_admin.core import query as language
 from jobs_admin.core import terms
+from jobs_admin.core.envelope import KINDS
 from jobs_admin.core.query import Age, Match, Numbers, Query, Term, Text, Time
 from jobs_admin.core.terms import Phrase
 from jobs_admin.models import Attempt, Failure, FailureCount, ReplayItem
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.terms import FAILURES
 from jobs_admin.search import scope as scopes
-from jobs_admin.search import slicing
-from jobs_admin.search.asked import Asked, InIndex, all_of, any_of, by_index_of_terms, key, matching, written
+from jobs_admin.search.term_index import (
+    IndexQuery,
+    InIndex,
+    all_of,
+    any_of,
+    expression,
+    key_column,
+    match_condition,
+    prefer_term_index,
+)
+
+# Fields whose index is (field, state, id).
+SLICED = ("group", "queue", "task", "tenant", "source", "kind", "attempts", "priority")
+_MOST_NUMBERS = 8  # values of a number that are told apart
+
+
+def is_timed(term: Term) -> bool:
+    return isinstance(term, Age | Time) and not term.negated
+
+
+def is_scanned(term: Term) -> bool:
+    return any(language.is_scanned(leaf) for leaf in language.leaves((term,)))
+
+
+def fields_of(term: Term) -> set[str]:
+    return {language.field_of(leaf) for leaf in language.leaves((term,))}
+
+
+def is_sliced(term: Term) -> bool:
+    """Whether slices serve it. Tenants that begin so are many, and none may be in sight: walking would read every row."""
+    begins = any(_is_pattern(leaf, "tenant") for leaf in language.leaves((term,)))
+    return fields_of(term) <= {*SLICED, "state"} and not begins
+
+
+def _is_pattern(leaf: Term, field: str) -> bool:
+    return isinstance(leaf, Match) and leaf.field == field and any(value.glob for value in leaf.values)
+
+
+def sliceable_values(term: Term) -> tuple[str, list[object]] | None:
+    """The column by which a term can be sliced, and every value of it that the term matches; None where it cannot."""
+    if isinstance(term, Numbers) and term.field in SLICED and not term.negated:
+        numbers = _numbers_in_ranges(term)
+        return None if numbers is None else (term.field, numbers)
+    if not isinstance(term, Match) or term.field not in SLICED:
+        return None
+    if term.field == "kind":
+        named = scopes.kinds_named(term)
+        return "kind", [kind for kind in KINDS if (kind in named) != term.negated]
+    if term.negated or any(v.glob for v in term.values):
+        return None
+    if term.field == "group":
+        return "group_id", [row["pk"] for row in scopes.groups_named(term)]
+    return term.field, sorted({v.text for v in term.values})
+
+
+def _numbers_in_ranges(term: Numbers) -> list[object] | None:
+    """The values that a column has in these ranges, one step of its index for each; None where they are too many."""
+    found: set[int] = set()
+    column = connection.ops.quote_name(term.field)
+    for low, high in term.ranges:
+        upper = "" if high is None else f" AND {column} <= {int(high)}"
+        above = f"{column} IS NOT NULL" if low is None else f"{column} >= {int(low)}"
+        while True:
+            value = _lowest_value(column, above + upper)
+            if value is None:
+                break
+            found.add(value)
+            if len(found) > _MOST_NUMBERS:
+                return None
+            above = f"{column} > {int(value)}"
+    return sorted(found)
+
+
+def _lowest_value(column: str, condition: str) -> int | None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT MIN({column}) FROM {Failure._meta.db_table} WHERE {condition}")
+        found: int | None = cursor.fetchone()[0]
+    return found
+
 
 SEARCHED = 5_000  # failures, the newest, that are looked at for text that no index has
 
@@ -49,19 +127,19 @@ _WORDS = Text("")  # stands for what is asked of the index beside the search
 Statement = tuple[str, list[object]]
 
 
-class Newest:
+class FailureSearch:
     """One search, made ready: ask it for ids, for a statement that gives them, or for their number."""
 
     def __init__(self, viewer: Viewer, query: Query) -> None:
         self.viewer, self.query = viewer, query
         self.now = query.now or datetime.now(UTC)
         self.states = scopes.states_of(query)
-        parts = scopes.parts(query, states=False)
-        scanned = [part.alone for term, part in parts if term is not None and slicing.is_scanned(term)]
-        self.scanned = scopes.every(scanned) if scanned else None
-        self.parts = [(term, part) for term, part in parts if term is not None and not slicing.is_scanned(term)]
+        parts = scopes.build_parts(query, states=False)
+        scanned = [part.alone for term, part in parts if term is not None and is_scanned(term)]
+        self.scanned = scopes.all_conditions(scanned) if scanned else None
+        self.parts = [(term, part) for term, part in parts if term is not None and not is_scanned(term)]
 
-    def also(self, asked: Asked) -> None:
+    def also(self, asked: IndexQuery) -> None:
         """Ask the index for this, too."""
         self.parts.append((_WORDS, scopes.Part(Q(InIndex(asked)), asked)))
 
@@ -74,27 +152,27 @@ class Newest:
         if self.driver is not None and connection.vendor == "postgresql":
             return self._ids_on_postgresql(self.driver, after, limit)
         statement = self.statement(after, limit)
-        return [] if statement is None else [row[0] for row in _fetched(statement)]
+        return [] if statement is None else [row[0] for row in _fetch(statement)]
 
-    def _ids_on_postgresql(self, driver: Asked, after: int | None, limit: int) -> list[int]:
+    def _ids_on_postgresql(self, driver: IndexQuery, after: int | None, limit: int) -> list[int]:
         """Its index finds every hit before it gives the first: good for rare words. Common ones are met by walking
         a little way from the newest. How common a word is, its planner guesses badly; the first steps tell.
         """
-        highest = _number("SELECT COALESCE(MAX(id), 0) FROM " + FAILURES, [])
+        highest = _fetch_number("SELECT COALESCE(MAX(id), 0) FROM " + FAILURES, [])
         after = highest + 1 if after is None else after
         found: list[int] = []
         far = min(_WALKED * limit, _FURTHEST)
         while far:
             near = self._driven(driver, after, limit - len(found), True, above=after - 1 - far)
-            met = [] if near is None else [row[0] for row in _fetched(near)]
+            met = [] if near is None else [row[0] for row in _fetch(near)]
             found += met
             if near is None or len(found) == limit:
                 return found
             after -= far
-            far = _how_much_further(len(met) / far, limit - len(found), highest)
+            far = _further_rows(len(met) / far, limit - len(found), highest)
         statement = self._driven(driver, after, limit - len(found), True)
-        with by_index_of_terms(self._are_most_in_scope, ordered=True):
-            return found if statement is None else [*found, *(row[0] for row in _fetched(statement))]
+        with prefer_term_index(self._are_most_in_scope, ordered=True):
+            return found if statement is None else [*found, *(row[0] for row in _fetch(statement))]
 
     def count(self, most: int) -> int:
         """How many match, counted up to `most`."""
@@ -102,13 +180,13 @@ class Newest:
             return min(len(self._looked_at), most)
         if self.driver is None:
             return self._number_of(most)
-        with by_index_of_terms(self._are_most_in_scope, ordered=False):
+        with prefer_term_index(self._are_most_in_scope, ordered=False):
             return self._number_of(most)
 
     def newer(self, last: int, most: int) -> int:
         """How many match that came after the failure `last`, counted up to `most`. Nothing older is read."""
         statement = self.newer_statement(last, most)
-        return 0 if statement is None else _number(*statement)
+        return 0 if statement is None else _fetch_number(*statement)
 
     def newer_statement(self, last: int, most: int) -> Statement | None:
         """The statement that gives `newer`; None where nothing can match."""
@@ -124,7 +202,10 @@ class Newest:
         if self.driver is not None:
             # The index is asked from that row on; by the failure's own key it would give each hit first.
             of = f"{FAILURES} CROSS JOIN {_TABLE}"
-            after, asked = f"{_TABLE}.id = {key()} AND {matching()} AND {key()} > {int(last)}", [written(self.driver)]
+            after, asked = (
+                f"{_TABLE}.id = {key_column()} AND {match_condition()} AND {key_column()} > {int(last)}",
+                [expression(self.driver)],
+            )
         rows = f"SELECT 1 FROM {of} WHERE {after} AND {where[0]} LIMIT {int(most)}"
         return f"SELECT COUNT(*) FROM ({rows}) AS found", [*asked, *where[1]]
 
@@ -133,18 +214,20 @@ class Newest:
             if self._are_many(self.driver, most):
                 return most
             held, values = self._in_scope
-            return _number(
+            return _fetch_number(
                 f"SELECT COUNT(*) FROM (SELECT 1 FROM {FAILURES}{held} LIMIT {most}) AS found",
-                [written(self.driver), *values],
+                [expression(self.driver), *values],
             )
         statement = self.statement(None, most, ordered=False)
-        return 0 if statement is None else _number(f"SELECT COUNT(*) FROM ({statement[0]}) AS found", statement[1])
+        return (
+            0 if statement is None else _fetch_number(f"SELECT COUNT(*) FROM ({statement[0]}) AS found", statement[1])
+        )
 
     @cached_property
     def _looked_at(self) -> list[int]:
         """Those of the newest SEARCHED that have the text, highest first: read once for page and count."""
         statement = self.statement(None, SEARCHED)
-        return [] if statement is None else [row[0] for row in _fetched(statement)]
+        return [] if statement is None else [row[0] for row in _fetch(statement)]
 
     @cached_property
     def searched(self) -> int | None:
@@ -152,7 +235,7 @@ class Newest:
         if self.scanned is None:
             return None
         base = self._indexed(None, SEARCHED + 1)
-        held = 0 if base is None else _number(f"SELECT COUNT(*) FROM ({base[0]}) AS found", base[1])
+        held = 0 if base is None else _fetch_number(f"SELECT COUNT(*) FROM ({base[0]}) AS found", base[1])
         return SEARCHED if held > SEARCHED else None
 
     def statement(self, after: int | None, limit: int, *, ordered: bool = True) -> Statement | None:
@@ -180,10 +263,10 @@ class Newest:
         return self._sliced(after, limit, ordered)
 
     @cached_property
-    def driver(self) -> Asked | None:
+    def driver(self) -> IndexQuery | None:
         """What the index of terms is asked for; None where it would not help."""
         known = [(term, part) for term, part in self.parts if part.asked is not None or part.but is not None]
-        if all(slicing.is_sliced(term) for term, _ in known):
+        if all(is_sliced(term) for term, _ in known):
             return None
         asked = [part.asked for _, part in known if part.asked is not None]
         sources = self.viewer.sources()
@@ -209,16 +292,16 @@ class Newest:
         """Whether the index of terms gives what matches in whatever state, and nothing else."""
         return all(part.but is not None or (part.asked is not None and part.is_sure) for _, part in self.parts)
 
-    def _are_many(self, driver: Asked, most: int) -> bool:
+    def _are_many(self, driver: IndexQuery, most: int) -> bool:
         """Whether there are at least `most`, told from the oldest hits alone: for common words the fastest way.
 
         Of a few more than `most` hits those in other states are taken away, which stand close together in the index
         by state.
         """
-        hits = f"SELECT {key()} AS id FROM {FAILURES} WHERE {matching()} LIMIT {most + most // 4}"
+        hits = f"SELECT {key_column()} AS id FROM {FAILURES} WHERE {match_condition()} LIMIT {most + most // 4}"
         others = [state for state in language.STATES if state not in self.states]
         if not others:
-            return _number(f"SELECT COUNT(*) FROM ({hits}) AS hits", [written(driver)]) >= most
+            return _fetch_number(f"SELECT COUNT(*) FROM ({hits}) AS hits", [expression(driver)]) >= most
         by_state = "INDEXED BY failure_by_state" if connection.vendor == "sqlite" else ""
         # One statement: to read the hits costs more than all the rest. What is named twice is computed once.
         outside = (
@@ -229,7 +312,7 @@ class Newest:
             f"WITH hits AS ({hits}), outside AS ({outside}) SELECT (SELECT COUNT(*) FROM outside), "
             "(SELECT COUNT(*) FROM hits WHERE id NOT IN (SELECT id FROM outside))"
         )
-        [(in_range, left)] = _fetched((told, [written(driver), *others]))
+        [(in_range, left)] = _fetch((told, [expression(driver), *others]))
         return int(in_range) < 10 * most and int(left) >= most
 
     @property
@@ -237,27 +320,27 @@ class Newest:
         """The rows of the index that are in the states asked for, without reading a failure."""
         in_scope, in_sight = self._counted
         if in_scope == in_sight:
-            return f" WHERE {matching()}", []
+            return f" WHERE {match_condition()}", []
         if not self.states:  # `state:` of something that is none
-            return f" WHERE {matching()} AND 1 = 0", []
+            return f" WHERE {match_condition()} AND 1 = 0", []
         states = ", ".join(["%s"] * len(self.states))
         if connection.vendor != "sqlite":
-            held = f"SELECT 1 FROM {_TABLE} WHERE id = {key()} AND state IN ({states})"
-            return f" WHERE {matching()} AND EXISTS ({held})", list(self.states)
+            held = f"SELECT 1 FROM {_TABLE} WHERE id = {key_column()} AND state IN ({states})"
+            return f" WHERE {match_condition()} AND EXISTS ({held})", list(self.states)
         among, ids = self._among(self.driver) if self.driver is not None else ("", [])
         # The index by state has the ids too, ten times closer together than the rows.
         return (
             f" CROSS JOIN {_TABLE} AS held INDEXED BY failure_by_state "
-            f"WHERE {matching()}{among} AND held.state IN ({states}) AND held.id = {key()}",
+            f"WHERE {match_condition()}{among} AND held.state IN ({states}) AND held.id = {key_column()}",
             [*ids, *self.states],
         )
 
     @cached_property
     def _counted(self) -> tuple[int, int]:
         """How many failures counters know of in the states that are asked for, and in any."""
-        known = [term for term, _ in self.parts if slicing.fields(term) <= scopes.COUNTED]
+        known = [term for term, _ in self.parts if fields_of(term) <= scopes.COUNTED]
         anywhere = Match("state", (language.Value("*", glob=True),))
-        held = scopes.counts(self.viewer, Query((*known, anywhere), now=self.now)).order_by()
+        held = scopes.matching_counts(self.viewer, Query((*known, anywhere), now=self.now)).order_by()
         found = held.aggregate(in_scope=Sum("count", filter=Q(state__in=self.states)), in_sight=Sum("count"))
         return found["in_scope"] or 0, found["in_sight"] or 0
 
@@ -267,12 +350,12 @@ class Newest:
         return in_scope * 10 > in_sight
 
     def _driven(
-        self, driver: Asked, after: int | None, limit: int, ordered: bool, *, above: int | None = None
+        self, driver: IndexQuery, after: int | None, limit: int, ordered: bool, *, above: int | None = None
     ) -> Statement | None:
         where = _where(self._rest)
         if where is None:
             return None
-        row = key()
+        row = key_column()
         among, ids = self._among(driver) if connection.vendor == "sqlite" else ("", [])
         below = "" if after is None else f" AND {row} < {int(after)}"
         below += "" if above is None else f" AND {row} > {int(above)}"
@@ -280,23 +363,23 @@ class Newest:
         # CROSS: SQLite takes the tables in this order, and the index gives its rows newest first.
         return (
             f"SELECT {_TABLE}.id AS id FROM {FAILURES} CROSS JOIN {_TABLE} "
-            f"WHERE {_TABLE}.id = {row} AND {matching()}{below}{among} AND {where[0]} {order}LIMIT {int(limit)}",
-            [written(driver), *ids, *where[1]],
+            f"WHERE {_TABLE}.id = {row} AND {match_condition()}{below}{among} AND {where[0]} {order}LIMIT {int(limit)}",
+            [expression(driver), *ids, *where[1]],
         )
 
-    def _among(self, driver: Asked) -> Statement:
+    def _among(self, driver: IndexQuery) -> Statement:
         """Where few rows can match at all, only those: else each of a million words would be looked up in vain."""
-        row = key()
+        row = key_column()
         if self._few is not None:
             within = f" AND {row} BETWEEN {self._few.lowest} AND {self._few.highest}"
             return f" AND +{row} IN ({self._few.sql}){within}", self._few.values
         in_scope, in_sight = self._counted
         if in_scope > _SOME or in_scope * 10 > in_sight:
             return "", []
-        some = f"SELECT COUNT(*) FROM (SELECT 1 FROM {FAILURES} WHERE {matching()} LIMIT {_FEW + 1}) AS found"
-        if _number(some, [written(driver)]) <= _FEW:
+        some = f"SELECT COUNT(*) FROM (SELECT 1 FROM {FAILURES} WHERE {match_condition()} LIMIT {_FEW + 1}) AS found"
+        if _fetch_number(some, [expression(driver)]) <= _FEW:
             return "", []
-        counted = [part.alone for term, part in self.parts if slicing.fields(term) <= scopes.COUNTED]
+        counted = [part.alone for term, part in self.parts if fields_of(term) <= scopes.COUNTED]
         where = _where(Failure.objects.filter(scopes.visible(self.viewer), *counted, state__in=self.states))
         if where is None:
             return " AND 1 = 0", []
@@ -320,7 +403,7 @@ class Newest:
             before, late = arrived
             conditions = [(f"{sql or '1 = 1'} AND {_TABLE}.id <= {before}", values) for sql, values in conditions]
             if late:
-                every_part = scopes.every(part.alone for _, part in self.parts)
+                every_part = scopes.all_conditions(part.alone for _, part in self.parts)
                 came_late = _where(Failure.objects.filter(every_part, pk__in=late, state__in=self.states))
                 conditions += [] if came_late is None else [came_late]
         order = "ORDER BY id DESC " if ordered else ""
@@ -338,7 +421,7 @@ class Newest:
         """Columns with their values, which do not overlap and each follow one index, and what else is to be asked."""
         term = self._term_to_slice()
         rest = [part.alone for one, part in self.parts if one is not term]
-        if term is not None and (held := slicing.values(term)) is not None:
+        if term is not None and (held := sliceable_values(term)) is not None:
             name, values = held
             return [{name: value, "state": state} for value, state in product(values, self.states)], rest
         sources = self.viewer.sources()
@@ -351,21 +434,21 @@ class Newest:
 
     def _term_to_slice(self) -> Term | None:
         """The term that narrows the most and has an index; None where no term names a few plain values."""
-        values = [(t, slicing.values(t)) for t, _ in self.parts]
+        values = [(t, sliceable_values(t)) for t, _ in self.parts]
         few = [t for t, held in values if held is not None and len(held[1]) * len(self.states) <= _MOST_SLICES]
-        return min(few, key=lambda t: slicing.SLICED.index(t.field), default=None)
+        return min(few, key=lambda t: SLICED.index(t.field), default=None)
 
     # -- by what few have ---------------------------------------------------------------------------------------
 
     @cached_property
     def _few(self) -> _Few | None:
         """The fewest failures that terms with an index of their own leave; None where each leaves more than _FEW."""
-        found = [_few(*statement) for statement in self._narrowing()]
+        found = [_measure_few(*statement) for statement in self._narrowing()]
         return min((few for few in found if few.count <= _FEW), key=lambda few: few.count, default=None)
 
     def _narrowing(self) -> Iterator[Statement]:
         """Statements that give the ids of a term's failures from an index, in no order."""
-        timed = [part.alone for term, part in self.parts if slicing.is_timed(term)]
+        timed = [part.alone for term, part in self.parts if is_timed(term)]
         if timed and (where := _where(Failure.objects.filter(*timed))) is not None:
             yield f"SELECT id FROM {_TABLE} WHERE {where[0]}", where[1]
         for term, part in self.parts:
@@ -375,9 +458,9 @@ class Newest:
                 if (where := _where(Failure.objects.filter(part.alone))) is not None:
                     yield f"SELECT id FROM {_TABLE} WHERE {where[0]}", where[1]
             elif isinstance(term, Match) and term.field == "policy":
-                yield from _theirs(Attempt.objects.filter(policy__in=scopes.policies_named(term), policy__gt=""))
+                yield from _failures_of(Attempt.objects.filter(policy__in=scopes.policies_named(term), policy__gt=""))
             elif term.field == "replay":
-                yield from _theirs(ReplayItem.objects.filter(scopes.in_ranges(term, "replay_id")))
+                yield from _failures_of(ReplayItem.objects.filter(scopes.range_condition(term, "replay_id")))
 
     @cached_property
     def _arrived(self) -> tuple[int, list[int]] | None:
@@ -385,19 +468,19 @@ class Newest:
 
         None where walking from the newest is as good.
         """
-        timed = [(term, part.alone) for term, part in self.parts if slicing.is_timed(term)]
-        ends = [end for term, _ in timed if (end := _end(term, self.now)) is not None]
+        timed = [(term, part.alone) for term, part in self.parts if is_timed(term)]
+        ends = [end for term, _ in timed if (end := _end_of_time(term, self.now)) is not None]
         where = _where(Failure.objects.filter(*(alone for _, alone in timed)))
         if not ends or where is None:
             return None
-        highest = _number(f"SELECT COALESCE(MAX(id), 0) FROM {_TABLE}", [])
+        highest = _fetch_number(f"SELECT COALESCE(MAX(id), 0) FROM {_TABLE}", [])
         before = _arrived_by(min(ends), highest)
         if highest - before <= _FEW:
             return None
         index = "INDEXED BY failure_by_time" if connection.vendor == "sqlite" else ""
         # From the index alone: no failure is read.
         late = f"SELECT id FROM {_TABLE} {index} WHERE {where[0]} AND +id > {before} LIMIT {_MOST_LATE + 1}"
-        ids = [int(row[0]) for row in _fetched((late, where[1]))]
+        ids = [int(row[0]) for row in _fetch((late, where[1]))]
         return (before, ids) if len(ids) <= _MOST_LATE else None
 
     def _of_few(self, few: _Few, after: int | None, limit: int) -> Statement | None:
@@ -412,7 +495,7 @@ class Newest:
         )
 
 
-def _how_much_further(share: float, wanted: int, held: int) -> int:
+def _further_rows(share: float, wanted: int, held: int) -> int:
     """How many rows to walk on, where that is less work than fetching every hit; else 0. A row costs either the same."""
     if not share:
         return 0
@@ -431,8 +514,8 @@ class _Few:
     highest: int
 
 
-def _few(sql: str, values: Sequence[object]) -> _Few:
-    [(count, lowest, highest)] = _fetched(
+def _measure_few(sql: str, values: Sequence[object]) -> _Few:
+    [(count, lowest, highest)] = _fetch(
         (
             f"SELECT COUNT(*), MIN(id), MAX(id) FROM (SELECT id FROM ({sql}) AS every_one LIMIT {_FEW + 1}) AS found",
             list(values),
@@ -441,7 +524,7 @@ def _few(sql: str, values: Sequence[object]) -> _Few:
     return _Few(sql, list(values), count, lowest or 0, highest or 0)
 
 
-def _end(term: Term | None, now: datetime) -> datetime | None:
+def _end_of_time(term: Term | None, now: datetime) -> datetime | None:
     if isinstance(term, Age) and not term.younger:
         return language.before(now, term.seconds)
     if isinstance(term, Time) and term.field == "until":
@@ -462,7 +545,7 @@ def _arrived_by(moment: datetime, highest: int) -> int:
     return low
 
 
-def _theirs(rows: QuerySet[Attempt] | QuerySet[ReplayItem]) -> Iterator[Statement]:
+def _failures_of(rows: QuerySet[Attempt] | QuerySet[ReplayItem]) -> Iterator[Statement]:
     """The failures of these, as statement; none where nothing can match."""
     if (where := _where(rows)) is not None:
         yield f"SELECT DISTINCT failure_id AS id FROM {rows.model._meta.db_table} WHERE {where[0]}", where[1]
@@ -481,11 +564,11 @@ def _where(found: QuerySet[Failure]) -> Statement | None:
     return sql, list(values)
 
 
-def _fetched(statement: Statement) -> list[tuple[object, ...]]:
+def _fetch(statement: Statement) -> list[tuple[object, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(*statement)
         return cursor.fetchall()
 
 
-def _number(sql: str, values: Sequence[object]) -> int:
-    return int(_fetched((sql, list(values)))[0][0])
+def _fetch_number(sql: str, values: Sequence[object]) -> int:
+    return int(_fetch((sql, list(values)))[0][0])

@@ -1,14 +1,13 @@
-"""In which steps of time depths are kept, and for how long: each rung is folded from the one below it.
-
-Between 10 s, a minute and an hour there are further rungs, each three to six times as long as the one before: with them a
-picture of any span reads at most as many rows as it has points. They cost a sixth of the disk.
-"""
+"""Times as whole seconds since 1970, told to and by either database: to make a time of each of a thousand rows costs more
+than to read them."""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+
+from django.db import connection
 
 from jobs_admin import config
 
@@ -35,7 +34,7 @@ FOLDS = tuple((low.step_s, high.step_s) for low, high in itertools.pairwise(LADD
 LATE_S = 120
 
 
-def kept() -> dict[int, timedelta | None]:
+def retention_by_step() -> dict[int, timedelta | None]:
     """How long the rows of each step stay; None is for ever."""
     longest = config.keep()["depths"]
     return {
@@ -49,3 +48,15 @@ def start_of(seconds: int, step_s: int) -> int:
 
 def moment(seconds: int) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
+
+
+def epoch(expression: str) -> str:
+    """A time as seconds since 1970."""
+    if connection.vendor == "sqlite":
+        return f"CAST(strftime('%%s', {expression}) AS INTEGER)"
+    return f"EXTRACT(EPOCH FROM {expression})::bigint"
+
+
+def to_database_time(at: int | datetime) -> object:
+    """A moment as the database compares it."""
+    return connection.ops.adapt_datetimefield_value(moment(at) if isinstance(at, int) else at)
