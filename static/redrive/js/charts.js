@@ -62,6 +62,7 @@
   };
   const quiet = (host) => {
     clear(host, "pointed", "read-out", "chosen");
+    for (const plot of plotsOf(host)) plot.setAttribute("aria-valuenow", known(host).at.length - 1);
     for (const place of host.querySelectorAll("[data-value], [data-when]")) {
       if (place.dataset.was !== undefined) { place.textContent = place.dataset.was; delete place.dataset.was; }
     }
