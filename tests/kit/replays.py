@@ -13,7 +13,7 @@ from jobs_admin import config, replays
 from jobs_admin.models import Attempt, Failure, Group, Payload, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.failure import Caveat
-from jobs_admin.replays import controlling, sending
+from jobs_admin.replays import controlling, sending, stopping
 from tests.kit.failures import dead
 from tests.kit.groups import group
 from tests.kit.people import ANN
@@ -90,8 +90,9 @@ def came_home(item, kind, attempt=1, **changes):
 
 @pytest.fixture(autouse=True)
 def new_senders():
-    """Each test begins without what a sender of this process remembers of another test's replays."""
+    """Each test begins without what this process remembers of another test's replays, whose ids come again."""
     yield
+    stopping._recalls.clear()
     for sender in sending._senders.values():
         sender.close()
     sending._senders.clear()
