@@ -221,7 +221,7 @@ def silent_channels() -> list[Channel]:
 def sentence(
     viewer: Viewer, now: datetime | None = None, *, asked: tuple[liveness.Stale | None] | None = None
 ) -> Sentence:
-    """One sentence for the person who was just woken up. `asked`: what `liveness.stale` said, where that is known already."""
+    """One sentence for the person who was just woken up. `asked`: what `liveness.find_stale` said, where that is known already."""
     now = now or datetime.now(UTC)
     late = asked[0] if asked else liveness.find_stale(now)
     if late is not None:
@@ -450,7 +450,7 @@ def findings(
 ) -> list[dict[str, str]]:
     """Unsafe settings of the sources that the viewer sees, and of Redrive's own store: source, id, severity, text, fix.
 
-    The worst first. `rows`: what `sources` gave, and `of_the_store` what `liveness.watched` did, where that is known already.
+    The worst first. `rows`: what `sources` gave, and `of_the_store` what `liveness.current_state` did, where that is known already.
     """
     rank = {"high": 0, "warning": 1, "info": 2}
     found = [

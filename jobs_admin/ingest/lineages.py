@@ -57,7 +57,7 @@ def _with_run(report: Envelope, known: _ReusedId | None) -> Envelope:
 
 
 def _job_name(report: Envelope) -> _JobName:
-    """As it stands in the tables (`report.read`)."""
+    """As it stands in the tables (`report.parse_report`)."""
     return report.source, representable(report.queue)[:200], representable(report.job_id)[:255]
 
 

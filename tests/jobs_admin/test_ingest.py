@@ -526,7 +526,7 @@ def test_a_batch_that_two_processes_filed_makes_room_once(store, monkeypatch):
             assert int(store.get(keys.failures_bytes("shop"))) == 1000
         return put(batches, now)
 
-    monkeypatch.setattr(ingest, "_put", overtaken)
+    monkeypatch.setattr(ingest, "_file_batches", overtaken)
     monkeypatch.setattr(ingest, "_ABANDONED_S", 0)
     ingest._reading.count = 4
     assert ingest.step("slow", NOW, wait_s=0.01)
