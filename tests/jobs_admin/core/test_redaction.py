@@ -320,7 +320,7 @@ def test_a_megabyte_of_hostile_text_is_read_in_linear_time(piece):
         return time.process_time() - started
 
     # Generous: a quadratic pattern needs minutes here, not seconds.
-    assert seconds(1_000_000) < 3
+    assert seconds(1_000_000) < 20
 
 
 def lines_run(text: str) -> int:
