@@ -71,6 +71,7 @@ MIDDLEWARE = [
     "django_htmx.middleware.HtmxMiddleware",
     "axes.middleware.AxesMiddleware",
     "dashboard.web.limits.LimitMiddleware",
+    "dashboard.web.middleware.refusals.RefusalMiddleware",
 ]
 
 ROOT_URLCONF = "dashboard.urls"

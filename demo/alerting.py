@@ -11,6 +11,7 @@ from typing import Any
 
 from demo.story import TENANT, THRESHOLD
 from jobs_admin import alerts, config, notices
+from jobs_admin.core.refused import Refused
 from jobs_admin.models import AuditEvent, Channel
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, Viewer
 
@@ -47,5 +48,5 @@ def begin(partner_url: str, secret: str) -> None:
             for rule in alerts.rules(SHOP):
                 alerts.save_rule(SHOP, {**alerts.document(rule), "channels": [CHANNEL]}, rule.pk)
             alerts.save_rule(SHOP, RULE)
-    except (notices.ChannelRefused, alerts.AlertRefused) as refused:
+    except Refused as refused:
         log.warning("The demo's pager is left out: %s", refused)

@@ -23,6 +23,7 @@ from demo.shop import SOURCE, app
 from demo.story import JOBS, TENANT, Second, Side, Story, Ticket
 from demo.temper import COLD_RATE, STRAIN, STRAIN_S, WARM_RATE, WARMING_S
 from jobs_admin import replays
+from jobs_admin.core.refused import Refused
 from jobs_admin.failures import triage
 from jobs_admin.groups import group_changes
 from jobs_admin.models import Alert, Failure, Group, QueueCounter, Replay, Rule
@@ -49,7 +50,6 @@ _CLEAN_S = 2.0  # the last requests of the outage are in no second that is measu
 _LAST_NEWS_S = 3.0  # what failed before the warehouse was mended is on the desk by then
 _TIDIED_QUIET_S = 15.0  # jobs on their way of which nothing was heard for so long are left as they are
 _OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
-_REFUSED = (replays.ReplayRefused, triage.TriageRefused, group_changes.ChangeRefused)
 
 
 class Failed(Exception):
@@ -83,7 +83,7 @@ class Incident:
         if self.story.tidying_since is None:
             try:
                 self._play(now)
-            except (Failed, *_REFUSED) as error:
+            except (Failed, Refused) as error:
                 self._leave("failed", now, str(error))
         if self.story.tidying_since is not None:
             self._tidy(now)
@@ -308,7 +308,7 @@ class Incident:
             if self.story.dead:
                 triage.discard(self._viewer(), query=QUERY, reason="Played incident: set aside at its end")
             self._resolve([group["fingerprint"] for group in self._groups()])
-        except (Failed, *_REFUSED) as error:
+        except (Failed, Refused) as error:
             self.story.why = f"{self.story.why} It could not be tidied up: {error}".strip()
         self._close(now)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from jobs_admin import config, policies
 from jobs_admin.core.presets import PRESETS
+from jobs_admin.core.refused import Refused
 from jobs_admin.models import PolicyVersion
 from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, Viewer
 
@@ -80,5 +81,5 @@ def publish() -> None:
             continue
         try:
             policies.publish(SHOP, name, document, reason="The demo's own.")
-        except policies.PolicyRefused as refused:  # somebody has one of their own for the same jobs
+        except Refused as refused:  # somebody has one of their own for the same jobs
             log.info("The demo's policy %s is left out: %s", name, refused)

@@ -14,8 +14,8 @@ from dashboard.alerts import api_shapes as alert_shapes
 from dashboard.web.access import needs
 from dashboard.web.api import shapes
 from dashboard.web.api.base import REFUSALS, After, Body, Limit, Moment, Number, Text, api
-from dashboard.web.api.errors import CallRefused
 from jobs_admin import alerts
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
 from jobs_admin.models.access import OPERATOR, VIEWER
 
@@ -157,7 +157,7 @@ def list_silences(request: HttpRequest, over: bool = False) -> Any:
 def make_silence(request: HttpRequest, body: NewSilence) -> Any:
     """What every matcher fits is shown and not told: `source`, `queue`, `rule` (globs), `severity`, `alert` (a number)."""
     if (body.ends_at is None) == (body.for_s is None):
-        raise CallRefused(422, "invalid", "Give either ends_at or for_s. Nothing was changed.", "ends_at")
+        raise Refused("invalid", "Give either ends_at or for_s. Nothing was changed.", "ends_at")
     now = timezone.now()
     ends_at = body.ends_at or (body.starts_at or now) + timedelta(seconds=body.for_s or 0)
     made = alerts.silence(

@@ -10,6 +10,7 @@ from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import say
 from jobs_admin import alerts, config
+from jobs_admin.core.refused import Refused
 from jobs_admin.models.access import OPERATOR, VIEWER
 
 _LONGEST = 2_000
@@ -28,7 +29,7 @@ def save(request: HttpRequest) -> HttpResponse:
     task, url = (request.POST.get(name, "")[:_LONGEST].strip() for name in ("task", "url"))
     try:
         saved = alerts.save_runbook(request.viewer, task, url)
-    except alerts.AlertRefused as refused:
+    except Refused as refused:
         return _page(request, typed=(task, url), refused=refused)
     say(request, f"The runbook of {saved.task} is saved.")
     return go(request, reverse("redrive:runbook-list"))
@@ -42,9 +43,7 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
         raise Http404("There is no such runbook.")
     try:
         alerts.delete_runbook(request.viewer, pk)
-    except alerts.NoSuchRunbook as error:
-        raise Http404("There is no such runbook.") from error
-    except alerts.AlertRefused as refused:
+    except Refused as refused:
         return _page(request, refused=refused)
     fields = [("task", gone.task), ("url", gone.url)]
     say(request, f"The runbook of {gone.task} is deleted.", undo=reverse("redrive:runbook-save"), undo_fields=fields)
@@ -55,7 +54,7 @@ def _page(
     request: HttpRequest,
     *,
     typed: tuple[str, str] = ("", ""),
-    refused: alerts.AlertRefused | None = None,
+    refused: Refused | None = None,
 ) -> HttpResponse:
     status = 200 if refused is None else 403 if refused.code == "forbidden" else 422
     context = {

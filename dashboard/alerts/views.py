@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
@@ -28,6 +28,7 @@ from jobs_admin import alerts, config, notices
 from jobs_admin.alerts import showing
 from jobs_admin.core.alert_metrics import Link
 from jobs_admin.core.clock import clock, dated
+from jobs_admin.core.refused import Refused
 from jobs_admin.desk import overview
 from jobs_admin.models import Alert
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER
@@ -43,7 +44,6 @@ TIMES_DAYS = 30
 OTHERS_SHOWN = 20
 MOST_DELIVERIES = 200
 AROUND = timedelta(minutes=5)  # an alert, where its incident is looked at
-NO_SUCH_ALERT = "There is no such alert, or you have no role on its source."
 NOBODY_TOLD = "Nobody was told of it outside this desk: its rule names no channel."
 READ_ONLY = "The desk is read-only: nothing can be acknowledged or silenced."
 
@@ -135,10 +135,7 @@ def _title(firing: list[Alert]) -> str:
 
 
 def _found(request: HttpRequest, pk: int) -> Alert:
-    try:
-        return alerts.get(request.viewer, pk)
-    except alerts.NoSuchAlert as error:
-        raise Http404(NO_SUCH_ALERT) from error
+    return alerts.get(request.viewer, pk)
 
 
 @require_safe
@@ -273,9 +270,7 @@ def acknowledge(request: HttpRequest, pk: int) -> HttpResponse:
     url = links.back(request, otherwise=reverse("redrive:alert-detail", args=[pk]))
     try:
         alert = alerts.acknowledge(request.viewer, pk, request.POST.get("comment", ""))
-    except alerts.NoSuchAlert as error:
-        raise Http404(NO_SUCH_ALERT) from error
-    except alerts.AlertRefused as refused:
+    except Refused as refused:
         say(request, refused.message, level="error")
         return go(request, url)
     say(request, f"You have taken it: {alert_words.says(alert)}. Nobody is reminded of it any more.")
@@ -293,7 +288,7 @@ def silence(request: HttpRequest, pk: int) -> HttpResponse:
             request.viewer, _asked(request, alert), ends_at=silence_forms.ends_at(request.POST, now),
             comment=request.POST.get("comment", ""), now=now,
         )  # fmt: skip
-    except (alerts.AlertRefused, silence_forms.BadTime) as refused:
+    except Refused as refused:
         say(request, str(refused), level="error")
         return go(request, url)
     say(

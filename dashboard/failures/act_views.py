@@ -16,13 +16,13 @@ from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import say
 from jobs_admin import replays
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.veil import Piece, Plain, shown
 from jobs_admin.failures import contents, triage
-from jobs_admin.failures.triage import Acted, TriageRefused
+from jobs_admin.failures.triage import Acted
 from jobs_admin.models import Failure, Replay
 from jobs_admin.models.access import OPERATOR
 from jobs_admin.models.replay import ReplayState
-from jobs_admin.replays import ReplayRefused
 
 
 @require_POST
@@ -39,16 +39,16 @@ def replay(request: HttpRequest, pk: int) -> HttpResponse:
 def _send(request: HttpRequest, failure: Failure, *, reason: str) -> HttpResponse:
     try:
         started = _started(request, failure, reason=reason, edit=None)
-    except ReplayRefused as refused:
+    except Refused as refused:
         now = pages.found(request, failure.pk)
         return pages.page(request, now, status=409, refused=refused.message, accept_url=_accept_url(failure, refused))
     _say_sent(request, failure, started)
     return _back_to(request, failure.pk)
 
 
-def _accept_url(failure: Failure, refused: ReplayRefused) -> str:
+def _accept_url(failure: Failure, refused: Refused) -> str:
     """Where what it is left out for can be accepted; empty where nothing can be."""
-    return links.replay_of_job(failure.pk) if refused.accept else ""
+    return links.replay_of_job(failure.pk) if refused.details.get("accept") else ""
 
 
 def _started(request: HttpRequest, failure: Failure, *, reason: str, edit: dict | None) -> Replay:
@@ -103,7 +103,7 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
                 replays.check_edit(replays.Scope(selection=(pk,)), edited)
             return _edit_page(request, failure, form, changes=changes)
         started = _started(request, failure, reason=form.cleaned_data["reason"], edit=edited)
-    except ReplayRefused as refused:
+    except Refused as refused:
         form.add_error(refused.field if refused.field in form.fields else None, refused.message)
         return _edit_page(request, failure, form, status=409, accept_url=_accept_url(failure, refused))
     _say_sent(request, failure, started)
@@ -154,33 +154,23 @@ def readmit(request: HttpRequest, pk: int) -> HttpResponse:
     return _changed(request, pk, triage.readmit, "Readmitted: it is dead and can be replayed.", NOT_READMITTED)
 
 
-class NotDone(Exception):
-    """Nothing was changed: the words say why, and `status` is that of the answer."""
-
-    def __init__(self, words: str, status: int) -> None:
-        super().__init__(words)
-        self.words, self.status = words, status
-
-
 def done_to(request: HttpRequest, failure: Failure, act: Callable[..., Acted], not_done: str) -> Acted:
-    """Do a triage act to one failure; `not_done` is the sentence where it was not there to be done. Raises NotDone."""
+    """Do a triage act to one failure; `not_done` is the sentence where it was not there to be done. Raises Refused."""
     form = forms.Reason(request.POST)
     if not form.is_valid():
-        raise NotDone("; ".join(form.errors["reason"]), 422)
-    try:
-        done = act(request.viewer, selection=[failure.pk], reason=form.cleaned_data["reason"])
-    except TriageRefused as refused:
-        raise NotDone(refused.message, 409) from refused
+        raise Refused("reason_required", "; ".join(form.errors["reason"]), "reason")
+    done = act(request.viewer, selection=[failure.pk], reason=form.cleaned_data["reason"])
     if not done.count:
-        raise NotDone(not_done, 409)
+        raise Refused("wrong_state", not_done)
     return done
 
 
 def _changed(request: HttpRequest, pk: int, act: Callable[..., Acted], said: str, not_done: str) -> HttpResponse:
     try:
         done = done_to(request, pages.found(request, pk), act, not_done)
-    except NotDone as refused:
-        return pages.page(request, pages.found(request, pk), status=refused.status, refused=refused.words)
+    except Refused as refused:
+        status = 422 if refused.code == "reason_required" else 409
+        return pages.page(request, pages.found(request, pk), status=status, refused=refused.message)
     back = [("key", done.key), ("back", reverse("redrive:failure-detail", args=[pk]))]
     say(request, said, undo=reverse("redrive:failure-undo"), undo_fields=back)
     return _back_to(request, pk)

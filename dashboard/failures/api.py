@@ -12,6 +12,7 @@ from dashboard.web.access import needs
 from dashboard.web.api import errors, shapes
 from dashboard.web.api.base import REFUSALS, After, Limit, Number, Reason, api, page_of, viewer_of
 from jobs_admin import failures, replays
+from jobs_admin.core.refused import Refused
 from jobs_admin.failures import nearest, triage
 from jobs_admin.models import Failure
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
@@ -89,8 +90,8 @@ def _triaged(request: HttpRequest, failure_id: int, reason: str, act: Any) -> An
     if not viewer.may(OPERATOR, found.source):
         message = f"This token is not operator of {found.source}. Nothing was changed."
         errors.note_refusal(request, viewer, message, source=found.source)
-        raise errors.CallRefused(403, "forbidden", message)
+        raise Refused("forbidden", message)
     if not act(viewer, selection=[failure_id], reason=reason).count:
         state = Failure.objects.values_list("state", flat=True).get(pk=failure_id)
-        raise errors.CallRefused(409, "wrong_state", f"The failure is {state}. Nothing was changed.")
+        raise Refused("wrong_state", f"The failure is {state}. Nothing was changed.")
     return failure_shapes.failure(failures.get(viewer, failure_id))

@@ -19,10 +19,10 @@ from dashboard.web import forms, links
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page, stay
 from dashboard.web.toasts import say
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import whole_number
 from jobs_admin.failures import triage
-from jobs_admin.failures.triage import Sweep, TriageRefused
-from jobs_admin.groups.group_changes import ChangeRefused
+from jobs_admin.failures.triage import Sweep
 from jobs_admin.models.access import OPERATOR
 
 # A step of a large act: long enough to get on, short enough that its progress is seen.
@@ -53,7 +53,7 @@ def bulk(request: HttpRequest) -> HttpResponse:
         if what["everything"]:
             return _step(request, triage.begin(request.viewer, act, reason=why, **_as_shown(request, what["q"])))
         done = triage.act_on(request.viewer, act, what["selection"], reason=why)
-    except TriageRefused as refused:
+    except Refused as refused:
         return _refused(request, refused.message)
     return _said(request, act, done.count, len(what["selection"]), done.key)
 
@@ -64,7 +64,7 @@ def _on_their_groups(request: HttpRequest, what: dict) -> HttpResponse:
     try:
         fingerprints = triage.fingerprints_of(request.viewer, **chosen)
         group_acts.change_all(request, fingerprints, _back_url(request))
-    except (ChangeRefused, TriageRefused) as refused:
+    except Refused as refused:
         return _refused(request, refused.message)
     return _list_again(request)
 
@@ -87,7 +87,7 @@ def undo(request: HttpRequest) -> HttpResponse:
     """Take back exactly what an act changed."""
     try:
         return _step(request, triage.begin_undo(request.viewer, request.POST.get("key", "")[:120]))
-    except TriageRefused as refused:
+    except Refused as refused:
         return _refused(request, refused.message)
 
 
@@ -106,7 +106,7 @@ def sweep(request: HttpRequest) -> HttpResponse:
         return _said(request, under_way.act, under_way.changed, under_way.looked, under_way.key, is_stopped=True)
     try:
         return _step(request, under_way)
-    except TriageRefused as refused:
+    except Refused as refused:
         words = f"{refused.message.removesuffix(' Nothing was changed.')} {sweeps.of(under_way).sofar}"
         return _answer(request, words, level="error")
 

@@ -14,8 +14,9 @@ from dashboard.web.access import can
 from dashboard.web.htmx import go
 from dashboard.web.toasts import say
 from jobs_admin.core.clock import dated
+from jobs_admin.core.refused import Refused
 from jobs_admin.groups import group_changes
-from jobs_admin.groups.group_changes import Changed, ChangeRefused
+from jobs_admin.groups.group_changes import Changed
 from jobs_admin.models.access import OPERATOR
 
 _DONE = {
@@ -37,7 +38,7 @@ def change(request: HttpRequest, fingerprint: str) -> HttpResponse:
     try:
         changes = group_forms.changes_of(request.POST, request.user.get_username())
         done = group_changes.change(request.viewer, found, changes, reason=request.POST.get("reason", ""))
-    except ChangeRefused as refused:
+    except Refused as refused:
         say(request, refused.message, level="error")
         return go(request, back)
     _say(request, done, changes, back, words="it")
@@ -56,13 +57,13 @@ def bulk(request: HttpRequest) -> HttpResponse:
             change_all(
                 request, [name for text in request.POST.getlist("groups") for name in text.split(",") if name], back
             )
-    except ChangeRefused as refused:
+    except Refused as refused:
         say(request, refused.message, level="error")
     return go(request, back)
 
 
 def change_all(request: HttpRequest, fingerprints: list[str], back: str) -> None:
-    """What the form asks for, to each of these groups; says what was done. Raises ChangeRefused."""
+    """What the form asks for, to each of these groups; says what was done. Raises Refused."""
     changes = group_forms.changes_of(request.POST, request.user.get_username())
     done = group_changes.change_many(request.viewer, fingerprints, changes, reason=request.POST.get("reason", ""))
     _say(request, done, changes, back, words=_groups(len(done.fingerprints)))

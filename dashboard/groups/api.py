@@ -12,10 +12,11 @@ from pydantic import AfterValidator, Field
 from dashboard.groups import api_shapes as group_shapes
 from dashboard.web import moments
 from dashboard.web.access import needs
-from dashboard.web.api import errors, shapes
+from dashboard.web.api import shapes
 from dashboard.web.api.base import NO_CURSOR, REFUSALS, Body, Limit, Text, api
 from dashboard.web.links import group_page
 from jobs_admin import config, failures
+from jobs_admin.core.refused import Refused
 from jobs_admin.groups import group_changes
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 
@@ -57,7 +58,7 @@ def list_groups(
 ) -> Any:
     """The groups that match, in every state unless `state` says which. `assignee`: a user's name, "" for nobody."""
     if after and not failures.is_group_cursor(order, after):
-        raise errors.CallRefused(422, "invalid", f"{NO_CURSOR}. It belongs to one order.", "after")
+        raise Refused("invalid", f"{NO_CURSOR}. It belongs to one order.", "after")
     page = failures.groups(request.auth, q, order=order, after=after, limit=limit, states=state, assignee=assignee)
     return shapes.listed(
         page.rows,

@@ -10,15 +10,15 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from dashboard.web import moments
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import whole_number
-from jobs_admin.groups.group_changes import ChangeRefused
 
 _MUTED_FOR = {"mute_hour": timedelta(hours=1), "mute_day": timedelta(days=1), "mute_week": timedelta(days=7)}
 _STATES = {"resolve": "resolved", "reopen": "ongoing", "mute": "muted"}
 
 
 def changes_of(given: QueryDict, me: str, now: datetime | None = None) -> dict[str, Any]:
-    """What the form asks to change, for `group_changes`. Raises ChangeRefused for what cannot be read."""
+    """What the form asks to change, for `group_changes`. Raises Refused for what cannot be read."""
     now = now or timezone.now()
     act = given.get("act", "")
     if act in _STATES:
@@ -63,7 +63,7 @@ def _moment(text: str) -> datetime:
         found = None
     if found is None:
         message = f"“{text[:40]}” is no time: write it as 2026-12-01T08:00, in UTC. Nothing was changed."
-        raise ChangeRefused("invalid", message, "muted_until")
+        raise Refused("invalid", message, "muted_until")
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
@@ -71,5 +71,5 @@ def _number(text: str) -> int:
     number = whole_number(text.strip().replace(",", ""), digits=11)
     if number is None:
         message = f"“{text[:40]}” is no number of failed attempts. Nothing was changed."
-        raise ChangeRefused("invalid", message, "muted_until_count")
+        raise Refused("invalid", message, "muted_until_count")
     return number

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
@@ -23,12 +23,12 @@ from dashboard.web.pictures import state
 from dashboard.web.text import parted
 from jobs_admin import config, failures
 from jobs_admin.core.fingerprint import SPLITS
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import whole_number
 from jobs_admin.db import grouping_rules
 from jobs_admin.failures import open_by
 from jobs_admin.groups import group_places, group_story
 from jobs_admin.groups.group_numbers import days
-from jobs_admin.groups.group_rules import RuleRefused
 from jobs_admin.models import Group
 from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.queues import rates
@@ -94,8 +94,10 @@ def detail(request: HttpRequest, fingerprint: str) -> HttpResponse:
     viewer, now = request.viewer, timezone.now()
     try:
         found = failures.group(viewer, fingerprint, example=_example(request), now=now)
-    except failures.NoSuchGroup as error:
-        return _parts(request, fingerprint, now) or _not_found(error)
+    except NotFound:
+        if (parts := _parts(request, fingerprint, now)) is None:
+            raise
+        return parts
     group, shown = found.group, found.representative
     name = group.fingerprint
     is_days = request.GET.get("trend") == group_page.DAYS
@@ -156,10 +158,6 @@ def _parts(request: HttpRequest, fingerprint: str, now: datetime) -> HttpRespons
     return render_page(request, "redrive/groups/parts.html", context, part="parts")
 
 
-def _not_found(error: failures.NoSuchGroup) -> HttpResponse:
-    raise Http404(NO_SUCH_GROUP) from error
-
-
 @require_safe
 @can(VIEWER)
 def story(request: HttpRequest, fingerprint: str) -> HttpResponse:
@@ -199,7 +197,7 @@ def why_page(
     group: Group,
     *,
     asked: dict[str, Any] | None = None,
-    refused: RuleRefused | None = None,
+    refused: Refused | None = None,
     status: int = 200,
 ) -> HttpResponse:
     """`refused`: a rule that was `asked` for from here, which stands as it was filled in, with why."""
@@ -229,14 +227,8 @@ def why_page(
 
 
 def named(request: HttpRequest, fingerprint: str) -> Group:
-    try:
-        return failures.group_named(request.viewer, fingerprint)
-    except failures.NoSuchGroup as error:
-        raise Http404(NO_SUCH_GROUP) from error
+    return failures.group_named(request.viewer, fingerprint)
 
 
 def _example(request: HttpRequest) -> int | None:
     return whole_number(request.GET.get("example"))
-
-
-NO_SUCH_GROUP = "No group has this fingerprint, or none that you may see."

@@ -11,9 +11,7 @@ from ninja import Schema
 from dashboard.incidents import document as texts
 from dashboard.web.access import needs
 from dashboard.web.api.base import REFUSALS, api
-from dashboard.web.api.errors import CallRefused
 from jobs_admin import incidents
-from jobs_admin.incidents import BadSpan, NoSuchPlace
 from jobs_admin.models.access import VIEWER
 
 
@@ -77,12 +75,7 @@ def one_incident(request: HttpRequest, source: str = "", queue: str = "", since:
     """One outage from its first failure to the last job that came back; without times the last one there."""
     now = timezone.now()
     given = {"source": source, "queue": queue, "since": since, "until": until}
-    try:
-        where = texts.asked(request.auth, given, now)
-    except NoSuchPlace:
-        raise Http404 from None
-    except BadSpan as error:
-        raise CallRefused(422, "invalid", f"{error.message} Nothing was read.", error.field) from None
+    where = texts.asked(request.auth, given, now)
     if where is None:
         raise Http404
     return texts.document(incidents.incident(request.auth, where, now))

@@ -17,18 +17,19 @@ from dashboard.web import links, moments
 from dashboard.web.figures import duration, number
 from jobs_admin import config, incidents
 from jobs_admin.core.clock import clock
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import marked
-from jobs_admin.incidents import BadSpan, Incident, Moment, Ref, Span
+from jobs_admin.incidents import Incident, Moment, Ref, Span
 from jobs_admin.models.access import Viewer
 
 LONGEST_NAME = 200
 
 
 def asked(viewer: Viewer, given: Mapping[str, str], now: datetime) -> Span | None:
-    """The span that `source`, `queue`, `since` and `until` of an address name. Raises BadSpan and NoSuchPlace."""
+    """The span that `source`, `queue`, `since` and `until` of an address name. Raises Refused and NotFound."""
     source, queue = given.get("source", "").strip(), given.get("queue", "").strip()
     if "\0" in source + queue or max(len(source), len(queue)) > LONGEST_NAME:
-        raise incidents.NoSuchPlace
+        raise NotFound()
     since, until = _moment(given, "since"), _moment(given, "until")
     return incidents.span(viewer, now, source=source, queue=queue, since=since, until=until)
 
@@ -42,7 +43,7 @@ def _moment(given: Mapping[str, str], name: str) -> datetime | None:
         read = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
         return moments.sane(read if read.tzinfo else read.replace(tzinfo=UTC))
     except ValueError:
-        raise BadSpan(f"{name} is no time: write 2026-11-21T02:07Z.", name) from None
+        raise Refused("invalid", f"{name} is no time: write 2026-11-21T02:07Z. Nothing was read.", name) from None
 
 
 def address(where: Span, form: str = "") -> str:

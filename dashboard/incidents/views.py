@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
@@ -13,7 +13,7 @@ from dashboard.incidents import report as incident_report
 from dashboard.web.access import can
 from dashboard.web.htmx import render_page
 from jobs_admin import incidents
-from jobs_admin.incidents import BadSpan, NoSuchPlace
+from jobs_admin.core.refused import Refused
 from jobs_admin.models.access import VIEWER
 
 _TYPES = {"markdown": ("md", "text/markdown; charset=utf-8"), "json": ("json", "application/json")}
@@ -25,9 +25,7 @@ def index(request: HttpRequest) -> HttpResponse:
     now, refusal, where = timezone.now(), None, None
     try:
         where = texts.asked(request.viewer, request.GET, now)
-    except NoSuchPlace:
-        raise Http404 from None
-    except BadSpan as error:
+    except Refused as error:
         refusal = error
     told = incidents.incident(request.viewer, where, now) if where else None
     context = {
@@ -37,7 +35,9 @@ def index(request: HttpRequest) -> HttpResponse:
         "is_of_place": bool(request.GET.get("source")),
         "has_times": bool(request.GET.get("since") or request.GET.get("until")),
     }
-    return render_page(request, "redrive/incidents/report.html", context, part="incident", status=400 if refusal else 200)
+    return render_page(
+        request, "redrive/incidents/report.html", context, part="incident", status=400 if refusal else 200
+    )
 
 
 @require_safe
@@ -47,10 +47,8 @@ def as_text(request: HttpRequest, form: str) -> HttpResponse:
     now = timezone.now()
     try:
         where = texts.asked(request.viewer, request.GET, now)
-    except NoSuchPlace:
-        raise Http404 from None
-    except BadSpan as error:
-        return HttpResponse(f"{error.message} Nothing was read.", status=400, content_type="text/plain; charset=utf-8")
+    except Refused as error:
+        return HttpResponse(error.message, status=400, content_type="text/plain; charset=utf-8")
     if where is None:
         return HttpResponse("There was no incident.", status=404, content_type="text/plain; charset=utf-8")
     told = incidents.incident(request.viewer, where, now)

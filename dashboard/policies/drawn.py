@@ -10,6 +10,7 @@ from typing import Any
 from dashboard.policies.forms import Draft
 from jobs_admin import policies
 from jobs_admin.core import policy as core
+from jobs_admin.core.refused import Refused
 from jobs_admin.models.access import Viewer
 from jobs_admin.policies.changes import conflicts
 
@@ -26,17 +27,22 @@ def drawable(
     try:
         found = policies.check(viewer, name, document)
         return found, core.document(found), True
-    except policies.PolicyRefused as refused:
+    except Refused as refused:
         if not is_told:
-            draft.refuse(refused.problems or [core.Problem(refused.field or "", refused.message)])
+            draft.refuse(problems(refused))
     for n in range(_TRIES):
         try:
             found = core.parse(document)
             return found, core.document(found), n == 0
-        except core.PolicyRefused as refused:
-            for problem in refused.problems:
+        except Refused as refused:
+            for problem in refused.details["problems"]:
                 _fall_back(document, problem.field, held)
     return core.Policy(name=name), core.document(core.Policy(name=name)), False
+
+
+def problems(refused: Refused) -> list[core.Problem]:
+    """All that is wrong with a draft."""
+    return refused.details.get("problems") or [core.Problem(refused.field or "", refused.message)]
 
 
 def _fall_back(document: dict[str, Any], path: str, held: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 from urllib.parse import urlencode
 
-from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
@@ -19,7 +19,7 @@ from dashboard.policies import fields as policy_fields
 from dashboard.policies import listing as policy_list
 from dashboard.policies import outlook as policy_outlook
 from dashboard.policies import words as policy_words
-from dashboard.policies.drawn import drawable, merged
+from dashboard.policies.drawn import drawable, merged, problems
 from dashboard.policies.forms import AT, SPANS_OF_EXPIRY, Draft
 from dashboard.web import links
 from dashboard.web.access import can
@@ -29,6 +29,7 @@ from jobs_admin import policies
 from jobs_admin.core import policy as core
 from jobs_admin.core.matching import chosen
 from jobs_admin.core.presets import PRESETS
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import whole_number
 from jobs_admin.failures import completing
 from jobs_admin.lint import linting
@@ -84,7 +85,7 @@ def detail(request: HttpRequest, name: str) -> HttpResponse:
     """The version in force in its editor; `from` another one's document, `mode` already set to another."""
     try:
         current = policies.get(request.viewer, name)
-    except policies.NoSuchPolicy:
+    except NotFound:
         return _not_in_force(request, name)
     if request.htmx and not request.htmx.history_restore_request:
         return render_page(request, "redrive/policies/edit.html", _standing(request, current), part="in_force")
@@ -100,10 +101,7 @@ def detail(request: HttpRequest, name: str) -> HttpResponse:
 
 def _not_in_force(request: HttpRequest, name: str) -> HttpResponse:
     """What was withdrawn has its history; what never was is not there."""
-    try:
-        policies.versions(request.viewer, name, limit=1)
-    except policies.NoSuchPolicy as error:
-        raise Http404(NO_SUCH_POLICY) from error
+    policies.versions(request.viewer, name, limit=1)
     return go(request, reverse("redrive:policy-versions", args=[name]))
 
 
@@ -136,15 +134,15 @@ def publish(request: HttpRequest, name: str) -> HttpResponse:
         made = policies.publish(
             request.viewer, named, document, expected_version=edit.begun or None, reason=edit.reason
         )
-    except policies.StaleEdit as stale:
-        if edit.name:
-            return _stale(request, edit, stale)
-        taken = f"{named} is in force already. Edit that one, or choose another name."
-        edit.draft.refuse([core.Problem("name", taken)])
-        return page(request, edit, status=409)
-    except policies.PolicyRefused as refused:
-        edit.draft.refuse(refused.problems or [core.Problem(refused.field or "", refused.message)])
-        return page(request, edit, status=422 if refused.code in {"invalid", "equal_match", "taken"} else 403)
+    except Refused as refused:
+        if refused.code == "stale" and edit.name:
+            return _stale(request, edit, refused)
+        if refused.code == "stale":
+            taken = f"{named} is in force already. Edit that one, or choose another name."
+            edit.draft.refuse([core.Problem("name", taken)])
+            return page(request, edit, status=409)
+        edit.draft.refuse(problems(refused))
+        return page(request, edit, status=403 if refused.code in {"forbidden", "read_only"} else 422)
     if edit.begun and made.version == edit.begun:
         say(request, f"Nothing differs from v{made.version}: it stays in force.", level="info")
     else:
@@ -169,13 +167,14 @@ def _say_published(request: HttpRequest, made: PolicyVersion, before: PolicyVers
     )
 
 
-def _stale(request: HttpRequest, edit: Edit, stale: policies.StaleEdit) -> HttpResponse:
+def _stale(request: HttpRequest, edit: Edit, stale: Refused) -> HttpResponse:
     """The edit as it stands, over what is in force now, with what somebody else changed meanwhile."""
-    was, now = edit.begun, stale.current
+    was, current = edit.begun, stale.details["current"]
+    now = policies.version(request.viewer, edit.name, current["version"]) if current else None
     edit.stale = {
         "message": stale.message,
         "was": was,
-        "lines": policy_changes.lines(stale.changes, "was", "now", "yours"),
+        "lines": policy_changes.lines(stale.details["difference"], "was", "now", "yours"),
         "now": now.version if now else 0,
         "can_merge": bool(was and now),
     }
@@ -192,17 +191,14 @@ def _edit(request: HttpRequest, name: str) -> Edit:
         edit.draft.texts["name"] = name
         try:
             edit.current = policies.get(request.viewer, name)
-        except policies.NoSuchPolicy:
+        except NotFound:
             if not edit.begun:
-                raise Http404(NO_SUCH_POLICY) from None
+                raise
     return edit
 
 
 def _version(request: HttpRequest, name: str, number: int) -> PolicyVersion:
-    try:
-        return policies.version(request.viewer, name, number)
-    except policies.NoSuchPolicy as error:
-        raise Http404(f"There is no version {number} of this policy, or you may not see it.") from error
+    return policies.version(request.viewer, name, number)
 
 
 def page(
@@ -285,7 +281,7 @@ def _next_version(request: HttpRequest, name: str) -> int:
     """The number that a publication would have: one more than the latest that the viewer sees."""
     try:
         return policies.versions(request.viewer, name, limit=1).rows[0].version + 1
-    except policies.NoSuchPolicy:
+    except NotFound:
         return 1
 
 
@@ -308,6 +304,3 @@ def _spans(draft: Draft) -> list[tuple[str, str, bool]]:
     words = {"": "never", "1h": "in 1 hour", "4h": "in 4 hours", "1d": "in 1 day", "7d": "in 7 days", AT: "at a time …"}
     assert words.keys() == {"", *SPANS_OF_EXPIRY, AT}
     return [(value, said, value == draft.expires) for value, said in words.items()]
-
-
-NO_SUCH_POLICY = "No policy is called so, or none that you may see."

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.policies import history as policy_history
 from dashboard.policies import listing as policy_list
-from dashboard.policies.editor_views import MOST_REASON, NO_SUCH_POLICY
+from dashboard.policies.editor_views import MOST_REASON
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import say
 from jobs_admin import config, policies
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import whole_number
 from jobs_admin.models.access import OPERATOR, VIEWER
 
@@ -44,10 +45,7 @@ def index(request: HttpRequest) -> HttpResponse:
 def versions(request: HttpRequest, name: str) -> HttpResponse:
     """All that was ever in force under a name, newest first, each with what it changed."""
     viewer = request.viewer
-    try:
-        found = policies.versions(viewer, name, after=request.GET.get("after"), limit=VERSIONS + 1)
-    except policies.NoSuchPolicy as error:
-        raise Http404(NO_SUCH_POLICY) from error
+    found = policies.versions(viewer, name, after=request.GET.get("after"), limit=VERSIONS + 1)
     current = next((one for one in policies.published(viewer) if one.name == name), None)
     context = {
         "name": name,
@@ -65,10 +63,7 @@ def _compared(request: HttpRequest, name: str, current: object) -> dict | None:
     left, right = (whole_number(request.GET.get(side)) for side in ("left", "right"))
     if not left or not right:
         return None
-    try:
-        one, other = (policies.version(request.viewer, name, number) for number in (left, right))
-    except policies.NoSuchPolicy as error:
-        raise Http404("There is no such version of this policy, or you may not see it.") from error
+    one, other = (policies.version(request.viewer, name, number) for number in (left, right))
     return {"left": one, "right": other, "lines": policy_history.changes(one, other)}
 
 
@@ -77,9 +72,7 @@ def _compared(request: HttpRequest, name: str, current: object) -> dict | None:
 def put_back(request: HttpRequest, name: str, version: int) -> HttpResponse:
     try:
         made = policies.put_back(request.viewer, name, version, **_said(request))
-    except policies.NoSuchPolicy as error:
-        raise Http404(NO_SUCH_POLICY) from error
-    except policies.PolicyRefused as refused:
+    except Refused as refused:
         return _refused(request, name, refused)
     say(request, f"Version {version} of {name} is in force again, as v{made.version}.")
     return go(request, reverse("redrive:policy-detail", args=[name]))
@@ -90,9 +83,7 @@ def put_back(request: HttpRequest, name: str, version: int) -> HttpResponse:
 def withdraw(request: HttpRequest, name: str) -> HttpResponse:
     try:
         ended = policies.withdraw(request.viewer, name, **_said(request))
-    except policies.NoSuchPolicy as error:
-        raise Http404(NO_SUCH_POLICY) from error
-    except policies.PolicyRefused as refused:
+    except Refused as refused:
         return _refused(request, name, refused)
     undo = reverse("redrive:policy-put-back", args=[name, ended.version])
     say(request, f"{name} is no longer in force.", undo=undo, undo_fields=[("reason", "The withdrawal taken back.")])
@@ -104,6 +95,6 @@ def _said(request: HttpRequest) -> dict:
     return {"expected_version": begun or None, "reason": request.POST.get("reason", "").strip()[:MOST_REASON]}
 
 
-def _refused(request: HttpRequest, name: str, refused: policies.PolicyRefused) -> HttpResponse:
+def _refused(request: HttpRequest, name: str, refused: Refused) -> HttpResponse:
     say(request, refused.message, level="error")
     return go(request, reverse("redrive:policy-versions", args=[name]))

@@ -11,12 +11,13 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.failures import quarantine as screen
-from dashboard.failures.act_views import NOT_DISCARDED, NOT_READMITTED, NotDone, done_to
+from dashboard.failures.act_views import NOT_DISCARDED, NOT_READMITTED, done_to
 from dashboard.failures.views import found
 from dashboard.web import links
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import say
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import whole_number
 from jobs_admin.failures import quarantine, triage
 from jobs_admin.failures.triage import Acted
@@ -45,8 +46,9 @@ def discard(request: HttpRequest, pk: int) -> HttpResponse:
 def _changed(request: HttpRequest, pk: int, act: Callable[..., Acted], said: str, not_done: str) -> HttpResponse:
     try:
         done = done_to(request, found(request, pk), act, not_done)
-    except NotDone as refused:
-        return _answer(request, refused.words, level="error", status=refused.status)
+    except Refused as refused:
+        status = 422 if refused.code == "reason_required" else 409
+        return _answer(request, refused.message, level="error", status=status)
     fields = [("key", done.key), ("back", _back_url(request))]
     link = reverse("redrive:failure-detail", args=[pk])
     return _answer(

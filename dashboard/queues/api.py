@@ -8,9 +8,10 @@ from django.http import HttpRequest
 
 from dashboard.queues import api_shapes as queue_shapes
 from dashboard.web.access import needs
-from dashboard.web.api import errors, shapes
+from dashboard.web.api import shapes
 from dashboard.web.api.base import NO_CURSOR, REFUSALS, AfterQueue, Limit, api, viewer_of
 from jobs_admin import queues
+from jobs_admin.core.refused import Refused
 from jobs_admin.models.access import VIEWER
 
 
@@ -19,6 +20,6 @@ from jobs_admin.models.access import VIEWER
 def list_queues(request: HttpRequest, after: AfterQueue = None, limit: Limit = 100) -> Any:
     """The queues, those with the most dead jobs first, then those that fail most often."""
     if after and not queues.is_cursor(after):
-        raise errors.CallRefused(422, "invalid", NO_CURSOR, "after")
+        raise Refused("invalid", NO_CURSOR, "after")
     page = queues.queue_page(viewer_of(request), after=after, limit=limit)
     return shapes.listed(page.rows, queue_shapes.queue, next=page.next, count=page.count)

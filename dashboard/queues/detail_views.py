@@ -20,6 +20,7 @@ from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import say
 from jobs_admin import queues
+from jobs_admin.core.refused import Refused
 from jobs_admin.db import abilities
 from jobs_admin.desk import overview
 from jobs_admin.fleet import durability, stranded
@@ -79,10 +80,7 @@ class Window:
 @can(VIEWER)
 def index(request: HttpRequest, source: str, queue: str) -> HttpResponse:
     viewer, now = request.viewer, timezone.now()
-    try:
-        depths.require_visible(viewer, source, queue)
-    except depths.NoSuchQueue as error:
-        raise Http404 from error
+    depths.require_visible(viewer, source, queue)
     window = _window(request, now, depths.sampled_since(source, queue))
     history = depths.history(viewer, source, queue, window.since, window.until, most=_POINTS, now=now)
     found = depths.marks(viewer, source, queue, window.since, window.until)
@@ -117,7 +115,7 @@ def return_now(request: HttpRequest, source: str, boot: str) -> HttpResponse:
         raise Http404
     try:
         count = stranded.return_jobs(request.viewer, source, boot)
-    except stranded.StrandedRefused as refused:
+    except Refused as refused:
         say(request, refused.message, level="error")
     else:
         say(

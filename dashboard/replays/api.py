@@ -12,9 +12,10 @@ from pydantic import Field
 
 from dashboard.replays import api_shapes as replay_shapes
 from dashboard.web.access import needs
-from dashboard.web.api import errors, shapes
+from dashboard.web.api import shapes
 from dashboard.web.api.base import REFUSALS, After, Body, Limit, Number, Reason, Text, api, page_of
 from jobs_admin import failures, replays
+from jobs_admin.core.refused import Refused
 from jobs_admin.models import Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.models.replay import ReplayState
@@ -94,7 +95,7 @@ class Resolutions(Resolution):
 def _scope(body: Scope) -> dict[str, Any]:
     """What a replay is for. Said in so many words: an empty search is everything in the default states."""
     if (body.q is None) == (body.ids is None):
-        raise errors.CallRefused(422, "invalid", "Give either q, the search, or ids. Nothing was changed.", "q")
+        raise Refused("invalid", "Give either q, the search, or ids. Nothing was changed.", "q")
     return {"query": body.q} if body.ids is None else {"selection": body.ids}
 
 

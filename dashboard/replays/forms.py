@@ -11,6 +11,7 @@ from django import forms
 from jobs_admin import replays
 from jobs_admin.core import pacing
 from jobs_admin.core.pacing.window import DAYS
+from jobs_admin.core.refused import Refused
 from jobs_admin.replays.options import ACCEPTABLE
 
 CHECKBOX = forms.CheckboxInput
@@ -113,7 +114,7 @@ class Pace(Refusing):
             return
         try:
             pacing.parse({"style": "steady", unit: text})
-        except pacing.PaceRefused:
+        except Refused:
             least, most = (
                 (pacing.SLOWEST, pacing.FASTEST) if unit == "rate" else (1 / pacing.FASTEST, 1 / pacing.SLOWEST)
             )

@@ -27,11 +27,12 @@ from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import say
 from jobs_admin import replays
+from jobs_admin.core.refused import Refused
 from jobs_admin.groups import group_places
 from jobs_admin.models import Replay
 from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.models.replay import ItemState, ReplayState
-from jobs_admin.replays import ReplayRefused, progress, refused_outcomes, spread
+from jobs_admin.replays import progress, refused_outcomes, spread
 from jobs_admin.replays.taken_silently import sent_while_off
 from jobs_admin.replays.unattended import unattended
 from jobs_admin.rights import people
@@ -86,10 +87,10 @@ class _Asked:
 
     @property
     def in_words(self) -> dict[str, Any]:
-        """For the engine. Raises ReplayRefused."""
+        """For the engine. Raises Refused."""
         return {"pace": self.pace.asked, "options": replays.Options.read(self.options.asked)}
 
-    def refuse(self, refused: ReplayRefused) -> bool:
+    def refuse(self, refused: Refused) -> bool:
         """Put what the engine refuses beside its field; whether that was the pace or an option."""
         field = refused.field or ""
         if refused.code == "bad_pace":
@@ -117,7 +118,7 @@ def _start(request: HttpRequest, what: dict, asked: _Asked) -> HttpResponse:
         )
         if opened := request.POST.get("draft", ""):
             _discard_opened(request, opened)
-    except ReplayRefused as refused:
+    except Refused as refused:
         if asked.refuse(refused):
             return _preview_page(request, what, asked, form=form, status=422)
         return _preview_page(request, what, asked, form=form, refused=refused, status=409)
@@ -130,7 +131,7 @@ def _preview_page(
     asked: _Asked,
     *,
     form: replay_forms.Start | None = None,
-    refused: ReplayRefused | None = None,
+    refused: Refused | None = None,
     status: int = 200,
 ) -> HttpResponse:
     given = request.POST if request.method == "POST" else request.GET
@@ -138,7 +139,7 @@ def _preview_page(
     snapshot = "" if refused or given.get("step") == "anew" else given.get("snapshot", "")
     try:
         preview = _previewed(request, what, asked, snapshot)
-    except ReplayRefused as why:
+    except Refused as why:
         context = {"refused": refused or why, "q": what["q"], "back_url": links.list_url(what["q"])}
         return render_page(request, "redrive/replays/new.html", context, part="preview", status=422)
     queues = [queue for queue, _ in preview.by_queue]
@@ -181,7 +182,7 @@ def _previewed(request: HttpRequest, what: dict, asked: _Asked, snapshot: str) -
     given: dict[str, Any] = {"query": what["q"], "selection": what["selection"], "snapshot": snapshot}
     try:
         return replays.preview(request.viewer, **given, **asked.in_words)
-    except ReplayRefused as why:
+    except Refused as why:
         if why.code == "changed":  # the snapshot is of something else
             return _previewed(request, what, asked, "")
         if not asked.refuse(why):
@@ -194,7 +195,7 @@ def _previewed(request: HttpRequest, what: dict, asked: _Asked, snapshot: str) -
 
 def _discard_opened(request: HttpRequest, opened: str) -> None:
     """Discard the draft that this start was opened from."""
-    with suppress(ValueError, OverflowError, Replay.DoesNotExist, ReplayRefused):
+    with suppress(ValueError, OverflowError, Replay.DoesNotExist, Refused):
         replays.discard(request.viewer, replays.find(request.viewer, int(opened)), "Started as a replay.")
 
 
@@ -313,7 +314,7 @@ def discard(request: HttpRequest, pk: int) -> HttpResponse:
     replay = found(request, pk)
     try:
         replays.discard(request.viewer, replay)
-    except ReplayRefused as refused:
+    except Refused as refused:
         return page(request, replay, status=409, refused=refused.message)
     say(request, f"Draft #{pk} discarded. No job was changed.")
     return go(request, reverse("redrive:replay-list"))
@@ -387,14 +388,14 @@ def resolve_all(request: HttpRequest, pk: int) -> HttpResponse:
     if as_ == "preview" or (as_ in {"ran", "lost"} and request.POST.get("counted") != query):
         try:
             count = replays.uncertain(request.viewer, replay, query).count()
-        except ReplayRefused as refused:
+        except Refused as refused:
             return page(request, replay, status=409, refused=refused.message)
         return page(request, replay, resolving={"query": query, "count": count})
     if as_ not in {"ran", "lost"}:
         return page(request, replay, status=422, refused="Say whether they ran or were lost. Nothing was changed.")
     try:
         count = replays.resolve_all(request.viewer, replay, as_, query)
-    except ReplayRefused as refused:
+    except Refused as refused:
         return page(request, found(request, pk), status=409, refused=refused.message)
     jobs = "1 job" if count == 1 else f"{count:,} jobs"
     if as_ == "ran":
@@ -410,7 +411,7 @@ def resolve_all(request: HttpRequest, pk: int) -> HttpResponse:
 def _answer(request: HttpRequest, replay: Replay, done: str, act, *, beside: str = "refused") -> HttpResponse:
     try:
         act()
-    except ReplayRefused as refused:
+    except Refused as refused:
         return page(request, found(request, replay.pk), status=409, **{beside: refused.message})
     say(request, done)
     if request.htmx:

@@ -13,11 +13,11 @@ from dashboard.web import forms, links
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import say
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import whole_number
 from jobs_admin.models import Reschedule
 from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.retries import rescheduling
-from jobs_admin.retries.rescheduling import RescheduleRefused
 
 
 @require_safe
@@ -53,7 +53,7 @@ def new(request: HttpRequest) -> HttpResponse:
                 reason=change.cleaned_data["reason"],
                 highest=whole_number(given.get("highest")),
             )
-        except RescheduleRefused as refused:
+        except Refused as refused:
             status = 422 if refused.code in {"bad_change", "reason_required"} else 409
             return _page(request, query, selection, change, refused=refused, status=status)
         return go(request, reverse("redrive:reschedule-detail", args=[planned.pk]))
@@ -66,7 +66,7 @@ def _page(
     selection: list[int],
     change: Change,
     *,
-    refused: RescheduleRefused | None = None,
+    refused: Refused | None = None,
     status: int = 200,
 ) -> HttpResponse:
     preview = None
@@ -76,13 +76,13 @@ def _page(
         preview = rescheduling.preview(
             request.viewer, query=query, selection=selection, change=change.asked, now=timezone.now()
         )
-    except RescheduleRefused as why:
+    except Refused as why:
         if refused is None:
             change.refuse(why.field, why.message)
         # That none waits is an answer to a look, and no fault of it.
         is_answer = request.method != "POST" and why.code == "bad_scope"
         refused, status = refused or why, status if is_answer else max(status, 422)
-    many = refused.sources if refused is not None else ()
+    many = refused.details.get("sources", ()) if refused is not None else ()
     context = {
         "form": change,
         "kinds": KINDS,
@@ -146,6 +146,6 @@ def undo(request: HttpRequest, pk: int) -> HttpResponse:
         return _detail(request, planned, refused="; ".join(form.errors["reason"]), status=422)
     try:
         back = rescheduling.undo(request.viewer, planned, reason=form.cleaned_data["reason"])
-    except RescheduleRefused as refused:
+    except Refused as refused:
         return _detail(request, planned, refused=refused.message, status=403 if refused.code == "forbidden" else 409)
     return go(request, reverse("redrive:reschedule-detail", args=[back.pk]))

@@ -11,8 +11,8 @@ from dashboard.web import links
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import say
+from jobs_admin.core.refused import Refused
 from jobs_admin.failures import saved_views
-from jobs_admin.failures.saved_views import ViewRefused
 from jobs_admin.models import SavedView
 from jobs_admin.models.access import OPERATOR, VIEWER
 
@@ -56,7 +56,7 @@ def save(request: HttpRequest) -> HttpResponse:
     name, query = request.POST.get("name", ""), request.POST.get("query", "")
     try:
         view = saved_views.save(request.viewer, name=name, query=query, is_shared="is_shared" in request.POST)
-    except ViewRefused as refused:
+    except Refused as refused:
         return _refused(request, refused, links.list_url(query.strip()))
     say(request, f"Saved as “{view.name}”.", link=reverse("redrive:view-list"), link_text="All views")
     return go(request, links.list_url(view.query))
@@ -71,7 +71,7 @@ def change(request: HttpRequest, pk: int) -> HttpResponse:
         changes["is_shared"] = "is_shared" in request.POST
     try:
         changed = saved_views.change(request.viewer, view, changes)
-    except ViewRefused as refused:
+    except Refused as refused:
         return _refused(request, refused, reverse("redrive:view-list"))
     say(request, f"Changed “{changed.name}”.")
     return go(request, reverse("redrive:view-list"))
@@ -83,7 +83,7 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
     view = _found(request, pk)
     try:
         saved_views.delete(request.viewer, view)
-    except ViewRefused as refused:
+    except Refused as refused:
         return _refused(request, refused, reverse("redrive:view-list"))
     fields = [("name", view.name), ("query", view.query), *([("is_shared", "1")] if view.is_shared else [])]
     is_own = view.owner_id == request.viewer.user_id
@@ -99,6 +99,6 @@ def _found(request: HttpRequest, pk: int) -> SavedView:
         raise Http404(f"There is no view {pk}, or it is not shared with you.") from error
 
 
-def _refused(request: HttpRequest, refused: ViewRefused, back: str) -> HttpResponse:
+def _refused(request: HttpRequest, refused: Refused, back: str) -> HttpResponse:
     say(request, refused.message, level="error")
     return go(request, back)

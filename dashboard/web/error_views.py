@@ -3,41 +3,35 @@
 from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
 
 from dashboard.web.access import record_refusal
+from dashboard.web.htmx import render_error
 from dashboard.web.middleware.entrance import page_of, turned_away
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     # Django's own 404 carries a dict of tried addresses; ours carries a sentence.
     said = exception.args[0] if exception.args and isinstance(exception.args[0], str) else ""
-    return _answer(request, 404, said or "It may have been pruned, or the address is misspelt.")
+    return render_error(request, 404, said or "It may have been pruned, or the address is misspelt.")
 
 
 def not_allowed(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Refused; an act that was refused is written down."""
     record_refusal(request, str(exception))
-    return _answer(request, 403, str(exception) or "You may not do this.")
+    return render_error(request, 403, str(exception) or "You may not do this.")
 
 
 def failed(request: HttpRequest) -> HttpResponse:
-    return _answer(request, 500, "The desk could not answer, and wrote why into its log.")
+    return render_error(request, 500, "The desk could not answer, and wrote why into its log.")
 
 
 def took_too_long(request: HttpRequest, sentence: str) -> HttpResponse:
     """The request's time was over (`dashboard.web.limits`)."""
-    return _answer(request, 503, sentence)
+    return render_error(request, 503, sentence)
 
 
 def forgery(request: HttpRequest, reason: str = "") -> HttpResponse:
     """The form is too old, or came from another site; or one of ours came from a page whose session ended."""
     if not request.user.is_authenticated and page_of(request):
         return turned_away(request)
-    return _answer(request, 403, "This form is too old, or was not sent from this desk. Load the page again.")
-
-
-def _answer(request: HttpRequest, status: int, sentence: str) -> HttpResponse:
-    if request.headers.get("HX-Request"):
-        return HttpResponse(sentence, content_type="text/plain; charset=utf-8", status=status)
-    return render(request, f"redrive/{status}.html", {"sentence": sentence}, status=status)
+    return render_error(request, 403, "This form is too old, or was not sent from this desk. Load the page again.")

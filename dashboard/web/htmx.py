@@ -63,3 +63,12 @@ def _unless_known(request: HttpRequest, response: HttpResponse) -> HttpResponse:
         return HttpResponseNotModified(headers={"ETag": etag})
     response.headers["ETag"] = etag
     return response
+
+
+def render_error(request: HttpRequest, status: int, sentence: str) -> HttpResponse:
+    """The page of what is not there, not allowed, or broken; for htmx the sentence alone."""
+    if request.headers.get("HX-Request"):
+        return HttpResponse(sentence, content_type="text/plain; charset=utf-8", status=status)
+    # A refusal for another reason than a missing right is shown like one.
+    template = f"redrive/{status if status in (403, 404, 500, 503) else 403}.html"
+    return HttpResponse(render_to_string(template, {"sentence": sentence}, request), status=status)

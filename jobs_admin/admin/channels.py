@@ -10,6 +10,7 @@ from django.utils.html import format_html
 
 from jobs_admin import notices
 from jobs_admin.admin.records import ADMIN_OF_ALL, Records, viewer
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import marked
 from jobs_admin.models import Channel, Delivery
 from jobs_admin.models.access import ADMIN, ENGINE, EVERY_SOURCE
@@ -52,9 +53,9 @@ class ChannelAdmin(Records):
             try:
                 notices.enable(viewer(request), channel.pk)
                 done += 1
-            except notices.ChannelRefused as refused:
+            except Refused as refused:
                 self.message_user(request, refused.message, messages.ERROR)
-            except notices.NoSuchChannel:
+            except NotFound:
                 self.message_user(request, f"{channel.name} is not there any more.", messages.ERROR)
         self.message_user(request, f"{done} enabled.", messages.SUCCESS)
 
@@ -111,8 +112,8 @@ class DeliveryAdmin(Records):
             try:
                 notices.resend(viewer(request), delivery.pk)
                 done += 1
-            except notices.ChannelRefused as refused:
+            except Refused as refused:
                 self.message_user(request, f"{delivery.pk}: {refused.message}", messages.ERROR)
-            except notices.NoSuchDelivery:
+            except NotFound:
                 self.message_user(request, f"{delivery.pk} is not there any more.", messages.ERROR)
         self.message_user(request, f"{done} sent again.", messages.SUCCESS)

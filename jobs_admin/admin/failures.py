@@ -21,6 +21,7 @@ from jobs_admin import failures
 from jobs_admin.admin.records import Records, viewer
 from jobs_admin.core import query as language
 from jobs_admin.core.query import Query, parse
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import whole_number
 from jobs_admin.failures import triage
 from jobs_admin.models import Failure, FailureCount
@@ -150,7 +151,7 @@ class FailureAdmin(Records):
             return self._confirm(request, name, scope)
         try:
             done = act(viewer(request), **scope, reason=request.POST.get("reason", ""))
-        except triage.TriageRefused as refused:
+        except Refused as refused:
             self.message_user(request, refused.message, messages.ERROR)
         else:
             self.message_user(request, f"{done.count:,} failures {came_of_it}", messages.SUCCESS)

@@ -16,6 +16,7 @@ from django.utils.html import format_html
 
 from jobs_admin import groups
 from jobs_admin.admin.records import ADMIN_OF_ALL, Records, viewer
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import marked
 from jobs_admin.groups import group_changes
 from jobs_admin.models import FailureCount, Group, GroupRule
@@ -164,7 +165,7 @@ class GroupAdmin(Records):
             try:
                 group_changes.change(viewer(request), group, changes)
                 changed += 1
-            except group_changes.ChangeRefused as error:
+            except Refused as error:
                 refused.append(error.message)
         if changed:
             self.message_user(request, f"{changed:,} {'group' if changed == 1 else 'groups'} {done}.", messages.SUCCESS)

@@ -14,10 +14,11 @@ from django.urls import reverse
 
 from jobs_admin import policies
 from jobs_admin.admin.records import Records, viewer
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.models import PolicyVersion
 from jobs_admin.models.access import OPERATOR, Viewer
 
-_REFUSED = (policies.PolicyRefused, policies.NoSuchPolicy)
+_REFUSED = (Refused, NotFound)
 
 
 class Document(forms.JSONField):
@@ -62,8 +63,8 @@ class PolicyForm(forms.ModelForm):
         if "document" in said and not self.errors:
             try:
                 policies.check(self.viewer, self.name, said["document"])
-            except policies.PolicyRefused as refused:
-                for message in [one.message for one in refused.problems] or [refused.message]:
+            except Refused as refused:
+                for message in [one.message for one in refused.details.get("problems", ())] or [refused.message]:
                     self.add_error("document", ValidationError(message))
         return said
 
@@ -173,6 +174,4 @@ class PolicyAdmin(Records):
 
 
 def _said(refused: Exception) -> str:
-    return (
-        str(refused) if isinstance(refused, policies.PolicyRefused) else "There is no such policy. Nothing was changed."
-    )
+    return str(refused) if isinstance(refused, Refused) else "There is no such policy. Nothing was changed."

@@ -10,6 +10,7 @@ from django.utils.html import format_html
 
 from jobs_admin import alerts
 from jobs_admin.admin.records import Records, viewer
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import marked
 from jobs_admin.models import Rule
 
@@ -60,8 +61,8 @@ class RuleAdmin(Records):
             try:
                 alerts.save_rule(viewer(request), alerts.document(rule) | {"enabled": is_on}, rule.pk)
                 done += 1
-            except alerts.AlertRefused as refused:
+            except Refused as refused:
                 self.message_user(request, f"{rule.name}: {refused.message}", messages.ERROR)
-            except alerts.NoSuchRule:
+            except NotFound:
                 self.message_user(request, f"{rule.name} is not there any more.", messages.ERROR)
         self.message_user(request, f"{done} switched {'on' if is_on else 'off'}.", messages.SUCCESS)

@@ -8,6 +8,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from jobs_admin.admin.records import ADMIN_OF_ALL, Records, viewer
+from jobs_admin.core.refused import NotFound
 from jobs_admin.models import SourceKey
 from jobs_admin.trust import source_keys
 
@@ -28,6 +29,6 @@ class SourceKeyAdmin(Records):
             try:
                 source_keys.revoke(viewer(request), key.key_id, timezone.now())
                 revoked += 1
-            except source_keys.NoSuchKey:  # somebody else was quicker
+            except NotFound:  # somebody else was quicker
                 pass
         self.message_user(request, f"{revoked} keys revoked.", messages.SUCCESS)

@@ -17,7 +17,6 @@ from jobs_admin.alerts.reading import (
     times,
     together,
 )
-from jobs_admin.alerts.refusals import AlertRefused, NoSuchAlert, NoSuchRule, NoSuchRunbook, NoSuchSilence
 from jobs_admin.alerts.risen import RisenGroup, groups_behind
 from jobs_admin.alerts.rules import check_rule, delete_rule, document, may_change, rule, rules, save_rule
 from jobs_admin.alerts.runbooks import delete_runbook, runbooks, save_runbook
@@ -32,13 +31,8 @@ __all__ = [
     "FIELDS",
     "OPEN",
     "AlertPage",
-    "AlertRefused",
     "Episode",
     "Links",
-    "NoSuchAlert",
-    "NoSuchRule",
-    "NoSuchRunbook",
-    "NoSuchSilence",
     "Preview",
     "PreviewSeries",
     "RisenGroup",

@@ -8,9 +8,9 @@ from django.db import transaction
 from django.utils import timezone
 
 from jobs_admin.alerts import reading, rights
-from jobs_admin.alerts.refusals import AlertRefused
 from jobs_admin.alerts.transitions import move
 from jobs_admin.core.clock import clock
+from jobs_admin.core.refused import Refused
 from jobs_admin.db import audit
 from jobs_admin.models import Alert
 from jobs_admin.models.access import Viewer
@@ -23,19 +23,19 @@ _QUIETED = (AlertState.FIRING, AlertState.SILENCED)
 def acknowledge(viewer: Viewer, pk: int, comment: str = "") -> Alert:
     """Acknowledge it and all that were told with it. Of two who do it at once, one has done it.
 
-    Raises AlertRefused, with who did where somebody has, and NoSuchAlert.
+    Raises Refused, with who did where somebody has, and NotFound.
     """
     found = reading.get(viewer, pk)
     source = rights.source_of(found)
     try:
         rights.must_hold(viewer, [source], "Acknowledging it")
-    except AlertRefused as refused:
+    except Refused as refused:
         rights.note(viewer, "alert.acknowledge", f"alert:{pk}", refused, [source])
         raise
     said = comment.strip()
     if len(said) > LONGEST_COMMENT:
         message = f"A comment has at most {LONGEST_COMMENT} characters; this has {len(said):,}. Nothing was changed."
-        raise AlertRefused("invalid", message, "comment")
+        raise Refused("invalid", message, "comment")
     now = timezone.now()
     with transaction.atomic():
         held = list(reading.together(found).select_for_update().filter(state__in=_QUIETED))
@@ -44,7 +44,7 @@ def acknowledge(viewer: Viewer, pk: int, comment: str = "") -> Alert:
                                         acknowledged_by=viewer.name[:150])
         ]  # fmt: skip
         if not mine:
-            raise AlertRefused("wrong_state", _why_not(pk, now))
+            raise Refused("wrong_state", _why_not(pk, now))
         audit.record(
             viewer, "alert.acknowledge", f"alert:{pk}", source=found.source, reason=said,
             after={"alerts": [one.pk for one in mine][:100]},

@@ -11,8 +11,8 @@ from django.core.validators import URLValidator
 
 from jobs_admin.alerts import rights
 from jobs_admin.alerts.measuring import MOST_ONE_BY_ONE
-from jobs_admin.alerts.refusals import AlertRefused
 from jobs_admin.core.alert_metrics import METRICS, Subject, Unit
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
 from jobs_admin.models import Channel, SavedView
 from jobs_admin.models.access import Viewer
@@ -45,10 +45,10 @@ class _Wrong(Exception):
 def values(viewer: Viewer, document: object) -> dict[str, Any]:
     """The document with its defaults, each value as the table takes it; `channels` and `escalate_to` as rows.
 
-    Raises AlertRefused with all that is wrong.
+    Raises Refused with all that is wrong.
     """
     if not isinstance(document, Mapping):
-        raise AlertRefused("invalid", "A rule is an object with name, metric and threshold. Nothing was changed.")
+        raise Refused("invalid", "A rule is an object with name, metric and threshold. Nothing was changed.")
     problems: dict[str, str] = {}
     found: dict[str, Any] = {}
     for name in document:
@@ -64,7 +64,7 @@ def values(viewer: Viewer, document: object) -> dict[str, Any]:
         problems |= {k: v for k, v in _of_metric(found, problems).items() if k not in problems}
     if problems:
         field, first = next(iter(problems.items()))
-        raise AlertRefused("invalid", f"{first} Nothing was changed.", field, problems)
+        raise Refused("invalid", f"{first} Nothing was changed.", field, problems=problems)
     return found
 
 

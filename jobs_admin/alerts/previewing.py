@@ -71,7 +71,7 @@ class Preview:
 def preview(viewer: Viewer, document: object, now: datetime, *, days: int = 7) -> Preview:
     """What the rule of this document would have done, for the sources that the viewer sees. Changes nothing.
 
-    Where the history cannot tell, `step_s` is 0 and `untold` says why. Raises AlertRefused for what is no rule.
+    Where the history cannot tell, `step_s` is 0 and `untold` says why. Raises Refused for what is no rule.
     """
     rule = check_rule(viewer, document)
     days = max(1, min(int(days), MOST_DAYS))

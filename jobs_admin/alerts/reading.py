@@ -10,7 +10,7 @@ from datetime import datetime
 from django.db.models import Case, IntegerField, Q, QuerySet, Value, When
 
 from jobs_admin.alerts import rights
-from jobs_admin.alerts.refusals import NoSuchAlert
+from jobs_admin.core.refused import NotFound
 from jobs_admin.core.text import whole_number
 from jobs_admin.models import Alert, AlertEvent, AuditEvent, Replay
 from jobs_admin.models.access import Viewer
@@ -78,10 +78,10 @@ def of_place(found: QuerySet[Alert], source: str, queue: str, rule: str) -> Quer
 
 
 def get(viewer: Viewer, pk: int) -> Alert:
-    """One alert with its rule and the one it was told with. Raises NoSuchAlert."""
+    """One alert with its rule and the one it was told with. Raises NotFound."""
     found = _seen(viewer).filter(pk=pk).first() if 0 < pk < 2**63 else None
     if found is None:
-        raise NoSuchAlert
+        raise NotFound("There is no such alert, or you have no role on its source.")
     return found
 
 

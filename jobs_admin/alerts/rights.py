@@ -11,7 +11,7 @@ from django.db import transaction
 from django.db.models import Q
 
 from jobs_admin import config
-from jobs_admin.alerts.refusals import AlertRefused
+from jobs_admin.core.refused import Refused
 from jobs_admin.db import audit
 from jobs_admin.models import Alert, Rule, SavedView
 from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, Viewer
@@ -42,15 +42,13 @@ def holds(viewer: Viewer, source: str) -> bool:
 
 
 def must_hold(viewer: Viewer, sources: Iterable[str], what: str) -> None:
-    """Raises AlertRefused; `note` it where that does not end with the transaction. `what`: "This rule"."""
+    """Raises Refused; `note` it where that does not end with the transaction. `what`: "This rule"."""
     if config.is_read_only():
-        raise AlertRefused("read_only", config.READ_ONLY)
+        raise Refused("read_only", config.READ_ONLY)
     for source in sources:
         if not holds(viewer, source):
             where = "every source, because it is about more than one" if owner(source) == EVERY_SOURCE else source
-            raise AlertRefused(
-                "forbidden", f"{what} takes the role operator on {where}. Nothing was changed.", "source"
-            )
+            raise Refused("forbidden", f"{what} takes the role operator on {where}. Nothing was changed.", "source")
 
 
 def visible_alerts(viewer: Viewer) -> Q:
@@ -70,7 +68,7 @@ def audited(sources: Iterable[str]) -> list[str]:
     return sorted({"" if owner(source) == EVERY_SOURCE else source for source in sources}) or [""]
 
 
-def note(viewer: Viewer, act: str, name: str, refused: AlertRefused, sources: Iterable[str]) -> None:
+def note(viewer: Viewer, act: str, name: str, refused: Refused, sources: Iterable[str]) -> None:
     """Write down that an act was refused for want of a right; what was merely wrong is not written down."""
     if refused.code in ("forbidden", "read_only"):
         with transaction.atomic():

@@ -11,8 +11,8 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from jobs_admin.alerts import checking, closing, rights
-from jobs_admin.alerts.refusals import AlertRefused, NoSuchRule
 from jobs_admin.core.clock import dated
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.db import audit
 from jobs_admin.models import Rule
 from jobs_admin.models.access import Viewer
@@ -30,11 +30,11 @@ def rules(viewer: Viewer, *, with_channels: bool = True) -> list[Rule]:
 
 
 def rule(viewer: Viewer, pk: int) -> Rule:
-    """Raises NoSuchRule."""
+    """Raises NotFound."""
     found = Rule.objects.filter(pk=pk, deleted_at=None).select_related("view")
     one = found.prefetch_related("channels", "escalate_to").first()
     if one is None or not rights.may_see(viewer, one):
-        raise NoSuchRule
+        raise NotFound("There is no such rule, or none that you may see.")
     return one
 
 
@@ -53,7 +53,7 @@ def document(rule: Rule) -> dict[str, Any]:
 
 
 def check_rule(viewer: Viewer, document: object) -> Rule:
-    """The rule that saving this would make, not saved and without its channels. Raises AlertRefused."""
+    """The rule that saving this would make, not saved and without its channels. Raises Refused."""
     said = checking.values(viewer, _content(document)[0])
     return Rule(**{name: value for name, value in said.items() if name not in ("channels", "escalate_to")})
 
@@ -62,7 +62,7 @@ def save_rule(viewer: Viewer, document: object, pk: int | None = None) -> Rule:
     """Make a rule, or change the one of this number; what the document leaves out has its default.
 
     `changed_at` in the document, as it was read, refuses the edit of a rule that somebody changed since. Raises
-    AlertRefused, and NoSuchRule.
+    Refused, and NotFound.
     """
     act = "rule.create" if pk is None else "rule.change"
     before = None if pk is None else rule(viewer, pk)
@@ -75,25 +75,25 @@ def save_rule(viewer: Viewer, document: object, pk: int | None = None) -> Rule:
         rights.must_hold(viewer, touched, _WHAT)
         with transaction.atomic():
             made = _store(viewer, pk, said, expected)
-    except AlertRefused as refused:
+    except Refused as refused:
         rights.note(viewer, act, f"alert-rule:{pk or ''}", refused, touched)
         raise
     return rule(viewer, made.pk)
 
 
 def delete_rule(viewer: Viewer, pk: int) -> None:
-    """It watches no more, and its open alerts are closed. What it told stays. Raises AlertRefused, and NoSuchRule."""
+    """It watches no more, and its open alerts are closed. What it told stays. Raises Refused, and NotFound."""
     found = rule(viewer, pk)
     try:
         rights.must_hold(viewer, [found.source], _WHAT)
-    except AlertRefused as refused:
+    except Refused as refused:
         rights.note(viewer, "rule.delete", f"alert-rule:{pk}", refused, [found.source])
         raise
     now, said = timezone.now(), document(found)
     with transaction.atomic():
         gone = Rule.objects.filter(pk=pk, deleted_at=None)
         if not gone.update(deleted_at=now, enabled=False, view=None, changed_by=viewer.name[:150], changed_at=now):
-            raise NoSuchRule
+            raise NotFound("There is no such rule, or none that you may see.")
         closing.close_rule(found, f"{viewer.name} deleted the rule.", now)
         _record(viewer, "rule.delete", found.pk, said, None)
 
@@ -103,19 +103,19 @@ def _store(viewer: Viewer, pk: int | None, said: Mapping[str, Any], expected: da
     before, now = None, timezone.now()
     if pk is None:
         if Rule.objects.filter(deleted_at=None).count() >= MOST:
-            raise AlertRefused("too_many", f"There are {MOST:,} rules. Delete one first. Nothing was changed.")
+            raise Refused("too_many", f"There are {MOST:,} rules. Delete one first. Nothing was changed.")
         held = Rule()
     else:
         held = Rule.objects.select_for_update().get(pk=pk)
         if held.deleted_at is not None:
-            raise NoSuchRule
+            raise NotFound("There is no such rule, or none that you may see.")
         rights.must_hold(viewer, [held.source], _WHAT)
         # As JSON tells times: in thousandths of a second.
         if expected is not None and abs(expected - held.changed_at) >= timedelta(milliseconds=1):
             by = held.changed_by or "Somebody"
             at = dated(held.changed_at, timezone.now(), with_seconds=True)
             message = f"{by} changed this rule at {at} UTC. Nothing was changed: look at it again."
-            raise AlertRefused("stale", message)
+            raise Refused("stale", message)
         before = document(held)
     for name, value in fields.items():
         setattr(held, name, value)
@@ -126,7 +126,7 @@ def _store(viewer: Viewer, pk: int | None, said: Mapping[str, Any], expected: da
     except IntegrityError as error:
         if not Rule.objects.filter(deleted_at=None, name=held.name).exclude(pk=held.pk).exists():
             raise
-        raise AlertRefused("taken", f"There is a rule “{held.name}” already. Nothing was changed.", "name") from error
+        raise Refused("taken", f"There is a rule “{held.name}” already. Nothing was changed.", "name") from error
     held.channels.set(said["channels"])
     held.escalate_to.set(said["escalate_to"])
     if before is not None:
@@ -145,9 +145,9 @@ def _content(document: object) -> tuple[object, datetime | None]:
     except ValueError:
         expected = False
     if expected is not None and not isinstance(expected, datetime):
-        raise AlertRefused("invalid", "changed_at is a time, as the rule was answered with it. Nothing was changed.")
+        raise Refused("invalid", "changed_at is a time, as the rule was answered with it. Nothing was changed.")
     if expected is not None and expected.tzinfo is None:
-        raise AlertRefused("invalid", "changed_at names its time zone, as it was answered. Nothing was changed.")
+        raise Refused("invalid", "changed_at names its time zone, as it was answered. Nothing was changed.")
     return {name: value for name, value in document.items() if name != "changed_at"}, expected
 
 

@@ -8,9 +8,9 @@ from django.db import transaction
 from django.db.models import Sum
 
 from jobs_admin.alerts import checking, rights
-from jobs_admin.alerts.refusals import AlertRefused, NoSuchRunbook
 from jobs_admin.alerts.risen import RisenGroup
 from jobs_admin.core.matching import matches
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.db import audit
 from jobs_admin.models import Alert, FailureCount, Runbook
 from jobs_admin.models.access import EVERY_SOURCE, VIEWER, Viewer
@@ -30,17 +30,17 @@ def may_change(viewer: Viewer) -> bool:
 
 
 def save_runbook(viewer: Viewer, task: str, url: str) -> Runbook:
-    """Of this pattern; one that is there already gets the new address. Raises AlertRefused."""
+    """Of this pattern; one that is there already gets the new address. Raises Refused."""
     _allowed(viewer, "runbook.save", str(task)[:100])
     pattern = _said("task", lambda: checking.text(task, LONGEST_TASK, "A task"))
     address = _said("url", lambda: checking.url(url))
     if not pattern or not address:
         field = "task" if not pattern else "url"
-        raise AlertRefused("invalid", "Give a task, * is anything, and an address. Nothing was changed.", field)
+        raise Refused("invalid", "Give a task, * is anything, and an address. Nothing was changed.", field)
     with transaction.atomic():
         before = Runbook.objects.select_for_update().filter(task=pattern).first()
         if before is None and Runbook.objects.count() >= MOST:
-            raise AlertRefused("too_many", f"There are {MOST} runbooks. Delete one first. Nothing was changed.")
+            raise Refused("too_many", f"There are {MOST} runbooks. Delete one first. Nothing was changed.")
         held, _ = Runbook.objects.update_or_create(
             task=pattern, defaults={"url": address, "changed_by": viewer.name[:150]}
         )
@@ -50,14 +50,14 @@ def save_runbook(viewer: Viewer, task: str, url: str) -> Runbook:
 
 
 def delete_runbook(viewer: Viewer, pk: int) -> None:
-    """Raises AlertRefused, and NoSuchRunbook."""
+    """Raises Refused, and NotFound."""
     found = Runbook.objects.filter(pk=pk).first()
     if found is None or not viewer.may_anywhere(VIEWER):
-        raise NoSuchRunbook
+        raise NotFound("There is no such runbook.")
     _allowed(viewer, "runbook.delete", f"runbook:{pk}")
     with transaction.atomic():
         if not Runbook.objects.filter(pk=pk).delete()[0]:
-            raise NoSuchRunbook
+            raise NotFound("There is no such runbook.")
         audit.record(viewer, "runbook.delete", f"runbook:{pk}", before={"task": found.task, "url": found.url})
 
 
@@ -71,7 +71,7 @@ def for_task(task: str) -> str:
 def _allowed(viewer: Viewer, act: str, name: str) -> None:
     try:
         rights.must_hold(viewer, [EVERY_SOURCE], _WHAT)
-    except AlertRefused as refused:
+    except Refused as refused:
         rights.note(viewer, act, name, refused, [EVERY_SOURCE])
         raise
 
@@ -80,7 +80,7 @@ def _said(field: str, read):
     try:
         return read()
     except ValueError as error:
-        raise AlertRefused("invalid", f"{error} Nothing was changed.", field) from error
+        raise Refused("invalid", f"{error} Nothing was changed.", field) from error
 
 
 def of_alert(alert: Alert, groups: Sequence[RisenGroup]) -> str:

@@ -14,8 +14,8 @@ from django.utils import timezone
 
 from jobs_admin.alerts import checking, rights
 from jobs_admin.alerts.reading import get
-from jobs_admin.alerts.refusals import AlertRefused, NoSuchAlert, NoSuchSilence
 from jobs_admin.core.matching import matches
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import representable
 from jobs_admin.db import audit
 from jobs_admin.models import Alert, Silence
@@ -97,14 +97,14 @@ def silence(
 ) -> Silence:
     """Keep quiet what every matcher fits: `source`, `queue` and `rule` are globs, but for those that `exact` names.
 
-    Raises AlertRefused, and NoSuchAlert.
+    Raises Refused, and NotFound.
     """
     now = now or timezone.now()
     said = _matchers(viewer, matchers)
     source = _source(said)
     try:
         rights.must_hold(viewer, [source], "This silence")
-    except AlertRefused as refused:
+    except Refused as refused:
         rights.note(viewer, "silence.create", "silence", refused, [source])
         raise
     starts = _from(starts_at, now)
@@ -130,28 +130,28 @@ def _must_have_room(source: str, now: datetime) -> None:
     owners = [rights.owner(_source(matchers)) for matchers in open_]
     if owners.count(owner) >= MOST:
         of = "several sources" if owner == EVERY_SOURCE else owner
-        raise AlertRefused("too_many", f"There are {MOST} silences of {of}. End one first. Nothing was changed.")
+        raise Refused("too_many", f"There are {MOST} silences of {of}. End one first. Nothing was changed.")
     if len(owners) >= MOST_OF_DESK:
-        raise AlertRefused("too_many", f"There are {MOST_OF_DESK:,} silences. End one first. Nothing was changed.")
+        raise Refused("too_many", f"There are {MOST_OF_DESK:,} silences. End one first. Nothing was changed.")
 
 
 def end_silence(viewer: Viewer, pk: int, *, now: datetime | None = None) -> Silence:
-    """End it before its time: what still fires is told. Raises AlertRefused, and NoSuchSilence."""
+    """End it before its time: what still fires is told. Raises Refused, and NotFound."""
     now = now or timezone.now()
     found = Silence.objects.filter(pk=pk).first()
     if found is None or not may_see(viewer, found):
-        raise NoSuchSilence
+        raise NotFound("There is no such silence, or it is about sources that you may not see.")
     source = _source(found.matchers)
     try:
         rights.must_hold(viewer, [source], "Ending this silence")
-    except AlertRefused as refused:
+    except Refused as refused:
         rights.note(viewer, "silence.end", f"silence:{pk}", refused, [source])
         raise
     with transaction.atomic():
         running = Silence.objects.filter(pk=pk, ends_at__gt=now)
         # One that has not begun ends where it would have begun: at once.
         if not running.update(ends_at=now, starts_at=Least(F("starts_at"), now), ended_by=viewer.name[:150]):
-            raise AlertRefused("wrong_state", "This silence is over already. Nothing was changed.")
+            raise Refused("wrong_state", "This silence is over already. Nothing was changed.")
         for one in rights.audited([source]):
             audit.record(viewer, "silence.end", f"silence:{pk}", source=one, before={"ends_at": found.ends_at})
     found.refresh_from_db()
@@ -210,7 +210,7 @@ def _of_alert(viewer: Viewer, given: object) -> dict[str, Any]:
         raise _invalid("matchers", "alert is the number of an alert.")
     try:
         found = get(viewer, given)
-    except NoSuchAlert:
+    except NotFound:
         raise _invalid("matchers", "There is no such alert, or you may not see it.") from None
     leader = found.told_with_id or found.pk
     return {"alert": leader, "source": found.source} if found.source else {"alert": leader}
@@ -232,5 +232,5 @@ def _until(ends_at: datetime, starts: datetime) -> None:
         raise _invalid("ends_at", f"It ends after it begins, within {LONGEST.days} days.")
 
 
-def _invalid(field: str, message: str) -> AlertRefused:
-    return AlertRefused("invalid", f"{message} Nothing was changed.", field)
+def _invalid(field: str, message: str) -> Refused:
+    return Refused("invalid", f"{message} Nothing was changed.", field)

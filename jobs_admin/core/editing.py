@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from jobs_admin.core.redaction import PLACEHOLDER, TOO_DEEP
+from jobs_admin.core.refused import Refused
 
 DEEPEST = 100  # levels of lists and objects that an edit may have
 
@@ -21,18 +22,10 @@ _LEFT_OUT = (
 )
 
 
-class EditRefused(ValueError):
-    """The edit cannot be carried over to the real arguments. `path` says where: `kwargs.card.number`."""
-
-    def __init__(self, path: str, message: str) -> None:
-        super().__init__(message)
-        self.path = path
-
-
 def merge(real: Any, shown: Any, edited: Any, path: str) -> Any:
     """The value to send: `edited`, in which whatever is still as it was `shown` takes its real value back.
 
-    Raises EditRefused for a placeholder that is not where it was shown (its real value is not known there), and for a
+    Raises Refused for a placeholder that is not where it was shown (its real value is not known there), and for a
     list or mapping of which only a part was shown.
     """
     if _same(edited, shown):
@@ -48,7 +41,7 @@ def merge(real: Any, shown: Any, edited: Any, path: str) -> Any:
 def _merge_mapping(real: Any, shown: Any, edited: dict[str, Any], path: str) -> dict[str, Any]:
     if isinstance(real, dict) and isinstance(shown, dict):
         if "…" in shown and "…" not in real:
-            raise EditRefused(path, f"{path} is too long to be shown whole, so it cannot be edited.")
+            raise Refused("bad_edit", f"{path} is too long to be shown whole, so it cannot be edited.", path)
         known = shown.keys() & real.keys()
     else:
         known = set()
@@ -70,7 +63,7 @@ def _merge_list(real: Any, shown: Any, edited: list[Any], path: str) -> list[Any
         refuse_placeholder(edited, path)
         return edited
     if len(shown) != len(real):
-        raise EditRefused(path, f"{path} is too long to be shown whole, so it cannot be edited.")
+        raise Refused("bad_edit", f"{path} is too long to be shown whole, so it cannot be edited.", path)
     if len(edited) != len(shown):
         # Places have moved, unless everything shown still stands where it stood and the rest is new.
         kept = edited[: len(shown)]
@@ -83,19 +76,20 @@ def _merge_list(real: Any, shown: Any, edited: list[Any], path: str) -> list[Any
 
 
 def refuse_placeholder(value: Any, path: str, depth: int = 0) -> None:
-    """Raises EditRefused for a value in which something hidden or cut was typed, moved or left beside a change.
+    """Raises Refused for a value in which something hidden or cut was typed, moved or left beside a change.
 
     Also for one so deep that what stores and shows it later would break.
     """
     if depth > DEEPEST:
-        raise EditRefused(path, f"{path[:80]}… is nested deeper than {DEEPEST} levels.")
+        raise Refused("bad_edit", f"{path[:80]}… is nested deeper than {DEEPEST} levels.", path)
     if isinstance(value, str):
         for mark in _LEFT_OUT:
             if mark in value:
-                raise EditRefused(
-                    path,
+                raise Refused(
+                    "bad_edit",
                     f"{path} holds {mark.strip()!r}, which stands for something that is not shown. Leave it where it "
                     "was, unchanged, or write the real value.",
+                    path,
                 )
     elif isinstance(value, dict):
         for name, inner in value.items():

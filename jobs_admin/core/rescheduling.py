@@ -10,19 +10,11 @@ from datetime import datetime, timezone
 from typing import Any
 
 from jobs_admin.core import backoff
-from jobs_admin.core.policy import MOST_ATTEMPTS, Policy, PolicyRefused, parse
+from jobs_admin.core.policy import MOST_ATTEMPTS, Policy, parse
+from jobs_admin.core.refused import Refused
 
 _CURVE = ("backoff", "cap_s", "jitter")  # of a policy: in its words
 _LATEST_S = 400 * 86_400.0  # from now
-
-
-class ChangeRefused(ValueError):
-    """It cannot be done so. Nothing was changed; `field` is the one to blame, such as `curve.backoff.factor`."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(message)
-        self.field = field
-        self.message = message
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +54,19 @@ class Change:
 def read(document: object, now: float) -> Change:
     """`{"due_at": ISO 8601 or "now", "curve": {"backoff", "cap_s", "jitter"}, "max_attempts"}`, each as it is wanted.
 
-    Raises ChangeRefused.
+    Raises Refused.
     """
     if not isinstance(document, Mapping):
-        raise ChangeRefused("", "A change is an object with due_at, curve, or max_attempts. Nothing was changed.")
+        raise Refused(
+            "bad_change", "A change is an object with due_at, curve, or max_attempts. Nothing was changed.", ""
+        )
     if unknown := sorted(str(name) for name in document if name not in ("due_at", "curve", "max_attempts")):
-        raise ChangeRefused(unknown[0], f"A change has no field {unknown[0]}. Nothing was changed.")
+        raise Refused("bad_change", f"A change has no field {unknown[0]}. Nothing was changed.", unknown[0])
     due_at, said, most = document.get("due_at"), document.get("curve"), document.get("max_attempts")
     if due_at is None and said is None and most is None:
-        raise ChangeRefused("", "Say what is to change: due_at, curve, or max_attempts. Nothing was changed.")
+        raise Refused("bad_change", "Say what is to change: due_at, curve, or max_attempts. Nothing was changed.", "")
     if due_at is not None and said is not None:
-        raise ChangeRefused("due_at", "A moment for all, or a curve: not both. Nothing was changed.")
+        raise Refused("bad_change", "A moment for all, or a curve: not both. Nothing was changed.", "due_at")
     return Change(
         due_at=None if due_at is None else _moment(due_at, now),
         curve=None if said is None else _curve(said),
@@ -90,26 +84,32 @@ def _moment(said: object, now: float) -> float:
     except (ValueError, OverflowError):
         seconds = math.inf
     if not now - 86_400 <= seconds <= now + _LATEST_S:
-        raise ChangeRefused(
-            "due_at", "due_at is `now`, or a time like 2026-11-22T15:00Z within a year. Nothing was changed."
+        raise Refused(
+            "bad_change",
+            "due_at is `now`, or a time like 2026-11-22T15:00Z within a year. Nothing was changed.",
+            "due_at",
         )
     return seconds
 
 
 def _curve(said: object) -> Policy:
     if not isinstance(said, Mapping) or set(said) - set(_CURVE):
-        raise ChangeRefused("curve", f"A curve has {', '.join(_CURVE)}, as a policy has them. Nothing was changed.")
+        raise Refused(
+            "bad_change", f"A curve has {', '.join(_CURVE)}, as a policy has them. Nothing was changed.", "curve"
+        )
     try:
         return parse(dict(said))
-    except PolicyRefused as refused:
-        first = refused.problems[0]
-        raise ChangeRefused(f"curve.{first.field}", f"{first.message} Nothing was changed.") from refused
+    except Refused as refused:
+        first = refused.details["problems"][0]
+        raise Refused("bad_change", f"{first.message} Nothing was changed.", f"curve.{first.field}") from refused
 
 
 def _attempts(said: object) -> int:
     if isinstance(said, bool) or not isinstance(said, int) or not 1 <= said <= MOST_ATTEMPTS:
-        raise ChangeRefused(
-            "max_attempts", f"max_attempts is a whole number from 1 to {MOST_ATTEMPTS:,}. Nothing was changed."
+        raise Refused(
+            "bad_change",
+            f"max_attempts is a whole number from 1 to {MOST_ATTEMPTS:,}. Nothing was changed.",
+            "max_attempts",
         )
     return said
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from jobs_admin.core.editing import EditRefused
+from jobs_admin.core.refused import Refused
 
 LONGEST = 2_000  # characters; a longer one is not reported
 _MOST_NAMED = 20  # arguments that a refusal lists
@@ -25,25 +25,29 @@ class Signature:
     takes_more_kwargs: bool = False
 
     def check(self, task: str, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        """Raise EditRefused for a call that would end in a TypeError before the task's first line."""
+        """Raise Refused for a call that would end in a TypeError before the task's first line."""
         takes = f"It takes {self.shown}."
         if len(args) > len(self.positional) and not self.takes_more_args:
             most = len(self.positional)
-            raise EditRefused(
-                "args", f"{task} takes {most} argument{'' if most == 1 else 's'} by position, not {len(args)}. {takes}"
+            raise Refused(
+                "bad_edit",
+                f"{task} takes {most} argument{'' if most == 1 else 's'} by position, not {len(args)}. {takes}",
+                "args",
             )
         by_name = set(self.positional[self.positional_only :]) | set(self.named)
         for name in kwargs:
             if name in self.positional[self.positional_only : len(args)]:
-                raise EditRefused(f"kwargs.{name}", f"{task} gets {name!r} twice: by position and by name. {takes}")
+                raise Refused(
+                    "bad_edit", f"{task} gets {name!r} twice: by position and by name. {takes}", f"kwargs.{name}"
+                )
             if name not in by_name and not self.takes_more_kwargs:
-                raise EditRefused(f"kwargs.{name}", f"{task} takes no argument {name[:100]!r}. {takes}")
+                raise Refused("bad_edit", f"{task} takes no argument {name[:100]!r}. {takes}", f"kwargs.{name}")
         missing = [name for name in self.positional[len(args) : self.positional_only] if name not in self.optional]
         unnamed = (*self.positional[max(len(args), self.positional_only) :], *self.named)
         missing += [name for name in unnamed if name not in self.optional and name not in kwargs]
         if missing:
             place = "args" if missing[0] in self.positional[: self.positional_only] else "kwargs"
-            raise EditRefused(place, f"{task} needs the argument {missing[0]!r}. {takes}")
+            raise Refused("bad_edit", f"{task} needs the argument {missing[0]!r}. {takes}", place)
 
     @property
     def shown(self) -> str:

@@ -9,6 +9,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from jobs_admin import config
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import representable
 from jobs_admin.db import audit
 from jobs_admin.models import Release, Source
@@ -17,18 +18,6 @@ from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 LONGEST_VERSION = 100
 OLDEST = timedelta(days=400)  # as far back as a picture goes
 _AHEAD = timedelta(minutes=5)  # of our clock, which another may be
-
-
-class NoSuchSource(Exception):
-    """There is no source of this name, or who asks may not see it."""
-
-
-class ReleaseRefused(Exception):
-    """Nothing was changed. Codes: forbidden, read_only, invalid."""
-
-    def __init__(self, code: str, message: str, field: str | None = None) -> None:
-        super().__init__(message)
-        self.code, self.message, self.field = code, message, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +29,14 @@ class Told:
 def tell(viewer: Viewer, source: str, version: str, at: datetime | None = None, *, now: datetime | None = None) -> Told:
     """Note that a version was deployed, now or at a moment. To tell it again changes nothing.
 
-    Raises NoSuchSource and ReleaseRefused.
+    Raises NotFound and Refused.
     """
     now = now or timezone.now()
     if not viewer.may(VIEWER, source) or not _is_known(source):
-        raise NoSuchSource
+        raise NotFound("There is no such source. Nothing was changed.")
     try:
         _must(viewer, source)
-    except ReleaseRefused as refused:
+    except Refused as refused:
         with transaction.atomic():
             audit.record(viewer, "release.tell", _named(version), source=source, reason=str(refused), allowed=False)
         raise
@@ -67,21 +56,19 @@ def _is_known(source: str) -> bool:
 
 def _must(viewer: Viewer, source: str) -> None:
     if config.is_read_only():
-        raise ReleaseRefused("read_only", config.READ_ONLY)
+        raise Refused("read_only", config.READ_ONLY)
     if not viewer.may(OPERATOR, source):
-        raise ReleaseRefused(
-            "forbidden", f"To tell a release takes the role operator on {source}. Nothing was changed."
-        )
+        raise Refused("forbidden", f"To tell a release takes the role operator on {source}. Nothing was changed.")
 
 
 def _checked(version: str, at: datetime | None, now: datetime) -> str:
     version = representable(version).strip()
     if not 0 < len(version) <= LONGEST_VERSION:
         message = f"A version has 1 to {LONGEST_VERSION} characters. Nothing was changed."
-        raise ReleaseRefused("invalid", message, "version")
+        raise Refused("invalid", message, "version")
     if at is not None and not now - OLDEST <= at <= now + _AHEAD:
         message = f"A release was at most {OLDEST.days} days ago, and is not to come. Nothing was changed."
-        raise ReleaseRefused("invalid", message, "at")
+        raise Refused("invalid", message, "at")
     return version
 
 

@@ -22,6 +22,7 @@ from django.db.models import Exists, Model, OuterRef, Q, QuerySet, Sum
 
 from jobs_admin import config
 from jobs_admin.core import query as language
+from jobs_admin.core.refused import Refused
 from jobs_admin.db import audit, step_progress
 from jobs_admin.models import (
     Alert,
@@ -87,10 +88,6 @@ class Pruned:
         return self.failures.total()
 
 
-class PruneRefused(Exception):
-    """Nothing was changed."""
-
-
 def step(now: datetime) -> bool:
     """A round of `watch`: some seconds of it. True if there is more to do."""
     if config.is_read_only() or time.monotonic() < _Rounds.next_at:
@@ -117,10 +114,10 @@ def prune(
     """Take away what is over. `older_than` and `larger_than` (bytes) stand for the settings REDRIVE_KEEP and REDRIVE_KEEP_BYTES.
 
     May be broken off and begun again at any point, and several may run: each failure goes once, by whoever holds it.
-    Raises PruneRefused on a read-only desk.
+    Raises Refused on a read-only desk.
     """
     if config.is_read_only() and not dry_run:
-        raise PruneRefused(config.READ_ONLY)
+        raise Refused("read_only", config.READ_ONLY)
     kept = config.keep() if older_than is None else config.keep() | dict.fromkeys((*CLOSED, *_DEAD), older_than)
     limit = config.keep_bytes() if larger_than is None else larger_than
     run = _Run(now, kept, limit, dry_run, None if within_s is None else time.monotonic() + within_s)

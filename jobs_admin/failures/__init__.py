@@ -24,7 +24,7 @@ from jobs_admin.core.terms import Phrase
 from jobs_admin.core.text import whole_number
 from jobs_admin.db import statements
 from jobs_admin.groups import GroupPage, GroupRow, groups, is_group_cursor
-from jobs_admin.groups.group_detail import GroupDetail, NoSuchGroup, group, group_named
+from jobs_admin.groups.group_detail import GroupDetail, group, group_named
 from jobs_admin.groups.group_detail import count as group_count
 from jobs_admin.models import Attempt, Failure, FailureCount, Group, GroupSource
 from jobs_admin.models.access import VIEWER, Viewer
@@ -36,7 +36,6 @@ __all__ = [
     "GroupDetail",
     "GroupPage",
     "GroupRow",
-    "NoSuchGroup",
     "Page",
     "attempts",
     "count",

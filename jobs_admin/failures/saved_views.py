@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from jobs_admin import config, failures
 from jobs_admin.core import query as language
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
 from jobs_admin.db import audit
 from jobs_admin.models import Alert, AuditEvent, Rule, SavedView
@@ -26,14 +27,6 @@ from jobs_admin.rights import alert_sight, view_sight
 LONGEST_NAME = 100
 MOST_OF_ONE = 200  # views of one owner
 _CHANGEABLE = ("name", "query", "is_shared")
-
-
-class ViewRefused(Exception):
-    """Nothing was changed. Codes: forbidden, read_only, invalid, taken, too_many, in_use. `field` is the input to blame."""
-
-    def __init__(self, code: str, message: str, field: str | None = None) -> None:
-        super().__init__(message)
-        self.code, self.message, self.field = code, message, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +62,12 @@ def may_change(viewer: Viewer, view: SavedView) -> bool:
 
 
 def save(viewer: Viewer, *, name: str, query: str, is_shared: bool = False) -> SavedView:
-    """Keep a search under a name. A token's view belongs to nobody and is always shared. Raises ViewRefused."""
+    """Keep a search under a name. A token's view belongs to nobody and is always shared. Raises Refused."""
     _allowed(viewer, "view.save")
     is_shared = is_shared or viewer.user_id is None
     view = SavedView(owner_id=viewer.user_id, **_values(viewer, {"name": name, "query": query, "is_shared": is_shared}))
     if _of_owner(viewer.user_id).count() >= MOST_OF_ONE:
-        raise ViewRefused("too_many", f"You have {MOST_OF_ONE} views. Delete one first. Nothing was changed.")
+        raise Refused("too_many", f"You have {MOST_OF_ONE} views. Delete one first. Nothing was changed.")
     with transaction.atomic():
         _store(view)
         audit.record(viewer, "view.save", f"view:{view.pk}", after=_plain(view))
@@ -82,7 +75,7 @@ def save(viewer: Viewer, *, name: str, query: str, is_shared: bool = False) -> S
 
 
 def change(viewer: Viewer, view: SavedView, changes: Mapping[str, Any]) -> SavedView:
-    """Change some of name, query, is_shared. Raises ViewRefused.
+    """Change some of name, query, is_shared. Raises Refused.
 
     What is found by a view that a rule watches is what the rule watches: another query takes what changing the rule takes.
     """
@@ -106,15 +99,15 @@ def change(viewer: Viewer, view: SavedView, changes: Mapping[str, Any]) -> Saved
                 audit.record(
                     viewer, "view.change", f"view:{view.pk}", source=source, reason=str(refused), allowed=False
                 )
-        raise ViewRefused("forbidden", str(refused), "query") from refused
+        raise Refused("forbidden", str(refused), "query") from refused
     return get(viewer, held.pk)
 
 
 def delete(viewer: Viewer, view: SavedView) -> None:
-    """Raises ViewRefused."""
+    """Raises Refused."""
     _allowed(viewer, "view.delete", view)
     if Rule.objects.filter(view_id=view.pk).exists():
-        raise ViewRefused("in_use", "An alert rule watches this view. Change the rule first. Nothing was changed.")
+        raise Refused("in_use", "An alert rule watches this view. Change the rule first. Nothing was changed.")
     with transaction.atomic():
         if SavedView.objects.filter(pk=view.pk).delete()[0]:
             audit.record(viewer, "view.delete", f"view:{view.pk}", before=_plain(view))
@@ -169,7 +162,7 @@ def _store(view: SavedView) -> None:
     except IntegrityError as error:
         if not _of_owner(view.owner_id).filter(name=view.name).exclude(pk=view.pk).exists():
             raise
-        raise ViewRefused("taken", f"There is a view “{view.name}” already. Nothing was changed.", "name") from error
+        raise Refused("taken", f"There is a view “{view.name}” already. Nothing was changed.", "name") from error
 
 
 def _of_owner(owner_id: int | None) -> QuerySet[SavedView]:
@@ -181,22 +174,22 @@ def _values(viewer: Viewer, changes: Mapping[str, Any], view: SavedView | None =
     if "name" in changes:
         name = " ".join(representable(str(changes["name"])).split())
         if not name or len(name) > LONGEST_NAME:
-            raise ViewRefused("invalid", f"Give it a name of 1 to {LONGEST_NAME} characters.", "name")
+            raise Refused("invalid", f"Give it a name of 1 to {LONGEST_NAME} characters.", "name")
         values["name"] = name
     if "query" in changes:
         query = representable(str(changes["query"])).strip()
         if language.parse(query).is_cut:
-            raise ViewRefused("invalid", "The search is too long to be kept. Shorten it. Nothing was changed.", "query")
+            raise Refused("invalid", "The search is too long to be kept. Shorten it. Nothing was changed.", "query")
         values["query"] = query
     if "is_shared" in changes:
         values["is_shared"] = bool(changes["is_shared"])
         begins = values["is_shared"] and not (view is not None and view.is_shared)
         if begins and not viewer.may_anywhere(OPERATOR):
-            raise ViewRefused("forbidden", "Sharing a view takes the role operator. Nothing was changed.", "is_shared")
+            raise Refused("forbidden", "Sharing a view takes the role operator. Nothing was changed.", "is_shared")
         if not values["is_shared"] and view is not None and view.owner_id is None:
-            raise ViewRefused("invalid", "A token's view is for everyone. Nothing was changed.", "is_shared")
+            raise Refused("invalid", "A token's view is for everyone. Nothing was changed.", "is_shared")
     if not values:
-        raise ViewRefused("invalid", f"Nothing to change: give one of {', '.join(_CHANGEABLE)}.")
+        raise Refused("invalid", f"Nothing to change: give one of {', '.join(_CHANGEABLE)}.")
     return values
 
 
@@ -228,7 +221,7 @@ def _allowed(viewer: Viewer, act: str, view: SavedView | None = None) -> None:
         return
     with transaction.atomic():
         audit.record(viewer, act, name, reason=why, allowed=False)
-    raise ViewRefused(code, why)
+    raise Refused(code, why)
 
 
 def _plain(view: SavedView) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from django.utils import timezone
 
 from jobs_admin import config, failures
 from jobs_admin.core import query as language
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable, whole_number
 from jobs_admin.db import audit
 from jobs_admin.models import AuditEvent, Failure, FailureCount, Group, GroupAlias, ReplayItem
@@ -56,16 +57,6 @@ _STEPS_ASKED = 20  # of a sweep, whether anything of it stands as it was left
 _UNDONE = {"failure.discard": "restored", "failure.restore": "discarded again", "failure.readmit": "quarantined again"}
 
 
-class TriageRefused(Exception):
-    """Nothing was changed. Codes: forbidden, read_only, bad_scope, too_many, reason_required, not_found."""
-
-    def __init__(self, code: str, message: str, field: str | None = None) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.field = field
-
-
 @dataclass(frozen=True, slots=True)
 class Acted:
     """What was really changed. Hand `key` to `undo` to take back exactly that."""
@@ -93,23 +84,23 @@ class Sweep:
 def discard(viewer: Viewer, *, selection: Sequence[int] = (), query: str = "", reason: str = "") -> Acted:
     """Set dead (or quarantined) failures aside; those in an open replay stay. More than one needs a reason.
 
-    Raises TriageRefused.
+    Raises Refused.
     """
     return _whole(viewer, "discard", selection, query, reason)
 
 
 def restore(viewer: Viewer, *, selection: Sequence[int] = (), query: str = "", reason: str = "") -> Acted:
-    """Discarded failures are dead again. Raises TriageRefused."""
+    """Discarded failures are dead again. Raises Refused."""
     return _whole(viewer, "restore", selection, query, reason)
 
 
 def readmit(viewer: Viewer, *, selection: Sequence[int] = (), query: str = "", reason: str = "") -> Acted:
-    """Quarantined failures are dead, and can be replayed. Raises TriageRefused."""
+    """Quarantined failures are dead, and can be replayed. Raises Refused."""
     return _whole(viewer, "readmit", selection, query, reason)
 
 
 def undo(viewer: Viewer, key: str) -> Acted:
-    """Take back what the act `key` changed and nobody changed since. Raises TriageRefused."""
+    """Take back what the act `key` changed and nobody changed since. Raises Refused."""
     sweep = go_on(viewer, begin_undo(viewer, key))
     return Acted(sweep.changed, _ids_of(sweep.key), sweep.key)
 
@@ -118,7 +109,7 @@ def _whole(viewer: Viewer, act: str, selection: Sequence[int], query: str, reaso
     if selection:
         return act_on(viewer, act, selection, reason=reason)
     if act != "discard" and not query:
-        raise TriageRefused("bad_scope", f"Choose the failures to {act}. Nothing was changed.", field="selection")
+        raise Refused("bad_scope", f"Choose the failures to {act}. Nothing was changed.", field="selection")
     sweep = go_on(viewer, begin(viewer, act, query=query, reason=reason))
     return Acted(sweep.changed, _ids_of(sweep.key), sweep.key)
 
@@ -127,7 +118,7 @@ def _whole(viewer: Viewer, act: str, selection: Sequence[int], query: str, reaso
 
 
 def act_on(viewer: Viewer, act: str, selection: Sequence[int], *, reason: str = "") -> Acted:
-    """Do `act` (of ACTS) to failures chosen by hand. Raises TriageRefused."""
+    """Do `act` (of ACTS) to failures chosen by hand. Raises Refused."""
     what = ACTS[act]
     _allowed(viewer, what.name, selection)
     chosen = _own(viewer, what.name, selection)
@@ -152,7 +143,7 @@ def _own(viewer: Viewer, act: str, selection: Sequence[int]) -> QuerySet[Failure
         message = f"You are not operator of {', '.join(known) or 'its source'}. Nothing was changed."
         _note(viewer, act, message, sources)
         if known:
-            raise TriageRefused("forbidden", message)
+            raise Refused("forbidden", message)
     allowed = viewer.sources(OPERATOR)
     return chosen if allowed is None else chosen.filter(source__in=allowed)
 
@@ -160,7 +151,7 @@ def _own(viewer: Viewer, act: str, selection: Sequence[int]) -> QuerySet[Failure
 def _chosen(selection: Sequence[int]) -> QuerySet[Failure]:
     ids = {int(pk) for pk in selection if 0 < int(pk) < 2**63}
     if len(ids) > MOST_SELECTED:
-        raise TriageRefused("too_many", f"At most {MOST_SELECTED:,} failures can be chosen by hand.", field="selection")
+        raise Refused("too_many", f"At most {MOST_SELECTED:,} failures can be chosen by hand.", field="selection")
     return Failure.objects.filter(pk__in=ids)
 
 
@@ -176,7 +167,7 @@ def begin(
 ) -> Sweep:
     """Freeze the scope of a large act: what matches at `now`, up to the failure `highest`. Changes nothing yet.
 
-    Raises TriageRefused.
+    Raises Refused.
     """
     what = ACTS[act]
     _allowed(viewer, what.name, ())
@@ -195,16 +186,16 @@ def begin(
 
 
 def _frozen(query: str, now: datetime | None) -> language.Query:
-    """The search with the times that it has at `now`. Raises TriageRefused where it cannot be the scope of an act."""
+    """The search with the times that it has at `now`. Raises Refused where it cannot be the scope of an act."""
     now = now or timezone.now()
     read = language.parse(query, now)
     if why := language.unfit_for_acts(read):
-        raise TriageRefused("bad_scope", f"{why} Nothing was changed.", field="query")
+        raise Refused("bad_scope", f"{why} Nothing was changed.", field="query")
     return language.pin(read, now)
 
 
 def go_on(viewer: Viewer, sweep: Sweep, *, within_s: float = _FOREVER) -> Sweep:
-    """Do more of it, for about so long. Raises TriageRefused, when the right or the desk's mode is gone since."""
+    """Do more of it, for about so long. Raises Refused, when the right or the desk's mode is gone since."""
     ends = time.monotonic() + within_s
     if sweep.act == "undo":
         _allowed(viewer, "failure.undo", ())
@@ -241,7 +232,7 @@ def fingerprints_of(
 ) -> list[str]:
     """The groups of what is chosen, for acts on them; at most `limit`. `query` is frozen as `begin` freezes it.
 
-    Raises TriageRefused.
+    Raises Refused.
     """
     if selection:
         ids = _groups_of(_chosen(selection).filter(scope.visible(viewer, OPERATOR)))
@@ -268,11 +259,11 @@ def _groups_of(rows: QuerySet[Failure] | QuerySet[FailureCount]) -> QuerySet:
 
 
 def begin_undo(viewer: Viewer, key: str) -> Sweep:
-    """Freeze what there is to take back. Changes nothing yet. Raises TriageRefused."""
+    """Freeze what there is to take back. Changes nothing yet. Raises Refused."""
     _allowed(viewer, "failure.undo", ())
     events = list(_events(viewer, key).values_list("pk", "after")[:1_000_000])
     if not events:
-        raise TriageRefused("not_found", "There is nothing to take back. Nothing was changed.")
+        raise Refused("not_found", "There is nothing to take back. Nothing was changed.")
     matched = sum((after or {}).get("count", 0) for _, after in events)
     return Sweep("undo", _new_key(UNDOING), key, f"{UNDO_OF}{key}", matched, below=events[0][0] + 1)
 
@@ -496,7 +487,7 @@ def _new_key(begins: str = "failures:") -> str:
 def _reason(act: str, reason: str, count: int) -> str:
     reason = representable(reason.strip())[:500]
     if act == "discard" and count > 1 and not reason:
-        raise TriageRefused("reason_required", "Say why: discarding more than one job needs a reason.", field="reason")
+        raise Refused("reason_required", "Say why: discarding more than one job needs a reason.", field="reason")
     return reason
 
 
@@ -515,7 +506,7 @@ def _allowed(viewer: Viewer, act: str, selection: Sequence[int]) -> None:
 
 def _refuse(viewer: Viewer, act: str, message: str, sources: Sequence[str], code: str = "forbidden") -> None:
     _note(viewer, act, message, sources)
-    raise TriageRefused(code, message)
+    raise Refused(code, message)
 
 
 def _note(viewer: Viewer, act: str, message: str, sources: Sequence[str]) -> None:

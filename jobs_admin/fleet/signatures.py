@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from jobs_admin.core.editing import EditRefused
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.signature import Signature, read
 from jobs_admin.fleet import configurations
 from jobs_admin.models.access import ENGINE
@@ -23,12 +23,12 @@ class Signatures:
         return self.reported.get((source, task), ())
 
     def check(self, source: str, task: str, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        """Raise EditRefused where the call fits no version of the task that a live worker runs."""
+        """Raise Refused where the call fits no version of the task that a live worker runs."""
         refused = None
         for one in self.of(source, task):
             try:
                 return one.check(task, args, kwargs)
-            except EditRefused as error:
+            except Refused as error:
                 refused = error
         if refused is not None:
             raise refused

@@ -18,7 +18,8 @@ from django.db import transaction
 from jobs_admin import config
 from jobs_admin.core import keys, untrusted
 from jobs_admin.core.matching import chosen
-from jobs_admin.core.policy import ENFORCE, Policy, PolicyRefused
+from jobs_admin.core.policy import ENFORCE, Policy
+from jobs_admin.core.refused import Refused
 from jobs_admin.db import audit
 from jobs_admin.fleet import worker_store
 from jobs_admin.models import Failure, PolicyVersion, Source
@@ -32,20 +33,6 @@ FINDING = "worker-gone"
 ON_THE_WAY = (FailureState.RETRYING, FailureState.REPLAYING)  # states of a job that may be in a worker's hands
 _USUAL_TIMEOUT_S = 3_600.0  # kombu's visibility timeout
 _LONGEST_TIMEOUT_S = 366 * 86_400.0
-
-
-class StrandedRefused(Exception):
-    """The jobs were not returned, or not all of them: the message states what was changed.
-
-    Codes: forbidden, read_only, not_gone, unreachable.
-    """
-
-    field: str | None = None
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +139,12 @@ def has_finding(findings: Iterable[Mapping[str, Any]]) -> bool:
 def list_stranded(viewer: Viewer) -> list[Stranded]:
     """Return the stranded jobs of all configured sources that the viewer sees.
 
-    Raises StrandedRefused where the store or a broker does not answer.
+    Raises Refused where the store or a broker does not answer.
     """
     try:
         return [one for source in config.sources() if viewer.may(VIEWER, source) for one in find_stranded(source)]
     except (redis.RedisError, SourceError, config.BadConfiguration) as error:
-        raise StrandedRefused("unreachable", f"The store or a broker does not answer: {error}") from error
+        raise Refused("unreachable", f"The store or a broker does not answer: {error}") from error
 
 
 def _find_or_empty(source: str) -> list[Stranded]:
@@ -215,7 +202,7 @@ def _policies() -> list[Policy]:
     """Return the policies in force that this version can read."""
     found = []
     for version in PolicyVersion.objects.filter(is_published=True).order_by("name"):
-        with contextlib.suppress(PolicyRefused):
+        with contextlib.suppress(Refused):
             found.append(version.policy)
     return found
 
@@ -226,12 +213,12 @@ def findings(source: str) -> list[Finding]:
 
 
 def return_jobs(viewer: Viewer, source: str, boot: str) -> int:
-    """Return a dead worker's fetched jobs to their queues, each once. Return how many. Raises StrandedRefused."""
+    """Return a dead worker's fetched jobs to their queues, each once. Return how many. Raises Refused."""
     refused = None
     if config.is_read_only():
-        refused = StrandedRefused("read_only", f"{config.READ_ONLY} Nothing was changed.")
+        refused = Refused("read_only", f"{config.READ_ONLY} Nothing was changed.")
     elif not viewer.may(OPERATOR, source):
-        refused = StrandedRefused(
+        refused = Refused(
             "forbidden", f"You need the role operator on {source} to return its jobs. Nothing was changed."
         )
     if refused is not None:
@@ -243,11 +230,9 @@ def return_jobs(viewer: Viewer, source: str, boot: str) -> int:
     try:
         one = next((one for one in find_stranded(source) if one.boot == boot and one.tags), None)
         if one is None:
-            raise StrandedRefused(
-                "not_gone", "This worker is alive, or its jobs have already returned. Nothing was changed."
-            )
+            raise Refused("not_gone", "This worker is alive, or its jobs have already returned. Nothing was changed.")
     except (redis.RedisError, SourceError, config.BadConfiguration) as error:
-        raise StrandedRefused("unreachable", f"The jobs could not be returned: {error} Nothing was changed.") from error
+        raise Refused("unreachable", f"The jobs could not be returned: {error} Nothing was changed.") from error
     adapter = cast(GivesBack, config.adapter(source))
     with transaction.atomic():  # committed before the act, which no rollback takes back
         audit.record(viewer, "worker.return", f"worker:{one.worker}", source=source, after={"jobs": len(one.tags)})
@@ -259,7 +244,7 @@ def return_jobs(viewer: Viewer, source: str, boot: str) -> int:
             audit.record(
                 viewer, "worker.return", f"worker:{one.worker}", source=source, reason=message[:500], after=after
             )
-        raise StrandedRefused("unreachable", message) from error
+        raise Refused("unreachable", message) from error
 
 
 def _outcome(one: Stranded, adapter: GivesBack, error: str) -> tuple[str, dict[str, int] | None]:

@@ -18,6 +18,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from jobs_admin import config
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
 from jobs_admin.db import audit, statements
 from jobs_admin.models import AuditEvent, FailureCount, Group
@@ -44,14 +45,6 @@ PER_TRANSACTION = 100  # groups: on SQLite nobody else writes meanwhile
 _is_url = URLValidator(schemes=["http", "https"])  # it becomes a link: no javascript: address
 
 
-class ChangeRefused(Exception):
-    """Nothing was changed. `field` names the input that is to blame. Codes: forbidden, read_only, invalid, too_many."""
-
-    def __init__(self, code: str, message: str, field: str | None = None) -> None:
-        super().__init__(message)
-        self.code, self.message, self.field = code, message, field
-
-
 @dataclass(frozen=True, slots=True)
 class Changed:
     """What was really changed; `receipt` undoes it."""
@@ -75,7 +68,7 @@ def change(
     """Change one group: state, muted_until, muted_until_count, assignee (a user's name, "" for nobody), note, runbook_url.
 
     `muted_until_count`: so many failed attempts more than now. Takes the role operator on every source in which the
-    group has failures. Raises ChangeRefused.
+    group has failures. Raises Refused.
     """
     now = now or timezone.now()
     _writable()
@@ -85,7 +78,7 @@ def change(
         message = _why_refused(viewer, refused)
         with transaction.atomic():
             audit.record(viewer, ACT, f"group:{group.fingerprint}", source=refused, reason=message, allowed=False)
-        raise ChangeRefused("forbidden", message)
+        raise Refused("forbidden", message)
     values = _values(changes, now)
     return _write(viewer, {group.pk: sources}, values, reason)
 
@@ -100,16 +93,16 @@ def change_many(
 ) -> Changed:
     """The same change to each of up to MOST_AT_ONCE groups; those where the viewer may not are left out and told.
 
-    Raises ChangeRefused where nothing could be done at all.
+    Raises Refused where nothing could be done at all.
     """
     now = now or timezone.now()
     _writable()
     wanted = set(map(representable, fingerprints))
     if len(wanted) > MOST_AT_ONCE:
         message = f"At most {MOST_AT_ONCE:,} groups can be changed at once. Nothing was changed."
-        raise ChangeRefused("too_many", message, "groups")
+        raise Refused("too_many", message, "groups")
     if not wanted:
-        raise ChangeRefused("invalid", "Choose the groups to change. Nothing was changed.", "groups")
+        raise Refused("invalid", "Choose the groups to change. Nothing was changed.", "groups")
     values = _values(changes, now)
     found = dict(Group.objects.filter(fingerprint__in=wanted).values_list("pk", "fingerprint"))
     sources = _sources(found)
@@ -123,7 +116,7 @@ def change_many(
         with transaction.atomic():
             audit.record_all(viewer, ACT, said)
         if len(refused) == len(seen):
-            raise ChangeRefused("forbidden", _why_refused(viewer, next(iter(refused.values()))))
+            raise Refused("forbidden", _why_refused(viewer, next(iter(refused.values()))))
     done = _write(viewer, {pk: held for pk, held in seen.items() if pk not in refused}, values, reason)
     return Changed(
         done.fingerprints,
@@ -135,14 +128,14 @@ def change_many(
 
 
 def undo(viewer: Viewer, receipt: str) -> Undone:
-    """Give each group of an act of this viewer its values from before, unless it was changed since. Raises ChangeRefused."""
+    """Give each group of an act of this viewer its values from before, unless it was changed since. Raises Refused."""
     _writable()
     before, after, told = _told(viewer, receipt)
     held = dict(Group.objects.filter(fingerprint__in=before).values_list("fingerprint", "pk"))
     sources = _sources(held.values())
     may = {name: pk for name, pk in held.items() if not _not_operator_of(viewer, sources[pk])}
     if not may:
-        raise ChangeRefused("forbidden", "You are not operator of those groups any more. Nothing was changed.")
+        raise Refused("forbidden", "You are not operator of those groups any more. Nothing was changed.")
     users = get_user_model().objects.in_bulk(
         {was["assignee"] for was in before.values() if was.get("assignee")}, field_name="username"
     )
@@ -167,7 +160,7 @@ def undoable(viewer: Viewer, receipt: str) -> int:
     try:
         _writable()
         _, after, _ = _told(viewer, receipt)
-    except ChangeRefused:
+    except Refused:
         return 0
     found = Group.objects.filter(fingerprint__in=after).select_related("assignee")
     standing = [g.pk for g in found if _plain(g, after[g.fingerprint]) == after[g.fingerprint]]
@@ -188,7 +181,7 @@ def receipt_of(events: Iterable[tuple[int, datetime]]) -> str:
 
 def _writable() -> None:
     if config.is_read_only():
-        raise ChangeRefused("read_only", config.READ_ONLY)
+        raise Refused("read_only", config.READ_ONLY)
 
 
 def _sources(groups: Iterable[int]) -> dict[int, list[str]]:
@@ -221,7 +214,7 @@ def _values(changes: dict[str, Any], now: datetime) -> dict[str, Any]:
     state = changes.get("state")
     if state is not None:
         if state not in STATES:
-            raise ChangeRefused("invalid", f"A group can be made {', '.join(STATES)}. Nothing was changed.", "state")
+            raise Refused("invalid", f"A group can be made {', '.join(STATES)}. Nothing was changed.", "state")
         values |= dict.fromkeys(_STATE) | {
             "state": str(state),
             "state_since": now,
@@ -232,7 +225,7 @@ def _values(changes: dict[str, Any], now: datetime) -> dict[str, Any]:
     for name in ("muted_until", "muted_until_count"):
         if changes.get(name) is not None:
             if state != GroupState.MUTED:
-                raise ChangeRefused("invalid", f"{name} goes with the state muted. Nothing was changed.", name)
+                raise Refused("invalid", f"{name} goes with the state muted. Nothing was changed.", name)
             values[name] = _bound(name, changes[name], now)
     if "assignee" in changes:
         values["assignee"] = _user(changes["assignee"])
@@ -241,22 +234,20 @@ def _values(changes: dict[str, Any], now: datetime) -> dict[str, Any]:
     if (address := changes.get("runbook_url")) is not None:
         values["runbook_url"] = _address(address)
     if not values:
-        raise ChangeRefused("invalid", f"Nothing to change: give one of {', '.join(_CHANGEABLE)}.")
+        raise Refused("invalid", f"Nothing to change: give one of {', '.join(_CHANGEABLE)}.")
     return values
 
 
 def _bound(name: str, value: Any, now: datetime) -> Any:
     if name == "muted_until":
         if timezone.is_naive(value) or value <= now:
-            raise ChangeRefused(
-                "invalid", "muted_until must be a time to come, with its zone. Nothing was changed.", name
-            )
+            raise Refused("invalid", "muted_until must be a time to come, with its zone. Nothing was changed.", name)
         return value.astimezone(UTC)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_MUTED_COUNT:
         message = (
             f"muted_until_count is a number of failed attempts, from 1 to {MOST_MUTED_COUNT:,}. Nothing was changed."
         )
-        raise ChangeRefused("invalid", message, name)
+        raise Refused("invalid", message, name)
     return value
 
 
@@ -265,7 +256,7 @@ def _user(name: str | None) -> Any:
         return None
     found = get_user_model().objects.filter(username=representable(name), is_active=True).first()
     if found is None:
-        raise ChangeRefused("invalid", f"There is no active user {name!r}. Nothing was changed.", "assignee")
+        raise Refused("invalid", f"There is no active user {name!r}. Nothing was changed.", "assignee")
     return found
 
 
@@ -274,7 +265,7 @@ def _address(address: str) -> str:
         if address:
             _is_url(address)
     except ValidationError as error:
-        raise ChangeRefused("invalid", "Give an http or https address. Nothing was changed.", "runbook_url") from error
+        raise Refused("invalid", "Give an http or https address. Nothing was changed.", "runbook_url") from error
     return address
 
 
@@ -427,7 +418,7 @@ def _told(viewer: Viewer, receipt: str) -> tuple[_Told, _Told, dict[tuple[str, s
 
     Only acts of the viewer can be undone.
     """
-    gone = ChangeRefused("invalid", "There is nothing to undo any more. Nothing was changed.", "receipt")
+    gone = Refused("invalid", "There is nothing to undo any more. Nothing was changed.", "receipt")
     if not _RECEIPT.fullmatch(receipt):
         raise gone
     where = Q()

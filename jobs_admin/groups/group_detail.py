@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from django.db import connection
 
 from jobs_admin.core import query as language
+from jobs_admin.core.refused import NotFound
 from jobs_admin.db import statements
 from jobs_admin.groups import group_numbers
 from jobs_admin.models import Failure, Group, Release
@@ -18,10 +19,6 @@ from jobs_admin.rights import group_sight
 from jobs_admin.search import scope as scopes
 
 SAMPLE = 500  # the newest open failures of a group, that tenants, releases and hosts are counted over
-
-
-class NoSuchGroup(LookupError):
-    """No group has this fingerprint, or none that the viewer may see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +45,10 @@ class GroupDetail:
 
 
 def group_named(viewer: Viewer, fingerprint: str) -> Group:
-    """The group of a fingerprint, or of one that it used to have. Raises NoSuchGroup, also for one out of sight."""
+    """The group of a fingerprint, or of one that it used to have. Raises NotFound, also for one out of sight."""
     found = _named(fingerprint)
     if found is None or not group_numbers.counters(viewer, [found.pk]):
-        raise NoSuchGroup(fingerprint)
+        raise NotFound("No group has this fingerprint, or none that you may see.")
     group_sight.restrict(viewer, [found])
     return found
 
@@ -65,7 +62,7 @@ def _named(fingerprint: str) -> Group | None:
 
 
 def group(viewer: Viewer, fingerprint: str, *, example: int | None = None, now: datetime | None = None) -> GroupDetail:
-    """All about one group. Raises NoSuchGroup, also for one that the viewer may not see.
+    """All about one group. Raises NotFound, also for one that the viewer may not see.
 
     `example`: the failure of it to stand for it, where it is one that the viewer may see.
     """
@@ -73,7 +70,7 @@ def group(viewer: Viewer, fingerprint: str, *, example: int | None = None, now: 
     found = _named(fingerprint)
     counters = group_numbers.counters(viewer, [found.pk]) if found else []
     if found is None or not counters:
-        raise NoSuchGroup(fingerprint)
+        raise NotFound("No group has this fingerprint, or none that you may see.")
     by_state = group_numbers.totals(counters, "state")
     all_dead = group_numbers.all_dead(viewer)
     open_ = [c for c in counters if c.state in language.DEFAULT_STATES]

@@ -19,6 +19,7 @@ from jobs_admin import config
 from jobs_admin.core import fingerprint as prints
 from jobs_admin.core.fingerprint import Rules, Split, apart, fingerprint
 from jobs_admin.core.paths import ignores
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
 from jobs_admin.db import audit, grouping_rules
 from jobs_admin.groups import group_places, groups_aside, merged_counts
@@ -41,14 +42,6 @@ KEPT = (
     "mute_ended", "resolved_at", "muted_until", "muted_until_count", "assignee_id", "note", "runbook_url", "first_seen",
     "first_release", "last_seen",
 )  # fmt: skip
-
-
-class RuleRefused(Exception):
-    """Nothing was changed. `field` names the input that is to blame. Codes: forbidden, read_only, invalid, conflict."""
-
-    def __init__(self, code: str, message: str, field: str | None = None) -> None:
-        super().__init__(message)
-        self.code, self.message, self.field = code, message, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +86,7 @@ class Row:
 
 
 def preview(viewer: Viewer, kind: str, *, groups: Sequence[str] = (), by: str = "", frame: str = "") -> Preview:
-    """Which groups would become which. Nothing is changed. Raises RuleRefused for what could not be saved.
+    """Which groups would become which. Nothing is changed. Raises Refused for what could not be saved.
 
     merge: `groups`, the first takes the others in. split: one group, `by` one of core.fingerprint.SPLITS.
     ignore: `frame`, a glob over `file in function`. Takes the role that saving takes: it tells of all those groups.
@@ -106,9 +99,9 @@ def preview(viewer: Viewer, kind: str, *, groups: Sequence[str] = (), by: str = 
 def save(
     viewer: Viewer, kind: str, *, groups: Sequence[str] = (), by: str = "", frame: str = "", note: str = ""
 ) -> GroupRule:
-    """Put the rule in force. Takes the role operator on every source of the groups it is about. Raises RuleRefused."""
+    """Put the rule in force. Takes the role operator on every source of the groups it is about. Raises Refused."""
     if config.is_read_only():
-        raise RuleRefused("read_only", config.READ_ONLY)
+        raise Refused("read_only", config.READ_ONLY)
     draft = _draft(viewer, kind, groups, by, frame)
     _may(viewer, "rule.save", draft)
     rule = GroupRule(
@@ -134,7 +127,7 @@ def save(
         if isinstance(error, OperationalError) and not _is_deadlock(error):
             raise
         message = "Somebody else changed one of these groups meanwhile. Nothing was changed: look again."
-        raise RuleRefused("conflict", message, "groups") from error
+        raise Refused("conflict", message, "groups") from error
     grouping_rules.forget()
     return rule
 
@@ -147,23 +140,23 @@ def _is_deadlock(error: OperationalError) -> bool:
 def withdraw(viewer: Viewer, rule: GroupRule) -> GroupRule:
     """Take a rule back: groups that it took away come back with their state and note, and their failures follow.
 
-    Takes the same role as saving it. Raises RuleRefused.
+    Takes the same role as saving it. Raises Refused.
     """
     if config.is_read_only():
-        raise RuleRefused("read_only", config.READ_ONLY)
+        raise Refused("read_only", config.READ_ONLY)
     _may_on(viewer, "rule.withdraw", _sources_of(rule), f"rule {rule.pk}")
     if rule.kind == GroupRuleKind.MERGE and rule.group and (held := _split_of([rule.group])):
         message = f"The merged group is split by {held.by}: take that rule back first. Nothing was changed."
-        raise RuleRefused("conflict", message)
+        raise Refused("conflict", message)
     with transaction.atomic():
         if _is_nested(rule, _parting()):
             message = "Another merge of these groups is being withdrawn: withdraw this one when that is complete."
-            raise RuleRefused("conflict", f"{message} Nothing was changed.")
+            raise Refused("conflict", f"{message} Nothing was changed.")
         changed = GroupRule.objects.filter(pk=rule.pk, is_withdrawn=False).update(
             is_withdrawn=True, is_applied=False, applied_to=0, since=timezone.now()
         )
         if not changed:
-            raise RuleRefused("conflict", "This rule was taken back already. Nothing was changed.")
+            raise Refused("conflict", "This rule was taken back already. Nothing was changed.")
         rule.refresh_from_db()
         _give_back(rule)
         for source in _sources_of(rule) or [""]:
@@ -224,9 +217,7 @@ class _Draft:
 
 def _draft(viewer: Viewer, kind: str, names: Sequence[str], by: str, frame: str) -> _Draft:
     if kind not in GroupRuleKind.values:
-        raise RuleRefused(
-            "invalid", f"A rule is one of {', '.join(GroupRuleKind.values)}. Nothing was changed.", "kind"
-        )
+        raise Refused("invalid", f"A rule is one of {', '.join(GroupRuleKind.values)}. Nothing was changed.", "kind")
     if kind == GroupRuleKind.IGNORE:
         return _Draft(kind, [], "", _frame(frame), _every_source())
     groups = _groups(viewer, names)
@@ -241,11 +232,11 @@ def _frame(frame: str) -> str:
     text = " ".join(representable(frame).split())[:300]
     in_force = GroupRule.objects.filter(kind=GroupRuleKind.IGNORE, is_withdrawn=False)
     if not text:
-        raise RuleRefused("invalid", "Say which frame: `shop/retry.py in call`, or `*/retry.py in *`.", "frame")
+        raise Refused("invalid", "Say which frame: `shop/retry.py in call`, or `*/retry.py in *`.", "frame")
     if all(ignores(text, place) for place in _ANYWHERE):
-        raise RuleRefused("invalid", "This pattern is true of every frame: nothing would be left to tell by.", "frame")
+        raise Refused("invalid", "This pattern is true of every frame: nothing would be left to tell by.", "frame")
     if in_force.filter(frame=text).exists():
-        raise RuleRefused("conflict", "This frame is ignored already. Nothing was changed.", "frame")
+        raise Refused("conflict", "This frame is ignored already. Nothing was changed.", "frame")
     return text
 
 
@@ -256,9 +247,9 @@ _ANYWHERE = ("a/b.py in c", "shop/tasks.py in charge", "x.py in <module>", "src/
 def _groups(viewer: Viewer, names: Sequence[str]) -> list[Group]:
     wanted = list(dict.fromkeys(map(representable, names)))
     if not wanted:
-        raise RuleRefused("invalid", "Say which groups. Nothing was changed.", "groups")
+        raise Refused("invalid", "Say which groups. Nothing was changed.", "groups")
     if len(wanted) > MOST_MERGED:
-        raise RuleRefused("invalid", f"At most {MOST_MERGED} groups go into one rule. Nothing was changed.", "groups")
+        raise Refused("invalid", f"At most {MOST_MERGED} groups go into one rule. Nothing was changed.", "groups")
     # What the viewer may not see is answered as what is not there.
     seen = FailureCount.objects.filter(scopes.visible(viewer), group_id=OuterRef("pk"), count__gt=0)
     visible = Group.objects.filter(Exists(seen), fingerprint__in=wanted)
@@ -267,29 +258,29 @@ def _groups(viewer: Viewer, names: Sequence[str]) -> list[Group]:
     merged = dict(GroupAlias.objects.filter(fingerprint__in=missing).values_list("fingerprint", "group__fingerprint"))
     for name in missing:
         if merged.get(name) in found:
-            raise RuleRefused("invalid", "These are one group already. Nothing was changed.", "groups")
+            raise Refused("invalid", "These are one group already. Nothing was changed.", "groups")
     if missing:
-        raise RuleRefused("invalid", f"There is no group {missing[0][:40]}. Nothing was changed.", "groups")
+        raise Refused("invalid", f"There is no group {missing[0][:40]}. Nothing was changed.", "groups")
     return [found[name] for name in wanted]
 
 
 def _splittable(groups: list[Group], by: str) -> None:
     if len(groups) != 1:
-        raise RuleRefused("invalid", "One group is split at a time. Nothing was changed.", "groups")
+        raise Refused("invalid", "One group is split at a time. Nothing was changed.", "groups")
     if by not in prints.SPLITS:
-        raise RuleRefused("invalid", f"Split by one of {', '.join(prints.SPLITS)}. Nothing was changed.", "by")
+        raise Refused("invalid", f"Split by one of {', '.join(prints.SPLITS)}. Nothing was changed.", "by")
     rules = GroupRule.objects.filter(kind=GroupRuleKind.SPLIT, is_withdrawn=False)
     if held := rules.filter(group=groups[0]).first():
         message = f"This group is split by {held.by} already: take that rule back first. Nothing was changed."
-        raise RuleRefused("conflict", message, "groups")
+        raise Refused("conflict", message, "groups")
     if _came_out_of_a_split(groups[0]):
-        raise RuleRefused("conflict", "This group came out of a split itself. Nothing was changed.", "groups")
+        raise Refused("conflict", "This group came out of a split itself. Nothing was changed.", "groups")
     if _is_returning_part(groups[0]):
         message = "The split that this group came out of is being withdrawn: split it when that is complete."
-        raise RuleRefused("conflict", f"{message} Nothing was changed.", "groups")
+        raise Refused("conflict", f"{message} Nothing was changed.", "groups")
     if _is_parting(groups[0]):
         message = "A merge of this group is being withdrawn: split it when that is complete. Nothing was changed."
-        raise RuleRefused("conflict", message, "groups")
+        raise Refused("conflict", message, "groups")
 
 
 def _parting() -> list[GroupRule]:
@@ -349,24 +340,24 @@ def _came_out_of_a_split(group: Group) -> bool:
 
 def _mergeable(groups: list[Group]) -> None:
     if len(groups) < 2:
-        raise RuleRefused("invalid", "Choose at least two groups to merge. Nothing was changed.", "groups")
+        raise Refused("invalid", "Choose at least two groups to merge. Nothing was changed.", "groups")
     # What is split is not merged, nor are its parts: the one's end could not tell which failures are the other's.
     held = _split_of(groups)
     if held is not None:
         message = f"One of these groups is split by {held.by}: take that rule back first. Nothing was changed."
-        raise RuleRefused("conflict", message, "groups")
+        raise Refused("conflict", message, "groups")
     if any(group.fingerprint.startswith(TAKEN_IN) for group in groups):
-        raise RuleRefused("conflict", "One of these groups is just being merged. Nothing was changed.", "groups")
+        raise Refused("conflict", "One of these groups is just being merged. Nothing was changed.", "groups")
     if any(_came_out_of_a_split(group) for group in groups):
         message = "One of these groups came out of a split: take that rule back first. Nothing was changed."
-        raise RuleRefused("conflict", message, "groups")
+        raise Refused("conflict", message, "groups")
     if _splits_being_withdrawn().filter(group__in=groups).exists() or any(map(_is_returning_part, groups)):
         message = "A split of one of these groups is being withdrawn: merge them when that is complete."
-        raise RuleRefused("conflict", f"{message} Nothing was changed.", "groups")
+        raise Refused("conflict", f"{message} Nothing was changed.", "groups")
     # What a group counts is known again only when all that it had before the merge is returned.
     if any(_is_parting(group) for group in groups):
         message = "A merge of one of these groups is being withdrawn: merge them when that is complete."
-        raise RuleRefused("conflict", f"{message} Nothing was changed.", "groups")
+        raise Refused("conflict", f"{message} Nothing was changed.", "groups")
 
 
 def _split_of(groups: Iterable[Group]) -> GroupRule | None:
@@ -439,7 +430,7 @@ def _may_on(viewer: Viewer, act: str, sources: list[str], what: str) -> None:
     message = f"This takes the role operator {at}. Nothing was changed."
     with transaction.atomic():
         audit.record(viewer, act, what[:120], source=refused[0] if sources else "", reason=message, allowed=False)
-    raise RuleRefused("forbidden", message)
+    raise Refused("forbidden", message)
 
 
 def _says(kind: str, groups: Sequence[Group], by: str, frame: str, others: int | None = None) -> str:
@@ -479,7 +470,7 @@ def _take_in(target: Group, others: Sequence[Group]) -> dict[str, Any]:
     for group in named:
         row = held.get(group.pk)
         if row is None or row.fingerprint != group.fingerprint:
-            raise RuleRefused("conflict", "One of these groups has just changed. Nothing was changed.", "groups")
+            raise Refused("conflict", "One of these groups has just changed. Nothing was changed.", "groups")
     return {other.fingerprint: take_in(target, held[other.pk]) for other in others}
 
 
@@ -653,7 +644,7 @@ def _of_ignore(draft: _Draft) -> Preview:
             jobs_of[group.fingerprint] = group, after
             emptied += bool(before.culprit) and not after.culprit
     if looked_at > 1 and emptied == looked_at:
-        raise RuleRefused(
+        raise Refused(
             "invalid", "This pattern takes every application frame of every group. Nothing was changed.", "frame"
         )
     there = dict(

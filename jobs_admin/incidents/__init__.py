@@ -4,15 +4,13 @@ from jobs_admin.incidents.counts import Counts
 from jobs_admin.incidents.moments import Moment, Ref
 from jobs_admin.incidents.over_time import OverTime, Point
 from jobs_admin.incidents.reading import Act, Incident, incident
-from jobs_admin.incidents.spans import BadSpan, NoSuchPlace, Span, span
+from jobs_admin.incidents.spans import Span, span
 
 __all__ = [
     "Act",
-    "BadSpan",
     "Counts",
     "Incident",
     "Moment",
-    "NoSuchPlace",
     "OverTime",
     "Point",
     "Ref",

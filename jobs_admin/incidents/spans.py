@@ -7,12 +7,13 @@ from datetime import datetime, timedelta
 
 from django.db.models import Q, QuerySet, Sum
 
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.db.counters import step_start
 from jobs_admin.incidents.loudness import Loudness, outages
 from jobs_admin.models import Alert, DepthSample, QueueCounter, Source
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.counter import HOUR, MINUTE, MINUTES_BACK
-from jobs_admin.queues.depths import LADDER, NoSuchQueue, require_visible
+from jobs_admin.queues.depths import LADDER, require_visible
 from jobs_admin.queues.rates import FAILED
 from jobs_admin.rights import alert_sight
 from jobs_admin.search import scope as scopes
@@ -28,18 +29,6 @@ _CANDIDATES = 5  # queues whose minutes are added up
 _LEADING = timedelta(hours=12)  # looked through for the first failures before an alert
 _STEPS = (LADDER[0].step_s, LADDER[1].step_s, HOUR)  # of depths, the shortest that was kept of that time
 _MARGIN = timedelta(minutes=5)  # shown before the first failure and after the end
-
-
-class NoSuchPlace(Exception):
-    """No source or queue of this name was ever seen, or who asks may not see it."""
-
-
-class BadSpan(Exception):
-    """The times cannot be those of an incident."""
-
-    def __init__(self, message: str, field: str) -> None:
-        super().__init__(message)
-        self.message, self.field = message, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +52,10 @@ def span(
 ) -> Span | None:
     """What is asked for; without times the last incident there; without a source the last of all that the viewer sees.
 
-    None where there was none. Raises NoSuchPlace, and BadSpan for times that no incident has.
+    None where there was none. Raises NotFound, and Refused for times that no incident has.
     """
     if queue and not source:
-        raise BadSpan("Name the source of the queue too.", "source")
+        raise Refused("invalid", "Name the source of the queue too. Nothing was read.", "source")
     if source:
         _must_be_there(viewer, source, queue)
     if since is None and until is None:
@@ -74,9 +63,9 @@ def span(
     end = min(until or now, now).replace(microsecond=0)
     begin = (since or end - _WITHOUT_BEGINNING).replace(microsecond=0)
     if begin >= end:
-        raise BadSpan("It has to begin before it ends, and not in the future.", "since")
+        raise Refused("invalid", "It has to begin before it ends, and not in the future. Nothing was read.", "since")
     if end - begin > LONGEST:
-        raise BadSpan(f"At most {LONGEST.days} days are told at once.", "since")
+        raise Refused("invalid", f"At most {LONGEST.days} days are told at once. Nothing was read.", "since")
     if not source:
         last = _loudest(viewer, now, begin, end)
         if last is None:
@@ -87,13 +76,9 @@ def span(
 
 def _must_be_there(viewer: Viewer, source: str, queue: str) -> None:
     if not viewer.may(VIEWER, source) or not Source.objects.filter(name=source).exists():
-        raise NoSuchPlace
-    if not queue:
-        return
-    try:
+        raise NotFound
+    if queue:
         require_visible(viewer, source, queue)
-    except NoSuchQueue as error:
-        raise NoSuchPlace from error
 
 
 def _last(viewer: Viewer, now: datetime, source: str, queue: str) -> Span | None:

@@ -9,7 +9,8 @@ from typing import Any
 from jobs_admin.core import lint
 from jobs_admin.core.lint import Case, Check, Finding
 from jobs_admin.core.lint.words import count
-from jobs_admin.core.policy import ENFORCE, Policy, PolicyRefused
+from jobs_admin.core.policy import ENFORCE, Policy
+from jobs_admin.core.refused import Refused
 from jobs_admin.fleet import configurations, found_options
 from jobs_admin.fleet.configurations import ReportedConfigurations
 from jobs_admin.fleet.found_options import QueuedOptions
@@ -126,7 +127,7 @@ def _policies(viewer: Viewer) -> tuple[list[Policy], list[str]]:
             continue
         try:
             found.append(version.policy)
-        except PolicyRefused:
+        except Refused:
             unread.append(version.name)
     return found, unread
 

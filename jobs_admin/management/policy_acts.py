@@ -12,6 +12,7 @@ import redis
 from django.core.management.base import BaseCommand, CommandError
 
 from jobs_admin import config, policies
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import shown, whole_number
 from jobs_admin.lint import linting
 from jobs_admin.management import terminal
@@ -68,7 +69,7 @@ def run_show(command: BaseCommand, *, name: str, number: int | None, **_: Any) -
     viewer = terminal.viewer()
     try:
         found = policies.get(viewer, name) if number is None else policies.version(viewer, name, number)
-    except policies.NoSuchPolicy as none:
+    except NotFound as none:
         raise CommandError(f"There is no {name}{'' if number is None else f'@{number}'} in force or kept.") from none
     command.stdout.write(json.dumps(found.document, indent=2, ensure_ascii=False))
     by, at = shown(found.published_by, 60), found.published_at
@@ -119,21 +120,23 @@ def _when() -> str:
 def _done(act: Any) -> Any:
     try:
         return act()
-    except policies.NoSuchPolicy as none:
+    except NotFound as none:
         raise CommandError("There is no such policy, or no such version. Nothing was changed.") from none
-    except policies.StaleEdit as stale:
-        lines = [f"  {c.field}: was {c.was!r}, is {c.now!r}, yours {c.yours!r}" for c in stale.changes]
-        how = "Give --expected-version with the version that you saw."
-        raise CommandError("\n".join([stale.message, *(shown(line, 200) for line in lines), how])) from stale
-    except policies.PolicyRefused as refused:
-        lines = [one.message for one in refused.problems] if len(refused.problems) > 1 else []
+    except Refused as refused:
+        if refused.code == "stale":
+            changes = refused.details["difference"]
+            lines = [shown(f"  {c.field}: was {c.was!r}, is {c.now!r}, yours {c.yours!r}", 200) for c in changes]
+            how = "Give --expected-version with the version that you saw."
+            raise CommandError("\n".join([refused.message, *lines, how])) from refused
+        problems = refused.details.get("problems", ())
+        lines = [one.message for one in problems] if len(problems) > 1 else []
         raise CommandError("\n".join(["Nothing was changed.", *lines] if lines else [refused.message])) from refused
 
 
 def _in_force(name: str) -> PolicyVersion | None:
     try:
         return policies.get(terminal.viewer(), name)
-    except policies.NoSuchPolicy:
+    except NotFound:
         return None
 
 

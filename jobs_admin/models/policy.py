@@ -113,5 +113,5 @@ class PolicyVersion(models.Model):
 
     @property
     def policy(self) -> core.Policy:
-        """Raises core.policy.PolicyRefused for what no service wrote."""
+        """Raises Refused for what no service wrote."""
         return core.parse(self.document)

@@ -21,17 +21,13 @@ from jobs_admin.notices.reading import (
     deliveries,
     delivery,
 )
-from jobs_admin.notices.refusals import ChannelRefused, NoSuchChannel, NoSuchDelivery
 from jobs_admin.notices.rights import may_change
 
 __all__ = [
-    "ChannelRefused",
     "ChannelRow",
     "DeliveryPage",
     "DeliveryRow",
     "LastDelivery",
-    "NoSuchChannel",
-    "NoSuchDelivery",
     "Saved",
     "channel",
     "channels",

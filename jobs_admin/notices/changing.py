@@ -12,14 +12,14 @@ from django.db.models import Q
 from django.utils import timezone
 
 from jobs_admin import config
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.db import audit
 from jobs_admin.models import Channel, Delivery, Notice, Rule
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.notice import DeliveryState
 from jobs_admin.notices import documents, guard, reading, rights, sealing
-from jobs_admin.notices.documents import Wanted
+from jobs_admin.notices.documents import Wanted, invalid
 from jobs_admin.notices.reading import ChannelRow, DeliveryRow
-from jobs_admin.notices.refusals import ChannelRefused, NoSuchChannel, invalid
 
 # So many have a thread each while they are asked, so that none waits for another.
 MOST_CHANNELS = 200
@@ -33,7 +33,7 @@ class Saved:
 
 
 def save_channel(viewer: Viewer, document: object, pk: int | None = None) -> Saved:
-    """Make a channel, or change the one of this number. Raises ChannelRefused, NoSuchChannel.
+    """Make a channel, or change the one of this number. Raises Refused, NotFound.
 
     The host of its URL is looked up before anything is changed. What a change leaves out stays as it is.
     """
@@ -45,12 +45,10 @@ def save_channel(viewer: Viewer, document: object, pk: int | None = None) -> Sav
     is_made = before is None and wanted.kind == "webhook" and wanted.secret is None
     with transaction.atomic():
         if before is None and Channel.objects.count() >= MOST_CHANNELS:
-            raise ChannelRefused(
-                "too_many", f"There are {MOST_CHANNELS} channels. Delete one first. Nothing was changed."
-            )
+            raise Refused("too_many", f"There are {MOST_CHANNELS} channels. Delete one first. Nothing was changed.")
         held = Channel.objects.select_for_update().filter(pk=before.pk).first() if before is not None else Channel()
         if held is None:
-            raise NoSuchChannel
+            raise NotFound("There is no such channel, or none that you may see.")
         if before is not None:
             wanted = documents.read(document, held)  # what is left out stays as it is now, not as it was looked at
         was = _plain(held) if before is not None else None
@@ -66,13 +64,13 @@ def save_channel(viewer: Viewer, document: object, pk: int | None = None) -> Sav
 
 
 def delete_channel(viewer: Viewer, pk: int) -> None:
-    """With its deliveries. Raises ChannelRefused where a rule still tells it, NoSuchChannel."""
+    """With its deliveries. Raises Refused where a rule still tells it, NotFound."""
     reading.find(viewer, pk)
     rights.must_change(viewer, "channel.delete", f"channel:{pk}")
     with transaction.atomic():
         held = Channel.objects.select_for_update().filter(pk=pk).first()
         if held is None:
-            raise NoSuchChannel
+            raise NotFound("There is no such channel, or none that you may see.")
         _not_used(held)
         was, why = _plain(held), "It is being deleted, and its deliveries with it."
         if held.disabled_at is None:
@@ -88,7 +86,7 @@ def delete_channel(viewer: Viewer, pk: int) -> None:
     with transaction.atomic():
         held = Channel.objects.select_for_update().filter(pk=pk).first()
         if held is None:
-            raise NoSuchChannel
+            raise NotFound("There is no such channel, or none that you may see.")
         if names := _told_by(held):
             message = "A rule tells it since a moment ago: it stays. Its deliveries are gone, and it is disabled."
             audit.record(
@@ -98,11 +96,11 @@ def delete_channel(viewer: Viewer, pk: int) -> None:
             audit.record(viewer, "channel.delete", f"channel:{pk}", before=_plain(held))
             held.delete()
     if names:
-        raise ChannelRefused("in_use", message)
+        raise Refused("in_use", message)
 
 
 def rotate(viewer: Viewer, pk: int) -> str:
-    """A new secret, shown this once; the one before signs beside it until `end_rotation`. Raises ChannelRefused, NoSuchChannel."""
+    """A new secret, shown this once; the one before signs beside it until `end_rotation`. Raises Refused, NotFound."""
     made = sealing.make()
 
     def change(held: Channel) -> dict[str, Any]:
@@ -110,7 +108,7 @@ def rotate(viewer: Viewer, pk: int) -> str:
             raise invalid("Only a signed webhook has a secret of ours to rotate.", "kind")
         if len(held.secrets) > 1:
             message = "Two secrets sign already. End that rotation first. Nothing was changed."
-            raise ChannelRefused("wrong_state", message)
+            raise Refused("wrong_state", message)
         held.secrets = [sealing.seal(made), *held.secrets[:1]]
         held.rotated_at = timezone.now()
         return {"secrets": 2}
@@ -120,11 +118,11 @@ def rotate(viewer: Viewer, pk: int) -> str:
 
 
 def end_rotation(viewer: Viewer, pk: int) -> ChannelRow:
-    """From now on only the newest secret signs. Raises ChannelRefused, NoSuchChannel."""
+    """From now on only the newest secret signs. Raises Refused, NotFound."""
 
     def change(held: Channel) -> dict[str, Any]:
         if len(held.secrets) < 2:
-            raise ChannelRefused("wrong_state", "Only one secret signs. Nothing was changed.")
+            raise Refused("wrong_state", "Only one secret signs. Nothing was changed.")
         held.secrets = held.secrets[:1]
         return {"secrets": 1}
 
@@ -132,11 +130,11 @@ def end_rotation(viewer: Viewer, pk: int) -> ChannelRow:
 
 
 def enable(viewer: Viewer, pk: int) -> ChannelRow:
-    """Tell it again from now on. What was parked meanwhile is sent again by hand. Raises ChannelRefused, NoSuchChannel."""
+    """Tell it again from now on. What was parked meanwhile is sent again by hand. Raises Refused, NotFound."""
 
     def change(held: Channel) -> dict[str, Any]:
         if held.disabled_at is None:
-            raise ChannelRefused("wrong_state", f"{held.name} is not disabled. Nothing was changed.")
+            raise Refused("wrong_state", f"{held.name} is not disabled. Nothing was changed.")
         held.disabled_at, held.why_disabled, held.failures = None, "", 0
         return {"disabled": False}
 
@@ -144,7 +142,7 @@ def enable(viewer: Viewer, pk: int) -> ChannelRow:
 
 
 def test(viewer: Viewer, pk: int, now: datetime | None = None) -> DeliveryRow:
-    """A notice of type `ping`, tried once and at once, also on a disabled channel. Raises ChannelRefused, NoSuchChannel."""
+    """A notice of type `ping`, tried once and at once, also on a disabled channel. Raises Refused, NotFound."""
     found = reading.find(viewer, pk)
     rights.must_change(viewer, "channel.test", f"channel:{pk}")
     now = now or timezone.now()
@@ -153,7 +151,7 @@ def test(viewer: Viewer, pk: int, now: datetime | None = None) -> DeliveryRow:
         under_way = (DeliveryState.WAITING, DeliveryState.SENDING)
         if Delivery.objects.filter(channel_id=pk, notice__type="ping", state__in=under_way).exists():
             message = f"A test of {found.name} is under way. Look at it first. Nothing was changed."
-            raise ChannelRefused("wrong_state", message)
+            raise Refused("wrong_state", message)
         body = {
             "title": f"A test of {found.name}",
             "message": f"{viewer.name[:150]} sent a test: nothing is wrong. What the desk has to say arrives like this.",
@@ -173,7 +171,7 @@ def test(viewer: Viewer, pk: int, now: datetime | None = None) -> DeliveryRow:
 
 
 def resend(viewer: Viewer, pk: int, now: datetime | None = None) -> DeliveryRow:
-    """Send it once more, with the id it had, and from the first try on. Raises ChannelRefused, NoSuchDelivery.
+    """Send it once more, with the id it had, and from the first try on. Raises Refused, NotFound.
 
     Takes the role operator on the notice's source; on every source where it is of none or several.
     """
@@ -181,7 +179,7 @@ def resend(viewer: Viewer, pk: int, now: datetime | None = None) -> DeliveryRow:
     rights.must_resend(viewer, found.notice, f"delivery:{pk}")
     if found.channel.disabled_at is not None and found.notice.type != "ping":
         message = f"The channel {found.channel.name} is disabled. Enable it first. Nothing was changed."
-        raise ChannelRefused("wrong_state", message)
+        raise Refused("wrong_state", message)
     with transaction.atomic():
         changed = (
             Delivery.objects.filter(pk=pk)
@@ -189,7 +187,7 @@ def resend(viewer: Viewer, pk: int, now: datetime | None = None) -> DeliveryRow:
             .update(state=DeliveryState.WAITING, next_try_at=now or timezone.now(), tries=0)
         )
         if not changed:
-            raise ChannelRefused("wrong_state", "It is being sent just now. Nothing was changed.")
+            raise Refused("wrong_state", "It is being sent just now. Nothing was changed.")
         audit.record(
             viewer,
             "delivery.resend",
@@ -207,7 +205,7 @@ def _changed(viewer: Viewer, act: str, pk: int, change: Any) -> ChannelRow:
     with transaction.atomic():
         held = Channel.objects.select_for_update().filter(pk=pk).first()
         if held is None:
-            raise NoSuchChannel
+            raise NotFound("There is no such channel, or none that you may see.")
         was = _plain(held)
         after = change(held)
         held.changed_by = viewer.name[:150]
@@ -236,9 +234,7 @@ def _store(held: Channel) -> None:
     except IntegrityError as error:
         if not Channel.objects.filter(name=held.name).exclude(pk=held.pk).exists():
             raise
-        raise ChannelRefused(
-            "taken", f"There is a channel {held.name} already. Nothing was changed.", "name"
-        ) from error
+        raise Refused("taken", f"There is a channel {held.name} already. Nothing was changed.", "name") from error
 
 
 def _told_by(found: Channel) -> list[str]:
@@ -250,7 +246,7 @@ def _told_by(found: Channel) -> list[str]:
 def _not_used(found: Channel) -> None:
     if names := _told_by(found):
         which = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        raise ChannelRefused("in_use", f"It is told by rules: {which}. Change them first. Nothing was changed.")
+        raise Refused("in_use", f"It is told by rules: {which}. Change them first. Nothing was changed.")
 
 
 def _plain(held: Channel) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from django.core.exceptions import ValidationError
 from django.core.validators import EmailValidator
 
 from jobs_admin import config
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
 from jobs_admin.core.web_address import BadAddress, WebAddress, parse
 from jobs_admin.models import Channel
 from jobs_admin.models.notice import EVENTS, KINDS
 from jobs_admin.notices import sealing
-from jobs_admin.notices.refusals import ChannelRefused, invalid
 
 FIELDS = ("name", "kind", "url", "to", "events", "secret")
 LONGEST_NAME = 100
@@ -39,7 +39,7 @@ class Wanted:
 
 
 def read(document: object, before: Channel | None = None) -> Wanted:
-    """Raises ChannelRefused for the first thing that is wrong. What a change leaves out stays as it is."""
+    """Raises Refused for the first thing that is wrong. What a change leaves out stays as it is."""
     if not isinstance(document, Mapping):
         raise invalid("A channel is an object of fields.", None)
     if unknown := [name for name in document if name not in FIELDS]:
@@ -145,6 +145,10 @@ def _name(value: object) -> str:
     return name
 
 
+def invalid(message: str, field: str | None) -> Refused:
+    return Refused("invalid", f"{message} Nothing was changed.", field)
+
+
 def _events(value: object) -> tuple[str, ...]:
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise invalid(f"events is a list of {', '.join(EVENTS)}.", "events")
@@ -169,7 +173,7 @@ def _addresses(value: object) -> list[str]:
                 raise ValidationError("")
             EmailValidator()(one)
         except ValidationError as error:
-            raise ChannelRefused(
+            raise Refused(
                 "invalid", f"{representable(one)[:80]!r} is no address of e-mail. Nothing was changed.", "to"
             ) from error
     return found

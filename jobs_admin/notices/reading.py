@@ -8,13 +8,13 @@ from typing import Any
 
 from django.db.models import QuerySet
 
+from jobs_admin.core.refused import NotFound
 from jobs_admin.core.text import whole_number
 from jobs_admin.core.web_address import BadAddress, parse
 from jobs_admin.models import Alert, Channel, Delivery
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.notice import DeliveryState
 from jobs_admin.notices import rights, sealing
-from jobs_admin.notices.refusals import NoSuchChannel, NoSuchDelivery
 
 COUNT_CAP = 10_000
 LARGEST_PAGE = 500
@@ -90,16 +90,16 @@ def channels(viewer: Viewer) -> list[ChannelRow]:
 
 
 def channel(viewer: Viewer, pk: int) -> ChannelRow:
-    """Raises NoSuchChannel."""
+    """Raises NotFound."""
     return row(viewer, find(viewer, pk))
 
 
 def find(viewer: Viewer, pk: int) -> Channel:
-    """Raises NoSuchChannel."""
+    """Raises NotFound."""
     rights.must_see(viewer)
     found = Channel.objects.filter(pk=pk).first() if 0 < int(pk) < 2**63 else None
     if found is None:
-        raise NoSuchChannel
+        raise NotFound("There is no such channel, or none that you may see.")
     return found
 
 
@@ -185,15 +185,15 @@ def deliveries(
 
 
 def delivery(viewer: Viewer, pk: int) -> DeliveryRow:
-    """Raises NoSuchDelivery."""
+    """Raises NotFound."""
     return delivery_row(viewer, find_delivery(viewer, pk))
 
 
 def find_delivery(viewer: Viewer, pk: int) -> Delivery:
-    """Raises NoSuchDelivery."""
+    """Raises NotFound."""
     found = _visible(viewer).filter(pk=pk).first() if 0 < int(pk) < 2**63 else None
     if found is None:
-        raise NoSuchDelivery
+        raise NotFound("There is no such delivery, or none that you may see.")
     return found
 
 

@@ -6,10 +6,10 @@ from django.db import transaction
 from django.db.models import Q
 
 from jobs_admin import config
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.db import audit
 from jobs_admin.models import Alert, Notice
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER, Viewer
-from jobs_admin.notices.refusals import ChannelRefused, NoSuchChannel
 from jobs_admin.rights import alert_sight
 
 
@@ -27,20 +27,20 @@ def may_resend(viewer: Viewer, notice: Notice) -> bool:
 
 
 def must_see(viewer: Viewer) -> None:
-    """Raises NoSuchChannel."""
+    """Raises NotFound."""
     if not viewer.may_anywhere(VIEWER):
-        raise NoSuchChannel
+        raise NotFound("There is no such channel, or none that you may see.")
 
 
 def must_change(viewer: Viewer, act: str, what: str) -> None:
-    """Raises ChannelRefused, and writes that down."""
+    """Raises Refused, and writes that down."""
     if may_change(viewer):
         return
     _refuse(viewer, act, what, "This takes the role admin on every source. Nothing was changed.")
 
 
 def must_resend(viewer: Viewer, notice: Notice, what: str) -> None:
-    """Raises ChannelRefused, and writes that down."""
+    """Raises Refused, and writes that down."""
     if may_resend(viewer, notice):
         return
     known = bool(notice.source) and notice.source != EVERY_SOURCE
@@ -69,4 +69,4 @@ def _refuse(viewer: Viewer, act: str, what: str, message: str, source: str = "")
         code, message = "read_only", config.READ_ONLY
     with transaction.atomic():
         audit.record(viewer, act, what, source=source, reason=message, allowed=False)
-    raise ChannelRefused(code, message)
+    raise Refused(code, message)

@@ -9,7 +9,6 @@ from jobs_admin.policies.previewing import JOBS, preview
 from jobs_admin.policies.publishing import check, publish, put_back, read, withdraw
 from jobs_admin.policies.pushing import push
 from jobs_admin.policies.reading import VersionPage, active, get, published, readable, version, versions
-from jobs_admin.policies.refusals import EqualMatch, NoSuchPolicy, PolicyRefused, StaleEdit
 from jobs_admin.policies.rights import may_publish, may_see
 from jobs_admin.policies.running import InForce, TaskPolicy, by_task, in_force
 
@@ -19,12 +18,8 @@ __all__ = [
     "BudgetLeft",
     "Change",
     "Conflict",
-    "EqualMatch",
     "InForce",
-    "NoSuchPolicy",
     "Observed",
-    "PolicyRefused",
-    "StaleEdit",
     "TaskPolicy",
     "VersionPage",
     "active",

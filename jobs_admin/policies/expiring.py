@@ -7,7 +7,7 @@ from datetime import datetime
 
 from django.db import IntegrityError, transaction
 
-from jobs_admin.core.policy import PolicyRefused
+from jobs_admin.core.refused import Refused
 from jobs_admin.db import audit
 from jobs_admin.models import PolicyVersion
 from jobs_admin.models.access import ENGINE
@@ -35,7 +35,7 @@ def expire(now: datetime) -> bool:
                 if (current := due.filter(name=name).first()) is not None:
                     _revert(current, now)
                     ended = True
-        except (PolicyRefused, PolicyVersion.DoesNotExist, IntegrityError) as error:
+        except (Refused, PolicyVersion.DoesNotExist, IntegrityError) as error:
             _tell(name, error)
     return ended
 

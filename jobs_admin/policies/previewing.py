@@ -8,10 +8,10 @@ from typing import Any
 from jobs_admin.core.backoff import schedule
 from jobs_admin.core.herd import collisions, herd
 from jobs_admin.core.policy import Policy, Problem
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.totals import survives, totals
 from jobs_admin.lint import linting
 from jobs_admin.models.access import Viewer
-from jobs_admin.policies.refusals import PolicyRefused
 
 JOBS, MOST_JOBS = 1_000, 1_000_000
 DRAFT = "draft"  # what findings call a policy that has no name yet
@@ -19,12 +19,12 @@ DRAFT = "draft"  # what findings call a policy that has no name yet
 
 def preview(viewer: Viewer, policy: Policy, current: Policy | None = None, jobs: int = JOBS) -> dict[str, Any]:
     """The waits of `policy`, what they add up to, what `jobs` that fail together do then, and what is wrong with it;
-    beside the numbers of `current`. Raises PolicyRefused for a number of jobs out of bounds.
+    beside the numbers of `current`. Raises Refused for a number of jobs out of bounds.
     """
     if not 1 <= jobs <= MOST_JOBS:
         bound = f"1 to {MOST_JOBS:,}"
         message = f"jobs must be {bound}."
-        raise PolicyRefused("invalid", message, "jobs", [Problem("jobs", message, bound)])
+        raise Refused("invalid", message, "jobs", problems=[Problem("jobs", message, bound)])
     named = policy if policy.name else replace(policy, name=DRAFT)
     findings = [asdict(one) | {"where": str(one.where)} for one in linting.findings_of(viewer, named)]
     return _numbers(policy, jobs) | {

@@ -12,25 +12,25 @@ from jobs_admin.core import policy as core
 from jobs_admin.core.clock import dated
 from jobs_admin.core.matching import equal
 from jobs_admin.core.policy import Policy, Problem
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.db import audit
 from jobs_admin.models import PolicyVersion
 from jobs_admin.models.access import Viewer
 from jobs_admin.policies import pushing, reading, rights, succession
 from jobs_admin.policies.changes import conflicts, difference
-from jobs_admin.policies.refusals import EqualMatch, NoSuchPolicy, PolicyRefused, StaleEdit
 
 
 def read(document: object) -> Policy:
-    """The policy that a document says, with or without a name. Raises PolicyRefused with all that is wrong with it."""
+    """The policy that a document says, with or without a name. Raises Refused with all that is wrong with it."""
     try:
         return core.parse(document)
-    except core.PolicyRefused as refused:
-        first = refused.problems[0]
-        raise PolicyRefused("invalid", f"{refused} Nothing was changed.", first.field, refused.problems) from refused
+    except Refused as refused:
+        message = f"{refused} Nothing was changed."
+        raise Refused(refused.code, message, refused.field, **refused.details) from refused
 
 
 def check(viewer: Viewer, name: str, document: object) -> Policy:
-    """The policy that publishing this would put in force. Raises PolicyRefused for what it says or matches."""
+    """The policy that publishing this would put in force. Raises Refused for what it says or matches."""
     policy = _read(name, document, timezone.now())
     _matches_alone(viewer, policy)
     return policy
@@ -41,8 +41,8 @@ def publish(
 ) -> PolicyVersion:
     """Put the document in force, as the next version of this name. What is in force already stays as it is.
 
-    `expected_version`: the version in force that the edit began from; None or 0, that none is. Raises PolicyRefused, and
-    NoSuchPolicy where one out of sight has this name.
+    `expected_version`: the version in force that the edit began from; None or 0, that none is. Raises Refused, and
+    NotFound where one out of sight has this name.
     """
     now = timezone.now()
     policy = _read(name, document, now)
@@ -59,7 +59,7 @@ def publish(
 def put_back(
     viewer: Viewer, name: str, version: int, *, expected_version: int | None = None, reason: str = ""
 ) -> PolicyVersion:
-    """What a former version said, in force again, as the next version. Raises PolicyRefused, and NoSuchPolicy."""
+    """What a former version said, in force again, as the next version. Raises Refused, and NotFound."""
     now = timezone.now()
     former = reading.version(viewer, name, version)
     policy = succession.again(read(former.document), now)
@@ -67,7 +67,7 @@ def put_back(
     def change(before: PolicyVersion | None) -> PolicyVersion:
         if before is not None and before.version == former.version:
             message = f"{former} is what is in force. Nothing was changed."
-            raise PolicyRefused("invalid", message, "version")
+            raise Refused("invalid", message, "version")
         _not_stale(viewer, before, expected_version, policy)
         said = f"Version {version} put back. {reason}".strip()
         return _put_in_force(viewer, "policy.put_back", policy, before, said, now)
@@ -76,7 +76,7 @@ def put_back(
 
 
 def withdraw(viewer: Viewer, name: str, *, expected_version: int | None = None, reason: str = "") -> PolicyVersion:
-    """Take a name out of force; any of its versions can be put back. Raises PolicyRefused, and NoSuchPolicy."""
+    """Take a name out of force; any of its versions can be put back. Raises Refused, and NotFound."""
     seen = reading.get(viewer, name)
 
     def change(before: PolicyVersion | None) -> PolicyVersion:
@@ -105,10 +105,10 @@ def _changed(
             made = change(before)
             transaction.on_commit(pushing.push_soon)
             return made
-    except NoSuchPolicy:
+    except NotFound:
         rights.note(viewer, act, name, "The policy of this name is out of sight.", touched[1:])
         raise
-    except PolicyRefused as refused:
+    except Refused as refused:
         if refused.code in ("forbidden", "read_only"):
             rights.note(viewer, act, name, refused.message, touched)
         raise
@@ -154,8 +154,8 @@ def _read(name: str, document: object, now: datetime) -> Policy:
     return policy
 
 
-def _invalid(field: str, message: str, bound: str) -> PolicyRefused:
-    return PolicyRefused("invalid", f"{message} Nothing was changed.", field, [Problem(field, message, bound)])
+def _invalid(field: str, message: str, bound: str) -> Refused:
+    return Refused("invalid", f"{message} Nothing was changed.", field, problems=[Problem(field, message, bound)])
 
 
 def _not_stale(viewer: Viewer, before: PolicyVersion | None, expected: int | None, yours: Policy | None) -> None:
@@ -176,17 +176,19 @@ def _not_stale(viewer: Viewer, before: PolicyVersion | None, expected: int | Non
     if was is not None and not rights.may_see(viewer, was.match_source):
         was = None  # any number can be asked for, and a version may have been another source's
     sent = core.document(yours) if yours is not None else {}
-    raise StaleEdit(message, before, conflicts(was and was.document, before and before.document, sent))
+    current = before and {"version": before.version, "by": before.published_by, "at": before.published_at}
+    difference = conflicts(was and was.document, before and before.document, sent)
+    raise Refused("stale", message, "expected_version", current=current, difference=difference)
 
 
 def _matches_alone(viewer: Viewer, policy: Policy) -> None:
-    """Raises EqualMatch where nobody could say which of two decides, now or when another has expired."""
+    """Raises Refused where nobody could say which of two decides, now or when another has expired."""
     for others, when in ((succession.matching(), "matches the same jobs"), (succession.coming_back(), _LATER)):
         other = equal(policy, [one for one in others if one.name != policy.name])
         if other is not None:
             named = other.name if rights.may_see(viewer, other.match.source) else "A policy that you may not see"
             message = f"{named} {when}, neither more nor less particularly. Nothing was changed."
-            raise EqualMatch(message, named)
+            raise Refused("equal_match", message, "match", policy=named)
 
 
 _LATER = "will match the same jobs again when its present version expires"

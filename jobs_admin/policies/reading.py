@@ -7,12 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
-from jobs_admin.core import policy as core
 from jobs_admin.core.policy import Policy
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import whole_number
 from jobs_admin.models import PolicyVersion
 from jobs_admin.models.access import Viewer
-from jobs_admin.policies.refusals import NoSuchPolicy
 from jobs_admin.policies.rights import may_see
 
 
@@ -29,17 +28,17 @@ def published(viewer: Viewer) -> list[PolicyVersion]:
 
 
 def get(viewer: Viewer, name: str) -> PolicyVersion:
-    """The version in force. Raises NoSuchPolicy."""
+    """The version in force. Raises NotFound."""
     return _one(viewer, PolicyVersion.objects.filter(name=name, is_published=True))
 
 
 def version(viewer: Viewer, name: str, number: int) -> PolicyVersion:
-    """Raises NoSuchPolicy."""
+    """Raises NotFound."""
     return _one(viewer, PolicyVersion.objects.filter(name=name, version=number))
 
 
 def versions(viewer: Viewer, name: str, *, after: str | None = None, limit: int = 50) -> VersionPage:
-    """All that was ever in force under a name, also where none is now. Raises NoSuchPolicy where nothing ever was."""
+    """All that was ever in force under a name, also where none is now. Raises NotFound where nothing ever was."""
     found = PolicyVersion.objects.filter(name=name).order_by("-version")
     if (below := whole_number(after)) is not None:
         found = found.filter(version__lt=below)
@@ -47,7 +46,7 @@ def versions(viewer: Viewer, name: str, *, after: str | None = None, limit: int 
     seen = (one for one in found.iterator(chunk_size=100) if may_see(viewer, one.match_source))
     rows = list(islice(seen, limit + 1))
     if not rows and below is None:
-        raise NoSuchPolicy(name)
+        raise NotFound("No policy is called so, or none that you may see.")
     sources = PolicyVersion.objects.filter(name=name).values_list("match_source", flat=True)
     count = sum(may_see(viewer, source) for source in sources)
     return VersionPage(rows[:limit], str(rows[limit - 1].version) if len(rows) > limit else None, count)
@@ -62,7 +61,7 @@ def readable(found: Iterable[PolicyVersion]) -> list[Policy]:
     """What they say, without those that a newer Redrive or a hand in the database wrote: no worker takes them either."""
     said = []
     for one in found:
-        with suppress(core.PolicyRefused):
+        with suppress(Refused):
             said.append(one.policy)
     return said
 
@@ -74,5 +73,5 @@ def _seen(viewer: Viewer, found: Iterable[PolicyVersion]) -> list[PolicyVersion]
 def _one(viewer: Viewer, found: Iterable[PolicyVersion]) -> PolicyVersion:
     seen = _seen(viewer, found)
     if not seen:
-        raise NoSuchPolicy
+        raise NotFound("No policy is called so, or none that you may see.")
     return seen[0]

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from django.db import transaction
 
 from jobs_admin import config
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.db import audit
 from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, Viewer
-from jobs_admin.policies.refusals import NoSuchPolicy, PolicyRefused
 
 
 def may_see(viewer: Viewer, source: str) -> bool:
@@ -22,9 +22,9 @@ def may_see(viewer: Viewer, source: str) -> bool:
 
 
 def must_see(viewer: Viewer, source: str) -> None:
-    """Raises NoSuchPolicy: what is out of sight is answered like what is not there."""
+    """Raises NotFound: what is out of sight is answered like what is not there."""
     if not may_see(viewer, source):
-        raise NoSuchPolicy
+        raise NotFound("No policy is called so, or none that you may see.")
 
 
 def may_publish(viewer: Viewer, source: str) -> bool:
@@ -33,14 +33,14 @@ def may_publish(viewer: Viewer, source: str) -> bool:
 
 
 def must_publish(viewer: Viewer, sources: Iterable[str]) -> None:
-    """Raises PolicyRefused; `note` it where that does not end with the transaction."""
+    """Raises Refused; `note` it where that does not end with the transaction."""
     if config.is_read_only():
-        raise PolicyRefused("read_only", config.READ_ONLY)
+        raise Refused("read_only", config.READ_ONLY)
     for source in sources:
         if not viewer.may(OPERATOR, _owner(source)):
             where = "every source, because it matches more than one" if _owner(source) == EVERY_SOURCE else source
             message = f"This policy takes the role operator on {where}. Nothing was changed."
-            raise PolicyRefused("forbidden", message, "match.source")
+            raise Refused("forbidden", message, "match.source")
 
 
 def audited(sources: Iterable[str]) -> list[str]:

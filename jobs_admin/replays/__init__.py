@@ -28,7 +28,6 @@ from jobs_admin.replays.reading import (
     standing,
     visible,
 )
-from jobs_admin.replays.refusals import AlreadyOpen, ReplayRefused
 from jobs_admin.replays.resolving import resolve_all, resolve_item, uncertain
 from jobs_admin.replays.rights import sources_of
 from jobs_admin.replays.scoping import Scope
@@ -36,7 +35,6 @@ from jobs_admin.replays.sending import send
 from jobs_admin.replays.settling import settle
 
 __all__ = [
-    "AlreadyOpen",
     "GroupAside",
     "GroupChoice",
     "ItemPage",
@@ -45,7 +43,6 @@ __all__ = [
     "PatchedPage",
     "Preview",
     "ReplayPage",
-    "ReplayRefused",
     "Scope",
     "approve",
     "bring_back",

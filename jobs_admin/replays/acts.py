@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from jobs_admin.core import pacing
 from jobs_admin.core.pacing import Pace
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
 from jobs_admin.models import Failure, Replay
 from jobs_admin.models.access import Viewer
@@ -20,7 +21,7 @@ from jobs_admin.models.replay import AT_REST, ENDED, RUN, SENDING, ReplayState
 from jobs_admin.replays import controlling, laying, outcomes, rights, scoping, setting_aside, stopping
 from jobs_admin.replays.options import group_ids, with_taken_in
 from jobs_admin.replays.previewing import read_pace
-from jobs_admin.replays.refusals import ReplayRefused, wrong_state
+from jobs_admin.replays.rights import wrong_state
 
 _NOT_BEGUN = (ReplayState.DRAFT, ReplayState.AWAITING_APPROVAL)
 _BROUGHT_BACK_AT_ONCE = 500  # jobs
@@ -77,7 +78,7 @@ def resume(
 def _exclude(
     viewer: Viewer, replay: Replay, matching: QuerySet[Failure], without: str, sources: Sequence[str], now: datetime
 ) -> int:
-    """Cancel the planned jobs among `matching`. Return their number. Raises ReplayRefused where there are none, where some
+    """Cancel the planned jobs among `matching`. Return their number. Raises Refused where there are none, where some
     are being sent, or where time was up before the last.
 
     A part at a time, each with its audit row: meanwhile the replay is held or paused, and sends nothing.
@@ -85,7 +86,7 @@ def _exclude(
     if not Replay.objects.filter(pk=replay.pk, state__in=AT_REST).exists():
         raise wrong_state(replay, "resumed")
     if setting_aside.is_any_claimed(replay, matching):
-        raise ReplayRefused(
+        raise Refused(
             "changed", "Some of these jobs are being sent right now. Nothing was changed. Try again in a second."
         )
     why = representable(setting_aside.excluded(viewer.name, without))
@@ -95,13 +96,13 @@ def _exclude(
 
     count, is_all = setting_aside.leave_out(replay, matching, why, now, note, _EXCLUDING_S)
     if not is_all:
-        raise ReplayRefused(
+        raise Refused(
             "changed",
             f"{count:,} jobs are excluded, and more match. The replay was not resumed and sends nothing. "
             "Resume it again with the same search to exclude the rest.",
         )
     if not count:
-        raise ReplayRefused(
+        raise Refused(
             "nothing_to_replay",
             "No unsent job of this replay matches the search. Nothing was changed.",
             field="without",
@@ -109,16 +110,16 @@ def _exclude(
     return count
 
 
-def _excluded_only(replay: Replay, count: int) -> ReplayRefused:
+def _excluded_only(replay: Replay, count: int) -> Refused:
     state = Replay.objects.values_list("state", flat=True).get(pk=replay.pk)
-    return ReplayRefused(
+    return Refused(
         "wrong_state", f"{count:,} jobs are excluded. Meanwhile the replay became {state}, so it was not resumed again."
     )
 
 
-def _too_many_groups(skipped: int) -> ReplayRefused:
+def _too_many_groups(skipped: int) -> Refused:
     done = f"{skipped:,} jobs that match the search are excluded; no group was." if skipped else "Nothing was changed."
-    return ReplayRefused(
+    return Refused(
         "bad_scope",
         f"A replay sets at most {setting_aside.MOST_ASIDE} groups aside. {done} Exclude more by a search.",
         field="without_groups",
@@ -132,13 +133,13 @@ def bring_back(viewer: Viewer, replay: Replay, groups: Sequence[str], reason: st
     with transaction.atomic():
         stands = _as_it_stands(replay)
         if stands.state not in laying.BEGUN:
-            raise ReplayRefused(
+            raise Refused(
                 "wrong_state",
                 f"{wrong_state(replay, 'changed').message} These jobs are dead and free: start a new replay for them.",
             )
         known = {row["group"] for row in stands.set_aside if row["phase"] == RUN} & set(stands.without_groups)
         if not ids or ids - known:
-            raise ReplayRefused(
+            raise Refused(
                 "bad_scope",
                 "Only groups set aside during the replay can be brought back. Nothing was changed. Jobs excluded at the "
                 "start are dead and free: start a new replay for them.",
@@ -200,7 +201,7 @@ def cancel(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
 def change_pace(viewer: Viewer, replay: Replay, pace: object, reason: str = "") -> Replay:
     """Another pace, also while it runs; `over` is for what is not sent yet. A limit that it does not name goes."""
     if not pace:
-        raise ReplayRefused("bad_pace", "Say which pace it gets. Nothing was changed.", field="pace")
+        raise Refused("bad_pace", "Say which pace it gets. Nothing was changed.", field="pace")
     read = read_pace(pace, replay.total or replay.matched)
     sources = rights.must_act(viewer, replay, "replay.pace")
     outcomes.refuse_blind(read, sources)
@@ -228,7 +229,7 @@ def change_pace(viewer: Viewer, replay: Replay, pace: object, reason: str = "") 
 
 
 def _refuse_what_stands(stands: Replay, pace: Pace) -> None:
-    """Raises ReplayRefused for what was decided when its jobs were frozen (their order) or laid out (their keys)."""
+    """Raises Refused for what was decided when its jobs were frozen (their order) or laid out (their keys)."""
     key = pace.per_key.key if pace.per_key else ""
     fixed = ""
     if stands.state != ReplayState.DRAFT and pace.shuffle and not stands.pace.get("shuffle"):
@@ -236,7 +237,7 @@ def _refuse_what_stands(stands: Replay, pace: Pace) -> None:
     elif stands.state not in _NOT_BEGUN and key and key != (stands.pace.get("per_key") or {}).get("key"):
         fixed, what = "pace.per_key.key", "What its jobs are counted by was"
     if fixed:
-        raise ReplayRefused(
+        raise Refused(
             "bad_pace",
             f"{what} settled when it started. Nothing was changed. Cancel the rest and replay that anew with this pace.",
             field=fixed,

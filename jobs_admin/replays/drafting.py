@@ -13,6 +13,8 @@ from django.db.models import Count, Max, QuerySet
 from django.utils import timezone
 
 from jobs_admin.core import query as language
+from jobs_admin.core.clock import dated
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
 from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
 from jobs_admin.models.access import VIEWER, Viewer
@@ -22,7 +24,7 @@ from jobs_admin.replays.obstacles import LEFT_OUT
 from jobs_admin.replays.options import ACCEPTABLE, Options, refuse_unfit
 from jobs_admin.replays.previewing import Preview, previewed, read_pace
 from jobs_admin.replays.readiness import Readiness
-from jobs_admin.replays.refusals import AlreadyOpen, ReplayRefused, wrong_state
+from jobs_admin.replays.rights import wrong_state
 from jobs_admin.replays.scoping import Scope
 
 _CHANGED_TOO_MUCH = 0.01  # of what the preview showed
@@ -42,7 +44,7 @@ def draft(
     idempotency_key: str | None = None,
     now: datetime | None = None,
 ) -> Replay:
-    """A replay that is not started. The one entrance: whatever is replayed passes here. Raises ReplayRefused.
+    """A replay that is not started. The one entrance: whatever is replayed passes here. Raises Refused.
 
     `snapshot` (of a preview) fixes the scope to what that preview saw. `edit` replaces the arguments of one job:
     {"args": […], "kwargs": {…}}. The same idempotency key again gives the replay made before.
@@ -59,17 +61,17 @@ def draft(
     rights.must_act_on_job(viewer, scope)
     reason = representable(reason.strip())
     if len(reason) > 500:
-        raise ReplayRefused("reason_required", "The reason is longer than 500 characters. Shorten it.", field="reason")
+        raise Refused("reason_required", "The reason is longer than 500 characters. Shorten it.", field="reason")
     highest = scoping.highest_failure() if max_id is None else max_id
     seen = previewed(viewer, scope, pace, highest, now, options, light=True)
     if not seen.replayable:
         raise _nothing(viewer, scope, seen, now)
     _refuse_if_other(snapshot, seen)
     if seen.replayable > 1 and not reason:
-        raise ReplayRefused("reason_required", "Say why: a replay of more than one job needs a reason.", field="reason")
+        raise Refused("reason_required", "Say why: a replay of more than one job needs a reason.", field="reason")
     if edit is not None:
         if options.patch is not None:
-            raise ReplayRefused("bad_option", "Edit the arguments or patch them, not both.", field="patch")
+            raise Refused("bad_option", "Edit the arguments or patch them, not both.", field="patch")
         letters.check_edit(scope, edit)
     refuse_unfit(options, seen.sources, seen.pace.get("priority"))
     replay = Replay(
@@ -160,7 +162,7 @@ def _made_before(viewer: Viewer, key: str, asked: _Asked) -> Replay | None:
     if made is None:
         return None
     if made.actor != viewer.name or not asked.is_of(made):
-        raise ReplayRefused(
+        raise Refused(
             "key_reused",
             f"This idempotency key was used for replay #{made.pk}, which is another one. Nothing was changed. "
             "Take a new key for another search, selection, arguments, options or pace.",
@@ -169,33 +171,40 @@ def _made_before(viewer: Viewer, key: str, asked: _Asked) -> Replay | None:
     return made
 
 
-def _nothing(viewer: Viewer, scope: Scope, seen: Preview, now: datetime) -> ReplayRefused:
+def _nothing(viewer: Viewer, scope: Scope, seen: Preview, now: datetime) -> Refused:
     if seen.matched and (opened := _open_item(scope.selection)):
         return opened
     if not seen.matched:
         which = " that you may replay" if scope.within(viewer, now, VIEWER).exists() else ""
-        return ReplayRefused("nothing_to_replay", f"Nothing matches{which}. Nothing was changed.")
+        return Refused("nothing_to_replay", f"Nothing matches{which}. Nothing was changed.")
     told = ((f"{row['count']:,} " if seen.matched > 1 else "") + row["reason"].rstrip(".") for row in seen.blocked[:3])
     why = "; ".join(told)
     none = "It cannot" if seen.matched == 1 else f"None of the {seen.matched:,} can"
     said = f"{none} be replayed now: {why}. Nothing was changed."
     if any(row["code"] == LEFT_OUT for row in seen.blocked):
         said += " Name the groups to exclude (without_groups); an empty list sends all."
-    return ReplayRefused("nothing_to_replay", said, accept=[row["accept"] for row in seen.blocked if row.get("accept")])
+    accept = [row["accept"] for row in seen.blocked if row.get("accept")]
+    return Refused("nothing_to_replay", said, **({"accept": accept} if accept else {}))
 
 
-def _open_item(selection: Sequence[int]) -> AlreadyOpen | None:
+def _open_item(selection: Sequence[int]) -> Refused | None:
     if len(selection) != 1:
         return None
     held = ReplayItem.objects.filter(failure__in=selection, state__in=OPEN_ITEM).exclude(failure__state="gone")
     item = held.select_related("replay").first()
     if item is None:
         return None
-    return AlreadyOpen(item.replay_id, item.replay.actor, item.replay.started_at or item.replay.created_at)
+    replay = item.replay
+    since = replay.started_at or replay.created_at
+    message = (
+        f"{replay.actor} is replaying it already: replay #{replay.pk}, since {dated(since, timezone.now(), with_seconds=True)} UTC. "
+        "Nothing was changed."
+    )
+    return Refused("already_open", message, replay=replay.pk, by=replay.actor, since=since)
 
 
 def launch(viewer: Viewer, **asked: Any) -> Replay:
-    """Draft and start in one act; `asked`: arguments of `draft`. Raises ReplayRefused, and then leaves no draft of its own.
+    """Draft and start in one act; `asked`: arguments of `draft`. Raises Refused, and then leaves no draft of its own.
 
     A draft made before with the same idempotency key is started, and stays where its start is refused.
     """
@@ -204,7 +213,7 @@ def launch(viewer: Viewer, **asked: Any) -> Replay:
     made = draft(viewer, **asked)
     try:
         return start(viewer, made)
-    except ReplayRefused as refused:
+    except Refused as refused:
         if made.pk in before:
             raise
         with transaction.atomic():
@@ -216,13 +225,13 @@ def launch(viewer: Viewer, **asked: Any) -> Replay:
 
 
 def start(viewer: Viewer, replay: Replay, now: datetime | None = None) -> Replay:
-    """Freeze what is replayed, and let it be sent or wait for a second person. Raises ReplayRefused; then it is a draft still.
+    """Freeze what is replayed, and let it be sent or wait for a second person. Raises Refused; then it is a draft still.
 
     One that was made with an idempotency key and is started already is given back as it is: `draft` gave it for the key.
     """
     try:
         _start(viewer, replay, now or timezone.now())
-    except ReplayRefused:
+    except Refused:
         # The same request twice at the same moment: the other one started it.
         if not _was_started_by_its_key(viewer, replay):
             raise
@@ -243,7 +252,7 @@ def _start(viewer: Viewer, replay: Replay, now: datetime) -> None:
             _begin(viewer, replay, choice, now)
     except IntegrityError as error:
         # PostgreSQL looks at the end whether what was frozen is still there: a prune was in between.
-        raise ReplayRefused(
+        raise Refused(
             "changed", "Some of these jobs were pruned at this moment. Nothing was started. Start it again."
         ) from error
 
@@ -323,7 +332,7 @@ def _begin(viewer: Viewer, replay: Replay, choice: _Choice, now: datetime) -> No
     )
     if not begun:
         if Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT).exists():
-            raise ReplayRefused("changed", "Its pace was changed at this moment. Nothing was started. Start it again.")
+            raise Refused("changed", "Its pace was changed at this moment. Nothing was started. Start it again.")
         raise wrong_state(replay, "started")
     total = frozen.total
     # Nobody's jobs are held while it waits for a second person: then nothing is laid out.
@@ -345,9 +354,9 @@ def _begin(viewer: Viewer, replay: Replay, choice: _Choice, now: datetime) -> No
     )
 
 
-def _too_late(scope: Scope) -> ReplayRefused:
+def _too_late(scope: Scope) -> Refused:
     """The draft was made when something could go: others were first."""
-    return _open_item(scope.selection) or ReplayRefused(
+    return _open_item(scope.selection) or Refused(
         "nothing_to_replay",
         "Meanwhile nothing is left to replay: all were taken, recovered or discarded. Nothing was changed.",
     )
@@ -358,7 +367,7 @@ def _refuse_if_changed(replay: Replay, total: int) -> None:
         return
     previewed_count = int(replay.snapshot.split(".")[2])
     if abs(previewed_count - total) > _CHANGED_TOO_MUCH * previewed_count:
-        raise ReplayRefused(
+        raise Refused(
             "changed",
             f"The preview showed {previewed_count:,} jobs, now {total:,} can be replayed: others replayed, "
             "recovered or discarded some meanwhile. Nothing was started. Preview again.",
@@ -367,7 +376,7 @@ def _refuse_if_changed(replay: Replay, total: int) -> None:
 
 
 def _refuse_if_other(snapshot: str, seen: Preview) -> None:
-    """Raise ReplayRefused if this start requests something else than its preview."""
+    """Raise Refused if this start requests something else than its preview."""
     if snapshot.count(".") < 4:
         return
     _, _, count, _, digest = snapshot.split(".")
@@ -382,17 +391,17 @@ def _refuse_if_other(snapshot: str, seen: Preview) -> None:
         said = (
             f"The preview accepted {names}, but this start does not: name {them} in accept, or preview without {them}."
         )
-        raise ReplayRefused("changed", f"{said} {counts}", field="accept", accept=missing)
+        raise Refused("changed", f"{said} {counts}", field="accept", accept=missing)
     if added:
         names = " and ".join(added)
         said = f"This start accepts {names}, but the preview did not: preview with the same accept."
-        raise ReplayRefused("changed", f"{said} {counts}", field="accept")
+        raise Refused("changed", f"{said} {counts}", field="accept")
     said = "The preview and this start exclude different groups: give both the same without_groups, or preview again."
-    raise ReplayRefused("changed", f"{said} {counts}", field="without_groups")
+    raise Refused("changed", f"{said} {counts}", field="without_groups")
 
 
 def approve(viewer: Viewer, replay: Replay, reason: str = "", now: datetime | None = None) -> Replay:
-    """The second person's yes: it goes on with exactly what was frozen. Raises ReplayRefused.
+    """The second person's yes: it goes on with exactly what was frozen. Raises Refused.
 
     Who that can be, `approval.why_not_by` says.
     """

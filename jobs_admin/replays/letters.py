@@ -9,13 +9,13 @@ from jobs_admin import config
 from jobs_admin.core import editing
 from jobs_admin.core.merge_patch import merge_patch
 from jobs_admin.core.priority import number
+from jobs_admin.core.refused import Refused
 from jobs_admin.db.priorities import scale_of
 from jobs_admin.failures.contents import opened
 from jobs_admin.fleet.signatures import Signatures, signatures
 from jobs_admin.models import Failure, Payload, Replay
 from jobs_admin.models.failure import Caveat
 from jobs_admin.replays.claiming import Claimed
-from jobs_admin.replays.refusals import ReplayRefused
 from jobs_admin.replays.scoping import Scope
 from jobs_admin.sources.base import Letter, SourceRefused
 
@@ -51,7 +51,7 @@ class Writer:
         return self._to_queue or item.queue
 
     def letter(self, item: Claimed) -> Letter:
-        """What to send. Raises SourceRefused or EditRefused where it can never be sent."""
+        """What to send. Raises SourceRefused or Refused where it can never be sent."""
         if not item.body:
             raise SourceRefused("no whole message is kept", token=item.pk)
         raw = item.body if item.is_open else opened(item)
@@ -118,7 +118,7 @@ class Shown(Protocol):
 
 
 def edited_arguments(raw: bytes, shown: Shown, edit: dict[str, Any]) -> tuple[list[Any] | None, dict[str, Any] | None]:
-    """The arguments to send. Raises SourceRefused for a message that cannot be edited, EditRefused for the edit itself."""
+    """The arguments to send. Raises SourceRefused for a message that cannot be edited, Refused for the edit itself."""
     adapter = config.adapter(shown.source)
     real_args, real_kwargs = adapter.arguments(raw)
     args: list[Any] | None = None
@@ -136,7 +136,7 @@ def patched_arguments(
 ) -> tuple[list[Any] | None, dict[str, Any] | None]:
     """The real arguments with a JSON Merge Patch over {"args": …, "kwargs": …}; None for what it does not touch.
 
-    Raises SourceRefused for a message that cannot be edited, EditRefused where the patch leaves no arguments, or none that the
+    Raises SourceRefused for a message that cannot be edited, Refused where the patch leaves no arguments, or none that the
     task takes.
     """
     # What was hidden is not in the real arguments, and none of it comes in by the patch.
@@ -146,9 +146,9 @@ def patched_arguments(
     merged = merge_patch({"args": real_args, "kwargs": real_kwargs}, patch)
     args, kwargs = merged.get("args"), merged.get("kwargs")
     if not isinstance(args, list):
-        raise editing.EditRefused("args", "With this patch args would be no list.")
+        raise Refused("args", "With this patch args would be no list.")
     if not isinstance(kwargs, dict):
-        raise editing.EditRefused("kwargs", "With this patch kwargs would be no object.")
+        raise Refused("kwargs", "With this patch kwargs would be no object.")
     adapter.check_arguments(raw, args, kwargs)
     takes.check(source, task, args, kwargs)
     return args if "args" in patch else None, kwargs if "kwargs" in patch else None
@@ -158,7 +158,7 @@ def _shown(text: str, name: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise editing.EditRefused(name, f"{name} could not be read or shown, so they cannot be edited.") from error
+        raise Refused("bad_edit", f"{name} could not be read or shown, so they cannot be edited.", name) from error
 
 
 def fields_of(failure: Failure) -> tuple[str, ...]:
@@ -186,15 +186,15 @@ def fields_of(failure: Failure) -> tuple[str, ...]:
 
 
 def check_edit(scope: Scope, edit: dict[str, Any]) -> None:
-    """Try the edit on the real message without keeping the result. Raises ReplayRefused beside the field."""
+    """Try the edit on the real message without keeping the result. Raises Refused beside the field."""
     if not scope.is_one_job:
-        raise ReplayRefused("bad_edit", "Arguments can be edited for one job at a time.", field="args")
+        raise Refused("bad_edit", "Arguments can be edited for one job at a time.", field="args")
     unknown = set(edit) - {"args", "kwargs"}
     if unknown:
-        raise ReplayRefused("bad_edit", f"An edit has args and kwargs, not {sorted(unknown)[0]!r}.", field="args")
+        raise Refused("bad_edit", f"An edit has args and kwargs, not {sorted(unknown)[0]!r}.", field="args")
     for name, kind, word in (("args", list, "a JSON list"), ("kwargs", dict, "a JSON object")):
         if name in edit and not isinstance(edit[name], kind):
-            raise ReplayRefused("bad_edit", f"{name} must be {word}.", field=name)
+            raise Refused("bad_edit", f"{name} must be {word}.", field=name)
     failure = Failure.objects.get(pk=scope.selection[0])
     payload = Payload.objects.filter(failure=failure, is_whole=True).order_by("-run").first()
     try:
@@ -208,7 +208,7 @@ def check_edit(scope: Scope, edit: dict[str, Any]) -> None:
         signatures().check(
             failure.source, failure.task, real_args if args is None else args, real_kwargs if kwargs is None else kwargs
         )
-    except editing.EditRefused as error:
-        raise ReplayRefused("bad_edit", str(error), field=error.path.partition(".")[0]) from error
+    except Refused as error:
+        raise Refused("bad_edit", error.message, (error.field or "").partition(".")[0]) from error
     except SourceRefused as error:
-        raise ReplayRefused("bad_edit", str(error), field="args") from error
+        raise Refused("bad_edit", str(error), field="args") from error

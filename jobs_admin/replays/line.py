@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from jobs_admin import config
-from jobs_admin.core.editing import EditRefused
 from jobs_admin.core.pacing import Bucket
+from jobs_admin.core.refused import Refused
 from jobs_admin.replays.claiming import Claimed
 from jobs_admin.replays.key_rates import KeyRates
 from jobs_admin.replays.letters import Writer
@@ -173,7 +173,7 @@ class Line(threading.Thread):
         for item in items:
             try:
                 ready.append((item, self._writer.letter(item)))
-            except (SourceRefused, EditRefused) as error:
+            except (SourceRefused, Refused) as error:
                 refused[item.pk] = str(error)
             item.body = b""
         with self.lock:

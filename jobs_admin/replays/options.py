@@ -10,12 +10,12 @@ from typing import Any
 
 from jobs_admin import config
 from jobs_admin.core import editing
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
 from jobs_admin.db import abilities
 from jobs_admin.models import DepthSample, FailureCount, Group, GroupAlias, Replay, Worker
 from jobs_admin.models.group import TAKEN_IN
 from jobs_admin.models.replay import START
-from jobs_admin.replays.refusals import ReplayRefused
 from jobs_admin.sources.base import Capabilities
 
 RESET, KEPT = "reset", "kept"
@@ -39,7 +39,7 @@ class Options:
 
     @classmethod
     def read(cls, said: Mapping[str, Any] | None) -> Options:
-        """What somebody asked for. What is left out, or None, is as usual. Raises ReplayRefused beside the field."""
+        """What somebody asked for. What is left out, or None, is as usual. Raises Refused beside the field."""
         if said is None:
             return cls()
         if not isinstance(said, Mapping):
@@ -95,13 +95,13 @@ def at_start(replay: Replay) -> tuple[int, ...]:
 
 
 def group_ids(fingerprints: Sequence[str], field: str = "without_groups") -> tuple[int, ...]:
-    """Return the ids of groups by present or former fingerprint. Raises ReplayRefused for an unknown one."""
+    """Return the ids of groups by present or former fingerprint. Raises Refused for an unknown one."""
     named = dict(Group.objects.filter(fingerprint__in=fingerprints).values_list("fingerprint", "pk"))
     former = GroupAlias.objects.filter(fingerprint__in=fingerprints).values_list("fingerprint", "group_id")
     named = dict(former) | named
     for fingerprint in fingerprints:
         if fingerprint not in named:
-            raise ReplayRefused(
+            raise Refused(
                 "bad_scope", f"There is no group {str(fingerprint)[:40]!r}. Nothing was changed.", field=field
             )
     return tuple(sorted({named[fingerprint] for fingerprint in fingerprints}))
@@ -115,7 +115,7 @@ def with_taken_in(groups: Collection[int]) -> set[int]:
 
 
 def refuse_unfit(options: Options, sources: Sequence[str], priority: object = None) -> None:
-    """Raises ReplayRefused for what one of these sources cannot do, or for a queue that it does not know."""
+    """Raises Refused for what one of these sources cannot do, or for a queue that it does not know."""
     for source in sources:
         can = abilities.capabilities(source) or Capabilities()  # not configured: its jobs are left out anyway
         if options.to_queue and not can.redirect:
@@ -133,7 +133,7 @@ def refuse_unfit(options: Options, sources: Sequence[str], priority: object = No
         if options.attempts != RESET and not can.attempts:
             raise _bad("attempts", f"{source} cannot be told how many attempts a job has made. Leave this out.")
         if priority is not None and not can.priority:
-            raise ReplayRefused(
+            raise Refused(
                 "bad_pace",
                 f"Jobs of {source} cannot be given a priority. Leave this out. Nothing was changed.",
                 field="pace.priority",
@@ -151,8 +151,8 @@ def knows_queue(source: str, queue: str) -> bool:
     )
 
 
-def _bad(field: str, message: str) -> ReplayRefused:
-    return ReplayRefused("bad_option", message, field=field)
+def _bad(field: str, message: str) -> Refused:
+    return Refused("bad_option", message, field=field)
 
 
 def _attempts(value: Any) -> str | int:
@@ -218,6 +218,6 @@ def _patch(value: Any) -> dict[str, Any] | None:
         raise _bad("patch", f"The patch is larger than {LARGEST_PATCH // 1000:,} kB.")
     try:
         editing.refuse_placeholder(value, "patch")
-    except editing.EditRefused as error:
+    except Refused as error:
         raise _bad("patch", str(error)) from error
     return value

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from jobs_admin.core.pacing import CAREFUL, Pace
+from jobs_admin.core.refused import Refused
 from jobs_admin.db import abilities
 from jobs_admin.models import Replay
-from jobs_admin.replays.refusals import ReplayRefused
 
 
 def are_reported(source: str) -> bool:
@@ -26,7 +26,7 @@ def sent_for_good(replay: Replay) -> str:
 
 
 def refuse_blind(pace: Pace, sources: Iterable[str]) -> None:
-    """Raises ReplayRefused where a pace would wait for news that never come."""
+    """Raises Refused where a pace would wait for news that never come."""
     if not (names := untold(sources)):
         return
     waits = {
@@ -39,7 +39,7 @@ def refuse_blind(pace: Pace, sources: Iterable[str]) -> None:
     for field, asked in waits.items():
         if asked:
             what = "careful pace" if field == "pace" else field.removeprefix("pace.")
-            raise ReplayRefused(
+            raise Refused(
                 "bad_pace",
                 f"{names[0]} does not report how its jobs end, so there is no {what} for them. Nothing was changed. "
                 f"Choose steady with a rate, or leave them out: -source:{names[0]}.",

@@ -10,7 +10,7 @@ from typing import Any
 from django.utils import timezone
 
 from jobs_admin import config
-from jobs_admin.core.editing import EditRefused
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import whole_number
 from jobs_admin.core.veil import Piece, Veiled
 from jobs_admin.failures.contents import opened
@@ -62,7 +62,7 @@ def patched(
 ) -> PatchedPage:
     """A page of the jobs that can be replayed, each with its arguments now and with the patch. Nothing is changed.
 
-    The real messages are opened, as sending will do it. Raises ReplayRefused for a patch that cannot be.
+    The real messages are opened, as sending will do it. Raises Refused for a patch that cannot be.
     """
     limit = max(1, min(limit, MOST))
     read = Options.read({"patch": patch}).patch or {}
@@ -101,7 +101,7 @@ def _row(failure: Failure, payload: Payload | None, patch: dict[str, Any], takes
         new_args, new_kwargs = letters.patched_arguments(raw, failure.source, patch, failure.task, takes)
     except KeyError:
         return PatchedJob(failure, why=f"{failure.source} is not configured here.")
-    except (SourceRefused, EditRefused) as error:
+    except (SourceRefused, Refused) as error:
         return PatchedJob(failure, why=str(error))
     before = Arguments(Veiled(args), Veiled(kwargs))
     after = Arguments(

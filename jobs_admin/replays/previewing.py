@@ -15,13 +15,13 @@ from django.utils import timezone
 from jobs_admin.core import pacing
 from jobs_admin.core import query as language
 from jobs_admin.core.pacing.simulation import Simulation, simulate
+from jobs_admin.core.refused import Refused
 from jobs_admin.models import Failure
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.replay import START
 from jobs_admin.replays import approval, cautions, outcomes, prognosis, progress, scoping, setting_aside, workforce
 from jobs_admin.replays.options import Options
 from jobs_admin.replays.readiness import Readiness
-from jobs_admin.replays.refusals import ReplayRefused
 from jobs_admin.replays.scoping import Scope
 from jobs_admin.rights import group_sight
 
@@ -98,7 +98,7 @@ def preview(
     snapshot: str = "",
     now: datetime | None = None,
 ) -> Preview:
-    """What would happen if this were started now. Changes nothing. Raises ReplayRefused for what cannot be.
+    """What would happen if this were started now. Changes nothing. Raises Refused for what cannot be.
 
     With the snapshot of an earlier preview it is of what that one saw; what came since is only counted.
     """
@@ -115,9 +115,9 @@ def read_pace(pace: object, jobs: int = 0) -> pacing.Pace:
         return pace
     try:
         return pacing.parse(pace, jobs)
-    except pacing.PaceRefused as error:
+    except Refused as error:
         field = "pace" if error.field == "pace" else f"pace.{error.field}"
-        raise ReplayRefused("bad_pace", str(error), field=field) from error
+        raise Refused("bad_pace", str(error), field=field) from error
 
 
 def previewed(

@@ -19,6 +19,7 @@ from django.db.models import Count, Q, QuerySet, Sum
 from jobs_admin.core import matching, policy
 from jobs_admin.core.pacing.evidence import FEWEST, surely_above
 from jobs_admin.core.pacing.groups import LIMIT
+from jobs_admin.core.refused import Refused
 from jobs_admin.models import Failure, FailureCount, Group, GroupCounter, PolicyVersion, Replay, ReplayItem, Worker
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.counter import MINUTE
@@ -99,7 +100,7 @@ def _permanent(viewer: Viewer, groups: list[Group], now: datetime) -> _Told:
     """Groups permanent by the policies in force, otherwise by error class, unless a newer release runs."""
     policies = []
     for version in PolicyVersion.objects.filter(is_published=True).order_by("name"):
-        with suppress(policy.PolicyRefused):
+        with suppress(Refused):
             policies.append(version.policy)
     dead = FailureCount.objects.filter(
         scopes.visible(viewer, OPERATOR), group_id__in=_ids(groups), state=FailureState.DEAD, count__gt=0

@@ -10,6 +10,7 @@ from django.db import transaction
 from django.db.models import Case, F, OuterRef, QuerySet, Subquery, Value, When
 from django.utils import timezone
 
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
 from jobs_admin.db import turns
 from jobs_admin.models import Failure, Replay, ReplayItem
@@ -17,7 +18,6 @@ from jobs_admin.models.access import Viewer
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.replay import ItemState
 from jobs_admin.replays import outcomes, rights, scoping
-from jobs_admin.replays.refusals import ReplayRefused
 
 _AT_ONCE = 500  # jobs of one write transaction: on SQLite no one else writes meanwhile
 _WITHIN_S = 4.0  # that an operator waits for; the same act goes on with more
@@ -38,14 +38,14 @@ def resolve_item(viewer: Viewer, replay: Replay, n: int, as_: str, now: datetime
     now = now or timezone.now()
     item = ReplayItem.objects.filter(replay=replay, n=n).select_related("failure").first()
     if item is None:
-        raise ReplayRefused("bad_scope", f"Replay #{replay.pk} has no item {n}.", field="n")
+        raise Refused("bad_scope", f"Replay #{replay.pk} has no item {n}.", field="n")
     unknown = [ItemState.UNCERTAIN]
     if not outcomes.are_reported(item.failure.source):
         unknown.append(ItemState.SENT)
     with transaction.atomic():
         was = item.state
         if was not in unknown or not _settle(viewer, replay, [item.pk], was, as_, now):
-            raise ReplayRefused(
+            raise Refused(
                 "wrong_state",
                 "Only an item of which nothing is known can be settled by hand; this one is not (any more). "
                 "Nothing was changed.",
@@ -65,7 +65,7 @@ def resolve_item(viewer: Viewer, replay: Replay, n: int, as_: str, now: datetime
 def resolve_all(viewer: Viewer, replay: Replay, as_: str, query: str = "", now: datetime | None = None) -> int:
     """Settle every uncertain job, or those that match the search `query`, as `ran` or `lost`. Return their number.
 
-    Some hundred in each transaction, with its audit row. Raises ReplayRefused where there are none, or where time was up
+    Some hundred in each transaction, with its audit row. Raises Refused where there are none, or where time was up
     before the last: the same act goes on.
     """
     _refuse_other_words(as_)
@@ -83,18 +83,18 @@ def resolve_all(viewer: Viewer, replay: Replay, as_: str, query: str = "", now: 
                 rights.record(viewer, "replay.resolve", replay, sources, before=before, after=after)
         count += some
         if (rest := len(ids) - start - _AT_ONCE) > 0 and time.monotonic() > ends:
-            raise ReplayRefused(
+            raise Refused(
                 "changed", f"{count:,} jobs are settled, {rest:,} are not yet. Do the same again for the rest."
             )
         turns.rest(began)
     if not count:
         which = " matches the search" if query else ""
-        raise ReplayRefused("wrong_state", f"No uncertain job of this replay{which}. Nothing was changed.", "q")
+        raise Refused("wrong_state", f"No uncertain job of this replay{which}. Nothing was changed.", "q")
     return count
 
 
 def uncertain(viewer: Viewer, replay: Replay, query: str = "", now: datetime | None = None) -> QuerySet[ReplayItem]:
-    """Return the uncertain items of a replay, of jobs that match the search. Raises ReplayRefused for one unfit for acts."""
+    """Return the uncertain items of a replay, of jobs that match the search. Raises Refused for one unfit for acts."""
     items = ReplayItem.objects.filter(replay=replay, state=ItemState.UNCERTAIN)
     if not query.strip():
         return items
@@ -103,7 +103,7 @@ def uncertain(viewer: Viewer, replay: Replay, query: str = "", now: datetime | N
 
 def _refuse_other_words(as_: str) -> None:
     if as_ not in _BECOMES:
-        raise ReplayRefused("bad_scope", "Settle it as ran or as lost.", field="as")
+        raise Refused("bad_scope", "Settle it as ran or as lost.", field="as")
 
 
 def _settle(viewer: Viewer, replay: Replay, ids: Sequence[int], was: str, as_: str, now: datetime) -> int:

@@ -9,11 +9,11 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from jobs_admin import config
+from jobs_admin.core.refused import Refused
 from jobs_admin.db import audit
 from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.replay import ReplayState
-from jobs_admin.replays.refusals import ReplayRefused
 from jobs_admin.replays.scoping import Scope
 
 
@@ -104,10 +104,17 @@ def _of_each(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 def refuse(viewer: Viewer, act: str, object: str, code: str, message: str, sources: Sequence[str] = ()) -> None:
     note(viewer, act, object, message, sources)
-    raise ReplayRefused(code, message)
+    raise Refused(code, message)
 
 
 def note(viewer: Viewer, act: str, object: str, message: str, sources: Sequence[str]) -> None:
     with transaction.atomic():
         for source in sources or [""]:
             audit.record(viewer, act, object, source=source, reason=message, allowed=False)
+
+
+def wrong_state(replay: Replay, done: str) -> Refused:
+    """The refusal of what this state does not allow. `done`: the act as a participle: paused, started."""
+    state = Replay.objects.values_list("state", flat=True).filter(pk=replay.pk).first() or "discarded"
+    state = state.replace("_", " ")
+    return Refused("wrong_state", f"Replay #{replay.pk} is {state}, so it cannot be {done}. Nothing was changed.")

@@ -11,9 +11,9 @@ from django.db.models import Max, QuerySet
 
 from jobs_admin import failures
 from jobs_admin.core import query as language
+from jobs_admin.core.refused import Refused
 from jobs_admin.models import Failure
 from jobs_admin.models.access import OPERATOR, Viewer
-from jobs_admin.replays.refusals import ReplayRefused
 
 MOST_SELECTED = 10_000
 
@@ -44,11 +44,11 @@ class Scope:
 
 
 def scope_of(query: str, selection: Sequence[int], now: datetime) -> Scope:
-    """The scope, with relative times made absolute. Raises ReplayRefused for one that cannot be a scope of acts."""
+    """The scope, with relative times made absolute. Raises Refused for one that cannot be a scope of acts."""
     if selection:
         ids = tuple(dict.fromkeys(int(pk) for pk in selection if 0 < int(pk) < 2**63))
         if len(ids) > MOST_SELECTED:
-            raise ReplayRefused(
+            raise Refused(
                 "too_many",
                 f"At most {MOST_SELECTED:,} failures can be chosen by hand. Replay all that match a search instead.",
                 field="selection",
@@ -56,21 +56,21 @@ def scope_of(query: str, selection: Sequence[int], now: datetime) -> Scope:
         return Scope(selection=ids or (0,))
     read = language.parse(query, now)
     if why := language.unfit_for_acts(read):
-        raise ReplayRefused("bad_scope", why, field="query")
+        raise Refused("bad_scope", why, field="query")
     return Scope(query=language.format(language.pin(read, now)))
 
 
 def matching(viewer: Viewer, query: str, now: datetime, field: str) -> QuerySet[Failure]:
-    """Return the failures that match a search, in whatever replay. Raises ReplayRefused for a search that acts cannot use;
+    """Return the failures that match a search, in whatever replay. Raises Refused for a search that acts cannot use;
     `field` names its input."""
     read = language.parse(query, now)
     if why := language.unfit_for_acts(read):
-        raise ReplayRefused("bad_scope", f"{why} Nothing was changed.", field=field)
+        raise Refused("bad_scope", f"{why} Nothing was changed.", field=field)
     return failures.scope(viewer, read, role=OPERATOR).order_by()
 
 
 def seen_until(snapshot: str, scope: Scope) -> int | None:
-    """The highest failure that the preview saw; None without a preview. Raises ReplayRefused for what is none."""
+    """The highest failure that the preview saw; None without a preview. Raises Refused for what is none."""
     if not snapshot:
         return None
     try:
@@ -79,11 +79,11 @@ def seen_until(snapshot: str, scope: Scope) -> int | None:
         if len(options) > 1:
             raise ValueError(snapshot)
     except ValueError as error:
-        raise ReplayRefused(
+        raise Refused(
             "changed", "The snapshot is not one that a preview gave. Preview again.", field="snapshot"
         ) from error
     if digest != scope.digest:
-        raise ReplayRefused(
+        raise Refused(
             "changed", "The snapshot belongs to another search or selection. Preview again.", field="snapshot"
         )
     return highest

@@ -10,7 +10,8 @@ from statistics import median
 from django.db.models import Sum
 
 from jobs_admin.core import matching, pacing
-from jobs_admin.core.policy import ENFORCE, Policy, PolicyRefused
+from jobs_admin.core.policy import ENFORCE, Policy
+from jobs_admin.core.refused import Refused
 from jobs_admin.models import Attempt, PolicyVersion, QueueCounter, Worker
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.counter import MINUTE
@@ -56,7 +57,7 @@ def limits(
     """
     enforced = []
     for row in PolicyVersion.objects.filter(is_published=True, mode=ENFORCE):
-        with suppress(PolicyRefused):  # what a newer version wrote no worker follows either
+        with suppress(Refused):  # what a newer version wrote no worker follows either
             enforced.append(row.policy)
     keys = {"task": 1, "queue": len(queues), "tenant": tenants}
     whole = sum(count for _, count in tasks)

@@ -18,6 +18,7 @@ from django.db.models import Count, F, Q, QuerySet, Sum
 from jobs_admin import config, trust
 from jobs_admin.core.clock import dated
 from jobs_admin.core.keys import valid_source
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
 from jobs_admin.db import audit, totals
 from jobs_admin.db.totals import Counted
@@ -49,27 +50,6 @@ _LARGEST = 17 * 2**20
 _HEAD = 64 * 1024
 
 log = logging.getLogger(__name__)
-
-
-class NotAllowed(Exception):
-    """The act was refused. Nothing was changed; the text says what to do.
-
-    Codes: forbidden, read_only, wrong_state, invalid.
-    """
-
-    field: str | None = None
-
-    def __init__(self, message: str, code: str = "wrong_state") -> None:
-        super().__init__(message)
-        self.message = message
-        self.code = code
-
-
-class Forbidden(NotAllowed):
-    """The viewer does not hold the role that the act needs. The refusal is in the audit."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, "forbidden")
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,15 +225,15 @@ def _register(source: str) -> bool:
 
 
 def accept(viewer: Viewer, source: str) -> int:
-    """Accept an unknown source. Its stored reports are filed by `watch`; return how many. Raises NotAllowed."""
+    """Accept an unknown source. Its stored reports are filed by `watch`; return how many. Raises Refused."""
     _need(viewer, EVERY_SOURCE, "source.accept", source)
     if not valid_source(source):
-        raise NotAllowed(f"{source!r} cannot name a source: use a-z, 0-9, - and _. Nothing was changed.", "invalid")
+        raise Refused("invalid", f"{source!r} cannot name a source: use a-z, 0-9, - and _. Nothing was changed.")
     with transaction.atomic():
         _lock()
         is_waiting = _waiting().filter(source=source).exists()
         if not _register(source) and not is_waiting:
-            raise NotAllowed(f"The source {source} is accepted already. Nothing was changed.")
+            raise Refused("wrong_state", f"The source {source} is accepted already. Nothing was changed.")
         count = _to_file(source, [Cause.UNKNOWN])
         audit.record(viewer, "source.accept", f"source:{source}", source=source, after={"reports": count})
     trust.forget()
@@ -261,12 +241,12 @@ def accept(viewer: Viewer, source: str) -> int:
 
 
 def discard(viewer: Viewer, source: str) -> int:
-    """Delete what is stored of an unknown source; a later report of it waits again. Return how many reports. Raises NotAllowed."""
+    """Delete what is stored of an unknown source; a later report of it waits again. Return how many reports. Raises Refused."""
     _need(viewer, EVERY_SOURCE, "source.discard", source)
     with transaction.atomic():
         _lock()
         if not _waiting().filter(source=source).exists():
-            raise NotAllowed(f"No source {source} is waiting to be accepted. Nothing was changed.")
+            raise Refused("wrong_state", f"No source {source} is waiting to be accepted. Nothing was changed.")
         count = _delete(source, [Cause.UNKNOWN])
         audit.record(viewer, "source.discard", f"source:{source}", after={"reports": count})
     return count
@@ -276,7 +256,7 @@ def discard(viewer: Viewer, source: str) -> int:
 
 
 def file_unsigned(viewer: Viewer, source: str) -> int:
-    """Have the stored unsigned reports of a source filed by `watch`; return how many. Raises NotAllowed.
+    """Have the stored unsigned reports of a source filed by `watch`; return how many. Raises Refused.
 
     What has a wrong signature is never filed.
     """
@@ -285,20 +265,20 @@ def file_unsigned(viewer: Viewer, source: str) -> int:
         _lock()
         count = _to_file(source, [Cause.UNSIGNED])
         if not count:
-            raise NotAllowed(f"No unsigned report of {source} is stored. Nothing was changed.")
+            raise Refused("wrong_state", f"No unsigned report of {source} is stored. Nothing was changed.")
         audit.record(viewer, "reports.file", f"source:{source}", source=source, after={"reports": count})
     return count
 
 
 def discard_refused(viewer: Viewer, source: str) -> int:
-    """Delete the stored refused reports of a known source, and the count of them; return how many. Raises NotAllowed."""
+    """Delete the stored refused reports of a known source, and the count of them; return how many. Raises Refused."""
     _need(viewer, source, "reports.discard", source)
     causes = [Cause.UNSIGNED, Cause.SIGNATURE]
     with transaction.atomic():
         _lock()
         counts = RefusedReports.objects.filter(source=source, cause__in=[*causes, Cause.UNFILED])
         if not counts.exists():
-            raise NotAllowed(f"No refused report of {source} is stored. Nothing was changed.")
+            raise Refused("wrong_state", f"No refused report of {source} is stored. Nothing was changed.")
         counts.delete()  # of what could not be filed the count alone: that is stored for a newer version of the desk
         count = _delete(source, causes)
         audit.record(viewer, "reports.discard", f"source:{source}", source=source, after={"reports": count})
@@ -319,15 +299,15 @@ def _delete(source: str, causes: Iterable[Cause]) -> int:
 
 
 def extend(viewer: Viewer, until: datetime, now: datetime) -> None:
-    """Accept unsigned reports until then. Raises NotAllowed."""
+    """Accept unsigned reports until then. Raises Refused."""
     _need(viewer, EVERY_SOURCE, "unsigned_reports.extend", "")
     if not now < until <= now + LONGEST_AHEAD:
-        raise NotAllowed(f"Give a time from now to {LONGEST_AHEAD.days} days ahead. Nothing was changed.", "invalid")
+        raise Refused("invalid", f"Give a time from now to {LONGEST_AHEAD.days} days ahead. Nothing was changed.")
     _set(viewer, "unsigned_reports.extend", until)
 
 
 def end(viewer: Viewer, now: datetime) -> None:
-    """Accept no unsigned report from now on. Raises NotAllowed."""
+    """Accept no unsigned report from now on. Raises Refused."""
     _need(viewer, EVERY_SOURCE, "unsigned_reports.end", "")
     _set(viewer, "unsigned_reports.end", now)
 
@@ -342,13 +322,13 @@ def _set(viewer: Viewer, act: str, until: datetime) -> None:
 
 def _need(viewer: Viewer, source: str, act: str, of: str) -> None:
     if config.is_read_only():
-        raise NotAllowed(config.READ_ONLY, "read_only")
+        raise Refused("read_only", config.READ_ONLY)
     if viewer.may(ADMIN, source):
         return
     with transaction.atomic():
         audit.record(viewer, act, f"source:{of}" if of else "", source=of, allowed=False)
     whom = "every source" if source == EVERY_SOURCE else source
-    raise Forbidden(f"This needs an admin of {whom}. Nothing was changed.")
+    raise Refused("forbidden", f"This needs an admin of {whom}. Nothing was changed.")
 
 
 # -- reading --------------------------------------------------------------------------------------------------------

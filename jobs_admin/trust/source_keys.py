@@ -9,16 +9,13 @@ from django.db import transaction
 
 from jobs_admin import trust
 from jobs_admin.core.keys import valid_source
+from jobs_admin.core.refused import NotFound
 from jobs_admin.core.report_signature import SECRET_BYTES, BadSourceKey, SigningKey
 from jobs_admin.db import audit
 from jobs_admin.models import SourceKey
 from jobs_admin.models.access import Viewer
 
 VARIABLE = "REDRIVE_SOURCE_KEY"
-
-
-class NoSuchKey(LookupError):
-    """No key with this id is in force. Nothing was changed."""
 
 
 def create(viewer: Viewer, source: str) -> SigningKey:
@@ -37,11 +34,11 @@ def create(viewer: Viewer, source: str) -> SigningKey:
 
 
 def revoke(viewer: Viewer, key_id: str, now: datetime) -> SourceKey:
-    """End a key: reports that are signed with it are refused from now on, also those on their way. Raises NoSuchKey."""
+    """End a key: reports that are signed with it are refused from now on, also those on their way. Raises NotFound."""
     with transaction.atomic():
         key = SourceKey.objects.filter(key_id=key_id, revoked_at=None).first()
         if key is None or not SourceKey.objects.filter(pk=key.pk, revoked_at=None).update(revoked_at=now):
-            raise NoSuchKey(f"No key {key_id} is in force. Nothing was changed.")
+            raise NotFound(f"No key {key_id} is in force. Nothing was changed.")
         audit.record(viewer, "source_key.revoke", f"source_key:{key_id}", source=key.source)
     trust.forget()
     return key

@@ -16,7 +16,8 @@ from typing import Any
 import redis
 
 from jobs_admin.core import keys, matching
-from jobs_admin.core.policy import ENFORCE, OBSERVE, Policy, PolicyRefused, parse
+from jobs_admin.core.policy import ENFORCE, OBSERVE, Policy, parse
+from jobs_admin.core.refused import Refused
 from jobs_admin.worker import last_good
 from jobs_admin.worker.board import Board, TooLong
 
@@ -181,7 +182,7 @@ class Policies:
         for name, document in told.items():
             try:
                 found = _usable(name, document)
-            except (PolicyRefused, ValueError, TypeError, KeyError) as error:
+            except (Refused, ValueError, TypeError, KeyError) as error:
                 refused[name] = f"{_why(error)} The version before stays in force."
                 if name in self._documents:
                     taken[name] = self._documents[name]
@@ -238,6 +239,4 @@ def _usable(name: str, document: Any) -> Chosen:
 
 
 def _why(error: Exception) -> str:
-    if isinstance(error, PolicyRefused):
-        return " ".join(problem.message for problem in error.problems)[:500]
-    return str(error)[:200]
+    return str(error)[: 500 if isinstance(error, Refused) else 200]

@@ -14,6 +14,7 @@ from dashboard.policies.forms import KINDS, Draft
 from dashboard.web import quantities as texts
 from jobs_admin.core import policy as core
 from jobs_admin.core.presets import PRESETS
+from jobs_admin.core.refused import Refused
 
 NOW = datetime(2026, 11, 22, 2, 6, 30, tzinfo=UTC)
 
@@ -105,9 +106,9 @@ def test_absurd_numbers_are_refused_beside_their_input(text):
         if path in ("backoff.power", "backoff.plus_s"):
             draft.texts["backoff.kind"] = "polynomial"
         draft.texts[path] = text
-        with pytest.raises(core.PolicyRefused) as refused:
+        with pytest.raises(Refused) as refused:
             core.parse(draft.document(NOW))
-        draft.refuse(refused.value.problems)
+        draft.refuse(refused.value.details["problems"])
         assert path in draft.errors, (path, draft.errors)
 
 
@@ -126,9 +127,9 @@ def test_rows_without_an_error_are_no_classes():
 
 def test_a_class_that_is_refused_is_named():
     draft = Draft.given(QueryDict("class.error=ValueError&class.as=sometimes"))
-    with pytest.raises(core.PolicyRefused) as refused:
+    with pytest.raises(Refused) as refused:
         core.parse(draft.document(NOW))
-    draft.refuse(refused.value.problems)
+    draft.refuse(refused.value.details["problems"])
     assert draft.errors["classes"][0].startswith("ValueError: ")
 
 

@@ -8,6 +8,7 @@ from django.http import QueryDict
 from dashboard.replays.forms import Options, Pace
 from jobs_admin import replays
 from jobs_admin.core import pacing
+from jobs_admin.core.refused import Refused
 
 
 def asked(text: str) -> dict | None:
@@ -60,7 +61,7 @@ def test_what_is_typed_becomes_the_words_of_the_api_and_the_engine_takes_them(ty
 )
 def test_what_the_engine_refuses_stands_beside_the_field_that_is_to_blame(typed, field):
     form = Pace(QueryDict(typed))
-    with pytest.raises(pacing.PaceRefused) as refused:
+    with pytest.raises(Refused) as refused:
         pacing.parse(form.asked, 1000)
     form.refuse(refused.value.field, str(refused.value))
     assert list(form.errors) == [field], form.errors
@@ -98,7 +99,7 @@ def test_options_become_those_of_the_engine(typed, options):
 def test_an_option_that_cannot_be_is_said_beside_its_field(typed, field, says):
     form = Options(QueryDict(typed))
     if form.is_valid():
-        with pytest.raises(replays.ReplayRefused) as refused:
+        with pytest.raises(Refused) as refused:
             replays.Options.read(form.asked)
         form.refuse(refused.value.field, refused.value.message)
     assert says in form.errors[field][0], form.errors

@@ -18,6 +18,7 @@ from dashboard.replays import preview as replay_preview
 from jobs_admin import config, replays, trust
 from jobs_admin.core.clock import clock
 from jobs_admin.core.pacing import Controller, parse, settled
+from jobs_admin.core.refused import Refused
 from jobs_admin.db import audit
 from jobs_admin.desk import overview, retention
 from jobs_admin.management import replay_text
@@ -41,12 +42,6 @@ from tests.kit.pages import HTMX, carried, text_of
 from tests.kit.replays import BOB, held, moved, running
 
 NEW = "/replays/new/"
-
-
-
-
-
-
 
 
 # ---------- new replay ----------
@@ -426,8 +421,6 @@ def test_a_press_scales_where_a_ramp_ends_and_keeps_the_rest_of_the_pace():
     assert replay_paces.scaled({"style": "steady", "rate": 100_000}, 2) is None
 
 
-
-
 def test_a_held_replay_tells_why_with_numbers_errors_and_what_to_do(ann, shop):
     replay = held(others=1, kind="canary", failed=2, judged=5, bound=0.12, limit=0.2)
     text = ann.get(f"/replays/{replay.pk}/").content.decode()
@@ -640,7 +633,7 @@ def test_who_settles_very_many_jobs_is_told_how_far_it_came(ann, shop, monkeypat
         moved(replay, n, "uncertain", settled_at=None)
     monkeypatch.setattr(resolving, "_AT_ONCE", 2)
     monkeypatch.setattr(resolving, "_WITHIN_S", -1)
-    with pytest.raises(replays.ReplayRefused) as refused:
+    with pytest.raises(Refused) as refused:
         replays.resolve_all(BOB, replay, "lost")
     monkeypatch.undo()
     assert refused.value.message == "2 jobs are settled, 3 are not yet. Do the same again for the rest."
@@ -749,7 +742,9 @@ def test_the_bounds_of_a_pace_are_those_of_its_unit(ann, shop):
 def test_an_emptied_field_does_not_change_the_pace_of_a_replay_under_way(ann, shop):
     dead(3)
     started = replays.start(BOB, replays.draft(BOB, query="state:dead", pace={"rate": 2}, reason="now"))
-    answer = ann.post(reverse("redrive:replay-pace", args=[started.pk]), {"style": "steady", "unit": "rate", "amount": ""})
+    answer = ann.post(
+        reverse("redrive:replay-pace", args=[started.pk]), {"style": "steady", "unit": "rate", "amount": ""}
+    )
     assert answer.status_code == 422 and "Nothing was changed." in answer.content.decode()
     assert Replay.objects.get().pace["rate"] == 2
 
@@ -1034,7 +1029,9 @@ def test_a_replay_whose_outcomes_would_be_refused_says_so_before_and_while_it_wa
     url, now = reverse("redrive:replay-detail", args=[replay.pk]), timezone.now()
     assert "are refused" not in ann.get(url).text
     UnsignedReports.objects.update(until=now)
-    RefusedReports.objects.create(source="shop", cause="unsigned", refused=1, first_at=now, last_at=now, why="not signed")
+    RefusedReports.objects.create(
+        source="shop", cause="unsigned", refused=1, first_at=now, last_at=now, why="not signed"
+    )
     trust.forget()
     said = "Reports of shop are refused, so the outcome of its jobs stays unknown (the latest at"
     assert said in text_of(ann.get(url))

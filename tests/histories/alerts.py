@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from jobs_admin.core.refused import Refused
 from tests.histories.celery_desk import CeleryDesk
 from tests.histories.deaths import forget_process
 from tests.histories.kit import Divergence, act
@@ -275,7 +276,7 @@ class Alerts(CeleryDesk):
         if found:
             try:
                 alerts.acknowledge(rng.choice([self.ann, self.bob]), rng.choice(found), "I look at it")
-            except alerts.AlertRefused as refused:
+            except Refused as refused:
                 if refused.code != "wrong_state":
                     raise
 
@@ -302,7 +303,7 @@ class Alerts(CeleryDesk):
         if self.silences:
             try:
                 alerts.end_silence(self.ann, self.silences.pop())
-            except alerts.AlertRefused as refused:
+            except Refused as refused:
                 if refused.code != "wrong_state":
                     raise
             self._judge(rng, 1)
@@ -328,7 +329,7 @@ class Alerts(CeleryDesk):
             self.was_resent = True
             try:
                 notices.resend(self.ann, rng.choice(found))
-            except notices.ChannelRefused as refused:
+            except Refused as refused:
                 if refused.code != "wrong_state":
                     raise
 
@@ -389,7 +390,11 @@ class Alerts(CeleryDesk):
         else:
             phase.below_since = at if phase.below_since is None else phase.below_since
             if at - phase.below_since >= rule.keep_firing_s:
-                phase.opened_at, phase.is_firing, phase.below_since = None, False, None  # nothing opens at the same moment
+                phase.opened_at, phase.is_firing, phase.below_since = (
+                    None,
+                    False,
+                    None,
+                )  # nothing opens at the same moment
 
     def _compare_open(self, now: Any) -> None:
         from jobs_admin.models import Alert

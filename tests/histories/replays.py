@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jobs_admin.core.refused import Refused
 from tests.histories.celery_desk import CeleryDesk
 from tests.histories.deaths import forget_process
 from tests.histories.desk import compare_counts
@@ -183,7 +184,7 @@ class Replays(CeleryDesk):
                 )
                 if not is_draft_only:
                     replays.start(who, draft)
-            except replays.ReplayRefused as refused:
+            except Refused as refused:
                 if refused.code not in ("nothing_to_replay", "already_open", "bad_scope", "changed"):
                     raise
 
@@ -215,7 +216,7 @@ class Replays(CeleryDesk):
         def work() -> None:
             try:
                 acts[name]()
-            except replays.ReplayRefused as refused:
+            except Refused as refused:
                 if refused.code not in ("wrong_state", "bad_pace", "nothing_to_replay", "already_open", "changed"):
                     raise
 
@@ -241,7 +242,7 @@ class Replays(CeleryDesk):
         def work() -> None:
             try:
                 replays.bring_back(self.ann, replay, chosen)
-            except replays.ReplayRefused as refused:
+            except Refused as refused:
                 if refused.code != "wrong_state":
                     raise
 
@@ -282,7 +283,7 @@ class Replays(CeleryDesk):
                 else:
                     by = rng.choice(["queue", "task"]) if kind == "split" else ""
                     group_rules.save(self.ann, kind, groups=groups, by=by)
-            except group_rules.RuleRefused as refused:
+            except Refused as refused:
                 if refused.code not in ("invalid", "conflict"):
                     raise
 
@@ -310,7 +311,7 @@ class Replays(CeleryDesk):
                 replays.pause(self.ann, replay, "wait")
             theirs = self._unsent_of(replay.pk, [excluded])
             replays.resume(self.ann, replay, "go on", without_groups=[excluded])
-        except replays.ReplayRefused as refused:
+        except Refused as refused:
             if refused.code != "wrong_state":
                 raise
             return
@@ -320,7 +321,7 @@ class Replays(CeleryDesk):
         kind = rng.choice(["merge", "merge", "split"]) if others else "split"
         merged = [excluded, rng.choice(others)] if kind == "merge" else [excluded]
         rng.shuffle(merged)
-        with contextlib.suppress(group_rules.RuleRefused):
+        with contextlib.suppress(Refused):
             group_rules.save(self.ann, kind, groups=merged, by=rng.choice(["queue", "task"]) if kind == "split" else "")
         self.clock.step(4)
         self.regroup(rng)

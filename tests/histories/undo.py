@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jobs_admin.core.refused import Refused
 from tests.histories.celery_desk import CeleryDesk
 from tests.histories.desk import compare_counts
 from tests.histories.jobs import fetched, message, report
@@ -256,7 +257,7 @@ class Undo(CeleryDesk):
         def work() -> None:
             try:
                 found.append(triage.act_on(self.people[who], name, chosen, reason="because"))
-            except triage.TriageRefused as refused:
+            except Refused as refused:
                 if refused.code != "forbidden" or any(self._may(who, pk) for pk in chosen):
                     raise
 
@@ -336,7 +337,7 @@ class Undo(CeleryDesk):
         def work() -> None:
             try:
                 found.append(triage.undo(self.people[who], done.key))
-            except triage.TriageRefused as refused:
+            except Refused as refused:
                 if refused.code != "not_found" or any(self._may(who, pk) for pk in done.jobs & self.jobs.keys()):
                     raise
 
@@ -397,7 +398,7 @@ class Undo(CeleryDesk):
         before = self._groups(chosen)
         try:
             changed = group_changes.change_many(self.people[who], chosen, change, reason="seen")
-        except group_changes.ChangeRefused as refused:
+        except Refused as refused:
             if refused.code != "forbidden" or who == "ann" or who == "cid":
                 raise
             return
@@ -419,7 +420,7 @@ class Undo(CeleryDesk):
             promised = group_changes.undoable(self.people[who], receipt)
             try:
                 undone = group_changes.undo(self.people[who], receipt)
-            except group_changes.ChangeRefused:
+            except Refused:
                 if promised:
                     raise
                 return
@@ -448,7 +449,7 @@ class Undo(CeleryDesk):
         def work() -> None:
             try:
                 group_rules.save(self.people[who], kind, groups=groups, by=by)
-            except group_rules.RuleRefused as refused:
+            except Refused as refused:
                 if refused.code not in ("invalid", "conflict", "forbidden"):
                     raise
 
@@ -456,7 +457,6 @@ class Undo(CeleryDesk):
 
     @act(weight=2)
     def withdraw(self, rng: random.Random) -> None:
-        from jobs_admin.groups import group_rules
 
         if not (rules := self._rules_in_force()):
             return
@@ -465,7 +465,7 @@ class Undo(CeleryDesk):
         def work() -> None:
             try:
                 self._withdraw(who, pk)
-            except group_rules.RuleRefused as refused:
+            except Refused as refused:
                 if refused.code != "conflict":  # its group is split since, or a merge inside it is being withdrawn
                     raise
 

@@ -8,9 +8,9 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
+from jobs_admin.core.refused import Refused
 from jobs_admin.db import grouping_rules
 from jobs_admin.groups import group_rules, regrouping
-from jobs_admin.groups.group_rules import RuleRefused
 from jobs_admin.models import AuditEvent, Failure, Group, GroupAlias, GroupRule
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from tests.kit.grouping import ANN, TRACE, bury
@@ -21,13 +21,8 @@ pytestmark = [pytest.mark.django_db, pytest.mark.databases, pytest.mark.usefixtu
 EVE = Viewer("eve", {"shop": VIEWER})
 
 
-
-
-
-
-
 def refusal(act, *args, **more):
-    with pytest.raises(RuleRefused) as refused:
+    with pytest.raises(Refused) as refused:
         act(*args, **more)
     assert not GroupRule.objects.exists() and refused.value.message.rstrip().endswith((".", "`"))
     return refused.value.code
@@ -73,7 +68,7 @@ def test_what_cannot_be_merged_is_refused_with_a_sentence():
 def test_a_merge_in_a_circle_is_refused():
     one, other = bury(1), bury(1, task="refund")
     group_rules.save(ANN, "merge", groups=[one.fingerprint, other.fingerprint])
-    with pytest.raises(RuleRefused, match="one group already"):
+    with pytest.raises(Refused, match="one group already"):
         group_rules.save(ANN, "merge", groups=[other.fingerprint, one.fingerprint])
 
 
@@ -101,7 +96,7 @@ def test_what_arrives_after_a_split_is_told_apart():
 def test_a_group_is_split_once():
     group = bury(1)
     group_rules.save(ANN, "split", groups=[group.fingerprint], by="queue")
-    with pytest.raises(RuleRefused, match="split by queue already"):
+    with pytest.raises(Refused, match="split by queue already"):
         group_rules.save(ANN, "split", groups=[group.fingerprint], by="tenant")
 
 
@@ -135,7 +130,9 @@ def test_a_rule_takes_an_operator_of_every_source_and_a_refusal_is_written_down(
     one, other = bury(1), bury(1, task="refund")
     assert refusal(group_rules.save, EVE, "merge", groups=[one.fingerprint, other.fingerprint]) == "forbidden"
     assert refusal(group_rules.save, EVE, "ignore", frame="*/retry.py in *") == "forbidden"
-    assert [(e.act, e.allowed, e.source) for e in AuditEvent.objects.exclude(act="source.accept")] == [("rule.save", False, "shop")] * 2
+    assert [(e.act, e.allowed, e.source) for e in AuditEvent.objects.exclude(act="source.accept")] == [
+        ("rule.save", False, "shop")
+    ] * 2
 
 
 def carry_out():
@@ -154,7 +151,7 @@ def test_a_split_that_was_carried_out_belongs_to_the_sources_that_its_group_had(
     rule.refresh_from_db()
     eve = Viewer("eve", {"shop": OPERATOR})
     assert rule.is_applied and not group.failures.exists() and not group_rules.listing(eve)
-    with pytest.raises(RuleRefused, match="role operator"):
+    with pytest.raises(Refused, match="role operator"):
         group_rules.withdraw(eve, rule)
     (row,) = group_rules.listing(Viewer("bob", {"bank": OPERATOR}))
     assert row.may_withdraw
@@ -163,7 +160,7 @@ def test_a_split_that_was_carried_out_belongs_to_the_sources_that_its_group_had(
 def test_a_merge_is_about_the_sources_of_all_its_groups_also_while_they_are_moved():
     one, other = bury(2, source="bank"), bury(2, task="refund", source="shop")
     rule = group_rules.save(ANN, "merge", groups=[one.fingerprint, other.fingerprint])
-    with pytest.raises(RuleRefused, match="role operator on every source"):
+    with pytest.raises(Refused, match="role operator on every source"):
         group_rules.withdraw(Viewer("bob", {"bank": OPERATOR}), rule)
     GroupRule.objects.update(before={})
     (row,) = group_rules.listing(Viewer("bob", {"bank": OPERATOR}))
@@ -173,7 +170,7 @@ def test_a_merge_is_about_the_sources_of_all_its_groups_also_while_they_are_move
 def test_a_rule_of_which_no_source_is_known_takes_the_role_on_all():
     rule = GroupRule.objects.create(kind="ignore", frame="a.py in b", author="x")
     assert not group_rules.listing(Viewer("eve", {"shop": OPERATOR}))
-    with pytest.raises(RuleRefused):
+    with pytest.raises(Refused):
         group_rules.withdraw(Viewer("eve", {"shop": OPERATOR}), rule)
     assert group_rules.withdraw(ANN, rule).is_withdrawn
 
@@ -246,7 +243,7 @@ def test_what_is_split_and_its_parts_are_not_merged():
     part = Failure.objects.get(task="charge").group
     for one in (group, part):
         for groups in ([other.fingerprint, one.fingerprint], [one.fingerprint, other.fingerprint]):
-            with pytest.raises(RuleRefused):
+            with pytest.raises(Refused):
                 group_rules.save(ANN, "merge", groups=groups)
     group_rules.withdraw(ANN, rule)
     assert not GroupRule.objects.filter(kind="merge").exists()
@@ -259,7 +256,7 @@ def test_a_merge_is_taken_back_after_the_split_of_the_merged_group():
     while regrouping.regroup(timezone.now() + timedelta(seconds=10)):
         pass
     assert not group_rules.row(ANN, merge.pk).may_withdraw
-    with pytest.raises(RuleRefused, match="take that rule back first"):
+    with pytest.raises(Refused, match="take that rule back first"):
         group_rules.withdraw(ANN, merge)
     group_rules.withdraw(ANN, split)
     group_rules.withdraw(ANN, merge)
@@ -283,12 +280,12 @@ def test_neither_a_part_of_a_split_nor_its_group_is_merged_while_the_split_is_be
     assert Failure.objects.get(job_id="later").group == group
     for one in (group, part):
         for names in ([other.fingerprint, one.fingerprint], [one.fingerprint, other.fingerprint]):
-            with pytest.raises(RuleRefused) as refused:
+            with pytest.raises(Refused) as refused:
                 group_rules.save(ANN, "merge", groups=names)
             assert refused.value.message == (
                 "A split of one of these groups is being withdrawn: merge them when that is complete. Nothing was changed."
             )
-    with pytest.raises(RuleRefused, match="The split that this group came out of is being withdrawn"):
+    with pytest.raises(Refused, match="The split that this group came out of is being withdrawn"):
         group_rules.save(ANN, "split", groups=[part.fingerprint], by="task")
     while regrouping.regroup(timezone.now() + timedelta(seconds=10)):
         pass

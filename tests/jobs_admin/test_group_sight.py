@@ -10,6 +10,7 @@ from django.db.models import Q
 from jobs_admin import failures, groups
 from jobs_admin.alerts import risen
 from jobs_admin.core import query as language
+from jobs_admin.core.refused import Refused
 from jobs_admin.db import audit, grouping_rules
 from jobs_admin.failures import completing, nearest, saved_views
 from jobs_admin.groups import group_changes, group_detail, group_finder, group_rules, group_story, regrouping
@@ -107,7 +108,9 @@ def test_words_out_of_sight_find_no_group(merged):
     assert group_finder.named(SHOP, SECRET, limit=5) == []
     assert [row.group.pk for row in group_finder.named(SHOP, "plain", limit=5)] == [merged.pk]
     title = f"{SECRET}.Error: {SECRET} is <number> out"
-    assert not [one for one in nearest.near(SHOP, language.parse(title), title) if SECRET in one.text or "title" in one.why]
+    assert not [
+        one for one in nearest.near(SHOP, language.parse(title), title) if SECRET in one.text or "title" in one.why
+    ]
 
 
 def test_a_group_like_it_is_found_by_what_both_show_the_viewer(merged):
@@ -145,14 +148,14 @@ def test_a_rule_names_its_group_as_the_viewer_reads_it(merged):
 
 
 def test_a_refused_rule_is_audited_without_a_title(merged):
-    with pytest.raises(group_rules.RuleRefused):
+    with pytest.raises(Refused):
         group_rules.save(SHOP, "split", groups=[merged.fingerprint], by="task")
     refused = AuditEvent.objects.filter(act="rule.save", allowed=False).get()
     assert refused.source == "bank" and "plain" not in refused.object and merged.fingerprint in refused.object
 
 
 def test_who_has_one_of_two_sources_neither_merges_nor_withdraws(merged):
-    with pytest.raises(group_rules.RuleRefused):
+    with pytest.raises(Refused):
         group_rules.withdraw(SHOP, GroupRule.objects.get())
     assert not group_rules.listing(SHOP)[0].may_withdraw and group_rules.listing(ANN)[0].may_withdraw
 

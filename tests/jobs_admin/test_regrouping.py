@@ -12,6 +12,7 @@ from django.db.models import Sum
 
 from jobs_admin import failures, groups
 from jobs_admin.core.fingerprint import NO_RULES
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.db import grouping_rules
 from jobs_admin.desk import retention
 from jobs_admin.failures import exporting, triage
@@ -327,7 +328,7 @@ def test_a_merge_the_other_way_round_is_refused_until_the_one_being_withdrawn_is
     one, other = bury(1), bury(2, task="refund")
     rule = save("merge", one, other)
     group_rules.withdraw(ANN, rule)
-    with pytest.raises(group_rules.RuleRefused) as refused:
+    with pytest.raises(Refused) as refused:
         save("merge", other, one)
     assert refused.value.code == "conflict"
     all_of_it()
@@ -347,7 +348,7 @@ def test_groups_are_not_split_while_a_merge_of_them_is_being_withdrawn():
     group_rules.withdraw(ANN, rule)
     bury(1, task="refund")
     for group in (one, other):
-        with pytest.raises(group_rules.RuleRefused) as refused:
+        with pytest.raises(Refused) as refused:
             save("split", group, by="task")
         assert refused.value.code == "conflict"
     all_of_it()
@@ -421,7 +422,7 @@ def test_a_group_that_a_withdrawn_merge_gives_back_is_merged_when_it_has_its_cou
     regrouping.regroup(NOW)
     group_rules.withdraw(ANN, rule)
     for names in ((other, third), (third, other), (one, third), (third, one)):
-        with pytest.raises(group_rules.RuleRefused) as refused:
+        with pytest.raises(Refused) as refused:
             save("merge", *names)
         assert refused.value.code == "conflict"
     all_of_it()
@@ -443,7 +444,7 @@ def test_of_two_merges_one_inside_the_other_the_second_is_withdrawn_when_the_fir
     first, second = (rules[n] for n in order)
     group_rules.withdraw(ANN, GroupRule.objects.get(pk=first.pk))
     assert not group_rules.row(ANN, second.pk).may_withdraw
-    with pytest.raises(group_rules.RuleRefused) as refused:
+    with pytest.raises(Refused) as refused:
         group_rules.withdraw(ANN, GroupRule.objects.get(pk=second.pk))
     assert refused.value.code == "conflict"
     all_of_it()
@@ -748,7 +749,7 @@ def test_a_group_that_is_split_tells_where_its_failures_went():
     all_of_it()
     by, parts = group_story.parts_of(ANN, group.fingerprint)
     assert by == "queue" and {name for name, n in where().items() if n} == set(parts)
-    with pytest.raises(group_detail.NoSuchGroup):
+    with pytest.raises(NotFound):
         group_detail.group(ANN, group.fingerprint)
     group_rules.withdraw(ANN, rule)
     all_of_it()

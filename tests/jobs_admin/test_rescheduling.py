@@ -10,11 +10,12 @@ from django.db import connection
 from django.utils import timezone
 
 from jobs_admin import config, replays
-from jobs_admin.core.rescheduling import Change, ChangeRefused, read
+from jobs_admin.core.refused import Refused
+from jobs_admin.core.rescheduling import Change, read
 from jobs_admin.models import AuditEvent, Failure, ReplayItem, Reschedule
 from jobs_admin.models.access import Viewer
 from jobs_admin.retries import pulling, rescheduling
-from jobs_admin.retries.rescheduling import RescheduleRefused, carrying
+from jobs_admin.retries.rescheduling import carrying
 from tests.kit.jobs_tables import AS_IT_STANDS, OnSQLite
 from tests.kit.people import ANN
 from tests.kit.sources import forget_configuration
@@ -153,7 +154,7 @@ def test_what_was_changed_is_taken_back_where_it_still_waits_so(table):
     assert table.row("moved", "max_attempts") == table.row("discarded", "max_attempts") == 20
     assert table.row("stays", "max_attempts") == 9
     assert shown_wait(Failure.objects.get(job_id="stays")) == 90
-    with pytest.raises(RescheduleRefused, match="before"):
+    with pytest.raises(Refused, match="before"):
         rescheduling.undo(ANN, Reschedule.objects.get(pk=planned.pk))
 
 
@@ -177,7 +178,7 @@ def test_of_two_who_take_it_back_at_once_one_is_told_that_it_was_done(table):
             )
         return execute(sql, *rest)
 
-    with connection.execute_wrapper(be_first), pytest.raises(RescheduleRefused, match="before") as refused:
+    with connection.execute_wrapper(be_first), pytest.raises(Refused, match="before") as refused:
         rescheduling.undo(ANN, planned)
     assert first and refused.value.code == "wrong_state"
     assert not AuditEvent.objects.filter(act="retry.reschedule.undo").exists()
@@ -249,11 +250,11 @@ def test_many_are_changed_part_by_part_and_each_once(table):
 def test_only_an_operator_of_the_source_may_and_each_refusal_is_written_down(table, settings):
     fail_often(table, "j", 1)
     pull()
-    with pytest.raises(RescheduleRefused) as refused:
+    with pytest.raises(Refused) as refused:
         rescheduling.plan(BEN, query="", change=EXPONENTIAL)
     assert refused.value.code == "forbidden" and not AuditEvent.objects.get().allowed
     settings.REDRIVE_READ_ONLY = True
-    with pytest.raises(RescheduleRefused) as refused:
+    with pytest.raises(Refused) as refused:
         rescheduling.plan(ANN, query="", change=EXPONENTIAL)
     assert refused.value.code == "read_only" and not Reschedule.objects.exists()
 
@@ -283,13 +284,13 @@ def test_who_operates_one_source_and_sees_another_changes_retries_of_the_one_alo
         assert [one.source for one in rescheduling.scoping.of(planned)] == ["shop"]
     for scope in ({"query": "source:web"}, {"selection": [theirs.pk]}):
         for act in (rescheduling.preview, rescheduling.plan):
-            with pytest.raises(RescheduleRefused, match="where you are operator") as refused:
+            with pytest.raises(Refused, match="where you are operator") as refused:
                 act(cem, change=EXPONENTIAL, **scope)
             assert refused.value.code == "bad_scope"
     planned = rescheduling.plan(ANN, query="source:web", change=EXPONENTIAL)
     pulling.pull("web", "test"), planned.refresh_from_db()
     assert planned.changed == 1
-    with pytest.raises(RescheduleRefused, match="not operator of web") as refused:
+    with pytest.raises(Refused, match="not operator of web") as refused:
         rescheduling.undo(cem, planned)
     assert refused.value.code == "forbidden" and not Reschedule.objects.filter(undo_of=planned).exists()
     assert {one.source for one in rescheduling.listing(cem).rows} == {"shop", "web"}
@@ -401,7 +402,7 @@ def test_what_the_published_statement_writes_as_it_stands_is_told_and_mended(tab
     ({"curve": {"name": "x"}}, "curve"), ({"max_attempts": True}, "max_attempts"), ({"due_at": "0001-01-01"}, "due_at"),
 ])  # fmt: skip
 def test_a_change_that_cannot_be_done_is_refused_beside_its_field(change, field):
-    with pytest.raises(ChangeRefused) as refused:
+    with pytest.raises(Refused) as refused:
         read(change, time.time())
     assert refused.value.field == field
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from jobs_admin.core.refused import Refused
 from jobs_admin.failures import saved_views
-from jobs_admin.failures.saved_views import ViewRefused
 from jobs_admin.models import ApiToken, AuditEvent, Role, SavedView
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
 from tests.kit.failures import bury
@@ -26,7 +26,7 @@ TOKEN = Viewer("token ci", {"*": OPERATOR}, token_id=1)
 
 
 def refusal(act, *args, **more):
-    with pytest.raises(ViewRefused) as refused:
+    with pytest.raises(Refused) as refused:
         act(*args, **more)
     return refused.value
 

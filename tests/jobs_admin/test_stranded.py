@@ -15,6 +15,7 @@ from django.utils import timezone
 from jobs_admin import config
 from jobs_admin.core import keys
 from jobs_admin.core.policy import document, parse
+from jobs_admin.core.refused import Refused
 from jobs_admin.db import audit
 from jobs_admin.fleet import stranded
 from jobs_admin.management.commands.token import create
@@ -79,12 +80,12 @@ def test_what_a_killed_worker_had_in_hand_is_said_and_returned_once(broker, engi
     browser = log_in(django_user_model, "otto", shop="operator")
     assert one.text in browser.get("/queues/shop/celery/").content.decode()
     assert one.text in browser.get("/").content.decode()
-    with pytest.raises(stranded.StrandedRefused) as refused:
+    with pytest.raises(Refused) as refused:
         stranded.return_jobs(EVE, "shop", one.boot)
     assert refused.value.code == "forbidden"
     answer = browser.post(f"/workers/shop/{one.boot}/return/", {"queue": "celery"})
     assert answer.status_code == 302
-    with pytest.raises(stranded.StrandedRefused) as refused:
+    with pytest.raises(Refused) as refused:
         stranded.return_jobs(ANN, "shop", one.boot)
     assert refused.value.code == "not_gone"
     with redis.Redis.from_url(broker) as there:
@@ -180,7 +181,7 @@ def test_a_return_that_fails_midway_states_what_was_returned(broker, engine, sto
         there.set("blocked", "a key that is no queue")
         (one,) = stranded.find_stranded("shop")
         assert one.tags == (tag, "second")
-        with pytest.raises(stranded.StrandedRefused) as refused:
+        with pytest.raises(Refused) as refused:
             stranded.return_jobs(ANN, "shop", one.boot)
         said = refused.value.message
         assert said.startswith("1 of 2 jobs were returned to their queues: ") and "WRONGTYPE" in said
@@ -188,7 +189,7 @@ def test_a_return_that_fails_midway_states_what_was_returned(broker, engine, sto
         assert there.llen("celery") == 1 and there.hkeys("unacked") == [b"second"]
         acts = AuditEvent.objects.filter(act="worker.return", allowed=True).order_by("pk")
         assert [event.after for event in acts] == [{"jobs": 2}, {"jobs": 1, "left": 1}]
-        with pytest.raises(stranded.StrandedRefused, match="No job was returned: "):
+        with pytest.raises(Refused, match="No job was returned: "):
             stranded.return_jobs(ANN, "shop", one.boot)
         there.delete("blocked")
     assert stranded.return_jobs(ANN, "shop", one.boot) == 1

@@ -5,6 +5,7 @@ from django.db import connection
 from django.utils import timezone
 
 from jobs_admin import replays
+from jobs_admin.core.refused import Refused
 from jobs_admin.db import audit
 from jobs_admin.failures import triage
 from jobs_admin.models import AuditEvent, Failure, Group, Replay
@@ -19,7 +20,7 @@ def states():
 
 
 def refusal(act, *args, **more):
-    with pytest.raises(triage.TriageRefused) as refused:
+    with pytest.raises(Refused) as refused:
         act(*args, **more)
     return refused.value
 
@@ -263,7 +264,7 @@ def test_what_only_a_part_was_looked_at_for_is_no_scope_of_any_act(shop, bury, t
         lambda: replays.preview(ANN, query=text),
         lambda: replays.draft(ANN, query=text),
     ):
-        with pytest.raises((triage.TriageRefused, replays.ReplayRefused)) as refused:
+        with pytest.raises((Refused, Refused)) as refused:
             begin()
         assert refused.value.code == "bad_scope" and refused.value.field == "query"
     assert states() == ["dead"] and not Replay.objects.exists()

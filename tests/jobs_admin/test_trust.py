@@ -14,6 +14,7 @@ from django.utils import timezone
 from jobs_admin import config, ingest, trust
 from jobs_admin.core import envelope, keys
 from jobs_admin.core.envelope import encode
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.report_signature import SigningKey, is_signed_with, sign
 from jobs_admin.db import totals
 from jobs_admin.fleet import heartbeats, worker_store
@@ -68,7 +69,7 @@ def test_a_report_with_a_wrong_signature_is_stored_raw_and_never_filed(key):
     for words, one in forged(key).items():
         assert (file(one).new_failures, jobs()) == (0, [])
         assert words in Unfiled.objects.order_by("-id").first().why
-    with pytest.raises(admission.NotAllowed):
+    with pytest.raises(Refused):
         admission.file_unsigned(ENGINE, "shop")
     refiling.restart()
     refile()
@@ -230,7 +231,7 @@ def test_refused_reports_are_discarded_by_one_act(key):
 @pytest.mark.parametrize("days", [-1, 0, 91])
 def test_unsigned_reports_are_extended_by_ninety_days_at_most(days):
     now = timezone.now()
-    with pytest.raises(admission.NotAllowed):
+    with pytest.raises(Refused):
         admission.extend(ENGINE, now + timedelta(days=days), now)
     assert not AuditEvent.objects.exists()
 
@@ -346,7 +347,7 @@ def test_who_may_not_is_refused_and_the_audit_has_it(act, roles):
     file(entry("j1", source="new"), entry("j2"))
     before = sorted(Unfiled.objects.values_list("source", "cause"))
     source = "new" if act in (admission.accept, admission.discard) else "shop"
-    with pytest.raises(admission.NotAllowed, match="needs an admin"):
+    with pytest.raises(Refused, match="needs an admin"):
         act(Viewer("somebody", roles=roles), source)
     assert sorted(Unfiled.objects.values_list("source", "cause")) == before
     assert [event.allowed for event in AuditEvent.objects.all()] == [False]

@@ -19,6 +19,7 @@ _BEGIN = """
 import json, os, sys, time, base64, hashlib
 import django; django.setup()
 from jobs_admin import config, replays
+from jobs_admin.core.refused import Refused
 from jobs_admin.models import *
 from jobs_admin.models.access import OPERATOR, Viewer
 from django.utils import timezone

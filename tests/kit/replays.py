@@ -10,6 +10,7 @@ import pytest
 from django.utils import timezone
 
 from jobs_admin import config, replays
+from jobs_admin.core.refused import Refused
 from jobs_admin.models import Attempt, Failure, Group, Payload, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.failure import Caveat
@@ -122,7 +123,7 @@ def counts(replay):
 
 
 def refusal(act, *args, **more):
-    with pytest.raises(replays.ReplayRefused) as refused:
+    with pytest.raises(Refused) as refused:
         act(*args, **more)
     return refused.value
 

@@ -30,6 +30,7 @@ from dashboard.web.rights import Address, addresses
 from jobs_admin import config, ingest
 from jobs_admin.core.envelope import Envelope, encode
 from jobs_admin.core.fingerprint import SPLITS
+from jobs_admin.core.refused import Refused
 from jobs_admin.db import audit, grouping_rules
 from jobs_admin.desk import overview
 from jobs_admin.failures import saved_views
@@ -174,7 +175,7 @@ def _merge(rng: random.Random, world: World, groups: dict[str, list[Group]]) -> 
         return
     try:
         rule = group_rules.save(ANN, "merge", groups=[group.fingerprint for group in chosen], note="why not")
-    except group_rules.RuleRefused:  # of a split, or of a merge that is being withdrawn
+    except Refused:  # of a split, or of a merge that is being withdrawn
         return
     if rng.random() < 0.8:
         _carry_out()
@@ -183,7 +184,7 @@ def _merge(rng: random.Random, world: World, groups: dict[str, list[Group]]) -> 
         group_rules.withdraw(ANN, rule)
     elif act < 0.35:
         _carry_out()
-        with contextlib.suppress(group_rules.RuleRefused):
+        with contextlib.suppress(Refused):
             group_rules.save(ANN, "split", groups=[rule.group.fingerprint], by=rng.choice(SPLITS))
     elif act < 0.7:
         done = group_changes.change(ANN, rule.group, {"note": "for all", "state": "resolved"})

@@ -208,7 +208,7 @@ def test_a_version_that_is_not_known_makes_it_read_only_until_it_is_known_again(
         refused = world.desk.ask(
             f"found = Failure.objects.get(source='bull', job_id={known[world.bull]!r})\n"
             "try:\n replays.draft(ANN, selection=[found.pk], reason='mended'); say('')\n"
-            "except replays.ReplayRefused as error: say(error.message)"
+            "except Refused as error: say(error.message)"
         )
         assert "99" in refused
         world.goes_on(world.bull)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlencode
 
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
@@ -14,11 +14,11 @@ from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import say
 from jobs_admin import notices
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import whole_number
 from jobs_admin.models.access import OPERATOR, VIEWER
 
 PER_PAGE = 50
-NO_SUCH_DELIVERY = "There is no such delivery, or none that you may see."
 
 
 @require_safe
@@ -57,9 +57,7 @@ def resend(request: HttpRequest, pk: int) -> HttpResponse:
     back = links.back(request, otherwise=reverse("redrive:delivery-detail", args=[pk]))
     try:
         sent = notices.resend(request.viewer, pk)
-    except notices.NoSuchDelivery as error:
-        raise Http404(NO_SUCH_DELIVERY) from error
-    except notices.ChannelRefused as refused:
+    except Refused as refused:
         say(request, refused.message, level="error")
         return go(request, back)
     say(request, f"It is sent to {sent.channel} again, with the id it had.")
@@ -67,7 +65,4 @@ def resend(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _found(request: HttpRequest, pk: int) -> notices.DeliveryRow:
-    try:
-        return notices.delivery(request.viewer, pk)
-    except notices.NoSuchDelivery as error:
-        raise Http404(NO_SUCH_DELIVERY) from error
+    return notices.delivery(request.viewer, pk)

@@ -7,8 +7,9 @@ from typing import Any
 
 from django.http import QueryDict
 
+from jobs_admin.core.refused import Refused
 from jobs_admin.models.notice import EVENTS, KINDS
-from jobs_admin.notices import ChannelRefused, ChannelRow
+from jobs_admin.notices import ChannelRow
 
 # The inputs that mean something for a kind. The routing key of PagerDuty is its `secret`.
 OF_KIND = {
@@ -57,7 +58,7 @@ class Draft:
                 found["secret" if name == "routing_key" else name] = text
         return found
 
-    def refuse(self, refused: ChannelRefused) -> None:
+    def refuse(self, refused: Refused) -> None:
         """Put it beside its input; what has none stands under `""`."""
         place = refused.field or ""
         if place == "secret" and self.kind == "pagerduty":

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
@@ -17,11 +17,11 @@ from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import say
 from jobs_admin import alerts, notices
 from jobs_admin.admin.records import ADMIN_OF_ALL
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import whole_number
 from jobs_admin.models.access import VIEWER
 from jobs_admin.models.notice import EVENTS, KINDS
 
-NO_SUCH_CHANNEL = "There is no such channel, or none that you may see."
 RECENT = 10
 
 
@@ -55,7 +55,7 @@ def create(request: HttpRequest) -> HttpResponse:
     draft = Draft.given(request.POST)
     try:
         saved = notices.save_channel(request.viewer, draft.document())
-    except notices.ChannelRefused as refused:
+    except Refused as refused:
         draft.refuse(refused)
         return _page(request, None, draft, status=422)
     if saved.secret:
@@ -71,9 +71,7 @@ def change(request: HttpRequest, pk: int) -> HttpResponse:
     draft = Draft.given(request.POST, row.kind)
     try:
         saved = notices.save_channel(request.viewer, draft.document(), pk)
-    except notices.NoSuchChannel as error:
-        raise Http404(NO_SUCH_CHANNEL) from error
-    except notices.ChannelRefused as refused:
+    except Refused as refused:
         draft.refuse(refused)
         return _page(request, row, draft, status=422)
     say(request, f"The channel {saved.channel.name} is changed.")
@@ -87,9 +85,7 @@ def _refused_on_its_page(act: Callable[[HttpRequest, int], HttpResponse]) -> Cal
     def acted(request: HttpRequest, pk: int) -> HttpResponse:
         try:
             return act(request, pk)
-        except notices.NoSuchChannel as error:
-            raise Http404(NO_SUCH_CHANNEL) from error
-        except notices.ChannelRefused as refused:
+        except Refused as refused:
             say(request, refused.message, level="error")
             return go(request, _url(pk))
 
@@ -186,16 +182,13 @@ def _tested(request: HttpRequest, row: notices.ChannelRow) -> channel_words.Deli
         return None
     try:
         found = notices.delivery(request.viewer, number)
-    except notices.NoSuchDelivery:
+    except NotFound:
         return None
     return channel_words.delivery(found) if found.channel_id == row.pk else None
 
 
 def _found(request: HttpRequest, pk: int) -> notices.ChannelRow:
-    try:
-        return notices.channel(request.viewer, pk)
-    except notices.NoSuchChannel as error:
-        raise Http404(NO_SUCH_CHANNEL) from error
+    return notices.channel(request.viewer, pk)
 
 
 def _url(pk: int) -> str:

@@ -20,6 +20,7 @@ from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import say
 from jobs_admin import alerts, config, notices
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import whole_number
 from jobs_admin.failures import completing, saved_views
 from jobs_admin.models.access import OPERATOR, VIEWER
@@ -93,7 +94,7 @@ def _save(request: HttpRequest, edit: Edit) -> HttpResponse:
     begun = {"changed_at": edit.begun} if edit.begun else {}
     try:
         saved = alerts.save_rule(request.viewer, edit.draft.document() | begun, pk)
-    except alerts.AlertRefused as refused:
+    except Refused as refused:
         if refused.code == "stale" and edit.current:
             edit.current = found(request, edit.current.pk)
             edit.stale, edit.begun = refused.message, _stamp(edit.current)
@@ -152,12 +153,14 @@ def _drawn(request: HttpRequest, edit: Edit, *, is_told: bool) -> tuple[rule_pic
     for _ in range(2):
         try:
             tried = alerts.preview(request.viewer, document, timezone.now(), days=DAYS)
-        except alerts.AlertRefused as refused:
+        except Refused as refused:
             if is_told and not why_not:
                 edit.draft.refuse(refused)
             why_not = refused.message
             # Drawn without what is refused, so that the rest can be seen; it has its default then.
-            document = {name: value for name, value in document.items() if name not in refused.problems}
+            document = {
+                name: value for name, value in document.items() if name not in refused.details.get("problems", ())
+            }
             if not document.keys() >= _NEEDED:
                 break
         else:

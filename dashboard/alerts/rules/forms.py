@@ -11,8 +11,8 @@ from typing import Any
 from django.http import QueryDict
 
 from dashboard.web.quantities import NUMBER, SECONDS, SHARE, TEXT, Kind
-from jobs_admin.alerts import AlertRefused
 from jobs_admin.core.alert_metrics import METRICS, Unit
+from jobs_admin.core.refused import Refused
 from jobs_admin.models.alert import Rule
 
 KINDS: dict[str, Kind] = {
@@ -87,9 +87,9 @@ class Draft:
                 found[name] = kind_of(name, self.metric).read(text)
         return found | {name: list(self.chosen.get(name, [])) for name in LISTS}
 
-    def refuse(self, refused: AlertRefused) -> None:
+    def refuse(self, refused: Refused) -> None:
         """Put each thing that is refused beside its input; what has none stands under `""`."""
-        for name, message in (refused.problems or {refused.field or "": refused.message}).items():
+        for name, message in (refused.details.get("problems") or {refused.field or "": refused.message}).items():
             place = name if name in PLACES else ""
             said = message.removeprefix(f"{name} ")  # its label says which it is
             self.errors.setdefault(place, []).append(message if said == message else f"This {said}")

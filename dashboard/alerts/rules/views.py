@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlencode
 
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
@@ -16,11 +16,11 @@ from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import say
 from jobs_admin import alerts, config
+from jobs_admin.core.refused import Refused
 from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.models.alert import Rule
 
 PER_PAGE = 100
-NO_SUCH_RULE = "There is no such rule, or none that you may see."
 
 
 @require_safe
@@ -58,10 +58,7 @@ def _words(rule: Rule) -> str:
 
 
 def found(request: HttpRequest, pk: int) -> Rule:
-    try:
-        return alerts.rule(request.viewer, pk)
-    except alerts.NoSuchRule as error:
-        raise Http404(NO_SUCH_RULE) from error
+    return alerts.rule(request.viewer, pk)
 
 
 @require_POST
@@ -73,9 +70,7 @@ def switch(request: HttpRequest, pk: int) -> HttpResponse:
     back = links.back(request, otherwise=reverse("redrive:alert-rules"))
     try:
         alerts.save_rule(request.viewer, alerts.document(rule) | {ENABLED: is_on, "changed_at": rule.changed_at}, pk)
-    except alerts.NoSuchRule as error:
-        raise Http404(NO_SUCH_RULE) from error
-    except alerts.AlertRefused as refused:
+    except Refused as refused:
         say(request, refused.message, level="error")
         return go(request, back)
     told = f"{rule.name} is judged from now on." if is_on else f"{rule.name} is not judged any more; it is kept."
@@ -90,9 +85,7 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
     rule = found(request, pk)
     try:
         alerts.delete_rule(request.viewer, pk)
-    except alerts.NoSuchRule as error:
-        raise Http404(NO_SUCH_RULE) from error
-    except alerts.AlertRefused as refused:
+    except Refused as refused:
         say(request, refused.message, level="error")
         return go(request, reverse("redrive:alert-rule-detail", args=[pk]))
     say(request, f"The rule {rule.name} is deleted; what it told stays.")

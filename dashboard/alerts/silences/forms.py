@@ -6,25 +6,22 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from dashboard.web import moments
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import whole_number
 
 # Its shortest names; the longest is the service's to say.
 CHOICES = {"3600": "1 h", "14400": "4 h", "86400": "1 day"}
 
 
-class BadTime(Exception):
-    """The form names no time. Nothing was changed."""
-
-
 def ends_at(given: Mapping[str, str], now: datetime, starts_at: datetime | None = None) -> datetime:
-    """`for` in seconds, or `until` and the field of that name. Raises BadTime."""
+    """`for` in seconds, or `until` and the field of that name. Raises Refused."""
     chosen = given.get("for", "")
     seconds = whole_number(chosen)
     if seconds and str(seconds) in CHOICES:
         return (starts_at or now) + timedelta(seconds=seconds)
     found = moment(given.get("until", ""))
     if found is None:
-        raise BadTime("Say until when: a day and a time, in UTC. Nothing was changed.")
+        raise Refused("invalid", "Say until when: a day and a time, in UTC. Nothing was changed.")
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
@@ -21,12 +21,12 @@ from dashboard.web.toasts import say
 from jobs_admin import alerts, config
 from jobs_admin.alerts import showing
 from jobs_admin.core.clock import dated
+from jobs_admin.core.refused import Refused
 from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.models.alert import Severity
 from jobs_admin.queues import liveness
 
 MOST_FITTING = 10
-NO_SUCH_SILENCE = "There is no such silence, or it is about sources that you may not see."
 
 
 @require_safe
@@ -98,7 +98,7 @@ def save(request: HttpRequest) -> HttpResponse:
             ends_at=silence_forms.ends_at(request.POST, now, starts_at), comment=request.POST.get("comment", ""),
             starts_at=starts_at, now=now,
         )  # fmt: skip
-    except (alerts.AlertRefused, silence_forms.BadTime) as refused:
+    except Refused as refused:
         return _page(request, request.POST.dict(), refused=refused, status=422)
     say(
         request,
@@ -113,9 +113,7 @@ def save(request: HttpRequest) -> HttpResponse:
 def end(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         alerts.end_silence(request.viewer, pk)
-    except alerts.NoSuchSilence as error:
-        raise Http404(NO_SUCH_SILENCE) from error
-    except alerts.AlertRefused as refused:
+    except Refused as refused:
         say(request, refused.message, level="error")
     else:
         say(request, "The silence is over: what it kept quiet is told again.")

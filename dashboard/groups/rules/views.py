@@ -13,8 +13,8 @@ from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import say
 from jobs_admin import config, failures
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.groups import group_rules
-from jobs_admin.groups.group_rules import RuleRefused
 from jobs_admin.models.access import OPERATOR, VIEWER
 
 
@@ -44,14 +44,14 @@ def preview(request: HttpRequest) -> HttpResponse:
     asked = _asked(request.POST)
     try:
         found = group_rules.preview(request.viewer, **asked)
-    except RuleRefused as refused:
+    except Refused as refused:
         return _asked_again(request, asked, refused) or _preview(
             request, asked, None, refused=refused.message, status=422
         )
     return _preview(request, asked, found)
 
 
-def _asked_again(request: HttpRequest, asked: dict[str, object], refused: RuleRefused) -> HttpResponse | None:
+def _asked_again(request: HttpRequest, asked: dict[str, object], refused: Refused) -> HttpResponse | None:
     """The page that asked, with the sentence at the field that is to blame; None where that page is not known."""
     if refused.field == "frame":
         return _index(request, frame=str(asked["frame"]), refused=refused.message, status=422)
@@ -60,7 +60,7 @@ def _asked_again(request: HttpRequest, asked: dict[str, object], refused: RuleRe
         return None
     try:
         group = failures.group_named(request.viewer, names[0])
-    except failures.NoSuchGroup:
+    except NotFound:
         return None
     return why_page(request, group, asked=asked, refused=refused, status=422)
 
@@ -71,7 +71,7 @@ def save(request: HttpRequest) -> HttpResponse:
     asked = _asked(request.POST)
     try:
         rule = group_rules.save(request.viewer, **asked, note=request.POST.get("note", ""))
-    except RuleRefused as refused:
+    except Refused as refused:
         return _preview(request, asked, None, refused=refused.message, status=409)
     undo = reverse("redrive:group-rule-withdraw", args=[rule.pk])
     say(request, "The rule is in force; what is known already follows within minutes.", undo=undo)
@@ -88,7 +88,7 @@ def withdraw(request: HttpRequest, pk: int) -> HttpResponse:
     back = links.back(request, otherwise=reverse("redrive:group-rules"))
     try:
         group_rules.withdraw(request.viewer, row.rule)
-    except RuleRefused as refused:
+    except Refused as refused:
         say(request, refused.message, level="error")
         return go(request, back)
     say(request, "The rule was taken back; what it had moved follows within minutes.")

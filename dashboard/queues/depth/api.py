@@ -15,8 +15,8 @@ from pydantic import AfterValidator, Field
 from dashboard.web import links
 from dashboard.web.access import needs
 from dashboard.web.api.base import REFUSALS, Body, Moment, Text, api
-from dashboard.web.api.errors import CallRefused
 from jobs_admin import config
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
 from jobs_admin.desk import releases
 from jobs_admin.models.access import OPERATOR, VIEWER
@@ -87,11 +87,8 @@ def depth(
     until = min(until or now, now)
     since = since or until - _USUAL
     if since >= until:
-        raise CallRefused(422, "invalid", "since is before until, and in the past.", "since")
-    try:
-        depths.require_visible(request.auth, source, queue)
-    except depths.NoSuchQueue as error:
-        raise CallRefused(404, "not_found", "There is no such queue.") from error
+        raise Refused("invalid", "since is before until, and in the past.", "since")
+    depths.require_visible(request.auth, source, queue)
     found = depths.history(request.auth, source, queue, since, until, most=points, now=now)
     marks = depths.marks(request.auth, source, queue, since, until)
     # Made into text here: to check a thousand points one by one costs more than all the rest.
@@ -103,13 +100,7 @@ def depth(
 @needs(OPERATOR)
 def tell_release(request: HttpRequest, body: Told) -> Any:
     """A version was deployed. 201 where it was not known; told again (200) it stays as it was."""
-    try:
-        told = releases.tell(request.auth, body.source, body.version, body.at)
-    except releases.NoSuchSource as error:
-        raise CallRefused(404, "not_found", "There is no such source. Nothing was changed.") from error
-    except releases.ReleaseRefused as refused:
-        status = 422 if refused.code == "invalid" else 403
-        raise CallRefused(status, refused.code, refused.message, refused.field) from refused
+    told = releases.tell(request.auth, body.source, body.version, body.at)
     made = told.release
     return Status(201 if told.is_new else 200, {"source": made.source, "version": made.version, "at": made.at})
 

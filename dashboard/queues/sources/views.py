@@ -15,6 +15,7 @@ from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import say
 from jobs_admin.admin.records import ADMIN_OF_ALL
+from jobs_admin.core.refused import Refused
 from jobs_admin.models.access import ADMIN, VIEWER, Viewer
 from jobs_admin.trust import admission
 
@@ -57,9 +58,9 @@ def _act(request: HttpRequest, source: str, act: Callable[[Viewer, str], int], d
         raise Http404("There is no such source, or none that you may see.")
     try:
         count = act(request.viewer, source)
-    except admission.Forbidden as refused:
-        raise PermissionDenied(str(refused)) from refused
-    except admission.NotAllowed as refused:
+    except Refused as refused:
+        if refused.code == "forbidden":
+            raise PermissionDenied(refused.message) from refused
         say(request, str(refused), level="error")
     else:
         say(request, done.format(source=source, count=f"{count:,} report{'' if count == 1 else 's'}"))

@@ -6,7 +6,9 @@ import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import datetime
 from functools import wraps
+from json import JSONEncoder
 from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
@@ -21,52 +23,24 @@ from ninja.operation import Operation, PathView
 from dashboard.web import limits
 from dashboard.web.access import READS, address_name
 from dashboard.web.api.tokens import viewer_of_request
-from jobs_admin import failures
-from jobs_admin.alerts import AlertRefused, NoSuchAlert, NoSuchRule, NoSuchRunbook, NoSuchSilence
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.db import audit
-from jobs_admin.failures.saved_views import ViewRefused
-from jobs_admin.failures.triage import TriageRefused
-from jobs_admin.fleet.stranded import StrandedRefused
-from jobs_admin.groups import group_changes, group_rules
 from jobs_admin.models import Failure, Replay, ReplayItem, Reschedule, SavedView
 from jobs_admin.models.access import RANK, Viewer
-from jobs_admin.notices import ChannelRefused, NoSuchChannel, NoSuchDelivery
-from jobs_admin.policies import EqualMatch, NoSuchPolicy, PolicyRefused, StaleEdit
-from jobs_admin.replays import AlreadyOpen, ReplayRefused
-from jobs_admin.retries.rescheduling import RescheduleRefused
-from jobs_admin.trust.admission import NotAllowed
 
 log = logging.getLogger(__name__)
-
-# What a refusal means for the caller. Whatever is not named here is the caller's input: 422.
-_STATUS = {
-    "forbidden": 403,
-    "read_only": 403,
-    "already_open": 409,
-    "changed": 409,
-    "conflict": 409,
-    "wrong_state": 409,
-    "taken": 409,
-    "in_use": 409,
-    "stale": 409,
-    "equal_match": 409,
-    "key_reused": 409,
-    "not_gone": 409,
-    "unreachable": 503,
-}
-
-
-class CallRefused(Exception):
-    """The API's own refusals."""
-
-    def __init__(self, status: int, code: str, message: str, field: str | None = None) -> None:
-        super().__init__(message)
-        self.status, self.code, self.message, self.field = status, code, message, field
 
 
 def answer(status: int, code: str, message: str, field: str | None = None, **more: object) -> JsonResponse:
     error = {"code": code, "message": message, **({"field": field} if field else {}), **more}
-    return JsonResponse({"error": error}, status=status)
+    return JsonResponse({"error": error}, _Encoder, status=status)
+
+
+class _Encoder(JSONEncoder):
+    """Of the details of a refusal: dataclasses and times of the engine."""
+
+    def default(self, o: Any) -> Any:
+        return o.isoformat() if isinstance(o, datetime) else asdict(o)
 
 
 def note_refusal(request: HttpRequest, viewer: Viewer, why: str, *, source: str = "") -> None:
@@ -95,32 +69,9 @@ def install(api: NinjaAPI) -> None:
         code = "bad_json" if error.status_code == 400 else "refused"
         return answer(error.status_code, code, f"{error}. Nothing was changed.")
 
-    @api.exception_handler(CallRefused)
-    def _(request: HttpRequest, error: CallRefused) -> HttpResponse:
-        return answer(error.status, error.code, error.message, error.field)
-
-    @api.exception_handler(ReplayRefused)
-    def _(request: HttpRequest, error: ReplayRefused) -> HttpResponse:
-        more: dict[str, object] = {}
-        if isinstance(error, AlreadyOpen):
-            more = {"replay": error.replay_id, "by": error.actor, "since": error.since.isoformat()}
-        if error.accept:
-            more = {"accept": list(error.accept)}
-        return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field, **more)
-
-    @api.exception_handler(AlertRefused)
-    def _(request: HttpRequest, error: AlertRefused) -> HttpResponse:
-        more: dict[str, object] = {"problems": error.problems} if error.problems else {}
-        return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field, **more)
-
-    @api.exception_handler(PolicyRefused)
-    def _(request: HttpRequest, error: PolicyRefused) -> HttpResponse:
-        more: dict[str, object] = {"problems": [asdict(one) for one in error.problems]} if error.problems else {}
-        if isinstance(error, StaleEdit):
-            more = _stale(error)
-        elif isinstance(error, EqualMatch):
-            more = {"policy": error.other}
-        return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field, **more)
+    @api.exception_handler(Refused)
+    def _(request: HttpRequest, error: Refused) -> HttpResponse:
+        return answer(error.status, error.code, error.message, error.field, **error.details)
 
     @api.exception_handler(PermissionDenied)
     def _(request: HttpRequest, error: PermissionDenied) -> HttpResponse:
@@ -134,46 +85,16 @@ def install(api: NinjaAPI) -> None:
         message = "Redrive could not answer, and wrote why into its log. Look at what was changed before asking again."
         return answer(500, "failed", message)
 
-    for plain in (
-        NotAllowed,
-        StrandedRefused,
-        TriageRefused,
-        RescheduleRefused,
-        ChannelRefused,
-        ViewRefused,
-        group_rules.RuleRefused,
-        group_changes.ChangeRefused,
-    ):
-        api.exception_handler(plain)(_refused)
     for missing in (
+        NotFound,
         Http404,
         SavedView.DoesNotExist,
         Failure.DoesNotExist,
         Replay.DoesNotExist,
         ReplayItem.DoesNotExist,
         Reschedule.DoesNotExist,
-        failures.NoSuchGroup,
-        NoSuchPolicy,
-        NoSuchAlert,
-        NoSuchRule,
-        NoSuchRunbook,
-        NoSuchSilence,
-        NoSuchChannel,
-        NoSuchDelivery,
     ):
         api.exception_handler(missing)(_not_found)
-
-
-def _refused(request: HttpRequest, error: Any) -> HttpResponse:
-    """By one of the services, in its own words: with a code, and perhaps the field to blame."""
-    return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field)
-
-
-def _stale(error: StaleEdit) -> dict[str, object]:
-    """What is in force instead (null: nothing), and the fields that differ."""
-    now = error.current
-    stands = now and {"version": now.version, "by": now.published_by, "at": now.published_at.isoformat()}
-    return {"current": stands, "difference": [asdict(one) for one in error.changes]}
 
 
 def _no_token(request: HttpRequest, error: Exception | None = None) -> HttpResponse:
@@ -183,7 +104,8 @@ def _no_token(request: HttpRequest, error: Exception | None = None) -> HttpRespo
 
 
 def _not_found(request: HttpRequest, error: Exception | None = None) -> HttpResponse:
-    return answer(404, "not_found", "There is no such thing, or this token may not see it.")
+    told = str(error) if isinstance(error, NotFound) else ""
+    return answer(404, "not_found", told or "There is no such thing, or this token may not see it.")
 
 
 def unknown_address(request: HttpRequest) -> HttpResponse:

@@ -19,7 +19,7 @@ from jobs_admin.core.pacing.pace import (
     default_for,
     settled,
 )  # fmt: skip
-from jobs_admin.core.pacing.parsing import PaceRefused, parse
+from jobs_admin.core.pacing.parsing import parse
 from jobs_admin.core.pacing.simulation import Estimate, Limit, Outlook, Simulation, estimate, outlook, served, simulate
 from jobs_admin.core.pacing.window import Window
 
@@ -27,7 +27,7 @@ __all__ = [
     "AT_ONCE", "CANARY", "CAREFUL", "DEFAULT", "FASTEST", "HELD",
     "LEAST_KNOWN", "LOOK_S", "RAMPING", "RUNNING", "SLOWEST", "STEADY",
     "Bucket", "Canary", "Controller", "Estimate", "Evidence", "Judged", "Limit",
-    "Outlook", "Pace", "PaceRefused", "PerKey", "Ramp", "Seen",
+    "Outlook", "Pace", "PerKey", "Ramp", "Seen",
     "Simulation",
     "Stop", "Verdict", "Window", "default_for", "estimate",
     "outlook", "parse", "served", "settled",

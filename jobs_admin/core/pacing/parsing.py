@@ -25,6 +25,7 @@ from jobs_admin.core.pacing.pace import (
 )  # fmt: skip
 from jobs_admin.core.pacing.window import DAYS, Window
 from jobs_admin.core.priority import LEVELS
+from jobs_admin.core.refused import Refused
 
 LONGEST_S = 30 * 86_400.0
 _NAMES = (
@@ -35,29 +36,21 @@ _KEY = re.compile(r"(?:tenant|queue|task|args\.\d{1,3}(?:\.\w{1,80}){0,8}|kwargs
 _TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\Z")
 
 
-class PaceRefused(ValueError):
-    """The pace cannot be used. `field` names the part of it, such as rate or canary.jobs."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(message)
-        self.field = field
-
-
 def parse(pace: object, jobs: int = 0) -> Pace:
-    """The pace that somebody asked for; None or empty is the default for so many jobs. Raises PaceRefused."""
+    """The pace that somebody asked for; None or empty is the default for so many jobs. Raises Refused."""
     if pace is None or pace == {}:
         return default_for(jobs)
     if not isinstance(pace, Mapping):
-        raise PaceRefused("pace", 'A pace is an object such as {"style": "steady", "rate": 50}.')
+        raise Refused("bad_pace", 'A pace is an object such as {"style": "steady", "rate": 50}.', "pace")
     for name in pace:
         if name not in _NAMES:
-            raise PaceRefused(str(name)[:40], f"A pace has no {str(name)[:40]!r}. It has {', '.join(_NAMES)}.")
+            raise Refused("bad_pace", f"A pace has no {str(name)[:40]!r}. It has {', '.join(_NAMES)}.", str(name)[:40])
     said = {name: value for name, value in pace.items() if value is not None}
     style = _style(said, jobs)
     if style == AT_ONCE:
         for name in ("rate", "every", "over", "jitter", "canary", "ramp"):
             if name in said:
-                raise PaceRefused(name, f"at_once has no {name}. Choose steady or careful to set one.")
+                raise Refused("bad_pace", f"at_once has no {name}. Choose steady or careful to set one.", name)
     rate = _rate(said)
     ramp = _ramp(said["ramp"], rate) if "ramp" in said else None
     over = _number("over", said["over"], 1, LONGEST_S, "seconds to spread it over") if "over" in said else None
@@ -97,16 +90,16 @@ def _style(said: Mapping[Any, Any], jobs: int) -> str:
             return STEADY
         return CAREFUL if said.keys() & {"ramp", "canary"} else default_for(jobs).style
     if style not in STYLES:
-        raise PaceRefused("style", "Choose careful, steady (with a rate) or at_once.")
+        raise Refused("bad_pace", "Choose careful, steady (with a rate) or at_once.", "style")
     return str(style)
 
 
 def _rate(said: Mapping[Any, Any]) -> float | None:
     if "rate" in said and "every" in said:
-        raise PaceRefused("every", "Give rate (jobs per second) or every (seconds between jobs), not both.")
+        raise Refused("bad_pace", "Give rate (jobs per second) or every (seconds between jobs), not both.", "every")
     for name in ("rate", "every"):
         if name in said and "over" in said:
-            raise PaceRefused("over", f"Give {name} or over (seconds to spread it over), not both.")
+            raise Refused("bad_pace", f"Give {name} or over (seconds to spread it over), not both.", "over")
     if "every" in said:
         return 1 / _number("every", said["every"], 1 / FASTEST, 1 / SLOWEST, "seconds between two jobs")
     return _number("rate", said["rate"], SLOWEST, FASTEST, "jobs per second") if "rate" in said else None
@@ -120,8 +113,8 @@ def _ramp(value: object, rate: float | None) -> Ramp:
     ]
     start, to = ends[0], ends[1] or rate
     if start is not None and to is not None and start > to:
-        raise PaceRefused(
-            "ramp.from", f"ramp.from must be a number from {SLOWEST:g} to ramp.to ({to:g} jobs per second)."
+        raise Refused(
+            "bad_pace", f"ramp.from must be a number from {SLOWEST:g} to ramp.to ({to:g} jobs per second).", "ramp.from"
         )
     return Ramp(start, to)
 
@@ -150,11 +143,15 @@ def _per_key(value: object) -> PerKey:
     part = _part("per_key", value, ("key", "concurrency", "rate"), '{"key": "tenant", "concurrency": 5}')
     key = part.get("key")
     if not isinstance(key, str) or not _KEY.match(key):
-        raise PaceRefused(
-            "per_key.key", "per_key.key must be tenant, queue, task, or a path such as kwargs.customer_id or args.0.id."
+        raise Refused(
+            "bad_pace",
+            "per_key.key must be tenant, queue, task, or a path such as kwargs.customer_id or args.0.id.",
+            "per_key.key",
         )
     if not part.keys() & {"concurrency", "rate"}:
-        raise PaceRefused("per_key", "per_key needs concurrency (jobs at once) or rate (jobs per second), or both.")
+        raise Refused(
+            "bad_pace", "per_key needs concurrency (jobs at once) or rate (jobs per second), or both.", "per_key"
+        )
     at_once, rate = part.get("concurrency"), part.get("rate")
     return PerKey(
         key,
@@ -167,7 +164,7 @@ def _window(value: object) -> Window:
     part = _part("window", value, ("from", "to", "days"), '{"from": "22:00", "to": "06:00"}')
     days = part.get("days", list(DAYS))
     if isinstance(days, str) or not isinstance(days, (list, tuple)) or not days or not set(map(str, days)) <= set(DAYS):
-        raise PaceRefused("window.days", f"window.days must be a list of one or more of {', '.join(DAYS)}.")
+        raise Refused("bad_pace", f"window.days must be a list of one or more of {', '.join(DAYS)}.", "window.days")
     opens, closes = (_time_of_day(f"window.{name}", part.get(name)) for name in ("from", "to"))
     return Window(opens, closes, tuple(day for day in DAYS if day in days))
 
@@ -176,36 +173,38 @@ def _time_of_day(field: str, value: object) -> time:
     if value == "24:00":
         return time(0)
     if not isinstance(value, str) or not (found := _TIME.match(value)):
-        raise PaceRefused(field, f"{field} must be a time of day in UTC from 00:00 to 24:00, such as 22:00.")
+        raise Refused("bad_pace", f"{field} must be a time of day in UTC from 00:00 to 24:00, such as 22:00.", field)
     return time(int(found[1]), int(found[2]))
 
 
 def _part(field: str, value: object, names: tuple[str, ...], example: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise PaceRefused(field, f"{field} must be an object such as {example}.")
+        raise Refused("bad_pace", f"{field} must be an object such as {example}.", field)
     for name in value:
         if name not in names:
-            raise PaceRefused(f"{field}.{name}"[:80], f"{field} has no {str(name)[:40]!r}. It has {', '.join(names)}.")
+            raise Refused(
+                "bad_pace", f"{field} has no {str(name)[:40]!r}. It has {', '.join(names)}.", f"{field}.{name}"[:80]
+            )
     return {name: held for name, held in value.items() if held is not None}
 
 
 def _truth(field: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise PaceRefused(field, f"{field} must be true or false.")
+        raise Refused("bad_pace", f"{field} must be true or false.", field)
     return value
 
 
 def _whole(field: str, value: object, least: int, most: int, unit: str) -> int:
     number = _read(value)
     if not least <= number <= most or number != int(number):
-        raise PaceRefused(field, f"{field} must be a whole number from {least:,} to {most:,} ({unit}).")
+        raise Refused("bad_pace", f"{field} must be a whole number from {least:,} to {most:,} ({unit}).", field)
     return int(number)
 
 
 def _number(field: str, value: object, least: float, most: float, unit: str) -> float:
     number = _read(value)
     if not least <= number <= most:  # also false for NaN
-        raise PaceRefused(field, f"{field} must be a number from {least:g} to {most:,.0f} ({unit}).")
+        raise Refused("bad_pace", f"{field} must be a number from {least:g} to {most:,.0f} ({unit}).", field)
     return number
 
 

@@ -1,7 +1,7 @@
 """How a task is retried: what a policy says, the bounds it is held to, and reading one from JSON."""
 
 from jobs_admin.core.policy.parsing import parse
-from jobs_admin.core.policy.reading import PolicyRefused, Problem
+from jobs_admin.core.policy.reading import Problem
 from jobs_admin.core.policy.shape import (
     BACKOFFS,
     CLASSES,
@@ -35,6 +35,6 @@ __all__ = [
     "MODES", "MOST_ATTEMPTS", "MOST_CLASSES", "MOST_DELAYS", "OBSERVE",
     "PERMANENT", "RATE_LIMITED", "TRANSIENT",
     "Backoff", "Budget", "Concurrency", "ErrorClass", "Jitter", "Match",
-    "Poison", "Policy", "PolicyRefused", "Problem", "RateLimit", "RetryAfter",
+    "Poison", "Policy", "Problem", "RateLimit", "RetryAfter",
     "document", "parse",
 ]  # fmt: skip

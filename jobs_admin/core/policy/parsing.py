@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from jobs_admin.core.policy import shape
-from jobs_admin.core.policy.reading import PolicyRefused, Problem, Reading
+from jobs_admin.core.policy.reading import Problem, Reading
 from jobs_admin.core.policy.shape import (
     LONGEST_S,
     LONGEST_TEXT,
@@ -23,6 +23,7 @@ from jobs_admin.core.policy.shape import (
     RateLimit,
     RetryAfter,
 )
+from jobs_admin.core.refused import Refused
 
 _FIELDS = tuple(name for name in Policy.__dataclass_fields__ if name != "unknown")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
@@ -37,7 +38,7 @@ _USUAL, _USUAL_BACKOFF, _USUAL_JITTER = Policy(), Backoff(), Jitter()
 
 
 def parse(document: object, *, lenient: bool = False) -> Policy:
-    """The policy that a JSON document says. Raises PolicyRefused, and nothing else, with all that is wrong with it.
+    """The policy that a JSON document says. Raises Refused, and nothing else, with all that is wrong with it.
 
     A field that is missing or null has its default (see `Policy`); where none of shape.OF_RETRIES is there, retries are left
     to the task. Strict refuses fields that it does not know. `lenient`,
@@ -49,7 +50,8 @@ def parse(document: object, *, lenient: bool = False) -> Policy:
     if unknown and not lenient:
         problems += [Problem(name, f"A policy has no field {name}.", "a field of a policy") for name in unknown]
     if problems:
-        raise PolicyRefused(problems)
+        message = " ".join(problem.message for problem in problems)
+        raise Refused("invalid", message, problems[0].field, problems=problems)
     if not unknown:
         return policy
     return replace(policy, mode=shape.OBSERVE, unknown=tuple(unknown))

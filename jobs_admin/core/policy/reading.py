@@ -17,14 +17,6 @@ class Problem:
     bound: str = ""  # what it must be, such as "0 to 2,592,000 seconds"
 
 
-class PolicyRefused(ValueError):
-    """The document is no policy that could be in force. Nothing was changed; `problems` holds all that is wrong."""
-
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        super().__init__(" ".join(problem.message for problem in problems))
-        self.problems = list(problems)
-
-
 class Reading:
     """One object of a document. Every reader answers with the default where the field is missing, null or wrong.
 

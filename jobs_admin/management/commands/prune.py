@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
 from jobs_admin import config
+from jobs_admin.core.refused import Refused
 from jobs_admin.desk import retention
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, Viewer
 
@@ -37,7 +38,7 @@ class Command(BaseCommand):
             )
         except config.BadConfiguration as error:
             raise CommandError(f"{error} Nothing was changed.") from error
-        except retention.PruneRefused as error:
+        except Refused as error:
             raise CommandError(str(error)) from error
         if options["json"]:
             self.stdout.write(json.dumps(_numbers(pruned, bool(options["dry_run"]))))

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from jobs_admin import config, replays
 from jobs_admin.core import query as language
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import shown
 from jobs_admin.management import replay_text, terminal
 from jobs_admin.management.searching import SearchCommand
@@ -84,7 +85,7 @@ class Command(SearchCommand):
                 return
             how["options"] = seen.options  # with the groups that the preview excludes
             replay = replays.launch(viewer, query=seen.query, reason=reason, snapshot=seen.snapshot, **how)
-        except (replays.ReplayRefused, config.BadConfiguration) as error:
+        except (Refused, config.BadConfiguration) as error:
             raise CommandError(_refusal(str(error))) from error
         page = config.page_url(reverse("redrive:replay-detail", args=[replay.pk]))
         if replay.state == ReplayState.AWAITING_APPROVAL:

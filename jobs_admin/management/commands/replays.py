@@ -8,6 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from jobs_admin import replays
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import shown
 from jobs_admin.management import terminal
 from jobs_admin.models import Replay
@@ -41,7 +42,7 @@ class Command(BaseCommand):
     def handle(self, *args: object, run: Any, **options: Any) -> None:
         try:
             run(**options)
-        except replays.ReplayRefused as refused:
+        except Refused as refused:
             raise CommandError(refused.message) from refused
         except Replay.DoesNotExist as error:
             raise CommandError(f"There is no replay #{options['replay']}. Nothing was changed.") from error

@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
 from jobs_admin import config
+from jobs_admin.core.refused import NotFound
 from jobs_admin.management import terminal
 from jobs_admin.management.table import moment, table
 from jobs_admin.models import SourceKey
@@ -49,7 +50,7 @@ class Command(BaseCommand):
             else:
                 revoked = source_keys.revoke(terminal.viewer(), key_id, timezone.now())
                 self.stderr.write(f"Key {key_id} of source {revoked.source} is revoked.")
-        except (ValueError, source_keys.NoSuchKey) as error:
+        except (ValueError, NotFound) as error:
             raise CommandError(str(error)) from error
 
 

@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
 from jobs_admin import trust
+from jobs_admin.core.refused import Refused
 from jobs_admin.management import terminal
 from jobs_admin.management.table import moment, table
 from jobs_admin.trust import admission
@@ -35,7 +36,7 @@ class Command(BaseCommand):
             return
         try:
             self.stdout.write(_done(act, source))
-        except admission.NotAllowed as error:
+        except Refused as error:
             raise CommandError(str(error)) from error
 
 

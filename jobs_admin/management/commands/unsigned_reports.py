@@ -9,6 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
+from jobs_admin.core.refused import Refused
 from jobs_admin.management import terminal
 from jobs_admin.trust import admission
 
@@ -32,7 +33,7 @@ class Command(BaseCommand):
                 admission.extend(terminal.viewer(), _date(until), now)
             elif end:
                 admission.end(terminal.viewer(), now)
-        except admission.NotAllowed as error:
+        except Refused as error:
             raise CommandError(str(error)) from error
         state = admission.state(terminal.viewer(), timezone.now())
         if state.is_unsigned_open and state.unsigned_until:

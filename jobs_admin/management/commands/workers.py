@@ -7,6 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import shown
 from jobs_admin.fleet import stranded
 from jobs_admin.management import terminal
@@ -29,7 +30,7 @@ class Command(BaseCommand):
     def handle(self, *args: object, run: Any, **options: Any) -> None:
         try:
             run(**options)
-        except stranded.StrandedRefused as refused:
+        except Refused as refused:
             raise CommandError(refused.message) from refused
 
     def _gone(self, **_: Any) -> None:

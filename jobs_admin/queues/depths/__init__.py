@@ -1,16 +1,7 @@
 """How deep each queue was, as far back as it is kept: folded as it ages, read as a picture, with what happened meanwhile."""
 
 from jobs_admin.queues.depths.marking import DeadDepth, DeadLine, Mark, Threshold, dead_depth, marks, replays_of_queue
-from jobs_admin.queues.depths.reading import (
-    MOST,
-    Gap,
-    History,
-    NoSuchQueue,
-    Point,
-    history,
-    require_visible,
-    sampled_since,
-)
+from jobs_admin.queues.depths.reading import MOST, Gap, History, Point, history, require_visible, sampled_since
 from jobs_admin.queues.depths.rolling import roll_up, step
 from jobs_admin.queues.depths.steps import LADDER, LOOK_S
 
@@ -23,7 +14,6 @@ __all__ = [
     "Gap",
     "History",
     "Mark",
-    "NoSuchQueue",
     "Point",
     "Threshold",
     "dead_depth",

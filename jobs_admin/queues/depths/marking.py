@@ -9,12 +9,12 @@ from datetime import datetime, timedelta
 from django.db.models import Exists, OuterRef, Q
 
 from jobs_admin.core.matching import matches
+from jobs_admin.core.refused import NotFound
 from jobs_admin.db.policy_marks import PolicyMark, policy_marks
 from jobs_admin.db.statements import fetch_rows
 from jobs_admin.models import Alert, DepthSample, QueueCounter, Release, Replay, ReplayItem, Rule
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.counter import HOUR
-from jobs_admin.queues.depths.reading import NoSuchQueue
 from jobs_admin.queues.depths.steps import epoch, start_of, to_database_time
 from jobs_admin.rights import alert_sight
 
@@ -35,9 +35,9 @@ class Mark:
 
 
 def marks(viewer: Viewer, source: str, queue: str, since: datetime, until: datetime) -> list[Mark]:
-    """The newest MOST_OF_A_KIND of each kind, the oldest first. Raises NoSuchQueue where the source is out of sight."""
+    """The newest MOST_OF_A_KIND of each kind, the oldest first. Raises NotFound where the source is out of sight."""
     if not viewer.may(VIEWER, source):
-        raise NoSuchQueue
+        raise NotFound("There is no such queue.")
     found = [
         *_alerts(viewer, source, queue, since, until),
         *_replays(source, queue, since, until),

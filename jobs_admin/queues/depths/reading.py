@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from django.utils import timezone
 
+from jobs_admin.core.refused import NotFound
 from jobs_admin.db.statements import fetch_rows
 from jobs_admin.models import DepthSample, FailureCount, QueueCounter
 from jobs_admin.models.access import VIEWER, Viewer
@@ -125,10 +126,6 @@ MOST = 1_000  # points of a picture
 _TABLE = DepthSample._meta.db_table
 
 
-class NoSuchQueue(Exception):
-    """No queue of this name was ever seen, or who asks may not see its source."""
-
-
 @dataclass(frozen=True, slots=True)
 class History:
     step_s: int
@@ -139,14 +136,14 @@ class History:
 
 
 def require_visible(viewer: Viewer, source: str, queue: str) -> None:
-    """Raises NoSuchQueue."""
+    """Raises NotFound."""
     this = {"source": source, "queue": queue}
     if not viewer.may(VIEWER, source) or not (
         DepthSample.objects.filter(**this).exists()
         or FailureCount.objects.filter(**this).exists()
         or QueueCounter.objects.filter(**this).exists()
     ):
-        raise NoSuchQueue
+        raise NotFound("There is no such queue.")
 
 
 def sampled_since(source: str, queue: str) -> datetime | None:
@@ -168,10 +165,10 @@ def history(
     """The queue from `since` until `until`, or until now, in the shortest step that is kept so long and gives at most
     `most` points.
 
-    Raises NoSuchQueue where the source is out of sight. A queue that nobody knows is one gap.
+    Raises NotFound where the source is out of sight. A queue that nobody knows is one gap.
     """
     if not viewer.may(VIEWER, source):
-        raise NoSuchQueue
+        raise NotFound("There is no such queue.")
     now = now or timezone.now()
     end = int(min(until, now).timestamp())
     begin = min(int(since.timestamp()), end)

@@ -6,8 +6,7 @@ A person plans it: a row that says which, what, and why. `watch` carries it out,
 from jobs_admin.retries.rescheduling.carrying import carry_out, is_planned
 from jobs_admin.retries.rescheduling.planning import find, listing, plan, undo
 from jobs_admin.retries.rescheduling.previewing import Herd, Line, Preview, preview
-from jobs_admin.retries.rescheduling.scoping import RescheduleRefused
 
 __all__ = [
-    "Herd", "Line", "Preview", "RescheduleRefused", "carry_out", "find", "is_planned", "listing", "plan", "preview", "undo",
+    "Herd", "Line", "Preview", "carry_out", "find", "is_planned", "listing", "plan", "preview", "undo",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Max
 from django.utils import timezone
 
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable, whole_number
 from jobs_admin.db import audit
 from jobs_admin.models import Reschedule
@@ -18,7 +19,7 @@ from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.models.reschedule import RescheduleState
 from jobs_admin.retries.rescheduling import scoping
 from jobs_admin.retries.rescheduling.previewing import asked
-from jobs_admin.retries.rescheduling.scoping import ACT, RescheduleRefused
+from jobs_admin.retries.rescheduling.scoping import ACT
 
 _KEPT = timedelta(days=90)
 _LAST = 2**63 - 1  # also what the part that is being written now will have
@@ -37,7 +38,7 @@ def plan(
 ) -> Reschedule:
     """`watch` carries it out within seconds. `highest` is that of the preview: what came since is not in it.
 
-    Raises RescheduleRefused.
+    Raises Refused.
     """
     scoping.allow(viewer)
     now = now or timezone.now()
@@ -51,9 +52,7 @@ def plan(
     matched = rows.count()
     reason = representable(reason.strip())[:500]
     if matched > 1 and not reason:
-        raise RescheduleRefused(
-            "reason_required", "Say why: changing more than one job needs a reason.", field="reason"
-        )
+        raise Refused("reason_required", "Say why: changing more than one job needs a reason.", field="reason")
     values = {"query": pinned, "selection": sorted(set(selection)), "scope_max_id": newest, "change": what.document()}
     with transaction.atomic():
         planned = _write(viewer, source, reason, now, below=newest + 1, matched=matched, **values)
@@ -65,25 +64,25 @@ def plan(
 
 
 def undo(viewer: Viewer, planned: Reschedule, *, reason: str = "", now: datetime | None = None) -> Reschedule:
-    """Those that still wait as it left them wait as they did before. Raises RescheduleRefused."""
+    """Those that still wait as it left them wait as they did before. Raises Refused."""
     scoping.allow(viewer, planned.source)
     now = now or timezone.now()
     if planned.undo_of_id is not None or not planned.changed:
-        raise RescheduleRefused("wrong_state", "There is nothing to take back. Nothing was changed.")
+        raise Refused("wrong_state", "There is nothing to take back. Nothing was changed.")
     with transaction.atomic():
         # An act that is under way changes nothing more once it is to be taken back.
         Reschedule.objects.filter(pk=planned.pk, state=RescheduleState.PLANNED).update(
             state=RescheduleState.STOPPED, ended_at=now, why="It was taken back."
         )
         if Reschedule.objects.filter(undo_of=planned).exists():
-            raise RescheduleRefused("wrong_state", _BEFORE)
+            raise Refused("wrong_state", _BEFORE)
         try:
             back = _write(
                 viewer, planned.source, representable(reason.strip())[:500], now, query=planned.query, selection=[],
                 scope_max_id=planned.scope_max_id, change={}, undo_of=planned, below=_LAST, matched=planned.changed,
             )  # fmt: skip
         except IntegrityError as error:  # each act has one undo: another was written in this moment
-            raise RescheduleRefused("wrong_state", _BEFORE) from error
+            raise Refused("wrong_state", _BEFORE) from error
         audit.record(
             viewer, f"{ACT}.undo", f"reschedule:{planned.pk}", source=planned.source, reason=back.reason,
             after={"by": f"reschedule:{back.pk}", "matched": back.matched},

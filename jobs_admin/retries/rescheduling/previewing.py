@@ -11,10 +11,9 @@ from typing import Any
 from django.db.models import Max
 from django.utils import timezone
 
-from jobs_admin.core.rescheduling import Change, ChangeRefused, read
+from jobs_admin.core.rescheduling import Change, read
 from jobs_admin.models.access import Viewer
 from jobs_admin.retries.rescheduling import scoping
-from jobs_admin.retries.rescheduling.scoping import RescheduleRefused
 
 MOST_LOOKED = 20_000  # rows that a preview looks at
 BINS = 60
@@ -59,11 +58,8 @@ class Preview:
 
 
 def asked(change: dict[str, Any], now: datetime) -> Change:
-    """Raises RescheduleRefused."""
-    try:
-        return read(change, now.timestamp())
-    except ChangeRefused as refused:
-        raise RescheduleRefused("bad_change", refused.message, refused.field) from refused
+    """Raises Refused."""
+    return read(change, now.timestamp())
 
 
 def preview(
@@ -74,7 +70,7 @@ def preview(
     change: dict[str, Any],
     now: datetime | None = None,
 ) -> Preview:
-    """Raises RescheduleRefused."""
+    """Raises Refused."""
     now = now or timezone.now()
     what, pinned = asked(change, now), "" if selection else scoping.frozen(query, now)
     rows = scoping.waiting(viewer, pinned, selection)

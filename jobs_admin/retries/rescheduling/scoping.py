@@ -10,6 +10,7 @@ from django.db.models import QuerySet
 
 from jobs_admin import config, failures
 from jobs_admin.core import query as language
+from jobs_admin.core.refused import Refused
 from jobs_admin.db import abilities, audit
 from jobs_admin.models import Failure, Reschedule
 from jobs_admin.models.access import ENGINE, OPERATOR, Viewer
@@ -20,22 +21,14 @@ MOST_SELECTED = 10_000
 ACT = "retry.reschedule"  # in the audit
 
 
-class RescheduleRefused(Exception):
-    """Nothing was changed. Codes: forbidden, read_only, bad_scope, bad_change, too_many, reason_required, not_found, wrong_state."""
-
-    def __init__(self, code: str, message: str, field: str | None = None, sources: Sequence[str] = ()) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.field = field
-        self.sources = tuple(sources)  # where one of several is to be chosen
+# CLASSDEL  # where one of several is to be chosen
 
 
 def frozen(query: str, now: datetime) -> str:
-    """The search with the times that it has at `now`. Raises RescheduleRefused where it cannot be the scope of an act."""
+    """The search with the times that it has at `now`. Raises Refused where it cannot be the scope of an act."""
     read = language.parse(query, now)
     if why := language.unfit_for_acts(read):
-        raise RescheduleRefused("bad_scope", f"{why} Nothing was changed.", field="q")
+        raise Refused("bad_scope", f"{why} Nothing was changed.", field="q")
     return language.format(language.pin(read, now))
 
 
@@ -44,7 +37,7 @@ def waiting(viewer: Viewer, query: str, selection: Sequence[int]) -> QuerySet[Fa
     if selection:
         ids = {pk for pk in selection if 0 < pk < 2**63}
         if len(ids) > MOST_SELECTED:
-            raise RescheduleRefused("too_many", f"At most {MOST_SELECTED:,} can be chosen by hand.", field="selection")
+            raise Refused("too_many", f"At most {MOST_SELECTED:,} can be chosen by hand.", field="selection")
         found = Failure.objects.filter(scopes.visible(viewer, OPERATOR), pk__in=ids)
     else:
         found = failures.scope(viewer, language.parse(query), role=OPERATOR)
@@ -58,30 +51,28 @@ def of(planned: Reschedule) -> QuerySet[Failure]:
 
 
 def source_of(viewer: Viewer, rows: QuerySet[Failure]) -> str:
-    """The one source that they wait in, and that can be told. Raises RescheduleRefused."""
+    """The one source that they wait in, and that can be told. Raises Refused."""
     sources = sorted(set(rows.order_by().values_list("source", flat=True).distinct()))
     able = [name for name in sources if (can := abilities.capabilities(name)) is not None and can.reschedule]
     if len(able) == 1:
         return able[0]
     if able:
         names = ", ".join(able)
-        raise RescheduleRefused(
+        raise Refused(
             "bad_scope",
             f"They wait in several sources: {names}. Choose one by source:…  Nothing was changed.",
             "q",
-            able,
+            sources=able,
         )
     if sources:
-        raise RescheduleRefused(
+        raise Refused(
             "bad_scope", f"{', '.join(sources)} cannot be told when a retry is due. Nothing was changed.", "q"
         )
-    raise RescheduleRefused(
-        "bad_scope", "None of these waits for a retry, where you are operator. Nothing was changed.", "q"
-    )
+    raise Refused("bad_scope", "None of these waits for a retry, where you are operator. Nothing was changed.", "q")
 
 
 def allow(viewer: Viewer, source: str = "") -> None:
-    """Raises RescheduleRefused, and writes that down, where the viewer may change nothing there."""
+    """Raises Refused, and writes that down, where the viewer may change nothing there."""
     if config.is_read_only():
         why, code = config.READ_ONLY, "read_only"
     elif not (viewer.may(OPERATOR, source) if source else viewer.may_anywhere(OPERATOR)):
@@ -90,4 +81,4 @@ def allow(viewer: Viewer, source: str = "") -> None:
         return
     with transaction.atomic():
         audit.record(viewer, ACT, source=source, reason=why, allowed=False)
-    raise RescheduleRefused(code, why)
+    raise Refused(code, why)

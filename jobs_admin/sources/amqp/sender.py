@@ -13,11 +13,12 @@ from os import getpid
 from typing import Any
 
 import amqp
-from amqp.exceptions import AccessRefused, AMQPError, NotAllowed
+from amqp.exceptions import AccessRefused, AMQPError
 from kombu.connection import Connection
 from kombu.utils.url import parse_url
 
 from jobs_admin.core import address
+from jobs_admin.core.refused import Refused
 from jobs_admin.sources import ledger
 from jobs_admin.sources.amqp.management import Management
 from jobs_admin.sources.amqp.wire import ANSWER_S, Blocked, Published, Wire
@@ -165,7 +166,7 @@ class Sender:
             why = f"did not answer within {ANSWER_S:g} s."
         elif isinstance(error, AccessRefused):
             why = "refused the login, or an act that this user may not do. Check the user and password in the URL."
-        elif isinstance(error, NotAllowed):
+        elif isinstance(error, Refused):
             why = "has no such virtual host, or this user may not use it."
         else:
             why = f"cannot be reached ({type(error).__name__})."

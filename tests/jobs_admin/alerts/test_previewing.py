@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from jobs_admin import alerts
+from jobs_admin.core.refused import Refused
 from jobs_admin.models import DepthSample, Rule
 from jobs_admin.queues import depths
 from tests.kit.alerts import DEAD, NOW
@@ -120,5 +121,5 @@ def test_many_queues_are_read_within_a_bound_the_loudest_most_finely(desk, monke
 
 
 def test_an_absurd_rule_is_refused_before_anything_is_read(desk):
-    with pytest.raises(alerts.AlertRefused):
+    with pytest.raises(Refused):
         alerts.preview(ANN, {**DEAD, "threshold": -1}, NOW)

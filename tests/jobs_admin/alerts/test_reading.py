@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 
 from jobs_admin import alerts
-from jobs_admin.alerts import AlertRefused, NoSuchAlert, NoSuchRunbook, NoSuchSilence
 from jobs_admin.alerts.runbooks import for_task
 from jobs_admin.alerts.silencing import silenced_by
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.models import AlertEvent, AuditEvent
 from tests.kit.alerts import NOW, lay
 from tests.kit.people import ANN, BEA, LOU, SAM
@@ -45,7 +45,7 @@ def test_what_is_out_of_sight_is_not_there(rule):
     one = lay(rule())
     assert alerts.listing(BEA).rows == [] and alerts.firing(BEA) == [] and alerts.times(BEA, NOW - HOUR).count == 0
     for ask in (alerts.get, alerts.acknowledge):
-        with pytest.raises(NoSuchAlert):
+        with pytest.raises(NotFound):
             ask(BEA, one.pk)
 
 
@@ -54,7 +54,7 @@ def test_of_two_who_acknowledge_at_once_one_has_done_it_for_all_told_together(ru
     one = lay(made)
     other = lay(made, subject="webhooks", told_with=one)
     alerts.acknowledge(SAM, one.pk, "looking")
-    with pytest.raises(AlertRefused, match="sam acknowledged it at"):
+    with pytest.raises(Refused, match="sam acknowledged it at"):
         alerts.acknowledge(ANN, one.pk)
     assert [row.state for row in alerts.listing(ANN).rows] == ["acknowledged"] * 2
     assert [(e.to, e.actor, e.reason) for e in alerts.events(LOU, other)] == [("acknowledged", "sam", "looking")] * 2
@@ -64,14 +64,14 @@ def test_of_two_who_acknowledge_at_once_one_has_done_it_for_all_told_together(ru
 @pytest.mark.parametrize("state, words", [("pending", "not fired yet"), ("resolved", "over since")])
 def test_what_does_not_fire_is_not_acknowledged(rule, state, words):
     one = lay(rule(), state, resolved_at=NOW if state == "resolved" else None)
-    with pytest.raises(AlertRefused, match=words):
+    with pytest.raises(Refused, match=words):
         alerts.acknowledge(ANN, one.pk)
     assert not AlertEvent.objects.exists()
 
 
 def test_a_comment_is_kept_whole_or_refused(rule):
     one = lay(rule())
-    with pytest.raises(AlertRefused, match="at most 500 characters; this has 501"):
+    with pytest.raises(Refused, match="at most 500 characters; this has 501"):
         alerts.acknowledge(ANN, one.pk, "x" * 501)
     alerts.acknowledge(ANN, one.pk, "x" * 500)
     assert AlertEvent.objects.get().reason == AuditEvent.objects.get(act="alert.acknowledge").reason == "x" * 500
@@ -84,13 +84,13 @@ def test_a_name_that_is_said_to_be_exact_is_no_glob(rule):
     fits = [silenced_by([made], one, one.rule.name) is not None for one in (star, other)]
     assert fits == [True, False]
     for wrong in (["task"], "queue", [["queue"]], ["rule"]):
-        with pytest.raises(AlertRefused, match="exact is a list"):
+        with pytest.raises(Refused, match="exact is a list"):
             alerts.silence(SAM, named | {"exact": wrong}, ends_at=NOW + HOUR, comment="known", now=NOW)
 
 
 def test_a_viewer_acknowledges_nothing_and_that_is_written_down(rule):
     one = lay(rule())
-    with pytest.raises(AlertRefused, match="role operator on shop"):
+    with pytest.raises(Refused, match="role operator on shop"):
         alerts.acknowledge(LOU, one.pk)
     assert AuditEvent.objects.filter(act="alert.acknowledge", allowed=False, source="shop").exists()
 
@@ -119,9 +119,9 @@ def test_a_silence_has_an_author_a_reason_and_an_end(rule):
     alerts.end_silence(ANN, made.pk, now=NOW + timedelta(minutes=1))
     assert alerts.silences(ANN, NOW + timedelta(minutes=2)) == []
     assert [s.ended_by for s in alerts.silences(ANN, NOW + timedelta(minutes=2), over=True)] == ["ann"]
-    with pytest.raises(AlertRefused, match="over already"):
+    with pytest.raises(Refused, match="over already"):
         alerts.end_silence(ANN, made.pk, now=NOW + timedelta(minutes=3))
-    with pytest.raises(NoSuchSilence):
+    with pytest.raises(NotFound):
         alerts.end_silence(BEA, made.pk)
 
 
@@ -144,14 +144,14 @@ def test_a_silence_that_has_not_begun_can_be_ended(desk):
     ],
 )
 def test_a_silence_that_says_nothing_is_refused(desk, matchers, more, words):
-    with pytest.raises(AlertRefused, match=words):
+    with pytest.raises(Refused, match=words):
         alerts.silence(ANN, matchers, **{"ends_at": NOW + HOUR, "comment": "known", "now": NOW} | more)
 
 
 def test_a_silence_belongs_to_the_operators_of_what_it_may_silence(rule):
     one = lay(rule())
     for matchers in ({"queue": "emails"}, {"source": "sh*"}, {"source": "bank"}):
-        with pytest.raises(AlertRefused, match="takes the role operator"):
+        with pytest.raises(Refused, match="takes the role operator"):
             alerts.silence(SAM, matchers, ends_at=NOW + HOUR, comment="known", now=NOW)
     made = alerts.silence(SAM, {"alert": one.pk}, ends_at=NOW + HOUR, comment="known", now=NOW)
     assert made.matchers == {"alert": one.pk, "source": "shop"} and not alerts.may_end(LOU, made)
@@ -163,10 +163,10 @@ def test_the_most_particular_runbook_of_a_task_counts(desk):
     assert [for_task(t) for t in ("shop.send", "shop.pay", "bank")] == [
         "https://c.example/", "https://b.example/", "https://a.example/",
     ]  # fmt: skip
-    with pytest.raises(AlertRefused, match="operator on every source"):
+    with pytest.raises(Refused, match="operator on every source"):
         alerts.save_runbook(SAM, "shop.pay", "https://x.example/")
-    with pytest.raises(AlertRefused, match="http or https"):
+    with pytest.raises(Refused, match="http or https"):
         alerts.save_runbook(ANN, "shop.pay", "javascript:x")
     alerts.delete_runbook(ANN, alerts.runbooks(LOU)[0].pk)
-    with pytest.raises(NoSuchRunbook):
+    with pytest.raises(NotFound):
         alerts.delete_runbook(ANN, 4711)

@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from jobs_admin import alerts
-from jobs_admin.alerts import AlertRefused, NoSuchRule
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.models import Alert, AlertEvent, AuditEvent, Channel, Notice, Rule, SavedView
 from jobs_admin.models.access import Viewer
 from tests.kit.alerts import DEAD, lay
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db
 
 
 def refused(document, viewer=ANN, pk=None):
-    with pytest.raises(AlertRefused) as caught:
+    with pytest.raises(Refused) as caught:
         alerts.save_rule(viewer, document, pk)
     return caught.value
 
@@ -104,7 +104,11 @@ def test_what_does_not_go_with_the_metric_is_refused(desk, fields, field):
 
 def test_a_document_that_is_no_object_and_all_that_is_wrong_at_once(desk):
     assert refused(["x"]).code == "invalid"
-    assert set(refused({"metric": "dead", "threshold": -1, "for_s": -1}).problems) == {"name", "threshold", "for_s"}
+    assert set(refused({"metric": "dead", "threshold": -1, "for_s": -1}).details["problems"]) == {
+        "name",
+        "threshold",
+        "for_s",
+    }
 
 
 def test_a_name_is_taken_until_its_rule_is_deleted(rule):
@@ -131,7 +135,7 @@ def test_a_rule_belongs_to_the_operators_of_its_source_and_one_with_a_pattern_to
     assert refused(DEAD | {"name": "mine"}, LOU).code == "forbidden"
     assert refused(DEAD | {"name": "all", "source": "sh*"}, SAM).code == "forbidden"
     assert refused(DEAD, SAM, everywhere.pk).code == "forbidden"
-    with pytest.raises(NoSuchRule):
+    with pytest.raises(NotFound):
         alerts.save_rule(BEA, DEAD, ours.pk)
     assert [one.name for one in alerts.rules(BEA)] == ["everywhere"]
     assert AuditEvent.objects.filter(allowed=False).count() == 3

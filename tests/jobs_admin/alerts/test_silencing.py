@@ -8,6 +8,7 @@ import pytest
 
 from jobs_admin import alerts
 from jobs_admin.alerts import silencing
+from jobs_admin.core.refused import Refused
 from jobs_admin.models import Alert
 from tests.kit.alerts import NOW, lay
 from tests.kit.people import ANN, BEA, SAM
@@ -20,7 +21,7 @@ def silence(viewer, now=NOW, **matchers):
 
 
 def refusal(act, *args, **more):
-    with pytest.raises(alerts.AlertRefused) as refused:
+    with pytest.raises(Refused) as refused:
         act(*args, **more)
     assert refused.value.code == "too_many"
     return refused.value.message

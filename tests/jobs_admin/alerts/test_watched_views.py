@@ -8,8 +8,8 @@ from django.contrib.auth import get_user_model
 from jobs_admin import alerts
 from jobs_admin.alerts import judging
 from jobs_admin.alerts.measuring import Measured
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.failures import saved_views
-from jobs_admin.failures.saved_views import ViewRefused
 from jobs_admin.models import Alert, AuditEvent, Failure, Notice, Role, Rule
 from jobs_admin.models.access import viewer_of
 from tests.kit.alerts import NOW, S, judged
@@ -58,7 +58,7 @@ def test_a_view_that_is_renamed_keeps_its_alert_under_its_new_name(view, lou):
 
 
 def test_its_query_is_not_changed_by_who_may_not_change_the_rule(view, lou):
-    with pytest.raises(ViewRefused, match=r"“sams” watches what this view finds.* operator on shop") as refused:
+    with pytest.raises(Refused, match=r"“sams” watches what this view finds.* operator on shop") as refused:
         saved_views.change(lou, view, {"query": "queue:nothing"})
     assert (refused.value.code, refused.value.field) == ("forbidden", "query")
     judged(5)
@@ -70,7 +70,7 @@ def test_its_query_is_not_changed_by_who_may_not_change_the_rule(view, lou):
 
 def test_a_rule_that_they_do_not_see_is_not_named(view, lou):
     Rule.objects.update(source="hidden")
-    with pytest.raises(ViewRefused, match="of a source that you do not see") as refused:
+    with pytest.raises(Refused, match="of a source that you do not see") as refused:
         saved_views.change(lou, view, {"query": "queue:nothing"})
     assert "sams" not in refused.value.message
 
@@ -78,7 +78,7 @@ def test_a_rule_that_they_do_not_see_is_not_named(view, lou):
 def test_nor_does_one_on_a_pattern_let_operators_of_one_source(view, lou):
     Rule.objects.update(source="sh*")
     Role.objects.filter(user_id=lou.user_id).update(role="operator")
-    with pytest.raises(ViewRefused, match="operator on every source"):
+    with pytest.raises(Refused, match="operator on every source"):
         saved_views.change(person_again(lou), view, {"query": "queue:nothing"})
 
 
@@ -124,5 +124,5 @@ def test_the_alert_of_a_view_that_is_not_shared_is_its_owners_alone(view, lou, i
     for who, seen in ((lou, 1), (colleague, seen_by_others)):
         assert len(alerts.listing(who).rows) == len(alerts.firing(who)) == seen
     if not is_shared:
-        with pytest.raises(alerts.NoSuchAlert):
+        with pytest.raises(NotFound):
             alerts.get(colleague, Alert.objects.get().pk)

@@ -9,7 +9,8 @@ import pytest
 
 from jobs_admin.core import backoff, retry_after
 from jobs_admin.core.matching import chosen, class_of, matches
-from jobs_admin.core.policy import LONGEST_S, PolicyRefused, document, parse
+from jobs_admin.core.policy import LONGEST_S, document, parse
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.verdict import Dead, Ended, judge
 
 CASES = json.loads((Path(__file__).parent / "both_workers.json").read_text())
@@ -58,7 +59,7 @@ def test_the_same_document_is_the_same_policy_or_none():
     for said, read in CASES["read"]:
         assert document(parse(said)) == read, said
     for wrong in CASES["refused"]:
-        with pytest.raises(PolicyRefused):
+        with pytest.raises(Refused):
             parse(wrong, lenient=True)
     for newer, unknown in CASES["newer"]:
         policy = parse(newer, lenient=True)

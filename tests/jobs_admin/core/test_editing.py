@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs_admin.core.editing import EditRefused, merge
+from jobs_admin.core.editing import merge
 from jobs_admin.core.redaction import PLACEHOLDER, redact
+from jobs_admin.core.refused import Refused
 
 REAL = {"to": "ann", "token": "s3cret-value", "cards": [{"pin": 1234, "name": "a"}, {"pin": 5678, "name": "b"}]}
 SHOWN = redact(REAL)[0]
@@ -28,9 +29,9 @@ def edited(change):
 
 
 def refused(change):
-    with pytest.raises(EditRefused) as error:
+    with pytest.raises(Refused) as error:
         edited(change)
-    return error.value.path
+    return error.value.field
 
 
 @given(json_values)
@@ -44,7 +45,7 @@ def test_what_stands_for_something_hidden_is_never_sent(real, wanted):
     mixed = {"old": shown, "new": wanted}
     try:
         sent = merge({"old": real}, {"old": shown}, mixed, "kwargs")
-    except EditRefused:
+    except Refused:
         return
     assert PLACEHOLDER not in str(sent)
 
@@ -79,14 +80,14 @@ def test_a_text_hidden_in_part_is_whole_again_only_when_untouched():
     real = {"url": "redis://u:pw123456@h/0", "to": "ann"}
     shown = redact(real)[0]
     assert merge(real, shown, shown | {"to": "bob"}, "kwargs")["url"] == real["url"]
-    with pytest.raises(EditRefused):
+    with pytest.raises(Refused):
         merge(real, shown, {"url": shown["url"].replace("/0", "/1")}, "kwargs")
 
 
 def test_a_cut_text_cannot_be_sent_cut():
     real, shown = ["x" * 9_000, 1], ["x" * 8_000 + "… (cut)", 1]
     assert merge(real, shown, [shown[0], 2], "args") == [real[0], 2]
-    with pytest.raises(EditRefused):
+    with pytest.raises(Refused):
         merge(real, shown, ["y" + shown[0], 1], "args")
 
 
@@ -96,7 +97,7 @@ def test_a_cut_text_cannot_be_sent_cut():
 )
 def test_what_was_shown_in_part_cannot_be_edited(real, shown):
     changed = ["new", *shown[1:]] if isinstance(shown, list) else shown | {"a": "new"}
-    with pytest.raises(EditRefused, match="too long to be shown whole"):
+    with pytest.raises(Refused, match="too long to be shown whole"):
         merge(real, shown, changed, "args")
 
 
@@ -108,5 +109,5 @@ def test_what_is_nested_without_end_is_refused():
     deep = []
     for _ in range(500):
         deep = [deep]
-    with pytest.raises(EditRefused, match="deeper than 100"):
+    with pytest.raises(Refused, match="deeper than 100"):
         merge([1], [1], deep, "args")

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from jobs_admin.core.editing import EditRefused
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.signature import LONGEST, read, written
 
 
@@ -33,7 +33,7 @@ def test_a_call_is_refused_where_python_refuses_it_and_nowhere_else(function):
                 try:
                     inspect.signature(function).bind(*args, **kwargs)
                 except TypeError:
-                    with pytest.raises(EditRefused):
+                    with pytest.raises(Refused):
                         takes.check("shop.deliver", args, kwargs)
                 else:
                     takes.check("shop.deliver", args, kwargs)
@@ -63,12 +63,14 @@ def test_the_signature_is_written_as_python_writes_it_and_without_its_default_va
     ],
 )  # fmt: skip
 def test_a_refusal_names_the_argument_and_what_the_task_takes(args, kwargs, message, path):
-    with pytest.raises(EditRefused) as refused:
+    with pytest.raises(Refused) as refused:
         read("order_id, currency=").check("shop.deliver", args, kwargs)
-    assert (str(refused.value), refused.value.path) == (message, path)
+    assert (str(refused.value), refused.value.field) == (message, path)
 
 
 def test_what_is_no_signature_or_too_long_is_none():
     assert read("a b") is None and read("1=") is None and read("x, ") is None
-    long = inspect.Signature([inspect.Parameter(f"argument_{n}", inspect.Parameter.KEYWORD_ONLY) for n in range(LONGEST)])
+    long = inspect.Signature(
+        [inspect.Parameter(f"argument_{n}", inspect.Parameter.KEYWORD_ONLY) for n in range(LONGEST)]
+    )
     assert written(long) is None

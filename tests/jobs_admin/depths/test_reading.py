@@ -10,6 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jobs_admin.core.refused import NotFound
 from jobs_admin.models import DepthSample
 from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.queues import depths
@@ -125,11 +126,11 @@ def test_thousands_of_holes_are_told_by_the_longest():
 def test_who_may_not_see_the_source_is_told_what_who_asks_for_nothing_is():
     lay(NOW - HOUR, 6)
     for ask in (depths.history, depths.marks):
-        with pytest.raises(depths.NoSuchQueue):
+        with pytest.raises(NotFound):
             ask(Viewer("bo", {"bank": "admin"}), "shop", "emails", NOW - HOUR, NOW)
-    with pytest.raises(depths.NoSuchQueue):
+    with pytest.raises(NotFound):
         depths.require_visible(Viewer("bo", {"bank": "admin"}), "shop", "emails")
-    with pytest.raises(depths.NoSuchQueue):
+    with pytest.raises(NotFound):
         depths.require_visible(VERA, "shop", "nothing")
     depths.require_visible(VERA, "shop", "emails")
 

@@ -9,9 +9,10 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from jobs_admin import incidents, ingest
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.db import audit
 from jobs_admin.db.counters import add_queue_counts
-from jobs_admin.incidents import BadSpan, NoSuchPlace, spans
+from jobs_admin.incidents import spans
 from jobs_admin.incidents.ids import first_since
 from jobs_admin.incidents.loudness import Loudness, _background, outages
 from jobs_admin.models import (
@@ -161,7 +162,7 @@ def test_what_is_out_of_sight_is_not_there(outage):
     Source.objects.create(name="bank")
     assert incidents.span(VERA, NOW) is None
     for asked in ({"source": "shop"}, {"source": "nobody"}, {"source": "bank", "queue": "none"}):
-        with pytest.raises(NoSuchPlace):
+        with pytest.raises(NotFound):
             incidents.span(VERA, NOW, **asked)
 
 
@@ -190,9 +191,9 @@ def test_times_that_are_asked_for_are_kept_and_bad_ones_refused(outage):
     assert (where.since, where.until, where.found_by) == (minute(2), minute(5), "asked")
     assert told(source="shop", since=minute(2), until=minute(3)).counts.failed == 20, "two minutes, the last one whole"
     for since, until in ((minute(5), minute(5)), (minute(9), minute(1)), (minute(-60 * 24 * 40), minute(0))):
-        with pytest.raises(BadSpan):
+        with pytest.raises(Refused):
             incidents.span(ANN, NOW, source="shop", since=since, until=until)
-    with pytest.raises(BadSpan):
+    with pytest.raises(Refused):
         incidents.span(ANN, NOW, queue="emails")
     assert incidents.span(ANN, NOW, source="shop", until=NOW + timedelta(days=9)).until == NOW
 

@@ -6,9 +6,10 @@ import pytest
 from django.db.models.signals import post_delete
 
 from jobs_admin import notices
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.models import Alert, AuditEvent, Channel, Delivery, Rule
 from jobs_admin.models.access import Viewer
-from jobs_admin.notices import ChannelRefused, NoSuchChannel, NoSuchDelivery, changing, sealing
+from jobs_admin.notices import changing, sealing
 from tests.kit.notices import ANN, OTTO, VERA, notice, webhook
 
 pytestmark = pytest.mark.django_db
@@ -21,7 +22,7 @@ NOBODY = Viewer(name="nobody")
 
 
 def refused(code, field=None, **document):
-    with pytest.raises(ChannelRefused) as found:
+    with pytest.raises(Refused) as found:
         notices.save_channel(ANN, {"name": "x", "kind": "webhook", "url": URL} | document)
     assert (found.value.code, found.value.field) == (code, field), found.value.message
     assert found.value.message.endswith("Nothing was changed.")
@@ -53,7 +54,7 @@ def test_the_audit_and_whoever_reads_see_no_secret_and_no_path():
         assert [row.name for row in rows] == ["chat", "duty", "pager"]
         assert "127.0.0.1" not in str(rows) and all(row.is_masked and not row.may_change for row in rows)
     assert notices.channels(NOBODY) == []
-    with pytest.raises(NoSuchChannel):
+    with pytest.raises(NotFound):
         notices.channel(NOBODY, saved.channel.pk)
 
 
@@ -71,7 +72,7 @@ def test_only_an_admin_of_every_source_changes_them_and_every_refusal_is_written
         lambda: notices.test(viewer, channel.pk),
     ]
     for act in acts:
-        with pytest.raises(ChannelRefused, match="admin on every source") as found:
+        with pytest.raises(Refused, match="admin on every source") as found:
             act()
         assert found.value.code == "forbidden"
     assert list(AuditEvent.objects.values_list("allowed", flat=True)) == [False] * len(acts)
@@ -82,7 +83,7 @@ def test_a_desk_that_is_read_only_changes_none(settings):
     channel, _ = webhook("pager", URL)
     settings.REDRIVE_READ_ONLY = True
     for act in (notices.rotate, notices.test, notices.delete_channel, notices.enable):
-        with pytest.raises(ChannelRefused, match="read-only"):
+        with pytest.raises(Refused, match="read-only"):
             act(ANN, channel.pk)
 
 
@@ -104,7 +105,7 @@ def test_what_is_wrong_with_a_channel_is_said_of_its_field():
     refused("invalid", "secret", kind="pagerduty")
     refused("invalid", "secret", kind="pagerduty", secret="short")
     assert "EMAIL_URL" in refused("invalid", "kind", kind="email", url="", to=["a@b.example"])
-    with pytest.raises(ChannelRefused):
+    with pytest.raises(Refused):
         notices.save_channel(ANN, "a text")
 
 
@@ -134,7 +135,7 @@ def test_what_reading_answers_of_a_slack_channel_can_be_sent_back():
 def test_a_name_is_given_once_and_a_kind_stays():
     channel, _ = webhook("pager", URL)
     refused("taken", "name", name="pager")
-    with pytest.raises(ChannelRefused, match="is of kind webhook"):
+    with pytest.raises(Refused, match="is of kind webhook"):
         notices.save_channel(ANN, {"kind": "slack", "url": URL}, channel.pk)
 
 
@@ -148,10 +149,10 @@ def test_there_are_so_many_channels_at_most(monkeypatch):
 def test_a_second_rotation_waits_for_the_end_of_the_first_and_a_new_secret_ends_it():
     channel, _ = webhook("pager", URL)
     notices.rotate(ANN, channel.pk)
-    with pytest.raises(ChannelRefused, match="Two secrets sign"):
+    with pytest.raises(Refused, match="Two secrets sign"):
         notices.rotate(ANN, channel.pk)
     assert notices.channel(ANN, channel.pk).is_rotating and not notices.end_rotation(ANN, channel.pk).is_rotating
-    with pytest.raises(ChannelRefused, match="Only one secret"):
+    with pytest.raises(Refused, match="Only one secret"):
         notices.end_rotation(ANN, channel.pk)
 
 
@@ -159,7 +160,7 @@ def test_a_channel_that_rules_tell_is_not_deleted_and_one_that_none_tells_goes_w
     channel, _ = webhook("pager", URL)
     rule = Rule.objects.create(name="Deep", metric="dead", threshold=5)
     rule.channels.add(channel)
-    with pytest.raises(ChannelRefused, match="told by rules: Deep"):
+    with pytest.raises(Refused, match="told by rules: Deep"):
         notices.delete_channel(ANN, channel.pk)
     assert Channel.objects.get().disabled_at is None
     rule.channels.clear()
@@ -186,7 +187,7 @@ def test_a_channel_that_stays_in_the_end_has_its_record_of_what_went():
 
     post_delete.connect(name_it, sender=Delivery)
     try:
-        with pytest.raises(ChannelRefused, match="it stays"):
+        with pytest.raises(Refused, match="it stays"):
             notices.delete_channel(ANN, channel.pk)
     finally:
         post_delete.disconnect(name_it, sender=Delivery)
@@ -215,7 +216,7 @@ def test_of_two_edits_at_once_of_different_fields_none_is_lost():
 def test_a_second_test_waits_for_the_first():
     channel, _ = webhook("pager", URL)
     notices.test(ANN, channel.pk)
-    with pytest.raises(ChannelRefused, match="under way"):
+    with pytest.raises(Refused, match="under way"):
         notices.test(ANN, channel.pk)
 
 
@@ -244,7 +245,7 @@ def test_deliveries_are_seen_by_those_who_see_their_source(two):
     assert [row.key for row in page.rows] == ["k-shop"] and page.count == 1
     assert notices.deliveries(ANN, channel=shop.channel_id).count == 2
     assert notices.deliveries(ANN, state="waiting").rows == [] and notices.deliveries(ANN, state="x").count == 0
-    with pytest.raises(NoSuchDelivery):
+    with pytest.raises(NotFound):
         notices.delivery(VERA, bank.pk)
     assert notices.deliveries(NOBODY).count == 0
     Delivery.objects.filter(pk=shop.pk).update(created_at="2026-01-01T00:00Z")
@@ -286,7 +287,7 @@ def test_deliveries_are_paged_by_their_number(two):
 def test_an_operator_of_the_source_sends_again_and_others_do_not(two):
     shop, bank = two
     assert notices.resend(OTTO, shop.pk).state == "waiting"
-    for viewer, delivery, error in ((VERA, shop, ChannelRefused), (OTTO, bank, NoSuchDelivery)):
+    for viewer, delivery, error in ((VERA, shop, Refused), (OTTO, bank, NotFound)):
         with pytest.raises(error):
             notices.resend(viewer, delivery.pk)
     event = AuditEvent.objects.get(act="delivery.resend", allowed=True)
@@ -296,10 +297,10 @@ def test_an_operator_of_the_source_sends_again_and_others_do_not(two):
 
 def test_what_is_being_sent_is_not_sent_again_by_hand(two):
     Delivery.objects.filter(pk=two[0].pk).update(state="sending")
-    with pytest.raises(ChannelRefused, match="being sent just now"):
+    with pytest.raises(Refused, match="being sent just now"):
         notices.resend(ANN, two[0].pk)
     Channel.objects.update(disabled_at="2026-01-01T00:00Z")
-    with pytest.raises(ChannelRefused, match="Enable it first"):
+    with pytest.raises(Refused, match="Enable it first"):
         notices.resend(ANN, two[1].pk)
 
 

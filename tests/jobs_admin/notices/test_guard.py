@@ -13,9 +13,10 @@ import pytest
 
 from jobs_admin import notices
 from jobs_admin.core.public_address import Allowed, allowed
+from jobs_admin.core.refused import Refused
 from jobs_admin.core.web_address import BadAddress, parse
 from jobs_admin.models import Channel, Delivery
-from jobs_admin.notices import ChannelRefused, guard, posting, sealing
+from jobs_admin.notices import guard, posting, sealing
 from jobs_admin.notices.posting import Request
 from tests.kit.addresses import ANSWERS, URLS
 from tests.kit.endpoints import Listener, answering
@@ -138,12 +139,12 @@ def test_a_channel_to_a_forbidden_address_is_refused_with_the_address_and_how_to
     settings.REDRIVE_WEBHOOK_ALLOW = []
     said = {"webhook": {}, "slack": {}, "pagerduty": {"secret": "0" * 32}}[kind]
     for url in URLS:
-        with pytest.raises(ChannelRefused) as refused:
+        with pytest.raises(Refused) as refused:
             notices.save_channel(ANN, {"name": "x", "kind": kind, "url": url.format(port=listener.port), **said})
         assert refused.value.field == "url" and refused.value.message.endswith("Nothing was changed.")
-    with pytest.raises(ChannelRefused, match=r"127.0.0.1 is not a public address \(loopback\).*REDRIVE_WEBHOOK_ALLOW"):
+    with pytest.raises(Refused, match=r"127.0.0.1 is not a public address \(loopback\).*REDRIVE_WEBHOOK_ALLOW"):
         notices.save_channel(ANN, {"name": "x", "kind": kind, "url": "https://127.0.0.1/", **said})
-    with pytest.raises(ChannelRefused, match=r"localhost leads to (127.0.0.1|::1), which is not a public address"):
+    with pytest.raises(Refused, match=r"localhost leads to (127.0.0.1|::1), which is not a public address"):
         notices.save_channel(ANN, {"name": "x", "kind": kind, "url": "https://localhost/", **said})
     assert not Channel.objects.exists() and listener.count == 0
 

@@ -9,6 +9,7 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from jobs_admin import alerts, notices
+from jobs_admin.core.refused import NotFound
 from jobs_admin.failures import saved_views
 from jobs_admin.incidents.moments import _alerts
 from jobs_admin.incidents.spans import Span
@@ -54,9 +55,9 @@ def test_who_may_not_see_the_alert_sees_no_delivery_of_it(told, boss):
     assert pks(boss) == pks(ROOT) == [told.pk]
     for viewer in (LOU, SAM, BEA):
         assert pks(viewer) == []
-        with pytest.raises(notices.NoSuchDelivery):
+        with pytest.raises(NotFound):
             notices.delivery(viewer, told.pk)
-        with pytest.raises(notices.NoSuchDelivery):
+        with pytest.raises(NotFound):
             notices.resend(viewer, told.pk)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from jobs_admin import policies
 from jobs_admin.core.policy import parse
+from jobs_admin.core.refused import Refused
 from tests.kit.people import ANN
 
 pytestmark = pytest.mark.django_db
@@ -36,9 +37,9 @@ def test_a_preview_is_json_for_every_policy():
 
 @pytest.mark.parametrize("jobs", [0, -1, 10**9])
 def test_a_number_of_jobs_out_of_bounds_is_refused(jobs):
-    with pytest.raises(policies.PolicyRefused) as refused:
+    with pytest.raises(Refused) as refused:
         policies.preview(ANN, DRAFT, jobs=jobs)
-    assert (refused.value.field, refused.value.problems[0].bound) == ("jobs", "1 to 1,000,000")
+    assert (refused.value.field, refused.value.details["problems"][0].bound) == ("jobs", "1 to 1,000,000")
 
 
 def test_a_preview_tells_what_is_wrong_with_the_draft_alone():

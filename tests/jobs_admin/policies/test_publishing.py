@@ -10,6 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs_admin import policies
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.models import AuditEvent, PolicyVersion
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from tests.kit.people import ANN, LOU, SAM
@@ -23,7 +24,7 @@ def publish(name="emails", viewer=ANN, expected=None, **fields):
 
 
 def refusal(*args, **kwargs):
-    with pytest.raises(policies.PolicyRefused) as refused:
+    with pytest.raises(Refused) as refused:
         publish(*args, **kwargs)
     return refused.value
 
@@ -50,10 +51,11 @@ def test_what_is_in_force_already_is_not_published_again():
 def test_an_edit_of_another_version_than_the_one_in_force_is_refused_with_the_difference():
     publish()
     publish(expected=1, max_attempts=7)
-    with pytest.raises(policies.StaleEdit) as stale:
+    with pytest.raises(Refused) as stale:
         publish(expected=1, cap_s=90)
-    assert stale.value.current.version == 2
-    assert [(c.field, c.was, c.now, c.yours) for c in stale.value.changes] == [
+    assert stale.value.code == "stale"
+    assert stale.value.details["current"]["version"] == 2
+    assert [(c.field, c.was, c.now, c.yours) for c in stale.value.details["difference"]] == [
         ("max_attempts", 4, 7, 4),
         ("cap_s", 60, 60, 90),
     ]
@@ -67,16 +69,17 @@ def test_a_name_that_is_taken_is_not_overwritten_by_who_thinks_it_new():
 def test_all_that_is_wrong_with_a_document_is_told_at_once_with_its_bounds():
     refused = refusal(max_attempts=10**9, cap_s=-1)
     assert refused.code == "invalid"
-    assert {p.field for p in refused.problems} == {"max_attempts", "cap_s"}
-    assert all(p.bound for p in refused.problems)
+    assert {p.field for p in refused.details["problems"]} == {"max_attempts", "cap_s"}
+    assert all(p.bound for p in refused.details["problems"])
 
 
 @pytest.mark.parametrize("task", ["shop.mail", "shop.*"])
 def test_two_policies_that_match_equally_are_refused(task):
     publish(match={"source": "shop", "task": task})
-    with pytest.raises(policies.EqualMatch) as equal:
+    with pytest.raises(Refused) as equal:
         publish("others", match={"source": "shop", "task": task})
-    assert equal.value.other == "emails"
+    assert equal.value.code == "equal_match"
+    assert equal.value.details["policy"] == "emails"
 
 
 def test_a_match_that_comes_back_when_another_expires_is_taken_too():
@@ -95,7 +98,7 @@ def test_the_names_of_pages_are_refused():
 
 
 def test_a_document_of_another_name_is_refused():
-    with pytest.raises(policies.PolicyRefused, match="calls itself 'other'"):
+    with pytest.raises(Refused, match="calls itself 'other'"):
         policies.publish(ANN, "emails", {**EMAILS, "name": "other"})
 
 
@@ -108,14 +111,14 @@ def test_a_former_version_is_put_back_as_the_next_one():
 
 def test_what_is_in_force_cannot_be_put_back():
     publish()
-    with pytest.raises(policies.PolicyRefused, match="is what is in force"):
+    with pytest.raises(Refused, match="is what is in force"):
         policies.put_back(ANN, "emails", 1, expected_version=1)
 
 
 def test_a_withdrawn_policy_is_not_in_force_and_can_be_put_back():
     publish()
     policies.withdraw(ANN, "emails", expected_version=1)
-    with pytest.raises(policies.NoSuchPolicy):
+    with pytest.raises(NotFound):
         policies.get(ANN, "emails")
     assert policies.put_back(ANN, "emails", 1).version == 2
 
@@ -123,29 +126,33 @@ def test_a_withdrawn_policy_is_not_in_force_and_can_be_put_back():
 def test_a_withdrawal_of_another_version_is_refused():
     publish()
     publish(expected=1, max_attempts=9)
-    with pytest.raises(policies.StaleEdit):
+    with pytest.raises(Refused) as refused:
         policies.withdraw(ANN, "emails", expected_version=1)
+    assert refused.value.code == "stale"
     assert policies.get(ANN, "emails").version == 2
 
 
 def test_a_version_of_a_source_out_of_sight_is_not_told_by_a_stale_edit_that_names_it():
     publish("bills", match={"source": "billing", "task": "bank.transfer"}, note="in billing")
     publish("bills", expected=1)  # moved to the shop
-    with pytest.raises(policies.StaleEdit) as stale:
+    with pytest.raises(Refused) as stale:
         publish("bills", viewer=SAM, expected=1, max_attempts=9)
-    told = [(c.field, c.was) for c in stale.value.changes]
+    assert stale.value.code == "stale"
+    told = [(c.field, c.was) for c in stale.value.details["difference"]]
     assert "bank.transfer" not in str(told) and all(was is None for _, was in told)
-    with pytest.raises(policies.StaleEdit) as seen:
+    with pytest.raises(Refused) as seen:
         publish("bills", expected=1, max_attempts=9)
-    assert ("match.task", "bank.transfer") in [(c.field, c.was) for c in seen.value.changes]
+    assert seen.value.code == "stale"
+    assert ("match.task", "bank.transfer") in [(c.field, c.was) for c in seen.value.details["difference"]]
 
 
 def test_a_withdrawn_policy_of_a_source_out_of_sight_is_not_told_either():
     publish("bills", match={"source": "billing", "task": "bank.transfer"})
     policies.withdraw(ANN, "bills", expected_version=1)
-    with pytest.raises(policies.StaleEdit) as stale:
+    with pytest.raises(Refused) as stale:
         publish("bills", viewer=SAM, expected=1)
-    assert "bank.transfer" not in str([(c.field, c.was, c.now) for c in stale.value.changes])
+    assert stale.value.code == "stale"
+    assert "bank.transfer" not in str([(c.field, c.was, c.now) for c in stale.value.details["difference"]])
 
 
 def unreadable(name, version=1):
@@ -158,7 +165,7 @@ def test_a_version_that_cannot_be_read_is_not_put_back_and_what_is_wrong_with_it
     publish()
     publish(expected=1, max_attempts=9)
     unreadable("emails")
-    with pytest.raises(policies.PolicyRefused, match="Nothing was changed") as refused:
+    with pytest.raises(Refused, match="Nothing was changed") as refused:
         policies.put_back(ANN, "emails", 1, expected_version=2)
     assert (refused.value.code, refused.value.field) == ("invalid", "of_a_newer_redrive")
     assert policies.get(ANN, "emails").version == 2
@@ -219,7 +226,7 @@ def test_a_policy_is_moved_away_only_by_who_may_change_both_sources():
 
 def test_a_name_that_is_taken_out_of_sight_is_answered_like_what_is_not_there_and_noted():
     publish("bills", match={"source": "billing"})
-    with pytest.raises(policies.NoSuchPolicy):
+    with pytest.raises(NotFound):
         publish("bills", viewer=SAM, expected=1)
     event = AuditEvent.objects.latest("pk")
     assert (event.source, event.allowed) == ("billing", False)
@@ -228,7 +235,7 @@ def test_a_name_that_is_taken_out_of_sight_is_answered_like_what_is_not_there_an
 def test_a_policy_of_a_source_out_of_sight_does_not_exist():
     publish("bills", match={"source": "billing"})
     assert policies.published(SAM) == []
-    with pytest.raises(policies.NoSuchPolicy):
+    with pytest.raises(NotFound):
         policies.versions(SAM, "bills")
 
 

@@ -50,8 +50,8 @@ def test_the_second_of_two_is_told_who_and_when(shop, bury):
     (pk,) = bury()
     first = begun([pk])
     said = refusal(replays.draft, BOB, selection=[pk])
-    assert isinstance(said, replays.AlreadyOpen)
-    assert (said.replay_id, said.actor, said.since) == (first.pk, "ann", first.started_at)
+    assert said.code == "already_open"
+    assert tuple(said.details[name] for name in ("replay", "by", "since")) == (first.pk, "ann", first.started_at)
     assert "ann is replaying it already" in said.message
 
 

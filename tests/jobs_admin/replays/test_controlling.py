@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from jobs_admin import replays
 from jobs_admin.core import pacing
+from jobs_admin.core.refused import Refused
 from jobs_admin.models import Attempt, AuditEvent, DepthSample, Replay
 from jobs_admin.replays import acts, claiming, controlling, seeing, setting_aside
 from tests.kit.people import ANN
@@ -82,7 +83,7 @@ def test_a_replay_that_cannot_be_judged_stops_no_other(shop, bury):
     broken, other = Steered(bury(30)), Steered(bury(30))
     Replay.objects.filter(pk=broken.replay.pk).update(pace={"style": "junk"})
     before = other.replay.controller["n"]
-    with pytest.raises(controlling.CannotJudge, match=f"replay #{broken.replay.pk} cannot be judged: PaceRefused"):
+    with pytest.raises(controlling.CannotJudge, match=f"replay #{broken.replay.pk} cannot be judged: Refused"):
         replays.settle(START + timedelta(seconds=2))
     other.replay.refresh_from_db()
     assert other.replay.controller["n"] > before
@@ -244,7 +245,7 @@ def test_a_group_set_aside_is_brought_back_by_one_act(shop, bury):
     # What is known of it is forgotten: it is judged anew.
     assert steered.passed().without_groups == []
     assert AuditEvent.objects.get(act="replay.bring_back").reason == "its partner is back"
-    with pytest.raises(replays.ReplayRefused, match="Only groups set aside during the replay"):
+    with pytest.raises(Refused, match="Only groups set aside during the replay"):
         replays.bring_back(ANN, replay, ["v1-good"])
 
 
@@ -318,7 +319,7 @@ def test_resumed_without_the_jobs_of_a_search_the_rest_of_their_group_goes(shop,
     replay = replays.launch(ANN, query="queue:emails", reason="back", pace={"style": "careful"})
     replays.pause(ANN, replay)
     assert replay.frozen.exists()
-    with pytest.raises(replays.ReplayRefused, match="No unsent job of this replay matches"):
+    with pytest.raises(Refused, match="No unsent job of this replay matches"):
         replays.resume(ANN, replay, without="tenant:initech")
     replay.refresh_from_db()
     assert replay.state == "paused"
@@ -501,7 +502,7 @@ def test_a_source_that_cannot_report_has_no_pace_that_waits_for_news(shop, bury,
         lambda: replays.change_pace(ANN, usual, pace),
         lambda: replays.change_pace(ANN, running, pace),
     ):
-        with pytest.raises(replays.ReplayRefused, match="shop does not report how its jobs end") as refused:
+        with pytest.raises(Refused, match="shop does not report how its jobs end") as refused:
             ask()
         assert (refused.value.code, refused.value.field) == ("bad_pace", field)
 
@@ -538,7 +539,7 @@ def test_jobs_excluded_by_a_search_are_cancelled_a_part_at_a_time_each_with_its_
         pass
     replays.pause(ANN, replay)
     monkeypatch.setattr(acts, "_EXCLUDING_S", -1)
-    with pytest.raises(replays.ReplayRefused, match=r"^100 jobs are excluded, and more match") as refused:
+    with pytest.raises(Refused, match=r"^100 jobs are excluded, and more match") as refused:
         replays.resume(ANN, replay, without="tenant:acme")
     replay.refresh_from_db()
     assert refused.value.code == "changed" and (replay.state, replay.cancelled) == ("paused", 100)
@@ -554,6 +555,6 @@ def test_a_replay_sets_no_more_groups_aside_than_its_row_holds(shop, bury, monke
     ids = [pk for name in ("one", "two", "three") for pk in died_of(bury(5), dated_group(name))]
     steered = Steered(ids)
     replays.pause(ANN, steered.replay)
-    with pytest.raises(replays.ReplayRefused, match=r"sets at most 1 groups aside\. Nothing was changed\."):
+    with pytest.raises(Refused, match=r"sets at most 1 groups aside\. Nothing was changed\."):
         replays.resume(ANN, steered.replay, without_groups=["v1-one", "v1-two"])
     assert replays.resume(ANN, steered.replay, without_groups=["v1-one"]).planned == 15

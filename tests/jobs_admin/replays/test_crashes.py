@@ -91,7 +91,7 @@ try:  # who comes too late even for a draft, on a busy machine, takes nothing ei
     replay.refresh_from_db()
     assert replay.total + replay.taken == 400, replay.blocked
     say(replay.total)
-except replays.ReplayRefused as refused:
+except Refused as refused:
     assert refused.code == "nothing_to_replay", refused
     say(0)
 """

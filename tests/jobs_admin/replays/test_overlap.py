@@ -40,7 +40,7 @@ for n in range(20):
                 time.sleep(max(0, go - time.time()))
                 try:
                     replays.start(who, draft)
-                except replays.ReplayRefused as refused:
+                except Refused as refused:
                     assert refused.code == "nothing_to_replay", refused.code
                 while replays.lay(): pass
                 code = 0

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from jobs_admin import replays
+from jobs_admin.core.refused import Refused
 from jobs_admin.replays import sending
 from tests.kit.people import ANN
 from tests.kit.replays import begun, rounds, sent_all, until
@@ -85,6 +86,6 @@ def test_what_was_settled_at_the_start_cannot_be_changed_by_a_pace(shop, bury, p
     assert replays.change_pace(ANN, draft, pace).pace.keys() >= pace.keys()  # nothing is settled before
     replay = begun(bury(2), {"rate": 1, "per_key": {"key": "tenant", "rate": 1}})
     assert replays.change_pace(ANN, replay, {"rate": 2, "per_key": {"key": "tenant", "rate": 3}}).rate == 2
-    with pytest.raises(replays.ReplayRefused, match="settled when it started") as refused:
+    with pytest.raises(Refused, match="settled when it started") as refused:
         replays.change_pace(ANN, replay, pace)
     assert (refused.value.code, refused.value.field) == ("bad_pace", field)

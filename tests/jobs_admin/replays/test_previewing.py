@@ -6,6 +6,7 @@ import pytest
 from django.utils import timezone
 
 from jobs_admin import replays
+from jobs_admin.core.refused import Refused
 from jobs_admin.models import Failure, Group, QueueCounter, Source
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.replays import previewing
@@ -109,7 +110,7 @@ def test_a_preview_changes_nothing_and_costs_the_same_for_many(shop, bury, djang
 
 
 def test_a_pace_that_cannot_be_is_refused_beside_its_field(shop):
-    with pytest.raises(replays.ReplayRefused) as refused:
+    with pytest.raises(Refused) as refused:
         replays.preview(ANN, pace={"style": "hasty"})
     assert (refused.value.code, refused.value.field) == ("bad_pace", "pace.style")
 
@@ -157,7 +158,7 @@ def test_what_came_after_the_snapshot_is_counted_and_not_added(shop, bury):
 def test_a_snapshot_of_another_search_is_refused(shop, bury):
     bury()
     seen = replays.preview(ANN, query="queue:emails")
-    with pytest.raises(replays.ReplayRefused, match="another search"):
+    with pytest.raises(Refused, match="another search"):
         replays.preview(ANN, query="queue:other", snapshot=seen.snapshot)
 
 

@@ -8,9 +8,9 @@ import pytest
 from django.db import connection, connections
 
 from jobs_admin import replays
+from jobs_admin.core.refused import Refused
 from jobs_admin.desk import retention
 from jobs_admin.models import Failure, ReplayItem
-from jobs_admin.replays import ReplayRefused
 from tests.kit.people import ANN
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True), pytest.mark.databases]
@@ -36,7 +36,7 @@ def test_a_start_whose_jobs_are_pruned_meanwhile_is_refused_with_a_sentence(shop
             done.append(in_another_process(retention.forget, [first]))
         return execute(sql, *rest)
 
-    with connection.execute_wrapper(prune_once), pytest.raises(ReplayRefused, match="pruned"):
+    with connection.execute_wrapper(prune_once), pytest.raises(Refused, match="pruned"):
         replays.start(ANN, replay)
     replay.refresh_from_db()
     assert done and replay.state == "draft" and not ReplayItem.objects.exists()

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from jobs_admin import replays
 from jobs_admin.core.fingerprint import NO_RULES
+from jobs_admin.core.refused import Refused
 from jobs_admin.groups import group_rules, regrouping
 from jobs_admin.models import Failure, Group, GroupRule, Replay
 from jobs_admin.models.access import ADMIN, Viewer
@@ -184,7 +185,7 @@ def test_what_is_seen_is_what_runs_also_where_an_excluded_group_is_merged_after_
 def test_a_draft_excludes_the_group_that_takes_in_one_that_it_excluded(draft):
     merge(draft.good, draft.bad)
     draft = Replay.objects.get()
-    with pytest.raises(replays.ReplayRefused) as refused:
+    with pytest.raises(Refused) as refused:
         replays.start(ANN, draft)
     assert refused.value.code == "nothing_to_replay"
 

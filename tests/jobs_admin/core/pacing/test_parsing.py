@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from jobs_admin.core.pacing import PaceRefused, default_for, parse, settled
+from jobs_admin.core.pacing import default_for, parse, settled
+from jobs_admin.core.refused import Refused
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,7 @@ def test_above_a_hundred_jobs_careful_is_the_default():
     ],
 )
 def test_what_a_pace_cannot_say_is_refused_by_name(pace, field, says):
-    with pytest.raises(PaceRefused, match=says) as refused:
+    with pytest.raises(Refused, match=says) as refused:
         parse(pace)
     assert refused.value.field == field
 

@@ -19,12 +19,12 @@ from jobs_admin.core.policy import (
     Jitter,
     Match,
     Policy,
-    PolicyRefused,
     Problem,
     document,
     parse,
 )
 from jobs_admin.core.policy.shape import OF_RETRIES
+from jobs_admin.core.refused import Refused
 from tests.kit.policy_documents import CASES, WHOLE_POLICIES
 
 JSON = some.recursive(
@@ -86,9 +86,9 @@ PLACES = list(places(WHOLE))
 
 
 def problems_of(value, **more) -> list[Problem]:
-    with pytest.raises(PolicyRefused) as refused:
+    with pytest.raises(Refused) as refused:
         parse(value, **more)
-    return refused.value.problems
+    return refused.value.details["problems"]
 
 
 def fields_of(value) -> list[str]:
@@ -116,7 +116,9 @@ def test_what_is_left_out_has_its_default():
     assert Policy().mode == "observe" and Policy().match == Match("*", "*", "*") and Policy().jitter == Jitter("none")
 
 
-@pytest.mark.parametrize("limit", [{}, {"concurrency": {"key": "task", "limit": 2}}, {"rate_limit": {"max": 1}}, {"poison": {}}])
+@pytest.mark.parametrize(
+    "limit", [{}, {"concurrency": {"key": "task", "limit": 2}}, {"rate_limit": {"max": 1}}, {"poison": {}}]
+)
 def test_a_policy_that_says_nothing_of_retries_leaves_them_to_the_task(limit):
     policy = parse({"name": "limits", "mode": "enforce", **limit})
     assert (policy.retries, policy.max_attempts) == (False, 1)
@@ -130,7 +132,7 @@ def test_a_policy_that_says_anything_of_retries_decides_them(name):
     said = {name: document(parse({"budget": {"per_minute": 1}, "cap_s": 60}))[name]}
     policy = parse(said)
     assert policy.retries and policy.max_attempts == 5 and "retries" not in document(policy)
-    with pytest.raises(PolicyRefused, match=f"{name} must be left out"):
+    with pytest.raises(Refused, match=f"{name} must be left out"):
         parse({**said, "retries": False})
 
 
@@ -150,9 +152,9 @@ def judged(value):
     for lenient in (False, True):
         try:
             policy = parse(value, lenient=lenient)
-        except PolicyRefused as refused:
-            assert refused.problems
-            for problem in refused.problems:
+        except Refused as refused:
+            assert refused.details["problems"]
+            for problem in refused.details["problems"]:
                 assert problem.message.endswith(".") and problem.bound and len(problem.message) < 600
                 problem.message.encode()  # can be stored and sent
         else:
