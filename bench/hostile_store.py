@@ -177,7 +177,7 @@ def _read_reports(field: str, count: int, seed: int) -> tuple[list[str], int]:
     for n, entry in enumerate(reports_of(field, random.Random(f"{seed} {field}"), count, key)):
         try:
             parse_report(b"1-1", entry, now, seal, stream="shop" if n % 2 else "", trust=trusted)
-        except (NotOurs, Unreadable, trust.Refused):
+        except (NotOurs, Unreadable, trust.ReportRefused):
             pass
         except Exception as error:
             failed.append(f"{type(error).__name__}: {error} of {entry!r:.600}")

@@ -30,7 +30,7 @@ from jobs_admin.fleet import worker_store
 from jobs_admin.ingest import filing, suspects
 from jobs_admin.ingest.lost_jobs import reconcile
 from jobs_admin.ingest.report import NotOurs, Report, parse_report
-from jobs_admin.trust import Cause, Refused, Trust, admission
+from jobs_admin.trust import Cause, ReportRefused, Trust, admission
 from jobs_admin.trust.admission import RefusedEntry
 
 __all__ = ["Filed", "file", "reconcile", "set_aside", "step"]
@@ -95,7 +95,7 @@ _EntryReport = tuple[Report, Entry]
 class _Batch:
     reports: list[_EntryReport] = field(default_factory=list)
     unread: list[tuple[Entry, str]] = field(default_factory=list)  # with the reason
-    refused: list[tuple[Entry, Refused]] = field(default_factory=list)
+    refused: list[tuple[Entry, ReportRefused]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -269,7 +269,7 @@ def _parse_entries(entries: Sequence[Entry], now: datetime, rules: Rules, truste
             )
             batch.reports.append((report, entry))
             _reading.stacks.add(report.stack_sha256)
-        except Refused as refused:
+        except ReportRefused as refused:
             batch.refused.append((entry, refused))
         except (NotOurs, Unreadable) as error:
             batch.unread.append((entry, str(error)))
@@ -306,7 +306,7 @@ def _admit_sources(batches: list[_Batch], now: datetime) -> list[_Batch]:
     return [*batches, _parse_entries(again, now, grouping_rules.current(), trust.current())]
 
 
-def _refused_entry(entry: Entry, refused: Refused) -> RefusedEntry:
+def _refused_entry(entry: Entry, refused: ReportRefused) -> RefusedEntry:
     return RefusedEntry(entry.name, refused.source, refused.cause, str(refused), entry.fields)
 
 

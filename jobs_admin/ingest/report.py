@@ -18,7 +18,7 @@ from jobs_admin.core.fingerprint import NO_RULES, Fingerprint, Rules, fingerprin
 from jobs_admin.core.text import representable
 from jobs_admin.core.traces import stack
 from jobs_admin.sources.base import Source, SourceRefused
-from jobs_admin.trust import Cause, Refused, Trust, unsealing
+from jobs_admin.trust import Cause, ReportRefused, Trust, unsealing
 
 _MOST_INT = 2**31 - 1
 _MOST_BIGINT = 2**63 - 1
@@ -120,7 +120,7 @@ def parse_report(
 
     What takes long is done here, before the transaction: on SQLite everybody else's writes wait for its end.
     `known_stacks`: hashes of those that are most likely in the tables already. `trust`: what its signature is checked by; None
-    for what the desk itself read in the source. Raises NotOurs, trust.Refused or envelope.Unreadable for an entry to be kept raw.
+    for what the desk itself read in the source. Raises NotOurs, ReportRefused or envelope.Unreadable for an entry to be kept raw.
     """
     # Before it is read: what is not signed as it has to be is held to the bounds of refused reports, whatever it holds.
     key_id = trust.check(entry, stream, now) if trust and stream else ""
@@ -211,7 +211,7 @@ def _foreign_source_error(source: str, stream: str, trust: Trust | None) -> Valu
     why = f"the report names the source {source!r} and came on the stream of {stream!r}"
     if trust is None:
         return NotOurs(why)
-    return Refused(stream, Cause.SIGNATURE if stream in trust.sources else Cause.UNKNOWN, why)
+    return ReportRefused(stream, Cause.SIGNATURE if stream in trust.sources else Cause.UNKNOWN, why)
 
 
 def document_without_stack(failure: Mapping[str, Any]) -> str:

@@ -40,7 +40,7 @@ class Cause(StrEnum):
     ACCEPTED = "accepted"  # refused, and since then a person decided that it is to be filed
 
 
-class Refused(ValueError):
+class ReportRefused(ValueError):
     """The report is not believed. Nothing was changed; keep it raw."""
 
     def __init__(self, source: str, cause: Cause, why: str) -> None:
@@ -82,17 +82,19 @@ class Trust:
         return [key_id for key_id in self.keys_in_force if self.keys[key_id].key is None]
 
     def check(self, entry: Mapping[bytes, bytes], source: str, now: datetime) -> str:
-        """Return the id of the key that the entry is signed with; "" where it may be unsigned. Raises Refused."""
+        """Return the id of the key that the entry is signed with; "" where it may be unsigned. Raises ReportRefused."""
         if entry.get(KEY) == _DESK.encode() and is_signed_with(entry, _desk_key()):
             return _DESK
         if (
             source not in self.sources
         ):  # before its signature: whoever invents names is held to the bound of such sources
-            raise Refused(source, Cause.UNKNOWN, f"the source {source} is not known here and has not been accepted")
+            raise ReportRefused(
+                source, Cause.UNKNOWN, f"the source {source} is not known here and has not been accepted"
+            )
         if KEY in entry or SIGNATURE in entry:
             return self._signed(entry, source, now)
         if why := self.why_not_unsigned(source, now):
-            raise Refused(source, Cause.UNSIGNED, f"the report is not signed, and {why}")
+            raise ReportRefused(source, Cause.UNSIGNED, f"the report is not signed, and {why}")
         return ""
 
     def why_not_unsigned(self, source: str, now: datetime) -> str:
@@ -137,7 +139,7 @@ class Trust:
             why = f"its signature is wrong (key {key_id}): it was changed on its way or forged"
         else:
             return key_id
-        raise Refused(source, Cause.SIGNATURE, why)
+        raise ReportRefused(source, Cause.SIGNATURE, why)
 
 
 def _shown(key_id: str) -> str:
