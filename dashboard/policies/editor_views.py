@@ -64,7 +64,11 @@ def new(request: HttpRequest) -> HttpResponse:
     match = {name: given for name in ("task", "queue", "source") if (given := request.GET.get(name, "")[:200])}
     draft = Draft.of({**preset.document, "match": match})
     draft.texts["name"] = policy_words.name_for(match.get("task", ""), preset.name)
-    return page(request, Edit(draft), preset=begins or ("standard" if match else ""), given=match)
+    # Empty, it names no job yet that the lint could find anything about.
+    is_empty = not begins and not match
+    return page(
+        request, Edit(draft), preset=begins or ("standard" if match else ""), given=match, is_linted=not is_empty
+    )
 
 
 @require_safe
@@ -208,6 +212,7 @@ def page(
     part: str = "outlook",
     status: int = 200,
     is_judged: bool = False,
+    is_linted: bool = True,
     preset: str = "",
     given: dict[str, str] | None = None,
 ) -> HttpResponse:
@@ -219,6 +224,7 @@ def page(
     usual = core.document(drawn)
     address = edit.name or NEW
     in_force = f"v{edit.current.version}" if edit.current else ""
+    findings = linting.findings_of(viewer, drawn, now) if is_linted else []
     context = {
         "edit": edit,
         "draft": draft,
@@ -231,10 +237,8 @@ def page(
         "file_lost_refused": draft.errors.get("file_lost", []),
         "rows": policy_fields.rows(draft),
         "class_words": policy_fields.CLASS_WORDS.items(),
-        "warnings": linting.attempts_given(viewer, drawn, now),
-        "outlook": policy_outlook.outlook(
-            drawn, current, edit.jobs, linting.findings_of(viewer, drawn, now), in_force=in_force
-        ),
+        "warnings": linting.attempts_given(viewer, drawn, now) if is_linted else [],
+        "outlook": policy_outlook.outlook(drawn, current, edit.jobs, findings, in_force=in_force),
         "changes": _changes(edit, document),
         "is_refused": bool(draft.errors),
         "is_whole": is_whole,

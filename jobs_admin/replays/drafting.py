@@ -31,7 +31,12 @@ _CHANGED_TOO_MUCH = 0.01  # of what the preview showed
 _DRAFTED_WITHIN = timedelta(seconds=30)  # from the moment that relative times were pinned at until the row was written
 
 
-def draft(
+def draft(viewer: Viewer, **asked: Any) -> Replay:
+    """A replay that is not started. The one entrance: whatever is replayed passes here. `asked`: see `_drafted`."""
+    return _drafted(viewer, **asked)[0]
+
+
+def _drafted(
     viewer: Viewer,
     *,
     query: str = "",
@@ -43,8 +48,8 @@ def draft(
     snapshot: str = "",
     idempotency_key: str | None = None,
     now: datetime | None = None,
-) -> Replay:
-    """A replay that is not started. The one entrance: whatever is replayed passes here. Raises Refused.
+) -> tuple[Replay, Readiness | None]:
+    """A draft, and what its preview counted by: None where the draft was made before. Raises Refused.
 
     `snapshot` (of a preview) fixes the scope to what that preview saw. `edit` replaces the arguments of one job:
     {"args": […], "kwargs": {…}}. The same idempotency key again gives the replay made before.
@@ -56,7 +61,7 @@ def draft(
     asked_pace = None if pace in (None, {}) else read.as_dict()
     asked = _Asked(query, scope, options, edit, asked_pace)
     if idempotency_key and (made := _made_before(viewer, idempotency_key, asked)):
-        return made
+        return made, None
     max_id = scoping.seen_until(snapshot, scope)
     rights.must_act_on_job(viewer, scope)
     reason = representable(reason.strip())
@@ -114,9 +119,9 @@ def draft(
     except IntegrityError:
         # The same request twice at the same moment: the other one made it.
         if idempotency_key and (made := _made_before(viewer, idempotency_key, asked)):
-            return made
+            return made, None
         raise
-    return replay
+    return replay, seen.ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +215,9 @@ def launch(viewer: Viewer, **asked: Any) -> Replay:
     """
     key = asked.get("idempotency_key")
     before = set(Replay.objects.filter(idempotency_key=key).values_list("pk", flat=True)) if key else set()
-    made = draft(viewer, **asked)
+    made, ready = _drafted(viewer, **asked)
     try:
-        return start(viewer, made)
+        return _started(viewer, made, timezone.now(), ready)
     except Refused as refused:
         if made.pk in before:
             raise
@@ -229,8 +234,12 @@ def start(viewer: Viewer, replay: Replay, now: datetime | None = None) -> Replay
 
     One that was made with an idempotency key and is started already is given back as it is: `draft` gave it for the key.
     """
+    return _started(viewer, replay, now or timezone.now(), None)
+
+
+def _started(viewer: Viewer, replay: Replay, now: datetime, ready: Readiness | None) -> Replay:
     try:
-        _start(viewer, replay, now or timezone.now())
+        _start(viewer, replay, now, ready)
     except Refused:
         # The same request twice at the same moment: the other one started it.
         if not _was_started_by_its_key(viewer, replay):
@@ -239,14 +248,14 @@ def start(viewer: Viewer, replay: Replay, now: datetime | None = None) -> Replay
     return replay
 
 
-def _start(viewer: Viewer, replay: Replay, now: datetime) -> None:
+def _start(viewer: Viewer, replay: Replay, now: datetime, ready: Readiness | None) -> None:
     rights.must_act(viewer, replay, "replay.start")
     if not Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT).exists():
         raise wrong_state(replay, "started")
     replay = copy(replay)  # what is noted on it here becomes true only if it starts
     replay.highest_item = ReplayItem.objects.aggregate(Max("pk"))["pk__max"] or 0
     # Chosen before: inside, it would hold up all others who write.
-    choice = _chosen(viewer, replay, now)
+    choice = _chosen(viewer, replay, now, ready)
     try:
         with transaction.atomic():
             _begin(viewer, replay, choice, now)
@@ -273,10 +282,12 @@ class _Choice:
     needs_approval: str  # why; empty where it needs none
 
 
-def _chosen(viewer: Viewer, replay: Replay, now: datetime) -> _Choice:
+def _chosen(viewer: Viewer, replay: Replay, now: datetime, ready: Readiness | None) -> _Choice:
+    """`ready`: of the draft, where this start follows it in one act; its statements are of now all the same."""
     scope = Scope(replay.query, tuple(replay.selection))
     inside = scope.within(viewer, now).filter(pk__lte=replay.scope_max_id)
-    ready = Readiness(viewer, scope, max_id=replay.scope_max_id, options=Options.of(replay), now=now)
+    if ready is None:
+        ready = Readiness(viewer, scope, max_id=replay.scope_max_id, options=Options.of(replay), now=now)
     shuffle = replay.key if replay.pace.get("shuffle") else ""
     frozen = freezing.frozen(ready.owned(), shuffle, _groups_of if replay.pace.get("canary") else None)
     if not frozen.total:

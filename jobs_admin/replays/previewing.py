@@ -72,6 +72,7 @@ class Preview:
     arrived_since: int  # that match and came after the snapshot; they are not in it. At most _MOST_ARRIVED are counted
     options: Options  # with the groups that are left out
     set_aside: list[dict[str, Any]]  # why each of these is, as `Replay.set_aside` has it
+    ready: Readiness = field(repr=False, compare=False)  # what it was counted by
     # What follows is left out of a light preview.
     by_source: Breakdown = field(default_factory=list)  # of the replayable, most frequent first
     by_queue: Breakdown = field(default_factory=list)
@@ -207,6 +208,7 @@ def previewed(
         arrived_since=ready.arrived_since(_MOST_ARRIVED),
         options=options,
         set_aside=set_aside,
+        ready=ready,
         **told,
     )
 

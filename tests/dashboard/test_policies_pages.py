@@ -8,6 +8,8 @@ import re
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs_admin import policies
@@ -462,3 +464,13 @@ def test_a_policy_for_a_limit_alone_is_published_without_a_word_about_retries(ot
     page = otto.get("/policies/webhooks/").content.decode()
     assert re.search(r'name="leaves_retries" value="on" checked', page)
     assert "limits only retries left to the task’s own code" in text_of(otto.get("/policies/"))
+
+
+def test_an_empty_editor_does_not_run_the_lint(ann):
+    """The lint reads, among much else, which groups say that their error is permanent."""
+    read = []
+    for address in ("/policies/new/", "/policies/new/?task=shop.deliver"):
+        with CaptureQueriesContext(connection) as queries:
+            assert ann.get(address).status_code == 200
+        read.append(sum("%permanent%" in one["sql"] for one in queries))
+    assert read == [0, 1]

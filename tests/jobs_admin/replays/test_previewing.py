@@ -3,6 +3,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs_admin import replays
@@ -181,3 +183,18 @@ def test_a_breakdown_of_some_says_of_how_many(shop, bury, monkeypatch):
     of_kind = replays.preview(ANN, query="kind:exception")
     assert (of_kind.replayable, of_kind.by_queue) == (8, [("webhooks", 4)])
     assert of_kind.counted_over["queue"] == 4
+
+
+def obstacles_asked(act):
+    """How often an act asks what stands in the way of jobs: each time begins with the places of all that are dead."""
+    with CaptureQueriesContext(connection) as asked:
+        act()
+    sql = [one["sql"] for one in asked if one["sql"].startswith("SELECT DISTINCT")]
+    return sum('"queue"' in one and '"task"' in one and "failurecount" in one for one in sql)
+
+
+def test_a_start_goes_on_with_what_its_draft_counted(shop, bury):
+    bury(3)
+    assert obstacles_asked(lambda: replays.preview(ANN, query="queue:emails")) == 1
+    assert obstacles_asked(lambda: replays.draft(ANN, query="queue:emails", reason="why")) == 1
+    assert obstacles_asked(lambda: replays.launch(ANN, query="queue:emails", reason="why")) == 1
