@@ -7,8 +7,9 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from jobs_admin.admin.records import Records, viewer
-from jobs_admin.alerts import rights, silencing
+from jobs_admin.alerts import silencing
 from jobs_admin.models import Alert, Runbook, Silence
+from jobs_admin.rights import alert_sight
 
 _MOST_SILENCES = 2_000  # the newest, that are looked through for those that may be seen
 
@@ -29,7 +30,7 @@ class AlertAdmin(Records):
     )  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Alert]:
-        seen = Alert.objects.filter(rights.visible_alerts(viewer(request)))
+        seen = Alert.objects.filter(alert_sight.visible(viewer(request)))
         return seen.select_related("rule")
 
 

@@ -14,7 +14,7 @@ from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import marked
 from jobs_admin.models import Channel, Delivery
 from jobs_admin.models.access import ADMIN, ENGINE, EVERY_SOURCE
-from jobs_admin.notices import reading, rights
+from jobs_admin.notices import reading
 
 
 @admin.register(Channel)
@@ -82,7 +82,7 @@ class DeliveryAdmin(Records):
     actions = ("send_again",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Delivery]:
-        seen = Delivery.objects.filter(rights.seen(viewer(request), "notice__"))
+        seen = Delivery.objects.filter(reading.seen(viewer(request), "notice__"))
         return seen.select_related("notice", "channel")
 
     def get_fields(self, request: HttpRequest, obj: Delivery | None = None) -> tuple[str, ...]:

@@ -89,7 +89,7 @@ class PolicyAdmin(Records):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[PolicyVersion]:
         sources = PolicyVersion.objects.order_by().values_list("match_source", flat=True).distinct()
-        seen = [source for source in sources if policies.may_see(viewer(request), source)]
+        seen = [source for source in sources if viewer(request).sees_any_of(source)]
         return PolicyVersion.objects.filter(match_source__in=seen)
 
     def get_fields(self, request: HttpRequest, obj: PolicyVersion | None = None) -> tuple[str, ...]:

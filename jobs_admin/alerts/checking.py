@@ -9,7 +9,6 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.core.validators import URLValidator
 
-from jobs_admin.alerts import rights
 from jobs_admin.alerts.measuring import MOST_ONE_BY_ONE
 from jobs_admin.core.alert_metrics import METRICS, Subject, Unit
 from jobs_admin.core.refused import Refused
@@ -17,6 +16,7 @@ from jobs_admin.core.text import representable
 from jobs_admin.models import Channel, SavedView
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.alert import LARGEST_THRESHOLD, LONGEST_FOR_S, LONGEST_URL, NoData, Severity
+from jobs_admin.rights import view_sight
 
 LONGEST_NAME = 100
 MOST_CHANNELS = 20
@@ -196,7 +196,7 @@ def _view(viewer: Viewer, name: str, given: object) -> SavedView | None:
         return None
     is_id = isinstance(given, int) and not isinstance(given, bool) and 0 < given < 2**63
     found = SavedView.objects.filter(pk=given).first() if is_id else None
-    if found is None or not rights.sees_view(viewer, found):
+    if found is None or not view_sight.sees(viewer, found):
         raise _Wrong("There is no such saved view, or you may not see it.")
     return found
 

@@ -9,12 +9,12 @@ from datetime import datetime
 
 from django.db.models import Case, IntegerField, Q, QuerySet, Value, When
 
-from jobs_admin.alerts import rights
 from jobs_admin.core.refused import NotFound
 from jobs_admin.core.text import whole_number
 from jobs_admin.models import Alert, AlertEvent, AuditEvent, Replay
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.alert import AlertState, Severity
+from jobs_admin.rights import alert_sight
 from jobs_admin.search import scope as scopes
 
 COUNT_CAP = 10_000
@@ -146,7 +146,7 @@ def _replays(viewer: Viewer, rows: list[Alert]) -> dict[int, list[Replay]]:
 
 def times(viewer: Viewer, since: datetime) -> Times:
     """How long people took with what fired since then: of the newest thousand."""
-    fired = Alert.objects.filter(rights.visible_alerts(viewer), fired_at__gte=since)
+    fired = Alert.objects.filter(alert_sight.visible(viewer), fired_at__gte=since)
     rows = list(fired.order_by("-pk").values_list("fired_at", "acknowledged_at", "resolved_at")[:_MOST_TIMED])
     acknowledged = [(known - at).total_seconds() for at, known, _ in rows if known is not None]
     resolved = [(over - at).total_seconds() for at, _, over in rows if over is not None]
@@ -158,4 +158,4 @@ def times(viewer: Viewer, since: datetime) -> Times:
 
 
 def _seen(viewer: Viewer) -> QuerySet[Alert]:
-    return Alert.objects.filter(rights.visible_alerts(viewer)).select_related("rule", "told_with")
+    return Alert.objects.filter(alert_sight.visible(viewer)).select_related("rule", "told_with")

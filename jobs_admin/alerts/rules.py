@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,15 +10,16 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
-from jobs_admin.alerts import checking, closing, rights
+from jobs_admin.alerts import checking, closing
 from jobs_admin.core.clock import dated
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.db import audit
+from jobs_admin.db.authorizing import audited, authorize, may_write
 from jobs_admin.models import Rule
-from jobs_admin.models.access import Viewer
+from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.rights import alert_sight
 
 MOST = 1_000  # rules of a desk
-_WHAT = "This rule"
 
 
 def rules(viewer: Viewer, *, with_channels: bool = True) -> list[Rule]:
@@ -26,21 +27,21 @@ def rules(viewer: Viewer, *, with_channels: bool = True) -> list[Rule]:
     found = Rule.objects.filter(deleted_at=None).select_related("view")
     if with_channels:
         found = found.prefetch_related("channels", "escalate_to")
-    return [one for one in found.order_by("name") if rights.may_see(viewer, one)]
+    return [one for one in found.order_by("name") if alert_sight.sees_rule(viewer, one)]
 
 
 def rule(viewer: Viewer, pk: int) -> Rule:
     """Raises NotFound."""
     found = Rule.objects.filter(pk=pk, deleted_at=None).select_related("view")
     one = found.prefetch_related("channels", "escalate_to").first()
-    if one is None or not rights.may_see(viewer, one):
+    if one is None or not alert_sight.sees_rule(viewer, one):
         raise NotFound("There is no such rule, or none that you may see.")
     return one
 
 
 def may_change(viewer: Viewer, rule: Rule) -> bool:
     """Change, delete, or switch it on and off."""
-    return rights.may_change(viewer, rule)
+    return may_write(viewer, OPERATOR, rule.source) and alert_sight.sees_rule(viewer, rule)
 
 
 def document(rule: Rule) -> dict[str, Any]:
@@ -67,28 +68,19 @@ def save_rule(viewer: Viewer, document: object, pk: int | None = None) -> Rule:
     act = "rule.create" if pk is None else "rule.change"
     before = None if pk is None else rule(viewer, pk)
     touched = [] if before is None else [before.source]
-    try:
-        rights.must_hold(viewer, touched, _WHAT)
-        content, expected = _content(document)
-        said = checking.values(viewer, content)
-        touched.append(said["source"])
-        rights.must_hold(viewer, touched, _WHAT)
-        with transaction.atomic():
-            made = _store(viewer, pk, said, expected)
-    except Refused as refused:
-        rights.note(viewer, act, f"alert-rule:{pk or ''}", refused, touched)
-        raise
+    _authorize(viewer, touched, act, pk)
+    content, expected = _content(document)
+    said = checking.values(viewer, content)
+    _authorize(viewer, [*touched, said["source"]], act, pk)
+    with transaction.atomic():
+        made = _store(viewer, before, said, expected)
     return rule(viewer, made.pk)
 
 
 def delete_rule(viewer: Viewer, pk: int) -> None:
     """It watches no more, and its open alerts are closed. What it told stays. Raises Refused, and NotFound."""
     found = rule(viewer, pk)
-    try:
-        rights.must_hold(viewer, [found.source], _WHAT)
-    except Refused as refused:
-        rights.note(viewer, "rule.delete", f"alert-rule:{pk}", refused, [found.source])
-        raise
+    _authorize(viewer, [found.source], "rule.delete", pk)
     now, said = timezone.now(), document(found)
     with transaction.atomic():
         gone = Rule.objects.filter(pk=pk, deleted_at=None)
@@ -98,20 +90,25 @@ def delete_rule(viewer: Viewer, pk: int) -> None:
         _record(viewer, "rule.delete", found.pk, said, None)
 
 
-def _store(viewer: Viewer, pk: int | None, said: Mapping[str, Any], expected: datetime | None) -> Rule:
+def _authorize(viewer: Viewer, sources: Sequence[str], act: str, pk: int | None) -> None:
+    message = "This rule takes the role {role} on {where}. Nothing was changed."
+    authorize(viewer, OPERATOR, sources, act, f"alert-rule:{pk or ''}", message=message, field="source")
+
+
+def _store(viewer: Viewer, read: Rule | None, said: Mapping[str, Any], expected: datetime | None) -> Rule:
     fields = {name: value for name, value in said.items() if name not in ("channels", "escalate_to")}
     before, now = None, timezone.now()
-    if pk is None:
+    if read is None:
         if Rule.objects.filter(deleted_at=None).count() >= MOST:
             raise Refused("too_many", f"There are {MOST:,} rules. Delete one first. Nothing was changed.")
         held = Rule()
     else:
-        held = Rule.objects.select_for_update().get(pk=pk)
+        held = Rule.objects.select_for_update().get(pk=read.pk)
         if held.deleted_at is not None:
             raise NotFound("There is no such rule, or none that you may see.")
-        rights.must_hold(viewer, [held.source], _WHAT)
         # As JSON tells times: in thousandths of a second.
-        if expected is not None and abs(expected - held.changed_at) >= timedelta(milliseconds=1):
+        is_stale = expected is not None and abs(expected - held.changed_at) >= timedelta(milliseconds=1)
+        if is_stale or held.source != read.source:  # of another source, its operators were not asked
             by = held.changed_by or "Somebody"
             at = dated(held.changed_at, timezone.now(), with_seconds=True)
             message = f"{by} changed this rule at {at} UTC. Nothing was changed: look at it again."
@@ -131,7 +128,7 @@ def _store(viewer: Viewer, pk: int | None, said: Mapping[str, Any], expected: da
     held.escalate_to.set(said["escalate_to"])
     if before is not None:
         closing.close_what_it_watches_no_more(held, before, viewer.name, now)
-    _record(viewer, "rule.create" if pk is None else "rule.change", held.pk, before, document(held))
+    _record(viewer, "rule.create" if read is None else "rule.change", held.pk, before, document(held))
     return held
 
 
@@ -157,10 +154,10 @@ def _record(viewer: Viewer, act: str, pk: int, before: dict[str, Any] | None, af
     """
     differing = [n for n in checking.FIELDS if n == "name" or (before or {}).get(n) != (after or {}).get(n)]
     sides = {"before": before, "after": after}
-    for source in rights.audited(side["source"] for side in sides.values() if side):
+    for source in audited(side["source"] for side in sides.values() if side):
         told = {
             name: {field: side[field] for field in differing}
             for name, side in sides.items()
-            if side and source in rights.audited([side["source"]])
+            if side and source in audited([side["source"]])
         }
         audit.record(viewer, act, f"alert-rule:{pk}", source=source, **told)

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from django.db import transaction
 from django.db.models import Sum
 
-from jobs_admin.alerts import checking, rights
+from jobs_admin.alerts import checking
 from jobs_admin.alerts.risen import RisenGroup
 from jobs_admin.core.matching import matches
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.db import audit
+from jobs_admin.db.authorizing import authorize
 from jobs_admin.models import Alert, FailureCount, Runbook
-from jobs_admin.models.access import EVERY_SOURCE, VIEWER, Viewer
+from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, VIEWER, Viewer
 
 MOST = 500
 LONGEST_TASK = 255
-_WHAT = "A runbook of tasks, which may be of any source,"
 
 
 def runbooks(viewer: Viewer) -> list[Runbook]:
@@ -26,7 +26,7 @@ def runbooks(viewer: Viewer) -> list[Runbook]:
 
 
 def may_change(viewer: Viewer) -> bool:
-    return rights.holds(viewer, EVERY_SOURCE)
+    return viewer.may(OPERATOR, EVERY_SOURCE)
 
 
 def save_runbook(viewer: Viewer, task: str, url: str) -> Runbook:
@@ -69,11 +69,8 @@ def for_task(task: str) -> str:
 
 
 def _allowed(viewer: Viewer, act: str, name: str) -> None:
-    try:
-        rights.must_hold(viewer, [EVERY_SOURCE], _WHAT)
-    except Refused as refused:
-        rights.note(viewer, act, name, refused, [EVERY_SOURCE])
-        raise
+    message = "A runbook of tasks, which may be of any source, takes the role {role} on {where}. Nothing was changed."
+    authorize(viewer, OPERATOR, EVERY_SOURCE, act, name, message=message, field="source")
 
 
 def _said(field: str, read):

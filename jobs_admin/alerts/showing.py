@@ -8,12 +8,12 @@ from typing import Any
 
 from django.db.models import Q
 
-from jobs_admin.alerts import rights
 from jobs_admin.alerts.reading import of_place
 from jobs_admin.alerts.silencing import in_force, may_see, silenced_by
 from jobs_admin.models import Alert, Silence
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.alert import AlertState
+from jobs_admin.rights import alert_sight
 
 MOST_OPEN = 2_000  # looked at, for those that a silence fits
 
@@ -22,7 +22,7 @@ def episodes(
     viewer: Viewer, since: datetime, *, source: str = "", queue: str = "", rule: str = "", limit: int = 2_000
 ) -> list[Alert]:
     """All that fired and were not over before `since`, the newest first, with their rules. `rule`: its number or name."""
-    fired = Alert.objects.filter(rights.visible_alerts(viewer), fired_at__isnull=False)
+    fired = Alert.objects.filter(alert_sight.visible(viewer), fired_at__isnull=False)
     found = fired.filter(Q(resolved_at=None) | Q(resolved_at__gte=since))
     found = of_place(found, source, queue, rule)
     return list(found.select_related("rule").order_by("-pk")[:limit])
@@ -37,7 +37,7 @@ def silencing(viewer: Viewer, alert: Alert, now: datetime) -> list[Silence]:
 def fitting(viewer: Viewer, matchers: Mapping[str, Any], limit: int = 20) -> tuple[list[Alert], int]:
     """Open alerts that a silence with these matchers would keep quiet: the first of them, and how many. Changes nothing."""
     would = Silence(matchers=dict(matchers))
-    opened = Alert.objects.filter(rights.visible_alerts(viewer)).exclude(state=AlertState.RESOLVED)
+    opened = Alert.objects.filter(alert_sight.visible(viewer)).exclude(state=AlertState.RESOLVED)
     rows = opened.select_related("rule").order_by("-pk")[:MOST_OPEN]
     found = [one for one in rows if silenced_by([would], one, one.rule.name)]
     return found[:limit], len(found)

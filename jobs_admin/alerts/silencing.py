@@ -12,14 +12,15 @@ from django.db.models import F
 from django.db.models.functions import Least
 from django.utils import timezone
 
-from jobs_admin.alerts import checking, rights
+from jobs_admin.alerts import checking
 from jobs_admin.alerts.reading import get
 from jobs_admin.core.matching import matches
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import representable
 from jobs_admin.db import audit
+from jobs_admin.db.authorizing import audited, authorize, owner
 from jobs_admin.models import Alert, Silence
-from jobs_admin.models.access import EVERY_SOURCE, Viewer
+from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, Viewer
 from jobs_admin.models.alert import Severity
 
 MATCHERS = ("source", "queue", "rule", "severity", "alert", "exact")
@@ -76,7 +77,7 @@ def may_see(viewer: Viewer, silence: Silence) -> bool:
 
 
 def may_end(viewer: Viewer, silence: Silence) -> bool:
-    return may_see(viewer, silence) and rights.holds(viewer, _source(silence.matchers))
+    return may_see(viewer, silence) and viewer.may(OPERATOR, owner(_source(silence.matchers)))
 
 
 def silenced_by(found: Iterable[Silence], alert: Alert, rule_name: str) -> Silence | None:
@@ -102,11 +103,8 @@ def silence(
     now = now or timezone.now()
     said = _matchers(viewer, matchers)
     source = _source(said)
-    try:
-        rights.must_hold(viewer, [source], "This silence")
-    except Refused as refused:
-        rights.note(viewer, "silence.create", "silence", refused, [source])
-        raise
+    message = "This silence takes the role {role} on {where}. Nothing was changed."
+    authorize(viewer, OPERATOR, source, "silence.create", "silence", message=message, field="source")
     starts = _from(starts_at, now)
     _until(ends_at, starts)
     why = " ".join(representable(comment).split()) if isinstance(comment, str) else ""
@@ -118,18 +116,18 @@ def silence(
             matchers=said, author=viewer.name[:150], comment=why, starts_at=starts, ends_at=ends_at
         )
         after = {"matchers": said, "starts_at": starts, "ends_at": ends_at}
-        for one in rights.audited([source]):
+        for one in audited([source]):
             audit.record(viewer, "silence.create", f"silence:{made.pk}", source=one, reason=why, after=after)
     return made
 
 
 def _must_have_room(source: str, now: datetime) -> None:
     """Each source has its own bound: its operators take no place from those of others."""
-    owner = rights.owner(source)
+    mine = owner(source)
     open_ = Silence.objects.filter(ends_at__gt=now).values_list("matchers", flat=True)[:MOST_OF_DESK]
-    owners = [rights.owner(_source(matchers)) for matchers in open_]
-    if owners.count(owner) >= MOST:
-        of = "several sources" if owner == EVERY_SOURCE else owner
+    owners = [owner(_source(matchers)) for matchers in open_]
+    if owners.count(mine) >= MOST:
+        of = "several sources" if mine == EVERY_SOURCE else mine
         raise Refused("too_many", f"There are {MOST} silences of {of}. End one first. Nothing was changed.")
     if len(owners) >= MOST_OF_DESK:
         raise Refused("too_many", f"There are {MOST_OF_DESK:,} silences. End one first. Nothing was changed.")
@@ -142,17 +140,14 @@ def end_silence(viewer: Viewer, pk: int, *, now: datetime | None = None) -> Sile
     if found is None or not may_see(viewer, found):
         raise NotFound("There is no such silence, or it is about sources that you may not see.")
     source = _source(found.matchers)
-    try:
-        rights.must_hold(viewer, [source], "Ending this silence")
-    except Refused as refused:
-        rights.note(viewer, "silence.end", f"silence:{pk}", refused, [source])
-        raise
+    message = "Ending this silence takes the role {role} on {where}. Nothing was changed."
+    authorize(viewer, OPERATOR, source, "silence.end", f"silence:{pk}", message=message, field="source")
     with transaction.atomic():
         running = Silence.objects.filter(pk=pk, ends_at__gt=now)
         # One that has not begun ends where it would have begun: at once.
         if not running.update(ends_at=now, starts_at=Least(F("starts_at"), now), ended_by=viewer.name[:150]):
             raise Refused("wrong_state", "This silence is over already. Nothing was changed.")
-        for one in rights.audited([source]):
+        for one in audited([source]):
             audit.record(viewer, "silence.end", f"silence:{pk}", source=one, before={"ends_at": found.ends_at})
     found.refresh_from_db()
     return found

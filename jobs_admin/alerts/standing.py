@@ -9,10 +9,10 @@ from datetime import datetime
 
 from django.db.models import Count, OuterRef, Q, Subquery
 
-from jobs_admin.alerts import rights
 from jobs_admin.models import Alert, Rule
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.alert import AlertState
+from jobs_admin.rights import alert_sight
 
 _FIRING = (AlertState.FIRING, AlertState.ACKNOWLEDGED)
 _QUIET = (AlertState.PENDING, AlertState.SILENCED)
@@ -31,7 +31,7 @@ def standing(viewer: Viewer, rules: Iterable[Rule]) -> dict[int, Standing]:
     Reads what is open, and of each rule its last alert that fired, however many it had.
     """
     pks = [one.pk for one in rules]
-    seen = Alert.objects.filter(rights.visible_alerts(viewer))
+    seen = Alert.objects.filter(alert_sight.visible(viewer))
     opened = seen.filter(rule__in=pks, state__in=(*_FIRING, *_QUIET)).order_by().values("rule")
     counted = opened.annotate(firing=Count("pk", filter=Q(state__in=_FIRING)), open=Count("pk"))
     of_rule = {one["rule"]: (one["firing"], one["open"]) for one in counted}
@@ -45,7 +45,7 @@ def standing(viewer: Viewer, rules: Iterable[Rule]) -> dict[int, Standing]:
 def telling(viewer: Viewer) -> dict[int, list[str]]:
     """Number of a channel -> names of the rules that tell it, at once or when they escalate, as far as the viewer sees them."""
     found = Rule.objects.filter(deleted_at=None).select_related("view").only("name", "source", "deleted_at", "view")
-    names = {one.pk: one.name for one in found if rights.may_see(viewer, one)}
+    names = {one.pk: one.name for one in found if alert_sight.sees_rule(viewer, one)}
     links = {
         pair
         for through in (Rule.channels.through, Rule.escalate_to.through)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from django.db import transaction
 from django.utils import timezone
 
-from jobs_admin.alerts import closing, rights
+from jobs_admin.alerts import closing
 from jobs_admin.db import audit
+from jobs_admin.db.authorizing import audited
 from jobs_admin.models import Rule, SavedView
 from jobs_admin.models.access import Viewer
 
@@ -21,7 +22,7 @@ def switch_off_rules_on(view: SavedView) -> None:
             now = timezone.now()
             closing.close_rule(rule, WHY, now)
             Rule.objects.filter(pk=rule.pk).update(view=None, enabled=False, changed_at=now, changed_by=DESK.name)
-            for source in rights.audited([rule.source]):
+            for source in audited([rule.source]):
                 audit.record(
                     DESK, "rule.change", f"alert-rule:{rule.pk}", source=source, reason=WHY,
                     before={"name": rule.name, "view": view.pk, "enabled": rule.enabled},

@@ -12,6 +12,7 @@ from jobs_admin import config
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import representable
 from jobs_admin.db import audit
+from jobs_admin.db.authorizing import authorize
 from jobs_admin.models import Release, Source
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 
@@ -34,12 +35,8 @@ def tell(viewer: Viewer, source: str, version: str, at: datetime | None = None, 
     now = now or timezone.now()
     if not viewer.may(VIEWER, source) or not _is_known(source):
         raise NotFound("There is no such source. Nothing was changed.")
-    try:
-        _must(viewer, source)
-    except Refused as refused:
-        with transaction.atomic():
-            audit.record(viewer, "release.tell", _named(version), source=source, reason=str(refused), allowed=False)
-        raise
+    message = "To tell a release takes the role {role} on {where}. Nothing was changed."
+    authorize(viewer, OPERATOR, source, "release.tell", _named(version), message=message)
     version = _checked(version, at, now)
     with transaction.atomic():
         release, is_new = Release.objects.get_or_create(
@@ -52,13 +49,6 @@ def tell(viewer: Viewer, source: str, version: str, at: datetime | None = None, 
 
 def _is_known(source: str) -> bool:
     return source in config.sources() or Source.objects.filter(name=source).exists()
-
-
-def _must(viewer: Viewer, source: str) -> None:
-    if config.is_read_only():
-        raise Refused("read_only", config.READ_ONLY)
-    if not viewer.may(OPERATOR, source):
-        raise Refused("forbidden", f"To tell a release takes the role operator on {source}. Nothing was changed.")
 
 
 def _checked(version: str, at: datetime | None, now: datetime) -> str:

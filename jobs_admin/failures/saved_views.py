@@ -19,10 +19,12 @@ from jobs_admin.core import query as language
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
 from jobs_admin.db import audit
+from jobs_admin.db.authorizing import authorize, note, refuse
+from jobs_admin.db.authorizing import owner as owner_of
 from jobs_admin.models import Alert, AuditEvent, Rule, SavedView
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER, Viewer
 from jobs_admin.models.alert import AlertState
-from jobs_admin.rights import alert_sight, view_sight
+from jobs_admin.rights import view_sight
 
 LONGEST_NAME = 100
 MOST_OF_ONE = 200  # views of one owner
@@ -94,11 +96,7 @@ def change(viewer: Viewer, view: SavedView, changes: Mapping[str, Any]) -> Saved
             audit.record(viewer, "view.change", f"view:{held.pk}", before=before, after=_plain(held))
             audit.record_all(viewer, "rule.change", entries)
     except _NotTheirRule as refused:
-        with transaction.atomic():
-            for source in {refused.source, ""}:
-                audit.record(
-                    viewer, "view.change", f"view:{view.pk}", source=source, reason=str(refused), allowed=False
-                )
+        note(viewer, "view.change", f"view:{view.pk}", str(refused), [refused.source, ""])
         raise Refused("forbidden", str(refused), "query") from refused
     return get(viewer, held.pk)
 
@@ -127,7 +125,7 @@ def _change_watching(viewer: Viewer, view: SavedView, before: Mapping[str, Any])
     changed = [name for name in ("name", "query") if before[name] != after[name]]
     watching = Rule.objects.filter(view_id=view.pk, deleted_at=None).order_by("pk") if changed else []
     for rule in watching:
-        owner = alert_sight.owner(rule.source)
+        owner = owner_of(rule.source)
         source = "" if owner == EVERY_SOURCE else owner
         if "query" in changed and rule.enabled and not viewer.may(OPERATOR, owner):
             raise _NotTheirRule(_not_theirs(viewer, rule, source), source)
@@ -211,17 +209,11 @@ def _is_admin(viewer: Viewer) -> bool:
 
 def _allowed(viewer: Viewer, act: str, view: SavedView | None = None) -> None:
     name = f"view:{view.pk}" if view is not None else ""
-    if config.is_read_only():
-        code, why = "read_only", config.READ_ONLY
-    elif view is not None and not may_change(viewer, view):
-        code, why = "forbidden", "Only its owner, or an admin of every source, may do that. Nothing was changed."
-    elif not viewer.may_anywhere(OPERATOR if viewer.user_id is None else VIEWER):
-        code, why = "forbidden", "You have no role that allows it. Nothing was changed."
-    else:
-        return
-    with transaction.atomic():
-        audit.record(viewer, act, name, reason=why, allowed=False)
-    raise Refused(code, why)
+    if view is not None and not config.is_read_only() and not may_change(viewer, view):
+        message = "Only its owner, or an admin of every source, may do that. Nothing was changed."
+        refuse(viewer, act, name, Refused("forbidden", message))
+    role = OPERATOR if viewer.user_id is None else VIEWER
+    authorize(viewer, role, None, act, name, message="You have no role that allows it. Nothing was changed.")
 
 
 def _plain(view: SavedView) -> dict[str, Any]:

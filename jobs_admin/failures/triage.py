@@ -23,6 +23,7 @@ from jobs_admin.core import query as language
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable, whole_number
 from jobs_admin.db import audit
+from jobs_admin.db.authorizing import authorize, note
 from jobs_admin.models import AuditEvent, Failure, FailureCount, Group, GroupAlias, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.failure import FailureState
@@ -141,7 +142,7 @@ def _own(viewer: Viewer, act: str, selection: Sequence[int]) -> QuerySet[Failure
         # What the viewer may not even see is written down for its admin, and answered like what is not there.
         known = [source for source in sources if viewer.role_on(source)]
         message = f"You are not operator of {', '.join(known) or 'its source'}. Nothing was changed."
-        _note(viewer, act, message, sources)
+        note(viewer, act, "", message, sources)
         if known:
             raise Refused("forbidden", message)
     allowed = viewer.sources(OPERATOR)
@@ -495,21 +496,7 @@ def _reason(act: str, reason: str, count: int) -> str:
 
 
 def _allowed(viewer: Viewer, act: str, selection: Sequence[int]) -> None:
-    if config.is_read_only():
-        why, code = config.READ_ONLY, "read_only"
-    elif not viewer.may_anywhere(OPERATOR):
-        why, code = "You may look, not change: that needs the role operator.", "forbidden"
-    else:
-        return
-    _refuse(viewer, act, why, _sources(_chosen(selection)) if selection else [], code)
-
-
-def _refuse(viewer: Viewer, act: str, message: str, sources: Sequence[str], code: str = "forbidden") -> None:
-    _note(viewer, act, message, sources)
-    raise Refused(code, message)
-
-
-def _note(viewer: Viewer, act: str, message: str, sources: Sequence[str]) -> None:
-    with transaction.atomic():
-        for source in sources or [""]:
-            audit.record(viewer, act, source=source, reason=message, allowed=False)
+    # Asked for its sources only where it is refused.
+    sources = _chosen(selection).order_by().values_list("source", flat=True).distinct()
+    message = "You may look, not change: that needs the role operator."
+    authorize(viewer, OPERATOR, None, act, message=message, noted_at=sources)

@@ -21,6 +21,7 @@ from jobs_admin.core.matching import chosen
 from jobs_admin.core.policy import ENFORCE, Policy
 from jobs_admin.core.refused import Refused
 from jobs_admin.db import audit
+from jobs_admin.db.authorizing import authorize
 from jobs_admin.fleet import worker_store
 from jobs_admin.models import Failure, PolicyVersion, Source
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
@@ -214,19 +215,8 @@ def findings(source: str) -> list[Finding]:
 
 def return_jobs(viewer: Viewer, source: str, boot: str) -> int:
     """Return a dead worker's fetched jobs to their queues, each once. Return how many. Raises Refused."""
-    refused = None
-    if config.is_read_only():
-        refused = Refused("read_only", f"{config.READ_ONLY} Nothing was changed.")
-    elif not viewer.may(OPERATOR, source):
-        refused = Refused(
-            "forbidden", f"You need the role operator on {source} to return its jobs. Nothing was changed."
-        )
-    if refused is not None:
-        with transaction.atomic():
-            audit.record(
-                viewer, "worker.return", f"worker:{boot}", source=source, reason=refused.message, allowed=False
-            )
-        raise refused
+    message = "You need the role {role} on {where} to return its jobs. Nothing was changed."
+    authorize(viewer, OPERATOR, source, "worker.return", f"worker:{boot}", message=message)
     try:
         one = next((one for one in find_stranded(source) if one.boot == boot and one.tags), None)
         if one is None:

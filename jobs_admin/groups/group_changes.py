@@ -21,6 +21,7 @@ from jobs_admin import config
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
 from jobs_admin.db import audit, statements
+from jobs_admin.db.authorizing import authorize
 from jobs_admin.models import AuditEvent, FailureCount, Group
 from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, Viewer
 from jobs_admin.models.group import GroupState
@@ -73,12 +74,7 @@ def change(
     now = now or timezone.now()
     _writable()
     sources = _sources([group.pk])[group.pk]
-    refused = _not_operator_of(viewer, sources)
-    if refused:
-        message = _why_refused(viewer, refused)
-        with transaction.atomic():
-            audit.record(viewer, ACT, f"group:{group.fingerprint}", source=refused, reason=message, allowed=False)
-        raise Refused("forbidden", message)
+    authorize(viewer, OPERATOR, sources, ACT, f"group:{group.fingerprint}", message=_NOT_OPERATOR)
     values = _values(changes, now)
     return _write(viewer, {group.pk: sources}, values, reason)
 
@@ -202,7 +198,10 @@ def _not_operator_of(viewer: Viewer, sources: Iterable[str]) -> str:
 
 def _why_refused(viewer: Viewer, source: str) -> str:
     where = source if viewer.role_on(source) else "a source"
-    return f"The group has failures of {where}, where you are not operator. Nothing was changed."
+    return _NOT_OPERATOR.format(seen=where)
+
+
+_NOT_OPERATOR = "The group has failures of {seen}, where you are not operator. Nothing was changed."
 
 
 # -- what to write ----------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from jobs_admin.core.paths import ignores
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
 from jobs_admin.db import audit, grouping_rules
+from jobs_admin.db.authorizing import refuse
 from jobs_admin.groups import group_places, groups_aside, merged_counts
 from jobs_admin.ingest.group_sightings import Part, write_parts
 from jobs_admin.models import Attempt, Failure, FailureCount, Group, GroupAlias, GroupRule, GroupSource
@@ -428,9 +429,7 @@ def _may_on(viewer: Viewer, act: str, sources: list[str], what: str) -> None:
     where = next((source for source in refused if viewer.may(VIEWER, source) and source != EVERY_SOURCE), None)
     at = f"on {where}" if where else "on every source with failures in these groups"
     message = f"This takes the role operator {at}. Nothing was changed."
-    with transaction.atomic():
-        audit.record(viewer, act, what[:120], source=refused[0] if sources else "", reason=message, allowed=False)
-    raise Refused("forbidden", message)
+    refuse(viewer, act, what[:120], Refused("forbidden", message), refused[:1])
 
 
 def _says(kind: str, groups: Sequence[Group], by: str, frame: str, others: int | None = None) -> str:

@@ -20,8 +20,8 @@ from jobs_admin.notices.reading import (
     channels,
     deliveries,
     delivery,
+    may_change,
 )
-from jobs_admin.notices.rights import may_change
 
 __all__ = [
     "ChannelRow",

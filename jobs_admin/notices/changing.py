@@ -14,10 +14,11 @@ from django.utils import timezone
 from jobs_admin import config
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.db import audit
+from jobs_admin.db.authorizing import authorize
 from jobs_admin.models import Channel, Delivery, Notice, Rule
-from jobs_admin.models.access import Viewer
+from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, Viewer
 from jobs_admin.models.notice import DeliveryState
-from jobs_admin.notices import documents, guard, reading, rights, sealing
+from jobs_admin.notices import documents, guard, reading, sealing
 from jobs_admin.notices.documents import Wanted, invalid
 from jobs_admin.notices.reading import ChannelRow, DeliveryRow
 
@@ -38,7 +39,7 @@ def save_channel(viewer: Viewer, document: object, pk: int | None = None) -> Sav
     The host of its URL is looked up before anything is changed. What a change leaves out stays as it is.
     """
     before = reading.find(viewer, pk) if pk is not None else None
-    rights.must_change(viewer, "channel.save", f"channel:{pk}" if pk else "channel")
+    authorize(viewer, ADMIN, EVERY_SOURCE, "channel.save", f"channel:{pk}" if pk else "channel")
     wanted = documents.read(document, before)
     _reachable(wanted)
     made = wanted.secret if before is not None or wanted.secret or wanted.kind != "webhook" else sealing.make()
@@ -66,7 +67,7 @@ def save_channel(viewer: Viewer, document: object, pk: int | None = None) -> Sav
 def delete_channel(viewer: Viewer, pk: int) -> None:
     """With its deliveries. Raises Refused where a rule still tells it, NotFound."""
     reading.find(viewer, pk)
-    rights.must_change(viewer, "channel.delete", f"channel:{pk}")
+    authorize(viewer, ADMIN, EVERY_SOURCE, "channel.delete", f"channel:{pk}")
     with transaction.atomic():
         held = Channel.objects.select_for_update().filter(pk=pk).first()
         if held is None:
@@ -144,7 +145,7 @@ def enable(viewer: Viewer, pk: int) -> ChannelRow:
 def test(viewer: Viewer, pk: int, now: datetime | None = None) -> DeliveryRow:
     """A notice of type `ping`, tried once and at once, also on a disabled channel. Raises Refused, NotFound."""
     found = reading.find(viewer, pk)
-    rights.must_change(viewer, "channel.test", f"channel:{pk}")
+    authorize(viewer, ADMIN, EVERY_SOURCE, "channel.test", f"channel:{pk}")
     now = now or timezone.now()
     with transaction.atomic():
         Channel.objects.select_for_update().get(pk=pk)
@@ -176,7 +177,7 @@ def resend(viewer: Viewer, pk: int, now: datetime | None = None) -> DeliveryRow:
     Takes the role operator on the notice's source; on every source where it is of none or several.
     """
     found = reading.find_delivery(viewer, pk)
-    rights.must_resend(viewer, found.notice, f"delivery:{pk}")
+    authorize(viewer, OPERATOR, found.notice.source or EVERY_SOURCE, "delivery.resend", f"delivery:{pk}")
     if found.channel.disabled_at is not None and found.notice.type != "ping":
         message = f"The channel {found.channel.name} is disabled. Enable it first. Nothing was changed."
         raise Refused("wrong_state", message)
@@ -201,7 +202,7 @@ def resend(viewer: Viewer, pk: int, now: datetime | None = None) -> DeliveryRow:
 
 def _changed(viewer: Viewer, act: str, pk: int, change: Any) -> ChannelRow:
     reading.find(viewer, pk)
-    rights.must_change(viewer, act, f"channel:{pk}")
+    authorize(viewer, ADMIN, EVERY_SOURCE, act, f"channel:{pk}")
     with transaction.atomic():
         held = Channel.objects.select_for_update().filter(pk=pk).first()
         if held is None:

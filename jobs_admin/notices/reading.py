@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from jobs_admin.core.refused import NotFound
 from jobs_admin.core.text import whole_number
 from jobs_admin.core.web_address import BadAddress, parse
+from jobs_admin.db.authorizing import may_write
 from jobs_admin.models import Alert, Channel, Delivery
-from jobs_admin.models.access import VIEWER, Viewer
+from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER, Viewer
 from jobs_admin.models.notice import DeliveryState
-from jobs_admin.notices import rights, sealing
+from jobs_admin.notices import sealing
+from jobs_admin.rights import alert_sight
 
 COUNT_CAP = 10_000
 LARGEST_PAGE = 500
@@ -96,7 +98,7 @@ def channel(viewer: Viewer, pk: int) -> ChannelRow:
 
 def find(viewer: Viewer, pk: int) -> Channel:
     """Raises NotFound."""
-    rights.must_see(viewer)
+    _must_see(viewer)
     found = Channel.objects.filter(pk=pk).first() if 0 < int(pk) < 2**63 else None
     if found is None:
         raise NotFound("There is no such channel, or none that you may see.")
@@ -104,7 +106,7 @@ def find(viewer: Viewer, pk: int) -> Channel:
 
 
 def row(viewer: Viewer, found: Channel) -> ChannelRow:
-    sees = rights.sees_addresses(viewer)
+    sees = _sees_addresses(viewer)
     url, to = _url(found, sees), tuple(found.to.split()) if sees else ()
     return ChannelRow(
         pk=found.pk,
@@ -122,7 +124,7 @@ def row(viewer: Viewer, found: Channel) -> ChannelRow:
         failures=found.failures,
         changed_at=found.changed_at,
         changed_by=found.changed_by,
-        may_change=rights.may_change(viewer),
+        may_change=may_change(viewer),
     )
 
 
@@ -201,11 +203,11 @@ def _visible(viewer: Viewer) -> QuerySet[Delivery]:
     found = Delivery.objects.select_related("notice", "channel")
     if not viewer.may_anywhere(VIEWER):
         return found.none()
-    return found.filter(rights.seen(viewer, "notice__"))
+    return found.filter(seen(viewer, "notice__"))
 
 
 def delivery_row(viewer: Viewer, found: Delivery) -> DeliveryRow:
-    sees = rights.sees_addresses(viewer)
+    sees = _sees_addresses(viewer)
     # What an endpoint answers, and why it cannot be reached, tells where it is.
     log = tuple(dict(one) if sees else {**one, "error": _said(one.get("error", ""))} for one in found.log)
     return DeliveryRow(
@@ -231,7 +233,7 @@ def delivery_row(viewer: Viewer, found: Delivery) -> DeliveryRow:
         request=found.request,
         took_ms=found.took_ms,
         log=log,
-        may_resend=rights.may_resend(viewer, found.notice),
+        may_resend=may_write(viewer, OPERATOR, found.notice.source or EVERY_SOURCE),
     )
 
 
@@ -242,3 +244,35 @@ def _counted(found: Delivery) -> str:
 
 def _said(error: str) -> str:
     return "It failed; an admin of every source sees why." if error else ""
+
+
+# -- who may see: channels belong to the whole desk; whoever sees a source sees their names --------------------------
+
+
+def _sees_addresses(viewer: Viewer) -> bool:
+    """Where a channel leads, and what came back from there."""
+    return viewer.may(ADMIN, EVERY_SOURCE)
+
+
+def may_change(viewer: Viewer) -> bool:
+    return may_write(viewer, ADMIN, EVERY_SOURCE)
+
+
+def _must_see(viewer: Viewer) -> None:
+    """Raises NotFound."""
+    if not viewer.may_anywhere(VIEWER):
+        raise NotFound("There is no such channel, or none that you may see.")
+
+
+def seen(viewer: Viewer, prefix: str = "") -> Q:
+    """Notices that the viewer may see: of a source, or of the desk itself; those of several take seeing every source.
+    Those of an alert take seeing the alert.
+    """
+    theirs = viewer.sources()
+    if theirs is None:
+        return Q()
+    if not theirs:
+        return Q(pk__in=[])
+    alerts = Alert.objects.filter(alert_sight.visible(viewer)).values("pk")
+    its_alert = Q(**{f"{prefix}alert": None}) | Q(**{f"{prefix}alert__in": alerts})
+    return Q(**{f"{prefix}source__in": [*theirs, ""]}) & its_alert

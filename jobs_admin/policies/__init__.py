@@ -6,10 +6,9 @@ from jobs_admin.policies.changes import Change, Conflict, conflicts, difference
 from jobs_admin.policies.expiring import expire, step
 from jobs_admin.policies.observing import Observed, observed
 from jobs_admin.policies.previewing import JOBS, preview
-from jobs_admin.policies.publishing import check, publish, put_back, read, withdraw
+from jobs_admin.policies.publishing import check, may_publish, publish, put_back, read, withdraw
 from jobs_admin.policies.pushing import push
 from jobs_admin.policies.reading import VersionPage, active, get, published, readable, version, versions
-from jobs_admin.policies.rights import may_publish, may_see
 from jobs_admin.policies.running import InForce, TaskPolicy, by_task, in_force
 
 __all__ = [
@@ -34,7 +33,6 @@ __all__ = [
     "get",
     "in_force",
     "may_publish",
-    "may_see",
     "observed",
     "preview",
     "publish",

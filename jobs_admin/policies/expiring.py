@@ -9,9 +9,10 @@ from django.db import IntegrityError, transaction
 
 from jobs_admin.core.refused import Refused
 from jobs_admin.db import audit
+from jobs_admin.db.authorizing import audited
 from jobs_admin.models import PolicyVersion
 from jobs_admin.models.access import ENGINE
-from jobs_admin.policies import pushing, rights, succession
+from jobs_admin.policies import pushing, succession
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ def _revert(current: PolicyVersion, now: datetime) -> None:
         reason = f"Version {current.version} has expired: version {former.version} again."
         policy = succession.again(former.policy, now)
         after = succession.put_in_force(ENGINE, policy, reason, now, former.reverts_to).version
-    for source in rights.audited([current.match_source, *([former.match_source] if former else [])]):
+    for source in audited([current.match_source, *([former.match_source] if former else [])]):
         audit.record(
             ENGINE,
             "policy.expire",

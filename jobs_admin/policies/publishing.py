@@ -14,9 +14,10 @@ from jobs_admin.core.matching import equal
 from jobs_admin.core.policy import Policy, Problem
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.db import audit
+from jobs_admin.db.authorizing import audited, authorize, may_write, note
 from jobs_admin.models import PolicyVersion
-from jobs_admin.models.access import Viewer
-from jobs_admin.policies import pushing, reading, rights, succession
+from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.policies import pushing, reading, succession
 from jobs_admin.policies.changes import conflicts, difference
 
 
@@ -27,6 +28,11 @@ def read(document: object) -> Policy:
     except Refused as refused:
         message = f"{refused} Nothing was changed."
         raise Refused(refused.code, message, refused.field, **refused.details) from refused
+
+
+def may_publish(viewer: Viewer, source: str) -> bool:
+    """Put in force, or take out of it, what matches this source, which may be a pattern."""
+    return may_write(viewer, OPERATOR, source)
 
 
 def check(viewer: Viewer, name: str, document: object) -> Policy:
@@ -93,25 +99,26 @@ def _changed(
     viewer: Viewer, act: str, name: str, source: str, change: Callable[[PolicyVersion | None], PolicyVersion]
 ) -> PolicyVersion:
     """Do it to what is in force under the name while nobody else publishes, then tell the workers."""
-    touched = [source]
-    try:
+    while True:
+        # Asked before the transaction, with which a refusal in the audit would end.
+        former = _in_force(name)
+        if former is not None and not viewer.sees_any_of(former.match_source):
+            note(viewer, act, f"policy:{name}", "The policy of this name is out of sight.", [former.match_source])
+            raise NotFound("No policy is called so, or none that you may see.")
+        touched = [source, *([former.match_source] if former else [])]
+        message = "This policy takes the role {role} on {where}. Nothing was changed."
+        authorize(viewer, OPERATOR, touched, act, f"policy:{name}", message=message, field="match.source")
         with transaction.atomic():
             succession.hold()
-            before = PolicyVersion.objects.filter(name=name, is_published=True).first()
-            if before is not None:
-                touched.append(before.match_source)
-                rights.must_see(viewer, before.match_source)
-            rights.must_publish(viewer, touched)
-            made = change(before)
-            transaction.on_commit(pushing.push_soon)
-            return made
-    except NotFound:
-        rights.note(viewer, act, name, "The policy of this name is out of sight.", touched[1:])
-        raise
-    except Refused as refused:
-        if refused.code in ("forbidden", "read_only"):
-            rights.note(viewer, act, name, refused.message, touched)
-        raise
+            before = _in_force(name)
+            if before is None or before.match_source in touched:
+                made = change(before)
+                transaction.on_commit(pushing.push_soon)
+                return made
+
+
+def _in_force(name: str) -> PolicyVersion | None:
+    return PolicyVersion.objects.filter(name=name, is_published=True).first()
 
 
 def _put_in_force(
@@ -134,9 +141,9 @@ def _record(viewer: Viewer, act: str, before: PolicyVersion | None, after: Polic
     named = after or before
     assert named is not None
     told = {"before": (before, was), "after": (after, became)}
-    for source in rights.audited(one.match_source for one in (before, after) if one is not None):
+    for source in audited(one.match_source for one in (before, after) if one is not None):
         of_source = {
-            side: values for side, (one, values) in told.items() if one and source in rights.audited([one.match_source])
+            side: values for side, (one, values) in told.items() if one and source in audited([one.match_source])
         }
         audit.record(viewer, act, f"policy:{named.name}", source=source, reason=reason, **of_source)
 
@@ -173,7 +180,7 @@ def _not_stale(viewer: Viewer, before: PolicyVersion | None, expected: int | Non
         )
     named = before.name if before else (yours.name if yours else "")
     was = PolicyVersion.objects.filter(name=named, version=expected or 0).first()
-    if was is not None and not rights.may_see(viewer, was.match_source):
+    if was is not None and not viewer.sees_any_of(was.match_source):
         was = None  # any number can be asked for, and a version may have been another source's
     sent = core.document(yours) if yours is not None else {}
     current = before and {"version": before.version, "by": before.published_by, "at": before.published_at}
@@ -186,7 +193,7 @@ def _matches_alone(viewer: Viewer, policy: Policy) -> None:
     for others, when in ((succession.matching(), "matches the same jobs"), (succession.coming_back(), _LATER)):
         other = equal(policy, [one for one in others if one.name != policy.name])
         if other is not None:
-            named = other.name if rights.may_see(viewer, other.match.source) else "A policy that you may not see"
+            named = other.name if viewer.sees_any_of(other.match.source) else "A policy that you may not see"
             message = f"{named} {when}, neither more nor less particularly. Nothing was changed."
             raise Refused("equal_match", message, "match", policy=named)
 

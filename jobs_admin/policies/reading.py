@@ -12,7 +12,6 @@ from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import whole_number
 from jobs_admin.models import PolicyVersion
 from jobs_admin.models.access import Viewer
-from jobs_admin.policies.rights import may_see
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +42,12 @@ def versions(viewer: Viewer, name: str, *, after: str | None = None, limit: int 
     if (below := whole_number(after)) is not None:
         found = found.filter(version__lt=below)
     # What a policy matched may have changed with its version, and with it who sees it.
-    seen = (one for one in found.iterator(chunk_size=100) if may_see(viewer, one.match_source))
+    seen = (one for one in found.iterator(chunk_size=100) if viewer.sees_any_of(one.match_source))
     rows = list(islice(seen, limit + 1))
     if not rows and below is None:
         raise NotFound("No policy is called so, or none that you may see.")
     sources = PolicyVersion.objects.filter(name=name).values_list("match_source", flat=True)
-    count = sum(may_see(viewer, source) for source in sources)
+    count = sum(viewer.sees_any_of(source) for source in sources)
     return VersionPage(rows[:limit], str(rows[limit - 1].version) if len(rows) > limit else None, count)
 
 
@@ -67,7 +66,7 @@ def readable(found: Iterable[PolicyVersion]) -> list[Policy]:
 
 
 def _seen(viewer: Viewer, found: Iterable[PolicyVersion]) -> list[PolicyVersion]:
-    return [one for one in found if may_see(viewer, one.match_source)]
+    return [one for one in found if viewer.sees_any_of(one.match_source)]
 
 
 def _one(viewer: Viewer, found: Iterable[PolicyVersion]) -> PolicyVersion:

@@ -16,6 +16,7 @@ from jobs_admin.core import query as language
 from jobs_admin.core.clock import dated
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
+from jobs_admin.db.authorizing import refuse
 from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.replay import OPEN_ITEM, ReplayState
@@ -56,7 +57,9 @@ def _drafted(
     """
     now = now or timezone.now()
     scope = scoping.scope_of(query, selection, now)
-    rights.must_write(viewer, "replay.draft", selection=scope.selection)
+    # Read only where it is refused.
+    sources = Failure.objects.filter(pk__in=scope.selection).order_by().values_list("source", flat=True).distinct()
+    rights.must_write(viewer, "replay.draft", sources=sources)
     read = read_pace(pace)  # what cannot be is refused before anything is looked at
     asked_pace = None if pace in (None, {}) else read.as_dict()
     asked = _Asked(query, scope, options, edit, asked_pace)
@@ -419,8 +422,8 @@ def approve(viewer: Viewer, replay: Replay, reason: str = "", now: datetime | No
     now = now or timezone.now()
     sources = rights.must_act(viewer, replay, "replay.approve")
     if why := approval.why_not_by(viewer, replay, sources):
-        refused = f"{why} Nothing was changed."
-        rights.refuse(viewer, "replay.approve", f"replay:{replay.pk}", "forbidden", refused, sources)
+        refused = Refused("forbidden", f"{why} Nothing was changed.")
+        refuse(viewer, "replay.approve", f"replay:{replay.pk}", refused, sources)
     with transaction.atomic():
         # Read anew: who started it may have changed its pace since.
         begins = controlling.begun(Replay.objects.select_for_update(no_key=True).get(pk=replay.pk), now)

@@ -5,30 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from django.db import transaction
 from django.db.models import QuerySet
 
-from jobs_admin import config
 from jobs_admin.core.refused import Refused
 from jobs_admin.db import audit
+from jobs_admin.db.authorizing import authorize, note, refuse
 from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.replay import ReplayState
 from jobs_admin.replays.scoping import Scope
 
 
-def must_write(
-    viewer: Viewer, act: str, object: str = "", sources: Sequence[str] = (), selection: Sequence[int] = ()
-) -> None:
-    if config.is_read_only():
-        code, why = "read_only", config.READ_ONLY
-    elif not viewer.may_anywhere(OPERATOR):
-        code, why = "forbidden", "You may look, not replay: that needs the role operator."
-    else:
-        return
-    if selection:
-        sources = sorted(Failure.objects.filter(pk__in=selection).values_list("source", flat=True).distinct())
-    refuse(viewer, act, object, code, why, sources)
+def must_write(viewer: Viewer, act: str, object: str = "", sources: Sequence[str] = ()) -> None:
+    message = "You may look, not replay: that needs the role operator."
+    authorize(viewer, OPERATOR, None, act, object, message=message, noted_at=sources)
 
 
 def must_act_on_job(viewer: Viewer, scope: Scope) -> None:
@@ -40,7 +30,7 @@ def must_act_on_job(viewer: Viewer, scope: Scope) -> None:
         message = f"You may not replay jobs of {source}: that needs the role operator on it."
         object = f"failure:{scope.selection[0]}"
         if viewer.role_on(source):
-            refuse(viewer, "replay.draft", object, "forbidden", message, [source])
+            refuse(viewer, "replay.draft", object, Refused("forbidden", message), [source])
         # What the viewer may not even see is written down for its admin, and answered like what is not there.
         note(viewer, "replay.draft", object, message, [source])
 
@@ -49,11 +39,8 @@ def must_act(viewer: Viewer, replay: Replay, act: str) -> list[str]:
     """The sources that the replay touches: acting on it takes the right on every one of them."""
     sources = sources_of(replay)
     must_write(viewer, act, f"replay:{replay.pk}", sources)
-    for source in sources:
-        if not viewer.may(OPERATOR, source):
-            where = source if viewer.role_on(source) else "a source"
-            message = f"Replay #{replay.pk} has jobs of {where}, where you are not operator. Nothing was changed."
-            refuse(viewer, act, f"replay:{replay.pk}", "forbidden", message, [source])
+    message = f"Replay #{replay.pk} has jobs of {{seen}}, where you are not operator. Nothing was changed."
+    authorize(viewer, OPERATOR, sources, act, f"replay:{replay.pk}", message=message)
     return sources
 
 
@@ -100,17 +87,6 @@ def record(
 
 def _of_each(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {name: value for name, value in (values or {}).items() if name in _OF_EACH} or None
-
-
-def refuse(viewer: Viewer, act: str, object: str, code: str, message: str, sources: Sequence[str] = ()) -> None:
-    note(viewer, act, object, message, sources)
-    raise Refused(code, message)
-
-
-def note(viewer: Viewer, act: str, object: str, message: str, sources: Sequence[str]) -> None:
-    with transaction.atomic():
-        for source in sources or [""]:
-            audit.record(viewer, act, object, source=source, reason=message, allowed=False)
 
 
 def wrong_state(replay: Replay, done: str) -> Refused:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from django.db.models import Q
 
 from jobs_admin.core.alert_metrics import METRICS, Subject
-from jobs_admin.models.access import EVERY_SOURCE, Viewer
+from jobs_admin.models import Rule
+from jobs_admin.models.access import Viewer
 from jobs_admin.rights import view_sight
 
 _DESK = [one.name for one in METRICS.values() if one.no_source]
@@ -32,6 +33,8 @@ def visible(viewer: Viewer) -> Q:
     return found
 
 
-def owner(source: str) -> str:
-    """Whose operators act on a rule or a silence of this source: those of every source, where it is a pattern."""
-    return EVERY_SOURCE if "*" in source else source
+def sees_rule(viewer: Viewer, rule: Rule) -> bool:
+    """What a view finds is its owner's sight; who may not see the view does not see the rule on it."""
+    if rule.deleted_at is not None or not viewer.sees_any_of(rule.source):
+        return False
+    return rule.view is None or view_sight.sees(viewer, rule.view)

@@ -119,3 +119,9 @@ class _Names:
         named |= set(GroupAlias.objects.filter(fingerprint=fingerprint).values_list("group", flat=True))
         sources = FailureCount.objects.filter(group_id__in=named, count__gt=0).values_list("source", flat=True)
         return bool(found := set(sources)) and found.isdisjoint(self._sources)
+
+
+def sees(viewer: Viewer, view: SavedView) -> bool:
+    """Return whether the viewer may read the view."""
+    own = viewer.user_id is not None and view.owner_id == viewer.user_id
+    return own or viewer.sources() is None or view.pk in readable(viewer)

@@ -21,6 +21,7 @@ from jobs_admin.core.keys import valid_source
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
 from jobs_admin.db import audit, totals
+from jobs_admin.db.authorizing import authorize
 from jobs_admin.db.totals import Counted
 from jobs_admin.models import RefusedReports, Source, Unfiled, UnsignedReports
 from jobs_admin.models.access import ADMIN, ENGINE, EVERY_SOURCE, Viewer
@@ -321,14 +322,8 @@ def _set(viewer: Viewer, act: str, until: datetime) -> None:
 
 
 def _need(viewer: Viewer, source: str, act: str, of: str) -> None:
-    if config.is_read_only():
-        raise Refused("read_only", config.READ_ONLY)
-    if viewer.may(ADMIN, source):
-        return
-    with transaction.atomic():
-        audit.record(viewer, act, f"source:{of}" if of else "", source=of, allowed=False)
-    whom = "every source" if source == EVERY_SOURCE else source
-    raise Refused("forbidden", f"This needs an admin of {whom}. Nothing was changed.")
+    message = "This needs an admin of {where}. Nothing was changed."
+    authorize(viewer, ADMIN, source, act, f"source:{of}" if of else "", message=message, noted_at=[of])
 
 
 # -- reading --------------------------------------------------------------------------------------------------------

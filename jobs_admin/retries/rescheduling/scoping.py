@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from django.db import transaction
 from django.db.models import QuerySet
 
-from jobs_admin import config, failures
+from jobs_admin import failures
 from jobs_admin.core import query as language
 from jobs_admin.core.refused import Refused
-from jobs_admin.db import abilities, audit
+from jobs_admin.db import abilities
+from jobs_admin.db.authorizing import authorize
 from jobs_admin.models import Failure, Reschedule
 from jobs_admin.models.access import ENGINE, OPERATOR, Viewer
 from jobs_admin.models.failure import FailureState
@@ -72,13 +72,6 @@ def source_of(viewer: Viewer, rows: QuerySet[Failure]) -> str:
 
 
 def allow(viewer: Viewer, source: str = "") -> None:
-    """Raises Refused, and writes that down, where the viewer may change nothing there."""
-    if config.is_read_only():
-        why, code = config.READ_ONLY, "read_only"
-    elif not (viewer.may(OPERATOR, source) if source else viewer.may_anywhere(OPERATOR)):
-        why, code = f"You are not operator of {source or 'any source'}. Nothing was changed.", "forbidden"
-    else:
-        return
-    with transaction.atomic():
-        audit.record(viewer, ACT, source=source, reason=why, allowed=False)
-    raise Refused(code, why)
+    """Raise Refused, and write that into the audit, where the viewer may change nothing there."""
+    message = "You are not operator of {where}. Nothing was changed."
+    authorize(viewer, OPERATOR, source or None, ACT, message=message)

@@ -99,7 +99,7 @@ def test_what_is_absurd_is_refused_with_the_bound(desk, field, value, words):
 )
 def test_what_does_not_go_with_the_metric_is_refused(desk, fields, field):
     why = refused({**DEAD, "source": "*", **fields})
-    assert field in why.problems
+    assert field in why.details["problems"]
 
 
 def test_a_document_that_is_no_object_and_all_that_is_wrong_at_once(desk):
