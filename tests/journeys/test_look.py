@@ -185,11 +185,11 @@ def test_the_login_and_a_refusal_fit_and_are_accessible(desk, browser, stranger)
 
 def test_a_live_part_keeps_the_picture_the_focus_and_what_was_opened(page):
     page.goto("/")
-    page.hover("#failures-chart svg")  # whoever points at it gets a picture that answers
-    page.wait_for_selector("#failures-chart canvas")
+    page.hover("#failures-chart svg")
+    page.wait_for_selector("#failures-chart .pointed")
     page.click("#failures-table summary")
     page.focus(".group-title >> nth=2")
-    page.evaluate("window.before = [document.querySelector('#failures-chart canvas'), document.activeElement]")
+    page.evaluate("window.before = [document.querySelector('#failures-chart svg'), document.activeElement]")
     with page.expect_response(lambda answer: "hx-request" in answer.request.headers):
         pass
     page.wait_for_timeout(300)
