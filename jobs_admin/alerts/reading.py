@@ -35,10 +35,10 @@ class AlertPage:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Medians in seconds since an alert fired, of those that fired since; None where none got so far."""
+    """Medians of the alerts that fired, in seconds; None where no alert got so far."""
 
-    acknowledge_s_median: float | None
-    resolve_s_median: float | None
+    acknowledge_s_median: float | None  # from firing
+    resolve_s_median: float | None  # from when the condition became true, as an alert's own duration
     count: int  # that fired
 
 
@@ -147,9 +147,11 @@ def _replays(viewer: Viewer, rows: list[Alert]) -> dict[int, list[Replay]]:
 def times(viewer: Viewer, since: datetime) -> Times:
     """How long people took with what fired since then: of the newest thousand."""
     fired = Alert.objects.filter(alert_sight.visible(viewer), fired_at__gte=since)
-    rows = list(fired.order_by("-pk").values_list("fired_at", "acknowledged_at", "resolved_at")[:_MOST_TIMED])
-    acknowledged = [(known - at).total_seconds() for at, known, _ in rows if known is not None]
-    resolved = [(over - at).total_seconds() for at, _, over in rows if over is not None]
+    rows = list(
+        fired.order_by("-pk").values_list("opened_at", "fired_at", "acknowledged_at", "resolved_at")[:_MOST_TIMED]
+    )
+    acknowledged = [(known - fired_at).total_seconds() for _, fired_at, known, _ in rows if known is not None]
+    resolved = [(over - opened_at).total_seconds() for opened_at, _, _, over in rows if over is not None]
     return Times(
         statistics.median(acknowledged) if acknowledged else None,
         statistics.median(resolved) if resolved else None,

@@ -103,7 +103,10 @@ def test_what_ended_before_the_time_shown_is_not_in_the_strip(ann, watched):
 def test_how_quickly_people_are_is_told_as_medians(ann, watched, otto):
     for n in range(3):
         episode(f"q{n}", state="resolved", ago_s=9_000, lasted_s=660, acknowledged_by="otto")
-    assert "Acknowledged after 40 s Resolved after 10 min Fired in 30 days 3" in text_of(ann.get("/alerts/"))
+    text = text_of(ann.get("/alerts/"))
+    assert "Acknowledged after 40 s Resolved after 11 min Fired in 30 days 3" in text
+    # The page of each says the same duration: from when it became true, not from when it fired.
+    assert "Resolved. It was true for 11 min." in text_of(ann.get(page_of(Alert.objects.first())))
 
 
 def test_those_of_other_sources_are_seen_by_nobody_else(vera, watched):
