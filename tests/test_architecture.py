@@ -239,3 +239,34 @@ def run_tool(name: str, *arguments: str) -> None:
     command = [sys.executable, "-m", name, *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_test_imports_another_test_or_a_bench():
+    borrowed = []
+    for path in ROOT.glob("tests/**/*.py"):
+        place = path.relative_to(ROOT).as_posix()
+        if place.startswith("tests/fingerprints/"):  # programs that fail, each with modules of its own
+            continue
+        imported = imports_of(path)
+        borrowed += [f"{place}: {name}" for name in imported if name.startswith("bench") or is_test(name)]
+    assert borrowed == []
+    assert is_test("tests.jobs_admin.test_ingest.report") and not is_test("tests.kit.reports.report")
+
+
+def test_no_fixture_is_imported_over_a_name_that_tests_use():
+    marked = "noqa: " + "F811"
+    assert [path for path in ROOT.glob("tests/**/*.py") if marked in path.read_text()] == []
+
+
+def is_test(name: str) -> bool:
+    """Return whether a module of tests, or a name in one, is a test module or belongs to one."""
+    return name.startswith("tests.") and any(part.startswith("test_") for part in name.split("."))
+
+
+def imports_of(module: Path) -> set[str]:
+    """Return all that a module imports, also in functions: of `from a import b`, `a.b`."""
+    nodes = list(ast.walk(ast.parse(module.read_text())))
+    plain = {one.name for node in nodes if isinstance(node, ast.Import) for one in node.names}
+    return plain | {
+        f"{node.module}.{one.name}" for node in nodes if isinstance(node, ast.ImportFrom) for one in node.names
+    }

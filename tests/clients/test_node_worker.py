@@ -27,6 +27,7 @@ from jobs_admin.sources.bullmq import letters as bullmq_letters
 from jobs_admin.worker.at_start import BEAT, END, START
 from jobs_admin.worker.budget import SCRIPT, arguments
 from tests.kit import node
+from tests.kit.waiting import wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 
@@ -81,14 +82,6 @@ def publish(expected=None, name="tries", **fields):
     return made
 
 
-def until(reached, what, deadline_s=60):
-    ends = time.monotonic() + deadline_s
-    while not (answer := reached()):
-        assert time.monotonic() < ends, f"waited for {what}"
-        time.sleep(0.05)
-    return answer
-
-
 def obeyed(made):
     """Wait until the desk hears from the one worker that it runs this version."""
 
@@ -96,12 +89,12 @@ def obeyed(made):
         heartbeats.count_heartbeats(timezone.now())
         return policies.in_force(ENGINE, [made])[made.name].sentence == f"1 of 1 workers on v{made.version}"
 
-    until(told, f"the worker to run {made.name}@{made.version}")
+    wait_until(told, f"the worker to run {made.name}@{made.version}")
 
 
 def ended(bull, job, runs):
     """What the worker told of the job's failures, once they are so many."""
-    until(lambda: len(bull.all_told("failed", id=job)) >= runs, f"{runs} failures of {job}")
+    wait_until(lambda: len(bull.all_told("failed", id=job)) >= runs, f"{runs} failures of {job}")
     return bull.all_told("failed", id=job)
 
 
@@ -121,14 +114,14 @@ def test_an_edit_decides_over_the_next_failure_and_the_desk_knows_which_version_
     job = worker.add("emails")
     assert not worker.all_told("failed", id=job)
     again = worker.add("emails", data={"fails": 9})  # without attempts: BullMQ alone would not try it again
-    until(lambda: worker.queue("emails", "getFailedCount") == 1, "the job to be dead")
+    wait_until(lambda: worker.queue("emails", "getFailedCount") == 1, "the job to be dead")
     assert len(ended(worker, again, 3)) == 3
     told = report(engine, again)
     assert (told.policy, told.reason, told.attempt, told.max_attempts) == ("tries@1", "exhausted", 3, 3)
     assert told.worker and told.host
     obeyed(publish(expected=1, max_attempts=1))
     once = worker.add("emails", data={"fails": 9}, attempts=5, backoff={"type": "exponential", "delay": 10})
-    until(lambda: worker.queue("emails", "getFailedCount") == 2, "the job to be dead")
+    wait_until(lambda: worker.queue("emails", "getFailedCount") == 2, "the job to be dead")
     assert len(ended(worker, once, 1)) == 1 and report(engine, once).policy == "tries@2"
     client = redis.Redis.from_url(of_bullmq(engine))
     assert (
@@ -145,7 +138,7 @@ def test_an_error_that_is_permanent_is_not_tried_again(bull, engine):
         worker.add("emails", data={"fails": 9, "unrecoverable": True}, attempts=5),
         worker.add("emails", data={"fails": 9, "code": "InvalidArgument"}, attempts=5),
     ]
-    until(lambda: worker.queue("emails", "getFailedCount") == 3, "the jobs to be dead")
+    wait_until(lambda: worker.queue("emails", "getFailedCount") == 3, "the jobs to be dead")
     assert [(report(engine, job).reason, len(ended(worker, job, 1))) for job in jobs] == [("permanent", 1)] * 3
 
 
@@ -155,7 +148,7 @@ def test_a_policy_that_observes_says_what_it_would_do_and_leaves_the_job_to_bull
     obeyed(made)
     job = worker.add("emails", data={"fails": 9, "name": "Invalid"}, attempts=2)
     ended(worker, job, 2)
-    told = until(lambda: (one := report(engine, job)).attempt == 2 and one, "the last attempt")
+    told = wait_until(lambda: (one := report(engine, job)).attempt == 2 and one, "the last attempt")
     assert (told.observed, told.policy) == ("would be dead: permanent", "tries@1")
 
 
@@ -163,14 +156,14 @@ def test_a_ceiling_and_the_switch_hold_every_policy_back(bull, engine, store):
     made = publish(max_attempts=1)
     worker = bull()
     store.set(keys.switch(), "off")
-    until(lambda: _mode(store) == "off", "the worker to be off")
+    wait_until(lambda: _mode(store) == "off", "the worker to be off")
     job = worker.add("emails", data={"fails": 1}, attempts=2)
     worker.told("completed", id=job)
     store.delete(keys.switch())
-    until(lambda: _mode(store) == "enforce", "the worker to be on again")
+    wait_until(lambda: _mode(store) == "enforce", "the worker to be on again")
     obeyed(made)
     job = worker.add("emails", data={"fails": 1}, attempts=2)
-    until(lambda: worker.queue("emails", "getFailedCount") == 1, "the job to be dead")
+    wait_until(lambda: worker.queue("emails", "getFailedCount") == 1, "the job to be dead")
     worker.stop()
     held = bull(guard={"mode": "observe"})
     held.told("completed", id=held.add("emails", data={"fails": 1}, attempts=2))
@@ -201,7 +194,7 @@ def test_workers_of_both_kinds_spend_from_one_budget(bull, engine, store):
     asked = arguments("partner", 0.0001, 3, spent=1)  # as a Celery worker spends it
     assert store.eval(SCRIPT.text, 1, keys.budget("shop"), *asked) == [1, 2]
     job = worker.add("emails", data={"fails": 99})
-    until(lambda: worker.queue("emails", "getFailedCount") == 1, "the job to be dead")
+    wait_until(lambda: worker.queue("emails", "getFailedCount") == 1, "the job to be dead")
     assert len(ended(worker, job, 3)) == 3 and report(engine, job).reason == "budget"
     assert store.eval(SCRIPT.text, 1, keys.budget("shop"), *asked) == [0, 0]
 
@@ -213,7 +206,7 @@ def test_a_policy_that_a_node_worker_cannot_do_only_observes_and_says_so(bull, s
     def refused():
         return [json.loads(text)["refused"] for text in store.hvals(keys.workers("shop"))]
 
-    until(lambda: any("rate_limit" in one.get("tries", "") for one in refused()), "the worker to say so")
+    wait_until(lambda: any("rate_limit" in one.get("tries", "") for one in refused()), "the worker to say so")
     job = worker.add("emails", data={"fails": 1}, attempts=2)
     worker.told("completed", id=job)
 
@@ -222,8 +215,8 @@ def test_a_job_that_bullmq_forgets_at_once_reaches_the_desk_whole_and_once(bull,
     worker = bull()
     job = worker.add("emails", "welcome", {"fails": 9, "to": "ann\u00e9"}, attempts=2, removeOnFail=True)
     client = redis.Redis.from_url(of_bullmq(engine))
-    until(lambda: bullmq_kept.waiting(client, KEPT, 0, 10) == [("emails", job)], "the job to be kept")
-    until(lambda: not client.exists(f"bull:emails:{job}"), "BullMQ to forget it")
+    wait_until(lambda: bullmq_kept.waiting(client, KEPT, 0, 10) == [("emails", job)], "the job to be kept")
+    wait_until(lambda: not client.exists(f"bull:emails:{job}"), "BullMQ to forget it")
     source = connect("shop", "bullmq", of_bullmq(engine), ["emails"], {})
     pulled = source.dead_letters("")
     (told,) = (one for one in pulled.reports if one.job_id == job)
@@ -242,7 +235,7 @@ def test_without_its_store_a_worker_does_what_bullmq_does(bull, own_store):
     asked = own_store.url
     worker = bull(guard={"store": asked})
     client = redis.Redis.from_url(asked)
-    until(lambda: client.hlen(keys.workers("shop")), "a sign of life")
+    wait_until(lambda: client.hlen(keys.workers("shop")), "a sign of life")
     before = client.info("stats")["total_commands_processed"]
     jobs = [worker.add("emails") for _ in range(300)]
     worker.told("completed", id=jobs[-1])
@@ -263,7 +256,7 @@ def test_with_a_store_user_of_its_source_a_worker_is_refused_nothing(bull, own_s
     client.hset(keys.policies(), "tries", json.dumps({"name": "tries", "version": 1, "policy": policy}))
     client.set(keys.policies_version(), 1)
     worker = bull(guard={"store": f"redis://{user}:secret@127.0.0.1:{own_store.port}/0"})
-    until(lambda: b'"tries":1' in b"".join(client.hvals(keys.workers("shop"))), "the worker to run it")
+    wait_until(lambda: b'"tries":1' in b"".join(client.hvals(keys.workers("shop"))), "the worker to run it")
     job = worker.add("emails", data={"fails": 1})
     assert worker.told("completed", id=job)["attempt"] == 2
     (told,) = map(json.loads, client.hvals(keys.workers("shop")))
@@ -283,7 +276,7 @@ def test_a_store_that_hangs_holds_up_no_job(bull, engine, own_store):
     client.hset(keys.policies(), "tries", json.dumps({"name": "tries", "version": 1, "policy": policy}))
     client.set(keys.policies_version(), 1)
     worker = bull(guard={"store": own_store.url}, environment={"REAL_PATIENCE": ""})
-    until(lambda: b'"tries":1' in b"".join(client.hvals(keys.workers("shop"))), "the worker to run it")
+    wait_until(lambda: b'"tries":1' in b"".join(client.hvals(keys.workers("shop"))), "the worker to run it")
     os.kill(own_store.process.pid, signal.SIGSTOP)
     try:
         jobs = [worker.add("emails", data={"fails": 1}) for _ in range(20)]
@@ -296,7 +289,7 @@ def test_a_store_that_hangs_holds_up_no_job(bull, engine, own_store):
         assert 0.3 < note["delay_s"] < 1.3
     finally:
         os.kill(own_store.process.pid, signal.SIGCONT)
-    told = until(
+    told = wait_until(
         lambda: [one for one in map(json.loads, client.hvals(keys.workers("shop"))) if one["uncounted"]], "the count"
     )
     assert told[0]["uncounted"] >= 20 and told[0]["shared_out"] == 20
@@ -349,7 +342,7 @@ def test_a_pill_of_each_kind_starts_as_often_as_its_policy_allows_and_nobody_els
             one.tend()
         return all(client.zcard(f"bull:{q}:failed") and client.zcard(f"bull:{q}:completed") == 8 for q in fleet)
 
-    until(is_over, "all pills in quarantine, and all else done", deadline_s=240)
+    wait_until(is_over, "all pills in quarantine, and all else done", within_s=240)
     for queue, supervised in fleet.items():
         assert len(supervised.told("start", id=pills[queue])) == 2, queue
         told = report(engine, pills[queue], queue)
@@ -366,11 +359,11 @@ def test_a_pill_in_a_sandbox_is_convicted_alone_and_at_once(bull, engine, store)
     obeyed(made)
     pill = worker.add("emails", data={"crash": True})
     good = [worker.add("emails") for _ in range(5)]
-    until(lambda: worker.queue("emails", "getFailedCount") == 1, "the pill to be in quarantine")
+    wait_until(lambda: worker.queue("emails", "getFailedCount") == 1, "the pill to be in quarantine")
     told = report(engine, pill)
     assert (told.kind, told.reason, told.attempt) == ("worker_lost", "poison", 2)
     assert [one["how"] for one in json.loads(told.crashes)] == ["killed", "killed"]
-    until(lambda: len(worker.all_told("completed")) == len(good), "the others to run well")
+    wait_until(lambda: len(worker.all_told("completed")) == len(good), "the others to run well")
     ingest.file([(b"1-1", encode(told))])
     assert Failure.objects.get().state == "quarantined"
 
@@ -387,8 +380,8 @@ def test_a_pill_that_was_replayed_is_allowed_its_crashes_anew(bull, engine, stor
             supervised.tend()
             return client.zcard("bull:pills:failed")
 
-        until(is_over, "the quarantine")
-        until(lambda: not store.keys("redrive:{shop}:crash:job:*"), "what was held against it to be forgotten")
+        wait_until(is_over, "the quarantine")
+        wait_until(lambda: not store.keys("redrive:{shop}:crash:job:*"), "what was held against it to be forgotten")
         assert len(supervised.told("start", id=job)) == n
         producer.job("pills", job, "retry")
 
@@ -400,7 +393,7 @@ def test_a_worker_that_was_told_to_end_leaves_no_suspects(bull, engine, store):
     job = worker.add("emails", data={"sleep": 4_000})
     worker.told("start", id=job)
     worker.script.write('{"n": 99, "do": "rest", "queue": "emails"}')
-    until(
+    wait_until(
         lambda: any(
             store.hget(key, "leaving")
             for key in store.keys("redrive:{shop}:crash:boot:*")

@@ -30,6 +30,7 @@ from jobs_admin.worker.dropped import Dropped
 from jobs_admin.worker.versions import GUARD_VERSION
 from tests.kit.failures import bury
 from tests.kit.sources import forget_configuration
+from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.django_db
 
@@ -428,7 +429,6 @@ def unguarded_worker(shop, settings, tmp_path):
     import os
     import subprocess
     import sys
-    import time
 
     from jobs_admin.core.lifeline import die_with_parent
 
@@ -455,11 +455,8 @@ def unguarded_worker(shop, settings, tmp_path):
         preexec_fn=die_with_parent,
     )
     broker = redis.Redis.from_url(settings.REDRIVE_DEMO_BROKER_URL)
-    ends = time.monotonic() + 90
-    while not broker.smembers("_kombu.binding.celery.pidbox"):
-        assert process.poll() is None, (tmp_path / "log").read_text()
-        assert time.monotonic() < ends, (tmp_path / "log").read_text()
-        time.sleep(0.05)
+    log = (tmp_path / "log").read_text
+    wait_until(lambda: broker.smembers("_kombu.binding.celery.pidbox"), "the worker", process=process, text=log)
     yield process
     process.terminate()
     process.wait(60)

@@ -7,12 +7,12 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 
 import pytest
 import redis
 
 from dashboard.setup.engine import Engine, EngineFailed, free_port, is_free
+from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.server
 
@@ -68,10 +68,7 @@ def test_it_ends_when_its_starter_is_killed(tmp_path):
     pid = int(starter.stdout.readline())
     starter.send_signal(signal.SIGKILL)
     starter.wait()
-    ends = time.monotonic() + 60
-    while is_alive(pid):
-        assert time.monotonic() < ends
-        time.sleep(0.02)
+    wait_until(lambda: not is_alive(pid), "its end")
 
 
 def is_alive(pid: int) -> bool:

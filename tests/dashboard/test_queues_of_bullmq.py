@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import redis
 from django.utils import timezone
@@ -17,6 +15,7 @@ from jobs_admin.retries import pulling
 from tests.kit import node
 from tests.kit.metrics import samples
 from tests.kit.sources import forget_configuration
+from tests.kit.waiting import wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 ANN = Viewer("ann", {"*": OPERATOR})
@@ -39,10 +38,7 @@ def hooks(watched, engine, settings, tmp_path):
 
 
 def until(reached):
-    ends = time.monotonic() + 60
-    while not reached():
-        assert time.monotonic() < ends
-        pulling.pull("hooks", "test")
+    wait_until(reached, meanwhile=lambda: pulling.pull("hooks", "test"))
 
 
 def test_what_died_counts_here_although_the_system_has_dropped_some(hooks, ask, client):

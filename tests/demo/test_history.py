@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 from random import Random
 
@@ -15,6 +14,7 @@ from demo.shop import QUEUES
 from jobs_admin import ingest
 from jobs_admin.core import envelope, keys
 from jobs_admin.models import Attempt, Failure, Group
+from tests.kit.waiting import wait_until
 
 NOW = 1_795_000_000.0
 
@@ -75,10 +75,12 @@ def test_each_error_text_quotes_its_own_job(reports):
 def test_it_lands_through_the_real_ingest(store, settings, reports):
     settings.REDRIVE_DEMO_BROKER_URL = settings.REDRIVE_REDIS_URL
     history.write(store, reports)
-    ends_by = time.monotonic() + 60
-    while store.xlen(keys.failures("shop")):
-        ingest.step("test")
-        assert time.monotonic() < ends_by
+    wait_until(
+        lambda: not store.xlen(keys.failures("shop")),
+        "all to be filed",
+        progress=lambda: store.xlen(keys.failures("shop")),
+        meanwhile=lambda: ingest.step("test"),
+    )
     ends = {report.job_id: report.kind for report in reports}  # the last one counts
     expected = Counter("recovered" if kind == "success" else "dead" for kind in ends.values())
     states = Counter(Failure.objects.values_list("state", flat=True))
@@ -115,10 +117,7 @@ def test_a_message_of_the_history_still_runs(store, engine, reports, service):
     command += ["--without-mingle", "--without-gossip"]
     worker = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        ends = time.monotonic() + 90
-        while not store.xlen(keys.failures("shop")):
-            assert worker.poll() is None and time.monotonic() < ends
-            time.sleep(0.05)
+        wait_until(lambda: store.xlen(keys.failures("shop")), "a report", process=worker)
     finally:
         worker.terminate()
         worker.wait(60)

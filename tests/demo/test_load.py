@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from random import Random
 
 import pytest
@@ -13,6 +12,7 @@ import redis
 from demo import control, orders
 from demo.load import DEEPEST, FIRST_PILL_AFTER_S, Publisher
 from demo.shop import QUEUES
+from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.server
 
@@ -90,10 +90,13 @@ def test_the_process_publishes_to_the_shops_queues_and_stops_when_told(engine, b
     control.set_rate(broker, 50)
     process = subprocess.Popen([sys.executable, "-m", "demo.load"], env=environment)
     try:
-        ends = time.monotonic() + 90
-        while depth(broker) < 40 or not all(broker.llen(queue) for queue in ("emails", "webhooks", "payments")):
-            assert process.poll() is None and time.monotonic() < ends
-            time.sleep(0.05)
+        queues = ("emails", "webhooks", "payments")
+        wait_until(
+            lambda: depth(broker) >= 40 and all(broker.llen(queue) for queue in queues),
+            "jobs on every queue",
+            progress=lambda: depth(broker),
+            process=process,
+        )
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 
@@ -18,6 +17,7 @@ from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.queues import sampling
 from tests.kit import node
 from tests.kit.sources import forget_configuration
+from tests.kit.waiting import wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 
@@ -46,10 +46,11 @@ def sources(store, engine, settings, tmp_path):
 
 
 def sampled(now: datetime) -> linting.Report:
-    ends = time.monotonic() + 90
-    while not (len((report := linting.report(ENGINE, now)).lying.found) == 2 and report.options):
-        assert time.monotonic() < ends
-        sampling.sample(now)
+    def are_known():
+        report = linting.report(ENGINE, now)
+        return len(report.lying.found) == 2 and report.options and report
+
+    report = wait_until(are_known, "both queues and the options", meanwhile=lambda: sampling.sample(now))
     return report
 
 
@@ -93,8 +94,10 @@ def test_a_queue_of_dead_letters_is_known_by_what_waits_in_it(sources):
         said = {"originalJob": job, "error": "down", "failedAt": "2026-11-22T10:00:00.000Z"}
         bull.add("dlq", "failed-job", said, priority=1)
     sampling.sample(datetime.now(UTC))
-    ends = time.monotonic() + 90
-    while not (report := linting.report(ENGINE)).options:
-        assert time.monotonic() < ends
-        sampling.sample(datetime.now(UTC))
+
+    def with_options():
+        report = linting.report(ENGINE)
+        return report.options and report
+
+    report = wait_until(with_options, "the options", meanwhile=lambda: sampling.sample(datetime.now(UTC)))
     assert [(one.id, str(one.where)) for one in report.findings] == [("dead-letters-go-first", "shop · failed-job")]

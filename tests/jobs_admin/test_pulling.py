@@ -24,6 +24,7 @@ from jobs_admin.retries import pulling, rechecking
 from jobs_admin.sources.base import Looked, Ref, SourceRefused, SourceUnreachable
 from tests.kit.people import ANN
 from tests.kit.sources import forget_configuration
+from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.django_db
 
@@ -328,9 +329,7 @@ def test_the_step_gives_each_such_source_a_thread_until_it_is_taken_out(table, t
     table.reports = [report(1)]
     assert pulling.step("watch") is False
     thread = pulling._threads["table"]
-    ends = time.monotonic() + 90
-    while not table.filed_up_to and time.monotonic() < ends:
-        time.sleep(0.05)
+    wait_until(lambda: table.filed_up_to, "the mark")
     settings.REDRIVE_SOURCES = ""
     forget_configuration(config)
     thread.join(90)

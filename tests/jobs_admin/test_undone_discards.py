@@ -17,8 +17,9 @@ from tests.kit import postgresql_server
 from tests.kit.bullmq import Bull
 from tests.kit.jobs_tables import OnPostgreSQL, OnSQLite
 from tests.kit.people import ANN
-from tests.kit.rabbit_bus import Queues, broken, until
+from tests.kit.rabbit_bus import Queues, broken
 from tests.kit.sources import forget_configuration
+from tests.kit.waiting import wait_until
 
 pytestmark = [pytest.mark.django_db, pytest.mark.server]
 _numbers = itertools.count()
@@ -46,7 +47,7 @@ def pull_until(expected):
         pull(), replays.settle()
         return states() == expected
 
-    until(reached)
+    wait_until(reached)
 
 
 def ids():
@@ -67,10 +68,11 @@ def discard_and_restore(between=lambda: None):
 def replay(selection=None, **options):
     draft = replays.draft(ANN, selection=selection or ids(), pace={"style": "at_once"}, reason="a test", **options)
     started = replays.start(ANN, draft)
-    ends = time.monotonic() + 60
-    while ReplayItem.objects.filter(replay=started, state="planned").exists():
-        assert time.monotonic() < ends, "it was not sent"
-        replays.lay(), replays.send(f"desk {started.key}"), replays.settle()
+    wait_until(
+        lambda: not ReplayItem.objects.filter(replay=started, state="planned").exists(),
+        "it to be sent",
+        meanwhile=lambda: (replays.lay(), replays.send(f"desk {started.key}"), replays.settle()),
+    )
     return sorted(ReplayItem.objects.filter(replay=started).values_list("state", "outcome"))
 
 
@@ -109,7 +111,7 @@ class TestBullmq(Bull):
         assert Failure.objects.get().caveats is None
         self.bull.mend("partner")
         self.bull.work(self.queue)
-        until(lambda: self.finished(job_id))
+        wait_until(lambda: self.finished(job_id))
         pull_until({job_id: "recovered"})
 
     def is_removed(self, job_id):
@@ -179,13 +181,13 @@ class TestBullmq(Bull):
         }
         for name in (self.queue, parents):  # a queue object writes which version it is, a flow does not
             self.bull.queue(name, "getJobCounts")
-            until(lambda name=name: self.client.hget(self.key("meta", name), "version"))
+            wait_until(lambda name=name: self.client.hget(self.key("meta", name), "version"))
         self.bull.flow(tree)
         self.bull.work(self.queue)
         if who == "parent":
             self.bull.work(parents)
         queue = parents if who == "parent" else self.queue
-        until(lambda: self.client.zcard(self.key("failed", queue)) == 1)
+        wait_until(lambda: self.client.zcard(self.key("failed", queue)) == 1)
         self.bull.rest(self.queue), self.bull.rest(parents)
         (job_id,) = self.client.zrange(self.key("failed", queue), 0, -1)
         pull()
@@ -193,7 +195,7 @@ class TestBullmq(Bull):
         assert replay() == [("sent", "")]
         self.bull.mend("partner")
         self.bull.work(self.queue), self.bull.work(parents)
-        until(lambda: self.client.zcard(self.key("completed", parents)) == 1)
+        wait_until(lambda: self.client.zcard(self.key("completed", parents)) == 1)
         if who == "parent":  # what its child returned is still there
             assert self.client.hlen(self.key(f"{job_id}:processed", parents)) == 1
 
@@ -213,13 +215,13 @@ class TestRabbitMQ(Queues):
             self.bus.publish(self.queue, {"n": n}, message_id=f"m-{n}", type="mail")
         self.bus.consume(self.queue, self.dlq, broken)
         pull()
-        discard_and_restore(lambda: until(lambda: self.bus.depth(self.dlq) == 0))
+        discard_and_restore(lambda: wait_until(lambda: self.bus.depth(self.dlq) == 0))
         assert replay() == [("sent", "")] * 3
         assert sorted(json.loads(one.body)["n"] for one in self.bus.bodies(self.queue)) == [0, 1, 2]
         pull()
         assert self.bus.depth(self.queue) == 3 and self.bus.depth(self.dlq) == 0
         self.bus.consume(self.queue, self.dlq, broken)
-        until(lambda: (pull(), set(Failure.objects.values_list("state", "run")) == {("dead", 2)})[-1])
+        wait_until(lambda: (pull(), set(Failure.objects.values_list("state", "run")) == {("dead", 2)})[-1])
         assert Failure.objects.count() == 3
 
 

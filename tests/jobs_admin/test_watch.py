@@ -19,20 +19,11 @@ from jobs_admin.core import keys
 from jobs_admin.core.envelope import encode
 from tests.kit import migrated
 from tests.kit.reports import report
+from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.server
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def until(true, deadline_s=60.0, alive=None):
-    ends = time.monotonic() + deadline_s
-    while time.monotonic() < ends:
-        if answer := true():
-            return answer
-        assert alive is None or alive.poll() is None, "the process ended"
-        time.sleep(0.05)
-    raise AssertionError(f"not within {deadline_s} s")
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +62,7 @@ def watching(environment, *arguments):
         steps = steps_of(process)
         process.kill()
         process.wait()
-        until(lambda: not [pid for pid in steps if is_alive(pid)])
+        wait_until(lambda: not [pid for pid in steps if is_alive(pid)])
 
 
 def steps_of(watch):
@@ -102,8 +93,8 @@ def failures(environment):
 def test_reports_become_failures_and_each_step_says_that_it_lives(environment, desk):
     desk.xadd(keys.failures("shop"), encode(report("watched")))
     with watching(environment) as watch:
-        until(lambda: failures(environment) == 1 and not desk.xlen(keys.failures("shop")), alive=watch)
-        until(lambda: noted(desk).keys() >= {"ingest", "send", "settle"}, alive=watch)
+        wait_until(lambda: failures(environment) == 1 and not desk.xlen(keys.failures("shop")), process=watch)
+        wait_until(lambda: noted(desk).keys() >= {"ingest", "send", "settle"}, process=watch)
         words = noted(desk)  # once: more steps are noted from moment to moment
         assert words["ingest"]["error"] == ""
         assert len({word["pid"] for word in words.values()}) == len(words)
@@ -111,15 +102,15 @@ def test_reports_become_failures_and_each_step_says_that_it_lives(environment, d
 
 def test_a_step_that_dies_is_started_again(environment, desk):
     with watching(environment, "--only", "ingest") as watch:
-        first = until(lambda: noted(desk).get("ingest"), alive=watch)["pid"]
+        first = wait_until(lambda: noted(desk).get("ingest"), process=watch)["pid"]
         os.kill(first, signal.SIGKILL)
-        until(lambda: noted(desk)["ingest"]["pid"] != first, alive=watch)
+        wait_until(lambda: noted(desk)["ingest"]["pid"] != first, process=watch)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_all_of_it_in_seconds(environment, desk, number):
     with watching(environment) as watch:
-        until(lambda: len(noted(desk)) >= 3, alive=watch)
+        wait_until(lambda: len(noted(desk)) >= 3, process=watch)
         pids = [word["pid"] for word in noted(desk).values()]
         watch.send_signal(number)
         assert watch.wait(60) == 0
@@ -128,10 +119,10 @@ def test_a_signal_ends_all_of_it_in_seconds(environment, desk, number):
 
 def test_the_steps_die_with_a_killed_parent(environment, desk):
     with watching(environment) as watch:
-        until(lambda: len(noted(desk)) >= 3, alive=watch)
+        wait_until(lambda: len(noted(desk)) >= 3, process=watch)
         steps = steps_of(watch)
         watch.kill()
-        until(lambda: not [pid for pid in steps if is_alive(pid)])
+        wait_until(lambda: not [pid for pid in steps if is_alive(pid)])
 
 
 def test_a_database_that_is_away_is_waited_for_and_nothing_is_lost(environment, desk):
@@ -144,16 +135,16 @@ def test_a_database_that_is_away_is_waited_for_and_nothing_is_lost(environment, 
     try:
         desk.xadd(keys.failures("shop"), encode(report("later")))
         with watching(environment, "--only", "ingest") as watch:
-            until(lambda: noted(desk).get("ingest", {}).get("error"), alive=watch)
+            wait_until(lambda: noted(desk).get("ingest", {}).get("error"), process=watch)
             assert desk.xlen(keys.failures("shop")) == 1
             at = noted(desk)["ingest"]["at"]
-            until(lambda: noted(desk)["ingest"]["failed_rounds"] > 2, alive=watch)
+            wait_until(lambda: noted(desk)["ingest"]["failed_rounds"] > 2, process=watch)
             assert noted(desk)["ingest"]["at"] == at  # so that it is shown as late
             file.rmdir()
             for part in away.parent.glob("away*"):
                 part.rename(file.with_name(part.name.replace("away", file.name)))
-            until(lambda: failures(environment) == before + 1, alive=watch)
-            until(lambda: not desk.xlen(keys.failures("shop")), alive=watch)
+            wait_until(lambda: failures(environment) == before + 1, process=watch)
+            wait_until(lambda: not desk.xlen(keys.failures("shop")), process=watch)
     finally:
         if file.is_dir():
             file.rmdir()
@@ -187,17 +178,19 @@ def test_a_step_that_hangs_is_killed_and_started_again_and_delays_no_other(envir
     program = HANGS.format(root=str(ROOT), file=str(file))
     watch = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=environment)
     try:
-        lines = until(lambda: len(file.read_text().splitlines()) >= 2 and file.read_text().splitlines(), alive=watch)
+        lines = wait_until(
+            lambda: len(file.read_text().splitlines()) >= 2 and file.read_text().splitlines(), process=watch
+        )
         first, second = (line.split() for line in lines[:2])
         assert first[0] != second[0] and not is_alive(int(first[0]))
-        at = until(lambda: noted(desk).get("go on"), alive=watch)["at"]
+        at = wait_until(lambda: noted(desk).get("go on"), process=watch)["at"]
         assert time.time() - at < 30  # behind what hangs it would not have come to its turn at all
     finally:
         watch.kill()
         watch.wait()
     # Nobody is left to kill what hangs, and yet it ends.
     hanging = {int(line.split()[0]) for line in file.read_text().splitlines()}
-    until(lambda: not any(map(is_alive, hanging)))
+    wait_until(lambda: not any(map(is_alive, hanging)))
 
 
 LONG = """
@@ -225,10 +218,12 @@ def test_progress_within_a_round_is_noted_unless_the_rounds_fail(environment, de
     program = LONG.format(root=str(ROOT), file=str(file))
     watch = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=environment)
     try:
-        at = until(lambda: noted(desk).get("long"), alive=watch)["at"]
-        until(lambda: noted(desk)["long"]["at"] > at + 2, alive=watch)
-        failed_at = until(lambda: noted(desk)["failing"].get("error") and noted(desk)["failing"], alive=watch)["at"]
-        until(lambda: noted(desk)["failing"]["failed_rounds"] > 1, alive=watch)
+        at = wait_until(lambda: noted(desk).get("long"), process=watch)["at"]
+        wait_until(lambda: noted(desk)["long"]["at"] > at + 2, process=watch)
+        failed_at = wait_until(lambda: noted(desk)["failing"].get("error") and noted(desk)["failing"], process=watch)[
+            "at"
+        ]
+        wait_until(lambda: noted(desk)["failing"]["failed_rounds"] > 1, process=watch)
         assert noted(desk)["failing"]["at"] == failed_at  # so that it is shown as late
         assert file.read_text() == "begun\n"
     finally:

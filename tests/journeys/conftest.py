@@ -27,6 +27,7 @@ from demo import history
 from tests.kit import migrated
 from tests.kit.browser import NEEDS_PLAYWRIGHT, ROOT, WITHIN_S, complaints_of
 from tests.kit.sources import shop, watched
+from tests.kit.waiting import wait_until
 
 READY_WITHIN_S = 100
 STOPS_WITHIN_S = 20
@@ -70,14 +71,11 @@ class Desk:
 
     def wait_until(self, truth: Callable[[], Any], what: str, within_s: float) -> Any:
         """The first true answer; fails when it does not come in time, and at once when the desk has died."""
-        ends = time.monotonic() + within_s
-        while True:
-            found = truth()
-            if found:
-                return found
-            assert self.process.poll() is None, f"up ended (exit {self.process.returncode}): {''.join(self.said)}"
-            assert time.monotonic() < ends, f"not within {within_s:g} s: {what}"
-            time.sleep(0.1)
+        said = self.said
+        return wait_until(
+            truth, what, progress=lambda: len(said), within_s=within_s, every_s=0.1, process=self.process,
+            text=lambda: "".join(said),
+        )  # fmt: skip
 
 
 class TheDesk:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import count
 
 import pytest
@@ -11,6 +10,7 @@ import redis
 from dashboard.setup.engine import Engine, free_port
 from jobs_admin.sources import connect
 from tests.kit import node
+from tests.kit.waiting import wait_until
 
 _numbers = count(1)
 
@@ -37,14 +37,6 @@ def bull(request, server):
 def bullmq_client(server):
     with redis.Redis.from_url(server.url, decode_responses=True) as made:
         yield made
-
-
-def wait(until, deadline_s=90):
-    ends = time.monotonic() + deadline_s
-    while not (found := until()):
-        assert time.monotonic() < ends, "it did not come to be"
-        time.sleep(0.02)
-    return found
 
 
 class Bull:
@@ -93,5 +85,5 @@ class Bull:
         queue = queue or self.queue
         before = self.client.zcard(self.key("failed", queue))
         self.bull.work(queue)
-        wait(lambda: self.client.zcard(self.key("failed", queue)) >= before + more)
+        wait_until(lambda: self.client.zcard(self.key("failed", queue)) >= before + more)
         self.bull.rest(queue)

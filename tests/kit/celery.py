@@ -631,15 +631,17 @@ class RealWorker:
     def wait(
         self, reached: Callable[[], Any], deadline_s: float = 60, what: str = "it", *, may_die: bool = False
     ) -> Any:
-        """What `reached` answers once it is true. Fails when the worker dies or the deadline passes."""
-        ends = time.monotonic() + deadline_s
-        while time.monotonic() < ends:
-            if answer := reached():
-                return answer
-            if not may_die and self.process is not None and self.process.poll() is not None:
-                raise AssertionError(f"the worker ended ({self.process.returncode}):\n{self.text()[-3000:]}")
-            time.sleep(0.03)
-        raise AssertionError(f"waited {deadline_s} s for {what}:\n{self.text()[-3000:]}")
+        """What `reached` answers once it is true. Fails when the worker dies, or says nothing for `deadline_s`."""
+        from tests.kit.waiting import wait_until  # this module is an app of workers too, alone in a folder
+
+        return wait_until(
+            reached,
+            what,
+            progress=lambda: self.log.stat().st_size if self.log.exists() else 0,
+            within_s=deadline_s,
+            process=None if may_die else self.process,
+            text=self.text,
+        )
 
     def stop(self, deadline_s: float = 15) -> None:
         """Warm shutdown, then none left of the group."""

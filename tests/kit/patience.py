@@ -9,6 +9,7 @@ import redis
 
 from jobs_admin.worker.calls import Calls, Script
 from jobs_admin.worker.store import Store
+from tests.kit.waiting import wait_until
 
 _ASKS = Script("return 1")
 
@@ -16,10 +17,7 @@ _ASKS = Script("return 1")
 def patient(url: str, kind: type[Calls] = Calls) -> Calls:
     """With a connection to a Redis that is there."""
     calls = kind(url, "a test", timeout_s=10)
-    ends = time.monotonic() + 30
-    while calls.run(_ASKS, [], []) is None:
-        assert time.monotonic() < ends, "no connection"
-        time.sleep(0.02)
+    wait_until(lambda: calls.run(_ASKS, [], []) is not None, "a connection")
     return calls
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 import traceback
 import urllib.request
 from itertools import count
@@ -20,6 +19,7 @@ from jobs_admin.sources.base import Letter, Ref
 from jobs_admin.sources.rabbitmq import death as rabbitmq_death
 from jobs_admin.sources.rabbitmq import letter as rabbitmq_letter
 from jobs_admin.sources.rabbitmq.death import Found
+from tests.kit.waiting import wait_until
 
 _numbers = count(1)
 
@@ -28,14 +28,6 @@ def be_patient(monkeypatch):
     """On a busy disk RabbitMQ answers nothing for seconds; a desk asks again later, a test does not."""
     monkeypatch.setattr(wire, "ANSWER_S", 60.0)
     monkeypatch.setattr(management, "_ANSWER_S", 60.0)
-
-
-def until(reached, within_s=90):
-    ends = time.monotonic() + within_s
-    while not (found := reached()):
-        assert time.monotonic() < ends, "it did not come to be"
-        time.sleep(0.02)
-    return found
 
 
 class Broker:
@@ -144,7 +136,7 @@ class Queues:
     def declare(self):
         self.bus.declare(self.dlq)
         self.bus.declare(self.queue, dead_letter_exchange="", dead_letter_routing_key=self.dlq)
-        until(lambda: self.broker.queue(self.dlq))
+        wait_until(lambda: self.broker.queue(self.dlq))
 
     def another(self, **options):
         said = {

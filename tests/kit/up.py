@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dashboard.setup.engine import die_with_parent, free_port
+from tests.kit.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "REDRIVE_TEST_DESK"
@@ -72,11 +73,7 @@ class Desk:
         return self
 
     def wait_until(self, is_true: Callable[[], bool], within_s: float) -> None:
-        ends = time.monotonic() + within_s
-        while not is_true():
-            assert self.process.poll() is None, self.text
-            assert time.monotonic() < ends, self.text
-            time.sleep(0.05)
+        wait_until(is_true, within_s=within_s, every_s=0.05, process=self.process, text=lambda: self.text)
 
     def status(self, path: str = "/") -> int:
         with urllib.request.urlopen(self.url + path, timeout=60) as answer:

@@ -17,6 +17,8 @@ from pathlib import Path
 import redis
 from kombu import Connection
 
+from tests.kit.waiting import wait_until
+
 ROOT = Path(__file__).resolve().parents[2]
 _TOLD = """
 r = Replay.objects.get()
@@ -137,11 +139,10 @@ class Havoc:
             self.answers[type(error).__name__] += 1
 
     def _until(self, reached, deadline_s: float, what: str):
-        ends = time.monotonic() + deadline_s
-        while not (answer := reached()):
-            assert time.monotonic() < ends, f"waited for {what}: {self.desk.run(_TOLD)}\n{self.worker.text()[-2000:]}"
-            time.sleep(0.05)
-        return answer
+        def text() -> str:
+            return f"{self.desk.run(_TOLD)}\n{self.worker.text()[-2000:]}"
+
+        return wait_until(reached, what, within_s=deadline_s, every_s=0.05, text=text)
 
     def _until_ended(self, begun: float) -> dict:
         def told():

@@ -25,6 +25,7 @@ from tests.kit import desks as replays_desk
 from tests.kit.network import Road
 from tests.kit.node import Bullmq
 from tests.kit.rabbitmq import Node
+from tests.kit.waiting import wait_until
 
 _STEPS = "ingest,pull,sample,lay,send,settle"
 _numbers = itertools.count(1)
@@ -299,11 +300,8 @@ class Desk(replays_desk.Desk):
         )
 
     def wait(self, is_true: Callable[[], Any], what: str, within_s: float = 90) -> Any:
-        ends = time.monotonic() + within_s
-        while not (found := is_true()):
-            assert self.watch.poll() is None and time.monotonic() < ends, f"{what}\n{self.output.read_text()[-4000:]}"
-            time.sleep(0.2)
-        return found
+        text = self.output.read_text
+        return wait_until(is_true, what, within_s=within_s, every_s=0.2, process=self.watch, text=text)
 
     def stop(self) -> None:
         self.shell.stdin.close()

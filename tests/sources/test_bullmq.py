@@ -7,7 +7,8 @@ import json
 import pytest
 
 from jobs_admin.sources.base import Ref
-from tests.kit.bullmq import Bull, wait
+from tests.kit.bullmq import Bull
+from tests.kit.waiting import wait_until
 from tests.sources.pulled_contract import PulledContract, read, ref
 
 pytestmark = pytest.mark.server
@@ -36,7 +37,7 @@ class TestContract(Bull, PulledContract):
     def work(self, queue):
         self.bull.mend("partner")
         self.bull.work(queue)
-        wait(lambda: not self.waiting(queue) and not self.client.llen(self.key("active", queue)))
+        wait_until(lambda: not self.waiting(queue) and not self.client.llen(self.key("active", queue)))
         self.bull.rest(queue)
         self.bull.break_("partner")
 

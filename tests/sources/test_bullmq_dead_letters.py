@@ -13,9 +13,10 @@ from jobs_admin.replays.options import Options
 from jobs_admin.retries import pulling
 from jobs_admin.sources.base import Letter, Ref, SourceRefused
 from tests.kit import node
-from tests.kit.bullmq import Bull, wait
+from tests.kit.bullmq import Bull
 from tests.kit.people import ANN
 from tests.kit.sources import forget_configuration
+from tests.kit.waiting import wait_until
 from tests.sources.pulled_contract import read, read_until, ref
 
 pytestmark = pytest.mark.server
@@ -163,7 +164,7 @@ class TestDeadLetterQueues(Bull):
         self.forged("failed-job", delay=3_600_000)
         self.bull.told("completed", queue=self.queue, id=self.bull.add(self.queue, "failed-job", {}))
         source = self.another()
-        wait(lambda: self.queue in source.workers())
+        wait_until(lambda: self.queue in source.workers())
         self.client.lpush(self.key("paused"), self.forged("failed-job", delay=3_600_000))
         assert read(source)[0] == [] and self.suspected(source)
         self.bull.rest(self.queue)
@@ -570,7 +571,7 @@ class TestDeadLetterQueues(Bull):
             self.client.delete(key)
         read(source, after)
         assert source.look([Ref(report.queue, report.job_id, "dead", report.at)]).gone == {}
-        wait(lambda: source.send("r", [letter(report)]) == {1: "sent"})
+        wait_until(lambda: source.send("r", [letter(report)]) == {1: "sent"})
 
     # Flows
 
@@ -639,7 +640,7 @@ class TestDeadLetterQueues(Bull):
                 pulling.pull("shop", "test"), replays.lay(), replays.send(f"chosen {begun.key}"), replays.settle()
                 return Replay.objects.get(pk=begun.pk).state == "done"
 
-            wait(ended)
+            wait_until(ended)
             return begun.items.get()
 
         refused = replayed()

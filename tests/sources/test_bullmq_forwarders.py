@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 
 import pytest
 import redis
@@ -20,6 +19,7 @@ from jobs_admin.retries import pulling
 from tests.kit import node
 from tests.kit.people import ANN
 from tests.kit.sources import forget_configuration
+from tests.kit.waiting import wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 
@@ -108,12 +108,8 @@ def desk(world, store, settings, tmp_path):
     forget_configuration(config)
 
 
-def until(reached, what, deadline_s=90):
-    ends = time.monotonic() + deadline_s
-    while not (found := reached()):
-        assert time.monotonic() < ends, f"No {what}: {states()}"
-        time.sleep(0.05)
-    return found
+def until(reached, what):
+    return wait_until(reached, what, progress=states, text=states)
 
 
 def pull():

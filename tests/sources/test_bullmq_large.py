@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import redis
 from jobs_admin.core import keys
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Ref
+from tests.kit.waiting import wait_until
 from tests.sources.pulled_contract import read, read_until
 
 pytestmark = pytest.mark.server
@@ -106,10 +106,7 @@ def test_a_walk_that_was_not_over_goes_on_and_finds_all_queues(client, source):
         client.hset(f"bull:{name}:meta", "version", "bullmq:5.81.5")
     client.eval("for n = 1, 300000 do redis.call('SET', 'cache:' .. n, '') end", 0)
     assert set(source._wire.queues()) < names  # not all in one walk
-    ends = time.monotonic() + 90
-    while set(source._wire.queues()) != names:
-        assert time.monotonic() < ends
-        time.sleep(0.1)
+    wait_until(lambda: set(source._wire.queues()) == names, "all queues")
 
 
 def test_more_queues_than_are_read_are_a_finding(client, source):

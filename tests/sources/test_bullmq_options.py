@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 
 import pytest
 import redis
@@ -13,6 +12,7 @@ from jobs_admin.core import lint
 from jobs_admin.sources.bullmq import options as bullmq_options
 from jobs_admin.sources.bullmq.options import OptionsSurvey, read_job
 from tests.kit import node
+from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.server
 
@@ -68,20 +68,13 @@ def found(engine):
             # All three have ended: the last may be active still where two lie there and none waits.
             over = {"failed": 2, "wait": 0, "active": 0}
             counts = {"failed": client.zcard, "wait": client.llen, "active": client.llen}
-            until(lambda: {name: counts[name](f"bull:few:{name}") for name in over} == over)
-            until(lambda: all(client.hget(f"bull:unknown:{n}", "stc") for n in (1, 2, 3)))
+            wait_until(lambda: {name: counts[name](f"bull:few:{name}") for name in over} == over)
+            wait_until(lambda: all(client.hget(f"bull:unknown:{n}", "stc") for n in (1, 2, 3)))
         queues = {queue: f"bull:{queue}:" for queue in (*PLANTED, "mixed", "dead-letter")}
         yield OptionsSurvey(client).look("shop", time.time(), queues, {"dead-letter"})
     finally:
         client.flushdb()
         client.close()
-
-
-def until(holds: Callable[[], object]) -> None:
-    ends = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < ends
-        time.sleep(0.05)
 
 
 def test_each_planted_mistake_is_found_and_none_is_invented(found):

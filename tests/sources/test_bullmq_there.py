@@ -11,7 +11,8 @@ from jobs_admin.core import keys
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import READ_ONLY, Ref, SourceRefused
 from tests.kit import node
-from tests.kit.bullmq import Bull, wait
+from tests.kit.bullmq import Bull
+from tests.kit.waiting import wait_until
 from tests.sources.contract import SourceContract
 from tests.sources.pulled_contract import PulledContract, read, read_until, ref
 
@@ -50,7 +51,7 @@ class There(Bull):
         self.bull.work(queue)
         states = ("wait", "active", "prioritized", "delayed", "paused")
         # An idle BullMQ 4 leaves a mark in its list.
-        wait(
+        wait_until(
             lambda: not self.another_of([queue]).depths()[0].waiting and not self.client.llen(self.key("active", queue))
         )
         self.bull.rest(queue)
@@ -282,7 +283,7 @@ class TestEnds(There):
         self.bull.add(self.queue, "pill", {"crash": True})
         with node.Bullmq(self.bull.major, server.url) as pill:
             pill.script.write(json.dumps({"n": 0, "do": "work", "queue": self.queue, "options": options}))
-            wait(lambda: not pill.script.is_running)
+            wait_until(lambda: not pill.script.is_running)
         self.bull.work(self.queue, **options)
         (told, *_), _ = read_until(source, dead)
         self.bull.rest(self.queue)
@@ -330,7 +331,7 @@ class TestReading(There):
         for _ in range(3):
             self.bull.add(self.queue, "after", {})
         self.run_well()
-        wait(lambda: pull() or ran[self.queue] >= 3)
+        wait_until(lambda: pull() or ran[self.queue] >= 3)
         pull(), pull()
         assert ran[self.queue] == 3
 
@@ -403,7 +404,7 @@ class TestReading(There):
         assert source.workers() in ({}, None) or self.queue not in source.workers()
         self.bull.add(self.queue, "a", {})
         self.bull.work(self.queue)
-        wait(lambda: len(source.workers().get(self.queue, ())) == 1)
+        wait_until(lambda: len(source.workers().get(self.queue, ())) == 1)
         self.bull.rest(self.queue)
 
     def test_ids_and_data_that_are_hostile_are_told_and_sent_as_they_are(self, source):

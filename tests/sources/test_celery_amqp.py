@@ -19,7 +19,8 @@ from jobs_admin.worker.report import raw_message
 from tests.kit import rabbitmq
 from tests.kit.celery import make_app
 from tests.kit.network import Road
-from tests.kit.rabbit_bus import be_patient, until
+from tests.kit.rabbit_bus import be_patient
+from tests.kit.waiting import wait_until
 from tests.sources.contract import SourceContract
 
 pytestmark = pytest.mark.server
@@ -71,7 +72,7 @@ def captured(node, channel, *args, **options) -> bytes:
     app = make_app(node.url)
     try:
         app.send_task("shop.send", args, {"to": "ann"}, queue="emails", **options)
-        until(lambda: depth(channel))
+        wait_until(lambda: depth(channel))
         return raw_message(channel.Message(fetched(channel), channel=channel))
     finally:
         app.close()
@@ -138,7 +139,7 @@ def test_what_the_broker_did_not_confirm_is_in_doubt_and_goes_never_again(far, r
     with pytest.raises(SourceUnreachable) as told:
         far.send("r", [letter(n) for n in range(1, 11)])
     assert "127.0.0.1" in str(told.value) and "redrive:" not in str(told.value)
-    until(lambda: depth(channel) == 10)
+    wait_until(lambda: depth(channel) == 10)
     road.sees, road.hears_nothing = lambda _: None, False
     far._sender._confirm_within_s = 60
     assert far.was_sent("r", list(range(1, 12))) == {1, 2, 3, 4, 5}
@@ -317,7 +318,7 @@ def test_the_management_tells_which_queues_there_are_and_what_workers_hold(told,
         held = connection.default_channel.basic_get("emails")
         assert held is not None
         wanted = {"emails": (2, 1), "webhooks": (0, 0)}  # it counts every five seconds
-        until(lambda: {one.queue: (one.waiting, one.active) for one in source.depths()} == wanted)
+        wait_until(lambda: {one.queue: (one.waiting, one.active) for one in source.depths()} == wanted)
 
 
 def test_settings_that_lose_jobs_are_findings(told, channel):
@@ -328,7 +329,7 @@ def test_settings_that_lose_jobs_are_findings(told, channel):
     limited = {"x-queue-type": "quorum", "x-delivery-limit": 3}
     channel.queue_declare("limited", durable=True, auto_delete=False, arguments=limited)
     source = told()
-    until(lambda: len(source.depths()) == 6)
+    wait_until(lambda: len(source.depths()) == 6)
     assert [(one.id, one.severity) for one in source.findings()] == [
         ("drops-late", "warning"),
         ("delivery-limit", "info"),

@@ -8,7 +8,8 @@ import amqp
 import pytest
 
 from jobs_admin.sources.rabbitmq import letter as rabbitmq_letter
-from tests.kit.rabbit_bus import Queues, broken, until
+from tests.kit.rabbit_bus import Queues, broken
+from tests.kit.waiting import wait_until
 from tests.sources.contract import SourceContract
 from tests.sources.pulled_contract import PulledContract, name, read, ref
 
@@ -37,7 +38,7 @@ class Contract(Queues, PulledContract):
                 if self.ref_of(message) == ref:
                     channel.basic_ack(message.delivery_tag)
             channel.close()
-        until(lambda: self.acknowledged() > before and self.bus.depth(self.dlq) == lay - 1)
+        wait_until(lambda: self.acknowledged() > before and self.bus.depth(self.dlq) == lay - 1)
 
     def acknowledged(self):
         return ((self.broker.queue(self.dlq) or {}).get("message_stats") or {}).get("ack", 0)
@@ -46,12 +47,12 @@ class Contract(Queues, PulledContract):
         """A policy of the server bounds the queue: the oldest go."""
         rule = {"pattern": f"^{self.dlq}$".replace(".", "\\."), "definition": {"max-length": 1}, "apply-to": "queues"}
         self.broker.ask("PUT", f"/api/policies/%2F/{self.queue}", rule)
-        until(lambda: self.bus.depth(self.dlq) == 1)
+        wait_until(lambda: self.bus.depth(self.dlq) == 1)
 
     def lose_everything(self):
         for queue in (self.queue, self.dlq):
             self.bus.channel.queue_delete(queue)
-        until(lambda: self.broker.queue(self.dlq) is None)
+        wait_until(lambda: self.broker.queue(self.dlq) is None)
         self.declare()
 
     def unplug(self, source):
@@ -77,7 +78,7 @@ class TestDrained(Contract):
         self.bury(5)
         pulled = source.dead_letters("")
         source.close()  # it dies before it could tell that these were filed
-        until(lambda: self.bus.depth(self.dlq) == 5)  # RabbitMQ notices that it is gone
+        wait_until(lambda: self.bus.depth(self.dlq) == 5)  # RabbitMQ notices that it is gone
         again, _ = read(self.another(), "")
         assert [name(one) for one in again] == [name(one) for one in pulled.reports] and len(again) == 5
         assert self.bus.depth(self.dlq) == 0

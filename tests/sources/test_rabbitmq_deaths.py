@@ -17,7 +17,8 @@ from jobs_admin.sources.amqp.frames import Written, handler
 from jobs_admin.sources.base import SourceRefused, SourceUnreachable
 from tests.kit import rabbitmq
 from tests.kit.network import Road
-from tests.kit.rabbit_bus import Bus, Queues, broken, letter, until
+from tests.kit.rabbit_bus import Bus, Queues, broken, letter
+from tests.kit.waiting import wait_until
 from tests.sources.pulled_contract import name, read, ref
 
 pytestmark = pytest.mark.server
@@ -26,12 +27,12 @@ pytestmark = pytest.mark.server
 class TestDeaths(Queues):
     def told(self, **options):
         """The one dead letter."""
-        until(lambda: self.bus.depth(self.dlq))
+        wait_until(lambda: self.bus.depth(self.dlq))
         (report,) = read(self.another(**options))[0]
         return report
 
     def take(self, queue, requeue):
-        until(lambda: self.bus.depth(queue))
+        wait_until(lambda: self.bus.depth(queue))
         message = self.bus.channel.basic_get(queue)
         self.bus.channel.basic_reject(message.delivery_tag, requeue=requeue)
 
@@ -74,7 +75,7 @@ class TestDeaths(Queues):
         self.bus.publish(jobs, {"n": 1}, message_id="m")
         for _ in range(3):
             self.take(jobs, requeue=False)
-        until(lambda: self.bus.depth(jobs))
+        wait_until(lambda: self.bus.depth(jobs))
         parked = self.bus.channel.basic_get(jobs)
         self.bus.channel.basic_publish(amqp.Message(parked.body, **parked.properties), routing_key=self.dlq)
         self.bus.channel.basic_ack(parked.delivery_tag)
@@ -172,7 +173,7 @@ class TestByteForByte(Queues):
         body = bytes(range(256)) * 10
         # Forwarded by the consumer: what RabbitMQ itself dead-letters it writes anew.
         self.bus.channel.basic_publish(Written(body, amqp_fields.joined(parts)), routing_key=self.dlq)
-        until(lambda: self.bus.depth(self.dlq))
+        wait_until(lambda: self.bus.depth(self.dlq))
         source = self.another()
         (report,) = read(source)[0]
         assert report.kind == "rejected" and "script" in report.job_id
@@ -198,13 +199,13 @@ class TestByteForByte(Queues):
         self.bus.publish(self.dlq, b"x" * 16_000_000, content_type="text/plain")
         self.bus.publish(self.dlq, b"y" * 17_000_000, content_type="text/plain")
         self.bus.publish(self.dlq, {"n": 1})
-        until(lambda: self.bus.depth(self.dlq) == 3)
+        wait_until(lambda: self.bus.depth(self.dlq) == 3)
         source = self.another(mode="drain")
         reports, _ = read(source)
         assert [one.raw_is_whole for one in reports] == [True, False, True]
         assert all(len(one.raw) < 2**24 for one in reports)
         source.close()
-        until(lambda: self.bus.depth(self.dlq) == 1)
+        wait_until(lambda: self.bus.depth(self.dlq) == 1)
         source = self.another(mode="drain")
         assert [name(one) for one in read(source)[0]] == [name(reports[1])]
         assert source.send("r", [letter(reports[0])]) == {1: "sent"}
@@ -234,10 +235,10 @@ class TestCopies(Queues):
     def test_copies_in_the_middle_of_a_deep_queue_go_in_one_pass(self, source):
         for n in range(1_000):
             self.bus.publish(self.dlq, {"n": n}, message_id=f"m-{n}")
-        until(lambda: self.bus.depth(self.dlq) == 1_000)
+        wait_until(lambda: self.bus.depth(self.dlq) == 1_000)
         reports, after = read(source)
         source.send("r", [letter(one, n) for n, one in enumerate(reports) if n % 3 == 0])
-        until(lambda: (read(source, after), self.bus.depth(self.dlq) == 666)[1])
+        wait_until(lambda: (read(source, after), self.bus.depth(self.dlq) == 666)[1])
         assert [one.message_id for one in self.bus.bodies(self.dlq)] == [f"m-{n}" for n in range(1_000) if n % 3]
 
     def test_the_copy_of_what_is_in_doubt_stays_and_is_not_told_anew(self, source):
@@ -283,7 +284,7 @@ class TestCopies(Queues):
         source.send("r", [letter(report, 7)])
         (sent,) = self.bus.bodies(self.queue)
         self.bus.publish(self.dlq, {"n": "another job"}, application_headers=sent.headers)
-        until(lambda: self.bus.depth(self.dlq) == 2)
+        wait_until(lambda: self.bus.depth(self.dlq) == 2)
         (other,), _ = read(source, after)
         assert other.lineage is None and other.job_id != "new-7"
 
@@ -298,7 +299,7 @@ class TestWhatBreaks(Queues):
             road.cut()
             with pytest.raises(SourceUnreachable):
                 source.filed(pulled)
-            until(lambda: self.bus.depth(self.dlq) == 5)
+            wait_until(lambda: self.bus.depth(self.dlq) == 5)
             again, _ = read(source, pulled.after)
         finally:
             road.close()
@@ -319,7 +320,7 @@ class TestWhatBreaks(Queues):
                 amqp.Channel.confirm_select(channel)
                 for _ in range(10):
                     channel.basic_publish_confirm(amqp.Message(b"{}", delivery_mode=2), routing_key=self.dlq)
-            until(lambda: bus.depth(self.dlq) == 310)
+            wait_until(lambda: bus.depth(self.dlq) == 310)
             first = source.dead_letters("")
             source.filed(first)
             half = source.dead_letters(first.after)

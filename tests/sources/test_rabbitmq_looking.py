@@ -18,7 +18,8 @@ from jobs_admin.sources.rabbitmq.copies import Copies
 from jobs_admin.sources.rabbitmq.death import Found, name_of
 from jobs_admin.sources.rabbitmq.reading import Numbering
 from tests.kit.network import Road
-from tests.kit.rabbit_bus import Queues, until
+from tests.kit.rabbit_bus import Queues
+from tests.kit.waiting import wait_until
 from tests.sources.pulled_contract import name, read, ref
 
 pytestmark = pytest.mark.server
@@ -44,12 +45,12 @@ class TestAQuorumQueue(Queues):
     def declare(self):
         self.bus.declare(self.dlq, queue_type="quorum", delivery_limit=2)
         self.bus.declare(self.queue, dead_letter_exchange="", dead_letter_routing_key=self.dlq)
-        until(lambda: self.broker.queue(self.dlq))
+        wait_until(lambda: self.broker.queue(self.dlq))
 
     def bury(self, count):
         for n in range(count):
             self.bus.publish(self.dlq, {"n": n}, message_id=f"m-{n}")
-        until(lambda: self.bus.depth(self.dlq) == count)
+        wait_until(lambda: self.bus.depth(self.dlq) == count)
 
     def counted(self):
         """How often the queue has handed out each, before this."""
@@ -148,7 +149,7 @@ class TestAClassicQueue(Queues):
         consumer.start()
         try:
             after = ""
-            until(lambda: (read(source, after), len(got) == 2_000)[1])
+            wait_until(lambda: (read(source, after), len(got) == 2_000)[1])
         finally:
             is_over.set()
             consumer.join()
@@ -173,7 +174,7 @@ class TestAClassicQueue(Queues):
         self.bury(3)
         reports, after = read(source)
         self.bus.channel.queue_purge(self.dlq)
-        until(lambda: self.broker.queue(self.dlq).get("messages") == 0)
+        wait_until(lambda: self.broker.queue(self.dlq).get("messages") == 0)
         read(source, after)
         assert source.look([ref(one) for one in reports]).gone == {}
 
@@ -189,7 +190,7 @@ class TestAClassicQueue(Queues):
     def test_equal_messages_are_told_apart_and_each_keeps_its_name(self, source):
         for _ in range(3):
             self.bus.publish(self.dlq, {"n": 1}, message_id="always the same")
-        until(lambda: self.bus.depth(self.dlq) == 3)
+        wait_until(lambda: self.bus.depth(self.dlq) == 3)
         reports, _ = read(source)
         assert len({name(one) for one in reports}) == 3
         again, _ = read(self.another())
@@ -197,7 +198,7 @@ class TestAClassicQueue(Queues):
         assert source.remove([ref(reports[0])]) == {ref(reports[0])}
         assert {name(one) for one in read(self.another())[0]} == {name(one) for one in reports[1:]}
         self.bus.publish(self.dlq, {"n": 1}, message_id="always the same")
-        until(lambda: self.bus.depth(self.dlq) == 3)
+        wait_until(lambda: self.bus.depth(self.dlq) == 3)
         later = {name(one) for one in read(self.another())[0]} - {name(one) for one in reports}
         assert len(later) == 1
 
@@ -205,7 +206,7 @@ class TestAClassicQueue(Queues):
         self.bus.channel.queue_delete(self.dlq)
         self.bus.declare(self.dlq, message_ttl=3_600_000, max_length=5)
         for source in (self.another(management_url=""), self.another()):
-            until(lambda source=source: "dead-letters-vanish" in {one.id for one in source.findings()})
+            wait_until(lambda source=source: "dead-letters-vanish" in {one.id for one in source.findings()})
 
     def test_who_may_not_read_is_told_and_the_dead_are_counted(self):
         self.bury(2)
@@ -236,7 +237,7 @@ class TestAClassicQueue(Queues):
     def test_the_dead_letter_queues_are_found_by_the_management(self):
         found = self.another(dead_letter_queues=[])
         # The management's list of queues may be some moments old, and there are those of other tests.
-        assert until(lambda: {one.name: one.of for one in found._dead_queues()[0]}.get(self.dlq)) == self.queue
+        assert wait_until(lambda: {one.name: one.of for one in found._dead_queues()[0]}.get(self.dlq)) == self.queue
         self.bury(1)
         assert self.queue in {one.queue for one in read(found)[0]}
 

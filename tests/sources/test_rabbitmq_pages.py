@@ -8,7 +8,8 @@ import pytest
 
 from jobs_admin.sources.rabbitmq import reading as rabbitmq_reading
 from jobs_admin.sources.rabbitmq import source as rabbitmq_source
-from tests.kit.rabbit_bus import Queues, until
+from tests.kit.rabbit_bus import Queues
+from tests.kit.waiting import wait_until
 from tests.sources.pulled_contract import read
 
 pytestmark = pytest.mark.server
@@ -25,7 +26,7 @@ class TestPages(Queues):
             self.bus.declare(name)
             for n in range(count):
                 self.bus.publish(name, {"n": n}, message_id=f"{name}-{n}")
-            until(lambda name=name, count=count: self.bus.depth(name) == count)
+            wait_until(lambda name=name, count=count: self.bus.depth(name) == count)
         options = {"mode": mode, "dead_letter_queues": [{"name": name, "of": f"of-{name}"} for name in names]}
         reports, after = read(self.another(**options))
         expected = Counter({f"of-{name}": count for name, count in zip(names, counts, strict=True) if count})

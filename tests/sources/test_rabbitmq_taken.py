@@ -14,7 +14,8 @@ from jobs_admin.sources.rabbitmq import death as rabbitmq_death
 from jobs_admin.sources.rabbitmq import letter as rabbitmq_letter
 from jobs_admin.sources.rabbitmq.death import Found
 from jobs_admin.sources.rabbitmq.reading import DeadQueue, Mirrored, Pass, explained
-from tests.kit.rabbit_bus import Queues, letter, until
+from tests.kit.rabbit_bus import Queues, letter
+from tests.kit.waiting import wait_until
 from tests.sources.pulled_contract import name, read, ref
 
 
@@ -192,7 +193,7 @@ class TestLineages:
 class TestWhoDiesMeanwhile(Queues):
     def publish(self):
         self.bus.publish(self.dlq, {"n": 1}, message_id="always the same")
-        until(lambda: self.bus.depth(self.dlq) == 1)
+        wait_until(lambda: self.bus.depth(self.dlq) == 1)
 
     def take_out(self):
         assert self.bus.channel.basic_get(self.dlq, no_ack=True)
@@ -204,7 +205,7 @@ class TestWhoDiesMeanwhile(Queues):
         (report,) = pulled.reports
         pulled.receipt.drain.done(pulled.receipt.going)  # filed and acknowledged; before it is noted the process dies
         source.close()
-        until(lambda: self.bus.depth(self.dlq) == 0)
+        wait_until(lambda: self.bus.depth(self.dlq) == 0)
         self.publish()
         (other,) = read(self.another(mode="drain"))[0]
         assert name(other) != name(report)
@@ -251,7 +252,7 @@ class TestWhoDiesMeanwhile(Queues):
         with pytest.raises(SourceUnreachable):
             read(source, after)
         source._copies.took, self.store = took, store
-        until(lambda: self.bus.depth(self.dlq) == 0)
+        wait_until(lambda: self.bus.depth(self.dlq) == 0)
         self.publish()
         (other,), _ = read(source, after)
         assert other.job_id == f"{report.job_id}~2"
@@ -261,7 +262,7 @@ class TestWhoDiesMeanwhile(Queues):
         (report,), after = read(source)
         source.send("r", [letter(report)])
         self.take_out()
-        until(lambda: self.bus.depth(self.dlq) == 0)
+        wait_until(lambda: self.bus.depth(self.dlq) == 0)
         _, after = read(source, after)
         self.publish()
         read(source, after)
@@ -271,11 +272,11 @@ class TestWhoDiesMeanwhile(Queues):
         self.publish()
         (report,), after = read(source)
         self.take_out()
-        until(lambda: self.broker.queue(self.dlq).get("message_stats", {}).get("get_no_ack"))
+        wait_until(lambda: self.broker.queue(self.dlq).get("message_stats", {}).get("get_no_ack"))
         _, after = read(source, after)
         assert set(source.look([ref(report)]).gone) == {ref(report)}
         self.bus.publish(self.dlq, {"n": 1}, message_id="always the same", application_headers={"x-attempts": 2})
-        until(lambda: self.bus.depth(self.dlq) == 1)
+        wait_until(lambda: self.bus.depth(self.dlq) == 1)
         (again,), _ = read(source, after)
         assert (again.job_id, again.attempt) == (report.job_id, 2)
         assert source.look([ref(again)]).gone == {}
@@ -308,7 +309,7 @@ class TestWhoDiesMeanwhile(Queues):
         for _ in range(4):
             for queue in (self.dlq, more):
                 self.bus.publish(queue, {"n": 1})
-            until(lambda: self.bus.depth(self.dlq) and self.bus.depth(more))
+            wait_until(lambda: self.bus.depth(self.dlq) and self.bus.depth(more))
             pulled = source.dead_letters(after)
             source.filed(pulled)
             after = pulled.after
@@ -322,6 +323,6 @@ class TestWhoDiesMeanwhile(Queues):
         assert read(self.another(), after)[0] == []
         self.take_out()
         self.bus.publish(self.dlq, {"n": 2})
-        until(lambda: self.bus.depth(self.dlq) == 1)
+        wait_until(lambda: self.bus.depth(self.dlq) == 1)
         (report,) = read(self.another(), after)[0]
         assert "2" in report.args + report.kwargs

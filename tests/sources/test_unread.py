@@ -15,8 +15,9 @@ from jobs_admin.sources.jobs_table import rows as jobs_table_rows
 from jobs_admin.sources.rabbitmq import death as rabbitmq_death
 from jobs_admin.sources.rabbitmq import reading as rabbitmq_reading
 from tests.kit.jobs_tables import OnSQLite
-from tests.kit.rabbit_bus import Queues, broken, until
+from tests.kit.rabbit_bus import Queues, broken
 from tests.kit.sources import forget_configuration
+from tests.kit.waiting import wait_until
 
 pytestmark = [pytest.mark.django_db, pytest.mark.server]
 
@@ -153,7 +154,7 @@ def test_a_defect_in_one_way_of_reading_bullmq_is_told_and_the_others_file_all_t
         pull()
         return set(Failure.objects.values_list("job_id", flat=True)) == {"1", "2", "3"}
 
-    until(are_filed)
+    wait_until(are_filed)
     source = Source.objects.get()
     assert "IndexError: list index out of range" in source.why_not_pulled and source.not_pulled_since
 

@@ -16,6 +16,7 @@ from jobs_admin.models import AuditEvent, Channel, Delivery
 from jobs_admin.notices import delivering, judging, posting, routing
 from tests.kit.endpoints import HOSTILE, IN_THREE_HOURS, answering, certified, hang, opened, reset
 from tests.kit.notices import ANN, deliver, due_now, notice, webhook
+from tests.kit.waiting import wait_until
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
@@ -98,9 +99,7 @@ def test_who_is_killed_between_the_request_and_its_record_has_it_sent_again_with
     notice(channel)
     now = timezone.now()
     notices.deliver(now)  # begun
-    until = time.monotonic() + 90
-    while not there.seen and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_until(lambda: there.seen, "the request")
     delivering._lanes.clear()  # as a killed process: what came back is recorded by nobody
     assert of(channel).state == "sending"
     deliver(now)

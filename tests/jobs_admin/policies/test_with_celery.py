@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from django.utils import timezone
 
@@ -12,6 +10,7 @@ from jobs_admin.fleet import heartbeats
 from jobs_admin.models import Attempt, Failure
 from jobs_admin.models.access import ENGINE
 from tests.kit.people import ANN
+from tests.kit.waiting import wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 
@@ -20,11 +19,11 @@ SOON = {"kind": "fixed", "first_delay_s": 0.05}
 
 def until(worker, reached, what):
     """Run the desk's steps until it is so."""
-    ends = time.monotonic() + 90
-    while not (answer := reached()):
-        assert time.monotonic() < ends, f"waited for {what}:\n{worker.text()[-2000:]}"
+
+    def steps():
         ingest.step("test"), heartbeats.count_heartbeats(timezone.now())
-    return answer
+
+    return wait_until(reached, what, progress=worker.text, meanwhile=steps, text=worker.text)
 
 
 def publish(worker, expected, attempts):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 from datetime import timedelta
 
 import pytest
@@ -15,6 +14,7 @@ from jobs_admin.models import AuditEvent, DepthSample, Failure
 from jobs_admin.queues import sampling
 from tests.kit.people import ANN
 from tests.kit.replays import buried, died_of
+from tests.kit.waiting import wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 
@@ -47,11 +47,9 @@ class Incident:
     def now(self):
         return timezone.now() + self.ahead
 
-    def until(self, reached, what, deadline_s=120, steps=("ingest", "lay", "send", "settle")):
-        ends = time.monotonic() + deadline_s
-        while not reached():
-            assert time.monotonic() < ends, f"waited for {what}:\n{self.worker.text()[-2000:]}"
-            self.step(*steps)
+    def until(self, reached, what, steps=("ingest", "lay", "send", "settle")):
+        text = self.worker.text
+        wait_until(reached, what, progress=text, within_s=120, meanwhile=lambda: self.step(*steps), text=text)
 
     def step(self, *steps):
         for step in steps:

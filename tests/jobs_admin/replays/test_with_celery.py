@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 from celery import chain
@@ -13,17 +12,18 @@ from jobs_admin.failures import triage
 from jobs_admin.models import Failure, Replay
 from jobs_admin.replays import letters
 from tests.kit.people import ANN
+from tests.kit.waiting import wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 
 
-def desk_until(worker, reached, what, deadline_s=60):
+def desk_until(worker, reached, what):
     """Run the desk's steps until it is so."""
-    ends = time.monotonic() + deadline_s
-    while not (answer := reached()):
-        assert time.monotonic() < ends, f"waited for {what}:\n{worker.text()[-2000:]}"
+
+    def steps():
         ingest.step("test"), replays.send("test"), replays.settle()
-    return answer
+
+    return wait_until(reached, what, progress=worker.text, meanwhile=steps, text=worker.text)
 
 
 def dead(worker):

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
 from jobs_admin.worker import asking
 from jobs_admin.worker.asking import Asking
-
-
-def until(holds):
-    ends = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < ends
-        time.sleep(0.01)
+from tests.kit.waiting import wait_until
 
 
 class Hangs(Exception):
@@ -54,7 +47,7 @@ def test_errors_that_hang_cost_one_thread_and_are_said_once(hangs, caplog):
     others = Asking()
     before = set(threading.enumerate())
     assert [others.ask(hangs()) for _ in range(30)] == [None] * 30
-    until(lambda: hangs.asked)
+    wait_until(lambda: hangs.asked)
     assert hangs.asked == 1
     assert len(set(threading.enumerate()) - before) == 1
     assert caplog.text.count("takes longer than 20 ms") == 1
@@ -65,7 +58,7 @@ def test_while_one_hangs_no_others_code_is_asked_and_then_it_is_again(hangs):
     assert others.ask(hangs()) is None
     assert others.ask(Says()) is None
     hangs.goes_on.set()
-    until(lambda: others.ask(Says()) == 7)
+    wait_until(lambda: others.ask(Says()) == 7)
 
 
 def test_what_lies_there_is_read_whatever_hangs(hangs):

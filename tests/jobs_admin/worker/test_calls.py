@@ -13,6 +13,7 @@ import redis
 from jobs_admin.worker.calls import Calls, Script
 from tests.kit.network import LONGEST, SlowRoad
 from tests.kit.patience import patient
+from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.server
 
@@ -33,10 +34,7 @@ def timed(calls, *args):
 
 
 def until_it_answers(calls) -> None:
-    ends = time.monotonic() + 20
-    while calls.run(ECHO, [], ["x"]) is None:
-        assert time.monotonic() < ends
-        time.sleep(0.02)
+    wait_until(lambda: calls.run(ECHO, [], ["x"]) is not None, "an answer")
 
 
 @pytest.mark.parametrize("said", ["plain", "", "ü€", "a\r\nb", "$5\r\n", "x" * 300_000])
@@ -160,10 +158,7 @@ def test_what_is_told_to_a_redis_that_does_not_know_the_script_waits_for_no_othe
     store.script_flush()
     until_it_answers(calls)
     calls.tell(NOTE, ["notes"], ["a"])
-    ends = time.monotonic() + 20
-    while noted(store) != [b"a"]:
-        assert time.monotonic() < ends
-        time.sleep(0.02)
+    wait_until(lambda: noted(store) == [b"a"], "the note")
 
 
 def test_what_is_told_while_redis_forgot_its_script_is_done_with_the_next_call(engine, store):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 
 import pytest
 import redis
@@ -21,17 +20,11 @@ from jobs_admin.worker.known_tasks import known_tasks
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.spool import Spool
 from jobs_admin.worker.store import Store
+from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.server
 
 ENTRY = {b"v": b"1", b"raw": b"x"}
-
-
-def until(holds):
-    ends = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < ends
-        time.sleep(0.01)
 
 
 def heartbeat_on(url: str, folder) -> Heartbeat:
@@ -65,7 +58,7 @@ def test_a_store_that_hangs_keeps_no_worker_from_letting_go_of_its_spool(hung, t
     heartbeat.stop()
     assert heartbeat._thread.is_alive()  # it hangs in a call still
     assert waiting(tmp_path) == 1
-    until(lambda: not heartbeat._thread.is_alive())
+    wait_until(lambda: not heartbeat._thread.is_alive())
 
 
 def test_a_store_that_answers_hears_the_last_words(own_store, tmp_path, monkeypatch):

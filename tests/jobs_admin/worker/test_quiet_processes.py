@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 import redis
@@ -15,6 +14,7 @@ import redis
 from tests.kit.celery import ROOT
 from tests.kit.policies import running
 from tests.kit.streams import reports
+from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.server
 
@@ -87,10 +87,7 @@ def test_a_process_that_runs_no_jobs_loads_and_connects_nothing(own_store, tmp_p
 
 def test_beat_loads_and_connects_nothing(own_store, tmp_path):
     def until_it_has_sent(process) -> None:
-        ends = time.monotonic() + 60
-        while len(list(tmp_path.glob("*.msg"))) < 3:
-            assert process.poll() is None and time.monotonic() < ends, "beat sends nothing"
-            time.sleep(0.05)
+        wait_until(lambda: len(list(tmp_path.glob("*.msg"))) >= 3, "beat to send", process=process)
         process.terminate()
 
     arguments = [*CELERY, "beat", "-s", str(tmp_path / "schedule"), "--pidfile="]
