@@ -12,15 +12,14 @@ import os
 import secrets
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 from kombu import Connection
 
 from dashboard.setup.engine import die_with_parent, free_port
+from tests.kit.waiting import wait_until
 
 HOW_TO_GET_IT = "no RabbitMQ server on this machine: install one (Debian and Ubuntu: apt install rabbitmq-server)"
-_START_S = 90.0
 _STOP_S = 15.0
 # Packages put a script for root in front of the server's own, which anybody may run.
 _PLACES = (
@@ -136,13 +135,18 @@ class Node:
         return self._folder / "log"
 
     def _wait(self) -> None:
-        ends = time.monotonic() + _START_S
-        while True:
-            try:
-                with Connection(self.url, connect_timeout=2) as connection:
-                    connection.connect()
-                return
-            except OSError as error:
-                is_running = all(process.poll() is None for process in self._processes)
-                assert is_running and time.monotonic() < ends, f"{error}\n{self._log.read_text()[-3000:]}"
-                time.sleep(0.1)
+        wait_until(
+            self._answers,
+            "RabbitMQ",
+            progress=lambda: self._log.stat().st_size,
+            process=self._processes[-1],
+            text=self._log.read_text,
+        )
+
+    def _answers(self) -> bool:
+        try:
+            with Connection(self.url, connect_timeout=2) as connection:
+                connection.connect()
+        except OSError:
+            return False
+        return True
