@@ -17,7 +17,7 @@ from django.db import connection
 from hypothesis import settings as generated
 
 from dashboard.setup.engine import Engine
-from tests.kit import migrated, node, rabbitmq
+from tests.kit import durations, migrated, node, rabbitmq
 from tests.kit.sources import forget_configuration
 
 # How long an example takes says how busy the machine is, not whether the code is right.
@@ -33,7 +33,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_configure():
+def pytest_configure(config):
+    if folder := os.environ.get("REDRIVE_DURATIONS"):
+        config.pluginmanager.register(durations.Recorder(Path(folder)))
     # A real hash takes a third of a second, and half of the tests of pages log somebody in. Whole desks keep theirs.
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
