@@ -70,7 +70,7 @@ def _measure(folder: Path, jobs: int) -> None:
     buried(50, payload=False, tenant="globex")
     Failure.objects.update(caveats=None)
     replay = replays.launch(ann, query="queue:emails", reason="bench", pace={"style": "careful"})
-    while replays.lay():
+    while replays.create_items():
         pass
     replays.pause(ann, replay)
     other = OtherWriter(database)

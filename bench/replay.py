@@ -65,7 +65,7 @@ def begin(jobs, pace):
     started = time.monotonic()
     replay = replays.start(ANN, draft)
     took = time.monotonic() - started
-    while replays.lay(): pass
+    while replays.create_items(): pass
     return replay, drafted - begun, took
 """
 
@@ -276,7 +276,7 @@ def again():
     ReplayItem.objects.all().delete(); Replay.objects.all().delete(); Failure.objects.update(state="dead", run=1)
     draft = replays.draft(ANN, query="queue:emails", pace={"style": "at_once"}, reason="bench")
     stop = clocked("start"); replays.start(ANN, draft); stop()
-    stop = clocked("lay"); [None for _ in iter(replays.lay, False)]; stop()
+    stop = clocked("lay"); [None for _ in iter(replays.create_items, False)]; stop()
     draft.refresh_from_db()
     return draft
 replay = again()

@@ -105,7 +105,7 @@ def steps() -> dict[str, Step]:
     def lay(name: str) -> bool:
         from jobs_admin import replays
 
-        return replays.lay()
+        return replays.create_items()
 
     def send(name: str) -> bool:
         from jobs_admin import replays

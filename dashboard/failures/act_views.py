@@ -100,7 +100,7 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         if request.POST.get("step") != "send":
             if edited:
-                replays.check_edit(replays.Scope(selection=(pk,)), edited)
+                replays.check_edit(replays.Target(selection=(pk,)), edited)
             return _edit_page(request, failure, form, changes=changes)
         started = _started(request, failure, reason=form.cleaned_data["reason"], edit=edited)
     except Refused as refused:
@@ -125,7 +125,7 @@ def _edit_page(
         "url": reverse("redrive:failure-detail", args=[failure.pk]),
         "error": failure_page.short(failure.error_type),
         "form": form,
-        "fields": replays.fields_of(failure),
+        "fields": replays.editable_fields(failure),
         "takes": replays.signatures().of(failure.source, failure.task),
         "accept_url": accept_url,
         "is_checked": changes is not None,

@@ -58,7 +58,7 @@ def one_failure(request: HttpRequest, failure_id: Number) -> Any:
 
 def _waits_in(viewer: Viewer, found: Failure) -> dict[str, Any] | None:
     """The replay that has the job planned and sends nothing now; None where there is none."""
-    if (planned := replays.standing([found]).get(found.pk)) is None:
+    if (planned := replays.stopped_replays([found]).get(found.pk)) is None:
         return None
     number, state = planned
     reason = replays.find(viewer, number).held_because

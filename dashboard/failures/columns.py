@@ -163,7 +163,7 @@ def rows(shown: Sequence[Failure], *, may_act: bool, sources: Collection[str] = 
     """Return a table row for each. `sources`: those that the viewer may see; with several each row names its own."""
     base, now = reverse("redrive:failure-list"), timezone.now()
     many = len({*sources, *(failure.source for failure in shown)}) > 1
-    planned, gone = replays.standing(shown), stranded.stranded_ids(shown)
+    planned, gone = replays.stopped_replays(shown), stranded.stranded_ids(shown)
     return [
         _row(
             Row(failure, SafeString(f"{base}{failure.pk:d}/"), now, many, planned.get(failure.pk), failure.pk in gone),

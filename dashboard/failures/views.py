@@ -52,7 +52,7 @@ def page(
     request: HttpRequest, failure: Failure, *, status: int = 200, chosen: Attempt | None = None, **more: object
 ) -> HttpResponse:
     """The failure's page, or its part beside the list; acts answer with it too."""
-    items = progress.of_failure(failure)
+    items = progress.items_of_failure(failure)
     scope.restrict_replays(request.viewer, [item.replay for item in items])
     open_item, sent = failure_page.open_item(failure, items), failure_page.sent_for_good(failure, items)
     payload = failure.payloads.order_by("-run").values("size", "is_whole").first()

@@ -19,7 +19,7 @@ from jobs_admin.core.refused import Refused
 from jobs_admin.models import Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.models.replay import ReplayState
-from jobs_admin.replays import progress, refused_outcomes
+from jobs_admin.replays import outcomes, progress
 
 MADE = {201: replay_shapes.ReplayDetail, 202: replay_shapes.ReplayDetail, **REFUSALS}
 ItemState = Literal["planned", "sent", "running", "succeeded", "failed_again", "uncertain", "cancelled"]
@@ -43,7 +43,7 @@ class Sent(Body):
     def options(self) -> replays.Options:
         said = {name: getattr(self, name) for name in _AS_SAID}
         accept = [*(self.accept or ()), *(["unguarded"] if self.accept_unguarded else [])]
-        return replays.Options.read(said | {"accept": accept})
+        return replays.Options.parse(said | {"accept": accept})
 
 
 class OneReplay(Sent):
@@ -114,7 +114,7 @@ def replay_failure(request: HttpRequest, failure_id: Number, body: OneReplay) ->
         edit=edit or None,
         idempotency_key=body.idempotency_key,
     )
-    unchecked = replays.unchecked({(found.source, found.task)}) if edit or body.patch else []
+    unchecked = replays.unchecked_task_warnings({(found.source, found.task)}) if edit or body.patch else []
     return _started(viewer, started, unchecked)
 
 
@@ -156,8 +156,8 @@ def _replay(viewer: Viewer, found: Replay) -> dict[str, Any]:
 
 
 def _shown(viewer: Viewer, rows: list[Replay]) -> list[dict[str, Any]]:
-    rates, names = progress.rates_now(rows), replays.left_out_groups(viewer, rows)
-    warnings = refused_outcomes.warnings(viewer, rows, timezone.now())
+    rates, names = progress.rates_now(rows), replays.excluded_groups(viewer, rows)
+    warnings = outcomes.refused_report_warnings(viewer, rows, timezone.now())
     return [
         replay_shapes.replay(
             row,

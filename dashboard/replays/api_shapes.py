@@ -222,7 +222,7 @@ def replay(row: Replay, url: str, rate_now: float, without_groups: list[str], wa
     return counts | {name: getattr(row, name) for name in same} | {
         "rate": rate,
         "held_because": row.held_because_now,
-        "options": Options.of(row, with_groups=False).as_dict(),
+        "options": Options.from_replay(row, with_groups=False).as_dict(),
         "without_groups": without_groups,
         "q": row.query,
         "selected": len(row.selection),

@@ -24,8 +24,7 @@ from jobs_admin.models import Replay
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.replay import ENDED, SENDING, ItemState, ReplayState
 from jobs_admin.replays import learned_limit
-from jobs_admin.replays.taken_silently import SentWhileOff
-from jobs_admin.replays.unattended import Unattended
+from jobs_admin.replays.unreported import SentWhileOff, Unattended
 
 STEP = 1.5  # of one press
 _HELD_BACK = 0.5  # of its rate, and less: a replay is as fast as the workers let it be
@@ -221,7 +220,7 @@ def draft(replay: Replay, left_out: Collection[str]) -> Draft | None:
     if replay.state != ReplayState.DRAFT:
         return None
     fields = [("reason", replay.reason), ("draft", str(replay.pk)), *replay_forms.Pace.fields_of(replay.pace)]
-    fields += replay_forms.Options.fields_of(replays.Options.of(replay), left_out)
+    fields += replay_forms.Options.fields_of(replays.Options.from_replay(replay), left_out)
     if replay.selection:
         fields.append(("selection", ",".join(map(str, replay.selection))))
     else:

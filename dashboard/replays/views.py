@@ -32,9 +32,8 @@ from jobs_admin.groups import group_places
 from jobs_admin.models import Replay
 from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.models.replay import ItemState, ReplayState
-from jobs_admin.replays import progress, refused_outcomes, spread
-from jobs_admin.replays.taken_silently import sent_while_off
-from jobs_admin.replays.unattended import unattended
+from jobs_admin.replays import outcomes, progress, spread
+from jobs_admin.replays.unreported import find_sent_while_off, find_unattended
 from jobs_admin.rights import people
 
 ITEMS = 50
@@ -88,7 +87,7 @@ class _Asked:
     @property
     def in_words(self) -> dict[str, Any]:
         """For the engine. Raises Refused."""
-        return {"pace": self.pace.asked, "options": replays.Options.read(self.options.asked)}
+        return {"pace": self.pace.asked, "options": replays.Options.parse(self.options.asked)}
 
     def refuse(self, refused: Refused) -> bool:
         """Put what the engine refuses beside its field; whether that was the pace or an option."""
@@ -172,8 +171,8 @@ def _changes(request: HttpRequest, what: dict, asked: _Asked, preview: replays.P
     """What the patch makes of each job that goes, page by page."""
     options = asked.in_words["options"]
     after = request.POST.get("changes_after") or None
-    scope = replays.Scope(preview.query, tuple(what["selection"]))
-    page = replays.patched(request.viewer, scope, options.patch, after=after, limit=10, options=options)
+    scope = replays.Target(preview.query, tuple(what["selection"]))
+    page = replays.list_patched_jobs(request.viewer, scope, options.patch, after=after, limit=10, options=options)
     return {"changes": replay_changes.changes(page), "changes_next": page.next, "changes_first": after is None}
 
 
@@ -226,7 +225,7 @@ def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: obj
     aside = replays.groups_aside(request.viewer, replay)
     approval = _approval(request, replay)
     # Of a held one its panel tells more.
-    nobody = None if replay.state == ReplayState.HELD else unattended(replay, timezone.now())
+    nobody = None if replay.state == ReplayState.HELD else find_unattended(replay, timezone.now())
     context = {
         "replay": replay,
         "held": replay_held.held(replay, failing),
@@ -240,14 +239,16 @@ def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: obj
             may_act=request.viewer.may_anywhere(OPERATOR),
             may_approve=approval is not None and not approval.why_not,
         ),
-        "guard_off": replay_page.guard_off(sent_while_off(replay)) if replay.sent or replay.uncertain else "",
-        "refused_outcomes": refused_outcomes.warnings(request.viewer, [replay], timezone.now()).get(replay.pk, []),
+        "guard_off": replay_page.guard_off(find_sent_while_off(replay)) if replay.sent or replay.uncertain else "",
+        "refused_outcomes": outcomes.refused_report_warnings(request.viewer, [replay], timezone.now()).get(
+            replay.pk, []
+        ),
         "nobody": replay_page.waits(nobody, request.viewer),
         "again": [replay_page.again(replay, one) for one in again],
         "uncertain": uncertain,
         "items": items.rows,
         "items_state": state,
-        "pruned": progress.pruned(replay),
+        "pruned": progress.count_pruned(replay),
         "items_next": items.next,
         "items_first": after is None,
         "may_act": request.viewer.may_anywhere(OPERATOR),
@@ -273,12 +274,12 @@ def _approval(request: HttpRequest, replay: Replay) -> _Approval | None:
         return None
     sources = replays.sources_of(replay)
     names = people.operators(sources, only_admins=replays.needs_admin(replay))
-    why_not = replays.why_not_by(request.viewer, replay, sources)
+    why_not = replays.approver_refusal(request.viewer, replay, sources)
     return _Approval([name for name in names if name != replay.actor], why_not, _columns(request, replay))
 
 
 def _columns(request: HttpRequest, replay: Replay) -> list[replay_preview.Column]:
-    held = spread.of_frozen(request.viewer, replay)
+    held = spread.spread_of_frozen(request.viewer, replay)
     listed = [name for name, _, _ in held.groups[: replay_preview.MOST_VALUES]]
     return replay_preview.columns(held, group_places.named(listed, request.viewer))
 
@@ -387,7 +388,7 @@ def resolve_all(request: HttpRequest, pk: int) -> HttpResponse:
     replay, as_, query = found(request, pk), request.POST.get("as", ""), request.POST.get("q", "").strip()
     if as_ == "preview" or (as_ in {"ran", "lost"} and request.POST.get("counted") != query):
         try:
-            count = replays.uncertain(request.viewer, replay, query).count()
+            count = replays.find_uncertain(request.viewer, replay, query).count()
         except Refused as refused:
             return page(request, replay, status=409, refused=refused.message)
         return page(request, replay, resolving={"query": query, "count": count})

@@ -57,4 +57,4 @@ class ReplayAdmin(Records):
         return replay
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Replay]:
-        return replays.visible(viewer(request))
+        return replays.visible_replays(viewer(request))

@@ -1,15 +1,25 @@
 """Replays: the one way back to a queue. Every road (button, selection, API, command) enters through `draft`."""
 
 from jobs_admin.fleet.signatures import signatures
-from jobs_admin.replays.acts import bring_back, cancel, change_pace, discard, pause, resume
-from jobs_admin.replays.approval import needs_admin, why_not_by
-from jobs_admin.replays.cautions import unchecked
+from jobs_admin.replays.acts import (
+    bring_back,
+    cancel,
+    change_pace,
+    discard,
+    find_uncertain,
+    pause,
+    resolve_all,
+    resolve_item,
+    resume,
+)
+from jobs_admin.replays.approval import approver_refusal, needs_admin
 from jobs_admin.replays.controlling import learned_limit
 from jobs_admin.replays.drafting import approve, draft, launch, start
-from jobs_admin.replays.laying import lay
-from jobs_admin.replays.letters import check_edit, fields_of
+from jobs_admin.replays.freezing import create_items
+from jobs_admin.replays.messages import check_edit, editable_fields
 from jobs_admin.replays.options import Options
-from jobs_admin.replays.patching import PatchedJob, PatchedPage, patched
+from jobs_admin.replays.patching import PatchedJob, PatchedPage, list_patched_jobs
+from jobs_admin.replays.preview_warnings import unchecked_task_warnings
 from jobs_admin.replays.previewing import GroupChoice, Preview, preview
 from jobs_admin.replays.reading import (
     GroupAside,
@@ -18,21 +28,20 @@ from jobs_admin.replays.reading import (
     count,
     count_items,
     cured_groups,
+    excluded_groups,
     failed_again_groups,
     failing_groups,
     find,
     groups_aside,
     items,
-    left_out_groups,
     listing,
-    standing,
-    visible,
+    stopped_replays,
+    visible_replays,
 )
-from jobs_admin.replays.resolving import resolve_all, resolve_item, uncertain
 from jobs_admin.replays.rights import sources_of
-from jobs_admin.replays.scoping import Scope
 from jobs_admin.replays.sending import send
 from jobs_admin.replays.settling import settle
+from jobs_admin.replays.target import Target
 
 __all__ = [
     "GroupAside",
@@ -43,30 +52,32 @@ __all__ = [
     "PatchedPage",
     "Preview",
     "ReplayPage",
-    "Scope",
+    "Target",
     "approve",
+    "approver_refusal",
     "bring_back",
     "cancel",
     "change_pace",
     "check_edit",
     "count",
     "count_items",
+    "create_items",
     "cured_groups",
     "discard",
     "draft",
+    "editable_fields",
+    "excluded_groups",
     "failed_again_groups",
     "failing_groups",
-    "fields_of",
     "find",
+    "find_uncertain",
     "groups_aside",
     "items",
     "launch",
-    "lay",
     "learned_limit",
-    "left_out_groups",
+    "list_patched_jobs",
     "listing",
     "needs_admin",
-    "patched",
     "pause",
     "preview",
     "resolve_all",
@@ -76,10 +87,8 @@ __all__ = [
     "settle",
     "signatures",
     "sources_of",
-    "standing",
     "start",
-    "uncertain",
-    "unchecked",
-    "visible",
-    "why_not_by",
+    "stopped_replays",
+    "unchecked_task_warnings",
+    "visible_replays",
 ]

@@ -3,25 +3,134 @@ and is audited."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Case, F, OuterRef, QuerySet, Subquery, Value, When
 from django.utils import timezone
 
 from jobs_admin.core import pacing
 from jobs_admin.core.pacing import Pace
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
-from jobs_admin.models import Failure, Replay
+from jobs_admin.db import turns
+from jobs_admin.models import Failure, Replay, ReplayItem
 from jobs_admin.models.access import Viewer
-from jobs_admin.models.replay import AT_REST, ENDED, RUN, SENDING, ReplayState
-from jobs_admin.replays import controlling, laying, outcomes, rights, scoping, setting_aside, stopping
-from jobs_admin.replays.options import group_ids, with_taken_in
-from jobs_admin.replays.previewing import read_pace
+from jobs_admin.models.failure import FailureState
+from jobs_admin.models.replay import AT_REST, ENDED, RUN, SENDING, ItemState, ReplayState
+from jobs_admin.replays import controlling, freezing, outcomes, rights, setting_aside, stopping, target
+from jobs_admin.replays.options import group_ids, with_merging_groups
+from jobs_admin.replays.previewing import parse_pace
 from jobs_admin.replays.rights import wrong_state
+
+_RESOLVED_AT_ONCE = 500  # jobs of one write transaction: on SQLite no one else writes meanwhile
+_RESOLVING_S = 4.0  # that an operator waits for; the same act goes on with more
+_BECOMES = {
+    "ran": (ItemState.SUCCEEDED, FailureState.RECOVERED),
+    "lost": (ItemState.FAILED_AGAIN, FailureState.DEAD),
+}
+_UNKNOWN_OUTCOME = (FailureState.REPLAYING, FailureState.GONE)  # states of a failure whose run has an unknown outcome
+
+
+def resolve_item(viewer: Viewer, replay: Replay, n: int, as_: str, now: datetime | None = None) -> ReplayItem:
+    """Settle item `n`, whose outcome is unknown: it `ran`, or it was `lost` and is dead again.
+
+    It is uncertain, or was sent where its source does not report how a job ends.
+    """
+    _refuse_unknown_outcome(as_)
+    rights.must_act(viewer, replay, "replay.resolve")
+    now = now or timezone.now()
+    item = ReplayItem.objects.filter(replay=replay, n=n).select_related("failure").first()
+    if item is None:
+        raise Refused("bad_scope", f"Replay #{replay.pk} has no item {n}.", field="n")
+    unknown = [ItemState.UNCERTAIN]
+    if not outcomes.are_reported(item.failure.source):
+        unknown.append(ItemState.SENT)
+    with transaction.atomic():
+        was = item.state
+        if was not in unknown or not _resolve_items(viewer, replay, [item.pk], was, as_, now):
+            raise Refused(
+                "wrong_state",
+                "Only an item of which nothing is known can be settled by hand; this one is not (any more). "
+                "Nothing was changed.",
+            )
+        rights.record(
+            viewer,
+            "replay.resolve",
+            replay,
+            [item.failure.source],
+            before={"item": n, "state": was},
+            after={"item": n, "state": _BECOMES[as_][0], "failure": item.failure_id},
+        )
+    item.refresh_from_db()
+    return item
+
+
+def resolve_all(viewer: Viewer, replay: Replay, as_: str, query: str = "", now: datetime | None = None) -> int:
+    """Settle every uncertain job, or those that match the search `query`, as `ran` or `lost`. Return their number.
+
+    Some hundred in each transaction, with its audit row. Raises Refused where there are none, or where time was up
+    before the last: the same act goes on.
+    """
+    _refuse_unknown_outcome(as_)
+    sources = rights.must_act(viewer, replay, "replay.resolve")
+    now = now or timezone.now()
+    ids = list(find_uncertain(viewer, replay, query, now).order_by("n").values_list("pk", flat=True))
+    ends, count = time.monotonic() + _RESOLVING_S, 0
+    for start in range(0, len(ids), _RESOLVED_AT_ONCE):
+        began = time.monotonic()
+        with transaction.atomic():
+            some = _resolve_items(viewer, replay, ids[start : start + _RESOLVED_AT_ONCE], ItemState.UNCERTAIN, as_, now)
+            if some:
+                after = {"state": _BECOMES[as_][0], "count": some} | ({"query": query} if query else {})
+                before = {"state": ItemState.UNCERTAIN}
+                rights.record(viewer, "replay.resolve", replay, sources, before=before, after=after)
+        count += some
+        if (rest := len(ids) - start - _RESOLVED_AT_ONCE) > 0 and time.monotonic() > ends:
+            raise Refused(
+                "changed", f"{count:,} jobs are settled, {rest:,} are not yet. Do the same again for the rest."
+            )
+        turns.rest(began)
+    if not count:
+        which = " matches the search" if query else ""
+        raise Refused("wrong_state", f"No uncertain job of this replay{which}. Nothing was changed.", "q")
+    return count
+
+
+def find_uncertain(
+    viewer: Viewer, replay: Replay, query: str = "", now: datetime | None = None
+) -> QuerySet[ReplayItem]:
+    """Return the uncertain items of a replay, of jobs that match the search. Raises Refused for one unfit for acts."""
+    items = ReplayItem.objects.filter(replay=replay, state=ItemState.UNCERTAIN)
+    if not query.strip():
+        return items
+    return items.filter(failure__in=target.find_matching(viewer, query, now or timezone.now(), "q"))
+
+
+def _refuse_unknown_outcome(as_: str) -> None:
+    if as_ not in _BECOMES:
+        raise Refused("bad_scope", "Settle it as ran or as lost.", field="as")
+
+
+def _resolve_items(viewer: Viewer, replay: Replay, ids: Sequence[int], was: str, as_: str, now: datetime) -> int:
+    """Settle these items, of those that are still in the state `was`. Return how many."""
+    settled, dead_or_not = _BECOMES[as_]
+    mine = ReplayItem.objects.select_for_update().filter(pk__in=ids, state=was)
+    moved = dict(mine.order_by("pk").values_list("pk", "failure"))
+    if not moved:
+        return 0
+    outcome = representable(f"{as_}, says {viewer.name}")[:255]
+    ReplayItem.objects.filter(pk__in=moved).update(state=settled, settled_at=now, outcome=outcome)
+    run = ReplayItem.objects.filter(replay=replay, failure=OuterRef("pk")).values("run")[:1]
+    on_their_way = Failure.objects.filter(pk__in=moved.values(), run=Subquery(run), state__in=_UNKNOWN_OUTCOME)
+    why = Case(When(state=FailureState.GONE, then=Value("")), default=F("reason"))  # why it was gone
+    on_their_way.update(state=dead_or_not, reason=why)
+    Replay.objects.filter(pk=replay.pk).update(**{was: F(was) - len(moved), settled: F(settled) + len(moved)})
+    return len(moved)
+
 
 _NOT_BEGUN = (ReplayState.DRAFT, ReplayState.AWAITING_APPROVAL)
 _BROUGHT_BACK_AT_ONCE = 500  # jobs
@@ -33,12 +142,12 @@ def pause(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
     """Send no more until it is resumed. What was sent runs on."""
     sources = rights.must_act(viewer, replay, "replay.pause")
     with transaction.atomic():
-        stands = _as_it_stands(replay)
-        if stands.state not in (*SENDING, ReplayState.WAITING):
+        current = _lock_replay(replay)
+        if current.state not in (*SENDING, ReplayState.WAITING):
             raise wrong_state(replay, "paused")
         paused = {"state": ReplayState.PAUSED, "state_since": timezone.now(), "held_because": ""}
         Replay.objects.filter(pk=replay.pk).update(**paused)
-        before, after = {"state": stands.state}, {"state": ReplayState.PAUSED}
+        before, after = {"state": current.state}, {"state": ReplayState.PAUSED}
         rights.record(viewer, "replay.pause", replay, sources, reason=reason, before=before, after=after)
     replay.refresh_from_db()
     return replay
@@ -50,27 +159,28 @@ def resume(
     """Resume. Jobs of the groups `without_groups` (fingerprints; can be brought back) and jobs that match the search
     `without` are no longer sent, and are free."""
     sources = rights.must_act(viewer, replay, "replay.resume")
-    left_out, now = sorted(with_taken_in(group_ids(without_groups))), timezone.now()
-    matching = scoping.matching(viewer, without, now, "without") if without.strip() else None
+    left_out, now = sorted(with_merging_groups(group_ids(without_groups))), timezone.now()
+    matching = target.find_matching(viewer, without, now, "without") if without.strip() else None
     skipped = _exclude(viewer, replay, matching, without.strip(), sources, now) if matching is not None else 0
     with transaction.atomic():
-        stands = _as_it_stands(replay)
-        if stands.state not in AT_REST:
+        current = _lock_replay(replay)
+        if current.state not in AT_REST:
             raise _excluded_only(replay, skipped) if skipped else wrong_state(replay, "resumed")
-        before = {"state": stands.state}
+        before = {"state": current.state}
         notes = [
-            setting_aside.note(pk, RUN, "asked", f"excluded by {viewer.name}", viewer.name, now) for pk in left_out
+            setting_aside.build_note(pk, RUN, "asked", f"excluded by {viewer.name}", viewer.name, now)
+            for pk in left_out
         ]
-        aside = setting_aside.columns(stands, notes)
+        aside = setting_aside.build_columns(current, notes)
         if left_out and sum(row["phase"] == RUN for row in aside["set_aside"]) > setting_aside.MOST_ASIDE:
             raise _too_many_groups(skipped)
-        stands.without_groups, stands.set_aside = aside["without_groups"], aside["set_aside"]
-        columns = aside | controlling.resumed(stands, now)
+        current.without_groups, current.set_aside = aside["without_groups"], aside["set_aside"]
+        columns = aside | controlling.resume_columns(current, now)
         Replay.objects.filter(pk=replay.pk).update(**columns)
         after = {"state": columns["state"], "without_groups": aside["without_groups"]}
         after |= {"without": without.strip(), "left_out": skipped} if matching is not None else {}
         rights.record(viewer, "replay.resume", replay, sources, reason=reason, before=before, after=after)
-        controlling.record_aside(stands, sources, columns)
+        controlling.record_aside(current, sources, columns)
     replay.refresh_from_db()
     return replay
 
@@ -89,12 +199,12 @@ def _exclude(
         raise Refused(
             "changed", "Some of these jobs are being sent right now. Nothing was changed. Try again in a second."
         )
-    why = representable(setting_aside.excluded(viewer.name, without))
+    why = representable(setting_aside.exclusion_outcome(viewer.name, without))
 
     def note(count: int) -> None:
         rights.record(viewer, "replay.exclude", replay, sources, after={"without": without, "left_out": count})
 
-    count, is_all = setting_aside.leave_out(replay, matching, why, now, note, _EXCLUDING_S)
+    count, is_all = setting_aside.exclude_jobs(replay, matching, why, now, note, _EXCLUDING_S)
     if not is_all:
         raise Refused(
             "changed",
@@ -131,13 +241,13 @@ def bring_back(viewer: Viewer, replay: Replay, groups: Sequence[str], reason: st
     sources = rights.must_act(viewer, replay, "replay.bring_back")
     ids = set(group_ids(groups, "groups"))
     with transaction.atomic():
-        stands = _as_it_stands(replay)
-        if stands.state not in laying.BEGUN:
+        current = _lock_replay(replay)
+        if current.state not in freezing.BEGUN:
             raise Refused(
                 "wrong_state",
                 f"{wrong_state(replay, 'changed').message} These jobs are dead and free: start a new replay for them.",
             )
-        known = {row["group"] for row in stands.set_aside if row["phase"] == RUN} & set(stands.without_groups)
+        known = {row["group"] for row in current.set_aside if row["phase"] == RUN} & set(current.without_groups)
         if not ids or ids - known:
             raise Refused(
                 "bad_scope",
@@ -145,10 +255,10 @@ def bring_back(viewer: Viewer, replay: Replay, groups: Sequence[str], reason: st
                 "start are dead and free: start a new replay for them.",
                 field="groups",
             )
-        ids = with_taken_in(ids)
-        columns = setting_aside.columns(stands, remove=ids) | controlling.brought_back(stands, ids)
+        ids = with_merging_groups(ids)
+        columns = setting_aside.build_columns(current, remove=ids) | controlling.bring_back_columns(current, ids)
         Replay.objects.filter(pk=replay.pk).update(**columns)
-        before, after = {"without_groups": stands.without_groups}, {"without_groups": columns["without_groups"]}
+        before, after = {"without_groups": current.without_groups}, {"without_groups": columns["without_groups"]}
         rights.record(viewer, "replay.bring_back", replay, sources, reason=reason, before=before, after=after)
         # Some at once, so that the replay does not end first; `control` plans the others.
         setting_aside.plan_again(replay, ids, most=_BROUGHT_BACK_AT_ONCE)
@@ -161,13 +271,18 @@ def discard(viewer: Viewer, replay: Replay, reason: str = "") -> None:
     sources = rights.must_act(viewer, replay, "replay.discard")
     with transaction.atomic():
         drafts = Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT)
-        told = {"query": replay.query, "selected": len(replay.selection), "pace": replay.pace, "reason": replay.reason}
+        audited = {
+            "query": replay.query,
+            "selected": len(replay.selection),
+            "pace": replay.pace,
+            "reason": replay.reason,
+        }
         if not drafts.delete()[0]:
             raise wrong_state(replay, "discarded")
-        rights.record(viewer, "replay.discard", replay, sources, reason=reason, before=told)
+        rights.record(viewer, "replay.discard", replay, sources, reason=reason, before=audited)
 
 
-def _as_it_stands(replay: Replay) -> Replay:
+def _lock_replay(replay: Replay) -> Replay:
     """Return the replay as stored now, locked until the transaction ends."""
     return Replay.objects.select_for_update(of=("self",), no_key=True).get(pk=replay.pk)
 
@@ -202,17 +317,17 @@ def change_pace(viewer: Viewer, replay: Replay, pace: object, reason: str = "") 
     """Another pace, also while it runs; `over` is for what is not sent yet. A limit that it does not name goes."""
     if not pace:
         raise Refused("bad_pace", "Say which pace it gets. Nothing was changed.", field="pace")
-    read = read_pace(pace, replay.total or replay.matched)
+    read = parse_pace(pace, replay.total or replay.matched)
     sources = rights.must_act(viewer, replay, "replay.pace")
-    outcomes.refuse_blind(read, sources)
+    outcomes.refuse_blind_pace(read, sources)
     with transaction.atomic():
-        stands = _as_it_stands(replay)
-        if stands.state in ENDED:
+        current = _lock_replay(replay)
+        if current.state in ENDED:
             raise wrong_state(replay, "given another pace")
-        _refuse_what_stands(stands, read)
+        _refuse_fixed_settings(current, read)
         columns: dict[str, Any] = {"pace": read.as_dict(), "rate": read.rate}
-        if stands.state not in _NOT_BEGUN:
-            columns = controlling.repaced(stands, pacing.settled(read, jobs=stands.planned), timezone.now())
+        if current.state not in _NOT_BEGUN:
+            columns = controlling.new_pace_columns(current, pacing.settled(read, jobs=current.planned), timezone.now())
         Replay.objects.filter(pk=replay.pk).update(**columns)
         rights.record(
             viewer,
@@ -220,21 +335,21 @@ def change_pace(viewer: Viewer, replay: Replay, pace: object, reason: str = "") 
             replay,
             sources,
             reason=reason,
-            before={"pace": stands.pace},
+            before={"pace": current.pace},
             after={"pace": columns["pace"]},
         )
-        controlling.record_aside(stands, sources, columns)
+        controlling.record_aside(current, sources, columns)
     replay.refresh_from_db()
     return replay
 
 
-def _refuse_what_stands(stands: Replay, pace: Pace) -> None:
+def _refuse_fixed_settings(current: Replay, pace: Pace) -> None:
     """Raises Refused for what was decided when its jobs were frozen (their order) or laid out (their keys)."""
     key = pace.per_key.key if pace.per_key else ""
     fixed = ""
-    if stands.state != ReplayState.DRAFT and pace.shuffle and not stands.pace.get("shuffle"):
+    if current.state != ReplayState.DRAFT and pace.shuffle and not current.pace.get("shuffle"):
         fixed, what = "pace.shuffle", "The order of its jobs was"
-    elif stands.state not in _NOT_BEGUN and key and key != (stands.pace.get("per_key") or {}).get("key"):
+    elif current.state not in _NOT_BEGUN and key and key != (current.pace.get("per_key") or {}).get("key"):
         fixed, what = "pace.per_key.key", "What its jobs are counted by was"
     if fixed:
         raise Refused(

@@ -14,7 +14,7 @@ from jobs_admin.models.access import ADMIN, Viewer
 _NAMED = 3  # tasks
 
 
-def why_needed(ready: QuerySet[Failure], count: int) -> str:
+def approval_reason(ready: QuerySet[Failure], count: int) -> str:
     """Why somebody else has to approve a replay of these `count` jobs; empty where nobody has to."""
     most = config.approve_above()
     if most is not None and count > most:
@@ -36,14 +36,14 @@ def _dangerous_tasks(ready: QuerySet[Failure]) -> list[str]:
     return [task for task in dangerous if ready.filter(task=task).exists()]
 
 
-def why_not_by(viewer: Viewer, replay: Replay, sources: Sequence[str]) -> str:
+def approver_refusal(viewer: Viewer, replay: Replay, sources: Sequence[str]) -> str:
     """Why this operator of all its `sources` cannot be the second person; empty for one who can.
 
     A person and the tokens that belong to them are one. A token of nobody and a terminal tell no person: the same one may
     stand behind them and behind a login. So they are never a second person to somebody who is known, and nobody is one to
     them by being known alone.
     """
-    name, person, hands = representable(viewer.name)[:150], viewer.person_id, _hands(replay)
+    name, person, hands = representable(viewer.name)[:150], viewer.person_id, _starters(replay)
     if any(name == actor or (person is not None and person == user) for actor, user in hands):
         return f"You started replay #{replay.pk} yourself, so another operator has to approve it."
     if person is None and any(user is not None for _, user in hands):
@@ -61,10 +61,10 @@ def why_not_by(viewer: Viewer, replay: Replay, sources: Sequence[str]) -> str:
 
 def needs_admin(replay: Replay) -> bool:
     """Whether of those who log in only an admin can approve it: it was started by nobody in particular."""
-    return any(user is None for _, user in _hands(replay))
+    return any(user is None for _, user in _starters(replay))
 
 
-def _hands(replay: Replay) -> set[tuple[str, int | None]]:
+def _starters(replay: Replay) -> set[tuple[str, int | None]]:
     """(name, user) of who drafted and who started it."""
     begun = AuditEvent.objects.filter(object=f"replay:{replay.pk}", act="replay.start", allowed=True)
     return {(replay.actor, replay.created_by_id), *begun.values_list("actor", "user_id")}

@@ -6,19 +6,54 @@ the beginning when a queue or a source takes jobs again: one customer with 40,00
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
+from jobs_admin.core.pacing import Bucket
 from jobs_admin.models import Replay
 from jobs_admin.replays import claiming
 from jobs_admin.replays.claiming import Claimed
-from jobs_admin.replays.key_rates import KeyRates
+
+_MOST_BUCKETS = 10_000  # keys; of more, those are forgotten that may send at once
+
+
+class KeyRates:
+    """One bucket for each key that was asked for. Every method may be called by several threads at once."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate  # jobs per second
+        self._buckets: dict[str, Bucket] = {}
+        self._lock = threading.Lock()
+
+    def ahead(self, key: str, seconds: float) -> int:
+        """How many jobs of the key may go within so many seconds."""
+        now = time.monotonic()
+        with self._lock:
+            return self._bucket(key, now).ahead(seconds, now)
+
+    def wait(self, key: str, now: float) -> float:
+        """Seconds until the next one of the key may go."""
+        with self._lock:
+            return self._bucket(key, now).wait(now)
+
+    def take(self, key: str, now: float) -> None:
+        with self._lock:
+            self._bucket(key, now).take(1, now)
+
+    def _bucket(self, key: str, now: float) -> Bucket:
+        if (found := self._buckets.get(key)) is None:
+            if len(self._buckets) >= _MOST_BUCKETS:
+                self._buckets = {k: b for k, b in self._buckets.items() if b.wait(now)}
+            found = self._buckets[key] = Bucket(self.rate, now)
+        return found
+
 
 _PASSED_AT_ONCE = 2_000  # rows looked at for one slice: some ms
 _KEYS_AT_ONCE = 100  # waiting keys looked at for one slice
-_LOOK_BACK_S = 5.0  # the longest that something left behind waits to be found again
+_REWIND_S = 5.0  # the longest that something left behind waits to be found again
 _BYTES = 16_000_000  # of messages in one slice, however large each of them is
 
 Lane = tuple[str, str]  # source, queue
@@ -48,33 +83,33 @@ class Choice:
     far: int = 0  # all places up to here were passed
     waiting: dict[str, None] = field(default_factory=dict)  # keys with jobs left behind, the longest unserved first
     full: set[Lane] = field(default_factory=set)  # what jobs were left behind for
-    _looked_back: float = 0.0
+    _rewound_at: float = 0.0
 
-    def of(self, replay: Replay, count: int, limits: Limits) -> list[Claimed]:
+    def choose(self, replay: Replay, count: int, limits: Limits) -> list[Claimed]:
         """Up to `count` items."""
         slice_ = _Slice(replay, count, limits)
-        self._look_back(slice_)
-        self._take_waiting(slice_)
-        self._go_on(slice_)
+        self._rewind(slice_)
+        self._choose_waiting(slice_)
+        self._choose_planned(slice_)
         return slice_.chosen
 
-    def again(self, items: Iterable[Claimed]) -> None:
+    def put_back(self, items: Iterable[Claimed]) -> None:
         """These were not sent, and are to be found again."""
         self.far = min([self.far, *(item.n - 1 for item in items)])
 
-    def _look_back(self, slice_: _Slice) -> None:
+    def _rewind(self, slice_: _Slice) -> None:
         now = time.monotonic()
-        if any(slice_.has_room(lane) for lane in self.full) or now - self._looked_back > _LOOK_BACK_S:
-            self._looked_back = now
+        if any(slice_.has_room(lane) for lane in self.full) or now - self._rewound_at > _REWIND_S:
+            self._rewound_at = now
             self.far = 0
             self.full.clear()
 
-    def _take_waiting(self, slice_: _Slice) -> None:
+    def _choose_waiting(self, slice_: _Slice) -> None:
         """Those left behind whose keys may send again, some of each in turn."""
         keys = [key for key, _ in zip(self.waiting, range(_KEYS_AT_ONCE), strict=False)]
-        slice_.see(keys)
+        slice_.load_unsettled(keys)
         wanted = {key: max(0, min(slice_.free(key), slice_.count)) for key in keys}
-        rows = claiming.planned_of(slice_.replay, [(key, free) for key, free in wanted.items() if free])
+        rows = claiming.find_planned_by_key(slice_.replay, [(key, free) for key, free in wanted.items() if free])
         found = Counter(row.key for row in rows)
         for key, free in wanted.items():
             # Behind the others, or nowhere when nothing of it is left.
@@ -85,12 +120,12 @@ class Choice:
             if not (slice_.wants_more and self._offer(slice_, row)):
                 self.waiting[row.key] = None
 
-    def _go_on(self, slice_: _Slice) -> None:
+    def _choose_planned(self, slice_: _Slice) -> None:
         passed = 0
         while slice_.wants_more and passed < _PASSED_AT_ONCE:
-            asked = min(_PASSED_AT_ONCE - passed, max(50, slice_.count))
-            rows = claiming.planned(slice_.replay, self.far, asked)
-            slice_.see({row.key for row in rows})
+            requested = min(_PASSED_AT_ONCE - passed, max(50, slice_.count))
+            rows = claiming.find_planned(slice_.replay, self.far, requested)
+            slice_.load_unsettled({row.key for row in rows})
             for row in rows:
                 if not slice_.wants_more:
                     break
@@ -99,7 +134,7 @@ class Choice:
                     self.waiting[row.key] = None
                 self.far = row.n
             passed += len(rows)
-            if len(rows) < asked:
+            if len(rows) < requested:
                 break
 
     def _offer(self, slice_: _Slice, row: Claimed) -> bool:
@@ -131,10 +166,10 @@ class _Slice:
     def wants_more(self) -> bool:
         return len(self.chosen) < self.count and self._bytes < _BYTES
 
-    def see(self, keys: Iterable[str]) -> None:
+    def load_unsettled(self, keys: Iterable[str]) -> None:
         """Look up how many jobs of these keys have not ended."""
         if self.limits.concurrency is not None and (new := [k for k in keys if k and k not in self._unsettled]):
-            self._unsettled |= dict.fromkeys(new, 0) | claiming.unsettled_by_key(self.replay, new)
+            self._unsettled |= dict.fromkeys(new, 0) | claiming.count_unsettled_by_key(self.replay, new)
 
     def free(self, key: str) -> int:
         """How many more jobs of the key may go. What has no key has no limit."""

@@ -63,15 +63,15 @@ def take_lease(replay: Replay, sender: str, now: datetime) -> bool:
     )
 
 
-def planned(replay: Replay, after: int, limit: int) -> list[Claimed]:
+def find_planned(replay: Replay, after: int, limit: int) -> list[Claimed]:
     """The next items behind the place `after` that nobody has claimed, in the order of sending. Nothing is written."""
-    goes, groups = _not_left_out(replay)
+    goes, groups = _excluded_groups_condition(replay)
     return _read(
         replay, f"item.claimed_at IS NULL AND item.n > %s {goes} ORDER BY item.n LIMIT %s", after, *groups, limit
     )
 
 
-def planned_of(replay: Replay, wanted: Sequence[tuple[str, int]]) -> list[Claimed]:
+def find_planned_by_key(replay: Replay, wanted: Sequence[tuple[str, int]]) -> list[Claimed]:
     """The first items of each key that nobody has claimed: (key, how many)."""
     if not wanted:
         return []
@@ -82,26 +82,26 @@ def planned_of(replay: Replay, wanted: Sequence[tuple[str, int]]) -> list[Claime
     )
     ids = " UNION ALL ".join([first] * len(wanted))
     parameters = [value for key, count in wanted for value in (replay.pk, key, ItemState.PLANNED, count)]
-    goes, groups = _not_left_out(replay)
+    goes, groups = _excluded_groups_condition(replay)
     return _read(replay, f"item.id IN ({ids}) {goes} ORDER BY item.n", *parameters, *groups)
 
 
-def _not_left_out(replay: Replay) -> tuple[str, list[object]]:
+def _excluded_groups_condition(replay: Replay) -> tuple[str, list[object]]:
     """Jobs of groups that the replay goes on without are cancelled by `setting_aside`; none goes meanwhile."""
     if not replay.without_groups:
         return "", []
-    one_of, given = among(replay.without_groups)
+    one_of, given = in_values(replay.without_groups)
     return f"AND (failure.group_id IS NULL OR NOT failure.group_id {one_of})", [given]
 
 
-def stale(replay: Replay) -> list[Claimed]:
+def find_claimed(replay: Replay) -> list[Claimed]:
     """Items with a claim, in the order of sending: whether they went is not written down."""
     return _read(replay, "item.claimed_at IS NOT NULL ORDER BY item.n")
 
 
-def unsettled_by_key(replay: Replay, keys: Sequence[str]) -> dict[str, int]:
+def count_unsettled_by_key(replay: Replay, keys: Sequence[str]) -> dict[str, int]:
     """How many jobs of each key were sent and have not ended."""
-    one_of, given = among(keys)
+    one_of, given = in_values(keys)
     with connection.cursor() as cursor:
         cursor.execute(
             f"SELECT key, COUNT(*) FROM {_ITEM} WHERE replay_id = %s AND NOT (key = '') AND key {one_of} "
@@ -137,7 +137,7 @@ def claim(
 
 
 def _write_claims(pks: Sequence[int], epoch: str, now: datetime) -> set[int]:
-    one_of, given = among(pks)
+    one_of, given = in_values(pks)
     with connection.cursor() as cursor:
         cursor.execute(
             f"UPDATE {_ITEM} SET claimed_at = %s, claim_epoch = %s "
@@ -148,7 +148,7 @@ def _write_claims(pks: Sequence[int], epoch: str, now: datetime) -> set[int]:
 
 
 def _bodies(payloads: Sequence[int]) -> dict[int | None, bytes]:
-    one_of, given = among(payloads)
+    one_of, given = in_values(payloads)
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT id, body FROM {_PAYLOAD} WHERE id {one_of}", [given])
         return {pk: bytes(body) for pk, body in cursor.fetchall()}
@@ -171,7 +171,7 @@ def _read(replay: Replay, which: str, *parameters: Any) -> list[Claimed]:
         return [Claimed(*row) for row in cursor.fetchall()]
 
 
-def among(values: Sequence[Any]) -> tuple[str, object]:
+def in_values(values: Sequence[Any]) -> tuple[str, object]:
     """`IN (…)` with all values in one parameter, and the parameter: bound one by one they cost more than the rows."""
     if connection.vendor == "sqlite":
         return "IN (SELECT value FROM json_each(%s))", json.dumps(list(values))

@@ -22,13 +22,13 @@ from jobs_admin.core.pacing import Controller, Judged, Pace, Seen, Verdict
 from jobs_admin.models import Replay, ReplayItem
 from jobs_admin.models.access import CONTROLLER
 from jobs_admin.models.replay import SENDING, ReplayState
-from jobs_admin.replays import evidence, outcomes, rights, seeing, setting_aside, telling
-from jobs_admin.replays.seeing import Staffing
+from jobs_admin.replays import notices, observation, outcomes, rights, setting_aside
+from jobs_admin.replays.observation import Staffing
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 0.2  # at the soonest after the last look …
-_QUIET_LOOK_S = 1.0  # … where nothing came home
+_CHECK_S = 0.2  # at the soonest after the last look …
+_QUIET_CHECK_S = 1.0  # … where nothing came home
 _MOST_PHASES = 200
 
 
@@ -47,13 +47,13 @@ class _Memory:
     phases: tuple[list[str], ...] = ()  # [when, state] of each that it entered, for the picture
 
     @staticmethod
-    def of(replay: Replay) -> _Memory:
+    def load(replay: Replay) -> _Memory:
         """As far as it can be read: what has another shape is as if it were not known."""
-        held = replay.controller if isinstance(replay.controller, dict) else {}
-        n, core, left_out, phases = (held.get(name) for name in ("n", "core", "left_out", "phases"))
+        stored = replay.controller if isinstance(replay.controller, dict) else {}
+        n, core, left_out, phases = (stored.get(name) for name in ("n", "core", "left_out", "phases"))
         return _Memory(
             n if isinstance(n, int) else 0,
-            _moment(held.get("until")),
+            _parse_time(stored.get("until")),
             core if isinstance(core, dict) and untrusted.number(core.get("at")) is not None else None,
             left_out if _is_left_out(left_out) else None,
             tuple(one for one in phases if _is_phase(one)) if isinstance(phases, list) else (),
@@ -65,7 +65,7 @@ class _Memory:
                 return Controller.from_dict(pace, self.core)
             except (KeyError, TypeError, ValueError):
                 log.exception("replay #%s: what its controller knew cannot be read; it begins again", replay.pk)
-        return Controller(pace, now.timestamp(), sent=seeing.sent(replay))
+        return Controller(pace, now.timestamp(), sent=observation.count_sent(replay))
 
     def next(self, controller: Controller, state: str = "", **changes: Any) -> dict[str, Any]:
         """The column after another look; `state` where it enters one."""
@@ -76,7 +76,7 @@ class _Memory:
         return {"n": new.n, "until": until, "core": new.core, "left_out": new.left_out, "phases": phases}
 
 
-def _moment(value: object) -> datetime | None:
+def _parse_time(value: object) -> datetime | None:
     try:
         found = datetime.fromisoformat(value) if isinstance(value, str) and value else None
     except ValueError:
@@ -85,7 +85,9 @@ def _moment(value: object) -> datetime | None:
 
 
 def _is_phase(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2 and _moment(value[0]) is not None and isinstance(value[1], str)
+    return (
+        isinstance(value, list) and len(value) == 2 and _parse_time(value[0]) is not None and isinstance(value[1], str)
+    )
 
 
 def _is_left_out(value: object) -> bool:
@@ -96,34 +98,34 @@ def _is_left_out(value: object) -> bool:
 # -- what people's acts write -----------------------------------------------------------------------------------
 
 
-def begun(replay: Replay, now: datetime) -> dict[str, Any]:
+def start_columns(replay: Replay, now: datetime) -> dict[str, Any]:
     """The columns of a replay that begins now; `total` and `pace` as they will stand in its row."""
     pace = pacing.settled(_pace(replay), jobs=replay.total)
     controller = Controller(pace, now.timestamp())
     verdict = controller.look(Seen(now.timestamp(), sent=0, unsettled=0, planned=replay.total))
-    begins = _begins(pace, verdict, now)
+    begins = _sending_columns(pace, verdict, now)
     return begins | {"pace": pace.as_dict(), "controller": _Memory().next(controller, begins["state"])}
 
 
-def resumed(replay: Replay, now: datetime) -> dict[str, Any]:
+def resume_columns(replay: Replay, now: datetime) -> dict[str, Any]:
     """The columns of a held or paused replay that goes on: where it was, or from a low rate where that was held.
 
     With groups to leave out nothing is sent until they are.
     """
-    pace, memory = _pace(replay), _Memory.of(replay)
+    pace, memory = _pace(replay), _Memory.load(replay)
     controller = memory.controller(replay, pace, now)
-    verdict = controller.look(_seen(replay, now))
-    aside = _aside(replay, verdict, now)
+    verdict = controller.look(_build_observation(replay, now))
+    excluded = _aside_columns(replay, verdict, now)
     if verdict.state == ReplayState.HELD:
-        controller.resumed(_resumed_at(replay, now))
-        verdict = controller.look(_seen(replay, now))
-    if aside.get("without_groups", replay.without_groups):
-        verdict = replace(verdict, may_send=seeing.sent(replay))
-    begins = _begins(pace, verdict, now)
-    return begins | aside | {"controller": memory.next(controller, begins["state"])}
+        controller.resumed(_resume_time(replay, now))
+        verdict = controller.look(_build_observation(replay, now))
+    if excluded.get("without_groups", replay.without_groups):
+        verdict = replace(verdict, may_send=observation.count_sent(replay))
+    begins = _sending_columns(pace, verdict, now)
+    return begins | excluded | {"controller": memory.next(controller, begins["state"])}
 
 
-def _resumed_at(replay: Replay, now: datetime) -> float:
+def _resume_time(replay: Replay, now: datetime) -> float:
     """Return the moment, by the sender's clock, from which jobs count after a resume.
 
     The clock of the process that resumes may be ahead of the sender's: by that clock no job would count.
@@ -132,40 +134,40 @@ def _resumed_at(replay: Replay, now: datetime) -> float:
     return min(now, last + timedelta(milliseconds=1)).timestamp() if last is not None else now.timestamp()
 
 
-def repaced(replay: Replay, pace: Pace, now: datetime) -> dict[str, Any]:
+def new_pace_columns(replay: Replay, pace: Pace, now: datetime) -> dict[str, Any]:
     """The columns of a replay that goes at another pace from now on, whatever state it is in."""
-    memory = _Memory.of(replay)
+    memory = _Memory.load(replay)
     controller = memory.controller(replay, pace, now)
-    verdict = controller.look(_seen(replay, now))
+    verdict = controller.look(_build_observation(replay, now))
     moves = replay.state in SENDING and verdict.state in SENDING and verdict.state != replay.state
     columns = {
         "pace": pace.as_dict(),
         "rate": verdict.rate,
         "may_send": verdict.may_send,
         "controller": memory.next(controller, verdict.state if moves else ""),
-    } | _aside(replay, verdict, now)
+    } | _aside_columns(replay, verdict, now)
     return columns | ({"state": verdict.state, "state_since": now} if moves else {})
 
 
-def brought_back(replay: Replay, groups: Collection[int]) -> dict[str, Any]:
+def bring_back_columns(replay: Replay, groups: Collection[int]) -> dict[str, Any]:
     """The column of a replay that these groups are brought back to: the next look plans their jobs again.
 
     A look that goes on meanwhile is not written, and what it cancelled is known from here.
     """
-    memory = _Memory.of(replay)
+    memory = _Memory.load(replay)
     done = {*(memory.left_out["groups"] if memory.left_out else ()), *groups}
     known = replay.controller if isinstance(replay.controller, dict) else {}
     return {"controller": known | {"n": memory.n + 1, "left_out": {"groups": sorted(done), "to_n": 0}}}
 
 
-def _begins(pace: Pace, verdict: Verdict, now: datetime) -> dict[str, Any]:
+def _sending_columns(pace: Pace, verdict: Verdict, now: datetime) -> dict[str, Any]:
     state = _state(pace, verdict, now)
     return {
         "state": state,
         "state_since": now,
         "rate": verdict.rate,
         "may_send": verdict.may_send,
-        "held_because": _why_it_waits(pace, now) if state == ReplayState.WAITING else "",
+        "held_because": _waiting_reason(pace, now) if state == ReplayState.WAITING else "",
         "evidence": None,
     }
 
@@ -175,14 +177,14 @@ def learned_limit(replay: Replay) -> tuple[float, float] | None:
 
     Jobs a second. Another pace, given by an operator, lifts it.
     """
-    core = _Memory.of(replay).core or {}
+    core = _Memory.load(replay).core or {}
     limit, failed_at = untrusted.number(core.get("cap")), untrusted.number(core.get("bad"))
     return None if limit is None or failed_at is None else (limit, failed_at)
 
 
 def phases(replay: Replay) -> tuple[list[str], ...]:
     """Return [when, state] of each state that it entered, oldest first."""
-    return _Memory.of(replay).phases
+    return _Memory.load(replay).phases
 
 
 # -- the step ---------------------------------------------------------------------------------------------------
@@ -200,7 +202,7 @@ def control(now: datetime) -> bool:
     failed: CannotJudge | None = None
     for replay in under_way.order_by("pk"):
         try:
-            is_busy |= _look(replay, now)
+            is_busy |= _control_replay(replay, now)
         except (OperationalError, InterfaceError):
             raise  # the database, and no replay's fault
         except Exception as error:
@@ -212,50 +214,52 @@ def control(now: datetime) -> bool:
     return is_busy
 
 
-def _look(replay: Replay, now: datetime) -> bool:
-    pace, memory = _pace(replay), _Memory.of(replay)
+def _control_replay(replay: Replay, now: datetime) -> bool:
+    pace, memory = _pace(replay), _Memory.load(replay)
     # Of a look that a process with a later clock wrote: as if it were as long ago.
     passed_s = abs(now.timestamp() - (memory.core or {}).get("at", float("-inf")))
     turns = (replay.state == ReplayState.WAITING) == _is_open(pace, now)  # its time window opens or closes
-    if not turns and (passed_s < _LOOK_S or not _is_steered(replay, pace, memory)):
+    if not turns and (passed_s < _CHECK_S or not _is_steered(replay, pace, memory)):
         return False
-    judged, until = seeing.came_home(replay, memory.until)
-    if not turns and not judged and passed_s < _QUIET_LOOK_S:
+    judged, until = observation.read_first_attempts(replay, memory.until)
+    if not turns and not judged and passed_s < _QUIET_CHECK_S:
         return False
-    left_out = setting_aside.carry_out(replay, memory.left_out, now)
-    staffing = seeing.staffing(seeing.queues(replay), now)
+    left_out = setting_aside.apply(replay, memory.left_out, now)
+    staffing = observation.read_staffing(observation.read_queues(replay), now)
     controller = memory.controller(replay, pace, now)
-    verdict = controller.look(replace(_seen(replay, now, judged, staffing), are_reported=_are_reported(replay)))
-    change = _change(replay, pace, verdict, now)
+    verdict = controller.look(
+        replace(_build_observation(replay, now, judged, staffing), are_reported=_are_reported(replay))
+    )
+    change = _state_columns(replay, pace, verdict, now)
     column = memory.next(controller, change.get("state", ""), until=until, left_out=left_out)
     columns = change | {"rate": verdict.rate, "may_send": verdict.may_send}
     if verdict.because:
         since = datetime.fromtimestamp(column["core"]["since"], UTC)
-        why, told = evidence.tell(replay, verdict.because, staffing.deserted, since, now)
-        columns |= {"evidence": told} | ({"held_because": why} if verdict.because.holds else {})
-    columns |= _aside(replay, verdict, now)
+        why, details = observation.build_evidence(replay, verdict.because, staffing.deserted, since, now)
+        columns |= {"evidence": details} | ({"held_because": why} if verdict.because.holds else {})
+    columns |= _aside_columns(replay, verdict, now)
     return _write(replay, memory, columns | {"controller": column}, now) and bool(judged)
 
 
-def _aside(replay: Replay, verdict: Verdict, now: datetime) -> dict[str, Any]:
+def _aside_columns(replay: Replay, verdict: Verdict, now: datetime) -> dict[str, Any]:
     """The columns of the groups that the controller sets aside and brings back; none where it does neither.
 
     What an operator excluded stays excluded.
     """
-    notes = [setting_aside.failing(why, CONTROLLER.name, now) for why in verdict.set_aside]
+    notes = [setting_aside.build_failing_note(why, CONTROLLER.name, now) for why in verdict.set_aside]
     excluded = {row["group"] for row in replay.set_aside if row["by"] != CONTROLLER.name}
     back = set(verdict.bring_back) - excluded
-    return setting_aside.columns(replay, notes, back) if notes or back else {}
+    return setting_aside.build_columns(replay, notes, back) if notes or back else {}
 
 
-def _change(replay: Replay, pace: Pace, verdict: Verdict, now: datetime) -> dict[str, Any]:
+def _state_columns(replay: Replay, pace: Pace, verdict: Verdict, now: datetime) -> dict[str, Any]:
     """The columns that go with another state; none where it stays as it is."""
     state = _state(pace, verdict, now)
     if state == replay.state:
         return {}
     columns = {"state": state, "state_since": now}
     if state == ReplayState.WAITING:
-        columns["held_because"] = _why_it_waits(pace, now)
+        columns["held_because"] = _waiting_reason(pace, now)
     elif replay.state == ReplayState.WAITING:
         columns["held_because"] = ""
     return columns
@@ -263,8 +267,8 @@ def _change(replay: Replay, pace: Pace, verdict: Verdict, now: datetime) -> dict
 
 def _write(replay: Replay, memory: _Memory, columns: dict[str, Any], now: datetime) -> bool:
     """False, and nothing is changed, where somebody else wrote since it was read."""
-    is_held = columns.get("state") == ReplayState.HELD
-    sources = rights.sources_of(replay) if is_held or "without_groups" in columns else []
+    holds = columns.get("state") == ReplayState.HELD
+    sources = rights.sources_of(replay) if holds or "without_groups" in columns else []
     read = Replay.objects.filter(pk=replay.pk, state=replay.state, pace=replay.pace)
     read = read.filter(controller__n=memory.n) if memory.n else read.filter(controller=replay.controller)
     if "without_groups" in columns:  # an operator may have brought one back meanwhile
@@ -272,22 +276,22 @@ def _write(replay: Replay, memory: _Memory, columns: dict[str, Any], now: dateti
     with transaction.atomic():
         if not read.update(**columns):
             return False
-        if is_held:
-            before, after = {"state": replay.state}, {"state": ReplayState.HELD, "sent": seeing.sent(replay)}
+        if holds:
+            before, after = {"state": replay.state}, {"state": ReplayState.HELD, "sent": observation.count_sent(replay)}
             reason = columns["held_because"]
             rights.record(CONTROLLER, "replay.hold", replay, sources, reason=reason, before=before, after=after)
-            telling.held(replay, sources, reason, memory.n + 1)
+            notices.notify_held(replay, sources, reason, memory.n + 1)
         record_aside(replay, sources, columns)
     return True
 
 
 def record_aside(replay: Replay, sources: Sequence[str], columns: dict[str, Any]) -> None:
     """Audit the groups that the controller sets aside or brings back; `replay` as before."""
-    aside = columns.get("without_groups", replay.without_groups)
-    if aside == replay.without_groups:
+    excluded = columns.get("without_groups", replay.without_groups)
+    if excluded == replay.without_groups:
         return
     added = [row["reason"] for row in columns["set_aside"] if row["group"] not in replay.without_groups]
-    before, after = {"without_groups": replay.without_groups}, {"without_groups": aside}
+    before, after = {"without_groups": replay.without_groups}, {"without_groups": excluded}
     reason = " ".join(added)[:500]
     rights.record(CONTROLLER, "replay.set_aside", replay, sources, reason=reason, before=before, after=after)
 
@@ -305,10 +309,12 @@ def _is_steered(replay: Replay, pace: Pace, memory: _Memory) -> bool:
     return bool(is_judged or replay.without_groups or memory.left_out or replay.may_send is not None)
 
 
-def _seen(replay: Replay, now: datetime, judged: Sequence[Judged] = (), staffing: Staffing = seeing.UNKNOWN) -> Seen:
+def _build_observation(
+    replay: Replay, now: datetime, judged: Sequence[Judged] = (), staffing: Staffing = observation.UNKNOWN
+) -> Seen:
     return Seen(
         now.timestamp(),
-        sent=seeing.sent(replay),
+        sent=observation.count_sent(replay),
         unsettled=replay.sent + replay.running,
         planned=replay.planned,
         judged=judged,
@@ -321,7 +327,7 @@ def _seen(replay: Replay, now: datetime, judged: Sequence[Judged] = (), staffing
 
 
 def _are_reported(replay: Replay) -> bool:
-    return all(outcomes.are_reported(source) for source, _ in seeing.queues(replay))
+    return all(outcomes.are_reported(source) for source, _ in observation.read_queues(replay))
 
 
 def _state(pace: Pace, verdict: Verdict, now: datetime) -> str:
@@ -334,6 +340,6 @@ def _is_open(pace: Pace, now: datetime) -> bool:
     return pace.window is None or pace.window.is_open(now)
 
 
-def _why_it_waits(pace: Pace, now: datetime) -> str:
+def _waiting_reason(pace: Pace, now: datetime) -> str:
     assert pace.window is not None
     return f"Outside its time window: it goes on by itself on {dated(pace.window.opens_at(now), now)} UTC."

@@ -20,24 +20,24 @@ from jobs_admin.db.authorizing import refuse
 from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.replay import OPEN_ITEM, ReplayState
-from jobs_admin.replays import approval, controlling, freezing, laying, letters, outcomes, rights, scoping
+from jobs_admin.replays import approval, controlling, freezing, messages, outcomes, rights, target
 from jobs_admin.replays.obstacles import LEFT_OUT
 from jobs_admin.replays.options import ACCEPTABLE, Options, refuse_unfit
-from jobs_admin.replays.previewing import Preview, previewed, read_pace
+from jobs_admin.replays.previewing import Preview, build_preview, parse_pace
 from jobs_admin.replays.readiness import Readiness
 from jobs_admin.replays.rights import wrong_state
-from jobs_admin.replays.scoping import Scope
+from jobs_admin.replays.target import Target
 
 _CHANGED_TOO_MUCH = 0.01  # of what the preview showed
 _DRAFTED_WITHIN = timedelta(seconds=30)  # from the moment that relative times were pinned at until the row was written
 
 
-def draft(viewer: Viewer, **asked: Any) -> Replay:
+def draft(viewer: Viewer, **request: Any) -> Replay:
     """A replay that is not started. The one entrance: whatever is replayed passes here. `asked`: see `_drafted`."""
-    return _drafted(viewer, **asked)[0]
+    return _create_draft(viewer, **request)[0]
 
 
-def _drafted(
+def _create_draft(
     viewer: Viewer,
     *,
     query: str = "",
@@ -56,31 +56,31 @@ def _drafted(
     {"args": […], "kwargs": {…}}. The same idempotency key again gives the replay made before.
     """
     now = now or timezone.now()
-    scope = scoping.scope_of(query, selection, now)
+    scope = target.build_target(query, selection, now)
     # Read only where it is refused.
     sources = Failure.objects.filter(pk__in=scope.selection).order_by().values_list("source", flat=True).distinct()
     rights.must_write(viewer, "replay.draft", sources=sources)
-    read = read_pace(pace)  # what cannot be is refused before anything is looked at
-    asked_pace = None if pace in (None, {}) else read.as_dict()
-    asked = _Asked(query, scope, options, edit, asked_pace)
-    if idempotency_key and (made := _made_before(viewer, idempotency_key, asked)):
+    read = parse_pace(pace)  # what cannot be is refused before anything is looked at
+    requested_pace = None if pace in (None, {}) else read.as_dict()
+    request = _Request(query, scope, options, edit, requested_pace)
+    if idempotency_key and (made := _find_by_key(viewer, idempotency_key, request)):
         return made, None
-    max_id = scoping.seen_until(snapshot, scope)
+    max_id = target.parse_snapshot(snapshot, scope)
     rights.must_act_on_job(viewer, scope)
     reason = representable(reason.strip())
     if len(reason) > 500:
         raise Refused("reason_required", "The reason is longer than 500 characters. Shorten it.", field="reason")
-    highest = scoping.highest_failure() if max_id is None else max_id
-    seen = previewed(viewer, scope, pace, highest, now, options, light=True)
+    highest = target.highest_failure() if max_id is None else max_id
+    seen = build_preview(viewer, scope, pace, highest, now, options, light=True)
     if not seen.replayable:
-        raise _nothing(viewer, scope, seen, now)
-    _refuse_if_other(snapshot, seen)
+        raise _nothing_to_replay(viewer, scope, seen, now)
+    _refuse_other_request(snapshot, seen)
     if seen.replayable > 1 and not reason:
         raise Refused("reason_required", "Say why: a replay of more than one job needs a reason.", field="reason")
     if edit is not None:
         if options.patch is not None:
             raise Refused("bad_option", "Edit the arguments or patch them, not both.", field="patch")
-        letters.check_edit(scope, edit)
+        messages.check_edit(scope, edit)
     refuse_unfit(options, seen.sources, seen.pace.get("priority"))
     replay = Replay(
         query=scope.query,
@@ -117,30 +117,30 @@ def _drafted(
                 }
                 | ({"options": options.as_dict()} if options.as_dict() else {})
                 | ({"edited": True} if edit is not None else {})
-                | ({_ASKED_PACE: asked.pace} if idempotency_key else {}),
+                | ({_REQUESTED_PACE: request.pace} if idempotency_key else {}),
             )
     except IntegrityError:
         # The same request twice at the same moment: the other one made it.
-        if idempotency_key and (made := _made_before(viewer, idempotency_key, asked)):
+        if idempotency_key and (made := _find_by_key(viewer, idempotency_key, request)):
             return made, None
         raise
     return replay, seen.ready
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Request:
     """What a request asks for, as far as a second one with its key must not differ."""
 
     query: str
-    scope: Scope
+    scope: Target
     options: Options
     edit: dict[str, Any] | None
     pace: dict[str, Any] | None  # None: the default, whatever that is for so many jobs
 
     def is_of(self, made: Replay) -> bool:
-        pinned, asked = language.parse(made.query), language.parse("" if made.selection else self.query)
+        pinned, request = language.parse(made.query), language.parse("" if made.selection else self.query)
         return (
-            language.is_pin_of(pinned, asked, made.created_at, _DRAFTED_WITHIN)
+            language.is_pin_of(pinned, request, made.created_at, _DRAFTED_WITHIN)
             and made.selection == list(self.scope.selection)
             and self._are_options_of(made)
             and self.edit == made.edit
@@ -149,7 +149,7 @@ class _Asked:
 
     def _are_options_of(self, made: Replay) -> bool:
         """Return the options without the prognosis of groups, which may have changed since and was not requested."""
-        theirs = Options.of(made)
+        theirs = Options.from_replay(made)
         if self.options.without_groups is None:
             theirs = replace(theirs, without_groups=None)
         return self.options == theirs
@@ -158,18 +158,18 @@ class _Asked:
         """As it was asked for, which the audit of its draft says: the replay's own has numbers for what was left open, and
         may have been changed since. One of a key that an older version drafted does not say."""
         drafted = AuditEvent.objects.filter(object=f"replay:{made.pk}", act="replay.draft", allowed=True).first()
-        said = drafted.after if drafted is not None and drafted.after else {}
-        return _ASKED_PACE not in said or said[_ASKED_PACE] == self.pace
+        text = drafted.after if drafted is not None and drafted.after else {}
+        return _REQUESTED_PACE not in text or text[_REQUESTED_PACE] == self.pace
 
 
-_ASKED_PACE = "asked_pace"
+_REQUESTED_PACE = "asked_pace"
 
 
-def _made_before(viewer: Viewer, key: str, asked: _Asked) -> Replay | None:
+def _find_by_key(viewer: Viewer, key: str, request: _Request) -> Replay | None:
     made = Replay.objects.filter(idempotency_key=key).first()
     if made is None:
         return None
-    if made.actor != viewer.name or not asked.is_of(made):
+    if made.actor != viewer.name or not request.is_of(made):
         raise Refused(
             "key_reused",
             f"This idempotency key was used for replay #{made.pk}, which is another one. Nothing was changed. "
@@ -179,27 +179,29 @@ def _made_before(viewer: Viewer, key: str, asked: _Asked) -> Replay | None:
     return made
 
 
-def _nothing(viewer: Viewer, scope: Scope, seen: Preview, now: datetime) -> Refused:
-    if seen.matched and (opened := _open_item(scope.selection)):
+def _nothing_to_replay(viewer: Viewer, scope: Target, seen: Preview, now: datetime) -> Refused:
+    if seen.matched and (opened := _open_item_refusal(scope.selection)):
         return opened
     if not seen.matched:
         which = " that you may replay" if scope.within(viewer, now, VIEWER).exists() else ""
         return Refused("nothing_to_replay", f"Nothing matches{which}. Nothing was changed.")
-    told = ((f"{row['count']:,} " if seen.matched > 1 else "") + row["reason"].rstrip(".") for row in seen.blocked[:3])
-    why = "; ".join(told)
+    reasons = (
+        (f"{row['count']:,} " if seen.matched > 1 else "") + row["reason"].rstrip(".") for row in seen.blocked[:3]
+    )
+    why = "; ".join(reasons)
     none = "It cannot" if seen.matched == 1 else f"None of the {seen.matched:,} can"
-    said = f"{none} be replayed now: {why}. Nothing was changed."
+    text = f"{none} be replayed now: {why}. Nothing was changed."
     if any(row["code"] == LEFT_OUT for row in seen.blocked):
-        said += " Name the groups to exclude (without_groups); an empty list sends all."
+        text += " Name the groups to exclude (without_groups); an empty list sends all."
     accept = [row["accept"] for row in seen.blocked if row.get("accept")]
-    return Refused("nothing_to_replay", said, **({"accept": accept} if accept else {}))
+    return Refused("nothing_to_replay", text, **({"accept": accept} if accept else {}))
 
 
-def _open_item(selection: Sequence[int]) -> Refused | None:
+def _open_item_refusal(selection: Sequence[int]) -> Refused | None:
     if len(selection) != 1:
         return None
-    held = ReplayItem.objects.filter(failure__in=selection, state__in=OPEN_ITEM).exclude(failure__state="gone")
-    item = held.select_related("replay").first()
+    open_items = ReplayItem.objects.filter(failure__in=selection, state__in=OPEN_ITEM).exclude(failure__state="gone")
+    item = open_items.select_related("replay").first()
     if item is None:
         return None
     replay = item.replay
@@ -211,16 +213,16 @@ def _open_item(selection: Sequence[int]) -> Refused | None:
     return Refused("already_open", message, replay=replay.pk, by=replay.actor, since=since)
 
 
-def launch(viewer: Viewer, **asked: Any) -> Replay:
+def launch(viewer: Viewer, **request: Any) -> Replay:
     """Draft and start in one act; `asked`: arguments of `draft`. Raises Refused, and then leaves no draft of its own.
 
     A draft made before with the same idempotency key is started, and stays where its start is refused.
     """
-    key = asked.get("idempotency_key")
+    key = request.get("idempotency_key")
     before = set(Replay.objects.filter(idempotency_key=key).values_list("pk", flat=True)) if key else set()
-    made, ready = _drafted(viewer, **asked)
+    made, ready = _create_draft(viewer, **request)
     try:
-        return _started(viewer, made, timezone.now(), ready)
+        return _start_once(viewer, made, timezone.now(), ready)
     except Refused as refused:
         if made.pk in before:
             raise
@@ -237,15 +239,15 @@ def start(viewer: Viewer, replay: Replay, now: datetime | None = None) -> Replay
 
     One that was made with an idempotency key and is started already is given back as it is: `draft` gave it for the key.
     """
-    return _started(viewer, replay, now or timezone.now(), None)
+    return _start_once(viewer, replay, now or timezone.now(), None)
 
 
-def _started(viewer: Viewer, replay: Replay, now: datetime, ready: Readiness | None) -> Replay:
+def _start_once(viewer: Viewer, replay: Replay, now: datetime, ready: Readiness | None) -> Replay:
     try:
         _start(viewer, replay, now, ready)
     except Refused:
         # The same request twice at the same moment: the other one started it.
-        if not _was_started_by_its_key(viewer, replay):
+        if not _is_started_by_key(viewer, replay):
             raise
     replay.refresh_from_db()
     return replay
@@ -258,7 +260,7 @@ def _start(viewer: Viewer, replay: Replay, now: datetime, ready: Readiness | Non
     replay = copy(replay)  # what is noted on it here becomes true only if it starts
     replay.highest_item = ReplayItem.objects.aggregate(Max("pk"))["pk__max"] or 0
     # Chosen before: inside, it would hold up all others who write.
-    choice = _chosen(viewer, replay, now, ready)
+    choice = _choose_jobs(viewer, replay, now, ready)
     try:
         with transaction.atomic():
             _begin(viewer, replay, choice, now)
@@ -269,7 +271,7 @@ def _start(viewer: Viewer, replay: Replay, now: datetime, ready: Readiness | Non
         ) from error
 
 
-def _was_started_by_its_key(viewer: Viewer, replay: Replay) -> bool:
+def _is_started_by_key(viewer: Viewer, replay: Replay) -> bool:
     if not replay.idempotency_key or replay.actor != viewer.name:
         return False
     return Replay.objects.filter(pk=replay.pk).exclude(state=ReplayState.DRAFT).exists()
@@ -280,40 +282,42 @@ class _Choice:
     """What a start would freeze now."""
 
     frozen: freezing.Frozen
-    first: list[laying.Place]
+    first: list[freezing.Place]
     taken: dict[tuple[int, str], int]  # (replay, its actor) -> how many of the draft's jobs it took before this start
     needs_approval: str  # why; empty where it needs none
 
 
-def _chosen(viewer: Viewer, replay: Replay, now: datetime, ready: Readiness | None) -> _Choice:
+def _choose_jobs(viewer: Viewer, replay: Replay, now: datetime, ready: Readiness | None) -> _Choice:
     """`ready`: of the draft, where this start follows it in one act; its statements are of now all the same."""
-    scope = Scope(replay.query, tuple(replay.selection))
+    scope = Target(replay.query, tuple(replay.selection))
     inside = scope.within(viewer, now).filter(pk__lte=replay.scope_max_id)
     if ready is None:
-        ready = Readiness(viewer, scope, max_id=replay.scope_max_id, options=Options.of(replay), now=now)
+        ready = Readiness(viewer, scope, max_id=replay.scope_max_id, options=Options.from_replay(replay), now=now)
     shuffle = replay.key if replay.pace.get("shuffle") else ""
-    frozen = freezing.frozen(ready.owned(), shuffle, _groups_of if replay.pace.get("canary") else None)
+    frozen = freezing.freeze(ready.owned(), shuffle, _read_groups if replay.pace.get("canary") else None)
     if not frozen.total:
-        raise _too_late(scope)
+        raise _nothing_left(scope)
     _refuse_if_changed(replay, frozen.total)
-    refuse_unfit(Options.of(replay), frozen.sources, replay.pace.get("priority"))
-    outcomes.refuse_blind(read_pace(replay.pace), frozen.sources)  # its pace may have been changed since the draft
+    refuse_unfit(Options.from_replay(replay), frozen.sources, replay.pace.get("priority"))
+    outcomes.refuse_blind_pace(
+        parse_pace(replay.pace), frozen.sources
+    )  # its pace may have been changed since the draft
     return _Choice(
         frozen,
-        laying.places(replay, frozen.first, 1),
-        _taken_since_the_draft(replay, inside, frozen.total),
-        approval.why_needed(ready.rows(), frozen.total),
+        freezing.build_places(replay, frozen.first, 1),
+        _count_taken_since_draft(replay, inside, frozen.total),
+        approval.approval_reason(ready.rows(), frozen.total),
     )
 
 
-def _groups_of(ids: Sequence[int]) -> dict[int, int | None]:
+def _read_groups(ids: Sequence[int]) -> dict[int, int | None]:
     found: dict[int, int | None] = {}
     for start in range(0, len(ids), 1_000):
         found |= dict(Failure.objects.filter(pk__in=ids[start : start + 1_000]).values_list("pk", "group_id"))
     return found
 
 
-def _taken_since_the_draft(replay: Replay, inside: QuerySet[Failure], total: int) -> dict[tuple[int, str], int]:
+def _count_taken_since_draft(replay: Replay, inside: QuerySet[Failure], total: int) -> dict[tuple[int, str], int]:
     missing = replay.matched - sum(row["count"] for row in replay.blocked) - total
     if missing <= 0:
         return {}
@@ -332,7 +336,7 @@ def _begin(viewer: Viewer, replay: Replay, choice: _Choice, now: datetime) -> No
     frozen, needs_approval = choice.frozen, choice.needs_approval
     replay.started_at, replay.total = now, frozen.total
     waits = {"state": ReplayState.AWAITING_APPROVAL, "state_since": now, "approval_because": needs_approval}
-    columns = waits if needs_approval else controlling.begun(replay, now)
+    columns = waits if needs_approval else controlling.start_columns(replay, now)
     # At the pace that the jobs were chosen for: their keys and their order come from it.
     begun = Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT, pace=replay.pace).update(
         **columns,
@@ -342,7 +346,7 @@ def _begin(viewer: Viewer, replay: Replay, choice: _Choice, now: datetime) -> No
         planned=frozen.total,
         by_source=frozen.by_source,
         taken=sum(choice.taken.values()),
-        blocked=laying.joined(replay.blocked, laying.taken_by(choice.taken)),
+        blocked=freezing.merge_blocked(replay.blocked, freezing.taken_rows(choice.taken)),
     )
     if not begun:
         if Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT).exists():
@@ -350,11 +354,11 @@ def _begin(viewer: Viewer, replay: Replay, choice: _Choice, now: datetime) -> No
         raise wrong_state(replay, "started")
     total = frozen.total
     # Nobody's jobs are held while it waits for a second person: then nothing is laid out.
-    freezing.write(replay, frozen, with_first=bool(needs_approval))
+    freezing.write_batches(replay, frozen, with_first=bool(needs_approval))
     if not needs_approval:
-        total -= len(choice.first) - laying.lay_out(replay, choice.first)
+        total -= len(choice.first) - freezing.insert_items(replay, choice.first)
         if not total:
-            raise _too_late(Scope(replay.query, tuple(replay.selection)))
+            raise _nothing_left(Target(replay.query, tuple(replay.selection)))
         _refuse_if_changed(replay, total)
     rights.record(
         viewer,
@@ -368,9 +372,9 @@ def _begin(viewer: Viewer, replay: Replay, choice: _Choice, now: datetime) -> No
     )
 
 
-def _too_late(scope: Scope) -> Refused:
+def _nothing_left(scope: Target) -> Refused:
     """The draft was made when something could go: others were first."""
-    return _open_item(scope.selection) or Refused(
+    return _open_item_refusal(scope.selection) or Refused(
         "nothing_to_replay",
         "Meanwhile nothing is left to replay: all were taken, recovered or discarded. Nothing was changed.",
     )
@@ -389,7 +393,7 @@ def _refuse_if_changed(replay: Replay, total: int) -> None:
         )
 
 
-def _refuse_if_other(snapshot: str, seen: Preview) -> None:
+def _refuse_other_request(snapshot: str, seen: Preview) -> None:
     """Raise Refused if this start requests something else than its preview."""
     if snapshot.count(".") < 4:
         return
@@ -402,16 +406,16 @@ def _refuse_if_other(snapshot: str, seen: Preview) -> None:
     counts = f"The preview had {int(count):,} jobs, this start has {seen.replayable:,}. Nothing was changed."
     if missing:
         names, them = " and ".join(missing), "it" if len(missing) == 1 else "them"
-        said = (
+        text = (
             f"The preview accepted {names}, but this start does not: name {them} in accept, or preview without {them}."
         )
-        raise Refused("changed", f"{said} {counts}", field="accept", accept=missing)
+        raise Refused("changed", f"{text} {counts}", field="accept", accept=missing)
     if added:
         names = " and ".join(added)
-        said = f"This start accepts {names}, but the preview did not: preview with the same accept."
-        raise Refused("changed", f"{said} {counts}", field="accept")
-    said = "The preview and this start exclude different groups: give both the same without_groups, or preview again."
-    raise Refused("changed", f"{said} {counts}", field="without_groups")
+        text = f"This start accepts {names}, but the preview did not: preview with the same accept."
+        raise Refused("changed", f"{text} {counts}", field="accept")
+    text = "The preview and this start exclude different groups: give both the same without_groups, or preview again."
+    raise Refused("changed", f"{text} {counts}", field="without_groups")
 
 
 def approve(viewer: Viewer, replay: Replay, reason: str = "", now: datetime | None = None) -> Replay:
@@ -421,12 +425,12 @@ def approve(viewer: Viewer, replay: Replay, reason: str = "", now: datetime | No
     """
     now = now or timezone.now()
     sources = rights.must_act(viewer, replay, "replay.approve")
-    if why := approval.why_not_by(viewer, replay, sources):
+    if why := approval.approver_refusal(viewer, replay, sources):
         refused = Refused("forbidden", f"{why} Nothing was changed.")
         refuse(viewer, "replay.approve", f"replay:{replay.pk}", refused, sources)
     with transaction.atomic():
         # Read anew: who started it may have changed its pace since.
-        begins = controlling.begun(Replay.objects.select_for_update(no_key=True).get(pk=replay.pk), now)
+        begins = controlling.start_columns(Replay.objects.select_for_update(no_key=True).get(pk=replay.pk), now)
         approved = Replay.objects.filter(pk=replay.pk, state=ReplayState.AWAITING_APPROVAL).update(
             **begins,
             approver=representable(viewer.name)[:150],
@@ -444,6 +448,6 @@ def approve(viewer: Viewer, replay: Replay, reason: str = "", now: datetime | No
             before={"state": ReplayState.AWAITING_APPROVAL},
             after={"state": begins["state"], "started_by": replay.actor, "total": replay.total},
         )
-    laying.lay_first(replay)
+    freezing.create_first_items(replay)
     replay.refresh_from_db()
     return replay

@@ -6,26 +6,84 @@ written down behind it.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+
+from django.conf import settings
 
 from jobs_admin import config
 from jobs_admin.core.pacing import Bucket
 from jobs_admin.core.refused import Refused
+from jobs_admin.db.opening import Opener, OpenerGone
+from jobs_admin.replays.choosing import KeyRates
 from jobs_admin.replays.claiming import Claimed
-from jobs_admin.replays.key_rates import KeyRates
-from jobs_admin.replays.letters import Writer
-from jobs_admin.replays.opening_ahead import Ahead
+from jobs_admin.replays.messages import Writer
 from jobs_admin.sources.base import Letter, SourceError, SourceRefused
+
+log = logging.getLogger(__name__)
+
+_DECRYPTED_AT_ONCE = 400  # some 7 ms
+_DECRYPTED_BYTES = 700_000  # so that no question waits for the other process to read it
+_DECRYPT_AHEAD_FROM = 1_000  # claimed jobs that wait: the process costs what opening some thousand here does
+
+
+class DecryptAhead:
+    """Opens what it can. What it does not, the writer of letters opens: nothing depends on it but the speed."""
+
+    def __init__(self) -> None:
+        self._opener: Opener | None = None
+        self._requested: list[Claimed] = []
+        self._is_requested = True  # with a process that begins
+        self._is_ended = False
+
+    def open(self, coming: Iterable[Claimed], waiting: int) -> None:
+        """Notes what is open meanwhile, and has more opened: some of `coming`. `waiting`: how many jobs there are."""
+        if self._is_ended:
+            return
+        try:
+            if self._opener is None and waiting >= _DECRYPT_AHEAD_FROM:
+                self._opener = Opener(settings.REDRIVE_PAYLOAD_KEYS)
+            if self._opener is not None and self._opener.has_answered():
+                self._take(self._opener)
+            if self._opener is not None and not self._is_requested and (some := _choose_encrypted(coming)):
+                self._requested, self._is_requested = some, True
+                self._opener.ask([item.body for item in some])
+        except (OpenerGone, OSError):
+            log.warning("the process that decrypts beside the line ended; messages are decrypted here")
+            self.close()
+
+    def _take(self, opener: Opener) -> None:
+        for item, raw in zip(self._requested, opener.answer(), strict=True):
+            # Without a body: the line was faster.
+            if raw is not None and item.body:
+                item.body, item.is_open = raw, True
+        self._requested, self._is_requested = [], False
+
+    def close(self) -> None:
+        self._is_ended = True
+        if self._opener is not None:
+            self._opener.close()
+            self._opener = None
+
+
+def _choose_encrypted(coming: Iterable[Claimed]) -> list[Claimed]:
+    some, size = [], 0
+    for item in coming:
+        if item.body and not item.is_open and size + len(item.body) < _DECRYPTED_BYTES:
+            some.append(item)
+            size += len(item.body)
+    return some[:_DECRYPTED_AT_ONCE]
+
 
 _AT_ONCE = 500  # letters in one call
 _READY = 1_000  # letters that are made before they are due
 _MADE_AT_ONCE = 100  # between two looks at the clock: a millisecond or two
-_OPENED_HERE, _LOOKED_AHEAD = 200, 800  # what the process beside the line is given to decrypt stands behind those
+_OPENED_HERE, _DECRYPTED_AHEAD = 200, 800  # what the process beside the line is given to decrypt stands behind those
 _NEWS = 1_000  # sent letters that are worth writing down at once
 # At high rates some jobs go at a time rather than one call for each. The bucket forgives three times as much.
 _BETWEEN_CALLS_S = 0.008
@@ -47,7 +105,7 @@ class Ended:
 class Line(threading.Thread):
     """The jobs of one replay on their way. Everything but `run` may be called from outside."""
 
-    def __init__(self, key: str, writer: Writer, bucket: Bucket, tell: Callable[[], None]) -> None:
+    def __init__(self, key: str, writer: Writer, bucket: Bucket, notify: Callable[[], None]) -> None:
         """`key` is the replay's; `tell` is called when something is worth asking for."""
         super().__init__(name=f"line-{key[:8]}", daemon=True)
         self.bucket = bucket  # to be touched under the lock
@@ -55,7 +113,7 @@ class Line(threading.Thread):
         self.error: BaseException | None = None  # what ended the thread against its will
         self._key = key
         self._writer = writer
-        self._tell = tell
+        self._notify = notify
         self._rates: KeyRates | None = None
         self._until = 0.0  # by the monotonic clock, as the next one
         self._next_call = 0.0
@@ -65,14 +123,14 @@ class Line(threading.Thread):
         self._trying: list[tuple[Claimed, Letter]] = []
         self._ended = Ended()
         self._is_closed = False
-        self._ahead = Ahead()
+        self._ahead = DecryptAhead()
 
     @property
     def pending(self) -> int:
         """Claimed items that have not been tried."""
         return len(self._claimed) + len(self._ready)
 
-    def put(self, items: Sequence[Claimed], rates: KeyRates | None) -> None:
+    def enqueue(self, items: Sequence[Claimed], rates: KeyRates | None) -> None:
         """Send these when they are due, and not faster than `rates` for their keys."""
         with self.lock:
             self._rates = rates
@@ -108,7 +166,7 @@ class Line(threading.Thread):
                 self._is_closed = True
                 self._give_back(lambda _: True)
         self._ahead.close()
-        self._tell()
+        self._notify()
 
     def _turn(self) -> None:
         with self.lock:
@@ -166,13 +224,13 @@ class Line(threading.Thread):
         with self.lock:
             items = [self._claimed.popleft() for _ in range(min(_MADE_AT_ONCE, len(self._claimed)))]
             # Not the very next ones, which are opened here before an answer can be there.
-            coming = list(islice(self._claimed, _OPENED_HERE, _OPENED_HERE + _LOOKED_AHEAD))
+            coming = list(islice(self._claimed, _OPENED_HERE, _OPENED_HERE + _DECRYPTED_AHEAD))
             waiting = len(self._claimed)
         self._ahead.open(coming, waiting)
         ready, refused = [], {}
         for item in items:
             try:
-                ready.append((item, self._writer.letter(item)))
+                ready.append((item, self._writer.message(item)))
             except (SourceRefused, Refused) as error:
                 refused[item.pk] = str(error)
             item.body = b""
@@ -183,13 +241,13 @@ class Line(threading.Thread):
                 self._give_back(lambda _: True)
             is_news = bool(refused) and not self.pending
         if is_news:
-            self._tell()
+            self._notify()
 
     def _send(self, due: list[tuple[Claimed, Letter]]) -> None:
         begun = time.monotonic()
         by_source: dict[str, dict[int, tuple[Claimed, Letter]]] = {}
-        for item, letter in due:
-            by_source.setdefault(item.source, {})[item.pk] = (item, letter)
+        for item, message in due:
+            by_source.setdefault(item.source, {})[item.pk] = (item, message)
         for source, mine in by_source.items():
             try:
                 self._send_to(source, mine, begun)
@@ -207,13 +265,13 @@ class Line(threading.Thread):
             self.bucket.delayed(ended - begun)
             is_news = len(self._ended.sent) >= _NEWS or not self.pending or bool(self._ended.failed)
         if is_news:
-            self._tell()
+            self._notify()
 
     def _send_to(self, source: str, mine: dict[int, tuple[Claimed, Letter]], at: float) -> None:
         """Empties `mine` as their ends become known. Raises SourceError with those left whose end is not."""
         while mine:
             try:
-                answers = config.adapter(source).send(self._key, [letter for _, letter in mine.values()])
+                answers = config.adapter(source).send(self._key, [message for _, message in mine.values()])
             except SourceRefused as error:
                 blamed = [pk for pk in mine if error.blames(pk)]
                 with self.lock:

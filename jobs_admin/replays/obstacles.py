@@ -7,22 +7,85 @@ few: those that hold for nobody at the moment are not among them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 
+from cryptography.fernet import InvalidToken
 from django.db import connection
-from django.db.models import Q
+from django.db.models import Max, Min, Q
 
 from jobs_admin import config
 from jobs_admin.core.text import shown
 from jobs_admin.fleet import heartbeats
-from jobs_admin.models import Failure, FailureCount, Replay, ReplayItem, Source
+from jobs_admin.models import Failure, FailureCount, Payload, Replay, ReplayItem, Source
 from jobs_admin.models.failure import Caveat, FailureState
 from jobs_admin.models.replay import OPEN_ITEM, ReplayState
-from jobs_admin.replays import unopenable
 from jobs_admin.replays.options import Options
 from jobs_admin.sources.base import READ_ONLY
+
+_OPENABLE_SAMPLES = 16  # evenly over the ids
+_LARGEST_SAMPLE = 64 * 1024  # bytes of a message that is worth opening for this
+
+
+def find_unopenable_ranges() -> list[tuple[int, int]]:
+    """(first, last) ids of failures between which no message can be opened; none where all can."""
+    # One by one: asked for both at once, SQLite walks through the index from end to end.
+    first = Payload.objects.aggregate(first=Min("failure_id"))["first"]
+    last = Payload.objects.aggregate(last=Max("failure_id"))["last"]
+    if first is None or last is None:
+        return []
+    step = max(1, (last - first) // (_OPENABLE_SAMPLES - 1))
+    tried = _sample_openable([*range(first, last, step), last])
+    found: list[tuple[int, int]] = []
+    begin = None if not tried or tried[0][1] else first
+    for (before, was_open), (after, is_open) in pairwise(tried):
+        if was_open == is_open:
+            continue
+        border = _find_border(before, after, is_open)
+        if is_open and begin is not None:
+            found.append((begin, border - 1))
+            begin = None
+        else:
+            begin = border
+    # What comes in later is sealed with a key that is there.
+    return found if begin is None else [*found, (begin, last)]
+
+
+def _find_border(low: int, high: int, is_open: bool) -> int:
+    """The first id that is as `high` is, not as `low`."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        met = _sample_openable([middle])
+        if not met or met[0][0] >= high or met[0][1] == is_open:
+            high = middle
+        else:
+            low = met[0][0]
+    return high
+
+
+def _sample_openable(places: Iterable[int]) -> list[tuple[int, bool]]:
+    """Of each place the first failure from that id on with a message of ordinary size, and whether that opens."""
+    table = Payload._meta.db_table
+    first = (
+        f"SELECT k.id FROM {table} k WHERE k.failure_id >= v.column1 AND k.is_whole AND k.size <= {_LARGEST_SAMPLE} "
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT p.failure_id, p.body FROM (VALUES {', '.join(f'({int(place)})' for place in places)}) AS v "
+            f"JOIN {table} p ON p.id = ({first} ORDER BY k.failure_id LIMIT 1)"
+        )
+        return [(pk, _can_open(body)) for pk, body in sorted({row[0]: row[1] for row in cursor.fetchall()}.items())]
+
+
+def _can_open(body: bytes) -> bool:
+    try:
+        config.payload_keys().decrypt(bytes(body))
+    except InvalidToken:
+        return False
+    return True
+
 
 TABLE = Failure._meta.db_table
 
@@ -63,7 +126,7 @@ class Obstacle:
         )
 
 
-def standing(options: Options, now: datetime) -> list[Obstacle]:
+def find_obstacles(options: Options, now: datetime) -> list[Obstacle]:
     """Those that are not accepted, in the order in which they are told: the first that holds for a job is its reason."""
     places = _dead_places()
     found = [
@@ -103,8 +166,8 @@ def _open() -> Iterator[Obstacle]:
     if not Replay.objects.filter(Q(planned__gt=0) | Q(running__gt=0) | Q(uncertain__gt=0) | waits).exists():
         return
     states = ", ".join(f"'{state.value}'" for state in OPEN_ITEM)
-    held = f"SELECT 1 FROM {ReplayItem._meta.db_table} i WHERE i.failure_id = {{t}}.id AND i.state IN ({states})"
-    yield Obstacle(OPEN, "", f"EXISTS ({held})")
+    open_items = f"SELECT 1 FROM {ReplayItem._meta.db_table} i WHERE i.failure_id = {{t}}.id AND i.state IN ({states})"
+    yield Obstacle(OPEN, "", f"EXISTS ({open_items})")
 
 
 # -- where they would go ------------------------------------------------------------------------------------------
@@ -144,7 +207,7 @@ def _read_only() -> dict[str, str]:
 
 
 def _tasks(places: dict[str, tuple[set[str], set[str]]], now: datetime) -> Iterator[Obstacle]:
-    for source in _reached(places):
+    for source in _configured_sources(places):
         known = heartbeats.known_tasks(source, now)
         if known is None:
             continue
@@ -160,7 +223,7 @@ def _tasks(places: dict[str, tuple[set[str], set[str]]], now: datetime) -> Itera
 
 def _queues(places: dict[str, tuple[set[str], set[str]]], to_queue: str, now: datetime) -> Iterator[Obstacle]:
     """Queues that a worker without our guard consumes: what it runs tells nobody how it ended."""
-    for source in _reached(places):
+    for source in _configured_sources(places):
         wanted = {to_queue} if to_queue else places[source][0]
         for queue, guarded, workers in heartbeats.partly_guarded_queues(source, now):
             if queue not in wanted:
@@ -188,7 +251,7 @@ def _place(
     return Obstacle(code, reason, condition, values, code if accept else "", f"failure_by_{column}", place)
 
 
-def _reached(places: dict[str, tuple[set[str], set[str]]]) -> list[str]:
+def _configured_sources(places: dict[str, tuple[set[str], set[str]]]) -> list[str]:
     return sorted(places.keys() & config.sources().keys())
 
 
@@ -212,7 +275,7 @@ def _messages(now: datetime) -> Iterator[Obstacle]:
     if seen & Caveat.NO_FORM:
         reason = "no message of its queue system: it can be given no id of its own, so it cannot be sent again"
         yield _caveat("no_form", reason, Caveat.NO_FORM)
-    for first, last in unopenable.ranges():
+    for first, last in find_unopenable_ranges():
         reason = "key missing: the message cannot be decrypted with the keys that are configured (REDRIVE_PAYLOAD_KEYS)"
         yield Obstacle("key_missing", reason, "{t}.id BETWEEN %s AND %s", (first, last))
     if seen & Caveat.CHORD:

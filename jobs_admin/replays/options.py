@@ -38,16 +38,18 @@ class Options:
     without_groups: tuple[int, ...] | None = None
 
     @classmethod
-    def read(cls, said: Mapping[str, Any] | None) -> Options:
+    def parse(cls, values: Mapping[str, Any] | None) -> Options:
         """What somebody asked for. What is left out, or None, is as usual. Raises Refused beside the field."""
-        if said is None:
+        if values is None:
             return cls()
-        if not isinstance(said, Mapping):
-            raise _bad("options", 'Options are an object such as {"attempts": 3, "to_queue": "slow"}.')
-        given = {name: value for name, value in said.items() if value is not None}
+        if not isinstance(values, Mapping):
+            raise _bad_option("options", 'Options are an object such as {"attempts": 3, "to_queue": "slow"}.')
+        given = {name: value for name, value in values.items() if value is not None}
         for name in given:
             if name not in cls.__slots__:
-                raise _bad(str(name)[:40], f"Options have no {str(name)[:40]!r}; they have {', '.join(cls.__slots__)}.")
+                raise _bad_option(
+                    str(name)[:40], f"Options have no {str(name)[:40]!r}; they have {', '.join(cls.__slots__)}."
+                )
         return cls(
             _attempts(given.get("attempts", RESET)),
             _to_queue(given.get("to_queue", "")),
@@ -58,10 +60,10 @@ class Options:
         )
 
     @classmethod
-    def of(cls, replay: Replay, *, with_groups: bool = True) -> Options:
+    def from_replay(cls, replay: Replay, *, with_groups: bool = True) -> Options:
         """Return the options of a replay. `with_groups=False`: without the excluded groups, which lists do not load."""
         attempts = int(replay.attempts) if replay.attempts.isdigit() else replay.attempts
-        groups = at_start(replay) if with_groups else None
+        groups = groups_excluded_at_start(replay) if with_groups else None
         return cls(attempts, replay.to_queue, replay.same_job_id, replay.patch, tuple(replay.accepted), groups)
 
     @property
@@ -85,11 +87,11 @@ class Options:
         """Those that are not as usual, to be written down and shown."""
         usual = Options()
         names = [name for name in self.__slots__ if name != "without_groups"]  # shown separately, with reasons
-        told = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(usual, name)}
-        return told | ({"accept": list(self.accept)} if self.accept else {})
+        changed = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(usual, name)}
+        return changed | ({"accept": list(self.accept)} if self.accept else {})
 
 
-def at_start(replay: Replay) -> tuple[int, ...]:
+def groups_excluded_at_start(replay: Replay) -> tuple[int, ...]:
     """Return the groups excluded in the draft; those set aside later are not options."""
     return tuple(sorted(row["group"] for row in replay.set_aside if row["phase"] == START))
 
@@ -107,7 +109,7 @@ def group_ids(fingerprints: Sequence[str], field: str = "without_groups") -> tup
     return tuple(sorted({named[fingerprint] for fingerprint in fingerprints}))
 
 
-def with_taken_in(groups: Collection[int]) -> set[int]:
+def with_merging_groups(groups: Collection[int]) -> set[int]:
     """Return these groups and those that they are just taking in, which have some of their jobs."""
     names = GroupAlias.objects.filter(group__in=groups).values_list("fingerprint", flat=True)
     moving = Group.objects.filter(fingerprint__in=[f"{TAKEN_IN}{name}"[:40] for name in names])
@@ -119,19 +121,19 @@ def refuse_unfit(options: Options, sources: Sequence[str], priority: object = No
     for source in sources:
         can = abilities.capabilities(source) or Capabilities()  # not configured: its jobs are left out anyway
         if options.to_queue and not can.redirect:
-            raise _bad("to_queue", f"{source} sends jobs to the queue that they came from, and to no other.")
+            raise _bad_option("to_queue", f"{source} sends jobs to the queue that they came from, and to no other.")
         if options.to_queue and not knows_queue(source, options.to_queue):
-            raise _bad(
+            raise _bad_option(
                 "to_queue",
                 f"{source} has no queue named {options.to_queue!r} that was ever seen. Nothing was changed. "
                 "Look for its name on the page of queues.",
             )
         if options.patch is not None and not can.edit:
-            raise _bad("patch", f"Jobs of {source} cannot be edited. Leave the change of arguments out.")
+            raise _bad_option("patch", f"Jobs of {source} cannot be edited. Leave the change of arguments out.")
         if options.same_job_id and not can.same_id:
-            raise _bad("same_job_id", f"{source} cannot send a job again under the id it had. Leave this out.")
+            raise _bad_option("same_job_id", f"{source} cannot send a job again under the id it had. Leave this out.")
         if options.attempts != RESET and not can.attempts:
-            raise _bad("attempts", f"{source} cannot be told how many attempts a job has made. Leave this out.")
+            raise _bad_option("attempts", f"{source} cannot be told how many attempts a job has made. Leave this out.")
         if priority is not None and not can.priority:
             raise Refused(
                 "bad_pace",
@@ -151,7 +153,7 @@ def knows_queue(source: str, queue: str) -> bool:
     )
 
 
-def _bad(field: str, message: str) -> Refused:
+def _bad_option(field: str, message: str) -> Refused:
     return Refused("bad_option", message, field=field)
 
 
@@ -161,31 +163,31 @@ def _attempts(value: Any) -> str | int:
         return text
     is_number = isinstance(value, int | str) and not isinstance(value, bool)
     if not is_number or not (text.isascii() and text.isdigit() and len(text) < 9):
-        raise _bad("attempts", f"attempts is reset, kept, or a number from 1 to {MOST_ATTEMPTS:,}.")
+        raise _bad_option("attempts", f"attempts is reset, kept, or a number from 1 to {MOST_ATTEMPTS:,}.")
     if not 1 <= int(text) <= MOST_ATTEMPTS:
-        raise _bad("attempts", f"A job can be given 1 to {MOST_ATTEMPTS:,} attempts, not {int(text):,}.")
+        raise _bad_option("attempts", f"A job can be given 1 to {MOST_ATTEMPTS:,} attempts, not {int(text):,}.")
     return int(text)
 
 
 def _to_queue(value: Any) -> str:
     if not isinstance(value, str):
-        raise _bad("to_queue", "to_queue is the name of a queue.")
+        raise _bad_option("to_queue", "to_queue is the name of a queue.")
     name = value.strip()
     if len(name) > 200 or representable(name) != name:
-        raise _bad("to_queue", "A queue's name has at most 200 characters, and no NUL among them.")
+        raise _bad_option("to_queue", "A queue's name has at most 200 characters, and no NUL among them.")
     return name
 
 
 def _same_job_id(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise _bad("same_job_id", "same_job_id is true or false.")
+        raise _bad_option("same_job_id", "same_job_id is true or false.")
     return value
 
 
 def _accept(value: Any) -> tuple[str, ...]:
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(name in ACCEPTABLE for name in names):
-        raise _bad("accept", f"What can be accepted is {', '.join(ACCEPTABLE)}.")
+        raise _bad_option("accept", f"What can be accepted is {', '.join(ACCEPTABLE)}.")
     return tuple(name for name in ACCEPTABLE if name in names)
 
 
@@ -193,9 +195,11 @@ def _without_groups(value: Any) -> tuple[int, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
-        raise _bad("without_groups", "without_groups must be a list of fingerprints.")
+        raise _bad_option("without_groups", "without_groups must be a list of fingerprints.")
     if len(value) > MOST_EXCLUDED:
-        raise _bad("without_groups", f"At most {MOST_EXCLUDED} groups can be excluded. Narrow the search instead.")
+        raise _bad_option(
+            "without_groups", f"At most {MOST_EXCLUDED} groups can be excluded. Narrow the search instead."
+        )
     return group_ids(value)
 
 
@@ -203,21 +207,27 @@ def _patch(value: Any) -> dict[str, Any] | None:
     if value is None:
         return None
     if not isinstance(value, dict) or not value or set(value) - {"args", "kwargs"}:
-        raise _bad("patch", 'A patch is an object with args, kwargs or both, such as {"kwargs": {"dry_run": true}}.')
+        raise _bad_option(
+            "patch", 'A patch is an object with args, kwargs or both, such as {"kwargs": {"dry_run": true}}.'
+        )
     if not isinstance(value.get("args", []), list):
-        raise _bad("patch", "The args of a patch are the whole new list: a merge patch cannot change one place of it.")
+        raise _bad_option(
+            "patch", "The args of a patch are the whole new list: a merge patch cannot change one place of it."
+        )
     if not isinstance(value.get("kwargs", {}), dict):
-        raise _bad("patch", "The kwargs of a patch are an object; null inside it takes a name out.")
+        raise _bad_option("patch", "The kwargs of a patch are an object; null inside it takes a name out.")
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise _bad("patch", "The patch is no JSON that can be stored: NaN, Infinity or nested too deep.") from error
+        raise _bad_option(
+            "patch", "The patch is no JSON that can be stored: NaN, Infinity or nested too deep."
+        ) from error
     if representable(text) != text or "\\u0000" in text.replace("\\\\", ""):
-        raise _bad("patch", "The patch holds a NUL or half a character, which cannot be stored.")
+        raise _bad_option("patch", "The patch holds a NUL or half a character, which cannot be stored.")
     if len(text.encode()) > LARGEST_PATCH:
-        raise _bad("patch", f"The patch is larger than {LARGEST_PATCH // 1000:,} kB.")
+        raise _bad_option("patch", f"The patch is larger than {LARGEST_PATCH // 1000:,} kB.")
     try:
         editing.refuse_placeholder(value, "patch")
     except Refused as error:
-        raise _bad("patch", str(error)) from error
+        raise _bad_option("patch", str(error)) from error
     return value

@@ -2,12 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 from jobs_admin.core.pacing import CAREFUL, Pace
 from jobs_admin.core.refused import Refused
 from jobs_admin.db import abilities
-from jobs_admin.models import Replay
+from jobs_admin.models import Replay, ReplayItem
+from jobs_admin.models.access import VIEWER, Viewer
+from jobs_admin.models.replay import OPEN_ITEM
+from jobs_admin.queues import refused_reports
+from jobs_admin.replays.rights import sources_of
+
+_MOST_ITEMS = 500  # items of each state whose queues are read
+
+
+def refused_report_warnings(viewer: Viewer, replays: Sequence[Replay], now: datetime) -> dict[int, list[str]]:
+    """Replay id -> a sentence for each source that the viewer sees and that refuses reports on which its jobs wait.
+
+    Those of a draft are in its preview.
+    """
+    waiting = [one for one in replays if one.planned or one.sent or one.running or one.uncertain]
+    if not waiting:
+        return {}
+    refused = [one for one in refused_reports.find(now) if viewer.may(VIEWER, one.source)]
+    if not refused:
+        return {}
+    found = {}
+    for replay in waiting:
+        places = _unsettled_queues(replay)
+        hit = [one for one in refused if any(one.source == source and one.concerns(queue) for source, queue in places)]
+        found[replay.pk] = [one.sentence for one in hit]
+    return found
+
+
+def _unsettled_queues(replay: Replay) -> set[tuple[str, str | None]]:
+    """Source and queue of its jobs that are not settled. None: the queue is not known."""
+    found: set[tuple[str, str]] = set()
+    for state in OPEN_ITEM:
+        items = ReplayItem.objects.filter(replay=replay, state=state).order_by("n")
+        found |= set(items.values_list("failure__source", "failure__queue")[:_MOST_ITEMS])
+    if not found:  # its jobs are frozen and have no items yet
+        return {(source, replay.to_queue or None) for source in sources_of(replay)}
+    return {(source, replay.to_queue or queue) for source, queue in found}
 
 
 def are_reported(source: str) -> bool:
@@ -15,19 +52,19 @@ def are_reported(source: str) -> bool:
     return can is None or can.outcomes  # it was asked to when it was sent there
 
 
-def untold(sources: Iterable[str]) -> list[str]:
+def unreported_sources(sources: Iterable[str]) -> list[str]:
     """Those of the sources that cannot tell how a job ended: there it stays `sent`."""
     return [name for name in sources if not are_reported(name)]
 
 
-def sent_for_good(replay: Replay) -> str:
+def gone_reason(replay: Replay) -> str:
     """Why a failure is gone that was sent where nobody tells how a job ends."""
     return f"sent in replay #{replay.pk}: its source does not report how a job ends"
 
 
-def refuse_blind(pace: Pace, sources: Iterable[str]) -> None:
+def refuse_blind_pace(pace: Pace, sources: Iterable[str]) -> None:
     """Raises Refused where a pace would wait for news that never come."""
-    if not (names := untold(sources)):
+    if not (names := unreported_sources(sources)):
         return
     waits = {
         "pace": pace.style == CAREFUL,
@@ -36,8 +73,8 @@ def refuse_blind(pace: Pace, sources: Iterable[str]) -> None:
         "pace.in_flight": pace.in_flight,
         "pace.per_key.concurrency": pace.per_key and pace.per_key.concurrency,
     }
-    for field, asked in waits.items():
-        if asked:
+    for field, value in waits.items():
+        if value:
             what = "careful pace" if field == "pace" else field.removeprefix("pace.")
             raise Refused(
                 "bad_pace",

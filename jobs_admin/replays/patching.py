@@ -17,10 +17,10 @@ from jobs_admin.failures.contents import opened
 from jobs_admin.fleet.signatures import Signatures, signatures
 from jobs_admin.models import Failure, Payload
 from jobs_admin.models.access import Viewer
-from jobs_admin.replays import letters, scoping
+from jobs_admin.replays import messages, target
 from jobs_admin.replays.options import Options
 from jobs_admin.replays.readiness import Readiness
-from jobs_admin.replays.scoping import Scope
+from jobs_admin.replays.target import Target
 from jobs_admin.sources.base import SourceRefused
 
 MOST = 100  # jobs of a page: each is decrypted and parsed
@@ -51,9 +51,9 @@ class PatchedPage:
     unreadable: int
 
 
-def patched(
+def list_patched_jobs(
     viewer: Viewer,
-    scope: Scope,
+    scope: Target,
     patch: Mapping[str, Any],
     after: str | None = None,
     limit: int = 20,
@@ -65,9 +65,9 @@ def patched(
     The real messages are opened, as sending will do it. Raises Refused for a patch that cannot be.
     """
     limit = max(1, min(limit, MOST))
-    read = Options.read({"patch": patch}).patch or {}
+    read = Options.parse({"patch": patch}).patch or {}
     now = now or timezone.now()
-    ready = Readiness(viewer, scope, max_id=scoping.highest_failure(), options=options, now=now).rows()
+    ready = Readiness(viewer, scope, max_id=target.highest_failure(), options=options, now=now).rows()
     if (cursor := whole_number(after)) is not None:
         ready = ready.filter(pk__gt=cursor)
     found = list(ready.defer("args", "kwargs", "headers", "message").order_by("pk")[: limit + 1])
@@ -85,8 +85,8 @@ def patched(
 
 
 def _latest_payloads(failures: list[Failure]) -> dict[int, Payload]:
-    kept = Payload.objects.filter(failure__in=[one.pk for one in failures], is_whole=True)
-    return {payload.failure_id: payload for payload in kept.order_by("run")}
+    payloads = Payload.objects.filter(failure__in=[one.pk for one in failures], is_whole=True)
+    return {payload.failure_id: payload for payload in payloads.order_by("run")}
 
 
 def _row(failure: Failure, payload: Payload | None, patch: dict[str, Any], takes: Signatures) -> PatchedJob:
@@ -98,7 +98,7 @@ def _row(failure: Failure, payload: Payload | None, patch: dict[str, Any], takes
         if not adapter.can.edit:
             raise SourceRefused(f"jobs of {failure.source} cannot be edited")
         args, kwargs = adapter.arguments(raw)
-        new_args, new_kwargs = letters.patched_arguments(raw, failure.source, patch, failure.task, takes)
+        new_args, new_kwargs = messages.patched_arguments(raw, failure.source, patch, failure.task, takes)
     except KeyError:
         return PatchedJob(failure, why=f"{failure.source} is not configured here.")
     except (SourceRefused, Refused) as error:

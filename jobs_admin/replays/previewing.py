@@ -19,10 +19,19 @@ from jobs_admin.core.refused import Refused
 from jobs_admin.models import Failure
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.replay import START
-from jobs_admin.replays import approval, cautions, outcomes, prognosis, progress, scoping, setting_aside, workforce
+from jobs_admin.replays import (
+    approval,
+    capacity,
+    outcomes,
+    preview_warnings,
+    prognosis,
+    progress,
+    setting_aside,
+    target,
+)
 from jobs_admin.replays.options import Options
 from jobs_admin.replays.readiness import Readiness
-from jobs_admin.replays.scoping import Scope
+from jobs_admin.replays.target import Target
 from jobs_admin.rights import group_sight
 
 SAMPLED = 10_000  # jobs, the newest, that a breakdown is made of where no counter knows
@@ -67,7 +76,7 @@ class Preview:
     scope_max_id: int
     throughput_per_s: float | None  # jobs of these queues that ran well in the last hour; None: none did
     workers_per_s: float | None  # jobs that their live workers carry, by how long such jobs take; None: not known
-    untold: list[str]  # of the sources, those that do not report how a job ends: careful is not to be had
+    unreported: list[str]  # of the sources, those that do not report how a job ends: careful is not to be had
     needs_approval: str  # why a second person has to approve it; "" where nobody has to
     arrived_since: int  # that match and came after the snapshot; they are not in it. At most _MOST_ARRIVED are counted
     options: Options  # with the groups that are left out
@@ -104,13 +113,15 @@ def preview(
     With the snapshot of an earlier preview it is of what that one saw; what came since is only counted.
     """
     now = now or timezone.now()
-    scope = scoping.scope_of(query, selection, now)
-    read_pace(pace)
-    seen_until = scoping.seen_until(snapshot, scope)
-    return previewed(viewer, scope, pace, scoping.highest_failure() if seen_until is None else seen_until, now, options)
+    scope = target.build_target(query, selection, now)
+    parse_pace(pace)
+    seen_until = target.parse_snapshot(snapshot, scope)
+    return build_preview(
+        viewer, scope, pace, target.highest_failure() if seen_until is None else seen_until, now, options
+    )
 
 
-def read_pace(pace: object, jobs: int = 0) -> pacing.Pace:
+def parse_pace(pace: object, jobs: int = 0) -> pacing.Pace:
     """The pace that somebody asked for; None is the default for so many jobs."""
     if isinstance(pace, pacing.Pace):
         return pace
@@ -121,9 +132,9 @@ def read_pace(pace: object, jobs: int = 0) -> pacing.Pace:
         raise Refused("bad_pace", str(error), field=field) from error
 
 
-def previewed(
+def build_preview(
     viewer: Viewer,
-    scope: Scope,
+    scope: Target,
     pace: object,
     max_id: int,
     now: datetime,
@@ -134,52 +145,52 @@ def previewed(
     """The preview of a scope up to a failure. `light`: without what is only to be looked at."""
     most = _GLANCED if light and options.without_groups is not None else SAMPLED
     ready = Readiness(viewer, scope, max_id=max_id, options=replace(options, without_groups=()), now=now)
-    looked_at = _looked_at(ready, most)
-    spread = _Spread(ready, looked_at)
+    sample = _read_sample(ready, most)
+    spread = _Spread(ready, sample)
     groups = _Groups(viewer, scope, spread, options, now)
     set_aside = groups.notes(ready if light else None)
     options = replace(options, without_groups=groups.off)
     if groups.off:
         ready = Readiness(viewer, scope, max_id=max_id, options=options, now=now)
-        looked_at = _looked_at(ready, most)
-        spread = _Spread(ready, looked_at)
-    queues = [options.to_queue] if options.to_queue else [queue for queue, _ in spread.of("queue")]
+        sample = _read_sample(ready, most)
+        spread = _Spread(ready, sample)
+    queues = [options.to_queue] if options.to_queue else [queue for queue, _ in spread.counts("queue")]
     throughput = _throughput(viewer, queues, now)
-    untold = outcomes.untold(ready.sources)
-    asked = read_pace(pace, 0 if untold else ready.count)  # the default of many jobs is careful
-    outcomes.refuse_blind(asked, untold)
-    concurrency = workforce.concurrency(ready.sources, queues, now)
-    runtime_s = workforce.runtime_s(viewer, queues, [row["pk"] for row in looked_at], now)
+    unreported = outcomes.unreported_sources(ready.sources)
+    requested = parse_pace(pace, 0 if unreported else ready.count)  # the default of many jobs is careful
+    outcomes.refuse_blind_pace(requested, unreported)
+    concurrency = capacity.concurrency(ready.sources, queues, now)
+    runtime_s = capacity.runtime_s(viewer, queues, [row["pk"] for row in sample], now)
     workers_per_s = pacing.served(runtime_s, concurrency)
-    plan = pacing.settled(asked, jobs=ready.count, median_per_s=throughput, workers_per_s=workers_per_s)
+    plan = pacing.settled(requested, jobs=ready.count, median_per_s=throughput, workers_per_s=workers_per_s)
     expected = pacing.Estimate(0.0, 0.0)
-    told: dict[str, Any] = {}
+    details: dict[str, Any] = {}
     if not light:
-        listed = named(viewer, spread.of("group_id"))
+        listed = name_groups(viewer, spread.counts("group_id"))
         played = simulate(
             ready.count,
             plan,
             runtime_s=runtime_s,
             concurrency=concurrency,
-            limits=workforce.limits(spread.of("task"), ready.sources, queues, spread.values("tenant"), runtime_s),
+            limits=capacity.limits(spread.counts("task"), ready.sources, queues, spread.values("tenant"), runtime_s),
         )
-        expected = _expected(ready.count, plan, played)
-        told = {
-            "by_source": spread.of("source"),
-            "by_queue": spread.of("queue"),
-            "by_task": spread.of("task"),
+        expected = _estimate(ready.count, plan, played)
+        details = {
+            "by_source": spread.counts("source"),
+            "by_queue": spread.counts("queue"),
+            "by_task": spread.counts("task"),
             "by_group": [(title, n) for _, title, n in listed],
-            "by_tenant": spread.of("tenant"),
+            "by_tenant": spread.counts("tenant"),
             "groups": listed,
             "choices": groups.choices,
             "choices_over": groups.counted_over,
             "counted_over": spread.counted_over,
             "simulation": played,
-            "sample": _sample([row["pk"] for row in looked_at[:_SHOWN]]),
-            "warnings": cautions.told(
+            "sample": _read_shown([row["pk"] for row in sample[:_SHOWN]]),
+            "warnings": preview_warnings.build_warnings(
                 ready,
-                looked_at,
-                [pk for pk, _ in spread.of("group_id")],
+                sample,
+                [pk for pk, _ in spread.counts("group_id")],
                 queues if len(queues) < _LISTED else [],
                 throughput,
                 expected.peak_per_second,
@@ -203,17 +214,17 @@ def previewed(
         scope_max_id=max_id,
         throughput_per_s=throughput,
         workers_per_s=workers_per_s,
-        untold=untold,
-        needs_approval=approval.why_needed(ready.rows(), ready.count),
+        unreported=unreported,
+        needs_approval=approval.approval_reason(ready.rows(), ready.count),
         arrived_since=ready.arrived_since(_MOST_ARRIVED),
         options=options,
         set_aside=set_aside,
         ready=ready,
-        **told,
+        **details,
     )
 
 
-def _expected(jobs: int, plan: pacing.Pace, played: Simulation) -> pacing.Estimate:
+def _estimate(jobs: int, plan: pacing.Pace, played: Simulation) -> pacing.Estimate:
     """Of a pace that climbs as it was just played: to play it once more takes as long as all the rest of a preview."""
     planned = played.as_planned
     if not jobs or planned.ends_after_s is None or not (plan.ramp or plan.canary):
@@ -221,60 +232,60 @@ def _expected(jobs: int, plan: pacing.Pace, played: Simulation) -> pacing.Estima
     return pacing.Estimate(planned.ends_after_s, planned.peak_per_second)
 
 
-_LOOKED_FOR = ("pk", "source", "queue", "task", "tenant", "group_id", "run", "redacted")
+_SAMPLE_COLUMNS = ("pk", "source", "queue", "task", "tenant", "group_id", "run", "redacted")
 
 
-def _looked_at(ready: Readiness, most: int) -> list[dict[str, Any]]:
+def _read_sample(ready: Readiness, most: int) -> list[dict[str, Any]]:
     """Some of those that can go, the newest first."""
     if not ready.count:
         return []
-    rows = Failure.objects.filter(pk__in=ready.newest(most)).order_by("-pk").values_list(*_LOOKED_FOR)
-    return [dict(zip(_LOOKED_FOR, row, strict=True)) for row in rows]
+    rows = Failure.objects.filter(pk__in=ready.newest(most)).order_by("-pk").values_list(*_SAMPLE_COLUMNS)
+    return [dict(zip(_SAMPLE_COLUMNS, row, strict=True)) for row in rows]
 
 
 class _Spread:
     """How those that can go are spread: by counters where these know, else by the newest that were looked at."""
 
-    def __init__(self, ready: Readiness, looked_at: list[dict[str, Any]]) -> None:
-        self.ready, self.looked_at = ready, looked_at
+    def __init__(self, ready: Readiness, sample: list[dict[str, Any]]) -> None:
+        self.ready, self.sample = ready, sample
         self.counted_over: dict[str, int | None] = {}
         self._found: dict[str, list[tuple[Any, int]]] = {}
 
-    def of(self, column: str, most: int = _LISTED) -> list[tuple[Any, int]]:
+    def counts(self, column: str, most: int = _LISTED) -> list[tuple[Any, int]]:
         if column not in self._found:
             self._found[column] = self._spread(column, max(most, _LISTED))
         return self._found[column][:most]
 
     def values(self, column: str) -> int | None:
         """How many values there are; None where they are too many to be counted."""
-        found = len(self.of(column))
+        found = len(self.counts(column))
         return found if 0 < found < _LISTED else None
 
     def _spread(self, column: str, most: int) -> list[tuple[Any, int]]:
         name = column.removesuffix("_id")
         self.counted_over[name] = None
-        is_all = len(self.looked_at) >= self.ready.count
+        is_all = len(self.sample) >= self.ready.count
         if column != "tenant" and not is_all and (found := self.ready.spread(column, most)) is not None:
             return [(value, n) for value, n in found if value]
         if not is_all:
-            self.counted_over[name] = len(self.looked_at)
-        counted = Counter(row[column] for row in self.looked_at if row[column])
+            self.counted_over[name] = len(self.sample)
+        counted = Counter(row[column] for row in self.sample if row[column])
         return sorted(counted.items(), key=lambda pair: (-pair[1], pair[0]))[:most]
 
 
 class _Groups:
     """The groups of a scope, and which are excluded."""
 
-    def __init__(self, viewer: Viewer, scope: Scope, spread: _Spread, options: Options, now: datetime) -> None:
+    def __init__(self, viewer: Viewer, scope: Target, spread: _Spread, options: Options, now: datetime) -> None:
         self._viewer, self._now, self._by = viewer, now, viewer.name
-        self._count = dict(spread.of("group_id", most=_MOST_GROUPS))
+        self._count = dict(spread.counts("group_id", most=_MOST_GROUPS))
         self.counted_over = spread.counted_over["group"]
-        asked = options.without_groups
-        ids = {*self._count, *(asked or ())}
+        requested = options.without_groups
+        ids = {*self._count, *(requested or ())}
         # Of one group alone there is nothing to choose.
-        self._found = prognosis.of_groups(viewer, ids, now) if len(ids) > 1 or asked else {}
-        if asked is not None:
-            self.off = asked
+        self._found = prognosis.predict_groups(viewer, ids, now) if len(ids) > 1 or requested else {}
+        if requested is not None:
+            self.off = requested
         elif len(self._count) < 2 or scope.selection or _names_group(scope):
             self.off = ()  # a search by group, or jobs chosen by hand, include all
         else:
@@ -290,32 +301,32 @@ class _Groups:
 
     def _note(self, pk: int, jobs: int | None) -> dict[str, Any]:
         found = self._found.get(pk) or prognosis.Prognosis("asked", f"excluded by {self._by}")
-        return setting_aside.note(pk, START, found.code, found.reason, self._by, self._now, jobs)
+        return setting_aside.build_note(pk, START, found.code, found.reason, self._by, self._now, jobs)
 
     @property
     def choices(self) -> list[GroupChoice]:
-        held = group_sight.read(self._viewer, self._count.keys() | set(self.off))
+        known = group_sight.read(self._viewer, self._count.keys() | set(self.off))
         rows = []
-        for pk, group in held.items():
+        for pk, group in known.items():
             why = self._found.get(pk, prognosis.Prognosis("", ""))
             count, is_on = self._count.get(pk, 0), pk not in self.off
             rows.append(GroupChoice(group.name, group.title, group.culprit, count, is_on, why.code, why.reason))
         return sorted(rows, key=lambda row: (not row.is_on, -row.count, row.fingerprint))
 
 
-def _names_group(scope: Scope) -> bool:
+def _names_group(scope: Target) -> bool:
     terms = language.parse(scope.query).terms
     return any(isinstance(one, language.Match) and one.field == "group" and not one.negated for one in terms)
 
 
-def named(viewer: Viewer, groups: list[tuple[int, int]]) -> list[tuple[str, str, int]]:
+def name_groups(viewer: Viewer, groups: list[tuple[int, int]]) -> list[tuple[str, str, int]]:
     """(fingerprint, title, count) of each group, the fullest first."""
-    held = group_sight.read(viewer, [pk for pk, _ in groups])
-    found = [(held[pk].name, held[pk].title, n) for pk, n in groups if pk in held]
+    known = group_sight.read(viewer, [pk for pk, _ in groups])
+    found = [(known[pk].name, known[pk].title, n) for pk, n in groups if pk in known]
     return sorted(found, key=lambda row: (-row[2], row[0]))
 
 
-def _sample(ids: list[int]) -> list[Failure]:
+def _read_shown(ids: list[int]) -> list[Failure]:
     found = Failure.objects.filter(pk__in=ids).select_related("group").defer("args", "kwargs", "headers")
     return list(found.order_by("-pk"))
 

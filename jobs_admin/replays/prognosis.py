@@ -57,7 +57,7 @@ class Prognosis:
     reason: str
 
 
-def of_groups(viewer: Viewer, ids: Collection[int], now: datetime) -> dict[int, Prognosis]:
+def predict_groups(viewer: Viewer, ids: Collection[int], now: datetime) -> dict[int, Prognosis]:
     """Return group id -> prognosis, for groups that are likely to fail again, from what the viewer may see."""
     groups = list(group_sight.read(viewer, ids).values())
     found: dict[int, Prognosis] = {}
@@ -65,45 +65,45 @@ def of_groups(viewer: Viewer, ids: Collection[int], now: datetime) -> dict[int, 
         _muted(groups),
         _poison(viewer, groups),
         _permanent(viewer, groups, now),
-        _again(viewer, groups, now),
-        _still(groups, now),
+        _failed_again(viewer, groups, now),
+        _still_failing(groups, now),
     )
     for pk, code, reason in chain.from_iterable(reasons):
         found.setdefault(pk, Prognosis(code, reason))
     return found
 
 
-def _ids(groups: list[Group]) -> list[int]:
+def _group_ids(groups: list[Group]) -> list[int]:
     return [group.pk for group in groups]
 
 
-_Told = Iterator[tuple[int, str, str]]
+_Reasons = Iterator[tuple[int, str, str]]
 
 
-def _muted(groups: list[Group]) -> _Told:
+def _muted(groups: list[Group]) -> _Reasons:
     for group in groups:
         if group.state == GroupState.MUTED:
             by = f" by {group.state_by}" if group.state_by else ""
             yield group.pk, MUTED, f"muted{by}"
 
 
-def _poison(viewer: Viewer, groups: list[Group]) -> _Told:
-    held = FailureCount.objects.filter(
-        scopes.visible(viewer, OPERATOR), group_id__in=_ids(groups), state=FailureState.QUARANTINED, count__gt=0
+def _poison(viewer: Viewer, groups: list[Group]) -> _Reasons:
+    quarantined = FailureCount.objects.filter(
+        scopes.visible(viewer, OPERATOR), group_id__in=_group_ids(groups), state=FailureState.QUARANTINED, count__gt=0
     )
-    for pk, n in held.order_by().values_list("group_id").annotate(n=Sum("count")):
+    for pk, n in quarantined.order_by().values_list("group_id").annotate(n=Sum("count")):
         jobs = "1 of its jobs is" if n == 1 else f"{n:,} of its jobs are"
         yield pk, POISON, f"poison: {jobs} in quarantine for crashing their workers"
 
 
-def _permanent(viewer: Viewer, groups: list[Group], now: datetime) -> _Told:
+def _permanent(viewer: Viewer, groups: list[Group], now: datetime) -> _Reasons:
     """Groups permanent by the policies in force, otherwise by error class, unless a newer release runs."""
     policies = []
     for version in PolicyVersion.objects.filter(is_published=True).order_by("name"):
         with suppress(Refused):
             policies.append(version.policy)
     dead = FailureCount.objects.filter(
-        scopes.visible(viewer, OPERATOR), group_id__in=_ids(groups), state=FailureState.DEAD, count__gt=0
+        scopes.visible(viewer, OPERATOR), group_id__in=_group_ids(groups), state=FailureState.DEAD, count__gt=0
     )
     places: dict[int, set[tuple[str, str, str]]] = defaultdict(set)
     for pk, *place in dead.order_by().values_list("group_id", "source", "queue", "task").distinct():
@@ -140,7 +140,7 @@ def _is_released_since(group: Group, now: datetime) -> bool:
     return bool(running) and latest[1] not in running
 
 
-def _again(viewer: Viewer, groups: list[Group], now: datetime) -> _Told:
+def _failed_again(viewer: Viewer, groups: list[Group], now: datetime) -> _Reasons:
     """Groups that failed again in recent replays where other jobs succeeded.
 
     A group that failed together with most groups of its replay is on again once nothing of it has failed for minutes:
@@ -174,7 +174,7 @@ def _again(viewer: Viewer, groups: list[Group], now: datetime) -> _Told:
             if surely_above(n, judged) <= LIMIT:
                 continue
             group = by_id[pk]
-            if now - group.last_seen > _RECENT and not _looks_permanent(group):
+            if now - group.last_seen > _RECENT and not _is_permanent(group):
                 outages = _failed_in_outages(items) if outages is None else outages
                 if pk in outages:
                     continue
@@ -198,7 +198,7 @@ def _failed_in_outages(items: QuerySet[ReplayItem]) -> set[int]:
     return together - alone
 
 
-def _looks_permanent(group: Group) -> bool:
+def _is_permanent(group: Group) -> bool:
     """Return whether its error is of code or data, or a refusal by status: 4xx but for 408 and 429."""
     if group.error_type.removeprefix("builtins.") in _OF_CODE:
         return True
@@ -210,7 +210,7 @@ def _counts(items: QuerySet[ReplayItem], by: str) -> dict[int, int]:
     return dict(items.values_list(by).annotate(n=Count("pk")))
 
 
-def _still(groups: list[Group], now: datetime) -> _Told:
+def _still_failing(groups: list[Group], now: datetime) -> _Reasons:
     fresh = {group.pk: group for group in groups if group.last_seen >= now - _JUST_NOW}
     if not fresh:
         return

@@ -47,7 +47,7 @@ class OverTime:
     rate_now: float  # see `rates_now`
 
 
-def of_failure(failure: Failure, limit: int = 50) -> list[ReplayItem]:
+def items_of_failure(failure: Failure, limit: int = 50) -> list[ReplayItem]:
     """The items that this failure was, newest first, each with its replay."""
     found = ReplayItem.objects.filter(failure=failure).select_related("replay")
     return list(found.defer("replay__selection", "replay__blocked", "replay__query").order_by("-pk")[:limit])
@@ -55,15 +55,15 @@ def of_failure(failure: Failure, limit: int = 50) -> list[ReplayItem]:
 
 def started_runs(failure: Failure) -> dict[int, ReplayItem]:
     """run -> the item that started it, with its replay. What was never sent started none."""
-    return {item.run: item for item in of_failure(failure) if item.sent_at is not None}
+    return {item.run: item for item in items_of_failure(failure) if item.sent_at is not None}
 
 
-def pruned(replay: Replay) -> int:
+def count_pruned(replay: Replay) -> int:
     """How many of its jobs are kept no longer; the replay still tells what became of them."""
-    return max(0, replay.total - _seen(replay).count()) if replay.ended_at else 0
+    return max(0, replay.total - _visible_items(replay).count()) if replay.ended_at else 0
 
 
-def _seen(replay: Replay) -> QuerySet[ReplayItem]:
+def _visible_items(replay: Replay) -> QuerySet[ReplayItem]:
     """Its items, as far as the replay shows them."""
     items = ReplayItem.objects.filter(replay=replay)
     return items if replay.seen_sources is None else items.filter(failure__source__in=replay.seen_sources)
@@ -72,16 +72,16 @@ def _seen(replay: Replay) -> QuerySet[ReplayItem]:
 def over_time(replay: Replay, now: datetime | None = None) -> OverTime:
     """What was sent and what came of it, in at most _BUCKETS steps."""
     now = now or timezone.now()
-    items = _seen(replay).order_by()
+    items = _visible_items(replay).order_by()
     ends = items.aggregate(first=Min("sent_at"), last_sent=Max("sent_at"), last_settled=Max("settled_at"))
     if ends["first"] is None:
         return OverTime([], 0.0)
     first = int(ends["first"].timestamp())
     last = int(max(t for t in (ends["last_sent"], ends["last_settled"]) if t is not None).timestamp())
     step = max(1, -(-(last - first + 1) // _BUCKETS))
-    sent = _counted(items.filter(sent_at__isnull=False), "sent_at", first, step)
-    ran = _counted(items.filter(state=ItemState.SUCCEEDED), "settled_at", first, step)
-    again = _counted(items.filter(state=ItemState.FAILED_AGAIN), "settled_at", first, step)
+    sent = _count_by_step(items.filter(sent_at__isnull=False), "sent_at", first, step)
+    ran = _count_by_step(items.filter(state=ItemState.SUCCEEDED), "settled_at", first, step)
+    again = _count_by_step(items.filter(state=ItemState.FAILED_AGAIN), "settled_at", first, step)
     # One step before the first, so that the picture begins at nought.
     buckets = [(datetime.fromtimestamp(first - step, UTC), 0, 0, 0)]
     for n in range((last - first) // step + 1):
@@ -92,8 +92,8 @@ def over_time(replay: Replay, now: datetime | None = None) -> OverTime:
 
 def phases(replay: Replay) -> list[tuple[datetime, str]]:
     """When it entered which state, oldest first: as its controller noted it and, of people's acts, the audit."""
-    told = AuditEvent.objects.filter(object=f"replay:{replay.pk}", act__startswith="replay.", allowed=True)
-    acts = told.order_by("pk").values_list("at", "after")[:_MOST_PHASES]
+    events = AuditEvent.objects.filter(object=f"replay:{replay.pk}", act__startswith="replay.", allowed=True)
+    acts = events.order_by("pk").values_list("at", "after")[:_MOST_PHASES]
     found = [(at, str(after["state"])) for at, after in acts if isinstance(after, dict) and after.get("state")]
     found += [(datetime.fromisoformat(at), state) for at, state in controlling.phases(replay)]
     if replay.state_since:
@@ -125,7 +125,7 @@ def rates_now(replays: Sequence[Replay], now: datetime | None = None) -> dict[in
     return found
 
 
-def _counted(items, field: str, first: int, step: int) -> dict[int, int]:
+def _count_by_step(items, field: str, first: int, step: int) -> dict[int, int]:
     """Step -> how many. What a worker's news settled before our clock had sent it belongs to step 0."""
     rows = items.annotate(bucket=(_Epoch(F(field)) - first) / step).values_list("bucket").annotate(n=Count("pk"))
     found: dict[int, int] = {}

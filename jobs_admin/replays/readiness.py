@@ -28,7 +28,7 @@ from jobs_admin.models.replay import OPEN_ITEM
 from jobs_admin.replays import obstacles
 from jobs_admin.replays.obstacles import OPEN, TABLE, WHY_NOT, Obstacle
 from jobs_admin.replays.options import Options
-from jobs_admin.replays.scoping import Scope
+from jobs_admin.replays.target import Target
 from jobs_admin.search import scope as scopes
 from jobs_admin.search.failure_search import FailureSearch
 
@@ -47,7 +47,7 @@ class Readiness:
     def __init__(
         self,
         viewer: Viewer,
-        scope: Scope,
+        scope: Target,
         *,
         max_id: int,
         options: Options = Options(),  # noqa: B008 (frozen)
@@ -77,7 +77,7 @@ class Readiness:
         known = {f"{n}": one for n, one in enumerate(self._obstacles)}
         for name, n in self._by_reason.items():
             if name == OPEN:
-                found += self._held(n)
+                found += self._count_open(n)
             elif name in known:
                 one = known[name]
                 found.append({"code": one.code, "reason": one.reason, "count": n})
@@ -95,8 +95,8 @@ class Readiness:
         dead = FailureCount.objects.filter(scopes.visible(self.viewer, OPERATOR), state=FailureState.DEAD, count__gt=0)
         named = sorted(set(dead.values_list("source", flat=True)))
         if self.is_counted and not self._of_rows:
-            held = self._counters().filter(state=FailureState.DEAD).exclude(self._away)
-            return sorted(set(held.values_list("source", flat=True)))
+            ready = self._counters().filter(state=FailureState.DEAD).exclude(self._away)
+            return sorted(set(ready.values_list("source", flat=True)))
         return named if len(named) == 1 else [name for name in named if self.rows().filter(source=name).exists()]
 
     def owned(self) -> Iterator[tuple[int, str, str]]:
@@ -110,7 +110,7 @@ class Readiness:
         by_state, (within, values) = f"{TABLE} INDEXED BY failure_by_state WHERE ", found
         if not within.startswith(by_state):
             within = f"{by_state}state = '{FailureState.DEAD}' AND {TABLE}.id IN (SELECT {TABLE}.id FROM {within})"
-        return _streamed((f"SELECT {TABLE}.id, tenant, source FROM {within} ORDER BY {TABLE}.id", values))
+        return _stream((f"SELECT {TABLE}.id, tenant, source FROM {within} ORDER BY {TABLE}.id", values))
 
     @property
     def _ids_of_ready(self) -> Statement | None:
@@ -126,24 +126,24 @@ class Readiness:
         left_out = "".join(f" AND NOT {one.sql}" for one in self._obstacles)
         return where[0] + left_out, [*where[1], *(value for one in self._obstacles for value in one.values)]
 
-    def newest(self, most: int) -> list[int]:
+    def latest(self, most: int) -> list[int]:
         """The ids of the newest that can go, the highest first: some of the newest `most` dead ones, or, where the greater
         part of those is left out, `most` of them all."""
         if self.query is None:
             return sorted(self.rows().values_list("pk", flat=True), reverse=True)[:most]
-        looked_at = self._newest_dead(most)
-        if not self._obstacles or not looked_at:
-            return looked_at
-        among = self._able(Failure.objects.filter(pk__in=looked_at))
+        sample = self._latest_dead(most)
+        if not self._obstacles or not sample:
+            return sample
+        among = self._able(Failure.objects.filter(pk__in=sample))
         found = sorted(among.values_list("pk", flat=True), reverse=True)
         # What stands in the way stands often before the newest: the others would be told of by nobody.
-        return found if 2 * len(found) >= min(most, self.count) else self._newest_of_all(most)
+        return found if 2 * len(found) >= min(most, self.count) else self._latest_of_all(most)
 
-    def _newest_of_all(self, most: int) -> list[int]:
+    def _latest_of_all(self, most: int) -> list[int]:
         if connection.vendor == "postgresql":
             return list(self.rows().order_by("-pk").values_list("pk", flat=True)[:most])
         found = self._ids_of_ready
-        return sorted((row[0] for row in _fetched(found)), reverse=True)[:most] if found else []
+        return sorted((row[0] for row in _fetch(found)), reverse=True)[:most] if found else []
 
     def rows(self) -> QuerySet[Failure]:
         """The failures themselves: those that can go."""
@@ -171,15 +171,15 @@ class Readiness:
         """How those that can go are spread over source, queue, task or group_id; None where only reading them would tell."""
         if not self.is_counted or self._of_rows:
             return None
-        held = self._counters().filter(state=FailureState.DEAD).exclude(self._away).order_by()
-        return list(held.values_list(column).annotate(n=Sum("count")).order_by("-n", column)[:most])
+        ready = self._counters().filter(state=FailureState.DEAD).exclude(self._away).order_by()
+        return list(ready.values_list(column).annotate(n=Sum("count")).order_by("-n", column)[:most])
 
     @property
     def unguarded(self) -> list[Obstacle]:
         """Where a worker has no guard, accepted or not."""
         return [
             one
-            for one in obstacles.standing(Options(to_queue=self.options.to_queue), self.now)
+            for one in obstacles.find_obstacles(Options(to_queue=self.options.to_queue), self.now)
             if one.code == "unguarded"
         ]
 
@@ -187,7 +187,7 @@ class Readiness:
 
     @cached_property
     def _obstacles(self) -> list[Obstacle]:
-        return obstacles.standing(self.options, self.now)
+        return obstacles.find_obstacles(self.options, self.now)
 
     @property
     def _of_rows(self) -> list[Obstacle]:
@@ -230,11 +230,11 @@ class Readiness:
         return any(one.code == OPEN for one in self._obstacles)
 
     def _by_counters(self) -> Counter[str]:
-        held = self._counters()
+        counters = self._counters()
         found: Counter[str] = Counter()
-        for state, n in held.values_list("state").annotate(n=Sum("count")).order_by():
+        for state, n in counters.values_list("state").annotate(n=Sum("count")).order_by():
             found["" if state == FailureState.DEAD else state] += n
-        dead = held.filter(state=FailureState.DEAD)
+        dead = counters.filter(state=FailureState.DEAD)
         for n, one in enumerate(self._obstacles):
             assert one.place is not None
             found[str(n)] = dead.filter(one.place).aggregate(n=Sum("count"))["n"] or 0
@@ -247,34 +247,34 @@ class Readiness:
         if where is None:
             return Counter()
         if not self._obstacles:
-            return Counter({"": _fetched((f"SELECT COUNT(*) FROM {where[0]}", where[1]))[0][0]})
+            return Counter({"": _fetch((f"SELECT COUNT(*) FROM {where[0]}", where[1]))[0][0]})
         cases = " ".join(f"WHEN {one.sql} THEN {n}" for n, one in enumerate(self._obstacles))
         sums = ", ".join(f"COUNT(*) FILTER (WHERE why = {n})" for n in range(-1, len(self._obstacles)))
         values = [value for one in self._obstacles for value in one.values]
         # The limit is none: it keeps SQLite from asking the whole of it again for each sum.
-        told = f"SELECT CASE {cases} ELSE -1 END AS why FROM {where[0]} LIMIT {2**62}"
-        free, *held = _fetched((f"SELECT {sums} FROM ({told}) AS told", [*values, *where[1]]))[0]
+        reasons = f"SELECT CASE {cases} ELSE -1 END AS why FROM {where[0]} LIMIT {2**62}"
+        free, *blocked = _fetch((f"SELECT {sums} FROM ({reasons}) AS told", [*values, *where[1]]))[0]
         named = [OPEN if one.code == OPEN else str(n) for n, one in enumerate(self._obstacles)]
-        return +Counter({"": free, **dict(zip(named, held, strict=True))})
+        return +Counter({"": free, **dict(zip(named, blocked, strict=True))})
 
     def _by_state(self, states: list[str], *, only_open: bool = False) -> list[tuple[str, bool, int]]:
         """(state, whether an open replay has them, how many) of those that are not dead."""
         totals = dict(
             FailureCount.objects.filter(state__in=states, count__gt=0).values_list("state").annotate(n=Sum("count"))
         )
-        held = "".join(one.sql for one in self._obstacles if one.code == OPEN) or "1 = 0"
+        open_sql = "".join(one.sql for one in self._obstacles if one.code == OPEN) or "1 = 0"
         found: list[tuple[str, bool, int]] = []
         for state, total in sorted(totals.items()):
             # What is gone for good was sent by a replay that hears no more of it.
-            is_open = "1 = 0" if state == FailureState.GONE else held
+            is_open = "1 = 0" if state == FailureState.GONE else open_sql
             where = self._where(state, of_few=total <= _FEW)
             if where is not None:
                 only = f" AND {is_open}" if only_open else ""
                 counted = f"SELECT {is_open} AS held, COUNT(*) FROM {where[0]}{only} GROUP BY 1"
-                found += [(state, bool(held), n) for held, n in _fetched((counted, where[1]))]
+                found += [(state, bool(has_open), n) for has_open, n in _fetch((counted, where[1]))]
         return found
 
-    def _held(self, n: int) -> list[dict[str, Any]]:
+    def _count_open(self, n: int) -> list[dict[str, Any]]:
         """Those that other replays have, by replay."""
         running = Replay.objects.filter(Q(planned__gt=0) | Q(sent__gt=0) | Q(running__gt=0) | Q(uncertain__gt=0))
         actors = dict(running.values_list("pk", "actor"))
@@ -297,20 +297,20 @@ class Readiness:
             return None
         base = Q(state=state, pk__lte=self.max_id) & scopes.visible(self.viewer, OPERATOR)
         if self.query is None:
-            return _compiled(base & Q(pk__in=self.scope.selection), "")
+            return _compile(base & Q(pk__in=self.scope.selection), "")
         if language.unfit_for_acts(self.query):
             return None
         if connection.vendor == "postgresql":
-            return _compiled(base & scopes.build_condition(self.query, states=False), "")
+            return _compile(base & scopes.build_condition(self.query, states=False), "")
         if of_few:
-            return _compiled(base & scopes.build_condition(self.query, states=False), "failure_by_state")
+            return _compile(base & scopes.build_condition(self.query, states=False), "failure_by_state")
         return self._along_ids(base)
 
     def _along_ids(self, base: Q) -> Statement | None:
         """SQLite takes for words and times whatever comes first, and then reads each row for its state. Told the index, it
         finds the ids alone, and looks each up in that index beside its state."""
         assert self.query is not None
-        sliced, times, rest = _told_apart(self.query.terms)
+        sliced, times, rest = _split_terms(self.query.terms)
         if times:
             inner = Query(tuple(times), now=self.query.now)
             base &= Q(pk__in=Failure.objects.filter(scopes.build_condition(inner, states=False)).values("pk"))
@@ -319,23 +319,23 @@ class Readiness:
             base &= scopes.build_condition(others, states=False)
         by = f"failure_by_{sliced[0].field}" if sliced else "failure_by_state"
         is_plain = not times and not rest and (len(sliced) == 1 or not sliced)
-        return _compiled(base, "" if is_plain else by)
+        return _compile(base, "" if is_plain else by)
 
     def _able(self, found: QuerySet[Failure]) -> QuerySet[Failure]:
         for one in self._obstacles:
             found = found.exclude(RawSQL(one.sql, one.values, output_field=BooleanField()))  # noqa: S611
         return found.filter(state=FailureState.DEAD)
 
-    def _newest_dead(self, most: int) -> list[int]:
+    def _latest_dead(self, most: int) -> list[int]:
         assert self.query is not None
         sources = self.viewer.sources(OPERATOR)
         acting = Viewer(self.viewer.name, dict.fromkeys(["*"] if sources is None else sources, OPERATOR))
-        newest = FailureSearch(acting, self.query)
-        newest.states = tuple(state for state in newest.states if state == FailureState.DEAD)
-        return newest.ids(self.max_id + 1, most) if newest.states else []
+        latest = FailureSearch(acting, self.query)
+        latest.states = tuple(state for state in latest.states if state == FailureState.DEAD)
+        return latest.ids(self.max_id + 1, most) if latest.states else []
 
 
-def _told_apart(terms: tuple[Term, ...]) -> tuple[list[Match], list[Term], list[Term]]:
+def _split_terms(terms: tuple[Term, ...]) -> tuple[list[Match], list[Term], list[Term]]:
     """Those of one indexed column, times, and all others; states are asked for elsewhere."""
     sliced: list[Match] = []
     times: list[Term] = []
@@ -343,7 +343,7 @@ def _told_apart(terms: tuple[Term, ...]) -> tuple[list[Match], list[Term], list[
     for term in terms:
         if scopes.is_state(term):
             continue
-        if isinstance(term, Match) and term.field in _SLICED and not term.negated and _is_looked_up(term):
+        if isinstance(term, Match) and term.field in _SLICED and not term.negated and _is_listed(term):
             sliced.append(term)
         elif isinstance(term, Time | language.Age):
             times.append(term)
@@ -352,12 +352,12 @@ def _told_apart(terms: tuple[Term, ...]) -> tuple[list[Match], list[Term], list[
     return sliced, times, rest
 
 
-def _is_looked_up(term: Match) -> bool:
+def _is_listed(term: Match) -> bool:
     """Whether its names are looked up where they are listed, if they are patterns: an index finds no pattern."""
     return term.field in _LISTED or not any(value.glob for value in term.values)
 
 
-def _compiled(condition: Q, index: str) -> Statement | None:
+def _compile(condition: Q, index: str) -> Statement | None:
     by = f" INDEXED BY {index}" if index else ""
     query = Failure.objects.filter(condition).query
     try:
@@ -369,13 +369,13 @@ def _compiled(condition: Q, index: str) -> Statement | None:
     return f"{TABLE}{by} WHERE {sql}", list(values)
 
 
-def _fetched(statement: Statement) -> list[tuple[Any, ...]]:
+def _fetch(statement: Statement) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(*statement)
         return cursor.fetchall()
 
 
-def _streamed(statement: Statement) -> Iterator[tuple[Any, ...]]:
+def _stream(statement: Statement) -> Iterator[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(*statement)
         while rows := cursor.fetchmany(_AT_ONCE):

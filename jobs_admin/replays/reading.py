@@ -46,7 +46,7 @@ def find(viewer: Viewer, pk: int) -> Replay:
     """Raises Replay.DoesNotExist, also for what the viewer may not see."""
     if not 0 < int(pk) < 2**63:
         raise Replay.DoesNotExist
-    replay = visible(viewer).get(pk=pk)
+    replay = visible_replays(viewer).get(pk=pk)
     scopes.restrict_replays(viewer, [replay])
     return replay
 
@@ -54,7 +54,7 @@ def find(viewer: Viewer, pk: int) -> Replay:
 def listing(viewer: Viewer, after: str | None = None, limit: int = 50) -> ReplayPage:
     """Newest first. An `after` that is no cursor gives the first page."""
     limit = max(1, min(limit, LARGEST_PAGE))
-    found = visible(viewer).order_by("-pk")
+    found = visible_replays(viewer).order_by("-pk")
     if cursor := whole_number(after):
         found = found.filter(pk__lt=cursor)
     rows = list(found.defer("set_aside")[: limit + 1])
@@ -64,7 +64,7 @@ def listing(viewer: Viewer, after: str | None = None, limit: int = 50) -> Replay
 
 def count(viewer: Viewer) -> tuple[int, bool]:
     """How many replays the viewer may see, and whether there are more: exact up to 10,000."""
-    found = visible(viewer).order_by()[: failures.CAP + 1].count()
+    found = visible_replays(viewer).order_by()[: failures.CAP + 1].count()
     return min(found, failures.CAP), found > failures.CAP
 
 
@@ -94,7 +94,7 @@ def items(
         for row in rows:
             row.outcome = setting_aside.without_search(row.outcome)
     next_ = str(rows[limit - 1].n) if len(rows) > limit else None
-    return ItemPage(rows[:limit], next_, _due(replay, rows[:limit], now or timezone.now()))
+    return ItemPage(rows[:limit], next_, _due_times(replay, rows[:limit], now or timezone.now()))
 
 
 def count_items(viewer: Viewer, replay: Replay, state: str | None = None) -> tuple[int, bool]:
@@ -107,7 +107,7 @@ def count_items(viewer: Viewer, replay: Replay, state: str | None = None) -> tup
     return min(count, failures.CAP), count > failures.CAP
 
 
-def _due(replay: Replay, rows: list[ReplayItem], now: datetime) -> dict[int, datetime]:
+def _due_times(replay: Replay, rows: list[ReplayItem], now: datetime) -> dict[int, datetime]:
     """Where each stands among those that wait, divided by the rate. An estimate: the pace may change any time."""
     waiting = [row.n for row in rows if row.state == ItemState.PLANNED]
     if not waiting or replay.state not in SENDING or not replay.rate:
@@ -123,7 +123,7 @@ def _due(replay: Replay, rows: list[ReplayItem], now: datetime) -> dict[int, dat
     }
 
 
-def standing(failures: Sequence[Failure]) -> dict[int, tuple[int, str]]:
+def stopped_replays(failures: Sequence[Failure]) -> dict[int, tuple[int, str]]:
     """Return failure id -> (number, state) of the held, paused or waiting replay that has the job planned."""
     dead = [failure.pk for failure in failures if failure.state == FailureState.DEAD]
     if not dead:
@@ -220,19 +220,19 @@ def groups_aside(viewer: Viewer, replay: Replay) -> list[GroupAside]:
         mine = mine.filter(failure__source__in=sources)
         counts = FailureCount.objects.filter(group_id__in=ids, source__in=sources)
         groups = {pk: groups[pk] for pk in set(counts.values_list("group_id", flat=True)) & groups.keys()}
-    held = dict(mine.order_by().values_list("failure__group").annotate(n=Count("pk")))
+    unsent = dict(mine.order_by().values_list("failure__group").annotate(n=Count("pk")))
     found = []
     for row in replay.set_aside:
         if group := groups.get(row["group"]):
             is_start = row["phase"] == START
-            jobs = (row["jobs"] if sources is None else None) if is_start else held.get(group.pk, 0)
+            jobs = (row["jobs"] if sources is None else None) if is_start else unsent.get(group.pk, 0)
             at = datetime.fromisoformat(row["at"])
             reason = row["reason"] if replay.seen_sources is None else _UNCOUNTED.get(row["code"], row["reason"])
             found.append(GroupAside(group, row["phase"], row["code"], reason, row["by"], at, jobs))
     return sorted(found, key=lambda one: (one.phase == START, -one.at.timestamp(), -(one.jobs or 0)))
 
 
-def left_out_groups(viewer: Viewer, rows: Sequence[Replay]) -> dict[int, str]:
+def excluded_groups(viewer: Viewer, rows: Sequence[Replay]) -> dict[int, str]:
     """Return id -> fingerprint of the groups that these replays exclude and the viewer may see."""
     ids = {pk for row in rows for pk in row.without_groups}
     if ids and (sources := viewer.sources(VIEWER)) is not None:
@@ -240,7 +240,7 @@ def left_out_groups(viewer: Viewer, rows: Sequence[Replay]) -> dict[int, str]:
     return dict(Group.objects.exclude(IS_TAKEN_IN).filter(pk__in=ids).values_list("pk", "fingerprint")) if ids else {}
 
 
-def visible(viewer: Viewer) -> QuerySet[Replay]:
+def visible_replays(viewer: Viewer) -> QuerySet[Replay]:
     """The replays that touch a source the viewer may see, and the viewer's own."""
     sources = viewer.sources(VIEWER)
     if sources is None:

@@ -13,7 +13,7 @@ from jobs_admin.db.authorizing import authorize, note, refuse
 from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.replay import ReplayState
-from jobs_admin.replays.scoping import Scope
+from jobs_admin.replays.target import Target
 
 
 def must_write(viewer: Viewer, act: str, object: str = "", sources: Sequence[str] = ()) -> None:
@@ -21,7 +21,7 @@ def must_write(viewer: Viewer, act: str, object: str = "", sources: Sequence[str
     authorize(viewer, OPERATOR, None, act, object, message=message, noted_at=sources)
 
 
-def must_act_on_job(viewer: Viewer, scope: Scope) -> None:
+def must_act_on_job(viewer: Viewer, scope: Target) -> None:
     """A single job that the viewer may only look at is refused; of a search, it is simply not in the scope."""
     if not scope.is_one_job:
         return
@@ -48,14 +48,14 @@ def sources_of(replay: Replay) -> list[str]:
     """Those of all that its start froze, laid out or not: the audit of the start names each, and that of its draft before."""
     acts = AuditEvent.objects.filter(object=f"replay:{replay.pk}", allowed=True).exclude(source="")
     for act in ("replay.start", "replay.draft") if replay.state == ReplayState.DRAFT else ("replay.start",):
-        if told := set(acts.filter(act=act).values_list("source", flat=True)):
-            return sorted(told)
+        if named := set(acts.filter(act=act).values_list("source", flat=True)):
+            return sorted(named)
     found: QuerySet[Any] = ReplayItem.objects.filter(replay=replay).order_by()
     return sorted(found.values_list("failure__source", flat=True).distinct())
 
 
 # What the row of each source has of a replay of several: a reason, a search, groups and numbers may be about another's jobs.
-_OF_EACH = ("state", "pace")
+_FIELDS_OF_EACH = ("state", "pace")
 OF_SEVERAL = "Its jobs are of several sources. The entry for admins of every source has the reason; the replay's page has it too."
 
 
@@ -79,14 +79,14 @@ def record(
         audit.record(viewer, act, object, source="".join(sources), reason=reason, before=before, after=after)
         return
     each = [
-        audit.Entry(object, source, OF_SEVERAL if reason else "", _of_each(before), _of_each(after))
+        audit.Entry(object, source, OF_SEVERAL if reason else "", _values_of_each(before), _values_of_each(after))
         for source in sources
     ]
     audit.record_all(viewer, act, [audit.Entry(object, "", reason, before, after), *each])
 
 
-def _of_each(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return {name: value for name, value in (values or {}).items() if name in _OF_EACH} or None
+def _values_of_each(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return {name: value for name, value in (values or {}).items() if name in _FIELDS_OF_EACH} or None
 
 
 def wrong_state(replay: Replay, done: str) -> Refused:

@@ -25,13 +25,12 @@ from jobs_admin import config
 from jobs_admin.core.pacing import Bucket
 from jobs_admin.models import Replay
 from jobs_admin.models.replay import ENDED, SENDING, ReplayState
-from jobs_admin.replays import claiming, marking
-from jobs_admin.replays.choosing import Choice, Lane, Limits
+from jobs_admin.replays import claiming, send_results
+from jobs_admin.replays.choosing import Choice, KeyRates, Lane, Limits
 from jobs_admin.replays.claiming import LEASE_S, Claimed
-from jobs_admin.replays.key_rates import KeyRates
-from jobs_admin.replays.letters import Writer
 from jobs_admin.replays.line import Line
-from jobs_admin.replays.marking import Batches
+from jobs_admin.replays.messages import Writer
+from jobs_admin.replays.send_results import Batches
 from jobs_admin.sources.base import Source, SourceError
 
 log = logging.getLogger(__name__)
@@ -44,7 +43,7 @@ _MOST_AHEAD = 6_000  # of those that are due at once
 _MOST_BEHIND = 20_000
 _TRY_AGAIN_S = 5.0  # the longest wait before an unreachable source is tried again
 _SILENT_S = 0.5  # what waits for longer says why
-_LOOK_AFTER_S = 2.0  # between two looks for what dead senders left in replays that were stopped
+_CHECK_STOPPED_S = 2.0  # between two looks for what dead senders left in replays that were stopped
 
 _STOPPED = (ReplayState.PAUSED, ReplayState.HELD, ReplayState.WAITING, ReplayState.CANCELLED, ReplayState.STOPPED)
 _COLUMNS = (
@@ -59,7 +58,7 @@ _BOOT = uuid.uuid4().hex[:8]
 
 
 @dataclass(slots=True)
-class _Held:
+class _ActiveReplay:
     """What this process remembers of a replay that it sends."""
 
     replay: Replay  # as it was read last
@@ -91,11 +90,11 @@ class _Rest:
     answers: bool = False
     knock: threading.Thread | None = None
 
-    def ask(self, source: str, tell: Callable[[], None]) -> None:
+    def probe(self, source: str, notify: Callable[[], None]) -> None:
         with contextlib.suppress(KeyError, SourceError):  # not configured, or away: it rests on
             config.adapter(source).epoch(self.replay)
             self.answers = True
-            tell()
+            notify()
 
 
 class Sender:
@@ -103,11 +102,11 @@ class Sender:
 
     def __init__(self, name: str) -> None:
         self.name = f"{name[:36]}/{os.getpid()}/{_BOOT}"[:64]
-        self._held: dict[int, _Held] = {}
-        self._ending: dict[int, _Held] = {}  # stopped while a call to their source was under way
+        self._active: dict[int, _ActiveReplay] = {}
+        self._ending: dict[int, _ActiveReplay] = {}  # stopped while a call to their source was under way
         self._resting: dict[str, _Rest] = {}  # by source
         self._news = threading.Event()
-        self._looked_after = -math.inf
+        self._checked_stopped_at = -math.inf
         self._clock = timezone.now(), time.monotonic()  # the same moment by both
 
     def round(self, now: datetime | None = None) -> bool:
@@ -117,16 +116,16 @@ class Sender:
         self._knock()
         running = list(Replay.objects.filter(state__in=SENDING, planned__gt=0).only(*_COLUMNS).order_by("pk"))
         try:
-            for pk in self._held.keys() - {replay.pk for replay in running}:
+            for pk in self._active.keys() - {replay.pk for replay in running}:
                 self._stop(pk, moment)
-            self._look_after_stopped(moment)
+            self._settle_stopped(moment)
             for replay in running:
                 self._serve(replay, moment)
             if (running or self._ending) and not self._is_behind():
                 self._news.wait(_ROUND_S)
             self._news.clear()
-            for held in self._held.values():
-                self._mark(held, now or timezone.now())
+            for active in self._active.values():
+                self._mark(active, now or timezone.now())
             for pk in list(self._ending):
                 self._end(pk, now or timezone.now())
         except BaseException:
@@ -136,118 +135,118 @@ class Sender:
         return bool(running or self._ending)
 
     def _is_behind(self) -> bool:
-        return any(held.went for held in (*self._held.values(), *self._ending.values()))
+        return any(active.went for active in (*self._active.values(), *self._ending.values()))
 
     def close(self) -> None:
         """Send nothing more, and leave to the next round what is not marked."""
-        self._ending |= self._held
-        self._held = {}
-        for held in self._ending.values():
-            held.line.close()
+        self._ending |= self._active
+        self._active = {}
+        for active in self._ending.values():
+            active.line.close()
 
     def _serve(self, replay: Replay, now: datetime) -> None:
         """Claim what will be due soon and hand it over."""
-        held = self._hold(replay, now)
-        if held is None:
+        active = self._hold(replay, now)
+        if active is None:
             return
-        if held.to_look_up:
-            held.to_look_up = self._look_up_claims(replay, now, held)
-        count = min(self._due(held), _MOST_BEHIND - len(held.out))
+        if active.to_look_up:
+            active.to_look_up = self._look_up_claims(replay, now, active)
+        count = min(self._due(active), _MOST_BEHIND - len(active.out))
         if count <= 0:
             return
-        room, why = _room(replay, len(held.out))
-        if held.to_look_up and (why or replay.pace.get("per_key")):
+        room, why = _room(replay, len(active.out))
+        if active.to_look_up and (why or replay.pace.get("per_key")):
             return  # how many are under way is not known
         if room > 0:
-            items = self._claim(held, min(count, room), now)
+            items = self._claim(active, min(count, room), now)
             if items:
-                held.moved_at = time.monotonic()
-                held.line.put(items, held.rates)
-                if not any(name in self._resting for name, _ in held.choice.full):
-                    _say(replay, "")
+                active.moved_at = time.monotonic()
+                active.line.enqueue(items, active.rates)
+                if not any(name in self._resting for name, _ in active.choice.full):
+                    _write_reason(replay, "")
                 return
-            why = _why_waiting(held)
-        if why and not held.out and time.monotonic() - held.moved_at > _SILENT_S:
-            _say(replay, why)
+            why = _waiting_reason(active)
+        if why and not active.out and time.monotonic() - active.moved_at > _SILENT_S:
+            _write_reason(replay, why)
 
-    def _hold(self, replay: Replay, now: datetime) -> _Held | None:
+    def _hold(self, replay: Replay, now: datetime) -> _ActiveReplay | None:
         """Ours to send for a while; None where somebody else sends it, or a call of ours is still to end."""
-        held, monotonic = self._held.get(replay.pk), time.monotonic()
-        if held is None or monotonic - held.leased_at > LEASE_S / 2:
+        active, monotonic = self._active.get(replay.pk), time.monotonic()
+        if active is None or monotonic - active.leased_at > LEASE_S / 2:
             if replay.pk in self._ending or not claiming.take_lease(replay, self.name, now):
                 self._stop(replay.pk, now)
                 return None
-            if held is None:
+            if active is None:
                 writer = Writer(replay)
                 bucket = Bucket(replay.rate, monotonic, replay.pace.get("jitter") or 0.0)
-                held = self._held[replay.pk] = _Held(
+                active = self._active[replay.pk] = _ActiveReplay(
                     replay, writer, Line(replay.key, writer, bucket, self._news.set), monotonic
                 )
-                held.line.start()
-            held.leased_at = monotonic
+                active.line.start()
+            active.leased_at = monotonic
             # Whoever comes after us waits longer than that.
-            held.line.lease(monotonic + LEASE_S * 0.8)
-        held.replay = replay
+            active.line.lease(monotonic + LEASE_S * 0.8)
+        active.replay = replay
         jitter = replay.pace.get("jitter") or 0.0
-        if (held.line.bucket.rate, held.line.bucket.jitter) != (replay.rate, jitter):
-            with held.line.lock:
-                held.line.bucket.change(replay.rate, monotonic, jitter)
-        held.writer.priority = replay.pace.get("priority")
+        if (active.line.bucket.rate, active.line.bucket.jitter) != (replay.rate, jitter):
+            with active.line.lock:
+                active.line.bucket.change(replay.rate, monotonic, jitter)
+        active.writer.priority = replay.pace.get("priority")
         rate = (replay.pace.get("per_key") or {}).get("rate")
-        if (held.rates.rate if held.rates else None) != rate:
-            held.rates = KeyRates(rate) if rate is not None else None
-        return held
+        if (active.rates.rate if active.rates else None) != rate:
+            active.rates = KeyRates(rate) if rate is not None else None
+        return active
 
-    def _due(self, held: _Held) -> int:
+    def _due(self, active: _ActiveReplay) -> int:
         """How many to claim now: what goes soon and is not on the line yet. Some at a time rather than one by one."""
-        with held.line.lock:
-            ahead = held.line.bucket.ahead(_AHEAD_S, time.monotonic())
-            pending = held.line.pending
+        with active.line.lock:
+            ahead = active.line.bucket.ahead(_AHEAD_S, time.monotonic())
+            pending = active.line.pending
         wanted = min(ahead, _MOST_AHEAD)
         return wanted - pending if pending <= wanted / 2 else 0
 
-    def _claim(self, held: _Held, count: int, now: datetime) -> list[Claimed]:
-        replay = held.replay
-        chosen = held.choice.of(replay, count, self._limits(held))
+    def _claim(self, active: _ActiveReplay, count: int, now: datetime) -> list[Claimed]:
+        replay = active.replay
+        chosen = active.choice.choose(replay, count, self._limits(active))
         gone = {item.pk: f"not sent: it is {item.state} meanwhile" for item in chosen if not item.is_dead_still}
-        marking.refused(replay, gone, now)
+        send_results.mark_refused(replay, gone, now)
         going = [item for item in chosen if item.pk not in gone]
         epochs = {name: epoch for name in {item.source for item in going} if (epoch := self._epoch(replay, name))}
         left = [item for item in going if item.source not in epochs]
-        held.choice.again(left)
+        active.choice.put_back(left)
         going = [item for item in going if item.source in epochs]
         for item in going:
-            item.job_id = held.writer.job_id(item)
+            item.job_id = active.writer.job_id(item)
         claimed = claiming.claim(replay, self.name, going, epochs, now) if going else []
-        held.out.update((item.pk, item) for item in claimed)
+        active.out.update((item.pk, item) for item in claimed)
         return claimed
 
-    def _limits(self, held: _Held) -> Limits:
-        pace = held.replay.pace
+    def _limits(self, active: _ActiveReplay) -> Limits:
+        pace = active.replay.pace
         per_key, cap = pace.get("per_key") or {}, pace.get("queue_cap")
         return Limits(
             concurrency=per_key.get("concurrency"),
-            rates=held.rates,
-            out=Counter(item.key for item in held.out.values()) if per_key else Counter(),
-            room=(lambda _: math.inf) if cap is None else partial(self._room_in, held, cap),
+            rates=active.rates,
+            out=Counter(item.key for item in active.out.values()) if per_key else Counter(),
+            room=(lambda _: math.inf) if cap is None else partial(self._room_in, active, cap),
             resting=set(self._resting),
-            queue=held.writer.queue,
+            queue=active.writer.queue,
             ahead_s=_AHEAD_S,
         )
 
-    def _room_in(self, held: _Held, cap: int, lane: Lane) -> float:
+    def _room_in(self, active: _ActiveReplay, cap: int, lane: Lane) -> float:
         """How many more jobs this queue takes before it holds as many as it may."""
         name, queue = lane
-        source = self._source(held.replay, name)
+        source = self._source(active.replay, name)
         try:
             waiting = source.waiting([queue])[queue] if source else cap
         except SourceError as error:
-            self._rest(held.replay, name, _passing(name, error))
+            self._rest(active.replay, name, _retry_sentence(name, error))
             waiting = cap
         if waiting is None:
             return math.inf
-        held.depths[lane] = waiting
-        ours = sum((item.source, held.writer.queue(item)) == lane for item in held.out.values())
+        active.depths[lane] = waiting
+        ours = sum((item.source, active.writer.queue(item)) == lane for item in active.out.values())
         return cap - waiting - ours
 
     # What the sources say
@@ -261,7 +260,7 @@ class Sender:
         except KeyError:
             why = f"{name} is not configured here (CELERY_BROKER_URL or REDRIVE_SOURCES), so its jobs wait."
         except SourceError as error:
-            why = _passing(name, error)
+            why = _retry_sentence(name, error)
         self._rest(replay, name, why)
         return None
 
@@ -272,7 +271,7 @@ class Sender:
         try:
             epoch = source.epoch(replay.key)
         except SourceError as error:
-            self._rest(replay, name, _passing(name, error))
+            self._rest(replay, name, _retry_sentence(name, error))
             return None
         return epoch
 
@@ -280,13 +279,13 @@ class Sender:
         before = self._resting.get(source)
         wait = min(_TRY_AGAIN_S, 2 * before.wait if before else 0.5)
         self._resting[source] = _Rest(replay.key, time.monotonic() + wait, wait)
-        _say(replay, why)
+        _write_reason(replay, why)
 
     def _knock(self) -> None:
         """Ask the sources that rested long enough, each by a thread: one that hangs would hold up the jobs of all others."""
         for source, rest in list(self._resting.items()):
             if rest.knock is None and time.monotonic() >= rest.until:
-                rest.knock = threading.Thread(target=rest.ask, args=(source, self._news.set), daemon=True)
+                rest.knock = threading.Thread(target=rest.probe, args=(source, self._news.set), daemon=True)
                 rest.knock.start()
             elif rest.answers:
                 del self._resting[source]
@@ -296,82 +295,84 @@ class Sender:
 
     # What came of it
 
-    def _mark(self, held: _Held, now: datetime) -> None:
+    def _mark(self, active: _ActiveReplay, now: datetime) -> None:
         """Write down what the line did since; of what went, as much as there is time for."""
-        ended, replay = held.line.collect(), held.replay
-        held.went.extend(ended.sent)
+        ended, replay = active.line.collect(), active.replay
+        active.went.extend(ended.sent)
         if ended.refused:
-            marking.refused(replay, ended.refused, now)
+            send_results.mark_refused(replay, ended.refused, now)
         if ended.unsent:
-            marking.returned(replay, [item.pk for item in ended.unsent], now)
-            held.choice.again(ended.unsent)
+            send_results.mark_unsent(replay, [item.pk for item in ended.unsent], now)
+            active.choice.put_back(ended.unsent)
         for items in (ended.unsent, ended.unknown):
-            held.forget(items)
+            active.forget(items)
         for pk in ended.refused:
-            held.out.pop(pk, None)
+            active.out.pop(pk, None)
         if ended.unknown:
-            held.to_look_up = True
+            active.to_look_up = True
         for source, why in ended.failed.items():
             log.warning("replay #%s: %d of unknown end: %s", replay.pk, len(ended.unknown), why)
-            self._rest(replay, source, _passing(source, why))
-        if held.line.error is not None and replay.pk in self._held:
-            raise held.line.error
-        self._mark_sent(held)
+            self._rest(replay, source, _retry_sentence(source, why))
+        if active.line.error is not None and replay.pk in self._active:
+            raise active.line.error
+        self._mark_sent(active)
 
-    def _mark_sent(self, held: _Held) -> None:
+    def _mark_sent(self, active: _ActiveReplay) -> None:
         (moment, then), begun = self._clock, time.monotonic()
-        while held.went:
-            part = [held.went.popleft() for _ in range(min(held.batches.size, len(held.went)))]
+        while active.went:
+            part = [active.went.popleft() for _ in range(min(active.batches.size, len(active.went)))]
             # None of them later than it went: what is judged by when it was sent would count for another rate.
-            marking.sent(held.replay, part, moment + timedelta(seconds=part[0].went_at - then), held.batches)
-            held.forget(part)
+            send_results.mark_sent(
+                active.replay, part, moment + timedelta(seconds=part[0].went_at - then), active.batches
+            )
+            active.forget(part)
             # Lines that run dry go before, and so does a pause.
-            if time.monotonic() - begun > _ROUND_S or any(self._is_hungry(held) for held in self._held.values()):
+            if time.monotonic() - begun > _ROUND_S or any(self._is_hungry(active) for active in self._active.values()):
                 return
 
-    def _is_hungry(self, held: _Held) -> bool:
-        out = len(held.out)
-        return out < min(_MOST_BEHIND, held.replay.planned) and self._due(held) > 0
+    def _is_hungry(self, active: _ActiveReplay) -> bool:
+        out = len(active.out)
+        return out < min(_MOST_BEHIND, active.replay.planned) and self._due(active) > 0
 
     def _stop(self, pk: int, now: datetime) -> None:
         """Send nothing more of a replay. What is on its way to the source ends first."""
-        if held := self._held.pop(pk, None):
-            held.line.close()
-            self._ending[pk] = held
+        if active := self._active.pop(pk, None):
+            active.line.close()
+            self._ending[pk] = active
             self._end(pk, now)
 
     def _end(self, pk: int, now: datetime) -> None:
-        held = self._ending[pk]
-        held.line.join(_ROUND_S)
-        if held.line.is_alive():
+        active = self._ending[pk]
+        active.line.join(_ROUND_S)
+        if active.line.is_alive():
             return
-        self._mark(held, now)
-        if held.went:
+        self._mark(active, now)
+        if active.went:
             return
         del self._ending[pk]
-        if not held.out and not held.to_look_up:
+        if not active.out and not active.to_look_up:
             # Nothing is left to be looked after.
             Replay.objects.filter(pk=pk, sender=self.name).update(sender="")
 
     # What was left behind
 
-    def _look_up_claims(self, replay: Replay, now: datetime, mine: _Held | None = None) -> bool:
+    def _look_up_claims(self, replay: Replay, now: datetime, mine: _ActiveReplay | None = None) -> bool:
         """Settle claims whose end is unknown. True while some source does not answer.
 
         `mine`: what this process has on its way is not unknown.
         """
         by_source: dict[str, list[Claimed]] = {}
         writer = Writer(replay)
-        for item in claiming.stale(replay):
+        for item in claiming.find_claimed(replay):
             if mine is None or item.pk not in mine.out:
                 item.job_id = writer.job_id(item)
                 by_source.setdefault(item.source, []).append(item)
-        answers = {name: self._looked_up(replay, name, items, now) for name, items in by_source.items()}
+        answers = {name: self._settle_claims(replay, name, items, now) for name, items in by_source.items()}
         if mine is not None:
-            mine.choice.again(item for items in by_source.values() for item in items)
+            mine.choice.put_back(item for items in by_source.values() for item in items)
         return not all(answers.values())
 
-    def _looked_up(self, replay: Replay, name: str, items: list[Claimed], now: datetime) -> bool:
+    def _settle_claims(self, replay: Replay, name: str, items: list[Claimed], now: datetime) -> bool:
         """Whether the source could be asked."""
         epoch, source = self._epoch(replay, name), self._source(replay, name)
         if epoch is None or source is None:
@@ -379,27 +380,29 @@ class Sender:
         known = [item for item in items if item.claim_epoch == epoch]
         is_over = replay.state in ENDED
         # A sender that stalled longer than its lease may be about to send: nobody would hear of a job that goes after the end.
-        asked = source.withhold if is_over else source.was_sent
+        query = source.withhold if is_over else source.was_sent
         try:
-            sent = asked(replay.key, [item.pk for item in known])
+            sent = query(replay.key, [item.pk for item in known])
             in_doubt = source.in_doubt(replay.key, [item.pk for item in known if item.pk not in sent])
         except SourceError as error:
-            self._rest(replay, name, _passing(name, error))
+            self._rest(replay, name, _retry_sentence(name, error))
             return False
-        marking.sent(replay, [item for item in known if item.pk in sent], now)
+        send_results.mark_sent(replay, [item for item in known if item.pk in sent], now)
         unsent = [item.pk for item in known if item.pk not in sent | in_doubt]
-        marking.returned(replay, unsent, now, may_go=not is_over)
-        marking.doubted(replay, [item for item in known if item.pk in in_doubt], _IN_DOUBT, now)
+        send_results.mark_unsent(replay, unsent, now, may_go=not is_over)
+        send_results.mark_uncertain(replay, [item for item in known if item.pk in in_doubt], _IN_DOUBT, now)
         lost = [item for item in items if item.claim_epoch != epoch]
-        marking.doubted(replay, lost, "The ledger was lost while it was being sent: whether it went is not known.", now)
+        send_results.mark_uncertain(
+            replay, lost, "The ledger was lost while it was being sent: whether it went is not known.", now
+        )
         return True
 
-    def _look_after_stopped(self, now: datetime) -> None:
+    def _settle_stopped(self, now: datetime) -> None:
         """Claims that a dead sender left in a replay that was paused or cancelled since."""
         monotonic = time.monotonic()
-        if monotonic - self._looked_after < _LOOK_AFTER_S:
+        if monotonic - self._checked_stopped_at < _CHECK_STOPPED_S:
             return
-        self._looked_after = monotonic
+        self._checked_stopped_at = monotonic
         left = Replay.objects.filter(
             state__in=_STOPPED, planned__gt=0, sender_until__lt=now - timedelta(seconds=LEASE_S)
         ).exclude(sender="")
@@ -431,25 +434,25 @@ def _room(replay: Replay, out: int) -> tuple[int, str]:
     return min(rooms, default=(2**31, ""))
 
 
-def _why_waiting(held: _Held) -> str:
+def _waiting_reason(active: _ActiveReplay) -> str:
     """Why none of what is planned may go, in a sentence; empty where that is not known."""
-    pace = held.replay.pace
-    for (_, queue), waiting in held.depths.items():
+    pace = active.replay.pace
+    for (_, queue), waiting in active.depths.items():
         if waiting >= (cap := pace.get("queue_cap") or math.inf):
             return f"{queue} holds {waiting:,} already (cap {cap:,})"
     most = (pace.get("per_key") or {}).get("concurrency")
-    if held.choice.waiting and most is not None:
-        key, *others = held.choice.waiting
+    if active.choice.waiting and most is not None:
+        key, *others = active.choice.waiting
         more = f", and so for {len(others):,} more" if others else ""
         return f"Waiting: {most} of {most} jobs of {key} are running{more}"
     return ""
 
 
-def _passing(source: str, what: object) -> str:
+def _retry_sentence(source: str, what: object) -> str:
     return f"{source}: {what} Trying again by itself."
 
 
-def _say(replay: Replay, why: str) -> None:
+def _write_reason(replay: Replay, why: str) -> None:
     """Tell on the replay's page why nothing moves; empty when it moves again."""
     if replay.held_because != why:
         Replay.objects.filter(pk=replay.pk, state__in=SENDING).update(held_because=why)

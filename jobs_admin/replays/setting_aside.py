@@ -22,7 +22,7 @@ from jobs_admin.models import Failure, FrozenBatch, Replay, ReplayItem
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.replay import AT_REST, OPEN_ITEM, RUN, ItemState
 from jobs_admin.replays import freezing
-from jobs_admin.replays.laying import BEGUN
+from jobs_admin.replays.freezing import BEGUN
 
 _BATCH = 500  # items of one write transaction, which blocks all other writers on SQLite
 _CUT = 1_000  # of those that an operator excludes by a search, each with an audit row
@@ -31,7 +31,7 @@ _EXCLUDED, _MATCHED = "Excluded by ", ": matched "
 SET_ASIDE = "Set aside with its group"  # how the outcome of its items begins
 
 
-def excluded(by: str, search: str) -> str:
+def exclusion_outcome(by: str, search: str) -> str:
     """Return the outcome of an item that an operator excluded by a search."""
     return f"{_EXCLUDED}{by}{_MATCHED}{search}"
 
@@ -41,7 +41,7 @@ def without_search(outcome: str) -> str:
     return outcome.partition(_MATCHED)[0] if outcome.startswith(_EXCLUDED) else outcome
 
 
-def note(
+def build_note(
     group: int, phase: str, code: str, reason: str, by: str, now: datetime, jobs: int | None = None
 ) -> dict[str, Any]:
     """Return the stored reason for excluding a group. `phase`: start or run. `jobs`: number excluded in the draft; None: not known."""
@@ -50,14 +50,16 @@ def note(
     }  # fmt: skip
 
 
-def failing(because: Evidence, by: str, now: datetime) -> dict[str, Any]:
+def build_failing_note(because: Evidence, by: str, now: datetime) -> dict[str, Any]:
     """Return the stored reason why the controller sets a group aside."""
     assert isinstance(because.group, int)
-    told = note(because.group, RUN, "failed_again", because.sentence(), by, now)
-    return told | {"evidence": because.as_dict()}
+    row = build_note(because.group, RUN, "failed_again", because.sentence(), by, now)
+    return row | {"evidence": because.as_dict()}
 
 
-def columns(replay: Replay, add: Iterable[dict[str, Any]] = (), remove: Collection[object] = ()) -> dict[str, Any]:
+def build_columns(
+    replay: Replay, add: Iterable[dict[str, Any]] = (), remove: Collection[object] = ()
+) -> dict[str, Any]:
     """Return the replay's columns with the groups `add` set aside and the groups `remove` brought back."""
     added = {row["group"]: row for row in add}
     notes = [row for row in replay.set_aside if row["group"] not in remove and row["group"] not in added]
@@ -65,7 +67,7 @@ def columns(replay: Replay, add: Iterable[dict[str, Any]] = (), remove: Collecti
     return {"without_groups": sorted(ids), "set_aside": [*notes, *added.values()]}
 
 
-def carry_out(replay: Replay, done: dict[str, Any] | None, now: datetime) -> dict[str, Any] | None:
+def apply(replay: Replay, done: dict[str, Any] | None, now: datetime) -> dict[str, Any] | None:
     """Cancel what is planned of the groups set aside, and plan what was cancelled of those brought back. Answers how far
     that is done, which the next look hands back.
 
@@ -100,9 +102,13 @@ def plan_again(replay: Replay, groups: Collection[int], most: int | None = None)
     Each gets a new id: a replay started meanwhile takes what has an id from before its start for something that it knew.
     """
     mine = Q(replay=replay, state=ItemState.CANCELLED, sent_at=None, outcome__startswith=SET_ASIDE)
-    held = ReplayItem.objects.filter(failure=OuterRef("failure"), state__in=OPEN_ITEM)
+    open_items = ReplayItem.objects.filter(failure=OuterRef("failure"), state__in=OPEN_ITEM)
     free = ReplayItem.objects.filter(
-        mine, ~Exists(held), failure__group__in=groups, failure__state=FailureState.DEAD, run=F("failure__run") + 1
+        mine,
+        ~Exists(open_items),
+        failure__group__in=groups,
+        failure__state=FailureState.DEAD,
+        run=F("failure__run") + 1,
     )
     planned = 0
     while (most is None or planned < most) and (
@@ -133,7 +139,7 @@ def is_any_claimed(replay: Replay, failures: Any) -> bool:
     return claimed.filter(failure__in=failures).exists()
 
 
-def leave_out(
+def exclude_jobs(
     replay: Replay, failures: Any, why: str, now: datetime, note: Callable[[int], None], within_s: float
 ) -> tuple[int, bool]:
     """Cancel what is planned of these failures (a queryset), laid out or not. Return how many, and whether that is all.
@@ -142,7 +148,7 @@ def leave_out(
     the replay is neither held nor paused any more.
     """
     ends, count = time.monotonic() + within_s, 0
-    for cut in _cuts(replay, failures, why, now):
+    for cut in _split_into_cuts(replay, failures, why, now):
         began = time.monotonic()
         with transaction.atomic():
             # In the order of who lays out: first the replay, then its batches.
@@ -158,35 +164,35 @@ def leave_out(
     return count, True
 
 
-def _cuts(replay: Replay, failures: Any, why: str, now: datetime) -> Iterator[Callable[[], int]]:
+def _split_into_cuts(replay: Replay, failures: Any, why: str, now: datetime) -> Iterator[Callable[[], int]]:
     """Yield the parts of leaving these failures out: each cancels some in the caller's transaction and returns how many."""
     frozen = FrozenBatch.objects.filter(replay=replay)
     for pk in list(frozen.order_by("first_n").values_list("pk", flat=True)):
-        if (batch := frozen.filter(pk=pk).first()) and (gone := _among(batch, failures)):
-            yield partial(_leave_out_frozen, replay, batch, failures, gone)
+        if (batch := frozen.filter(pk=pk).first()) and (gone := _matching_ids(batch, failures)):
+            yield partial(_exclude_frozen, replay, batch, failures, gone)
     mine = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, claimed_at=None, failure__in=failures)
     ids = list(mine.order_by("n").values_list("pk", flat=True))
     for start in range(0, len(ids), _CUT):
         yield partial(_cancel, replay, ids[start : start + _CUT], why, now)
 
 
-def _among(batch: FrozenBatch, failures: Any) -> set[int]:
-    return set(failures.filter(pk__in=freezing.unpacked(batch)).values_list("pk", flat=True))
+def _matching_ids(batch: FrozenBatch, failures: Any) -> set[int]:
+    return set(failures.filter(pk__in=freezing.unpack_ids(batch)).values_list("pk", flat=True))
 
 
-def _leave_out_frozen(replay: Replay, seen: FrozenBatch, failures: Any, gone: Collection[int]) -> int:
+def _exclude_frozen(replay: Replay, seen: FrozenBatch, failures: Any, gone: Collection[int]) -> int:
     batch = FrozenBatch.objects.filter(pk=seen.pk).first()
     if batch is None:
         return 0  # laid out meanwhile: its items are looked through
     if batch.count != seen.count:
-        gone = _among(batch, failures)
-    ids = freezing.unpacked(batch)
+        gone = _matching_ids(batch, failures)
+    ids = freezing.unpack_ids(batch)
     if rest := [one for one in ids if one not in gone]:
-        FrozenBatch.objects.filter(pk=batch.pk).update(count=len(rest), ids=freezing.packed(rest))
+        FrozenBatch.objects.filter(pk=batch.pk).update(count=len(rest), ids=freezing.pack_ids(rest))
     else:
         batch.delete()
     count = len(ids) - len(rest)
-    _count(replay, count)
+    _count_cancelled(replay, count)
     return count
 
 
@@ -197,7 +203,7 @@ def has_others(replay: Replay, groups: Collection[object]) -> bool:
         return True
     left = FrozenBatch.objects.filter(replay=replay).aggregate(n=Sum("count"))["n"] or 0
     return bool(left) and any(
-        Failure.objects.filter(pk__in=freezing.unpacked(batch)).filter(Q(group=None) | ~Q(group__in=groups)).exists()
+        Failure.objects.filter(pk__in=freezing.unpack_ids(batch)).filter(Q(group=None) | ~Q(group__in=groups)).exists()
         for batch in FrozenBatch.objects.filter(replay=replay).order_by("first_n").iterator()
     )
 
@@ -207,9 +213,9 @@ def _cancel(replay: Replay, ids: Sequence[int], why: str, now: datetime) -> int:
         free = ReplayItem.objects.filter(pk__in=ids, state=ItemState.PLANNED, claimed_at=None)
         count = free.update(state=ItemState.CANCELLED, settled_at=now, outcome=why[:255])
         if count:
-            _count(replay, count)
+            _count_cancelled(replay, count)
     return count
 
 
-def _count(replay: Replay, count: int) -> None:
+def _count_cancelled(replay: Replay, count: int) -> None:
     Replay.objects.filter(pk=replay.pk).update(planned=F("planned") - count, cancelled=F("cancelled") + count)

@@ -16,14 +16,81 @@ from django.utils import timezone
 
 from jobs_admin import config
 from jobs_admin.models import Attempt, Replay, ReplayItem
-from jobs_admin.models.replay import ItemState, ReplayState
-from jobs_admin.replays import controlling, ending, forgotten, outcomes, stopping, taken_silently
+from jobs_admin.models.access import CONTROLLER
+from jobs_admin.models.replay import SENDING, ItemState, ReplayState
+from jobs_admin.replays import controlling, notices, outcomes, rights, stopping, unreported
 from jobs_admin.sources.base import SourceRefused
+
+ABANDONED_AFTER = timedelta(days=30)
+# What only a person goes on from. One that waits for its hours goes on by itself.
+_AWAITS_PERSON = {
+    ReplayState.HELD: "was held",
+    ReplayState.PAUSED: "was paused",
+    ReplayState.AWAITING_APPROVAL: "waited for another operator's approval",
+}
+
+
+def stop_abandoned(now: datetime) -> bool:
+    """True where there was one. What it has not sent is let go as a cancel does, see `stopping`."""
+    left = Replay.objects.filter(state__in=_AWAITS_PERSON, state_since__lt=now - ABANDONED_AFTER).order_by("pk")
+    stopped = [_stop_replay(replay, now) for replay in left]
+    return any(stopped)
+
+
+def _stop_replay(replay: Replay, now: datetime) -> bool:
+    why = f"It {_AWAITS_PERSON[ReplayState(replay.state)]} for {ABANDONED_AFTER.days} days, and nobody came."
+    sources = rights.sources_of(replay)
+    with transaction.atomic():
+        still = Replay.objects.filter(pk=replay.pk, state=replay.state, state_since=replay.state_since)
+        stopped = still.update(state=ReplayState.STOPPED, state_since=now, ended_at=now, held_because=why)
+        if stopped:
+            result = {
+                "before": {"state": replay.state, "planned": replay.planned},
+                "after": {"state": ReplayState.STOPPED},
+            }
+            rights.record(CONTROLLER, "replay.stop", replay, sources, reason=why, **result)
+    return bool(stopped)
+
+
+# Also one that stands: there is nothing to go on with.
+_NOT_ENDED = (*SENDING, ReplayState.WAITING, ReplayState.HELD, ReplayState.PAUSED)
+
+
+def end_finished(now: datetime) -> bool:
+    """Close what has ended; True where something had."""
+    # Nothing of it is left either where others had taken all of it before it was laid out.
+    begun = Q(total__gt=0) | Q(taken__gt=0)
+    through = Replay.objects.filter(begun, state__in=_NOT_ENDED, planned=0, running=0).order_by("pk")
+    # What a source cannot report the end of stays `sent`, for good.
+    silent = outcomes.unreported_sources(config.sources())
+    ended = through if silent else through.filter(sent=0)
+    closed = [_end_replay(replay, now) for replay in ended if not replay.sent or _awaits_no_report(replay, silent)]
+    return any(closed)
+
+
+def _awaits_no_report(replay: Replay, silent: list[str]) -> bool:
+    sent = ReplayItem.objects.filter(replay=replay, state=ItemState.SENT)
+    return not sent.exclude(failure__source__in=silent).exists()
+
+
+def _end_replay(replay: Replay, now: datetime) -> bool:
+    sources = rights.sources_of(replay)
+    counts = ("total", "sent", "succeeded", "failed_again", "uncertain", "cancelled")
+    result = {"state": ReplayState.DONE, **{name: getattr(replay, name) for name in counts}}
+    with transaction.atomic():
+        still = Replay.objects.filter(Q(sent=replay.sent), pk=replay.pk, state__in=_NOT_ENDED, planned=0, running=0)
+        closed = still.update(state=ReplayState.DONE, state_since=now, ended_at=now, held_because="")
+        if closed:
+            before = {"state": replay.state}
+            rights.record(CONTROLLER, "replay.done", replay, sources, before=before, after=result)
+            notices.notify_done(replay, sources)
+    return bool(closed)
+
 
 _READ = 2_000  # items whose news is read at once
 _BATCH = 300  # items of one write transaction: on SQLite nobody else writes meanwhile
 _MANY = 20_000  # jobs that are out: to look at all of them takes 30 ms
-_WHOLE_EVERY_S = 10.0
+_COMPLETE_EVERY_S = 10.0
 _OUTCOME = 255  # characters of what it says
 _WITHIN_S = 3600.0  # where the source cannot be asked
 
@@ -37,51 +104,55 @@ def settle(now: datetime | None = None) -> bool:
     True when there was something.
     """
     now = now or timezone.now()
-    out = Replay.objects.filter(_IS_OUT).defer("selection", "blocked", "query").order_by("pk")
-    busy = _settle_all(list(out), now) | forgotten.stop(now)
+    out = Replay.objects.filter(_IS_UNSETTLED).defer("selection", "blocked", "query").order_by("pk")
+    busy = _settle_all(list(out), now) | stop_abandoned(now)
     stopped = Replay.objects.filter(state__in=(ReplayState.CANCELLED, ReplayState.STOPPED))
     for replay in stopped.filter(Q(planned__gt=0) | Q(sent__gt=0)):
         busy |= bool(stopping.drop_planned(replay, now)) if replay.planned else False
-        busy |= stopping.take_back(replay, now)
+        busy |= stopping.recall_sent(replay, now)
     try:
         busy |= controlling.control(now)
     finally:  # also where one of them cannot be judged
-        busy |= ending.end(now)
+        busy |= end_finished(now)
     return busy
 
 
-_IS_OUT = Q(sent__gt=0) | Q(running__gt=0) | Q(uncertain__gt=0)
+_IS_UNSETTLED = Q(sent__gt=0) | Q(running__gt=0) | Q(uncertain__gt=0)
 
 
 @dataclass(slots=True)
-class _Filed:
+class _SettledUntil:
     """What of the attempts this process has looked at. With very many jobs out it looks only at what was filed since."""
 
     until: int | None = None  # the attempt up to which everything is settled; None: all are looked at
-    whole_at: float = 0.0  # when all were looked at, by the monotonic clock
+    complete_at: float = 0.0  # when all were looked at, by the monotonic clock
 
 
-_filed = _Filed()
+_settled_until = _SettledUntil()
 
 
 def _settle_all(out: Sequence[Replay], now: datetime) -> bool:
     is_many = sum(replay.sent + replay.running + replay.uncertain for replay in out) > _MANY
     # What another process files is seen in another order than it is numbered: now and then all are looked at.
-    is_whole = not is_many or _filed.until is None or time.monotonic() - _filed.whole_at > _WHOLE_EVERY_S
-    newest = Attempt.objects.aggregate(pk=Max("pk"))["pk"] or 0
+    is_complete = (
+        not is_many or _settled_until.until is None or time.monotonic() - _settled_until.complete_at > _COMPLETE_EVERY_S
+    )
+    latest = Attempt.objects.aggregate(pk=Max("pk"))["pk"] or 0
     lately = None
-    if not is_whole:
-        filed = Attempt.objects.filter(pk__gt=_filed.until, run__gt=1).order_by("pk").values_list("pk", "failure")
+    if not is_complete:
+        filed = (
+            Attempt.objects.filter(pk__gt=_settled_until.until, run__gt=1).order_by("pk").values_list("pk", "failure")
+        )
         rows = list(filed[:_READ])
-        newest = rows[-1][0] if len(rows) == _READ else newest
+        latest = rows[-1][0] if len(rows) == _READ else latest
         lately = {failure for _, failure in rows}
     counts = [_settle_news(replay, lately, now) for replay in out]
-    if not is_whole:
-        _filed.until = newest
+    if not is_complete:
+        _settled_until.until = latest
         return any(counts)
     has_all = all(count < _READ for count in counts)
-    _filed.until, _filed.whole_at = (newest if has_all else None), time.monotonic()
-    doubted = [_doubt_silent(replay, now) for replay in out if replay.sent]
+    _settled_until.until, _settled_until.complete_at = (latest if has_all else None), time.monotonic()
+    doubted = [_mark_silent_uncertain(replay, now) for replay in out if replay.sent]
     return any(counts) or any(doubted)
 
 
@@ -102,28 +173,28 @@ def _settle_news(replay: Replay, of: Collection[int] | None, now: datetime) -> i
     items = {row.failure: row for row in rows[:_READ]}
     if not items:
         return 0
-    ends = [_end(replay, items[failure], heard) for failure, heard in _heard(items).items()]
+    ends = [_build_end(replay, items[failure], attempts) for failure, attempts in _read_attempts(items).items()]
     moving = [end for end in ends if end.state != end.before]
     for start in range(0, len(moving), _BATCH):
         _write_ends(replay, moving[start : start + _BATCH], now)
     return len(items)
 
 
-def _heard(items: Mapping[int, Any]) -> dict[int, list[Any]]:
+def _read_attempts(items: Mapping[int, Any]) -> dict[int, list[Any]]:
     """failure -> the attempts that came home of the run that its item started."""
     of_these = Attempt.objects.filter(failure__in=items, run__in={item.run for item in items.values()})
-    rows = of_these.annotate(said=Left("message", _OUTCOME)).values_list(
-        "failure", "run", "attempt", "kind", "error_type", "said", "group", named=True
+    rows = of_these.annotate(excerpt=Left("message", _OUTCOME)).values_list(
+        "failure", "run", "attempt", "kind", "error_type", "excerpt", "group", named=True
     )
-    heard: dict[int, list[Any]] = defaultdict(list)
+    attempts: dict[int, list[Any]] = defaultdict(list)
     for attempt in rows.order_by("pk"):
         if attempt.run == items[attempt.failure].run:
-            heard[attempt.failure].append(attempt)
-    return heard
+            attempts[attempt.failure].append(attempt)
+    return attempts
 
 
 @dataclass(frozen=True, slots=True)
-class _End:
+class _ItemEnd:
     """What an item comes to by its latest attempt, and what its first one was."""
 
     item: int
@@ -135,21 +206,21 @@ class _End:
     first_group: int | None
 
 
-def _end(replay: Replay, item: Any, heard: Sequence[Any]) -> _End:
-    first = min(heard, key=lambda it: (it.attempt, -_STAGE.get(it.kind, 1)))
-    last = max(reversed(heard), key=lambda it: (it.attempt, _STAGE.get(it.kind, 1)))
+def _build_end(replay: Replay, item: Any, attempts: Sequence[Any]) -> _ItemEnd:
+    first = min(attempts, key=lambda it: (it.attempt, -_STAGE.get(it.kind, 1)))
+    last = max(reversed(attempts), key=lambda it: (it.attempt, _STAGE.get(it.kind, 1)))
     # Of a run that counts from 1, a later attempt that came home before the first says that the first did not go well.
     first_ok = first.kind == "success" and (first.attempt == 1 or replay.attempts != "reset")
     firsts = (first_ok, None if first_ok else first.group)
     if last.kind == "success":
-        return _End(item.pk, item.state, ItemState.SUCCEEDED, "", None, *firsts)
+        return _ItemEnd(item.pk, item.state, ItemState.SUCCEEDED, "", None, *firsts)
     if last.kind == "retry":
-        return _End(item.pk, item.state, ItemState.RUNNING, "", None, *firsts)
-    outcome = f"{last.error_type}: {last.said}" if last.said else last.error_type or last.kind
-    return _End(item.pk, item.state, ItemState.FAILED_AGAIN, outcome[:_OUTCOME], last.group, *firsts)
+        return _ItemEnd(item.pk, item.state, ItemState.RUNNING, "", None, *firsts)
+    outcome = f"{last.error_type}: {last.excerpt}" if last.excerpt else last.error_type or last.kind
+    return _ItemEnd(item.pk, item.state, ItemState.FAILED_AGAIN, outcome[:_OUTCOME], last.group, *firsts)
 
 
-def _write_ends(replay: Replay, ends: list[_End], now: datetime) -> None:
+def _write_ends(replay: Replay, ends: list[_ItemEnd], now: datetime) -> None:
     """Items in one statement, the replay's counts in another. An item that has left its state meanwhile stays."""
     parameters: list[object] = [ItemState.RUNNING, connection.ops.adapt_datetimefield_value(now)]
     for end in ends:
@@ -186,10 +257,10 @@ def _date_first_news(replay: Replay, items: Collection[int], now: datetime) -> N
     ReplayItem.objects.filter(pk__in=items, first_at=None).update(first_at=at)
 
 
-def _doubt_silent(replay: Replay, now: datetime) -> bool:
+def _mark_silent_uncertain(replay: Replay, now: datetime) -> bool:
     """Sent long ago and no news: nobody knows. It stays open, and late news still settles it."""
-    doubted = _doubt(replay, taken_silently.taken(replay, now, _BATCH), taken_silently.SAYS)
-    doubted += _doubt(replay, *taken_silently.taken_while_off(replay, now, _BATCH))
+    doubted = _mark_uncertain(replay, unreported.find_taken_unguarded(replay, now, _BATCH), unreported.TAKEN_OUTCOME)
+    doubted += _mark_uncertain(replay, *unreported.find_taken_while_off(replay, now, _BATCH))
     sent = ReplayItem.objects.filter(replay=replay, state=ItemState.SENT).order_by()
     oldest = sent.order_by("sent_at").values_list("sent_at", flat=True).first()
     soonest_s = min([_outcome_within(source) for source in config.sources()], default=_WITHIN_S)
@@ -200,17 +271,17 @@ def _doubt_silent(replay: Replay, now: datetime) -> bool:
             continue
         within = _outcome_within(source)
         silent = sent.filter(failure__source=source, sent_at__lt=now - timedelta(seconds=within))
-        says = f"No news within {within / 60:.0f} min of sending."
-        doubted += _doubt(replay, list(silent.values_list("pk", flat=True)[:_BATCH]), says)
+        reason = f"No news within {within / 60:.0f} min of sending."
+        doubted += _mark_uncertain(replay, list(silent.values_list("pk", flat=True)[:_BATCH]), reason)
     return bool(doubted)
 
 
-def _doubt(replay: Replay, items: Collection[int], says: str) -> int:
+def _mark_uncertain(replay: Replay, items: Collection[int], reason: str) -> int:
     if not items:
         return 0
     with transaction.atomic():
         still = ReplayItem.objects.filter(pk__in=items, state=ItemState.SENT)
-        count = still.update(state=ItemState.UNCERTAIN, outcome=says)
+        count = still.update(state=ItemState.UNCERTAIN, outcome=reason)
         if count:
             Replay.objects.filter(pk=replay.pk).update(sent=F("sent") - count, uncertain=F("uncertain") + count)
     return count

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from jobs_admin.models import Failure, FrozenBatch, Replay
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.replays import freezing
-from jobs_admin.replays.previewing import Breakdown, named
+from jobs_admin.replays.previewing import Breakdown, name_groups
 
-LOOKED_AT = 5_000  # jobs; of more, so many are looked at, evenly over the order of sending
+SAMPLED = 5_000  # jobs; of more, so many are looked at, evenly over the order of sending
 _BATCHES = 20  # that these are taken from
 _LISTED = 20
 
@@ -29,15 +29,15 @@ class Spread:
     counted_over: dict[str, int | None] = field(default_factory=dict)  # None: all
 
 
-def of_frozen(viewer: Viewer, replay: Replay) -> Spread:
-    ids, is_all = _some(replay)
+def spread_of_frozen(viewer: Viewer, replay: Replay) -> Spread:
+    ids, is_all = _sample_ids(replay)
     found = Failure.objects.filter(pk__in=ids).order_by()
     if (sources := viewer.sources(VIEWER)) is not None:
         found = found.filter(source__in=sources)
     rows = list(found.values_list("source", "queue", "task", "group", "tenant"))
-    counted = [_counted(column) for column in zip(*rows, strict=True)] if rows else [[]] * 5
+    counted = [_count_values(column) for column in zip(*rows, strict=True)] if rows else [[]] * 5
     by_source, queues, tasks, groups, tenants = counted
-    known = named(viewer, groups)
+    known = name_groups(viewer, groups)
     names = ("source", "queue", "task", "group", "tenant")
     return Spread(
         replayable=len(rows),
@@ -51,19 +51,19 @@ def of_frozen(viewer: Viewer, replay: Replay) -> Spread:
     )
 
 
-def _counted(column: tuple) -> list:
+def _count_values(column: tuple) -> list:
     counts = Counter(value for value in column if value not in (None, ""))
     return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:_LISTED]
 
 
-def _some(replay: Replay) -> tuple[list[int], bool]:
+def _sample_ids(replay: Replay) -> tuple[list[int], bool]:
     """Ids of its frozen jobs, and whether they are all."""
     frozen = FrozenBatch.objects.filter(replay=replay).order_by("first_n")
     batches = list(frozen.values_list("pk", "count"))
-    is_all = sum(count for _, count in batches) <= LOOKED_AT
+    is_all = sum(count for _, count in batches) <= SAMPLED
     chosen = [pk for pk, _ in (batches if is_all else batches[:: -(-len(batches) // _BATCHES)])]
     ids: list[int] = []
     for batch in frozen.filter(pk__in=chosen):
-        held = freezing.unpacked(batch)
-        ids += held if is_all else held[:: -(-len(held) * len(chosen) // LOOKED_AT) or 1]
+        batch_ids = freezing.unpack_ids(batch)
+        ids += batch_ids if is_all else batch_ids[:: -(-len(batch_ids) * len(chosen) // SAMPLED) or 1]
     return ids, is_all

@@ -22,7 +22,7 @@ _AT_ONCE = 10_000  # laid out items that one round cancels: a second or less
 _AGAIN_S = 60.0  # what was on its way, or with a worker, may be back on the queue
 _UNREACHABLE_S = 5.0
 _ROUND_S = 1.0  # of taking back
-_TAKEN_BACK = "taken back from its queue: it did not run"
+_RECALLED = "taken back from its queue: it did not run"
 
 
 def drop_planned(replay: Replay, now: datetime, most: int = _AT_ONCE) -> int:
@@ -71,12 +71,12 @@ class _Recall:
 
     def __init__(self, replay: Replay) -> None:
         self.planned = replay.planned  # what it had planned then
-        self.steps: Iterator[set[int]] | None = self._of(replay)  # None: it is through
+        self.steps: Iterator[set[int]] | None = self._iter_recalled(replay)  # None: it is through
         self.again_at = 0.0  # when to ask again, by the monotonic clock
         self._wait_s = _AGAIN_S
 
-    def _of(self, replay: Replay) -> Iterator[set[int]]:
-        for source, queues in _sent_to(replay).items():
+    def _iter_recalled(self, replay: Replay) -> Iterator[set[int]]:
+        for source, queues in _find_sent_queues(replay).items():
             try:
                 adapter = config.adapter(source)
                 if adapter.can.recall:
@@ -96,7 +96,7 @@ class _Recall:
 _recalls: dict[int, _Recall] = {}
 
 
-def take_back(replay: Replay, now: datetime, within_s: float = _ROUND_S) -> bool:
+def recall_sent(replay: Replay, now: datetime, within_s: float = _ROUND_S) -> bool:
     """Take from the queues what a cancelled replay sent and nobody has fetched, where the source can. Stops when the time
     is up, to be called again: a million of them hold up nothing else that is settled. True where some came, or may come.
 
@@ -114,7 +114,7 @@ def take_back(replay: Replay, now: datetime, within_s: float = _ROUND_S) -> bool
     ends, taken = time.monotonic() + within_s, 0
     for tokens in recall.steps or ():
         for start in range(0, len(tokens), _BATCH):
-            taken += _write_taken_back(replay, sorted(tokens)[start : start + _BATCH], now)
+            taken += _write_recalled(replay, sorted(tokens)[start : start + _BATCH], now)
         if time.monotonic() >= ends:
             break
     else:
@@ -125,7 +125,7 @@ def take_back(replay: Replay, now: datetime, within_s: float = _ROUND_S) -> bool
     return bool(taken) or recall.steps is not None
 
 
-def _sent_to(replay: Replay) -> dict[str, set[str]]:
+def _find_sent_queues(replay: Replay) -> dict[str, set[str]]:
     """source -> the queues that something on its way was sent to."""
     sent = ReplayItem.objects.filter(replay=replay, state__in=(ItemState.SENT, ItemState.UNCERTAIN)).order_by()
     found: dict[str, set[str]] = defaultdict(set)
@@ -134,13 +134,13 @@ def _sent_to(replay: Replay) -> dict[str, set[str]]:
     return found
 
 
-def _write_taken_back(replay: Replay, items: Collection[int], now: datetime) -> int:
+def _write_recalled(replay: Replay, items: Collection[int], now: datetime) -> int:
     with transaction.atomic():
         moved = {state: _cancel(replay, items, state, now) for state in (ItemState.SENT, ItemState.UNCERTAIN)}
         failures = [pk for pks in moved.values() for pk in pks]
         if not failures:
             return 0
-        _die_again(replay, failures)
+        _mark_dead_again(replay, failures)
         Replay.objects.filter(pk=replay.pk).update(
             sent=F("sent") - len(moved[ItemState.SENT]),
             uncertain=F("uncertain") - len(moved[ItemState.UNCERTAIN]),
@@ -156,12 +156,12 @@ def _cancel(replay: Replay, items: Collection[int], state: str, now: datetime) -
         cursor.execute(
             f"UPDATE {ReplayItem._meta.db_table} SET state = %s, settled_at = %s, outcome = %s "
             f"WHERE id IN ({named}) AND replay_id = %s AND state = %s RETURNING failure_id",
-            [ItemState.CANCELLED, connection.ops.adapt_datetimefield_value(now), _TAKEN_BACK, replay.pk, state],
+            [ItemState.CANCELLED, connection.ops.adapt_datetimefield_value(now), _RECALLED, replay.pk, state],
         )
         return [pk for (pk,) in cursor.fetchall()]
 
 
-def _die_again(replay: Replay, failures: Collection[int]) -> None:
+def _mark_dead_again(replay: Replay, failures: Collection[int]) -> None:
     """In the run before, under the id that the job had in it; unless the run has told how it went."""
     item = ReplayItem.objects.filter(replay=replay, failure=OuterRef("pk")).values("run")[:1]
     before = Attempt.objects.filter(failure=OuterRef("pk"), run=OuterRef("run") - 1).order_by("-attempt", "-pk")

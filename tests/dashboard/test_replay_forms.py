@@ -83,7 +83,7 @@ def test_what_the_engine_refuses_stands_beside_the_field_that_is_to_blame(typed,
 def test_options_become_those_of_the_engine(typed, options):
     form = Options(QueryDict(typed))
     assert form.asked == options
-    replays.Options.read(form.asked)
+    replays.Options.parse(form.asked)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,6 @@ def test_an_option_that_cannot_be_is_said_beside_its_field(typed, field, says):
     form = Options(QueryDict(typed))
     if form.is_valid():
         with pytest.raises(Refused) as refused:
-            replays.Options.read(form.asked)
+            replays.Options.parse(form.asked)
         form.refuse(refused.value.field, refused.value.message)
     assert says in form.errors[field][0], form.errors

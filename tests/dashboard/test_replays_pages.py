@@ -34,8 +34,8 @@ from jobs_admin.models import (
     UnsignedReports,
 )
 from jobs_admin.models.access import OPERATOR, Viewer
-from jobs_admin.replays import previewing, progress, resolving, spread
-from jobs_admin.replays.unattended import Unattended
+from jobs_admin.replays import acts, previewing, progress, spread
+from jobs_admin.replays.unreported import Unattended
 from tests.kit.failures import dead
 from tests.kit.groups import group
 from tests.kit.pages import HTMX, carried, text_of
@@ -471,7 +471,7 @@ def test_what_its_source_refused_is_told_as_not_sent_with_its_words_and_not_as_c
     (pk,) = dead(1)
     Payload.objects.update(body=config.payload_keys().encrypt(b"not json"))
     begun = replays.start(BOB, replays.draft(BOB, selection=[pk], pace={"style": "at_once"}, reason="x"))
-    while replays.lay() or replays.send("one"):
+    while replays.create_items() or replays.send("one"):
         pass
     replays.settle()
     for url in (f"/replays/{begun.pk}/", f"/failures/{pk}/"):
@@ -631,8 +631,8 @@ def test_who_settles_very_many_jobs_is_told_how_far_it_came(ann, shop, monkeypat
     Failure.objects.update(state="replaying", run=2)
     for n in range(1, 6):
         moved(replay, n, "uncertain", settled_at=None)
-    monkeypatch.setattr(resolving, "_AT_ONCE", 2)
-    monkeypatch.setattr(resolving, "_WITHIN_S", -1)
+    monkeypatch.setattr(acts, "_AT_ONCE", 2)
+    monkeypatch.setattr(acts, "_WITHIN_S", -1)
     with pytest.raises(Refused) as refused:
         replays.resolve_all(BOB, replay, "lost")
     monkeypatch.undo()
@@ -789,11 +789,11 @@ def test_of_many_a_second_person_sees_some_evenly_and_only_of_their_sources(shop
     ids = [*dead(700, tenant="acme"), *dead(700, tenant="cobalt")]
     replay = replays.start(BOB, replays.draft(BOB, selection=ids, reason="partner is back"))
     monkeypatch.setattr(spread, "LOOKED_AT", 200)
-    held = spread.of_frozen(BOB, replay)
+    held = spread.spread_of_frozen(BOB, replay)
     assert 100 <= held.replayable <= 220 and held.counted_over["tenant"] == held.replayable
     (_, one), (_, other) = held.by_tenant
     assert abs(one - other) <= held.replayable / 10
-    assert spread.of_frozen(Viewer("wim", {"web": OPERATOR}), replay).by_tenant == []
+    assert spread.spread_of_frozen(Viewer("wim", {"web": OPERATOR}), replay).by_tenant == []
 
 
 def test_a_replay_whose_jobs_nobody_takes_says_where_they_wait(ann, otto, shop):
@@ -999,7 +999,7 @@ class Fields(HTMLParser):
 def test_an_opened_draft_brings_back_its_groups_its_pace_and_its_attempts(ann, shop, pace, options):
     dead(5, group=group("shop.PartnerDown", "down", fingerprint="v1-down"), task="shop.deliver")
     dead(3, group=group("KeyError", "sku", fingerprint="v1-key"), task="shop.stock")
-    options = replays.Options.read(options)
+    options = replays.Options.parse(options)
     draft = replays.draft(BOB, query="state:dead", pace=pace, options=options, reason="later")
     opened = ann.get(NEW, Fields(ann.get(f"/replays/{draft.pk}/"), NEW).sent)
     form = Fields(opened, NEW).sent | {"step": "start", "reason": "now", "confirm": "5"}
@@ -1007,7 +1007,7 @@ def test_an_opened_draft_brings_back_its_groups_its_pace_and_its_attempts(ann, s
     assert answer.status_code == 302, text_of(answer)
     started = Replay.objects.get()
     assert started.pk != draft.pk and started.pace == draft.pace
-    assert replays.Options.of(started) == replays.Options.of(draft)
+    assert replays.Options.from_replay(started) == replays.Options.from_replay(draft)
     assert started.without_groups == draft.without_groups
 
 

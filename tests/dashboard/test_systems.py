@@ -16,7 +16,7 @@ from jobs_admin import config
 from jobs_admin.failures.contents import opened
 from jobs_admin.models import DepthSample, Failure, Payload, Replay, Source
 from jobs_admin.models.access import VIEWER, Viewer
-from jobs_admin.replays.letters import patched_arguments
+from jobs_admin.replays.messages import patched_arguments
 from jobs_admin.sources.base import READ_ONLY, SourceRefused
 from jobs_admin.sources.bullmq import letters
 from tests.kit.failures import bury

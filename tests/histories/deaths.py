@@ -57,7 +57,7 @@ def forget_process() -> None:
     """What a process of `watch` remembers is gone; what it had claimed stays claimed."""
     from jobs_admin.db import grouping_rules
     from jobs_admin.notices import delivering
-    from jobs_admin.replays import seeing, sending, settling, stopping
+    from jobs_admin.replays import observation, sending, settling, stopping
     from tests.histories.desk import forget_all
 
     for sender in sending._senders.values():
@@ -66,7 +66,7 @@ def forget_process() -> None:
             held.line.join(5)
     forget_all()
     stopping._recalls.clear()
-    seeing._queues.clear()
-    settling._filed = settling._Filed()
+    observation._queues.clear()
+    settling._settled_until = settling._SettledUntil()
     grouping_rules.forget()
     delivering._lanes.clear()

@@ -37,13 +37,13 @@ _BOUNDS = {
     "replays.stopping._AGAIN_S": 0.0,
     "replays.acts._CANCELLED_AT_ONCE": 3,
     "replays.setting_aside._BATCH": 2,
-    "replays.marking._FEWEST": 1,
-    "replays.marking._MOST": 4,
+    "replays.send_results._FEWEST": 1,
+    "replays.send_results._MOST": 4,
     "replays.choosing._PASSED_AT_ONCE": 5,
-    "replays.seeing._AT_ONCE": 4,
-    "replays.seeing._QUEUES_S": 0.0,
+    "replays.observation._AT_ONCE": 4,
+    "replays.observation._QUEUES_S": 0.0,
     "replays.sending._ROUND_S": 0.004,
-    "replays.sending._LOOK_AFTER_S": 0.0,
+    "replays.sending._CHECK_STOPPED_S": 0.0,
     "replays.sending._SILENT_S": 0.0,
     "groups.regrouping._FEWEST": 1,
     "groups.regrouping._MOST": 3,
@@ -251,17 +251,17 @@ class Replays(CeleryDesk):
     def _jobs_of(self, groups: list[str]) -> set[int]:
         """The jobs in these groups, and in those that they are just taking in."""
         from jobs_admin.models import Failure
-        from jobs_admin.replays.options import group_ids, with_taken_in
+        from jobs_admin.replays.options import group_ids, with_merging_groups
 
-        return set(Failure.objects.filter(group__in=with_taken_in(group_ids(groups))).values_list("pk", flat=True))
+        return set(Failure.objects.filter(group__in=with_merging_groups(group_ids(groups))).values_list("pk", flat=True))
 
     def _unsent_of(self, replay: int, groups: list[str]) -> set[int]:
         from jobs_admin.models import FrozenBatch, ReplayItem
-        from jobs_admin.replays.freezing import unpacked
+        from jobs_admin.replays.freezing import unpack_ids
 
         items = ReplayItem.objects.filter(replay=replay, state="planned", claimed_at=None)
         frozen = FrozenBatch.objects.filter(replay=replay)
-        unsent = {*items.values_list("failure", flat=True), *(pk for batch in frozen for pk in unpacked(batch))}
+        unsent = {*items.values_list("failure", flat=True), *(pk for batch in frozen for pk in unpack_ids(batch))}
         return unsent & self._jobs_of(groups)
 
     @act(weight=3)
@@ -382,7 +382,7 @@ class Replays(CeleryDesk):
         from jobs_admin import replays
 
         rounds = rng.choice([1, 1, 5])
-        self.dies(rng, 20, lambda: all(replays.lay() for _ in range(rounds)))
+        self.dies(rng, 20, lambda: all(replays.create_items() for _ in range(rounds)))
 
     @act(weight=8)
     def send(self, rng: random.Random) -> None:
@@ -532,7 +532,7 @@ class Replays(CeleryDesk):
             before = self._progress()
             for replay in Replay.objects.filter(state__in=("paused", "held")).order_by("pk"):
                 (replays.resume if turn < 60 or replay.state == "paused" else replays.cancel)(self.ann, replay, "go on")
-            while replays.lay():
+            while replays.create_items():
                 pass
             for _ in range(3):
                 self.skip(1.0)

@@ -197,7 +197,7 @@ class SourceWorld(World):
 
         def send() -> None:
             for _ in range(_MOST_ROUNDS):
-                replays.lay()
+                replays.create_items()
                 replays.send("histories")
                 replay.refresh_from_db()
                 if not replay.planned and not ReplayItem.objects.filter(replay=replay, state="planned").exists():

@@ -191,7 +191,7 @@ class Undo(CeleryDesk):
         from jobs_admin import replays
 
         ends = time.monotonic() + 120
-        while replays.lay() or replays.send("sender"):
+        while replays.create_items() or replays.send("sender"):
             if time.monotonic() > ends:
                 raise Divergence("A replay at once has not sent its jobs in 120 s.")
 

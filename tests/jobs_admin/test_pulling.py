@@ -267,7 +267,7 @@ def begun():
 def send(replay):
     ends = time.monotonic() + 90
     while ReplayItem.objects.filter(replay=replay, state="planned").exists() and time.monotonic() < ends:
-        replays.lay(), replays.send(f"pulling {replay.key}"), replays.settle()
+        replays.create_items(), replays.send(f"pulling {replay.key}"), replays.settle()
 
 
 def test_a_replayed_job_keeps_its_id_and_its_end_comes_home(table):

@@ -47,7 +47,7 @@ class TestADesk(Queues):
         replay = replays.start(ANN, draft)
         ends = time.monotonic() + 90
         while ReplayItem.objects.filter(replay=replay, state="planned").exists() and time.monotonic() < ends:
-            replays.lay(), replays.send(f"desk {replay.key}"), replays.settle()
+            replays.create_items(), replays.send(f"desk {replay.key}"), replays.settle()
 
     def test_from_dead_to_sent_to_dead_again_it_is_one_failure(self, mode):
         self.bury(3)

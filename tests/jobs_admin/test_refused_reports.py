@@ -15,7 +15,7 @@ from jobs_admin.fleet import heartbeats
 from jobs_admin.models import RefusedReports, Replay, Source, UnsignedReports
 from jobs_admin.models.access import ENGINE, OPERATOR, Viewer
 from jobs_admin.queues import refused_reports
-from jobs_admin.replays import refused_outcomes
+from jobs_admin.replays import outcomes
 from jobs_admin.trust import source_keys
 from tests.kit.people import ANN
 from tests.kit.replays import buried
@@ -112,10 +112,10 @@ def test_preview_and_replay_say_it_and_only_to_who_sees_the_source(desk):
     now = timezone.now()
 
     def said(viewer=ANN):
-        return refused_outcomes.warnings(viewer, [Replay.objects.get(pk=replay.pk)], now).get(replay.pk, [])
+        return outcomes.refused_report_warnings(viewer, [Replay.objects.get(pk=replay.pk)], now).get(replay.pk, [])
 
     assert said() == [SENTENCE], "before its items are laid out"
-    replays.lay()
+    replays.create_items()
     assert said() == [SENTENCE] and said(Viewer("w", {"web": OPERATOR})) == []
     replay.to_queue = "orders"
     replay.save()

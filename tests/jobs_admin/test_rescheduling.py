@@ -63,7 +63,7 @@ def fail_often(table, job_id, times, max_attempts=9):
 def send(replay):
     ends = time.monotonic() + 30
     while ReplayItem.objects.filter(replay=replay, state="planned").exists() and time.monotonic() < ends:
-        replays.lay(), replays.send(f"rescheduling {replay.key}"), replays.settle()
+        replays.create_items(), replays.send(f"rescheduling {replay.key}"), replays.settle()
 
 
 def test_a_job_of_a_table_is_retried_three_times_fails_and_is_replayed(table):

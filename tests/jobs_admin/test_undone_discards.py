@@ -71,7 +71,7 @@ def replay(selection=None, **options):
     wait_until(
         lambda: not ReplayItem.objects.filter(replay=started, state="planned").exists(),
         "it to be sent",
-        meanwhile=lambda: (replays.lay(), replays.send(f"desk {started.key}"), replays.settle()),
+        meanwhile=lambda: (replays.create_items(), replays.send(f"desk {started.key}"), replays.settle()),
     )
     return sorted(ReplayItem.objects.filter(replay=started).values_list("state", "outcome"))
 

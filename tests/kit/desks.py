@@ -59,7 +59,7 @@ def bury(count, task="ok", arguments=lambda n: [n], tenant=lambda n: ""):
 
 SENDER = """
 while True:
-    replays.lay()
+    replays.create_items()
     if not replays.send("sender"):
         if not Replay.objects.filter(state="running", planned__gt=0).exists(): break
         time.sleep(0.1)

@@ -104,7 +104,7 @@ AT_ONCE = {"style": "at_once"}
 
 def begun(ids, pace=AT_ONCE, **more):
     replay = replays.start(ANN, replays.draft(ANN, selection=ids, pace=pace, reason="fixed", **more))
-    while replays.lay():
+    while replays.create_items():
         pass
     return replay
 
@@ -139,7 +139,7 @@ class Steered:
         self.now = now
         self.replay = begun(ids)
         self.replay.pace = CAREFUL if pace is None else pace
-        Replay.objects.filter(pk=self.replay.pk).update(started_at=now, **controlling.begun(self.replay, now))
+        Replay.objects.filter(pk=self.replay.pk).update(started_at=now, **controlling.start_columns(self.replay, now))
         self.replay.refresh_from_db()
 
     def send(self, count):

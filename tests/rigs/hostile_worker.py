@@ -89,7 +89,7 @@ class Victim:
         ids = list(Failure.objects.filter(source=SHOP).order_by("pk").values_list("pk", flat=True)[:20])
         replays.start(ann, replays.draft(ann, selection=ids, reason="a test"))
         for _ in range(50):
-            replays.lay()
+            replays.create_items()
             replays.send("victim", timezone.now())
             if ReplayItem.objects.filter(state="sent").count() == 20:
                 break

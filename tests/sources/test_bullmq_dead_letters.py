@@ -637,7 +637,7 @@ class TestDeadLetterQueues(Bull):
             )
 
             def ended():
-                pulling.pull("shop", "test"), replays.lay(), replays.send(f"chosen {begun.key}"), replays.settle()
+                pulling.pull("shop", "test"), replays.create_items(), replays.send(f"chosen {begun.key}"), replays.settle()
                 return Replay.objects.get(pk=begun.pk).state == "done"
 
             wait_until(ended)

@@ -148,7 +148,7 @@ def replay(ids):
     begun = replays.start(ANN, replays.draft(ANN, selection=ids, pace=pace, reason="the partner is back"))
 
     def ended():
-        pull(), replays.lay(), replays.send(f"test {begun.key}"), replays.settle()
+        pull(), replays.create_items(), replays.send(f"test {begun.key}"), replays.settle()
         return Replay.objects.get(pk=begun.pk).state == "done"
 
     until(ended, "end of the replay")

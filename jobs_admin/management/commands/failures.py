@@ -99,7 +99,7 @@ def _table(rows: list[Failure]) -> list[str]:
 
 def _waiting(rows: list[Failure]) -> list[str]:
     """A line for each replay that has some of these jobs planned and sends nothing now: why, and its page."""
-    planned = replays.standing(rows)
+    planned = replays.stopped_replays(rows)
     numbers = Counter(number for number, _ in planned.values())
     lines = []
     for replay in Replay.objects.filter(pk__in=numbers).order_by("pk"):

@@ -20,7 +20,7 @@ from jobs_admin.management.searching import SearchCommand
 from jobs_admin.models import Replay
 from jobs_admin.models.access import ENGINE
 from jobs_admin.models.replay import ReplayState
-from jobs_admin.replays import refused_outcomes
+from jobs_admin.replays import outcomes
 
 _LOOK_EVERY_S = 0.5
 _SILENT_AFTER_S = 10
@@ -134,7 +134,7 @@ class Command(SearchCommand):
                 progress.show(replay)
                 if time.monotonic() - looked > _WARN_EVERY_S:
                     looked = time.monotonic()
-                    for text in refused_outcomes.warnings(ENGINE, [replay], timezone.now()).get(replay.pk, []):
+                    for text in outcomes.refused_report_warnings(ENGINE, [replay], timezone.now()).get(replay.pk, []):
                         if text not in warned:
                             warned.add(text)
                             self.stderr.write(f"\n{text}")
@@ -185,7 +185,7 @@ def _options(asked: dict[str, Any]) -> replays.Options:
         said["without_groups"] = asked["without_group"] or []
     if asked["patch"]:
         said["patch"] = _patch(asked["patch"])
-    return replays.Options.read(said | {"accept": asked["accept"]})
+    return replays.Options.parse(said | {"accept": asked["accept"]})
 
 
 def _refusal(said: str) -> str:

@@ -12,7 +12,7 @@ from jobs_admin import replays
 from jobs_admin.db import audit
 from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
-from jobs_admin.replays import progress, scoping
+from jobs_admin.replays import progress, target
 from jobs_admin.replays import rights as replay_rights
 from jobs_admin.replays.options import Options
 from tests.kit.fleet import reports
@@ -316,7 +316,7 @@ def test_an_edit_is_not_held_up_where_some_worker_may_take_it(store, shop, bury,
 @pytest.mark.server
 def test_a_preview_says_where_a_patch_cannot_be_checked(store, shop, bury):
     bury()
-    options = Options.read({"patch": {"kwargs": {"too": "bob"}}})
+    options = Options.parse({"patch": {"kwargs": {"too": "bob"}}})
     said = "Live workers of shop report no signature of shop.send: the changed arguments are checked only when the job runs."
     assert said in replays.preview(ANN, options=options).warnings
     assert said not in replays.preview(ANN).warnings
@@ -328,9 +328,9 @@ def test_a_preview_says_where_a_patch_cannot_be_checked(store, shop, bury):
 def test_a_patch_that_the_task_does_not_take_is_refused_job_by_job(store, shop, bury):
     (pk,) = bury()
     reports(store, "number, to=")
-    (row,) = replays.patched(ANN, scoping.scope_of("", (pk,), timezone.now()), {"kwargs": {"too": "bob"}}).rows
+    (row,) = replays.list_patched_jobs(ANN, target.build_target("", (pk,), timezone.now()), {"kwargs": {"too": "bob"}}).rows
     assert row.after is None and row.why == "shop.send takes no argument 'too'. It takes (number, to=…)."
-    replay = begun([pk], options=Options.read({"patch": {"kwargs": {"too": "bob"}}}))
+    replay = begun([pk], options=Options.parse({"patch": {"kwargs": {"too": "bob"}}}))
     sent_all()
     (item,) = replay.items.all()
     assert not shop.queues.get("emails") and "takes no argument 'too'" in item.outcome

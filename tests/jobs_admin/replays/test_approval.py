@@ -19,7 +19,7 @@ def waiting(shop, bury, settings):
 
 def test_a_large_one_waits_and_holds_nobodys_jobs(waiting, shop):
     assert waiting.state == "awaiting_approval" and "above 2" in waiting.approval_because
-    assert waiting.items.count() == 0 and not replays.lay()
+    assert waiting.items.count() == 0 and not replays.create_items()
     sent_all()
     assert not shop.queues["emails"]
     ids = list(Failure.objects.values_list("pk", flat=True))
@@ -85,7 +85,7 @@ def test_nobody_is_a_second_person_by_a_token_or_by_a_login_beside_one(
     for name in sorted(may_not):
         refused = refusal(replays.approve, people[name], replay)
         assert refused.code == "forbidden" and refused.message.endswith("Nothing was changed."), name
-    assert may == {name for name, one in people.items() if not replays.why_not_by(one, replay, ["shop"])}
+    assert may == {name for name, one in people.items() if not replays.approver_refusal(one, replay, ["shop"])}
     assert replays.approve(people[sorted(may)[0]], replay).state == "running"
 
 
@@ -93,14 +93,14 @@ def test_a_draft_by_a_person_and_a_start_by_a_token_are_both_hands_in_it(people,
     settings.REDRIVE_APPROVE_ABOVE = "2"
     draft = replays.draft(people["ann"], selection=bury(3), pace=AT_ONCE, reason="fixed")
     replay = replays.start(people["token 1"], draft)
-    assert {name for name, one in people.items() if not replays.why_not_by(one, replay, ["shop"])} == {"ada"}
+    assert {name for name, one in people.items() if not replays.approver_refusal(one, replay, ["shop"])} == {"ada"}
 
 
 def test_somebody_without_the_right_on_each_source_cannot(waiting):
     web_only = Viewer("wim", {"web": OPERATOR})
     assert refusal(replays.approve, web_only, waiting).code == "forbidden"
     assert refusal(replays.approve, EVE, waiting).code == "forbidden"
-    assert waiting not in replays.visible(web_only) and waiting in replays.visible(BOB)
+    assert waiting not in replays.visible_replays(web_only) and waiting in replays.visible_replays(BOB)
 
 
 def test_withdrawing_it_leaves_nothing(waiting):

@@ -12,7 +12,7 @@ from jobs_admin import replays
 from jobs_admin.core import pacing
 from jobs_admin.core.refused import Refused
 from jobs_admin.models import Attempt, AuditEvent, DepthSample, Replay
-from jobs_admin.replays import acts, claiming, controlling, seeing, setting_aside
+from jobs_admin.replays import acts, claiming, controlling, observation, setting_aside
 from tests.kit.people import ANN
 from tests.kit.replays import CAREFUL, START, Steered, counts, dated_group, died_of
 from tests.kit.replays import begun as started
@@ -74,7 +74,7 @@ def test_what_a_person_did_meanwhile_wins(steered):
     steered.come_home(items, "exception")
     replay = Replay.objects.get(pk=steered.replay.pk)
     replays.pause(ANN, Replay.objects.get(pk=replay.pk))
-    controlling._look(replay, steered.now + timedelta(seconds=1))
+    controlling._control_replay(replay, steered.now + timedelta(seconds=1))
     assert Replay.objects.get(pk=replay.pk).state == "paused"
     assert not AuditEvent.objects.filter(act="replay.hold").exists()
 
@@ -147,7 +147,7 @@ def test_of_two_that_look_at_once_one_writes(steered):
     replays.settle(steered.now + timedelta(seconds=0.1))
     one, two = (Replay.objects.get(pk=steered.replay.pk) for _ in range(2))
     later = steered.now + timedelta(seconds=2)
-    assert controlling._look(one, later) and not controlling._look(two, later)
+    assert controlling._control_replay(one, later) and not controlling._control_replay(two, later)
     steered.replay.refresh_from_db()
     assert steered.replay.may_send == 30 and steered.replay.controller["core"]["groups"][0] == [[None, 10, 0, False]]
 
@@ -156,7 +156,7 @@ def test_a_changed_pace_is_not_overwritten_by_a_look_that_began_before(steered):
     replay = Replay.objects.get(pk=steered.replay.pk)
     changed = replays.change_pace(ANN, Replay.objects.get(pk=replay.pk), {"style": "at_once"})
     assert (changed.state, changed.rate, changed.may_send) == ("running", None, None)
-    assert not controlling._look(replay, steered.now + timedelta(seconds=2))
+    assert not controlling._control_replay(replay, steered.now + timedelta(seconds=2))
     replay.refresh_from_db()
     assert (replay.rate, replay.may_send, replay.controller) == (None, None, changed.controller)
 
@@ -210,7 +210,7 @@ def test_a_group_that_fails_again_is_set_aside_alone_and_the_rest_goes(shop, bur
     steered.come_home(items, "exception", group=bad)
     replay = steered.passed()
     assert (replay.state, replay.without_groups, replay.may_send) == ("canary", [bad.pk], 20)
-    assert {item.failure for item in claiming.planned(replay, 0, 80)} == set(ids[40:])
+    assert {item.failure for item in claiming.find_planned(replay, 0, 80)} == set(ids[40:])
     (told,) = replays.groups_aside(ANN, replay)
     assert (told.group, told.phase, told.by, told.jobs) == (bad, "run", "controller", 30)
     assert told.reason == "10 of 10 jobs of this group failed with the same error: set aside, the other groups go on."
@@ -255,7 +255,7 @@ def test_a_group_brought_back_while_its_jobs_are_being_cancelled_is_planned_agai
     steered = Steered(died_of(bury(700), bad) + died_of(bury(40), good))
     steered.come_home(steered.send(10), "exception", group=bad)
     assert steered.passed().without_groups == [bad.pk]
-    real = setting_aside.carry_out
+    real = setting_aside.apply
 
     def carry_out(replay, done, now):
         answer = real(replay, done, now)
@@ -324,7 +324,7 @@ def test_resumed_without_the_jobs_of_a_search_the_rest_of_their_group_goes(shop,
     replay.refresh_from_db()
     assert replay.state == "paused"
     replay = replays.resume(ANN, replay, without="tenant:acme", reason="acme is gone")
-    while replays.lay():
+    while replays.create_items():
         pass
     replay.refresh_from_db()
     assert counts(replay)["planned"] == 600 and (replay.planned, replay.cancelled) == (600, 600)
@@ -508,14 +508,14 @@ def test_a_source_that_cannot_report_has_no_pace_that_waits_for_news(shop, bury,
 
 
 def test_first_attempts_are_told_once_and_none_is_missed(steered, monkeypatch):
-    monkeypatch.setattr(seeing, "_AT_ONCE", 7)
+    monkeypatch.setattr(observation, "_AT_ONCE", 7)
     steered.come_home(steered.send(5), "success")
     replays.settle(steered.now)
     steered.come_home(steered.send(5), "success")
     replays.settle(steered.now)
-    told, until = seeing.came_home(steered.replay, None)
-    rest, end = seeing.came_home(steered.replay, until)
-    assert (len(told), len(rest)) == (5, 5) and seeing.came_home(steered.replay, end) == ([], end)
+    told, until = observation.read_first_attempts(steered.replay, None)
+    rest, end = observation.read_first_attempts(steered.replay, until)
+    assert (len(told), len(rest)) == (5, 5) and observation.read_first_attempts(steered.replay, end) == ([], end)
 
 
 def test_a_group_of_which_all_ran_well_is_offered_for_resolving(shop, bury):
@@ -535,7 +535,7 @@ def test_jobs_excluded_by_a_search_are_cancelled_a_part_at_a_time_each_with_its_
     bury(250, tenant="acme")
     bury(5, tenant="globex")
     replay = replays.launch(ANN, query="queue:emails", reason="back", pace={"style": "careful"})
-    while replays.lay():
+    while replays.create_items():
         pass
     replays.pause(ANN, replay)
     monkeypatch.setattr(acts, "_EXCLUDING_S", -1)

@@ -88,7 +88,7 @@ try:  # who comes too late even for a draft, on a busy machine, takes nothing ei
     draft = replays.draft(ANN, query="queue:emails", pace={"style": "at_once"}, reason="race")
     time.sleep(max(0, float(os.environ["RACE_AT"]) - time.time()))
     replay = replays.start(ANN, draft)
-    while replays.lay(): pass
+    while replays.create_items(): pass
     replay.refresh_from_db()
     assert replay.total + replay.taken == 400, replay.blocked
     say(replay.total)

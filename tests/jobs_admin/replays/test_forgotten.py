@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from jobs_admin import replays
 from jobs_admin.models import AuditEvent, FrozenBatch, Replay
-from jobs_admin.replays import forgotten
+from jobs_admin.replays import settling
 from tests.kit.people import ANN, BOB
 from tests.kit.replays import begun, counts
 
@@ -23,7 +23,7 @@ def stood(replay, state, for_days):
 def test_what_nobody_comes_for_is_stopped_and_its_jobs_are_free(shop, bury, state):
     ids = bury(250)
     replay = replays.start(ANN, replays.draft(ANN, selection=ids, reason="fixed"))
-    stood(replay, state, forgotten.AFTER.days + 1)
+    stood(replay, state, settling.ABANDONED_AFTER.days + 1)
     while replays.settle():
         pass
     assert counts(replay) == {"cancelled": 250} and not FrozenBatch.objects.exists()
@@ -35,6 +35,6 @@ def test_what_nobody_comes_for_is_stopped_and_its_jobs_are_free(shop, bury, stat
 
 def test_what_stands_for_less_and_what_waits_for_its_hours_stays(shop, bury):
     one, other = begun(bury(2)), begun(bury(2))
-    stood(one, "paused", forgotten.AFTER.days - 1)
-    stood(other, "waiting", forgotten.AFTER.days + 1)
-    assert not forgotten.stop(timezone.now())
+    stood(one, "paused", settling.ABANDONED_AFTER.days - 1)
+    stood(other, "waiting", settling.ABANDONED_AFTER.days + 1)
+    assert not settling.stop_abandoned(timezone.now())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from jobs_admin.models import Failure, FrozenBatch
-from jobs_admin.replays.freezing import BATCH, FIRST, frozen, packed, unpacked
+from jobs_admin.replays.freezing import BATCH, FIRST, freeze, pack_ids, unpack_ids
 
 pytestmark = pytest.mark.databases
 
@@ -17,13 +17,13 @@ def owned(ready):
 
 
 def order(ready, shuffle=""):
-    got = frozen(owned(ready), shuffle)
-    return [*got.first, *(pk for _, ids in got.rest for pk in unpacked(FrozenBatch(ids=ids)))]
+    got = freeze(owned(ready), shuffle)
+    return [*got.first, *(pk for _, ids in got.rest for pk in unpack_ids(FrozenBatch(ids=ids)))]
 
 
 @given(some.lists(some.integers(1, 2**62)))
 def test_what_is_packed_comes_out_as_it_was(ids):
-    assert unpacked(FrozenBatch(ids=packed(ids))) == ids
+    assert unpack_ids(FrozenBatch(ids=pack_ids(ids))) == ids
 
 
 def is_fair(tenants):
@@ -61,7 +61,7 @@ def test_a_shuffled_order_is_another_for_each_seed_and_the_same_for_one(bury):
 @pytest.mark.django_db
 def test_many_come_in_batches_that_one_transaction_lays_out(bury):
     ids = bury(2 * (FIRST + BATCH) + 5, payload=False)
-    got = frozen(owned(Failure.objects.all()))
+    got = freeze(owned(Failure.objects.all()))
     assert got.total == len(ids) and got.first == ids[:FIRST] and got.sources == ["shop"]
     assert max(count for count, _ in got.rest) <= FIRST + BATCH
     assert order(Failure.objects.all()) == ids
@@ -69,4 +69,4 @@ def test_many_come_in_batches_that_one_transaction_lays_out(bury):
 
 @pytest.mark.django_db
 def test_of_nothing_nothing_is_frozen():
-    assert frozen([]).total == 0
+    assert freeze([]).total == 0

@@ -55,7 +55,7 @@ def mixed(shop, bury):
 
 
 def off(query="queue:emails", viewer=ANN, **options):
-    seen = replays.preview(viewer, query=query, options=Options.read(options))
+    seen = replays.preview(viewer, query=query, options=Options.parse(options))
     return {one.fingerprint.removeprefix("v1-"): one.reason for one in seen.choices if not one.is_on}, seen
 
 
@@ -102,7 +102,7 @@ def test_a_person_decides(mixed):
     assert (told, seen.replayable) == ({"down": ""}, 3)
     assert refusal(lambda: off(without_groups=["v1-none"])).field == "without_groups"
     replay = replays.launch(
-        ANN, query="queue:emails", reason="x", options=Options.read({"without_groups": ["v1-down"]})
+        ANN, query="queue:emails", reason="x", options=Options.parse({"without_groups": ["v1-down"]})
     )
     assert [one.reason for one in replays.groups_aside(ANN, replay)] == ["excluded by ann"]
 
@@ -150,7 +150,7 @@ def test_an_error_of_code_is_on_again_once_it_is_resolved_or_another_release_run
     now = timezone.now()
 
     def is_permanent():
-        return bug.pk in prognosis.of_groups(ANN, [bug.pk], now)
+        return bug.pk in prognosis.predict_groups(ANN, [bug.pk], now)
 
     assert is_permanent()
     Failure.objects.filter(pk__in=ids).update(release="1.0")
@@ -249,7 +249,7 @@ def test_the_prognosis_of_many_groups_takes_no_more_queries_than_that_of_few(mix
     taken = []
     for few in (ids[:2], ids):
         with CaptureQueriesContext(connection) as asked:
-            found = prognosis.of_groups(ANN, few, now)
+            found = prognosis.predict_groups(ANN, few, now)
         assert [one.code for one in found.values()] == [prognosis.FAILED_AGAIN] * len(few)
         taken.append(len(asked))
     assert taken[0] == taken[1]
@@ -273,7 +273,7 @@ def test_the_canary_is_drawn_over_the_groups(mixed):
     assert share["old"] == pytest.approx(37, abs=2) and share["middle"] == pytest.approx(10, abs=2)
     # Within a group the oldest goes first, and no job is there twice or missing.
     of_old = list(replay.items.filter(failure__group=made["old"][0]).order_by("n").values_list("failure", flat=True))
-    while replays.lay():
+    while replays.create_items():
         pass
     assert of_old == sorted(of_old) and replay.items.count() == 401
 
@@ -326,7 +326,7 @@ def test_a_start_without_what_the_preview_accepted_says_so(shop, bury):
 
 def test_a_start_with_other_groups_than_the_preview_says_so(mixed):
     mixed(down=(5, {}), bug=(3, {"error_type": "KeyError"}))
-    seen = replays.preview(ANN, query="queue:emails", options=Options.read({"without_groups": []}))
+    seen = replays.preview(ANN, query="queue:emails", options=Options.parse({"without_groups": []}))
     refused = refusal(lambda: replays.launch(ANN, query=seen.query, reason="x", snapshot=seen.snapshot))
     assert refused.field == "without_groups" and "The preview had 8 jobs, this start has 5." in refused.message
 

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from jobs_admin import replays, watch
 from jobs_admin.models import Failure, FrozenBatch, Replay, ReplayItem
-from jobs_admin.replays import freezing, laying
+from jobs_admin.replays import freezing
 from jobs_admin.replays.freezing import BATCH, FIRST
 from tests.kit.people import ANN, BOB
 from tests.kit.replays import AT_ONCE, came_home, sent_all
@@ -26,7 +26,7 @@ def started(ids=(), who=ANN, query="", **pace):
 
 
 def laid(replay):
-    while replays.lay():
+    while replays.create_items():
         pass
     replay.refresh_from_db()
     return replay
@@ -48,7 +48,7 @@ def test_the_step_is_one_of_watch():
 
 def test_a_small_replay_needs_no_step(shop, bury):
     replay = started(bury(FIRST))
-    assert replay.items.count() == FIRST and not replays.lay()
+    assert replay.items.count() == FIRST and not replays.create_items()
 
 
 def test_what_another_took_meanwhile_is_told_with_its_number(shop, bury):
@@ -114,8 +114,8 @@ def test_who_froze_fewer_than_the_draft_promised_is_told_whose_they_are(shop, bu
 def test_a_batch_is_laid_out_once_however_many_take_it(shop, bury):
     replay = started(bury(FIRST + 50))
     (batch,) = FrozenBatch.objects.select_related("replay")
-    laying._lay_batch(batch)
-    laying._lay_batch(batch)
+    freezing._create_batch_items(batch)
+    freezing._create_batch_items(batch)
     replay.refresh_from_db()
     assert replay.items.count() == replay.planned == replay.total == FIRST + 50 and replay.taken == 0
 
@@ -127,7 +127,7 @@ def test_what_is_left_out_while_its_batch_is_being_laid_out_stays_out(shop, bury
     (batch,) = FrozenBatch.objects.select_related("replay")  # as `lay` has read it
     replays.pause(ANN, replay)
     replays.resume(ANN, replay, without="queue:other")
-    laying._lay_batch(batch)
+    freezing._create_batch_items(batch)
     replay = laid(replay)
     assert (replay.planned, replay.cancelled) == (FIRST + 20, 10)
     assert replay.items.filter(state="planned").count() == FIRST + 20
@@ -145,7 +145,7 @@ def test_what_was_pruned_meanwhile_counts_as_cancelled(shop, bury):
 def test_only_what_has_begun_is_laid_out(shop, bury, state, lays):
     replay = started(bury(FIRST + 5))
     Replay.objects.filter(pk=replay.pk).update(state=state)
-    assert replays.lay() is lays
+    assert replays.create_items() is lays
     assert (replay.items.count() > FIRST) is lays
 
 
@@ -156,7 +156,7 @@ def test_a_batch_costs_the_same_statements_however_many_it_has(shop, bury):
         with CaptureQueriesContext(
             connection,
         ) as captured:
-            replays.lay()
+            replays.create_items()
         counts.append(len(captured))
     assert counts[0] == counts[1] < 15
 
@@ -185,9 +185,9 @@ def test_an_item_keeps_what_the_pace_counts_it_under(shop, bury, key, values, fo
 def test_a_scope_of_batches_is_written_as_few_rows(shop, bury):
     ids = bury(FIRST + 3 * CHUNK)
     replay = Replay.objects.create(actor="ann", scope_max_id=ids[-1], started_at=timezone.now())
-    freezing.write(replay, freezing.frozen([(pk, "", "shop") for pk in ids]), with_first=True)
+    freezing.write_batches(replay, freezing.freeze([(pk, "", "shop") for pk in ids]), with_first=True)
     batches = list(FrozenBatch.objects.order_by("first_n"))
-    assert [pk for batch in batches for pk in freezing.unpacked(batch)] == ids
+    assert [pk for batch in batches for pk in freezing.unpack_ids(batch)] == ids
     assert [batch.first_n for batch in batches][:2] == [1, FIRST + 1] and len(batches) <= 5
     assert not ReplayItem.objects.exists()
 
@@ -197,7 +197,7 @@ def test_one_that_cannot_be_laid_out_says_so_and_stops_no_other(shop, bury):
     batch = FrozenBatch.objects.get(replay=odd)
     ids = bytes(batch.ids)
     FrozenBatch.objects.filter(pk=batch.pk).update(ids=b"torn")
-    while replays.lay():
+    while replays.create_items():
         pass
     odd.refresh_from_db()
     assert well.items.count() == CHUNK and odd.items.count() == FIRST

@@ -9,7 +9,7 @@ import pytest
 
 from jobs_admin import replays
 from jobs_admin.models import Replay
-from jobs_admin.replays.letters import Writer
+from jobs_admin.replays.messages import Writer
 from tests.kit.people import ANN
 
 pytestmark = pytest.mark.django_db

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db
 def begun(ids, keys=(), **pace):
     """Started as fast as can be; `keys` are those of the items, in their order, as laying them out finds them."""
     replay = replays.start(ANN, replays.draft(ANN, selection=ids, pace={"style": "at_once"}, reason="fixed"))
-    while replays.lay():
+    while replays.create_items():
         pass
     for item, key in zip(replay.items.order_by("n"), keys, strict=False):
         ReplayItem.objects.filter(pk=item.pk).update(key=key)

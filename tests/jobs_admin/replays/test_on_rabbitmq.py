@@ -80,7 +80,7 @@ def begun(bury, count, **more):
 
 def desk_until(worker, reached, what):
     def stepped():
-        ingest.step("test"), replays.lay(), replays.send("test"), replays.settle()
+        ingest.step("test"), replays.create_items(), replays.send("test"), replays.settle()
         return reached()
 
     # On a busy disk RabbitMQ hands out nothing for a second or two, again and again.

@@ -7,7 +7,7 @@ import pytest
 from jobs_admin import replays
 from jobs_admin.failures.contents import opened
 from jobs_admin.replays import claiming
-from jobs_admin.replays.opening_ahead import _WORTH_IT, Ahead
+from jobs_admin.replays.line import _DECRYPT_AHEAD_FROM, DecryptAhead
 from tests.kit.people import ANN
 
 pytestmark = pytest.mark.django_db
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db
 def claimed(shop, bury):
     """Three items, with the messages that they were buried with."""
     draft = replays.draft(ANN, selection=bury(3), pace={"style": "at_once"}, reason="fixed")
-    items = claiming.planned(replays.start(ANN, draft), 0, 3)
+    items = claiming.find_planned(replays.start(ANN, draft), 0, 3)
     bodies = claiming._bodies([item.payload for item in items])
     for item in items:
         item.body = bodies[item.payload]
@@ -26,14 +26,14 @@ def claimed(shop, bury):
 
 @pytest.fixture
 def ahead():
-    ahead = Ahead()
+    ahead = DecryptAhead()
     yield ahead
     ahead.close()
 
 
 def until_asked(ahead, items):
     while not ahead._asked:
-        ahead.open(items, _WORTH_IT)
+        ahead.open(items, _DECRYPT_AHEAD_FROM)
 
 
 def test_what_was_coming_is_open_before_long(ahead, claimed):
@@ -63,7 +63,7 @@ def test_a_message_that_is_too_large_for_the_pipe_is_left_to_the_line(ahead, cla
 
 
 def test_a_few_jobs_are_worth_no_process(ahead, claimed):
-    ahead.open(claimed[0], _WORTH_IT - 1)
+    ahead.open(claimed[0], _DECRYPT_AHEAD_FROM - 1)
     assert ahead._opener is None
 
 
@@ -73,5 +73,5 @@ def test_when_the_process_dies_messages_are_left_to_who_makes_letters(ahead, cla
     ahead._opener._process.kill()
     ahead._opener._process.wait()
     while not ahead._is_over:  # what it had answered before it died counts
-        ahead.open([item for item in items if not item.is_open], _WORTH_IT)
+        ahead.open([item for item in items if not item.is_open], _DECRYPT_AHEAD_FROM)
     assert [item.body if item.is_open else opened(item) for item in items] == raw

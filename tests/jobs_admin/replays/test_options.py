@@ -44,13 +44,13 @@ def test_what_can_be_is_read():
         "patch": {"kwargs": {"a": None}},
         "accept": ["chord"],
     }
-    assert Options.read(said) == Options(3, "slow", True, {"kwargs": {"a": None}}, ("chord",))
-    assert Options.read(None) == Options.read({}) == Options.read({"attempts": None}) == Options()
+    assert Options.parse(said) == Options(3, "slow", True, {"kwargs": {"a": None}}, ("chord",))
+    assert Options.parse(None) == Options.parse({}) == Options.parse({"attempts": None}) == Options()
 
 
 @pytest.mark.parametrize("options", [Options(), Options(3, "slow", True, {"args": []}, ("chord", "expired"))])
 def test_a_row_keeps_them(options):
-    assert Options.of(Replay(**options.as_columns())) == replace(options, without_groups=())
+    assert Options.from_replay(Replay(**options.as_columns())) == replace(options, without_groups=())
 
 
 @pytest.mark.django_db
@@ -59,7 +59,7 @@ def test_a_draft_keeps_them_and_names_a_queue_that_is_known(shop, bury):
     bury(1, queue="slow")
     draft = replays.draft(ANN, selection=ids, options=Options(attempts=3, to_queue="slow"))
     draft.refresh_from_db()
-    assert Options.of(draft) == Options(attempts=3, to_queue="slow", without_groups=())
+    assert Options.from_replay(draft) == Options(attempts=3, to_queue="slow", without_groups=())
     said = refusal(replays.draft, ANN, selection=ids, options=Options(to_queue="slwo"))
     assert said.field == "to_queue" and "slwo" in said.message
 

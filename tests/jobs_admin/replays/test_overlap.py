@@ -42,13 +42,13 @@ for n in range(20):
                     replays.start(who, draft)
                 except Refused as refused:
                     assert refused.code == "nothing_to_replay", refused.code
-                while replays.lay(): pass
+                while replays.create_items(): pass
                 code = 0
             finally:
                 os._exit(code)
         children.append(pid)
     ended = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
-    while replays.lay(): pass
+    while replays.create_items(): pass
     rows = []
     for (who, draft), scope in zip(drafts, scopes):
         draft.refresh_from_db()
@@ -70,7 +70,7 @@ def test_of_four_operators_at_once_each_job_is_one_ones_and_each_is_told_how_man
         assert sum(row[2] for row in rows) == wanted
 
 
-LAYER = "say(1)\nwhile True:\n    replays.lay() or time.sleep(0.01)\n"
+LAYER = "say(1)\nwhile True:\n    replays.create_items() or time.sleep(0.01)\n"
 LAID = "say([ReplayItem.objects.count(), FrozenBatch.objects.count()])"
 COUNTS = """
 r = Replay.objects.get()
@@ -92,6 +92,6 @@ def test_who_lays_out_is_killed_and_the_next_goes_on_where_it_was(desk):
         kills += 1
         items, left = desk.run(LAID)
         assert items <= 6000
-    desk.run("while replays.lay(): pass")
+    desk.run("while replays.create_items(): pass")
     assert desk.run(COUNTS) == [6000, 6000, 0, 6000, 6000, 6000]
     assert kills

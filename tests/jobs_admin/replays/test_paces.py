@@ -20,7 +20,7 @@ NIGHT = {"rate": 50, "window": {"from": "22:00", "to": "06:00"}}
 
 def bucket(replay):
     """Of the line that sends it."""
-    return sending._senders["one", os.getpid()]._held[replay.pk].line.bucket
+    return sending._senders["one", os.getpid()]._active[replay.pk].line.bucket
 
 
 def test_over_is_a_rate_that_all_of_it_takes_so_long_at(shop, bury):

@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from jobs_admin import replays
 from jobs_admin.core.veil import shown
-from jobs_admin.replays import scoping
+from jobs_admin.replays import target
 from tests.kit.people import ANN
 from tests.kit.replays import refusal
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db
 
 
 def page(patch, **more):
-    return replays.patched(ANN, scoping.scope_of("queue:emails", (), timezone.now()), patch, **more)
+    return replays.list_patched_jobs(ANN, target.build_target("queue:emails", (), timezone.now()), patch, **more)
 
 
 def test_each_job_is_shown_before_and_after(shop, bury):

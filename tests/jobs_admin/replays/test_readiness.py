@@ -16,7 +16,7 @@ from jobs_admin.models import DepthSample, Failure, ReplayItem, Source
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.models.failure import Caveat
 from jobs_admin.models.replay import OPEN_ITEM
-from jobs_admin.replays import scoping
+from jobs_admin.replays import target
 from jobs_admin.replays.options import Options
 from jobs_admin.replays.readiness import Readiness
 from tests.kit.people import ANN
@@ -117,31 +117,31 @@ def ids_of(ready):
 def test_every_road_gives_the_same_jobs(world, viewer):
     indexing.index(Failure.objects.all())
     for text, options in product(QUERIES, OPTIONS):
-        scope = scoping.scope_of(text, (), NOW)
-        ready = Readiness(viewer, scope, max_id=scoping.highest_failure(), options=options, now=NOW)
+        scope = target.build_target(text, (), NOW)
+        ready = Readiness(viewer, scope, max_id=target.highest_failure(), options=options, now=NOW)
         matched, ids = expected(viewer, scope, options, NOW)
         told = (text, options.accept)
         assert (told, ids_of(ready)) == (told, ids)
         assert (told, ready.count, ready.matched) == (told, len(ids), matched)
         assert (told, sum(row["count"] for row in ready.blocked)) == (told, matched - len(ids))
         assert sorted(ready.rows().values_list("pk", flat=True)) == ids
-        assert ready.newest(10_000) == ids[::-1]
+        assert ready.latest(10_000) == ids[::-1]
         assert ready.sources == sorted(set(Failure.objects.filter(pk__in=ids).values_list("source", flat=True)))
 
 
 def test_a_selection_gives_those_of_it_that_can_go(world):
     chosen = tuple(Failure.objects.order_by("pk").values_list("pk", flat=True)[::3])
-    scope = scoping.Scope(selection=chosen)
+    scope = target.Target(selection=chosen)
     ready = Readiness(ANN, scope, max_id=2**62, now=NOW)
     matched, ids = expected(ANN, scope, Options(), NOW)
     assert (ids_of(ready), ready.count, ready.matched) == (ids, len(ids), matched)
-    assert ready.newest(5) == ids[::-1][:5]
+    assert ready.latest(5) == ids[::-1][:5]
 
 
 def test_what_came_after_is_not_in_it(world, bury):
     for text in ("", "queue:emails", "slow"):
         indexing.index(Failure.objects.all())
-        scope, highest = scoping.scope_of(text, (), NOW), scoping.highest_failure()
+        scope, highest = target.build_target(text, (), NOW), target.highest_failure()
         before = Readiness(ANN, scope, max_id=highest, now=NOW)
         had = (before.matched, before.count, ids_of(before), before.blocked)
         bury(3)
@@ -178,7 +178,7 @@ def plan(statement):
 @pytest.mark.sqlite
 @pytest.mark.parametrize("text", PLANNED)
 def test_no_row_of_a_failure_is_read_to_know_which_can_go(world, text):
-    scope = scoping.scope_of(text, (), NOW)
+    scope = target.build_target(text, (), NOW)
     Failure.objects.filter(source="web", queue="webhooks").delete()  # else the name alone does not say whose it is
     Failure.objects.filter(source="away", queue="webhooks").delete()
     ready = Readiness(ANN, scope, max_id=2**40, now=NOW)
@@ -198,7 +198,7 @@ def test_no_row_of_a_failure_is_read_to_know_which_can_go(world, text):
 @pytest.mark.postgresql
 @pytest.mark.parametrize("text", PLANNED)
 def test_an_index_leads_to_those_that_can_go(world, text):
-    ready = Readiness(ANN, scoping.scope_of(text, (), NOW), max_id=2**40, now=NOW)
+    ready = Readiness(ANN, target.build_target(text, (), NOW), max_id=2**40, now=NOW)
     assert not any("Seq Scan on jobs_admin_failure" in line for line in plan(ready._ids_of_ready))
 
 
@@ -206,7 +206,7 @@ def test_what_counters_know_is_not_counted_again(shop, bury):
     bury(20)
     bury(10, source="elsewhere")
     bury(5, state="quarantined")
-    ready = Readiness(ANN, scoping.scope_of("", (), NOW), max_id=scoping.highest_failure(), now=NOW)
+    ready = Readiness(ANN, target.build_target("", (), NOW), max_id=target.highest_failure(), now=NOW)
     assert ready._obstacles and not ready._of_rows
     with CaptureQueriesContext(connection) as asked:
         assert (ready.matched, ready.count) == (35, 20)
@@ -217,5 +217,5 @@ def test_what_counters_know_is_not_counted_again(shop, bury):
 def test_the_newest_that_can_go_are_found_behind_many_that_cannot(shop, bury, text):
     able = bury(20)
     bury(30, source="elsewhere")
-    ready = Readiness(ANN, scoping.scope_of(text, (), NOW), max_id=scoping.highest_failure(), now=NOW)
-    assert ready.newest(5) == able[:-6:-1] and ready.newest(100) == able[::-1]
+    ready = Readiness(ANN, target.build_target(text, (), NOW), max_id=target.highest_failure(), now=NOW)
+    assert ready.latest(5) == able[:-6:-1] and ready.latest(100) == able[::-1]

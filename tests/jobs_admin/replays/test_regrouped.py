@@ -16,7 +16,7 @@ from jobs_admin.core.refused import Refused
 from jobs_admin.groups import group_rules, regrouping
 from jobs_admin.models import Failure, Group, GroupRule, Replay
 from jobs_admin.models.access import ADMIN, Viewer
-from jobs_admin.replays import acts, approval, claiming, controlling, laying, setting_aside
+from jobs_admin.replays import acts, approval, claiming, controlling, freezing, setting_aside
 from jobs_admin.replays.options import Options
 from tests.kit.people import ANN
 from tests.kit.replays import START, Steered, died_of
@@ -55,7 +55,7 @@ def dead_of(bury, error_type, count):
 
 def going():
     """The failures that the sender may send next."""
-    return {one.failure for one in claiming.planned(Replay.objects.get(), 0, 500)}
+    return {one.failure for one in claiming.find_planned(Replay.objects.get(), 0, 500)}
 
 
 def aside():
@@ -165,7 +165,7 @@ def draft(shop, bury):
     """A draft without the group `bad`: 10 jobs of `good`."""
     bad, _ = dead_of(bury, "Bad", 6)
     good, of_good = dead_of(bury, "Good", 10)
-    options = Options.read({"without_groups": [bad.fingerprint]})
+    options = Options.parse({"without_groups": [bad.fingerprint]})
     draft = replays.draft(ANN, query="queue:emails", reason="x", options=options, pace={"style": "at_once"})
     draft.bad, draft.good, draft.of_good = bad, good, of_good
     return draft
@@ -201,7 +201,7 @@ def test_jobs_on_their_way_into_an_excluded_group_when_the_replay_starts_are_sen
     )
     replays.start(ANN, draft)
     # As the start itself excludes a group that fails still: the one that takes in, and not the one that it takes in.
-    note = setting_aside.note(good.pk, "start", "still_failing", "still failing", "ann", timezone.now())
+    note = setting_aside.build_note(good.pk, "start", "still_failing", "still failing", "ann", timezone.now())
     Replay.objects.update(without_groups=[good.pk], set_aside=[note])
     regrouped()
     assert going() == on_their_way, "a job that the start counted does not wait for ever"
@@ -250,7 +250,7 @@ def awaits_approval(ids, monkeypatch):
 
 def approved(replay):
     replay = replays.approve(Viewer("bob", {"*": ADMIN}), replay)
-    laying.lay_first(replay)
+    freezing.create_first_items(replay)
     replay.refresh_from_db()
     return replay
 

@@ -13,9 +13,9 @@ from django.utils import timezone
 from jobs_admin import config, replays
 from jobs_admin.core.pacing import Bucket
 from jobs_admin.models import Failure, QueueCounter, Replay, ReplayItem
-from jobs_admin.replays import claiming, marking, progress, sending
-from jobs_admin.replays.letters import Writer
+from jobs_admin.replays import claiming, progress, send_results, sending
 from jobs_admin.replays.line import Line
+from jobs_admin.replays.messages import Writer
 from tests.kit.people import ANN
 from tests.kit.replays import AT_ONCE, begun, came_home, counts, sent_all
 
@@ -53,7 +53,7 @@ def test_what_ingest_heard_before_the_mark_stands(shop, bury):
     replay = begun(bury())
     item = replay.items.get()
     came_home(item, "success")
-    marking.sent(replay, claims(replay), timezone.now())
+    send_results.mark_sent(replay, claims(replay), timezone.now())
     failure = Failure.objects.get()
     assert (failure.state, failure.run) == ("recovered", 2)
     replays.settle()
@@ -108,7 +108,7 @@ def claims(replay, sender="dead"):
     now = timezone.now()
     assert claiming.take_lease(replay, sender, now - timedelta(seconds=60))
     epoch = config.adapter("shop").epoch(replay.key)
-    items, writer = claiming.planned(replay, 0, 10), Writer(replay)
+    items, writer = claiming.find_planned(replay, 0, 10), Writer(replay)
     for item in items:
         item.job_id = writer.job_id(item)
     return claiming.claim(replay, sender, items, {"shop": epoch}, now)
@@ -117,7 +117,7 @@ def claims(replay, sender="dead"):
 def wakes(replay, items):
     """The source's answers to a sender that stalled, and now sends what it had claimed."""
     writer = Writer(replay)
-    return set(config.adapter("shop").send(replay.key, [writer.letter(item) for item in items]).values())
+    return set(config.adapter("shop").send(replay.key, [writer.build(item) for item in items]).values())
 
 
 def test_a_sender_that_stalled_until_after_a_cancel_sends_nothing(shop, bury):
@@ -161,7 +161,7 @@ def test_a_claim_that_is_looked_up_while_the_replay_is_cancelled_is_kept_until_t
     replay = begun(bury(3))
     items = claims(replay)
     Replay.objects.filter(pk=replay.pk).update(state="cancelled")
-    marking.returned(replay, [item.pk for item in items], timezone.now(), may_go=True)
+    send_results.mark_unsent(replay, [item.pk for item in items], timezone.now(), may_go=True)
     assert counts(replay) == {"planned": 3} and not replay.items.filter(claimed_at=None).exists()
 
 
@@ -176,7 +176,7 @@ def test_who_died_after_sending_is_not_repeated(shop, bury):
     replay = begun(bury(3))
     items = claims(replay)
     writer = Writer(replay)
-    shop.send(replay.key, [writer.letter(item) for item in items[:2]])
+    shop.send(replay.key, [writer.build(item) for item in items[:2]])
     sent_all("two")
     assert counts(replay) == {"sent": 3}
     assert sorted(j["id"] for j in shop.queues["emails"]) == sorted(replay.items.values_list("job_id", flat=True))
@@ -302,7 +302,7 @@ def test_edited_positional_arguments_are_sent_and_hidden_ones_stay_real(shop, bu
 def test_what_is_marked_late_was_sent_when_it_went(shop, bury):
     replay = begun(bury(2))
     writer = Writer(replay)
-    held = sending._Held(replay, writer, Line(replay.key, writer, Bucket(None, 0.0), lambda: None), 0.0)
+    held = sending._ActiveReplay(replay, writer, Line(replay.key, writer, Bucket(None, 0.0), lambda: None), 0.0)
     held.went.extend(claims(replay))
     for item, ago in zip(held.went, (60, 59), strict=True):
         item.went_at = time.monotonic() - ago
@@ -328,7 +328,7 @@ def test_who_lost_the_lease_claims_nothing(shop, bury):
     epochs = {"shop": shop.epoch(replay.key)}
     assert claiming.take_lease(replay, "one", now)
     assert claiming.take_lease(replay, "two", now + timedelta(seconds=10))
-    items = claiming.planned(replay, 0, 10)
+    items = claiming.find_planned(replay, 0, 10)
     assert claiming.claim(replay, "one", items, epochs, now) == []
     assert len(claiming.claim(replay, "two", items, epochs, now)) == 3
 

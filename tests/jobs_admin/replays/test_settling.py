@@ -264,7 +264,7 @@ def test_much_news_is_written_in_short_transactions_of_three_statements(shop, bu
 
 def test_with_very_many_out_only_what_was_filed_since_is_looked_at_and_nothing_is_missed(replay, monkeypatch):
     monkeypatch.setattr(settling, "_MANY", 0)
-    monkeypatch.setattr(settling, "_filed", settling._Filed())
+    monkeypatch.setattr(settling, "_filed", settling._SettledUntil())
     one, two, three = replay.items.order_by("n")
     came_home(one, "success")
     replays.settle()
@@ -279,7 +279,7 @@ def test_with_very_many_out_only_what_was_filed_since_is_looked_at_and_nothing_i
     Attempt.objects.filter(failure=three.failure_id, run=2).update(id=late)
     replays.settle()
     assert counts(replay) == {"sent": 1, "succeeded": 2}
-    settling._filed.whole_at -= settling._WHOLE_EVERY_S
+    settling._settled_until.whole_at -= settling._COMPLETE_EVERY_S
     replays.settle()
     assert counts(replay) == {"succeeded": 3}
 
@@ -299,7 +299,7 @@ def test_news_of_every_kind_is_written_in_one_statement(replay):
 
 
 def test_an_item_that_was_settled_meanwhile_is_not_counted_again(replay):
-    ends = [settling._End(item.pk, "sent", "succeeded", "", None, True, None) for item in replay.items.order_by("n")]
+    ends = [settling._ItemEnd(item.pk, "sent", "succeeded", "", None, True, None) for item in replay.items.order_by("n")]
     replay.items.filter(n=1).update(state="uncertain")
     settling._write_ends(replay, ends, timezone.now())
     assert counts(replay) == {"sent": 1, "succeeded": 2}

@@ -57,7 +57,7 @@ class Incident:
                 case "ingest":
                     ingest.step("test")
                 case "lay":
-                    replays.lay()
+                    replays.create_items()
                 case "send":
                     replays.send("test", self.now())
                 case "settle":

@@ -74,7 +74,7 @@ def test_news_that_came_before_it_was_taken_back_stand(shop, bury):
     sent_all()
     replays.cancel(ANN, replay)
     Failure.objects.update(state="recovered")
-    stopping.take_back(Replay.objects.get(pk=replay.pk), timezone.now())
+    stopping.recall_sent(Replay.objects.get(pk=replay.pk), timezone.now())
     assert standing()[0][0] == "recovered"
 
 
@@ -83,7 +83,7 @@ def test_what_was_not_laid_out_goes_with_a_cancel(shop, bury):
     assert FrozenBatch.objects.count() == 1
     replays.cancel(ANN, replay)
     assert counts(replay) == {"cancelled": 450} and not FrozenBatch.objects.exists()
-    assert not replays.lay() and replay.items.count() == 200
+    assert not replays.create_items() and replay.items.count() == 200
 
 
 def test_a_round_lets_go_of_so_many_and_the_next_ones_of_the_rest(shop, bury):
@@ -106,7 +106,7 @@ def test_a_huge_one_is_taken_back_bit_by_bit_while_others_are_settled(shop, bury
     replays.cancel(ANN, replay)
     replay.refresh_from_db()
     left = []
-    while stopping.take_back(replay, timezone.now(), within_s=0):
+    while stopping.recall_sent(replay, timezone.now(), within_s=0):
         left.append(counts(replay).get("sent", 0))
     assert left == [350, 250, 150, 50, 0] and shop.queues["emails"] == []
 
@@ -116,11 +116,11 @@ def test_a_write_that_fails_between_two_rounds_loses_nothing(shop, bury, monkeyp
     sent_all()
     replays.cancel(ANN, replay)
     replay.refresh_from_db()
-    assert [stopping.take_back(replay, timezone.now(), within_s=0) for _ in range(2)] == [True, True]
+    assert [stopping.recall_sent(replay, timezone.now(), within_s=0) for _ in range(2)] == [True, True]
     with monkeypatch.context() as broken:
         broken.setattr(stopping, "_write_taken_back", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            stopping.take_back(replay, timezone.now())
-    while stopping.take_back(Replay.objects.get(pk=replay.pk), timezone.now(), within_s=0):
+            stopping.recall_sent(replay, timezone.now())
+    while stopping.recall_sent(Replay.objects.get(pk=replay.pk), timezone.now(), within_s=0):
         pass
     assert counts(replay) == {"cancelled": 250}

@@ -8,7 +8,7 @@ import pytest
 
 from jobs_admin import replays
 from jobs_admin.models import Notice, Replay
-from jobs_admin.replays import controlling, telling
+from jobs_admin.replays import controlling, notices
 from tests.kit.people import ANN
 from tests.kit.replays import Steered
 
@@ -33,7 +33,7 @@ def test_a_replay_that_is_held_is_told_with_its_reason_and_counts(steered):
 
 def test_each_verdict_is_told_once_and_the_next_again(steered):
     for n in (3, 3, 4):
-        telling.held(steered.replay, ["shop"], "6 of 10 failed again.", n)
+        notices.notify_held(steered.replay, ["shop"], "6 of 10 failed again.", n)
     assert Notice.objects.filter(type="replay.held").count() == 2
 
 
@@ -41,7 +41,7 @@ def test_what_another_changed_meanwhile_is_not_told(steered):
     steered.come_home(steered.send(10), "exception")
     stale = Replay.objects.get(pk=steered.replay.pk)
     replays.pause(ANN, Replay.objects.get(pk=stale.pk))
-    controlling._look(stale, steered.now + timedelta(seconds=1))
+    controlling._control_replay(stale, steered.now + timedelta(seconds=1))
     assert not Notice.objects.exists()
 
 
@@ -57,5 +57,5 @@ def test_a_replay_that_is_done_says_how_it_ended(shop, bury):
 
 
 def test_what_is_said_of_several_sources_is_for_those_who_see_all(steered):
-    telling.done(steered.replay, ["bank", "shop"])
+    notices.notify_done(steered.replay, ["bank", "shop"])
     assert Notice.objects.get().source == "*"

@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from jobs_admin import replays
 from jobs_admin.models import DepthSample, ReplayItem
-from jobs_admin.replays.unattended import AFTER, unattended
+from jobs_admin.replays.unreported import UNATTENDED_AFTER, find_unattended
 from tests.kit.replays import begun, came_home, sent_all
 
 pytestmark = pytest.mark.django_db
@@ -18,7 +18,7 @@ def replay(shop, bury):
     """Two jobs of e-mails and one of bills were sent two minutes ago, and wait on their queues."""
     replay = begun([*bury(2), *bury(queue="bills")])
     sent_all()
-    replay.items.update(sent_at=timezone.now() - 2 * AFTER)
+    replay.items.update(sent_at=timezone.now() - 2 * UNATTENDED_AFTER)
     replay.refresh_from_db()
     seen(waiting=2), seen("bills", waiting=1)
     return replay
@@ -30,17 +30,17 @@ def seen(queue="emails", at=None, **numbers):
 
 
 def places(replay, now=None):
-    found = unattended(replay, now or timezone.now())
+    found = find_unattended(replay, now or timezone.now())
     return found and [queue for _, queue in found.queues]
 
 
 def test_jobs_that_nobody_takes_are_told_with_their_queues_and_since_when(replay):
     now = timezone.now()
-    found = unattended(replay, now)
+    found = find_unattended(replay, now)
     assert found.queues == [("shop", "bills"), ("shop", "emails")]
     assert found.since == ReplayItem.objects.first().sent_at
-    replay.items.update(sent_at=now - AFTER)
-    assert unattended(replay, now) is None, "a worker may have a moment"
+    replay.items.update(sent_at=now - UNATTENDED_AFTER)
+    assert find_unattended(replay, now) is None, "a worker may have a moment"
 
 
 def test_where_one_was_heard_of_lately_somebody_takes_them(replay):
@@ -49,8 +49,8 @@ def test_where_one_was_heard_of_lately_somebody_takes_them(replay):
     replay.refresh_from_db()
     now = timezone.now()
     assert places(replay) is None
-    seen(at=now + 2 * AFTER, waiting=1)
-    found = unattended(replay, now + 2 * AFTER)
+    seen(at=now + 2 * UNATTENDED_AFTER, waiting=1)
+    found = find_unattended(replay, now + 2 * UNATTENDED_AFTER)
     assert found.since >= now - timedelta(seconds=10), "heard of since the others were sent"
 
 
@@ -67,7 +67,7 @@ def test_where_one_was_heard_of_lately_somebody_takes_them(replay):
 def test_where_nothing_waits_or_somebody_is_there_silence_is_no_sign(replay, numbers):
     seen(**numbers)
     assert places(replay) == ["bills"]
-    DepthSample.objects.filter(queue="bills").update(at=timezone.now() - AFTER)
+    DepthSample.objects.filter(queue="bills").update(at=timezone.now() - UNATTENDED_AFTER)
     assert places(replay) is None, "nobody has looked lately"
 
 

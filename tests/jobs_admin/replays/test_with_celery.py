@@ -10,7 +10,7 @@ from celery import chain
 from jobs_admin import config, ingest, replays
 from jobs_admin.failures import triage
 from jobs_admin.models import Failure, Replay
-from jobs_admin.replays import letters
+from jobs_admin.replays import messages
 from tests.kit.people import ANN
 from tests.kit.waiting import wait_until
 
@@ -77,7 +77,7 @@ def test_hidden_arguments_reach_the_worker_as_they_were(worker):
 
 
 def raw_of_run_2(failure):
-    return letters.opened(failure.payloads.get(run=2))
+    return messages.opened(failure.payloads.get(run=2))
 
 
 def test_a_discarded_job_that_is_restored_is_replayed(worker):

@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from jobs_admin import policies, replays
 from jobs_admin.models import Attempt, Failure, QueueCounter, Worker
-from jobs_admin.replays import workforce
+from jobs_admin.replays import capacity
 from tests.kit.people import ANN
 
 pytestmark = pytest.mark.django_db
@@ -26,12 +26,12 @@ def test_a_job_takes_what_jobs_took_in_the_last_hour(shop, bury):
     ids = bury(3)
     for pk, took in zip(ids, (0.1, 0.2, 30), strict=True):
         attempted(pk, took)
-    assert workforce.runtime_s(ANN, ["emails"], ids, NOW) == 0.2
+    assert capacity.runtime_s(ANN, ["emails"], ids, NOW) == 0.2
     for hours, busy in ((0.5, 20), (2, 9000)):
         at = NOW - timedelta(hours=hours)
         QueueCounter.objects.create(source="shop", queue="emails", step=60, at=at, started=10, busy_s=busy)
-    assert workforce.runtime_s(ANN, ["emails"], ids, NOW) == 2
-    assert workforce.runtime_s(ANN, ["other"], [], NOW) is None
+    assert capacity.runtime_s(ANN, ["emails"], ids, NOW) == 2
+    assert capacity.runtime_s(ANN, ["other"], [], NOW) is None
 
 
 def test_workers_that_live_and_consume_one_of_the_queues_are_counted_once():
@@ -39,14 +39,14 @@ def test_workers_that_live_and_consume_one_of_the_queues_are_counted_once():
         seen_at = NOW - timedelta(seconds=seconds_ago)
         Worker.objects.create(source="shop", name=name, boot="b", queues=queues, seen_at=seen_at, **more)
 
-    assert workforce.concurrency(["shop"], ["emails"], NOW) is None
+    assert capacity.concurrency(["shop"], ["emails"], NOW) is None
     worker("a", ["emails", "webhooks"], concurrency=8)
     worker("b", ["emails"], concurrency=4)
     worker("c", ["other"], concurrency=16)
     worker("d", ["emails"], 60, concurrency=32)
     worker("e", ["emails"], concurrency=None)
-    assert workforce.concurrency(["shop"], ["emails", "webhooks"], NOW) == 12
-    assert workforce.concurrency(["web"], ["emails"], NOW) is None
+    assert capacity.concurrency(["shop"], ["emails", "webhooks"], NOW) == 12
+    assert capacity.concurrency(["web"], ["emails"], NOW) is None
 
 
 def test_a_preview_plays_the_replay_with_these_numbers(store, shop, bury):

@@ -74,7 +74,7 @@ def test_what_ran_in_a_killed_worker_is_filed_once_each_byte_for_byte_and_is_rep
     replay = replays.start(ANN, replays.draft(ANN, query="kind:lost", reason="the worker was killed"))
 
     def recovered():
-        replays.lay()
+        replays.create_items()
         replays.send("test", timezone.now())
         file_all()
         replays.settle(timezone.now())

@@ -12,12 +12,12 @@ from jobs_admin.models.access import EVERY_SOURCE
 _COUNTS = ("total", "planned", "sent", "running", "succeeded", "failed_again", "uncertain", "cancelled")
 
 
-def held(replay: Replay, sources: Sequence[str], why: str, n: int) -> None:
+def notify_held(replay: Replay, sources: Sequence[str], why: str, n: int) -> None:
     """`n` numbers the verdicts on this replay: each is told once."""
     _write(replay, sources, "replay.held", f"held:{n}", "warning", f"Replay #{replay.pk} is held", why)
 
 
-def done(replay: Replay, sources: Sequence[str]) -> None:
+def notify_done(replay: Replay, sources: Sequence[str]) -> None:
     again, unknown = replay.failed_again, replay.uncertain
     ran = [f"{replay.succeeded:,} of {replay.total:,} ran"]
     ran += [f"{again:,} failed again"] if again else []

@@ -16,7 +16,7 @@ from jobs_admin.fleet.signatures import Signatures, signatures
 from jobs_admin.models import Failure, Payload, Replay
 from jobs_admin.models.failure import Caveat
 from jobs_admin.replays.claiming import Claimed
-from jobs_admin.replays.scoping import Scope
+from jobs_admin.replays.target import Target
 from jobs_admin.sources.base import Letter, SourceRefused
 
 _UNKNOWN = Signatures()
@@ -50,7 +50,7 @@ class Writer:
     def queue(self, item: Claimed) -> str:
         return self._to_queue or item.queue
 
-    def letter(self, item: Claimed) -> Letter:
+    def build(self, item: Claimed) -> Letter:
         """What to send. Raises SourceRefused or Refused where it can never be sent."""
         if not item.body:
             raise SourceRefused("no whole message is kept", token=item.pk)
@@ -74,8 +74,8 @@ class Writer:
         )
 
     def _priority(self, item: Claimed) -> int | None:
-        said = self.priority
-        return number(said, scale_of(item.source)) if isinstance(said, str) else said
+        priority = self.priority
+        return number(priority, scale_of(item.source)) if isinstance(priority, str) else priority
 
     def _arguments(self, item: Claimed, raw: bytes) -> tuple[list[Any] | None, dict[str, Any] | None]:
         if self._edit is not None:
@@ -124,9 +124,9 @@ def edited_arguments(raw: bytes, shown: Shown, edit: dict[str, Any]) -> tuple[li
     args: list[Any] | None = None
     kwargs: dict[str, Any] | None = None
     if "args" in edit:
-        args = editing.merge(real_args, _shown(shown.args, "args"), edit["args"], "args")
+        args = editing.merge(real_args, _parse_shown(shown.args, "args"), edit["args"], "args")
     if "kwargs" in edit:
-        kwargs = editing.merge(real_kwargs, _shown(shown.kwargs, "kwargs"), edit["kwargs"], "kwargs")
+        kwargs = editing.merge(real_kwargs, _parse_shown(shown.kwargs, "kwargs"), edit["kwargs"], "kwargs")
     adapter.check_arguments(raw, real_args if args is None else args, real_kwargs if kwargs is None else kwargs)
     return args, kwargs
 
@@ -154,14 +154,14 @@ def patched_arguments(
     return args if "args" in patch else None, kwargs if "kwargs" in patch else None
 
 
-def _shown(text: str, name: str) -> Any:
+def _parse_shown(text: str, name: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Refused("bad_edit", f"{name} could not be read or shown, so they cannot be edited.", name) from error
 
 
-def fields_of(failure: Failure) -> tuple[str, ...]:
+def editable_fields(failure: Failure) -> tuple[str, ...]:
     """Which of args and kwargs the job has or could have beside what it has: some systems' jobs have one value."""
     payload = Payload.objects.filter(failure=failure, is_whole=True).order_by("-run").first()
     if payload is None:
@@ -185,7 +185,7 @@ def fields_of(failure: Failure) -> tuple[str, ...]:
     return tuple(fields)
 
 
-def check_edit(scope: Scope, edit: dict[str, Any]) -> None:
+def check_edit(scope: Target, edit: dict[str, Any]) -> None:
     """Try the edit on the real message without keeping the result. Raises Refused beside the field."""
     if not scope.is_one_job:
         raise Refused("bad_edit", "Arguments can be edited for one job at a time.", field="args")

@@ -19,7 +19,7 @@ MOST_SELECTED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class Target:
     """What was asked for: the text of a query with absolute times, or failures chosen by hand."""
 
     query: str = ""
@@ -39,11 +39,11 @@ class Scope:
 
     @property
     def digest(self) -> str:
-        said = f"{self.query}\0{','.join(map(str, sorted(self.selection)))}"
-        return hashlib.sha256(said.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+        text = f"{self.query}\0{','.join(map(str, sorted(self.selection)))}"
+        return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
-def scope_of(query: str, selection: Sequence[int], now: datetime) -> Scope:
+def build_target(query: str, selection: Sequence[int], now: datetime) -> Target:
     """The scope, with relative times made absolute. Raises Refused for one that cannot be a scope of acts."""
     if selection:
         ids = tuple(dict.fromkeys(int(pk) for pk in selection if 0 < int(pk) < 2**63))
@@ -53,14 +53,14 @@ def scope_of(query: str, selection: Sequence[int], now: datetime) -> Scope:
                 f"At most {MOST_SELECTED:,} failures can be chosen by hand. Replay all that match a search instead.",
                 field="selection",
             )
-        return Scope(selection=ids or (0,))
+        return Target(selection=ids or (0,))
     read = language.parse(query, now)
     if why := language.unfit_for_acts(read):
         raise Refused("bad_scope", why, field="query")
-    return Scope(query=language.format(language.pin(read, now)))
+    return Target(query=language.format(language.pin(read, now)))
 
 
-def matching(viewer: Viewer, query: str, now: datetime, field: str) -> QuerySet[Failure]:
+def find_matching(viewer: Viewer, query: str, now: datetime, field: str) -> QuerySet[Failure]:
     """Return the failures that match a search, in whatever replay. Raises Refused for a search that acts cannot use;
     `field` names its input."""
     read = language.parse(query, now)
@@ -69,7 +69,7 @@ def matching(viewer: Viewer, query: str, now: datetime, field: str) -> QuerySet[
     return failures.scope(viewer, read, role=OPERATOR).order_by()
 
 
-def seen_until(snapshot: str, scope: Scope) -> int | None:
+def parse_snapshot(snapshot: str, scope: Target) -> int | None:
     """The highest failure that the preview saw; None without a preview. Raises Refused for what is none."""
     if not snapshot:
         return None

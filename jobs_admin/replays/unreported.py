@@ -12,30 +12,74 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Q, QuerySet
+from django.db.models import Max, Q, QuerySet
 
 from jobs_admin import config
 from jobs_admin.core.clock import clock
 from jobs_admin.fleet import heartbeats
 from jobs_admin.models import DepthSample, Replay, ReplayItem
-from jobs_admin.models.replay import ItemState
+from jobs_admin.models.replay import ItemState, ReplayState
 from jobs_admin.queues import liveness
 from jobs_admin.queues.liveness import GuardOff
 from jobs_admin.replays import outcomes
 
-AFTER = timedelta(minutes=2)  # the report of a guarded worker is home long before
-LOOKS = 3  # at the queue, one after the other: each saw it empty
-SAYS = "Its queue is empty and nothing came home: most likely a worker without our guard took it."
+UNATTENDED_AFTER = timedelta(minutes=1)
+_MOST_UNATTENDED = 1_000  # jobs whose queues are looked at, those that were sent first
 
 
-def taken(replay: Replay, now: datetime, most: int) -> list[int]:
+@dataclass(frozen=True, slots=True)
+class Unattended:
+    since: datetime  # nothing of the replay was heard from then on
+    queues: list[tuple[str, str]]  # source and queue where its jobs wait
+
+
+def find_unattended(replay: Replay, now: datetime) -> Unattended | None:
+    """None where a job of it was heard of within AFTER, is tried again, or does not plainly wait for want of a worker."""
+    # One that is done ended with jobs of which nobody tells.
+    if not replay.sent or replay.running or replay.state == ReplayState.DONE:
+        return None
+    items = ReplayItem.objects.filter(replay=replay).order_by()
+    waiting = items.filter(state=ItemState.SENT, first_at__isnull=True, sent_at__lt=now - UNATTENDED_AFTER).order_by(
+        "n"
+    )
+    sent = list(waiting.values_list("failure__source", "failure__queue", "sent_at")[:_MOST_UNATTENDED])
+    idle = _find_deserted_queues({(source, replay.to_queue or queue) for source, queue, _ in sent}, now)
+    if not idle:
+        return None
+    heard = [at for at in items.aggregate(Max("settled_at"), Max("first_at")).values() if at is not None]
+    since = max([min(at for *_, at in sent), *heard])
+    return Unattended(since, idle) if since < now - UNATTENDED_AFTER else None
+
+
+def _find_deserted_queues(places: set[tuple[str, str]], now: datetime) -> list[tuple[str, str]]:
+    """Those where the last look saw jobs that wait, nobody at work, and no worker that it knows of.
+
+    A job that was acknowledged early is on no queue while it runs, however long that takes.
+    """
+    samples = DepthSample.objects.filter(
+        source__in={source for source, _ in places}, step=10, at__gt=now - UNATTENDED_AFTER
+    )
+    last = {(sample.source, sample.queue): sample for sample in samples.order_by("at")}
+    return sorted(
+        place
+        for place in places & last.keys()
+        if (sample := last[place]).waiting and not (sample.active or sample.workers or sample.guarded_workers)
+    )
+
+
+TAKEN_AFTER = timedelta(minutes=2)  # the report of a guarded worker is home long before
+EMPTY_SAMPLES = 3  # at the queue, one after the other: each saw it empty
+TAKEN_OUTCOME = "Its queue is empty and nothing came home: most likely a worker without our guard took it."
+
+
+def find_taken_unguarded(replay: Replay, now: datetime, most: int) -> list[int]:
     """Items of the replay, at most so many."""
     if "unguarded" not in replay.accepted:
         return []
-    sent = ReplayItem.objects.filter(replay=replay, state=ItemState.SENT, sent_at__lt=now - AFTER).order_by()
+    sent = ReplayItem.objects.filter(replay=replay, state=ItemState.SENT, sent_at__lt=now - TAKEN_AFTER).order_by()
     found: list[int] = []
     for source in sent.values_list("failure__source", flat=True).distinct():
-        for queue in _empty(source, now):
+        for queue in _find_empty_queues(source, now):
             if replay.to_queue not in ("", queue):
                 continue
             there = Q() if replay.to_queue else Q(failure__queue=queue)
@@ -51,7 +95,7 @@ class SentWhileOff:
     items: QuerySet[ReplayItem]
 
 
-def sent_while_off(replay: Replay) -> SentWhileOff | None:
+def find_sent_while_off(replay: Replay) -> SentWhileOff | None:
     """Return the items that are sent or uncertain and that the guard may not have reported; None where there are none."""
     if not (times := liveness.guard_off_times(replay.started_at or replay.created_at)):
         return None
@@ -68,12 +112,12 @@ def sent_while_off(replay: Replay) -> SentWhileOff | None:
     return SentWhileOff(times[-1], items) if items.exists() else None
 
 
-def taken_while_off(replay: Replay, now: datetime, most: int) -> tuple[list[int], str]:
+def find_taken_while_off(replay: Replay, now: datetime, most: int) -> tuple[list[int], str]:
     """Return at most `most` items whose queue is empty and that the guard did not report because it was off, and the reason."""
-    found = sent_while_off(replay)
-    if found is None or now - (found.off.until or found.off.since) < AFTER:
+    found = find_sent_while_off(replay)
+    if found is None or now - (found.off.until or found.off.since) < TAKEN_AFTER:
         return [], ""
-    sent = found.items.filter(state=ItemState.SENT, sent_at__lt=now - AFTER)
+    sent = found.items.filter(state=ItemState.SENT, sent_at__lt=now - TAKEN_AFTER)
     until = (
         f"was off from {clock(found.off.since, now)} to {clock(found.off.until, now)}"
         if found.off.until
@@ -87,13 +131,13 @@ def taken_while_off(replay: Replay, now: datetime, most: int) -> tuple[list[int]
     return taken, f"The guard {until} UTC, the queue is empty and no outcome was reported."
 
 
-def _empty(source: str, now: datetime) -> Iterator[str]:
+def _find_empty_queues(source: str, now: datetime) -> Iterator[str]:
     """Partly guarded queues of the source that were empty at each of the last looks."""
     return (queue for queue, _, _ in heartbeats.partly_guarded_queues(source, now) if _is_empty(source, queue, now))
 
 
 def _is_empty(source: str, queue: str, now: datetime) -> bool:
     """Return whether it was empty at each of the last looks, all of them younger than `AFTER`."""
-    looks = DepthSample.objects.filter(source=source, queue=queue, step=10, at__gt=now - AFTER).order_by("-at")
-    seen = list(looks.values_list("is_reachable", "waiting", "active")[:LOOKS])
-    return len(seen) == LOOKS and all(look == (True, 0, 0) for look in seen)
+    samples = DepthSample.objects.filter(source=source, queue=queue, step=10, at__gt=now - TAKEN_AFTER).order_by("-at")
+    seen = list(samples.values_list("is_reachable", "waiting", "active")[:EMPTY_SAMPLES])
+    return len(seen) == EMPTY_SAMPLES and all(sample == (True, 0, 0) for sample in seen)

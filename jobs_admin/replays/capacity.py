@@ -18,7 +18,7 @@ from jobs_admin.models.counter import MINUTE
 from jobs_admin.models.source import ALIVE_S
 from jobs_admin.search import scope as scopes
 
-_LOOKED_AT = 1_000  # jobs whose attempts are asked how long they took
+_SAMPLED_JOBS = 1_000  # jobs whose attempts are asked how long they took
 
 
 def runtime_s(viewer: Viewer, queues: Sequence[str], jobs: Sequence[int], now: datetime) -> float | None:
@@ -27,10 +27,10 @@ def runtime_s(viewer: Viewer, queues: Sequence[str], jobs: Sequence[int], now: d
     hour = QueueCounter.objects.filter(
         scopes.visible(viewer), step=MINUTE, queue__in=list(queues), at__gte=now - timedelta(hours=1), at__lte=now
     )
-    told = hour.aggregate(busy=Sum("busy_s"), started=Sum("started"))
-    if told["busy"] and told["started"]:
-        return told["busy"] / told["started"]
-    attempts = Attempt.objects.filter(failure__in=list(jobs[:_LOOKED_AT]), duration_s__isnull=False)
+    totals = hour.aggregate(busy=Sum("busy_s"), started=Sum("started"))
+    if totals["busy"] and totals["started"]:
+        return totals["busy"] / totals["started"]
+    attempts = Attempt.objects.filter(failure__in=list(jobs[:_SAMPLED_JOBS]), duration_s__isnull=False)
     took = list(attempts.values_list("duration_s", flat=True))
     return median(took) if took else None
 
@@ -39,8 +39,8 @@ def concurrency(sources: Sequence[str], queues: Iterable[str], now: datetime) ->
     """How many jobs the live workers that consume one of these queues run at once; None where nobody told."""
     wanted = set(queues)
     alive = Worker.objects.filter(source__in=sources, seen_at__gte=now - timedelta(seconds=ALIVE_S))
-    told = [n or 0 for theirs, n in alive.values_list("queues", "concurrency") if not wanted.isdisjoint(theirs)]
-    return sum(told) or None
+    running = [n or 0 for theirs, n in alive.values_list("queues", "concurrency") if not wanted.isdisjoint(theirs)]
+    return sum(running) or None
 
 
 def limits(
@@ -60,7 +60,7 @@ def limits(
         with suppress(Refused):  # what a newer version wrote no worker follows either
             enforced.append(row.policy)
     keys = {"task": 1, "queue": len(queues), "tenant": tenants}
-    whole = sum(count for _, count in tasks)
+    total = sum(count for _, count in tasks)
     found = []
     for task, count in tasks:
         bounds = []
@@ -69,7 +69,7 @@ def limits(
                 chosen = matching.chosen(enforced, source, queue, task)
                 bounds.append(_per_s(chosen, keys, 1.0 if runtime_s is None else runtime_s) if chosen else None)
         if bounds and None not in bounds:
-            found.append(pacing.Limit(task, max(one for one in bounds if one is not None), count / whole))
+            found.append(pacing.Limit(task, max(one for one in bounds if one is not None), count / total))
     return found
 
 

@@ -1,4 +1,4 @@
-"""What is known of a replay at one look: what came home, what is out, and who works on its queues."""
+"""What a replay was held or slowed down for, as its page tells it: a sentence, and the numbers and groups behind it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db.models import Exists, F, OuterRef
 
-from jobs_admin.core.pacing import Judged
+from jobs_admin.core.clock import clock
+from jobs_admin.core.pacing import Evidence, Judged
+from jobs_admin.core.text import class_name
 from jobs_admin.models import Attempt, DepthSample, Group, Replay, ReplayItem
+from jobs_admin.models.access import Viewer
 from jobs_admin.models.replay import ItemState
+from jobs_admin.rights import group_sight
 
 _AT_ONCE = 5_000  # first attempts that are read at one look
 _SAMPLED = 500  # items on their way, and as many that go next, which tell the queues of now
@@ -34,12 +39,12 @@ class Staffing:
 UNKNOWN = Staffing(None, None)
 
 
-def sent(replay: Replay) -> int:
+def count_sent(replay: Replay) -> int:
     """How many of its jobs were really sent, whatever became of them. What `Replay.may_send` is a bound of."""
     return replay.sent_in_all
 
 
-def came_home(replay: Replay, after: datetime | None) -> tuple[list[Judged], datetime | None]:
+def read_first_attempts(replay: Replay, after: datetime | None) -> tuple[list[Judged], datetime | None]:
     """The first attempts that came home after that moment, each told once; and the moment to read on from."""
     found = ReplayItem.objects.filter(replay=replay, first_at__isnull=False)
     if after is not None:
@@ -52,8 +57,8 @@ def came_home(replay: Replay, after: datetime | None) -> tuple[list[Judged], dat
     if not rows:
         return [], after
     failed = [row for row in rows if not row.first_ok]
-    runtimes, before = _runtimes(rows), _groups_before(failed)
-    new = new_groups(replay, {row.first_group for row in failed if row.first_group})
+    runtimes, before = _read_runtimes(rows), _read_groups_before(failed)
+    new = find_new_groups(replay, {row.first_group for row in failed if row.first_group})
     judged = [
         Judged(
             at=row.first_at.timestamp(),
@@ -70,23 +75,23 @@ def came_home(replay: Replay, after: datetime | None) -> tuple[list[Judged], dat
     return judged, rows[-1].first_at
 
 
-def _runtimes(rows: Sequence) -> dict[int, float]:
+def _read_runtimes(rows: Sequence) -> dict[int, float]:
     runs = {row.failure: row.run for row in rows}
     found = Attempt.objects.filter(failure__in=runs, run__in=set(runs.values()), duration_s__isnull=False)
     # The highest attempt first, so that the lowest is what remains.
-    told = found.order_by("-attempt").values_list("failure", "run", "duration_s")
-    return {failure: seconds for failure, run, seconds in told if runs[failure] == run}
+    attempts = found.order_by("-attempt").values_list("failure", "run", "duration_s")
+    return {failure: seconds for failure, run, seconds in attempts if runs[failure] == run}
 
 
-def _groups_before(rows: Sequence) -> dict[int, int | None]:
+def _read_groups_before(rows: Sequence) -> dict[int, int | None]:
     """failure -> the group that it died of in the run before."""
     runs = {row.failure: row.run for row in rows}
     found = Attempt.objects.filter(failure__in=runs).exclude(kind="success")
-    told = found.order_by("run", "attempt", "pk").values_list("failure", "run", "group")
-    return {failure: group for failure, run, group in told if run < runs[failure]}
+    attempts = found.order_by("run", "attempt", "pk").values_list("failure", "run", "group")
+    return {failure: group for failure, run, group in attempts if run < runs[failure]}
 
 
-def new_groups(replay: Replay, among: Collection[int]) -> set[int]:
+def find_new_groups(replay: Replay, among: Collection[int]) -> set[int]:
     """Those of which nothing had come before the replay, by our clock: `first_seen` is by the workers' clocks."""
     lately = replay.started_at - _CLOCKS_DIFFER  # what came before may have been pruned
     groups = Group.objects.filter(pk__in=among, first_seen__gte=lately)
@@ -95,7 +100,7 @@ def new_groups(replay: Replay, among: Collection[int]) -> set[int]:
 
 
 @dataclass(slots=True)
-class FailedIn:
+class GroupFailures:
     """How many of the first attempts failed in a group, and how many of these jobs had died of it before."""
 
     group: int | None
@@ -103,15 +108,15 @@ class FailedIn:
     same: int = 0
 
 
-def failed_of_last(replay: Replay, judged: int, since: datetime) -> list[FailedIn]:
+def count_recent_failures(replay: Replay, judged: int, since: datetime) -> list[GroupFailures]:
     """Of the last so many first attempts, of jobs that were sent since then; the commonest group first."""
     last = ReplayItem.objects.filter(replay=replay, first_at__isnull=False, sent_at__gte=since).order_by("-first_at")
     rows = last.values_list("first_ok", "first_group", "failure", "run", named=True)[:judged]
     failed = [row for row in rows if not row.first_ok]
-    before = _groups_before(failed)
-    found: dict[int | None, FailedIn] = {}
+    before = _read_groups_before(failed)
+    found: dict[int | None, GroupFailures] = {}
     for row in failed:
-        one = found.setdefault(row.first_group, FailedIn(row.first_group))
+        one = found.setdefault(row.first_group, GroupFailures(row.first_group))
         one.count += 1
         one.same += before.get(row.failure) == row.first_group
     return sorted(found.values(), key=lambda one: (-one.count, one.group or 0))
@@ -120,7 +125,7 @@ def failed_of_last(replay: Replay, judged: int, since: datetime) -> list[FailedI
 _queues: dict[str, tuple[float, frozenset[Queue]]] = {}
 
 
-def queues(replay: Replay) -> frozenset[Queue]:
+def read_queues(replay: Replay) -> frozenset[Queue]:
     """The queues of what is on its way and of what goes next."""
     at, known = _queues.get(replay.key, (float("-inf"), frozenset()))
     if time.monotonic() - at < _QUEUES_S:
@@ -137,9 +142,9 @@ def queues(replay: Replay) -> frozenset[Queue]:
     return frozenset(found)
 
 
-def staffing(of: Collection[Queue], now: datetime) -> Staffing:
+def read_staffing(of: Collection[Queue], now: datetime) -> Staffing:
     """By the latest sample of each queue."""
-    samples = {queue: _sample(*queue, now) for queue in of}
+    samples = {queue: _latest_sample(*queue, now) for queue in of}
     if not samples or any(sample is None for sample in samples.values()):
         return UNKNOWN
     waiting = [sample.waiting for sample in samples.values()]
@@ -150,12 +155,76 @@ def staffing(of: Collection[Queue], now: datetime) -> Staffing:
     )
 
 
-def _sample(source: str, queue: str, now: datetime) -> DepthSample | None:
+def _latest_sample(source: str, queue: str, now: datetime) -> DepthSample | None:
     fresh = DepthSample.objects.filter(source=source, queue=queue, step=10, at__gt=now - _FRESH, at__lte=now)
     return fresh.only("waiting", "guarded_workers").order_by("-at").first()
 
 
-def last_staffed(source: str, queue: str) -> datetime | None:
+def last_staffed_at(source: str, queue: str) -> datetime | None:
     """When a guarded worker was last seen on the queue; None where that was never, or is kept no longer."""
     found = DepthSample.objects.filter(source=source, queue=queue, step=10, guarded_workers__gt=0)
     return found.order_by("-at").values_list("at", flat=True).first()
+
+
+_MOST_GROUPS = 5  # that are named
+
+
+def build_evidence(
+    replay: Replay, because: Evidence, deserted: Sequence[Queue], since: datetime, now: datetime
+) -> tuple[str, dict[str, Any]]:
+    """The sentence, and what goes into `Replay.evidence`; `since`: judged is what was sent from then on.
+
+    The column holds what `core.pacing.Evidence` says (kind, failed, judged, limit …) and: sentence, at, sent,
+    unsettled, planned, succeeded, failed_again, queues (without a worker), groups [{group, fingerprint, title, culprit, count,
+    same, is_new}] of the failed, the commonest first, and others (failed in groups that are not named).
+    """
+    failed = count_recent_failures(replay, because.judged, since) if because.judged else []
+    seen = group_sight.viewer_of_sources(replay.by_source)
+    named = group_sight.read(seen, [one.group for one in failed[:_MOST_GROUPS] if one.group])
+    new = find_new_groups(replay, named)
+    details = {
+        "at": now.isoformat(),
+        "sent": count_sent(replay),
+        "unsettled": replay.sent + replay.running,
+        "planned": replay.planned,
+        "succeeded": replay.succeeded,
+        "failed_again": replay.failed_again,
+        "groups": [
+            {
+                "group": group.pk,
+                "fingerprint": group.name,
+                "title": group.title,
+                "culprit": group.culprit,
+                "count": one.count,
+                "same": one.same,
+                "is_new": group.pk in new,
+            }
+            for one in failed
+            if (group := named.get(one.group or 0))
+        ],
+    }
+    details["others"] = sum(one.count for one in failed) - sum(row["count"] for row in details["groups"])
+    if because.kind == "workers_gone":
+        details["queues"] = [list(queue) for queue in deserted]
+        sentence = _workers_gone_sentence(because, deserted, now)
+    else:
+        sentence = because.sentence(_group_title(seen, because))
+    return sentence, {**because.as_dict(), **details, "sentence": sentence}
+
+
+def _group_title(seen: Viewer, because: Evidence) -> str:
+    """As short as it can be recognised by: `TimeoutError at shop/pay.py in charge`."""
+    group = group_sight.read(seen, [because.group]).get(because.group) if because.group else None
+    if group is None:
+        return ""
+    return f"{class_name(group.error_type)} at {group.culprit}" if group.culprit else group.title
+
+
+def _workers_gone_sentence(because: Evidence, deserted: Sequence[Queue], now: datetime) -> str:
+    many_sources = len({source for source, _ in deserted}) > 1
+    names = [f"{source}/{queue}" if many_sources else queue for source, queue in deserted] or ["its queues"]
+    seen = [at for queue in deserted if (at := last_staffed_at(*queue))]
+    since = max(seen, default=now - timedelta(seconds=because.seconds))
+    jobs = "1 job is" if because.unsettled == 1 else f"{because.unsettled:,} jobs are"
+    where = names[0] if len(names) == 1 else f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
+    return f"No live worker takes from {where} since {clock(since, now)} UTC, and {jobs} sent and not settled."

@@ -14,14 +14,14 @@ from jobs_admin.models.counter import MINUTE
 from jobs_admin.queues import rates, refused_reports
 from jobs_admin.replays.readiness import Readiness
 
-LOOKED_AT = 1_000  # jobs, the newest, whose last attempt is looked at
+SAMPLED_JOBS = 1_000  # jobs, the newest, whose last attempt is looked at
 _LATE_S = 1.0  # of work: whoever failed later has most likely done something
 _FAR_ABOVE = 2  # times what the queues managed
 
 
-def told(
+def build_warnings(
     ready: Readiness,
-    looked_at: Sequence[dict[str, Any]],
+    sample: Sequence[dict[str, Any]],
     groups: Sequence[int],
     queues: Sequence[str],
     throughput: float | None,
@@ -37,10 +37,10 @@ def told(
         *refused_reports.warnings(ready.sources, queues, now),
         *_still_failing(groups, ready.sources, now),
         *_too_fast(throughput, peak),
-        *_done_before(ready, looked_at),
+        *_done_before(ready, sample),
         *_accepted(ready),
-        *_hidden(ready, looked_at),
-        *_unchecked(ready, looked_at),
+        *_hidden(ready, sample),
+        *_unchecked_arguments(ready, sample),
     ]
 
 
@@ -78,15 +78,15 @@ def _rate(per_second: float) -> str:
     return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.2g}"
 
 
-def _done_before(ready: Readiness, looked_at: Sequence[dict[str, Any]]) -> list[str]:
-    newest = looked_at[:LOOKED_AT]
+def _done_before(ready: Readiness, sample: Sequence[dict[str, Any]]) -> list[str]:
+    latest = sample[:SAMPLED_JOBS]
     found = []
-    if again := sum(row["run"] > 1 for row in newest):
-        found.append(f"{_of(again, newest, ready)} replayed before and failed again.")
-    late = Attempt.objects.filter(failure__in=[row["pk"] for row in newest], duration_s__gt=_LATE_S)
+    if again := sum(row["run"] > 1 for row in latest):
+        found.append(f"{_share_with_verb(again, latest, ready)} replayed before and failed again.")
+    late = Attempt.objects.filter(failure__in=[row["pk"] for row in latest], duration_s__gt=_LATE_S)
     if worked := late.exclude(kind="success").values("failure").distinct().count():
         found.append(
-            f"{_of(worked, newest, ready)} at work for more than 1 s before an attempt failed: what the job did until "
+            f"{_share_with_verb(worked, latest, ready)} at work for more than 1 s before an attempt failed: what the job did until "
             "then will be done again."
         )
     return found
@@ -98,25 +98,25 @@ def _accepted(ready: Readiness) -> list[str]:
     return [f"Accepted: {one.reason}. How a job ends there is not reported." for one in ready.unguarded]
 
 
-def _hidden(ready: Readiness, looked_at: Sequence[dict[str, Any]]) -> list[str]:
-    newest = looked_at[:LOOKED_AT]
-    hidden = sum(row["redacted"] > 0 for row in newest)
+def _hidden(ready: Readiness, sample: Sequence[dict[str, Any]]) -> list[str]:
+    latest = sample[:SAMPLED_JOBS]
+    hidden = sum(row["redacted"] > 0 for row in latest)
     if ready.options.patch is None or not hidden:
         return []
     have = "has" if hidden == 1 else "have"
     return [
-        f"{_share(hidden, newest, ready)} {have} values that are hidden here. The change is laid over the real ones, and "
+        f"{_share(hidden, latest, ready)} {have} values that are hidden here. The change is laid over the real ones, and "
         "what it does not name stays."
     ]
 
 
-def _unchecked(ready: Readiness, looked_at: Sequence[dict[str, Any]]) -> list[str]:
+def _unchecked_arguments(ready: Readiness, sample: Sequence[dict[str, Any]]) -> list[str]:
     if ready.options.patch is None:
         return []
-    return unchecked({(row["source"], row["task"]) for row in looked_at})
+    return unchecked_task_warnings({(row["source"], row["task"]) for row in sample})
 
 
-def unchecked(tasks: Collection[tuple[str, str]]) -> list[str]:
+def unchecked_task_warnings(tasks: Collection[tuple[str, str]]) -> list[str]:
     """A sentence for each source about its tasks, of (source, task), whose changed arguments nothing is checked against."""
     reported = signatures()
     without: dict[str, list[str]] = {}
@@ -134,11 +134,11 @@ def _and_more(count: int) -> str:
     return f" and {count:,} more task{'' if count == 1 else 's'}" if count else ""
 
 
-def _of(n: int, newest: Sequence[object], ready: Readiness) -> str:
-    return f"{_share(n, newest, ready)} {'was' if n == 1 else 'were'}"
+def _share_with_verb(n: int, latest: Sequence[object], ready: Readiness) -> str:
+    return f"{_share(n, latest, ready)} {'was' if n == 1 else 'were'}"
 
 
-def _share(n: int, newest: Sequence[object], ready: Readiness) -> str:
+def _share(n: int, latest: Sequence[object], ready: Readiness) -> str:
     """ "12 of 45", or "12 of the newest 1,000"."""
-    newest_of = "the newest " if len(newest) < ready.count else ""
-    return f"{n:,} of {newest_of}{len(newest):,}"
+    of_latest = "the newest " if len(latest) < ready.count else ""
+    return f"{n:,} of {of_latest}{len(latest):,}"

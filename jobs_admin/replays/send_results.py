@@ -19,7 +19,7 @@ from jobs_admin.models.replay import ItemState, ReplayState
 from jobs_admin.replays import outcomes
 from jobs_admin.replays.claiming import Claimed
 
-_OVER = (ReplayState.CANCELLED, ReplayState.STOPPED)
+_ENDED = (ReplayState.CANCELLED, ReplayState.STOPPED)
 
 # Items of one write transaction: as many as take some 40 ms here and now, because on SQLite nobody else writes meanwhile.
 _FEWEST, _MOST = 100, 1_000
@@ -32,7 +32,7 @@ class Batches:
     def __init__(self) -> None:
         self.size = 250  # of the next transaction
 
-    def of(self, items: Sequence[Claimed]) -> Iterator[list[Claimed]]:
+    def split(self, items: Sequence[Claimed]) -> Iterator[list[Claimed]]:
         rest = iter(items)
         while batch := list(islice(rest, self.size)):
             begun = time.monotonic()
@@ -44,9 +44,9 @@ class Batches:
                 self.size = min(_MOST, self.size * 2)
 
 
-def sent(replay: Replay, items: Sequence[Claimed], now: datetime, batches: Batches | None = None) -> None:
+def mark_sent(replay: Replay, items: Sequence[Claimed], now: datetime, batches: Batches | None = None) -> None:
     """These went. Their failures are in the new run, unless ingest has already heard how that run ended."""
-    for batch in (batches or Batches()).of(items):
+    for batch in (batches or Batches()).split(items):
         with transaction.atomic():
             # Those that were marked already, by who took over from us, are counted there.
             gone = _leave_planned(batch, ItemState.SENT, "", now)
@@ -56,16 +56,16 @@ def sent(replay: Replay, items: Sequence[Claimed], now: datetime, batches: Batch
             counters.add_queue_counts({(*queue, now): {"sent": n} for queue, n in sorted(queues.items())})
 
 
-def doubted(replay: Replay, items: Sequence[Claimed], why: str, now: datetime) -> None:
+def mark_uncertain(replay: Replay, items: Sequence[Claimed], why: str, now: datetime) -> None:
     """These may have been sent, and may not. A person settles them; no machine sends them again."""
-    for batch in Batches().of(items):
+    for batch in Batches().split(items):
         with transaction.atomic():
             gone = _leave_planned(batch, ItemState.UNCERTAIN, why, now)
             _renew(gone, FailureState.REPLAYING)
             _move(replay, uncertain=len(gone))
 
 
-def refused(replay: Replay, why: Mapping[int, str], now: datetime) -> None:
+def mark_refused(replay: Replay, why: Mapping[int, str], now: datetime) -> None:
     """These are never sent: item id -> why. The items end as cancelled; their failures stay as they are, and free."""
     by_reason: dict[str, list[int]] = {}
     for pk, reason in why.items():
@@ -84,7 +84,7 @@ def refused(replay: Replay, why: Mapping[int, str], now: datetime) -> None:
                 )
 
 
-def returned(replay: Replay, pks: Sequence[int], now: datetime, may_go: bool = False) -> None:
+def mark_unsent(replay: Replay, pks: Sequence[int], now: datetime, may_go: bool = False) -> None:
     """These were claimed and did not go: they wait to be claimed again, or end with the replay where it is over.
 
     `may_go`: the sender that claimed them may be about to send them. Where the replay is over they keep their claim, until the source
@@ -93,7 +93,7 @@ def returned(replay: Replay, pks: Sequence[int], now: datetime, may_go: bool = F
     for start in range(0, len(pks), 500):
         with transaction.atomic():
             back = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, pk__in=pks[start : start + 500])
-            if not Replay.objects.filter(pk=replay.pk, state__in=_OVER).exists():
+            if not Replay.objects.filter(pk=replay.pk, state__in=_ENDED).exists():
                 back.update(claimed_at=None, **({} if may_go else {"claim_epoch": ""}))
             elif not may_go:
                 ended = back.update(state=ItemState.CANCELLED, settled_at=now, claimed_at=None, claim_epoch="")
@@ -109,7 +109,7 @@ def _move(replay: Replay, **to: int) -> None:
 
 def _leave_planned(items: Sequence[Claimed], state: str, why: str, now: datetime) -> list[Claimed]:
     """Those that were still planned."""
-    rows, given = _rows([(item.pk, 0, item.job_id) for item in items])
+    rows, given = _build_went_table([(item.pk, 0, item.job_id) for item in items])
     table = ReplayItem._meta.db_table
     with connection.cursor() as cursor:
         cursor.execute(
@@ -123,16 +123,16 @@ def _leave_planned(items: Sequence[Claimed], state: str, why: str, now: datetime
 
 def _renew_failures(replay: Replay, items: Sequence[Claimed]) -> None:
     """In the new run: on their way home, or gone for good where their source does not report how a job ends."""
-    silent = set(outcomes.untold({item.source for item in items}))
+    silent = set(outcomes.unreported_sources({item.source for item in items}))
     _renew([item for item in items if item.source not in silent], FailureState.REPLAYING)
-    _renew([item for item in items if item.source in silent], FailureState.GONE, outcomes.sent_for_good(replay))
+    _renew([item for item in items if item.source in silent], FailureState.GONE, outcomes.gone_reason(replay))
 
 
 def _renew(items: Sequence[Claimed], state: str, why: str | None = None) -> None:
     """`why`: their reason; None leaves it."""
     if not items:
         return
-    rows, given = _rows([(item.failure, item.run, item.job_id) for item in items])
+    rows, given = _build_went_table([(item.failure, item.run, item.job_id) for item in items])
     table = Failure._meta.db_table
     with connection.cursor() as cursor:
         cursor.execute(
@@ -145,7 +145,7 @@ def _renew(items: Sequence[Claimed], state: str, why: str | None = None) -> None
         )
 
 
-def _rows(values: list[tuple[int, int, str]]) -> tuple[str, list[object]]:
+def _build_went_table(values: list[tuple[int, int, str]]) -> tuple[str, list[object]]:
     """A table `went` of (id, run, job_id), and its parameters: bound one by one they cost more than the rows."""
     if connection.vendor == "sqlite":
         parts = "json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS run, json_extract(value, '$[2]') AS job_id"
