@@ -1,4 +1,4 @@
-"""Replays: the one way back to a queue. Every road (button, selection, API, command) enters through `draft`."""
+"""Replays: the only way by which jobs return to a queue. Every way in (button, selection, API, command) calls `draft`."""
 
 from jobs_admin.fleet.signatures import signatures
 from jobs_admin.replays.acts import (

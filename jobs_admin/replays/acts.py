@@ -1,5 +1,6 @@
-"""What people do with a replay that was started. Each act checks the right, changes rows by one conditional statement,
-and is audited."""
+"""Operators' acts on a started replay. Each checks the right, changes rows by one conditional statement, and is
+audited.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ _UNKNOWN_OUTCOME = (FailureState.REPLAYING, FailureState.GONE)  # states of a fa
 def resolve_item(viewer: Viewer, replay: Replay, n: int, as_: str, now: datetime | None = None) -> ReplayItem:
     """Settle item `n`, whose outcome is unknown: it `ran`, or it was `lost` and is dead again.
 
-    It is uncertain, or was sent where its source does not report how a job ends.
+    The item is uncertain, or was sent where its source does not report how a job ends.
     """
     _refuse_unknown_outcome(as_)
     rights.must_act(viewer, replay, "replay.resolve")
@@ -288,9 +289,11 @@ def _lock_replay(replay: Replay) -> Replay:
 
 
 def cancel(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
-    """Send no more, for good. What was sent runs on and is still told; the rest is free for another replay.
+    """Send no more, permanently. Sent jobs run on and their outcome is still recorded; the others are free for another
+    replay.
 
-    The state turns first, in a moment; the items follow in small transactions. Should we die meanwhile, `settle` goes on.
+    The state changes first, at once; the items follow in small transactions. If this process dies meanwhile, `settle`
+    continues.
     """
     sources = rights.must_act(viewer, replay, "replay.cancel")
     now = timezone.now()
@@ -314,7 +317,9 @@ def cancel(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
 
 
 def change_pace(viewer: Viewer, replay: Replay, pace: object, reason: str = "") -> Replay:
-    """Another pace, also while it runs; `over` is for what is not sent yet. A limit that it does not name goes."""
+    """Change the pace, also while the replay runs; the new one applies to unsent jobs. A limit that it omits is
+    dropped.
+    """
     if not pace:
         raise Refused("bad_pace", "Say which pace it gets. Nothing was changed.", field="pace")
     read = parse_pace(pace, replay.total or replay.matched)
@@ -344,7 +349,7 @@ def change_pace(viewer: Viewer, replay: Replay, pace: object, reason: str = "") 
 
 
 def _refuse_fixed_settings(current: Replay, pace: Pace) -> None:
-    """Raises Refused for what was decided when its jobs were frozen (their order) or laid out (their keys)."""
+    """Raise Refused for settings fixed when its jobs were frozen (their order) or their items created (their keys)."""
     key = pace.per_key.key if pace.per_key else ""
     fixed = ""
     if current.state != ReplayState.DRAFT and pace.shuffle and not current.pace.get("shuffle"):

@@ -1,4 +1,4 @@
-"""When a replay needs a second person, and who that can be."""
+"""Approval: when a replay needs a second person, and who can be that person."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMED = 3  # tasks
 
 
 def approval_reason(ready: QuerySet[Failure], count: int) -> str:
-    """Why somebody else has to approve a replay of these `count` jobs; empty where nobody has to."""
+    """Return the reason why a second person has to approve a replay of these `count` jobs; empty if none has to."""
     most = config.approve_above()
     if most is not None and count > most:
         return f"It has {count:,} jobs; above {most:,} a second person approves (REDRIVE_APPROVE_ABOVE)."
@@ -37,11 +37,11 @@ def _dangerous_tasks(ready: QuerySet[Failure]) -> list[str]:
 
 
 def approver_refusal(viewer: Viewer, replay: Replay, sources: Sequence[str]) -> str:
-    """Why this operator of all its `sources` cannot be the second person; empty for one who can.
+    """Return why this operator of all its `sources` cannot be the second person; empty for one who can.
 
-    A person and the tokens that belong to them are one. A token of nobody and a terminal tell no person: the same one may
-    stand behind them and behind a login. So they are never a second person to somebody who is known, and nobody is one to
-    them by being known alone.
+    A person and the tokens that belong to them are one. A token without an owner and a terminal identify no person: the
+    same person may use them and a login. So they are never a second person to a known one, and being known alone does
+    not make someone a second person to them.
     """
     name, person, hands = representable(viewer.name)[:150], viewer.person_id, _starters(replay)
     if any(name == actor or (person is not None and person == user) for actor, user in hands):
@@ -60,12 +60,12 @@ def approver_refusal(viewer: Viewer, replay: Replay, sources: Sequence[str]) -> 
 
 
 def needs_admin(replay: Replay) -> bool:
-    """Whether of those who log in only an admin can approve it: it was started by nobody in particular."""
+    """Return whether, of those who log in, only an admin can approve it: the person who started it is unknown."""
     return any(user is None for _, user in _starters(replay))
 
 
 def _starters(replay: Replay) -> set[tuple[str, int | None]]:
-    """(name, user) of who drafted and who started it."""
+    """Return (name, user) of who drafted and who started it."""
     begun = AuditEvent.objects.filter(object=f"replay:{replay.pk}", act="replay.start", allowed=True)
     return {(replay.actor, replay.created_by_id), *begun.values_list("actor", "user_id")}
 

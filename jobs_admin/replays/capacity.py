@@ -18,12 +18,13 @@ from jobs_admin.models.counter import MINUTE
 from jobs_admin.models.source import ALIVE_S
 from jobs_admin.search import scope as scopes
 
-_SAMPLED_JOBS = 1_000  # jobs whose attempts are asked how long they took
+_SAMPLED_JOBS = 1_000  # jobs whose attempts' durations are read
 
 
 def runtime_s(viewer: Viewer, queues: Sequence[str], jobs: Sequence[int], now: datetime) -> float | None:
-    """Seconds that a job took: the mean of what ended in these queues in the last hour; where nothing did, the median of
-    the attempts of these jobs themselves. None where nobody told."""
+    """Return the seconds that a job takes: the mean of the jobs that ended in these queues in the last hour, otherwise
+    the median of the attempts of these jobs. None if no duration is known.
+    """
     hour = QueueCounter.objects.filter(
         scopes.visible(viewer), step=MINUTE, queue__in=list(queues), at__gte=now - timedelta(hours=1), at__lte=now
     )
@@ -36,7 +37,7 @@ def runtime_s(viewer: Viewer, queues: Sequence[str], jobs: Sequence[int], now: d
 
 
 def concurrency(sources: Sequence[str], queues: Iterable[str], now: datetime) -> int | None:
-    """How many jobs the live workers that consume one of these queues run at once; None where nobody told."""
+    """Return how many jobs the live workers that consume one of these queues run at once; None if none reported it."""
     wanted = set(queues)
     alive = Worker.objects.filter(source__in=sources, seen_at__gte=now - timedelta(seconds=ALIVE_S))
     running = [n or 0 for theirs, n in alive.values_list("queues", "concurrency") if not wanted.isdisjoint(theirs)]

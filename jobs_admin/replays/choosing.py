@@ -1,7 +1,7 @@
-"""Which items of a replay go next: in the order of sending, but past those whose customer, queue or source has to wait.
+"""Choice of the next items of a replay: in the order of sending, past those whose key, queue or source has to wait.
 
-Each planned row is passed once. What is left behind is found again by its key's place in an index, or by going back to
-the beginning when a queue or a source takes jobs again: one customer with 40,000 waiting jobs costs the others nothing.
+Each planned row is passed once. A skipped item is found again by its key's place in an index, or by returning to the
+beginning when a queue or a source takes jobs again: one customer with 40,000 waiting jobs costs the others nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _MOST_BUCKETS = 10_000  # keys; of more, those are forgotten that may send at on
 
 
 class KeyRates:
-    """One bucket for each key that was asked for. Every method may be called by several threads at once."""
+    """One token bucket for each requested key (a customer, or whatever a pace counts by). Safe to call from several
+    threads.
+    """
 
     def __init__(self, rate: float) -> None:
         self.rate = rate  # jobs per second
@@ -29,13 +31,13 @@ class KeyRates:
         self._lock = threading.Lock()
 
     def ahead(self, key: str, seconds: float) -> int:
-        """How many jobs of the key may go within so many seconds."""
+        """Return how many jobs of the key may go within that many seconds."""
         now = time.monotonic()
         with self._lock:
             return self._bucket(key, now).ahead(seconds, now)
 
     def wait(self, key: str, now: float) -> float:
-        """Seconds until the next one of the key may go."""
+        """Return the seconds until the next job of the key may go."""
         with self._lock:
             return self._bucket(key, now).wait(now)
 
@@ -61,7 +63,7 @@ Lane = tuple[str, str]  # source, queue
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a key, a queue and a source take now. None is no such limit."""
+    """Free capacity of each key, queue and source. None: no such limit."""
 
     concurrency: int | None  # jobs of one key that were sent and have not ended
     rates: KeyRates | None
@@ -78,7 +80,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Choice:
-    """Remembers where it is in the plan of one replay. What it gives is not claimed yet."""
+    """Position in the plan of one replay. The items that it returns are not claimed yet."""
 
     far: int = 0  # all places up to here were passed
     waiting: dict[str, None] = field(default_factory=dict)  # keys with jobs left behind, the longest unserved first
@@ -86,7 +88,7 @@ class Choice:
     _rewound_at: float = 0.0
 
     def choose(self, replay: Replay, count: int, limits: Limits) -> list[Claimed]:
-        """Up to `count` items."""
+        """Return up to `count` items."""
         slice_ = _Slice(replay, count, limits)
         self._rewind(slice_)
         self._choose_waiting(slice_)
@@ -94,7 +96,7 @@ class Choice:
         return slice_.chosen
 
     def put_back(self, items: Iterable[Claimed]) -> None:
-        """These were not sent, and are to be found again."""
+        """Find these items again, which were not sent."""
         self.far = min([self.far, *(item.n - 1 for item in items)])
 
     def _rewind(self, slice_: _Slice) -> None:
@@ -105,7 +107,7 @@ class Choice:
             self.full.clear()
 
     def _choose_waiting(self, slice_: _Slice) -> None:
-        """Those left behind whose keys may send again, some of each in turn."""
+        """Choose skipped items whose keys may send again, some of each in turn."""
         keys = [key for key, _ in zip(self.waiting, range(_KEYS_AT_ONCE), strict=False)]
         slice_.load_unsettled(keys)
         wanted = {key: max(0, min(slice_.free(key), slice_.count)) for key in keys}
@@ -138,7 +140,7 @@ class Choice:
                 break
 
     def _offer(self, slice_: _Slice, row: Claimed) -> bool:
-        """Choose it, or leave it behind. False where its key has to wait."""
+        """Choose the item, or skip it. Return False if its key has to wait."""
         lane = (row.source, slice_.limits.queue(row))
         if not slice_.has_room(lane):
             self.full.add(lane)
@@ -150,7 +152,7 @@ class Choice:
 
 
 class _Slice:
-    """What is chosen now, and what each key and queue still takes."""
+    """Items chosen now, and the free capacity of each key and queue."""
 
     def __init__(self, replay: Replay, count: int, limits: Limits) -> None:
         self.replay = replay
@@ -167,12 +169,12 @@ class _Slice:
         return len(self.chosen) < self.count and self._bytes < _BYTES
 
     def load_unsettled(self, keys: Iterable[str]) -> None:
-        """Look up how many jobs of these keys have not ended."""
+        """Read how many jobs of these keys have not ended."""
         if self.limits.concurrency is not None and (new := [k for k in keys if k and k not in self._unsettled]):
             self._unsettled |= dict.fromkeys(new, 0) | claiming.count_unsettled_by_key(self.replay, new)
 
     def free(self, key: str) -> int:
-        """How many more jobs of the key may go. What has no key has no limit."""
+        """Return how many more jobs of the key may go. An item without a key has no limit."""
         if not (key and self.limits.is_by_key):
             return self.count
         ours, free = self.limits.out[key] + self._taken[key], self.count

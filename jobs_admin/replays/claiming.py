@@ -1,4 +1,4 @@
-"""Taking items out of the plan: claimed in SQL before they are sent, so that whoever comes after a death knows what to ask."""
+"""Claiming of planned items in SQL before they are sent, so that a later process knows what to look up after a crash."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ITEM, _FAILURE, _PAYLOAD = (model._meta.db_table for model in (ReplayItem, Fail
 
 @dataclass(slots=True)
 class Claimed:
-    """An item, with what its letter is made of. No model: tens of thousands of them are made each second."""
+    """An item with the parts of its outgoing message. Not a model: tens of thousands of them are created each second."""
 
     pk: int
     n: int
@@ -54,7 +54,9 @@ class Claimed:
 
 
 def take_lease(replay: Replay, sender: str, now: datetime) -> bool:
-    """Be the one that sends this replay for LEASE_S seconds. False when another one is, or it is not running."""
+    """Become the only sender of this replay for LEASE_S seconds. Return False if another sends it, or if it is not
+    running.
+    """
     free = Q(sender=sender) | Q(sender="") | Q(sender_until__isnull=True) | Q(sender_until__lt=now)
     return bool(
         Replay.objects.filter(free, pk=replay.pk, state__in=SENDING).update(
@@ -64,7 +66,7 @@ def take_lease(replay: Replay, sender: str, now: datetime) -> bool:
 
 
 def find_planned(replay: Replay, after: int, limit: int) -> list[Claimed]:
-    """The next items behind the place `after` that nobody has claimed, in the order of sending. Nothing is written."""
+    """Return the next unclaimed items after place `after`, in the order of sending. Writes nothing."""
     goes, groups = _excluded_groups_condition(replay)
     return _read(
         replay, f"item.claimed_at IS NULL AND item.n > %s {goes} ORDER BY item.n LIMIT %s", after, *groups, limit
@@ -72,7 +74,7 @@ def find_planned(replay: Replay, after: int, limit: int) -> list[Claimed]:
 
 
 def find_planned_by_key(replay: Replay, wanted: Sequence[tuple[str, int]]) -> list[Claimed]:
-    """The first items of each key that nobody has claimed: (key, how many)."""
+    """Return the first unclaimed items of each wanted (key, count)."""
     if not wanted:
         return []
     # One look at the index for each key: what else its customer has waiting is not gone through.
@@ -87,7 +89,7 @@ def find_planned_by_key(replay: Replay, wanted: Sequence[tuple[str, int]]) -> li
 
 
 def _excluded_groups_condition(replay: Replay) -> tuple[str, list[object]]:
-    """Jobs of groups that the replay goes on without are cancelled by `setting_aside`; none goes meanwhile."""
+    """Return the SQL that skips jobs of groups set aside, until `setting_aside` has cancelled them."""
     if not replay.without_groups:
         return "", []
     one_of, given = in_values(replay.without_groups)
@@ -95,12 +97,12 @@ def _excluded_groups_condition(replay: Replay) -> tuple[str, list[object]]:
 
 
 def find_claimed(replay: Replay) -> list[Claimed]:
-    """Items with a claim, in the order of sending: whether they went is not written down."""
+    """Return items with a claim, in the order of sending: whether they were sent is not recorded."""
     return _read(replay, "item.claimed_at IS NOT NULL ORDER BY item.n")
 
 
 def count_unsettled_by_key(replay: Replay, keys: Sequence[str]) -> dict[str, int]:
-    """How many jobs of each key were sent and have not ended."""
+    """Return key -> number of jobs that were sent and have not ended."""
     one_of, given = in_values(keys)
     with connection.cursor() as cursor:
         cursor.execute(
@@ -114,7 +116,8 @@ def count_unsettled_by_key(replay: Replay, keys: Sequence[str]) -> dict[str, int
 def claim(
     replay: Replay, sender: str, items: Sequence[Claimed], epochs: dict[str, str], now: datetime
 ) -> list[Claimed]:
-    """Those of the items that are ours now, with their messages. None where the lease or the replay's state was lost.
+    """Claim the items and return the claimed ones with their messages; none if the lease or the replay's state was
+    lost.
 
     `epochs`: source -> epoch of its ledger.
     """
@@ -172,7 +175,9 @@ def _read(replay: Replay, which: str, *parameters: Any) -> list[Claimed]:
 
 
 def in_values(values: Sequence[Any]) -> tuple[str, object]:
-    """`IN (…)` with all values in one parameter, and the parameter: bound one by one they cost more than the rows."""
+    """Return `IN (…)` with all values in one parameter, and the parameter: bound one by one they cost more than the
+    rows.
+    """
     if connection.vendor == "sqlite":
         return "IN (SELECT value FROM json_each(%s))", json.dumps(list(values))
     return "= ANY(%s)", list(values)

@@ -1,7 +1,7 @@
-"""The step that steers: what is known of each replay goes to the controller, and what that says goes into the row.
+"""The step that controls replays: observations go to the controller, and its verdict is written into the replay's row.
 
-It runs in every round of `settle`. What it remembers stands in the row, so any process goes on from there. It writes by
-one conditional update: of two processes one wins, and what a person did meanwhile wins over both.
+It runs in every round of `settle`. All its state is in the row, so any process can continue. It writes by one
+conditional update: of two processes one wins, and an operator's act meanwhile wins over both.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _MOST_PHASES = 200
 
 
 class CannotJudge(Exception):
-    """The outcomes of a replay could not be judged; it goes on as it did. The text names it and says why."""
+    """The outcomes of a replay could not be judged; it continues as before. The text names the replay and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """What stands in `Replay.controller`."""
+    """Content of `Replay.controller`."""
 
     n: int = 0  # of the look that wrote it: whoever writes next must have read this one
     until: datetime | None = None  # first attempts until then are known to the controller
@@ -48,7 +48,7 @@ class _Memory:
 
     @staticmethod
     def load(replay: Replay) -> _Memory:
-        """As far as it can be read: what has another shape is as if it were not known."""
+        """Return the readable part; values of another shape count as unknown."""
         stored = replay.controller if isinstance(replay.controller, dict) else {}
         n, core, left_out, phases = (stored.get(name) for name in ("n", "core", "left_out", "phases"))
         return _Memory(
@@ -68,7 +68,7 @@ class _Memory:
         return Controller(pace, now.timestamp(), sent=observation.count_sent(replay))
 
     def next(self, controller: Controller, state: str = "", **changes: Any) -> dict[str, Any]:
-        """The column after another look; `state` where it enters one."""
+        """Return the column after another check; `state` if the replay enters one."""
         new = replace(self, n=self.n + 1, core=controller.as_dict(), **changes)
         until = new.until.isoformat() if new.until else None
         entered = [[datetime.fromtimestamp(controller.as_dict()["at"], UTC).isoformat(), state]] if state else []
@@ -99,7 +99,7 @@ def _is_left_out(value: object) -> bool:
 
 
 def start_columns(replay: Replay, now: datetime) -> dict[str, Any]:
-    """The columns of a replay that begins now; `total` and `pace` as they will stand in its row."""
+    """Return the columns of a replay that begins now; `total` and `pace` as they will be in its row."""
     pace = pacing.settled(_pace(replay), jobs=replay.total)
     controller = Controller(pace, now.timestamp())
     verdict = controller.look(Seen(now.timestamp(), sent=0, unsettled=0, planned=replay.total))
@@ -108,9 +108,9 @@ def start_columns(replay: Replay, now: datetime) -> dict[str, Any]:
 
 
 def resume_columns(replay: Replay, now: datetime) -> dict[str, Any]:
-    """The columns of a held or paused replay that goes on: where it was, or from a low rate where that was held.
+    """Return the columns of a held or paused replay that continues: where it was, or at a low rate if it was held.
 
-    With groups to leave out nothing is sent until they are.
+    With groups to exclude, nothing is sent until they are.
     """
     pace, memory = _pace(replay), _Memory.load(replay)
     controller = memory.controller(replay, pace, now)
@@ -135,7 +135,7 @@ def _resume_time(replay: Replay, now: datetime) -> float:
 
 
 def new_pace_columns(replay: Replay, pace: Pace, now: datetime) -> dict[str, Any]:
-    """The columns of a replay that goes at another pace from now on, whatever state it is in."""
+    """Return the columns of a replay that continues at another pace, in any state."""
     memory = _Memory.load(replay)
     controller = memory.controller(replay, pace, now)
     verdict = controller.look(_build_observation(replay, now))
@@ -150,9 +150,9 @@ def new_pace_columns(replay: Replay, pace: Pace, now: datetime) -> dict[str, Any
 
 
 def bring_back_columns(replay: Replay, groups: Collection[int]) -> dict[str, Any]:
-    """The column of a replay that these groups are brought back to: the next look plans their jobs again.
+    """Return the column of a replay that these groups are brought back to: the next check plans their jobs again.
 
-    A look that goes on meanwhile is not written, and what it cancelled is known from here.
+    A check that runs meanwhile is not written; the jobs that it cancelled are known from here.
     """
     memory = _Memory.load(replay)
     done = {*(memory.left_out["groups"] if memory.left_out else ()), *groups}
@@ -173,9 +173,10 @@ def _sending_columns(pace: Pace, verdict: Verdict, now: datetime) -> dict[str, A
 
 
 def learned_limit(replay: Replay) -> tuple[float, float] | None:
-    """The highest rate that it still goes at by what it learned, and the rate at which jobs failed; None: no such limit.
+    """Return (highest rate that the controller still allows, rate at which jobs failed), in jobs per second; None: no
+    limit.
 
-    Jobs a second. Another pace, given by an operator, lifts it.
+    A new pace by an operator removes it.
     """
     core = _Memory.load(replay).core or {}
     limit, failed_at = untrusted.number(core.get("cap")), untrusted.number(core.get("bad"))
@@ -191,9 +192,9 @@ def phases(replay: Replay) -> tuple[list[str], ...]:
 
 
 def control(now: datetime) -> bool:
-    """Look at every replay that is under way. True when something came home that it was judged by.
+    """Check every active replay. Return True if an attempt was reported that it is judged by.
 
-    Where one cannot be judged, the others are first; then CannotJudge is raised.
+    If one cannot be judged, the others are checked first; then CannotJudge is raised.
     """
     under_way = Replay.objects.filter(state__in=(*SENDING, ReplayState.WAITING)).defer(
         "selection", "blocked", "query", "set_aside"
@@ -242,9 +243,9 @@ def _control_replay(replay: Replay, now: datetime) -> bool:
 
 
 def _aside_columns(replay: Replay, verdict: Verdict, now: datetime) -> dict[str, Any]:
-    """The columns of the groups that the controller sets aside and brings back; none where it does neither.
+    """Return the columns of the groups that the controller sets aside and brings back; none if it does neither.
 
-    What an operator excluded stays excluded.
+    A group excluded by an operator stays excluded.
     """
     notes = [setting_aside.build_failing_note(why, CONTROLLER.name, now) for why in verdict.set_aside]
     excluded = {row["group"] for row in replay.set_aside if row["by"] != CONTROLLER.name}
@@ -253,7 +254,7 @@ def _aside_columns(replay: Replay, verdict: Verdict, now: datetime) -> dict[str,
 
 
 def _state_columns(replay: Replay, pace: Pace, verdict: Verdict, now: datetime) -> dict[str, Any]:
-    """The columns that go with another state; none where it stays as it is."""
+    """Return the columns that change with the state; none if it stays the same."""
     state = _state(pace, verdict, now)
     if state == replay.state:
         return {}
@@ -266,7 +267,7 @@ def _state_columns(replay: Replay, pace: Pace, verdict: Verdict, now: datetime) 
 
 
 def _write(replay: Replay, memory: _Memory, columns: dict[str, Any], now: datetime) -> bool:
-    """False, and nothing is changed, where somebody else wrote since it was read."""
+    """Write the columns. Return False, and change nothing, if another process wrote since the row was read."""
     holds = columns.get("state") == ReplayState.HELD
     sources = rights.sources_of(replay) if holds or "without_groups" in columns else []
     read = Replay.objects.filter(pk=replay.pk, state=replay.state, pace=replay.pace)
@@ -304,7 +305,7 @@ def _pace(replay: Replay) -> Pace:
 
 
 def _is_steered(replay: Replay, pace: Pace, memory: _Memory) -> bool:
-    """Return whether a look could change how it goes on: it is judged, or groups are being excluded or brought back."""
+    """Return whether a check could change how it continues: it is judged, or groups are being excluded or brought back."""
     is_judged = pace.stop or pace.canary or pace.ramp or pace.in_flight
     return bool(is_judged or replay.without_groups or memory.left_out or replay.may_send is not None)
 

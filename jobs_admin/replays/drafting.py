@@ -1,4 +1,4 @@
-"""From a scope to a replay that runs: draft, start, and the second person's yes where one is needed."""
+"""Draft, start and approval of a replay: from a target to jobs that are sent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DRAFTED_WITHIN = timedelta(seconds=30)  # from the moment that relative times w
 
 
 def draft(viewer: Viewer, **request: Any) -> Replay:
-    """A replay that is not started. The one entrance: whatever is replayed passes here. `asked`: see `_drafted`."""
+    """Create a replay that is not started. Every replay passes here. `request`: see `_create_draft`."""
     return _create_draft(viewer, **request)[0]
 
 
@@ -50,10 +50,10 @@ def _create_draft(
     idempotency_key: str | None = None,
     now: datetime | None = None,
 ) -> tuple[Replay, Readiness | None]:
-    """A draft, and what its preview counted by: None where the draft was made before. Raises Refused.
+    """Return a draft and the readiness its preview counted by; None if the draft was made before. Raises Refused.
 
-    `snapshot` (of a preview) fixes the scope to what that preview saw. `edit` replaces the arguments of one job:
-    {"args": […], "kwargs": {…}}. The same idempotency key again gives the replay made before.
+    `snapshot` (of a preview) fixes the target to the jobs in that preview. `edit` replaces the arguments of one job:
+    {"args": […], "kwargs": {…}}. The same idempotency key again returns the replay made before.
     """
     now = now or timezone.now()
     scope = target.build_target(query, selection, now)
@@ -129,7 +129,7 @@ def _create_draft(
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What a request asks for, as far as a second one with its key must not differ."""
+    """Content of a request that must be equal in a second one with the same key."""
 
     query: str
     scope: Target
@@ -148,15 +148,20 @@ class _Request:
         )
 
     def _are_options_of(self, made: Replay) -> bool:
-        """Return the options without the prognosis of groups, which may have changed since and was not requested."""
+        """Return whether the options are equal, without the prognosis of groups, which may have changed and was not
+        requested.
+        """
         theirs = Options.from_replay(made)
         if self.options.without_groups is None:
             theirs = replace(theirs, without_groups=None)
         return self.options == theirs
 
     def _is_pace_of(self, made: Replay) -> bool:
-        """As it was asked for, which the audit of its draft says: the replay's own has numbers for what was left open, and
-        may have been changed since. One of a key that an older version drafted does not say."""
+        """Return whether the pace is the requested one, as the audit of its draft has it.
+
+        The replay's own pace has a number for each open value, and may have been changed. A draft by an older version
+        has no requested pace in its audit.
+        """
         drafted = AuditEvent.objects.filter(object=f"replay:{made.pk}", act="replay.draft", allowed=True).first()
         text = drafted.after if drafted is not None and drafted.after else {}
         return _REQUESTED_PACE not in text or text[_REQUESTED_PACE] == self.pace
@@ -214,9 +219,9 @@ def _open_item_refusal(selection: Sequence[int]) -> Refused | None:
 
 
 def launch(viewer: Viewer, **request: Any) -> Replay:
-    """Draft and start in one act; `asked`: arguments of `draft`. Raises Refused, and then leaves no draft of its own.
+    """Draft and start in one act; `request`: arguments of `draft`. Raises Refused, and then leaves no new draft.
 
-    A draft made before with the same idempotency key is started, and stays where its start is refused.
+    A draft made before with the same idempotency key is started, and remains if its start is refused.
     """
     key = request.get("idempotency_key")
     before = set(Replay.objects.filter(idempotency_key=key).values_list("pk", flat=True)) if key else set()
@@ -235,9 +240,9 @@ def launch(viewer: Viewer, **request: Any) -> Replay:
 
 
 def start(viewer: Viewer, replay: Replay, now: datetime | None = None) -> Replay:
-    """Freeze what is replayed, and let it be sent or wait for a second person. Raises Refused; then it is a draft still.
+    """Freeze the jobs, and send them or wait for a second person. Raises Refused; then it remains a draft.
 
-    One that was made with an idempotency key and is started already is given back as it is: `draft` gave it for the key.
+    A replay made with an idempotency key and started already is returned unchanged: `draft` returned it for the key.
     """
     return _start_once(viewer, replay, now or timezone.now(), None)
 
@@ -279,7 +284,7 @@ def _is_started_by_key(viewer: Viewer, replay: Replay) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """What a start would freeze now."""
+    """Jobs that a start would freeze now."""
 
     frozen: freezing.Frozen
     first: list[freezing.Place]
@@ -288,7 +293,9 @@ class _Choice:
 
 
 def _choose_jobs(viewer: Viewer, replay: Replay, now: datetime, ready: Readiness | None) -> _Choice:
-    """`ready`: of the draft, where this start follows it in one act; its statements are of now all the same."""
+    """Return the jobs to freeze. `ready`: of the draft, if this start follows it in one act; its statements still run
+    now.
+    """
     scope = Target(replay.query, tuple(replay.selection))
     inside = scope.within(viewer, now).filter(pk__lte=replay.scope_max_id)
     if ready is None:
@@ -373,7 +380,7 @@ def _begin(viewer: Viewer, replay: Replay, choice: _Choice, now: datetime) -> No
 
 
 def _nothing_left(scope: Target) -> Refused:
-    """The draft was made when something could go: others were first."""
+    """Return the refusal of a draft whose jobs have all been taken, recovered or discarded meanwhile."""
     return _open_item_refusal(scope.selection) or Refused(
         "nothing_to_replay",
         "Meanwhile nothing is left to replay: all were taken, recovered or discarded. Nothing was changed.",
@@ -419,9 +426,9 @@ def _refuse_other_request(snapshot: str, seen: Preview) -> None:
 
 
 def approve(viewer: Viewer, replay: Replay, reason: str = "", now: datetime | None = None) -> Replay:
-    """The second person's yes: it goes on with exactly what was frozen. Raises Refused.
+    """Approve as the second person: exactly the frozen jobs are sent. Raises Refused.
 
-    Who that can be, `approval.why_not_by` says.
+    See `approval.approver_refusal` for who can approve.
     """
     now = now or timezone.now()
     sources = rights.must_act(viewer, replay, "replay.approve")

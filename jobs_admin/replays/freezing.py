@@ -1,7 +1,8 @@
-"""The step of `watch` that lays frozen batches out as items, each in one short transaction.
+"""Frozen jobs: what a start takes, in the order of sending, and the step of `watch` that creates items from it.
 
-A batch goes and its items come in the same transaction: who dies in between has done nothing, and of two that take the
-same batch one finds it gone.
+The choice is read outside of any write lock and written as a few hundred rows: a start of a million jobs blocks no
+other writer. A batch is deleted and its items are created in the same short transaction: a crash in between changes
+nothing, and of two processes that take the same batch one finds it gone.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ GroupsOf = Callable[[Sequence[int]], Mapping[int, int | None]]
 
 
 def freeze(ready: Iterable[tuple[int, str, str]], shuffle: str = "", groups_of: GroupsOf | None = None) -> Frozen:
-    """All of these failures, (id, tenant, source) each, the lowest id first, in the order of sending.
+    """Freeze all of these failures, (id, tenant, source) each, lowest id first, in the order of sending.
 
-    The first of each tenant, then the second of each, and so on, the oldest first; where `shuffle` names a seed, in an
-    order of its own instead of by age. Takes some 50 bytes of memory a job. Before all others go `FIRST` jobs that are
-    drawn over the groups, which `groups_of` tells: one of each, those of the largest first, then by their shares.
+    The first of each tenant, then the second of each, and so on, oldest first; with a seed in `shuffle`, in a random
+    order instead of by age. Takes some 50 bytes of memory a job. `FIRST` jobs drawn over the groups (`groups_of`) come
+    before all others: one of each group, those of the largest first, then by their shares.
     """
     ids, tenants, by_source = array("q"), array("l"), Counter[str]()
     numbers: dict[str, int] = {}
@@ -107,7 +108,7 @@ def _order_fairly(ids: array[int], tenants: array[int], most: int, shuffle: str)
 
 
 def write_batches(replay: Replay, frozen: Frozen, *, with_first: bool) -> None:
-    """Keep it, in the transaction of the caller, until it is laid out."""
+    """Store the frozen jobs, in the caller's transaction, until their items are created."""
     batches = [(len(frozen.first), pack_ids(frozen.first)), *frozen.rest] if with_first else frozen.rest
     first_n = 1 if with_first else 1 + len(frozen.first)
     places = accumulate((count for count, _ in batches), initial=first_n)
@@ -118,7 +119,7 @@ def write_batches(replay: Replay, frozen: Frozen, *, with_first: bool) -> None:
 
 
 def pack_ids(ids: Sequence[int]) -> bytes:
-    """Each as its distance from the one before, compressed: two or three bytes."""
+    """Pack each id as its distance from the one before, compressed: two or three bytes."""
     distances = array("q", map(sub, ids, [0, *ids[:-1]]))
     if sys.byteorder == "big":
         distances.byteswap()
@@ -141,12 +142,12 @@ TAKEN = "taken"  # the code of the rows that laying out adds to `Replay.blocked`
 _CANNOT = "Some of its jobs cannot be laid out"
 
 _LONGEST_KEY = 64
-# What stands for something else than the value: jobs that have it are not known to be of one customer.
+# Placeholders for a value: jobs that have one are not known to be of one customer.
 _NO_KEYS = (PLACEHOLDER, TOO_DEEP, "… (cut")
 
 
 def create_items() -> bool:
-    """Lay out a batch of each replay that has some. True when there was one."""
+    """Create the items of one batch of each replay that has some. Return True if there was one."""
     frozen = FrozenBatch.objects.filter(replay__state__in=BEGUN).order_by()
     busy = False
     for pk in sorted(frozen.values_list("replay", flat=True).distinct()):
@@ -159,7 +160,7 @@ def create_items() -> bool:
 
 
 def _create_or_report(batch: FrozenBatch) -> bool:
-    """Whether it went. One replay whose jobs cannot be laid out does not stop the others: its page says why it stands."""
+    """Return whether the items were created. A replay that fails does not stop the others: its page shows the reason."""
     replay = batch.replay
     try:
         _create_batch_items(batch)
@@ -178,14 +179,14 @@ def _create_or_report(batch: FrozenBatch) -> bool:
 
 
 def _write_reason(replay: Replay, why: str) -> None:
-    """Never over what the controller holds it for."""
+    """Write the reason unless the controller holds the replay."""
     Replay.objects.filter(pk=replay.pk, state__in=BEGUN, held_because=replay.held_because).exclude(
         state=ReplayState.HELD
     ).update(held_because=why)
 
 
 def create_first_items(replay: Replay) -> None:
-    """Lay out the next batch of this replay, so that its first job goes at once."""
+    """Create the items of the next batch of this replay, so that its first job goes at once."""
     batch = FrozenBatch.objects.filter(replay=replay).select_related("replay").order_by("first_n").first()
     if batch is not None:
         _create_batch_items(batch)
@@ -210,7 +211,7 @@ def _create_batch_items(batch: FrozenBatch) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An item to be."""
+    """Place of an item to be created."""
 
     n: int
     failure: int
@@ -223,10 +224,10 @@ def build_places(replay: Replay, ids: Sequence[int], first_n: int) -> list[Place
 
 
 def insert_items(replay: Replay, wanted: Sequence[Place]) -> int:
-    """Make these the items of a replay; how many were free. In the caller's transaction, which holds the replay.
+    """Create items at these places and return how many were free. In the caller's transaction, which locks the replay.
 
-    Left out is what another replay took since this one was started: it holds it still, or has sent it. That is told
-    in `taken` and, with whose it is, in `blocked`.
+    A job that another replay took since this start is excluded: that replay still has it, or has sent it. `taken`
+    counts those jobs, and `blocked` has the replay that took them.
     """
     created = _insert_rows(replay, wanted)
     if missing := [one.failure for one in wanted if one.failure not in created]:
@@ -270,7 +271,7 @@ def _record_missing(replay: Replay, missing: Sequence[int]) -> None:
 
 
 def taken_rows(counts: Mapping[tuple[int, str], int]) -> list[dict[str, Any]]:
-    """Rows of `Replay.blocked`, from how many each (replay, its actor) has taken."""
+    """Return rows of `Replay.blocked`, from how many each (replay, its actor) has taken."""
     return [
         {"code": TAKEN, "reason": f"taken by replay #{pk} of {actor} meanwhile", "count": count, "replay": pk}
         for (pk, actor), count in counts.items()
@@ -278,7 +279,7 @@ def taken_rows(counts: Mapping[tuple[int, str], int]) -> list[dict[str, Any]]:
 
 
 def merge_blocked(before: Sequence[dict[str, Any]], added: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What was told before, and this: once for each reason."""
+    """Return the rows of `before` and `added` with one row for each reason."""
     rows = {(row.get("code"), row["reason"]): dict(row) for row in before}
     for row in added:
         known = rows.setdefault((row["code"], row["reason"]), row | {"count": 0})
@@ -287,7 +288,7 @@ def merge_blocked(before: Sequence[dict[str, Any]], added: Sequence[dict[str, An
 
 
 def _read_keys(replay: Replay, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
-    """(failure, its key), of those that have one."""
+    """Yield (failure, key) of those that have one."""
     path = (replay.pace.get("per_key") or {}).get("key", "")
     if not path:
         return
@@ -307,7 +308,7 @@ def _parse_arguments(text: str) -> Any:
 
 
 def _key_of_value(value: Any) -> str:
-    """What a value is counted under; empty for none, for a list or object, and for what is not shown."""
+    """Return the key that a value is counted under; empty for none, for a list or object, and for a hidden value."""
     if not isinstance(value, str | int | float) or value == "":
         return ""
     # No column takes a NUL or half a character: one such job would stop all laying out.

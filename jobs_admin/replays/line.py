@@ -1,7 +1,8 @@
-"""Sending at the right moment: a thread that makes letters ready while the bucket fills, and puts them on their queues.
+"""Sending on time: a thread that prepares messages while the bucket fills, and puts them on their queues.
 
-It touches no table, so that neither a slow transaction nor a busy disk moves a job from its moment, and what it did is
-written down behind it.
+It uses no table, so that neither a slow transaction nor a busy disk delays a job; its results are recorded afterwards.
+Messages are decrypted in a process beside it. The line never waits for that one: on a busy machine the other process
+may not run for as long as a hundred jobs take.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _DECRYPT_AHEAD_FROM = 1_000  # claimed jobs that wait: the process costs what op
 
 
 class DecryptAhead:
-    """Opens what it can. What it does not, the writer of letters opens: nothing depends on it but the speed."""
+    """Decryption in another process. The line decrypts what this does not: only speed depends on it."""
 
     def __init__(self) -> None:
         self._opener: Opener | None = None
@@ -42,7 +43,7 @@ class DecryptAhead:
         self._is_ended = False
 
     def open(self, coming: Iterable[Claimed], waiting: int) -> None:
-        """Notes what is open meanwhile, and has more opened: some of `coming`. `waiting`: how many jobs there are."""
+        """Store finished results, and request more: some of `coming`. `waiting`: the number of jobs."""
         if self._is_ended:
             return
         try:
@@ -80,11 +81,11 @@ def _choose_encrypted(coming: Iterable[Claimed]) -> list[Claimed]:
     return some[:_DECRYPTED_AT_ONCE]
 
 
-_AT_ONCE = 500  # letters in one call
-_READY = 1_000  # letters that are made before they are due
-_MADE_AT_ONCE = 100  # between two looks at the clock: a millisecond or two
+_AT_ONCE = 500  # messages in one call
+_READY = 1_000  # messages that are built before they are due
+_MADE_AT_ONCE = 100  # between two readings of the clock: a millisecond or two
 _OPENED_HERE, _DECRYPTED_AHEAD = 200, 800  # what the process beside the line is given to decrypt stands behind those
-_NEWS = 1_000  # sent letters that are worth writing down at once
+_NEWS = 1_000  # sent messages that are worth recording at once
 # At high rates some jobs go at a time rather than one call for each. The bucket forgives three times as much.
 _BETWEEN_CALLS_S = 0.008
 
@@ -93,7 +94,7 @@ _RECALLED = "taken back: the replay was cancelled before it went"
 
 @dataclass(slots=True)
 class Ended:
-    """What came of items since the line was last asked."""
+    """Results of items since the line was last collected."""
 
     sent: list[Claimed] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)  # item id -> why it never goes
@@ -103,10 +104,10 @@ class Ended:
 
 
 class Line(threading.Thread):
-    """The jobs of one replay on their way. Everything but `run` may be called from outside."""
+    """The jobs of one replay being sent. All methods but `run` may be called from other threads."""
 
     def __init__(self, key: str, writer: Writer, bucket: Bucket, notify: Callable[[], None]) -> None:
-        """`key` is the replay's; `tell` is called when something is worth asking for."""
+        """Prepare a line for the replay with this key; `notify` is called when there is something to collect."""
         super().__init__(name=f"line-{key[:8]}", daemon=True)
         self.bucket = bucket  # to be touched under the lock
         self.lock = threading.Condition()
@@ -138,13 +139,13 @@ class Line(threading.Thread):
             self.lock.notify()
 
     def lease(self, until: float) -> None:
-        """Nothing goes after `until`, by the monotonic clock."""
+        """Send nothing after `until`, by the monotonic clock."""
         with self.lock:
             self._until = until
             self.lock.notify()
 
     def close(self) -> None:
-        """Send nothing more. What was not tried comes back unsent; a call that is under way ends first."""
+        """Send nothing more. Untried items are returned unsent; a call in progress ends first."""
         with self.lock:
             self._is_closed = True
             self._give_back(lambda _: True)
@@ -159,7 +160,7 @@ class Line(threading.Thread):
         try:
             while not self._is_closed:
                 self._turn()
-        except BaseException as error:  # told by who looks after the line; the claims stand
+        except BaseException as error:  # reported by the sender; the claims remain
             self.error = error
             with self.lock:
                 self._ended.unknown += [item for item, _ in self._trying]
@@ -182,7 +183,7 @@ class Line(threading.Thread):
             self._make_ready()
 
     def _wait(self, now: float) -> float | None:
-        """Seconds until something can be done; None until somebody calls."""
+        """Return the seconds until something can be done; None until a caller notifies."""
         if not self._ready or now > self._until:
             return None
         wait = self.bucket.wait(now)
@@ -197,7 +198,7 @@ class Line(threading.Thread):
         if not self._ready or now > self._until or now < self._next_call:
             return []
         if not self._has_begun:
-            # What the bucket has let through while the first letters were made would go in one bunch.
+            # What the bucket allowed while the first messages were built would go in one burst.
             self.bucket.change(self.bucket.rate, now)
             self._has_begun = True
         if self._rates:
@@ -268,7 +269,7 @@ class Line(threading.Thread):
             self._notify()
 
     def _send_to(self, source: str, mine: dict[int, tuple[Claimed, Letter]], at: float) -> None:
-        """Empties `mine` as their ends become known. Raises SourceError with those left whose end is not."""
+        """Empty `mine` as the results become known. Raises SourceError with the items left whose result is unknown."""
         while mine:
             try:
                 answers = config.adapter(source).send(self._key, [message for _, message in mine.values()])

@@ -1,4 +1,4 @@
-"""From an item to the message that is sent: the captured bytes, and edited arguments laid over them."""
+"""Outgoing messages of items: the captured bytes with edited or patched arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNKNOWN = Signatures()
 
 
 class Writer:
-    """Makes the letters of one replay. Asks no table, so that it may work beside what does."""
+    """Builder of the messages of one replay. Reads no table, so that it may run beside code that does."""
 
     def __init__(self, replay: Replay) -> None:
         self._key = replay.key
@@ -42,7 +42,7 @@ class Writer:
         self.priority = replay.pace.get("priority")  # of what is made from now on; a pace may change it
 
     def job_id(self, item: Claimed) -> str:
-        """The id of the job in its new run: the same for every try to send the item."""
+        """Return the id of the job in its new run: the same for every try to send the item."""
         if self._same_job_id or item.source in self._in_place:
             return item.last_job_id
         return f"{self._ids}{item.n:012x}"
@@ -51,7 +51,7 @@ class Writer:
         return self._to_queue or item.queue
 
     def build(self, item: Claimed) -> Letter:
-        """What to send. Raises SourceRefused or Refused where it can never be sent."""
+        """Return the message to send. Raises SourceRefused or Refused if it can never be sent."""
         if not item.body:
             raise SourceRefused("no whole message is kept", token=item.pk)
         raw = item.body if item.is_open else opened(item)
@@ -85,7 +85,7 @@ class Writer:
         return None, None
 
     def _retries(self, item: Claimed) -> int | None:
-        """How many retries count as made."""
+        """Return how many retries count as made; None: unchanged."""
         if self._attempts == "reset":
             return 0
         if self._attempts == "kept":
@@ -105,7 +105,7 @@ def _is_in_place(source: str) -> bool:
 
 
 class Shown(Protocol):
-    """A job as it is shown: JSON text, redacted and cut to size."""
+    """A job as displayed: JSON text, redacted and cut to size."""
 
     @property
     def source(self) -> str: ...
@@ -118,7 +118,9 @@ class Shown(Protocol):
 
 
 def edited_arguments(raw: bytes, shown: Shown, edit: dict[str, Any]) -> tuple[list[Any] | None, dict[str, Any] | None]:
-    """The arguments to send. Raises SourceRefused for a message that cannot be edited, Refused for the edit itself."""
+    """Return the edited arguments. Raises SourceRefused for a message that cannot be edited, Refused for the edit
+    itself.
+    """
     adapter = config.adapter(shown.source)
     real_args, real_kwargs = adapter.arguments(raw)
     args: list[Any] | None = None
@@ -134,9 +136,10 @@ def edited_arguments(raw: bytes, shown: Shown, edit: dict[str, Any]) -> tuple[li
 def patched_arguments(
     raw: bytes, source: str, patch: dict[str, Any], task: str = "", takes: Signatures = _UNKNOWN
 ) -> tuple[list[Any] | None, dict[str, Any] | None]:
-    """The real arguments with a JSON Merge Patch over {"args": …, "kwargs": …}; None for what it does not touch.
+    """Return the real arguments after a JSON Merge Patch over {"args": …, "kwargs": …}; None for what it does not
+    change.
 
-    Raises SourceRefused for a message that cannot be edited, Refused where the patch leaves no arguments, or none that the
+    Raises SourceRefused for a message that cannot be edited, Refused if the patch leaves no arguments, or none that the
     task takes.
     """
     # What was hidden is not in the real arguments, and none of it comes in by the patch.
@@ -162,7 +165,7 @@ def _parse_shown(text: str, name: str) -> Any:
 
 
 def editable_fields(failure: Failure) -> tuple[str, ...]:
-    """Which of args and kwargs the job has or could have beside what it has: some systems' jobs have one value."""
+    """Return which of args and kwargs the job has or could have: in some systems jobs have one value only."""
     payload = Payload.objects.filter(failure=failure, is_whole=True).order_by("-run").first()
     if payload is None:
         return ("args", "kwargs")

@@ -1,6 +1,4 @@
-"""Tells that a replay is held, or done: a notice each, in the transaction of the very transition. Who wants it is another's
-matter (`notices`).
-"""
+"""Notices that a replay is held or done, in the transaction of the transition. `jobs_admin.notices` delivers them."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ _COUNTS = ("total", "planned", "sent", "running", "succeeded", "failed_again", "
 
 
 def notify_held(replay: Replay, sources: Sequence[str], why: str, n: int) -> None:
-    """`n` numbers the verdicts on this replay: each is told once."""
+    """Write the notice that a replay is held. `n` numbers the verdicts on it, so that each has one notice."""
     _write(replay, sources, "replay.held", f"held:{n}", "warning", f"Replay #{replay.pk} is held", why)
 
 
@@ -38,7 +36,7 @@ def _write(
         "by": replay.actor,
         "counts": {name: getattr(replay, name) for name in _COUNTS},
     }
-    # What is said of jobs of several sources is for those who see them all.
+    # A notice about jobs of several sources is for those who see them all.
     source = sources[0] if len(sources) == 1 else EVERY_SOURCE
     notice = Notice(key=f"replay:{replay.pk}:{number}", type=type_, severity=severity, source=source, body=body)
     Notice.objects.bulk_create([notice], ignore_conflicts=True)

@@ -1,4 +1,4 @@
-"""What a replay was held or slowed down for, as its page tells it: a sentence, and the numbers and groups behind it."""
+"""Observations of a replay for its controller: first attempts, groups, staffing, and the evidence of a verdict."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from jobs_admin.models.access import Viewer
 from jobs_admin.models.replay import ItemState
 from jobs_admin.rights import group_sight
 
-_AT_ONCE = 5_000  # first attempts that are read at one look
-_SAMPLED = 500  # items on their way, and as many that go next, which tell the queues of now
-_QUEUES_S = 5.0  # how long they are believed
+_AT_ONCE = 5_000  # first attempts that are read at once
+_SAMPLED = 500  # items in flight, and as many that go next, by which the present queues are known
+_QUEUES_S = 5.0  # how long they are cached
 _CLOCKS_DIFFER = timedelta(hours=1)  # at most, a worker's from ours
-_FRESH = timedelta(seconds=40)  # an older sample of a queue says nothing of now
+_FRESH = timedelta(seconds=40)  # an older sample of a queue is out of date
 
 Queue = tuple[str, str]  # source, queue
 
 
 @dataclass(frozen=True, slots=True)
 class Staffing:
-    """Who works on the queues of a replay. None: nobody can tell, or nobody looked lately."""
+    """Workers of the queues of a replay. None: unknown, or not sampled lately."""
 
     workers: int | None  # guarded ones, of the queue that has the fewest
     waiting: int | None  # jobs in all of them, whoever sent them
@@ -40,19 +40,19 @@ UNKNOWN = Staffing(None, None)
 
 
 def count_sent(replay: Replay) -> int:
-    """How many of its jobs were really sent, whatever became of them. What `Replay.may_send` is a bound of."""
+    """Return how many of its jobs were actually sent, whatever became of them. `Replay.may_send` is a bound of it."""
     return replay.sent_in_all
 
 
 def read_first_attempts(replay: Replay, after: datetime | None) -> tuple[list[Judged], datetime | None]:
-    """The first attempts that came home after that moment, each told once; and the moment to read on from."""
+    """Return the first attempts reported after that time, each once, and the time to continue from."""
     found = ReplayItem.objects.filter(replay=replay, first_at__isnull=False)
     if after is not None:
         found = found.filter(first_at__gt=after)
     names = ("first_at", "sent_at", "first_ok", "first_group", "failure", "run", "failure__group")
     rows = list(found.order_by("first_at").values_list(*names, named=True)[:_AT_ONCE])
     if len(rows) == _AT_ONCE:
-        # Those that came home together are read together.
+        # Attempts that were reported together are read together.
         rows = [row for row in rows if row.first_at < rows[-1].first_at] or rows
     if not rows:
         return [], after
@@ -84,7 +84,7 @@ def _read_runtimes(rows: Sequence) -> dict[int, float]:
 
 
 def _read_groups_before(rows: Sequence) -> dict[int, int | None]:
-    """failure -> the group that it died of in the run before."""
+    """Return failure -> the group that it died of in the run before."""
     runs = {row.failure: row.run for row in rows}
     found = Attempt.objects.filter(failure__in=runs).exclude(kind="success")
     attempts = found.order_by("run", "attempt", "pk").values_list("failure", "run", "group")
@@ -92,7 +92,7 @@ def _read_groups_before(rows: Sequence) -> dict[int, int | None]:
 
 
 def find_new_groups(replay: Replay, among: Collection[int]) -> set[int]:
-    """Those of which nothing had come before the replay, by our clock: `first_seen` is by the workers' clocks."""
+    """Return the groups without an attempt before the replay, by our clock: `first_seen` is by the workers' clocks."""
     lately = replay.started_at - _CLOCKS_DIFFER  # what came before may have been pruned
     groups = Group.objects.filter(pk__in=among, first_seen__gte=lately)
     before = Attempt.objects.filter(group=OuterRef("pk"), received_at__lt=replay.started_at)
@@ -101,7 +101,7 @@ def find_new_groups(replay: Replay, among: Collection[int]) -> set[int]:
 
 @dataclass(slots=True)
 class GroupFailures:
-    """How many of the first attempts failed in a group, and how many of these jobs had died of it before."""
+    """Number of first attempts that failed in a group, and how many of these jobs had died of it before."""
 
     group: int | None
     count: int = 0
@@ -109,7 +109,7 @@ class GroupFailures:
 
 
 def count_recent_failures(replay: Replay, judged: int, since: datetime) -> list[GroupFailures]:
-    """Of the last so many first attempts, of jobs that were sent since then; the commonest group first."""
+    """Return the failures by group among the last `judged` first attempts of jobs sent since then, the commonest first."""
     last = ReplayItem.objects.filter(replay=replay, first_at__isnull=False, sent_at__gte=since).order_by("-first_at")
     rows = last.values_list("first_ok", "first_group", "failure", "run", named=True)[:judged]
     failed = [row for row in rows if not row.first_ok]
@@ -126,7 +126,7 @@ _queues: dict[str, tuple[float, frozenset[Queue]]] = {}
 
 
 def read_queues(replay: Replay) -> frozenset[Queue]:
-    """The queues of what is on its way and of what goes next."""
+    """Return the queues of the jobs in flight and of those that go next."""
     at, known = _queues.get(replay.key, (float("-inf"), frozenset()))
     if time.monotonic() - at < _QUEUES_S:
         return known
@@ -143,7 +143,7 @@ def read_queues(replay: Replay) -> frozenset[Queue]:
 
 
 def read_staffing(of: Collection[Queue], now: datetime) -> Staffing:
-    """By the latest sample of each queue."""
+    """Return the staffing by the latest sample of each queue."""
     samples = {queue: _latest_sample(*queue, now) for queue in of}
     if not samples or any(sample is None for sample in samples.values()):
         return UNKNOWN
@@ -161,7 +161,7 @@ def _latest_sample(source: str, queue: str, now: datetime) -> DepthSample | None
 
 
 def last_staffed_at(source: str, queue: str) -> datetime | None:
-    """When a guarded worker was last seen on the queue; None where that was never, or is kept no longer."""
+    """Return when a guarded worker was last seen on the queue; None if never, or if its samples are pruned."""
     found = DepthSample.objects.filter(source=source, queue=queue, step=10, guarded_workers__gt=0)
     return found.order_by("-at").values_list("at", flat=True).first()
 
@@ -172,11 +172,11 @@ _MOST_GROUPS = 5  # that are named
 def build_evidence(
     replay: Replay, because: Evidence, deserted: Sequence[Queue], since: datetime, now: datetime
 ) -> tuple[str, dict[str, Any]]:
-    """The sentence, and what goes into `Replay.evidence`; `since`: judged is what was sent from then on.
+    """Return the sentence and the value of `Replay.evidence`; judged are jobs that were sent after `since`.
 
-    The column holds what `core.pacing.Evidence` says (kind, failed, judged, limit …) and: sentence, at, sent,
-    unsettled, planned, succeeded, failed_again, queues (without a worker), groups [{group, fingerprint, title, culprit, count,
-    same, is_new}] of the failed, the commonest first, and others (failed in groups that are not named).
+    The column has the fields of `core.pacing.Evidence` (kind, failed, judged, limit …) and: sentence, at, sent,
+    unsettled, planned, succeeded, failed_again, queues (without a worker), groups [{group, fingerprint, title, culprit,
+    count, same, is_new}] of the failed, the commonest first, and others (failed in unnamed groups).
     """
     failed = count_recent_failures(replay, because.judged, since) if because.judged else []
     seen = group_sight.viewer_of_sources(replay.by_source)
@@ -213,7 +213,7 @@ def build_evidence(
 
 
 def _group_title(seen: Viewer, because: Evidence) -> str:
-    """As short as it can be recognised by: `TimeoutError at shop/pay.py in charge`."""
+    """Return a short recognisable title: `TimeoutError at shop/pay.py in charge`."""
     group = group_sight.read(seen, [because.group]).get(because.group) if because.group else None
     if group is None:
         return ""

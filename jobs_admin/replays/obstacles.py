@@ -1,7 +1,11 @@
-"""What stands in the way of a dead job now. Whoever asks which jobs can go, and why the others cannot, asks here.
+"""Obstacles of a dead job to its replay. Every count of jobs that can go, and every reason why others cannot, is from
+here.
 
-Each obstacle is a condition on the row of a failure, so that the database counts and leaves out by the same words. They are
-few: those that hold for nobody at the moment are not among them.
+Each obstacle is a condition on the row of a failure, so that the database counts and excludes by the same condition.
+Obstacles without a job at the moment are omitted. Messages that cannot be decrypted are estimated by samples: keys
+change seldom, and one is lost at one moment. Some messages, evenly over the ids, are decrypted; between one that opens
+and one that does not, the border is found by bisection, and all between two that do not open counts as unopenable. If
+that is wrong for a job, its preview is; the sender decrypts each before it goes, and reports the one that it cannot.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ _LARGEST_SAMPLE = 64 * 1024  # bytes of a message that is worth opening for this
 
 
 def find_unopenable_ranges() -> list[tuple[int, int]]:
-    """(first, last) ids of failures between which no message can be opened; none where all can."""
+    """Return (first, last) ids of failures between which no message can be decrypted; none if all can."""
     # One by one: asked for both at once, SQLite walks through the index from end to end.
     first = Payload.objects.aggregate(first=Min("failure_id"))["first"]
     last = Payload.objects.aggregate(last=Max("failure_id"))["last"]
@@ -54,7 +58,7 @@ def find_unopenable_ranges() -> list[tuple[int, int]]:
 
 
 def _find_border(low: int, high: int, is_open: bool) -> int:
-    """The first id that is as `high` is, not as `low`."""
+    """Return the first id that is like `high`, not like `low`."""
     while high - low > 1:
         middle = (low + high) // 2
         met = _sample_openable([middle])
@@ -66,7 +70,7 @@ def _find_border(low: int, high: int, is_open: bool) -> int:
 
 
 def _sample_openable(places: Iterable[int]) -> list[tuple[int, bool]]:
-    """Of each place the first failure from that id on with a message of ordinary size, and whether that opens."""
+    """Return, for each place, the first failure from that id with a message of ordinary size, and whether that opens."""
     table = Payload._meta.db_table
     first = (
         f"SELECT k.id FROM {table} k WHERE k.failure_id >= v.column1 AND k.is_whole AND k.size <= {_LARGEST_SAMPLE} "
@@ -115,8 +119,8 @@ class Obstacle:
     def sql(self) -> str:
         """The condition on a row of the failures' table.
 
-        SQLite reads a row of kilobytes to look at one column of it. The rows that an obstacle holds for stand together
-        in some index, so there they are named by their ids, once for the statement.
+        SQLite reads a row of kilobytes for one column of it. The rows of an obstacle are together in some index, so
+        they are selected there by their ids, once for the statement.
         """
         if connection.vendor == "postgresql" or not self.index:
             return f"({self.condition.format(t=TABLE)})"
@@ -127,7 +131,7 @@ class Obstacle:
 
 
 def find_obstacles(options: Options, now: datetime) -> list[Obstacle]:
-    """Those that are not accepted, in the order in which they are told: the first that holds for a job is its reason."""
+    """Return the obstacles that are not accepted, by precedence: the first that applies to a job is its reason."""
     places = _dead_places()
     found = [
         *_open(),
@@ -141,7 +145,7 @@ def find_obstacles(options: Options, now: datetime) -> list[Obstacle]:
 
 
 def _groups(options: Options) -> Iterator[Obstacle]:
-    """Jobs of excluded groups. Checked last, so that only jobs without another obstacle count."""
+    """Yield the excluded groups. Checked last, so that only jobs without another obstacle count."""
     if ids := options.without_groups:
         n = len(ids)
         reason = f"in {'an excluded group' if n == 1 else f'{n:,} excluded groups'}"
@@ -151,7 +155,7 @@ def _groups(options: Options) -> Iterator[Obstacle]:
 
 
 def _dead_places() -> dict[str, tuple[set[str], set[str]]]:
-    """Source -> queues and tasks that have dead jobs."""
+    """Return source -> queues and tasks that have dead jobs."""
     found: dict[str, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
     dead = FailureCount.objects.filter(state=FailureState.DEAD, count__gt=0).order_by()
     for source, queue, task in dead.values_list("source", "queue", "task").distinct():
@@ -197,7 +201,7 @@ def _sources(places: dict[str, tuple[set[str], set[str]]]) -> Iterator[Obstacle]
 
 
 def _read_only() -> dict[str, str]:
-    """Source -> why nothing may be changed in it, as it was last looked at."""
+    """Return source -> reason why nothing may be changed in it, as last checked."""
     return {
         name: str(finding.get("text", ""))
         for name, findings in Source.objects.exclude(findings=[]).values_list("name", "findings")
@@ -222,7 +226,7 @@ def _tasks(places: dict[str, tuple[set[str], set[str]]], now: datetime) -> Itera
 
 
 def _queues(places: dict[str, tuple[set[str], set[str]]], to_queue: str, now: datetime) -> Iterator[Obstacle]:
-    """Queues that a worker without our guard consumes: what it runs tells nobody how it ended."""
+    """Yield queues that a worker without the guard consumes: the outcome of its jobs is not reported."""
     for source in _configured_sources(places):
         wanted = {to_queue} if to_queue else places[source][0]
         for queue, guarded, workers in heartbeats.partly_guarded_queues(source, now):
@@ -240,9 +244,9 @@ def _queues(places: dict[str, tuple[set[str], set[str]]], to_queue: str, now: da
 def _place(
     code: str, reason: str, column: str, names: list[str], source: str, *, accept: bool = True, is_shared: bool = False
 ) -> Obstacle:
-    """What holds for all jobs of a source, or for those of some of its queues or tasks.
+    """Return an obstacle of all jobs of a source, or of those of some of its queues or tasks.
 
-    The source is only asked for where another one has such names too (`is_shared`): their index does not hold it.
+    The source is part of the condition only if another one has such names, too (`is_shared`): their index omits it.
     """
     condition, values = f"{{t}}.{column} IN ({', '.join(['%s'] * len(names))})", tuple(names)
     if is_shared:

@@ -1,4 +1,4 @@
-"""How the jobs of a replay are sent: as they were, or with other arguments, to another queue, under the same id."""
+"""Options of a replay: arguments, queue, job id, number of attempts, accepted obstacles and excluded groups."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Options:
 
     @classmethod
     def parse(cls, values: Mapping[str, Any] | None) -> Options:
-        """What somebody asked for. What is left out, or None, is as usual. Raises Refused beside the field."""
+        """Parse a request's options. A missing value, or None, is the default. Raises Refused beside the field."""
         if values is None:
             return cls()
         if not isinstance(values, Mapping):
@@ -74,7 +74,7 @@ class Options:
         return f"{accepted:x}{groups}"
 
     def as_columns(self) -> dict[str, Any]:
-        """The fields of `Replay` that hold them."""
+        """Return the fields of `Replay` that hold them."""
         return {
             "attempts": str(self.attempts),
             "to_queue": self.to_queue,
@@ -84,7 +84,7 @@ class Options:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """Those that are not as usual, to be written down and shown."""
+        """Return the options that differ from the defaults, for the audit and for screens."""
         usual = Options()
         names = [name for name in self.__slots__ if name != "without_groups"]  # shown separately, with reasons
         changed = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(usual, name)}
@@ -110,14 +110,14 @@ def group_ids(fingerprints: Sequence[str], field: str = "without_groups") -> tup
 
 
 def with_merging_groups(groups: Collection[int]) -> set[int]:
-    """Return these groups and those that they are just taking in, which have some of their jobs."""
+    """Return these groups and those that are being merged into them, which have some of their jobs."""
     names = GroupAlias.objects.filter(group__in=groups).values_list("fingerprint", flat=True)
     moving = Group.objects.filter(fingerprint__in=[f"{TAKEN_IN}{name}"[:40] for name in names])
     return {*groups, *moving.values_list("pk", flat=True)}
 
 
 def refuse_unfit(options: Options, sources: Sequence[str], priority: object = None) -> None:
-    """Raises Refused for what one of these sources cannot do, or for a queue that it does not know."""
+    """Raise Refused for what one of these sources cannot do, or for an unknown queue."""
     for source in sources:
         can = abilities.capabilities(source) or Capabilities()  # not configured: its jobs are left out anyway
         if options.to_queue and not can.redirect:
@@ -143,7 +143,7 @@ def refuse_unfit(options: Options, sources: Sequence[str], priority: object = No
 
 
 def knows_queue(source: str, queue: str) -> bool:
-    """Whether the source has been seen to have it: sampled, consumed, configured, or named by a failure."""
+    """Return whether the source has been seen with the queue: sampled, consumed, configured, or named by a failure."""
     configured = config.sources().get(source)
     return (
         (configured is not None and queue in configured.queues)

@@ -1,4 +1,6 @@
-"""Which sources tell how a replayed job ended; where one does not, what becomes of a job, and which pace cannot be."""
+"""Reporting of outcomes: sources that do not report how a job ends, paces that need it, and queues with refused
+reports.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _MOST_ITEMS = 500  # items of each state whose queues are read
 
 
 def refused_report_warnings(viewer: Viewer, replays: Sequence[Replay], now: datetime) -> dict[int, list[str]]:
-    """Replay id -> a sentence for each source that the viewer sees and that refuses reports on which its jobs wait.
+    """Return replay id -> a sentence for each visible source that refuses reports on which its jobs wait.
 
     Those of a draft are in its preview.
     """
@@ -37,7 +39,7 @@ def refused_report_warnings(viewer: Viewer, replays: Sequence[Replay], now: date
 
 
 def _unsettled_queues(replay: Replay) -> set[tuple[str, str | None]]:
-    """Source and queue of its jobs that are not settled. None: the queue is not known."""
+    """Return source and queue of its jobs that are not settled. None: the queue is unknown."""
     found: set[tuple[str, str]] = set()
     for state in OPEN_ITEM:
         items = ReplayItem.objects.filter(replay=replay, state=state).order_by("n")
@@ -49,21 +51,21 @@ def _unsettled_queues(replay: Replay) -> set[tuple[str, str | None]]:
 
 def are_reported(source: str) -> bool:
     can = abilities.capabilities(source)
-    return can is None or can.outcomes  # it was asked to when it was sent there
+    return can is None or can.outcomes  # it was required to when the job was sent
 
 
 def unreported_sources(sources: Iterable[str]) -> list[str]:
-    """Those of the sources that cannot tell how a job ended: there it stays `sent`."""
+    """Return those of the sources that do not report how a job ends: there it stays `sent`."""
     return [name for name in sources if not are_reported(name)]
 
 
 def gone_reason(replay: Replay) -> str:
-    """Why a failure is gone that was sent where nobody tells how a job ends."""
+    """Return the reason of a failure that is gone because its source does not report how the sent job ends."""
     return f"sent in replay #{replay.pk}: its source does not report how a job ends"
 
 
 def refuse_blind_pace(pace: Pace, sources: Iterable[str]) -> None:
-    """Raises Refused where a pace would wait for news that never come."""
+    """Raise Refused if the pace would wait for outcomes that are never reported."""
     if not (names := unreported_sources(sources)):
         return
     waits = {

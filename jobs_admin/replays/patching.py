@@ -1,4 +1,4 @@
-"""What a patch of all arguments would change of each job, before it is sent."""
+"""Preview of a patch: the arguments of each job before and after."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST = 100  # jobs of a page: each is decrypted and parsed
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """As they may be shown: secrets are hidden where they are looked at (core.veil)."""
+    """Arguments as displayed: secrets are hidden when they are read (core.veil)."""
 
     args: Piece
     kwargs: Piece
@@ -60,9 +60,9 @@ def list_patched_jobs(
     options: Options = Options(),  # noqa: B008 (frozen)
     now: datetime | None = None,
 ) -> PatchedPage:
-    """A page of the jobs that can be replayed, each with its arguments now and with the patch. Nothing is changed.
+    """Return a page of the jobs that can be replayed, each with its arguments now and with the patch. Changes nothing.
 
-    The real messages are opened, as sending will do it. Raises Refused for a patch that cannot be.
+    The real messages are opened, as sending does. Raises Refused for an invalid patch.
     """
     limit = max(1, min(limit, MOST))
     read = Options.parse({"patch": patch}).patch or {}

@@ -1,4 +1,4 @@
-"""What is allowed and may still surprise, in sentences that each carry their number."""
+"""Warnings of a preview: what is allowed and may still surprise, in sentences with their numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs_admin.models.counter import MINUTE
 from jobs_admin.queues import rates, refused_reports
 from jobs_admin.replays.readiness import Readiness
 
-SAMPLED_JOBS = 1_000  # jobs, the newest, whose last attempt is looked at
+SAMPLED_JOBS = 1_000  # jobs, the latest, whose last attempt is read
 _LATE_S = 1.0  # of work: whoever failed later has most likely done something
 _FAR_ABOVE = 2  # times what the queues managed
 
@@ -28,7 +28,9 @@ def build_warnings(
     peak: float,
     now: datetime,
 ) -> list[str]:
-    """`looked_at`: rows of the newest that can go. `groups`: ids. `queues`: those that it sends to; none: not known.
+    """Return the warnings. `sample`: rows of the latest that can go. `groups`: ids. `queues`: where it sends; none:
+    unknown.
+
     `throughput` and `peak`: jobs per second.
     """
     if not ready.count:
@@ -45,7 +47,7 @@ def build_warnings(
 
 
 def _still_failing(groups: Sequence[int], sources: Collection[str], now: datetime) -> list[str]:
-    """Of these sources alone: another one's are not what is replayed, and may be out of the viewer's sight."""
+    """Count these sources only: another one's failures are not replayed, and may be hidden from the viewer."""
     elsewhere = (
         FailureCount.objects.filter(group_id__in=groups).exclude(source__in=sources).values_list("group_id", flat=True)
     )
@@ -117,7 +119,9 @@ def _unchecked_arguments(ready: Readiness, sample: Sequence[dict[str, Any]]) -> 
 
 
 def unchecked_task_warnings(tasks: Collection[tuple[str, str]]) -> list[str]:
-    """A sentence for each source about its tasks, of (source, task), whose changed arguments nothing is checked against."""
+    """Return a sentence for each source about its (source, task) without a signature to check changed arguments
+    against.
+    """
     reported = signatures()
     without: dict[str, list[str]] = {}
     for source, task in sorted(tasks):

@@ -1,4 +1,4 @@
-"""What a replay would do: what matches, what is left out and why, how long it takes, and what may surprise."""
+"""Preview of a replay: matching jobs, blocked jobs and reasons, duration, and warnings."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _SHOWN = 10
 _LISTED = 20  # values of a breakdown
 _MOST_GROUPS = 500  # that can be excluded one by one
 _MOST_ARRIVED = 10_000  # counted of what came later
-_MOST_S = 10 * 365 * 86400  # an end further away than this is not told as a date
+_MOST_S = 10 * 365 * 86400  # an end further away than this is not displayed as a date
 
 Breakdown = list[tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupChoice:
-    """A group of the scope, and whether its jobs are sent."""
+    """A group of the target, and whether its jobs are sent."""
 
     fingerprint: str
     title: str
@@ -74,7 +74,7 @@ class Preview:
     peak_per_second: float
     snapshot: str  # hand it to `draft`: what changed since is then noticed
     scope_max_id: int
-    throughput_per_s: float | None  # jobs of these queues that ran well in the last hour; None: none did
+    throughput_per_s: float | None  # jobs of these queues that succeeded in the last hour; None: none did
     workers_per_s: float | None  # jobs that their live workers carry, by how long such jobs take; None: not known
     unreported: list[str]  # of the sources, those that do not report how a job ends: careful is not to be had
     needs_approval: str  # why a second person has to approve it; "" where nobody has to
@@ -108,9 +108,9 @@ def preview(
     snapshot: str = "",
     now: datetime | None = None,
 ) -> Preview:
-    """What would happen if this were started now. Changes nothing. Raises Refused for what cannot be.
+    """Return what would happen if this were started now. Changes nothing. Raises Refused for an impossible request.
 
-    With the snapshot of an earlier preview it is of what that one saw; what came since is only counted.
+    With the snapshot of an earlier preview it covers the jobs of that one; later ones are only counted.
     """
     now = now or timezone.now()
     scope = target.build_target(query, selection, now)
@@ -122,7 +122,7 @@ def preview(
 
 
 def parse_pace(pace: object, jobs: int = 0) -> pacing.Pace:
-    """The pace that somebody asked for; None is the default for so many jobs."""
+    """Return the requested pace; None is the default for that many jobs."""
     if isinstance(pace, pacing.Pace):
         return pace
     try:
@@ -142,7 +142,7 @@ def build_preview(
     *,
     light: bool = False,
 ) -> Preview:
-    """The preview of a scope up to a failure. `light`: without what is only to be looked at."""
+    """Return the preview of a target up to a failure. `light`: without what is only displayed."""
     most = _GLANCED if light and options.without_groups is not None else SAMPLED
     ready = Readiness(viewer, scope, max_id=max_id, options=replace(options, without_groups=()), now=now)
     sample = _read_sample(ready, most)
@@ -225,7 +225,9 @@ def build_preview(
 
 
 def _estimate(jobs: int, plan: pacing.Pace, played: Simulation) -> pacing.Estimate:
-    """Of a pace that climbs as it was just played: to play it once more takes as long as all the rest of a preview."""
+    """Return the estimate of a climbing pace from its simulation: playing it again takes as long as the rest of a
+    preview.
+    """
     planned = played.as_planned
     if not jobs or planned.ends_after_s is None or not (plan.ramp or plan.canary):
         return pacing.estimate(jobs, plan)
@@ -236,7 +238,7 @@ _SAMPLE_COLUMNS = ("pk", "source", "queue", "task", "tenant", "group_id", "run",
 
 
 def _read_sample(ready: Readiness, most: int) -> list[dict[str, Any]]:
-    """Some of those that can go, the newest first."""
+    """Return some of the jobs that can go, latest first."""
     if not ready.count:
         return []
     rows = Failure.objects.filter(pk__in=ready.newest(most)).order_by("-pk").values_list(*_SAMPLE_COLUMNS)
@@ -244,7 +246,7 @@ def _read_sample(ready: Readiness, most: int) -> list[dict[str, Any]]:
 
 
 class _Spread:
-    """How those that can go are spread: by counters where these know, else by the newest that were looked at."""
+    """Spread of the jobs that can go: by counters if these know, otherwise by the sampled latest."""
 
     def __init__(self, ready: Readiness, sample: list[dict[str, Any]]) -> None:
         self.ready, self.sample = ready, sample
@@ -257,7 +259,7 @@ class _Spread:
         return self._found[column][:most]
 
     def values(self, column: str) -> int | None:
-        """How many values there are; None where they are too many to be counted."""
+        """Return the number of values; None if there are too many to count."""
         found = len(self.counts(column))
         return found if 0 < found < _LISTED else None
 
@@ -274,7 +276,7 @@ class _Spread:
 
 
 class _Groups:
-    """The groups of a scope, and which are excluded."""
+    """The groups of a target, and which are excluded."""
 
     def __init__(self, viewer: Viewer, scope: Target, spread: _Spread, options: Options, now: datetime) -> None:
         self._viewer, self._now, self._by = viewer, now, viewer.name
@@ -292,7 +294,9 @@ class _Groups:
             self.off = tuple(sorted(self._found))
 
     def notes(self, ready: Readiness | None) -> list[dict[str, Any]]:
-        """Return the reasons for the excluded groups. With `ready`, the jobs are counted there where only some were sampled."""
+        """Return the reasons for the excluded groups. With `ready`, the jobs are counted there if only some were
+        sampled.
+        """
         counts: dict[int, int] | None = self._count if self.counted_over is None else None
         if counts is None and ready is not None and self.off:
             rows = ready.rows().filter(group_id__in=self.off).order_by()
@@ -320,7 +324,7 @@ def _names_group(scope: Target) -> bool:
 
 
 def name_groups(viewer: Viewer, groups: list[tuple[int, int]]) -> list[tuple[str, str, int]]:
-    """(fingerprint, title, count) of each group, the fullest first."""
+    """Return (fingerprint, title, count) of each group, the largest first."""
     known = group_sight.read(viewer, [pk for pk, _ in groups])
     found = [(known[pk].name, known[pk].title, n) for pk, n in groups if pk in known]
     return sorted(found, key=lambda row: (-row[2], row[0]))
@@ -332,6 +336,8 @@ def _read_shown(ids: list[int]) -> list[Failure]:
 
 
 def _throughput(viewer: Viewer, queues: list[str], now: datetime) -> float | None:
-    """The median over the minutes of the last hour in which any of their jobs ran well: an outage is no measure."""
+    """Return the median over the minutes of the last hour in which any of their jobs succeeded: an outage is no
+    measure.
+    """
     ran = [n for n in progress.succeeded_per_minute(viewer, queues, now) if n]
     return median(ran) / 60 if ran else None

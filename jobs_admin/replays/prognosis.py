@@ -1,7 +1,7 @@
-"""Prognosis of groups before a replay: which are likely to fail again, and why. Those are off unless requested.
+"""Prognosis of groups before a replay: groups likely to fail again, and why. They are off unless requested.
 
-A group that is off by mistake costs a tick, one that is on by mistake the five jobs that set it aside. So each reason is
-something that was said or seen, and a group about which nothing is known is on.
+A group that is off by mistake costs a tick, one that is on by mistake the five jobs that set it aside. So each reason
+was reported or observed, and an unknown group is on.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _poison(viewer: Viewer, groups: list[Group]) -> _Reasons:
 
 
 def _permanent(viewer: Viewer, groups: list[Group], now: datetime) -> _Reasons:
-    """Groups permanent by the policies in force, otherwise by error class, unless a newer release runs."""
+    """Yield groups permanent by the policies in force, otherwise by error class, unless a newer release runs."""
     policies = []
     for version in PolicyVersion.objects.filter(is_published=True).order_by("name"):
         with suppress(Refused):
@@ -141,11 +141,11 @@ def _is_released_since(group: Group, now: datetime) -> bool:
 
 
 def _failed_again(viewer: Viewer, groups: list[Group], now: datetime) -> _Reasons:
-    """Groups that failed again in recent replays where other jobs succeeded.
+    """Yield groups that failed again in recent replays where other jobs succeeded.
 
-    A group that failed together with most groups of its replay is on again once nothing of it has failed for minutes:
-    that may have been an outage that is over. The canary then finds out with a few jobs, while a group that is off would
-    stay dead. A group that failed while others succeeded, or whose error looks permanent, is off for the hour.
+    A group that failed together with most groups of its replay is on again once it has not failed for minutes: that may
+    have been an outage that has ended. The canary then finds out with a few jobs, while a group that is off would stay
+    dead. A group that failed while others succeeded, or whose error is permanent, is off for the hour.
     """
     lately = Q(ended_at__isnull=True) | Q(ended_at__gte=now - _LATELY)
     replays = Replay.objects.filter(lately, started_at__isnull=False, succeeded__gt=0).order_by("-pk")
@@ -199,7 +199,7 @@ def _failed_in_outages(items: QuerySet[ReplayItem]) -> set[int]:
 
 
 def _is_permanent(group: Group) -> bool:
-    """Return whether its error is of code or data, or a refusal by status: 4xx but for 408 and 429."""
+    """Return whether its error is of code or data, or a refusal by status: 4xx except 408 and 429."""
     if group.error_type.removeprefix("builtins.") in _OF_CODE:
         return True
     found = _STATUS.search(group.message)

@@ -1,4 +1,4 @@
-"""How a replay goes over time, the replays that a failure was in, and what its queues managed lately."""
+"""Progress of a replay over time, the replays of a failure, and the recent throughput of queues."""
 
 from __future__ import annotations
 
@@ -48,29 +48,29 @@ class OverTime:
 
 
 def items_of_failure(failure: Failure, limit: int = 50) -> list[ReplayItem]:
-    """The items that this failure was, newest first, each with its replay."""
+    """Return the items of this failure, latest first, each with its replay."""
     found = ReplayItem.objects.filter(failure=failure).select_related("replay")
     return list(found.defer("replay__selection", "replay__blocked", "replay__query").order_by("-pk")[:limit])
 
 
 def started_runs(failure: Failure) -> dict[int, ReplayItem]:
-    """run -> the item that started it, with its replay. What was never sent started none."""
+    """Return run -> the item that started it, with its replay. An unsent item started none."""
     return {item.run: item for item in items_of_failure(failure) if item.sent_at is not None}
 
 
 def count_pruned(replay: Replay) -> int:
-    """How many of its jobs are kept no longer; the replay still tells what became of them."""
+    """Return how many of its jobs are pruned; the replay still has their outcomes."""
     return max(0, replay.total - _visible_items(replay).count()) if replay.ended_at else 0
 
 
 def _visible_items(replay: Replay) -> QuerySet[ReplayItem]:
-    """Its items, as far as the replay shows them."""
+    """Return the items that the replay's viewer may see."""
     items = ReplayItem.objects.filter(replay=replay)
     return items if replay.seen_sources is None else items.filter(failure__source__in=replay.seen_sources)
 
 
 def over_time(replay: Replay, now: datetime | None = None) -> OverTime:
-    """What was sent and what came of it, in at most _BUCKETS steps."""
+    """Return what was sent and its outcomes, in at most _BUCKETS steps."""
     now = now or timezone.now()
     items = _visible_items(replay).order_by()
     ends = items.aggregate(first=Min("sent_at"), last_sent=Max("sent_at"), last_settled=Max("settled_at"))
@@ -82,7 +82,7 @@ def over_time(replay: Replay, now: datetime | None = None) -> OverTime:
     sent = _count_by_step(items.filter(sent_at__isnull=False), "sent_at", first, step)
     ran = _count_by_step(items.filter(state=ItemState.SUCCEEDED), "settled_at", first, step)
     again = _count_by_step(items.filter(state=ItemState.FAILED_AGAIN), "settled_at", first, step)
-    # One step before the first, so that the picture begins at nought.
+    # One step before the first, so that the chart begins at zero.
     buckets = [(datetime.fromtimestamp(first - step, UTC), 0, 0, 0)]
     for n in range((last - first) // step + 1):
         at = datetime.fromtimestamp(first + n * step, UTC)
@@ -91,7 +91,9 @@ def over_time(replay: Replay, now: datetime | None = None) -> OverTime:
 
 
 def phases(replay: Replay) -> list[tuple[datetime, str]]:
-    """When it entered which state, oldest first: as its controller noted it and, of people's acts, the audit."""
+    """Return (time, state) of each state that it entered, oldest first: from its controller and, for operators' acts,
+    the audit.
+    """
     events = AuditEvent.objects.filter(object=f"replay:{replay.pk}", act__startswith="replay.", allowed=True)
     acts = events.order_by("pk").values_list("at", "after")[:_MOST_PHASES]
     found = [(at, str(after["state"])) for at, after in acts if isinstance(after, dict) and after.get("state")]
@@ -103,7 +105,9 @@ def phases(replay: Replay) -> list[tuple[datetime, str]]:
 
 
 def rates_now(replays: Sequence[Replay], now: datetime | None = None) -> dict[int, float]:
-    """Replay id -> jobs a second that were really sent over the last 10 s, or since its start; 0 for one that stands."""
+    """Return replay id -> jobs per second actually sent over the last 10 s, or since its start; 0 for one that does not
+    send.
+    """
     now = now or timezone.now()
     moving = [replay.pk for replay in replays if replay.state in SENDING and replay.started_at]
     sent: dict[int, int] = {}
@@ -126,7 +130,9 @@ def rates_now(replays: Sequence[Replay], now: datetime | None = None) -> dict[in
 
 
 def _count_by_step(items, field: str, first: int, step: int) -> dict[int, int]:
-    """Step -> how many. What a worker's news settled before our clock had sent it belongs to step 0."""
+    """Return step -> number of items. An item settled by a worker's report before our clock had sent it belongs to step
+    0.
+    """
     rows = items.annotate(bucket=(_Epoch(F(field)) - first) / step).values_list("bucket").annotate(n=Count("pk"))
     found: dict[int, int] = {}
     for bucket, n in rows:
@@ -138,7 +144,7 @@ def _count_by_step(items, field: str, first: int, step: int) -> dict[int, int]:
 def succeeded_per_minute(
     viewer: Viewer, queues: Sequence[str], now: datetime | None = None, minutes: int = 60
 ) -> list[int]:
-    """Jobs of these queues that ran well, a value for each whole minute before now, oldest first."""
+    """Return the jobs of these queues that succeeded, a value for each full minute before now, oldest first."""
     end = (now or timezone.now()).replace(second=0, microsecond=0)
     start = end - timedelta(minutes=minutes)
     rows = QueueCounter.objects.filter(

@@ -1,8 +1,9 @@
-"""Which jobs of a scope can go now, how many, and why the others cannot. Preview and start ask the same statement here.
+"""Readiness of a target: which jobs can go now, how many, and why the others cannot. Preview and start use the same
+statement.
 
-A scope of a million costs what its answer costs. Where a search touches only what counters count, and nothing stands in
-the way of single jobs, no failure is read at all; else one statement goes along an index and leaves out by it. Exceptions
-are looked up, not the rule: a failure's row is kilobytes long.
+A target of a million costs what its answer costs. If a search uses only counted columns, and no single job has an
+obstacle, no failure is read; otherwise one statement goes along an index and excludes by it. Exceptions are looked up,
+not the rule: a failure's row is kilobytes long.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Statement = tuple[str, list[Any]]
 
 
 class Readiness:
-    """Of one scope, for who may act on it, as of now. Asked once and remembered."""
+    """Readiness of one target, for a viewer who may act on it, as of now. Computed once and cached."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class Readiness:
 
     @property
     def count(self) -> int:
-        """How many can go."""
+        """Number of jobs that can go."""
         return self._by_reason[""]
 
     @property
@@ -71,8 +72,9 @@ class Readiness:
 
     @cached_property
     def blocked(self) -> list[dict[str, Any]]:
-        """Those left out: {"code", "reason", "count"}, most frequent first; with "accept" the option by which they go all
-        the same, with "replay" the one that holds them."""
+        """Blocked jobs: {"code", "reason", "count"}, most frequent first; with "accept" the option by which they go
+        nevertheless, with "replay" the one that has them.
+        """
         found = []
         known = {f"{n}": one for n, one in enumerate(self._obstacles)}
         for name, n in self._by_reason.items():
@@ -89,7 +91,7 @@ class Readiness:
 
     @cached_property
     def sources(self) -> list[str]:
-        """Where they would go."""
+        """Sources that the jobs would go to."""
         if not self.count:
             return []
         dead = FailureCount.objects.filter(scopes.visible(self.viewer, OPERATOR), state=FailureState.DEAD, count__gt=0)
@@ -100,13 +102,13 @@ class Readiness:
         return named if len(named) == 1 else [name for name in named if self.rows().filter(source=name).exists()]
 
     def owned(self) -> Iterator[tuple[int, str, str]]:
-        """(id, tenant, source) of those that can go, the lowest id first."""
+        """Yield (id, tenant, source) of those that can go, the lowest id first."""
         found = self._ready
         if found is None:
             return iter(())
         if connection.vendor == "postgresql":
             return self.rows().order_by("pk").values_list("pk", "tenant", "source").iterator(_AT_ONCE)
-        # All three stand in this index. Not told so, SQLite reads rows of kilobytes for them.
+        # All three are in this index. Without the hint, SQLite reads rows of kilobytes for them.
         by_state, (within, values) = f"{TABLE} INDEXED BY failure_by_state WHERE ", found
         if not within.startswith(by_state):
             within = f"{by_state}state = '{FailureState.DEAD}' AND {TABLE}.id IN (SELECT {TABLE}.id FROM {within})"
@@ -119,7 +121,7 @@ class Readiness:
 
     @cached_property
     def _ready(self) -> Statement | None:
-        """What stands behind FROM, for those that can go; None where nothing can match."""
+        """The SQL after FROM for those that can go; None if nothing can match."""
         where = self._where(FailureState.DEAD)
         if where is None:
             return None
@@ -127,8 +129,9 @@ class Readiness:
         return where[0] + left_out, [*where[1], *(value for one in self._obstacles for value in one.values)]
 
     def latest(self, most: int) -> list[int]:
-        """The ids of the newest that can go, the highest first: some of the newest `most` dead ones, or, where the greater
-        part of those is left out, `most` of them all."""
+        """Return the ids of the latest that can go, the highest first: some of the latest `most` dead ones, or, if the
+        greater part of those is blocked, `most` of them all.
+        """
         if self.query is None:
             return sorted(self.rows().values_list("pk", flat=True), reverse=True)[:most]
         sample = self._latest_dead(most)
@@ -136,7 +139,7 @@ class Readiness:
             return sample
         among = self._able(Failure.objects.filter(pk__in=sample))
         found = sorted(among.values_list("pk", flat=True), reverse=True)
-        # What stands in the way stands often before the newest: the others would be told of by nobody.
+        # Obstacles are frequent among the latest: the others would not be reported.
         return found if 2 * len(found) >= min(most, self.count) else self._latest_of_all(most)
 
     def _latest_of_all(self, most: int) -> list[int]:
@@ -146,7 +149,7 @@ class Readiness:
         return sorted((row[0] for row in _fetch(found)), reverse=True)[:most] if found else []
 
     def rows(self) -> QuerySet[Failure]:
-        """The failures themselves: those that can go."""
+        """Return the failures that can go."""
         found = self._ids_of_ready
         if found is None:
             return Failure.objects.none()
@@ -156,7 +159,7 @@ class Readiness:
         return Failure.objects.filter(RawSQL(f"{TABLE}.id IN ({found[0]})", found[1], output_field=BooleanField()))  # noqa: S611
 
     def arrived_since(self, most: int) -> int:
-        """How many match that came later, counted up to `most`."""
+        """Return how many match that came later, counted up to `most`."""
         if not Failure.objects.filter(pk__gt=self.max_id).exists():
             return 0
         later = self.scope.within(self.viewer, self.now).filter(pk__gt=self.max_id)
@@ -164,11 +167,13 @@ class Readiness:
 
     @cached_property
     def is_counted(self) -> bool:
-        """Whether counters know how many match: it touches only what they count, and nothing came meanwhile."""
+        """Whether counters suffice: the search uses only counted columns, and no failure came meanwhile."""
         return self.query is not None and scopes.is_counted(self.query) and not self.arrived_since(1)
 
     def spread(self, column: str, most: int) -> list[tuple[Any, int]] | None:
-        """How those that can go are spread over source, queue, task or group_id; None where only reading them would tell."""
+        """Return the spread of those that can go over source, queue, task or group_id; None if only reading them would
+        show it.
+        """
         if not self.is_counted or self._of_rows:
             return None
         ready = self._counters().filter(state=FailureState.DEAD).exclude(self._away).order_by()
@@ -176,7 +181,7 @@ class Readiness:
 
     @property
     def unguarded(self) -> list[Obstacle]:
-        """Where a worker has no guard, accepted or not."""
+        """Queues with an unguarded worker, accepted or not."""
         return [
             one
             for one in obstacles.find_obstacles(Options(to_queue=self.options.to_queue), self.now)
@@ -191,7 +196,7 @@ class Readiness:
 
     @property
     def _of_rows(self) -> list[Obstacle]:
-        """Those that counters know nothing of."""
+        """Obstacles that counters do not know."""
         return [one for one in self._obstacles if one.place is None]
 
     @property
@@ -206,7 +211,7 @@ class Readiness:
 
     @cached_property
     def _by_reason(self) -> Counter[str]:
-        """How many there are by what stands in their way: "" nothing, OPEN, the place of an obstacle, or a state."""
+        """Number of jobs by obstacle: "" none, OPEN, the index of an obstacle, or a state."""
         if self.is_counted and not self._of_rows:
             return self._by_counters()
         found: Counter[str] = Counter()
@@ -258,7 +263,7 @@ class Readiness:
         return +Counter({"": free, **dict(zip(named, blocked, strict=True))})
 
     def _by_state(self, states: list[str], *, only_open: bool = False) -> list[tuple[str, bool, int]]:
-        """(state, whether an open replay has them, how many) of those that are not dead."""
+        """Return (state, whether an open replay has them, how many) of those that are not dead."""
         totals = dict(
             FailureCount.objects.filter(state__in=states, count__gt=0).values_list("state").annotate(n=Sum("count"))
         )
@@ -275,7 +280,7 @@ class Readiness:
         return found
 
     def _count_open(self, n: int) -> list[dict[str, Any]]:
-        """Those that other replays have, by replay."""
+        """Return the rows of jobs that other replays have, by replay."""
         running = Replay.objects.filter(Q(planned__gt=0) | Q(sent__gt=0) | Q(running__gt=0) | Q(uncertain__gt=0))
         actors = dict(running.values_list("pk", "actor"))
         by_replay = Counter(dict.fromkeys(actors, n))
@@ -292,7 +297,7 @@ class Readiness:
     # -- along which index --------------------------------------------------------------------------------------
 
     def _where(self, state: str, *, of_few: bool = False) -> Statement | None:
-        """What stands behind FROM, for those of one state up to `max_id`; None where nothing can match."""
+        """Return the SQL after FROM for those of one state up to `max_id`; None if nothing can match."""
         if state not in self.states:
             return None
         base = Q(state=state, pk__lte=self.max_id) & scopes.visible(self.viewer, OPERATOR)
@@ -307,8 +312,11 @@ class Readiness:
         return self._along_ids(base)
 
     def _along_ids(self, base: Q) -> Statement | None:
-        """SQLite takes for words and times whatever comes first, and then reads each row for its state. Told the index, it
-        finds the ids alone, and looks each up in that index beside its state."""
+        """Return the statement along an index of ids.
+
+        For words and times SQLite takes whatever comes first, and then reads each row for its state. With the index
+        given, it finds the ids alone, and looks each up in that index beside its state.
+        """
         assert self.query is not None
         sliced, times, rest = _split_terms(self.query.terms)
         if times:
@@ -336,7 +344,7 @@ class Readiness:
 
 
 def _split_terms(terms: tuple[Term, ...]) -> tuple[list[Match], list[Term], list[Term]]:
-    """Those of one indexed column, times, and all others; states are asked for elsewhere."""
+    """Split terms into those of one indexed column, times, and all others; states are requested elsewhere."""
     sliced: list[Match] = []
     times: list[Term] = []
     rest: list[Term] = []
@@ -353,7 +361,7 @@ def _split_terms(terms: tuple[Term, ...]) -> tuple[list[Match], list[Term], list
 
 
 def _is_listed(term: Match) -> bool:
-    """Whether its names are looked up where they are listed, if they are patterns: an index finds no pattern."""
+    """Return whether its patterns are looked up in a list of names: an index finds no pattern."""
     return term.field in _LISTED or not any(value.glob for value in term.values)
 
 

@@ -43,7 +43,7 @@ class ItemPage:
 
 
 def find(viewer: Viewer, pk: int) -> Replay:
-    """Raises Replay.DoesNotExist, also for what the viewer may not see."""
+    """Return the replay. Raises Replay.DoesNotExist, also if the viewer may not see it."""
     if not 0 < int(pk) < 2**63:
         raise Replay.DoesNotExist
     replay = visible_replays(viewer).get(pk=pk)
@@ -52,7 +52,7 @@ def find(viewer: Viewer, pk: int) -> Replay:
 
 
 def listing(viewer: Viewer, after: str | None = None, limit: int = 50) -> ReplayPage:
-    """Newest first. An `after` that is no cursor gives the first page."""
+    """Return a page of replays, latest first. An `after` that is no cursor gives the first page."""
     limit = max(1, min(limit, LARGEST_PAGE))
     found = visible_replays(viewer).order_by("-pk")
     if cursor := whole_number(after):
@@ -63,7 +63,7 @@ def listing(viewer: Viewer, after: str | None = None, limit: int = 50) -> Replay
 
 
 def count(viewer: Viewer) -> tuple[int, bool]:
-    """How many replays the viewer may see, and whether there are more: exact up to 10,000."""
+    """Return how many replays the viewer may see, and whether there are more: exact up to 10,000."""
     found = visible_replays(viewer).order_by()[: failures.CAP + 1].count()
     return min(found, failures.CAP), found > failures.CAP
 
@@ -76,7 +76,7 @@ def items(
     limit: int = 50,
     now: datetime | None = None,
 ) -> ItemPage:
-    """In the order of sending. Only those of sources that the viewer may see."""
+    """Return a page of items in the order of sending. Only those of sources that the viewer may see."""
     limit = max(1, min(limit, LARGEST_PAGE))
     found = ReplayItem.objects.filter(replay=replay)
     sources = viewer.sources(VIEWER)
@@ -98,7 +98,9 @@ def items(
 
 
 def count_items(viewer: Viewer, replay: Replay, state: str | None = None) -> tuple[int, bool]:
-    """How many of its items the viewer may see, and whether there are more: exact up to 10,000 where sources are left out."""
+    """Return how many of its items the viewer may see, and whether there are more: exact up to 10,000 if sources are
+    hidden.
+    """
     sources = viewer.sources(VIEWER)
     if sources is None:
         return (getattr(replay, state) if state else replay.total), False
@@ -108,7 +110,7 @@ def count_items(viewer: Viewer, replay: Replay, state: str | None = None) -> tup
 
 
 def _due_times(replay: Replay, rows: list[ReplayItem], now: datetime) -> dict[int, datetime]:
-    """Where each stands among those that wait, divided by the rate. An estimate: the pace may change any time."""
+    """Return the place of each among the planned items, divided by the rate. An estimate: the pace may change any time."""
     waiting = [row.n for row in rows if row.state == ItemState.PLANNED]
     if not waiting or replay.state not in SENDING or not replay.rate:
         return {}
@@ -133,7 +135,9 @@ def stopped_replays(failures: Sequence[Failure]) -> dict[int, tuple[int, str]]:
 
 
 def failed_again_groups(viewer: Viewer, replay: Replay, limit: int = 20) -> list[tuple[Group, int]]:
-    """The groups that its jobs failed again in, most frequent first. Only jobs of sources that the viewer may see."""
+    """Return the groups that its jobs failed again in, most frequent first. Only jobs of sources that the viewer may
+    see.
+    """
     found = ReplayItem.objects.filter(replay=replay, state=ItemState.FAILED_AGAIN, failed_group__isnull=False)
     sources = viewer.sources(VIEWER)
     if sources is not None:
@@ -145,9 +149,10 @@ def failed_again_groups(viewer: Viewer, replay: Replay, limit: int = 20) -> list
 
 
 def failing_groups(viewer: Viewer, replay: Replay, limit: int = 10) -> list[tuple[Group, int, int | None]]:
-    """The groups that first attempts failed in, most frequent first: (group, how many, planned jobs that died of it).
+    """Return the groups that first attempts failed in, most frequent first: (group, how many, planned jobs that died of
+    it).
 
-    The last is None where there are too many jobs to look through. Only jobs of sources that the viewer may see.
+    The last is None if there are too many jobs to count. Only jobs of sources that the viewer may see.
     """
     found = ReplayItem.objects.filter(replay=replay, first_at__isnull=False, first_ok=False, first_group__isnull=False)
     sources = viewer.sources(VIEWER)
@@ -166,7 +171,7 @@ def failing_groups(viewer: Viewer, replay: Replay, limit: int = 10) -> list[tupl
 
 
 def cured_groups(viewer: Viewer, replay: Replay, limit: int = 10) -> list[Group]:
-    """Open groups whose jobs ran well in this replay and of which none is left, latest seen first: to be offered for resolving."""
+    """Return open groups whose jobs all succeeded in this replay, latest seen first: to be offered for resolving."""
     counts = FailureCount.objects.filter(group_id=OuterRef("pk"), count__gt=0)
     seen = counts.filter(scopes.visible(viewer), state=FailureState.RECOVERED)
     left = counts.filter(state__in=_LEFT)
@@ -201,9 +206,10 @@ _UNCOUNTED = {
 
 
 def groups_aside(viewer: Viewer, replay: Replay) -> list[GroupAside]:
-    """Return the excluded groups with failures that the viewer may see; those set aside during the replay first, latest first.
+    """Return the excluded groups with failures that the viewer may see; those set aside during the replay first, latest
+    first.
 
-    Reasons with numbers are reduced to their kind where those count jobs of other sources, too.
+    Reasons with numbers are reduced to their kind if those count jobs of other sources, too.
     """
     ids = [row["group"] for row in replay.set_aside]
     if not ids:
@@ -241,7 +247,7 @@ def excluded_groups(viewer: Viewer, rows: Sequence[Replay]) -> dict[int, str]:
 
 
 def visible_replays(viewer: Viewer) -> QuerySet[Replay]:
-    """The replays that touch a source the viewer may see, and the viewer's own."""
+    """Return the replays that touch a source the viewer may see, and the viewer's own."""
     sources = viewer.sources(VIEWER)
     if sources is None:
         return Replay.objects.all()

@@ -1,4 +1,4 @@
-"""Who may act on a replay, and what of it is written down."""
+"""Rights on a replay, and the audit of acts on it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def must_write(viewer: Viewer, act: str, object: str = "", sources: Sequence[str
 
 
 def must_act_on_job(viewer: Viewer, scope: Target) -> None:
-    """A single job that the viewer may only look at is refused; of a search, it is simply not in the scope."""
+    """Refuse a single job that the viewer may only see; in a search, it is simply excluded."""
     if not scope.is_one_job:
         return
     source = Failure.objects.filter(pk=scope.selection[0]).values_list("source", flat=True).first()
@@ -36,7 +36,7 @@ def must_act_on_job(viewer: Viewer, scope: Target) -> None:
 
 
 def must_act(viewer: Viewer, replay: Replay, act: str) -> list[str]:
-    """The sources that the replay touches: acting on it takes the right on every one of them."""
+    """Return the sources of the replay. Raises Refused unless the viewer is operator of every one."""
     sources = sources_of(replay)
     must_write(viewer, act, f"replay:{replay.pk}", sources)
     message = f"Replay #{replay.pk} has jobs of {{seen}}, where you are not operator. Nothing was changed."
@@ -45,7 +45,9 @@ def must_act(viewer: Viewer, replay: Replay, act: str) -> list[str]:
 
 
 def sources_of(replay: Replay) -> list[str]:
-    """Those of all that its start froze, laid out or not: the audit of the start names each, and that of its draft before."""
+    """Return the sources of all jobs that its start froze: the audit of the start names each, and that of its draft
+    before.
+    """
     acts = AuditEvent.objects.filter(object=f"replay:{replay.pk}", allowed=True).exclude(source="")
     for act in ("replay.start", "replay.draft") if replay.state == ReplayState.DRAFT else ("replay.start",):
         if named := set(acts.filter(act=act).values_list("source", flat=True)):
@@ -90,7 +92,7 @@ def _values_of_each(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def wrong_state(replay: Replay, done: str) -> Refused:
-    """The refusal of what this state does not allow. `done`: the act as a participle: paused, started."""
+    """Return the refusal of an act that this state does not allow. `done`: the act as a participle: paused, started."""
     state = Replay.objects.values_list("state", flat=True).filter(pk=replay.pk).first() or "discarded"
     state = state.replace("_", " ")
     return Refused("wrong_state", f"Replay #{replay.pk} is {state}, so it cannot be {done}. Nothing was changed.")

@@ -1,4 +1,4 @@
-"""Writing down how sending ended: items, their failures, the replay's counts and the queues', in short transactions."""
+"""Recording of send results: items, their failures, the replay's counts and the queues', in short transactions."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from jobs_admin.replays.claiming import Claimed
 
 _ENDED = (ReplayState.CANCELLED, ReplayState.STOPPED)
 
-# Items of one write transaction: as many as take some 40 ms here and now, because on SQLite nobody else writes meanwhile.
+# Items of one write transaction: as many as take some 40 ms here and now, because on SQLite no one else writes meanwhile.
 _FEWEST, _MOST = 100, 1_000
 _SHORT_S, _LONG_S = 0.02, 0.06
 
 
 class Batches:
-    """Cuts work into transactions that are long enough to be cheap and short enough to let others write."""
+    """Splitter of work into transactions long enough to be cheap and short enough to let others write."""
 
     def __init__(self) -> None:
         self.size = 250  # of the next transaction
@@ -45,7 +45,7 @@ class Batches:
 
 
 def mark_sent(replay: Replay, items: Sequence[Claimed], now: datetime, batches: Batches | None = None) -> None:
-    """These went. Their failures are in the new run, unless ingest has already heard how that run ended."""
+    """Mark items as sent. Their failures are in the new run, unless ingest already knows how that run ended."""
     for batch in (batches or Batches()).split(items):
         with transaction.atomic():
             # Those that were marked already, by who took over from us, are counted there.
@@ -57,7 +57,7 @@ def mark_sent(replay: Replay, items: Sequence[Claimed], now: datetime, batches: 
 
 
 def mark_uncertain(replay: Replay, items: Sequence[Claimed], why: str, now: datetime) -> None:
-    """These may have been sent, and may not. A person settles them; no machine sends them again."""
+    """Mark items that may or may not have been sent. An operator settles them; no process sends them again."""
     for batch in Batches().split(items):
         with transaction.atomic():
             gone = _leave_planned(batch, ItemState.UNCERTAIN, why, now)
@@ -66,7 +66,7 @@ def mark_uncertain(replay: Replay, items: Sequence[Claimed], why: str, now: date
 
 
 def mark_refused(replay: Replay, why: Mapping[int, str], now: datetime) -> None:
-    """These are never sent: item id -> why. The items end as cancelled; their failures stay as they are, and free."""
+    """Cancel items that are never sent: item id -> reason. Their failures stay unchanged and free."""
     by_reason: dict[str, list[int]] = {}
     for pk, reason in why.items():
         by_reason.setdefault(reason[:255], []).append(pk)
@@ -85,10 +85,11 @@ def mark_refused(replay: Replay, why: Mapping[int, str], now: datetime) -> None:
 
 
 def mark_unsent(replay: Replay, pks: Sequence[int], now: datetime, may_go: bool = False) -> None:
-    """These were claimed and did not go: they wait to be claimed again, or end with the replay where it is over.
+    """Release items that were claimed and not sent: to be claimed again, or cancelled if the replay has ended.
 
-    `may_go`: the sender that claimed them may be about to send them. Where the replay is over they keep their claim, until the source
-    withholds them; else they keep its epoch, so that a cancel asks the source about them (`stopping.drop_planned`).
+    `may_go`: the sender that claimed them may be about to send them. If the replay has ended they keep their claim,
+    until the source withholds them; otherwise they keep its epoch, so that a cancel queries the source
+    (`stopping.drop_planned`).
     """
     for start in range(0, len(pks), 500):
         with transaction.atomic():
@@ -101,14 +102,14 @@ def mark_unsent(replay: Replay, pks: Sequence[int], now: datetime, may_go: bool 
 
 
 def _move(replay: Replay, **to: int) -> None:
-    """From planned to elsewhere, in the replay's counts."""
+    """Move items out of planned, in the replay's counts."""
     if count := sum(to.values()):
         changes = {name: F(name) + n for name, n in to.items()}
         Replay.objects.filter(pk=replay.pk).update(planned=F("planned") - count, **changes)
 
 
 def _leave_planned(items: Sequence[Claimed], state: str, why: str, now: datetime) -> list[Claimed]:
-    """Those that were still planned."""
+    """Return the items that were still planned."""
     rows, given = _build_went_table([(item.pk, 0, item.job_id) for item in items])
     table = ReplayItem._meta.db_table
     with connection.cursor() as cursor:
@@ -122,14 +123,14 @@ def _leave_planned(items: Sequence[Claimed], state: str, why: str, now: datetime
 
 
 def _renew_failures(replay: Replay, items: Sequence[Claimed]) -> None:
-    """In the new run: on their way home, or gone for good where their source does not report how a job ends."""
+    """Set failures to the new run: replaying, or gone if their source does not report how a job ends."""
     silent = set(outcomes.unreported_sources({item.source for item in items}))
     _renew([item for item in items if item.source not in silent], FailureState.REPLAYING)
     _renew([item for item in items if item.source in silent], FailureState.GONE, outcomes.gone_reason(replay))
 
 
 def _renew(items: Sequence[Claimed], state: str, why: str | None = None) -> None:
-    """`why`: their reason; None leaves it."""
+    """Set failures to their new run. `why`: their reason; None leaves it."""
     if not items:
         return
     rows, given = _build_went_table([(item.failure, item.run, item.job_id) for item in items])
@@ -146,7 +147,7 @@ def _renew(items: Sequence[Claimed], state: str, why: str | None = None) -> None
 
 
 def _build_went_table(values: list[tuple[int, int, str]]) -> tuple[str, list[object]]:
-    """A table `went` of (id, run, job_id), and its parameters: bound one by one they cost more than the rows."""
+    """Return a table `went` of (id, run, job_id), and its parameters: bound one by one they cost more than the rows."""
     if connection.vendor == "sqlite":
         parts = "json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS run, json_extract(value, '$[2]') AS job_id"
         return f"(SELECT {parts} FROM json_each(%s)) AS went", [json.dumps(values)]

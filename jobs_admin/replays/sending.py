@@ -1,7 +1,7 @@
-"""The step of `watch` that sends: claims what is due, hands it to a line that sends it, and marks what went.
+"""The step of `watch` that sends: claims due items, hands them to a line that sends them, and records the results.
 
-An item is claimed in SQL before it goes and marked after. Who dies in between leaves a claim; whoever holds the
-replay next asks the source's ledger whether it went. So each goes once, or is said to be uncertain.
+An item is claimed in SQL before it goes and marked after. A crash in between leaves a claim; the next holder of the
+replay's lease queries the source's ledger. So each job goes once, or is reported as uncertain.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _BOOT = uuid.uuid4().hex[:8]
 
 @dataclass(slots=True)
 class _ActiveReplay:
-    """What this process remembers of a replay that it sends."""
+    """State of a replay that this process sends."""
 
     replay: Replay  # as it was read last
     writer: Writer
@@ -68,7 +68,7 @@ class _ActiveReplay:
     choice: Choice = field(default_factory=Choice)
     batches: Batches = field(default_factory=Batches)
     rates: KeyRates | None = None
-    depths: dict[Lane, int] = field(default_factory=dict)  # what waited in a capped queue when it was asked last
+    depths: dict[Lane, int] = field(default_factory=dict)  # waiting jobs of a capped queue, as last queried
     out: dict[int, Claimed] = field(default_factory=dict)  # claimed by us and not marked: item id -> item
     went: deque[Claimed] = field(default_factory=deque)  # sent and not marked, in the order of sending
     # Claims of a sender before us, or of ours with an unknown end, are to be looked up before anything is sent.
@@ -98,7 +98,7 @@ class _Rest:
 
 
 class Sender:
-    """Sends what is due of all running replays. One in each process; keeps what its buckets have let through."""
+    """Sender of the due items of all running replays. One in each process; remembers the use of its buckets."""
 
     def __init__(self, name: str) -> None:
         self.name = f"{name[:36]}/{os.getpid()}/{_BOOT}"[:64]
@@ -110,7 +110,7 @@ class Sender:
         self._clock = timezone.now(), time.monotonic()  # the same moment by both
 
     def round(self, now: datetime | None = None) -> bool:
-        """A tenth of a second or less. True when there is more to send."""
+        """Send for a tenth of a second or less. Return True if there is more to send."""
         moment = now or timezone.now()
         self._clock = moment, time.monotonic()
         self._knock()
@@ -138,7 +138,7 @@ class Sender:
         return any(active.went for active in (*self._active.values(), *self._ending.values()))
 
     def close(self) -> None:
-        """Send nothing more, and leave to the next round what is not marked."""
+        """Send nothing more, and leave unmarked items to the next round."""
         self._ending |= self._active
         self._active = {}
         for active in self._ending.values():
@@ -170,7 +170,7 @@ class Sender:
             _write_reason(replay, why)
 
     def _hold(self, replay: Replay, now: datetime) -> _ActiveReplay | None:
-        """Ours to send for a while; None where somebody else sends it, or a call of ours is still to end."""
+        """Take the replay for a while. None if another process sends it, or a call of ours has not ended."""
         active, monotonic = self._active.get(replay.pk), time.monotonic()
         if active is None or monotonic - active.leased_at > LEASE_S / 2:
             if replay.pk in self._ending or not claiming.take_lease(replay, self.name, now):
@@ -198,7 +198,7 @@ class Sender:
         return active
 
     def _due(self, active: _ActiveReplay) -> int:
-        """How many to claim now: what goes soon and is not on the line yet. Some at a time rather than one by one."""
+        """Return how many to claim now: items due soon and not on the line yet. Some at a time rather than one by one."""
         with active.line.lock:
             ahead = active.line.bucket.ahead(_AHEAD_S, time.monotonic())
             pending = active.line.pending
@@ -235,7 +235,7 @@ class Sender:
         )
 
     def _room_in(self, active: _ActiveReplay, cap: int, lane: Lane) -> float:
-        """How many more jobs this queue takes before it holds as many as it may."""
+        """Return how many more jobs this queue takes before it reaches its cap."""
         name, queue = lane
         source = self._source(active.replay, name)
         try:
@@ -252,7 +252,7 @@ class Sender:
     # What the sources say
 
     def _source(self, replay: Replay, name: str) -> Source | None:
-        """None while it cannot be used."""
+        """Return the source; None while it cannot be used."""
         if name in self._resting:
             return None
         try:
@@ -265,7 +265,7 @@ class Sender:
         return None
 
     def _epoch(self, replay: Replay, name: str) -> str | None:
-        """Which ledger the replay has there; None while it cannot be asked."""
+        """Return the epoch of the replay's ledger there; None while it cannot be queried."""
         if (source := self._source(replay, name)) is None:
             return None
         try:
@@ -282,7 +282,9 @@ class Sender:
         _write_reason(replay, why)
 
     def _knock(self) -> None:
-        """Ask the sources that rested long enough, each by a thread: one that hangs would hold up the jobs of all others."""
+        """Probe the sources that rested long enough, each in a thread: one that hangs would block the jobs of all
+        others.
+        """
         for source, rest in list(self._resting.items()):
             if rest.knock is None and time.monotonic() >= rest.until:
                 rest.knock = threading.Thread(target=rest.probe, args=(source, self._news.set), daemon=True)
@@ -296,7 +298,7 @@ class Sender:
     # What came of it
 
     def _mark(self, active: _ActiveReplay, now: datetime) -> None:
-        """Write down what the line did since; of what went, as much as there is time for."""
+        """Record the results of the line; of the sent items, as many as there is time for."""
         ended, replay = active.line.collect(), active.replay
         active.went.extend(ended.sent)
         if ended.refused:
@@ -335,7 +337,7 @@ class Sender:
         return out < min(_MOST_BEHIND, active.replay.planned) and self._due(active) > 0
 
     def _stop(self, pk: int, now: datetime) -> None:
-        """Send nothing more of a replay. What is on its way to the source ends first."""
+        """Send nothing more of a replay. A call in progress ends first."""
         if active := self._active.pop(pk, None):
             active.line.close()
             self._ending[pk] = active
@@ -357,9 +359,9 @@ class Sender:
     # What was left behind
 
     def _look_up_claims(self, replay: Replay, now: datetime, mine: _ActiveReplay | None = None) -> bool:
-        """Settle claims whose end is unknown. True while some source does not answer.
+        """Settle claims whose result is unknown. Return True while some source does not answer.
 
-        `mine`: what this process has on its way is not unknown.
+        `mine`: what this process has in flight is not unknown.
         """
         by_source: dict[str, list[Claimed]] = {}
         writer = Writer(replay)
@@ -373,7 +375,7 @@ class Sender:
         return not all(answers.values())
 
     def _settle_claims(self, replay: Replay, name: str, items: list[Claimed], now: datetime) -> bool:
-        """Whether the source could be asked."""
+        """Return whether the source could be queried."""
         epoch, source = self._epoch(replay, name), self._source(replay, name)
         if epoch is None or source is None:
             return False
@@ -398,7 +400,7 @@ class Sender:
         return True
 
     def _settle_stopped(self, now: datetime) -> None:
-        """Claims that a dead sender left in a replay that was paused or cancelled since."""
+        """Settle claims that a dead sender left in a replay that was paused or cancelled since."""
         monotonic = time.monotonic()
         if monotonic - self._checked_stopped_at < _CHECK_STOPPED_S:
             return
@@ -416,13 +418,13 @@ _senders: dict[tuple[str, int], Sender] = {}
 
 
 def send(sender: str, now: datetime | None = None) -> bool:
-    """The step of `watch`: send for a slice. True when it is to be called again at once."""
+    """Send for a slice, as the step of `watch`. Return True if it is to be called again at once."""
     mine = _senders.setdefault((sender, os.getpid()), Sender(sender))
     return mine.round(now)
 
 
 def _room(replay: Replay, out: int) -> tuple[int, str]:
-    """How many more jobs may be claimed, whichever they are, and what they would wait for. `out`: of ours, unmarked."""
+    """Return how many more jobs may be claimed, and what they would wait for. `out`: our unmarked items."""
     rooms = []
     if replay.may_send is not None:
         went = replay.total - replay.planned - replay.cancelled
@@ -435,7 +437,7 @@ def _room(replay: Replay, out: int) -> tuple[int, str]:
 
 
 def _waiting_reason(active: _ActiveReplay) -> str:
-    """Why none of what is planned may go, in a sentence; empty where that is not known."""
+    """Return why no planned job may go, in a sentence; empty if unknown."""
     pace = active.replay.pace
     for (_, queue), waiting in active.depths.items():
         if waiting >= (cap := pace.get("queue_cap") or math.inf):
@@ -453,7 +455,7 @@ def _retry_sentence(source: str, what: object) -> str:
 
 
 def _write_reason(replay: Replay, why: str) -> None:
-    """Tell on the replay's page why nothing moves; empty when it moves again."""
+    """Write the reason why nothing moves on the replay's page; empty when it moves again."""
     if replay.held_because != why:
         Replay.objects.filter(pk=replay.pk, state__in=SENDING).update(held_because=why)
         replay.held_because = why

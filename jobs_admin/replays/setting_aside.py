@@ -1,8 +1,8 @@
-"""Groups that a replay excludes: why each is set aside, cancelling its planned jobs, and bringing them back.
+"""Groups that a replay excludes: reasons, cancelling of their planned jobs, and bringing them back.
 
-`Replay.without_groups` has their ids, and no job of them is claimed from the moment they stand there. `Replay.set_aside`
-says why. Their planned items are cancelled some hundred at a time, so that the jobs are free, and planned again when the
-group is brought back.
+`Replay.without_groups` has their ids; no job of them is claimed from the moment they are in it. `Replay.set_aside` has
+the reasons. Their planned items are cancelled some hundred at a time, so that the jobs are free, and planned again when
+the group is brought back.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ def build_columns(
 
 
 def apply(replay: Replay, done: dict[str, Any] | None, now: datetime) -> dict[str, Any] | None:
-    """Cancel what is planned of the groups set aside, and plan what was cancelled of those brought back. Answers how far
-    that is done, which the next look hands back.
+    """Cancel planned items of the groups set aside, and plan the cancelled ones of those brought back. Return the
+    progress, which is passed to the next check.
 
-    What a sender has claimed is on its way; should that come back unsent, it is found by a later look. May be broken
-    off and called again, also by two at once.
+    A claimed item is in flight; if it returns unsent, a later check finds it. May be interrupted and called again, also
+    by two processes at once.
     """
     before = set(done["groups"]) if done else set()
     if before - set(replay.without_groups):
@@ -97,9 +97,9 @@ def apply(replay: Replay, done: dict[str, Any] | None, now: datetime) -> dict[st
 
 
 def plan_again(replay: Replay, groups: Collection[int], most: int | None = None) -> int:
-    """Plan the cancelled items of groups that are brought back, where the job is still dead and free. Return how many.
+    """Plan the cancelled items of groups that are brought back, if the job is still dead and free. Return how many.
 
-    Each gets a new id: a replay started meanwhile takes what has an id from before its start for something that it knew.
+    Each gets a new id: a replay started meanwhile takes an item with an id from before its start for one that it knew.
     """
     mine = Q(replay=replay, state=ItemState.CANCELLED, sent_at=None, outcome__startswith=SET_ASIDE)
     open_items = ReplayItem.objects.filter(failure=OuterRef("failure"), state__in=OPEN_ITEM)
@@ -142,9 +142,9 @@ def is_any_claimed(replay: Replay, failures: Any) -> bool:
 def exclude_jobs(
     replay: Replay, failures: Any, why: str, now: datetime, note: Callable[[int], None], within_s: float
 ) -> tuple[int, bool]:
-    """Cancel what is planned of these failures (a queryset), laid out or not. Return how many, and whether that is all.
+    """Cancel planned jobs of these failures (a queryset), frozen or created. Return how many, and whether that is all.
 
-    Some hundred in each transaction, in which `note` is called with their number, and for `within_s` at most. Ends where
+    Some hundred in each transaction, in which `note` is called with their number, and for `within_s` at most. Ends if
     the replay is neither held nor paused any more.
     """
     ends, count = time.monotonic() + within_s, 0

@@ -1,4 +1,4 @@
-"""The step of `watch` that tells how sent jobs ended, from the attempts that came home."""
+"""The step of `watch` that settles sent jobs from reported attempts, and ends replays that are finished or abandoned."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ _AWAITS_PERSON = {
 
 
 def stop_abandoned(now: datetime) -> bool:
-    """True where there was one. What it has not sent is let go as a cancel does, see `stopping`."""
+    """Stop replays that no one resumed. Return True if there was one. Unsent jobs are released as by a cancel:
+    `stopping`.
+    """
     left = Replay.objects.filter(state__in=_AWAITS_PERSON, state_since__lt=now - ABANDONED_AFTER).order_by("pk")
     stopped = [_stop_replay(replay, now) for replay in left]
     return any(stopped)
@@ -57,7 +59,7 @@ _NOT_ENDED = (*SENDING, ReplayState.WAITING, ReplayState.HELD, ReplayState.PAUSE
 
 
 def end_finished(now: datetime) -> bool:
-    """Close what has ended; True where something had."""
+    """Close finished replays; return True if there was one."""
     # Nothing of it is left either where others had taken all of it before it was laid out.
     begun = Q(total__gt=0) | Q(taken__gt=0)
     through = Replay.objects.filter(begun, state__in=_NOT_ENDED, planned=0, running=0).order_by("pk")
@@ -87,21 +89,22 @@ def _end_replay(replay: Replay, now: datetime) -> bool:
     return bool(closed)
 
 
-_READ = 2_000  # items whose news is read at once
-_BATCH = 300  # items of one write transaction: on SQLite nobody else writes meanwhile
-_MANY = 20_000  # jobs that are out: to look at all of them takes 30 ms
+_READ = 2_000  # items whose attempts are read at once
+_BATCH = 300  # items of one write transaction: on SQLite no one else writes meanwhile
+_MANY = 20_000  # unsettled jobs: reading all of them takes 30 ms
 _COMPLETE_EVERY_S = 10.0
-_OUTCOME = 255  # characters of what it says
-_WITHIN_S = 3600.0  # where the source cannot be asked
+_OUTCOME = 255  # characters of the error message
+_WITHIN_S = 3600.0  # if the source cannot be queried
 
 # Of two attempts with the same number, the later stage decides.
 _STAGE = {"retry": 0, "success": 2}
 
 
 def settle(now: datetime | None = None) -> bool:
-    """Settle what has news, steer by it, end what is through or forgotten, and let go what a canceller left.
+    """Settle items with new attempts, control replays, end finished and abandoned ones, and release jobs of cancelled
+    ones.
 
-    True when there was something.
+    Return True if there was something to do.
     """
     now = now or timezone.now()
     out = Replay.objects.filter(_IS_UNSETTLED).defer("selection", "blocked", "query").order_by("pk")
@@ -122,7 +125,7 @@ _IS_UNSETTLED = Q(sent__gt=0) | Q(running__gt=0) | Q(uncertain__gt=0)
 
 @dataclass(slots=True)
 class _SettledUntil:
-    """What of the attempts this process has looked at. With very many jobs out it looks only at what was filed since."""
+    """Attempts that this process has read. With very many unsettled jobs it reads only attempts filed since."""
 
     until: int | None = None  # the attempt up to which everything is settled; None: all are looked at
     complete_at: float = 0.0  # when all were looked at, by the monotonic clock
@@ -157,7 +160,7 @@ def _settle_all(out: Sequence[Replay], now: datetime) -> bool:
 
 
 def _settle_news(replay: Replay, of: Collection[int] | None, now: datetime) -> int:
-    """Settle what has news, of these failures or of all; how many items had. At most _READ of them at once."""
+    """Settle items with new attempts, of these failures or of all; return how many. At most _READ of them at once."""
     if of is not None and not of:
         return 0
     # By failure and run, not by the item: an attempt that was found lost names no item.
@@ -181,7 +184,7 @@ def _settle_news(replay: Replay, of: Collection[int] | None, now: datetime) -> i
 
 
 def _read_attempts(items: Mapping[int, Any]) -> dict[int, list[Any]]:
-    """failure -> the attempts that came home of the run that its item started."""
+    """Return failure -> the reported attempts of the run that its item started."""
     of_these = Attempt.objects.filter(failure__in=items, run__in={item.run for item in items.values()})
     rows = of_these.annotate(excerpt=Left("message", _OUTCOME)).values_list(
         "failure", "run", "attempt", "kind", "error_type", "excerpt", "group", named=True
@@ -195,7 +198,7 @@ def _read_attempts(items: Mapping[int, Any]) -> dict[int, list[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _ItemEnd:
-    """What an item comes to by its latest attempt, and what its first one was."""
+    """Result of an item by its latest attempt, and that of its first one."""
 
     item: int
     before: str
@@ -221,7 +224,9 @@ def _build_end(replay: Replay, item: Any, attempts: Sequence[Any]) -> _ItemEnd:
 
 
 def _write_ends(replay: Replay, ends: list[_ItemEnd], now: datetime) -> None:
-    """Items in one statement, the replay's counts in another. An item that has left its state meanwhile stays."""
+    """Write items in one statement, the replay's counts in another. An item that has left its state meanwhile is
+    unchanged.
+    """
     parameters: list[object] = [ItemState.RUNNING, connection.ops.adapt_datetimefield_value(now)]
     for end in ends:
         parameters += [end.item, end.before, end.state, end.outcome, end.group, end.first_ok, end.first_group]
@@ -251,14 +256,16 @@ def _write_ends(replay: Replay, ends: list[_ItemEnd], now: datetime) -> None:
 
 
 def _date_first_news(replay: Replay, items: Collection[int], now: datetime) -> None:
-    """Later than all that came home before, whatever the clocks say: who reads on from a moment misses none."""
+    """Date first attempts later than all before, whatever the clocks say: a reader that continues from a time misses
+    none.
+    """
     latest = ReplayItem.objects.filter(replay=replay, first_at__isnull=False).aggregate(at=Max("first_at"))["at"]
     at = now if latest is None else max(now, latest + timedelta(microseconds=1))
     ReplayItem.objects.filter(pk__in=items, first_at=None).update(first_at=at)
 
 
 def _mark_silent_uncertain(replay: Replay, now: datetime) -> bool:
-    """Sent long ago and no news: nobody knows. It stays open, and late news still settles it."""
+    """Mark items that were sent long ago and have no report as uncertain. A late report still settles them."""
     doubted = _mark_uncertain(replay, unreported.find_taken_unguarded(replay, now, _BATCH), unreported.TAKEN_OUTCOME)
     doubted += _mark_uncertain(replay, *unreported.find_taken_while_off(replay, now, _BATCH))
     sent = ReplayItem.objects.filter(replay=replay, state=ItemState.SENT).order_by()

@@ -1,4 +1,4 @@
-"""How the jobs of a replay that waits for a second person are spread: what is to be approved, not only how many."""
+"""Spread of the jobs of a replay that waits for approval over sources, queues, tasks, groups and tenants."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.replays import freezing
 from jobs_admin.replays.previewing import Breakdown, name_groups
 
-SAMPLED = 5_000  # jobs; of more, so many are looked at, evenly over the order of sending
+SAMPLED = 5_000  # jobs; of more, this many are read, evenly over the order of sending
 _BATCHES = 20  # that these are taken from
 _LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Of those that the viewer may see; named as in a `Preview`."""
+    """Spread of the jobs that the viewer may see; named as in a `Preview`."""
 
     replayable: int  # that were looked at
     by_source: Breakdown = field(default_factory=list)
@@ -57,7 +57,7 @@ def _count_values(column: tuple) -> list:
 
 
 def _sample_ids(replay: Replay) -> tuple[list[int], bool]:
-    """Ids of its frozen jobs, and whether they are all."""
+    """Return ids of its frozen jobs, and whether they are all."""
     frozen = FrozenBatch.objects.filter(replay=replay).order_by("first_n")
     batches = list(frozen.values_list("pk", "count"))
     is_all = sum(count for _, count in batches) <= SAMPLED

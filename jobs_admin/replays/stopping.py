@@ -1,4 +1,6 @@
-"""What a cancelled replay lets go: what it has not sent, and what it sent and nobody has fetched. Some hundred at a time."""
+"""Release of the jobs of a cancelled replay: unsent ones, and sent ones that no worker has fetched. Some hundred at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from jobs_admin.models.failure import FailureState
 from jobs_admin.models.replay import ItemState
 from jobs_admin.sources.base import SourceRefused, SourceUnreachable
 
-_BATCH = 500  # items of one write transaction: on SQLite nobody else writes meanwhile
-_AT_ONCE = 10_000  # laid out items that one round cancels: a second or less
+_BATCH = 500  # items of one write transaction: on SQLite no one else writes meanwhile
+_AT_ONCE = 10_000  # created items that one round cancels: a second or less
 _AGAIN_S = 60.0  # what was on its way, or with a worker, may be back on the queue
 _UNREACHABLE_S = 5.0
 _ROUND_S = 1.0  # of taking back
@@ -26,18 +28,19 @@ _RECALLED = "taken back from its queue: it did not run"
 
 
 def drop_planned(replay: Replay, now: datetime, most: int = _AT_ONCE) -> int:
-    """Cancel what nobody has claimed, of a replay that sends no more; how many. Stops where `most` are reached: to be
-    called again, so that a million of them hold up neither who cancels nor what is settled meanwhile.
+    """Cancel unclaimed items of a replay that sends no more; return how many. Stops at `most`: to be called again, so
+    that a million of them block neither the operator nor settling.
 
-    Claimed ones are on their way: the sender, or who takes over from it, says whether they went. So are those that a sender before
-    had claimed and may still send (`marking.returned`): they are claimed again. May be broken off and called again, also by two at once.
+    Claimed items are in flight: the sender, or its successor, records whether they were sent. So are items that an
+    earlier sender had claimed and may still send (`send_results.mark_unsent`): they are claimed again. May be
+    interrupted and called again, also by two processes at once.
     """
     frozen, dropped = _drop_frozen(replay), 0
     unclaimed = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, claimed_at=None)
     free = unclaimed.filter(claim_epoch="")
     with transaction.atomic():
         if unclaimed.exclude(claim_epoch="").update(claimed_at=now):
-            # Without a name nobody would look after its claims, without a lease that ran out neither.
+            # Claims are settled only for a sender with a name and an expired lease.
             Replay.objects.filter(pk=replay.pk, sender="").update(sender="nobody")
     while dropped < most and (ids := list(free.order_by("n").values_list("pk", flat=True)[:_BATCH])):
         with transaction.atomic():
@@ -49,7 +52,7 @@ def drop_planned(replay: Replay, now: datetime, most: int = _AT_ONCE) -> int:
 
 
 def _drop_frozen(replay: Replay) -> int:
-    """What was not laid out yet: no row says what became of each."""
+    """Delete frozen batches: no row records what became of each job."""
     frozen = FrozenBatch.objects.filter(replay=replay)
     if not frozen.exists():
         return 0
@@ -67,7 +70,7 @@ def _count_dropped(replay: Replay, count: int) -> None:
 
 
 class _Recall:
-    """How far this process is with taking back what one replay sent."""
+    """Progress of this process in recalling the jobs that one replay sent."""
 
     def __init__(self, replay: Replay) -> None:
         self.planned = replay.planned  # what it had planned then
@@ -97,11 +100,12 @@ _recalls: dict[int, _Recall] = {}
 
 
 def recall_sent(replay: Replay, now: datetime, within_s: float = _ROUND_S) -> bool:
-    """Take from the queues what a cancelled replay sent and nobody has fetched, where the source can. Stops when the time
-    is up, to be called again: a million of them hold up nothing else that is settled. True where some came, or may come.
+    """Take from the queues the sent jobs of a cancelled replay that no worker has fetched, if the source can. Stops
+    when the time is up, to be called again: a million of them block no other settling. Return True if some came, or
+    may come.
 
-    Those jobs are dead again, in the run before. A source tells all that it ever took back, so this too may be broken
-    off at any point and called again.
+    Those jobs are dead again, in the run before. A source returns all jobs that it ever recalled, so this may be
+    interrupted at any point and called again.
     """
     known = _recalls.pop(replay.pk, None)
     if not replay.sent:
@@ -109,7 +113,7 @@ def recall_sent(replay: Replay, now: datetime, within_s: float = _ROUND_S) -> bo
     if known is not None and not known.is_to_go_on(replay.planned):
         _recalls[replay.pk] = known
         return False
-    # Taken out while it is at work: should a write fail, the next round begins anew and is told of all.
+    # Removed while it is at work: if a write fails, the next round begins again and gets all.
     recall = known if known is not None and known.steps is not None else _Recall(replay)
     ends, taken = time.monotonic() + within_s, 0
     for tokens in recall.steps or ():
@@ -126,7 +130,7 @@ def recall_sent(replay: Replay, now: datetime, within_s: float = _ROUND_S) -> bo
 
 
 def _find_sent_queues(replay: Replay) -> dict[str, set[str]]:
-    """source -> the queues that something on its way was sent to."""
+    """Return source -> the queues that an unsettled item was sent to."""
     sent = ReplayItem.objects.filter(replay=replay, state__in=(ItemState.SENT, ItemState.UNCERTAIN)).order_by()
     found: dict[str, set[str]] = defaultdict(set)
     for source, queue in sent.values_list("failure__source", "failure__queue").distinct():
@@ -150,7 +154,7 @@ def _write_recalled(replay: Replay, items: Collection[int], now: datetime) -> in
 
 
 def _cancel(replay: Replay, items: Collection[int], state: str, now: datetime) -> list[int]:
-    """The failures of those that were in this state."""
+    """Cancel items in this state. Return their failures."""
     named = ", ".join(str(int(pk)) for pk in items)
     with connection.cursor() as cursor:
         cursor.execute(
@@ -162,7 +166,7 @@ def _cancel(replay: Replay, items: Collection[int], state: str, now: datetime) -
 
 
 def _mark_dead_again(replay: Replay, failures: Collection[int]) -> None:
-    """In the run before, under the id that the job had in it; unless the run has told how it went."""
+    """Return failures to the run before, under the job id of that run, unless the run was reported."""
     item = ReplayItem.objects.filter(replay=replay, failure=OuterRef("pk")).values("run")[:1]
     before = Attempt.objects.filter(failure=OuterRef("pk"), run=OuterRef("run") - 1).order_by("-attempt", "-pk")
     theirs = Failure.objects.filter(pk__in=list(failures), run=Subquery(item))

@@ -1,4 +1,4 @@
-"""Which failures a replay means."""
+"""Target of a replay: the failures that it covers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_SELECTED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What was asked for: the text of a query with absolute times, or failures chosen by hand."""
+    """Requested failures: the text of a query with absolute times, or failures chosen by hand."""
 
     query: str = ""
     selection: tuple[int, ...] = field(default=())
@@ -30,7 +30,7 @@ class Target:
         return len(self.selection) == 1
 
     def within(self, viewer: Viewer, now: datetime, role: str = OPERATOR) -> QuerySet[Failure]:
-        """All of it that the viewer may act on, whatever its state."""
+        """Return all failures that the viewer may act on, in any state."""
         if self.selection:
             own = Failure.objects.filter(pk__in=self.selection)
             sources = viewer.sources(role)
@@ -44,7 +44,7 @@ class Target:
 
 
 def build_target(query: str, selection: Sequence[int], now: datetime) -> Target:
-    """The scope, with relative times made absolute. Raises Refused for one that cannot be a scope of acts."""
+    """Return the target, with relative times made absolute. Raises Refused for a search unfit for acts."""
     if selection:
         ids = tuple(dict.fromkeys(int(pk) for pk in selection if 0 < int(pk) < 2**63))
         if len(ids) > MOST_SELECTED:
@@ -61,8 +61,9 @@ def build_target(query: str, selection: Sequence[int], now: datetime) -> Target:
 
 
 def find_matching(viewer: Viewer, query: str, now: datetime, field: str) -> QuerySet[Failure]:
-    """Return the failures that match a search, in whatever replay. Raises Refused for a search that acts cannot use;
-    `field` names its input."""
+    """Return the failures that match a search, in any replay. Raises Refused for a search unfit for acts; `field` names
+    its input.
+    """
     read = language.parse(query, now)
     if why := language.unfit_for_acts(read):
         raise Refused("bad_scope", f"{why} Nothing was changed.", field=field)
@@ -70,7 +71,7 @@ def find_matching(viewer: Viewer, query: str, now: datetime, field: str) -> Quer
 
 
 def parse_snapshot(snapshot: str, scope: Target) -> int | None:
-    """The highest failure that the preview saw; None without a preview. Raises Refused for what is none."""
+    """Return the highest failure in the preview; None without a preview. Raises Refused for an invalid snapshot."""
     if not snapshot:
         return None
     try:

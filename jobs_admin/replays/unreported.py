@@ -1,9 +1,9 @@
-"""Jobs whose outcome is not reported, which is said as soon as it is plain: a worker without our guard took them, or the
-guard was off.
+"""Sent jobs without a reported outcome: waiting without a worker, taken by an unguarded one, or sent while the guard
+was off.
 
-Sent onto a queue of which some workers are not guarded, which somebody has accepted, or sent before the guard was switched
-on again. The queue has been seen empty since, with nothing fetched from it, and nothing came home. Late news still settles
-such a job.
+A job may go to a queue of which some workers are unguarded (an accepted obstacle), or be sent before the guard was
+switched on again. If the queue has been seen empty since, with nothing fetched from it and nothing reported, the
+outcome is unknown. A late report still settles such a job.
 """
 
 from __future__ import annotations
@@ -24,17 +24,20 @@ from jobs_admin.queues.liveness import GuardOff
 from jobs_admin.replays import outcomes
 
 UNATTENDED_AFTER = timedelta(minutes=1)
-_MOST_UNATTENDED = 1_000  # jobs whose queues are looked at, those that were sent first
+_MOST_UNATTENDED = 1_000  # jobs whose queues are read, those that were sent first
 
 
 @dataclass(frozen=True, slots=True)
 class Unattended:
-    since: datetime  # nothing of the replay was heard from then on
+    since: datetime  # no report of the replay after that
     queues: list[tuple[str, str]]  # source and queue where its jobs wait
 
 
 def find_unattended(replay: Replay, now: datetime) -> Unattended | None:
-    """None where a job of it was heard of within AFTER, is tried again, or does not plainly wait for want of a worker."""
+    """Return the queues where sent jobs wait without a worker.
+
+    None if a job was reported within UNATTENDED_AFTER, is retried, or does not plainly wait for want of a worker.
+    """
     # One that is done ended with jobs of which nobody tells.
     if not replay.sent or replay.running or replay.state == ReplayState.DONE:
         return None
@@ -52,7 +55,7 @@ def find_unattended(replay: Replay, now: datetime) -> Unattended | None:
 
 
 def _find_deserted_queues(places: set[tuple[str, str]], now: datetime) -> list[tuple[str, str]]:
-    """Those where the last look saw jobs that wait, nobody at work, and no worker that it knows of.
+    """Return the queues whose latest sample has waiting jobs, no active job and no known worker.
 
     A job that was acknowledged early is on no queue while it runs, however long that takes.
     """
@@ -67,13 +70,13 @@ def _find_deserted_queues(places: set[tuple[str, str]], now: datetime) -> list[t
     )
 
 
-TAKEN_AFTER = timedelta(minutes=2)  # the report of a guarded worker is home long before
-EMPTY_SAMPLES = 3  # at the queue, one after the other: each saw it empty
+TAKEN_AFTER = timedelta(minutes=2)  # a guarded worker reports long before
+EMPTY_SAMPLES = 3  # of the queue, consecutive, each of them empty
 TAKEN_OUTCOME = "Its queue is empty and nothing came home: most likely a worker without our guard took it."
 
 
 def find_taken_unguarded(replay: Replay, now: datetime, most: int) -> list[int]:
-    """Items of the replay, at most so many."""
+    """Return items of the replay that an unguarded worker took, at most `most`."""
     if "unguarded" not in replay.accepted:
         return []
     sent = ReplayItem.objects.filter(replay=replay, state=ItemState.SENT, sent_at__lt=now - TAKEN_AFTER).order_by()
@@ -113,7 +116,9 @@ def find_sent_while_off(replay: Replay) -> SentWhileOff | None:
 
 
 def find_taken_while_off(replay: Replay, now: datetime, most: int) -> tuple[list[int], str]:
-    """Return at most `most` items whose queue is empty and that the guard did not report because it was off, and the reason."""
+    """Return at most `most` items whose queue is empty and that the guard did not report because it was off, and the
+    reason.
+    """
     found = find_sent_while_off(replay)
     if found is None or now - (found.off.until or found.off.since) < TAKEN_AFTER:
         return [], ""
@@ -132,12 +137,12 @@ def find_taken_while_off(replay: Replay, now: datetime, most: int) -> tuple[list
 
 
 def _find_empty_queues(source: str, now: datetime) -> Iterator[str]:
-    """Partly guarded queues of the source that were empty at each of the last looks."""
+    """Return partly guarded queues of the source that were empty in each of the last samples."""
     return (queue for queue, _, _ in heartbeats.partly_guarded_queues(source, now) if _is_empty(source, queue, now))
 
 
 def _is_empty(source: str, queue: str, now: datetime) -> bool:
-    """Return whether it was empty at each of the last looks, all of them younger than `AFTER`."""
+    """Return whether the queue was empty in each of the last samples, all of them younger than `TAKEN_AFTER`."""
     samples = DepthSample.objects.filter(source=source, queue=queue, step=10, at__gt=now - TAKEN_AFTER).order_by("-at")
     seen = list(samples.values_list("is_reachable", "waiting", "active")[:EMPTY_SAMPLES])
     return len(seen) == EMPTY_SAMPLES and all(sample == (True, 0, 0) for sample in seen)
