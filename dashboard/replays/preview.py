@@ -81,7 +81,7 @@ def plan(preview, pace: replay_forms.Pace, options: replay_forms.Options) -> dic
         "options": options,
         "style": style,
         "careful": _careful(preview),
-        "has_careful": not preview.untold,
+        "has_careful": not preview.unreported,
         "leave_out": _leave_out(preview),
         "not_offered": {name: _lacking(preview, ability) for name, ability in _NEEDS.items()},
         "amount": pace.data.get("amount", "50"),
@@ -116,9 +116,9 @@ def _left_out(preview, accepted) -> list[dict[str, Any]]:
 
 def _careful(preview) -> str:
     """What Careful would do here, with its numbers, whichever is chosen."""
-    if preview.untold:
-        names = " and ".join(preview.untold)
-        do = "does" if len(preview.untold) == 1 else "do"
+    if preview.unreported:
+        names = " and ".join(preview.unreported)
+        do = "does" if len(preview.unreported) == 1 else "do"
         return f"Not to be had: {names} {do} not report how jobs end, so nothing could be judged."
     pace = preview.pace
     if pace["style"] != "careful":
@@ -141,10 +141,10 @@ def _lacking(preview, ability: str) -> str:
 
 def _leave_out(preview) -> dict[str, str] | None:
     """The same replay without the sources that tell no outcomes; None where nothing would be left, or was chosen by hand."""
-    if preview.selection or not preview.untold or len(preview.untold) == len(preview.sources):
+    if preview.selection or not preview.unreported or len(preview.unreported) == len(preview.sources):
         return None
-    names = " and ".join(preview.untold)
-    text = " ".join([preview.query, *(f"-{language.qualifier('source', name, exact=True)}" for name in preview.untold)])
+    names = " and ".join(preview.unreported)
+    text = " ".join([preview.query, *(f"-{language.qualifier('source', name, exact=True)}" for name in preview.unreported)])
     return {"names": names, "url": links.new_replay(text.strip())}
 
 
