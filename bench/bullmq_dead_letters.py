@@ -64,7 +64,7 @@ def _measured(jobs: int, copies: int, url: str) -> dict[str, Any]:
     from jobs_admin import config
     from jobs_admin.models import Failure
     from jobs_admin.retries import pulling
-    from jobs_admin.sources.base import Letter
+    from jobs_admin.sources.base import OutgoingMessage
 
     call_command("migrate", verbosity=0)
     client = redis.Redis.from_url(url)
@@ -85,7 +85,7 @@ def _measured(jobs: int, copies: int, url: str) -> dict[str, Any]:
     while True:  # as the messages stand in the tables, without what opening them costs
         pulled = adapter.dead_letters(after)
         letters += [
-            Letter(n, one.raw, one.queue, one.job_id, _lineage(one, n))
+            OutgoingMessage(n, one.raw, one.queue, one.job_id, _lineage(one, n))
             for n, one in enumerate(pulled.reports, len(letters) + 1)
         ]
         adapter.filed(pulled)

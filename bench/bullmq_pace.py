@@ -21,7 +21,7 @@ from bench.machine import machine
 from dashboard.setup.engine import Engine
 from jobs_admin.core.envelope import encode
 from jobs_admin.sources import connect
-from jobs_admin.sources.base import Letter
+from jobs_admin.sources.base import OutgoingMessage
 from tests.kit import node
 
 _QUEUE = "webhooks"
@@ -136,11 +136,11 @@ def _fill(client: redis.Redis, url: str, jobs: int, major: int) -> None:
     client.set(f"bull:{_QUEUE}:id", jobs)
 
 
-def _letter(token: int, report) -> Letter:  # type: ignore[no-untyped-def]
+def _letter(token: int, report) -> OutgoingMessage:  # type: ignore[no-untyped-def]
     lineage = {
         "queue": report.queue, "job_id": report.job_id, "run": 2, "item": token, "replay": "r", "sent_as": report.job_id,
     }  # fmt: skip
-    return Letter(token, report.raw, report.queue, report.job_id, lineage)
+    return OutgoingMessage(token, report.raw, report.queue, report.job_id, lineage)
 
 
 if __name__ == "__main__":

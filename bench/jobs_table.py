@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs_admin.sources import connect
-from jobs_admin.sources.base import Letter, Ref, Rescheduled
+from jobs_admin.sources.base import OutgoingMessage, Ref, Rescheduled
 
 TABLE = """CREATE TABLE jobs (id INTEGER PRIMARY KEY, type TEXT, payload TEXT, status TEXT, attempts INTEGER, max_attempts INTEGER,
 last_error TEXT, locked_by TEXT, locked_at TEXT, scheduled_at TEXT, created_at TEXT DEFAULT (datetime('now')),
@@ -106,7 +106,7 @@ def main() -> None:
         found = {"read": watched(path, read), "dead": len(reports), "every_s": round(source.every_s, 1)}
         found["look_again"] = watched(path, read)
         letters = [
-            Letter(n, one.raw, one.queue, one.job_id, {"queue": one.queue, "job_id": one.job_id, "run": 2, "item": n})
+            OutgoingMessage(n, one.raw, one.queue, one.job_id, {"queue": one.queue, "job_id": one.job_id, "run": 2, "item": n})
             for n, one in enumerate(reports)
         ]
 

@@ -28,7 +28,7 @@ from kombu import Connection
 from bench.machine import machine, versions
 from dashboard.setup.engine import Engine
 from jobs_admin.sources import connect
-from jobs_admin.sources.base import Letter
+from jobs_admin.sources.base import OutgoingMessage
 from jobs_admin.worker.broker import Publisher
 from jobs_admin.worker.delays import Delays, Head
 from jobs_admin.worker.later import promote
@@ -113,14 +113,14 @@ def replay_rate(store: str, broker: str, at_once: int, jobs: int) -> dict[str, A
     }
 
 
-def letter(n: int, replay: str) -> Letter:
+def letter(n: int, replay: str) -> OutgoingMessage:
     headers = {"task": "send", "id": str(n), "lang": "py", "argsrepr": "x" * 300, "root_id": str(n), "retries": 3}
     message = {
         "body": base64.b64encode(b"x" * 1_100).decode(), "content-type": "application/json", "content-encoding": "utf-8",
         "headers": headers, "properties": {"delivery_mode": 2, "body_encoding": "base64", "correlation_id": str(n)},
     }  # fmt: skip
     lineage = {"queue": QUEUE, "job_id": str(n), "run": 2, "item": n, "replay": replay}
-    return Letter(n, json.dumps(message).encode(), QUEUE, f"again-{n}", lineage)
+    return OutgoingMessage(n, json.dumps(message).encode(), QUEUE, f"again-{n}", lineage)
 
 
 def bring_back(store: str, broker: str) -> None:

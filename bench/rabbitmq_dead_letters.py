@@ -26,7 +26,7 @@ from kombu import Connection
 from bench.machine import machine, versions
 from dashboard.setup.engine import Engine
 from jobs_admin.sources import connect
-from jobs_admin.sources.base import Letter
+from jobs_admin.sources.base import OutgoingMessage
 from jobs_admin.sources.rabbitmq import reading as rabbitmq_reading
 from tests.kit.rabbitmq import HOW_TO_GET_IT, Node, server
 
@@ -109,7 +109,7 @@ def mirrored(url: str, client: redis.Redis) -> dict[str, Any]:
         after = pulled.after
     idle_ms = (time.monotonic() - begun) / 20 * 1000
     letters = [
-        Letter(n, one.raw, QUEUE, f"new-{n}", {"queue": QUEUE, "job_id": one.job_id, "run": 2})
+        OutgoingMessage(n, one.raw, QUEUE, f"new-{n}", {"queue": QUEUE, "job_id": one.job_id, "run": 2})
         for n, one in enumerate(reports[:5000])
     ]
     begun = time.monotonic()

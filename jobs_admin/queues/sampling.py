@@ -33,7 +33,7 @@ from jobs_admin.models.access import ENGINE
 from jobs_admin.models.failure import FailureState
 from jobs_admin.queues import liveness
 from jobs_admin.sources import connect
-from jobs_admin.sources.base import Depth, Finding, SourceError, SourceRefused, TellsOptions
+from jobs_admin.sources.base import Depth, Finding, OptionsSource, SourceError, SourceRefused
 from jobs_admin.sources.base import Source as Adapter
 
 log = logging.getLogger(__name__)
@@ -170,7 +170,7 @@ def _find_options(name: str, source: Adapter) -> FoundOptions | None:
     if not source.can.options:
         return None
     try:
-        return cast(TellsOptions, source).found_options()
+        return cast(OptionsSource, source).found_options()
     except SourceError as error:
         log.info("Source %s did not report how its jobs are retried: %s", name, error)
     except Exception:

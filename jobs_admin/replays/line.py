@@ -24,7 +24,7 @@ from jobs_admin.db.opening import Opener, OpenerGone
 from jobs_admin.replays.choosing import KeyRates
 from jobs_admin.replays.claiming import Claimed
 from jobs_admin.replays.messages import Writer
-from jobs_admin.sources.base import Letter, SourceError, SourceRefused
+from jobs_admin.sources.base import OutgoingMessage, SourceError, SourceRefused
 
 log = logging.getLogger(__name__)
 
@@ -120,8 +120,8 @@ class Line(threading.Thread):
         self._next_call = 0.0
         self._has_begun = False
         self._claimed: deque[Claimed] = deque()
-        self._ready: deque[tuple[Claimed, Letter]] = deque()
-        self._trying: list[tuple[Claimed, Letter]] = []
+        self._ready: deque[tuple[Claimed, OutgoingMessage]] = deque()
+        self._trying: list[tuple[Claimed, OutgoingMessage]] = []
         self._ended = Ended()
         self._is_closed = False
         self._ahead = DecryptAhead()
@@ -194,7 +194,7 @@ class Line(threading.Thread):
     def _key_wait(self, key: str, now: float) -> float:
         return self._rates.wait(key, now) if self._rates and key else 0.0
 
-    def _due(self, now: float) -> list[tuple[Claimed, Letter]]:
+    def _due(self, now: float) -> list[tuple[Claimed, OutgoingMessage]]:
         if not self._ready or now > self._until or now < self._next_call:
             return []
         if not self._has_begun:
@@ -206,9 +206,9 @@ class Line(threading.Thread):
         count = self.bucket.take(min(len(self._ready), _AT_ONCE), now)
         return [self._ready.popleft() for _ in range(count)]
 
-    def _due_by_key(self, now: float) -> list[tuple[Claimed, Letter]]:
-        due: list[tuple[Claimed, Letter]] = []
-        left: deque[tuple[Claimed, Letter]] = deque()
+    def _due_by_key(self, now: float) -> list[tuple[Claimed, OutgoingMessage]]:
+        due: list[tuple[Claimed, OutgoingMessage]] = []
+        left: deque[tuple[Claimed, OutgoingMessage]] = deque()
         for one in self._ready:
             key = one[0].key
             may = len(due) < _AT_ONCE and not self._key_wait(key, now)
@@ -244,9 +244,9 @@ class Line(threading.Thread):
         if is_news:
             self._notify()
 
-    def _send(self, due: list[tuple[Claimed, Letter]]) -> None:
+    def _send(self, due: list[tuple[Claimed, OutgoingMessage]]) -> None:
         begun = time.monotonic()
-        by_source: dict[str, dict[int, tuple[Claimed, Letter]]] = {}
+        by_source: dict[str, dict[int, tuple[Claimed, OutgoingMessage]]] = {}
         for item, message in due:
             by_source.setdefault(item.source, {})[item.pk] = (item, message)
         for source, mine in by_source.items():
@@ -268,7 +268,7 @@ class Line(threading.Thread):
         if is_news:
             self._notify()
 
-    def _send_to(self, source: str, mine: dict[int, tuple[Claimed, Letter]], at: float) -> None:
+    def _send_to(self, source: str, mine: dict[int, tuple[Claimed, OutgoingMessage]], at: float) -> None:
         """Empty `mine` as the results become known. Raises SourceError with the items left whose result is unknown."""
         while mine:
             try:

@@ -17,7 +17,7 @@ from jobs_admin.models import Failure, Payload, Replay
 from jobs_admin.models.failure import Caveat
 from jobs_admin.replays.claiming import Claimed
 from jobs_admin.replays.target import Target
-from jobs_admin.sources.base import Letter, SourceRefused
+from jobs_admin.sources.base import OutgoingMessage, SourceRefused
 
 _UNKNOWN = Signatures()
 
@@ -50,7 +50,7 @@ class Writer:
     def queue(self, item: Claimed) -> str:
         return self._to_queue or item.queue
 
-    def build(self, item: Claimed) -> Letter:
+    def build(self, item: Claimed) -> OutgoingMessage:
         """Return the message to send. Raises SourceRefused or Refused if it can never be sent."""
         if not item.body:
             raise SourceRefused("no whole message is kept", token=item.pk)
@@ -60,7 +60,7 @@ class Writer:
             "queue": item.queue, "job_id": item.first_job_id, "run": item.run, "item": item.pk, "replay": self._key,
             "sent_as": item.job_id,
         }  # fmt: skip
-        return Letter(
+        return OutgoingMessage(
             item.pk,
             raw,
             self.queue(item),

@@ -188,7 +188,7 @@ def _file_part(reports: Sequence[Envelope]) -> int:
         if len(reports) > 1:
             return sum(_file_part([one]) for one in reports)
         (one,) = reports
-        _set_aside(one.source, [Unread.of(one.queue, one.job_id, one.raw or b"", error)])
+        _set_aside(one.source, [Unread.from_error(one.queue, one.job_id, one.raw or b"", error)])
         return 0
     return ingest.file(entries, is_trusted=True).new_attempts
 

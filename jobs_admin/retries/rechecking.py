@@ -20,7 +20,7 @@ from jobs_admin.core.text import representable
 from jobs_admin.models import Failure, ReplayItem
 from jobs_admin.models.failure import Caveat, FailureState
 from jobs_admin.models.replay import OPEN_ITEM
-from jobs_admin.sources.base import Looked, PulledSource, Ref, SourceRefused
+from jobs_admin.sources.base import JobChanges, PulledSource, Ref, SourceRefused
 
 _AT_ONCE = 500  # jobs of one question
 _WRITTEN_AT_ONCE = 100  # rows of one transaction
@@ -44,7 +44,7 @@ def recheck(source: str, adapter: PulledSource, file: Callable[[Sequence[Envelop
     is_time = time.monotonic() - _rested.get(source, float("-inf")) >= _BETWEEN_S
     for state in (*_ON_THE_WAY, *(_AT_REST if is_time else ())):
         if rows := _next(source, state):
-            looked = adapter.look(list(rows))
+            looked = adapter.check_jobs(list(rows))
             file(looked.reports)
             _note(rows, looked)
     if not is_time:
@@ -86,7 +86,7 @@ def _ref(row: Failure) -> Ref:
     return Ref(row.queue, row.job_id, row.state, row.failed_at.timestamp(), was_removed, made_at)
 
 
-def _note(rows: Mapping[Ref, Failure], looked: Looked) -> None:
+def _note(rows: Mapping[Ref, Failure], looked: JobChanges) -> None:
     gone: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for job, why in looked.gone.items():
         if (row := rows.get(job)) is not None:

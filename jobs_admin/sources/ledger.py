@@ -1,7 +1,8 @@
-"""What was sent to a system that cannot record it in the same step: noted in Redrive's store before, and after.
+"""Ledger of what was sent to a system that cannot record it in the same step: written to Redrive's store before and
+after.
 
-`begun` stands beside a token before its message leaves, `sent` once the system has confirmed it. What is still `begun` when
-nobody sends any more is in doubt: it may have arrived.
+A token is marked `begun` before its message leaves, `sent` once the system has confirmed it. What is still `begun` when
+no sender is at work is in doubt: it may have arrived.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _EPOCH = re.compile(rb"[0-9a-f]{32}")
 
 
 def epoch_of(name: bytes) -> str:
-    """Return an epoch as it stands in a ledger; a digest of it where it is none of ours, so that it tells one ledger from another."""
+    """Return an epoch as a ledger has it; for one that is not ours, a digest of it, so that ledgers stay
+    distinguishable."""
     return name.decode() if _EPOCH.fullmatch(name) else keys.short(name.decode("utf-8", "surrogateescape"))
 
 
@@ -37,22 +39,22 @@ Store = Callable[[], "redis.Redis"]
 
 
 class Ledger:
-    """Of all replays of one source. May be used by several threads, and by several processes on one store.
+    """Ledger of all replays of one source. May be used by several threads, and by several processes on one store.
 
     Every method raises SourceUnreachable where the store does not answer.
     """
 
     def __init__(self, source: str, store: Store | None, prefix: str) -> None:
-        """`store` answers a client of Redrive's store, which bounds its waits."""
+        """`store` returns a client of Redrive's store, which bounds its waits."""
         self._source = source
         self._store = store
         self._prefix = prefix
         self._lock = threading.Lock()
-        self._owed: dict[str, set[int]] = defaultdict(set)  # confirmed, while the store did not take that down
+        self._owed: dict[str, set[int]] = defaultdict(set)  # confirmed, but not written to the store yet
 
     def epoch(self, replay: str) -> str:
-        """Names the ledger of one replay, and makes it where there is none."""
-        with self._asked() as client:
+        """Return the name of one replay's ledger, and create it where there is none."""
+        with self._border() as client:
             key = self._key(replay)
             pipe = client.pipeline()
             pipe.hsetnx(key, "epoch", uuid.uuid4().hex)
@@ -61,14 +63,17 @@ class Ledger:
             return epoch_of(pipe.execute()[1])
 
     def begin(self, replay: str, tokens: Sequence[int]) -> dict[int, int]:
-        """Token -> OURS, to be sent now; SENT before; WITHHELD; IN_DOUBT. Each is somebody's once, whoever asks at the same time."""
+        """Claim tokens: token -> OURS, to be sent now; SENT before; WITHHELD; IN_DOUBT.
+
+        Each is claimed once, by one caller only.
+        """
         self._settle(replay)
-        with self._asked() as client:
+        with self._border() as client:
             answers = client.eval(_BEGIN, 1, self._key(replay), _LIVES_S, _BEGUN, _SENT, *tokens)
             return dict(zip(tokens, answers, strict=True))
 
     def note(self, replay: str, sent: Collection[int], unsent: Collection[int] = ()) -> None:
-        """What was begun went, or for sure did not and may be begun again."""
+        """Record which of the begun tokens were sent, and which were surely not and may be begun again."""
         with self._lock:
             self._owed[replay] |= set(sent)
         self._settle(replay, unsent)
@@ -84,7 +89,7 @@ class Ledger:
         if not tokens:
             return set()
         self._settle(replay)
-        with self._asked() as client:
+        with self._border() as client:
             pipe = client.pipeline()
             for token in tokens:
                 pipe.hsetnx(self._key(replay), str(token), _WITHHELD)
@@ -97,7 +102,7 @@ class Ledger:
         if not tokens:
             return {}
         self._settle(replay)
-        with self._asked() as client:
+        with self._border() as client:
             marks: list[Any] = client.hmget(self._key(replay), [str(n) for n in tokens])
             return dict(zip(tokens, marks, strict=True))
 
@@ -106,7 +111,7 @@ class Ledger:
             owed = set(self._owed.get(replay, ()))
         if not owed and not unsent:
             return
-        with self._asked() as client:
+        with self._border() as client:
             pipe = client.pipeline()
             if owed:
                 pipe.hset(self._key(replay), mapping={str(token): _SENT for token in owed})
@@ -122,16 +127,16 @@ class Ledger:
     def _key(self, replay: str) -> str:
         return keys.ledger(self._source, replay, self._prefix)
 
-    def _asked(self) -> Border:
-        return Border.of(self._source, self._store)
+    def _border(self) -> Border:
+        return Border.of_source(self._source, self._store)
 
 
 class Border:
-    """Asks the store: one kind of error leaves it, and no password with it."""
+    """Access to the store: one kind of error leaves it, and no password with it."""
 
     @classmethod
-    def of(cls, source: str, store: Store | None) -> Border:
-        """Raises SourceRefused where there is no store."""
+    def of_source(cls, source: str, store: Store | None) -> Border:
+        """Return access for a source. Raises SourceRefused where there is no store."""
         if store is None:
             raise SourceRefused(f"Source {source}: it has no store to note in what it sends. Nothing was sent.")
         return cls(store)

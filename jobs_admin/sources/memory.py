@@ -16,8 +16,8 @@ from jobs_admin.sources.base import (
     Capabilities,
     Depth,
     Finding,
-    Letter,
-    Looked,
+    JobChanges,
+    OutgoingMessage,
     Pulled,
     Ref,
     Rescheduled,
@@ -73,13 +73,13 @@ class MemorySource:
         self._dial()
         return self._epochs.setdefault(replay, uuid.uuid4().hex)
 
-    def send(self, replay: str, letters: Sequence[Letter]) -> dict[int, str]:
+    def send(self, replay: str, messages: Sequence[OutgoingMessage]) -> dict[int, str]:
         self._dial()
-        jobs = [self._job(replay, letter) for letter in letters]
+        jobs = [self._job(replay, message) for message in messages]
         with self._lock:
             return {
-                letter.token: self._put(replay, letter.token, letter.queue, job)
-                for letter, job in zip(letters, jobs, strict=True)
+                message.token: self._put(replay, message.token, message.queue, job)
+                for message, job in zip(messages, jobs, strict=True)
             }
 
     def _put(self, replay: str, token: int, queue: str, job: dict[str, Any]) -> str:
@@ -91,21 +91,21 @@ class MemorySource:
         self.queues[queue].append(job)
         return "sent"
 
-    def _job(self, replay: str, letter: Letter) -> dict[str, Any]:
+    def _job(self, replay: str, outgoing: OutgoingMessage) -> dict[str, Any]:
         try:
-            message = json.loads(letter.raw)
+            message = json.loads(outgoing.raw)
         except (ValueError, RecursionError) as error:
-            raise SourceRefused("The captured message is not JSON. Nothing was sent.", token=letter.token) from error
-        args = letter.args if letter.args is not None else message.get("args")
-        kwargs = letter.kwargs if letter.kwargs is not None else message.get("kwargs")
+            raise SourceRefused("The captured message is not JSON. Nothing was sent.", token=outgoing.token) from error
+        args = outgoing.args if outgoing.args is not None else message.get("args")
+        kwargs = outgoing.kwargs if outgoing.kwargs is not None else message.get("kwargs")
         return {
-            "id": letter.job_id,
+            "id": outgoing.job_id,
             "args": args,
             "kwargs": kwargs,
-            "redrive": letter.lineage,
-            "sent_as": (replay, letter.token),
-            "priority": message.get("priority") if letter.priority is None else letter.priority,
-            "retries": message.get("retries", 0) if letter.retries is None else letter.retries,
+            "redrive": outgoing.lineage,
+            "sent_as": (replay, outgoing.token),
+            "priority": message.get("priority") if outgoing.priority is None else outgoing.priority,
+            "retries": message.get("retries", 0) if outgoing.retries is None else outgoing.retries,
         }
 
     def was_sent(self, replay: str, tokens: Sequence[int]) -> set[int]:
@@ -156,7 +156,7 @@ class MemorySource:
         return message["args"], message["kwargs"]
 
     def check_arguments(self, raw: bytes, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Every message has both, whatever they are."""
+        """Accept anything: every message has both."""
 
     def headers(self, raw: bytes) -> dict[str, Any]:
         return dict(json.loads(raw).get("headers", {}))
@@ -169,7 +169,7 @@ class MemorySource:
         return datetime.fromisoformat(expires) if expires else None
 
     def forget(self) -> None:
-        """As a flushed server would: ledgers and jobs are gone."""
+        """Drop ledgers and jobs, as a flushed server would."""
         self._ledgers.clear()
         self._recalled.clear()
         self._withheld.clear()
@@ -189,14 +189,17 @@ class MemorySource:
 
 
 class MemoryKeeper(MemorySource):
-    """A `sources.PulledSource`. `ended(report)` is an attempt that ended there; `gone` and `due` is what a look finds."""
+    """A `sources.PulledSource`.
+
+    `ended(report)` is an attempt that ended there; `gone` and `due` are what `check_jobs` finds.
+    """
 
     can = replace(MemorySource.can, holds_dead=True, remove=True, reschedule=True, in_place=True)
     every_s = 0.2
 
     def __init__(self, name: str, queues: Sequence[str] = ()) -> None:
         super().__init__(name, queues)
-        self.reports: list[Envelope] = []  # in the order in which they ended; a place is how many were told
+        self.reports: list[Envelope] = []  # in the order in which they ended; a place is how many were reported
         self.news: dict[Ref, Envelope] = {}
         self.gone: dict[Ref, str] = {}
         self.due: dict[Ref, float] = {}
@@ -204,7 +207,7 @@ class MemoryKeeper(MemorySource):
         self.asked: list[Ref] = []
         self.removed: set[Ref] = set()
         self.page = 100
-        self.ran: dict[tuple[str, int], int] = {}  # told once
+        self.ran: dict[tuple[str, int], int] = {}  # reported once
 
     def dead_letters(self, after: str) -> Pulled:
         self._dial()
@@ -217,10 +220,10 @@ class MemoryKeeper(MemorySource):
         self._dial()
         self.filed_up_to = max(self.filed_up_to, pulled.receipt)
 
-    def look(self, jobs: Sequence[Ref]) -> Looked:
+    def check_jobs(self, jobs: Sequence[Ref]) -> JobChanges:
         self._dial()
         self.asked += jobs
-        return Looked(
+        return JobChanges(
             [self.news[job] for job in jobs if job in self.news],
             {job: self.gone[job] for job in jobs if job in self.gone},
             {job: self.due[job] for job in jobs if job in self.due},

@@ -1,4 +1,4 @@
-"""A queue system that is one Redis: how it is dialled, and how it is named to people."""
+"""Connection to a queue system that is one Redis, and its name for display."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def dial(name: str, url: str, begins: str) -> tuple[redis.Redis, str]:
     `begins` says how a URL begins. Raises SourceRefused for one that is not of one Redis.
     """
     scheme, _, rest = url.partition("://")
-    # Asked before the parts are told apart: a list of servers has no one port. (A comma may stand in a password.)
+    # Checked before the parts are split: a list of servers has no one port. (A comma may stand in a password.)
     if "cluster" in scheme or "," in rest.rpartition("@")[2].partition("/")[0] or ";" in url:
         raise SourceRefused(f"Source {name}: a Redis Cluster or a list of servers cannot be used. Name one Redis.")
     try:

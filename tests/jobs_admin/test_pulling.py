@@ -21,7 +21,7 @@ from jobs_admin.failures import triage
 from jobs_admin.ingest import lost_jobs
 from jobs_admin.models import Attempt, Failure, QueueCounter, ReplayItem, Source
 from jobs_admin.retries import pulling, rechecking
-from jobs_admin.sources.base import Looked, Ref, SourceRefused, SourceUnreachable
+from jobs_admin.sources.base import JobChanges, Ref, SourceRefused, SourceUnreachable
 from tests.kit.people import ANN
 from tests.kit.sources import forget_configuration
 from tests.kit.waiting import wait_until
@@ -402,15 +402,15 @@ def test_what_a_look_saw_is_older_than_what_came_meanwhile(table):
     Failure.objects.filter(job_id="j1").update(attempts=2)
     Failure.objects.filter(job_id="j2").update(attempts=2)
     due = Failure.objects.get(job_id="j2").due_at
-    rechecking._note(asked["dead"], Looked(gone={ref(1): "It waits."}))
-    rechecking._note(asked["retrying"], Looked(due={ref(2): 4_000_000_000.0}))
+    rechecking._note(asked["dead"], JobChanges(gone={ref(1): "It waits."}))
+    rechecking._note(asked["retrying"], JobChanges(due={ref(2): 4_000_000_000.0}))
     assert states() == {"j1": "dead", "j2": "retrying"} and Failure.objects.get(job_id="j2").due_at == due
     Failure.objects.update(attempts=1, run=2)
-    rechecking._note(asked["dead"], Looked(gone={ref(1): "It waits."}))
-    rechecking._note(asked["retrying"], Looked(due={ref(2): 4_000_000_000.0}))
+    rechecking._note(asked["dead"], JobChanges(gone={ref(1): "It waits."}))
+    rechecking._note(asked["retrying"], JobChanges(due={ref(2): 4_000_000_000.0}))
     assert states()["j1"] == "dead" and Failure.objects.get(job_id="j2").due_at == due
     Failure.objects.filter(job_id="j1").update(run=1, state="discarded")
-    rechecking._note(asked["dead"], Looked(gone={ref(1): "It waits."}))
+    rechecking._note(asked["dead"], JobChanges(gone={ref(1): "It waits."}))
     assert states()["j1"] == "discarded"
 
 

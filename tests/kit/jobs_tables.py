@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psycopg
 
-from jobs_admin.sources.base import Letter, Ref
+from jobs_admin.sources.base import OutgoingMessage, Ref
 
 # The page shows `failJob` and a query; this table has the columns that these name.
 SQLITE = """
@@ -182,7 +182,7 @@ def letter(report, token=1, **changes):
         "sent_as": report.job_id,
     }
     values = {"token": token, "raw": report.raw, "queue": report.queue, "job_id": report.job_id, "lineage": lineage}
-    return Letter(**values | changes)
+    return OutgoingMessage(**values | changes)
 
 
 def refs(reports, state="dead"):

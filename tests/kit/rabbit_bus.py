@@ -15,10 +15,10 @@ from kombu import Connection
 
 from jobs_admin.sources import connect
 from jobs_admin.sources.amqp import management, wire
-from jobs_admin.sources.base import Letter, Ref
+from jobs_admin.sources.base import OutgoingMessage, Ref
 from jobs_admin.sources.rabbitmq import death as rabbitmq_death
-from jobs_admin.sources.rabbitmq import letter as rabbitmq_letter
-from jobs_admin.sources.rabbitmq.death import Found
+from jobs_admin.sources.rabbitmq import messages as rabbitmq_messages
+from jobs_admin.sources.rabbitmq.death import RawMessage
 from tests.kit.waiting import wait_until
 
 _numbers = count(1)
@@ -167,11 +167,11 @@ class Queues:
     def ref_of(self, message):
         lineage = None
         from_queue = rabbitmq_death.Death(self.queue, "", 1, None, "", 0)
-        parts = {"message_id": rabbitmq_letter.amqp_fields.short(message.message_id)}
+        parts = {"message_id": rabbitmq_messages.amqp_fields.short(message.message_id)}
         return Ref(
             self.queue,
             rabbitmq_death._base(
-                Found(b"", message.body.encode() if isinstance(message.body, str) else message.body, "", ""),
+                RawMessage(b"", message.body.encode() if isinstance(message.body, str) else message.body, "", ""),
                 parts,
                 from_queue,
                 lineage,
@@ -193,4 +193,4 @@ def letter(report, token=1, **changes):
         "sent_as": f"new-{token}",
     }
     values = {"token": token, "raw": report.raw, "queue": report.queue, "job_id": f"new-{token}", "lineage": lineage}
-    return Letter(**values | changes)
+    return OutgoingMessage(**values | changes)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from jobs_admin.sources.base import Letter, SourceRefused, SourceUnreachable
+from jobs_admin.sources.base import OutgoingMessage, SourceRefused, SourceUnreachable
 
 
 def recalled(source, replay, queues):
@@ -40,7 +40,7 @@ class SourceContract:
     def letter(self, token=1, **changes):
         lineage = {"queue": self.queue, "job_id": "old", "run": 2, "item": token, "replay": "r"}
         values = {"token": token, "raw": self.raw, "queue": self.queue, "job_id": f"new-{token}", "lineage": lineage}
-        return Letter(**values | changes)
+        return OutgoingMessage(**values | changes)
 
     def depth(self, source, queue=None):
         return next(d for d in source.depths() if d.queue == (queue or self.queue))

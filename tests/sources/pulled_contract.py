@@ -24,7 +24,7 @@ import time
 
 import pytest
 
-from jobs_admin.sources.base import READ_ONLY, Letter, Ref, SourceRefused, SourceUnreachable
+from jobs_admin.sources.base import READ_ONLY, OutgoingMessage, Ref, SourceRefused, SourceUnreachable
 
 
 def read(source, after="", limit=1_000):
@@ -79,7 +79,7 @@ class PulledContract:
             "job_id": self.next_id(report),
             "lineage": lineage,
         }
-        return Letter(**values | changes)
+        return OutgoingMessage(**values | changes)
 
     def next_id(self, report):
         return report.job_id if self.can.in_place else f"new-{report.job_id}"
@@ -140,7 +140,7 @@ class PulledContract:
     def test_looking_at_what_is_dead_tells_nothing_new(self, source):
         self.bury(2)
         reports, _ = read(source)
-        looked = source.look([ref(one) for one in reports])
+        looked = source.check_jobs([ref(one) for one in reports])
         assert (
             not looked.gone
             and not looked.due
@@ -163,7 +163,7 @@ class PulledContract:
 
     def _ends(self, source, report, told):
         sent = Ref(report.queue, self.next_id(report), "replaying", report.at)
-        return [one for one in [*told, *source.look([sent]).reports] if one.lineage is not None]
+        return [one for one in [*told, *source.check_jobs([sent]).reports] if one.lineage is not None]
 
     def test_one_that_dies_again_is_another_run_of_the_same(self, source):
         if not source.can.outcomes:
@@ -234,7 +234,7 @@ class PulledContract:
         reports, after = read(source)
         self.take_out(ref(reports[0]))
         _, after = read(source, after)
-        assert set(source.look([ref(one) for one in reports]).gone) == {ref(reports[0])}
+        assert set(source.check_jobs([ref(one) for one in reports]).gone) == {ref(reports[0])}
 
     def test_what_somebody_brought_back_is_gone_and_not_sent_again(self, source):
         if self.revive is None:
@@ -243,7 +243,7 @@ class PulledContract:
         reports, after = read(source)
         self.revive(ref(reports[0]))
         _, after = read(source, after)
-        assert set(source.look([ref(one) for one in reports]).gone) == {ref(reports[0])}
+        assert set(source.check_jobs([ref(one) for one in reports]).gone) == {ref(reports[0])}
         with pytest.raises(SourceRefused) as refused:
             source.send("r", [self.letter(reports[0], 1), self.letter(reports[1], 2)])
         assert refused.value.tokens == {1} and source.was_sent("r", [1, 2]) == set()
@@ -266,7 +266,7 @@ class PulledContract:
         reports, after = read(source)
         self.trim(ref(reports[0]))
         read(source, after)
-        assert source.look([ref(one) for one in reports]).gone == {}
+        assert source.check_jobs([ref(one) for one in reports]).gone == {}
         assert source.send("r", [self.letter(reports[0], 1)]) == {1: "sent"}
         assert self.waiting(self.queue) == [self.next_id(reports[0])]
         self.work(self.queue)
@@ -288,11 +288,11 @@ class PulledContract:
         reports, after = read(source)
         self.lose_everything()
         told, after = read(source, after)
-        assert told == [] and source.look([ref(one) for one in reports]).gone == {}
+        assert told == [] and source.check_jobs([ref(one) for one in reports]).gone == {}
         self.bury(1)
         later, _ = read_until(source, lambda seen: seen, after)
         assert len(later) == 1
-        assert source.look([ref(one) for one in reports]).gone == {}
+        assert source.check_jobs([ref(one) for one in reports]).gone == {}
 
     def test_a_version_that_is_not_known_is_read_and_nothing_is_sent(self, source):
         if self.become_unknown is None:
@@ -316,7 +316,7 @@ class PulledContract:
         began = time.monotonic()
         self.is_away(lambda: source.depths())
         self.is_away(lambda: source.dead_letters(after))
-        self.is_away(lambda: source.look([ref(report)]))
+        self.is_away(lambda: source.check_jobs([ref(report)]))
         self.is_away(lambda: source.send("r", [self.letter(report, 1)]))
         assert time.monotonic() - began < 30
 

@@ -11,7 +11,7 @@ from jobs_admin import config, replays
 from jobs_admin.models import Failure, Replay
 from jobs_admin.replays.options import Options
 from jobs_admin.retries import pulling
-from jobs_admin.sources.base import Letter, Ref, SourceRefused
+from jobs_admin.sources.base import OutgoingMessage, Ref, SourceRefused
 from tests.kit import node
 from tests.kit.bullmq import Bull
 from tests.kit.people import ANN
@@ -37,7 +37,7 @@ def letter(report, token=1, queue=None, run=2, **changes):
         "replay": "r",
         "sent_as": report.job_id,
     }
-    return Letter(
+    return OutgoingMessage(
         **{
             "token": token,
             "raw": report.raw,
@@ -310,7 +310,7 @@ class TestDeadLetterQueues(Bull):
         (other,), _ = read(source, after)
         assert source.send("r", [letter(report)]) == {1: "sent"} and self.copies() == [copy]
         asked = [ref(report), ref(other)]
-        assert source.look([ref(other)]).gone == {} and ref(other) not in source.look(asked).gone
+        assert source.check_jobs([ref(other)]).gone == {} and ref(other) not in source.check_jobs(asked).gone
 
     def test_a_job_is_not_held_to_lie_in_a_dead_letter_queue_by_another_that_was_given_the_id_of_its_copy(self):
         copy = self.copy("7")
@@ -320,7 +320,7 @@ class TestDeadLetterQueues(Bull):
         self.client.delete(self.key("id", self.dead))
         assert self.copy("8") == copy
         asked = Ref(report.queue, report.job_id, "dead", report.at)
-        assert set(source.look([asked]).gone) == {asked}
+        assert set(source.check_jobs([asked]).gone) == {asked}
 
     def test_what_is_refused_leaves_every_copy_where_it_is(self):
         job_id = self.die(1)
@@ -503,9 +503,9 @@ class TestDeadLetterQueues(Bull):
         source = self.desk()
         (report,), _ = read(source)
         asked = [Ref(report.queue, report.job_id, "quarantined", report.at - 1)]
-        assert source.look(asked).gone == {}
+        assert source.check_jobs(asked).gone == {}
         self.bull.job(self.dead, copy, "remove")
-        assert set(source.look(asked).gone) == {ref(report)}
+        assert set(source.check_jobs(asked).gone) == {ref(report)}
 
     def test_a_job_that_was_moved_into_quarantine_is_sent_from_there_although_events_tell_that_it_was_removed(self):
         job_id = self.bull.add(self.queue, "explode", {"n": 1})
@@ -570,7 +570,7 @@ class TestDeadLetterQueues(Bull):
         for key in (*self.client.scan_iter(f"bull:{self.dead}:*"), *self.client.scan_iter("redrive:*")):
             self.client.delete(key)
         read(source, after)
-        assert source.look([Ref(report.queue, report.job_id, "dead", report.at)]).gone == {}
+        assert source.check_jobs([Ref(report.queue, report.job_id, "dead", report.at)]).gone == {}
         wait_until(lambda: source.send("r", [letter(report)]) == {1: "sent"})
 
     # Flows

@@ -11,7 +11,7 @@ import redis
 
 from jobs_admin.core import keys
 from jobs_admin.sources import connect
-from jobs_admin.sources.base import Letter, Ref, SourceRefused, SourceUnreachable
+from jobs_admin.sources.base import OutgoingMessage, Ref, SourceRefused, SourceUnreachable
 from tests.sources.pulled_contract import read
 
 pytestmark = pytest.mark.server
@@ -60,7 +60,7 @@ def failed(client, job_id, ago_ms=0):
 
 def letter(report, **changes):
     lineage = {"queue": QUEUE, "job_id": report.job_id, "run": 2, "item": 1, "replay": "r", "sent_as": report.job_id}
-    return Letter(
+    return OutgoingMessage(
         **{"token": 1, "raw": report.raw, "queue": QUEUE, "job_id": report.job_id, "lineage": lineage} | changes
     )
 
@@ -82,7 +82,7 @@ def test_what_was_known_from_before_a_loss_that_another_process_noticed_is_no_ev
     client.hset(f"bull:{QUEUE}:meta", "version", "bullmq:5.81.5")
     _, after = read(another(), after)
     read(source, after)
-    assert source.look([Ref(QUEUE, "7", "dead", report.at)]).gone == {}
+    assert source.check_jobs([Ref(QUEUE, "7", "dead", report.at)]).gone == {}
 
 
 def test_a_queue_that_is_upgraded_in_this_very_moment_is_left_alone(client, source):
@@ -156,7 +156,7 @@ def test_what_is_noted_of_a_send_does_not_stay_for_ever(client, source):
 def test_that_a_copy_was_taken_out_is_evidence_of_what_was_dead_alone(client, source, state, is_gone):
     read(source)
     client.hset(keys.copies("shop"), f"{QUEUE}:7", '["dead", "1", "5"]')
-    assert bool(source.look([Ref(QUEUE, "7", state, now(client) / 1000)]).gone) == is_gone
+    assert bool(source.check_jobs([Ref(QUEUE, "7", state, now(client) / 1000)]).gone) == is_gone
 
 
 @pytest.fixture
@@ -195,4 +195,4 @@ def test_a_set_of_failed_jobs_that_is_none_is_no_evidence(client, source):
     failed(client, "1")
     (report,), _ = read(source)
     client.set(f"bull:{QUEUE}:failed", "no set")
-    assert source.look([Ref(QUEUE, "1", "dead", report.at)]).gone == {}
+    assert source.check_jobs([Ref(QUEUE, "1", "dead", report.at)]).gone == {}

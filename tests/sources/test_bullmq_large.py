@@ -78,13 +78,13 @@ def test_who_is_asked_for_again_is_looked_for_in_new_events_only(client, source)
     client.delete(f"bull:{QUEUE}:7", f"bull:{QUEUE}:failed")
     for n in range(500):
         client.xadd(f"bull:{QUEUE}:events", {"event": "active", "jobId": f"other-{n}"})
-    assert not source.look(asked).gone
+    assert not source.check_jobs(asked).gone
     client.config_resetstat()
-    assert not source.look(asked).gone
+    assert not source.check_jobs(asked).gone
     assert client.info("commandstats")["cmdstat_xrange"]["calls"] == 1
     client.xadd(f"bull:{QUEUE}:events", {"event": "removed", "jobId": "7", "prev": "failed"})
-    assert list(source.look(asked).gone) == asked
-    assert list(source.look(asked).gone) == asked  # what was read is known
+    assert list(source.check_jobs(asked).gone) == asked
+    assert list(source.check_jobs(asked).gone) == asked  # what was read is known
 
 
 @pytest.mark.parametrize("score", ["inf", "1e300"])
@@ -97,7 +97,7 @@ def test_a_job_with_an_absurd_score_keeps_no_other_from_being_told_and_has_its_t
     failed(client, "2")
     more, _ = read_until(source, lambda told: {one.job_id for one in told} >= {"2", "9"}, after)
     assert all(one.at < 4e9 for one in more)
-    assert not source.look([Ref(QUEUE, "9", "dead", more[0].at)]).reports
+    assert not source.check_jobs([Ref(QUEUE, "9", "dead", more[0].at)]).reports
 
 
 def test_a_walk_that_was_not_over_goes_on_and_finds_all_queues(client, source):

@@ -167,8 +167,8 @@ class TestSending(There):
         assert self.die(2) == report.job_id
         with pytest.raises(SourceRefused, match="another job has its id"):
             source.send("r", [self.letter(report)])
-        assert source.look([ref(report)]).gone == {}
-        assert read(source, after)[0] == [] and source.look([ref(report)]).gone == {}
+        assert source.check_jobs([ref(report)]).gone == {}
+        assert read(source, after)[0] == [] and source.check_jobs([ref(report)]).gone == {}
 
     def test_what_ran_meanwhile_and_was_removed_is_not_sent_again(self, source):
         report, _ = self.buried(source, removeOnComplete=True)
@@ -178,7 +178,7 @@ class TestSending(There):
         with pytest.raises(SourceRefused, match="no longer there") as refused:
             source.send("r", [self.letter(report)])
         assert refused.value.tokens == {1} and not self.client.exists(self.key(report.job_id))
-        assert "ran" in source.look([ref(report)]).gone[ref(report)]
+        assert "ran" in source.check_jobs([ref(report)]).gone[ref(report)]
 
     def test_a_child_of_a_flow_goes_back_to_its_parent(self, source):
         tree = {
@@ -205,7 +205,7 @@ class TestEnds(There):
         assert not self.client.exists(self.key(report.job_id))
         told, _ = read(source, after)
         assert [(one.kind, one.lineage.item) for one in told] == [("success", 9)]
-        assert [one.kind for one in source.look([ref(report, "replaying")]).reports] == ["success"]
+        assert [one.kind for one in source.check_jobs([ref(report, "replaying")]).reports] == ["success"]
 
     def test_a_job_that_is_removed_as_it_fails_is_told_by_its_event_and_has_no_message(self, source):
         self.die(1, removeOnFail=True)
@@ -219,7 +219,7 @@ class TestEnds(There):
         self.client.zrem(self.key("failed"), report.job_id)
         self.client.delete(self.key(report.job_id))
         a_clock_behind = Ref(report.queue, report.job_id, "dead", report.at - 1)
-        looked = source.look([ref(report), a_clock_behind])
+        looked = source.check_jobs([ref(report), a_clock_behind])
         assert looked.reports == [] and looked.gone == {}
 
     def test_what_was_sent_and_is_removed_as_it_fails_again_is_another_run_of_the_same(self, source):
@@ -228,7 +228,7 @@ class TestEnds(There):
         source.send("r", [self.letter(report, 4)])
         self.bull.work(self.queue)
         (told,), _ = read_until(source, dead, after)
-        (looked,) = source.look([ref(report, "replaying")]).reports
+        (looked,) = source.check_jobs([ref(report, "replaying")]).reports
         self.bull.rest(self.queue)
         assert (
             (told.lineage.item, told.attempt, told.kind)
@@ -245,7 +245,7 @@ class TestEnds(There):
         # The worker says when it is due before Redis notes that it failed: what lies between may be seconds.
         assert 3_500 < told.due_at - told.at <= 3_601
         asked = ref(told, "retrying")
-        looked = source.look([asked])
+        looked = source.check_jobs([asked])
         assert abs(looked.due[asked] - told.due_at) < 0.01 and not looked.gone
         self.bull.job(self.queue, job_id, "promote")
         self.let_fail()
@@ -259,7 +259,7 @@ class TestEnds(There):
         self.bull.rest(self.queue)
         self.bull.job(self.queue, job_id, "promote")
         self.run_well()
-        (end,) = source.look([ref(told, "retrying")]).reports
+        (end,) = source.check_jobs([ref(told, "retrying")]).reports
         assert (end.kind, end.job_id, end.attempt > told.attempt) == ("success", job_id, True)
 
     def test_who_resets_the_attempts_as_he_brings_it_back_makes_one_more_all_the_same(self, source):
@@ -273,10 +273,10 @@ class TestEnds(There):
     def test_what_others_brought_back_is_gone_on_a_desk_whose_clock_is_behind(self, source):
         report, _ = self.buried(source)
         known = Ref(report.queue, report.job_id, "dead", report.made_at - 5, made_at=report.made_at)
-        assert not source.look([known]).gone
+        assert not source.check_jobs([known]).gone
         self.bull.job(self.queue, report.job_id, "retry", "failed")
         self.run_well()
-        assert "ran" in source.look([known]).gone[known]
+        assert "ran" in source.check_jobs([known]).gone[known]
 
     def test_a_job_that_ended_its_worker_too_often_was_lost(self, server, source):
         options = {"stalledInterval": 200, "lockDuration": 200, "maxStalledCount": 0}
@@ -357,7 +357,7 @@ class TestReading(There):
         second, after = self.buried(source, after)
         self.bull.job(self.queue, second.job_id, "remove")
         _, after = read(source, after)
-        looked = source.look([ref(second), Ref(self.queue, "77", "dead", first.at)])
+        looked = source.check_jobs([ref(second), Ref(self.queue, "77", "dead", first.at)])
         assert set(looked.gone) == {ref(second)}
 
     def test_what_would_break_a_step_of_bullmq_half_way_is_refused_before_it(self, source):
@@ -449,7 +449,7 @@ class TestReading(There):
         self.made.append(viewer)
         try:
             (report,), after = read(viewer)
-            assert viewer.look([ref(report)]).gone == {} and read(viewer, after)[0] == []
+            assert viewer.check_jobs([ref(report)]).gone == {} and read(viewer, after)[0] == []
             assert READ_ONLY in {one.id for one in viewer.findings()}
             with pytest.raises(SourceRefused, match="may not write"):
                 viewer.send("r", [self.letter(report)])
@@ -477,7 +477,7 @@ class TestReading(There):
             told = {one.job_id for one in read(reader, pulled.after)[0]}
             assert first | told == large | {report.job_id}
         asked = [Ref(self.queue, job_id, "replaying") for job_id in large]
-        assert 0 < sum(one.raw_size for one in source.look(asked).reports) < 24_000_000
+        assert 0 < sum(one.raw_size for one in source.check_jobs(asked).reports) < 24_000_000
 
     def test_many_queues_are_read_in_a_place_that_stays_short(self, source):
         report, _ = self.buried(source)
@@ -512,15 +512,15 @@ class TestWhatIsSureOfTheAbsent(There):
         report, _ = self.buried(source)
         self.bull.job(self.queue, report.job_id, "remove")
         asked, later = ref(report), Ref(report.queue, report.job_id, "dead", report.at + 600)
-        assert source.look([later]).gone == {}
+        assert source.check_jobs([later]).gone == {}
         mark = keys.whole_since("shop")
         whole = self.client.get(mark)
         self.client.set(mark, int((report.at + 600) * 1000))  # it was lost after that
-        assert source.look([asked]).gone == {}
+        assert source.check_jobs([asked]).gone == {}
         self.client.delete(mark)  # it was lost just now
-        assert source.look([asked]).gone == {}
+        assert source.check_jobs([asked]).gone == {}
         self.client.set(mark, whole)
-        assert set(source.look([asked]).gone) == {asked}
+        assert set(source.check_jobs([asked]).gone) == {asked}
 
 
 class TestIdsThatComeAgain(There):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from kombu import Exchange, Queue
 
-from jobs_admin.sources.base import Letter, SourceRefused
+from jobs_admin.sources.base import OutgoingMessage, SourceRefused
 from jobs_admin.sources.celery import message as celery_message
 from jobs_admin.sources.celery import plain as celery_plain
 
@@ -26,14 +26,14 @@ WRITTEN = (
 )
 
 
-def letter(raw: bytes = WRITTEN, **changes) -> Letter:
+def letter(raw: bytes = WRITTEN, **changes) -> OutgoingMessage:
     values = {"token": 7, "raw": raw, "queue": "emails", "job_id": "new", "lineage": {"queue": "emails", "run": 2}}
-    return Letter(**values | changes)
+    return OutgoingMessage(**values | changes)
 
 
-def by_json(one: Letter) -> tuple[int, bytes] | None:
+def by_json(one: OutgoingMessage) -> tuple[int, bytes] | None:
     try:
-        return celery_message._renewed(one, "tag")
+        return celery_message._renew_parsed(one, "tag")
     except SourceRefused:
         return None
 
@@ -56,7 +56,7 @@ def read(renewed: tuple[int, bytes]) -> tuple[int, dict]:
 )
 def test_the_quick_way_writes_what_the_way_by_json_does(changes):
     one = letter(**changes)
-    assert celery_plain.renewed(one, "tag") == by_json(one) is not None
+    assert celery_plain.renew(one, "tag") == by_json(one) is not None
 
 
 @pytest.mark.parametrize("exchange", ["", "shop"])
@@ -66,12 +66,12 @@ def test_it_readdresses_as_the_way_by_json_does(exchange, queue):
         b'": "emails"', b'": "inbox"'
     )
     one = letter(raw, queue=queue)
-    assert celery_plain.renewed(one, "tag") == by_json(one) is not None
+    assert celery_plain.renew(one, "tag") == by_json(one) is not None
 
 
 def test_a_second_replay_is_written_the_same_way_too():
-    once = letter(celery_plain.renewed(letter(), "before")[1], job_id="newer", lineage={"queue": "emails", "run": 3})
-    assert celery_plain.renewed(once, "tag") == by_json(once) is not None
+    once = letter(celery_plain.renew(letter(), "before")[1], job_id="newer", lineage={"queue": "emails", "run": 3})
+    assert celery_plain.renew(once, "tag") == by_json(once) is not None
 
 
 _PUT = some.binary(max_size=3) | some.sampled_from(b'0 1 9 - . e " \\ , : { } [ ] null "" "id": ,"a":1'.split())
@@ -81,7 +81,7 @@ _PUT = some.binary(max_size=3) | some.sampled_from(b'0 1 9 - . e " \\ , : { } [ 
 @given(at=some.integers(0, len(WRITTEN)), gone=some.integers(0, 4) | some.integers(0, 60), put=_PUT)
 def test_a_message_that_is_damaged_anywhere_is_never_read_otherwise_than_by_json(at, gone, put):
     one = letter(WRITTEN[:at] + put + WRITTEN[at + gone :])
-    quick = celery_plain.renewed(one, "tag")
+    quick = celery_plain.renew(one, "tag")
     assert quick is None or read(quick) == read(by_json(one))
 
 
@@ -104,7 +104,7 @@ def test_no_header_makes_it_write_anything_else(headers):
     message = json.loads(WRITTEN)
     message["headers"] |= headers
     one = letter(json.dumps(message).encode())
-    quick = celery_plain.renewed(one, "tag")
+    quick = celery_plain.renew(one, "tag")
     assert quick is None or read(quick) == read(by_json(one))
 
 
@@ -124,6 +124,6 @@ def test_what_celery_writes_goes_the_quick_way(engine):
     written = broker.lrange("emails", 0, -1) + broker.lrange("hooks", 0, -1)
     assert len(written) == 6
     for raw in written:
-        assert celery_plain.renewed(letter(raw), "tag") == by_json(letter(raw)) is not None
+        assert celery_plain.renew(letter(raw), "tag") == by_json(letter(raw)) is not None
     app.close()
     broker.close()

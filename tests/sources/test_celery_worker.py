@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from jobs_admin.sources import connect
-from jobs_admin.sources.base import Letter
+from jobs_admin.sources.base import OutgoingMessage
 from tests.kit.celery import RealWorker
 from tests.kit.streams import of_job, reports
 from tests.sources.contract import recalled
@@ -48,9 +48,9 @@ def captured(worker, broker, task, *args, queue="webhooks", **options) -> bytes:
     return broker.rpop(queue)
 
 
-def letter(raw, token=1, queue="emails", **changes) -> Letter:
+def letter(raw, token=1, queue="emails", **changes) -> OutgoingMessage:
     lineage = {"queue": "webhooks", "job_id": "first", "run": 2, "item": token, "replay": "r"}
-    return Letter(
+    return OutgoingMessage(
         **{"token": token, "raw": raw, "queue": queue, "job_id": f"new-{token}", "lineage": lineage, **changes}
     )
 

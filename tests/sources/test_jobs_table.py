@@ -165,9 +165,9 @@ def test_a_row_that_its_worker_holds_for_too_long_was_lost_until_it_ends_otherwi
     table.enqueue("fresh"), table.claim("fresh")
     (report,), _ = pulled(source)
     assert (report.job_id, report.kind, report.attempt, report.worker) == ("held", "lost", 1, "w7")
-    assert source.look([Ref("jobs", "held", "dead", report.at)]).gone == {}
+    assert source.check_jobs([Ref("jobs", "held", "dead", report.at)]).gone == {}
     table.complete("held")
-    looked = source.look([Ref("jobs", "held", "dead", report.at)])
+    looked = source.check_jobs([Ref("jobs", "held", "dead", report.at)])
     assert [(one.kind, one.attempt) for one in looked.reports] == [("success", 1)]
     source.close()
 
@@ -179,7 +179,7 @@ def test_a_row_that_somebody_took_out_or_brought_back_is_gone_and_says_how(table
     table.execute("DELETE FROM jobs WHERE id = 'deleted'")
     table.execute("UPDATE jobs SET status = 'pending', attempts = 0 WHERE id = 'reset'")
     table.claim("taken"), table.complete("done")
-    gone = {ref.job_id: why for ref, why in source.look(refs(reports)).gone.items()}
+    gone = {ref.job_id: why for ref, why in source.check_jobs(refs(reports)).gone.items()}
     assert gone.keys() == {"deleted", "reset", "taken", "done"}
     assert "not in jobs any more" in gone["deleted"] and "is running now" in gone["taken"]
 
@@ -192,11 +192,11 @@ def test_of_a_database_that_was_lost_nothing_is_gone_and_it_is_read_anew(table, 
     table.lose()
     if how == "emptied by a copy":
         table.die("j9")
-    assert source.look(refs(reports)).gone == {}
+    assert source.check_jobs(refs(reports)).gone == {}
     table.die("j1", "ValueError: anew")
     anew, after = pulled(source, after)
     assert "j1" in {one.job_id for one in anew}
-    assert source.look(refs(reports)).gone == {}
+    assert source.check_jobs(refs(reports)).gone == {}
 
 
 def test_a_retry_that_ran_well_or_moved_is_told_when_it_is_asked_for(table, source):
@@ -206,7 +206,7 @@ def test_a_retry_that_ran_well_or_moved_is_told_when_it_is_asked_for(table, sour
     table.complete("well"), table.claim("running")
     table.execute(f"UPDATE jobs SET scheduled_at = {table.ago(-3600)} WHERE id = 'moved'")
     table.execute("UPDATE jobs SET attempts = 0 WHERE id = 'reset'")
-    looked = source.look(refs(reports, "retrying"))
+    looked = source.check_jobs(refs(reports, "retrying"))
     assert [(one.job_id, one.kind, one.attempt) for one in looked.reports] == [("well", "success", 2)]
     assert {ref.job_id: round((due - time.time()) / 60) for ref, due in looked.due.items()} == {"moved": 60}
     assert {ref.job_id for ref in looked.gone} == {
@@ -222,7 +222,7 @@ def test_waiting_rows_wait_as_they_are_told_and_others_are_left_alone(table, sou
     changes = [Rescheduled(Ref("jobs", name), soon, 9) for name in ("waits", "taken", "nowhere")]
     assert {ref.job_id for ref in source.reschedule(changes)} == {"waits"}
     assert table.row("waits", "max_attempts") == 9 and table.row("taken", "max_attempts") == 5
-    (due,) = source.look([Ref("jobs", "waits", "retrying")]).due.values()
+    (due,) = source.check_jobs([Ref("jobs", "waits", "retrying")]).due.values()
     assert abs(due - soon) <= 1
 
 
@@ -277,7 +277,7 @@ def test_a_database_that_is_not_there_is_unreachable_and_never_made(table, sourc
     table.die("a")
     pulled(source)
     table.unplug()
-    for question in (source.depths, source.findings, lambda: source.dead_letters(""), lambda: source.look([Ref("jobs", "a")]),
+    for question in (source.depths, source.findings, lambda: source.dead_letters(""), lambda: source.check_jobs([Ref("jobs", "a")]),
                      lambda: source.waiting(["jobs"]), lambda: source.epoch("r")):  # fmt: skip
         with pytest.raises(SourceUnreachable) as away:
             question()

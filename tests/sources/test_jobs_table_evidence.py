@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from jobs_admin.sources import connect
-from jobs_admin.sources.base import Letter, Ref, Rescheduled, SourceError
+from jobs_admin.sources.base import OutgoingMessage, Ref, Rescheduled, SourceError
 from jobs_admin.sources.jobs_table.names import read as names_of
 from jobs_admin.sources.jobs_table.place import Stand
 from jobs_admin.sources.jobs_table.rows import Job, kind
@@ -87,14 +87,14 @@ def test_rows_of_an_older_copy_are_as_they_were_and_nobody_did_that(table, sourc
     reports, _ = pulled(source)
     table.lose()
     table.enqueue("a"), table.enqueue("b"), table.claim("b")
-    assert source.look(refs(reports)).gone == {}
+    assert source.check_jobs(refs(reports)).gone == {}
 
 
 def test_a_status_that_nobody_knows_is_no_evidence(table, source):
     table.die("a")
     reports, _ = pulled(source)
     table.execute("UPDATE jobs SET status = 'zombie'")
-    assert source.look(refs(reports)).gone == {}
+    assert source.check_jobs(refs(reports)).gone == {}
 
 
 def test_a_row_that_is_completed_without_an_attempt_left_did_not_run_well_by_itself(table, source):
@@ -103,7 +103,7 @@ def test_a_row_that_is_completed_without_an_attempt_left_did_not_run_well_by_its
     reports, _ = pulled(source)
     table.execute("UPDATE jobs SET status = 'completed', attempts = 2 WHERE id = 'a'")
     table.complete("b")
-    looked = source.look(refs(reports, "retrying"))
+    looked = source.check_jobs(refs(reports, "retrying"))
     assert [(one.job_id, one.kind) for one in looked.reports] == [("b", "success")]
     assert "a" in {ref.job_id for ref in looked.gone}
 
@@ -117,7 +117,7 @@ def test_a_worker_that_left_its_lock_on_what_failed_finds_none_on_what_was_sent(
     (report,), _ = pulled(source)
     table.execute("UPDATE jobs SET locked_by = 'w1', locked_at = datetime('now')")
     lineage = {"queue": "jobs", "job_id": "a", "run": 2, "item": 1, "replay": "r", "sent_as": "a"}
-    assert source.send("r", [Letter(1, report.raw, "jobs", "a", lineage)]) == {1: "sent"}
+    assert source.send("r", [OutgoingMessage(1, report.raw, "jobs", "a", lineage)]) == {1: "sent"}
     assert table.row("a", "status", "locked_by", "locked_at") == ("pending", None, None)
 
 
@@ -166,7 +166,7 @@ def test_between_two_transactions_their_workers_have_the_lock_to_themselves(tabl
     source._db.changing = noted
     lineage = {"queue": "jobs", "run": 2, "item": 1, "replay": "r"}
     letters = [
-        Letter(n, one.raw, "jobs", one.job_id, lineage | {"job_id": one.job_id}) for n, one in enumerate(reports)
+        OutgoingMessage(n, one.raw, "jobs", one.job_id, lineage | {"job_id": one.job_id}) for n, one in enumerate(reports)
     ]
     source.send("r", letters)
     rests = [begun - ended for ended, begun in zip(times[1::2], times[2::2], strict=False)]
@@ -211,7 +211,7 @@ def test_another_job_under_the_id_of_what_was_sent_says_nothing_where_the_table_
     table.execute(f"UPDATE jobs SET created_at = {table.ago(3600)}")
     (report,), after = pulled(source)
     lineage = {"queue": "jobs", "job_id": "a", "run": 2, "item": 1, "replay": "r", "sent_as": "a"}
-    source.send("r", [Letter(1, report.raw, "jobs", "a", lineage)])
+    source.send("r", [OutgoingMessage(1, report.raw, "jobs", "a", lineage)])
     _, after = pulled(source, after)
     table.execute("DROP TABLE jobs")
     with pytest.raises(SourceError):
@@ -219,14 +219,14 @@ def test_another_job_under_the_id_of_what_was_sent_says_nothing_where_the_table_
     table.execute(table.create)
     table.enqueue("a")
     pulled(source, after)
-    assert source.look([Ref("jobs", "a", "replaying", report.at)]).gone == {}
+    assert source.check_jobs([Ref("jobs", "a", "replaying", report.at)]).gone == {}
 
 
 def test_what_is_long_over_leaves_the_ledger_and_its_name_stays(table, source):
     table.die("a")
     (report,), _ = pulled(source)
     lineage = {"queue": "jobs", "job_id": "a", "run": 2, "item": 1, "replay": "r", "sent_as": "a"}
-    source.send("r", [Letter(1, report.raw, "jobs", "a", lineage)])
+    source.send("r", [OutgoingMessage(1, report.raw, "jobs", "a", lineage)])
     epoch = source.epoch("r")
     source._ledger.forget(time.time() + 80 * 86_400)
     assert source.was_sent("r", [1]) == {1}

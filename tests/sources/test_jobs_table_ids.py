@@ -8,7 +8,7 @@ import pytest
 
 from jobs_admin.core.envelope import Lineage
 from jobs_admin.sources import connect
-from jobs_admin.sources.base import Letter, Ref
+from jobs_admin.sources.base import OutgoingMessage, Ref
 from tests.kit import postgresql_server
 from tests.kit.jobs_tables import OnPostgreSQL, OnSQLite
 
@@ -46,7 +46,7 @@ def is_sent(table, source):
     source.filed(pulled)
     (report,) = pulled.reports
     lineage = Lineage(queue="jobs", job_id="7", run=2, item=1, replay="r1", sent_as="7").as_header()
-    source.send("r1", [Letter(token=1, queue="jobs", job_id="7", raw=report.raw, lineage=lineage)])
+    source.send("r1", [OutgoingMessage(token=1, queue="jobs", job_id="7", raw=report.raw, lineage=lineage)])
     source.dead_letters(pulled.after)  # the ledger is new
     return Ref("jobs", "7", state="replaying", at=report.at), pulled.after
 
@@ -56,8 +56,8 @@ def test_the_end_of_another_job_is_not_that_of_the_one_that_was_sent(table, sour
     table.execute("DELETE FROM jobs")
     table.enqueue("7")
     table.complete("7")
-    assert source.look([ref]).reports == []
-    assert "another job has its id" in source.look([ref]).gone[ref]
+    assert source.check_jobs([ref]).reports == []
+    assert "another job has its id" in source.check_jobs([ref]).gone[ref]
     assert source.dead_letters(after).reports == []
 
 
@@ -72,6 +72,6 @@ def test_the_failure_of_another_job_is_its_own(table, source):
 def test_the_end_of_the_very_row_comes_home(table, source):
     ref, _ = is_sent(table, source)
     table.complete("7")
-    (report,) = source.look([ref]).reports
+    (report,) = source.check_jobs([ref]).reports
     assert report.kind == "success" and report.lineage.replay == "r1"
-    assert not source.look([ref]).gone
+    assert not source.check_jobs([ref]).gone

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from jobs_admin.sources import connect
-from jobs_admin.sources.base import READ_ONLY, Letter, Ref, SourceRefused
+from jobs_admin.sources.base import READ_ONLY, OutgoingMessage, Ref, SourceRefused
 from tests.kit import postgresql_server
 from tests.kit.jobs_tables import OnPostgreSQL
 
@@ -57,7 +57,7 @@ def told(source):
 
 def letter(report):
     lineage = {"queue": report.queue, "job_id": report.job_id, "run": 2, "item": 1, "replay": "r", "sent_as": "a"}
-    return Letter(token=1, raw=report.raw, queue=report.queue, job_id=report.job_id, lineage=lineage)
+    return OutgoingMessage(token=1, raw=report.raw, queue=report.queue, job_id=report.job_id, lineage=lineage)
 
 
 def found(source, id):
@@ -110,7 +110,7 @@ def test_a_ledger_that_is_hidden_later_is_no_other_table(table, as_role):
     table.execute("REVOKE ALL ON redrive_ledger FROM reader")
     assert source.dead_letters(first.after).reports == []
     table.execute("DELETE FROM jobs")
-    assert list(source.look([Ref("jobs", "a", "dead", first.reports[0].at)]).gone) != []
+    assert list(source.check_jobs([Ref("jobs", "a", "dead", first.reports[0].at)]).gone) != []
 
 
 def test_what_is_long_over_stays_where_it_may_not_be_taken_out(table, as_role):

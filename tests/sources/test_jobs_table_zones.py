@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from jobs_admin.sources import connect
-from jobs_admin.sources.base import READ_ONLY, Letter, Ref, SourceRefused
+from jobs_admin.sources.base import READ_ONLY, OutgoingMessage, Ref, SourceRefused
 from tests.kit import postgresql_server
 from tests.kit.jobs_tables import POSTGRESQL, OnPostgreSQL
 
@@ -79,7 +79,7 @@ def happens(table, now="now()"):
 def send(source, job, replay="r1"):
     raw = pulled(source)[job].raw
     lineage = {"failure": 1, "replay": replay, "run": 2, "token": 1}
-    return source.send(replay, [Letter(token=1, queue="jobs", job_id=job, raw=raw, lineage=lineage, retries=0)])
+    return source.send(replay, [OutgoingMessage(token=1, queue="jobs", job_id=job, raw=raw, lineage=lineage, retries=0)])
 
 
 def is_due(table, job, now="now()"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs_admin.sources.amqp.management import _told
+from jobs_admin.sources.amqp.management import _parse_queue
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ from jobs_admin.sources.amqp.management import _told
     ],
 )
 def test_what_workers_say_to_each_other_is_no_queue_of_jobs(name, is_ours):
-    assert _told({"name": name, "exclusive": False}).is_ours is is_ours
+    assert _parse_queue({"name": name, "exclusive": False}).is_ours is is_ours

@@ -7,7 +7,7 @@ import json
 import amqp
 import pytest
 
-from jobs_admin.sources.rabbitmq import letter as rabbitmq_letter
+from jobs_admin.sources.rabbitmq import messages as rabbitmq_messages
 from tests.kit.rabbit_bus import Queues, broken
 from tests.kit.waiting import wait_until
 from tests.sources.contract import SourceContract
@@ -86,7 +86,7 @@ class TestDrained(Contract):
     def test_what_somebody_took_out_is_gone(self, source):
         self.bury(2)
         reports, _ = read(source)
-        assert source.look([ref(one) for one in reports]).gone == {}
+        assert source.check_jobs([ref(one) for one in reports]).gone == {}
 
     trim = None
 
@@ -99,7 +99,7 @@ class TestSending(Queues, SourceContract):
         self.bus.declare("webhooks")
         self.bus.channel.queue_purge("webhooks")
         properties = amqp.Message(b"", application_headers={"x-error": "away"})._serialize_properties()
-        self.raw = rabbitmq_letter.keep(self.dlq, self.queue, "x|1", "", self.dlq, properties, b'{"n": 1}')
+        self.raw = rabbitmq_messages.pack(self.dlq, self.queue, "x|1", "", self.dlq, properties, b'{"n": 1}')
 
     def waiting(self, queue):
         return self.sent(queue)

@@ -172,7 +172,7 @@ class TestByteForByte(Queues):
         }
         body = bytes(range(256)) * 10
         # Forwarded by the consumer: what RabbitMQ itself dead-letters it writes anew.
-        self.bus.channel.basic_publish(Written(body, amqp_fields.joined(parts)), routing_key=self.dlq)
+        self.bus.channel.basic_publish(Written(body, amqp_fields.join(parts)), routing_key=self.dlq)
         wait_until(lambda: self.bus.depth(self.dlq))
         source = self.another()
         (report,) = read(source)[0]
@@ -230,7 +230,7 @@ class TestCopies(Queues):
         assert self.bus.depth(self.dlq) == 3
         assert read(source, after)[0] == []
         assert [one.message_id for one in self.bus.bodies(self.dlq)] == ["m-0", "m-2"]
-        assert source.look([ref(one) for one in reports]).gone == {}
+        assert source.check_jobs([ref(one) for one in reports]).gone == {}
 
     def test_copies_in_the_middle_of_a_deep_queue_go_in_one_pass(self, source):
         for n in range(1_000):

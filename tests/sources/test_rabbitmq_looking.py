@@ -15,7 +15,7 @@ from jobs_admin.sources.amqp import fields as amqp_fields
 from jobs_admin.sources.base import READ_ONLY, Ref, SourceRefused
 from jobs_admin.sources.rabbitmq import death as rabbitmq_death
 from jobs_admin.sources.rabbitmq.copies import Copies
-from jobs_admin.sources.rabbitmq.death import Found, name_of
+from jobs_admin.sources.rabbitmq.death import RawMessage, name_of
 from jobs_admin.sources.rabbitmq.reading import Numbering
 from tests.kit.network import Road
 from tests.kit.rabbit_bus import Queues
@@ -35,7 +35,7 @@ def everything(source, rounds=5):
         source.waiting([one.name for one in source._dead_queues()[0]])
         reports, after = read(source, after)
         jobs = [ref(one) for one in reports] or [Ref("emails", "somebody")]
-        source.look(jobs)
+        source.check_jobs(jobs)
     return after
 
 
@@ -110,10 +110,10 @@ class TestAQuorumQueue(Queues):
 class Letters:
     @staticmethod
     def of(test, token=1):
-        from jobs_admin.sources.base import Letter
-        from jobs_admin.sources.rabbitmq import letter as rabbitmq_letter
+        from jobs_admin.sources.base import OutgoingMessage
+        from jobs_admin.sources.rabbitmq import messages as rabbitmq_messages
 
-        raw = rabbitmq_letter.keep(test.dlq, test.queue, "x|1", "", "", b"\0\0", b"{}")
+        raw = rabbitmq_messages.pack(test.dlq, test.queue, "x|1", "", "", b"\0\0", b"{}")
         lineage = {
             "queue": test.queue,
             "job_id": "x",
@@ -122,7 +122,7 @@ class Letters:
             "replay": "r",
             "sent_as": f"new-{token}",
         }
-        return Letter(token, raw, test.queue, f"new-{token}", lineage)
+        return OutgoingMessage(token, raw, test.queue, f"new-{token}", lineage)
 
 
 class TestAClassicQueue(Queues):
@@ -176,7 +176,7 @@ class TestAClassicQueue(Queues):
         self.bus.channel.queue_purge(self.dlq)
         wait_until(lambda: self.broker.queue(self.dlq).get("messages") == 0)
         read(source, after)
-        assert source.look([ref(one) for one in reports]).gone == {}
+        assert source.check_jobs([ref(one) for one in reports]).gone == {}
 
     def test_without_a_management_nothing_is_gone_and_that_is_said(self):
         source = self.another(management_url="")
@@ -184,7 +184,7 @@ class TestAClassicQueue(Queues):
         reports, after = read(source)
         self.bus.channel.basic_get(self.dlq, no_ack=True)
         read(source, after)
-        assert source.look([ref(one) for one in reports]).gone == {}
+        assert source.check_jobs([ref(one) for one in reports]).gone == {}
         assert "no-management" in {one.id for one in source.findings()}
 
     def test_equal_messages_are_told_apart_and_each_keeps_its_name(self, source):
@@ -259,7 +259,7 @@ def dead(n, message_id, attempt):
     headers = {"x-attempts": attempt}
     properties = {"application_headers": headers, **({"message_id": message_id} if message_id else {})}
     raw = amqp.Message(b"", **properties)._serialize_properties()
-    return rabbitmq_death.read(Found(raw, b'{"n": %d}' % n, "", "q"), "dlq", "emails")
+    return rabbitmq_death.parse(RawMessage(raw, b'{"n": %d}' % n, "", "q"), "dlq", "emails")
 
 
 MESSAGES = st.builds(dead, st.integers(0, 1), st.sampled_from(["", "a"]), st.integers(1, 2))
@@ -273,13 +273,13 @@ def test_names_are_stable_distinct_and_never_given_again(store, lying, coming, c
     copies, queue = Copies("shop", lambda: store, "redrive"), f"dlq-{next(_rounds)}"
 
     def names(messages):
-        told = Numbering(copies, queue).named([(one, False) for one in messages])
+        told = Numbering(copies, queue).assign_names([(one, False) for one in messages])
         return [name_of(one.job_id, one.read.attempt) for one in told]
 
     first = names(lying)
     assert len(set(first)) == len(first) and names(lying) == first
     taken = {n for n in range(len(lying)) if chance.random() < 0.4}
-    copies.took(queue, [first[n] for n in taken])
+    copies.finish_taking(queue, [first[n] for n in taken])
     stay = [one for n, one in enumerate(lying) if n not in taken]
     after = names(stay)
     gone = {first[n] for n in taken}
@@ -290,20 +290,20 @@ def test_names_are_stable_distinct_and_never_given_again(store, lying, coming, c
 def test_a_message_handed_out_before_may_be_what_somebody_had_in_hand_and_a_new_one_is_not(store):
     copies = Copies("shop", lambda: store, "redrive")
     one = dead(1, "a", 1)
-    (told,) = Numbering(copies, "dlq").named([(one, False)])
-    copies.take("dlq", [told.name])
+    (told,) = Numbering(copies, "dlq").assign_names([(one, False)])
+    copies.begin_taking("dlq", [told.name])
     left = copies.taking("dlq")
-    again, new = Numbering(copies, "dlq", left).named([(one, True), (one, False)])
+    again, new = Numbering(copies, "dlq", left).assign_names([(one, True), (one, False)])
     assert again.name == told.name and new.name != told.name
-    (only_new,) = Numbering(copies, "dlq", left).named([(one, False)])
+    (only_new,) = Numbering(copies, "dlq", left).assign_names([(one, False)])
     assert only_new.name != told.name
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_hurt_who_reads_properties(octets):
     for raw in (octets, b"\x20\x00" + len(octets).to_bytes(4, "big") + octets, b"\xff\xfe" + octets):
-        read = rabbitmq_death.read(Found(raw, octets, "", ""), "dlq", "")
-        told = rabbitmq_death.envelope(read, read.base, "shop", "dlq", rabbitmq_death.Words(), 1.0)
+        read = rabbitmq_death.parse(RawMessage(raw, octets, "", ""), "dlq", "")
+        told = rabbitmq_death.build_envelope(read, read.base, "shop", "dlq", rabbitmq_death.HeaderNames(), 1.0)
         assert told.raw is not None and told.raw.endswith(octets)
         if not read.why_unread:
-            assert amqp_fields.joined(amqp_fields.split(raw)) == raw[: len(amqp_fields.joined(read.parts))]
+            assert amqp_fields.join(amqp_fields.split(raw)) == raw[: len(amqp_fields.join(read.parts))]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jobs_admin.sources import connect
-from jobs_admin.sources.amqp.management import Told
+from jobs_admin.sources.amqp.management import QueueState
 from jobs_admin.sources.base import SourceRefused
-from jobs_admin.sources.rabbitmq.settings import discovered
+from jobs_admin.sources.rabbitmq.settings import find_dead_queues
 
 URL = "amqp://ann:pass-word@127.0.0.1:1//"
 DEAD = {"dead_letter_queues": ["webhooks.dlq"]}
@@ -65,19 +65,19 @@ WAITS = {"message-ttl": 1000}
     ({"jobs": to("nowhere")}, {}),
 ])  # fmt: skip
 def test_dead_letter_queues_are_those_from_which_nothing_goes_on(queues, found):
-    told = {name: Told(0, True, 0, settings) for name, settings in queues.items()}
-    assert {one.name: one.of for one in discovered(told, [], False)} == found
+    told = {name: QueueState(0, True, 0, settings) for name, settings in queues.items()}
+    assert {one.name: one.of for one in find_dead_queues(told, [], False)} == found
 
 
 def test_a_queue_on_which_somebody_works_is_none_of_dead_letters_unless_it_is_named():
-    told = {"wait": Told(0, True, 0, to("jobs")), "jobs": Told(0, True, 0, {}, consumers=2)}
-    assert discovered(told, [], is_drained=True) == ()
+    told = {"wait": QueueState(0, True, 0, to("jobs")), "jobs": QueueState(0, True, 0, {}, consumers=2)}
+    assert find_dead_queues(told, [], is_drained=True) == ()
 
 
 def test_targets_of_an_exchange_are_found_by_its_bindings():
     told = {
-        "jobs": Told(0, True, 0, {"dead-letter-exchange": "dlx"}),
-        "dlq": Told(0, True, 0, {}),
-        "other": Told(0, True, 0, {}),
+        "jobs": QueueState(0, True, 0, {"dead-letter-exchange": "dlx"}),
+        "dlq": QueueState(0, True, 0, {}),
+        "other": QueueState(0, True, 0, {}),
     }
-    assert [one.name for one in discovered(told, [("dlx", "dlq"), ("events", "other")], False)] == ["dlq"]
+    assert [one.name for one in find_dead_queues(told, [("dlx", "dlq"), ("events", "other")], False)] == ["dlq"]

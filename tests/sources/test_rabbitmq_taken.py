@@ -9,11 +9,11 @@ import redis
 from dashboard.setup.engine import free_port
 from jobs_admin.core import keys
 from jobs_admin.sources import connect
-from jobs_admin.sources.base import Letter, SourceRefused, SourceUnreachable
+from jobs_admin.sources.base import OutgoingMessage, SourceRefused, SourceUnreachable
 from jobs_admin.sources.rabbitmq import death as rabbitmq_death
-from jobs_admin.sources.rabbitmq import letter as rabbitmq_letter
-from jobs_admin.sources.rabbitmq.death import Found
-from jobs_admin.sources.rabbitmq.reading import DeadQueue, Mirrored, Pass, explained
+from jobs_admin.sources.rabbitmq import messages as rabbitmq_messages
+from jobs_admin.sources.rabbitmq.death import RawMessage
+from jobs_admin.sources.rabbitmq.reading import DeadQueue, Mirrored, Pass, find_removed_by_others
 from tests.kit.rabbit_bus import Queues, letter
 from tests.kit.waiting import wait_until
 from tests.sources.pulled_contract import name, read, ref
@@ -29,12 +29,12 @@ class Lies:
         assert self.asked() == set()
 
     def passed(self, *names, took=(), expiring=0, is_whole=True):
-        done = Pass(present=set(names), taken=set(took), expiring=expiring, is_whole=is_whole)
-        self.known.passed(done, len(names), self.now)
+        done = Pass(present=set(names), taken=set(took), expiring=expiring, is_complete=is_whole)
+        self.known.record_pass(done, len(names), self.now)
 
     def asked(self, after_s=13.0):
         self.now += after_s
-        return explained(self.known, self.acknowledged, self.settings, self.now)
+        return find_removed_by_others(self.known, self.acknowledged, self.settings, self.now)
 
 
 def test_what_others_acknowledged_is_gone():
@@ -153,18 +153,18 @@ class TestLineages:
 
     def kept(self, body=b'{"n": 1}'):
         properties = amqp.Message(b"", content_type="application/json")._serialize_properties()
-        return rabbitmq_letter.keep("dlq", "emails", "j1|1", "", "dlq", properties, body)
+        return rabbitmq_messages.pack("dlq", "emails", "j1|1", "", "dlq", properties, body)
 
     def read(self, said, body):
         properties = amqp.Message(b"", application_headers={"redrive": said})._serialize_properties()
-        return rabbitmq_death.read(Found(properties, body, "", "dlq"), "dlq", "emails")
+        return rabbitmq_death.parse(RawMessage(properties, body, "", "dlq"), "dlq", "emails")
 
     def test_what_was_edited_is_known_by_the_body_that_went(self):
-        written = rabbitmq_letter.message(
-            Letter(7, self.kept(), "emails", "new-7", self.SAID, kwargs={"n": 41}), ()
+        written = rabbitmq_messages.build_message(
+            OutgoingMessage(7, self.kept(), "emails", "new-7", self.SAID, kwargs={"n": 41}), ()
         )  # fmt: skip
-        found = Found(written._serialize_properties(), written.body, "", "dlq")
-        read = rabbitmq_death.read(found, "dlq", "emails")
+        found = RawMessage(written._serialize_properties(), written.body, "", "dlq")
+        read = rabbitmq_death.parse(found, "dlq", "emails")
         assert written.body == b'{"n": 41}' and read.lineage and read.base == "new-7"
 
     def test_arguments_that_a_body_cannot_have_are_refused_before_anything_is_sent(self):
@@ -175,9 +175,9 @@ class TestLineages:
 
     def test_of_two_that_are_equal_the_first_is_the_run_that_was_sent(self):
         body = b"{}"
-        read = self.read(self.SAID | {"body": rabbitmq_letter.digest_of(body)}, body)
+        read = self.read(self.SAID | {"body": rabbitmq_messages.digest_of(body)}, body)
         told = [
-            rabbitmq_death.envelope(read, job_id, "shop", "dlq", rabbitmq_death.Words(), 1.0)
+            rabbitmq_death.build_envelope(read, job_id, "shop", "dlq", rabbitmq_death.HeaderNames(), 1.0)
             for job_id in ("new-7", "new-7~2")
         ]
         assert [one.lineage is not None for one in told] == [True, False]
@@ -185,7 +185,7 @@ class TestLineages:
     @pytest.mark.parametrize("sent_as", ["x" * 1_000, "a\nb", "a\0b", "", None])
     def test_an_id_that_is_none_makes_no_lineage(self, sent_as):
         body = b"{}"
-        read = self.read(self.SAID | {"body": rabbitmq_letter.digest_of(body), "sent_as": sent_as}, body)
+        read = self.read(self.SAID | {"body": rabbitmq_messages.digest_of(body), "sent_as": sent_as}, body)
         assert read.lineage is None and len(read.base) == 32
 
 
@@ -203,7 +203,7 @@ class TestWhoDiesMeanwhile(Queues):
         source = self.another(mode="drain")
         pulled = source.dead_letters("")
         (report,) = pulled.reports
-        pulled.receipt.drain.done(pulled.receipt.going)  # filed and acknowledged; before it is noted the process dies
+        pulled.receipt.drain.acknowledge(pulled.receipt.going)  # filed and acknowledged; before it is noted the process dies
         source.close()
         wait_until(lambda: self.bus.depth(self.dlq) == 0)
         self.publish()
@@ -214,7 +214,7 @@ class TestWhoDiesMeanwhile(Queues):
         self.publish()
         (report,), after = read(source)
         source.send("r", [letter(report)])
-        source._copies.take(self.dlq, [f"{report.job_id}|{report.attempt}"])
+        source._copies.begin_taking(self.dlq, [f"{report.job_id}|{report.attempt}"])
         source.close()
         self.take_out()  # out, and not noted
         self.publish()
@@ -242,16 +242,16 @@ class TestWhoDiesMeanwhile(Queues):
         self.publish()
         (report,), after = read(source)
         source.send("r", [letter(report)])
-        store, took = self.store, source._copies.took
+        store, took = self.store, source._copies.finish_taking
 
         def just_now(*given):
             self.store = redis.Redis(port=free_port())
             took(*given)
 
-        source._copies.took = just_now
+        source._copies.finish_taking = just_now
         with pytest.raises(SourceUnreachable):
             read(source, after)
-        source._copies.took, self.store = took, store
+        source._copies.finish_taking, self.store = took, store
         wait_until(lambda: self.bus.depth(self.dlq) == 0)
         self.publish()
         (other,), _ = read(source, after)
@@ -274,12 +274,12 @@ class TestWhoDiesMeanwhile(Queues):
         self.take_out()
         wait_until(lambda: self.broker.queue(self.dlq).get("message_stats", {}).get("get_no_ack"))
         _, after = read(source, after)
-        assert set(source.look([ref(report)]).gone) == {ref(report)}
+        assert set(source.check_jobs([ref(report)]).gone) == {ref(report)}
         self.bus.publish(self.dlq, {"n": 1}, message_id="always the same", application_headers={"x-attempts": 2})
         wait_until(lambda: self.bus.depth(self.dlq) == 1)
         (again,), _ = read(source, after)
         assert (again.job_id, again.attempt) == (report.job_id, 2)
-        assert source.look([ref(again)]).gone == {}
+        assert source.check_jobs([ref(again)]).gone == {}
 
     def test_a_queue_whose_name_is_longer_than_what_is_kept_of_it_gets_its_jobs_back(self):
         long = self.queue + "-" * 210

@@ -14,7 +14,7 @@ from kombu import Exchange, Queue
 
 from dashboard.setup.engine import Engine
 from jobs_admin.sources import connect
-from jobs_admin.sources.base import Letter
+from jobs_admin.sources.base import OutgoingMessage
 from jobs_admin.sources.celery import message as celery_message
 from tests.kit import rabbitmq
 from tests.kit.celery import RealWorker
@@ -53,7 +53,7 @@ class Shop:
         self.token += 1
         lineage = {"queue": report.queue, "job_id": report.job_id, "run": 2, "item": self.token, "replay": "r"}
         job = f"again-{self.token}"
-        letter = Letter(**{
+        letter = OutgoingMessage(**{
             "token": self.token, "raw": report.raw, "queue": report.queue, "job_id": job, "lineage": lineage, **changes
         })  # fmt: skip
         assert self.source.send("r", [letter]) == {self.token: "sent"}
@@ -248,7 +248,7 @@ def test_a_body_that_is_not_json_is_sent_byte_for_byte_and_never_read(shop, cont
     with shop.app.connection_for_write() as connection:
         parked = Queue(f"parked{len(body)}", queue_arguments={})(connection.default_channel)
         parked.declare()
-        shop.source.send("r", [Letter(shop.token, json.dumps(raw).encode(), parked.name, "new", lineage)])
+        shop.source.send("r", [OutgoingMessage(shop.token, json.dumps(raw).encode(), parked.name, "new", lineage)])
         message = parked.get(no_ack=True)
     found = message.body.encode() if isinstance(message.body, str) else bytes(message.body)
     assert (found, message.content_type, message.content_encoding) == (body, content_type, encoding)

@@ -91,7 +91,7 @@ def split(raw: bytes) -> Parts:
     return found
 
 
-def joined(parts: Mapping[str, bytes]) -> bytes:
+def join(parts: Mapping[str, bytes]) -> bytes:
     flags, values = 0, b""
     for n, (name, _) in enumerate(PROPERTIES):
         if name in parts:
@@ -101,7 +101,7 @@ def joined(parts: Mapping[str, bytes]) -> bytes:
 
 
 def entries(table: bytes) -> list[tuple[bytes, bytes]]:
-    """(name, the whole entry as it travels) of a table with its length. Raises Malformed."""
+    """Pairs (name, entry with its name as it travels) of a table with its length. Raises Malformed."""
     found = []
     at = 4
     try:
@@ -117,14 +117,14 @@ def entries(table: bytes) -> list[tuple[bytes, bytes]]:
     return found
 
 
-def without(table: bytes, names: Collection[bytes], adding: Mapping[str, Any] | None = None) -> bytes:
+def replace_headers(table: bytes, names: Collection[bytes], adding: Mapping[str, Any] | None = None) -> bytes:
     """The table without these headers, and with others behind the rest, which stays as it was. Raises Malformed."""
-    kept = b"".join(entry for name, entry in entries(table) if name not in names)
+    remaining = b"".join(entry for name, entry in entries(table) if name not in names)
     more = dumps("F", [dict(adding)])[4:] if adding else b""
-    return struct.pack(">I", len(kept) + len(more)) + kept + more
+    return struct.pack(">I", len(remaining) + len(more)) + remaining + more
 
 
-def decoded(table: bytes) -> dict[str, Any]:
+def decode(table: bytes) -> dict[str, Any]:
     """The headers as far as they can be shown: what is no text or no date is shown as what it is. Raises Malformed."""
     return {_text(name): _value(entry, 1 + len(name), 0)[0] for name, entry in entries(table)}
 
@@ -138,9 +138,9 @@ def number(parts: Mapping[str, bytes], name: str) -> int | None:
     return int.from_bytes(parts[name], "big") if name in parts else None
 
 
-def short(said: str) -> bytes:
+def short(value: str) -> bytes:
     """A short text as it travels. Raises ValueError for one that is too long."""
-    octets = said.encode()
+    octets = value.encode()
     if len(octets) > 255:
         raise ValueError("a short text has 255 bytes at most")
     return bytes([len(octets)]) + octets
@@ -201,5 +201,5 @@ def _moment(seconds: int) -> Any:
 
 def _decimal(scale: int, unscaled: int) -> str:
     digits = str(abs(unscaled)).rjust(scale + 1, "0")
-    whole, rest = (digits[:-scale], digits[-scale:]) if scale else (digits, "")
-    return ("-" if unscaled < 0 else "") + whole + (f".{rest}" if rest else "")
+    units, rest = (digits[:-scale], digits[-scale:]) if scale else (digits, "")
+    return ("-" if unscaled < 0 else "") + units + (f".{rest}" if rest else "")

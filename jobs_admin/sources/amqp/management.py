@@ -1,4 +1,4 @@
-"""What RabbitMQ's management plugin tells of queues: over HTTP, read only, with a bound on time and size."""
+"""Queue statistics from RabbitMQ's management plugin: over HTTP, read only, with a bound on time and size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote, urlsplit
 from jobs_admin.sources.base import SourceUnreachable
 
 _ANSWER_S = 3.0
-_MOST_QUEUES = 500  # what it tells at once; of more, those that are named
+_MOST_QUEUES = 500  # returned at once; of more, the first by name
 _MOST_BYTES = 4_000_000
 # Celery's own talk, remote control and events: not exclusive in every version.
 _IS_TALK = re.compile(r"(?:^|\.)(?:reply\.)?celery\.pidbox\Z|^celeryev(?:\.|\Z)")
@@ -23,12 +23,12 @@ _COLUMNS = "name,type,messages_unacknowledged,exclusive,durable,arguments,effect
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """One queue. Counts are some five seconds old; None: not told."""
+class QueueState:
+    """State of one queue. Counts are some five seconds old; None: unknown."""
 
     unacknowledged: int | None
-    is_ours: bool  # no private queue, such as those by which workers talk
-    acknowledged: int  # or taken without, ever since its statistics began; nought where that is not asked for
+    is_ours: bool  # not private, unlike the queues by which workers talk
+    acknowledged: int  # or taken without, since its statistics began; 0 where not requested
     settings: dict[str, Any]  # its arguments, and over them the policies' of the broker
     consumers: int = 0
 
@@ -47,27 +47,27 @@ class Management:
         self._login = "Basic " + base64.b64encode(login.encode()).decode()
         self.where = f"RabbitMQ's management at {self._host}:{self._port}"
 
-    def queues(self) -> dict[str, Told]:
+    def queues(self) -> dict[str, QueueState]:
         """The queues of the virtual host. Raises SourceUnreachable."""
         with self._border():
-            answer = self._asked(f"queues/{self._host_path}?page=1&page_size={_MOST_QUEUES}&columns={_COLUMNS}")
-            return {str(one["name"]): _told(one) for one in answer["items"]}
+            answer = self._get(f"queues/{self._host_path}?page=1&page_size={_MOST_QUEUES}&columns={_COLUMNS}")
+            return {str(one["name"]): _parse_queue(one) for one in answer["items"]}
 
     def bindings(self) -> list[tuple[str, str]]:
         """(exchange, queue) of the virtual host, without the default exchange's. Raises SourceUnreachable."""
         with self._border():
-            answer = self._asked(f"bindings/{self._host_path}?columns=source,destination,destination_type")
+            answer = self._get(f"bindings/{self._host_path}?columns=source,destination,destination_type")
             return [
                 (str(one["source"]), str(one["destination"]))
                 for one in answer
                 if one["destination_type"] == "queue" and one["source"]
             ]
 
-    def queue(self, name: str) -> Told:
-        """One queue, with what was acknowledged there. Raises SourceUnreachable."""
+    def queue(self, name: str) -> QueueState:
+        """State of one queue, with its count of acknowledged messages. Raises SourceUnreachable."""
         with self._border():
-            answer = self._asked(f"queues/{self._host_path}/{quote(name, safe='')}?columns={_COLUMNS},message_stats")
-            return _told(answer)
+            answer = self._get(f"queues/{self._host_path}/{quote(name, safe='')}?columns={_COLUMNS},message_stats")
+            return _parse_queue(answer)
 
     @contextmanager
     def _border(self) -> Iterator[None]:
@@ -78,7 +78,7 @@ class Management:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise SourceUnreachable(f"{self.where} gave an answer that cannot be read.") from error
 
-    def _asked(self, path: str) -> Any:
+    def _get(self, path: str) -> Any:
         connection = self._connects(self._host, self._port, timeout=_ANSWER_S)
         try:
             connection.request(
@@ -97,7 +97,7 @@ class Management:
         return json.loads(body)
 
 
-def _told(one: dict[str, Any]) -> Told:
+def _parse_queue(one: dict[str, Any]) -> QueueState:
     count = one.get("messages_unacknowledged")
     settings: dict[str, Any] = {}
     for name, value in (one.get("effective_policy_definition") or {}).items():
@@ -109,7 +109,7 @@ def _told(one: dict[str, Any]) -> Told:
     settings["durable"] = bool(one.get("durable", True))
     is_private = bool(one.get("exclusive")) or _IS_TALK.search(str(one["name"])) is not None
     consumers = one.get("consumers")
-    return Told(
+    return QueueState(
         count if isinstance(count, int) else None,
         not is_private,
         _acknowledged(one),

@@ -13,12 +13,11 @@ from os import getpid
 from typing import Any
 
 import amqp
-from amqp.exceptions import AccessRefused, AMQPError
+from amqp.exceptions import AccessRefused, AMQPError, NotAllowed
 from kombu.connection import Connection
 from kombu.utils.url import parse_url
 
 from jobs_admin.core import address
-from jobs_admin.core.refused import Refused
 from jobs_admin.sources import ledger
 from jobs_admin.sources.amqp.management import Management
 from jobs_admin.sources.amqp.wire import ANSWER_S, Blocked, Published, Wire
@@ -56,8 +55,10 @@ class Sender:
         self._pid = getpid()
 
     def epoch(self, replay: str) -> str:
-        """Names this replay's ledger, and makes it where there is none. Raises SourceUnreachable, also for the broker: of
-        what is claimed while it is away nothing could go."""
+        """Return the name of this replay's ledger, and create the ledger where there is none.
+
+        Raises SourceUnreachable, also for the broker: of what is claimed while it is away nothing could go.
+        """
         with self.wire() as wire:
             wire.prove()
         return self._ledger.epoch(replay)
@@ -88,7 +89,7 @@ class Sender:
         }
 
     def _raise_for(self, ended: Published, part: Mapping[int, Message], wire: Wire) -> None:
-        """Raises what the caller must learn of letters that did not go, or may not have."""
+        """Raise what the caller must learn of messages that were not sent, or may not have been."""
         if ended.error is not None:
             raise ended.error
         if ended.turned_away:
@@ -115,10 +116,10 @@ class Sender:
         """A connection for this thread alone. One that was idle and is broken meanwhile is replaced."""
         wire: Wire | None = None
         try:
-            wire = self._idle() or self.dialled()
+            wire = self._idle() or self.dial()
             yield wire
         except BaseException as error:
-            # A letter that is refused says nothing against the connection.
+            # A refused message says nothing against the connection.
             if wire is not None and isinstance(error, SourceRefused):
                 self._rest(wire)
             elif wire is not None:
@@ -128,12 +129,12 @@ class Sender:
             raise
         self._rest(wire)
 
-    def dialled(self) -> Wire:
-        """A connection that is nobody else's. To be closed; raises as `Wire`."""
+    def dial(self) -> Wire:
+        """A new connection that only the caller uses. To be closed; raises as `Wire`."""
         return Wire(self.url, self._ssl)
 
     def _idle(self) -> Wire | None:
-        """One that was used before and still answers."""
+        """A connection that was used before and still answers; None where there is none."""
         while True:
             with self._lock:
                 if self._pid != getpid():  # forked: they are our parent's
@@ -166,7 +167,7 @@ class Sender:
             why = f"did not answer within {ANSWER_S:g} s."
         elif isinstance(error, AccessRefused):
             why = "refused the login, or an act that this user may not do. Check the user and password in the URL."
-        elif isinstance(error, Refused):
+        elif isinstance(error, NotAllowed):
             why = "has no such virtual host, or this user may not use it."
         else:
             why = f"cannot be reached ({type(error).__name__})."
@@ -187,7 +188,7 @@ def _parts(ready: Mapping[int, Message]) -> Iterator[dict[int, Message]]:
 
 
 def _where(name: str, url: str) -> str:
-    """How to name the server to people. Raises SourceRefused for a URL that cannot be used."""
+    """Server name for display. Raises SourceRefused for a URL that cannot be used."""
     try:
         parts = address.split(url)
     except address.Unreadable as error:
@@ -197,13 +198,13 @@ def _where(name: str, url: str) -> str:
             f"Source {name}: a list of servers cannot be used. Name one server, or the load balancer in front of them."
         )
     try:
-        said = Connection(url)  # type: ignore[no-untyped-call]
+        connection = Connection(url)  # type: ignore[no-untyped-call]
         is_read = not isinstance(
-            said.connect_timeout, str
+            connection.connect_timeout, str
         )  # the library would hand it on as it stands, and break on it
     except (ValueError, TypeError, KeyError, AttributeError):
         is_read = False
-    if not is_read:  # said here, so that no error that quotes the URL stands behind this one
+    if not is_read:  # raised here, so that it is not chained to an error that quotes the URL
         raise SourceRefused(
             f"Source {name}: its URL cannot be read: a word after its ? is not known, or has a value that it cannot have."
         )
@@ -211,18 +212,18 @@ def _where(name: str, url: str) -> str:
 
 
 def management(name: str, url: str, management_url: str) -> Management | None:
-    """None where there is no `management_url`. Raises SourceRefused for one that cannot be used."""
+    """Client of the management plugin; None without `management_url`. Raises SourceRefused for one that cannot be used."""
     if not management_url:
         return None
     parsed: Callable[[str], dict[str, Any]] = parse_url
-    said = parsed(url)
+    parts = parsed(url)
     try:
         address.split(management_url)
         return Management(
             management_url,
-            str(said.get("userid") or "guest"),
-            str(said.get("password") or "guest"),
-            str(said.get("virtual_host") or "/"),
+            str(parts.get("userid") or "guest"),
+            str(parts.get("password") or "guest"),
+            str(parts.get("virtual_host") or "/"),
         )
     except ValueError as error:
         why = (

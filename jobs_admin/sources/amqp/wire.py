@@ -20,7 +20,7 @@ from kombu.connection import Connection
 from jobs_admin.sources.amqp import fields as amqp_fields
 from jobs_admin.sources.amqp import frames as amqp_frames
 
-ANSWER_S = 4.0  # for each of connecting, and anything that is asked
+ANSWER_S = 4.0  # for connecting, and for each request
 _LONGEST_NAME = 255  # bytes, of a queue
 
 
@@ -30,7 +30,7 @@ class Blocked(Exception):
 
 @dataclass(slots=True)
 class Published:
-    """What became of messages, by their tokens."""
+    """Outcomes of published messages, by their tokens."""
 
     confirmed: set[int] = field(default_factory=set)
     returned: set[int] = field(default_factory=set)  # there is no such queue; the broker kept nothing
@@ -45,16 +45,16 @@ class Wire:
     to be closed."""
 
     def __init__(self, url: str, ssl: Any = False) -> None:
-        said: Any = Connection(url, connect_timeout=ANSWER_S, heartbeat=0, ssl=ssl)  # type: ignore[no-untyped-call]
-        said.transport_options = {
+        connection: Any = Connection(url, connect_timeout=ANSWER_S, heartbeat=0, ssl=ssl)  # type: ignore[no-untyped-call]
+        connection.transport_options = {
             "on_blocked": self._on_blocked,
             "on_unblocked": self._on_unblocked,
             "frame_handler": amqp_frames.handler,
         }
         self._is_blocked = False
-        self._connection: amqp.Connection = said.transport.establish_connection()
+        self._connection: amqp.Connection = connection.transport.establish_connection()
         self._connection.transport.sock.settimeout(ANSWER_S)
-        self._looking: Any = None
+        self._probe_channel: Any = None
         self._channel: Any = self._connection.channel()
         self._channel.confirm_select()
         self._channel.events["basic_ack"].add(self._on_ack)
@@ -68,24 +68,25 @@ class Wire:
         self._turned_away: set[int] = set()
 
     def close(self) -> None:
-        """Never raises, and waits for nobody."""
+        """Close without waiting for anyone. Never raises."""
         with contextlib.suppress(Exception):
             self._connection.collect()
 
     def depth(self, queue: str) -> int | None:
-        """How many messages are ready in it: 0 where there is no such queue, None where the broker cannot tell now."""
+        """Number of messages that are ready in a queue: 0 where there is no such queue, None where the broker does not
+        know now."""
         with contextlib.suppress(NotFound):
             return self._declared(queue)
         return 0 if not self.has(queue) else None
 
     def ready(self, queue: str) -> int | None:
-        """The same, and None too where there is no such queue."""
+        """Number of ready messages as `depth`, but None where there is no such queue."""
         with contextlib.suppress(NotFound):
             return self._declared(queue)
         return None
 
     def has(self, queue: str) -> bool:
-        """Whether there is such a queue; True too for one that is out of reach now, on a node that is down."""
+        """Return whether there is such a queue; True too for one that is out of reach now, on a node that is down."""
         try:
             self._declared(queue)
         except NotFound as error:
@@ -94,34 +95,34 @@ class Wire:
 
     @property
     def server(self) -> tuple[str, str]:
-        """Product and version, as it says."""
-        said = self._connection.server_properties or {}
-        return str(said.get("product", "")), str(said.get("version", ""))
+        """Product and version, by the server's own account."""
+        properties = self._connection.server_properties or {}
+        return str(properties.get("product", "")), str(properties.get("version", ""))
 
     @property
     def is_open(self) -> bool:
         return bool(self._connection.connected)
 
     def channel(self) -> Any:
-        """Another channel, for what is no publishing. To be closed by who asked for it."""
+        """Another channel, for anything but publishing. To be closed by the caller."""
         return self._connection.channel()
 
     def _declared(self, queue: str) -> int:
         # An empty name would mean the queue that was declared last.
         if not 0 < len(queue.encode(errors="ignore")) <= _LONGEST_NAME or _has_halves(queue):
             raise NotFound("no queue can have this name")
-        channel = self._looking = self._looking or self._connection.channel()
+        channel = self._probe_channel = self._probe_channel or self._connection.channel()
         try:
             return int(channel.queue_declare(queue, passive=True).message_count)
         except AMQPError:
-            # The broker has closed it, and the library has opened it anew: it stays open until it is closed.
-            self._looking = None
+            # The broker has closed it, and the library has opened it again: it stays open until it is closed.
+            self._probe_channel = None
             with contextlib.suppress(AMQPError, OSError):
                 channel.close()
             raise
 
     def prove(self) -> None:
-        """The broker takes messages just now: those that go nowhere come back."""
+        """Check that the broker takes messages now: those that are addressed to no queue come back."""
         if self._is_proven and not self._is_blocked:
             return
         # Twice: in an alarm it takes the first message that comes over a connection, and then reads no more.
@@ -133,13 +134,13 @@ class Wire:
         self._is_proven = True
 
     def rest(self) -> None:
-        """It is left alone for a while, and may break meanwhile."""
+        """Mark the connection as idle: it may break before its next use."""
         self._is_proven = False
 
     def publish(self, messages: Mapping[int, tuple[str, amqp.Message]], within_s: float) -> Published:
-        """Token -> (queue, message), in this order, each straight to its queue. Never raises.
+        """Publish token -> (queue, message), in this order, each straight to its queue. Never raises.
 
-        Who is not told within `within_s` seconds (a busy disk) must take what was sent for unknown.
+        Messages without an answer after `within_s` seconds (a busy disk) count as unknown.
 
         Each message carries its token in its `redrive` header, by which one that comes back is known.
         """
@@ -148,7 +149,7 @@ class Wire:
         written: set[int] = set()
         self._is_proven = False
         try:
-            with contextlib.suppress(TimeoutError):  # what the broker said meanwhile: that it hangs up, perhaps
+            with contextlib.suppress(TimeoutError):  # the broker's messages meanwhile: that it hangs up, perhaps
                 self._connection.drain_events(timeout=0)
             for token, (queue, message) in messages.items():
                 if self._is_blocked:
@@ -173,7 +174,7 @@ class Wire:
         self._channel.basic_publish(message, exchange="", routing_key=queue, mandatory=True)
 
     def _wait(self, within_s: float, while_blocked: bool = True) -> None:
-        """Until all are confirmed. Raises TimeoutError."""
+        """Wait until all are confirmed. Raises TimeoutError."""
         ends = time.monotonic() + within_s
         while self._waiting and (while_blocked or not self._is_blocked):
             left = ends - time.monotonic()
@@ -204,10 +205,10 @@ class Wire:
 
 
 def _token_of(message: Any) -> int:
-    headers = amqp_fields.decoded(amqp_fields.split(message.raw_properties)["headers"])
+    headers = amqp_fields.decode(amqp_fields.split(message.raw_properties)["headers"])
     return int(headers["redrive"]["item"])
 
 
 def _has_halves(text: str) -> bool:
-    """Whether it holds half a character, which no broker can."""
+    """Return whether a text holds half a character, which no broker can."""
     return any("\ud800" <= c <= "\udfff" for c in text)

@@ -300,7 +300,7 @@ class DeadLetterQueues:
                 reports.append(report)
             except Exception as error:  # one copy of a page: those behind it are read all the same
                 raw = bullmq_letters.pack(bullmq_letters.Message(major or 6, name, copy.id, dict(one.fields)))
-                self.unread.append(Unread.of(name, copy.id, raw, error))
+                self.unread.append(Unread.from_error(name, copy.id, raw, error))
         return reports
 
     def _of_run(self, sent: Sent | None, fields: Mapping[bytes, bytes]) -> dict[str, Any] | None:

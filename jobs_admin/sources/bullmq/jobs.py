@@ -131,7 +131,7 @@ class Jobs:
                 raise
             except Exception as error:  # one job of a page: those behind it are read all the same
                 raw = bullmq_letters.pack(bullmq_letters.Message(major, queue, job_id, fields))
-                self.unread.append(Unread.of(queue, job_id, raw, error))
+                self.unread.append(Unread.from_error(queue, job_id, raw, error))
                 reports = []
             yield job_id, reports
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from jobs_admin.sources.base import Looked, Ref
+from jobs_admin.sources.base import JobChanges, Ref
 from jobs_admin.sources.bullmq.jobs import Heard, Jobs, moment
 from jobs_admin.sources.bullmq.wire import Told, Wire
 
@@ -27,19 +27,19 @@ class _Now:
     made_at: float = 0.0  # seconds since 1970
 
 
-def look(wire: Wire, jobs: Jobs, asked: Sequence[Ref]) -> Looked:
+def look(wire: Wire, jobs: Jobs, asked: Sequence[Ref]) -> JobChanges:
     """See `base.PulledSource`."""
     by_queue: dict[str, list[Ref]] = defaultdict(list)
     for ref in asked:
         by_queue[ref.queue].append(ref)
-    looked = Looked()
+    looked = JobChanges()
     since = jobs.whole_since()
     for queue, refs in by_queue.items():
         _look(wire, jobs, queue, refs, since, looked)
     return looked
 
 
-def _look(wire: Wire, jobs: Jobs, queue: str, refs: Sequence[Ref], since: int | None, looked: Looked) -> None:
+def _look(wire: Wire, jobs: Jobs, queue: str, refs: Sequence[Ref], since: int | None, looked: JobChanges) -> None:
     now = _now(wire, queue, [ref.job_id for ref in refs])
     tell: dict[str, Sequence[Told]] = {}
     absent: list[Ref] = []
@@ -87,7 +87,7 @@ def _look_for(
     absent: Sequence[Ref],
     since: int | None,
     tell: dict[str, Sequence[Told]],
-    looked: Looked,
+    looked: JobChanges,
 ) -> None:
     """Of those that are not there: only what an event tells is known. What was trimmed, flushed or lost has none."""
     if since is None:

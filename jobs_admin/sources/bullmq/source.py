@@ -20,8 +20,8 @@ from jobs_admin.sources.base import (
     Capabilities,
     Depth,
     Finding,
-    Letter,
-    Looked,
+    JobChanges,
+    OutgoingMessage,
     Pulled,
     Ref,
     Rescheduled,
@@ -167,7 +167,7 @@ class BullmqOnRedis:
     def filed(self, pulled: Pulled) -> None:
         self._reading.filed(pulled)
 
-    def look(self, jobs: Sequence[Ref]) -> Looked:
+    def check_jobs(self, jobs: Sequence[Ref]) -> JobChanges:
         return self._wire.ask(lambda: look(self._wire, self._jobs, jobs))
 
     # Sending
@@ -184,7 +184,7 @@ class BullmqOnRedis:
 
         return self._wire.ask(ask)
 
-    def send(self, replay: str, letters: Sequence[Letter]) -> dict[int, str]:
+    def send(self, replay: str, letters: Sequence[OutgoingMessage]) -> dict[int, str]:
         """See `base.Source`. All letters are read before the first is sent, so that one which cannot be leaves all unsent."""
         messages = {letter.token: _message(letter) for letter in letters}
         self._wire.refuse_read_only()
@@ -199,7 +199,9 @@ class BullmqOnRedis:
                 answers |= self._put(replay, major, part, messages)
         return answers
 
-    def _majors(self, letters: Sequence[Letter], messages: Mapping[int, bullmq_letters.Message]) -> dict[int, int]:
+    def _majors(
+        self, letters: Sequence[OutgoingMessage], messages: Mapping[int, bullmq_letters.Message]
+    ) -> dict[int, int]:
         """Of each letter's queue: as it says now; where it says nothing (its data was lost), as it was when the job was read."""
         queues = list(dict.fromkeys(letter.queue for letter in letters))
         versions = self._wire.ask(lambda: self._wire.versions_of(queues))
@@ -223,15 +225,15 @@ class BullmqOnRedis:
         return found
 
     def _refuse_what_others_took(
-        self, letters: Sequence[Letter], messages: Mapping[int, bullmq_letters.Message]
+        self, letters: Sequence[OutgoingMessage], messages: Mapping[int, bullmq_letters.Message]
     ) -> None:
         """Of those that are not there any more: whoever took one out, or let it run, did so for a reason. Trimmed ones are put back."""
 
-        def absent() -> dict[str, list[Letter]]:
+        def absent() -> dict[str, list[OutgoingMessage]]:
             pipe = self._wire.client.pipeline(transaction=False)
             for letter in letters:
                 pipe.exists(self._wire.key(letter.queue, letter.job_id))
-            found: dict[str, list[Letter]] = defaultdict(list)
+            found: dict[str, list[OutgoingMessage]] = defaultdict(list)
             for letter, is_there in zip(letters, pipe.execute(), strict=True):
                 if not is_there:
                     found[letter.queue].append(letter)
@@ -257,7 +259,11 @@ class BullmqOnRedis:
             raise SourceRefused(f"Nothing was sent: {_WHY_NOT['removed']}.", tokens=taken)
 
     def _put(
-        self, replay: str, major: int, letters: Sequence[Letter], messages: Mapping[int, bullmq_letters.Message]
+        self,
+        replay: str,
+        major: int,
+        letters: Sequence[OutgoingMessage],
+        messages: Mapping[int, bullmq_letters.Message],
     ) -> dict[int, str]:
         arguments: list[Any] = [_LEDGER_S, _SENT, round(time.time() * 1000), len(letters), self._wire.prefix]
         # A server that lost its data has no settings of queues, either.
@@ -275,7 +281,7 @@ class BullmqOnRedis:
     def _is_named(self, queue: str) -> bool:
         return queue in self._named or self._dead.is_home(queue)
 
-    def _told(self, letter: Letter, message: bullmq_letters.Message, may_be_new: bool) -> list[Any]:
+    def _told(self, letter: OutgoingMessage, message: bullmq_letters.Message, may_be_new: bool) -> list[Any]:
         data = bullmq_letters.edited(letter.args, letter.kwargs)
         is_lifo = bullmq_letters.options_of(message.fields).get("lifo") is True
         fields = [part for pair in message.fields.items() for part in pair]
@@ -391,12 +397,12 @@ class BullmqOnRedis:
         self._wire.client.close()
 
 
-def _ref(letter: Letter) -> Ref:
+def _ref(letter: OutgoingMessage) -> Ref:
     """How the failure is known that it brings back."""
     return Ref(letter.lineage["queue"], letter.job_id)
 
 
-def _message(letter: Letter) -> bullmq_letters.Message:
+def _message(letter: OutgoingMessage) -> bullmq_letters.Message:
     try:
         message = bullmq_letters.unpack(letter.raw)
         refuse_misdirected(message, letter.queue, letter.job_id)
@@ -408,9 +414,9 @@ def _message(letter: Letter) -> bullmq_letters.Message:
         raise SourceRefused(str(error), token=letter.token) from error
 
 
-def _parts(letters: Sequence[Letter]) -> Iterator[list[Letter]]:
+def _parts(letters: Sequence[OutgoingMessage]) -> Iterator[list[OutgoingMessage]]:
     """In calls that hold Redis for milliseconds only."""
-    part: list[Letter] = []
+    part: list[OutgoingMessage] = []
     size = 0
     for letter in letters:
         if part and (len(part) == _LETTERS_PER_CALL or size + len(letter.raw) > _BYTES_PER_CALL):

@@ -1,4 +1,4 @@
-"""A captured Celery message, made ready to run again. Whatever is not named here stays byte for byte."""
+"""A captured Celery message, made ready to run again. Fields that are not listed here stay byte for byte."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 
 from celery.utils.saferepr import saferepr
 
-from jobs_admin.sources.base import Letter, SourceRefused
+from jobs_admin.sources.base import OutgoingMessage, SourceRefused
 from jobs_admin.sources.celery import plain as celery_plain
 
-# All that a replay changes in a message stands in these five lists; docs/replays.md says them to people.
+# These five lists are all that a replay changes in a message; docs/replays.md explains them.
 
-# What names the run: its id, whose child it is (the run's before it), how many retries count as made, and where it comes from.
+# Identity of the run: its id, whose child it is (the run's before it), how many retries count as made, and where it comes from.
 # `eta` and `expires` were of the first run: a replay is sent when it is due, and what has expired is left out unless that is
 # accepted.
 RENEWED_HEADERS = ("id", "parent_id", "retries", "eta", "expires", "redrive")
 RENEWED_PROPERTIES = ("correlation_id", "delivery_tag")
-# Only where the letter says so: other arguments, a priority, another queue.
-RENEWED_AS_ASKED = ("body", "argsrepr", "kwargsrepr", "priority", "delivery_info")
+# Only on request: other arguments, a priority, another queue.
+RENEWED_ON_REQUEST = ("body", "argsrepr", "kwargsrepr", "priority", "delivery_info")
 # Its time to live, which began when it was first sent: RabbitMQ would drop the new run without a word.
 STRIPPED_PROPERTIES = ("expiration",)
-# What a broker wrote onto the message while it lived: true of the old life, a lie in the new one.
+# Written by brokers while the message lived: true of the old run, false of the new one.
 STRIPPED_HEADERS = (
     "redelivered",
     "x-death",
@@ -41,7 +41,7 @@ STRIPPED_HEADERS = (
 # A policy's note of how long the attempt before waited (`worker/next_message.py`).
 WAITED = "redrive_waited"
 
-# Not to be shown: unredacted copies of the arguments, and our own.
+# Never shown: unredacted copies of the arguments, and our own.
 HIDDEN_HEADERS = frozenset({"argsrepr", "kwargsrepr", "redrive", WAITED})
 
 # Celery's own bound for the `argsrepr` header (celery.app.amqp.Queues, 5.7).
@@ -50,7 +50,7 @@ _REPR_LENGTH = 1024
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What Celery calls with: arguments, and the callbacks, errbacks, chain and chord that follow (`embed`)."""
+    """Body of a message: arguments, and the callbacks, errbacks, chain and chord that follow (`embed`)."""
 
     args: list[Any]
     kwargs: dict[str, Any]
@@ -98,7 +98,7 @@ def body_of(message: dict[str, Any]) -> Body:
 
 
 def shown_headers(message: dict[str, Any]) -> dict[str, Any]:
-    """Its headers but for what repeats the arguments."""
+    """Headers of a message without those that repeat the arguments."""
     return {name: value for name, value in message["headers"].items() if name not in HIDDEN_HEADERS}
 
 
@@ -110,7 +110,7 @@ class Reader:
         return body.args, body.kwargs
 
     def check_arguments(self, raw: bytes, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Every message of Celery has both, whatever they are."""
+        """Accept anything: every message of Celery has both."""
 
     def headers(self, raw: bytes) -> dict[str, Any]:
         return shown_headers(parse(raw))
@@ -131,23 +131,23 @@ def priority_of(message: dict[str, Any]) -> int:
 
 
 def tag_head(replay: str) -> str:
-    """What a message that this replay sent contains, right before its token."""
+    """Text in every message that this replay sent, right before its token."""
     return f'"delivery_tag": "redrive-{replay}-'
 
 
-def renew(letter: Letter, replay: str) -> tuple[int, bytes]:
-    """The letter's message under its new id: its priority, and its bytes for the broker; the same for the same letter.
+def renew(outgoing: OutgoingMessage, replay: str) -> tuple[int, bytes]:
+    """Return the message under its new id: its priority, and its bytes for the broker; the same for the same input.
 
     Raises SourceRefused (with the token).
     """
-    # Celery's own retries get another tag: by it we know what nobody has fetched yet.
-    tag = f"redrive-{replay}-{letter.token}"
-    return celery_plain.renewed(letter, tag) or _renewed(letter, tag)
+    # Celery's own retries get another tag: this one marks what no worker has fetched yet.
+    tag = f"redrive-{replay}-{outgoing.token}"
+    return celery_plain.renew(outgoing, tag) or _renew_parsed(outgoing, tag)
 
 
-def _renewed(letter: Letter, tag: str) -> tuple[int, bytes]:
+def _renew_parsed(outgoing: OutgoingMessage, tag: str) -> tuple[int, bytes]:
     try:
-        message = parse(letter.raw)
+        message = parse(outgoing.raw)
         headers, properties = message["headers"], message["properties"]
         old_id = headers.get("id")
         for name in STRIPPED_HEADERS:
@@ -155,44 +155,44 @@ def _renewed(letter: Letter, tag: str) -> tuple[int, bytes]:
         for name in STRIPPED_PROPERTIES:
             properties.pop(name, None)
         headers["root_id"] = headers.get("root_id") or old_id
-        if letter.job_id != old_id:  # else it stays the child of whom it was
+        if outgoing.job_id != old_id:  # else it keeps its parent
             headers["parent_id"] = old_id
-        if letter.retries is not None:
-            headers["retries"] = letter.retries
+        if outgoing.retries is not None:
+            headers["retries"] = outgoing.retries
             headers.pop(WAITED, None)  # of the attempts that do not count any more
-        headers.update(id=letter.job_id, eta=None, expires=None, redrive=letter.lineage)
+        headers.update(id=outgoing.job_id, eta=None, expires=None, redrive=outgoing.lineage)
         # A result waits under correlation_id, an unacknowledged message under delivery_tag: both must be of this run.
-        properties["correlation_id"] = letter.job_id
+        properties["correlation_id"] = outgoing.job_id
         properties["delivery_tag"] = tag
-        if letter.priority is not None:
-            properties["priority"] = letter.priority
-        _address(properties, letter)
-        if letter.args is not None or letter.kwargs is not None:
-            _replace_arguments(message, letter)
+        if outgoing.priority is not None:
+            properties["priority"] = outgoing.priority
+        _address(properties, outgoing)
+        if outgoing.args is not None or outgoing.kwargs is not None:
+            _replace_arguments(message, outgoing)
         return priority_of(message), json.dumps(message).encode()
     except SourceRefused as error:
-        raise SourceRefused(str(error), token=letter.token) from error
+        raise SourceRefused(str(error), token=outgoing.token) from error
     except RecursionError as error:
         raise SourceRefused(
-            "The message is nested too deep to be written. Nothing was sent.", token=letter.token
+            "The message is nested too deep to be written. Nothing was sent.", token=outgoing.token
         ) from error
 
 
-def _address(properties: dict[str, Any], letter: Letter) -> None:
-    """Where Celery's own retries of the job go, and kombu puts it back: to the queue that it is sent to."""
+def _address(properties: dict[str, Any], outgoing: OutgoingMessage) -> None:
+    """Direct Celery's own retries, and messages that kombu puts back, to the queue that the job is sent to."""
     delivery = properties.get("delivery_info")
     if not isinstance(delivery, dict):
         delivery = {}
     delivery.pop("redelivered", None)
     # Without an exchange the routing key is the queue's name; with one, the message was never redirected.
-    came_from = delivery.get("routing_key") if delivery.get("exchange") == "" else letter.lineage.get("queue")
-    if came_from != letter.queue:
-        properties["delivery_info"] = {**delivery, "exchange": "", "routing_key": letter.queue}
+    came_from = delivery.get("routing_key") if delivery.get("exchange") == "" else outgoing.lineage.get("queue")
+    if came_from != outgoing.queue:
+        properties["delivery_info"] = {**delivery, "exchange": "", "routing_key": outgoing.queue}
 
 
 def is_chord_member(raw: bytes) -> bool:
-    """Whether a chord waits for this job. Costs half a microsecond for a job without a group; never raises."""
-    if _says_nothing(raw, b'"group":'):
+    """Return whether a chord waits for this job. Costs half a microsecond for a job without a group; never raises."""
+    if _is_absent(raw, b'"group":'):
         return False
     try:
         message = parse(raw)
@@ -203,7 +203,7 @@ def is_chord_member(raw: bytes) -> bool:
 
 def expires_at(raw: bytes) -> datetime | None:
     """The `expires` header, which Celery writes in UTC. Costs half a microsecond where there is none; never raises."""
-    if _says_nothing(raw, b'"expires":'):
+    if _is_absent(raw, b'"expires":'):
         return None
     try:
         moment = datetime.fromisoformat(parse(raw)["headers"]["expires"])
@@ -212,16 +212,16 @@ def expires_at(raw: bytes) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _says_nothing(raw: bytes, member: bytes) -> bool:
-    """Whether a member of JSON is absent or null; told without parsing, as this is asked of every failure."""
-    at = raw.rfind(member)  # from the end: the headers stand behind the body, which may have 16 MB
+def _is_absent(raw: bytes, member: bytes) -> bool:
+    """Return whether a member of JSON is absent or null, without parsing: this runs for every failure."""
+    at = raw.rfind(member)  # from the end: the headers are behind the body, which may have 16 MB
     return at < 0 or raw[at + len(member) : at + len(member) + 5].lstrip().startswith(b"null")
 
 
-def _replace_arguments(message: dict[str, Any], letter: Letter) -> None:
+def _replace_arguments(message: dict[str, Any], outgoing: OutgoingMessage) -> None:
     body = body_of(message)
-    args = body.args if letter.args is None else letter.args
-    kwargs = body.kwargs if letter.kwargs is None else letter.kwargs
+    args = body.args if outgoing.args is None else outgoing.args
+    kwargs = body.kwargs if outgoing.kwargs is None else outgoing.kwargs
     text = json.dumps([args, kwargs, body.embed])
     if message["properties"].get("body_encoding") == "base64":
         text = base64.b64encode(text.encode(message.get("content-encoding") or "utf-8")).decode()

@@ -17,9 +17,9 @@ from amqp.exceptions import AMQPError
 from jobs_admin.core import amqp as core_amqp
 from jobs_admin.core import keys
 from jobs_admin.sources import ledger
-from jobs_admin.sources.amqp.management import Told
+from jobs_admin.sources.amqp.management import QueueState
 from jobs_admin.sources.amqp.sender import LARGEST_HEADERS, SCHEMES, Message, Sender, management
-from jobs_admin.sources.base import Capabilities, Depth, Finding, Letter, SourceRefused, SourceUnreachable
+from jobs_admin.sources.base import Capabilities, Depth, Finding, OutgoingMessage, SourceRefused, SourceUnreachable
 from jobs_admin.sources.celery import message as celery_message
 from jobs_admin.sources.celery import workers as celery_workers
 from jobs_admin.sources.ledger import Ledger
@@ -58,11 +58,11 @@ class CeleryOnRabbitMQ(celery_message.Reader):
 
     def depths(self) -> list[Depth]:
         """Every known queue, by name. Raises SourceUnreachable."""
-        told = self._told()
+        states = self._queue_states()
         with self._sender.wire() as wire:
-            names = sorted(self._queues or self._discovered(told))
+            names = sorted(self._queues or self._discovered(states))
             return [
-                Depth(name, waiting=wire.depth(name), active=told[name].unacknowledged if name in told else None)
+                Depth(name, waiting=wire.depth(name), active=states[name].unacknowledged if name in states else None)
                 for name in names
             ]
 
@@ -71,16 +71,16 @@ class CeleryOnRabbitMQ(celery_message.Reader):
         with self._sender.wire() as wire:
             return {queue: wire.depth(queue) for queue in queues}
 
-    def _told(self) -> dict[str, Told]:
-        """What the management says; nothing where there is none, or it does not answer: `findings` says so."""
+    def _queue_states(self) -> dict[str, QueueState]:
+        """States from the management plugin; none without it or its answer, which `findings` reports."""
         try:
             return self._management.queues() if self._management else {}
         except SourceUnreachable:
             return {}
 
-    def _discovered(self, told: Mapping[str, Told]) -> set[str]:
-        """Queues that workers answer for or the management tells of, and all that were found so before."""
-        here = {name for name, one in told.items() if one.is_ours}
+    def _discovered(self, states: Mapping[str, QueueState]) -> set[str]:
+        """Queues that workers consume or the management plugin lists, and all that were found so before."""
+        here = {name for name, one in states.items() if one.is_ours}
         before = self._found[1] if self._found else set()
         if self._found is None or time.monotonic() - self._found[0] > _QUEUES_FOR_S:
             self._found = (time.monotonic(), before | set(self.workers() or ()))
@@ -91,7 +91,7 @@ class CeleryOnRabbitMQ(celery_message.Reader):
         return celery_workers.consumers(self._url, {"max_retries": 1}, self._ssl)
 
     def findings(self) -> list[Finding]:
-        """What RabbitMQ tells of its settings that loses jobs. Raises SourceUnreachable."""
+        """Settings of RabbitMQ that lose jobs. Raises SourceUnreachable."""
         with self._sender.wire() as wire:
             wire.prove()
             gone = [queue for queue in self._queues if not wire.has(queue)]
@@ -107,13 +107,13 @@ class CeleryOnRabbitMQ(celery_message.Reader):
         if self._management is None:
             return found
         try:
-            told = self._management.queues()
+            states = self._management.queues()
         except SourceUnreachable as error:
             fix = "Look at management_url of this source. Without it, how many jobs workers hold is not known."
             return [*found, Finding("management", "warning", str(error), fix)]
-        for queue in sorted(told):
-            if told[queue].is_ours and (not self._queues or queue in self._queues):
-                found += _about(queue, told[queue].settings)
+        for queue in sorted(states):
+            if states[queue].is_ours and (not self._queues or queue in self._queues):
+                found += _about(queue, states[queue].settings)
         return found
 
     # Sending
@@ -121,11 +121,11 @@ class CeleryOnRabbitMQ(celery_message.Reader):
     def epoch(self, replay: str) -> str:
         return self._sender.epoch(replay)
 
-    def send(self, replay: str, letters: Sequence[Letter]) -> dict[int, str]:
+    def send(self, replay: str, messages: Sequence[OutgoingMessage]) -> dict[int, str]:
         """See `base.Source`. Every message is made before the first one is sent."""
         ready: dict[int, Message] = {}
-        for letter in letters:
-            ready.setdefault(letter.token, (letter.queue, _message(letter, replay)))
+        for outgoing in messages:
+            ready.setdefault(outgoing.token, (outgoing.queue, _message(outgoing, replay)))
         return self._sender.send(replay, ready)
 
     def was_sent(self, replay: str, tokens: Sequence[int]) -> set[int]:
@@ -144,20 +144,20 @@ class CeleryOnRabbitMQ(celery_message.Reader):
         self._sender.close()
 
 
-def _message(letter: Letter, replay: str) -> amqp.Message:
-    """Raises SourceRefused (with the token)."""
-    # The guard asks once for each token; see `worker/once.py`.
-    once = replace(letter, lineage={**letter.lineage, "item": letter.token, "once": True})
+def _message(outgoing: OutgoingMessage, replay: str) -> amqp.Message:
+    """Build the AMQP message to publish. Raises SourceRefused (with the token)."""
+    # The guard checks each token once; see `worker/once.py`.
+    once = replace(outgoing, lineage={**outgoing.lineage, "item": outgoing.token, "once": True})
     _, made = celery_message.renew(once, replay)
     try:
         parts = core_amqp.parts(made)
         message = amqp.Message(parts.body, application_headers=parts.headers, **parts.properties)
         size = len(message._serialize_properties())
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, struct.error, AMQPError) as error:
-        raise SourceRefused("The message cannot be written for RabbitMQ. Nothing was sent.", letter.token) from error
+        raise SourceRefused("The message cannot be written for RabbitMQ. Nothing was sent.", outgoing.token) from error
     if size > LARGEST_HEADERS:
         raise SourceRefused(
-            f"Its headers have {size:,} bytes, more than RabbitMQ takes. Nothing was sent.", letter.token
+            f"Its headers have {size:,} bytes, more than RabbitMQ takes. Nothing was sent.", outgoing.token
         )
     return message
 
@@ -165,8 +165,8 @@ def _message(letter: Letter, replay: str) -> amqp.Message:
 def _about(queue: str, settings: Mapping[str, Any]) -> list[Finding]:
     found = []
     bound = next((name for name in ("max-length", "max-length-bytes") if settings.get(name) is not None), None)
-    is_kept = settings.get("overflow") in ("reject-publish", "reject-publish-dlx")
-    if bound and not is_kept:
+    refuses_new = settings.get("overflow") in ("reject-publish", "reject-publish-dlx")
+    if bound and not refuses_new:
         found.append(
             Finding(
                 "drops-oldest",

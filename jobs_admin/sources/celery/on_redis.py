@@ -1,7 +1,7 @@
 """Celery on a Redis (or Valkey) broker.
 
-Celery keeps no dead letters: they come from our guard in the workers. What the broker can tell is how much waits
-and runs, and it takes messages back. Names of keys: kombu 5.7, `transport/redis.py`.
+Celery keeps no dead letters: they come from our guard in the workers. The broker counts what waits and runs, and it
+takes messages back. Names of keys: kombu 5.7, `transport/redis.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import redis
 from redis.exceptions import AuthorizationError, NoPermissionError
 
 from jobs_admin.core import keys, untrusted
-from jobs_admin.sources.base import Capabilities, Depth, Finding, Letter, SourceRefused, SourceUnreachable
+from jobs_admin.sources.base import Capabilities, Depth, Finding, OutgoingMessage, SourceRefused, SourceUnreachable
 from jobs_admin.sources.celery import message as celery_message
 from jobs_admin.sources.celery import workers as celery_workers
 from jobs_admin.sources.ledger import epoch_of
@@ -34,20 +34,20 @@ _BEGINS = (
 )
 _ANSWERS = {1: "sent", 0: "already", -1: "recalled"}  # of the script
 _LEDGER_S = 7 * 86400
-_LETTERS_PER_CALL = 500  # 500 messages of 1 KB hold Redis for some 7 ms
+_MESSAGES_PER_CALL = 500  # 500 messages of 1 KB hold Redis for some 7 ms
 _BYTES_PER_CALL = 4_000_000
-_RECALLED_PER_CALL = 100  # looked at: 1 to 2 ms in the middle of 50,000
+_RECALLED_PER_CALL = 100  # examined: 1 to 2 ms in the middle of 50,000
 _RECALLED_BYTES_PER_CALL = 1_000_000
 _LEDGER_PER_CALL = 1_000
 _QUEUES_FOR_S = 60  # how long a discovery is believed; it walks the whole keyspace
 _SCANNED_KEYS = 1_000_000  # where it stops, should the broker also hold a large cache or result store
-_LOOKED_INTO = 200  # lists of unknown meaning whose oldest entry is read
-_READ_UNACKED = 2_000  # fetched messages that are looked at; more than that and the split is not told
+_MOST_PROBED = 200  # lists of unknown meaning whose oldest entry is read
+_READ_UNACKED = 2_000  # fetched messages that are read; with more the split is unknown
 
 # Celery's own talk: remote control and events, not jobs.
 _NOT_JOBS = ("celery.pidbox", "reply.celery.pidbox", "celeryev")
 
-# What stands beside a token in a ledger.
+# Marks of a token in a ledger.
 _SENT = str(keys.SCHEMA).encode()
 _TAKEN_BACK = b"0"
 _WITHHELD = b"withheld"
@@ -99,7 +99,7 @@ class CeleryOnRedis(celery_message.Reader):
 
     def depths(self) -> list[Depth]:
         """Every known queue, by name. Raises SourceUnreachable."""
-        return self._ask(self._depths)
+        return self._call(self._depths)
 
     def _depths(self) -> list[Depth]:
         queues, bindings = self._discover()
@@ -113,7 +113,7 @@ class CeleryOnRedis(celery_message.Reader):
         in_hand = self._in_hand(bindings) if isinstance(fetched, int) and fetched <= _READ_UNACKED else None
         found = []
         for queue in queues:
-            # A key of that name that is no list is somebody else's: nothing waits there.
+            # A key of that name that is no list is another program's: nothing waits there.
             by_priority = {str(step): _number(next(waiting)) for step in self._steps}
             active, delayed = (None, None) if in_hand is None else in_hand.get(queue, (0, 0))
             found.append(
@@ -130,7 +130,7 @@ class CeleryOnRedis(celery_message.Reader):
     def waiting(self, queues: Sequence[str]) -> dict[str, int | None]:
         """See `base.Source`: the lengths of the queues' lists, all priorities together."""
 
-        def ask() -> dict[str, int | None]:
+        def read() -> dict[str, int | None]:
             pipe = self._client.pipeline(transaction=False)
             for queue in queues:
                 for step in self._steps:
@@ -138,7 +138,7 @@ class CeleryOnRedis(celery_message.Reader):
             lengths = iter(pipe.execute(raise_on_error=False))
             return {queue: sum(_number(next(lengths)) for _ in self._steps) for queue in queues}
 
-        return self._ask(ask)
+        return self._call(read)
 
     def _discover(self) -> tuple[list[str], dict[tuple[str, str], str]]:
         """The queues' names, and which queue a message of (exchange, routing key) came from."""
@@ -157,7 +157,7 @@ class CeleryOnRedis(celery_message.Reader):
                     bindings[exchange, routing_key] = queue
         if not self._queues:
             names.update(bindings.values())
-            # kombu 5.7 sweeps the bindings of a queue that nobody consumes: just then its depth matters.
+            # kombu 5.7 sweeps the bindings of a queue without consumers: just then its depth matters.
             names.update(self._unbound(names))
             names.update(self._found[1] if self._found else ())
         self._found = (time.monotonic(), sorted(names), bindings)
@@ -173,13 +173,13 @@ class CeleryOnRedis(celery_message.Reader):
             elif key[len(self._prefix) :] not in known:
                 plain.append(key)
         pipe = self._client.pipeline(transaction=False)
-        for key in plain[:_LOOKED_INTO]:
+        for key in plain[:_MOST_PROBED]:
             pipe.lindex(key, -1)
         for key, entry in zip(plain, pipe.execute(raise_on_error=False), strict=False):
             try:
                 celery_message.parse(entry)
             except (SourceRefused, TypeError):
-                continue  # somebody else's list, or Celery's events
+                continue  # another program's list, or Celery's events
             names.add(key[len(self._prefix) :])
         return names
 
@@ -215,17 +215,17 @@ class CeleryOnRedis(celery_message.Reader):
         """See `base.GivesBack`. Raises SourceUnreachable."""
         if not tags:
             return {}
-        found: list[Any] = self._ask(lambda: cast(Any, self._client.zmscore(self._unacked_index, list(tags))))
+        found: list[Any] = self._call(lambda: cast(Any, self._client.zmscore(self._unacked_index, list(tags))))
         return {tag: float(at) for tag, at in zip(tags, found, strict=True) if at is not None}
 
     def give_back(self, tags: Sequence[str]) -> int:
         """See `base.GivesBack`: as kombu itself does when the visibility timeout is over. Raises SourceUnreachable."""
 
-        def ask() -> int:
-            held: list[Any] = self._client.hmget(self._unacked, list(tags)) if tags else []
+        def put_back() -> int:
+            entries: list[Any] = self._client.hmget(self._unacked, list(tags)) if tags else []
             _, bindings = self._discover()
             moves: list[str] = []
-            for tag, entry in zip(tags, held, strict=True):
+            for tag, entry in zip(tags, entries, strict=True):
                 move = None if entry is None else self._move(entry, bindings)
                 if move is not None:
                     moves += [tag, *move]
@@ -233,7 +233,7 @@ class CeleryOnRedis(celery_message.Reader):
                 int(cast(Any, self._give_back(keys=[self._unacked, self._unacked_index], args=moves))) if moves else 0
             )
 
-        return self._ask(ask)
+        return self._call(put_back)
 
     def _move(self, entry: bytes, bindings: dict[tuple[str, str], str]) -> tuple[str, str] | None:
         """The list that a fetched message came from, and its element there; None for what is not kombu's."""
@@ -248,9 +248,9 @@ class CeleryOnRedis(celery_message.Reader):
         return self._list(queue, self._step(priority)), json.dumps(message)
 
     def workers(self) -> dict[str, set[str]] | None:
-        """See `base.Source`: what `celery inspect active_queues` tells, by kombu alone.
+        """See `base.Source`: the answer of `celery inspect active_queues`, by kombu alone.
 
-        None too where the broker does not let us ask: it counts, but does not speak (a firewall of commands).
+        None too where the broker counts, but does not speak (a firewall of commands).
         """
         options: dict[str, Any] = {"global_keyprefix": self._prefix, "sep": self._sep, "priority_steps": self._steps}
         # Without a bound, kombu tries to connect for ever.
@@ -258,19 +258,19 @@ class CeleryOnRedis(celery_message.Reader):
         return celery_workers.consumers(self._url, options)
 
     def findings(self) -> list[Finding]:
-        """Settings of the broker that lose jobs, as far as it tells them. Raises SourceUnreachable."""
-        return self._ask(self._findings)
+        """Settings of the broker that lose jobs, as far as it reveals them. Raises SourceUnreachable."""
+        return self._call(self._findings)
 
     def _findings(self) -> list[Finding]:
         found = []
-        told = self._client.info("all")
-        if told.get("redis_mode") == "cluster":
+        info = self._client.info("all")
+        if info.get("redis_mode") == "cluster":
             found.append(
                 Finding(
                     "cluster", "high", "The broker is a Redis Cluster, which Celery cannot use.", "Use a single Redis."
                 )
             )
-        if evicted := int(told.get("evicted_keys", 0)):
+        if evicted := int(info.get("evicted_keys", 0)):
             found.append(
                 Finding(
                     "evicted",
@@ -315,9 +315,9 @@ class CeleryOnRedis(celery_message.Reader):
     # Sending
 
     def epoch(self, replay: str) -> str:
-        """Names this replay's ledger, and makes it where there is none. Raises SourceUnreachable."""
+        """Return the name of this replay's ledger, and create it where there is none. Raises SourceUnreachable."""
 
-        def ask() -> str:
+        def create() -> str:
             ledger = self._ledger(replay)
             pipe = self._client.pipeline()
             pipe.hsetnx(ledger, "epoch", uuid.uuid4().hex)
@@ -325,14 +325,14 @@ class CeleryOnRedis(celery_message.Reader):
             pipe.expire(ledger, _LEDGER_S)
             return epoch_of(pipe.execute()[1])
 
-        return self._ask(ask)
+        return self._call(create)
 
-    def send(self, replay: str, letters: Sequence[Letter]) -> dict[int, str]:
+    def send(self, replay: str, messages: Sequence[OutgoingMessage]) -> dict[int, str]:
         """See `base.Source`. Every message is made before the first one is sent, so a refusal leaves all unsent."""
         ready = []
-        for letter in letters:
-            priority, body = celery_message.renew(letter, replay)
-            ready.append((letter.token, self._list(letter.queue, self._step(priority)), body))
+        for outgoing in messages:
+            priority, body = celery_message.renew(outgoing, replay)
+            ready.append((outgoing.token, self._list(outgoing.queue, self._step(priority)), body))
         answers: dict[int, str] = {}
         for part in _parts(ready):
             by_list: dict[str, tuple[list[int], list[bytes]]] = {}
@@ -349,13 +349,13 @@ class CeleryOnRedis(celery_message.Reader):
         names = [self._ledger(replay), *by_list]
         counts = [len(of_list) for of_list, _ in by_list.values()]
         arguments: list[int | bytes] = [_LEDGER_S, keys.SCHEMA, *counts, *tokens, *bodies]
-        told = self._ask(lambda: self._send(keys=names, args=arguments))
-        return {token: _ANSWERS[answer] for token, answer in zip(tokens, told, strict=True)}
+        results = self._call(lambda: self._send(keys=names, args=arguments))
+        return {token: _ANSWERS[answer] for token, answer in zip(tokens, results, strict=True)}
 
     def was_sent(self, replay: str, tokens: Sequence[int]) -> set[int]:
         if not tokens:
             return set()
-        known = self._ask(lambda: self._client.hmget(self._ledger(replay), [str(token) for token in tokens]))
+        known = self._call(lambda: self._client.hmget(self._ledger(replay), [str(token) for token in tokens]))
         return {token for token, mark in zip(tokens, known, strict=True) if mark == _SENT}
 
     def in_doubt(self, replay: str, tokens: Sequence[int]) -> set[int]:
@@ -366,7 +366,7 @@ class CeleryOnRedis(celery_message.Reader):
         if not tokens:
             return set()
 
-        def ask() -> list[bytes]:
+        def mark() -> list[bytes]:
             pipe = self._client.pipeline()
             for token in tokens:
                 pipe.hsetnx(self._ledger(replay), str(token), _WITHHELD)
@@ -374,7 +374,7 @@ class CeleryOnRedis(celery_message.Reader):
             pipe.expire(self._ledger(replay), _LEDGER_S)
             return cast(list[bytes], pipe.execute()[-2])
 
-        return {token for token, mark in zip(tokens, self._ask(ask), strict=True) if mark == _SENT}
+        return {token for token, mark in zip(tokens, self._call(mark), strict=True) if mark == _SENT}
 
     def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
         """See `base.Source`. Redis is held for some milliseconds at a time; workers and others go on in between."""
@@ -386,10 +386,10 @@ class CeleryOnRedis(celery_message.Reader):
     def _taken_back_before(self, replay: str) -> Iterator[set[int]]:
         cursor = -1
         while cursor:
-            asked = {"name": self._ledger(replay), "cursor": max(cursor, 0), "count": _LEDGER_PER_CALL}
-            cursor, marks = self._ask(lambda asked=asked: self._client.hscan(**asked))  # type: ignore[misc]
-            held = cast(dict[bytes, bytes], marks)
-            yield _numbers(token for token, mark in held.items() if mark == _TAKEN_BACK)
+            scan = {"name": self._ledger(replay), "cursor": max(cursor, 0), "count": _LEDGER_PER_CALL}
+            cursor, marks = self._call(lambda scan=scan: self._client.hscan(**scan))  # type: ignore[misc]
+            marks_by_token = cast(dict[bytes, bytes], marks)
+            yield _numbers(token for token, mark in marks_by_token.items() if mark == _TAKEN_BACK)
 
     def _take_back(self, replay: str, key: str) -> Iterator[set[int]]:
         names = [self._ledger(replay), key, keys.removals(self.name, self._store_prefix)]
@@ -397,7 +397,7 @@ class CeleryOnRedis(celery_message.Reader):
         place, removals = 0, ""
         while place >= 0:
             arguments = [_LEDGER_S, celery_message.tag_head(replay), place, removals, *bounds]
-            place, removals, taken = self._ask(lambda args=arguments: self._recall(keys=names, args=args))  # type: ignore[misc]
+            place, removals, taken = self._call(lambda args=arguments: self._recall(keys=names, args=args))  # type: ignore[misc]
             yield _numbers(taken)
 
     def close(self) -> None:
@@ -416,7 +416,7 @@ class CeleryOnRedis(celery_message.Reader):
 
     # The border to the network: one kind of error leaves it, and no password with it.
 
-    def _ask(self, question: Callable[[], T]) -> T:
+    def _call(self, question: Callable[[], T]) -> T:
         try:
             return question()
         except redis.TimeoutError as error:
@@ -442,12 +442,12 @@ def _parts(ready: list[tuple[int, str, bytes]]) -> Iterator[list[tuple[int, str,
     """The batch, of (token, list, message), in calls that hold Redis for milliseconds only."""
     part: list[tuple[int, str, bytes]] = []
     size = 0
-    for letter in ready:
-        if part and (len(part) == _LETTERS_PER_CALL or size + len(letter[2]) > _BYTES_PER_CALL):
+    for entry in ready:
+        if part and (len(part) == _MESSAGES_PER_CALL or size + len(entry[2]) > _BYTES_PER_CALL):
             yield part
             part, size = [], 0
-        part.append(letter)
-        size += len(letter[2])
+        part.append(entry)
+        size += len(entry[2])
     if part:
         yield part
 
@@ -457,7 +457,7 @@ def _name(key: bytes | str) -> str:
 
 
 def _numbers(tokens: Iterable[bytes]) -> set[int]:
-    """Tokens, without what is none: the broker's Redis is written by others too."""
+    """Tokens as numbers, without entries that are none: the broker's Redis is written by others too."""
     return {number for token in tokens if (number := untrusted.whole(token)) is not None}
 
 

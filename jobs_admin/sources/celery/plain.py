@@ -11,7 +11,7 @@ import json
 import re
 from json.encoder import encode_basestring_ascii as quoted
 
-from jobs_admin.sources.base import Letter
+from jobs_admin.sources.base import OutgoingMessage
 
 # Only single characters repeat possessively: Python before 3.11.5 loses matches of a possessive group (CPython issue 106052).
 # A value without escapes can be compared as it stands.
@@ -25,7 +25,7 @@ _OBJECT = rf"\{{(?:{_STRING}: {_SCALAR}(?:, {_STRING}: {_SCALAR})*)?\}}"
 _NO_OTHER = r'(?!"(?:id|eta|expires|retries|root_id|parent_id|redelivered|redrive(?:_waited)?|x-[a-z-]++)")'
 _MORE = rf"(?:, {_NO_OTHER}{_STRING}: (?:{_SCALAR}|{_LIST}|{_OBJECT}))*"
 
-# From the end of the body on. In the order in which Celery 5.3 to 5.7 and kombu write them (tested with 5.7).
+# The rest behind the body. In the order in which Celery 5.3 to 5.7 and kombu write them (tested with 5.7).
 _REST = re.compile(
     (
         rf'(", "content-encoding": {_SIMPLE}, "content-type": {_SIMPLE}, "headers": \{{"lang": {_SIMPLE}, '
@@ -42,10 +42,10 @@ _HEAD = b'{"body": "'
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
 
 
-def renewed(letter: Letter, tag: str) -> tuple[int, bytes] | None:
-    """As `message.renew`, the very same bytes; None for a message of another form."""
-    raw = letter.raw
-    if not raw.startswith(_HEAD) or letter.args is not None or letter.kwargs is not None or not raw.isascii():
+def renew(outgoing: OutgoingMessage, tag: str) -> tuple[int, bytes] | None:
+    """Return the same bytes as `message.renew`; None for a message of another form."""
+    raw = outgoing.raw
+    if not raw.startswith(_HEAD) or outgoing.args is not None or outgoing.kwargs is not None or not raw.isascii():
         return None
     end = raw.find(b'"', len(_HEAD))
     if raw[len(_HEAD) : end].translate(None, _BASE64):
@@ -57,20 +57,20 @@ def renewed(letter: Letter, tag: str) -> tuple[int, bytes] | None:
         to_id, old_id, to_eta, to_expires, to_retries, retries, to_root, root, to_parent, parent, before, after,
         mode, to_exchange, exchange, to_key, key, to_priority, priority, to_tag,
     ) = found.groups()  # fmt: skip
-    new_id, queue = quoted(letter.job_id).encode(), quoted(letter.queue).encode()
+    new_id, queue = quoted(outgoing.job_id).encode(), quoted(outgoing.queue).encode()
     if new_id != old_id:
         parent = old_id
     if root in (b"null", b'""'):
         root = old_id
-    if letter.retries is not None:
-        retries = b"%d" % letter.retries
-    if letter.priority is not None:
-        priority = b"%d" % letter.priority
-    if queue != key if exchange == b'""' else letter.queue != letter.lineage.get("queue"):
+    if outgoing.retries is not None:
+        retries = b"%d" % outgoing.retries
+    if outgoing.priority is not None:
+        priority = b"%d" % outgoing.priority
+    if queue != key if exchange == b'""' else outgoing.queue != outgoing.lineage.get("queue"):
         exchange, key = b'""', queue
     return int(priority), b"".join((
         raw[:end], to_id, new_id, to_eta, b"null", to_expires, b"null", to_retries, retries, to_root, root,
-        to_parent, parent, before, b', "redrive": ', json.dumps(letter.lineage).encode(), after or b"",
+        to_parent, parent, before, b', "redrive": ', json.dumps(outgoing.lineage).encode(), after or b"",
         b'}, "properties": {"correlation_id": ', new_id, mode, to_exchange, exchange, to_key, key, to_priority, priority,
         to_tag, quoted(tag).encode(), b"}}",
     ))  # fmt: skip

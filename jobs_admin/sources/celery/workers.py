@@ -1,4 +1,4 @@
-"""Who consumes which queue, as Celery's workers tell each other by remote control; by kombu alone."""
+"""Consumers of queues, as Celery's workers report them by remote control; by kombu alone."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _BROKER_S = 2.0
 
 
 def consumers(url: str, transport_options: Mapping[str, Any], ssl: Any = None) -> dict[str, set[str]] | None:
-    """What `celery inspect active_queues` tells: queue -> names of workers.
+    """Return the answer of `celery inspect active_queues`: queue -> names of workers.
 
-    None where the broker does not let us ask: it cannot be reached, or counts, but does not speak (a firewall of commands).
+    None where the broker gives no answer: it cannot be reached, or counts, but does not speak (a firewall of commands).
     """
     found: dict[str, set[str]] = {}
     try:
         for answer in _answers(url, dict(transport_options), ssl):
-            for node, told in answer.items():
-                for queue in told if isinstance(told, list) else ():
+            for node, queues in answer.items():
+                for queue in queues if isinstance(queues, list) else ():
                     found.setdefault(str(queue["name"]), set()).add(str(node))
     except (redis.RedisError, AMQPError, KombuError, OSError, KeyError):  # KeyError: a scheme that kombu does not know
         return None

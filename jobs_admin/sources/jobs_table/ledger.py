@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Sequence
 
 from jobs_admin.core.envelope import Lineage
-from jobs_admin.sources.base import Letter, SourceRefused
+from jobs_admin.sources.base import OutgoingMessage, SourceRefused
 from jobs_admin.sources.jobs_table.rows import Sent
 from jobs_admin.sources.jobs_table.sql import Database, Run, name
 
@@ -90,7 +90,9 @@ class Ledger:
         with contextlib.suppress(SourceRefused), self._db.changing() as run:
             run(f"DELETE FROM {self._it} WHERE (replay, token) IN ({old})", [int(now - _KEPT_S), _EPOCH])
 
-    def add(self, run: Run, replay: str, letter: Letter, attempts: int, made_at: float | None, now: float) -> bool:
+    def add(
+        self, run: Run, replay: str, letter: OutgoingMessage, attempts: int, made_at: float | None, now: float
+    ) -> bool:
         """Whether it was not there before. Inside the transaction that sends.
 
         `made_at`: when the row says that it was made; another job that is given its id later says otherwise.

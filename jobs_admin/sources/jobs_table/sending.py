@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from jobs_admin.sources.base import Letter, Ref, Rescheduled, SourceRefused
+from jobs_admin.sources.base import OutgoingMessage, Ref, Rescheduled, SourceRefused
 from jobs_admin.sources.jobs_table import rows as jobs_table_rows
 from jobs_admin.sources.jobs_table import times
 from jobs_admin.sources.jobs_table.ledger import Ledger
@@ -31,11 +31,11 @@ class Sender:
         self._ledger = ledger
         self._part = _FIRST_PART
 
-    def send(self, shape: Shape, replay: str, letters: Sequence[Letter]) -> dict[int, str]:
+    def send(self, shape: Shape, replay: str, letters: Sequence[OutgoingMessage]) -> dict[int, str]:
         payloads = {letter.token: self._payload(shape, letter) for letter in letters}
         answers: dict[int, str] = {}
 
-        def some(part: Sequence[Letter]) -> None:
+        def some(part: Sequence[OutgoingMessage]) -> None:
             answers.update(self._send(shape, replay, part, payloads))
 
         self._in_parts(letters, some)
@@ -106,13 +106,13 @@ class Sender:
             self._part = max(_SMALLEST_PART, min(_LARGEST_PART, fitting, self._part * 2))
 
     def _send(
-        self, shape: Shape, replay: str, letters: Sequence[Letter], payloads: Mapping[int, str | None]
+        self, shape: Shape, replay: str, letters: Sequence[OutgoingMessage], payloads: Mapping[int, str | None]
     ) -> dict[int, str]:
         """In one transaction with the ledger: whole, or not at all."""
         now = time.time()
         answers = dict.fromkeys(self._ledger.withheld(replay, [letter.token for letter in letters]), "recalled")
         letters = [letter for letter in letters if letter.token not in answers]
-        refused: dict[int, Letter] = {}
+        refused: dict[int, OutgoingMessage] = {}
         repeated: list[int] = []  # their place in the ledger is taken
         before = self._now(shape, letters)
         try:
@@ -137,7 +137,7 @@ class Sender:
         return {token: "already" if token in known else "recalled" for token in repeated} | answers
 
     def _put_back(
-        self, run: Run, shape: Shape, replay: str, letters: Sequence[Letter]
+        self, run: Run, shape: Shape, replay: str, letters: Sequence[OutgoingMessage]
     ) -> dict[str, tuple[str, int, float | None]]:
         """Insert the rows again that were deleted after a discard, as they were. Return them as `_now` does."""
         sent = self._ledger.tokens(replay, [letter.token for letter in letters])
@@ -152,7 +152,7 @@ class Sender:
                     ) from error
         return self._now(shape, back)
 
-    def _bring_back(self, run: Run, shape: Shape, letter: Letter, payload: str | None, now: float) -> bool:
+    def _bring_back(self, run: Run, shape: Shape, letter: OutgoingMessage, payload: str | None, now: float) -> bool:
         p, columns = shape.p, shape.columns
         values: dict[str, object] = {"status": self._names.pending}
         if letter.retries is not None:
@@ -170,7 +170,7 @@ class Sender:
         )
         return changed == 1
 
-    def _payload(self, shape: Shape, letter: Letter) -> str | None:
+    def _payload(self, shape: Shape, letter: OutgoingMessage) -> str | None:
         """What replaces the payload; None keeps it as it lies there, byte for byte. Raises SourceRefused."""
         try:
             jobs_table_rows.message(letter.raw)
@@ -182,7 +182,7 @@ class Sender:
         except SourceRefused as error:
             raise SourceRefused(f"{error} Nothing was sent.", letter.token) from error
 
-    def _why_not(self, shape: Shape, letters: Sequence[Letter]) -> str:
+    def _why_not(self, shape: Shape, letters: Sequence[OutgoingMessage]) -> str:
         there = self._now(shape, letters)
         said = [
             f"row {one.job_id} is {there[one.job_id][0]}"
@@ -193,7 +193,7 @@ class Sender:
         more = f" (and {len(letters) - 3} more)" if len(letters) > 3 else ""
         return f"{self._names.table}: {', '.join(said)}{more}, so not {self._names.failed}: another process changed it. Nothing was sent."
 
-    def _now(self, shape: Shape, jobs: Sequence[Letter | Ref]) -> dict[str, tuple[str, int, float | None]]:
+    def _now(self, shape: Shape, jobs: Sequence[OutgoingMessage | Ref]) -> dict[str, tuple[str, int, float | None]]:
         """Status and attempts of those that are there, and when they were made."""
         ids = [job.job_id for job in jobs if shape.is_id(job.job_id)]
         if not ids:

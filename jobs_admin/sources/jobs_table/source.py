@@ -22,8 +22,8 @@ from jobs_admin.sources.base import (
     Capabilities,
     Depth,
     Finding,
-    Letter,
-    Looked,
+    JobChanges,
+    OutgoingMessage,
     Pulled,
     Ref,
     Rescheduled,
@@ -311,7 +311,7 @@ class JobsTable:
                 if kind := jobs_table_rows.kind(job, self._names, now):
                     reports.append(jobs_table_rows.report(self.name, job, kind, self._names))
             except Exception as error:  # one row of a page: those behind it are read all the same
-                unread.append(Unread.of(job.queue, job.id, jobs_table_rows.raw_of(job, self._names)[0], error))
+                unread.append(Unread.from_error(job.queue, job.id, jobs_table_rows.raw_of(job, self._names)[0], error))
         place = replace(place, spent_s=round(place.spent_s + spent_s, 4))
         if is_over:
             rest_s = 0.0 if shape.is_indexed else place.spent_s * _SHARE
@@ -353,12 +353,12 @@ class JobsTable:
 
     # -- what became of it ---------------------------------------------------------------------------------------
 
-    def look(self, jobs: Sequence[Ref]) -> Looked:
+    def check_jobs(self, jobs: Sequence[Ref]) -> JobChanges:
         shape, now = self._looked(), time.time()
         if self._stand is not None:
             self._stand = self._standing(shape, self._stand)
         there = {job.id: job for job in self._reader.jobs(shape, [ref.job_id for ref in jobs], self._stand)}
-        looked, ended, size = Looked(), dict[str, str](), 0
+        looked, ended, size = JobChanges(), dict[str, str](), 0
         for ref in jobs:
             job = there.get(ref.job_id)
             if job is None:
@@ -420,7 +420,7 @@ class JobsTable:
             self._ledger.forget(now)
         return found
 
-    def send(self, replay: str, letters: Sequence[Letter]) -> dict[int, str]:
+    def send(self, replay: str, letters: Sequence[OutgoingMessage]) -> dict[int, str]:
         self.epoch(replay)
         return self._sender.send(self._open(), replay, letters)
 

@@ -1,7 +1,7 @@
-"""What a dead letter of RabbitMQ tells: where it came from, why it died, how often it was tried, and which job it is.
+"""Facts of a RabbitMQ dead letter: where it came from, why it died, how often it was tried, and which job it is.
 
-`x-death` is the broker's own account: a table for each queue and reason, the latest first, with its count and time. Producers
-that forward a failed message themselves leave no such trace, and put the error into headers of their own.
+`x-death` is the broker's own account: a table for each queue and reason, the latest first, with its count and time.
+Producers that forward a failed message themselves leave no such trace, and put the error into headers of their own.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from jobs_admin.core.job_secrets import named_values, without_values
 from jobs_admin.sources.amqp import fields as amqp_fields
 from jobs_admin.sources.amqp.fields import Malformed, Parts
 from jobs_admin.sources.base import SourceRefused
-from jobs_admin.sources.rabbitmq import letter as rabbitmq_letter
+from jobs_admin.sources.rabbitmq import messages as rabbitmq_messages
 
-# Where those who forward a failed message put the error: Spring, MassTransit, NServiceBus, Symfony, and code of their own.
+# Headers in which forwarders of a failed message put the error: Spring, MassTransit, NServiceBus, Symfony, and code of their own.
 TRACE_HEADERS = (
     "x-exception-stacktrace", "x-error-stack", "x-stack-trace", "x-stacktrace", "stack-trace", "stacktrace", "stack",
     "error-stack", "traceback", "x-traceback", "MT-Fault-StackTrace", "NServiceBus.ExceptionInfo.StackTrace",
@@ -50,7 +50,7 @@ _TYPE = re.compile(r"(?:Traceback|Caused by: |Uncaught )?\s*([A-Za-z_$][\w$]*(?:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RawMessage:
     """A message as it came out of a dead-letter queue."""
 
     properties: bytes
@@ -60,21 +60,21 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """By which headers a source's producers tell what happened; names in the order in which they are looked for."""
+class HeaderNames:
+    """Names of headers in which a source's producers report what happened, in the order in which they are searched."""
 
     errors: tuple[str, ...] = ()  # message, trace or type, by the last part of the name
     tasks: tuple[str, ...] = ()
 
     @property
     def stripped(self) -> tuple[str, ...]:
-        """What a replay leaves out: the error of the run before."""
+        """Headers that a replay omits: the error of the run before."""
         return (*self.errors, *TRACE_HEADERS, *MESSAGE_HEADERS, *TYPE_HEADERS)
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    queue: str  # where it came from; "" where nobody tells
+    queue: str  # where it came from; "" where unknown
     reason: str  # rejected, delivery_limit, expired, maxlen; "" where RabbitMQ did not move it
     count: int
     at: float | None
@@ -83,40 +83,44 @@ class Death:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class DeadLetter:
     """A dead letter that was read."""
 
-    found: Found
+    found: RawMessage
     parts: Parts
     headers: Mapping[str, Any]
     death: Death
     attempt: int
-    base: str  # names the job, but for others that are equal to it in all
+    base: str  # names the job, but not apart from others equal to it in all
     lineage: Lineage | None
     why_unread: str = ""
 
 
-def read(found: Found, dlq: str, of: str) -> Read:
-    """What is told by a message that lay in `dlq`; `of` is the queue it is of where it does not say. Never raises."""
+def parse(found: RawMessage, dlq: str, of: str) -> DeadLetter:
+    """Parse a message from `dlq`; `of` is the queue that it died in, where it names none. Never raises."""
     try:
         parts = amqp_fields.split(found.properties)
-        headers = amqp_fields.decoded(parts["headers"]) if "headers" in parts else {}
+        headers = amqp_fields.decode(parts["headers"]) if "headers" in parts else {}
     except (Malformed, RecursionError) as error:
         death = Death(of, "", 1, None, "", 0)
-        return Read(found, {}, {}, death, 1, _digest(dlq.encode(), found.properties, found.body), None, str(error))
+        return DeadLetter(
+            found, {}, {}, death, 1, _digest(dlq.encode(), found.properties, found.body), None, str(error)
+        )
     ours = headers.get(OURS)
-    lineage = Lineage.from_header(ours) if rabbitmq_letter.is_own(ours, found.body) else None
+    lineage = Lineage.from_header(ours) if rabbitmq_messages.is_own(ours, found.body) else None
     if lineage is not None and not _is_id(lineage.sent_as):
         lineage = None
-    death = _death(headers, of or _said(headers, QUEUE_HEADERS).partition("@")[0])
+    death = _death(headers, of or _first_text(headers, QUEUE_HEADERS).partition("@")[0])
     attempt = _attempt(headers, death)
     base = _base(found, parts, death, lineage)
-    return Read(found, parts, headers, death, attempt, base, lineage)
+    return DeadLetter(found, parts, headers, death, attempt, base, lineage)
 
 
 def _death(headers: Mapping[str, Any], otherwise: str) -> Death:
-    told = headers.get("x-death")
-    deaths = [one for one in (told if isinstance(told, list) else []) if isinstance(one, dict) and one.get("queue")]
+    entries = headers.get("x-death")
+    deaths = [
+        one for one in (entries if isinstance(entries, list) else []) if isinstance(one, dict) and one.get("queue")
+    ]
     deliveries = _count(headers.get("x-delivery-count"))
     if not deaths:
         return Death(otherwise, "", 1, None, "", deliveries)
@@ -137,16 +141,16 @@ def _death(headers: Mapping[str, Any], otherwise: str) -> Death:
 
 
 def _attempt(headers: Mapping[str, Any], death: Death) -> int:
-    said = [_count(headers.get(name)) for name in ATTEMPT_HEADERS]
+    attempts = [_count(headers.get(name)) for name in ATTEMPT_HEADERS]
     retried = [_count(headers.get(name)) for name in RETRY_HEADERS]
-    told = max([*said, *(n + 1 for n in retried if n)], default=0)
+    reported = max([*attempts, *(n + 1 for n in retried if n)], default=0)
     # A queue with a delivery limit has handed it out so often before its last.
     handed_out = death.deliveries if death.reason == "delivery_limit" else 0
     counted = death.count if death.reason in _BY_CONSUMERS else 1
-    return max(1, told, handed_out, counted)
+    return max(1, reported, handed_out, counted)
 
 
-def _base(found: Found, parts: Parts, death: Death, lineage: Lineage | None) -> str:
+def _base(found: RawMessage, parts: Parts, death: Death, lineage: Lineage | None) -> str:
     if lineage is not None:
         return str(lineage.sent_as)
     name = amqp_fields.text(parts, "message_id")
@@ -155,39 +159,43 @@ def _base(found: Found, parts: Parts, death: Death, lineage: Lineage | None) -> 
         # Who names his messages sends the same one again under its name: then its deaths are attempts of one job.
         shown = "".join(c if c.isprintable() else "?" for c in name[:_LONGEST_ID])
         return f"{shown}.{_digest(origin, name.encode('utf-8', 'surrogatepass'), found.body)[:16]}"
-    stable = {**parts, "headers": amqp_fields.without(parts["headers"], _VOLATILE)} if "headers" in parts else parts
-    return _digest(origin, amqp_fields.joined(stable), found.body)[:32]
+    stable = (
+        {**parts, "headers": amqp_fields.replace_headers(parts["headers"], _VOLATILE)} if "headers" in parts else parts
+    )
+    return _digest(origin, amqp_fields.join(stable), found.body)[:32]
 
 
-def _is_id(said: str | None) -> bool:
-    return bool(said) and len(str(said)) <= 2 * _LONGEST_ID and str(said).isprintable()
+def _is_id(value: str | None) -> bool:
+    return bool(value) and len(str(value)) <= 2 * _LONGEST_ID and str(value).isprintable()
 
 
 def _digest(*parts: bytes) -> str:
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
-        whole.update(struct.pack(">Q", len(part)))
-        whole.update(part)
-    return whole.hexdigest()
+        digest.update(struct.pack(">Q", len(part)))
+        digest.update(part)
+    return digest.hexdigest()
 
 
-def envelope(one: Read, job_id: str, source: str, dlq: str, words: Words, now: float) -> Envelope:
-    """The report of a dead letter. `job_id` is `one.base`, or what tells it from others that are equal."""
+def build_envelope(one: DeadLetter, job_id: str, source: str, dlq: str, words: HeaderNames, now: float) -> Envelope:
+    """The report of a dead letter. `job_id` is `one.base`, or with its number among equals."""
     found, death = one.found, one.death
-    raw = rabbitmq_letter.keep(
+    raw = rabbitmq_messages.pack(
         dlq, death.queue, name_of(job_id, one.attempt), found.exchange, found.routing_key, found.properties, found.body
     )
-    kind, error_type, said, trace = _error(one, dlq, words)
+    kind, error_type, error_text, trace = _error(one, dlq, words)
     args, kwargs = _arguments(one)
     arguments = [shown_json(value) if value is not None else None for value in (args, kwargs)]
     secrets = named_values(args, kwargs) if any(part and part.redacted for part in arguments) else ()
-    (said, in_message), (trace, in_trace) = without_values(said, secrets), without_values(trace, secrets)
-    message, shown = shown_message(said), shown_trace(trace)
+    (error_text, in_message), (trace, in_trace) = without_values(error_text, secrets), without_values(trace, secrets)
+    message, shown = shown_message(error_text), shown_trace(trace)
     headers = shown_json(shown_headers(one.parts, one.headers, words))
     return Envelope(
         source=source,
         queue=death.queue or dlq,
-        task=_said(one.headers, (*words.tasks, *TASK_HEADERS)) or amqp_fields.text(one.parts, "type") or _key(one, dlq),
+        task=_first_text(one.headers, (*words.tasks, *TASK_HEADERS))
+        or amqp_fields.text(one.parts, "type")
+        or _task_of_key(one, dlq),
         job_id=job_id,
         kind=kind,
         attempt=one.attempt,
@@ -208,18 +216,18 @@ def envelope(one: Read, job_id: str, source: str, dlq: str, words: Words, now: f
 
 
 def name_of(job_id: str, attempt: int) -> str:
-    """How one death of a job is known."""
+    """Name of one death of a job."""
     return f"{job_id}|{attempt}"
 
 
-def is_too_large(found: Found) -> bool:
-    """Whether it cannot be kept whole (a little less than 16 MB, with its headers)."""
+def is_too_large(found: RawMessage) -> bool:
+    """Return whether a message is too large to be stored in full (a little less than 16 MB, with its headers)."""
     return len(found.body) + 2 * len(found.properties) > _LARGEST - 4096
 
 
-def shown_headers(parts: Parts, headers: Mapping[str, Any], words: Words) -> dict[str, Any]:
-    """What may be shown beside the arguments: the headers but for the trace and ours, and its properties."""
-    hidden = {OURS, *TRACE_HEADERS, *(name for name in words.errors if _what(name) == "trace")}
+def shown_headers(parts: Parts, headers: Mapping[str, Any], words: HeaderNames) -> dict[str, Any]:
+    """Headers and properties to show beside the arguments, without the trace and ours."""
+    hidden = {OURS, *TRACE_HEADERS, *(name for name in words.errors if _header_role(name) == "trace")}
     texts = {
         name: amqp_fields.text(parts, name)
         for name in ("content_type", "message_id", "correlation_id", "reply_to", "type", "app_id")
@@ -228,17 +236,20 @@ def shown_headers(parts: Parts, headers: Mapping[str, Any], words: Words) -> dic
     return texts | {name: value for name, value in headers.items() if name not in hidden}
 
 
-def _error(one: Read, dlq: str, words: Words) -> tuple[str, str, str, str]:
+def _error(one: DeadLetter, dlq: str, words: HeaderNames) -> tuple[str, str, str, str]:
     """Kind, type, message and trace."""
     death, where = one.death, one.death.queue or dlq
     if one.why_unread:
         return "undecodable", "Malformed", f"A message in {dlq} cannot be read: {one.why_unread}.", ""
-    of = {what: tuple(name for name in words.errors if _what(name) == what) for what in ("message", "trace", "type")}
-    trace = _said(one.headers, (*of["trace"], *TRACE_HEADERS), "stack")
-    said = _said(one.headers, (*of["message"], *MESSAGE_HEADERS), "message")
-    kind_of_error = _said(one.headers, (*of["type"], *TYPE_HEADERS)) or _said_type(one.headers, of["message"])
-    if trace or said or kind_of_error:
-        return "exception", kind_of_error or _type_in(trace, said), said or _last_words(trace), trace
+    of = {
+        what: tuple(name for name in words.errors if _header_role(name) == what)
+        for what in ("message", "trace", "type")
+    }
+    trace = _first_text(one.headers, (*of["trace"], *TRACE_HEADERS), "stack")
+    error_text = _first_text(one.headers, (*of["message"], *MESSAGE_HEADERS), "message")
+    kind_of_error = _first_text(one.headers, (*of["type"], *TYPE_HEADERS)) or _named_type(one.headers, of["message"])
+    if trace or error_text or kind_of_error:
+        return "exception", kind_of_error or _type_in(trace, error_text), error_text or _last_words(trace), trace
     if death.reason == "expired":
         return "expired", "Expired", f"It waited in {where} for longer than it may, so RabbitMQ took it out.", ""
     if death.reason == "delivery_limit":
@@ -251,15 +262,15 @@ def _error(one: Read, dlq: str, words: Words) -> tuple[str, str, str, str]:
     return "rejected", "Unexplained", f"It is in {dlq}, without a reason.", ""
 
 
-def _what(name: str) -> str:
+def _header_role(name: str) -> str:
     lowered = name.lower()
     if any(word in lowered for word in ("stack", "trace")):
         return "trace"
     return "type" if lowered.endswith(("type", "class", "name")) else "message"
 
 
-def _said(headers: Mapping[str, Any], names: Sequence[str], member: str = "message") -> str:
-    """The first of these headers that says something; of an error as a table, its `member`."""
+def _first_text(headers: Mapping[str, Any], names: Sequence[str], member: str = "message") -> str:
+    """The first of these headers that has text; of an error as a table, its `member`."""
     for name in names:
         value = headers.get(name)
         if isinstance(value, dict):
@@ -273,15 +284,15 @@ def _said(headers: Mapping[str, Any], names: Sequence[str], member: str = "messa
     return ""
 
 
-def _said_type(headers: Mapping[str, Any], more: Sequence[str]) -> str:
+def _named_type(headers: Mapping[str, Any], more: Sequence[str]) -> str:
     tables = (headers.get(name) for name in (*more, *MESSAGE_HEADERS))
     return next((str(one["name"]) for one in tables if isinstance(one, dict) and isinstance(one.get("name"), str)), "")
 
 
-def _type_in(trace: str, said: str) -> str:
+def _type_in(trace: str, message: str) -> str:
     """The error's class, where trace or message begin with it, or a Python trace ends with it."""
     lines = [line for line in trace.strip().splitlines()[:1] + trace.strip().splitlines()[-1:] if line[:1].strip()]
-    for line in (*reversed(lines), said):
+    for line in (*reversed(lines), message):
         found = _TYPE.match(line)
         if found and re.search(r"(?:Error|Exception|Fault|Failure|Timeout)\w*\Z", found[1]):
             return found[1]
@@ -296,11 +307,11 @@ def _last_words(trace: str) -> str:
     return line.partition(": ")[2] or line
 
 
-def _arguments(one: Read) -> tuple[Any, Any]:
+def _arguments(one: DeadLetter) -> tuple[Any, Any]:
     if one.why_unread:
         return None, None
     try:
-        return rabbitmq_letter.arguments(one.parts, one.found.body)
+        return rabbitmq_messages.arguments(one.parts, one.found.body)
     except SourceRefused:
         pass
     try:
@@ -310,8 +321,8 @@ def _arguments(one: Read) -> tuple[Any, Any]:
     return [text], None
 
 
-def _key(one: Read, dlq: str) -> str:
-    """An event's routing key often says what it is; a queue's name does not."""
+def _task_of_key(one: DeadLetter, dlq: str) -> str:
+    """Task name from an event's routing key, "" where the key is only a queue's name."""
     key = one.death.routing_key or one.found.routing_key
     return key if key not in (one.death.queue, dlq, "#") else ""
 
@@ -321,9 +332,9 @@ def _sent_at(parts: Parts) -> float | None:
     return float(seconds) if seconds and seconds < 2**33 else None
 
 
-def _seconds(said: Any) -> float | None:
+def _seconds(value: Any) -> float | None:
     try:
-        return datetime.fromisoformat(said).timestamp() if isinstance(said, str) else None
+        return datetime.fromisoformat(value).timestamp() if isinstance(value, str) else None
     except (ValueError, OverflowError):
         return None
 

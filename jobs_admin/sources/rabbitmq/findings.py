@@ -1,4 +1,4 @@
-"""What of RabbitMQ's settings loses dead letters, or keeps us from reading or sending them."""
+"""Settings of RabbitMQ that lose dead letters, or keep us from reading or sending them."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from typing import Any
 from amqp.exceptions import AccessRefused, AMQPError
 
 from jobs_admin.sources.amqp import reading as amqp_reading
-from jobs_admin.sources.amqp.management import Management, Told
+from jobs_admin.sources.amqp.management import Management, QueueState
 from jobs_admin.sources.amqp.wire import Wire
 from jobs_admin.sources.base import READ_ONLY, Finding, SourceUnreachable
-from jobs_admin.sources.rabbitmq.reading import MOST_HELD, DeadQueue, drops
+from jobs_admin.sources.rabbitmq.reading import MOST_UNACKNOWLEDGED, DeadQueue, dropping_setting
 
 _KNOWN_VERSIONS = ("3.", "4.")
 
 
-def kind_of(wire: Wire, queue: str, management: Management | None) -> str:
-    """`classic`, `quorum`, `stream` …; "" where nobody tells. Raises as `Wire`, and SourceUnreachable."""
-    kind = amqp_reading.settings_of(wire, queue).get("queue-type")
+def queue_type(wire: Wire, queue: str, management: Management | None) -> str:
+    """Type of a queue: `classic`, `quorum`, `stream` …; "" where it is unknown. Raises as `Wire`, and
+    SourceUnreachable."""
+    kind = amqp_reading.read_settings(wire, queue).get("queue-type")
     if not kind and management is not None:
-        told = management.queues().get(queue)
-        kind = told.settings.get("queue-type") or told.settings.get("type") if told else ""
+        state = management.queues().get(queue)
+        kind = state.settings.get("queue-type") or state.settings.get("type") if state else ""
     return str(kind or "")
 
 
-def found(
+def collect_findings(
     source: str, wire: Wire, dead: Sequence[DeadQueue], management: Management | None, where: str
 ) -> list[Finding]:
-    """Raises as `Wire`."""
+    """Findings of one source. Raises as `Wire`."""
     findings = _rights(wire, where)
-    told: dict[str, Told] = {}
+    states: dict[str, QueueState] = {}
     if management is None:
         findings.append(
             Finding(
@@ -42,11 +43,11 @@ def found(
         )
     else:
         try:
-            told = management.queues()
+            states = management.queues()
         except SourceUnreachable as error:
             findings.append(Finding("management", "warning", str(error), "Look at management_url of this source."))
     for queue in dead:
-        findings += _about(wire, queue, told.get(queue.name))
+        findings += _about(wire, queue, states.get(queue.name))
     if not dead:
         findings.append(
             Finding(
@@ -59,8 +60,8 @@ def found(
     return findings
 
 
-def unknown(wire: Wire, where: str) -> str:
-    """Why nothing is changed in this server; "" for one that is known."""
+def why_unknown(wire: Wire, where: str) -> str:
+    """The reason why nothing is changed in this server; "" for a known one."""
     product, version = wire.server
     if product == "RabbitMQ" and version.startswith(_KNOWN_VERSIONS):
         return ""
@@ -70,7 +71,7 @@ def unknown(wire: Wire, where: str) -> str:
 
 
 def _rights(wire: Wire, where: str) -> list[Finding]:
-    if why := unknown(wire, where):
+    if why := why_unknown(wire, where):
         return [Finding(READ_ONLY, "high", why, "Upgrade Redrive, or name a RabbitMQ 3 or 4.")]
     try:
         wire.prove()
@@ -81,7 +82,7 @@ def _rights(wire: Wire, where: str) -> list[Finding]:
     return []
 
 
-def _about(wire: Wire, queue: DeadQueue, told: Told | None) -> list[Finding]:
+def _about(wire: Wire, queue: DeadQueue, state: QueueState | None) -> list[Finding]:
     name = queue.name
     if not wire.has(name):
         return [
@@ -92,7 +93,7 @@ def _about(wire: Wire, queue: DeadQueue, told: Told | None) -> list[Finding]:
                 "Correct dead_letter_queues, or declare the queue.",
             )
         ]
-    settings: Mapping[str, Any] = amqp_reading.settings_of(wire, name) | (told.settings if told else {})
+    settings: Mapping[str, Any] = amqp_reading.read_settings(wire, name) | (state.settings if state else {})
     kind = str(settings.get("queue-type") or settings.get("type") or "")
     findings = _reading(queue, kind, settings)
     if not _may_read(wire, name, kind):
@@ -104,7 +105,7 @@ def _about(wire: Wire, queue: DeadQueue, told: Told | None) -> list[Finding]:
                 "Give the user the right to read it (rabbitmqctl set_permissions).",
             )
         )
-    if setting := drops(settings):
+    if setting := dropping_setting(settings):
         findings.append(
             Finding(
                 "dead-letters-vanish",
@@ -113,12 +114,12 @@ def _about(wire: Wire, queue: DeadQueue, told: Told | None) -> list[Finding]:
                 "Take that setting away, or drain the queue: what is drained is kept here.",
             )
         )
-    if not queue.is_drained and kind == "classic" and (wire.depth(name) or 0) > MOST_HELD:
+    if not queue.is_drained and kind == "classic" and (wire.depth(name) or 0) > MOST_UNACKNOWLEDGED:
         findings.append(
             Finding(
                 "too-deep",
                 "warning",
-                f"{name} holds more than {MOST_HELD:,} dead letters: those behind are counted, and not read.",
+                f"{name} holds more than {MOST_UNACKNOWLEDGED:,} dead letters: those behind are counted, and not read.",
                 'Drain it (mode = "drain").',
             )
         )
@@ -156,7 +157,8 @@ def _reading(queue: DeadQueue, kind: str, settings: Mapping[str, Any]) -> list[F
 
 
 def _may_read(wire: Wire, queue: str, kind: str) -> bool:
-    """Asked by fetching its first message and giving it back; of other than classic queues it is not asked."""
+    """Return whether this user may read the queue, tried by fetching its first message and giving it back (classic
+    queues only)."""
     if kind != "classic":
         return True
     channel = wire.channel()

@@ -1,6 +1,6 @@
-"""Dead letters out of RabbitMQ's own queues: mirrored, so that they stay where they lie, or drained into our tables.
+"""Dead letters out of RabbitMQ's own queues: mirrored, so that they stay in the queue, or drained into our tables.
 
-Two rules hold in both. What is told is told under one name, however often it is read: by what the message says, and by its
+Two rules hold in both. A dead letter is reported under one name, however often it is read: by its content, and by its
 number among those that are equal in all. And nothing leaves a queue that is not filed, or sent, for good.
 """
 
@@ -17,10 +17,10 @@ from jobs_admin.sources.amqp.reading import Taken
 from jobs_admin.sources.amqp.wire import Wire
 from jobs_admin.sources.rabbitmq import death as rabbitmq_death
 from jobs_admin.sources.rabbitmq.copies import Copies
-from jobs_admin.sources.rabbitmq.death import Found, Read, name_of
+from jobs_admin.sources.rabbitmq.death import DeadLetter, RawMessage, name_of
 
-# What one pass over a mirrored queue holds at most: while it does, other consumers do not see these messages.
-MOST_HELD = 100_000
+# Most messages that one pass over a mirrored queue holds: while it does, other consumers do not see these messages.
+MOST_UNACKNOWLEDGED = 100_000
 _LONGEST_HOLD_S = 15.0
 _MOST_BYTES_READ = 1_000_000_000
 _MOST_BYTES_NEW = 48_000_000  # of messages that are not known; the next pass brings more
@@ -29,7 +29,7 @@ _MOST_NEW = 20_000
 _DRAINED_AT_ONCE = 200
 _BYTES_DRAINED_AT_ONCE = 16_000_000
 _COMES_BACK_S = 600.0
-_NOTHING = Found(b"", b"", "", "")
+_NOTHING = RawMessage(b"", b"", "", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class DeadQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A dead letter under the name by which it is known."""
+class NamedMessage:
+    """A dead letter with the name of its job."""
 
-    read: Read
+    read: DeadLetter
     job_id: str
 
     @property
@@ -63,7 +63,7 @@ class Numbering:
 
     copies: Copies
     dlq: str
-    # Names that somebody had in hand before this connection: a message that was handed out before may be one of them, a new one
+    # Names that another connection had fetched before this one: a message that was handed out before may be one of them, a new one
     # is none.
     left_over: Collection[str] = ()
     _next: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -71,13 +71,13 @@ class Numbering:
     def copy(self) -> Numbering:
         return replace(self, _next=dict(self._next))
 
-    def named(self, reads: Sequence[tuple[Read, bool]]) -> list[Told]:
-        """Of messages in their order, and whether each was handed out before."""
-        known = self._taken(self._first(reads))
-        return [Told(read, self._number(read, was_out, known)) for read, was_out in reads]
+    def assign_names(self, reads: Sequence[tuple[DeadLetter, bool]]) -> list[NamedMessage]:
+        """Name messages in their order; with each, whether it was handed out before."""
+        known = self._known_names(self._untaken_names(reads))
+        return [NamedMessage(read, self._number(read, was_out, known)) for read, was_out in reads]
 
-    def _first(self, reads: Sequence[tuple[Read, bool]]) -> set[str]:
-        """The names that they have if none was taken."""
+    def _untaken_names(self, reads: Sequence[tuple[DeadLetter, bool]]) -> set[str]:
+        """Names of the messages if none was taken before."""
         ahead: dict[tuple[str, int], int] = {}
         names = set()
         for read, _ in reads:
@@ -87,7 +87,7 @@ class Numbering:
             names.add(name_of(_id(read.base, number), read.attempt))
         return names
 
-    def _number(self, read: Read, was_out: bool, known: dict[str, bool]) -> str:
+    def _number(self, read: DeadLetter, was_out: bool, known: dict[str, bool]) -> str:
         key = (read.base, read.attempt)
         number = self._next.get(key, 1)
         while True:
@@ -95,14 +95,14 @@ class Numbering:
             name = name_of(job_id, read.attempt)
             if name not in known:
                 more = {name_of(_id(read.base, number + n), read.attempt) for n in range(200)}
-                known.update(self._taken(more))
+                known.update(self._known_names(more))
             if was_out if name in self.left_over else not known[name]:
                 self._next[key] = number + 1
                 return job_id
             number += 1
 
-    def _taken(self, names: Collection[str]) -> dict[str, bool]:
-        taken = self.copies.taken(self.dlq, names)
+    def _known_names(self, names: Collection[str]) -> dict[str, bool]:
+        taken = self.copies.find_taken(self.dlq, names)
         return {name: name in taken for name in names}
 
 
@@ -110,25 +110,25 @@ def _id(base: str, number: int) -> str:
     return base if number == 1 else f"{base}~{number}"
 
 
-def _read(taken: Taken, queue: DeadQueue) -> tuple[Read, bool]:
-    found = Found(taken.message.raw_properties, taken.message.octets, taken.exchange, taken.routing_key)
-    return rabbitmq_death.read(found, queue.name, queue.of), taken.redelivered
+def _read(taken: Taken, queue: DeadQueue) -> tuple[DeadLetter, bool]:
+    found = RawMessage(taken.message.raw_properties, taken.message.octets, taken.exchange, taken.routing_key)
+    return rabbitmq_death.parse(found, queue.name, queue.of), taken.redelivered
 
 
-Seen = dict[str, Read]  # by what is the same whenever a message is read: what was read in it, without its bytes
+Seen = dict[str, DeadLetter]  # by what is the same whenever a message is read: what was read in it, without its bytes
 
 
 @dataclass(slots=True)
 class Pass:
-    """What one pass over a mirrored queue found."""
+    """Result of one pass over a mirrored queue."""
 
-    new: list[Told] = field(default_factory=list)
+    new: list[NamedMessage] = field(default_factory=list)
     seen: Seen = field(default_factory=dict)  # of those that were known
     present: set[str] = field(default_factory=set)  # names of those that lie there after it
     taken: set[str] = field(default_factory=set)
     expiring: int = 0  # those that have a time to live of their own
     first: str = ""  # of the first message, to know it again
-    is_whole: bool = False  # the queue was seen to its end
+    is_complete: bool = False  # the queue was seen to its end
     took_s: float = 0.0
 
     @property
@@ -139,26 +139,29 @@ class Pass:
 def mirror(
     wire: Wire, queue: DeadQueue, copies: Copies, known: Collection[str], wanted: Collection[str], seen: Seen
 ) -> Pass:
-    """Read a classic queue from its head, and give all of it back but what is `wanted`. Raises as `Wire`, and as `Copies`.
+    """Read a classic queue from its head, and give all of it back but what is `wanted`.
 
-    That those are out (`Pass.taken`) is for the caller to note: they are, whether the store takes that down or not.
+    Raises as `Wire`, and as `Copies`.
 
-    Of those that are `known` nothing is kept but what is `seen`, so that they are not read again while others wait for them.
+    The caller records that those are out (`Pass.taken`): they are, whether the store takes that down or not.
+
+    Of those that are `known` nothing is stored but what is `seen`, so that they are not read again while others wait
+    for them.
     """
     done, begun = Pass(), time.monotonic()
     numbering = Numbering(copies, queue.name)
     count = wire.depth(queue.name) or 0
-    copies.holding(queue.name, count)
+    copies.set_unacknowledged(queue.name, count)
     channel = wire.channel()
     size_new, size = 0, 0
     out: list[tuple[int, str]] = []
-    messages = amqp_reading.fetched(channel, queue.name, MOST_HELD)
+    messages = amqp_reading.fetch(channel, queue.name, MOST_UNACKNOWLEDGED)
     try:
         for some in _chunks(messages, 200):
-            marks = [first_of(one) for one in some]
+            marks = [message_digest(one) for one in some]
             reads = [seen.get(mark) or _read(one, queue)[0] for one, mark in zip(some, marks, strict=True)]
-            told = numbering.named([(read, True) for read in reads])
-            for one, mark, it in zip(some, marks, told, strict=True):
+            named = numbering.assign_names([(read, True) for read in reads])
+            for one, mark, it in zip(some, marks, named, strict=True):
                 size += one.message.body_size
                 if it.name in wanted:
                     out.append((one.tag, it.name))
@@ -169,60 +172,60 @@ def mirror(
                 if it.name in known:
                     done.seen[mark] = _light(it.read)
                 else:
-                    done.new.append(Told(_read(one, queue)[0], it.job_id) if mark in seen else it)
+                    done.new.append(NamedMessage(_read(one, queue)[0], it.job_id) if mark in seen else it)
                     size_new += done.new[-1].size
-            held_s = time.monotonic() - begun
+            holding_s = time.monotonic() - begun
             if (
-                held_s > _LONGEST_HOLD_S
+                holding_s > _LONGEST_HOLD_S
                 or size > _MOST_BYTES_READ
                 or size_new > _MOST_BYTES_NEW
                 or len(done.new) > _MOST_NEW
             ):
                 break
         else:
-            done.is_whole = len(done.present) < MOST_HELD
-        messages.close()  # what is asked now must not take what was asked before for its answer
+            done.is_complete = len(done.present) < MOST_UNACKNOWLEDGED
+        messages.close()  # a request now must not take an earlier answer for its own
         if out:
             _take(channel, queue.name, copies, out)
             done.taken = {name for _, name in out}
     finally:
         if wire.is_open:
             messages.close()
-            channel.close()  # and all that was not acknowledged lies where it lay
-        copies.holding(queue.name, 0)
+            channel.close()  # and all that was not acknowledged is in its place again
+        copies.set_unacknowledged(queue.name, 0)
     done.took_s = time.monotonic() - begun
     return done
 
 
-def _light(read: Read) -> Read:
+def _light(read: DeadLetter) -> DeadLetter:
     parts = {name: b"" for name in ("expiration",) if name in read.parts}
     return replace(read, found=_NOTHING, parts=parts, headers={})
 
 
 def _take(channel: Any, dlq: str, copies: Copies, out: Sequence[tuple[int, str]]) -> None:
-    copies.take(dlq, [name for _, name in out])
+    copies.begin_taking(dlq, [name for _, name in out])
     acknowledge(channel, [tag for tag, _ in out])
 
 
 def acknowledge(channel: Any, tags: Iterable[int]) -> None:
-    """They are out of their queue when this returns."""
+    """Acknowledge deliveries. They are out of their queue when this returns."""
     for tag in tags:
         channel.basic_ack(tag)
     channel.basic_qos(0, 0, False)  # says nothing, and is answered only after what came before it
 
 
-def head(wire: Wire, queue: str) -> str:
-    """What is first in a classic queue, to know it again; "" where it is empty."""
+def first_digest(wire: Wire, queue: str) -> str:
+    """Digest of the first message in a classic queue; "" where it is empty."""
     channel = wire.channel()
     try:
-        found = next(amqp_reading.fetched(channel, queue, 1), None)
-        return first_of(found) if found else ""
+        found = next(amqp_reading.fetch(channel, queue, 1), None)
+        return message_digest(found) if found else ""
     finally:
         if wire.is_open:
             channel.close()
 
 
-def first_of(taken: Taken) -> str:
+def message_digest(taken: Taken) -> str:
     properties = taken.message.raw_properties
     return hashlib.sha256(b"%d:" % len(properties) + properties + taken.message.octets).hexdigest()
 
@@ -248,13 +251,13 @@ class Drain:
     copies: Copies
     channel: Any
     numbering: Numbering
-    left: list[str] = field(default_factory=list)  # larger than can be kept whole: they stay
+    left: list[str] = field(default_factory=list)  # too large to be stored in full: they stay
     fetched: list[Taken] = field(default_factory=list)  # and not named yet, as the store was away
 
     @classmethod
     def begin(cls, wire: Wire, queue: DeadQueue, copies: Copies) -> Drain:
         # A server that was killed brings back what was acknowledged just before.
-        left_over = copies.taking(queue.name) | copies.taken_lately(queue.name, _COMES_BACK_S)
+        left_over = copies.taking(queue.name) | copies.recently_taken(queue.name, _COMES_BACK_S)
         return cls(queue, copies, wire.channel(), Numbering(copies, queue.name, left_over))
 
     @property
@@ -262,118 +265,123 @@ class Drain:
         """Return whether it holds so many that are too large to be stored that it reads no further."""
         return len(self.left) >= _DRAINED_AT_ONCE
 
-    def batch(self) -> tuple[list[Told], list[tuple[int, str]]]:
-        """The next dead letters; and those of them that go (tag, name) once they are filed."""
+    def batch(self) -> tuple[list[NamedMessage], list[tuple[int, str]]]:
+        """Fetch the next dead letters; and those of them that are removed (tag, name) once they are filed."""
         if self.is_full:
             return [], []
         # What was fetched is ours until it is named, however often the store is away: given back, each time would count as a delivery.
         self.fetched = self.fetched or list(
-            amqp_reading.fetched(self.channel, self.queue.name, _DRAINED_AT_ONCE, _BYTES_DRAINED_AT_ONCE)
+            amqp_reading.fetch(self.channel, self.queue.name, _DRAINED_AT_ONCE, _BYTES_DRAINED_AT_ONCE)
         )
         numbering = self.numbering.copy()
-        told = numbering.named([_read(one, self.queue) for one in self.fetched])
+        named = numbering.assign_names([_read(one, self.queue) for one in self.fetched])
         left, going = [], []
-        for one, it in zip(self.fetched, told, strict=True):
+        for one, it in zip(self.fetched, named, strict=True):
             if rabbitmq_death.is_too_large(it.read.found):
                 left.append(it.name)
             else:
                 going.append((one.tag, it.name))
         # Known before they are filed, and so before they can be acknowledged: who comes after us knows them again.
-        self.copies.take(self.queue.name, [name for _, name in going])
+        self.copies.begin_taking(self.queue.name, [name for _, name in going])
         self.numbering, self.left, self.fetched = numbering, [*self.left, *left], []
-        return told, going
+        return named, going
 
-    def done(self, going: Sequence[tuple[int, str]]) -> None:
+    def acknowledge(self, going: Sequence[tuple[int, str]]) -> None:
         acknowledge(self.channel, [tag for tag, _ in going])
 
 
 @dataclass(slots=True)
 class Mirrored:
-    """What this process knows of a mirrored queue."""
+    """State of a mirrored queue, as this process knows it."""
 
     queue: DeadQueue
-    told: set[str] = field(default_factory=set)  # filed
+    filed: set[str] = field(default_factory=set)  # filed
     seen: Seen = field(default_factory=dict)
-    waiting: list[Told] = field(default_factory=list)  # read, and not handed out yet
-    present: set[str] | None = None  # after the last whole pass; None before the first
+    waiting: list[NamedMessage] = field(default_factory=list)  # read, and not handed out yet
+    present: set[str] | None = None  # after the last complete pass; None before the first
     signature: str = ""
     first: str = ""
     count: int = -1
     passed_at: float = -1e9  # monotonic
     not_before: float = -1e9
-    looked_at: float = -1e9
-    missing: set[str] = field(default_factory=set)  # not there any more, and nobody knows why
+    probed_at: float = -1e9
+    missing: set[str] = field(default_factory=set)  # not there any more, for an unknown reason
     baseline: int | None = None  # acknowledged out of the queue when nothing was missing
     ours: int = 0  # of these, what we took since
     took_at: float = -1e9  # monotonic: when we last took any
-    missing_since: float = -1e9  # monotonic: since when any is
-    expires: bool = False  # one of those that lie there, or are missing, has a time to live of its own
+    missing_since: float = -1e9  # monotonic: start time
+    expires: bool = False  # one of those that are there, or are missing, has a time to live of its own
     unread: int = 0  # lie deeper than a pass reaches
     went_off: bool = False  # the last pass did not see the end
 
     def forget(self) -> None:
-        self.told.clear()
+        self.filed.clear()
         self.waiting.clear()
         self.signature, self.not_before, self.count = "", -1e9, -1
 
     def is_due(self, count: int, now: float) -> bool:
-        """Whether the queue may hold something else than it did."""
+        """Return whether the queue may hold something else than it did."""
         if now < self.not_before:
             return False
         return count != self.count or self.went_off or (count > 0 and now - self.passed_at > AGAIN_S)
 
-    def passed(self, done: Pass, count: int, now: float) -> None:
-        """Holding costs those who consume here: it is a tenth of the time at most, half of it while there is much that is new."""
+    def record_pass(self, done: Pass, count: int, now: float) -> None:
+        """Take over the result of a pass.
+
+        Holding costs those who consume here: it is a tenth of the time at most, half of it while there is much that is
+        new.
+        """
         self.passed_at = now
-        pause = 1 if done.new and not done.is_whole else 9
+        pause = 1 if done.new and not done.is_complete else 9
         self.not_before = now + (done.took_s * pause if done.took_s > _SHORT_S else 0.0)
-        self.went_off = not done.is_whole and bool(done.new)
-        self.unread = 0 if done.is_whole else max(0, count - len(done.present))
+        self.went_off = not done.is_complete and bool(done.new)
+        self.unread = 0 if done.is_complete else max(0, count - len(done.present))
         self.count, self.first = count - len(done.taken), done.first
         self.waiting = done.new
-        self.seen = done.seen if done.is_whole else self.seen | done.seen
+        self.seen = done.seen if done.is_complete else self.seen | done.seen
         expired = self.expires
         self.ours += len(done.taken)
         self.took_at = now if done.taken else self.took_at
-        if done.is_whole:
+        if done.is_complete:
             gone = (self.present or set()) - done.present - done.taken
             self.missing_since = self.missing_since if self.missing else now
             self.missing = (self.missing | gone) - done.present
             self.present, self.signature = done.present, done.signature
         else:
             self.missing -= done.present
-        self.expires = done.expiring > 0 or (expired and (bool(self.missing) or not done.is_whole))
+        self.expires = done.expiring > 0 or (expired and (bool(self.missing) or not done.is_complete))
 
 
-_SHORT_S = 0.2  # nobody notices
+_SHORT_S = 0.2  # unnoticeable
 _COUNTED_S = 12.0  # RabbitMQ's statistics are some seconds old
-_COUNTED_WITHIN_S = 60.0  # by then they have told all
-AGAIN_S = 600.0  # a queue that seems to be as it was is read whole all the same
+_COUNTED_WITHIN_S = 60.0  # by then they are complete
+AGAIN_S = 600.0  # a queue that seems unchanged is read in full all the same
 
 
-def explained(queue: Mirrored, acknowledged: int, settings: Mapping[str, Any], now: float) -> set[str]:
-    """Those that are missing because somebody took them: RabbitMQ counts as many acknowledged by others, and drops none here."""
+def find_removed_by_others(queue: Mirrored, acknowledged: int, settings: Mapping[str, Any], now: float) -> set[str]:
+    """Return the missing ones that were taken by someone else: RabbitMQ counts as many acknowledged by others, and
+    drops none here."""
     if now - queue.took_at < _COUNTED_S:
         return set()
     by_others = acknowledged - (acknowledged if queue.baseline is None else queue.baseline) - queue.ours
     found: set[str] = set()
-    if by_others < 0:  # statistics began anew, and perhaps the queue: nothing is known of before
+    if by_others < 0:  # statistics began again, and perhaps the queue: nothing is known of before
         queue.missing = set()
-    elif queue.missing and (by_others < len(queue.missing) or queue.expires or drops(settings)):
+    elif queue.missing and (by_others < len(queue.missing) or queue.expires or dropping_setting(settings)):
         if now - queue.missing_since < _COUNTED_WITHIN_S:
             return set()  # not counted yet
-        queue.missing = set()  # dropped or purged, and no evidence of what others acknowledge from now on
+        queue.missing = set()  # dropped or purged, and no evidence of what others acknowledge later
     elif queue.baseline is not None:
         found, queue.missing = queue.missing, set()
     queue.baseline, queue.ours = acknowledged, 0
     return found
 
 
-def drops(settings: Mapping[str, Any]) -> str:
+def dropping_setting(settings: Mapping[str, Any]) -> str:
     """The setting by which RabbitMQ itself takes messages out of the queue; "" where there is none."""
     for name in ("message-ttl", "expires", "max-length", "max-length-bytes"):
         if settings.get(name) is not None:
-            is_kept = settings.get("overflow") in ("reject-publish", "reject-publish-dlx")
-            if name in ("message-ttl", "expires") or not is_kept:
+            refuses_new = settings.get("overflow") in ("reject-publish", "reject-publish-dlx")
+            if name in ("message-ttl", "expires") or not refuses_new:
                 return f"{name} {settings[name]}"
     return ""

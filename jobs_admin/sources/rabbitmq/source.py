@@ -1,7 +1,9 @@
-"""Dead-letter queues of RabbitMQ, of any producer: read where they lie or drained, and sent again to the queue they came from.
+"""Dead-letter queues of RabbitMQ, of any producer: read in place or drained, and sent again to the queue they came
+from.
 
-What is sent is published with the broker's confirmation asked for, and noted in Redrive's store before and after
-(`amqp/sender.py`). Nobody tells how a job of RabbitMQ ended, unless it dies again: then its header says whose run it was.
+Messages are published with the broker's confirmation, and recorded in Redrive's store before and after
+(`amqp/sender.py`). RabbitMQ does not report how a job ended, unless it dies again: then its header says whose run it
+was.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ from jobs_admin.sources.base import (
     Capabilities,
     Depth,
     Finding,
-    Letter,
-    Looked,
+    JobChanges,
+    OutgoingMessage,
     Pulled,
     Ref,
     Rescheduled,
@@ -44,7 +46,7 @@ from jobs_admin.sources.base import (
 from jobs_admin.sources.ledger import Ledger, Store
 from jobs_admin.sources.rabbitmq import death as rabbitmq_death
 from jobs_admin.sources.rabbitmq import findings as rabbitmq_findings
-from jobs_admin.sources.rabbitmq import letter as rabbitmq_letter
+from jobs_admin.sources.rabbitmq import messages as rabbitmq_messages
 from jobs_admin.sources.rabbitmq import reading
 from jobs_admin.sources.rabbitmq import settings as rabbitmq_settings
 from jobs_admin.sources.rabbitmq.copies import Copies, Owed
@@ -87,7 +89,7 @@ class RabbitMQ:
         store: Store | None = None,
     ) -> None:
         """Raises SourceRefused, with a sentence, for options that cannot be used."""
-        self._settings = rabbitmq_settings.Settings.of(name, options or {})
+        self._settings = rabbitmq_settings.Settings.from_options(name, options or {})
         self.name = name
         if all(one.is_drained for one in self._settings.dead) and (self._settings.dead or self._settings.is_drained):
             self.can = replace(type(self).can, remove=False)  # they are out already
@@ -110,24 +112,29 @@ class RabbitMQ:
         self._counted_at: dict[str, float] = {}
         self._acked: list[tuple[str, Collection[str]]] = []  # and not noted, as the store was away
 
-    # Looking
+    # Depth and health
 
     def depths(self) -> list[Depth]:
-        """See `base.Source`. Dead letters are counted, not looked at, under the queue that they are of, where all are of one."""
+        """See `base.Source`.
+
+        Dead letters are counted without being fetched, under the queue that they came from, where all are of one.
+        """
         dead, origins = self._dead_queues()
         with self._sender.wire() as wire:
             dlqs = {one.name for one in dead}
             names = sorted({*self._queues, *origins, *(one.of for one in dead if one.of)} - dlqs)
-            # Of a queue that is not there nothing is known: its name may be a mistake, and 0 would say that all is well.
+            # A missing queue is unknown: its name may be a mistake, and 0 would say that all is well.
             counts = {name: wire.ready(name) for name in dlqs}
             waiting = {name: wire.ready(name) for name in names}
-        held = self._held(dlqs)
+        unacknowledged = self._unacknowledged_counts(dlqs)
         there: dict[str, int | None] = {}
         for one in dead:
             count = counts[one.name]
             home = one.of or one.name
             before = there.get(home, 0)
-            there[home] = None if count is None or before is None else before + max(count, held.get(one.name, 0))
+            there[home] = (
+                None if count is None or before is None else before + max(count, unacknowledged.get(one.name, 0))
+            )
         return [
             Depth(
                 name,
@@ -137,9 +144,9 @@ class RabbitMQ:
             for name in sorted({*names, *there})
         ]
 
-    def _held(self, dlqs: set[str]) -> dict[str, int]:
+    def _unacknowledged_counts(self, dlqs: set[str]) -> dict[str, int]:
         try:
-            return self._copies.held(dlqs)
+            return self._copies.unacknowledged_counts(dlqs)
         except (SourceUnreachable, SourceRefused):
             return {}
 
@@ -152,10 +159,10 @@ class RabbitMQ:
         return None
 
     def findings(self) -> list[Finding]:
-        """What loses dead letters, or keeps us from reading or sending them. Raises SourceUnreachable."""
+        """Settings that lose dead letters, or keep us from reading or sending them. Raises SourceUnreachable."""
         dead, _ = self._dead_queues()
         with self._bare() as wire:
-            return rabbitmq_findings.found(self.name, wire, dead, self._management, self._sender.where)
+            return rabbitmq_findings.collect_findings(self.name, wire, dead, self._management, self._sender.where)
 
     def _dead_queues(self) -> tuple[tuple[DeadQueue, ...], frozenset[str]]:
         """The dead-letter queues, and the queues that they are of, as far as that is known."""
@@ -166,8 +173,10 @@ class RabbitMQ:
         dead, origins = self._settings.dead, frozenset(one.of for one in self._settings.dead if one.of)
         if self._management is not None:
             try:
-                told = self._management.queues()
-                seen = rabbitmq_settings.discovered(told, self._management.bindings(), self._settings.is_drained)
+                states = self._management.queues()
+                seen = rabbitmq_settings.find_dead_queues(
+                    states, self._management.bindings(), self._settings.is_drained
+                )
             except SourceUnreachable:
                 if not dead and found is None:
                     raise
@@ -227,10 +236,10 @@ class RabbitMQ:
             return
         if receipt.drain is not None and receipt.going:
             with self._reading():
-                receipt.drain.done(receipt.going)
+                receipt.drain.acknowledge(receipt.going)
             self._acked.append((receipt.dlq, [name for _, name in receipt.going]))
         elif receipt.dlq in self._mirrors:
-            self._mirrors[receipt.dlq].told.update(receipt.names)
+            self._mirrors[receipt.dlq].filed.update(receipt.names)
         self._out = None
         self._note_acked()
 
@@ -242,28 +251,28 @@ class RabbitMQ:
     def _note_acked(self) -> None:
         while self._acked:
             dlq, names = self._acked[0]
-            self._copies.took(dlq, names)
+            self._copies.finish_taking(dlq, names)
             self._acked.pop(0)
 
     def _drained(self, wire: Wire, queue: DeadQueue, after: str) -> Pulled | None:
         drain = self._drains.get(queue.name)
-        if rabbitmq_findings.unknown(wire, self._sender.where):
+        if rabbitmq_findings.why_unknown(wire, self._sender.where):
             return None
         if not wire.depth(queue.name) and (drain is None or not drain.fetched):
             return None
         if drain is None:
-            if amqp_reading.settings_of(wire, queue.name).get("queue-type") == "stream":
+            if amqp_reading.read_settings(wire, queue.name).get("queue-type") == "stream":
                 return None
             drain = self._drains[queue.name] = Drain.begin(wire, queue, self._copies)
         try:
-            told, going = drain.batch()
+            batch, going = drain.batch()
         except AccessRefused:
             self._drains.pop(queue.name).channel.close()
             raise
-        if not told:
+        if not batch:
             return None
         receipt = _Receipt(queue.name, (), drain, tuple(going))
-        reports, unread = self._reports(told, queue)
+        reports, unread = self._reports(batch, queue)
         return Pulled(reports, after or "{}", is_more=True, receipt=receipt, unread=unread)
 
     def _mirrored(self, wire: Wire, queue: DeadQueue, after: str) -> Pulled | None:
@@ -276,7 +285,7 @@ class RabbitMQ:
                 return Pulled([], place, True, _Receipt(queue.name, ()))
             return None
         size = 0
-        page: list[reading.Told] = []
+        page: list[reading.NamedMessage] = []
         while known.waiting and len(page) < _PAGE and size < _PAGE_BYTES:
             page.append(known.waiting.pop(0))
             size += page[-1].size
@@ -284,20 +293,20 @@ class RabbitMQ:
         reports, unread = self._reports(page, queue)
         return Pulled(reports, after or "{}", is_more=True, receipt=receipt, unread=unread)
 
-    def _reports(self, told: Sequence[reading.Told], queue: DeadQueue) -> tuple[list[Envelope], list[Unread]]:
+    def _reports(self, named: Sequence[reading.NamedMessage], queue: DeadQueue) -> tuple[list[Envelope], list[Unread]]:
         now = time.time()
         reports, unread = [], []
-        for one in told:
+        for one in named:
             try:
                 words = self._settings.words
-                reports.append(rabbitmq_death.envelope(one.read, one.job_id, self.name, queue.name, words, now))
+                reports.append(rabbitmq_death.build_envelope(one.read, one.job_id, self.name, queue.name, words, now))
             except Exception as error:  # one message of a page: those behind it are read all the same
                 raw = one.read.found.properties + one.read.found.body
-                unread.append(Unread.of(queue.name, one.job_id, raw, error))
+                unread.append(Unread.from_error(queue.name, one.job_id, raw, error))
         return reports, unread
 
     def _look_over(self, wire: Wire, known: Mirrored, after: str, wanted: Sequence[str] = ()) -> set[str]:
-        """Read the queue where it may have changed, or where something is to be taken out. Tells what was taken out."""
+        """Read the queue where it may have changed, or where something is to be taken out. Return what was taken out."""
         queue, now = known.queue, time.monotonic()
         if now < known.not_before or (count := wire.depth(queue.name)) is None:
             self._explain(known)
@@ -307,20 +316,20 @@ class RabbitMQ:
         if known.present is not None:
             going &= known.present | known.missing
         is_due = known.is_due(count, now) or bool(going)
-        if not is_due and not wanted and count and now - known.looked_at > _HEAD_EVERY_S:
-            known.looked_at = now
-            is_due = self._may_peek(wire, queue) and reading.head(wire, queue.name) != known.first
+        if not is_due and not wanted and count and now - known.probed_at > _HEAD_EVERY_S:
+            known.probed_at = now
+            is_due = self._may_peek(wire, queue) and reading.first_digest(wire, queue.name) != known.first
         if not (is_due or (wanted and going)) or not self._may_peek(wire, queue):
             self._explain(known)
             return set()
-        done = reading.mirror(wire, queue, self._copies, known.told, going, known.seen)
-        known.passed(done, count, time.monotonic())
-        known.looked_at = time.monotonic()
+        done = reading.mirror(wire, queue, self._copies, known.filed, going, known.seen)
+        known.record_pass(done, count, time.monotonic())
+        known.probed_at = time.monotonic()
         self._out_of(queue.name, done.taken)
-        if done.is_whole and not known.told and done.signature == _signature(after, queue.name):
-            known.told, known.waiting = set(done.present), []  # all of them were filed by who read before us
-        if done.is_whole:
-            known.told &= done.present
+        if done.is_complete and not known.filed and done.signature == _signature(after, queue.name):
+            known.filed, known.waiting = set(done.present), []  # all of them were filed by an earlier reader
+        if done.is_complete:
+            known.filed &= done.present
             self._copies.leave(queue.name, going - done.taken)
         for name in done.present:
             self._gone.pop(name.rpartition("|")[0], None)
@@ -328,19 +337,21 @@ class RabbitMQ:
         return done.taken
 
     def _may_peek(self, wire: Wire, queue: DeadQueue) -> bool:
-        """Only a classic queue gives back what it handed out as if nothing had been: a quorum queue counts it as a delivery."""
+        """Return whether reading leaves the queue as it was: a quorum queue counts each reading as a delivery, a
+        classic one does not."""
         try:
-            return rabbitmq_findings.kind_of(wire, queue.name, self._management) == "classic"
+            return rabbitmq_findings.queue_type(wire, queue.name, self._management) == "classic"
         except SourceUnreachable:
             return False
 
     def _leave_left_over(self, known: Mirrored) -> None:
-        """Somebody died while he took these out: whether they are out is not known, so nothing equal is taken for them."""
+        """Give up removals that a dead process began: whether they happened is unknown, so nothing equal is taken for
+        them."""
         if known.present is None and (names := self._copies.taking(known.queue.name)):
             self._copies.leave(known.queue.name, names)
 
     def _paid(self, dlq: str) -> set[str]:
-        """Copies of what a replay has sent for sure."""
+        """Names of copies whose replay is known to be sent."""
         by_replay: dict[str, dict[int, str]] = {}
         for name, owed in self._copies.owed(dlq).items():
             by_replay.setdefault(owed.replay, {})[owed.token] = name
@@ -352,18 +363,18 @@ class RabbitMQ:
         return paid
 
     def _explain(self, known: Mirrored, at_once: bool = False) -> None:
-        """Of what is missing: whether somebody took it."""
+        """Find out whether someone else took the missing messages."""
         now, dlq = time.monotonic(), known.queue.name
         if self._management is None or known.present is None:
             return
-        is_asked = bool(known.missing) or known.baseline is None
-        every_s = _COUNTED_EVERY_S if is_asked else _COUNTED_AGAIN_S
-        if not (at_once and is_asked) and now - self._counted_at.get(dlq, -1e9) < every_s:
+        is_needed = bool(known.missing) or known.baseline is None
+        every_s = _COUNTED_EVERY_S if is_needed else _COUNTED_AGAIN_S
+        if not (at_once and is_needed) and now - self._counted_at.get(dlq, -1e9) < every_s:
             return
         self._counted_at[dlq] = now
         with contextlib.suppress(SourceUnreachable):
-            told = self._management.queue(dlq)
-            names = reading.explained(known, told.acknowledged, told.settings, now)
+            state = self._management.queue(dlq)
+            names = reading.find_removed_by_others(known, state.acknowledged, state.settings, now)
             why = f"Removed from {dlq[:80]} by someone else: RabbitMQ counts it as acknowledged there."
             there = {name.rpartition("|")[0] for name in known.present}
             for job_id in {name.rpartition("|")[0] for name in names} - there:
@@ -371,12 +382,12 @@ class RabbitMQ:
         while len(self._gone) > _MOST_GONE:
             self._gone.popitem(last=False)
 
-    def look(self, jobs: Sequence[Ref]) -> Looked:
-        """See `base.PulledSource`. Of what is drained nothing is ever gone: it is ours alone."""
+    def check_jobs(self, jobs: Sequence[Ref]) -> JobChanges:
+        """See `base.PulledSource`. What is drained is never gone: only Redrive has it."""
         with self._reading() as wire:
             for known in list(self._mirrors.values())[:1]:
                 wire.depth(known.queue.name)
-        return Looked(gone={job: self._gone[job.job_id] for job in jobs if job.job_id in self._gone})
+        return JobChanges(gone={job: self._gone[job.job_id] for job in jobs if job.job_id in self._gone})
 
     def remove(self, jobs: Sequence[Ref]) -> set[Ref]:
         """See `base.PulledSource`. What is drained is out already."""
@@ -400,28 +411,28 @@ class RabbitMQ:
     def epoch(self, replay: str) -> str:
         return self._sender.epoch(replay)
 
-    def send(self, replay: str, letters: Sequence[Letter]) -> dict[int, str]:
+    def send(self, replay: str, messages: Sequence[OutgoingMessage]) -> dict[int, str]:
         """See `base.Source`. Every message is made before the first one is sent; its copy in a mirrored queue goes afterwards."""
         ready: dict[int, Message] = {}
         owed: dict[str, dict[str, Owed]] = {}
         dead, _ = self._dead_queues()
         dlqs, drained = {one.name for one in dead}, {one.name for one in dead if one.is_drained}
-        for letter in letters:
-            message = rabbitmq_letter.message(letter, self._settings.words.stripped)
-            found = rabbitmq_letter.kept(letter.raw)
-            if letter.queue in dlqs or letter.queue == found.dlq:
+        for outgoing in messages:
+            message = rabbitmq_messages.build_message(outgoing, self._settings.words.stripped)
+            found = rabbitmq_messages.unpack(outgoing.raw)
+            if outgoing.queue in dlqs or outgoing.queue == found.dlq:
                 raise SourceRefused(
-                    f"{letter.queue[:100]} is where dead letters lie, and which queue they came from is not known. Say it in "
-                    f'sources.toml ({{name = "{letter.queue[:100]}", of = "…"}}), or choose a queue. Nothing was sent.',
-                    letter.token,
+                    f"{outgoing.queue[:100]} is where dead letters lie, and which queue they came from is not known. Say it in "
+                    f'sources.toml ({{name = "{outgoing.queue[:100]}", of = "…"}}), or choose a queue. Nothing was sent.',
+                    outgoing.token,
                 )
             # A failure keeps so much of a queue's name.
-            queue = found.queue if letter.queue == found.queue[:_LONGEST_SHOWN] else letter.queue
-            ready.setdefault(letter.token, (queue, message))
-            owed.setdefault(found.dlq, {})[found.name] = Owed(replay, letter.token)
+            queue = found.queue if outgoing.queue == found.queue[:_LONGEST_SHOWN] else outgoing.queue
+            ready.setdefault(outgoing.token, (queue, message))
+            owed.setdefault(found.dlq, {})[found.name] = Owed(replay, outgoing.token)
         self._refuse_unknown()
         for dlq in owed.keys() - drained:
-            self._copies.owe(dlq, owed[dlq])
+            self._copies.add_owed(dlq, owed[dlq])
         try:
             return self._sender.send(replay, ready)
         except SourceUnreachable as error:
@@ -433,7 +444,7 @@ class RabbitMQ:
         if time.monotonic() - self._known_at < _FOUND_FOR_S:
             return
         with self._bare() as wire:
-            if why := rabbitmq_findings.unknown(wire, self._sender.where):
+            if why := rabbitmq_findings.why_unknown(wire, self._sender.where):
                 raise SourceRefused(f"{why} Nothing was changed.")
         self._known_at = time.monotonic()
 
@@ -452,16 +463,16 @@ class RabbitMQ:
     # Messages
 
     def arguments(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
-        found = rabbitmq_letter.kept(raw)
-        return rabbitmq_letter.arguments(found.parts, found.body)
+        found = rabbitmq_messages.unpack(raw)
+        return rabbitmq_messages.arguments(found.parts, found.body)
 
     def check_arguments(self, raw: bytes, args: list[Any], kwargs: dict[str, Any]) -> None:
-        rabbitmq_letter.edited(rabbitmq_letter.kept(raw), args, kwargs)
+        rabbitmq_messages.edit_body(rabbitmq_messages.unpack(raw), args, kwargs)
 
     def headers(self, raw: bytes) -> dict[str, Any]:
-        found = rabbitmq_letter.kept(raw)
+        found = rabbitmq_messages.unpack(raw)
         try:
-            headers = amqp_fields.decoded(found.parts.get("headers", b"\0\0\0\0"))
+            headers = amqp_fields.decode(found.parts.get("headers", b"\0\0\0\0"))
         except amqp_fields.Malformed as error:
             raise SourceRefused("Its headers cannot be read.") from error
         return rabbitmq_death.shown_headers(found.parts, headers, self._settings.words)
@@ -485,7 +496,7 @@ class RabbitMQ:
             self._drains, self._out = {}, None
         with self._border(self._forget_reader):
             if self._reader is None:
-                self._reader = self._sender.dialled()
+                self._reader = self._sender.dial()
             yield self._reader
 
     @contextmanager
@@ -494,7 +505,7 @@ class RabbitMQ:
         wires: list[Wire] = []
         try:
             with self._border(lambda: None):
-                wires.append(self._sender.dialled())
+                wires.append(self._sender.dial())
                 yield wires[0]
         finally:
             for wire in wires:
@@ -524,10 +535,10 @@ class RabbitMQ:
 
 def _places(after: str) -> dict[str, str]:
     try:
-        said = json.loads(after)
+        places = json.loads(after)
     except (ValueError, RecursionError):
         return {}
-    return {str(name): str(value) for name, value in said.items()} if isinstance(said, dict) else {}
+    return {str(name): str(value) for name, value in places.items()} if isinstance(places, dict) else {}
 
 
 def _signature(after: str, dlq: str) -> str:
@@ -535,8 +546,10 @@ def _signature(after: str, dlq: str) -> str:
 
 
 def _signed(after: str, dlq: str, signature: str) -> str:
-    """The cursor: what all was that lay in a mirrored queue, when all of it was filed. Of a hundred queues; what is in others is
-    told again by who is started anew."""
+    """The cursor with the signature of a mirrored queue whose messages are all filed.
+
+    It holds a hundred queues; messages of others are reported again after a restart.
+    """
     places = _places(after)
     if len(places) >= _MOST_PLACES and _short(dlq) not in places:
         return after

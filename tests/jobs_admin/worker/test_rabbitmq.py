@@ -15,7 +15,7 @@ from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.core.priority import LEVELS, RABBITMQ, level, number
 from jobs_admin.sources import connect
-from jobs_admin.sources.base import Letter
+from jobs_admin.sources.base import OutgoingMessage
 from jobs_admin.worker.broker import Publisher
 from jobs_admin.worker.delays import Delays, Head
 from jobs_admin.worker.later import promote
@@ -212,7 +212,7 @@ class Replays:
     def again(self, report, token, copies=1, **changes):
         """So many copies of one letter; its new id. The ledger is lost between them, as nothing else could make two."""
         lineage = {"queue": report.queue, "job_id": report.job_id, "run": 2, "item": token, "replay": "r"}
-        letter = Letter(token, report.raw, report.queue, f"{report.job_id}-{token}", lineage, **changes)
+        letter = OutgoingMessage(token, report.raw, report.queue, f"{report.job_id}-{token}", lineage, **changes)
         for _ in range(copies):
             self.source.send("r", [letter])
             self.store.delete(keys.ledger("shop", "r"))
@@ -290,7 +290,7 @@ def test_a_replayed_job_whose_worker_dies_before_it_acknowledges_runs_again(node
         with redis.Redis.from_url(own_store.url) as client:
             source = connect("shop", "celery", node.url, store=lambda: client)
             lineage = {"queue": "doomed", "job_id": job, "run": 2, "item": 1, "replay": "r"}
-            source.send("r", [Letter(1, report.raw, "doomed", "again", lineage)])
+            source.send("r", [OutgoingMessage(1, report.raw, "doomed", "again", lineage)])
             source.close()
         dying.wait(lambda: dying.process.poll() is not None, what="its death", may_die=True)
         living.start()

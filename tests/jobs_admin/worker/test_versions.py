@@ -15,7 +15,7 @@ from kombu import Connection
 from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.sources import connect
-from jobs_admin.sources.base import Letter
+from jobs_admin.sources.base import OutgoingMessage
 from jobs_admin.worker.versions import GUARD_VERSION, TESTED
 from tests.kit import rabbitmq
 from tests.kit.celery import RealWorker
@@ -137,7 +137,7 @@ def test_a_dead_job_is_replayed_to_success(worker):
     source = connect("shop", "celery", worker.broker_url)
     try:
         lineage = {"queue": "emails", "job_id": job, "run": 2, "item": 7, "replay": "r1"}
-        source.send("r1", [Letter(7, dead.raw, "emails", f"{job}-2", lineage)])
+        source.send("r1", [OutgoingMessage(7, dead.raw, "emails", f"{job}-2", lineage)])
     finally:
         source.close()
     (well,) = told(worker, f"{job}-2", ["success"])
@@ -263,7 +263,7 @@ def test_on_rabbitmq_a_failure_is_told_with_all_its_parts_and_replayed_to_succes
             source = connect("shop", "celery", node.url, queues=[name], store=lambda: client)
             try:
                 lineage = {"queue": name, "job_id": job, "run": 2, "item": 7, "replay": "r1"}
-                source.send("r1", [Letter(7, dead.raw, name, f"{job}-2", lineage)])
+                source.send("r1", [OutgoingMessage(7, dead.raw, name, f"{job}-2", lineage)])
             finally:
                 source.close()
         (well,) = jobs.wait(lambda: of_job(own_store, f"{job}-2"), what="the replayed job")

@@ -1,8 +1,9 @@
-"""A dead letter of RabbitMQ as it is kept, and as it goes again: the bytes of its properties and its body.
+"""A dead letter of RabbitMQ as it is stored, and as it is sent again: the bytes of its properties and its body.
 
-The kept form is one line that says where it lay, then the body:
+The stored form is one line that says where it was, then the body:
 
-    redrive-amqp-1 {"dlq": …, "queue": …, "name": …, "exchange": …, "routing_key": …, "properties": base64} \\n body
+redrive-amqp-1 {"dlq": …, "queue": …, "name": …, "exchange": …, "routing_key": …, "properties": base64} \\
+body
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from jobs_admin.sources.amqp import fields as amqp_fields
 from jobs_admin.sources.amqp.fields import Malformed, Parts
 from jobs_admin.sources.amqp.frames import Written
 from jobs_admin.sources.amqp.sender import LARGEST_HEADERS
-from jobs_admin.sources.base import Letter, SourceRefused
+from jobs_admin.sources.base import OutgoingMessage, SourceRefused
 
 _MARK = b"redrive-amqp-1 "
 
@@ -49,16 +50,16 @@ _OF_BODY = "body"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    dlq: str  # where it lay
-    queue: str  # where it came from; "" where nobody tells
-    name: str  # how the copy there is known
+class StoredMessage:
+    dlq: str  # where it was
+    queue: str  # where it came from; "" where unknown
+    name: str  # the copy's name there
     parts: Parts
     body: bytes
 
 
-def keep(dlq: str, queue: str, name: str, exchange: str, routing_key: str, properties: bytes, body: bytes) -> bytes:
-    said = {
+def pack(dlq: str, queue: str, name: str, exchange: str, routing_key: str, properties: bytes, body: bytes) -> bytes:
+    place = {
         "dlq": dlq,
         "queue": queue,
         "name": name,
@@ -66,18 +67,18 @@ def keep(dlq: str, queue: str, name: str, exchange: str, routing_key: str, prope
         "routing_key": routing_key,
         "properties": base64.b64encode(properties).decode(),
     }
-    return _MARK + json.dumps(said).encode() + b"\n" + body
+    return _MARK + json.dumps(place).encode() + b"\n" + body
 
 
-def kept(raw: bytes) -> Kept:
-    """Raises SourceRefused for what `keep` did not write, and for a message whose properties cannot be read."""
-    head, is_whole, body = raw.partition(b"\n")
+def unpack(raw: bytes) -> StoredMessage:
+    """Parse a stored message. Raises SourceRefused for another form, and for a message whose properties cannot be read."""
+    head, separator, body = raw.partition(b"\n")
     try:
-        if not head.startswith(_MARK) or not is_whole:
+        if not head.startswith(_MARK) or not separator:
             raise ValueError("no mark")
-        said = json.loads(head[len(_MARK) :])
-        parts = amqp_fields.split(base64.b64decode(said["properties"]))
-        return Kept(str(said["dlq"]), str(said["queue"]), str(said["name"]), parts, body)
+        place = json.loads(head[len(_MARK) :])
+        parts = amqp_fields.split(base64.b64decode(place["properties"]))
+        return StoredMessage(str(place["dlq"]), str(place["queue"]), str(place["name"]), parts, body)
     except Malformed as error:
         raise SourceRefused(f"The message cannot be read: {error}. Nothing was sent.") from error
     except (ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
@@ -89,7 +90,7 @@ def digest_of(body: bytes) -> str:
 
 
 def is_own(header: Any, body: bytes) -> bool:
-    """Whether this `redrive` header was sent with this body."""
+    """Return whether this `redrive` header was sent with this body."""
     return isinstance(header, dict) and header.get(_OF_BODY) == digest_of(body)
 
 
@@ -99,8 +100,8 @@ def arguments(parts: Parts, body: bytes) -> tuple[list[Any], dict[str, Any]]:
     coding = amqp_fields.text(parts, "content_encoding").strip().lower()
     if coding not in ("", "utf-8", "utf8", "us-ascii", "ascii"):
         raise SourceRefused(f"The body is encoded as {coding[:40]!r}: it can be replayed, not edited.")
-    is_said = kind == "application/json" or kind.endswith("+json")
-    if kind and not is_said and kind not in ("text/plain", "application/octet-stream"):
+    is_declared = kind == "application/json" or kind.endswith("+json")
+    if kind and not is_declared and kind not in ("text/plain", "application/octet-stream"):
         raise SourceRefused(f"The body is {kind[:60]!r}, not JSON: it can be replayed, not edited.")
     try:
         value = json.loads(body.decode(), parse_constant=_refused)
@@ -108,7 +109,7 @@ def arguments(parts: Parts, body: bytes) -> tuple[list[Any], dict[str, Any]]:
         raise SourceRefused("The body is not JSON: it can be replayed, not edited.") from error
     if isinstance(value, dict):
         return [], value
-    if not is_said and not isinstance(value, list):  # a word or number that only happens to be JSON
+    if not is_declared and not isinstance(value, list):  # a word or number that only happens to be JSON
         raise SourceRefused("The body does not say that it is JSON: it can be replayed, not edited.")
     return [value], {}
 
@@ -117,30 +118,32 @@ def _refused(word: str) -> Any:
     raise ValueError(f"{word} is no JSON")
 
 
-def message(letter: Letter, error_headers: Collection[str]) -> Written:
-    """The letter's message as it goes to its queue: the same bytes for the same letter. Raises SourceRefused (with the token)."""
+def build_message(outgoing: OutgoingMessage, error_headers: Collection[str]) -> Written:
+    """Build the AMQP message to publish: the same bytes for the same input. Raises SourceRefused (with the token)."""
     try:
-        found = kept(letter.raw)
+        found = unpack(outgoing.raw)
         body = (
-            found.body if letter.args is None and letter.kwargs is None else edited(found, letter.args, letter.kwargs)
+            found.body
+            if outgoing.args is None and outgoing.kwargs is None
+            else edit_body(found, outgoing.args, outgoing.kwargs)
         )
-        lineage = {**letter.lineage, "item": letter.token, "sent_as": letter.job_id, _OF_BODY: digest_of(body)}
+        lineage = {**outgoing.lineage, "item": outgoing.token, "sent_as": outgoing.job_id, _OF_BODY: digest_of(body)}
         out = {name.encode() for name in (*STRIPPED_HEADERS, *error_headers)}
         parts = {name: value for name, value in found.parts.items() if name not in STRIPPED_PROPERTIES}
-        parts["headers"] = amqp_fields.without(parts.get("headers", b"\0\0\0\0"), out, {"redrive": lineage})
-        properties = amqp_fields.joined(parts)
+        parts["headers"] = amqp_fields.replace_headers(parts.get("headers", b"\0\0\0\0"), out, {"redrive": lineage})
+        properties = amqp_fields.join(parts)
     except SourceRefused as error:
-        raise SourceRefused(str(error), letter.token) from error
+        raise SourceRefused(str(error), outgoing.token) from error
     except (Malformed, ValueError, RecursionError) as error:
-        raise SourceRefused("The message cannot be written for RabbitMQ. Nothing was sent.", letter.token) from error
+        raise SourceRefused("The message cannot be written for RabbitMQ. Nothing was sent.", outgoing.token) from error
     if len(properties) > LARGEST_HEADERS:
         raise SourceRefused(
-            f"Its headers have {len(properties):,} bytes, more than RabbitMQ takes. Nothing was sent.", letter.token
+            f"Its headers have {len(properties):,} bytes, more than RabbitMQ takes. Nothing was sent.", outgoing.token
         )
     return Written(body, properties)
 
 
-def edited(found: Kept, new_args: list[Any] | None, new_kwargs: dict[str, Any] | None) -> bytes:
+def edit_body(found: StoredMessage, new_args: list[Any] | None, new_kwargs: dict[str, Any] | None) -> bytes:
     """The body with these arguments in it; None keeps them. Raises SourceRefused where it cannot have them."""
     args, kwargs = arguments(found.parts, found.body)
     is_object = not args
