@@ -26,6 +26,7 @@ from jobs_admin.replays import controlling, freezing, outcomes, rights, setting_
 from jobs_admin.replays.options import group_ids, with_merging_groups
 from jobs_admin.replays.previewing import parse_pace
 from jobs_admin.replays.rights import wrong_state
+from jobs_admin.sources.base import SourceError
 
 _RESOLVED_AT_ONCE = 500  # jobs of one write transaction: on SQLite no one else writes meanwhile
 _RESOLVING_S = 4.0  # that an operator waits for; the same act goes on with more
@@ -205,7 +206,14 @@ def _exclude(
     def note(count: int) -> None:
         rights.record(viewer, "replay.exclude", replay, sources, after={"without": without, "left_out": count})
 
-    count, is_all = setting_aside.exclude_jobs(replay, matching, why, now, note, _EXCLUDING_S)
+    try:
+        count, is_all = setting_aside.exclude_jobs(replay, matching, why, now, note, _EXCLUDING_S)
+    except SourceError as error:
+        raise Refused(
+            "changed",
+            f"A sender stopped while it was sending some of these jobs, and their source does not answer: {error} "
+            "Nothing was changed. Try again when it answers.",
+        ) from error
     if not is_all:
         raise Refused(
             "changed",

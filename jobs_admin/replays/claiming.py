@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -99,6 +99,12 @@ def _excluded_groups_condition(replay: Replay) -> tuple[str, list[object]]:
 def find_claimed(replay: Replay) -> list[Claimed]:
     """Return items with a claim, in the order of sending: whether they were sent is not recorded."""
     return _read(replay, "item.claimed_at IS NOT NULL ORDER BY item.n")
+
+
+def find_returned(replay: Replay, pks: Collection[int]) -> list[Claimed]:
+    """Return those of these items without a claim that a stalled sender may still send (`send_results.mark_unsent`)."""
+    one_of, given = in_values(sorted(pks))
+    return _read(replay, f"item.claimed_at IS NULL AND NOT (item.claim_epoch = '') AND item.id {one_of}", given)
 
 
 def count_unsettled_by_key(replay: Replay, keys: Sequence[str]) -> dict[str, int]:

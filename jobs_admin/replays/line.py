@@ -89,7 +89,7 @@ _NEWS = 1_000  # sent messages that are worth recording at once
 # At high rates some jobs go at a time rather than one call for each. The bucket forgives three times as much.
 _BETWEEN_CALLS_S = 0.008
 
-_RECALLED = "taken back: the replay was cancelled before it went"
+_RECALLED = "taken back: the replay was cancelled, or the job excluded, before it went"
 
 
 @dataclass(slots=True)

@@ -18,6 +18,10 @@ from jobs_admin.models.failure import Caveat, FailureState
 from jobs_admin.models.replay import ItemState, ReplayState
 from jobs_admin.replays import outcomes
 from jobs_admin.replays.claiming import Claimed
+from jobs_admin.sources.base import Source
+
+_IN_DOUBT = "It was being sent when its sender or the broker's answer was lost: whether it went is not known."
+_LEDGER_LOST = "The ledger was lost while it was being sent: whether it went is not known."
 
 _ENDED = (ReplayState.CANCELLED, ReplayState.STOPPED)
 
@@ -88,8 +92,8 @@ def mark_unsent(replay: Replay, pks: Sequence[int], now: datetime, may_go: bool 
     """Release items that were claimed and not sent: to be claimed again, or cancelled if the replay has ended.
 
     `may_go`: the sender that claimed them may be about to send them. If the replay has ended they keep their claim,
-    until the source withholds them; otherwise they keep its epoch, so that a cancel queries the source
-    (`stopping.drop_planned`).
+    until the source withholds them; otherwise they keep its epoch, so that the source is queried before
+    they are cancelled (`stopping.drop_planned`, `setting_aside`).
     """
     for start in range(0, len(pks), 500):
         with transaction.atomic():
@@ -99,6 +103,24 @@ def mark_unsent(replay: Replay, pks: Sequence[int], now: datetime, may_go: bool 
             elif not may_go:
                 ended = back.update(state=ItemState.CANCELLED, settled_at=now, claimed_at=None, claim_epoch="")
                 _move(replay, cancelled=ended)
+
+
+def settle_claims(
+    replay: Replay, source: Source, epoch: str, items: Sequence[Claimed], now: datetime, *, withhold: bool
+) -> None:
+    """Write down what the source knows of claims of unknown end. `withhold`: those that were not sent are never sent.
+
+    A sender that stalled longer than its lease may be about to send: no one would hear of a job that goes after its item has
+    ended. `epoch` is that of the source's ledger now. Raises SourceError, with nothing written.
+    """
+    known = [item for item in items if item.claim_epoch == epoch]
+    went = (source.withhold if withhold else source.was_sent)(replay.key, [item.pk for item in known])
+    in_doubt = source.in_doubt(replay.key, [item.pk for item in known if item.pk not in went])
+    mark_sent(replay, [item for item in known if item.pk in went], now)
+    unsent = [item.pk for item in known if item.pk not in went | in_doubt]
+    mark_unsent(replay, unsent, now, may_go=not withhold)
+    mark_uncertain(replay, [item for item in known if item.pk in in_doubt], _IN_DOUBT, now)
+    mark_uncertain(replay, [item for item in items if item.claim_epoch != epoch], _LEDGER_LOST, now)
 
 
 def _move(replay: Replay, **to: int) -> None:

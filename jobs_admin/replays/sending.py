@@ -51,8 +51,6 @@ _COLUMNS = (
     "total", "planned", "sent", "running", "cancelled", "without_groups",
 )  # fmt: skip
 
-_IN_DOUBT = "It was being sent when its sender or the broker's answer was lost: whether it went is not known."
-
 # Which process this is: a pid alone comes again.
 _BOOT = uuid.uuid4().hex[:8]
 
@@ -379,24 +377,11 @@ class Sender:
         epoch, source = self._epoch(replay, name), self._source(replay, name)
         if epoch is None or source is None:
             return False
-        known = [item for item in items if item.claim_epoch == epoch]
-        is_over = replay.state in ENDED
-        # A sender that stalled longer than its lease may be about to send: nobody would hear of a job that goes after the end.
-        query = source.withhold if is_over else source.was_sent
         try:
-            sent = query(replay.key, [item.pk for item in known])
-            in_doubt = source.in_doubt(replay.key, [item.pk for item in known if item.pk not in sent])
+            send_results.settle_claims(replay, source, epoch, items, now, withhold=replay.state in ENDED)
         except SourceError as error:
             self._rest(replay, name, _retry_sentence(name, error))
             return False
-        send_results.mark_sent(replay, [item for item in known if item.pk in sent], now)
-        unsent = [item.pk for item in known if item.pk not in sent | in_doubt]
-        send_results.mark_unsent(replay, unsent, now, may_go=not is_over)
-        send_results.mark_uncertain(replay, [item for item in known if item.pk in in_doubt], _IN_DOUBT, now)
-        lost = [item for item in items if item.claim_epoch != epoch]
-        send_results.mark_uncertain(
-            replay, lost, "The ledger was lost while it was being sent: whether it went is not known.", now
-        )
         return True
 
     def _settle_stopped(self, now: datetime) -> None:

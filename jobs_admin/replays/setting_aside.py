@@ -9,20 +9,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import Exists, F, Max, OuterRef, Q, Sum
+from django.db.models import Exists, F, Max, OuterRef, Q, QuerySet, Sum
 
+from jobs_admin import config
 from jobs_admin.core.pacing import Evidence
 from jobs_admin.db import turns
 from jobs_admin.models import Failure, FrozenBatch, Replay, ReplayItem
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.replay import AT_REST, OPEN_ITEM, RUN, ItemState
-from jobs_admin.replays import freezing
+from jobs_admin.replays import claiming, freezing, send_results
+from jobs_admin.replays.claiming import Claimed
 from jobs_admin.replays.freezing import BEGUN
+from jobs_admin.replays.messages import Writer
+from jobs_admin.sources.base import SourceError, SourceUnreachable
 
 _BATCH = 500  # items of one write transaction, which blocks all other writers on SQLite
 _CUT = 1_000  # of those that an operator excludes by a search, each with an audit row
@@ -71,8 +76,8 @@ def apply(replay: Replay, done: dict[str, Any] | None, now: datetime) -> dict[st
     """Cancel planned items of the groups set aside, and plan the cancelled ones of those brought back. Return the
     progress, which is passed to the next check.
 
-    A claimed item is in flight; if it returns unsent, a later check finds it. May be interrupted and called again, also
-    by two processes at once.
+    A claimed item is in flight; if it returns unsent, a later check finds it, as it does items that their source must withhold
+    first and did not. May be interrupted and called again, also by two processes at once.
     """
     before = set(done["groups"]) if done else set()
     if before - set(replay.without_groups):
@@ -85,15 +90,43 @@ def apply(replay: Replay, done: dict[str, Any] | None, now: datetime) -> dict[st
     if last <= from_n:
         return done
     mine = items.filter(n__gt=from_n, n__lte=last, state=ItemState.PLANNED, failure__group__in=replay.without_groups)
-    while ids := list(mine.filter(claimed_at=None).order_by("n").values_list("pk", flat=True)[:_BATCH]):
+    if not _cancel_groups(replay, mine, now):
+        return done
+    with suppress(SourceError):
+        if _withhold(replay, mine, now) and not _cancel_groups(replay, mine, now):
+            return done
+    claimed = mine.order_by("n").values_list("n", flat=True).first()
+    return {"groups": replay.without_groups, "to_n": last if claimed is None else claimed - 1}
+
+
+def _cancel_groups(replay: Replay, mine: QuerySet[ReplayItem], now: datetime) -> bool:
+    """Cancel those that no sender may send. Return False where groups were set aside or brought back meanwhile."""
+    while ids := list(mine.filter(claimed_at=None, claim_epoch="").order_by("n").values_list("pk", flat=True)[:_BATCH]):
         with transaction.atomic():
             # As it was read: a group that was brought back meanwhile is not cancelled again.
             as_read = Replay.objects.filter(pk=replay.pk, without_groups=replay.without_groups)
             if not as_read.select_for_update(no_key=True).only("pk"):
-                return done
+                return False
             _cancel(replay, ids, f"{SET_ASIDE}: the replay continues without it.", now)
-    claimed = mine.order_by("n").values_list("n", flat=True).first()
-    return {"groups": replay.without_groups, "to_n": last if claimed is None else claimed - 1}
+    return True
+
+
+def _withhold(replay: Replay, items: QuerySet[ReplayItem], now: datetime) -> bool:
+    """Forbid sending those of these planned items that a sender which stalled may still send, so that they can be cancelled.
+    Return whether there were any; those that it sent are sent. Raises SourceError."""
+    pks = list(items.filter(claimed_at=None).exclude(claim_epoch="").values_list("pk", flat=True))
+    by_source: dict[str, list[Claimed]] = {}
+    writer = Writer(replay)
+    for item in claiming.find_returned(replay, pks) if pks else ():
+        item.job_id = writer.job_id(item)
+        by_source.setdefault(item.source, []).append(item)
+    for name, returned in by_source.items():
+        try:
+            source = config.adapter(name)
+        except KeyError:
+            raise SourceUnreachable(f"{name} is not configured here.") from None
+        send_results.settle_claims(replay, source, source.epoch(replay.key), returned, now, withhold=True)
+    return bool(pks)
 
 
 def plan_again(replay: Replay, groups: Collection[int], most: int | None = None) -> int:
@@ -145,9 +178,12 @@ def exclude_jobs(
     """Cancel planned jobs of these failures (a queryset), frozen or created. Return how many, and whether that is all.
 
     Some hundred in each transaction, in which `note` is called with their number, and for `within_s` at most. Ends if
-    the replay is neither held nor paused any more.
+    the replay is neither held nor paused any more. Raises SourceError, with nothing cancelled, if a source must withhold
+    some first and does not answer.
     """
     ends, count = time.monotonic() + within_s, 0
+    planned = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, failure__in=failures)
+    _withhold(replay, planned, now)
     for cut in _split_into_cuts(replay, failures, why, now):
         began = time.monotonic()
         with transaction.atomic():
@@ -170,7 +206,8 @@ def _split_into_cuts(replay: Replay, failures: Any, why: str, now: datetime) -> 
     for pk in list(frozen.order_by("first_n").values_list("pk", flat=True)):
         if (batch := frozen.filter(pk=pk).first()) and (gone := _matching_ids(batch, failures)):
             yield partial(_exclude_frozen, replay, batch, failures, gone)
-    mine = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, claimed_at=None, failure__in=failures)
+    planned = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, failure__in=failures)
+    mine = planned.filter(claimed_at=None, claim_epoch="")
     ids = list(mine.order_by("n").values_list("pk", flat=True))
     for start in range(0, len(ids), _CUT):
         yield partial(_cancel, replay, ids[start : start + _CUT], why, now)
@@ -210,7 +247,7 @@ def has_others(replay: Replay, groups: Collection[object]) -> bool:
 
 def _cancel(replay: Replay, ids: Sequence[int], why: str, now: datetime) -> int:
     with transaction.atomic():
-        free = ReplayItem.objects.filter(pk__in=ids, state=ItemState.PLANNED, claimed_at=None)
+        free = ReplayItem.objects.filter(pk__in=ids, state=ItemState.PLANNED, claimed_at=None, claim_epoch="")
         count = free.update(state=ItemState.CANCELLED, settled_at=now, outcome=why[:255])
         if count:
             _count_cancelled(replay, count)

@@ -13,11 +13,11 @@ from django.utils import timezone
 from jobs_admin import config, replays
 from jobs_admin.core.pacing import Bucket
 from jobs_admin.models import Failure, QueueCounter, Replay, ReplayItem
-from jobs_admin.replays import claiming, progress, send_results, sending
+from jobs_admin.replays import claiming, progress, send_results, sending, setting_aside
 from jobs_admin.replays.line import Line
 from jobs_admin.replays.messages import Writer
 from tests.kit.people import ANN
-from tests.kit.replays import AT_ONCE, begun, came_home, counts, sent_all
+from tests.kit.replays import AT_ONCE, begun, came_home, counts, dated_group, refusal, sent_all
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
@@ -163,6 +163,72 @@ def test_a_claim_that_is_looked_up_while_the_replay_is_cancelled_is_kept_until_t
     Replay.objects.filter(pk=replay.pk).update(state="cancelled")
     send_results.mark_unsent(replay, [item.pk for item in items], timezone.now(), may_go=True)
     assert counts(replay) == {"planned": 3} and not replay.items.filter(claimed_at=None).exists()
+
+
+def stalled(bury):
+    """A paused replay of five jobs, three of one group, and the claims of these: their sender stalled, and another looked them up."""
+    group = dated_group("bad")
+    bad = bury(3, tenant="acme", group=group)
+    replay = begun(bad + bury(2, tenant="globex"))
+    items = claims(replay)
+    replays.pause(ANN, replay)
+    sent_all("another")
+    assert counts(replay) == {"planned": 5} and not replay.items.exclude(claimed_at=None).exists()
+    return replay, [item for item in items if item.failure in bad], group
+
+
+def set_aside(replay, group):
+    replay.without_groups = [group.pk]
+    replay.save(update_fields=["without_groups"])
+    return setting_aside.apply(replay, None, timezone.now())
+
+
+def test_a_stalled_sender_sends_no_job_that_is_excluded_by_a_search_meanwhile(shop, bury):
+    replay, items, _ = stalled(bury)
+    replays.resume(ANN, replay, without="tenant:acme")
+    assert counts(replay) == {"planned": 2, "cancelled": 3}
+    assert wakes(replay, items) == {"recalled"} and not shop.queues["emails"]
+    sent_all("a third")
+    assert counts(replay) == {"sent": 2, "cancelled": 3}
+
+
+def test_a_stalled_sender_sends_no_job_whose_group_is_set_aside_meanwhile(shop, bury):
+    replay, items, group = stalled(bury)
+    set_aside(replay, group)
+    assert counts(replay) == {"planned": 2, "cancelled": 3}
+    assert wakes(replay, items) == {"recalled"} and not shop.queues["emails"]
+
+
+def test_what_a_stalled_sender_sent_before_its_jobs_are_excluded_is_sent(shop, bury):
+    replay, items, group = stalled(bury)
+    assert wakes(replay, items[:1]) == {"sent"}
+    set_aside(replay, group)
+    assert counts(replay) == {"planned": 2, "sent": 1, "cancelled": 2}
+    assert wakes(replay, items) == {"already", "recalled"} and len(shop.queues["emails"]) == 1
+
+
+def test_jobs_are_not_excluded_while_their_source_cannot_withhold_them(shop, bury):
+    replay, items, group = stalled(bury)
+    shop.reachable = False
+    refused = refusal(replays.resume, ANN, replay, without="tenant:acme")
+    assert refused.code == "changed" and "Nothing was changed" in str(refused) and counts(replay) == {"planned": 5}
+    done = set_aside(replay, group)
+    assert counts(replay) == {"planned": 5}
+    shop.reachable = True
+    setting_aside.apply(replay, done, timezone.now())
+    assert counts(replay) == {"planned": 2, "cancelled": 3} and wakes(replay, items) == {"recalled"}
+
+
+def test_a_group_whose_jobs_were_withheld_is_sent_when_it_is_brought_back(shop, bury):
+    replay, items, group = stalled(bury)
+    set_aside(replay, group)
+    assert setting_aside.plan_again(replay, [group.pk]) == 3
+    replay.without_groups = []
+    replay.save(update_fields=["without_groups"])
+    replays.resume(ANN, replay)
+    sent_all("a third")
+    assert counts(replay) == {"sent": 5}
+    assert wakes(replay, items) == {"recalled"} and len(shop.queues["emails"]) == 5
 
 
 def test_who_died_before_sending_leaves_nothing_unsent(shop, bury):
