@@ -491,7 +491,7 @@ def test_a_source_that_cannot_report_has_no_pace_that_waits_for_news(shop, bury,
     monkeypatch.setattr(shop, "can", type(shop.can)(atomic_send=True, edit=True), raising=False)
     ids = bury(101)
     usual = replays.draft(ANN, selection=ids, reason="fixed")  # not careful, as so many are elsewhere
-    assert usual.pace["style"] == "steady" and replays.preview(ANN, selection=ids).untold == ["shop"]
+    assert usual.pace["style"] == "steady" and replays.preview(ANN, selection=ids).unreported == ["shop"]
     changed = replays.draft(ANN, selection=ids, reason="fixed")
     Replay.objects.filter(pk=changed.pk).update(pace=pacing.parse(pace, 101).as_dict())  # before it reported none
     changed.refresh_from_db()
