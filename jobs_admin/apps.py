@@ -31,6 +31,6 @@ class JobsAdminConfig(AppConfig):
 
 def _view_is_deleted(instance: SavedView, **_: object) -> None:
     """Loaded when it is needed: most processes never delete a view."""
-    from jobs_admin.alerts.unwatching import switch_off_rules_on
+    from jobs_admin.alerts.closing import switch_off_rules_on
 
     switch_off_rules_on(instance)

@@ -159,7 +159,7 @@ def alert(row: Alert) -> dict[str, Any]:
         "queue": row.subject,
         "acknowledged_by": row.acknowledged_by,
         "told_with": row.told_with_id,
-        "url": alerts.page_of(row.pk),
+        "url": alerts.alert_page(row.pk),
     }
 
 

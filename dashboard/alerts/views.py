@@ -151,7 +151,7 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
     led = alerts.links(alert, now)
     events = alerts.events(viewer, alert)
     since, until = alert_picture.span(alert, now)
-    others = list(alerts.together(alert).exclude(pk=alert.pk).select_related("rule")[: OTHERS_SHOWN + 1])
+    others = list(alerts.bundle(alert).exclude(pk=alert.pk).select_related("rule")[: OTHERS_SHOWN + 1])
     covered = [one.subject for one in (alert, *others) if one.is_open and one.subject]
     shared = alerts.links(alert, now, queues=covered) if others and alert.is_open and len(covered) > 1 else None
     risen = alerts.groups_behind(alert)

@@ -1,29 +1,18 @@
 """Alerts: rules on depths, the episodes in which they are true, what keeps them quiet, and what is told of them."""
 
 from jobs_admin.alerts.acknowledging import acknowledge
+from jobs_admin.alerts.affected_groups import RisenGroup, groups_behind
 from jobs_admin.alerts.checking import DEFAULTS, FIELDS, bound
 from jobs_admin.alerts.judging import EVERY_S, judge
-from jobs_admin.alerts.links import Links, links, page_of
+from jobs_admin.alerts.links import Links, alert_page, links
 from jobs_admin.alerts.previewing import Episode, Preview, PreviewSeries, preview
-from jobs_admin.alerts.reading import (
-    OPEN,
-    AlertPage,
-    Times,
-    earlier,
-    events,
-    firing,
-    get,
-    listing,
-    times,
-    together,
-)
-from jobs_admin.alerts.risen import RisenGroup, groups_behind
+from jobs_admin.alerts.reading import OPEN, AlertPage, Times, bundle, earlier, events, firing, get, listing, times
+from jobs_admin.alerts.rule_status import RuleStatus, read_rule_status, rules_by_channel
 from jobs_admin.alerts.rules import check_rule, delete_rule, document, may_change, rule, rules, save_rule
 from jobs_admin.alerts.runbooks import delete_runbook, runbooks, save_runbook
+from jobs_admin.alerts.runbooks import find_alert_runbook as runbook_of
 from jobs_admin.alerts.runbooks import may_change as may_change_runbooks
-from jobs_admin.alerts.runbooks import of_alert as runbook_of
 from jobs_admin.alerts.silencing import end_silence, may_end, silence, silences
-from jobs_admin.alerts.standing import Standing, standing, telling
 
 __all__ = [
     "DEFAULTS",
@@ -36,10 +25,12 @@ __all__ = [
     "Preview",
     "PreviewSeries",
     "RisenGroup",
-    "Standing",
+    "RuleStatus",
     "Times",
     "acknowledge",
+    "alert_page",
     "bound",
+    "bundle",
     "check_rule",
     "delete_rule",
     "delete_runbook",
@@ -56,18 +47,16 @@ __all__ = [
     "may_change",
     "may_change_runbooks",
     "may_end",
-    "page_of",
     "preview",
+    "read_rule_status",
     "rule",
     "rules",
+    "rules_by_channel",
     "runbook_of",
     "runbooks",
     "save_rule",
     "save_runbook",
     "silence",
     "silences",
-    "standing",
-    "telling",
     "times",
-    "together",
 ]

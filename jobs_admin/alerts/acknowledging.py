@@ -30,27 +30,27 @@ def acknowledge(viewer: Viewer, pk: int, comment: str = "") -> Alert:
     source = found.source or EVERY_SOURCE  # its operators act on it
     message = "Acknowledging it takes the role {role} on {where}. Nothing was changed."
     authorize(viewer, OPERATOR, source, "alert.acknowledge", f"alert:{pk}", message=message, field="source")
-    said = comment.strip()
-    if len(said) > LONGEST_COMMENT:
-        message = f"A comment has at most {LONGEST_COMMENT} characters; this has {len(said):,}. Nothing was changed."
+    text = comment.strip()
+    if len(text) > LONGEST_COMMENT:
+        message = f"A comment has at most {LONGEST_COMMENT} characters; this has {len(text):,}. Nothing was changed."
         raise Refused("invalid", message, "comment")
     now = timezone.now()
     with transaction.atomic():
-        held = list(reading.together(found).select_for_update().filter(state__in=_QUIETED))
-        mine = [one for one in held if one.pk == found.pk] and [
-            one for one in held if move(one, AlertState.ACKNOWLEDGED, now, said, viewer.name, acknowledged_at=now,
+        alerts = list(reading.bundle(found).select_for_update().filter(state__in=_QUIETED))
+        mine = [one for one in alerts if one.pk == found.pk] and [
+            one for one in alerts if move(one, AlertState.ACKNOWLEDGED, now, text, viewer.name, acknowledged_at=now,
                                         acknowledged_by=viewer.name[:150])
         ]  # fmt: skip
         if not mine:
-            raise Refused("wrong_state", _why_not(pk, now))
+            raise Refused("wrong_state", _refusal_reason(pk, now))
         audit.record(
-            viewer, "alert.acknowledge", f"alert:{pk}", source=found.source, reason=said,
+            viewer, "alert.acknowledge", f"alert:{pk}", source=found.source, reason=text,
             after={"alerts": [one.pk for one in mine][:100]},
         )  # fmt: skip
     return reading.get(viewer, pk)
 
 
-def _why_not(pk: int, now: datetime) -> str:
+def _refusal_reason(pk: int, now: datetime) -> str:
     found = Alert.objects.get(pk=pk)
     if found.state == AlertState.ACKNOWLEDGED:
         at = f" at {clock(found.acknowledged_at, now, with_seconds=True)} UTC" if found.acknowledged_at else ""

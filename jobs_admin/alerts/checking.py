@@ -42,7 +42,7 @@ class _Wrong(Exception):
     pass
 
 
-def values(viewer: Viewer, document: object) -> dict[str, Any]:
+def parse_rule(viewer: Viewer, document: object) -> dict[str, Any]:
     """The document with its defaults, each value as the table takes it; `channels` and `escalate_to` as rows.
 
     Raises Refused with all that is wrong.
@@ -61,14 +61,14 @@ def values(viewer: Viewer, document: object) -> dict[str, Any]:
         except _Wrong as wrong:
             problems[name] = str(wrong)
     if "metric" not in problems:
-        problems |= {k: v for k, v in _of_metric(found, problems).items() if k not in problems}
+        problems |= {k: v for k, v in _check_metric(found, problems).items() if k not in problems}
     if problems:
         field, first = next(iter(problems.items()))
         raise Refused("invalid", f"{first} Nothing was changed.", field, problems=problems)
     return found
 
 
-def _of_metric(found: Mapping[str, Any], problems: Mapping[str, str]) -> dict[str, str]:
+def _check_metric(found: Mapping[str, Any], problems: Mapping[str, str]) -> dict[str, str]:
     """What does not go with the metric, and numbers that do not go together."""
     metric, wrong = found["metric"], {}
     measure = METRICS[metric]
@@ -107,25 +107,25 @@ def bound(metric: str, tenant: str = "*") -> tuple[float, str]:
 # -- one value ----------------------------------------------------------------------------------------------------
 
 
-def text(given: object, longest: int, what: str) -> str:
+def parse_line(given: object, longest: int, what: str) -> str:
     """One line of it. Raises ValueError with a sentence."""
     if not isinstance(given, str):
         raise ValueError(f"{what} is text.")
-    said = " ".join(representable(given).split())
-    if len(said) > longest:
-        raise ValueError(f"{what} has {len(said):,} characters; at most {longest} are kept.")
-    return said
+    line = " ".join(representable(given).split())
+    if len(line) > longest:
+        raise ValueError(f"{what} has {len(line):,} characters; at most {longest} are kept.")
+    return line
 
 
-def url(given: object) -> str:
+def parse_url(given: object) -> str:
     """An http or https address, or empty. Raises ValueError with a sentence."""
-    said = text(given, LONGEST_URL, "A runbook's address")
+    line = parse_line(given, LONGEST_URL, "A runbook's address")
     try:
-        if said:
-            is_web(said)
+        if line:
+            is_web(line)
     except ValidationError as error:
         raise ValueError("Give an http or https address.") from error
-    return said
+    return line
 
 
 def _sentence(read: Callable[[object], str]) -> Callable[[Viewer, str, object], str]:
@@ -139,19 +139,19 @@ def _sentence(read: Callable[[object], str]) -> Callable[[Viewer, str, object], 
 
 
 def _name(given: object) -> str:
-    said = text(given, LONGEST_NAME, "A name") if given is not None else ""
-    if not said:
+    line = parse_line(given, LONGEST_NAME, "A name") if given is not None else ""
+    if not line:
         raise ValueError(f"Give the rule a name of 1 to {LONGEST_NAME} characters.")
-    return said
+    return line
 
 
 def _glob(viewer: Viewer, name: str, given: object) -> str:
     if not isinstance(given, str):
         raise _Wrong(f"{name} is a name, or a pattern in which * is anything.")
-    said = representable(given).strip() or "*"  # no other change: names are compared exactly
-    if len(said) > GLOBS[name]:
-        raise _Wrong(f"{name} has {len(said):,} characters; no {name} has more than {GLOBS[name]}.")
-    return said
+    line = representable(given).strip() or "*"  # no other change: names are compared exactly
+    if len(line) > GLOBS[name]:
+        raise _Wrong(f"{name} has {len(line):,} characters; no {name} has more than {GLOBS[name]}.")
+    return line
 
 
 def _one_of(choices: tuple[str, ...]) -> Callable[[Viewer, str, object], str]:
@@ -178,8 +178,8 @@ def _seconds(shortest: int, is_optional: bool) -> Callable[[Viewer, str, object]
     def reader(viewer: Viewer, name: str, given: object) -> int | None:
         if given is None and is_optional:
             return None
-        is_whole = isinstance(given, int | float) and not isinstance(given, bool) and given == given
-        if not is_whole or abs(given) > 1e15 or given != int(given):
+        is_integer = isinstance(given, int | float) and not isinstance(given, bool) and given == given
+        if not is_integer or abs(given) > 1e15 or given != int(given):
             raise _Wrong(
                 f"{name} is a whole number of seconds from {shortest} to {LONGEST_FOR_S:,}, a day; "
                 "typed into the form also such as 90 s, 10 min or 1 h."
@@ -232,7 +232,7 @@ _READERS: dict[str, Callable[[Viewer, str, Any], Any]] = {
     "escalate_s": _seconds(SHORTEST_REMINDER_S, True),
     "no_data": _one_of(tuple(NoData.values)),
     "severity": _one_of(tuple(Severity.values)),
-    "runbook_url": _sentence(url),
+    "runbook_url": _sentence(parse_url),
     "channels": _channels,
     "escalate_to": _channels,
     "enabled": _enabled,

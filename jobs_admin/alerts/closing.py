@@ -1,4 +1,4 @@
-"""The end of alerts that nobody watches any more: their rule was switched off, deleted, or looks elsewhere."""
+"""A view is deleted, with its owner's account or by itself: a rule on it is switched off, and stays with what it told."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from jobs_admin.alerts import telling
+from django.db import transaction
+from django.utils import timezone
+
+from jobs_admin.alerts import notices
 from jobs_admin.alerts.transitions import move
 from jobs_admin.core.matching import matches
-from jobs_admin.models import Alert, Rule
+from jobs_admin.db import audit
+from jobs_admin.db.authorizing import audited
+from jobs_admin.models import Alert, Rule, SavedView
+from jobs_admin.models.access import Viewer
 from jobs_admin.models.alert import AlertState
 
 _SAME = ("metric", "task", "group", "tenant")
@@ -21,7 +27,7 @@ def close_rule(rule: Rule, reason: str, now: datetime) -> bool:
     return _close(rule, _open(rule), reason, now)
 
 
-def close_what_it_watches_no_more(rule: Rule, before: Mapping[str, Any], by: str, now: datetime) -> None:
+def close_uncovered(rule: Rule, before: Mapping[str, Any], by: str, now: datetime) -> None:
     """After a change, in its transaction: a rule that was switched off, or looks elsewhere."""
     if not rule.enabled:
         if before["enabled"]:
@@ -29,7 +35,7 @@ def close_what_it_watches_no_more(rule: Rule, before: Mapping[str, Any], by: str
         return
     is_same = before["view"] == rule.view_id and all(before[name] == getattr(rule, name) for name in _SAME)
     open_ = _open(rule)
-    gone = [one for one in open_ if not (is_same and looks_at(rule, one))]
+    gone = [one for one in open_ if not (is_same and is_covered(rule, one))]
     Alert.objects.filter(pk__in=[one.pk for one in open_]).update(threshold=rule.threshold, severity=rule.severity)
     _close(rule, gone, f"{by} changed the rule: {ELSEWHERE}", now)
 
@@ -37,7 +43,7 @@ def close_what_it_watches_no_more(rule: Rule, before: Mapping[str, Any], by: str
 ELSEWHERE = "it does not look at this any more."
 
 
-def close_some(rule: Rule, source: str, reasons: Mapping[str, str], now: datetime) -> bool:
+def close_subjects(rule: Rule, source: str, reasons: Mapping[str, str], now: datetime) -> bool:
     """Of a source, alerts on what nobody looks at any more, by subject: whether there was one. The rule is locked."""
     gone = [one for one in _open(rule) if one.source == source and one.subject in reasons]
     changed = False
@@ -46,7 +52,7 @@ def close_some(rule: Rule, source: str, reasons: Mapping[str, str], now: datetim
     return changed
 
 
-def looks_at(rule: Rule, alert: Alert) -> bool:
+def is_covered(rule: Rule, alert: Alert) -> bool:
     """Whether it is of what the rule looks at now."""
     queue = rule.queue == "*" or matches(rule.queue, alert.subject)
     # What is of no source in particular is of all that a pattern names.
@@ -72,5 +78,26 @@ def _close(rule: Rule, alerts: Iterable[Alert], reason: str, now: datetime) -> b
             over[alert.source].append(alert)
             changed = True
     for source in over:
-        telling.tell(rule, source, now, why=reason)
+        notices.write_notices(rule, source, now, why=reason)
     return changed
+
+
+pass  # folded
+
+DESK = Viewer("redrive")  # as the audit names who does what follows from another act
+WHY = "The view that it watches was deleted, and with it what there is to watch: the rule is switched off."
+
+
+def switch_off_rules_on(view: SavedView) -> None:
+    """Before it is deleted, in the same transaction: its alerts are closed, and that is told."""
+    with transaction.atomic():
+        for rule in Rule.objects.select_for_update().filter(view=view.pk, deleted_at=None).order_by("pk"):
+            now = timezone.now()
+            close_rule(rule, WHY, now)
+            Rule.objects.filter(pk=rule.pk).update(view=None, enabled=False, changed_at=now, changed_by=DESK.name)
+            for source in audited([rule.source]):
+                audit.record(
+                    DESK, "rule.change", f"alert-rule:{rule.pk}", source=source, reason=WHY,
+                    before={"name": rule.name, "view": view.pk, "enabled": rule.enabled},
+                    after={"name": rule.name, "view": None, "enabled": False},
+                )  # fmt: skip

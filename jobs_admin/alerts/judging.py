@@ -19,7 +19,7 @@ from django.db import InterfaceError, OperationalError, connection, transaction
 from django.db.models import Q
 
 from jobs_admin import config
-from jobs_admin.alerts import closing, places, silencing, telling
+from jobs_admin.alerts import closing, notices, places, silencing
 from jobs_admin.alerts.measuring import Key, Measured, Values
 from jobs_admin.alerts.transitions import FIRED, LONGEST_REASON, move
 from jobs_admin.core import keys, threshold
@@ -46,7 +46,7 @@ _ENDS_THE_ROUND = (_TooOld, OperationalError, InterfaceError)  # what the rule i
 
 
 @dataclass(slots=True)
-class Look:
+class Observation:
     """What was seen of one subject of a rule."""
 
     value: float | None
@@ -59,7 +59,7 @@ class Round:
 
     rule: Rule
     source: str
-    looks: dict[str, Look] = field(default_factory=dict)
+    observations: dict[str, Observation] = field(default_factory=dict)
     gone: dict[str, str] = field(default_factory=dict)  # which alert is closed because nobody looks any more, and why
     left_out: int = 0  # subjects over the threshold, beyond the bound of open alerts
     give_way: dict[str, str] = field(default_factory=dict)  # which alert is closed, and for what far worse
@@ -96,11 +96,11 @@ def judge(now: datetime, *, clock: Callable[[], datetime] | None = None) -> bool
         # Who was not reached in the last round, because it took too long, has the first turn in this one.
         for rule in sorted(rules, key=lambda one: _reached_at.get(one.pk, 0.0)):
             try:
-                values = measured.of(rule)
+                values = measured.read(rule)
                 if values is None:
                     continue
                 _reached_at[rule.pk] = time.monotonic()  # also where it fails: the others come before it next time
-                settled, still = _seen(rule, values, open_.get(rule.pk, {}), measured, moment)
+                settled, still = _plan_rounds(rule, values, open_.get(rule.pk, {}), measured, moment)
                 for one in settled:
                     changed |= _settle(one, moment)
                 same += still
@@ -115,7 +115,7 @@ def judge(now: datetime, *, clock: Callable[[], datetime] | None = None) -> bool
                 same = []
         _touch(same, moment)
         for pk in open_.keys() - {rule.pk for rule in rules}:
-            changed |= _close_left(pk, moment)
+            changed |= _close_remaining(pk, moment)
     except _TooOld:
         log.warning("What was read at %s is too old by now: nothing more is judged by it.", at)
     _show_failed(failed, {rule.pk for rule in rules if rule.name not in failed})
@@ -125,21 +125,21 @@ def judge(now: datetime, *, clock: Callable[[], datetime] | None = None) -> bool
 # rule -> when this process last judged it, on the machine's clock.
 _reached_at: dict[int, float] = {}
 # rule -> what was said of it in the log: once, however often it comes.
-_said: dict[int, str] = {}
+_logged: dict[int, str] = {}
 
 
 def _note_failed(rule: Rule, error: Exception) -> str:
     why = representable(f"{type(error).__name__}: {error}")[:300]
-    if _said.get(rule.pk) != why:
+    if _logged.get(rule.pk) != why:
         log.error("Rule %d “%s” could not be judged: %s", rule.pk, rule.name, why, exc_info=error)
-        _said[rule.pk] = why
+        _logged[rule.pk] = why
     return why
 
 
 def _show_failed(failed: Mapping[str, str], well: set[int]) -> None:
     """To `doctor`, for a minute; of many the first."""
-    for pk in well & _said.keys():
-        del _said[pk]
+    for pk in well & _logged.keys():
+        del _logged[pk]
     if failed:
         try:
             config.store().set(keys.unjudged_rules(), json.dumps(dict(list(failed.items())[:20])), ex=60)
@@ -157,11 +157,11 @@ def _open_alerts(at: datetime) -> dict[int, dict[Key, Alert]]:
                 (moment := getattr(alert, name)) and moment > at + _SET_BACK for name in _TIMES
             ):
                 ahead[alert.pk] = alert
-    _set_back(ahead.values(), at)
+    _correct_ahead(ahead.values(), at)
     return found
 
 
-def _set_back(ahead: Iterable[Alert], at: datetime) -> None:
+def _correct_ahead(ahead: Iterable[Alert], at: datetime) -> None:
     """The clock was set back: what has not happened yet counts from now, or nothing would fire, end or be told until then."""
     for alert in ahead:
         late = {name: at for name in _TIMES if (moment := getattr(alert, name)) and moment > at + _SET_BACK}
@@ -170,7 +170,7 @@ def _set_back(ahead: Iterable[Alert], at: datetime) -> None:
             setattr(alert, name, at)
 
 
-def _close_left(pk: int, moment: Moment) -> bool:
+def _close_remaining(pk: int, moment: Moment) -> bool:
     """What is still open of a rule that watches no more: whoever switched it off closed what was open then."""
     with transaction.atomic():
         rule = Rule.objects.select_for_update(of=("self",)).filter(pk=pk).exclude(enabled=True, deleted_at=None).first()
@@ -184,16 +184,16 @@ def _close_left(pk: int, moment: Moment) -> bool:
 # -- what has to be settled ---------------------------------------------------------------------------------------
 
 
-def _seen(
+def _plan_rounds(
     rule: Rule, values: Values, alerts: Mapping[Key, Alert], measured: Measured, moment: Moment
 ) -> tuple[list[Round], list[tuple[Alert, Stand]]]:
     """What has to be settled, each source for itself, and the open alerts of other sources with where they stand now."""
     rounds: dict[str, Round] = {}
 
-    def of(source: str) -> Round:
+    def round_of(source: str) -> Round:
         return rounds.setdefault(source, Round(rule, source))
 
-    over = _over(rule, values, alerts, measured.taken_out)
+    over = _find_above(rule, values, alerts, measured.taken_out)
     mine: dict[str, list[Alert]] = defaultdict(list)
     for key, alert in alerts.items():
         mine[key[0]].append(alert)
@@ -208,31 +208,33 @@ def _seen(
             left_out[source] = len(found) - free
         taken = found[:free] + [pair for pair in found[free:] if pair[0] in set(give_way.values())]
         for subject, value in taken:
-            of(source).looks[subject] = Look(value, measured.why_held(rule.metric, source, subject))
+            round_of(source).observations[subject] = Observation(
+                value, measured.held_reason(rule.metric, source, subject)
+            )
         if give_way:
-            of(source).give_way = give_way
+            round_of(source).give_way = give_way
     absent, numbers = measured.absent(rule), _numbers(rule)
-    looked: dict[str, list[tuple[Alert, Look, Stand]]] = defaultdict(list)
+    checked: dict[str, list[tuple[Alert, Observation, Stand]]] = defaultdict(list)
     for key, alert in alerts.items():
         value = _value(rule, alert, values.get(key, absent), measured)
-        why = measured.why_gone(rule.metric, key[0], value)
-        if not why and not closing.looks_at(rule, alert):
+        why = measured.gone_reason(rule.metric, key[0], value)
+        if not why and not closing.is_covered(rule, alert):
             why = f"The rule was changed: {closing.ELSEWHERE}"
         if why:
-            of(key[0]).gone[key[1]] = why
+            round_of(key[0]).gone[key[1]] = why
             continue
-        look = Look(value, measured.why_held(rule.metric, *key))
+        observed = Observation(value, measured.held_reason(rule.metric, *key))
         stand, act = threshold.step(
-            _stand(alert, moment.at), look.value, moment.at.timestamp(), numbers, is_held=bool(look.held)
+            _stand(alert, moment.at), observed.value, moment.at.timestamp(), numbers, is_held=bool(observed.held)
         )
-        looked[key[0]].append((alert, look, stand))
-        if act is not None or look.held != alert.held_because or _flips(rule, alert, moment.silences):
-            of(key[0])
+        checked[key[0]].append((alert, observed, stand))
+        if act is not None or observed.held != alert.held_because or _flips(rule, alert, moment.silences):
+            round_of(key[0])
     still: list[tuple[Alert, Stand]] = []
-    for source, seen in looked.items():
+    for source, seen in checked.items():
         their, out = [alert for alert, _, _ in seen], left_out.get(source, 0)
-        if source in rounds or _is_something_to_tell(rule, their, moment.at, out):
-            of(source).looks.update({alert.subject: look for alert, look, _ in seen})
+        if source in rounds or _is_notice_due(rule, their, moment.at, out):
+            round_of(source).observations.update({alert.subject: observed for alert, observed, _ in seen})
         else:
             still += [(alert, stand) for alert, _, stand in seen]
     for source, one in rounds.items():
@@ -244,11 +246,11 @@ def _value(rule: Rule, alert: Alert, value: float | None, measured: Measured) ->
     """Of an open alert. Where too little ends in its queue for a share, what the last hour tells."""
     if value is not None or rule.no_data != threshold.KEEP:
         return value
-    lately = measured.of_quiet(rule.metric, (alert.source, alert.subject))
+    lately = measured.quiet_share(rule.metric, (alert.source, alert.subject))
     return lately if alert.state in FIRED or lately == 0 else None
 
 
-def _over(
+def _find_above(
     rule: Rule, values: Values, alerts: Mapping[Key, Alert], taken_out: Collection[str]
 ) -> dict[str, list[tuple[str, float | None]]]:
     """What is over the threshold and has no open alert, by source."""
@@ -269,15 +271,15 @@ def _flips(rule: Rule, alert: Alert, silences: Sequence[Silence]) -> bool:
     return is_silenced != (alert.state == AlertState.SILENCED)
 
 
-def _is_something_to_tell(rule: Rule, alerts: Sequence[Alert], now: datetime, left_out: int) -> bool:
+def _is_notice_due(rule: Rule, alerts: Sequence[Alert], now: datetime, left_out: int) -> bool:
     loud = [one for one in alerts if one.state == AlertState.FIRING]
     if any(one.told_at is None for one in loud):
         return True
-    if left_out and telling.is_left_out_due(alerts, left_out, now):
+    if left_out and notices.is_left_out_due(alerts, left_out, now):
         return True
     leaders = {one.told_with or one for one in loud}
     return any(
-        telling.is_reminder_due(rule, leader, loud, now) or telling.is_escalation_due(rule, leader, loud, now)
+        notices.is_reminder_due(rule, leader, loud, now) or notices.is_escalation_due(rule, leader, loud, now)
         for leader in leaders
     )
 
@@ -294,26 +296,26 @@ def _settle(one: Round, moment: Moment) -> bool:
         if rule is None:
             return False  # it was changed meanwhile: the next round judges by what it says now
         moment.must_be_fresh()
-        is_gone = bool(one.gone) and closing.close_some(rule, one.source, one.gone, moment.at)
+        is_gone = bool(one.gone) and closing.close_subjects(rule, one.source, one.gone, moment.at)
         open_ = Alert.objects.filter(rule=rule, source=one.source).exclude(state=AlertState.RESOLVED)
         alerts = {alert.subject: alert for alert in open_.select_related("told_with")}
-        over_since = _over_since(rule, one.source, moment.at)
+        over_since = _ended_since(rule, one.source, moment.at)
         changed, again = _make_room(one, alerts, moment) or is_gone, []
         begun: list[tuple[Alert, str]] = []
-        for subject, look in one.looks.items():
+        for subject, observed in one.observations.items():
             alert = alerts.get(subject)
             if alert is None:
-                begun += [] if subject in over_since else _begin(rule, one.source, subject, look, moment)
+                begun += [] if subject in over_since else _begin(rule, one.source, subject, observed, moment)
             else:
                 alert.rule = rule
                 was = alert.state
-                changed |= _go_on(rule, alert, look, moment)
+                changed |= _advance(rule, alert, observed, moment)
                 if was == AlertState.SILENCED and alert.state == AlertState.FIRING:
                     again.append(alert)
         if begun:
             changed = True
             _write_begun(begun, moment.at)
-        telling.tell(rule, one.source, moment.at, again=again, left_out=one.left_out)
+        notices.write_notices(rule, one.source, moment.at, again=again, left_out=one.left_out)
         moment.must_be_fresh()
         return changed
 
@@ -324,13 +326,13 @@ def _make_room(one: Round, alerts: dict[str, Alert], moment: Moment) -> bool:
     for subject, worse in one.give_way.items():
         alert = alerts.get(subject)
         if alert is None or worse in alerts:
-            one.looks.pop(worse, None)
+            one.observations.pop(worse, None)
         elif _gives_way(alert, worse, moment.at):
             del alerts[subject]
-            one.looks.pop(subject, None)
+            one.observations.pop(subject, None)
             changed = True
         else:
-            one.looks.pop(worse, None)
+            one.observations.pop(worse, None)
     return changed
 
 
@@ -341,9 +343,11 @@ def _gives_way(alert: Alert, worse: str, at: datetime) -> bool:
     return move(alert, AlertState.RESOLVED, at, why, resolved_at=at, below_since=None, judged_at=at) is not None
 
 
-def _begin(rule: Rule, source: str, subject: str, look: Look, moment: Moment) -> list[tuple[Alert, str]]:
+def _begin(rule: Rule, source: str, subject: str, observed: Observation, moment: Moment) -> list[tuple[Alert, str]]:
     """A new episode, not written yet, and why it began."""
-    stand, act = threshold.step(QUIET, look.value, moment.at.timestamp(), _numbers(rule), is_held=bool(look.held))
+    stand, act = threshold.step(
+        QUIET, observed.value, moment.at.timestamp(), _numbers(rule), is_held=bool(observed.held)
+    )
     if act is None:
         return []
     alert = Alert(
@@ -353,19 +357,19 @@ def _begin(rule: Rule, source: str, subject: str, look: Look, moment: Moment) ->
         severity=rule.severity,
         threshold=rule.threshold,
         opened_at=moment.at,
-        held_because=look.held,
+        held_because=observed.held,
         transitions=1,
         state=AlertState.PENDING,
         **_columns(stand, moment.at),
     )
-    why = look.held or _why_above(alert)
+    why = observed.held or _why_above(alert)
     if act is Act.FIRE:
         alert.state, silenced = _fired_state(rule, alert, moment)
         alert.fired_at, why = moment.at, silenced or why
     return [(alert, why)]
 
 
-def _over_since(rule: Rule, source: str, at: datetime) -> set[str]:
+def _ended_since(rule: Rule, source: str, at: datetime) -> set[str]:
     """Subjects of which an episode ended by a younger look than this one."""
     over = Alert.objects.filter(rule=rule, source=source, state=AlertState.RESOLVED, resolved_at__gte=at)
     return set(over.filter(judged_at__gte=at, judged_at__lt=at + _SET_BACK).values_list("subject", flat=True))
@@ -387,17 +391,19 @@ def _write_begun(begun: Sequence[tuple[Alert, str]], at: datetime) -> None:
     )
 
 
-def _go_on(rule: Rule, alert: Alert, look: Look, moment: Moment) -> bool:
+def _advance(rule: Rule, alert: Alert, observed: Observation, moment: Moment) -> bool:
     """The next step of an open alert; whether its state changed."""
     at = moment.at
-    stand, act = threshold.step(_stand(alert, at), look.value, at.timestamp(), _numbers(rule), is_held=bool(look.held))
+    stand, act = threshold.step(
+        _stand(alert, at), observed.value, at.timestamp(), _numbers(rule), is_held=bool(observed.held)
+    )
     if stand.judged_at != at.timestamp():
         return False  # judged by a younger look already
     judged = Q(judged_at__gte=at, judged_at__lt=at + _SET_BACK)
     if act is Act.DROP:
         mine = Alert.objects.filter(pk=alert.pk, transitions=alert.transitions, state=alert.state).exclude(judged)
         return bool(mine.delete()[0])
-    values = {**_columns(stand, at), "held_because": look.held}
+    values = {**_columns(stand, at), "held_because": observed.held}
     alert.value = values["value"]
     if act is Act.FIRE:
         state, why = _fired_state(rule, alert, moment)
@@ -405,7 +411,7 @@ def _go_on(rule: Rule, alert: Alert, look: Look, moment: Moment) -> bool:
     if act is Act.RESOLVE:
         values.pop("below_since")
         why = f"At {alert.value:g}, at or below {_numbers(rule).clears_at:g} for {rule.keep_firing_s} s."
-        if look.value is None:
+        if observed.value is None:
             why = "There is no data any more, which ends it by the rule."
         return move(alert, AlertState.RESOLVED, at, why, unless=judged, resolved_at=at, below_since=None, **values) is not None  # fmt: skip
     return _flip(rule, alert, moment, judged, values) or _hold(alert, judged, values)

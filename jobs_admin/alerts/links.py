@@ -42,34 +42,34 @@ def links(alert: Alert, now: datetime, *, queues: Sequence[str] = (), longest: i
     begins = Time("since", at=since(alert, named).replace(microsecond=0))
     while True:
         failures, draft = _queries(alert, named, begins, ends, now)
-        addresses = _asked("failures/", failures), _asked("replays/new/", draft, reason=_reason(alert))
-        if longest is None or max(map(len, addresses)) <= longest:
+        urls = _search_page("failures/", failures), _search_page("replays/new/", draft, reason=_reason(alert))
+        if longest is None or max(map(len, urls)) <= longest:
             break
         if len(named) == 1:
-            addresses = page_of(alert.pk), page_of(alert.pk)
+            urls = alert_page(alert.pk), alert_page(alert.pk)
             break
         named.pop()
-    failures_url, replay_url = addresses
+    failures_url, replay_url = urls
     if alert.rule.measure.link is Link.QUARANTINE:
         replay_url = ""
-    return Links(page_of(alert.told_with_id or alert.pk), failures, failures_url, replay_url)
+    return Links(alert_page(alert.told_with_id or alert.pk), failures, failures_url, replay_url)
 
 
 def _queries(alert: Alert, queues: Sequence[str], begins: Time, ends: Time, now: datetime) -> tuple[str, str]:
     """Of the failures, and of what is still dead of them."""
-    rule, within = alert.rule, where(alert, queues)
+    rule, within = alert.rule, place_terms(alert, queues)
     link = rule.measure.link
     again = Numbers("replay", ((1, None),))
     if link is Link.VIEW and rule.view is not None:
         failures = draft = [*language.pin(language.parse(rule.view.query, now), now).terms, *within]
     elif link is Link.QUARANTINE:
-        failures = draft = [*within, states("quarantined")]  # a job stays there until an operator acts
+        failures = draft = [*within, state_term("quarantined")]  # a job stays there until an operator acts
     elif link is Link.DIED:
-        failures = [*within, begins, Any((All((ends, states(*_ENDED))), again))]
-        draft = [*within, begins, Any((ends, again)), states("dead")]
+        failures = [*within, begins, Any((All((ends, state_term(*_ENDED))), again))]
+        draft = [*within, begins, Any((ends, again)), state_term("dead")]
     else:
         failures = [*within, begins, ends]
-        draft = [*failures, states("dead")]
+        draft = [*failures, state_term("dead")]
     return _text(failures), _text(draft)
 
 
@@ -95,7 +95,7 @@ def since(alert: Alert, queues: Sequence[str] = ()) -> datetime:
     return min(oldest)
 
 
-def page_of(pk: int) -> str:
+def alert_page(pk: int) -> str:
     return config.page_at(f"alerts/{pk}/")
 
 
@@ -103,7 +103,7 @@ def group_page(fingerprint: str) -> str:
     return config.page_at(f"groups/{quote(fingerprint)}/")
 
 
-def where(alert: Alert, queues: Sequence[str]) -> list[Term]:
+def place_terms(alert: Alert, queues: Sequence[str]) -> list[Term]:
     rule: Rule = alert.rule
     terms: list[Term] = []
     if alert.source:
@@ -118,7 +118,7 @@ def where(alert: Alert, queues: Sequence[str]) -> list[Term]:
     return terms
 
 
-def states(*states: str) -> Match:
+def state_term(*states: str) -> Match:
     return Match("state", tuple(Value(one) for one in states))
 
 
@@ -131,5 +131,5 @@ def _reason(alert: Alert) -> str:
     return f"Alert #{alert.pk}: {alert.rule.name}"
 
 
-def _asked(page: str, text: str, **more: str) -> str:
+def _search_page(page: str, text: str, **more: str) -> str:
     return config.page_at(f"{page}?{urlencode({'q': text, **more})}")

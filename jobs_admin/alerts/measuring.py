@@ -75,7 +75,7 @@ class Measured:
         self._quiet: dict[Key, tuple[int, int, int]] = {}
         self._views_end: float | None = None
 
-    def of(self, rule: Rule) -> Values | None:
+    def read(self, rule: Rule) -> Values | None:
         """The rule's metric for all that it looks at; None where it has no turn in this round."""
         if rule.measure.subject is Subject.VIEW:
             return self._view(rule)
@@ -90,7 +90,7 @@ class Measured:
         """The value of what `of` does not name."""
         return rule.measure.absent
 
-    def of_quiet(self, metric: str, key: Key) -> float | None:
+    def quiet_share(self, metric: str, key: Key) -> float | None:
         """The share of the last hour, for an open alert of a queue in which too little ends to tell one of five minutes:
         0 where nothing ended, so that what went quiet does not stay for ever. None for other metrics.
         """
@@ -103,17 +103,17 @@ class Measured:
             )
             sums = counted.aggregate(**{name: Sum(name, default=0) for name in ("failed", "retried", "succeeded")})
             self._quiet[key] = sums["failed"], sums["retried"], sums["succeeded"]
-        part, whole = ratio(self._quiet[key])
-        return part / whole if whole else 0.0
+        part, total = ratio(self._quiet[key])
+        return part / total if total else 0.0
 
-    def why_gone(self, metric: str, source: str, value: float | None) -> str:
+    def gone_reason(self, metric: str, source: str, value: float | None) -> str:
         """Why nothing will ever be known of this again; empty where something may."""
         measure = METRICS[metric]
         if source in self.taken_out and (measure.ends_with_source or (measure.needs_source and value is None)):
             return f"{source} was taken out of the configuration: nobody looks at it any more."
         return ""
 
-    def why_held(self, metric: str, source: str, subject: str) -> str:
+    def held_reason(self, metric: str, source: str, subject: str) -> str:
         """Why this may neither fire nor end now; empty where nothing speaks against it."""
         if METRICS[metric].needs_source and source in self._unreachable_since:
             since = self._unreachable_since[source]
@@ -170,10 +170,10 @@ class Measured:
     def _shares(self, metric: str) -> Values:
         ratio = METRICS[metric].ratio
         assert ratio is not None
-        ratios = {key: ratio(ended) for key, ended in self._ended.items() if self._tells_ends(key[0])}
-        return {key: part / whole if whole >= LEAST_ENDED else None for key, (part, whole) in ratios.items()}
+        ratios = {key: ratio(ended) for key, ended in self._ended.items() if self._reports_outcomes(key[0])}
+        return {key: part / total if total >= LEAST_ENDED else None for key, (part, total) in ratios.items()}
 
-    def _tells_ends(self, source: str) -> bool:
+    def _reports_outcomes(self, source: str) -> bool:
         """Whether what ran well is counted: by guarded workers. A system that is read tells of what failed, so that a share of
         it would always be all.
         """
@@ -243,26 +243,26 @@ class Measured:
         return {(source, queue): (fell, again, ran) for source, queue, fell, again, ran in rows}
 
     @cached_property
-    def _looks(self) -> tuple[dict[Key, Sample], dict[Key, Sample]]:
+    def _samples(self) -> tuple[dict[Key, Sample], dict[Key, Sample]]:
         """The newest sample of each queue, and the one of five minutes ago: two short ranges of the index by time."""
         then = self.now - _GROWN
         lately, before = Q(at__gt=self.now - _FRESH, at__lte=self.now), Q(at__gt=then - _SLACK, at__lte=then + _SLACK)
         columns = ("source", "queue", "at", "dead", "oldest_dead_at", "is_reachable")
-        newest: dict[Key, Sample] = {}
+        latest: dict[Key, Sample] = {}
         earlier: dict[Key, Sample] = {}
-        for which, held in ((lately, newest), (before, earlier)):
+        for which, samples in ((lately, latest), (before, earlier)):
             rows = DepthSample.objects.filter(which, step=10).order_by("at").values_list(*columns)
             for source, queue, at, dead, oldest, is_reachable in rows:
-                held[source, queue] = Sample(dead if is_reachable else None, oldest if is_reachable else None, at)
-        return newest, earlier
+                samples[source, queue] = Sample(dead if is_reachable else None, oldest if is_reachable else None, at)
+        return latest, earlier
 
     @property
     def _latest(self) -> dict[Key, Sample]:
-        return self._looks[0]
+        return self._samples[0]
 
     @property
     def _then(self) -> dict[Key, Sample]:
-        return self._looks[1]
+        return self._samples[1]
 
     # -- counted for one rule, or few -----------------------------------------------------------------------------
 
@@ -273,7 +273,7 @@ class Measured:
             place += rule.source, rule.queue
         elif (kinds := self._kinds_of(rule.metric)) is not None:
             if place not in self._narrowed:
-                self._narrowed[place] = kinds.of(rule.task, rule.group)
+                self._narrowed[place] = kinds.count(rule.task, rule.group)
             return self._narrowed[place]
         if place not in self._narrowed:
             states = Q(state__in=rule.measure.states)
@@ -293,8 +293,8 @@ class Measured:
         return self._kinds[metric]
 
     def _count(self, which: Q) -> dict[Key, float]:
-        held = FailureCount.objects.filter(which).values_list("source", "queue").annotate(n=Sum("count"))
-        return {(source, queue): float(n) for source, queue, n in held if n > 0}
+        samples = FailureCount.objects.filter(which).values_list("source", "queue").annotate(n=Sum("count"))
+        return {(source, queue): float(n) for source, queue, n in samples if n > 0}
 
     def _count_rows(self, rule: Rule, states: Q) -> dict[Key, float]:
         which = _fits("tenant", rule.tenant) & _fits("task", rule.task) & _of_group(rule.group)

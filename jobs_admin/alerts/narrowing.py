@@ -35,7 +35,7 @@ class Kinds:
         self._groups: dict[str, set[int]] = {}
         self._named: dict[str, set[int]] | None = None
 
-    def of(self, task: str, group: str) -> dict[tuple[str, str], float]:
+    def count(self, task: str, group: str) -> dict[tuple[str, str], float]:
         """(source, queue) -> jobs."""
         found: Counter[tuple[str, str]] = Counter()
         tasks = self._fitting_tasks(task)

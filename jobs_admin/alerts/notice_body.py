@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import Any
 
 from jobs_admin import config
-from jobs_admin.alerts import risen, wording
-from jobs_admin.alerts.links import links, page_of
-from jobs_admin.alerts.runbooks import of_alert
+from jobs_admin.alerts import affected_groups, wording
+from jobs_admin.alerts.links import alert_page, links
+from jobs_admin.alerts.runbooks import find_alert_runbook
 from jobs_admin.core.text import shown
 from jobs_admin.models import Alert
 from jobs_admin.models.alert import AlertState
@@ -46,7 +46,7 @@ def build(
     main = next((one for one in ranked if one.is_open), leader)
     rest = [one for one in ranked if one.pk != main.pk]
     about = [main, *(one for one in rest if main.pk not in news or one.pk in news)]
-    groups = risen.top_groups(about, MOST_GROUPS)
+    groups = affected_groups.top_groups(about, MOST_GROUPS)
     led = links(main, now, queues=[one.subject for one in about] if main.subject else (), longest=LONGEST_LINK)
     body = {
         "alert_id": str(leader.pk),
@@ -54,7 +54,7 @@ def build(
         "severity": rule.severity,
         "title": rule.name,
         "message": before + _message(main, rest, now, why, left_out),
-        "runbook": of_alert(main, groups),
+        "runbook": find_alert_runbook(main, groups),
         "source": main.source,
         "queue": main.subject,
         "metric": rule.metric,
@@ -64,12 +64,12 @@ def build(
         "top_groups": [
             {"title": shown(one.title, _LONGEST_TITLE), "count": one.count, "url": one.url} for one in groups
         ],
-        "url": page_of(leader.pk),
+        "url": alert_page(leader.pk),
         "failures_url": led.failures_url,
         "replay_url": led.replay_url,
         "reason": reason,
         "also": [
-            {"queue": one.subject, "value": _plain(one.value), "url": page_of(one.pk)} for one in rest[:MOST_ALSO]
+            {"queue": one.subject, "value": _plain(one.value), "url": alert_page(one.pk)} for one in rest[:MOST_ALSO]
         ],
         "more": max(0, len(rest) - MOST_ALSO) + left_out,
         "left_out": left_out,
@@ -92,16 +92,16 @@ def _rank(one: Alert, leader: Alert, news: Collection[int]) -> tuple[Any, ...]:
 def _message(main: Alert, rest: Sequence[Alert], now: datetime, why: str, left_out: int) -> str:
     lasted = (now - main.opened_at).total_seconds()
     if main.resolved_at is not None:
-        said = wording.over(main, lasted)
-        return f"{said}. {why}".strip() if why else said
-    said = wording.sentence(main, lasted)
+        text = wording.resolved_sentence(main, lasted)
+        return f"{text}. {why}".strip() if why else text
+    text = wording.sentence(main, lasted)
     if rest:
         named = ", ".join(
             f"{wording.name(one.subject)} {wording.figure(main.rule.metric, one.value)}" for one in rest[:3]
         )
         n = len(rest) + left_out
-        said += f"; and {n:,} more: {named}{', …' if n > 3 else ''}"
-    return said
+        text += f"; and {n:,} more: {named}{', …' if n > 3 else ''}"
+    return text
 
 
 def _plain(value: float) -> float | int:

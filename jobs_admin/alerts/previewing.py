@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from django.db.models import Max, Q
 from django.db.models.functions import Coalesce
 
-from jobs_admin.alerts import telling
+from jobs_admin.alerts import notices
 from jobs_admin.alerts.rules import check_rule
 from jobs_admin.core import threshold
 from jobs_admin.core.alert_metrics import Row, Subject
@@ -27,7 +27,7 @@ MOST_ROWS = 100_000  # of minutes that are read: half a second
 MOST_SERIES = 8
 MOST_POINTS = 1_000
 MOST_EPISODES = 500  # that are listed; all are counted
-_LOOK, _MINUTE, _HOUR = 10, 60, 3600
+_FINEST_STEP, _MINUTE, _HOUR = 10, 60, 3600
 _STEPS = (_MINUTE, 300, 900, _HOUR)
 
 Key = tuple[str, str]
@@ -97,10 +97,10 @@ def preview(viewer: Viewer, document: object, now: datetime, *, days: int = 7) -
         found.untold.append(rule.measure.history_note)
     by_source: dict[str, list[Episode]] = defaultdict(list)
     for key, step in plan:
-        looks = _looks(rule, _rows(key, step, found.since, now))
-        if looks and len(found.series) < MOST_SERIES:
-            found.series.append(_drawn(rule, key, looks))
-        by_source[key[0]] += _judged(rule, key, looks)
+        points = _evaluate(rule, _rows(key, step, found.since, now))
+        if points and len(found.series) < MOST_SERIES:
+            found.series.append(_build_series(rule, key, points))
+        by_source[key[0]] += _find_episodes(rule, key, points)
     for episodes in by_source.values():
         found.notices += _notices(rule, episodes, now)
     every = sorted((one for some in by_source.values() for one in some), key=lambda one: one.fired_at, reverse=True)
@@ -124,9 +124,9 @@ def _peaks(viewer: Viewer, rule: Rule, since: datetime, now: datetime) -> dict[K
     span. Of a source that is asked whether it can be reached, one queue.
     """
     minutes = Q(step=_MINUTE, at__gte=max(since, now - timedelta(hours=2)))  # not folded into hours yet
-    looks = Q(step=_LOOK, at__gte=max(since, now - timedelta(minutes=5)))
+    points = Q(step=_FINEST_STEP, at__gte=max(since, now - timedelta(minutes=5)))
     hours = Q(step=_HOUR, at__gte=since - timedelta(hours=1))
-    rows = DepthSample.objects.filter(hours | minutes | looks, scopes.visible(viewer)).values_list("source", "queue")
+    rows = DepthSample.objects.filter(hours | minutes | points, scopes.visible(viewer)).values_list("source", "queue")
     peak = rule.measure.peak_of
     column = Coalesce("dead_max", "dead") if peak == "dead" else peak
     peaks = {
@@ -160,11 +160,11 @@ def _rows(key: Key, step: int, since: datetime, now: datetime) -> list[Row]:
     """Folded steps, at their end, and the looks since the last of them."""
     found = _read(key, step, since, now)
     last = datetime.fromtimestamp(found[-1][0], UTC) if found else since
-    return found + _read(key, _LOOK, max(last, now - timedelta(days=1)), now)
+    return found + _read(key, _FINEST_STEP, max(last, now - timedelta(days=1)), now)
 
 
 def _read(key: Key, step: int, since: datetime, until: datetime) -> list[Row]:
-    ends = 0 if step == _LOOK else step
+    ends = 0 if step == _FINEST_STEP else step
     sql = (
         f"SELECT {epoch('at')} + {ends}, dead, {epoch('oldest_dead_at')}, failed_per_min, succeeded_per_min, is_reachable "
         f"FROM {DepthSample._meta.db_table} "
@@ -173,7 +173,7 @@ def _read(key: Key, step: int, since: datetime, until: datetime) -> list[Row]:
     return list(fetch_rows(sql, [*key, step, to_database_time(since), to_database_time(until)]))
 
 
-def _looks(rule: Rule, rows: Sequence[Row]) -> list[Look]:
+def _evaluate(rule: Rule, rows: Sequence[Row]) -> list[Look]:
     """The rule's metric at each row."""
     measure = rule.measure
     assert measure.history is not None
@@ -186,14 +186,14 @@ def _looks(rule: Rule, rows: Sequence[Row]) -> list[Look]:
 # -- what comes of it ---------------------------------------------------------------------------------------------
 
 
-def _judged(rule: Rule, key: Key, looks: Sequence[Look]) -> list[Episode]:
+def _find_episodes(rule: Rule, key: Key, points: Sequence[Look]) -> list[Episode]:
     """The episodes that fired, oldest first."""
     law = Numbers(rule.threshold, rule.clear, rule.for_s, rule.keep_firing_s, rule.no_data)
     subject = "" if rule.measure.subject is Subject.SOURCE else key[1]
     found: list[Episode] = []
     stand, fired, opened = QUIET, 0.0, 0.0
     quiet_on_nothing = rule.no_data != threshold.FIRE
-    for at, value, is_held in looks:
+    for at, value, is_held in points:
         if stand.phase is Phase.QUIET and (quiet_on_nothing if value is None else value <= rule.threshold):
             continue  # nearly all of them
         peak = stand.peak
@@ -212,21 +212,21 @@ def _notices(rule: Rule, episodes: Sequence[Episode], now: datetime) -> int:
     total, ends, joined = 0, None, 0
     last = began = before = None
     for one in sorted(episodes, key=lambda one: one.fired_at):
-        is_late = before is not None and one.fired_at - before >= telling.TOGETHER
+        is_late = before is not None and one.fired_at - before >= notices.TOGETHER
         before = one.fired_at
         if began is None or is_late or (ends is not None and one.fired_at > ends):
-            total += 0 if began is None else _beside(rule, began, ends, now)
+            total += 0 if began is None else _count_later_notices(rule, began, ends, now)
             began, ends, joined, last = one.fired_at, one.resolved_at, 1, one.fired_at
             total += 1
             continue
-        at_once = joined < telling.AT_ONCE or one.fired_at - last >= telling.JOINED_EVERY
+        at_once = joined < notices.AT_ONCE or one.fired_at - last >= notices.JOINED_EVERY
         if one.fired_at > last and at_once:
             total, joined, last = total + 1, joined + 1, one.fired_at
         ends = None if ends is None or one.resolved_at is None else max(ends, one.resolved_at)
-    return total + (0 if began is None else _beside(rule, began, ends, now))
+    return total + (0 if began is None else _count_later_notices(rule, began, ends, now))
 
 
-def _beside(rule: Rule, began: datetime, ends: datetime | None, now: datetime) -> int:
+def _count_later_notices(rule: Rule, began: datetime, ends: datetime | None, now: datetime) -> int:
     """The end, reminders and escalation of what was told together."""
     lasted = ((ends or now) - began).total_seconds()
     reminders = int(lasted // rule.renotify_s) if rule.renotify_s else 0
@@ -234,12 +234,12 @@ def _beside(rule: Rule, began: datetime, ends: datetime | None, now: datetime) -
     return reminders + escalated + (ends is not None)
 
 
-def _drawn(rule: Rule, key: Key, looks: Sequence[Look]) -> PreviewSeries:
+def _build_series(rule: Rule, key: Key, points: Sequence[Look]) -> PreviewSeries:
     """At most MOST_POINTS points: of those that one stands for, the highest."""
-    at_once = -(-len(looks) // MOST_POINTS)
+    at_once = -(-len(points) // MOST_POINTS)
     times, values = [], []
-    for start in range(0, len(looks), at_once):
-        some = looks[start : start + at_once]
+    for start in range(0, len(points), at_once):
+        some = points[start : start + at_once]
         at, value, _ = max(some, key=lambda look: -1.0 if look[1] is None else look[1])
         times.append(int(at))
         values.append(value)

@@ -53,10 +53,10 @@ def listing(
     limit: int = 50,
 ) -> AlertPage:
     """Newest first. `state` is one of AlertState or `open`; `rule` a rule's number or name; what is unknown matches nothing."""
-    found = _seen(viewer).order_by("-pk")
+    found = _visible(viewer).order_by("-pk")
     if state:
         found = found.exclude(state=AlertState.RESOLVED) if state == OPEN else found.filter(state=state)
-    found = of_place(found, source, queue, rule)
+    found = filter_place(found, source, queue, rule)
     total = found[: COUNT_CAP + 1].count()
     if (below := whole_number(after)) is not None:
         found = found.filter(pk__lt=below)
@@ -65,7 +65,7 @@ def listing(
     return AlertPage(rows[:limit], next_after, min(total, COUNT_CAP), total > COUNT_CAP)
 
 
-def of_place(found: QuerySet[Alert], source: str, queue: str, rule: str) -> QuerySet[Alert]:
+def filter_place(found: QuerySet[Alert], source: str, queue: str, rule: str) -> QuerySet[Alert]:
     """Those of a source, a queue, a rule (its number or name); each where it is said."""
     if source:
         found = found.filter(source=source)
@@ -79,13 +79,13 @@ def of_place(found: QuerySet[Alert], source: str, queue: str, rule: str) -> Quer
 
 def get(viewer: Viewer, pk: int) -> Alert:
     """One alert with its rule and the one it was told with. Raises NotFound."""
-    found = _seen(viewer).filter(pk=pk).first() if 0 < pk < 2**63 else None
+    found = _visible(viewer).filter(pk=pk).first() if 0 < pk < 2**63 else None
     if found is None:
         raise NotFound("There is no such alert, or you have no role on its source.")
     return found
 
 
-def together(alert: Alert) -> QuerySet[Alert]:
+def bundle(alert: Alert) -> QuerySet[Alert]:
     """All that are told together with it, itself too: they are of one rule and one source."""
     leader = alert.told_with_id or alert.pk
     return Alert.objects.filter(Q(pk=leader) | Q(told_with_id=leader)).order_by("pk")
@@ -93,7 +93,7 @@ def together(alert: Alert) -> QuerySet[Alert]:
 
 def events(viewer: Viewer, alert: Alert) -> list[AlertEvent]:
     """The transitions of all that were told together, the oldest first: the newest MOST_EVENTS, each with its alert."""
-    whose = list(together(alert).values_list("pk", flat=True)[:MOST_TOGETHER])
+    whose = list(bundle(alert).values_list("pk", flat=True)[:MOST_TOGETHER])
     found = AlertEvent.objects.filter(alert__in=[*whose, alert.pk]).select_related("alert", "notice")
     return sorted(found.order_by("-at", "-pk")[:MOST_EVENTS], key=lambda event: (event.at, event.pk))
 
@@ -106,7 +106,7 @@ def firing(viewer: Viewer, limit: int = 20) -> list[Alert]:
         default=Value(2),
         output_field=IntegerField(),
     )
-    found = _seen(viewer).filter(state__in=(AlertState.FIRING, AlertState.ACKNOWLEDGED))
+    found = _visible(viewer).filter(state__in=(AlertState.FIRING, AlertState.ACKNOWLEDGED))
     return list(found.annotate(rank=rank).order_by("rank", "-state", "-fired_at", "-pk")[:limit])
 
 
@@ -114,7 +114,7 @@ def earlier(viewer: Viewer, alert: Alert, limit: int = 10) -> list[Alert]:
     """Episodes before it of the same rule, source and subject, the newest first. `replays` of each: those that were
     started for its source while it was open, as far as the viewer may see that.
     """
-    same = _seen(viewer).filter(rule=alert.rule_id, source=alert.source, subject=alert.subject, pk__lt=alert.pk)
+    same = _visible(viewer).filter(rule=alert.rule_id, source=alert.source, subject=alert.subject, pk__lt=alert.pk)
     rows = list(same.exclude(fired_at=None).order_by("-pk")[:limit])
     started = _replays(viewer, rows)
     for row in rows:
@@ -159,5 +159,5 @@ def times(viewer: Viewer, since: datetime) -> Times:
     )
 
 
-def _seen(viewer: Viewer) -> QuerySet[Alert]:
+def _visible(viewer: Viewer) -> QuerySet[Alert]:
     return Alert.objects.filter(alert_sight.visible(viewer)).select_related("rule", "told_with")

@@ -46,17 +46,17 @@ def may_change(viewer: Viewer, rule: Rule) -> bool:
 
 def document(rule: Rule) -> dict[str, Any]:
     """What a rule says, as `save_rule` takes it."""
-    said = {name: getattr(rule, name) for name in checking.FIELDS}
-    said["view"] = rule.view_id
+    values = {name: getattr(rule, name) for name in checking.FIELDS}
+    values["view"] = rule.view_id
     for name in ("channels", "escalate_to"):
-        said[name] = sorted(one.name for one in getattr(rule, name).all())
-    return said
+        values[name] = sorted(one.name for one in getattr(rule, name).all())
+    return values
 
 
 def check_rule(viewer: Viewer, document: object) -> Rule:
     """The rule that saving this would make, not saved and without its channels. Raises Refused."""
-    said = checking.values(viewer, _content(document)[0])
-    return Rule(**{name: value for name, value in said.items() if name not in ("channels", "escalate_to")})
+    values = checking.parse_rule(viewer, _content(document)[0])
+    return Rule(**{name: value for name, value in values.items() if name not in ("channels", "escalate_to")})
 
 
 def save_rule(viewer: Viewer, document: object, pk: int | None = None) -> Rule:
@@ -70,10 +70,10 @@ def save_rule(viewer: Viewer, document: object, pk: int | None = None) -> Rule:
     touched = [] if before is None else [before.source]
     _authorize(viewer, touched, act, pk)
     content, expected = _content(document)
-    said = checking.values(viewer, content)
-    _authorize(viewer, [*touched, said["source"]], act, pk)
+    values = checking.parse_rule(viewer, content)
+    _authorize(viewer, [*touched, values["source"]], act, pk)
     with transaction.atomic():
-        made = _store(viewer, before, said, expected)
+        made = _store(viewer, before, values, expected)
     return rule(viewer, made.pk)
 
 
@@ -81,13 +81,13 @@ def delete_rule(viewer: Viewer, pk: int) -> None:
     """It watches no more, and its open alerts are closed. What it told stays. Raises Refused, and NotFound."""
     found = rule(viewer, pk)
     _authorize(viewer, [found.source], "rule.delete", pk)
-    now, said = timezone.now(), document(found)
+    now, values = timezone.now(), document(found)
     with transaction.atomic():
         gone = Rule.objects.filter(pk=pk, deleted_at=None)
         if not gone.update(deleted_at=now, enabled=False, view=None, changed_by=viewer.name[:150], changed_at=now):
             raise NotFound("There is no such rule, or none that you may see.")
         closing.close_rule(found, f"{viewer.name} deleted the rule.", now)
-        _record(viewer, "rule.delete", found.pk, said, None)
+        _record(viewer, "rule.delete", found.pk, values, None)
 
 
 def _authorize(viewer: Viewer, sources: Sequence[str], act: str, pk: int | None) -> None:
@@ -95,41 +95,41 @@ def _authorize(viewer: Viewer, sources: Sequence[str], act: str, pk: int | None)
     authorize(viewer, OPERATOR, sources, act, f"alert-rule:{pk or ''}", message=message, field="source")
 
 
-def _store(viewer: Viewer, read: Rule | None, said: Mapping[str, Any], expected: datetime | None) -> Rule:
-    fields = {name: value for name, value in said.items() if name not in ("channels", "escalate_to")}
+def _store(viewer: Viewer, read: Rule | None, values: Mapping[str, Any], expected: datetime | None) -> Rule:
+    fields = {name: value for name, value in values.items() if name not in ("channels", "escalate_to")}
     before, now = None, timezone.now()
     if read is None:
         if Rule.objects.filter(deleted_at=None).count() >= MOST:
             raise Refused("too_many", f"There are {MOST:,} rules. Delete one first. Nothing was changed.")
-        held = Rule()
+        row = Rule()
     else:
-        held = Rule.objects.select_for_update().get(pk=read.pk)
-        if held.deleted_at is not None:
+        row = Rule.objects.select_for_update().get(pk=read.pk)
+        if row.deleted_at is not None:
             raise NotFound("There is no such rule, or none that you may see.")
         # As JSON tells times: in thousandths of a second.
-        is_stale = expected is not None and abs(expected - held.changed_at) >= timedelta(milliseconds=1)
-        if is_stale or held.source != read.source:  # of another source, its operators were not asked
-            by = held.changed_by or "Somebody"
-            at = dated(held.changed_at, timezone.now(), with_seconds=True)
+        is_stale = expected is not None and abs(expected - row.changed_at) >= timedelta(milliseconds=1)
+        if is_stale or row.source != read.source:  # of another source, its operators were not asked
+            by = row.changed_by or "Somebody"
+            at = dated(row.changed_at, timezone.now(), with_seconds=True)
             message = f"{by} changed this rule at {at} UTC. Nothing was changed: look at it again."
             raise Refused("stale", message)
-        before = document(held)
+        before = document(row)
     for name, value in fields.items():
-        setattr(held, name, value)
-    held.changed_by = viewer.name[:150]
+        setattr(row, name, value)
+    row.changed_by = viewer.name[:150]
     try:
         with transaction.atomic():
-            held.save()
+            row.save()
     except IntegrityError as error:
-        if not Rule.objects.filter(deleted_at=None, name=held.name).exclude(pk=held.pk).exists():
+        if not Rule.objects.filter(deleted_at=None, name=row.name).exclude(pk=row.pk).exists():
             raise
-        raise Refused("taken", f"There is a rule “{held.name}” already. Nothing was changed.", "name") from error
-    held.channels.set(said["channels"])
-    held.escalate_to.set(said["escalate_to"])
+        raise Refused("taken", f"There is a rule “{row.name}” already. Nothing was changed.", "name") from error
+    row.channels.set(values["channels"])
+    row.escalate_to.set(values["escalate_to"])
     if before is not None:
-        closing.close_what_it_watches_no_more(held, before, viewer.name, now)
-    _record(viewer, "rule.create" if read is None else "rule.change", held.pk, before, document(held))
-    return held
+        closing.close_uncovered(row, before, viewer.name, now)
+    _record(viewer, "rule.create" if read is None else "rule.change", row.pk, before, document(row))
+    return row
 
 
 def _content(document: object) -> tuple[object, datetime | None]:
@@ -155,9 +155,9 @@ def _record(viewer: Viewer, act: str, pk: int, before: dict[str, Any] | None, af
     differing = [n for n in checking.FIELDS if n == "name" or (before or {}).get(n) != (after or {}).get(n)]
     sides = {"before": before, "after": after}
     for source in audited(side["source"] for side in sides.values() if side):
-        told = {
+        changes = {
             name: {field: side[field] for field in differing}
             for name, side in sides.items()
             if side and source in audited([side["source"]])
         }
-        audit.record(viewer, act, f"alert-rule:{pk}", source=source, **told)
+        audit.record(viewer, act, f"alert-rule:{pk}", source=source, **changes)

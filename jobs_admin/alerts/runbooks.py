@@ -8,7 +8,7 @@ from django.db import transaction
 from django.db.models import Sum
 
 from jobs_admin.alerts import checking
-from jobs_admin.alerts.risen import RisenGroup
+from jobs_admin.alerts.affected_groups import RisenGroup
 from jobs_admin.core.matching import matches
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.db import audit
@@ -31,9 +31,9 @@ def may_change(viewer: Viewer) -> bool:
 
 def save_runbook(viewer: Viewer, task: str, url: str) -> Runbook:
     """Of this pattern; one that is there already gets the new address. Raises Refused."""
-    _allowed(viewer, "runbook.save", str(task)[:100])
-    pattern = _said("task", lambda: checking.text(task, LONGEST_TASK, "A task"))
-    address = _said("url", lambda: checking.url(url))
+    _authorize(viewer, "runbook.save", str(task)[:100])
+    pattern = _parse_field("task", lambda: checking.parse_line(task, LONGEST_TASK, "A task"))
+    address = _parse_field("url", lambda: checking.parse_url(url))
     if not pattern or not address:
         field = "task" if not pattern else "url"
         raise Refused("invalid", "Give a task, * is anything, and an address. Nothing was changed.", field)
@@ -41,12 +41,12 @@ def save_runbook(viewer: Viewer, task: str, url: str) -> Runbook:
         before = Runbook.objects.select_for_update().filter(task=pattern).first()
         if before is None and Runbook.objects.count() >= MOST:
             raise Refused("too_many", f"There are {MOST} runbooks. Delete one first. Nothing was changed.")
-        held, _ = Runbook.objects.update_or_create(
+        row, _ = Runbook.objects.update_or_create(
             task=pattern, defaults={"url": address, "changed_by": viewer.name[:150]}
         )
         was = before and {"task": before.task, "url": before.url}
-        audit.record(viewer, "runbook.save", f"runbook:{held.pk}", before=was, after={"task": pattern, "url": address})
-    return held
+        audit.record(viewer, "runbook.save", f"runbook:{row.pk}", before=was, after={"task": pattern, "url": address})
+    return row
 
 
 def delete_runbook(viewer: Viewer, pk: int) -> None:
@@ -54,7 +54,7 @@ def delete_runbook(viewer: Viewer, pk: int) -> None:
     found = Runbook.objects.filter(pk=pk).first()
     if found is None or not viewer.may_anywhere(VIEWER):
         raise NotFound("There is no such runbook.")
-    _allowed(viewer, "runbook.delete", f"runbook:{pk}")
+    _authorize(viewer, "runbook.delete", f"runbook:{pk}")
     with transaction.atomic():
         if not Runbook.objects.filter(pk=pk).delete()[0]:
             raise NotFound("There is no such runbook.")
@@ -68,24 +68,24 @@ def for_task(task: str) -> str:
     return best.url if best is not None else ""
 
 
-def _allowed(viewer: Viewer, act: str, name: str) -> None:
+def _authorize(viewer: Viewer, act: str, name: str) -> None:
     message = "A runbook of tasks, which may be of any source, takes the role {role} on {where}. Nothing was changed."
     authorize(viewer, OPERATOR, EVERY_SOURCE, act, name, message=message, field="source")
 
 
-def _said(field: str, read):
+def _parse_field(field: str, read):
     try:
         return read()
     except ValueError as error:
         raise Refused("invalid", f"{error} Nothing was changed.", field) from error
 
 
-def of_alert(alert: Alert, groups: Sequence[RisenGroup]) -> str:
+def find_alert_runbook(alert: Alert, groups: Sequence[RisenGroup]) -> str:
     """The rule's own, else that of the group with most jobs, else of the task that most of them are of."""
     if alert.rule.runbook_url or (groups and groups[0].runbook_url):
         return alert.rule.runbook_url or groups[0].runbook_url
     if not alert.source or not alert.subject or not Runbook.objects.exists():
         return ""
-    held = FailureCount.objects.filter(source=alert.source, queue=alert.subject, state="dead", count__gt=0)
-    task = held.values_list("task").annotate(n=Sum("count")).order_by("-n", "task").first()
+    row = FailureCount.objects.filter(source=alert.source, queue=alert.subject, state="dead", count__gt=0)
+    task = row.values_list("task").annotate(n=Sum("count")).order_by("-n", "task").first()
     return for_task(task[0]) if task else ""

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db.models import Q
 
-from jobs_admin.alerts.reading import of_place
+from jobs_admin.alerts.reading import filter_place
 from jobs_admin.alerts.silencing import in_force, may_see, silenced_by
 from jobs_admin.models import Alert, Silence
 from jobs_admin.models.access import Viewer
@@ -24,7 +24,7 @@ def episodes(
     """All that fired and were not over before `since`, the newest first, with their rules. `rule`: its number or name."""
     fired = Alert.objects.filter(alert_sight.visible(viewer), fired_at__isnull=False)
     found = fired.filter(Q(resolved_at=None) | Q(resolved_at__gte=since))
-    found = of_place(found, source, queue, rule)
+    found = filter_place(found, source, queue, rule)
     return list(found.select_related("rule").order_by("-pk")[:limit])
 
 

@@ -53,7 +53,7 @@ class InForce(list[Silence]):
             source = _source(one.matchers)
             self._named["*" if "*" in source else source].append(one)
 
-    def of(self, source: str, rule_name: str, severity: str) -> list[Silence]:
+    def matching(self, source: str, rule_name: str, severity: str) -> list[Silence]:
         """Those that may fit an alert of this source, rule and severity, by their number."""
         key = source, rule_name, severity
         if key not in self._fitting:
@@ -83,7 +83,7 @@ def may_end(viewer: Viewer, silence: Silence) -> bool:
 def silenced_by(found: Iterable[Silence], alert: Alert, rule_name: str) -> Silence | None:
     """The first that fits an alert."""
     if isinstance(found, InForce):
-        found = found.of(alert.source, rule_name, alert.severity)
+        found = found.matching(alert.source, rule_name, alert.severity)
     return next((one for one in found if _fits(one.matchers, alert, rule_name)), None)
 
 
@@ -101,21 +101,21 @@ def silence(
     Raises Refused, and NotFound.
     """
     now = now or timezone.now()
-    said = _matchers(viewer, matchers)
-    source = _source(said)
+    parsed = _matchers(viewer, matchers)
+    source = _source(parsed)
     message = "This silence takes the role {role} on {where}. Nothing was changed."
     authorize(viewer, OPERATOR, source, "silence.create", "silence", message=message, field="source")
-    starts = _from(starts_at, now)
-    _until(ends_at, starts)
+    starts = _parse_start(starts_at, now)
+    _check_end(ends_at, starts)
     why = " ".join(representable(comment).split()) if isinstance(comment, str) else ""
     if not 1 <= len(why) <= LONGEST_COMMENT:
         raise _invalid("comment", f"Say why, in 1 to {LONGEST_COMMENT} characters: others will wonder.")
     with transaction.atomic():
         _must_have_room(source, now)
         made = Silence.objects.create(
-            matchers=said, author=viewer.name[:150], comment=why, starts_at=starts, ends_at=ends_at
+            matchers=parsed, author=viewer.name[:150], comment=why, starts_at=starts, ends_at=ends_at
         )
-        after = {"matchers": said, "starts_at": starts, "ends_at": ends_at}
+        after = {"matchers": parsed, "starts_at": starts, "ends_at": ends_at}
         for one in audited([source]):
             audit.record(viewer, "silence.create", f"silence:{made.pk}", source=one, reason=why, after=after)
     return made
@@ -127,8 +127,8 @@ def _must_have_room(source: str, now: datetime) -> None:
     open_ = Silence.objects.filter(ends_at__gt=now).values_list("matchers", flat=True)[:MOST_OF_DESK]
     owners = [owner(_source(matchers)) for matchers in open_]
     if owners.count(mine) >= MOST:
-        of = "several sources" if mine == EVERY_SOURCE else mine
-        raise Refused("too_many", f"There are {MOST} silences of {of}. End one first. Nothing was changed.")
+        matching = "several sources" if mine == EVERY_SOURCE else mine
+        raise Refused("too_many", f"There are {MOST} silences of {matching}. End one first. Nothing was changed.")
     if len(owners) >= MOST_OF_DESK:
         raise Refused("too_many", f"There are {MOST_OF_DESK:,} silences. End one first. Nothing was changed.")
 
@@ -180,26 +180,26 @@ def _matchers(viewer: Viewer, given: object) -> dict[str, Any]:
         raise _invalid("matchers", f"Matchers are an object with some of {', '.join(MATCHERS)}.")
     if unknown := [str(name)[:60] for name in given if name not in MATCHERS]:
         raise _invalid("matchers", f"There is no matcher {unknown[0]!r}. Known: {', '.join(MATCHERS)}.")
-    said = {name: value for name, value in given.items() if value not in (None, "", [])}
-    if not said.keys() - {"exact"}:
+    parsed = {name: value for name, value in given.items() if value not in (None, "", [])}
+    if not parsed.keys() - {"exact"}:
         raise _invalid("matchers", "Give at least one matcher: nothing would be left to be told.")
-    exact = said.get("exact", [])
-    if not isinstance(exact, list) or not all(name in GLOBS and name in said for name in exact):
+    exact = parsed.get("exact", [])
+    if not isinstance(exact, list) or not all(name in GLOBS and name in parsed for name in exact):
         raise _invalid("matchers", f"exact is a list of those of {', '.join(GLOBS)} that are given and are no globs.")
     for name in GLOBS:
-        if name in said:
+        if name in parsed:
             try:
-                said[name] = checking.text(said[name], _LONGEST_GLOB, name)
+                parsed[name] = checking.parse_line(parsed[name], _LONGEST_GLOB, name)
             except ValueError as error:
                 raise _invalid("matchers", str(error)) from error
-    if "severity" in said and said["severity"] not in Severity.values:
+    if "severity" in parsed and parsed["severity"] not in Severity.values:
         raise _invalid("matchers", f"severity is one of {', '.join(Severity.values)}.")
-    if "alert" in said:
-        said |= _of_alert(viewer, said["alert"])
-    return said
+    if "alert" in parsed:
+        parsed |= _parse_alert_matcher(viewer, parsed["alert"])
+    return parsed
 
 
-def _of_alert(viewer: Viewer, given: object) -> dict[str, Any]:
+def _parse_alert_matcher(viewer: Viewer, given: object) -> dict[str, Any]:
     """It and all that were told with it; whose it is follows from it."""
     if not isinstance(given, int) or isinstance(given, bool):
         raise _invalid("matchers", "alert is the number of an alert.")
@@ -211,7 +211,7 @@ def _of_alert(viewer: Viewer, given: object) -> dict[str, Any]:
     return {"alert": leader, "source": found.source} if found.source else {"alert": leader}
 
 
-def _from(given: datetime | None, now: datetime) -> datetime:
+def _parse_start(given: datetime | None, now: datetime) -> datetime:
     starts = given or now
     if starts.tzinfo is None:
         raise _invalid("starts_at", "starts_at names its time zone.")
@@ -220,7 +220,7 @@ def _from(given: datetime | None, now: datetime) -> datetime:
     return max(starts, now)
 
 
-def _until(ends_at: datetime, starts: datetime) -> None:
+def _check_end(ends_at: datetime, starts: datetime) -> None:
     if not isinstance(ends_at, datetime) or ends_at.tzinfo is None:
         raise _invalid("ends_at", "ends_at is a time with its time zone.")
     if not starts < ends_at <= starts + LONGEST:

@@ -23,10 +23,10 @@ def move(
     `unless` holds for an alert that must be left alone all the same.
     """
     n = alert.transitions + 1
-    stands = Alert.objects.filter(pk=alert.pk, transitions=alert.transitions, state=alert.state)
+    unchanged = Alert.objects.filter(pk=alert.pk, transitions=alert.transitions, state=alert.state)
     if unless is not None:
-        stands = stands.exclude(unless)
-    if not stands.update(state=to, transitions=n, **changes):
+        unchanged = unchanged.exclude(unless)
+    if not unchanged.update(state=to, transitions=n, **changes):
         return None
     alert.state, alert.transitions = to, n
     for name, value in changes.items():

@@ -18,22 +18,22 @@ def sentence(alert: Alert, lasted_s: float) -> str:
     return f"{state(alert)} {bound}{lasted}"
 
 
-def over(alert: Alert, lasted_s: float) -> str:
+def resolved_sentence(alert: Alert, lasted_s: float) -> str:
     bound = f"(threshold: {figure(alert.rule.metric, alert.threshold)})"
     return f"{state(alert)} {bound}; over after {duration(lasted_s)}"
 
 
 def state(alert: Alert) -> str:
     """The value in words, without the threshold."""
-    return _filled(alert.rule.measure.now, alert, alert.value)
+    return _fill_template(alert.rule.measure.now, alert, alert.value)
 
 
 def past_state(alert: Alert) -> str:
     """The peak of a resolved alert in words, without the threshold."""
-    return _filled(alert.rule.measure.past, alert, alert.peak)
+    return _fill_template(alert.rule.measure.past, alert, alert.peak)
 
 
-def _filled(text: str, alert: Alert, value: float) -> str:
+def _fill_template(text: str, alert: Alert, value: float) -> str:
     rule, measure = alert.rule, alert.rule.measure
     subject = name(alert.subject)
     if measure.subject is Subject.SOURCE:

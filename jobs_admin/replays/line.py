@@ -231,7 +231,7 @@ class Line(threading.Thread):
         ready, refused = [], {}
         for item in items:
             try:
-                ready.append((item, self._writer.message(item)))
+                ready.append((item, self._writer.build(item)))
             except (SourceRefused, Refused) as error:
                 refused[item.pk] = str(error)
             item.body = b""

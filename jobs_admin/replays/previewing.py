@@ -241,7 +241,7 @@ def _read_sample(ready: Readiness, most: int) -> list[dict[str, Any]]:
     """Return some of the jobs that can go, latest first."""
     if not ready.count:
         return []
-    rows = Failure.objects.filter(pk__in=ready.newest(most)).order_by("-pk").values_list(*_SAMPLE_COLUMNS)
+    rows = Failure.objects.filter(pk__in=ready.latest(most)).order_by("-pk").values_list(*_SAMPLE_COLUMNS)
     return [dict(zip(_SAMPLE_COLUMNS, row, strict=True)) for row in rows]
 
 

@@ -26,7 +26,7 @@ AT_ONCE = 3  # notices of one story that are told at once
 _TRIES = (5, 300, 1_800)
 _BOUNDS: dict[str, Any] = {
     "alerts.places.MOST_OPEN": MOST_OPEN,
-    "alerts.telling.AT_ONCE": AT_ONCE,
+    "alerts.notices.AT_ONCE": AT_ONCE,
     "alerts.notice_body.MOST_ALSO": 2,
     "alerts.judging._AT_ONCE": 2,
     "notices.routing._RULES_AT_ONCE": 2,
@@ -501,7 +501,7 @@ class Alerts(CeleryDesk):
         if self.jobs_made % 5 == 0:  # dear: every figure of the overview
             overview.forget()
             overview.board(self.ann)
-        standing = alerts.standing(self.ann, Rule.objects.filter(deleted_at=None))
+        standing = alerts.read_rule_status(self.ann, Rule.objects.filter(deleted_at=None))
         for rule in Rule.objects.filter(deleted_at=None):
             mine = [one for one in open_ if one.rule_id == rule.pk]
             said = standing.get(rule.pk)

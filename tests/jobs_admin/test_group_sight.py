@@ -8,7 +8,7 @@ import pytest
 from django.db.models import Q
 
 from jobs_admin import failures, groups
-from jobs_admin.alerts import risen
+from jobs_admin.alerts import affected_groups
 from jobs_admin.core import query as language
 from jobs_admin.core.refused import Refused
 from jobs_admin.db import audit, grouping_rules
@@ -231,7 +231,7 @@ def test_an_alert_names_its_groups_as_viewers_of_its_source_read_them(merged):
         rule=rule, source="shop", subject="plain-queue", state="firing", severity="critical", value=2, threshold=1,
         opened_at=NOW, fired_at=NOW,
     )  # fmt: skip
-    assert [one.title for one in risen.groups_behind(alert)] == ["plain.Error: plain is out"]
+    assert [one.title for one in affected_groups.groups_behind(alert)] == ["plain.Error: plain is out"]
 
 
 def test_conditions_in_sql_agree_with_what_is_read(merged):

@@ -30,7 +30,7 @@ RECENT = 10
 def index(request: HttpRequest) -> HttpResponse:
     viewer = request.viewer
     rows = notices.channels(viewer)
-    lines = channel_words.lines(rows, notices.last_deliveries(viewer), alerts.telling(viewer))
+    lines = channel_words.lines(rows, notices.last_deliveries(viewer), alerts.rules_by_channel(viewer))
     context = {"lines": lines, "may_change": notices.may_change(viewer), "sees": not any(r.is_masked for r in rows)}
     return render_page(request, "redrive/alerts/channels.html", context, part="channels")
 
@@ -159,7 +159,7 @@ def _page(
         "may_change": notices.may_change(request.viewer),
     }
     if row:
-        telling = alerts.telling(request.viewer).get(row.pk, [])
+        telling = alerts.rules_by_channel(request.viewer).get(row.pk, [])
         last = notices.last_deliveries(request.viewer).get(row.pk)
         recent = notices.deliveries(request.viewer, channel=row.pk, limit=RECENT)
         shown = [channel_words.delivery(one) for one in recent.rows]

@@ -140,7 +140,7 @@ def page(request: HttpRequest, edit: Edit, *, status: int = 200) -> HttpResponse
         "days": DAYS,
     }
     if rule and not request.htmx:
-        stands = alerts.standing(viewer, [rule]).get(rule.pk)
+        stands = alerts.read_rule_status(viewer, [rule]).get(rule.pk)
         context["line"] = rule_list.line(rule, stands, may_change)
     return render_page(request, "redrive/alerts/rule.html", context, part="outlook", status=status)
 

@@ -36,7 +36,7 @@ def index(request: HttpRequest) -> HttpResponse:
     is_more = len(found) > begins + PER_PAGE
     context = {
         "lines": rule_list.lines(
-            shown, alerts.standing(viewer, shown), {one.pk: alerts.may_change(viewer, one) for one in shown}
+            shown, alerts.read_rule_status(viewer, shown), {one.pk: alerts.may_change(viewer, one) for one in shown}
         ),
         "count": len(every),
         "asked": asked,

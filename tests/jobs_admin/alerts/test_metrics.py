@@ -24,7 +24,7 @@ def test_a_rule_on_it_can_be_saved_and_is_measured(metric):
         else None
     )
     rule = Rule.objects.create(name=metric.name, metric=metric.name, threshold=1, view=view)
-    assert Measured(timezone.now()).of(rule) is not None
+    assert Measured(timezone.now()).read(rule) is not None
 
 
 @every_metric

@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from jobs_admin import alerts
-from jobs_admin.alerts import risen
+from jobs_admin.alerts import affected_groups
 from jobs_admin.models import Alert, Failure, Group, GroupCounter, Notice, Rule
 from jobs_admin.notices import wording
 from tests.kit.alerts import NOW
@@ -53,7 +53,7 @@ def test_the_notice_says_how_many_are_dead_of_which_queue_and_where_to_look(rule
 
 
 def test_a_group_is_counted_over_its_tasks_and_only_the_large_are_added_up(rule, monkeypatch):
-    monkeypatch.setattr(risen, "_MOST_COUNTERS", 3)
+    monkeypatch.setattr(affected_groups, "_MOST_COUNTERS", 3)
     rule(for_s=0, threshold=5)
     one, two, small = group("A"), group("B"), group("C")
     bury(4, group=one, task="x"), bury(4, group=one, task="y"), bury(6, group=two), bury(1, group=small)

@@ -55,7 +55,7 @@ def test_an_alert_is_matched_with_those_only_that_fit_its_source_rule_and_severi
     mine = [silence(ANN, rule="many*", queue="z"), silence(BEA, source="bank"), silence(ANN, source="ba*")]
     found = silencing.in_force(NOW)
     assert len(found) == 25
-    assert found.of("bank", "many dead", "warning") == mine
+    assert found.matching("bank", "many dead", "warning") == mine
     alert = lay(rule, source="bank")
     assert (
         silencing.silenced_by(found, alert, rule.name)
@@ -64,5 +64,5 @@ def test_an_alert_is_matched_with_those_only_that_fit_its_source_rule_and_severi
     )
     assert silencing.silenced_by(found, lay(rule, subject="b"), rule.name) is None
     critical = Alert(rule=rule, source="bank", subject="z", severity="critical")
-    assert len(found.of("bank", "many dead", "critical")) == 4
+    assert len(found.matching("bank", "many dead", "critical")) == 4
     assert silencing.silenced_by(found, critical, rule.name) == silencing.silenced_by(list(found), critical, rule.name)

@@ -110,7 +110,7 @@ def test_a_round_that_read_the_view_before_it_was_renamed_makes_no_alert_of_the_
     at = NOW + 5 * S
     moment = judging.Moment(at, [], lambda: None)
     measured = Measured(at)
-    rounds, _ = judging._seen(rule, measured.of(rule), {}, measured, moment)
+    rounds, _ = judging._plan_rounds(rule, measured.read(rule), {}, measured, moment)
     saved_views.change(lou, view, {"name": "mails"})
     for one in rounds:
         judging._settle(one, moment)

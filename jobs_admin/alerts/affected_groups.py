@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from django.db.models import Q, QuerySet
 
-from jobs_admin.alerts.links import group_page, links, states, where
+from jobs_admin.alerts.links import group_page, links, place_terms, state_term
 from jobs_admin.core import query as language
 from jobs_admin.core.alert_metrics import Link, Subject
 from jobs_admin.core.query import Query
@@ -44,13 +44,15 @@ def groups_behind(alert: Alert, limit: int = 5) -> list[RisenGroup]:
     shares = alert.told_with_id is not None or Alert.objects.filter(told_with=alert.pk).exists()
     if shares and alert.source and alert.rule.measure.subject is not Subject.VIEW:
         found = language.parse(links(alert, alert.resolved_at or alert.judged_at).failures_query)
-        return _shown(_counted(Failure.objects.filter(scope.build_condition(found))).most_common(limit), alert)
+        return _build_groups(
+            _count_by_group(Failure.objects.filter(scope.build_condition(found))).most_common(limit), alert
+        )
     firing = Notice.objects.filter(alert=alert, type=ALERT_FIRING).order_by("-pk")
-    said = firing.values_list("body__top_groups", flat=True).first() or []
+    listed = firing.values_list("body__top_groups", flat=True).first() or []
     # A notice names a group by its page.
-    counts = {unquote(one["url"].rstrip("/").rpartition("/")[2]): int(one["count"]) for one in said[:limit]}
+    counts = {unquote(one["url"].rstrip("/").rpartition("/")[2]): int(one["count"]) for one in listed[:limit]}
     groups = dict(Group.objects.filter(fingerprint__in=counts).values_list("fingerprint", "pk"))
-    return _shown([(groups[name], n) for name, n in counts.items() if name in groups], alert)
+    return _build_groups([(groups[name], n) for name, n in counts.items() if name in groups], alert)
 
 
 def top_groups(alerts: Sequence[Alert], limit: int = 5) -> list[RisenGroup]:
@@ -62,25 +64,26 @@ def top_groups(alerts: Sequence[Alert], limit: int = 5) -> list[RisenGroup]:
     counts = Q(state__in=counted)
     queues = sorted({one.subject for one in alerts if one.subject})[:200]
     if _is_narrowed(alerts[0].rule):
-        terms = [*where(alerts[0], queues), states(*map(str, counted))]
-        return _shown(
-            _counted(Failure.objects.filter(scope.build_condition(Query(tuple(terms))))).most_common(limit), alerts[0]
+        terms = [*place_terms(alerts[0], queues), state_term(*map(str, counted))]
+        return _build_groups(
+            _count_by_group(Failure.objects.filter(scope.build_condition(Query(tuple(terms))))).most_common(limit),
+            alerts[0],
         )
     # A notice is written in a transaction: to find the large ones takes less than half of adding up a hundred thousand.
-    largest = _held(alerts[0], counts, queues).order_by("-count", "group_id")[:_MOST_COUNTERS]
+    largest = _find_counters(alerts[0], counts, queues).order_by("-count", "group_id")[:_MOST_COUNTERS]
     found: Counter[int] = Counter()
     for group, n in largest.values_list("group_id", "count"):
         found[group] += n
-    return _shown(sorted(found.items(), key=lambda one: (-one[1], one[0]))[:limit], alerts[0])
+    return _build_groups(sorted(found.items(), key=lambda one: (-one[1], one[0]))[:limit], alerts[0])
 
 
-def _held(alert: Alert, more: Q, queues: Sequence[str]) -> QuerySet[FailureCount]:
+def _find_counters(alert: Alert, more: Q, queues: Sequence[str]) -> QuerySet[FailureCount]:
     if alert.rule.measure.subject is Subject.VIEW or not alert.source:
         return FailureCount.objects.none()
-    held = FailureCount.objects.filter(more, source=alert.source, group_id__gt=0, count__gt=0)
+    counters = FailureCount.objects.filter(more, source=alert.source, group_id__gt=0, count__gt=0)
     if queues or alert.subject:
-        held = held.filter(queue__in=queues or [alert.subject])
-    return held
+        counters = counters.filter(queue__in=queues or [alert.subject])
+    return counters
 
 
 def _is_narrowed(rule: Rule) -> bool:
@@ -88,13 +91,13 @@ def _is_narrowed(rule: Rule) -> bool:
     return rule.measure.subject is not Subject.VIEW and rule.is_narrowed
 
 
-def _counted(failures: QuerySet[Failure]) -> Counter[int]:
+def _count_by_group(failures: QuerySet[Failure]) -> Counter[int]:
     """Group id -> jobs, of the latest MOST_ONE_BY_ONE of them."""
     latest = failures.filter(group__isnull=False).order_by("-pk").values_list("group_id", flat=True)
     return Counter(pk for pk in latest[:MOST_ONE_BY_ONE] if pk is not None)
 
 
-def _shown(counted: Sequence[tuple[int, int]], alert: Alert) -> list[RisenGroup]:
+def _build_groups(counted: Sequence[tuple[int, int]], alert: Alert) -> list[RisenGroup]:
     """The viewer of what a notice says of groups: everyone who sees the alert's source."""
     seen = group_sight.viewer_of_sources([alert.source]) if alert.source else ENGINE
     groups = group_sight.read(seen, [pk for pk, _ in counted])

@@ -10,16 +10,64 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db.models import Q
 
-from jobs_admin.alerts import calling, notice_body
+from jobs_admin.alerts import notice_body
 from jobs_admin.alerts.transitions import FIRED, move
 from jobs_admin.alerts.wording import duration
 from jobs_admin.models import Alert, AlertEvent, Channel, Notice, Rule
 from jobs_admin.models.alert import AlertState
 from jobs_admin.models.notice import ALERT_FIRING, ALERT_RESOLVED
+
+_MOST_EVENTS = 5_000  # the newest, that are looked at
+_BEGAN = 1  # transitions of what fired at once, and has gone on so
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    since: datetime
+    seconds: float  # without those in which it was held
+
+
+def measure_called(alerts: Sequence[Alert], now: datetime) -> dict[int, Called]:
+    """By number, of alerts that fire and are not held."""
+    found = {
+        one.pk: Called(one.fired_at, (now - one.fired_at).total_seconds()) for one in alerts if one.fired_at is not None
+    }
+    winding = [one.pk for one in alerts if one.transitions > _BEGAN]
+    if winding:
+        reported: dict[int, list[tuple[datetime, str, bool]]] = {}
+        events = AlertEvent.objects.filter(alert__in=winding).order_by("-at", "-n")
+        for pk, *event in events.values_list("alert", "at", "to", "is_held")[:_MOST_EVENTS]:
+            reported.setdefault(pk, []).append(tuple(event))
+        found |= {
+            pk: _measure_events(transitions[::-1], found[pk], now)
+            for pk, transitions in reported.items()
+            if pk in found
+        }
+    return found
+
+
+def _measure_events(events: Sequence[tuple[datetime, str, bool]], otherwise: Called, now: datetime) -> Called:
+    since: datetime | None = None
+    runs: datetime | None = None  # since when nothing holds it
+    counted = timedelta()
+    for at, to, is_held in events:
+        if to != AlertState.FIRING:
+            since, runs, counted = None, None, timedelta()
+            continue
+        since = since or at
+        if is_held and runs is not None:
+            counted, runs = counted + (at - runs), None
+        elif not is_held:
+            runs = runs or at
+    if since is None or since > now:  # it is not known, or a clock was set back, and `fired_at` with it
+        return otherwise
+    return Called(since, (counted + (now - runs if runs is not None else timedelta())).total_seconds())
+
 
 # So many times what joins is told at once; then at most once in so long: queues can be made by the thousand.
 AT_ONCE = 5
@@ -35,7 +83,7 @@ def bundle_of(alert: Alert) -> int | None:
     return alert.pk if alert.told_at is not None else None
 
 
-def tell(
+def write_notices(
     rule: Rule, source: str, now: datetime, *, again: Sequence[Alert] = (), why: str = "", left_out: int = 0
 ) -> list[Notice]:
     """Write what is to be told of this rule and source, in the transaction of what happened to its alerts.
@@ -44,7 +92,7 @@ def tell(
     """
     stories: dict[int, list[Alert]] = defaultdict(list)
     fresh = []
-    for one in _of(rule, source).filter(state__in=FIRED):
+    for one in _read_alerts(rule, source).filter(state__in=FIRED):
         if (number := bundle_of(one)) is not None:
             stories[number].append(one)
         elif one.state == AlertState.FIRING:
@@ -53,14 +101,14 @@ def tell(
     if fresh:
         _place(fresh, stories, now)
     leaders = _leaders(rule, [*stories, *ended], [one for members in stories.values() for one in members])
-    untold = _untold(leaders)
+    unreported = _find_unreported(leaders)
     made = []
     for number in ended:
-        made += _tell_end(rule, leaders[number], untold[number], now, why)
+        made += _write_resolved(rule, leaders[number], unreported[number], now, why)
     youngest = max(stories, default=0)
     for number, members in sorted(stories.items()):
         beyond = left_out if number == youngest else 0
-        made += _tell_firing(rule, leaders[number], members, untold[number], now, again, beyond)
+        made += _write_firing(rule, leaders[number], members, unreported[number], now, again, beyond)
     return made
 
 
@@ -92,7 +140,7 @@ def _leaders(rule: Rule, numbers: Iterable[int], at_hand: Iterable[Alert]) -> di
     return {number: known[number] for number in numbers}
 
 
-def _untold(leaders: Mapping[int, Alert]) -> dict[int, list[Alert]]:
+def _find_unreported(leaders: Mapping[int, Alert]) -> dict[int, list[Alert]]:
     """By story, what is in no notice yet, also what is over meanwhile; a silence keeps its own quiet."""
     found: dict[int, list[Alert]] = defaultdict(list)
     mine = Alert.objects.filter(Q(pk__in=leaders) | Q(told_with__in=leaders), told_at=None)
@@ -101,21 +149,21 @@ def _untold(leaders: Mapping[int, Alert]) -> dict[int, list[Alert]]:
     return found
 
 
-def _tell_firing(
+def _write_firing(
     rule: Rule,
     leader: Alert,
     members: list[Alert],
-    untold: list[Alert],
+    unreported: list[Alert],
     now: datetime,
     again: Sequence[Alert],
     left_out: int,
 ) -> list[Notice]:
     loud = [one for one in members if one.state == AlertState.FIRING]
-    n = _last_number(leader) if untold else 0
+    n = _last_number(leader) if unreported else 0
     is_quiet = leader.told_at is not None and now - leader.told_at >= JOINED_EVERY
     back = [one for one in loud if one.pk in {other.pk for other in again}]
     reason = ""
-    if any(one.is_open for one in untold) and (n < AT_ONCE or is_quiet):
+    if any(one.is_open for one in unreported) and (n < AT_ONCE or is_quiet):
         reason = "fired" if n == 0 else "joined"
     elif back:
         reason = "silence ended"
@@ -128,10 +176,10 @@ def _tell_firing(
         made.append(
             _write(
                 rule, leader, members, now, ALERT_FIRING, reason, rule.channels.all(), left_out=left_out,
-                news=[*untold, *back], others=[one for one in untold if not one.is_open],
+                news=[*unreported, *back], others=[one for one in unreported if not one.is_open],
             )
         )  # fmt: skip
-        _mark(leader, untold, made[0], now)
+        _mark(leader, unreported, made[0], now)
     if is_escalation_due(rule, leader, loud, now):
         made += _escalate(rule, leader, members, loud, now)
     return made
@@ -155,11 +203,11 @@ def is_left_out_due(alerts: Sequence[Alert], left_out: int, now: datetime) -> bo
     last = notices.values_list("body", "key", "alert__told_at").first()
     if last is None:
         return False
-    body, key, told_at = last
-    told = int(body.get("left_out") or 0)
-    if told and left_out < 2 * told:
+    body, key, notified_at = last
+    reported = int(body.get("left_out") or 0)
+    if reported and left_out < 2 * reported:
         return False
-    return int(key.rpartition("-")[2]) < AT_ONCE or told_at is None or now - told_at >= JOINED_EVERY
+    return int(key.rpartition("-")[2]) < AT_ONCE or notified_at is None or now - notified_at >= JOINED_EVERY
 
 
 def is_escalation_due(rule: Rule, leader: Alert, loud: Sequence[Alert], now: datetime) -> bool:
@@ -173,7 +221,7 @@ def _longest_loud_s(leader: Alert, loud: Sequence[Alert], now: datetime, at_leas
         one for one in _with(leader, loud)
         if not one.held_because and one.fired_at is not None and one.fired_at <= before
     ]  # fmt: skip
-    called = calling.called(old, now).values()
+    called = measure_called(old, now).values()
     return max((one.seconds for one in called if last is None or one.since > last), default=0.0)
 
 
@@ -200,19 +248,19 @@ def _escalate(rule: Rule, leader: Alert, members: list[Alert], loud: list[Alert]
     return [notice]
 
 
-def _tell_end(rule: Rule, leader: Alert, untold: Sequence[Alert], now: datetime, why: str) -> list[Notice]:
+def _write_resolved(rule: Rule, leader: Alert, unreported: Sequence[Alert], now: datetime, why: str) -> list[Notice]:
     """All are over. What joined last and was not told yet is in this one."""
     notice = _write(
-        rule, leader, [leader], now, ALERT_RESOLVED, "resolved", rule.channels.all(), others=untold, why=why
+        rule, leader, [leader], now, ALERT_RESOLVED, "resolved", rule.channels.all(), others=unreported, why=why
     )
-    _mark(leader, untold, notice, now)
+    _mark(leader, unreported, notice, now)
     over = AlertEvent.objects.filter(alert__in=_bundle(leader), to=AlertState.RESOLVED, notice=None)
     over.update(notice=notice)
     return [notice]
 
 
-def _mark(leader: Alert, untold: Sequence[Alert], notice: Notice, now: datetime) -> None:
-    pks = [one.pk for one in untold]
+def _mark(leader: Alert, unreported: Sequence[Alert], notice: Notice, now: datetime) -> None:
+    pks = [one.pk for one in unreported]
     Alert.objects.filter(Q(pk__in=pks) | Q(pk=leader.pk)).update(told_at=now)
     leader.told_at = now
     AlertEvent.objects.filter(alert__in=pks, to=AlertState.FIRING, notice=None).update(notice=notice)
@@ -258,7 +306,7 @@ def _last_number(leader: Alert) -> int:
     return int(key.rpartition("-")[2]) if key else 0
 
 
-def _of(rule: Rule, source: str):
+def _read_alerts(rule: Rule, source: str):
     return Alert.objects.filter(rule=rule, source=source).order_by("pk")
 
 
@@ -268,7 +316,7 @@ def _bundle(leader: Alert):
 
 def _ended(rule: Rule, source: str, now: datetime, open_: Mapping[int, Sequence[Alert]]) -> list[int]:
     """The leaders of what has just ended as a whole, in this transaction: its end is not told yet."""
-    over = _of(rule, source).filter(state=AlertState.RESOLVED, resolved_at=now)
+    over = _read_alerts(rule, source).filter(state=AlertState.RESOLVED, resolved_at=now)
     numbers = {number for one in over if (number := bundle_of(one)) is not None and number not in open_}
     last: dict[int, str] = dict(Notice.objects.filter(alert__in=numbers).order_by("pk").values_list("alert", "type"))
     return sorted(number for number in numbers if last.get(number) == ALERT_FIRING)

@@ -19,13 +19,13 @@ _QUIET = (AlertState.PENDING, AlertState.SILENCED)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RuleStatus:
     firing: int  # acknowledged ones too
     open: int  # pending and silenced ones too
     last_fired_at: datetime | None
 
 
-def standing(viewer: Viewer, rules: Iterable[Rule]) -> dict[int, Standing]:
+def read_rule_status(viewer: Viewer, rules: Iterable[Rule]) -> dict[int, RuleStatus]:
     """By number of the rule, of the alerts that the viewer sees; one that never had an alert may be left out.
 
     Reads what is open, and of each rule its last alert that fired, however many it had.
@@ -38,11 +38,13 @@ def standing(viewer: Viewer, rules: Iterable[Rule]) -> dict[int, Standing]:
     fired = seen.filter(rule=OuterRef("pk"), fired_at__isnull=False).order_by("-fired_at").values("fired_at")[:1]
     last = dict(Rule.objects.filter(pk__in=pks).order_by().values_list("pk", Subquery(fired)))
     return {
-        pk: Standing(*of_rule.get(pk, (0, 0)), last.get(pk)) for pk in pks if pk in of_rule or last.get(pk) is not None
+        pk: RuleStatus(*of_rule.get(pk, (0, 0)), last.get(pk))
+        for pk in pks
+        if pk in of_rule or last.get(pk) is not None
     }
 
 
-def telling(viewer: Viewer) -> dict[int, list[str]]:
+def rules_by_channel(viewer: Viewer) -> dict[int, list[str]]:
     """Number of a channel -> names of the rules that tell it, at once or when they escalate, as far as the viewer sees them."""
     found = Rule.objects.filter(deleted_at=None).select_related("view").only("name", "source", "deleted_at", "view")
     names = {one.pk: one.name for one in found if alert_sight.sees_rule(viewer, one)}
@@ -51,8 +53,8 @@ def telling(viewer: Viewer) -> dict[int, list[str]]:
         for through in (Rule.channels.through, Rule.escalate_to.through)
         for pair in through.objects.values_list("channel_id", "rule_id")
     }
-    told: dict[int, list[str]] = defaultdict(list)
+    names_by_channel: dict[int, list[str]] = defaultdict(list)
     for channel, rule in links:
         if rule in names:
-            told[channel].append(names[rule])
-    return {channel: sorted(by) for channel, by in told.items()}
+            names_by_channel[channel].append(names[rule])
+    return {channel: sorted(by) for channel, by in names_by_channel.items()}
