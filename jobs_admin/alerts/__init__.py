@@ -1,4 +1,4 @@
-"""Alerts: rules on depths, the episodes in which they are true, what keeps them quiet, and what is told of them."""
+"""Alerts: rules on depths, the episodes in which they are true, silences, and notices."""
 
 from jobs_admin.alerts.acknowledging import acknowledge
 from jobs_admin.alerts.affected_groups import RisenGroup, groups_behind

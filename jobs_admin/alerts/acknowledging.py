@@ -1,4 +1,4 @@
-"""Somebody looks at it: reminders and escalation stop."""
+"""Acknowledgement of alerts by an operator: reminders and escalation stop."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _QUIETED = (AlertState.FIRING, AlertState.SILENCED)
 
 
 def acknowledge(viewer: Viewer, pk: int, comment: str = "") -> Alert:
-    """Acknowledge it and all that were told with it. Of two who do it at once, one has done it.
+    """Acknowledge the alert and all in its bundle. Of two operators at the same time, one succeeds.
 
-    Raises Refused, with who did where somebody has, and NotFound.
+    Raises Refused, with the name of an operator who has acknowledged it already, and NotFound.
     """
     found = reading.get(viewer, pk)
     source = found.source or EVERY_SOURCE  # its operators act on it

@@ -1,4 +1,4 @@
-"""What broke: the groups behind an alert."""
+"""Groups affected by an alert."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RisenGroup:
 def groups_behind(alert: Alert, limit: int = 5) -> list[RisenGroup]:
     """Return the groups of the alert's own jobs, counted within its search; not those of queues that share its notice.
 
-    Of an alert that is resolved, the numbers of its last notice; where that covered other queues too, of what its link finds.
+    For a resolved alert, the numbers of its last notice; if that covered other queues too, those of its link's search.
     """
     if alert.is_open:
         return top_groups([alert], limit)
@@ -56,7 +56,9 @@ def groups_behind(alert: Alert, limit: int = 5) -> list[RisenGroup]:
 
 
 def top_groups(alerts: Sequence[Alert], limit: int = 5) -> list[RisenGroup]:
-    """Of what lies dead now in the queues of these alerts, which are of one rule and source: by their largest counters."""
+    """Return the groups of the dead jobs in the queues of these alerts, of one rule and source: by their largest
+    counters.
+    """
     if not alerts:
         return []
     is_of_quarantine = alerts[0].rule.measure.link is Link.QUARANTINE
@@ -98,7 +100,7 @@ def _count_by_group(failures: QuerySet[Failure]) -> Counter[int]:
 
 
 def _build_groups(counted: Sequence[tuple[int, int]], alert: Alert) -> list[RisenGroup]:
-    """The viewer of what a notice says of groups: everyone who sees the alert's source."""
+    """Return the groups visible to everyone who sees the alert's source: a notice goes to all of them."""
     seen = group_sight.viewer_of_sources([alert.source]) if alert.source else ENGINE
     groups = group_sight.read(seen, [pk for pk, _ in counted])
     return [

@@ -1,4 +1,4 @@
-"""What a rule may say: every bound, in words."""
+"""Validation of rules: every bound, in words."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class _Wrong(Exception):
 
 
 def parse_rule(viewer: Viewer, document: object) -> dict[str, Any]:
-    """The document with its defaults, each value as the table takes it; `channels` and `escalate_to` as rows.
+    """Parse a document with its defaults, each value as the table stores it; `channels` and `escalate_to` as rows.
 
-    Raises Refused with all that is wrong.
+    Raises Refused with all problems.
     """
     if not isinstance(document, Mapping):
         raise Refused("invalid", "A rule is an object with name, metric and threshold. Nothing was changed.")
@@ -69,7 +69,7 @@ def parse_rule(viewer: Viewer, document: object) -> dict[str, Any]:
 
 
 def _check_metric(found: Mapping[str, Any], problems: Mapping[str, str]) -> dict[str, str]:
-    """What does not go with the metric, and numbers that do not go together."""
+    """Return the fields that do not apply to the metric, and numbers that contradict each other."""
     metric, wrong = found["metric"], {}
     measure = METRICS[metric]
     for name in ("task", "group", "tenant"):
@@ -96,7 +96,7 @@ def _check_metric(found: Mapping[str, Any], problems: Mapping[str, str]) -> dict
 
 
 def bound(metric: str, tenant: str = "*") -> tuple[float, str]:
-    """The largest threshold, and what it may be in words."""
+    """Return the largest threshold, and the range in words."""
     if METRICS[metric].is_narrowed and tenant != "*":
         return LARGEST_OF_TENANT, (
             f"from 0 to {LARGEST_OF_TENANT:,} where it is of a tenant: its jobs are counted one by one, up to {MOST_ONE_BY_ONE:,}"
@@ -108,7 +108,7 @@ def bound(metric: str, tenant: str = "*") -> tuple[float, str]:
 
 
 def parse_line(given: object, longest: int, what: str) -> str:
-    """One line of it. Raises ValueError with a sentence."""
+    """Return the text as one line. Raises ValueError with a sentence."""
     if not isinstance(given, str):
         raise ValueError(f"{what} is text.")
     line = " ".join(representable(given).split())
@@ -118,7 +118,7 @@ def parse_line(given: object, longest: int, what: str) -> str:
 
 
 def parse_url(given: object) -> str:
-    """An http or https address, or empty. Raises ValueError with a sentence."""
+    """Return an http or https address, or empty. Raises ValueError with a sentence."""
     line = parse_line(given, LONGEST_URL, "A runbook's address")
     try:
         if line:

@@ -1,4 +1,6 @@
-"""A view is deleted, with its owner's account or by itself: a rule on it is switched off, and stays with what it told."""
+"""Closing of alerts that are no longer evaluated: their rule or saved view was deleted, switched off, or changed its
+condition.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,12 @@ _SAME = ("metric", "task", "group", "tenant")
 
 
 def close_rule(rule: Rule, reason: str, now: datetime) -> bool:
-    """In the transaction that ends the rule, which has locked it: whether there was one."""
+    """Close the rule's alerts, in the transaction that ends and has locked the rule. Return whether there was one."""
     return _close(rule, _open(rule), reason, now)
 
 
 def close_uncovered(rule: Rule, before: Mapping[str, Any], by: str, now: datetime) -> None:
-    """After a change, in its transaction: a rule that was switched off, or looks elsewhere."""
+    """Close alerts after a change, in its transaction: the rule was switched off, or has another condition."""
     if not rule.enabled:
         if before["enabled"]:
             close_rule(rule, f"{by} switched the rule off.", now)
@@ -44,7 +46,9 @@ ELSEWHERE = "it does not look at this any more."
 
 
 def close_subjects(rule: Rule, source: str, reasons: Mapping[str, str], now: datetime) -> bool:
-    """Of a source, alerts on what nobody looks at any more, by subject: whether there was one. The rule is locked."""
+    """Close alerts of a source by subject, which are no longer evaluated; return whether there was one. The rule is
+    locked.
+    """
     gone = [one for one in _open(rule) if one.source == source and one.subject in reasons]
     changed = False
     for reason in dict.fromkeys(reasons.values()):
@@ -53,7 +57,7 @@ def close_subjects(rule: Rule, source: str, reasons: Mapping[str, str], now: dat
 
 
 def is_covered(rule: Rule, alert: Alert) -> bool:
-    """Whether it is of what the rule looks at now."""
+    """Return whether the rule now covers the alert's source and subject."""
     queue = rule.queue == "*" or matches(rule.queue, alert.subject)
     # What is of no source in particular is of all that a pattern names.
     source = "*" in rule.source if not alert.source else matches(rule.source, alert.source)
@@ -89,7 +93,9 @@ WHY = "The view that it watches was deleted, and with it what there is to watch:
 
 
 def switch_off_rules_on(view: SavedView) -> None:
-    """Before it is deleted, in the same transaction: its alerts are closed, and that is told."""
+    """Switch off the rules on a view before it is deleted, in the same transaction: its alerts are closed with a
+    notice.
+    """
     with transaction.atomic():
         for rule in Rule.objects.select_for_update().filter(view=view.pk, deleted_at=None).order_by("pk"):
             now = timezone.now()

@@ -1,7 +1,7 @@
-"""Judge what the queues hold by the rules: alerts begin, fire, are kept quiet, end, and what happened is told.
+"""Evaluation of alert rules: alerts begin, fire, are silenced, and end, with notices.
 
-Several watches may judge at once. Each round is of one moment, a multiple of EVERY_S; whoever comes second, or late with
-what it read long ago, changes nothing.
+Several watches may evaluate at once. Each round is of one moment, a multiple of EVERY_S; a second round of the same
+moment, or one with outdated readings, changes nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _AT_ONCE = 500
 
 
 class _TooOld(Exception):
-    """What was read is too old by the time it would be written: the process stood still."""
+    """Readings are too old by the time they would be written: the process stood still."""
 
 
 _ENDS_THE_ROUND = (_TooOld, OperationalError, InterfaceError)  # what the rule is not to blame for
@@ -47,7 +47,7 @@ _ENDS_THE_ROUND = (_TooOld, OperationalError, InterfaceError)  # what the rule i
 
 @dataclass(slots=True)
 class Observation:
-    """What was seen of one subject of a rule."""
+    """Value of one subject of a rule."""
 
     value: float | None
     held: str = ""  # why it may neither fire nor end
@@ -55,7 +55,7 @@ class Observation:
 
 @dataclass(slots=True)
 class Round:
-    """What was seen of one rule and source, and is to be settled in one transaction."""
+    """Observations of one rule and source, to be settled in one transaction."""
 
     rule: Rule
     source: str
@@ -73,10 +73,10 @@ class Moment:
 
 
 def judge(now: datetime, *, clock: Callable[[], datetime] | None = None) -> bool:
-    """One round over all rules; whether an alert changed its state.
+    """Evaluate all rules once. Return whether an alert changed its state.
 
-    `clock` tells the time as it goes on, so that a process that stood still since `now` notices; without one, only the
-    time since the call counts.
+    `clock` returns the present time, so that a process that stood still since `now` notices; without one, only the time
+    since the call counts.
     """
     began = time.monotonic()
 
@@ -124,7 +124,7 @@ def judge(now: datetime, *, clock: Callable[[], datetime] | None = None) -> bool
 
 # rule -> when this process last judged it, on the machine's clock.
 _reached_at: dict[int, float] = {}
-# rule -> what was said of it in the log: once, however often it comes.
+# rule -> its logged error: logged once, however often it occurs.
 _logged: dict[int, str] = {}
 
 
@@ -137,7 +137,7 @@ def _note_failed(rule: Rule, error: Exception) -> str:
 
 
 def _show_failed(failed: Mapping[str, str], well: set[int]) -> None:
-    """To `doctor`, for a minute; of many the first."""
+    """Report rules that could not be evaluated to `doctor`, for a minute; the first of many."""
     for pk in well & _logged.keys():
         del _logged[pk]
     if failed:
@@ -162,7 +162,7 @@ def _open_alerts(at: datetime) -> dict[int, dict[Key, Alert]]:
 
 
 def _correct_ahead(ahead: Iterable[Alert], at: datetime) -> None:
-    """The clock was set back: what has not happened yet counts from now, or nothing would fire, end or be told until then."""
+    """Correct times after the clock was set back: future times count from now, or nothing would fire or end until then."""
     for alert in ahead:
         late = {name: at for name in _TIMES if (moment := getattr(alert, name)) and moment > at + _SET_BACK}
         Alert.objects.filter(pk=alert.pk, transitions=alert.transitions).update(**late)
@@ -171,7 +171,7 @@ def _correct_ahead(ahead: Iterable[Alert], at: datetime) -> None:
 
 
 def _close_remaining(pk: int, moment: Moment) -> bool:
-    """What is still open of a rule that watches no more: whoever switched it off closed what was open then."""
+    """Close alerts of a rule that is off: the act that switched it off closed those open at that time."""
     with transaction.atomic():
         rule = Rule.objects.select_for_update(of=("self",)).filter(pk=pk).exclude(enabled=True, deleted_at=None).first()
         if rule is None:
@@ -187,7 +187,7 @@ def _close_remaining(pk: int, moment: Moment) -> bool:
 def _plan_rounds(
     rule: Rule, values: Values, alerts: Mapping[Key, Alert], measured: Measured, moment: Moment
 ) -> tuple[list[Round], list[tuple[Alert, Stand]]]:
-    """What has to be settled, each source for itself, and the open alerts of other sources with where they stand now."""
+    """Return the rounds to settle by source, and the open alerts of other sources with their present state."""
     rounds: dict[str, Round] = {}
 
     def round_of(source: str) -> Round:
@@ -243,7 +243,7 @@ def _plan_rounds(
 
 
 def _value(rule: Rule, alert: Alert, value: float | None, measured: Measured) -> float | None:
-    """Of an open alert. Where too little ends in its queue for a share, what the last hour tells."""
+    """Return the value of an open alert; where too few jobs end in its queue for a share, that of the last hour."""
     if value is not None or rule.no_data != threshold.KEEP:
         return value
     lately = measured.quiet_share(rule.metric, (alert.source, alert.subject))
@@ -253,7 +253,7 @@ def _value(rule: Rule, alert: Alert, value: float | None, measured: Measured) ->
 def _find_above(
     rule: Rule, values: Values, alerts: Mapping[Key, Alert], taken_out: Collection[str]
 ) -> dict[str, list[tuple[str, float | None]]]:
-    """What is over the threshold and has no open alert, by source."""
+    """Return the subjects above the threshold without an open alert, by source."""
     limit, fires_on_nothing = rule.threshold, rule.no_data == threshold.FIRE
     found: dict[str, list[tuple[str, float | None]]] = defaultdict(list)
     for key, value in values.items():
@@ -264,7 +264,7 @@ def _find_above(
 
 
 def _flips(rule: Rule, alert: Alert, silences: Sequence[Silence]) -> bool:
-    """Whether a silence began or ended for it."""
+    """Return whether a silence began or ended for it."""
     if alert.state not in (AlertState.FIRING, AlertState.SILENCED):
         return False
     is_silenced = silencing.silenced_by(silences, alert, rule.name) is not None
@@ -288,7 +288,9 @@ def _is_notice_due(rule: Rule, alerts: Sequence[Alert], now: datetime, left_out:
 
 
 def _settle(one: Round, moment: Moment) -> bool:
-    """Make the transitions of a rule and source and tell of them, or nothing at all: whether there was one."""
+    """Make the transitions of a rule and source and write their notices, or nothing at all. Return whether there was
+    one.
+    """
     with transaction.atomic():
         # Rounds of other watches, and whoever changes the rule, come before or after, never beside.
         locked = Rule.objects.select_for_update(of=("self",)).filter(pk=one.rule.pk, deleted_at=None, enabled=True)
@@ -321,7 +323,9 @@ def _settle(one: Round, moment: Moment) -> bool:
 
 
 def _make_room(one: Round, alerts: dict[str, Alert], moment: Moment) -> bool:
-    """Close what gives its place to something far worse; it is not told, for what it was told with goes on."""
+    """Close alerts that give their place to something far worse; without a notice, as the rest of their bundle
+    continues.
+    """
     changed = False
     for subject, worse in one.give_way.items():
         alert = alerts.get(subject)
@@ -370,7 +374,7 @@ def _begin(rule: Rule, source: str, subject: str, observed: Observation, moment:
 
 
 def _ended_since(rule: Rule, source: str, at: datetime) -> set[str]:
-    """Subjects of which an episode ended by a younger look than this one."""
+    """Return the subjects of which an episode ended by a later observation."""
     over = Alert.objects.filter(rule=rule, source=source, state=AlertState.RESOLVED, resolved_at__gte=at)
     return set(over.filter(judged_at__gte=at, judged_at__lt=at + _SET_BACK).values_list("subject", flat=True))
 
@@ -392,7 +396,7 @@ def _write_begun(begun: Sequence[tuple[Alert, str]], at: datetime) -> None:
 
 
 def _advance(rule: Rule, alert: Alert, observed: Observation, moment: Moment) -> bool:
-    """The next step of an open alert; whether its state changed."""
+    """Make the next step of an open alert. Return whether its state changed."""
     at = moment.at
     stand, act = threshold.step(
         _stand(alert, at), observed.value, at.timestamp(), _numbers(rule), is_held=bool(observed.held)
@@ -429,7 +433,7 @@ def _flip(rule: Rule, alert: Alert, moment: Moment, judged: Q, values: dict) -> 
 
 
 def _hold(alert: Alert, judged: Q, values: dict) -> bool:
-    """What keeps it as it is, or lets it go again, is an event too."""
+    """Record that an alert is held, or no longer held, as an event."""
     if values["held_because"] == alert.held_because:
         Alert.objects.filter(pk=alert.pk, transitions=alert.transitions).exclude(judged).update(**values)
         return False
@@ -450,7 +454,7 @@ def _why_above(alert: Alert) -> str:
 
 
 def _touch(same: Sequence[tuple[Alert, Stand]], moment: Moment) -> None:
-    """What was seen of alerts that stay as they are, unless somebody has seen younger."""
+    """Write the values of alerts whose state is unchanged, unless another process has written later ones."""
     moved = [(alert, stand) for alert, stand in same if _moved(alert, stand)]
     still = [alert.pk for alert, stand in same if not _moved(alert, stand)]
     judged = Q(judged_at__gte=moment.at, judged_at__lt=moment.at + _SET_BACK)

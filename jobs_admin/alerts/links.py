@@ -1,7 +1,7 @@
-"""Where an alert leads: its own page, the failures it is about, and the draft of their replay.
+"""Links of an alert: its own page, its failures, and the draft of their replay.
 
-A link is a search with absolute times, so that it shows those failures later too, whatever has become of them: a job that
-was replayed ran well, or failed again and carries a later time; one that was discarded is no longer dead.
+A link is a search with absolute times, so that it shows the same failures later, whatever has become of them: a job
+that was replayed succeeded, or failed again with a later time; a discarded one is no longer dead.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Links:
 
 
 def links(alert: Alert, now: datetime, *, queues: Sequence[str] = (), longest: int | None = None) -> Links:
-    """Of an alert, as of now, or of its end where it is over; with `queues`, those of all that are told together.
+    """Return the links of an alert, as of now or of its end; with `queues`, those of its whole bundle.
 
-    With `longest` no address is of more characters: it is about as many of the queues as fit, and where not even one does
-    it leads to the page of the alert, which has both links.
+    With `longest` no address has more characters: it names as many of the queues as fit, and if not even one does it
+    leads to the page of the alert, which has both links.
     """
     until = min(now, alert.resolved_at) if alert.resolved_at is not None else now
     ends = Time("until", at=until.replace(microsecond=0) + timedelta(seconds=1))
@@ -56,7 +56,7 @@ def links(alert: Alert, now: datetime, *, queues: Sequence[str] = (), longest: i
 
 
 def _queries(alert: Alert, queues: Sequence[str], begins: Time, ends: Time, now: datetime) -> tuple[str, str]:
-    """Of the failures, and of what is still dead of them."""
+    """Return the searches of the failures, and of those that are still dead."""
     rule, within = alert.rule, place_terms(alert, queues)
     link = rule.measure.link
     again = Numbers("replay", ((1, None),))

@@ -1,10 +1,10 @@
-"""Values of the metrics of alert rules, now. What several rules ask is read once.
+"""Values of the metrics of alert rules, now. A value that several rules use is read once.
 
 A queue's or source's metric is the property of `Measured` that is named as its record (`core/alert_metrics`).
 
 | metric | of | is |
 |---|---|---|
-| dead | queue | jobs that died and did not run well since: it does not dip while a replay runs |
+| dead | queue | jobs that died and have not succeeded since: it does not dip while a replay runs |
 | growth_per_minute | queue | by how much `dead` of the samples grew, over five minutes |
 | oldest_dead_s | queue | seconds since the oldest dead job failed |
 | failure_rate | queue | of the jobs that ended in the last five minutes, the share that died: 0 to 1; only with guarded workers |
@@ -65,7 +65,7 @@ class Sample:
 
 
 class Measured:
-    """As of `now`."""
+    """Values as of `now`."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now
@@ -76,7 +76,7 @@ class Measured:
         self._views_end: float | None = None
 
     def read(self, rule: Rule) -> Values | None:
-        """The rule's metric for all that it looks at; None where it has no turn in this round."""
+        """Return the values of the rule's metric; None if it has no turn in this round."""
         if rule.measure.subject is Subject.VIEW:
             return self._view(rule)
         if rule.measure.is_narrowed and rule.is_narrowed:
@@ -91,8 +91,8 @@ class Measured:
         return rule.measure.absent
 
     def quiet_share(self, metric: str, key: Key) -> float | None:
-        """The share of the last hour, for an open alert of a queue in which too little ends to tell one of five minutes:
-        0 where nothing ended, so that what went quiet does not stay for ever. None for other metrics.
+        """Return the share of the last hour, for an open alert of a queue in which too few jobs end for one of five
+        minutes: 0 where none ended, so that an alert of a quiet queue does not stay open. None for other metrics.
         """
         ratio = METRICS[metric].ratio
         if ratio is None:
@@ -107,14 +107,14 @@ class Measured:
         return part / total if total else 0.0
 
     def gone_reason(self, metric: str, source: str, value: float | None) -> str:
-        """Why nothing will ever be known of this again; empty where something may."""
+        """Return why there will never be data again; empty if there may be."""
         measure = METRICS[metric]
         if source in self.taken_out and (measure.ends_with_source or (measure.needs_source and value is None)):
             return f"{source} was taken out of the configuration: nobody looks at it any more."
         return ""
 
     def held_reason(self, metric: str, source: str, subject: str) -> str:
-        """Why this may neither fire nor end now; empty where nothing speaks against it."""
+        """Return why the alert may neither fire nor end now; empty if it may."""
         if METRICS[metric].needs_source and source in self._unreachable_since:
             since = self._unreachable_since[source]
             when = f" since {clock(since, self.now)} UTC" if since else ""
@@ -174,8 +174,8 @@ class Measured:
         return {key: part / total if total >= LEAST_ENDED else None for key, (part, total) in ratios.items()}
 
     def _reports_outcomes(self, source: str) -> bool:
-        """Whether what ran well is counted: by guarded workers. A system that is read tells of what failed, so that a share of
-        it would always be all.
+        """Return whether successful jobs are counted, which guarded workers report. A polled system reports failures
+        only, so that a share of it would always be 1.
         """
         return source in self._guarded or not config.keeps_dead(source)
 
@@ -237,14 +237,14 @@ class Measured:
 
     @cached_property
     def _ended(self) -> dict[Key, tuple[int, int, int]]:
-        """Jobs that died, attempts to be retried, jobs that ran well, of the last minutes."""
+        """Jobs that died, attempts to be retried, jobs that succeeded, of the last minutes."""
         counted = QueueCounter.objects.filter(step=MINUTE, at__gte=rates.window_start(self.now), at__lte=self.now)
         rows = counted.values_list("source", "queue").annotate(Sum("failed"), Sum("retried"), Sum("succeeded"))
         return {(source, queue): (fell, again, ran) for source, queue, fell, again, ran in rows}
 
     @cached_property
     def _samples(self) -> tuple[dict[Key, Sample], dict[Key, Sample]]:
-        """The newest sample of each queue, and the one of five minutes ago: two short ranges of the index by time."""
+        """The latest sample of each queue, and the one of five minutes ago: two short ranges of the index by time."""
         then = self.now - _GROWN
         lately, before = Q(at__gt=self.now - _FRESH, at__lte=self.now), Q(at__gt=then - _SLACK, at__lte=then + _SLACK)
         columns = ("source", "queue", "at", "dead", "oldest_dead_at", "is_reachable")

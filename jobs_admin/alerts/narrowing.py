@@ -23,7 +23,7 @@ Kind = tuple[str, str, str, int, int]  # source, queue, task, group (0: none), j
 
 
 class Kinds:
-    """What is counted of a metric, to be fitted to the task and the group of rule after rule."""
+    """Counts of a metric, to be filtered by the task and the group of rule after rule."""
 
     def __init__(self, kinds: Iterable[Kind]) -> None:
         self._by_task: dict[str, list[Kind]] = defaultdict(list)
@@ -68,7 +68,7 @@ class Kinds:
         return self._groups[glob]
 
     def _fingerprints(self) -> dict[str, set[int]]:
-        """Those of the groups that are counted, also of groups that were merged into them."""
+        """Fingerprints of the counted groups, including groups that were merged into them."""
         found: dict[str, set[int]] = defaultdict(set)
         groups = list(self._by_group.keys() - {0})
         for start in range(0, len(groups), _AT_ONCE):

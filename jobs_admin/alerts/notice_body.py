@@ -1,4 +1,4 @@
-"""The `data` of an alert's webhook: what is told, the same for every channel, and never over its bound."""
+"""The `data` of an alert's webhook: the same for every channel, and never over its bound."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def build(
     left_out: int = 0,
     news: Collection[int] = (),
 ) -> dict[str, Any]:
-    """`members`: what is open of them, and the leader where nothing is. `others` are over, and told with it.
+    """Build the data. `members`: the open alerts, or the leader if none is. `others` are resolved, in the same notice.
 
-    `news`: the numbers of those that this notice is for. They come first, and its links are about them; what somebody
-    knows of already comes last, and what a silence keeps quiet is not named.
+    `news`: the numbers of the alerts that this notice is for. They come first, and its links are about them; alerts of
+    earlier notices come last, and silenced ones are not named.
     """
     rule = leader.rule
     speaking = [one for one in members if one.state != AlertState.SILENCED] or list(members)
@@ -78,13 +78,13 @@ def build(
 
 
 def dedup_key(leader: int) -> str:
-    """The same for all notices of what is told together; of two desks that use one pager, not the same."""
+    """Return the key of all notices of a bundle; different for two desks that use one pager."""
     desk = hashlib.sha256(config.page_url("/").encode()).hexdigest()[:8]
     return f"redrive-{desk}-alert-{leader}"
 
 
 def _rank(one: Alert, leader: Alert, news: Collection[int]) -> tuple[Any, ...]:
-    """News first, of these what is still so and what nobody has taken, then the worst."""
+    """Return the order: news first, of these open and unacknowledged ones, then the worst."""
     is_taken = one.state == AlertState.ACKNOWLEDGED
     return is_taken, one.pk not in news, not one.is_open, -one.value, one.pk != leader.pk, one.pk
 

@@ -1,9 +1,9 @@
-"""Notices of alerts. Those of one rule and source that fire soon after each other are told together, under one key.
+"""Notices of alerts. Alerts of one rule and source that fire soon after each other form a bundle and share a key.
 
-The first of them that is told is the leader: its number is in the key of every notice. Later ones join it while it is
-young and somebody is still to acknowledge it, so that a pager that was answered calls again; else they are a story of
-their own. When all of a story are over that is told once. Who tells has locked the rule, so that notices are numbered one
-after the other.
+The first alert with a notice is the leader: its number is in the key of every notice. Later ones join it while it is
+young and not acknowledged by an operator, so that an acknowledged pager calls again; otherwise they form a bundle of
+their own. When a whole bundle is resolved, one notice is sent. The caller has locked the rule, so that notices are
+numbered one after the other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class Called:
 
 
 def measure_called(alerts: Sequence[Alert], now: datetime) -> dict[int, Called]:
-    """By number, of alerts that fire and are not held."""
+    """Return how long alerts that fire and are not held have called, by number: neither a silence nor a hold counts,
+    and a silence begins it again.
+    """
     found = {
         one.pk: Called(one.fired_at, (now - one.fired_at).total_seconds()) for one in alerts if one.fired_at is not None
     }
@@ -69,15 +71,15 @@ def _measure_events(events: Sequence[tuple[datetime, str, bool]], otherwise: Cal
     return Called(since, (counted + (now - runs if runs is not None else timedelta())).total_seconds())
 
 
-# So many times what joins is told at once; then at most once in so long: queues can be made by the thousand.
+# Notices about joined alerts that are sent at once; then at most one per JOINED_EVERY: queues can be made by the thousand.
 AT_ONCE = 5
 JOINED_EVERY = timedelta(minutes=1)
-# What fires so long after the last of a story is a story of its own.
+# An alert that fires this long after the last of a bundle begins a new one.
 TOGETHER = timedelta(hours=1)
 
 
 def bundle_of(alert: Alert) -> int | None:
-    """The number of its leader; None where it was never told."""
+    """Return the number of its leader; None if it was never in a notice."""
     if alert.told_with_id is not None:
         return alert.told_with_id
     return alert.pk if alert.told_at is not None else None
@@ -86,9 +88,9 @@ def bundle_of(alert: Alert) -> int | None:
 def write_notices(
     rule: Rule, source: str, now: datetime, *, again: Sequence[Alert] = (), why: str = "", left_out: int = 0
 ) -> list[Notice]:
-    """Write what is to be told of this rule and source, in the transaction of what happened to its alerts.
+    """Write the notices of this rule and source, in the transaction of its alerts' transitions.
 
-    `again`: what fires once more because its silence ended. `left_out`: how many more would fire, beyond the bound.
+    `again`: alerts that fire again because their silence ended. `left_out`: how many more would fire, beyond the bound.
     """
     stories: dict[int, list[Alert]] = defaultdict(list)
     fresh = []
@@ -113,7 +115,7 @@ def write_notices(
 
 
 def _place(fresh: Sequence[Alert], stories: dict[int, list[Alert]], now: datetime) -> None:
-    """Into the youngest story if they may join it, else into one of their own."""
+    """Add the alerts to the youngest bundle if they may join it, otherwise to one of their own."""
     number = max(stories, default=0)
     if not _may_be_joined(stories.get(number, ()), now):
         number = max(fresh, key=lambda one: (one.value, -one.pk)).pk
@@ -125,13 +127,13 @@ def _place(fresh: Sequence[Alert], stories: dict[int, list[Alert]], now: datetim
 
 
 def _may_be_joined(members: Sequence[Alert], now: datetime) -> bool:
-    """While one of them waits for somebody, and one fired not long ago: a pager is quiet about what was answered."""
+    """Return whether one is unacknowledged, and one fired not long ago: a pager is quiet about an acknowledged bundle."""
     waits = any(one.state == AlertState.FIRING for one in members)
     return waits and any(one.fired_at is not None and now - one.fired_at < TOGETHER for one in members)
 
 
 def _leaders(rule: Rule, numbers: Iterable[int], at_hand: Iterable[Alert]) -> dict[int, Alert]:
-    """A leader may be over while others go on."""
+    """Return the leaders, of which one may be resolved while others of its bundle are open."""
     known = {one.pk: one for one in at_hand}
     numbers = list(numbers)
     known |= Alert.objects.in_bulk([number for number in numbers if number not in known])
@@ -141,7 +143,7 @@ def _leaders(rule: Rule, numbers: Iterable[int], at_hand: Iterable[Alert]) -> di
 
 
 def _find_unreported(leaders: Mapping[int, Alert]) -> dict[int, list[Alert]]:
-    """By story, what is in no notice yet, also what is over meanwhile; a silence keeps its own quiet."""
+    """Return, by bundle, alerts in no notice yet, also resolved ones; silenced ones are excluded."""
     found: dict[int, list[Alert]] = defaultdict(list)
     mine = Alert.objects.filter(Q(pk__in=leaders) | Q(told_with__in=leaders), told_at=None)
     for one in mine.exclude(state=AlertState.SILENCED).order_by("pk"):
@@ -186,7 +188,7 @@ def _write_firing(
 
 
 def is_reminder_due(rule: Rule, leader: Alert, loud: Sequence[Alert], now: datetime) -> bool:
-    """`loud`: those that fire and nobody acknowledged, of any story. What is held says nothing new."""
+    """Return whether a reminder is due. `loud`: unacknowledged firing alerts of any bundle. A held alert has no news."""
     mine = _with(leader, loud)
     if not rule.renotify_s or leader.told_at is None or all(one.held_because for one in mine):
         return False
@@ -194,7 +196,7 @@ def is_reminder_due(rule: Rule, leader: Alert, loud: Sequence[Alert], now: datet
 
 
 def is_left_out_due(alerts: Sequence[Alert], left_out: int, now: datetime) -> bool:
-    """Whether what is left out, beyond the bound of open alerts, is new or has doubled since it was told.
+    """Return whether the number left out, beyond the bound of open alerts, is new or has doubled since its last notice.
 
     `alerts`: the open ones of a rule and source.
     """
@@ -211,7 +213,9 @@ def is_left_out_due(alerts: Sequence[Alert], left_out: int, now: datetime) -> bo
 
 
 def is_escalation_due(rule: Rule, leader: Alert, loud: Sequence[Alert], now: datetime) -> bool:
-    """Whether one of the leader's has called for so long, and began after others were told last. `loud`: of any story."""
+    """Return whether one of the leader's alerts has called long enough, and began after the last escalation. `loud`: of
+    any bundle.
+    """
     return bool(rule.escalate_s and _longest_loud_s(leader, loud, now, rule.escalate_s) >= rule.escalate_s)
 
 
@@ -230,7 +234,7 @@ def _with(leader: Alert, alerts: Iterable[Alert]) -> list[Alert]:
 
 
 def _escalate(rule: Rule, leader: Alert, members: list[Alert], loud: list[Alert], now: datetime) -> list[Notice]:
-    """Once for all that are told together, and once more for what fired after that."""
+    """Escalate a bundle once, and once more for alerts that fired after that."""
     waited = duration(_longest_loud_s(leader, loud, now, 0))
     if not Alert.objects.filter(pk=leader.pk, escalated_at=leader.escalated_at).update(escalated_at=now):
         return []
@@ -249,7 +253,7 @@ def _escalate(rule: Rule, leader: Alert, members: list[Alert], loud: list[Alert]
 
 
 def _write_resolved(rule: Rule, leader: Alert, unreported: Sequence[Alert], now: datetime, why: str) -> list[Notice]:
-    """All are over. What joined last and was not told yet is in this one."""
+    """Write the notice that all are resolved, including alerts that joined last and were in no notice yet."""
     notice = _write(
         rule, leader, [leader], now, ALERT_RESOLVED, "resolved", rule.channels.all(), others=unreported, why=why
     )
@@ -301,7 +305,7 @@ def _write(
 
 
 def _last_number(leader: Alert) -> int:
-    """Of its notices; 0 before the first."""
+    """Return the number of its last notice; 0 before the first."""
     key = Notice.objects.filter(alert=leader).order_by("-pk").values_list("key", flat=True).first()
     return int(key.rpartition("-")[2]) if key else 0
 
@@ -315,7 +319,7 @@ def _bundle(leader: Alert):
 
 
 def _ended(rule: Rule, source: str, now: datetime, open_: Mapping[int, Sequence[Alert]]) -> list[int]:
-    """The leaders of what has just ended as a whole, in this transaction: its end is not told yet."""
+    """Return the leaders of bundles that have just ended completely, in this transaction, without a notice of it."""
     over = _read_alerts(rule, source).filter(state=AlertState.RESOLVED, resolved_at=now)
     numbers = {number for one in over if (number := bundle_of(one)) is not None and number not in open_}
     last: dict[int, str] = dict(Notice.objects.filter(alert__in=numbers).order_by("pk").values_list("alert", "type"))

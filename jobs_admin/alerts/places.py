@@ -1,7 +1,7 @@
-"""How many alerts of a rule are open at once, and which of them. Names come with messages: they can be made by the thousand.
+"""Bound of the open alerts of a rule, and their choice. Names come with messages: they can be made by the thousand.
 
-Each source has places of its own, so that none is without an alert because of another. Where they are taken, what is far
-worse takes the place of the least; what is left out is counted and told.
+Each source has places of its own, so that none is without an alert because of another. When they are used up, a far
+worse subject takes the place of the least; those left out are counted and reported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FAR, _FAR_SHARE = 2.0, 0.1
 
 
 def room(sources: Collection[str]) -> int:
-    """How many alerts of a rule may be open of each of the sources that have one, or will."""
+    """Return how many alerts of a rule may be open of each of the sources that have one, or will."""
     return max(1, min(MOST_OPEN, MOST_OF_RULE // max(1, len(sources))))
 
 
@@ -32,9 +32,9 @@ def give_way(
     alerts: Sequence[Alert],
     silences: Sequence[Silence],
 ) -> dict[str, str]:
-    """Of a source whose places are taken: which alert gives its place, and to what of those that wait.
+    """Return which open alert of a full source gives its place to which waiting subject.
 
-    What is silenced gives way to anything that is not.
+    A silenced alert gives way to any that is not.
     """
 
     def above(value: float | None) -> float:

@@ -1,4 +1,4 @@
-"""How often a rule would have fired, on the history that is kept: judged by the machine that judges now."""
+"""Preview of a rule: how often it would have fired on the stored history, by the same evaluation as now."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ class Preview:
 
 
 def preview(viewer: Viewer, document: object, now: datetime, *, days: int = 7) -> Preview:
-    """What the rule of this document would have done, for the sources that the viewer sees. Changes nothing.
+    """Return what the rule of this document would have done, for the sources that the viewer sees. Changes nothing.
 
-    Where the history cannot tell, `step_s` is 0 and `untold` says why. Raises Refused for what is no rule.
+    If the history is not sufficient, `step_s` is 0 and `untold` has the reason. Raises Refused for an invalid rule.
     """
     rule = check_rule(viewer, document)
     days = max(1, min(int(days), MOST_DAYS))
@@ -174,7 +174,7 @@ def _read(key: Key, step: int, since: datetime, until: datetime) -> list[Row]:
 
 
 def _evaluate(rule: Rule, rows: Sequence[Row]) -> list[Look]:
-    """The rule's metric at each row."""
+    """Return the rule's metric at each row."""
     measure = rule.measure
     assert measure.history is not None
     return [
@@ -187,7 +187,7 @@ def _evaluate(rule: Rule, rows: Sequence[Row]) -> list[Look]:
 
 
 def _find_episodes(rule: Rule, key: Key, points: Sequence[Look]) -> list[Episode]:
-    """The episodes that fired, oldest first."""
+    """Return the episodes that fired, oldest first."""
     law = Numbers(rule.threshold, rule.clear, rule.for_s, rule.keep_firing_s, rule.no_data)
     subject = "" if rule.measure.subject is Subject.SOURCE else key[1]
     found: list[Episode] = []
@@ -208,7 +208,9 @@ def _find_episodes(rule: Rule, key: Key, points: Sequence[Look]) -> list[Episode
 
 
 def _notices(rule: Rule, episodes: Sequence[Episode], now: datetime) -> int:
-    """Of one source: those that fire soon after each other are told together. As if nobody had acknowledged any."""
+    """Return the number of notices of one source: alerts that fire soon after each other share one. As if none was
+    acknowledged.
+    """
     total, ends, joined = 0, None, 0
     last = began = before = None
     for one in sorted(episodes, key=lambda one: one.fired_at):
@@ -227,7 +229,7 @@ def _notices(rule: Rule, episodes: Sequence[Episode], now: datetime) -> int:
 
 
 def _count_later_notices(rule: Rule, began: datetime, ends: datetime | None, now: datetime) -> int:
-    """The end, reminders and escalation of what was told together."""
+    """Return the number of notices of a bundle after its first: end, reminders and escalation."""
     lasted = ((ends or now) - began).total_seconds()
     reminders = int(lasted // rule.renotify_s) if rule.renotify_s else 0
     escalated = 1 if rule.escalate_s and lasted >= rule.escalate_s else 0
@@ -235,7 +237,7 @@ def _count_later_notices(rule: Rule, began: datetime, ends: datetime | None, now
 
 
 def _build_series(rule: Rule, key: Key, points: Sequence[Look]) -> PreviewSeries:
-    """At most MOST_POINTS points: of those that one stands for, the highest."""
+    """Return at most MOST_POINTS points, each the highest of those that it stands for."""
     at_once = -(-len(points) // MOST_POINTS)
     times, values = [], []
     for start in range(0, len(points), at_once):

@@ -1,4 +1,4 @@
-"""Alerts to be read: the list, one, what happened to it, and how quickly people were."""
+"""Reading of alerts: the list, one alert, its events, and response times."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def listing(
     after: str | None = None,
     limit: int = 50,
 ) -> AlertPage:
-    """Newest first. `state` is one of AlertState or `open`; `rule` a rule's number or name; what is unknown matches nothing."""
+    """Return a page, latest first. `state` is one of AlertState or `open`; `rule` a rule's number or name; unknown
+    values match nothing.
+    """
     found = _visible(viewer).order_by("-pk")
     if state:
         found = found.exclude(state=AlertState.RESOLVED) if state == OPEN else found.filter(state=state)
@@ -66,7 +68,7 @@ def listing(
 
 
 def filter_place(found: QuerySet[Alert], source: str, queue: str, rule: str) -> QuerySet[Alert]:
-    """Those of a source, a queue, a rule (its number or name); each where it is said."""
+    """Filter by source, queue and rule (its number or name), each if given."""
     if source:
         found = found.filter(source=source)
     if queue:
@@ -78,7 +80,7 @@ def filter_place(found: QuerySet[Alert], source: str, queue: str, rule: str) -> 
 
 
 def get(viewer: Viewer, pk: int) -> Alert:
-    """One alert with its rule and the one it was told with. Raises NotFound."""
+    """Return one alert with its rule and the leader of its bundle. Raises NotFound."""
     found = _visible(viewer).filter(pk=pk).first() if 0 < pk < 2**63 else None
     if found is None:
         raise NotFound("There is no such alert, or you have no role on its source.")
@@ -86,20 +88,20 @@ def get(viewer: Viewer, pk: int) -> Alert:
 
 
 def bundle(alert: Alert) -> QuerySet[Alert]:
-    """All that are told together with it, itself too: they are of one rule and one source."""
+    """Return all alerts of its bundle, itself included: they are of one rule and one source."""
     leader = alert.told_with_id or alert.pk
     return Alert.objects.filter(Q(pk=leader) | Q(told_with_id=leader)).order_by("pk")
 
 
 def events(viewer: Viewer, alert: Alert) -> list[AlertEvent]:
-    """The transitions of all that were told together, the oldest first: the newest MOST_EVENTS, each with its alert."""
+    """Return the transitions of its bundle, oldest first: the latest MOST_EVENTS, each with its alert."""
     whose = list(bundle(alert).values_list("pk", flat=True)[:MOST_TOGETHER])
     found = AlertEvent.objects.filter(alert__in=[*whose, alert.pk]).select_related("alert", "notice")
     return sorted(found.order_by("-at", "-pk")[:MOST_EVENTS], key=lambda event: (event.at, event.pk))
 
 
 def firing(viewer: Viewer, limit: int = 20) -> list[Alert]:
-    """What fires now, acknowledged or not: the gravest first, of those what nobody has taken, then the newest."""
+    """Return firing alerts, acknowledged or not: the gravest first, of those the unacknowledged, then the latest."""
     rank = Case(
         When(severity=Severity.CRITICAL, then=Value(0)),
         When(severity=Severity.WARNING, then=Value(1)),
@@ -111,8 +113,8 @@ def firing(viewer: Viewer, limit: int = 20) -> list[Alert]:
 
 
 def earlier(viewer: Viewer, alert: Alert, limit: int = 10) -> list[Alert]:
-    """Episodes before it of the same rule, source and subject, the newest first. `replays` of each: those that were
-    started for its source while it was open, as far as the viewer may see that.
+    """Return earlier episodes of the same rule, source and subject, latest first. `replays` of each: those that were
+    started for its source while it was open, if the viewer may see them.
     """
     same = _visible(viewer).filter(rule=alert.rule_id, source=alert.source, subject=alert.subject, pk__lt=alert.pk)
     rows = list(same.exclude(fired_at=None).order_by("-pk")[:limit])
@@ -123,7 +125,7 @@ def earlier(viewer: Viewer, alert: Alert, limit: int = 10) -> list[Alert]:
 
 
 def _replays(viewer: Viewer, rows: list[Alert]) -> dict[int, list[Replay]]:
-    """The audit knows which sources a replay was started for."""
+    """Return the replays started during each alert: the audit has the sources of each start."""
     found: dict[int, list[Replay]] = defaultdict(list)
     ended = [(row, row.resolved_at) for row in rows if row.resolved_at is not None and row.source]
     if not ended:
@@ -145,7 +147,7 @@ def _replays(viewer: Viewer, rows: list[Alert]) -> dict[int, list[Replay]]:
 
 
 def times(viewer: Viewer, since: datetime) -> Times:
-    """How long people took with what fired since then: of the newest thousand."""
+    """Return the response times to the alerts that fired since then: of the latest thousand."""
     fired = Alert.objects.filter(alert_sight.visible(viewer), fired_at__gte=since)
     rows = list(
         fired.order_by("-pk").values_list("opened_at", "fired_at", "acknowledged_at", "resolved_at")[:_MOST_TIMED]

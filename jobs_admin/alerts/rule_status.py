@@ -1,4 +1,4 @@
-"""How rules stand: what of each is open now, when it fired last, and whom it tells."""
+"""Status of rules: open alerts, last firing, and the channels that they notify."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class RuleStatus:
 
 
 def read_rule_status(viewer: Viewer, rules: Iterable[Rule]) -> dict[int, RuleStatus]:
-    """By number of the rule, of the alerts that the viewer sees; one that never had an alert may be left out.
+    """Return the status by number of the rule, of the alerts that the viewer sees; one without an alert may be omitted.
 
-    Reads what is open, and of each rule its last alert that fired, however many it had.
+    Reads the open alerts, and of each rule its last alert that fired, however many it had.
     """
     pks = [one.pk for one in rules]
     seen = Alert.objects.filter(alert_sight.visible(viewer))
@@ -45,7 +45,9 @@ def read_rule_status(viewer: Viewer, rules: Iterable[Rule]) -> dict[int, RuleSta
 
 
 def rules_by_channel(viewer: Viewer) -> dict[int, list[str]]:
-    """Number of a channel -> names of the rules that tell it, at once or when they escalate, as far as the viewer sees them."""
+    """Return channel number -> names of the rules that notify it, at once or when they escalate, if the viewer sees
+    them.
+    """
     found = Rule.objects.filter(deleted_at=None).select_related("view").only("name", "source", "deleted_at", "view")
     names = {one.pk: one.name for one in found if alert_sight.sees_rule(viewer, one)}
     links = {

@@ -1,4 +1,4 @@
-"""Rules: read, made, changed, deleted."""
+"""Alert rules: read, create, change, delete."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rules(viewer: Viewer, *, with_channels: bool = True) -> list[Rule]:
 
 
 def rule(viewer: Viewer, pk: int) -> Rule:
-    """Raises NotFound."""
+    """Return the rule. Raises NotFound."""
     found = Rule.objects.filter(pk=pk, deleted_at=None).select_related("view")
     one = found.prefetch_related("channels", "escalate_to").first()
     if one is None or not alert_sight.sees_rule(viewer, one):
@@ -40,12 +40,12 @@ def rule(viewer: Viewer, pk: int) -> Rule:
 
 
 def may_change(viewer: Viewer, rule: Rule) -> bool:
-    """Change, delete, or switch it on and off."""
+    """Return whether the viewer may change, delete, or switch it on and off."""
     return may_write(viewer, OPERATOR, rule.source) and alert_sight.sees_rule(viewer, rule)
 
 
 def document(rule: Rule) -> dict[str, Any]:
-    """What a rule says, as `save_rule` takes it."""
+    """Return the content of a rule, as `save_rule` takes it."""
     values = {name: getattr(rule, name) for name in checking.FIELDS}
     values["view"] = rule.view_id
     for name in ("channels", "escalate_to"):
@@ -54,16 +54,16 @@ def document(rule: Rule) -> dict[str, Any]:
 
 
 def check_rule(viewer: Viewer, document: object) -> Rule:
-    """The rule that saving this would make, not saved and without its channels. Raises Refused."""
+    """Return the rule that saving this would create, not saved and without its channels. Raises Refused."""
     values = checking.parse_rule(viewer, _content(document)[0])
     return Rule(**{name: value for name, value in values.items() if name not in ("channels", "escalate_to")})
 
 
 def save_rule(viewer: Viewer, document: object, pk: int | None = None) -> Rule:
-    """Make a rule, or change the one of this number; what the document leaves out has its default.
+    """Create a rule, or change the one of this number; an omitted field has its default.
 
-    `changed_at` in the document, as it was read, refuses the edit of a rule that somebody changed since. Raises
-    Refused, and NotFound.
+    `changed_at` in the document, as it was read, refuses the edit of a rule that was changed since. Raises Refused, and
+    NotFound.
     """
     act = "rule.create" if pk is None else "rule.change"
     before = None if pk is None else rule(viewer, pk)
@@ -78,7 +78,7 @@ def save_rule(viewer: Viewer, document: object, pk: int | None = None) -> Rule:
 
 
 def delete_rule(viewer: Viewer, pk: int) -> None:
-    """It watches no more, and its open alerts are closed. What it told stays. Raises Refused, and NotFound."""
+    """Delete a rule and close its open alerts. Its notices remain. Raises Refused, and NotFound."""
     found = rule(viewer, pk)
     _authorize(viewer, [found.source], "rule.delete", pk)
     now, values = timezone.now(), document(found)
@@ -133,7 +133,7 @@ def _store(viewer: Viewer, read: Rule | None, values: Mapping[str, Any], expecte
 
 
 def _content(document: object) -> tuple[object, datetime | None]:
-    """What the rule says, and when what the edit began from was changed."""
+    """Return the content of the rule, and the `changed_at` that the edit began from."""
     if not isinstance(document, Mapping) or "changed_at" not in document:
         return document, None
     given = document["changed_at"]
@@ -149,8 +149,8 @@ def _content(document: object) -> tuple[object, datetime | None]:
 
 
 def _record(viewer: Viewer, act: str, pk: int, before: dict[str, Any] | None, after: dict[str, Any] | None) -> None:
-    """What differs; the name always, so that the row says of which rule it tells. Where it went from one source to
-    another, each is told of its own.
+    """Audit the differing fields, and always the name, so that the row names its rule. If it went from one source to
+    another, each has a row of its own.
     """
     differing = [n for n in checking.FIELDS if n == "name" or (before or {}).get(n) != (after or {}).get(n)]
     sides = {"before": before, "after": after}

@@ -1,4 +1,4 @@
-"""What to do where a task fails: an address by pattern of the task's name."""
+"""Runbooks of tasks: an address by pattern of the task's name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONGEST_TASK = 255
 
 
 def runbooks(viewer: Viewer) -> list[Runbook]:
-    """By pattern. They are of the whole desk: whoever sees anything of it reads them."""
+    """Return the runbooks by pattern. They are of the whole desk: every viewer reads them."""
     return list(Runbook.objects.order_by("task")[:MOST]) if viewer.may_anywhere(VIEWER) else []
 
 
@@ -30,7 +30,7 @@ def may_change(viewer: Viewer) -> bool:
 
 
 def save_runbook(viewer: Viewer, task: str, url: str) -> Runbook:
-    """Of this pattern; one that is there already gets the new address. Raises Refused."""
+    """Save the address of this pattern; an existing one gets the new address. Raises Refused."""
     _authorize(viewer, "runbook.save", str(task)[:100])
     pattern = _parse_field("task", lambda: checking.parse_line(task, LONGEST_TASK, "A task"))
     address = _parse_field("url", lambda: checking.parse_url(url))
@@ -50,7 +50,7 @@ def save_runbook(viewer: Viewer, task: str, url: str) -> Runbook:
 
 
 def delete_runbook(viewer: Viewer, pk: int) -> None:
-    """Raises Refused, and NotFound."""
+    """Delete a runbook. Raises Refused, and NotFound."""
     found = Runbook.objects.filter(pk=pk).first()
     if found is None or not viewer.may_anywhere(VIEWER):
         raise NotFound("There is no such runbook.")
@@ -62,7 +62,7 @@ def delete_runbook(viewer: Viewer, pk: int) -> None:
 
 
 def for_task(task: str) -> str:
-    """The address of the most particular pattern that fits: exact before the longest text before its first star."""
+    """Return the address of the most specific matching pattern: exact before the longest text before its first star."""
     fitting = [one for one in Runbook.objects.order_by("task")[:MOST] if matches(one.task, task)]
     best = max(fitting, key=lambda one: ("*" not in one.task, len(one.task.partition("*")[0]), one.task), default=None)
     return best.url if best is not None else ""
@@ -81,7 +81,7 @@ def _parse_field(field: str, read):
 
 
 def find_alert_runbook(alert: Alert, groups: Sequence[RisenGroup]) -> str:
-    """The rule's own, else that of the group with most jobs, else of the task that most of them are of."""
+    """Return the rule's own runbook, otherwise that of the group with most jobs, otherwise that of the commonest task."""
     if alert.rule.runbook_url or (groups and groups[0].runbook_url):
         return alert.rule.runbook_url or groups[0].runbook_url
     if not alert.source or not alert.subject or not Runbook.objects.exists():

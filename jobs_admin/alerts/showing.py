@@ -1,4 +1,4 @@
-"""What pages ask about alerts beside the list: their history over time, and which of them a silence is about."""
+"""Alert history for charts, and the alerts that a silence covers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ MOST_OPEN = 2_000  # looked at, for those that a silence fits
 def episodes(
     viewer: Viewer, since: datetime, *, source: str = "", queue: str = "", rule: str = "", limit: int = 2_000
 ) -> list[Alert]:
-    """All that fired and were not over before `since`, the newest first, with their rules. `rule`: its number or name."""
+    """Return the alerts that fired and were not resolved before `since`, latest first, with their rules. `rule`: its
+    number or name.
+    """
     fired = Alert.objects.filter(alert_sight.visible(viewer), fired_at__isnull=False)
     found = fired.filter(Q(resolved_at=None) | Q(resolved_at__gte=since))
     found = filter_place(found, source, queue, rule)
@@ -29,13 +31,15 @@ def episodes(
 
 
 def silencing(viewer: Viewer, alert: Alert, now: datetime) -> list[Silence]:
-    """The silences in force that fit it, as far as the viewer may see them."""
+    """Return the silences in force that cover it, if the viewer may see them."""
     fitting = [one for one in in_force(now) if silenced_by([one], alert, alert.rule.name)]
     return [one for one in fitting if may_see(viewer, one)]
 
 
 def fitting(viewer: Viewer, matchers: Mapping[str, Any], limit: int = 20) -> tuple[list[Alert], int]:
-    """Open alerts that a silence with these matchers would keep quiet: the first of them, and how many. Changes nothing."""
+    """Return open alerts that a silence with these matchers would cover: the first of them, and how many. Changes
+    nothing.
+    """
     would = Silence(matchers=dict(matchers))
     opened = Alert.objects.filter(alert_sight.visible(viewer)).exclude(state=AlertState.RESOLVED)
     rows = opened.select_related("rule").order_by("-pk")[:MOST_OPEN]

@@ -1,4 +1,4 @@
-"""Silences: what keeps alerts quiet for a time. What fires meanwhile is shown, and not told."""
+"""Silences of alerts for a time. An alert that fires meanwhile is shown, without a notice."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ LONGEST = timedelta(days=30)
 LONGEST_COMMENT = 500
 MOST = 100  # of one source, in force or to come; of several sources together as many
 MOST_OF_DESK = 2_000
-MOST_OVER = 200  # of those that ended, the newest, that are listed
+MOST_OVER = 200  # of those that ended, the latest, that are listed
 _LONGEST_GLOB = 200
 
 
 def silences(viewer: Viewer, now: datetime, *, over: bool = False) -> list[Silence]:
-    """Those in force and to come, the next to end first; with `over` those that ended, the newest first."""
+    """Return silences in force and to come, the next to end first; with `over` those that ended, latest first."""
     if over:
         found = Silence.objects.filter(ends_at__lte=now).order_by("-ends_at", "-pk")[:MOST_OVER]
     else:
@@ -43,7 +43,7 @@ def silences(viewer: Viewer, now: datetime, *, over: bool = False) -> list[Silen
 
 
 class InForce(list[Silence]):
-    """What is in force at a moment, to be asked about many alerts: those of other sources cost nothing then."""
+    """Silences in force at a moment, for checks of many alerts: those of other sources cost nothing then."""
 
     def __init__(self, found: Iterable[Silence]) -> None:
         super().__init__(found)
@@ -54,7 +54,7 @@ class InForce(list[Silence]):
             self._named["*" if "*" in source else source].append(one)
 
     def matching(self, source: str, rule_name: str, severity: str) -> list[Silence]:
-        """Those that may fit an alert of this source, rule and severity, by their number."""
+        """Return the silences that may cover an alert of this source, rule and severity, by their number."""
         key = source, rule_name, severity
         if key not in self._fitting:
             near = [*self._named.get(source, ()), *self._named.get("*", ())]
@@ -81,7 +81,7 @@ def may_end(viewer: Viewer, silence: Silence) -> bool:
 
 
 def silenced_by(found: Iterable[Silence], alert: Alert, rule_name: str) -> Silence | None:
-    """The first that fits an alert."""
+    """Return the first that covers an alert."""
     if isinstance(found, InForce):
         found = found.matching(alert.source, rule_name, alert.severity)
     return next((one for one in found if _fits(one.matchers, alert, rule_name)), None)
@@ -96,7 +96,7 @@ def silence(
     starts_at: datetime | None = None,
     now: datetime | None = None,
 ) -> Silence:
-    """Keep quiet what every matcher fits: `source`, `queue` and `rule` are globs, but for those that `exact` names.
+    """Silence alerts that every matcher fits: `source`, `queue` and `rule` are globs, except those that `exact` names.
 
     Raises Refused, and NotFound.
     """
@@ -122,7 +122,7 @@ def silence(
 
 
 def _must_have_room(source: str, now: datetime) -> None:
-    """Each source has its own bound: its operators take no place from those of others."""
+    """Raise Refused at the bound. Each source has its own: its operators take no place from those of others."""
     mine = owner(source)
     open_ = Silence.objects.filter(ends_at__gt=now).values_list("matchers", flat=True)[:MOST_OF_DESK]
     owners = [owner(_source(matchers)) for matchers in open_]
@@ -134,7 +134,7 @@ def _must_have_room(source: str, now: datetime) -> None:
 
 
 def end_silence(viewer: Viewer, pk: int, *, now: datetime | None = None) -> Silence:
-    """End it before its time: what still fires is told. Raises Refused, and NotFound."""
+    """End a silence early: alerts that still fire get a notice. Raises Refused, and NotFound."""
     now = now or timezone.now()
     found = Silence.objects.filter(pk=pk).first()
     if found is None or not may_see(viewer, found):
@@ -200,7 +200,7 @@ def _matchers(viewer: Viewer, given: object) -> dict[str, Any]:
 
 
 def _parse_alert_matcher(viewer: Viewer, given: object) -> dict[str, Any]:
-    """It and all that were told with it; whose it is follows from it."""
+    """Return the matcher of an alert's bundle, with its source."""
     if not isinstance(given, int) or isinstance(given, bool):
         raise _invalid("matchers", "alert is the number of an alert.")
     try:

@@ -1,4 +1,4 @@
-"""Transitions of alerts: each a conditional update with its event, so that of several who try one has made it."""
+"""Transitions of alerts: each a conditional update with its event, so that of several attempts one succeeds."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from jobs_admin.models import Alert, AlertEvent
 from jobs_admin.models.alert import AlertState
 
 LONGEST_REASON = 500
-# States in which it fires, whether somebody knows or it is kept quiet.
+# States in which it fires, acknowledged and silenced ones included.
 FIRED = (AlertState.FIRING, AlertState.ACKNOWLEDGED, AlertState.SILENCED)
 
 
 def move(
     alert: Alert, to: str, now: datetime, reason: str, actor: str = "", *, unless: Q | None = None, **changes: Any
 ) -> AlertEvent | None:
-    """Make one transition, if it still stands as it was read; None where it does not, and nothing is changed then.
+    """Make one transition if the alert is unchanged; otherwise return None and change nothing.
 
-    `unless` holds for an alert that must be left alone all the same.
+    `unless`: a condition under which the alert must be left alone.
     """
     n = alert.transitions + 1
     unchanged = Alert.objects.filter(pk=alert.pk, transitions=alert.transitions, state=alert.state)
@@ -35,7 +35,7 @@ def move(
 
 
 def note(alert: Alert, now: datetime, reason: str, actor: str = "") -> AlertEvent:
-    """The event of the transition that was just made."""
+    """Write the event of the transition that was just made."""
     return AlertEvent.objects.create(
         alert=alert,
         n=alert.transitions,

@@ -1,4 +1,4 @@
-"""What is said of an alert in a line: `emails has 1,243 dead jobs (threshold: 100) for 5 min`."""
+"""Sentence about an alert: `emails has 1,243 dead jobs (threshold: 100) for 5 min`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def sentence(alert: Alert, lasted_s: float) -> str:
-    """How it stands, and for how long."""
+    """Return its state and duration."""
     rule = alert.rule
     bound = f"(threshold: {figure(rule.metric, alert.threshold)})"
     lasted = f" for {duration(lasted_s)}" if lasted_s >= 1 else ""
@@ -24,12 +24,12 @@ def resolved_sentence(alert: Alert, lasted_s: float) -> str:
 
 
 def state(alert: Alert) -> str:
-    """The value in words, without the threshold."""
+    """Return the value in words, without the threshold."""
     return _fill_template(alert.rule.measure.now, alert, alert.value)
 
 
 def past_state(alert: Alert) -> str:
-    """The peak of a resolved alert in words, without the threshold."""
+    """Return the peak of a resolved alert in words, without the threshold."""
     return _fill_template(alert.rule.measure.past, alert, alert.peak)
 
 
@@ -39,12 +39,12 @@ def _fill_template(text: str, alert: Alert, value: float) -> str:
     if measure.subject is Subject.SOURCE:
         subject = name(alert.source) if alert.source else measure.no_source.format(subject=subject)
     jobs = "job" if value == 1 else "jobs"
-    said = text.format(subject=subject, value=figure(rule.metric, value), jobs=jobs)
-    return f"{said} of {some}" if (some := narrowed(rule)) else said
+    filled = text.format(subject=subject, value=figure(rule.metric, value), jobs=jobs)
+    return f"{filled} of {some}" if (some := narrowed(rule)) else filled
 
 
 def figure(metric: str, value: float) -> str:
-    """A value or a threshold of this metric, with its unit."""
+    """Return a value or a threshold of this metric, with its unit."""
     unit = METRICS[metric].unit
     if unit is Unit.SHARE:
         return f"{value * 100:.3g} %"
@@ -54,24 +54,24 @@ def figure(metric: str, value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """In at most two units: `5 min`, `1 h 20 min`."""
-    left, said = max(0, round(seconds)), []
+    """Return the duration in at most two units: `5 min`, `1 h 20 min`."""
+    left, parts = max(0, round(seconds)), []
     for size, unit in _UNITS:
-        if left >= size and len(said) < 2:
-            said.append(f"{left // size} {unit}")
+        if left >= size and len(parts) < 2:
+            parts.append(f"{left // size} {unit}")
             left %= size
-        elif said:
+        elif parts:
             break
-    return " ".join(said) or "0 s"
+    return " ".join(parts) or "0 s"
 
 
 def name(text: str) -> str:
-    """A name of somebody else's in a line of ours: nothing in it ends the line or hides the rest."""
+    """Return a foreign name shortened for a line: nothing in it ends the line or hides the rest."""
     return shown(text, _LONGEST_NAME)
 
 
 def narrowed(rule: Rule) -> str:
-    """Which jobs of a queue it counts: `task shop.send, tenant acme`; "" for all."""
+    """Return which jobs of a queue it counts: `task shop.send, tenant acme`; "" for all."""
     parts = [
         f"{what} {name(glob)}"
         for what, glob in (("task", rule.task), ("group", rule.group), ("tenant", rule.tenant))
