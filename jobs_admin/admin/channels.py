@@ -82,7 +82,7 @@ class DeliveryAdmin(Records):
     actions = ("send_again",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Delivery]:
-        seen = Delivery.objects.filter(reading.seen(viewer(request), "notice__"))
+        seen = Delivery.objects.filter(reading.visible(viewer(request), "notice__"))
         return seen.select_related("notice", "channel")
 
     def get_fields(self, request: HttpRequest, obj: Delivery | None = None) -> tuple[str, ...]:

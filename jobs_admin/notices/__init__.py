@@ -1,4 +1,4 @@
-"""Notices told: channels, what goes to which, and each try at telling."""
+"""Notices: channels, routing, and deliveries with their tries."""
 
 from jobs_admin.notices.changing import (
     Saved,
@@ -11,15 +11,16 @@ from jobs_admin.notices.changing import (
     test,
 )
 from jobs_admin.notices.delivering import deliver
-from jobs_admin.notices.latest import LastDelivery, last_deliveries
 from jobs_admin.notices.reading import (
     ChannelRow,
     DeliveryPage,
     DeliveryRow,
+    LastDelivery,
     channel,
     channels,
     deliveries,
     delivery,
+    last_deliveries,
     may_change,
 )
 

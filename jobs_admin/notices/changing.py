@@ -47,37 +47,37 @@ def save_channel(viewer: Viewer, document: object, pk: int | None = None) -> Sav
     with transaction.atomic():
         if before is None and Channel.objects.count() >= MOST_CHANNELS:
             raise Refused("too_many", f"There are {MOST_CHANNELS} channels. Delete one first. Nothing was changed.")
-        held = Channel.objects.select_for_update().filter(pk=before.pk).first() if before is not None else Channel()
-        if held is None:
+        row = Channel.objects.select_for_update().filter(pk=before.pk).first() if before is not None else Channel()
+        if row is None:
             raise NotFound("There is no such channel, or none that you may see.")
         if before is not None:
-            wanted = documents.read(document, held)  # what is left out stays as it is now, not as it was looked at
-        was = _plain(held) if before is not None else None
-        held.name, held.kind, held.url, held.to = wanted.name, wanted.kind, wanted.url, wanted.to
-        held.events = list(wanted.events)
+            wanted = documents.read(document, row)  # what is left out stays as it is now, not as it was looked at
+        was = _plain(row) if before is not None else None
+        row.name, row.kind, row.url, row.to = wanted.name, wanted.kind, wanted.url, wanted.to
+        row.events = list(wanted.events)
         if made is not None:
-            held.secrets = [sealing.seal(made)]
-        held.changed_by = viewer.name[:150]
-        _store(held)
-        after = _plain(held) | ({"secret": "changed"} if made is not None and before is not None else {})
-        audit.record(viewer, "channel.save", f"channel:{held.pk}", before=was, after=after)
-    return Saved(reading.row(viewer, held), made if is_made else None)
+            row.secrets = [sealing.seal(made)]
+        row.changed_by = viewer.name[:150]
+        _store(row)
+        after = _plain(row) | ({"secret": "changed"} if made is not None and before is not None else {})
+        audit.record(viewer, "channel.save", f"channel:{row.pk}", before=was, after=after)
+    return Saved(reading.row(viewer, row), made if is_made else None)
 
 
 def delete_channel(viewer: Viewer, pk: int) -> None:
-    """With its deliveries. Raises Refused where a rule still tells it, NotFound."""
+    """Delete a channel with its deliveries. Raises Refused while a rule uses it, NotFound."""
     reading.find(viewer, pk)
     authorize(viewer, ADMIN, EVERY_SOURCE, "channel.delete", f"channel:{pk}")
     with transaction.atomic():
-        held = Channel.objects.select_for_update().filter(pk=pk).first()
-        if held is None:
+        row = Channel.objects.select_for_update().filter(pk=pk).first()
+        if row is None:
             raise NotFound("There is no such channel, or none that you may see.")
-        _not_used(held)
-        was, why = _plain(held), "It is being deleted, and its deliveries with it."
-        if held.disabled_at is None:
-            held.disabled_at, held.why_disabled = timezone.now(), why
-            held.save(update_fields=["disabled_at", "why_disabled"])
-        audit.record(viewer, "channel.disable", f"channel:{pk}", reason=why, before=was, after=_plain(held))
+        _not_used(row)
+        was, why = _plain(row), "It is being deleted, and its deliveries with it."
+        if row.disabled_at is None:
+            row.disabled_at, row.why_disabled = timezone.now(), why
+            row.save(update_fields=["disabled_at", "why_disabled"])
+        audit.record(viewer, "channel.disable", f"channel:{pk}", reason=why, before=was, after=_plain(row))
     # Bit by bit: nobody waits for a log of a hundred thousand. Without its deliveries it is told nothing more.
     while ids := list(Delivery.objects.filter(channel_id=pk).values_list("pk", flat=True)[:_AT_ONCE]):
         Delivery.objects.filter(pk__in=ids).delete()
@@ -85,17 +85,17 @@ def delete_channel(viewer: Viewer, pk: int) -> None:
     while ids := list(links.filter(channel_id=pk).values_list("pk", flat=True)[:_AT_ONCE]):
         links.filter(pk__in=ids).delete()
     with transaction.atomic():
-        held = Channel.objects.select_for_update().filter(pk=pk).first()
-        if held is None:
+        row = Channel.objects.select_for_update().filter(pk=pk).first()
+        if row is None:
             raise NotFound("There is no such channel, or none that you may see.")
-        if names := _told_by(held):
+        if names := _rules_using(row):
             message = "A rule tells it since a moment ago: it stays. Its deliveries are gone, and it is disabled."
             audit.record(
                 viewer, "channel.delete", f"channel:{pk}", reason=message, after={"rules": names[:5]}, allowed=False
             )
         else:
-            audit.record(viewer, "channel.delete", f"channel:{pk}", before=_plain(held))
-            held.delete()
+            audit.record(viewer, "channel.delete", f"channel:{pk}", before=_plain(row))
+            row.delete()
     if names:
         raise Refused("in_use", message)
 
@@ -104,14 +104,14 @@ def rotate(viewer: Viewer, pk: int) -> str:
     """A new secret, shown this once; the one before signs beside it until `end_rotation`. Raises Refused, NotFound."""
     made = sealing.make()
 
-    def change(held: Channel) -> dict[str, Any]:
-        if held.kind != "webhook":
+    def change(row: Channel) -> dict[str, Any]:
+        if row.kind != "webhook":
             raise invalid("Only a signed webhook has a secret of ours to rotate.", "kind")
-        if len(held.secrets) > 1:
+        if len(row.secrets) > 1:
             message = "Two secrets sign already. End that rotation first. Nothing was changed."
             raise Refused("wrong_state", message)
-        held.secrets = [sealing.seal(made), *held.secrets[:1]]
-        held.rotated_at = timezone.now()
+        row.secrets = [sealing.seal(made), *row.secrets[:1]]
+        row.rotated_at = timezone.now()
         return {"secrets": 2}
 
     _changed(viewer, "channel.rotate", pk, change)
@@ -119,24 +119,24 @@ def rotate(viewer: Viewer, pk: int) -> str:
 
 
 def end_rotation(viewer: Viewer, pk: int) -> ChannelRow:
-    """From now on only the newest secret signs. Raises Refused, NotFound."""
+    """Sign with the latest secret only. Raises Refused, NotFound."""
 
-    def change(held: Channel) -> dict[str, Any]:
-        if len(held.secrets) < 2:
+    def change(row: Channel) -> dict[str, Any]:
+        if len(row.secrets) < 2:
             raise Refused("wrong_state", "Only one secret signs. Nothing was changed.")
-        held.secrets = held.secrets[:1]
+        row.secrets = row.secrets[:1]
         return {"secrets": 1}
 
     return _changed(viewer, "channel.end_rotation", pk, change)
 
 
 def enable(viewer: Viewer, pk: int) -> ChannelRow:
-    """Tell it again from now on. What was parked meanwhile is sent again by hand. Raises Refused, NotFound."""
+    """Enable the channel again. Deliveries parked meanwhile are resent by hand. Raises Refused, NotFound."""
 
-    def change(held: Channel) -> dict[str, Any]:
-        if held.disabled_at is None:
-            raise Refused("wrong_state", f"{held.name} is not disabled. Nothing was changed.")
-        held.disabled_at, held.why_disabled, held.failures = None, "", 0
+    def change(row: Channel) -> dict[str, Any]:
+        if row.disabled_at is None:
+            raise Refused("wrong_state", f"{row.name} is not disabled. Nothing was changed.")
+        row.disabled_at, row.why_disabled, row.failures = None, "", 0
         return {"disabled": False}
 
     return _changed(viewer, "channel.enable", pk, change)
@@ -172,9 +172,9 @@ def test(viewer: Viewer, pk: int, now: datetime | None = None) -> DeliveryRow:
 
 
 def resend(viewer: Viewer, pk: int, now: datetime | None = None) -> DeliveryRow:
-    """Send it once more, with the id it had, and from the first try on. Raises Refused, NotFound.
+    """Send a delivery again, with its id, starting with the first try. Raises Refused, NotFound.
 
-    Takes the role operator on the notice's source; on every source where it is of none or several.
+    Takes the role operator on the notice's source; on every source if it is of none or several.
     """
     found = reading.find_delivery(viewer, pk)
     authorize(viewer, OPERATOR, found.notice.source or EVERY_SOURCE, "delivery.resend", f"delivery:{pk}")
@@ -204,54 +204,54 @@ def _changed(viewer: Viewer, act: str, pk: int, change: Any) -> ChannelRow:
     reading.find(viewer, pk)
     authorize(viewer, ADMIN, EVERY_SOURCE, act, f"channel:{pk}")
     with transaction.atomic():
-        held = Channel.objects.select_for_update().filter(pk=pk).first()
-        if held is None:
+        row = Channel.objects.select_for_update().filter(pk=pk).first()
+        if row is None:
             raise NotFound("There is no such channel, or none that you may see.")
-        was = _plain(held)
-        after = change(held)
-        held.changed_by = viewer.name[:150]
-        held.save()
+        was = _plain(row)
+        after = change(row)
+        row.changed_by = viewer.name[:150]
+        row.save()
         audit.record(viewer, act, f"channel:{pk}", before=was, after=after)
-    return reading.row(viewer, held)
+    return reading.row(viewer, row)
 
 
 def _reachable(wanted: Wanted) -> None:
     """Look up where requests would go, outside of any transaction: a name server may take its time."""
-    if wanted.asked is None:
+    if wanted.address is None:
         return
     allowed = config.webhook_allow()
-    if allowed.names(wanted.asked.host, wanted.asked.port):
+    if allowed.names(wanted.address.host, wanted.address.port):
         return
     try:
-        guard.addresses(wanted.asked, allowed)
+        guard.addresses(wanted.address, allowed)
     except (guard.NotPublic, guard.Unknown) as error:
         raise invalid(str(error), "url") from error
 
 
-def _store(held: Channel) -> None:
+def _store(row: Channel) -> None:
     try:
         with transaction.atomic():
-            held.save()
+            row.save()
     except IntegrityError as error:
-        if not Channel.objects.filter(name=held.name).exclude(pk=held.pk).exists():
+        if not Channel.objects.filter(name=row.name).exclude(pk=row.pk).exists():
             raise
-        raise Refused("taken", f"There is a channel {held.name} already. Nothing was changed.", "name") from error
+        raise Refused("taken", f"There is a channel {row.name} already. Nothing was changed.", "name") from error
 
 
-def _told_by(found: Channel) -> list[str]:
-    """The names of the rules that tell it."""
-    tells = Q(channels=found) | Q(escalate_to=found)
-    return sorted(set(Rule.objects.filter(tells, deleted_at=None).values_list("name", flat=True)))
+def _rules_using(found: Channel) -> list[str]:
+    """Return the names of the rules that notify it."""
+    uses = Q(channels=found) | Q(escalate_to=found)
+    return sorted(set(Rule.objects.filter(uses, deleted_at=None).values_list("name", flat=True)))
 
 
 def _not_used(found: Channel) -> None:
-    if names := _told_by(found):
+    if names := _rules_using(found):
         which = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         raise Refused("in_use", f"It is told by rules: {which}. Change them first. Nothing was changed.")
 
 
-def _plain(held: Channel) -> dict[str, Any]:
+def _plain(row: Channel) -> dict[str, Any]:
     """For the audit: no secret, and of a URL nothing behind its host."""
-    said = {"name": held.name, "kind": held.kind, "url": reading.masked(held.url) if held.url else ""}
-    said |= {"to": held.to.split(), "events": list(held.events), "secrets": len(held.secrets)}
-    return said | {"disabled": held.disabled_at is not None}
+    values = {"name": row.name, "kind": row.kind, "url": reading.masked(row.url) if row.url else ""}
+    values |= {"to": row.to.split(), "events": list(row.events), "secrets": len(row.secrets)}
+    return values | {"disabled": row.disabled_at is not None}

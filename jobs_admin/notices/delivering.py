@@ -1,7 +1,7 @@
-"""Tells what is due, at least once: the step `deliver` of watch.
+"""Delivery of due notices, at least once: the step `deliver` of watch.
 
-A delivery is claimed by a conditional update before its request leaves. Who is killed in between leaves a claim that
-runs out; then it is sent again with the id it had, and a receiver takes each id once.
+A delivery is claimed by a conditional update before its request is sent. A crash in between leaves a claim that
+expires; then it is sent again with the same id, and a receiver accepts each id once.
 """
 
 from __future__ import annotations
@@ -37,45 +37,45 @@ log = logging.getLogger(__name__)
 _CLAIMED = timedelta(seconds=30)
 _CLAIMED_MAIL = timedelta(seconds=120)  # a mail server has its time at each of its words
 _SET_BACK = timedelta(minutes=1)  # what is further in the future than it can be was written before a clock was set back
-_LONGEST_WAIT = timedelta(seconds=1.2 * max(judging.LONGEST_ASKED_S, *judging.WAITS_S))
+_LONGEST_WAIT = timedelta(seconds=1.2 * max(judging.LONGEST_RETRY_AFTER_S, *judging.WAITS_S))
 _SET_RIGHT_EVERY = timedelta(minutes=1)
 _WAIT_S = 0.1  # for an answer, in a round with nothing else to do
-_LOOKED_AT = 100
-_KEPT_TRIES = 20
+_READ_AT_ONCE = 100
+_LOGGED_TRIES = 20
 _OPEN = (DeliveryState.WAITING, DeliveryState.SENDING)
-_HEARTBEAT = 0  # the lane of what is no channel
+_HEARTBEAT = 0  # the lane of the heartbeat, which is no channel
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _InFlight:
     """A delivery that is being sent; None: the heartbeat."""
 
     delivery: Delivery | None
     request: str = ""
 
 
-_lanes: list[Lanes[_Asked, Answer]] = []
+_lanes: list[Lanes[_InFlight, Answer]] = []
 _set_right_at: list[datetime] = []  # by this process
 
 
 def deliver(now: datetime) -> bool:
-    """A round: notices get their deliveries, what is due is begun, what came back is recorded.
+    """Run a round: create deliveries of notices, start due ones, record answers.
 
-    True while anything is on its way. Waits for nobody longer than a moment: each channel is asked in its own thread.
+    Return True while a request is in flight. Each channel is called in its own thread, and waits are a moment at most.
     """
     lanes = _own_lanes()
-    _set_right(now)
+    _correct_ahead(now)
     is_busy = _record_all(lanes, now)
     is_busy = route(now) or is_busy
     is_busy = _begin_all(lanes, now) or is_busy
     if heartbeat.is_due(now) and _HEARTBEAT not in lanes.busy:
-        lanes.start(_HEARTBEAT, _Asked(None), heartbeat.asker())
+        lanes.start(_HEARTBEAT, _InFlight(None), heartbeat.asker())
     if not is_busy and lanes.busy:
         is_busy = _record_all(lanes, now, _WAIT_S)
     return is_busy or bool(lanes.busy - {_HEARTBEAT})
 
 
-def _own_lanes() -> Lanes[_Asked, Answer]:
+def _own_lanes() -> Lanes[_InFlight, Answer]:
     if not _lanes or _lanes[0].pid != os.getpid():
         _lanes[:] = [Lanes(MOST_CHANNELS + 1)]
     return _lanes[0]
@@ -84,7 +84,7 @@ def _own_lanes() -> Lanes[_Asked, Answer]:
 # -- what is due --------------------------------------------------------------------------------------------------
 
 
-def _begin_all(lanes: Lanes[_Asked, Answer], now: datetime) -> bool:
+def _begin_all(lanes: Lanes[_InFlight, Answer], now: datetime) -> bool:
     """One delivery of each channel that has one, and none on its way. Whether any was begun."""
     began = False
     passed = set(lanes.busy)
@@ -97,8 +97,8 @@ def _begin_all(lanes: Lanes[_Asked, Answer], now: datetime) -> bool:
             if _is_over(one, now) or not _claim(one, now):
                 began = True
                 continue
-            about, ask = _question(one, now, allowed)
-            lanes.start(one.channel_id, about, ask)
+            about, call = _build_call(one, now, allowed)
+            lanes.start(one.channel_id, about, call)
             began = True
     return began
 
@@ -108,11 +108,11 @@ def _due(now: datetime, passed: set[int]) -> list[Delivery]:
     sending = Delivery.objects.filter(state=DeliveryState.SENDING, next_try_at__gt=now)
     busy = passed | set(sending.values_list("channel_id", flat=True))  # by another watch
     due = Delivery.objects.filter(state__in=_OPEN, next_try_at__lte=now).exclude(channel_id__in=busy)
-    return list(due.select_related("notice", "channel").order_by("next_try_at", "pk")[:_LOOKED_AT])
+    return list(due.select_related("notice", "channel").order_by("next_try_at", "pk")[:_READ_AT_ONCE])
 
 
-def _set_right(now: datetime) -> None:
-    """After a clock was set back nothing waits for a time that nobody meant, and no claim outlives its longest."""
+def _correct_ahead(now: datetime) -> None:
+    """Correct times after the clock was set back: no delivery waits for a distant time, no claim outlives its longest."""
     if _set_right_at and timedelta() <= now - _set_right_at[0] < _SET_RIGHT_EVERY:
         return
     _set_right_at[:] = [now]
@@ -124,7 +124,7 @@ def _set_right(now: datetime) -> None:
 
 
 def _is_over(one: Delivery, now: datetime) -> bool:
-    """Parks what is not to be sent any more. Whether it was."""
+    """Park a delivery that is not to be sent any more. Return whether it was."""
     why = ""
     if one.channel.disabled_at is not None and one.notice.type != "ping":
         why = f"The channel is disabled: {one.channel.why_disabled}"
@@ -139,40 +139,40 @@ def _is_over(one: Delivery, now: datetime) -> bool:
         why = "A later notice of the same alert has arrived already." if later.exists() else ""
     if not why:
         return False
-    held = Delivery.objects.filter(pk=one.pk, state=one.state, next_try_at=one.next_try_at)
-    held.update(state=DeliveryState.PARKED, error=why[:300], next_try_at=None)
+    claim = Delivery.objects.filter(pk=one.pk, state=one.state, next_try_at=one.next_try_at)
+    claim.update(state=DeliveryState.PARKED, error=why[:300], next_try_at=None)
     return True
 
 
 def _claim(one: Delivery, now: datetime) -> bool:
-    """Whether it is ours to send; then the row says so, and for how long."""
+    """Claim the delivery for a time. Return whether it is ours to send."""
     until = now + (_CLAIMED_MAIL if one.channel.kind == "email" else _CLAIMED)
-    held = Delivery.objects.filter(pk=one.pk, state=one.state, next_try_at=one.next_try_at)
-    claimed = held.update(state=DeliveryState.SENDING, next_try_at=until, tries=F("tries") + 1, tried_at=now)
+    claim = Delivery.objects.filter(pk=one.pk, state=one.state, next_try_at=one.next_try_at)
+    claimed = claim.update(state=DeliveryState.SENDING, next_try_at=until, tries=F("tries") + 1, tried_at=now)
     one.tries, one.next_try_at, one.tried_at = one.tries + 1, until, now
     return bool(claimed)
 
 
-def _question(one: Delivery, now: datetime, allowed: Allowed) -> tuple[_Asked, Callable[[], Answer]]:
+def _build_call(one: Delivery, now: datetime, allowed: Allowed) -> tuple[_InFlight, Callable[[], Answer]]:
     try:
         if one.channel.kind == "email":
-            message = mail.written(one.notice, one.channel)
-            return _Asked(one, f"{message.subject}\n\n{message.body}"), mail.sender(message)
+            message = mail.build_mail(one.notice, one.channel)
+            return _InFlight(one, f"{message.subject}\n\n{message.body}"), mail.sender(message)
         request = formats.request(one.notice, one.channel, now)
     except (sealing.CannotOpen, BadAddress, ValueError) as error:
         answer = Answer(None, error=representable(str(error))[:300])
-        return _Asked(one), lambda: answer
+        return _InFlight(one), lambda: answer
     except Exception as error:  # one that cannot be written keeps no other waiting: it is tried again, then parked
         log.exception("Delivery %s could not be written.", one.pk)
         answer = _unexpected("write it", error)
-        return _Asked(one), lambda: answer
-    return _Asked(one, request.kept), lambda: posting.send(request, allowed)
+        return _InFlight(one), lambda: answer
+    return _InFlight(one, request.logged), lambda: posting.send(request, allowed)
 
 
 # -- what came back -----------------------------------------------------------------------------------------------
 
 
-def _record_all(lanes: Lanes[_Asked, Answer], now: datetime, wait_s: float = 0.0) -> bool:
+def _record_all(lanes: Lanes[_InFlight, Answer], now: datetime, wait_s: float = 0.0) -> bool:
     ended = lanes.ended(wait_s)
     for n, (about, answer) in enumerate(ended):
         if isinstance(answer, Exception):
@@ -181,14 +181,14 @@ def _record_all(lanes: Lanes[_Asked, Answer], now: datetime, wait_s: float = 0.0
             heartbeat.ended(answer)
             continue
         try:
-            _record_or_say_why_not(about.delivery, about.request, answer, now)
+            _record_or_fail(about.delivery, about.request, answer, now)
         except (OperationalError, InterfaceError):
             lanes.give_back(ended[n:])  # the database is busy, or away: what came back is not forgotten
             raise
     return bool(ended)
 
 
-def _record_or_say_why_not(one: Delivery, request: str, answer: Answer, now: datetime) -> None:
+def _record_or_fail(one: Delivery, request: str, answer: Answer, now: datetime) -> None:
     try:
         _record(one, request, answer, now)
     except (OperationalError, InterfaceError):
@@ -196,8 +196,10 @@ def _record_or_say_why_not(one: Delivery, request: str, answer: Answer, now: dat
     except Exception as error:
         log.exception("What came back for delivery %s could not be recorded.", one.pk)
         has_arrived = answer.status is not None and 200 <= answer.status < 300
-        told = Answer(answer.status, took_ms=answer.took_ms) if has_arrived else _unexpected("record the answer", error)
-        _record(one, "", told, now)
+        recorded = (
+            Answer(answer.status, took_ms=answer.took_ms) if has_arrived else _unexpected("record the answer", error)
+        )
+        _record(one, "", recorded, now)
 
 
 def _unexpected(what: str, error: Exception) -> Answer:
@@ -227,28 +229,28 @@ def _record(one: Delivery, request: str, answer: Answer, now: datetime) -> None:
         "answer": answer.text,
         "error": verdict.error[:300],
         "took_ms": answer.took_ms,
-        "log": [*one.log, tried][-_KEPT_TRIES:],
+        "log": [*one.log, tried][-_LOGGED_TRIES:],
     }
     if verdict.fate is Fate.DELIVERED:
         columns["delivered_at"] = now
     with transaction.atomic():
-        held = Delivery.objects.filter(pk=one.pk, state=DeliveryState.SENDING, next_try_at=one.next_try_at)
-        recorded = held.update(**columns)
+        claim = Delivery.objects.filter(pk=one.pk, state=DeliveryState.SENDING, next_try_at=one.next_try_at)
+        recorded = claim.update(**columns)
         if not recorded and verdict.fate is Fate.DELIVERED:
             recorded = Delivery.objects.filter(pk=one.pk).exclude(state=DeliveryState.DELIVERED).update(**columns)
         if recorded:
-            _tell_channel(one.channel, verdict, now)
+            _update_channel(one.channel, verdict, now)
 
 
-def _tell_channel(channel: Channel, verdict: Verdict, now: datetime) -> None:
-    held = Channel.objects.filter(pk=channel.pk)
+def _update_channel(channel: Channel, verdict: Verdict, now: datetime) -> None:
+    claim = Channel.objects.filter(pk=channel.pk)
     if verdict.fate is Fate.DELIVERED:
-        held.exclude(failures=0).update(failures=0)
+        claim.exclude(failures=0).update(failures=0)
         return
-    held.update(failures=F("failures") + 1)
+    claim.update(failures=F("failures") + 1)
     if verdict.fate is not Fate.DISABLED:
         return
-    if held.filter(disabled_at=None).update(disabled_at=now, why_disabled=verdict.error[:300]):
+    if claim.filter(disabled_at=None).update(disabled_at=now, why_disabled=verdict.error[:300]):
         waiting = Delivery.objects.filter(channel=channel, state=DeliveryState.WAITING).exclude(notice__type="ping")
         why = f"The channel was disabled: {verdict.error}"[:300]
         waiting.update(state=DeliveryState.PARKED, error=why, next_try_at=None)

@@ -1,4 +1,4 @@
-"""What a channel may say: a document as the API and the form hand it over, read and refused in words."""
+"""Channel documents of the API and the form: parsing and validation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ROUTING_KEY = re.compile(r"[A-Za-z0-9]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A channel as it is to be. `secret`: None keeps what there is."""
+    """A channel to be stored. `secret`: None keeps the present one."""
 
     name: str
     kind: str
@@ -35,11 +35,11 @@ class Wanted:
     to: str = ""  # one address a line
     events: tuple[str, ...] = ()
     secret: str | None = None
-    asked: WebAddress | None = None  # where requests will go, if that was said anew
+    address: WebAddress | None = None  # of requests, if it is given again
 
 
 def read(document: object, before: Channel | None = None) -> Wanted:
-    """Raises Refused for the first thing that is wrong. What a change leaves out stays as it is."""
+    """Return the channel. Raises Refused for the first invalid field. An omitted field is unchanged."""
     if not isinstance(document, Mapping):
         raise invalid("A channel is an object of fields.", None)
     if unknown := [name for name in document if name not in FIELDS]:
@@ -53,12 +53,12 @@ def read(document: object, before: Channel | None = None) -> Wanted:
         raise invalid(f"{before.name} is of kind {before.kind}. Make another channel for {kind}.", "kind")
     name = _name(document.get("name", before.name if before else ""))
     events = _events(document.get("events", before.events if before else []))
-    said = _Said(document, before)
-    return Wanted(name, kind, events=events, **_OF_KIND[kind](said))
+    fields = _Fields(document, before)
+    return Wanted(name, kind, events=events, **_OF_KIND[kind](fields))
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _Fields:
     document: Mapping[str, Any]
     before: Channel | None
 
@@ -71,65 +71,65 @@ class _Said:
         return representable(value).strip()
 
     def is_left_out(self, field: str) -> bool:
-        """Whether what there is stays: a form sends what it does not show as an empty text."""
+        """Return whether the present value stays: a form sends a hidden value as an empty text."""
         return self.before is not None and not self.text(field)
 
 
-def _webhook(said: _Said) -> dict[str, Any]:
-    _nothing(said, "to", "webhook")
-    secret = said.text("secret") or None
+def _webhook(fields: _Fields) -> dict[str, Any]:
+    _nothing(fields, "to", "webhook")
+    secret = fields.text("secret") or None
     if secret is not None and not sealing.is_signing_secret(secret):
         raise invalid("A secret is whsec_ and 24 to 64 bytes in Base64; left out, one is made.", "secret")
-    if said.before is not None and said.is_left_out("url"):
-        return {"url": said.before.url, "secret": secret}
-    asked = _asked(said.text("url"))
-    return {"url": str(asked), "asked": asked, "secret": secret}
+    if fields.before is not None and fields.is_left_out("url"):
+        return {"url": fields.before.url, "secret": secret}
+    address = _parse_address(fields.text("url"))
+    return {"url": str(address), "asked": address, "secret": secret}
 
 
-def _slack(said: _Said) -> dict[str, Any]:
-    """Who knows the address can post: it is the secret."""
-    _nothing(said, "to", "slack")
-    if said.text("secret"):
+def _slack(fields: _Fields) -> dict[str, Any]:
+    """Parse a Slack channel. Everyone who knows the address can post: it is the secret."""
+    _nothing(fields, "to", "slack")
+    if fields.text("secret"):
         raise invalid("Slack's secret is its URL: write it into url.", "secret")
     # What reading answers of it is cut off where the secret begins.
-    if said.is_left_out("url") or (said.before is not None and said.text("url").endswith("…")):
+    if fields.is_left_out("url") or (fields.before is not None and fields.text("url").endswith("…")):
         return {}
-    asked = _asked(said.text("url"))
-    return {"secret": str(asked), "asked": asked}
+    address = _parse_address(fields.text("url"))
+    return {"secret": str(address), "asked": address}
 
 
-def _pagerduty(said: _Said) -> dict[str, Any]:
-    _nothing(said, "to", "pagerduty")
-    key = said.text("secret")
-    if not key and said.before is None:
+def _pagerduty(fields: _Fields) -> dict[str, Any]:
+    _nothing(fields, "to", "pagerduty")
+    key = fields.text("secret")
+    if not key and fields.before is None:
         raise invalid("Give PagerDuty's routing key (integration key) as secret.", "secret")
     if key and not _ROUTING_KEY.fullmatch(key):
         raise invalid("A routing key of PagerDuty is 32 letters and digits.", "secret")
-    if said.before is not None and said.is_left_out("url"):
-        return {"url": said.before.url, "secret": key or None}
-    asked = _asked(said.text("url") or PAGERDUTY)
-    return {"url": str(asked), "asked": asked, "secret": key or None}
+    if fields.before is not None and fields.is_left_out("url"):
+        return {"url": fields.before.url, "secret": key or None}
+    address = _parse_address(fields.text("url") or PAGERDUTY)
+    return {"url": str(address), "asked": address, "secret": key or None}
 
 
-def _email(said: _Said) -> dict[str, Any]:
-    _nothing(said, "url", "email")
-    _nothing(said, "secret", "email")
+def _email(fields: _Fields) -> dict[str, Any]:
+    _nothing(fields, "url", "email")
+    _nothing(fields, "secret", "email")
     if not config.sends_mail():
         raise invalid("No mail server is set (EMAIL_URL, docs/operations.md): no mail could leave.", "kind")
-    if said.before is not None and "to" not in said.document:
-        return {"to": said.before.to}
-    return {"to": "\n".join(_addresses(said.document.get("to")))}
+    if fields.before is not None and "to" not in fields.document:
+        return {"to": fields.before.to}
+    return {"to": "\n".join(_addresses(fields.document.get("to")))}
 
 
 _OF_KIND = {"webhook": _webhook, "slack": _slack, "pagerduty": _pagerduty, "email": _email}
 
 
-def _nothing(said: _Said, field: str, kind: str) -> None:
-    if said.document.get(field):
+def _nothing(fields: _Fields, field: str, kind: str) -> None:
+    if fields.document.get(field):
         raise invalid(f"A channel of kind {kind} has no {field}.", field)
 
 
-def _asked(url: str) -> WebAddress:
+def _parse_address(url: str) -> WebAddress:
     if not url:
         raise invalid("Give the URL that is to be asked.", "url")
     try:
@@ -160,7 +160,7 @@ def _events(value: object) -> tuple[str, ...]:
 
 
 def _addresses(value: object) -> list[str]:
-    """Of a list, or of a text with one a line or commas between them."""
+    """Return the addresses of a list, or of a text with one a line or commas between them."""
     parts = re.split(r"[,\n]", value) if isinstance(value, str) else value
     if not isinstance(parts, Sequence):
         raise invalid("to is a list of addresses.", "to")

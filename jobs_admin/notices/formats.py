@@ -29,7 +29,7 @@ def request(notice: Notice, channel: Channel, now: datetime) -> Request:
 
 def _webhook(notice: Notice, channel: Channel, now: datetime) -> Request:
     """Standard Webhooks 1.0. While a secret is rotated both sign."""
-    text = wording.encoded(wording.body(notice)).decode()
+    text = wording.encode_body(wording.body(notice)).decode()
     signatures = [Webhook(secret).sign(notice.key, now, text) for secret in sealing.unseal(channel.secrets)]
     headers = {
         **_JSON,
@@ -41,25 +41,25 @@ def _webhook(notice: Notice, channel: Channel, now: datetime) -> Request:
 
 
 def _slack(notice: Notice, channel: Channel, now: datetime) -> Request:
-    told = wording.said(notice)
+    content = wording.build_text(notice)
     mark = {"critical": "🔴", "warning": "🟠"}.get(notice.severity, "🔵")
     mark = "🟢" if notice.type in _ENDS else mark
-    lines = [_mrkdwn(told.message)]
-    lines += [f"• {_mrkdwn(group)}" for group in told.groups]
+    lines = [_mrkdwn(content.message)]
+    lines += [f"• {_mrkdwn(group)}" for group in content.groups]
     blocks: list[dict[str, Any]] = [
-        {"type": "header", "text": {"type": "plain_text", "text": f"{mark} {told.title}"[:150]}},
+        {"type": "header", "text": {"type": "plain_text", "text": f"{mark} {content.title}"[:150]}},
         *_section("\n".join(filter(None, lines))),
-        *_section(_joined([f"<{_address(address)}|{_mrkdwn(words)}>" for words, address in told.links])),
+        *_section(_joined([f"<{_address(address)}|{_mrkdwn(words)}>" for words, address in content.links])),
     ]
-    said = {"text": _mrkdwn(f"{told.title}: {told.message}")[:3_000], "blocks": blocks}
-    text = json.dumps(said, ensure_ascii=False)
+    section = {"text": _mrkdwn(f"{content.title}: {content.message}")[:3_000], "blocks": blocks}
+    text = json.dumps(section, ensure_ascii=False)
     (url, *_) = sealing.unseal(channel.secrets[:1])
     return Request(parse(url), _JSON, text.encode(), text)
 
 
 def _pagerduty(notice: Notice, channel: Channel, now: datetime) -> Request:
-    """Events v2: what ends resolves the incident of the same key; one incident for alerts that are told together."""
-    told = wording.said(notice)
+    """Build an Events v2 request: a resolved bundle resolves the incident of the same key; one incident for a bundle."""
+    content = wording.build_text(notice)
     event: dict[str, Any] = {
         "routing_key": "",
         "event_action": "resolve" if notice.type in _ENDS else "trigger",
@@ -68,18 +68,18 @@ def _pagerduty(notice: Notice, channel: Channel, now: datetime) -> Request:
     if event["event_action"] == "trigger":
         event |= {
             "payload": {
-                "summary": f"{told.title}: {told.message}"[:1_024],
+                "summary": f"{content.title}: {content.message}"[:1_024],
                 "source": notice.source or "redrive",
                 "severity": _SEVERITIES.get(notice.severity, "warning"),
                 "timestamp": notice.created_at.isoformat(),
                 "class": notice.type,
-                "custom_details": dict(told.facts) | ({"Failing": list(told.groups)} if told.groups else {}),
+                "custom_details": dict(content.facts) | ({"Failing": list(content.groups)} if content.groups else {}),
             },
             "client": "Redrive",
-            "links": [{"href": address, "text": words} for words, address in told.links],
+            "links": [{"href": address, "text": words} for words, address in content.links],
         }
-        if told.links:
-            event["client_url"] = told.links[0][1]
+        if content.links:
+            event["client_url"] = content.links[0][1]
     (key, *_) = sealing.unseal(channel.secrets[:1])
     body = json.dumps(event | {"routing_key": key}, ensure_ascii=False)
     return Request(
@@ -96,8 +96,8 @@ _OF_KIND: dict[str, Callable[[Notice, Channel, datetime], Request]] = {
 
 def _section(text: str) -> list[dict[str, Any]]:
     # Verbatim: an address within a name does not become a link by itself.
-    said = {"type": "mrkdwn", "text": text[:_LONGEST_SECTION], "verbatim": True}
-    return [{"type": "section", "text": said}] if text else []
+    section = {"type": "mrkdwn", "text": text[:_LONGEST_SECTION], "verbatim": True}
+    return [{"type": "section", "text": section}] if text else []
 
 
 def _joined(links: Sequence[str]) -> str:

@@ -39,44 +39,44 @@ class TooSlow(Exception):
     """All the time of a request is up."""
 
 
-def addresses(asked: WebAddress, allowed: Allowed | None = None, resolve: Resolve | None = None) -> list[Address]:
-    """Where the request may go: every address of the host. Raises NotPublic if one of them may not be reached, Unknown."""
+def addresses(target: WebAddress, allowed: Allowed | None = None, resolve: Resolve | None = None) -> list[Address]:
+    """Return every address of the host. Raises NotPublic if one of them is not allowed, Unknown."""
     allowed = config.webhook_allow() if allowed is None else allowed
-    literal = asked.literal
-    answers = [str(literal)] if literal is not None else (resolve or look_up)(asked.host, asked.port)
+    literal = target.literal
+    answers = [str(literal)] if literal is not None else (resolve or look_up)(target.host, target.port)
     found = []
     for answer in answers[:_MOST_ANSWERS]:
         address = public_address.read(answer)
         if address is None:
-            raise Unknown(f"{asked.host} leads to {answer[:60]!r}, which is no address.")
+            raise Unknown(f"{target.host} leads to {answer[:60]!r}, which is no address.")
         why = public_address.why_not(address)
-        if why and not allowed.names(asked.host, asked.port) and not allowed.holds(address, asked.port):
+        if why and not allowed.names(target.host, target.port) and not allowed.holds(address, target.port):
             leads = "is" if literal is not None else f"leads to {address}, which is"
             message = (
-                f"{asked.host} {leads} not a public address ({why}). To allow it, name it in REDRIVE_WEBHOOK_ALLOW "
-                f"({asked.host}:{asked.port} for this port alone) and start the desk again."
+                f"{target.host} {leads} not a public address ({why}). To allow it, name it in REDRIVE_WEBHOOK_ALLOW "
+                f"({target.host}:{target.port} for this port alone) and start the desk again."
             )
             raise NotPublic(message)
         found.append(address)
     if not found:
-        raise Unknown(f"{asked.host} leads to no address.")
+        raise Unknown(f"{target.host} leads to no address.")
     return found
 
 
 def look_up(host: str, port: int) -> list[str]:
-    """By the system's resolver, within a few seconds: its own patience is that of all its servers. Raises Unknown."""
+    """Look up by the system's resolver, within a few seconds: its own limit is that of all its servers. Raises Unknown."""
     box: list[list[str] | OSError | UnicodeError] = []
 
-    def ask() -> None:
+    def resolve_host() -> None:
         try:
             infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             box.append(list(dict.fromkeys(str(info[4][0]) for info in infos)))
         except (OSError, UnicodeError) as error:
             box.append(error)
 
-    asking = threading.Thread(target=ask, name="look up", daemon=True)
-    asking.start()
-    asking.join(_LOOKUP_S)
+    thread = threading.Thread(target=resolve_host, name="look up", daemon=True)
+    thread.start()
+    thread.join(_LOOKUP_S)
     if not box:
         raise Unknown(f"The name {host} was not looked up within {_LOOKUP_S:.0f} s.")
     if isinstance(box[0], list):
@@ -85,28 +85,28 @@ def look_up(host: str, port: int) -> list[str]:
 
 
 class Time:
-    """What is left for a request, of which all that it does takes its share."""
+    """Time remaining for a request, shared by all its steps."""
 
     def __init__(self, seconds: float) -> None:
         self.ends = time.monotonic() + seconds
 
-    def left(self) -> float:
-        """Seconds. Raises TooSlow."""
+    def remaining(self) -> float:
+        """Return the seconds. Raises TooSlow."""
         seconds = self.ends - time.monotonic()
         if seconds <= 0:
             raise TooSlow
         return seconds
 
     def shorten(self, seconds: float) -> None:
-        """At most so many from now on."""
+        """Limit the remaining time to these seconds."""
         self.ends = min(self.ends, time.monotonic() + seconds)
 
 
 class Pinned(httpcore.NetworkBackend):
-    """The only way out: to an address that was judged, and only while there is time."""
+    """Network backend of all requests: connects only to a checked address, and only while there is time."""
 
-    def __init__(self, asked: WebAddress, time: Time, allowed: Allowed, resolve: Resolve | None = None) -> None:
-        self.asked, self.time, self.allowed, self.resolve = asked, time, allowed, resolve
+    def __init__(self, target: WebAddress, time: Time, allowed: Allowed, resolve: Resolve | None = None) -> None:
+        self.target, self.time, self.allowed, self.resolve = target, time, allowed, resolve
 
     def connect_tcp(
         self,
@@ -116,9 +116,9 @@ class Pinned(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
-        if (host.strip("[]"), port) != (self.asked.host, self.asked.port):
+        if (host.strip("[]"), port) != (self.target.host, self.target.port):
             raise NotPublic(f"{host}:{port} is not what was to be asked.")
-        found = addresses(self.asked, self.allowed, self.resolve)
+        found = addresses(self.target, self.allowed, self.resolve)
         for n, address in enumerate(found, 1):
             try:
                 return self._connect(address, port)
@@ -128,7 +128,7 @@ class Pinned(httpcore.NetworkBackend):
         raise AssertionError
 
     def _connect(self, address: Address, port: int) -> httpcore.NetworkStream:
-        stream = httpcore.SyncBackend().connect_tcp(str(address), port, timeout=min(_CONNECT_S, self.time.left()))
+        stream = httpcore.SyncBackend().connect_tcp(str(address), port, timeout=min(_CONNECT_S, self.time.remaining()))
         peer = stream.get_extra_info("server_addr")
         if public_address.read(str(peer[0]).partition("%")[0]) != address:
             stream.close()
@@ -141,7 +141,7 @@ class Pinned(httpcore.NetworkBackend):
         raise NotPublic("A socket file is no address of the web.")
 
     def sleep(self, seconds: float) -> None:
-        time.sleep(min(seconds, self.time.left()))
+        time.sleep(min(seconds, self.time.remaining()))
 
 
 class _Timed(httpcore.NetworkStream):
@@ -151,11 +151,11 @@ class _Timed(httpcore.NetworkStream):
         self._stream, self._time = stream, time
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._stream.read(max_bytes, self._time.left())
+        return self._stream.read(max_bytes, self._time.remaining())
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         for start in range(0, len(buffer), _SLICE):
-            self._stream.write(buffer[start : start + _SLICE], self._time.left())
+            self._stream.write(buffer[start : start + _SLICE], self._time.remaining())
 
     def close(self) -> None:
         self._stream.close()
@@ -163,7 +163,7 @@ class _Timed(httpcore.NetworkStream):
     def start_tls(
         self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
-        return _Timed(self._stream.start_tls(ssl_context, server_hostname, self._time.left()), self._time)
+        return _Timed(self._stream.start_tls(ssl_context, server_hostname, self._time.remaining()), self._time)
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)

@@ -1,4 +1,6 @@
-"""A dead man's switch: somebody outside is asked each minute, as long as everything is watched, and calls when that ends."""
+"""Dead man's switch: an external URL is called each minute while every step of watch is alive, and raises the alarm
+when the calls end.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ class _Last:
 
 
 def is_due(now: datetime) -> bool:
-    """Whether a minute has passed since the last, a URL is set, and every step of watch is alive."""
+    """Return whether a minute has passed since the last call, a URL is set, and every step of watch is alive."""
     if time.monotonic() - _Last.began < EVERY_S or not config.heartbeat_url():
         return False
     _Last.began = time.monotonic()
@@ -54,7 +56,7 @@ def ended(answer: Answer) -> None:
 
 
 def why_refused() -> str:
-    """What keeps the heartbeat from being sent at all; empty where nothing does, or none is set. Looks its host up."""
+    """Return why the heartbeat cannot be sent at all; empty if it can, or none is set. Looks its host up."""
     if not config.heartbeat_url():
         return ""
     try:

@@ -1,4 +1,4 @@
-"""What an answer means for a delivery: it arrived, it is tried again later, or never by itself."""
+"""Verdict on an answer: delivered, tried again later, or parked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs_admin.notices.posting import Answer
 # Standard Webhooks 1.0: at once, then after each of these.
 WAITS_S = (5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
 MOST_TRIES = len(WAITS_S) + 1
-LONGEST_ASKED_S = 86_400.0
+LONGEST_RETRY_AFTER_S = 86_400.0
 _POLICY = parse(
     {
         "name": "deliveries",
@@ -22,7 +22,7 @@ _POLICY = parse(
         "backoff": {"kind": "table", "delays_s": list(WAITS_S)},
         "cap_s": WAITS_S[-1],
         "jitter": {"kind": "down", "fraction": 0.1},
-        "retry_after": {"respect": True, "jitter": 0.1, "cap_s": LONGEST_ASKED_S},
+        "retry_after": {"respect": True, "jitter": 0.1, "cap_s": LONGEST_RETRY_AFTER_S},
     }
 )
 _GONE = {
@@ -36,7 +36,7 @@ _GONE = {
 }
 # What would be answered to the same request for ever, and is no fault of the channel.
 _NEVER = {"slack": {400}, "pagerduty": {400}}
-_ASKS = (429, 503)
+_WITH_RETRY_AFTER = (429, 503)
 
 
 class Fate(Enum):
@@ -56,30 +56,30 @@ class Verdict:
 def judge(
     kind: str, answer: Answer, tries: int, now: datetime, random: Callable[[], float], *, only_once: bool = False
 ) -> Verdict:
-    """`tries` counts this one, from 1. `only_once`: a test is not repeated."""
+    """Return the verdict. `tries` counts this one, from 1. `only_once`: a test is not repeated."""
     if answer.status is not None and 200 <= answer.status < 300:
         return Verdict(Fate.DELIVERED)
-    said = _said(answer)
+    message = _error_text(answer)
     if why := _GONE.get(kind, {}).get(answer.status or 0):
         return Verdict(Fate.DISABLED, f"{why[0].upper()}{why[1:]}.")
-    if answer.reaches_nobody:
+    if answer.has_no_recipient:
         return Verdict(Fate.DISABLED, f"The mail server refused every address for good ({answer.status}).")
     if answer.is_for_good or answer.status in _NEVER.get(kind, ()):
-        return Verdict(Fate.PARKED, f"{said} The same would be refused again.")
+        return Verdict(Fate.PARKED, f"{message} The same would be refused again.")
     if only_once or tries >= MOST_TRIES:
-        return Verdict(Fate.PARKED, said if only_once else f"{said} That was the last of {MOST_TRIES} tries.")
-    asked = (
+        return Verdict(Fate.PARKED, message if only_once else f"{message} That was the last of {MOST_TRIES} tries.")
+    wait_s = (
         retry_after.seconds(answer.retry_after, now.timestamp())
-        if answer.status in _ASKS and answer.retry_after
+        if answer.status in _WITH_RETRY_AFTER and answer.retry_after
         else None
     )
-    if asked is not None:
-        asked = min(asked, LONGEST_ASKED_S)
-    wait = backoff.delay(_POLICY, tries, random, asked_s=asked)
-    return Verdict(Fate.AGAIN, said, now + timedelta(seconds=wait))
+    if wait_s is not None:
+        wait_s = min(wait_s, LONGEST_RETRY_AFTER_S)
+    wait = backoff.delay(_POLICY, tries, random, asked_s=wait_s)
+    return Verdict(Fate.AGAIN, message, now + timedelta(seconds=wait))
 
 
-def _said(answer: Answer) -> str:
+def _error_text(answer: Answer) -> str:
     if answer.status is None:
         return answer.error or "It did not answer."
     if 300 <= answer.status < 400:

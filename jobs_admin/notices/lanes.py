@@ -36,12 +36,12 @@ class Lanes(Generic[T, A]):
     def has_room(self) -> bool:
         return len(self._busy) < self._most
 
-    def start(self, key: int, about: T, ask: Callable[[], A]) -> None:
+    def start(self, key: int, about: T, call: Callable[[], A]) -> None:
         assert key not in self._busy
 
         def run() -> None:
             try:
-                answer: A | Exception = ask()
+                answer: A | Exception = call()
             except Exception as error:  # one question must not take the others with it; it is told as its answer
                 log.exception("A question of lane %s failed.", key)
                 answer = error
@@ -54,11 +54,13 @@ class Lanes(Generic[T, A]):
             self._ended.put((key, about, error))
 
     def give_back(self, these: list[tuple[T, A | Exception]]) -> None:
-        """What could not be recorded now: the next `ended` answers it first."""
+        """Return results that could not be recorded now: the next `ended` returns them first."""
         self._given_back += these
 
     def ended(self, wait_s: float = 0.0) -> list[tuple[T, A | Exception]]:
-        """What has come back since. Where nothing has, and something is asked, waits so long for the first."""
+        """Return the results since the last call. If there is none and a call is in flight, wait up to `wait_s` for the
+        first.
+        """
         found, self._given_back = self._given_back, []
         while True:
             try:

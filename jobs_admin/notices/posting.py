@@ -19,18 +19,18 @@ from jobs_admin.notices import guard
 LONGEST_S = 15.0
 _AFTER_SUCCESS_S = 2.0  # for the body of an answer that has said "taken" already
 _MOST_READ = 64 * 1024
-_MOST_KEPT = 2_000  # bytes of UTF-8
+_MOST_TEXT = 2_000  # bytes of UTF-8
 _AGENT = "Redrive/1"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be sent. `kept`: how it stands in the log, without secrets."""
+    """A request to be sent. `logged`: its text in the log, without secrets."""
 
-    asked: WebAddress
+    target: WebAddress
     headers: Mapping[str, str]
     body: bytes
-    kept: str = ""
+    logged: str = ""
     method: str = "POST"
 
 
@@ -42,7 +42,7 @@ class Answer:
     retry_after: str = ""  # the header, as it came
     took_ms: int = 0
     is_for_good: bool = False  # of a mail server: the same mail will never be taken
-    reaches_nobody: bool = False  # of a mail server: it knows none of the addresses, and never will
+    has_no_recipient: bool = False  # of a mail server: it knows none of the addresses, and never will
 
 
 def send(request: Request, allowed: Allowed, resolve: guard.Resolve | None = None) -> Answer:
@@ -54,14 +54,14 @@ def send(request: Request, allowed: Allowed, resolve: guard.Resolve | None = Non
     clock = guard.Time(LONGEST_S)
     status, headers, body, error = None, {}, b"", ""
     url = httpcore.URL(
-        scheme=request.asked.scheme, host=request.asked.host, port=request.asked.port, target=request.asked.target
+        scheme=request.target.scheme, host=request.target.host, port=request.target.port, target=request.target.target
     )
-    sent = {"Host": request.asked.server, "User-Agent": _AGENT, "Accept-Encoding": "identity", "Connection": "close"}
+    sent = {"Host": request.target.server, "User-Agent": _AGENT, "Accept-Encoding": "identity", "Connection": "close"}
     try:
         with (
             httpcore.ConnectionPool(
-                ssl_context=_trust() if request.asked.scheme == "https" else None,
-                network_backend=guard.Pinned(request.asked, clock, allowed, resolve),
+                ssl_context=_trust() if request.target.scheme == "https" else None,
+                network_backend=guard.Pinned(request.target, clock, allowed, resolve),
                 max_connections=1,
                 max_keepalive_connections=0,
                 http2=False,
@@ -85,7 +85,7 @@ def send(request: Request, allowed: Allowed, resolve: guard.Resolve | None = Non
     # Whoever has said how it stands has answered, whatever became of the rest.
     return Answer(
         status,
-        _kept(body[:_MOST_READ], headers.get("content-encoding", "")),
+        _read_text(body[:_MOST_READ], headers.get("content-encoding", "")),
         error if status is None else "",
         headers.get("retry-after", "")[:200],
         round((time.monotonic() - began) * 1000),
@@ -100,17 +100,17 @@ def _trust() -> ssl.SSLContext:
     return context
 
 
-def _kept(body: bytes, encoding: str) -> str:
+def _read_text(body: bytes, encoding: str) -> str:
     if encoding and encoding.lower() != "identity" and body:
         return f"({len(body)} bytes or more, compressed: not opened)"
-    text = representable(body[:_MOST_KEPT].decode("utf-8", "replace"))
-    return text.encode()[:_MOST_KEPT].decode("utf-8", "ignore")
+    text = representable(body[:_MOST_TEXT].decode("utf-8", "replace"))
+    return text.encode()[:_MOST_TEXT].decode("utf-8", "ignore")
 
 
 def _in_words(failed: Exception) -> str:
-    said = representable(str(failed)).strip() or type(failed).__name__
+    text = representable(str(failed)).strip() or type(failed).__name__
     if isinstance(failed, httpcore.ConnectError):
-        return f"No connection: {said}."[:300]
+        return f"No connection: {text}."[:300]
     if isinstance(failed, httpcore.ProtocolError):
-        return f"What came back is not HTTP: {said}."[:300]
-    return f"The connection broke: {said}."[:300]
+        return f"What came back is not HTTP: {text}."[:300]
+    return f"The connection broke: {text}."[:300]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db.models import OuterRef, Q, QuerySet, Subquery
 
 from jobs_admin.core.refused import NotFound
 from jobs_admin.core.text import whole_number
@@ -17,6 +17,25 @@ from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER, View
 from jobs_admin.models.notice import DeliveryState
 from jobs_admin.notices import sealing
 from jobs_admin.rights import alert_sight
+
+
+@dataclass(frozen=True, slots=True)
+class LastDelivery:
+    state: str  # as DeliveryState says
+    at: datetime  # when it was tried; where it was not, when it was made
+
+
+def last_deliveries(viewer: Viewer) -> dict[int, LastDelivery]:
+    """Return the latest delivery by number of the channel. That there was one is no secret of its source; its content
+    is.
+    """
+    if not viewer.may_anywhere(VIEWER):
+        return {}
+    latest = Delivery.objects.filter(channel=OuterRef("pk")).order_by("-pk").values("pk")[:1]
+    latest = Channel.objects.annotate(latest=Subquery(latest)).values("latest")
+    rows = Delivery.objects.filter(pk__in=latest).values_list("channel_id", "state", "tried_at", "created_at")
+    return {channel: LastDelivery(state, tried or made) for channel, state, tried, made in rows}
+
 
 COUNT_CAP = 10_000
 LARGEST_PAGE = 500
@@ -166,7 +185,7 @@ def deliveries(
     after: str | None = None,
     limit: int = 50,
 ) -> DeliveryPage:
-    """Newest first: those of notices that the viewer may see. `alert` by its number, or that of one told with it."""
+    """Return deliveries of notices that the viewer may see, latest first. `alert` by its number, or that of its leader."""
     limit = max(1, min(limit, LARGEST_PAGE))
     found = _visible(viewer)
     if channel is not None:
@@ -203,13 +222,13 @@ def _visible(viewer: Viewer) -> QuerySet[Delivery]:
     found = Delivery.objects.select_related("notice", "channel")
     if not viewer.may_anywhere(VIEWER):
         return found.none()
-    return found.filter(seen(viewer, "notice__"))
+    return found.filter(visible(viewer, "notice__"))
 
 
 def delivery_row(viewer: Viewer, found: Delivery) -> DeliveryRow:
     sees = _sees_addresses(viewer)
     # What an endpoint answers, and why it cannot be reached, tells where it is.
-    log = tuple(dict(one) if sees else {**one, "error": _said(one.get("error", ""))} for one in found.log)
+    log = tuple(dict(one) if sees else {**one, "error": _without_addresses(one.get("error", ""))} for one in found.log)
     return DeliveryRow(
         pk=found.pk,
         channel_id=found.channel_id,
@@ -228,7 +247,7 @@ def delivery_row(viewer: Viewer, found: Delivery) -> DeliveryRow:
         tried_at=found.tried_at,
         delivered_at=found.delivered_at,
         status=found.status,
-        error=_counted(found) if found.counts else found.error if sees else _said(found.error),
+        error=_overflow_text(found) if found.counts else found.error if sees else _without_addresses(found.error),
         answer=found.answer if sees else "",
         request=found.request,
         took_ms=found.took_ms,
@@ -237,12 +256,12 @@ def delivery_row(viewer: Viewer, found: Delivery) -> DeliveryRow:
     )
 
 
-def _counted(found: Delivery) -> str:
-    """Of what was too much to tell. It says nothing of where the channel leads."""
+def _overflow_text(found: Delivery) -> str:
+    """Return the text of a delivery that only counts others. It does not show the channel's address."""
     return f"{found.error} Not told, this one among them: {found.counts:,}."
 
 
-def _said(error: str) -> str:
+def _without_addresses(error: str) -> str:
     return "It failed; an admin of every source sees why." if error else ""
 
 
@@ -250,7 +269,7 @@ def _said(error: str) -> str:
 
 
 def _sees_addresses(viewer: Viewer) -> bool:
-    """Where a channel leads, and what came back from there."""
+    """Return whether the viewer sees the addresses of channels, and their answers."""
     return viewer.may(ADMIN, EVERY_SOURCE)
 
 
@@ -264,8 +283,10 @@ def _must_see(viewer: Viewer) -> None:
         raise NotFound("There is no such channel, or none that you may see.")
 
 
-def seen(viewer: Viewer, prefix: str = "") -> Q:
-    """Notices that the viewer may see: of a source, or of the desk itself; those of several take seeing every source.
+def visible(viewer: Viewer, prefix: str = "") -> Q:
+    """Return the condition of visible notices: of a source, or of the desk itself; those of several take seeing every
+    source.
+
     Those of an alert take seeing the alert.
     """
     theirs = viewer.sources()

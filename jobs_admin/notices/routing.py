@@ -1,4 +1,4 @@
-"""Which notice goes to which channel: a delivery row for each, before any request leaves."""
+"""Routing of notices to channels: a delivery row for each, before any request leaves."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _routed(waiting: QuerySet[Notice], lately: _Lately | None, now: datetime) ->
         if not found:
             return 0
         channels = list(Channel.objects.order_by("pk"))
-        named = _named(found)
+        named = _read_named_channels(found)
         mine: list[Notice] = []
         rows: list[Delivery] = []
         for one in found:
@@ -62,7 +62,7 @@ def _routed(waiting: QuerySet[Notice], lately: _Lately | None, now: datetime) ->
     return len(mine)
 
 
-def _named(notices: Iterable[Notice]) -> dict[int, set[int]]:
+def _read_named_channels(notices: Iterable[Notice]) -> dict[int, set[int]]:
     """Notice -> the channels that its rule names."""
     found: dict[int, set[int]] = defaultdict(set)
     of_rules = [one.pk for one in notices if not one.is_routed_by_event]
@@ -88,7 +88,7 @@ def _parked(notice: Notice, channel: Channel, why: str, counts: int = 0) -> Deli
 
 
 class _Lately:
-    """What each channel got of each type within the last minute, those of this batch among them.
+    """Deliveries of each channel and type within the last minute, those of this batch among them.
 
     Beyond MOST_A_MINUTE one row counts the others: a storm leaves no row for each notice and channel.
     """
@@ -99,11 +99,11 @@ class _Lately:
         self._begun: dict[tuple[int, str], Delivery] = {}  # the same, not stored yet
         self._others: Counter[int] = Counter()
         since = now - timedelta(minutes=1)
-        newest = Delivery.objects.order_by("-pk").values_list(
+        latest = Delivery.objects.order_by("-pk").values_list(
             "pk", "channel_id", "notice__type", "notice__is_routed_by_event", "counts", "created_at"
         )
         # Numbers rise with time: read until the minute is over.
-        for pk, channel, type_, is_event, counts, at in newest[:_MOST_READ].iterator(chunk_size=500):
+        for pk, channel, type_, is_event, counts, at in latest[:_MOST_READ].iterator(chunk_size=500):
             if at < since:
                 break
             if counts:

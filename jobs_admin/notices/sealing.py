@@ -1,4 +1,4 @@
-"""What a channel keeps secret: made, sealed with the desk's keys, opened to sign or to ask."""
+"""Secrets of channels: generated, sealed with the desk's keys, opened to sign or to call."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def seal(secret: str) -> str:
 
 
 def unseal(sealed: list[str]) -> list[str]:
-    """Newest first. Raises CannotOpen."""
+    """Return the secrets, latest first. Raises CannotOpen."""
     try:
         return [config.payload_keys().decrypt(one.encode()).decode() for one in sealed]
     except InvalidToken as error:

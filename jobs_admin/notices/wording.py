@@ -1,4 +1,4 @@
-"""What a notice says, the same facts for every kind of channel."""
+"""Text of a notice, with the same facts for every kind of channel."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _QUARANTINE_LINKS = {"failures_url": "Open quarantined jobs", "url": "Open alert
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class NoticeText:
     """A notice, for people."""
 
     title: str  # one line
@@ -43,28 +43,28 @@ class Said:
 
 
 def body(notice: Notice) -> dict[str, Any]:
-    """The whole body of the webhook: type, timestamp, data. The same at every try, and at most LARGEST bytes."""
-    told = {"type": notice.type, "timestamp": notice.created_at.isoformat(), "data": data(notice)}
+    """Return the complete body of the webhook: type, timestamp, data. The same at every try, and at most LARGEST bytes."""
+    document = {"type": notice.type, "timestamp": notice.created_at.isoformat(), "data": data(notice)}
     for spared in (None, *_SPARED):
-        told["data"].pop(spared, None)
-        if len(encoded(told)) <= LARGEST:
-            return told
-    about = told["data"]
-    told["data"] = {name: about[name] for name in ("title", "message", "url", "severity") if name in about}
-    return told
+        document["data"].pop(spared, None)
+        if len(encode_body(document)) <= LARGEST:
+            return document
+    about = document["data"]
+    document["data"] = {name: about[name] for name in ("title", "message", "url", "severity") if name in about}
+    return document
 
 
-def encoded(told: Mapping[str, Any]) -> bytes:
-    return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
+def encode_body(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def data(notice: Notice) -> dict[str, Any]:
-    """What was written down, each text and list of a bounded length, with the addresses of the pages it is about.
+    """Return the stored body, each text and list bounded, with the addresses of the pages it is about.
 
-    An address is whole or left out: the beginning of one leads elsewhere.
+    An address is complete or omitted: the beginning of one leads elsewhere.
     """
-    said = notice.body if isinstance(notice.body, Mapping) else {}
-    about = _each_bounded(said)
+    given = notice.body if isinstance(notice.body, Mapping) else {}
+    about = _each_bounded(given)
     about.setdefault("severity", notice.severity or "info")
     if notice.source and notice.source != "*":
         about.setdefault("source", notice.source)
@@ -74,12 +74,12 @@ def data(notice: Notice) -> dict[str, Any]:
     return about
 
 
-def said(notice: Notice) -> Said:
+def build_text(notice: Notice) -> NoticeText:
     about = data(notice)
     groups = about.get("top_groups")
     metric = METRICS.get(str(about.get("metric")))
     labels = _QUARANTINE_LINKS if metric is not None and metric.link is Link.QUARANTINE else _LINKS
-    return Said(
+    return NoticeText(
         title=_line(about.get("title") or notice.type),
         message=_text(about.get("message")),
         facts=tuple((word, _line(_number(about[name]))) for name, word in _FACTS.items() if _is_fact(about.get(name))),
@@ -97,7 +97,7 @@ def said(notice: Notice) -> Said:
 
 
 def dedup_key(notice: Notice) -> str:
-    """What notices of one thing have in common: an alert with those told with it, a replay, else the notice itself."""
+    """Return the key that related notices share: of an alert's bundle, a replay, otherwise the notice itself."""
     about = notice.body if isinstance(notice.body, Mapping) else {}
     if isinstance(about.get("dedup_key"), str) and about["dedup_key"]:
         return about["dedup_key"][:250]
@@ -119,10 +119,10 @@ def _bounded(value: Any, depth: int = 0) -> Any:
     return _bounded(str(value), depth)
 
 
-def _each_bounded(said: Mapping[Any, Any], depth: int = 0) -> dict[str, Any]:
+def _each_bounded(given: Mapping[Any, Any], depth: int = 0) -> dict[str, Any]:
     return {
         str(name)[:100]: representable(one) if _is_address(name, one) else _bounded(one, depth)
-        for name, one in said.items()
+        for name, one in given.items()
         if not (_is_address(name, one) and len(one) > LONGEST_ADDRESS)
     }
 

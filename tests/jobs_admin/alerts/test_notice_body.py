@@ -143,7 +143,7 @@ def test_a_notice_of_the_quarantine_opens_its_jobs_and_drafts_no_replay(rule):
     rule(for_s=0, metric="quarantined", threshold=0)
     bury(1, state="quarantined")
     alerts.judge(NOW)
-    message = wording.said(Notice.objects.get())
+    message = wording.build_text(Notice.objects.get())
     assert message.links[0] == ("Open quarantined jobs", body()["failures_url"])
     assert [words for words, _ in message.links] == ["Open quarantined jobs", "Open alert"]
     assert body()["replay_url"] == "" and "state%3Aquarantined" in body()["failures_url"]

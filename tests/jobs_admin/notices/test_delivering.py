@@ -247,9 +247,9 @@ def test_a_hundred_channels_that_hang_keep_nobody_else_waiting(endpoint):
 
 
 def test_a_compressed_answer_is_not_opened_and_a_script_in_one_is_text():
-    assert posting._kept(b"\x1f\x8b", "gzip") == "(2 bytes or more, compressed: not opened)"
-    assert posting._kept(b"<script>\x00\xff" + "é".encode() * 2_000, "").startswith("<script>␀�é")
-    assert len(posting._kept("é".encode() * 2_000, "").encode()) <= 2_000
+    assert posting._read_text(b"\x1f\x8b", "gzip") == "(2 bytes or more, compressed: not opened)"
+    assert posting._read_text(b"<script>\x00\xff" + "é".encode() * 2_000, "").startswith("<script>␀�é")
+    assert len(posting._read_text("é".encode() * 2_000, "").encode()) <= 2_000
 
 
 def test_a_name_is_verified_in_the_certificate_though_the_connection_goes_to_a_pinned_address(
@@ -320,7 +320,7 @@ def test_an_answer_that_cannot_be_recorded_ends_no_round_and_loses_no_other(endp
         one = Delivery.objects.create(notice=told, channel=channel, state="sending", tries=1, next_try_at=now)
         text = "" if status == 204 else "\ud800"  # what no database takes
         answer = posting.Answer(status, text)
-        lanes.start(channel.pk, delivering._Asked(one), lambda answer=answer: answer)
+        lanes.start(channel.pk, delivering._InFlight(one), lambda answer=answer: answer)
     while lanes.busy:
         delivering._record_all(lanes, now, 0.1)
     rows = list(Delivery.objects.order_by("channel").values_list("state", "status"))
@@ -330,7 +330,7 @@ def test_an_answer_that_cannot_be_recorded_ends_no_round_and_loses_no_other(endp
 
 def test_what_came_back_is_not_forgotten_while_it_cannot_be_recorded():
     lanes = delivering._own_lanes()
-    lanes.start(1, delivering._Asked(None), lambda: posting.Answer(204))
+    lanes.start(1, delivering._InFlight(None), lambda: posting.Answer(204))
     (came,) = lanes.ended(5)
     lanes.give_back([came])
     assert lanes.ended() == [came] and lanes.ended() == []

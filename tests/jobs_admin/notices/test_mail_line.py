@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone
 
 from jobs_admin.models import Channel, Notice
-from jobs_admin.notices import delivering, mail, mail_line
+from jobs_admin.notices import delivering, mail
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def dripping(before: bytes, drop: bytes):
 
 def sent():
     notice = Notice(key="k", type="ping", severity="info", created_at=timezone.now(), body={"title": "x"})
-    return mail.sender(mail.written(notice, Channel(kind="email", to="a@b.example")))()
+    return mail.sender(mail.build_mail(notice, Channel(kind="email", to="a@b.example")))()
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def sent():
 def test_a_server_that_says_a_word_now_and_then_is_cut(mail_server, monkeypatch, before, drop):
     # Long for a word, which a busy machine may hold back, and short for all of them.
     mail_server.EMAIL_TIMEOUT = 30
-    monkeypatch.setattr(mail_line, "LONGEST_S", 1.5)
+    monkeypatch.setattr(mail, "LONGEST_S", 1.5)
     with server(dripping(before, drop)) as mail_server.EMAIL_PORT:
         answer = sent()
     assert (answer.status, answer.is_for_good) == (None, False)
@@ -104,5 +104,5 @@ def test_one_that_answers_takes_the_mail(mail_server):
 
 
 def test_the_limit_is_of_some_words_and_shorter_than_the_claim():
-    assert mail_line.Line(timeout=0.25).limit_s == 1.5
-    assert mail_line.Line(timeout=600).limit_s == mail_line.LONGEST_S < delivering._CLAIMED_MAIL.total_seconds()
+    assert mail.Line(timeout=0.25).limit_s == 1.5
+    assert mail.Line(timeout=600).limit_s == mail.LONGEST_S < delivering._CLAIMED_MAIL.total_seconds()
