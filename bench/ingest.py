@@ -145,7 +145,7 @@ def drained(wanted: argparse.Namespace) -> dict[str, Any]:
     """Start the real thing and wait until the streams are empty. Time runs from the first entry that is taken off."""
     from jobs_admin import config
     from jobs_admin.core import keys
-    from jobs_admin.core.lifeline import die_with_parent
+    from jobs_admin.core.child_process import die_with_parent
 
     store = config.store()
     command = [sys.executable, str(ROOT / "manage.py"), "watch", "--only", "ingest"]

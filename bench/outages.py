@@ -34,8 +34,8 @@ from bench.machine import machine, versions
 from bench.outages_app import make_app
 from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
+from jobs_admin.core.child_process import die_with_parent
 from jobs_admin.core.envelope import Envelope, decode
-from jobs_admin.core.lifeline import die_with_parent
 from tests.kit.network import SlowRoad
 from tests.kit.policies import policy, published
 

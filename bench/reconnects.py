@@ -25,7 +25,7 @@ from typing import Any
 
 from bench.machine import machine, versions
 from dashboard.setup.engine import Engine
-from jobs_admin.core.lifeline import die_with_parent
+from jobs_admin.core.child_process import die_with_parent
 
 _CONNECTED = re.compile(r"^\[(\S+ \S+): INFO/MainProcess\] Connected to", re.M)
 _PATIENCE_S = 300

@@ -71,8 +71,7 @@ def main() -> None:
 
 def forbidden(tries: int) -> dict[str, Any]:
     """Spellings of forbidden addresses, names that lead to one, names that lead elsewhere each time, and redirects."""
-    from jobs_admin.core.public_address import Allowed, allowed
-    from jobs_admin.core.web_address import BadAddress, parse
+    from jobs_admin.core.web_address import Allowed, BadAddress, allowed, parse
     from jobs_admin.notices import posting
     from tests.kit.addresses import ANSWERS, URLS
     from tests.kit.endpoints import Listener, answering, opened

@@ -12,7 +12,7 @@ import logging
 from typing import Any
 
 from jobs_admin import config, policies
-from jobs_admin.core.presets import PRESETS
+from jobs_admin.core.policy.presets import PRESETS
 from jobs_admin.core.refused import Refused
 from jobs_admin.models import PolicyVersion
 from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, Viewer

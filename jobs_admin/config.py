@@ -16,9 +16,8 @@ from cryptography.fernet import Fernet, MultiFernet
 from django.conf import settings
 from django.urls import get_script_prefix
 
-from jobs_admin.core import keys, public_address
-from jobs_admin.core.address import Unreadable
-from jobs_admin.core.redis_url import for_redis_py
+from jobs_admin.core import keys, web_address
+from jobs_admin.core.service_url import Unreadable, for_redis_py
 from jobs_admin.core.text import fits, whole_number
 from jobs_admin.sources import SYSTEMS, Source, System, connect
 from jobs_admin.sources.base import SourceRefused
@@ -234,12 +233,12 @@ def is_read_only() -> bool:
     return bool(settings.REDRIVE_READ_ONLY)
 
 
-def webhook_allow() -> public_address.Allowed:
+def webhook_allow() -> web_address.Allowed:
     """What the desk may ask although it is not public: REDRIVE_WEBHOOK_ALLOW, and the demo's pager in its own `up`."""
     demo = [urlsplit(settings.REDRIVE_DEMO_PARTNER_URL).netloc] if settings.REDRIVE_DEMO_PARTNER_URL else []
     try:
-        return public_address.allowed([*settings.REDRIVE_WEBHOOK_ALLOW, *demo])
-    except public_address.BadAllowance as error:
+        return web_address.allowed([*settings.REDRIVE_WEBHOOK_ALLOW, *demo])
+    except web_address.BadAllowance as error:
         raise BadConfiguration(f"REDRIVE_WEBHOOK_ALLOW: {error}. Write such as 10.2.0.0/16, hooks.internal.") from error
 
 

@@ -27,8 +27,8 @@ from django.utils import timezone
 
 from jobs_admin import config
 from jobs_admin.core import keys, untrusted
-from jobs_admin.core.lifeline import die_with_parent
-from jobs_admin.core.pauses import Pauses
+from jobs_admin.core.child_process import die_with_parent
+from jobs_admin.core.reconnect_delay import Pauses
 from jobs_admin.core.text import representable
 from jobs_admin.db import step_progress
 

@@ -24,8 +24,9 @@ from django.urls import URLPattern, get_resolver
 from dashboard.web import metrics
 from dashboard.web.api.base import api
 from jobs_admin.alerts import notice_body
-from jobs_admin.core import envelope, keys, presets
+from jobs_admin.core import envelope, keys
 from jobs_admin.core.pacing import CAREFUL, Controller, Pace, default_for, settled
+from jobs_admin.core.policy import presets
 from jobs_admin.db import audit
 from jobs_admin.models import Alert, AuditEvent, Channel, Notice, Rule
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, Viewer

@@ -27,8 +27,8 @@ from dashboard.web.toasts import say
 from jobs_admin import alerts, config, notices
 from jobs_admin.alerts import showing
 from jobs_admin.core.alert_metrics import Link
-from jobs_admin.core.clock import clock, dated
 from jobs_admin.core.refused import Refused
+from jobs_admin.core.utc_text import clock, dated
 from jobs_admin.desk import overview
 from jobs_admin.models import Alert
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER

@@ -16,8 +16,8 @@ from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import say
 from jobs_admin import replays
+from jobs_admin.core.redacted_view import Piece, Plain, shown
 from jobs_admin.core.refused import Refused
-from jobs_admin.core.veil import Piece, Plain, shown
 from jobs_admin.failures import contents, triage
 from jobs_admin.failures.triage import Acted
 from jobs_admin.models import Failure, Replay

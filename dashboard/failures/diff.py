@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from dashboard.failures.timeline import ENDED, short
 from dashboard.web.differences import Difference, of_texts, of_values
 from dashboard.web.figures import duration
-from jobs_admin.core.explaining import Explanation, differences, explain
-from jobs_admin.core.fingerprint import fingerprint
+from jobs_admin.core.fingerprint import Explanation, differences, explain, fingerprint
 from jobs_admin.db import grouping_rules
 from jobs_admin.failures import contents
 from jobs_admin.failures.histories import Ended

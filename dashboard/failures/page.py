@@ -12,8 +12,8 @@ from django.utils.safestring import SafeString
 from dashboard.failures import tree
 from dashboard.failures.timeline import short
 from dashboard.web import links
-from jobs_admin.core import terms
-from jobs_admin.core.veil import Piece, Plain
+from jobs_admin.core import search_terms
+from jobs_admin.core.redacted_view import Piece, Plain
 from jobs_admin.db import abilities
 from jobs_admin.desk.overview import SourceRow
 from jobs_admin.failures import contents
@@ -58,7 +58,7 @@ def addresses(failure: Failure, *, is_whole: bool = False) -> tree.Addresses:
         reverse("redrive:failure-opened", args=[failure.pk]),
         reverse("redrive:failure-list"),
         "&whole=1" if is_whole else "",
-        terms.indexed_paths("args", failure.args) | terms.indexed_paths("kwargs", failure.kwargs),
+        search_terms.indexed_paths("args", failure.args) | search_terms.indexed_paths("kwargs", failure.kwargs),
     )
 
 

@@ -10,8 +10,8 @@ import json
 import math
 from typing import Any
 
+from jobs_admin.core.redacted_view import Piece
 from jobs_admin.core.text import marked, representable
-from jobs_admin.core.veil import Piece
 
 DEEPEST = 60  # Python's own parser stops at some 90 brackets
 DEEPEST_INDENT = 10  # levels: a list of a million entries below sixty levels would be indented by 240 MB

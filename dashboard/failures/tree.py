@@ -17,8 +17,8 @@ from django.utils.safestring import SafeString, mark_safe
 
 from dashboard.web.text import visible, visible_text
 from jobs_admin.core import query as language
+from jobs_admin.core.redacted_view import Piece
 from jobs_admin.core.text import representable, whole_number
-from jobs_admin.core.veil import Piece
 
 # What one answer may hold: beyond it the rest follows from an entry on.
 MOST_LINES = 200

@@ -17,8 +17,8 @@ from dashboard.web import links, tracebacks
 from dashboard.web.access import can
 from dashboard.web.htmx import render_page
 from jobs_admin import config, failures
+from jobs_admin.core.redacted_view import Piece, shown
 from jobs_admin.core.text import whole_number
-from jobs_admin.core.veil import Piece, shown
 from jobs_admin.db import abilities, priorities
 from jobs_admin.desk import overview
 from jobs_admin.failures import contents, histories, kin

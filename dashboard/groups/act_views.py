@@ -13,8 +13,8 @@ from dashboard.web import links
 from dashboard.web.access import can
 from dashboard.web.htmx import go
 from dashboard.web.toasts import say
-from jobs_admin.core.clock import dated
 from jobs_admin.core.refused import Refused
+from jobs_admin.core.utc_text import dated
 from jobs_admin.groups import group_changes
 from jobs_admin.groups.group_changes import Changed
 from jobs_admin.models.access import OPERATOR

@@ -10,8 +10,7 @@ from django.utils.safestring import SafeString
 
 from dashboard.web.text import visible
 from dashboard.web.tracebacks import highlighted
-from jobs_admin.core.explaining import explain
-from jobs_admin.core.fingerprint import SPLITS, Rules
+from jobs_admin.core.fingerprint import SPLITS, Rules, explain
 from jobs_admin.models import Failure
 
 MOST_FRAMES = 100

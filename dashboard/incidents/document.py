@@ -16,9 +16,9 @@ from django.urls import reverse
 from dashboard.web import links, moments
 from dashboard.web.figures import duration, number
 from jobs_admin import config, incidents
-from jobs_admin.core.clock import clock
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import marked
+from jobs_admin.core.utc_text import clock
 from jobs_admin.incidents import Incident, Moment, Ref, Span
 from jobs_admin.models.access import Viewer
 

@@ -11,7 +11,7 @@ from dashboard.incidents import document as texts
 from dashboard.web import charts
 from dashboard.web.figures import duration, number
 from dashboard.web.pictures import share
-from jobs_admin.core.clock import clock
+from jobs_admin.core.utc_text import clock
 from jobs_admin.incidents import Act, Incident, Moment, OverTime, Span
 
 MOST_ROWS = 200  # of the table behind the pictures

@@ -28,7 +28,7 @@ from dashboard.web.toasts import say
 from jobs_admin import policies
 from jobs_admin.core import policy as core
 from jobs_admin.core.matching import chosen
-from jobs_admin.core.presets import PRESETS
+from jobs_admin.core.policy.presets import PRESETS
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import whole_number
 from jobs_admin.failures import completing

@@ -13,7 +13,7 @@ from django.urls import reverse
 from dashboard.policies import words as policy_words
 from jobs_admin.core import backoff
 from jobs_admin.core.policy import Match, parse
-from jobs_admin.core.presets import PRESETS
+from jobs_admin.core.policy.presets import PRESETS
 from jobs_admin.models import PolicyVersion
 
 

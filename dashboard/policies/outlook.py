@@ -11,9 +11,9 @@ from dashboard.policies import pill as policy_pill
 from dashboard.policies import words as policy_words
 from dashboard.policies.words import curve
 from jobs_admin.core.backoff import schedule
-from jobs_admin.core.herd import herd
 from jobs_admin.core.policy import Policy
-from jobs_admin.core.totals import totals
+from jobs_admin.core.retry_herd import herd
+from jobs_admin.core.retry_times import totals
 
 DEFAULT_JOBS = 1_000
 MOST_JOBS = 1_000_000

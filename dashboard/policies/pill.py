@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dashboard.web.figures import duration
-from jobs_admin.core.herd import lost_capacity_s
 from jobs_admin.core.policy import Policy
+from jobs_admin.core.retry_herd import lost_capacity_s
 
 # Seconds until a worker runs again: a process of the pool, a worker that is started anew, a container that is pulled.
 AWAY_S = (1, 10, 60)

@@ -11,7 +11,7 @@ from dashboard.web.figures import duration, number
 from dashboard.web.quantities import in_seconds, plain
 from jobs_admin import policies
 from jobs_admin.core.policy import Backoff, Jitter, Match, Policy
-from jobs_admin.core.totals import Totals, totals
+from jobs_admin.core.retry_times import Totals, totals
 from jobs_admin.models import PolicyVersion
 
 _TINY = 0.05  # of the time: what is less apart is the same

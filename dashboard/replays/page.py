@@ -19,7 +19,7 @@ from dashboard.web.figures import duration
 from jobs_admin import replays
 from jobs_admin.core import query as language
 from jobs_admin.core import untrusted
-from jobs_admin.core.clock import clock
+from jobs_admin.core.utc_text import clock
 from jobs_admin.models import Replay
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.replay import ENDED, SENDING, ItemState, ReplayState

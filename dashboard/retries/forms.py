@@ -32,7 +32,7 @@ _INPUTS = {
 
 
 class Change(forms.Form):
-    """What is asked for: `asked` in the words of core.rescheduling."""
+    """What is asked for: `asked` in the words of core.retry_change."""
 
     how = forms.ChoiceField(choices=((CURVE, ""), (MOMENT, ""), (KEEP, "")), required=False)
     kind = forms.ChoiceField(choices=KINDS, required=False)

@@ -22,7 +22,7 @@ from dashboard.setup.connections import about_database
 from dashboard.web import login_limits
 from jobs_admin import config, trust
 from jobs_admin.core import store_version, untrusted, worker_acl
-from jobs_admin.core.clock import dated
+from jobs_admin.core.utc_text import dated
 from jobs_admin.db import audit_anchor
 from jobs_admin.desk import key_rotation
 from jobs_admin.fleet import heartbeats, worker_store

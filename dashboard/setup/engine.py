@@ -19,7 +19,7 @@ from pathlib import Path
 
 import redis
 
-from jobs_admin.core.lifeline import die_with_parent
+from jobs_admin.core.child_process import die_with_parent
 
 __all__ = ["Engine", "EngineFailed", "die_with_parent", "free_port", "server_binary"]
 

@@ -18,7 +18,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
-from jobs_admin.core import address, public_address
+from jobs_admin.core import service_url
 from jobs_admin.core import web_address as web_addresses
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,9 +133,9 @@ _LIBPQ = frozenset(
 def database(url: str) -> dict[str, object]:
     """Django's settings for `DATABASE_URL`: `sqlite:///path` or `postgresql://user:password@host:port/name?sslmode=…`."""
     try:
-        parts = address.split(url)
+        parts = service_url.split(url)
         port = str(parts.port or "")
-    except address.Unreadable as error:
+    except service_url.Unreadable as error:
         raise Misconfigured(f"DATABASE_URL is not a URL that can be used: {error}. Nothing was started.") from error
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme == "sqlite":
@@ -157,7 +157,7 @@ def database(url: str) -> dict[str, object]:
             "CONN_MAX_AGE": None,
             "CONN_HEALTH_CHECKS": True,
         }
-    scheme = address.scheme_of(url)
+    scheme = service_url.scheme_of(url)
     raise Misconfigured(
         f"DATABASE_URL must begin with sqlite:/// or postgresql://{f', not {scheme}:' if scheme else ''}. "
         "Nothing was started."
@@ -213,9 +213,9 @@ def mail(url: str) -> dict[str, object]:
     if not url:
         return {}
     try:
-        parts = address.split(url)
+        parts = service_url.split(url)
         port = parts.port
-    except address.Unreadable as error:
+    except service_url.Unreadable as error:
         raise Misconfigured(f"EMAIL_URL is not a URL that can be used: {error}. Nothing was started.") from error
     if parts.scheme not in _MAIL or not parts.hostname or parts.path not in ("", "/") or parts.query:
         raise Misconfigured(
@@ -236,8 +236,8 @@ def allowances(name: str) -> list[str]:
     """Hosts and networks."""
     found = get_list(name)
     try:
-        public_address.allowed(found)
-    except public_address.BadAllowance as error:
+        web_addresses.allowed(found)
+    except web_addresses.BadAllowance as error:
         raise Misconfigured(
             f"{name}: {error}. Write such as 10.2.0.0/16, hooks.internal. Nothing was started."
         ) from error
@@ -293,8 +293,8 @@ def contacts(name: str) -> list[str]:
 def is_secret_in(text: str) -> bool:
     """Whether the password of DATABASE_URL, or the value of one of its options, stands in `text`."""
     try:
-        parts = address.split(get("DATABASE_URL"))
-    except address.Unreadable:
+        parts = service_url.split(get("DATABASE_URL"))
+    except service_url.Unreadable:
         return True
     secrets = [parts.password, unquote(parts.password or ""), *dict(parse_qsl(parts.query)).values()]
     return any(secret and secret in text for secret in secrets)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from jobs_admin.core.veil import Piece
+from jobs_admin.core.redacted_view import Piece
 
 CONTEXT = 3  # lines kept around a change
 MOST_ROWS = 600

@@ -7,7 +7,7 @@ import datetime as dt
 from django.utils import timezone
 from django.utils.safestring import SafeString
 
-from jobs_admin.core.clock import clock as time_of_day
+from jobs_admin.core.utc_text import clock as time_of_day
 
 
 def number(value) -> str:

@@ -22,10 +22,10 @@ from jobs_admin import config
 from jobs_admin.alerts import closing, notices, places, silencing
 from jobs_admin.alerts.measuring import Key, Measured, Values
 from jobs_admin.alerts.transitions import FIRED, LONGEST_REASON, move
-from jobs_admin.core import keys, threshold
-from jobs_admin.core.clock import dated
+from jobs_admin.core import alert_state, keys
+from jobs_admin.core.alert_state import QUIET, Act, Phase, Stand
 from jobs_admin.core.text import representable
-from jobs_admin.core.threshold import QUIET, Act, Phase, Stand
+from jobs_admin.core.utc_text import dated
 from jobs_admin.models import Alert, AlertEvent, Rule, Silence
 from jobs_admin.models.alert import AlertState
 
@@ -224,7 +224,7 @@ def _plan_rounds(
             round_of(key[0]).gone[key[1]] = why
             continue
         observed = Observation(value, measured.held_reason(rule.metric, *key))
-        stand, act = threshold.step(
+        stand, act = alert_state.step(
             _stand(alert, moment.at), observed.value, moment.at.timestamp(), numbers, is_held=bool(observed.held)
         )
         checked[key[0]].append((alert, observed, stand))
@@ -244,7 +244,7 @@ def _plan_rounds(
 
 def _value(rule: Rule, alert: Alert, value: float | None, measured: Measured) -> float | None:
     """Return the value of an open alert; where too few jobs end in its queue for a share, that of the last hour."""
-    if value is not None or rule.no_data != threshold.KEEP:
+    if value is not None or rule.no_data != alert_state.KEEP:
         return value
     lately = measured.quiet_share(rule.metric, (alert.source, alert.subject))
     return lately if alert.state in FIRED or lately == 0 else None
@@ -254,7 +254,7 @@ def _find_above(
     rule: Rule, values: Values, alerts: Mapping[Key, Alert], taken_out: Collection[str]
 ) -> dict[str, list[tuple[str, float | None]]]:
     """Return the subjects above the threshold without an open alert, by source."""
-    limit, fires_on_nothing = rule.threshold, rule.no_data == threshold.FIRE
+    limit, fires_on_nothing = rule.threshold, rule.no_data == alert_state.FIRE
     found: dict[str, list[tuple[str, float | None]]] = defaultdict(list)
     for key, value in values.items():
         is_over = value > limit if value is not None else fires_on_nothing and key[0] not in taken_out
@@ -349,7 +349,7 @@ def _gives_way(alert: Alert, worse: str, at: datetime) -> bool:
 
 def _begin(rule: Rule, source: str, subject: str, observed: Observation, moment: Moment) -> list[tuple[Alert, str]]:
     """A new episode, not written yet, and why it began."""
-    stand, act = threshold.step(
+    stand, act = alert_state.step(
         QUIET, observed.value, moment.at.timestamp(), _numbers(rule), is_held=bool(observed.held)
     )
     if act is None:
@@ -398,7 +398,7 @@ def _write_begun(begun: Sequence[tuple[Alert, str]], at: datetime) -> None:
 def _advance(rule: Rule, alert: Alert, observed: Observation, moment: Moment) -> bool:
     """Make the next step of an open alert. Return whether its state changed."""
     at = moment.at
-    stand, act = threshold.step(
+    stand, act = alert_state.step(
         _stand(alert, at), observed.value, at.timestamp(), _numbers(rule), is_held=bool(observed.held)
     )
     if stand.judged_at != at.timestamp():
@@ -486,8 +486,8 @@ def _moved(alert: Alert, stand: Stand) -> bool:
 # -- between the table and the machine ----------------------------------------------------------------------------
 
 
-def _numbers(rule: Rule) -> threshold.Numbers:
-    return threshold.Numbers(rule.threshold, rule.clear, rule.for_s, rule.keep_firing_s, rule.no_data)
+def _numbers(rule: Rule) -> alert_state.Numbers:
+    return alert_state.Numbers(rule.threshold, rule.clear, rule.for_s, rule.keep_firing_s, rule.no_data)
 
 
 def _stand(alert: Alert, at: datetime) -> Stand:

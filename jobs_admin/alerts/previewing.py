@@ -12,10 +12,10 @@ from django.db.models.functions import Coalesce
 
 from jobs_admin.alerts import notices
 from jobs_admin.alerts.rules import check_rule
-from jobs_admin.core import threshold
+from jobs_admin.core import alert_state
 from jobs_admin.core.alert_metrics import Row, Subject
+from jobs_admin.core.alert_state import QUIET, Act, Numbers, Phase
 from jobs_admin.core.matching import matches
-from jobs_admin.core.threshold import QUIET, Act, Numbers, Phase
 from jobs_admin.db.statements import fetch_rows
 from jobs_admin.models import DepthSample, Rule
 from jobs_admin.models.access import Viewer
@@ -192,12 +192,12 @@ def _find_episodes(rule: Rule, key: Key, points: Sequence[Look]) -> list[Episode
     subject = "" if rule.measure.subject is Subject.SOURCE else key[1]
     found: list[Episode] = []
     stand, fired, opened = QUIET, 0.0, 0.0
-    quiet_on_nothing = rule.no_data != threshold.FIRE
+    quiet_on_nothing = rule.no_data != alert_state.FIRE
     for at, value, is_held in points:
         if stand.phase is Phase.QUIET and (quiet_on_nothing if value is None else value <= rule.threshold):
             continue  # nearly all of them
         peak = stand.peak
-        stand, act = threshold.step(stand, value, at, law, is_held=is_held)
+        stand, act = alert_state.step(stand, value, at, law, is_held=is_held)
         if act is Act.FIRE:
             fired, opened = at, stand.opened_at if stand.opened_at is not None else at
         elif act is Act.RESOLVE:

@@ -1,18 +1,87 @@
-"""How long to wait after a failed attempt. Seconds; attempts count from 1: the first wait is that after attempt 1.
+"""Wait after a failed attempt. Seconds; attempts count from 1: the first wait follows attempt 1.
 
 First the backoff grows, then the cap cuts it, then jitter spreads it, and jitter never goes beyond the cap: docs/policies.md
 has the formulas with their sources. Nothing overflows at any attempt, and no wait is negative, NaN, or above
-`policy.longest_s`, but for what a server asked for.
+`policy.longest_s`, except for the delay that a server asked for.
+
+Decorrelated backoff: each wait is uniform from the first delay to three times the wait before (Marc Brooker, "Exponential
+Backoff And Jitter", AWS Architecture Blog, 2015: `min(cap, uniform(base, 3 * before))`). Here the range is cut at the cap,
+not the draw from it: as published, two thirds of all jobs at the cap would wait exactly the cap, and wake together.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 
-from jobs_admin.core import decorrelated
 from jobs_admin.core.policy.shape import Backoff, Policy
+
+TIMES = 3.0
+_CELLS = 200
+_STEPS = 2_000  # after so many attempts the law is the same for ever, whatever the cap
+_SETTLED = 1e-7  # relative change of the mean from one attempt to the next
+
+
+def span(first_s: float, cap_s: float, attempt: int, previous_s: float | None) -> tuple[float, float]:
+    """The shortest and the longest wait after `attempt`, when the one before it was `previous_s` (None: not known).
+
+    What was waited before may have been a server's wish; it counts no more than this backoff could have waited itself.
+    """
+    before = min(max(first_s, previous_s or 0.0), longest_s(first_s, cap_s, attempt - 1))
+    return first_s, min(cap_s, TIMES * before)
+
+
+def longest_s(first_s: float, cap_s: float, attempt: int) -> float:
+    """The longest wait that can follow `attempt`, whatever was drawn before."""
+    try:
+        return min(cap_s, first_s * math.pow(TIMES, attempt))
+    except OverflowError:
+        return cap_s
+
+
+def mean_s(first_s: float, cap_s: float, attempt: int) -> float:
+    """The mean wait after `attempt`, over all that may have been drawn before. To about a part in a thousand."""
+    if longest_s(first_s, math.inf, attempt) <= cap_s:
+        return first_s * (2 * math.pow(TIMES / 2, attempt) - 1)  # of E(n) = (first + 3 E(n-1)) / 2
+    if TIMES * first_s >= cap_s:
+        return (first_s + cap_s) / 2
+    means = _means(first_s, cap_s)
+    return means[min(attempt, len(means)) - 1]
+
+
+@lru_cache(maxsize=64)
+def _means(first: float, cap: float) -> tuple[float, ...]:
+    """After attempts 1, 2 … until it stays the same: the law of the wait is carried on from attempt to attempt, in cells."""
+    edges = [first * (cap / first) ** (i / _CELLS) for i in range(_CELLS)] + [cap]
+    middles = [(low + high) / 2 for low, high in pairwise(edges)]
+    tops = [min(cap, TIMES * middle) for middle in middles]
+    last = [min(max(1, bisect_left(edges, top)), _CELLS) - 1 for top in tops]  # the cell that a top lies in
+    found = [(first + TIMES * first) / 2]
+    masses = _spread([1.0], [TIMES * first], [bisect_left(edges, TIMES * first) - 1], edges)
+    while len(found) < _STEPS and (len(found) < 2 or abs(found[-1] - found[-2]) > _SETTLED * found[-1]):
+        found.append(sum(mass * (first + top) / 2 for mass, top in zip(masses, tops, strict=True)))
+        masses = _spread(masses, tops, last, edges)
+    return tuple(found)
+
+
+def _spread(masses: list[float], tops: list[float], last: list[int], edges: list[float]) -> list[float]:
+    """What becomes of masses that are each spread evenly from the first edge to a top of their own: the mass of each cell."""
+    first = edges[0]
+    ends, parts = [0.0] * _CELLS, [0.0] * _CELLS
+    for mass, top, cell in zip(masses, tops, last, strict=True):
+        density = mass / (top - first)
+        ends[cell] += density
+        parts[cell] += density * (top - edges[cell])
+    found, above = [0.0] * _CELLS, 0.0
+    for cell in reversed(range(_CELLS)):
+        found[cell] = above * (edges[cell + 1] - edges[cell]) + parts[cell]
+        above += ends[cell]
+    return found
+
 
 _DRAWN = 10  # sidekiq: rand(10)
 
@@ -54,7 +123,7 @@ def spread(policy: Policy, attempt: int, previous_s: float | None = None) -> Spr
     """The law of the wait after `attempt`. `previous_s`, the wait before it, matters only to a decorrelated backoff."""
     attempt, cap = _counted(attempt), policy.longest_s
     if policy.backoff.kind == "decorrelated":
-        return Spread(*decorrelated.span(policy.backoff.first_delay_s, cap, attempt, previous_s))
+        return Spread(*span(policy.backoff.first_delay_s, cap, attempt, previous_s))
     return _SPREADS[policy.jitter.kind](policy, min(cap, envelope(policy.backoff, attempt)), cap, attempt)
 
 
@@ -101,7 +170,7 @@ def bounds(policy: Policy, attempt: int) -> Range:
     """What the wait after `attempt` may be, whatever was waited before."""
     if policy.backoff.kind == "decorrelated":
         known = policy.backoff.first_delay_s, policy.longest_s, _counted(attempt)
-        return Range(known[0], decorrelated.longest_s(*known), decorrelated.mean_s(*known))
+        return Range(known[0], longest_s(*known), mean_s(*known))
     found = spread(policy, attempt)
     return Range(found.least, found.most, (found.least + found.most) / 2)
 

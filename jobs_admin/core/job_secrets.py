@@ -9,7 +9,7 @@ from itertools import islice
 from urllib.parse import quote, quote_plus
 
 from jobs_admin.core.redaction import PLACEHOLDER, elements, fields
-from jobs_admin.core.secret_names import is_secret_name
+from jobs_admin.core.secret_fields import is_secret_name
 
 __all__ = ["named_values", "without_values"]
 

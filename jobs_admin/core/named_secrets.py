@@ -10,9 +10,17 @@ from collections.abc import Collection
 from functools import lru_cache
 from typing import NamedTuple
 
-from jobs_admin.core.secret_columns import without_columns
-from jobs_admin.core.secret_looks import PLACEHOLDER, counted
-from jobs_admin.core.secret_names import ELSEWHERE, ENDINGS, FOREIGN, LOWER, is_key, is_secret_name, names_a_key
+from jobs_admin.core.secret_fields import (
+    ELSEWHERE,
+    ENDINGS,
+    FOREIGN,
+    LOWER,
+    is_key,
+    is_secret_name,
+    names_a_key,
+    without_columns,
+)
+from jobs_admin.core.secret_patterns import PLACEHOLDER, counted
 
 # Found by `str.find`, in lower case: several times faster than one pattern of them all, and a trace has mostly none.
 _WHOLE = (

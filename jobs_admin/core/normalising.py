@@ -1,12 +1,186 @@
-"""A message without what varies: `order 17` -> `order <number>`, each variable part as what it is taken for."""
+"""Error messages without their values: `order 17` -> `order <number>`, each variable part named by its kind.
+
+Documents inside a message (JSON, schemas) shrink to their codes; quoted names of code or of a schema stay, quoted values do not.
+"""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
 
-from jobs_admin.core.documents import without_documents
-from jobs_admin.core.names import is_name
+_NAMES = frozenset(
+    "attribute argument arg parameter param keyword kwarg field column property option setting variable header claim scope "  # noqa: SIM905
+    "permission privilege role constraint index key table relation schema sequence trigger view extension collection topic "
+    "exchange queue module package library class enum type dtype method function operator operation procedure codec encoding "
+    "charset algorithm filter tag element attr plugin driver backend dialect engine template block macro directive "
+    "feature flag grant event action interface protocol namespace annotation decorator fixture trait slot member object "
+    "secret service status state reason code reference".split()
+)
+_BEFORE_NAMES = _NAMES | {"missing", "lacks", "requires"}
+# What carries these words is a person or a thing, not a part of the program.
+_THINGS = frozenset(
+    "user username customer tenant patient client account person owner author contact recipient sender employee doctor host "  # noqa: SIM905
+    "hostname server machine node file filename folder directory path dir order invoice article product item shop store ward "
+    "ticket email mail mailbox address url uri document device session job value values input literal string text data date "
+    "time entry line row record id identifier number amount name title label city country street word with database db "
+    "section bucket project company organisation organization team group member_id got token password".split()
+)
+_STRAY = r"(?:['\"`][\w.-]{1,40}['\"`](?:,| and| or) ){0,3}"
+_BEFORE = re.compile(
+    rf"([A-Za-z]{{2,20}})(?: (?:name|named|called|in (?:the )?([a-z]{{1,20}})))?(?: ?[:=]| is| are)?[ =]?[\[({{]?{_STRAY}\Z"
+)
+_AFTER = re.compile(r" (?:is (?:an? )?(?:required |mandatory |missing |unknown ))?([a-z]{2,20})\b(?! [=:])")
+_IS_MISSING = re.compile(r" (?:is (?:undefined|not defined|required|mandatory|missing)|was not defined)\b")
+_CLASS = re.compile(r"<(?:class|enum|flag|module|function|type|unbound method|bound method|built-in function) \Z")
+_SUBSCRIPT = re.compile(r"[A-Za-z_\]]\[\Z")
+_CODE_KEY_BEFORE = re.compile(
+    r"(?i)['\"](?:\w{1,30}[_-]|error|status|grpc|sub)?(?:error|code|type|reason|status|kind|errno)['\"] ?[:=] ?\Z"
+    r"|\b(?:error|error_?code|code|reason|status)=\Z"
+)
+
+_NAME = re.compile(r"[$@%-]{0,2}[A-Za-z_][A-Za-z_.-]{0,100}\Z")
+_NAME_NUMBERED = re.compile(r"[$@%-]{0,2}[A-Za-z_][\w.-]{0,100}\Z")
+_CLASS_NAME = re.compile(r"[A-Za-z_][\w.<>]{0,200}\Z")
+_ERROR_CODE = re.compile(r"[A-Za-z][A-Za-z_.:/-]{0,60}\d{0,5}\Z")
+# `patient_id`, `PatientId`, `UQ_NUMBER`, `billing.patients_key`: nobody is called that.
+_CODED = re.compile(
+    r"(?:[A-Za-z]+\.){0,4}(?:_*[A-Za-z]+(?:_[A-Za-z]+)+|[A-Z]?[a-z]+(?:[A-Z][a-z]+){1,6}|[A-Za-z]+__[A-Za-z]+)(?:\.[A-Za-z_]+){0,4}\Z"
+)
+_FILE_ENDING = re.compile(r"\.[a-z]{2,4}\Z")
+
+
+def is_name(inside: str, message: str, start: int, end: int) -> bool:
+    """Of what stands between the quotes at `start` and `end` of the message."""
+    if not _NAME_NUMBERED.match(inside):
+        return _CLASS_NAME.match(inside) is not None and _CLASS.search(message, max(0, start - 20), start) is not None
+    before = max(0, start - 70)
+    if _CLASS.search(message, before, start) or (
+        _ERROR_CODE.match(inside) and len(inside) <= 60 and _CODE_KEY_BEFORE.search(message, before, start)
+    ):
+        return True
+    if _SUBSCRIPT.search(message, before, start):
+        return True
+    found = _BEFORE.search(message, before, start)
+    # `value in column "amount"`: the noun beside the quote, where it is one, else that before it.
+    nouns = [_singular(noun.lower()) for noun in reversed(found.groups()) if noun] if found else []
+    word = next((noun for noun in nouns if noun in _THINGS or noun in _BEFORE_NAMES), "")
+    if word in _THINGS:
+        return False
+    # An index or a key of data has digits (`key "session17"`), a constraint may.
+    if word in _BEFORE_NAMES and (word != "key" or _NAME.match(inside)):
+        return True
+    if _IS_MISSING.match(message, end):
+        return True
+    after = _AFTER.match(message, end)
+    if after and _singular(after[1]) in _NAMES:
+        return True
+    return _CODED.match(inside) is not None and ("_" in inside or not _FILE_ENDING.search(inside))
+
+
+# `insufficient_funds`, `STRIPE_KEY`
+_CODE_WORD = re.compile(r"[a-z]{2,20}(?:_[a-z]{1,20}){1,5}\Z|[A-Z][A-Z0-9]{0,20}(?:_[A-Z0-9]{1,20}){1,6}\Z")
+_NOUN_BEFORE = re.compile(r"([A-Za-z]{2,20})[ =:]{1,2}\Z")
+
+
+def is_code_word(word: str, before: str, *, is_thing: bool) -> bool:
+    """Whether a word that stands bare in the place of a value is a name in code: by its form, and the noun before it.
+
+    `is_thing`: the value's own name is that of a person or thing (`tenant`), which a noun before it overrules.
+    """
+    if not _CODE_WORD.match(word):
+        return False
+    found = _NOUN_BEFORE.search(before, max(0, len(before) - 30))
+    noun = _singular(found[1].lower()) if found else ""
+    return noun in _BEFORE_NAMES or (noun not in _THINGS and not is_thing)
+
+
+def _singular(word: str) -> str:
+    return word[:-1] if word.endswith("s") and word not in _NAMES and word not in _THINGS else word
+
+
+_PARAGRAPH = re.compile(r"\n[ \t]*\n")
+_WORD = re.compile(r"[A-Za-z]{2}")
+_DEBUG = re.compile(r"(?m)\b(debug\w{0,40} ?= ?)[^\n]{1,4096}$")
+# More of a document than these keys is not read by people either.
+_FEW_KEYS = 3
+_OPENS = re.compile(r"\{\s{0,8}(?:\"[\w.@$ -]{1,60}\"|'[\w.@$ -]{1,60}')\s?:")
+_STEP = re.compile(
+    r"(?P<open>[{\[])|(?P<close>[}\]])"
+    r"|(?:\"(?P<key>[\w.@$ -]{1,60})\"|'(?P<key2>[\w.@$ -]{1,60})')\s?:\s{0,8}"
+    r"(?:\"(?P<text>(?:[^\"\\\n]|\\.){0,500})\"|'(?P<text2>(?:[^'\\\n]|\\.){0,500})'|(?P<number>-?\d{1,9})\b)?"
+    r"|\"(?:[^\"\\\n]|\\.){0,500}\"|'(?:[^'\\\n]|\\.){0,500}'"
+)
+_CODE_KEY = re.compile(
+    r"(?i)(?!content)(?:\w{1,40}[_-]|error|status|sub)?(?:error|code|type|reason|status|kind|errno)\Z"
+)
+_NUMBER_KEY = re.compile(r"(?i)(?:\w{1,40}[_-]|error|status|sub)?(?:code|status|errno|result)\Z")
+_SAYS_KEY = re.compile(
+    r"(?i)(?:\w{1,40}[_-])?(?:message|msg|detail|details|desc|description|reason|error|title|info|summary|errormessage|errmsg)\Z"
+)
+_CODE = re.compile(r"[A-Za-z][A-Za-z_.:/-]{0,60}\d{0,5}\Z")
+_DEEPEST = 2  # `{"Error": {"Code": …}}`
+
+
+def without_documents(message: str) -> str:
+    """The head of the message, and of each printed document in it the codes that say which error it is."""
+    message = _head(message)
+    if "debug" in message:
+        message = _DEBUG.sub(r"\1<values>", message)
+    if "{" not in message:
+        return message
+    parts, at = [], 0
+    while (found := _OPENS.search(message, at)) is not None:
+        end, keys, told = _read(message, found.start())
+        if keys > _FEW_KEYS:
+            told = told or ("<values>" if len(_WORD.findall(message, 0, found.start())) > 2 else "")
+        parts += [
+            message[at : found.start()],
+            f"{{{told}}}" if keys > _FEW_KEYS and told else message[found.start() : end],
+        ]
+        at = end
+    return "".join([*parts, message[at:]])
+
+
+def _head(message: str) -> str:
+    """The first paragraph, the next too where it only announces it, and of later ones what stands over a block."""
+    if "\n" not in message:
+        return message
+    first, *others = _PARAGRAPH.split(message.strip())
+    while others and (first.rstrip().endswith(":") or len(_WORD.findall(first)) < 2):
+        first = f"{first}\n{others.pop(0)}"
+    for paragraph in others:
+        heading, _, block = paragraph.partition("\n")
+        if heading.endswith(":") and heading[:1].strip() and block[:1] in {" ", "\t"}:
+            first = f"{first}\n{heading}"
+    return first
+
+
+def _read(message: str, start: int) -> tuple[int, int, str]:
+    """Of the document that begins there: where it ends, how many keys it has, and its codes or else its words."""
+    depth = keys = 0
+    codes: dict[str, None] = {}
+    words: dict[str, None] = {}
+    for step in _STEP.finditer(message, start):
+        kind = step.lastgroup
+        if kind == "open":
+            depth += 1
+        elif kind == "close":
+            depth -= 1
+            if depth <= 0:
+                return step.end(), keys, ", ".join(sorted(codes) or words)
+        elif (key := step["key"] or step["key2"]) is not None:
+            keys += 1
+            if depth > _DEEPEST:
+                continue
+            text = step["text"] or step["text2"]
+            if text and _CODE_KEY.match(key) and _CODE.match(text):
+                codes[f"{key}: {text}"] = None
+            elif step["number"] and _NUMBER_KEY.match(key):
+                codes[f"{key}: {step['number']}"] = None
+            elif text and _SAYS_KEY.match(key):
+                words[text] = None
+    return len(message), keys, ", ".join(sorted(codes) or words)
+
 
 MOST_MESSAGE = 4096  # characters that are looked at
 

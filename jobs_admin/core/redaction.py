@@ -14,7 +14,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeGuard
 
 from jobs_admin.core.named_secrets import may_name, without_named
-from jobs_admin.core.secret_looks import (
+from jobs_admin.core.secret_fields import is_key, is_secret_name, names_a_key
+from jobs_admin.core.secret_patterns import (
     PLACEHOLDER,
     is_card,
     without_looks,
@@ -22,7 +23,6 @@ from jobs_admin.core.secret_looks import (
     without_sentences,
     words_of,
 )
-from jobs_admin.core.secret_names import is_key, is_secret_name, names_a_key
 
 __all__ = ["PLACEHOLDER", "SHORTEST", "TOO_DEEP", "elements", "fields", "hides_all", "redact", "redact_text"]
 

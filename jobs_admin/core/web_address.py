@@ -1,11 +1,131 @@
-"""The address of a web server, read so strictly that no two readers can take it for different servers."""
+"""Strictly parsed web addresses, and the check that an IP address is public (SSRF).
+
+No two readers can take a parsed address for different servers. Python's `is_private` and `is_global` are not used: they pass
+NAT64, 6to4, carrier-grade NAT, site-local or multicast addresses, and they differ between versions. The list is from the
+special-purpose registries of IANA (RFC 6890), read 2026.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
-from jobs_admin.core.public_address import Address, read
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+_SPECIAL = {
+    "0.0.0.0/8": "of this network",
+    "10.0.0.0/8": "private",
+    "100.64.0.0/10": "behind a provider's NAT",
+    "127.0.0.0/8": "loopback",
+    "168.63.129.16/32": "of the cloud's own host",  # Azure; a public number that only its machines reach
+    "169.254.0.0/16": "link-local, where clouds keep metadata",
+    "172.16.0.0/12": "private",
+    "192.0.0.0/24": "of protocol assignments",  # and the metadata of one cloud, 192.0.0.192
+    "192.0.2.0/24": "for documentation",
+    "192.88.99.0/24": "of 6to4 relays",
+    "192.168.0.0/16": "private",
+    "198.18.0.0/15": "for benchmarks",
+    "198.51.100.0/24": "for documentation",
+    "203.0.113.0/24": "for documentation",
+    "224.0.0.0/4": "multicast",
+    "240.0.0.0/4": "reserved",
+    "::/128": "unspecified",
+    "::1/128": "loopback",
+    "::ffff:0:0/96": "an IPv4 address in IPv6",
+    "::ffff:0:0:0/96": "an IPv4 address in IPv6",
+    "::/96": "an IPv4 address in IPv6",
+    "64:ff9b::/96": "translated to IPv4 (NAT64)",
+    "64:ff9b:1::/48": "translated to IPv4 (NAT64)",
+    "100::/64": "thrown away",
+    "2001::/32": "a tunnel to IPv4 (Teredo)",
+    "2001:2::/48": "for benchmarks",
+    "2001:db8::/32": "for documentation",
+    "2001::/23": "of protocol assignments",
+    "2002::/16": "a tunnel to IPv4 (6to4)",
+    "3fff::/20": "for documentation",
+    "5f00::/16": "of segment routing",
+    "fc00::/7": "private",
+    "fe80::/10": "link-local",
+    "fec0::/10": "site-local",
+    "ff00::/8": "multicast",
+}
+_NETWORKS = [(ip_network(text), why) for text, why in _SPECIAL.items()]
+# All that is given out for the public of IPv6; whatever is outside of it is nobody's yet.
+_UNICAST = IPv6Network("2000::/3")
+
+
+def why_not(address: Address) -> str | None:
+    """What kind of address it is where it is not public; None for a public one."""
+    if isinstance(address, IPv6Address) and address.scope_id is not None:
+        return "of one link only"
+    for network, why in _NETWORKS:
+        if address.version == network.version and address in network:
+            return why
+    if isinstance(address, IPv6Address) and address not in _UNICAST:
+        return "not given out to anybody"
+    return None
+
+
+def read(text: str) -> Address | None:
+    """The address that the text is; None where it is none, also where it is one only to a lenient reader (`127.1`)."""
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None
+
+
+class BadAllowance(ValueError):
+    """What is to be allowed is neither a host nor a network. Its text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What may be reached although it is not public: hosts by the name that the URL says, and networks; each with the
+    only port of it that is meant, or None for all."""
+
+    hosts: frozenset[tuple[str, int | None]] = frozenset()
+    networks: tuple[tuple[Network, int | None], ...] = ()
+
+    def names(self, host: str, port: int) -> bool:
+        """Whether the host is named itself: then it may lead anywhere."""
+        return not self.hosts.isdisjoint({(host.lower(), None), (host.lower(), port)})
+
+    def holds(self, address: Address, port: int) -> bool:
+        plain = address.ipv4_mapped if isinstance(address, IPv6Address) and address.ipv4_mapped else address
+        return any(
+            plain.version == network.version and plain in network and only in (None, port)
+            for network, only in self.networks
+        )
+
+
+_ENTRY = re.compile(
+    r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<host>[^:\[\]]+)):(?P<port>[0-9]{1,5})|\[(?P<bare>[0-9a-f:.]+)\]|(?P<all>[^\[\]]+)"
+)
+_HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
+
+
+def allowed(entries: Iterable[str]) -> Allowed:
+    """From `hooks.internal`, `10.2.0.0/16`, `::1`, `127.0.0.1:9000`, `[::1]:9000`. Raises BadAllowance."""
+    hosts, networks = set(), []
+    for entry in filter(None, (entry.strip().lower() for entry in entries)):
+        found = _ENTRY.fullmatch(entry)
+        what = (found["six"] or found["host"] or found["bare"] or found["all"]) if found else entry
+        port = int(found["port"]) if found and found["port"] else None
+        if port is not None and not 1 <= port <= 65535:
+            raise BadAllowance(f"{entry[:80]!r} is neither a host nor a network (its port is none: 1 to 65535)")
+        try:
+            networks.append((ip_network(what), port))
+            continue
+        except ValueError as error:
+            is_host = _HOST.fullmatch(what) and not what.rpartition(".")[2].isdigit()
+            if not is_host:
+                raise BadAllowance(f"{entry[:80]!r} is neither a host nor a network ({error})") from None
+        hosts.add((what, port))
+    return Allowed(frozenset(hosts), tuple(networks))
+
 
 LONGEST = 1_000
 PORTS = {"http": 80, "https": 443}

@@ -17,10 +17,10 @@ from django.db.models import QuerySet, Sum
 from django.db.models.functions import Left
 
 from jobs_admin.core import query as language
-from jobs_admin.core import terms
+from jobs_admin.core import search_terms
 from jobs_admin.core.query import Match, Query, Text, parse
-from jobs_admin.core.secret_names import is_secret_name
-from jobs_admin.core.terms import Phrase
+from jobs_admin.core.search_terms import Phrase
+from jobs_admin.core.secret_fields import is_secret_name
 from jobs_admin.core.text import whole_number
 from jobs_admin.db import statements
 from jobs_admin.groups import GroupPage, GroupRow, groups, is_group_cursor
@@ -276,7 +276,7 @@ def _hidden(viewer: Viewer, query: Query, *, is_empty: bool) -> list[str]:
     for place, term in enumerate(query.terms):
         if isinstance(term, Match) and language.is_argument(term.field):
             others = (*query.terms[:place], *query.terms[place + 1 :])
-            n, more = _hidden_among(viewer, replace(query, terms=others), terms.hidden_argument(term.field))
+            n, more = _hidden_among(viewer, replace(query, terms=others), search_terms.hidden_argument(term.field))
             if n:
                 many = f"{'More than ' if more else ''}{n:,}"
                 hints.append(f"{many} of these jobs have {term.field} hidden by redaction: they cannot be found by it.")
@@ -284,7 +284,7 @@ def _hidden(viewer: Viewer, query: Query, *, is_empty: bool) -> list[str]:
                 hints.append(f"Values of {term.field} are hidden by redaction: nothing is found by them.")
     if is_empty and any(isinstance(term, Text) for term in language.leaves(query.terms)):
         others = tuple(term for term in query.terms if not scopes.is_only_text_search(term))
-        n, more = _hidden_among(viewer, replace(query, terms=others), Phrase((terms.HIDDEN_TEXT,)))
+        n, more = _hidden_among(viewer, replace(query, terms=others), Phrase((search_terms.HIDDEN_TEXT,)))
         if n:
             many = f"{'More than ' if more else ''}{n:,}"
             hints.append(f"In {many} messages a part is hidden by redaction: words of that part find nothing.")

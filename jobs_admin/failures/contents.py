@@ -1,7 +1,7 @@
 """What a job was called with: the copy that the worker made to be shown, or the kept message itself, read through a veil.
 
 The copy is short: a job of 5 MB is cut in it. The message is whole, and its secrets are hidden piece by piece as it is
-looked at (core.veil). Nothing but JSON is read, least of all a pickle.
+looked at (core.redacted_view). Nothing but JSON is read, least of all a pickle.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from cryptography.fernet import InvalidToken
 
 from jobs_admin import config
+from jobs_admin.core.redacted_view import Piece, Plain, Veiled
 from jobs_admin.core.redaction import redact, redact_text
-from jobs_admin.core.veil import Piece, Plain, Veiled
 from jobs_admin.models import Failure, Payload
 from jobs_admin.sources.base import SourceRefused
 
@@ -30,7 +30,7 @@ class Unreadable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What one run was called with; each is a piece to look into (core.veil)."""
+    """What one run was called with; each is a piece to look into (core.redacted_view)."""
 
     args: Piece
     kwargs: Piece

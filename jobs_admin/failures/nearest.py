@@ -14,12 +14,12 @@ from itertools import chain, islice
 
 from django.db.models import Sum
 
-from jobs_admin.core import pasted
+from jobs_admin.core import pasted_text
 from jobs_admin.core import query as language
-from jobs_admin.core import terms as index
-from jobs_admin.core.pasted import Pasted
+from jobs_admin.core import search_terms as index
+from jobs_admin.core.pasted_text import Pasted
 from jobs_admin.core.query import Match, Query, Term, Text, Value
-from jobs_admin.core.terms import Phrase
+from jobs_admin.core.search_terms import Phrase
 from jobs_admin.core.text import representable, whole_number
 from jobs_admin.db import statements
 from jobs_admin.failures import completing
@@ -63,7 +63,7 @@ class Near:
 def near(viewer: Viewer, query: Query, text: str) -> list[Near]:
     """The nearest to a search without a result, what is most likely meant first; `text` as it was written."""
     text = representable(text)
-    block = pasted.read(text)
+    block = pasted_text.read(text)
     found = list(_jobs(viewer, query, block))
     for candidate, why in islice(_candidates(viewer, query, text, block), MOST_TRIED):
         if len(found) >= MOST:
@@ -142,7 +142,7 @@ def of_pasted(viewer: Viewer, query: Query, text: str) -> Near | None:
     None for other text, and where several jobs or nothing are found.
     """
     text = representable(text)
-    block = pasted.read(text)
+    block = pasted_text.read(text)
     if not (block.job_ids or block.tasks or "Traceback (most recent call last)" in text):
         return None
     jobs = list(_jobs(viewer, query, replace(block, errors=()))) if len(query.terms) > 1 else []
@@ -175,7 +175,11 @@ def _of_each_error(viewer: Viewer, query: Query, errors: tuple[str, ...], beside
         [((text,), "the error in it") for text in texts],
         [(each, "the words of the error in it") for each in words if len(each) > 1],
         (_known_words(viewer, query, each) for each in words[:1] if len(each) > 2),
-        [((Match("error", (Value(name),)),), "errors of its class") for name in map(pasted.error_name, errors) if name],
+        [
+            ((Match("error", (Value(name),)),), "errors of its class")
+            for name in map(pasted_text.error_name, errors)
+            if name
+        ],
     )
     for terms, why in chain.from_iterable(ways):
         asked = Query((*beside, *terms), now=query.now)

@@ -24,7 +24,7 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Subquery, Value, When
 
 from jobs_admin.core.fingerprint import VERSION, Fingerprint, Rules, Split, apart
-from jobs_admin.core.terms import Phrase, phrases
+from jobs_admin.core.search_terms import Phrase, phrases
 from jobs_admin.db import grouping_rules, statements
 from jobs_admin.db.counters import add_group_counts, spread_over_steps
 from jobs_admin.db.turns import turn

@@ -21,7 +21,7 @@ from typing import Any
 from django.db import connection
 
 from jobs_admin import config, trust
-from jobs_admin.core import terms
+from jobs_admin.core import search_terms
 from jobs_admin.core.envelope import UNREAD
 from jobs_admin.db import counters, statements, totals
 from jobs_admin.db.totals import Counted
@@ -240,7 +240,9 @@ def _find_or_create_stacks(reports: Iterable[Report]) -> dict[str, int]:
         return found
     Traceback.objects.bulk_create([Traceback(sha256=h, text=first[h].stack) for h in news], ignore_conflicts=True)
     made = find(news)
-    index.write_stacks([(pk, first[h].stack_terms or terms.stack_document(first[h].stack)) for h, pk in made.items()])
+    index.write_stacks(
+        [(pk, first[h].stack_terms or search_terms.stack_document(first[h].stack)) for h, pk in made.items()]
+    )
     return found | made
 
 
@@ -401,7 +403,7 @@ def search_document(row: Mapping[str, Any], face: Report | None = None) -> str:
     is_all = face is not None and face.name == _name_of(row) and face.job_id == row["job_id"]
     made = face.terms if face is not None and is_all else document_without_stack(row)
     stack = row["traceback_id"]
-    return f"{made} {terms.name('stack', str(stack))}" if stack else made
+    return f"{made} {search_terms.name('stack', str(stack))}" if stack else made
 
 
 def _name_of(row: Mapping[str, Any]) -> Name:

@@ -11,14 +11,14 @@ from collections.abc import Iterable
 from django.db import connection, transaction
 from django.db.models import Max
 
-from jobs_admin.core import terms
+from jobs_admin.core import search_terms
 from jobs_admin.ingest.filing import search_document
 from jobs_admin.models import Failure, Traceback
 from jobs_admin.models.terms import FAILURES, STACKS, STATE, write_failures, write_stacks
 
 AT_ONCE = {FAILURES: 300, STACKS: 20}  # rows of a transaction: on SQLite nobody else writes meanwhile
 _MODELS = {FAILURES: Failure, STACKS: Traceback}
-_COLUMNS = ("id", "first_job_id", "job_id", "traceback_id", "error_type", "message", "args", "kwargs", *terms.NAMED)
+_COLUMNS = ("id", "first_job_id", "job_id", "traceback_id", "error_type", "message", "args", "kwargs", *search_terms.NAMED)
 
 
 def step() -> bool:
@@ -26,17 +26,17 @@ def step() -> bool:
     for table in (STACKS, FAILURES):
         with transaction.atomic():
             version, below = _read_progress(table, is_locked=True)
-            if version == terms.VERSION:
+            if version == search_terms.VERSION:
                 continue
             done = _index_rows(table, below)
-            _save_progress(table, *((0, done) if done is not None else (terms.VERSION, None)))
+            _save_progress(table, *((0, done) if done is not None else (search_terms.VERSION, None)))
             return True
     return False
 
 
 def is_complete(table: str) -> bool:
     """Whether every row of the table is by today's rules."""
-    return _read_progress(table)[0] == terms.VERSION
+    return _read_progress(table)[0] == search_terms.VERSION
 
 
 def mark_all_outdated() -> None:
@@ -50,7 +50,7 @@ def count_outdated() -> int:
     total = 0
     for table in AT_ONCE:
         version, below = _read_progress(table)
-        if version != terms.VERSION:
+        if version != search_terms.VERSION:
             rows = _MODELS[table].objects.all()
             total += (rows if below is None else rows.filter(pk__lt=below)).count()
     return total
@@ -63,7 +63,7 @@ def index(failures: Iterable[Failure]) -> None:
         rows = Failure.objects.filter(pk__in=pks[start : start + AT_ONCE[FAILURES]])
         write_failures([(row["id"], search_document(row)) for row in rows.values(*_COLUMNS)])
         stacks = Traceback.objects.filter(pk__in=rows.values("traceback_id"))
-        write_stacks([(pk, terms.stack_document(text)) for pk, text in stacks.values_list("pk", "text")])
+        write_stacks([(pk, search_terms.stack_document(text)) for pk, text in stacks.values_list("pk", "text")])
 
 
 def _index_rows(table: str, below: int | None) -> int | None:
@@ -74,7 +74,7 @@ def _index_rows(table: str, below: int | None) -> int | None:
     rows = rows.filter(pk__lt=below)[: AT_ONCE[table]]
     if table == STACKS:
         stacks = list(rows.values_list("pk", "text"))
-        write_stacks([(pk, terms.stack_document(text)) for pk, text in stacks])
+        write_stacks([(pk, search_terms.stack_document(text)) for pk, text in stacks])
         return min((pk for pk, _ in stacks), default=None)
     if connection.features.has_select_for_update:
         rows = rows.select_for_update(no_key=True)  # what ingest writes meanwhile is not to be undone

@@ -17,7 +17,7 @@ from operator import attrgetter
 
 from django.db import transaction
 
-from jobs_admin.core import terms
+from jobs_admin.core import search_terms
 from jobs_admin.core.envelope import Envelope, Lineage
 from jobs_admin.core.text import representable
 from jobs_admin.db import statements
@@ -103,7 +103,7 @@ def _moment(seconds: float | None) -> datetime | None:
 
 Name = tuple[str, str, str]  # source, queue and job id of run 1
 
-_SHOWN = ("error_type", "message", "first_job_id", "job_id", "args", "kwargs", *terms.NAMED)
+_SHOWN = ("error_type", "message", "first_job_id", "job_id", "args", "kwargs", *search_terms.NAMED)
 
 log = logging.getLogger(__name__)
 

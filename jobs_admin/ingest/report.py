@@ -13,7 +13,7 @@ from typing import Any
 
 from jobs_admin import config
 from jobs_admin.core import envelope as wire
-from jobs_admin.core import keys, terms, untrusted
+from jobs_admin.core import keys, search_terms, untrusted
 from jobs_admin.core.fingerprint import NO_RULES, Fingerprint, Rules, fingerprint
 from jobs_admin.core.text import representable
 from jobs_admin.core.traces import stack
@@ -188,7 +188,7 @@ def parse_report(
         ),
         stack=stack_text,
         stack_sha256=stack_sha256,
-        stack_terms="" if not stack_text or stack_sha256 in known_stacks else terms.stack_document(stack_text),
+        stack_terms="" if not stack_text or stack_sha256 in known_stacks else search_terms.stack_document(stack_text),
         max_attempts=_natural_number(envelope.max_attempts) or None,
         priority=_integer(envelope.priority),
         labels=_text(" ".join(map(str, envelope.labels)), 200),
@@ -216,11 +216,11 @@ def _foreign_source_error(source: str, stream: str, trust: Trust | None) -> Valu
 
 def document_without_stack(failure: Mapping[str, Any]) -> str:
     """What the search index holds of a failure (or of the report that it comes from), but for its stack."""
-    return terms.document(
+    return search_terms.document(
         error_type=failure["error_type"],
         message=failure["message"],
         job_ids=[failure["first_job_id"], failure["job_id"]],
-        names={name: failure[name] for name in terms.NAMED},
+        names={name: failure[name] for name in search_terms.NAMED},
         args=failure["args"],
         kwargs=failure["kwargs"],
     )

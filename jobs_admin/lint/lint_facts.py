@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 
 from django.db.models import F, Max, Q, Sum
 
-from jobs_admin.core.lint.facts import Facts, Outage
+from jobs_admin.core.canonical_error import name_of
+from jobs_admin.core.lint.case import Facts, Outage
 from jobs_admin.core.lint.rules.errors import PROGRAMMING
-from jobs_admin.core.wording import name_of
 from jobs_admin.models import Failure, FailureCount, Group, QueueCounter
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.counter import MINUTE, QUARTER

@@ -8,7 +8,7 @@ from typing import Any
 
 from jobs_admin.core import lint
 from jobs_admin.core.lint import Case, Check, Finding
-from jobs_admin.core.lint.words import count
+from jobs_admin.core.lint.finding import count
 from jobs_admin.core.policy import ENFORCE, Policy
 from jobs_admin.core.refused import Refused
 from jobs_admin.fleet import configurations, found_options

@@ -19,7 +19,7 @@ from django.utils import timezone
 from jobs_admin.core import lint
 from jobs_admin.core.lint import Finding
 from jobs_admin.core.lint.configuration import Configuration, read
-from jobs_admin.core.lint.words import span
+from jobs_admin.core.lint.finding import span
 from jobs_admin.core.matching import matches
 from jobs_admin.core.text import shown
 from jobs_admin.fleet.configurations import ReportedConfigurations

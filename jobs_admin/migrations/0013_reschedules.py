@@ -22,7 +22,7 @@ class Migration(migrations.Migration):
                 ('query', models.TextField(blank=True, help_text='The scope, with relative times pinned to absolute ones.')),
                 ('selection', models.JSONField(blank=True, default=list, help_text='Its other form: ids of failures chosen by hand.')),
                 ('scope_max_id', models.BigIntegerField(help_text='The highest failure id of the preview: what came later is not in it.')),
-                ('change', models.JSONField(help_text='core.rescheduling.Change as a document; of an undo empty.')),
+                ('change', models.JSONField(help_text='core.retry_change.Change as a document; of an undo empty.')),
                 ('reason', models.CharField(blank=True, max_length=500)),
                 ('actor', models.CharField(max_length=150)),
                 ('created_at', models.DateTimeField()),

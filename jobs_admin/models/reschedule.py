@@ -23,7 +23,7 @@ class Reschedule(models.Model):
     scope_max_id = models.BigIntegerField(
         help_text="The highest failure id of the preview: what came later is not in it."
     )
-    change = models.JSONField(help_text="core.rescheduling.Change as a document; of an undo empty.")
+    change = models.JSONField(help_text="core.retry_change.Change as a document; of an undo empty.")
     undo_of = models.ForeignKey("self", models.CASCADE, null=True, blank=True, related_name="undone_by")
     reason = models.CharField(max_length=500, blank=True)
     actor = models.CharField(max_length=150)

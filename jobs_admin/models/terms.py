@@ -1,4 +1,4 @@
-"""The search index: what `core/terms.py` makes of failures and stacks, as SQLite's FTS5 and PostgreSQL's GIN hold it.
+"""The search index: what `core/search_terms.py` makes of failures and stacks, as SQLite's FTS5 and PostgreSQL's GIN hold it.
 
 Tables without models: Django knows neither kind. A row goes with the failure, or the stack, that it is of.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connection, connections
 
-from jobs_admin.core import terms
+from jobs_admin.core import search_terms
 
 FAILURES, STACKS = "jobs_admin_failureterms", "jobs_admin_stackterms"
 STATE = "jobs_admin_termsstate"  # by which rules each was made, and how far making it anew has come
@@ -47,7 +47,8 @@ def _write(table: str, rows: Sequence[tuple[int, str]]) -> None:
 def as_tsvector(document: str) -> str:
     """The document as PostgreSQL reads it: each term with its places. Terms hold neither quotes nor backslashes."""
     return " ".join(
-        f"'{term}':{','.join(map(str, at))}" if at else f"'{term}'" for term, at in terms.places(document).items()
+        f"'{term}':{','.join(map(str, at))}" if at else f"'{term}'"
+        for term, at in search_terms.places(document).items()
     )
 
 
@@ -74,7 +75,7 @@ def _sqlite() -> list[str]:
             # The terms are made by us: the tokenizer only has to part them at blanks. `columnsize` serves ranks,
             # which nobody asks for.
             f"CREATE VIRTUAL TABLE IF NOT EXISTS {table} USING "
-            f"fts5(terms, columnsize=0, tokenize=\"ascii tokenchars '{terms.MARKS}'\")",
+            f"fts5(terms, columnsize=0, tokenize=\"ascii tokenchars '{search_terms.MARKS}'\")",
             f"DROP TRIGGER IF EXISTS {table}_delete",
             f"CREATE TRIGGER {table}_delete AFTER DELETE ON {of} FOR EACH ROW "
             f"BEGIN DELETE FROM {table} WHERE rowid = OLD.id; END",
@@ -112,6 +113,6 @@ def _made(table: str, of: str) -> str:
     """What is new and empty was made by the rules of today; anything else by rules that are not known."""
     return (
         f"INSERT INTO {STATE} (name, version, below) "
-        f"SELECT '{table}', CASE WHEN EXISTS (SELECT 1 FROM {of}) THEN 0 ELSE {terms.VERSION} END, NULL "
+        f"SELECT '{table}', CASE WHEN EXISTS (SELECT 1 FROM {of}) THEN 0 ELSE {search_terms.VERSION} END, NULL "
         f"WHERE NOT EXISTS (SELECT 1 FROM {STATE} WHERE name = '{table}')"
     )

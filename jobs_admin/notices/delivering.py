@@ -17,9 +17,8 @@ from django.db import InterfaceError, OperationalError, transaction
 from django.db.models import F, Q
 
 from jobs_admin import config
-from jobs_admin.core.public_address import Allowed
 from jobs_admin.core.text import representable
-from jobs_admin.core.web_address import BadAddress
+from jobs_admin.core.web_address import Allowed, BadAddress
 from jobs_admin.db import audit
 from jobs_admin.models import Channel, Delivery
 from jobs_admin.models.access import ENGINE

@@ -15,9 +15,8 @@ from typing import Any
 import httpcore
 
 from jobs_admin import config
-from jobs_admin.core import public_address
-from jobs_admin.core.public_address import Address, Allowed
-from jobs_admin.core.web_address import WebAddress
+from jobs_admin.core import web_address
+from jobs_admin.core.web_address import Address, Allowed, WebAddress
 
 Resolve = Callable[[str, int], list[str]]  # host and port -> every address, as numbers
 
@@ -46,10 +45,10 @@ def addresses(target: WebAddress, allowed: Allowed | None = None, resolve: Resol
     answers = [str(literal)] if literal is not None else (resolve or look_up)(target.host, target.port)
     found = []
     for answer in answers[:_MOST_ANSWERS]:
-        address = public_address.read(answer)
+        address = web_address.read(answer)
         if address is None:
             raise Unknown(f"{target.host} leads to {answer[:60]!r}, which is no address.")
-        why = public_address.why_not(address)
+        why = web_address.why_not(address)
         if why and not allowed.names(target.host, target.port) and not allowed.holds(address, target.port):
             leads = "is" if literal is not None else f"leads to {address}, which is"
             message = (
@@ -130,7 +129,7 @@ class Pinned(httpcore.NetworkBackend):
     def _connect(self, address: Address, port: int) -> httpcore.NetworkStream:
         stream = httpcore.SyncBackend().connect_tcp(str(address), port, timeout=min(_CONNECT_S, self.time.remaining()))
         peer = stream.get_extra_info("server_addr")
-        if public_address.read(str(peer[0]).partition("%")[0]) != address:
+        if web_address.read(str(peer[0]).partition("%")[0]) != address:
             stream.close()
             raise NotPublic(f"The connection to {address} ended up at {peer[0]}.")
         return _Timed(stream, self.time)

@@ -11,9 +11,8 @@ from functools import cache
 import certifi
 import httpcore
 
-from jobs_admin.core.public_address import Allowed
 from jobs_admin.core.text import representable
-from jobs_admin.core.web_address import WebAddress
+from jobs_admin.core.web_address import Allowed, WebAddress
 from jobs_admin.notices import guard
 
 LONGEST_S = 15.0

@@ -12,9 +12,8 @@ from itertools import accumulate, islice
 from django.utils import timezone
 
 from jobs_admin.core.backoff import schedule
-from jobs_admin.core.matching import chosen
+from jobs_admin.core.matching import EXHAUSTED, Dead, Ended, chosen, judge
 from jobs_admin.core.policy import Policy
-from jobs_admin.core.verdict import EXHAUSTED, Dead, Ended, judge
 from jobs_admin.models import Attempt, Failure
 from jobs_admin.models.access import Viewer
 from jobs_admin.policies.episodes import QUIET, Episodes

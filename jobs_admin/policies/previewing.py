@@ -6,10 +6,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from jobs_admin.core.backoff import schedule
-from jobs_admin.core.herd import collisions, herd
 from jobs_admin.core.policy import Policy, Problem
 from jobs_admin.core.refused import Refused
-from jobs_admin.core.totals import survives, totals
+from jobs_admin.core.retry_herd import collisions, herd
+from jobs_admin.core.retry_times import survives, totals
 from jobs_admin.lint import linting
 from jobs_admin.models.access import Viewer
 

@@ -13,9 +13,9 @@ from django.db.models import Count, Max, QuerySet
 from django.utils import timezone
 
 from jobs_admin.core import query as language
-from jobs_admin.core.clock import dated
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
+from jobs_admin.core.utc_text import dated
 from jobs_admin.db.authorizing import refuse
 from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
 from jobs_admin.models.access import VIEWER, Viewer

@@ -6,8 +6,8 @@ import json
 from typing import Any, Protocol
 
 from jobs_admin import config
-from jobs_admin.core import editing
-from jobs_admin.core.merge_patch import merge_patch
+from jobs_admin.core import arguments
+from jobs_admin.core.arguments import merge_patch
 from jobs_admin.core.priority import number
 from jobs_admin.core.refused import Refused
 from jobs_admin.db.priorities import scale_of
@@ -126,9 +126,9 @@ def edited_arguments(raw: bytes, shown: Shown, edit: dict[str, Any]) -> tuple[li
     args: list[Any] | None = None
     kwargs: dict[str, Any] | None = None
     if "args" in edit:
-        args = editing.merge(real_args, _parse_shown(shown.args, "args"), edit["args"], "args")
+        args = arguments.merge(real_args, _parse_shown(shown.args, "args"), edit["args"], "args")
     if "kwargs" in edit:
-        kwargs = editing.merge(real_kwargs, _parse_shown(shown.kwargs, "kwargs"), edit["kwargs"], "kwargs")
+        kwargs = arguments.merge(real_kwargs, _parse_shown(shown.kwargs, "kwargs"), edit["kwargs"], "kwargs")
     adapter.check_arguments(raw, real_args if args is None else args, real_kwargs if kwargs is None else kwargs)
     return args, kwargs
 
@@ -143,7 +143,7 @@ def patched_arguments(
     task takes.
     """
     # What was hidden is not in the real arguments, and none of it comes in by the patch.
-    editing.refuse_placeholder(patch, "patch")
+    arguments.refuse_placeholder(patch, "patch")
     adapter = config.adapter(source)
     real_args, real_kwargs = adapter.arguments(raw)
     merged = merge_patch({"args": real_args, "kwargs": real_kwargs}, patch)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs_admin import config
-from jobs_admin.core import editing
+from jobs_admin.core import arguments
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
 from jobs_admin.db import abilities
@@ -227,7 +227,7 @@ def _patch(value: Any) -> dict[str, Any] | None:
     if len(text.encode()) > LARGEST_PATCH:
         raise _bad_option("patch", f"The patch is larger than {LARGEST_PATCH // 1000:,} kB.")
     try:
-        editing.refuse_placeholder(value, "patch")
+        arguments.refuse_placeholder(value, "patch")
     except Refused as error:
         raise _bad_option("patch", str(error)) from error
     return value

@@ -10,9 +10,9 @@ from typing import Any
 from django.utils import timezone
 
 from jobs_admin import config
+from jobs_admin.core.redacted_view import Piece, Veiled
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import whole_number
-from jobs_admin.core.veil import Piece, Veiled
 from jobs_admin.failures.contents import opened
 from jobs_admin.fleet.signatures import Signatures, signatures
 from jobs_admin.models import Failure, Payload
@@ -28,7 +28,7 @@ MOST = 100  # jobs of a page: each is decrypted and parsed
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """Arguments as displayed: secrets are hidden when they are read (core.veil)."""
+    """Arguments as displayed: secrets are hidden when they are read (core.redacted_view)."""
 
     args: Piece
     kwargs: Piece

@@ -22,7 +22,7 @@ from django.utils import timezone
 
 from jobs_admin import config, ingest
 from jobs_admin.core.envelope import Envelope, encode
-from jobs_admin.core.pauses import Pauses
+from jobs_admin.core.reconnect_delay import Pauses
 from jobs_admin.core.text import representable
 from jobs_admin.db import counters
 from jobs_admin.ingest import lineages

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from jobs_admin.core import query as language
-from jobs_admin.core import terms
+from jobs_admin.core import search_terms
 from jobs_admin.core.text import fits
 from jobs_admin.models import ApiToken, AuditEvent, Failure, FailureCount, Group, GroupAlias, Role, SavedView, Source
 from jobs_admin.models.access import EVERY_SOURCE, Viewer
@@ -103,13 +103,13 @@ class _Names:
             return any(map(is_meant, self._elsewhere)) and not any(map(is_meant, self._own[field]))
         if field == "group":
             return not value.glob and self._is_group_elsewhere(value.text)
-        if field not in terms.NAMED:
+        if field not in search_terms.NAMED:
             return False
         if value.glob:
-            asked = terms.name_begins(field, language.before_star(value.text)[0])
+            asked = search_terms.name_begins(field, language.before_star(value.text)[0])
         else:
-            asked = terms.Phrase((terms.name(field, value.text),))
-        theirs = any_of(terms.Phrase((terms.name("source", source),)) for source in self._sources)
+            asked = search_terms.Phrase((search_terms.name(field, value.text),))
+        theirs = any_of(search_terms.Phrase((search_terms.name("source", source),)) for source in self._sources)
         if Failure.objects.filter(InIndex(all_of((asked, theirs))), source__in=self._sources).exists():
             return False
         return Failure.objects.filter(InIndex(asked)).exists()

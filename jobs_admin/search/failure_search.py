@@ -23,10 +23,10 @@ from django.db import connection
 from django.db.models import Q, QuerySet, Sum
 
 from jobs_admin.core import query as language
-from jobs_admin.core import terms
+from jobs_admin.core import search_terms
 from jobs_admin.core.envelope import KINDS
 from jobs_admin.core.query import Age, Match, Numbers, Query, Term, Text, Time
-from jobs_admin.core.terms import Phrase
+from jobs_admin.core.search_terms import Phrase
 from jobs_admin.models import Attempt, Failure, FailureCount, ReplayItem
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.terms import FAILURES
@@ -273,7 +273,7 @@ class FailureSearch:
         if sources is None and not asked:  # only what must not be there: of everything else
             sources = list(FailureCount.objects.values_list("source", flat=True).distinct())
         if sources is not None:
-            asked.append(any_of(Phrase((terms.name("source", source),)) for source in sources))
+            asked.append(any_of(Phrase((search_terms.name("source", source),)) for source in sources))
         return all_of(asked, [part.but for _, part in known if part.but is not None])
 
     @cached_property

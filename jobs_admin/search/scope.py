@@ -1,6 +1,6 @@
 """From a Query to SQL. User text becomes parameters and nothing else: never a field's name, never a pattern unescaped.
 
-Both databases give the same answers: words are compared by terms of our own making (`core/terms.py`), text that has no
+Both databases give the same answers: words are compared by terms of our own making (`core/search_terms.py`), text that has no
 word without regard to the case of ASCII letters, names exactly.
 """
 
@@ -16,10 +16,10 @@ from django.db.models import BooleanField, Count, Exists, F, Func, OuterRef, Q, 
 from django.db.models.functions import Concat
 
 from jobs_admin.core import query as language
-from jobs_admin.core import terms
+from jobs_admin.core import search_terms
 from jobs_admin.core.envelope import KINDS
 from jobs_admin.core.query import Age, All, Any, Match, Numbers, Query, Term, Text, Time
-from jobs_admin.core.terms import Phrase
+from jobs_admin.core.search_terms import Phrase
 from jobs_admin.core.text import fits
 from jobs_admin.db import priorities
 from jobs_admin.models import (
@@ -221,22 +221,22 @@ class _Compiler:
                 return _any_part([self._trace(value) for value in term.values])
             if language.is_argument(term.field):
                 return _any_part([_argument_part(term.field, value) for value in term.values])
-            if term.field in terms.NAMED:
+            if term.field in search_terms.NAMED:
                 return _any_part([_name_part(term.field, value) for value in term.values])
         return Part(_column_condition(term, self.now))
 
     def _text(self, term: Text) -> Part:
-        found = _text_part(term.value, term.glob, terms.phrases_of_error, error_text())
+        found = _text_part(term.value, term.glob, search_terms.phrases_of_error, error_text())
         if not language.may_be_job_id(term):
             return found
-        ids: list[IndexQuery] = [Phrase((terms.name("job", term.value),)), *self.renamed.get(term.value, ())]
+        ids: list[IndexQuery] = [Phrase((search_terms.name("job", term.value),)), *self.renamed.get(term.value, ())]
         if found.asked is not None:
             return _index_part(any_of((found.asked, *ids)))
         return Part(found.alone | Q(job_id=term.value) | Q(first_job_id=term.value))
 
     def _trace(self, value: language.Value) -> Part:
         head, _ = language.before_star(value.text) if value.glob else (value.text, True)
-        phrases = terms.phrases(head, prefix=value.glob and terms.is_word_end(head))
+        phrases = search_terms.phrases(head, prefix=value.glob and search_terms.is_word_end(head))
         if not phrases:
             held = Traceback.objects.filter(_contains(F("text"), like(value.text))).values("pk")
             return Part(Q(traceback_id__in=held) & Q(traceback_id__isnull=False))
@@ -246,7 +246,7 @@ class _Compiler:
         if ids is None:
             return Part(Q(InIndex(any_of(phrases), STACKS, "traceback_id")) & Q(traceback_id__isnull=False))
         own = Q(traceback_id__in=ids) & Q(traceback_id__isnull=False)
-        return Part(own, any_of(Phrase((terms.name("stack", str(pk)),)) for pk in ids), own)
+        return Part(own, any_of(Phrase((search_terms.name("stack", str(pk)),)) for pk in ids), own)
 
 
 _MOST_STACKS = 500
@@ -271,7 +271,7 @@ def _find_resent_ids(query: Query) -> dict[str, tuple[IndexQuery, ...]]:
     found: dict[str, tuple[IndexQuery, ...]] = {}
     rows = Failure.objects.filter(job_id__in=ids).exclude(job_id=F("first_job_id"))
     for job_id, *name in rows.values_list("job_id", "source", "queue", "first_job_id")[:1_000]:
-        own = all_of(Phrase((terms.name(f, v),)) for f, v in zip(("source", "queue", "job"), name, strict=True))
+        own = all_of(Phrase((search_terms.name(f, v),)) for f, v in zip(("source", "queue", "job"), name, strict=True))
         found[job_id] = (*found.get(job_id, ()), own)
     return found
 
@@ -308,7 +308,7 @@ def _index_part(asked: IndexQuery) -> Part:
 def _text_part(text: str, glob: bool, phrases_of: Callable[..., tuple[Phrase, ...]], column: F | Concat) -> Part:
     """A text that has words; with `glob`, `*` is anything."""
     head, is_all = language.before_star(text) if glob else (text, True)
-    phrases = phrases_of(head, prefix=glob and terms.is_word_end(head)) if head else ()
+    phrases = phrases_of(head, prefix=glob and search_terms.is_word_end(head)) if head else ()
     holds = _contains(column, like(text, glob=glob))
     if not phrases:
         return Part(holds)
@@ -320,24 +320,24 @@ def _contained_part(field: str, value: language.Value) -> Part:
     if not value.exact:
         of_error = field == "error"
         column = error_text() if of_error else F("message")
-        return _text_part(value.text, value.glob, terms.phrases_of_error if of_error else terms.phrases, column)
+        return _text_part(value.text, value.glob, search_terms.phrases_of_error if of_error else search_terms.phrases, column)
     if field == "error":
-        return _index_part(Phrase((terms.name("error", value.text),)))
-    own, phrases = Q(message=value.text), terms.phrases(value.text)
+        return _index_part(Phrase((search_terms.name("error", value.text),)))
+    own, phrases = Q(message=value.text), search_terms.phrases(value.text)
     return Part(own, any_of(phrases), own, False) if phrases else Part(own)
 
 
 def _argument_part(path: str, value: language.Value) -> Part:
     if value.glob:
-        return _index_part(terms.argument(path, language.before_star(value.text)[0], prefix=True))
-    return _index_part(terms.argument(path, value.text))
+        return _index_part(search_terms.argument(path, language.before_star(value.text)[0], prefix=True))
+    return _index_part(search_terms.argument(path, value.text))
 
 
 def _name_part(field: str, value: language.Value) -> Part:
     """A name: the column decides, the index only finds it."""
     if not value.glob:
         own = Q(**{field: value.text})
-        return Part(own, Phrase((terms.name(field, value.text),)), own)
+        return Part(own, Phrase((search_terms.name(field, value.text),)), own)
     if not value.text.strip("*"):
         return Part(~Q(pk__in=[]))  # not `Q()`, which is nothing to be negated or joined
     head, is_all = language.before_star(value.text)
@@ -347,7 +347,7 @@ def _name_part(field: str, value: language.Value) -> Part:
         own = Q(**{f"{field}__in": list(listed.values_list(field, flat=True).distinct())})
     if not head:
         return Part(own)
-    return Part(own, terms.name_begins(field, head), own, is_all and terms.is_kept(head))
+    return Part(own, search_terms.name_begins(field, head), own, is_all and search_terms.is_kept(head))
 
 
 def _column_condition(term: Match | Numbers | Age | Time, now: datetime) -> Q:

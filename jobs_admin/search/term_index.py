@@ -13,7 +13,7 @@ from typing import TypeAlias
 from django.db import connection, transaction
 from django.db.models import BooleanField, F, Func
 
-from jobs_admin.core.terms import Phrase
+from jobs_admin.core.search_terms import Phrase
 from jobs_admin.models.terms import FAILURES
 
 

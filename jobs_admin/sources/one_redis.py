@@ -6,8 +6,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from jobs_admin.core import address
-from jobs_admin.core.redis_url import for_redis_py
+from jobs_admin.core import service_url
+from jobs_admin.core.service_url import for_redis_py
 from jobs_admin.sources.base import SourceRefused
 
 TIMEOUT_S = 5
@@ -24,7 +24,7 @@ def dial(name: str, url: str, begins: str) -> tuple[redis.Redis, str]:
     if "cluster" in scheme or "," in rest.rpartition("@")[2].partition("/")[0] or ";" in url:
         raise SourceRefused(f"Source {name}: a Redis Cluster or a list of servers cannot be used. Name one Redis.")
     try:
-        parts = address.split(url)
+        parts = service_url.split(url)
         if parts.scheme not in _SCHEMES:
             raise SourceRefused(f"Source {name}: {begins}.")
         client = redis.Redis.from_url(
@@ -36,7 +36,7 @@ def dial(name: str, url: str, begins: str) -> tuple[redis.Redis, str]:
             retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
         )
         where = f"{parts.hostname}:{parts.port or 6379}" if parts.hostname else parts.path
-    except address.Unreadable as error:
+    except service_url.Unreadable as error:
         raise SourceRefused(f"Source {name}: its URL cannot be read: {error}.") from error
     except (ValueError, TypeError) as error:
         raise SourceRefused(f"Source {name}: its URL cannot be read ({type(error).__name__}).") from error

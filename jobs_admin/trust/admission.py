@@ -16,10 +16,10 @@ from django.db import transaction
 from django.db.models import Count, F, Q, QuerySet, Sum
 
 from jobs_admin import config, trust
-from jobs_admin.core.clock import dated
 from jobs_admin.core.keys import valid_source
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
+from jobs_admin.core.utc_text import dated
 from jobs_admin.db import audit, totals
 from jobs_admin.db.authorizing import authorize
 from jobs_admin.db.totals import Counted

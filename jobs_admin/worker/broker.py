@@ -14,8 +14,8 @@ from kombu.messaging import Producer
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from jobs_admin.core import address, amqp
-from jobs_admin.core.redis_url import for_redis_py
+from jobs_admin.core import amqp, service_url
+from jobs_admin.core.service_url import for_redis_py
 
 PUBLISH_SECONDS = 5.0
 # Older versions of kombu cannot bound the wait for a confirmation.
@@ -69,7 +69,7 @@ def redis_of(url: str, ssl: Any = None) -> Callable[[float], redis.Redis] | None
 
     try:
         client(1.0)  # connects to nothing: whether the URL can be read
-    except (ValueError, TypeError, address.Unreadable):
+    except (ValueError, TypeError, service_url.Unreadable):
         return None
     return client
 

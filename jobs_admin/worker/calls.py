@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import redis
 
 from jobs_admin.core import worker_acl
-from jobs_admin.core.pauses import Pauses
+from jobs_admin.core.reconnect_delay import Pauses
 from jobs_admin.worker.line import CALL_TIMEOUT, Line
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 5.0  # between two tries to connect

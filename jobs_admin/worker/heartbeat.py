@@ -18,7 +18,7 @@ from uuid import uuid4
 import redis
 
 from jobs_admin.core import keys
-from jobs_admin.core.pauses import Pauses
+from jobs_admin.core.reconnect_delay import Pauses
 from jobs_admin.worker.at_start import AtStart
 from jobs_admin.worker.configuration import Told
 from jobs_admin.worker.guard import Guard

@@ -17,7 +17,7 @@ from typing import Any
 
 import redis
 
-from jobs_admin.core.pauses import Pauses
+from jobs_admin.core.reconnect_delay import Pauses
 from jobs_admin.worker import report
 from jobs_admin.worker.broker import BrokerAway, NotPublished, Publisher, Unpublishable
 from jobs_admin.worker.decision import AGAIN, Decision

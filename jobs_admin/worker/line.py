@@ -12,7 +12,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from jobs_admin.core.redis_url import for_redis_py
+from jobs_admin.core.service_url import for_redis_py
 
 CALL_TIMEOUT = 0.1  # seconds, while a job waits
 DEEPEST = 16  # lists within lists, of an answer; no script of ours answers more than three

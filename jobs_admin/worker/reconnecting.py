@@ -17,7 +17,7 @@ from typing import Any
 from celery.worker.state import maybe_shutdown
 from kombu.exceptions import OperationalError
 
-from jobs_admin.core.pauses import Pauses
+from jobs_admin.core.reconnect_delay import Pauses
 
 LONGEST_S = 300.0
 MOST_S = 30.0  # between two tries, as Celery has it

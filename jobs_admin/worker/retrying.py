@@ -13,15 +13,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import wraps
+from random import SystemRandom
 from typing import Any
 
 from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Retry
 
-from jobs_admin.core import matching
+from jobs_admin.core.matching import BUDGET, EXHAUSTED, Again, Dead, Ended, judge, names_of
 from jobs_admin.core.policy import Policy
 from jobs_admin.core.policy.shape import ESCALATE, REPLACE
-from jobs_admin.core.randomness import uniform
-from jobs_admin.core.verdict import BUDGET, EXHAUSTED, Again, Dead, Ended, judge
 from jobs_admin.worker import report
 from jobs_admin.worker.asking import retry_after_s
 from jobs_admin.worker.at_start import MEMORY, Alone, AtStart, Job, Quarantine, RunAlone, Wait, told
@@ -42,6 +41,13 @@ from jobs_admin.worker.notes import Notes
 from jobs_admin.worker.policies import Chosen, InForce
 from jobs_admin.worker.queues import handed_over
 from jobs_admin.worker.report import Origin
+
+# The system's, which has no state of ours: processes that were forked from one another draw different numbers, whoever
+# forked them, and a task that calls `random.seed(1)` for its own work does not put the whole fleet in step. It is asked
+# once for each failed attempt, so that it costs a microsecond more is nothing.
+uniform = SystemRandom().random
+"""A number from 0 up to, not including, 1. Safe after a fork, and in threads."""
+
 
 EXPIRES = "expires"  # a reason: the next attempt would come when its message is of no more use
 AROUND = "redrive_around"  # on a wrapper: what it stands around
@@ -235,7 +241,7 @@ class Retrying:
             decision = decide(
                 chosen,
                 attempt=report.attempt_number(request.retries),
-                error_names=matching.names_of(type(error)),
+                error_names=names_of(type(error)),
                 retry_after_s=retry_after_s(error),
                 waited_s=_waited_s(request),
                 expires=request.expires,

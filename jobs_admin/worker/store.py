@@ -17,7 +17,7 @@ from collections.abc import Callable
 import redis
 
 from jobs_admin.core import keys
-from jobs_admin.core.pauses import Pauses
+from jobs_admin.core.reconnect_delay import Pauses
 from jobs_admin.core.stream import counted
 from jobs_admin.worker.appending import APPEND, Appending, arguments, has_room
 from jobs_admin.worker.dropped import Dropped

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.web.differences import MOST_ROWS, of_texts, of_values
-from jobs_admin.core.veil import Plain, Veiled
+from jobs_admin.core.redacted_view import Plain, Veiled
 from tests.kit.values import VALUES
 
 

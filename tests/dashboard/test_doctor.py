@@ -430,7 +430,7 @@ def unguarded_worker(shop, settings, tmp_path):
     import subprocess
     import sys
 
-    from jobs_admin.core.lifeline import die_with_parent
+    from jobs_admin.core.child_process import die_with_parent
 
     (tmp_path / "bare.py").write_text("from celery import Celery\napp = Celery()\n")
     command = [

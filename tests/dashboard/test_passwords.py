@@ -12,8 +12,7 @@ from dashboard.setup import connections, environment
 from dashboard.setup.engine import free_port
 from dashboard.setup.environment import Misconfigured
 from jobs_admin import config
-from jobs_admin.core.address import Unreadable, shown
-from jobs_admin.core.redis_url import for_redis_py
+from jobs_admin.core.service_url import Unreadable, for_redis_py, shown
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import SourceError
 from tests.kit import migrated

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from jobs_admin import policies
 from jobs_admin.core import keys
-from jobs_admin.core.presets import PRESETS
+from jobs_admin.core.policy.presets import PRESETS
 from jobs_admin.fleet import heartbeats
 from jobs_admin.models import Attempt, AuditEvent, Group, PolicyVersion
 from jobs_admin.models.access import ENGINE

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dashboard.policies.forms import KINDS, Draft
 from dashboard.web import quantities as texts
 from jobs_admin.core import policy as core
-from jobs_admin.core.presets import PRESETS
+from jobs_admin.core.policy.presets import PRESETS
 from jobs_admin.core.refused import Refused
 
 NOW = datetime(2026, 11, 22, 2, 6, 30, tzinfo=UTC)

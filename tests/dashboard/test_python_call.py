@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dashboard.failures.python_call import comment, send_task
-from jobs_admin.core.veil import Plain, Veiled
+from jobs_admin.core.redacted_view import Plain, Veiled
 
 ANY_TEXT = st.text(st.characters(codec=None), max_size=30)
 ANY_JSON = st.recursive(

@@ -16,9 +16,9 @@ from dashboard.replays import paces as replay_paces
 from dashboard.replays import page as replay_page
 from dashboard.replays import preview as replay_preview
 from jobs_admin import config, replays, trust
-from jobs_admin.core.clock import clock
 from jobs_admin.core.pacing import Controller, parse, settled
 from jobs_admin.core.refused import Refused
+from jobs_admin.core.utc_text import clock
 from jobs_admin.db import audit
 from jobs_admin.desk import overview, retention
 from jobs_admin.management import replay_text

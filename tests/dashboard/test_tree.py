@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 
 from dashboard.failures import tree
-from jobs_admin.core.terms import indexed_paths
-from jobs_admin.core.veil import Plain, Veiled
+from jobs_admin.core.redacted_view import Plain, Veiled
+from jobs_admin.core.search_terms import indexed_paths
 from tests.kit.values import VALUES
 
 TO = tree.Addresses("/failures/1/opened/", "/failures/")

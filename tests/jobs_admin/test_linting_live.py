@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from jobs_admin.core import keys
-from jobs_admin.core.lint.rules.growth import PASS
+from jobs_admin.core.lint.rules.exponential_backoff import PASS
 from jobs_admin.fleet import heartbeats
 from jobs_admin.lint import linting
 from jobs_admin.models import QueueCounter

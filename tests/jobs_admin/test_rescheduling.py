@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from jobs_admin import config, replays
 from jobs_admin.core.refused import Refused
-from jobs_admin.core.rescheduling import Change, read
+from jobs_admin.core.retry_change import Change, read
 from jobs_admin.models import AuditEvent, Failure, ReplayItem, Reschedule
 from jobs_admin.models.access import Viewer
 from jobs_admin.retries import pulling, rescheduling

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobs_admin.core.lifeline import die_with_parent
+from jobs_admin.core.child_process import die_with_parent
 
 HOME = Path(__file__).parents[1] / "node"
 MAJORS = (4, 5, 6)

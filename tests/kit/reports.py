@@ -8,7 +8,7 @@ from django.db import connection
 
 from jobs_admin import ingest
 from jobs_admin.core.envelope import Envelope, Lineage, encode
-from jobs_admin.core.terms import stack_document
+from jobs_admin.core.search_terms import stack_document
 from jobs_admin.ingest.filing import search_document
 from jobs_admin.models import Failure, Traceback
 from jobs_admin.models import terms as index

@@ -99,7 +99,7 @@ class Desk:
 
     def fill(self) -> None:
         """Unless it was filled before, by these tables, this index and this filler."""
-        from jobs_admin.core import terms
+        from jobs_admin.core import search_terms as terms
 
         made_by = [*sorted((ROOT / "jobs_admin/migrations").glob("0*.py")), ROOT / "bench/shop.py"]
         words = b"".join(file.read_bytes() for file in made_by) + f"terms {terms.VERSION}".encode()

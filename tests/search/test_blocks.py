@@ -8,7 +8,7 @@ import time
 import pytest
 
 from jobs_admin import failures
-from jobs_admin.core import pasted
+from jobs_admin.core import pasted_text
 from jobs_admin.failures.nearest import near
 from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure
@@ -121,7 +121,7 @@ def test_no_text_is_too_long_to_be_read():
         "Task " * 9_000,
         "[[a.b" * 9_000,
     ):
-        pasted.read(text)
+        pasted_text.read(text)
     for text in strings(2_000, seed=5):
-        pasted.read(text)
+        pasted_text.read(text)
     assert time.process_time() - started < 5

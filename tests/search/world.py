@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 from jobs_admin.core import query as language
-from jobs_admin.core import terms
+from jobs_admin.core import search_terms
 from jobs_admin.core.priority import REDIS, level
 from jobs_admin.core.query import Age, All, Any, Match, Numbers, Text, Time
 from jobs_admin.ingest import indexing
@@ -181,8 +181,8 @@ def _same(words: list[str], wanted: list[str], begins: bool) -> bool:
 
 @lru_cache(maxsize=10_000)
 def _sub_words(text: str) -> list[str]:
-    said = terms.document(error_type="", message=text, job_ids=[], names={}, args="", kwargs="")
-    return said.partition(terms.TAIL)[0].split()
+    said = search_terms.document(error_type="", message=text, job_ids=[], names={}, args="", kwargs="")
+    return said.partition(search_terms.TAIL)[0].split()
 
 
 @lru_cache(maxsize=10_000)

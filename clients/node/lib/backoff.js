@@ -1,5 +1,5 @@
 'use strict';
-// How long to wait after a failed attempt: jobs_admin/core/backoff.py and decorrelated.py, held to the same vectors. Seconds; attempts count from 1.
+// How long to wait after a failed attempt: jobs_admin/core/backoff.py, held to the same vectors. Seconds; attempts count from 1.
 
 const LONGEST_S = 30 * 86400;
 const TIMES = 3; // of a decorrelated backoff

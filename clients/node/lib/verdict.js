@@ -1,5 +1,5 @@
 'use strict';
-// The one decision over a failed attempt: again, and when, or dead, and why. jobs_admin/core/verdict.py, and `decide` of its worker.
+// The one decision over a failed attempt: again, and when, or dead, and why. jobs_admin/core/matching.py, and `decide` of its worker.
 const backoff = require('./backoff');
 const { classOf } = require('./matching');
 

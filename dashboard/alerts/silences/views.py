@@ -20,8 +20,8 @@ from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import say
 from jobs_admin import alerts, config
 from jobs_admin.alerts import showing
-from jobs_admin.core.clock import dated
 from jobs_admin.core.refused import Refused
+from jobs_admin.core.utc_text import dated
 from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.models.alert import Severity
 from jobs_admin.queues import liveness

@@ -8,13 +8,11 @@ lint.check(case)        # the check of exponential backoff, with a verdict for e
 from __future__ import annotations
 
 from jobs_admin.core.lint import rules  # noqa: F401  (they add themselves)
-from jobs_admin.core.lint.case import Case, case, known_tasks
-from jobs_admin.core.lint.configuration import Configuration
-from jobs_admin.core.lint.facts import OUTAGE_S, Facts, Outage
+from jobs_admin.core.lint.case import OUTAGE_S, Case, Facts, Outage, case, known_tasks
+from jobs_admin.core.lint.configuration import Configuration, Where
 from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, RULES, SEVERITIES, Finding, findings
-from jobs_admin.core.lint.rules.growth import ID as GROWTH
-from jobs_admin.core.lint.rules.growth import VERDICTS, Check, Verdict, check
-from jobs_admin.core.lint.where import Where
+from jobs_admin.core.lint.rules.exponential_backoff import ID as GROWTH
+from jobs_admin.core.lint.rules.exponential_backoff import VERDICTS, Check, Verdict, check
 
 __all__ = [
     "GROWTH", "HIGH", "LOW", "MEDIUM", "OUTAGE_S", "RULES", "SEVERITIES", "VERDICTS",

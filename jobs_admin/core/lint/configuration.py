@@ -1,7 +1,7 @@
-"""What one live Celery app really has configured, as its workers tell it: settings that matter for retries, no secrets.
+"""Retry settings of one live Celery app, as its workers report them. No secrets.
 
-`document` and `read` are the two ends of the wire (JSON). What a worker tells is hostile text to whoever reads it: every
-value is checked and bounded, and what makes no sense is taken for not told.
+`document` and `read` are the two ends of the wire (JSON). A report is hostile text: every value is checked and bounded, and an
+invalid value counts as not reported.
 """
 
 from __future__ import annotations
@@ -13,6 +13,22 @@ from typing import Any, TypeVar
 
 from jobs_admin.core import signature, untrusted
 from jobs_admin.core.text import representable
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Where:
+    """An empty field says nothing: a setting of a whole app has a source and no task."""
+
+    source: str = ""
+    queue: str = ""
+    task: str = ""
+    policy: str = ""  # its name
+
+    def __str__(self) -> str:
+        if self.policy:
+            return f"policy {self.policy}"
+        return " · ".join(filter(None, (self.source, self.task or (f"queue {self.queue}" if self.queue else ""))))
+
 
 VERSION = 1
 MOST_TASKS = 2_000

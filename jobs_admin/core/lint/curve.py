@@ -1,24 +1,172 @@
-"""One way in which failed jobs are tried again, whoever decides it: a policy, `autoretry_for`, a call of `self.retry`, or the
-options that lie with a job in its queue.
+"""Curve: one way in which failed jobs are retried, whether by a policy, `autoretry_for`, `self.retry` or the options of a queued job.
 
-All rules about waits and attempts judge curves, so that a policy, a task of a live worker and a job are held to the same.
+All rules about waits and attempts judge curves, so that a policy, a task of a live worker and a job are judged alike. The wait
+of `countdown=…` is computed from the expression as it is written; no code is run.
 """
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise, takewhile
 
 from jobs_admin.core import backoff
 from jobs_admin.core.backoff import Range
-from jobs_admin.core.lint import expression
 from jobs_admin.core.lint import options as lying
-from jobs_admin.core.lint.configuration import Configuration, RetryCall, Task
+from jobs_admin.core.lint.configuration import Configuration, RetryCall, Task, Where
 from jobs_admin.core.lint.options import FoundOptions, Options
-from jobs_admin.core.lint.where import Where
 from jobs_admin.core.policy import Policy, document
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """From the shortest to the longest that it can be, in seconds."""
+
+    shortest: float
+    longest: float
+
+
+class CannotTell(Exception):
+    """The expression asks what only the running job knows."""
+
+
+def number(text: str) -> float | None:
+    """What a constant expression comes to; None where it is none."""
+    found = waits(text, 0)
+    return found.shortest if found is not None and found.shortest == found.longest else None
+
+
+def waits(text: str, retries: int) -> Between | None:
+    """The wait after so many retries (0 at the first failure); None where it cannot be told."""
+    tree = _tree(text)
+    if tree is None:
+        return None
+    try:
+        found = _Reader(retries).read(tree)
+    except (CannotTell, ValueError, ArithmeticError, RecursionError, LookupError, TypeError):
+        return None
+    # Celery runs at once what was due before now.
+    return Between(max(0.0, found.shortest), max(0.0, found.longest)) if not math.isnan(found.longest) else None
+
+
+@lru_cache(maxsize=4096)  # asked for one retry after the other
+def _tree(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def asks_the_server(text: str) -> bool:
+    """Whether the wait is what a server asked for: `error.retry_after`, a header `Retry-After`."""
+    return "retry_after" in text.lower().replace("-", "_")
+
+
+class _Reader:
+    def __init__(self, retries: int) -> None:
+        self.retries = retries
+
+    def read(self, node: ast.expr) -> Between:
+        if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+            return Between(float(node.value), float(node.value))
+        if isinstance(node, ast.Attribute):
+            return self._attribute(node)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            inner = self.read(node.operand)
+            return Between(-inner.longest, -inner.shortest)
+        if isinstance(node, ast.BinOp):
+            return self._binary(node)
+        if isinstance(node, ast.Call):
+            return self._call(node)
+        if isinstance(node, ast.IfExp):
+            either, other = self.read(node.body), self.read(node.orelse)
+            return Between(min(either.shortest, other.shortest), max(either.longest, other.longest))
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.List | ast.Tuple):
+            at = self.read(node.slice)
+            if at.shortest == at.longest:
+                return self.read(node.value.elts[int(at.shortest)])
+        raise CannotTell
+
+    def _attribute(self, node: ast.Attribute) -> Between:
+        owner = node.value
+        if node.attr == "retries" and isinstance(owner, ast.Attribute) and owner.attr == "request":
+            return Between(self.retries, self.retries)
+        raise CannotTell
+
+    def _binary(self, node: ast.BinOp) -> Between:
+        apply = _OPERATORS.get(type(node.op))
+        if apply is None:
+            raise CannotTell
+        left, right = self.read(node.left), self.read(node.right)
+        if isinstance(node.op, ast.Mod) and (left.shortest != left.longest or right.shortest != right.longest):
+            raise CannotTell  # not monotone: its ends are not at the ends
+        ends = [apply(a, b) for a in (left.shortest, left.longest) for b in (right.shortest, right.longest)]
+        return Between(min(ends), max(ends))
+
+    def _call(self, node: ast.Call) -> Between:
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name == "get_exponential_backoff_interval":
+            return self._celery(node)
+        if node.keywords or name not in _CALLS:
+            raise CannotTell
+        return _CALLS[name]([self.read(argument) for argument in node.args])
+
+    def _celery(self, node: ast.Call) -> Between:
+        """`get_exponential_backoff_interval(factor, retries, maximum, full_jitter=False)`."""
+        given = dict(zip(("factor", "retries", "maximum", "full_jitter"), node.args, strict=False))
+        given |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+        factor, retries, maximum = (self.read(given[name]) for name in ("factor", "retries", "maximum"))
+        longest = min(maximum.longest, factor.longest * _power(2.0, retries.longest))
+        has_jitter = "full_jitter" in given and self.read(given["full_jitter"]).longest > 0
+        return Between(0.0 if has_jitter else longest, longest)
+
+
+def _power(base: float, exponent: float) -> float:
+    try:
+        return float(base**exponent)
+    except OverflowError:
+        return math.inf
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.Div: lambda a, b: a / b,
+    ast.FloorDiv: lambda a, b: a // b,
+    ast.Mod: lambda a, b: a % b,
+    ast.Pow: _power,
+}
+
+
+def _each(apply: Callable[[float], float]) -> Callable[[list[Between]], Between]:
+    return lambda given: Between(apply(given[0].shortest), apply(given[0].longest))
+
+
+_CALLS: dict[str, Callable[[list[Between]], Between]] = {
+    "min": lambda given: Between(min(g.shortest for g in given), min(g.longest for g in given)),
+    "max": lambda given: Between(max(g.shortest for g in given), max(g.longest for g in given)),
+    "int": _each(math.trunc),
+    "float": _each(float),
+    "round": _each(round),
+    "ceil": _each(math.ceil),
+    "floor": _each(math.floor),
+    "pow": lambda given: Between(
+        _power(given[0].shortest, given[1].shortest), _power(given[0].longest, given[1].longest)
+    ),
+    "random": lambda given: Between(0.0, 1.0),
+    "uniform": lambda given: Between(
+        min(given[0].shortest, given[1].shortest), max(given[0].longest, given[1].longest)
+    ),
+    "randint": lambda given: Between(given[0].shortest, given[1].longest),
+    "randrange": lambda given: Between(
+        given[0].shortest if len(given) > 1 else 0.0, given[min(1, len(given) - 1)].longest - 1
+    ),
+}  # fmt: skip
+
 
 POLICY, AUTORETRY, CALL, OPTIONS = "policy", "autoretry_for", "self.retry", "job options"
 EXPONENTIAL, LINEAR, FIXED, IMMEDIATE, TABLE = "exponential", "linear", "fixed", "immediate", "table"
@@ -229,7 +377,7 @@ def _tuple(names: Sequence[str]) -> str:
 def _of_call(call: RetryCall, task: Task, found: Configuration) -> Curve:
     retries = task.max_retries
     if call.max_retries is not None and call.max_retries != "None":  # None means: as the task says
-        said = expression.number(call.max_retries)
+        said = number(call.max_retries)
         retries = int(said) if said is not None else retries
     quoted = call.quoted
     if call.countdown is None and not call.is_eta:
@@ -242,14 +390,14 @@ def _of_call(call: RetryCall, task: Task, found: Configuration) -> Curve:
     if call.is_eta:
         return curve
     if call.countdown is None:
-        return _with_waits(curve, lambda n: expression.Between(task.default_retry_delay, task.default_retry_delay))
+        return _with_waits(curve, lambda n: Between(task.default_retry_delay, task.default_retry_delay))
     text = call.countdown
-    if expression.waits(text, 0) is None:
-        return replace(curve, kind=ASKED) if expression.asks_the_server(text) else curve
-    return _with_waits(curve, lambda n: expression.waits(text, n))
+    if waits(text, 0) is None:
+        return replace(curve, kind=ASKED) if asks_the_server(text) else curve
+    return _with_waits(curve, lambda n: waits(text, n))
 
 
-def _with_waits(curve: Curve, wait: Callable[[int], expression.Between | None]) -> Curve:
+def _with_waits(curve: Curve, wait: Callable[[int], Between | None]) -> Curve:
     near = list(takewhile(_is_told, map(wait, range(max(_LEAST_LOOKED, _cut(curve.retries))))))
     known = [one for one in near if one is not None]
     far = [wait(n) for n in _FAR]
@@ -265,7 +413,7 @@ def _with_waits(curve: Curve, wait: Callable[[int], expression.Between | None]) 
     return replace(curve, kind=kind, cap_s=cap, envelope=envelope, waits=tuple(waits[: _cut(curve.retries)]))
 
 
-def _is_told(wait: expression.Between | None) -> bool:
+def _is_told(wait: Between | None) -> bool:
     return wait is not None and math.isfinite(wait.longest)
 
 

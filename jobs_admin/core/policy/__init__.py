@@ -1,7 +1,6 @@
 """How a task is retried: what a policy says, the bounds it is held to, and reading one from JSON."""
 
-from jobs_admin.core.policy.parsing import parse
-from jobs_admin.core.policy.reading import Problem
+from jobs_admin.core.policy.parsing import Problem, parse
 from jobs_admin.core.policy.shape import (
     BACKOFFS,
     CLASSES,

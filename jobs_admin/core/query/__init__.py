@@ -3,9 +3,8 @@
 `parse(format(q)) == q` for every query that `parse` gave.
 """
 
+from jobs_admin.core.query.foreign_syntax import rewritten
 from jobs_admin.core.query.parsing import MAX_CHARS, MAX_VALUES, MAX_WORDS, bare_words, is_path, parse
-from jobs_admin.core.query.pinning import before, is_pin_of, pin
-from jobs_admin.core.query.rewriting import rewritten
 from jobs_admin.core.query.tree import (
     CONTAINED,
     DEFAULT_STATES,
@@ -21,17 +20,28 @@ from jobs_admin.core.query.tree import (
     Text,
     Time,
     Value,
+    before,
     before_star,
     expand_states,
     field_of,
     is_argument,
+    is_pin_of,
     is_scanned,
     leaves,
     may_be_job_id,
+    pin,
     without,
 )
-from jobs_admin.core.query.words import in_words, reading, unfit_for_acts
-from jobs_admin.core.query.writing import duration, format, format_term, format_value, qualifier
+from jobs_admin.core.query.writing import (
+    duration,
+    format,
+    format_term,
+    format_value,
+    in_words,
+    qualifier,
+    reading,
+    unfit_for_acts,
+)
 
 __all__ = [
     "CONTAINED",

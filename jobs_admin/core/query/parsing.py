@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import accumulate
 
-from jobs_admin.core import terms as index
+from jobs_admin.core import search_terms as index
 from jobs_admin.core.priority import LEVELS
 from jobs_admin.core.query.tree import (
     ARGUMENTS,

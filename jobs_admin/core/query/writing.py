@@ -1,4 +1,4 @@
-"""A query into the text that `parse` reads as the same query."""
+"""Queries as text: the form that `parse` reads as the same query, and the reading in words beside every result."""
 
 from __future__ import annotations
 
@@ -6,7 +6,24 @@ import re
 from datetime import datetime, timezone
 
 from jobs_admin.core.query.parsing import bare_words
-from jobs_admin.core.query.tree import CONTAINED, UNITS, Age, All, Any, Match, Numbers, Query, Term, Text, Value
+from jobs_admin.core.query.tree import (
+    CONTAINED,
+    DEFAULT_STATES,
+    UNITS,
+    Age,
+    All,
+    Any,
+    Match,
+    Numbers,
+    Query,
+    Term,
+    Text,
+    Time,
+    Value,
+    is_scanned,
+    leaves,
+    may_be_job_id,
+)
 
 _SAFE_VALUE = re.compile(r"[\w.@/+%#&$~^-]+\Z")
 
@@ -89,3 +106,77 @@ def duration(seconds: int) -> str:
 
 def _iso(at: datetime) -> str:
     return at.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+
+
+_VERBS = {"kind": "ended as", "replay": "in replay", "since": "failed since", "until": "failed until"}
+
+
+def reading(query: Query) -> str:
+    """How the query was read: `type or message has "errno" and "-2" · state dead, retrying, replaying or quarantined`."""
+    words = [t for t in query.terms if isinstance(t, Text) and not t.negated]
+    parts = []
+    if words:
+        or_id = " (or is the job's id)" if any(may_be_job_id(t) for t in words) else ""
+        parts.append("type or message has " + _listed([_shown(t.value) for t in words], "and") + or_id)
+    rest = [t for t in query.terms if t not in words]
+    is_alone = len(rest) == 1 and not words and query.names_state
+    # OR binds closer than the blank between two terms: what it joins is in parentheses.
+    parts += [in_words(t) if is_alone or not isinstance(t, Any) else f"({in_words(t)})" for t in rest]
+    if not query.names_state:
+        parts.append("state " + _listed(list(DEFAULT_STATES), "or"))
+    return " · ".join(parts)
+
+
+def in_words(term: Term, *, jobs: bool = True) -> str:
+    """How one term was read. `jobs`: words may be jobs' ids, as they may not be where groups are searched."""
+    if isinstance(term, Any):
+        return " or ".join(in_words(t, jobs=jobs) for t in term.of)
+    if isinstance(term, All):
+        return "(" + " and ".join(in_words(t, jobs=jobs) for t in term.of) + ")"
+    no = "not " if term.negated else ""
+    if isinstance(term, Text):
+        or_id = (
+            (" (nor is it" if term.negated else " (or is") + " the job's id)" if jobs and may_be_job_id(term) else ""
+        )
+        return f"type or message has {no}{_shown(term.value)}{or_id}"
+    if isinstance(term, Age):
+        return f"{no}failed {'less' if term.younger else 'more'} than {duration(term.seconds)} ago"
+    if isinstance(term, Time):
+        when = f"{term.at:%Y-%m-%d %H:%M:%S} UTC" if term.at else f"{duration(term.ago or 0)} ago"
+        return f"{no}{_VERBS[term.field]} {when}"
+    if isinstance(term, Numbers):
+        return f"{_VERBS.get(term.field, term.field)} {no}" + _listed([_range_in_words(*r) for r in term.ranges], "or")
+    if term.field in (*CONTAINED, "trace"):
+        verb = "is" if all(v.exact for v in term.values) else "has"
+        what = "traceback" if term.field == "trace" else term.field
+        return f"{what} {verb} {no}" + _listed([_shown(v.text) for v in term.values], "or")
+    return f"{_VERBS.get(term.field, term.field)} {no}" + _listed([v.text for v in term.values], "or")
+
+
+def _range_in_words(low: int | None, high: int | None) -> str:
+    if low is None:
+        return f"at most {high}"
+    if high is None:
+        return f"at least {low}"
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _listed(words: list[str], joint: str) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {joint} {words[-1]}"
+
+
+def _shown(text: str) -> str:
+    return f'"{text}"'
+
+
+def unfit_for_acts(query: Query) -> str:
+    """Why it cannot be the scope of an act; "" where it can."""
+    if query.is_cut:
+        return "The search was cut short because it is too long, so it would not match what you asked for. Shorten it."
+    for term in leaves(query.terms):
+        if is_scanned(term):
+            return (
+                f"No index can answer {format_term(term)}: only the newest failures were looked at. "
+                "Begin it with letters or digits, or choose the failures by hand."
+            )
+    return ""

@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from jobs_admin.core.rescheduling import Change, read
+from jobs_admin.core.retry_change import Change, read
 from jobs_admin.db import audit
 from jobs_admin.models import Failure, Reschedule, ReschedulePart
 from jobs_admin.models.access import ENGINE

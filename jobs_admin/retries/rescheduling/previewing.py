@@ -11,7 +11,7 @@ from typing import Any
 from django.db.models import Max
 from django.utils import timezone
 
-from jobs_admin.core.rescheduling import Change, read
+from jobs_admin.core.retry_change import Change, read
 from jobs_admin.models.access import Viewer
 from jobs_admin.retries.rescheduling import scoping
 

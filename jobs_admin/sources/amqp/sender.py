@@ -17,7 +17,7 @@ from amqp.exceptions import AccessRefused, AMQPError, NotAllowed
 from kombu.connection import Connection
 from kombu.utils.url import parse_url
 
-from jobs_admin.core import address
+from jobs_admin.core import service_url
 from jobs_admin.sources import ledger
 from jobs_admin.sources.amqp.management import Management
 from jobs_admin.sources.amqp.wire import ANSWER_S, Blocked, Published, Wire
@@ -190,8 +190,8 @@ def _parts(ready: Mapping[int, Message]) -> Iterator[dict[int, Message]]:
 def _where(name: str, url: str) -> str:
     """Server name for display. Raises SourceRefused for a URL that cannot be used."""
     try:
-        parts = address.split(url)
-    except address.Unreadable as error:
+        parts = service_url.split(url)
+    except service_url.Unreadable as error:
         raise SourceRefused(f"Source {name}: its URL cannot be read: {error}.") from error
     if ";" in url or "," in parts.netloc.rpartition("@")[2]:
         raise SourceRefused(
@@ -218,7 +218,7 @@ def management(name: str, url: str, management_url: str) -> Management | None:
     parsed: Callable[[str], dict[str, Any]] = parse_url
     parts = parsed(url)
     try:
-        address.split(management_url)
+        service_url.split(management_url)
         return Management(
             management_url,
             str(parts.get("userid") or "guest"),
@@ -228,7 +228,7 @@ def management(name: str, url: str, management_url: str) -> Management | None:
     except ValueError as error:
         why = (
             str(error)
-            if isinstance(error, address.Unreadable)
+            if isinstance(error, service_url.Unreadable)
             else "it begins with http:// or https:// and names a host"
         )
         raise SourceRefused(f"Source {name}: management_url cannot be used: {why}.") from None

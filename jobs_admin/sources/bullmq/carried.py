@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
-from jobs_admin.core.javascript import apart
+from jobs_admin.core.traces import apart
 from jobs_admin.sources.bullmq.letters import in_short
 
 MOST_BYTES = 2 * 16 * 1024**2  # of a copy: what carries a job of 16 MB, escaped as JSON in JSON

@@ -18,8 +18,8 @@ from typing import Any
 from jobs_admin.core.arguments import value_at
 from jobs_admin.core.display import Shown, shown_json, shown_message, shown_trace
 from jobs_admin.core.envelope import Envelope, Lineage
-from jobs_admin.core.javascript import error_of, stack_of
 from jobs_admin.core.job_secrets import named_values, without_values
+from jobs_admin.core.traces import error_of, stack_of
 from jobs_admin.sources.base import SourceRefused
 from jobs_admin.sources.bullmq.notes import NOTE, noted
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from urllib.parse import quote as url_quote
 from urllib.parse import unquote
 
-from jobs_admin.core import address
+from jobs_admin.core import service_url
 from jobs_admin.sources.base import SourceRefused, SourceUnreachable
 from jobs_admin.sources.jobs_table import times
 
@@ -295,7 +295,7 @@ class _PostgreSQL:
 
         # As the driver reads it: only then what it says of a server is known to be no part of the password.
         try:
-            address.split(url)
+            service_url.split(url)
             said = conninfo_to_dict(url)
         except (ValueError, psycopg.Error):
             said = {"host": "@"}

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from jobs_admin.core import backoff, retry_after
-from jobs_admin.core.matching import chosen, class_of, matches
+from jobs_admin.core.matching import Dead, Ended, chosen, class_of, judge, matches
 from jobs_admin.core.policy import LONGEST_S, document, parse
 from jobs_admin.core.refused import Refused
-from jobs_admin.core.verdict import Dead, Ended, judge
 
 CASES = json.loads((Path(__file__).parent / "both_workers.json").read_text())
 

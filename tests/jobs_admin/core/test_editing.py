@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs_admin.core.editing import merge
+from jobs_admin.core.arguments import merge
 from jobs_admin.core.redaction import PLACEHOLDER, redact
 from jobs_admin.core.refused import Refused
 

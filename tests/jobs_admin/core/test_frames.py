@@ -7,8 +7,8 @@ import traceback
 
 import pytest
 
-from jobs_admin.core import frames
-from jobs_admin.core.frames import redact_trace
+from jobs_admin.core import display
+from jobs_admin.core.display import redact_trace
 from jobs_admin.core.redaction import PLACEHOLDER, redact_text
 from tests.kit import canaries, clean_values, known_secrets
 
@@ -85,7 +85,7 @@ def test_the_frames_of_a_real_error_are_searched_once(monkeypatch):
             raise ValueError(message) from error
 
     searched, secret = [], "hunter2" * 2
-    monkeypatch.setattr(frames, "redact_text", lambda text: searched.append(len(text)) or redact_text(text))
+    monkeypatch.setattr(display, "redact_text", lambda text: searched.append(len(text)) or redact_text(text))
     for number in range(3):
         try:
             fails(f"order {number}: password={secret}")

@@ -7,8 +7,7 @@ import time
 import pytest
 
 from jobs_admin.core.fingerprint import fingerprint
-from jobs_admin.core.javascript import apart, error_of, stack_of
-from jobs_admin.core.traces import frames, stack
+from jobs_admin.core.traces import apart, error_of, frames, stack, stack_of
 
 STACK = """TypeError: Cannot read properties of undefined (reading 'url')
     at sendWebhook (/srv/releases/20261101/src/hooks/send.ts:41:23)

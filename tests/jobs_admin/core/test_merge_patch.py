@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import pytest
 
-from jobs_admin.core.merge_patch import merge_patch
+from jobs_admin.core.arguments import merge_patch
 
 # RFC 7396, appendix A.
 CASES = [

@@ -6,8 +6,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from jobs_admin.core.public_address import BadAllowance, allowed, why_not
-from jobs_admin.core.web_address import BadAddress, parse
+from jobs_admin.core.web_address import BadAddress, BadAllowance, allowed, parse, why_not
 
 PUBLIC = ["1.1.1.1", "8.8.8.8", "9.9.9.9", "100.63.255.255", "100.128.0.1", "172.15.0.1", "172.32.0.1", "192.0.1.1"]
 PUBLIC += [

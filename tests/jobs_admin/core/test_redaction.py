@@ -9,7 +9,7 @@ import time
 import pytest
 
 from jobs_admin.core.redaction import PLACEHOLDER, redact, redact_text
-from jobs_admin.core.secret_names import is_secret_name
+from jobs_admin.core.secret_fields import is_secret_name
 from tests.kit import canaries, clean_values, unseen_secrets
 from tests.kit.known_secrets import FIELDS, SECRETS, field_value
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs_admin.core import named_secrets
-from jobs_admin.core import secret_looks as looks
+from jobs_admin.core import secret_patterns as looks
 from jobs_admin.core.redaction import redact, redact_text
 from tests.canaries.jobs import read_set
 from tests.kit import canaries, clean_values, known_secrets

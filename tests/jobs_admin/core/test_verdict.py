@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from jobs_admin.core.matching import REASONS, Again, Dead, Ended, judge
 from jobs_admin.core.policy import parse
-from jobs_admin.core.verdict import REASONS, Again, Dead, Ended, judge
 from tests.kit.policy_documents import WHOLE_POLICIES
 
 POLICY = parse(

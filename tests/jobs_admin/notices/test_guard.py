@@ -12,9 +12,8 @@ import httpcore
 import pytest
 
 from jobs_admin import notices
-from jobs_admin.core.public_address import Allowed, allowed
 from jobs_admin.core.refused import Refused
-from jobs_admin.core.web_address import BadAddress, parse
+from jobs_admin.core.web_address import Allowed, BadAddress, allowed, parse
 from jobs_admin.models import Channel, Delivery
 from jobs_admin.notices import guard, posting, sealing
 from jobs_admin.notices.posting import Request

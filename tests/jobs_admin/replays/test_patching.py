@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from jobs_admin import replays
-from jobs_admin.core.veil import shown
+from jobs_admin.core.redacted_view import shown
 from jobs_admin.replays import target
 from tests.kit.people import ANN
 from tests.kit.replays import refusal

@@ -12,7 +12,7 @@ import redis
 from jobs_admin.core import keys
 from jobs_admin.core.backoff import schedule
 from jobs_admin.core.policy import parse
-from jobs_admin.core.presets import PRESETS
+from jobs_admin.core.policy.presets import PRESETS
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.retrying import Retrying
 from tests.kit.celery import make_app

@@ -1,8 +1,6 @@
-"""The rules, a small family a file, in the order in which they are told."""
+"""The lint rules, one family a module. Findings are sorted by the order of these imports."""
 
-from jobs_admin.core.lint.rules import growth  # isort: skip
-from jobs_admin.core.lint.rules import endurance, written, queued, broker, crashes, errors, herd, layers, results, fleet  # isort: skip
+from jobs_admin.core.lint.rules import exponential_backoff  # isort: skip
+from jobs_admin.core.lint.rules import attempts, job_options, delivery, errors, amplification, results, fleet  # isort: skip
 
-__all__ = [
-    "broker", "crashes", "endurance", "errors", "fleet", "growth", "herd", "layers", "queued", "results", "written",
-]  # fmt: skip
+__all__ = ["amplification", "attempts", "delivery", "errors", "exponential_backoff", "fleet", "job_options", "results"]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from jobs_admin.core.lint.case import Case
+from jobs_admin.core.lint.configuration import Where
 from jobs_admin.core.lint.curve import AUTORETRY, Curve
-from jobs_admin.core.lint.finding import HIGH, MEDIUM, Found, rule
-from jobs_admin.core.lint.where import Where
-from jobs_admin.core.lint.words import count
+from jobs_admin.core.lint.finding import HIGH, MEDIUM, Found, count, rule
 from jobs_admin.core.matching import class_of, matches
 from jobs_admin.core.policy import PERMANENT, RATE_LIMITED, Policy
 

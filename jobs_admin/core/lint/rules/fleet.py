@@ -6,9 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from jobs_admin.core.lint.case import Case
-from jobs_admin.core.lint.finding import LOW, MEDIUM, Found, rule
-from jobs_admin.core.lint.where import Where
-from jobs_admin.core.lint.words import count
+from jobs_admin.core.lint.configuration import Where
+from jobs_admin.core.lint.finding import LOW, MEDIUM, Found, count, rule
 from jobs_admin.core.matching import matches
 from jobs_admin.core.policy import ENFORCE, Policy
 from jobs_admin.core.policy.shape import OF_RETRIES

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jobs_admin.core.lint.case import Case
-from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, Found, rule
-from jobs_admin.core.lint.words import span
+from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, Found, rule, span
 
 A_DAY_S = 86_400.0  # Celery's default of result_expires
 

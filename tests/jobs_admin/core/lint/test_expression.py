@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs_admin.core.lint import expression
+from jobs_admin.core.lint import curve
 
 
 def waits(text, retries):
-    found = expression.waits(text, retries)
+    found = curve.waits(text, retries)
     return found and (found.shortest, found.longest)
 
 
@@ -45,13 +45,13 @@ def test_arithmetic_is_worked_out(text, at_0, at_3):
      "(-8) ** 0.5", "[1, 2][self.request.retries + 5]", "min(*waits)", "lambda: 3", "(" * 150, "None", "min()"],
 )  # fmt: skip
 def test_what_only_the_running_job_knows_cannot_be_told(text):
-    assert expression.waits(text, 1) is None
+    assert curve.waits(text, 1) is None
 
 
 def test_what_a_server_asks_for_is_told_apart():
-    assert expression.asks_the_server("error.retry_after")
-    assert expression.asks_the_server("int(e.response.headers.get('Retry-After', 5))")
-    assert not expression.asks_the_server("2 ** self.request.retries")
+    assert curve.asks_the_server("error.retry_after")
+    assert curve.asks_the_server("int(e.response.headers.get('Retry-After', 5))")
+    assert not curve.asks_the_server("2 ** self.request.retries")
 
 
 @given(st.floats(0, 100), st.floats(0, 100), st.integers(0, 20), st.integers(0, 2**32))
@@ -64,4 +64,4 @@ def test_what_is_drawn_lies_between_the_ends(a, b, retries, seed):
 
 @given(st.text(max_size=300))
 def test_no_text_does_more_than_not_to_be_told(text):
-    expression.waits(text, 2)
+    curve.waits(text, 2)

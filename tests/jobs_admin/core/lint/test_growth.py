@@ -8,7 +8,7 @@ import pytest
 
 from jobs_admin.core import lint
 from jobs_admin.core.lint.configuration import App, Configuration, RetryCall, Task
-from jobs_admin.core.lint.rules.growth import CANNOT_TELL, FAIL, NOT_APPLICABLE, PASS
+from jobs_admin.core.lint.rules.exponential_backoff import CANNOT_TELL, FAIL, NOT_APPLICABLE, PASS
 from jobs_admin.core.policy import parse
 
 EXPONENTIAL = {"kind": "exponential", "first_delay_s": 2, "factor": 2}

@@ -10,7 +10,7 @@ import pytest
 from jobs_admin.core import lint
 from jobs_admin.core.lint.configuration import App, ClientRetries, Configuration, Queue, RetryCall, Task
 from jobs_admin.core.lint.options import FoundOptions, Looked, Options, document, read
-from jobs_admin.core.lint.rules.growth import ID as GROWTH
+from jobs_admin.core.lint.rules.exponential_backoff import ID as GROWTH
 from jobs_admin.core.policy import parse
 
 REDIS = App(broker="redis", visibility_timeout=3600)

@@ -1,0 +1,307 @@
+"""Canonical form of an error: its type by one name, and its message without values, by the line that raised it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from http import HTTPStatus
+from typing import NamedTuple
+
+from jobs_admin.core.normalising import MOST_MESSAGE, is_code_word, normalise
+
+_RAISES = re.compile(r"(?:raise\b|assert\b)")
+_LITERAL = re.compile(
+    r"(?P<kind>[fF][rR]?|[rR][fF]?|)(?P<quote>[\"'])(?P<text>(?:(?!(?P=quote)).){1,500})(?P=quote)(?P<after> ?%|\.format\(|, ?(?=[a-z_]))?"
+)
+_FIELD = re.compile(r"\{([^{}]{0,200})\}")
+_FIELD_UNNAMED = re.compile(r"\{[^{}]{0,200}\}")
+_PERCENT = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?[sdrifgxX]")
+_LAST_NAME = re.compile(r"([A-Za-z_]\w*)\W*\Z")
+# Values with such names say which error it is.
+_TELLS = re.compile(
+    r"(?i)reason|code|status|state|err|exc|kind|type|why|cause|messag|msg|detail|action|method|field|column|attr|param|option|resp|body|content|\A(?:e|ex|op)\Z"
+)
+
+# Values with such names are the code of the error itself, also where they are numbers. A `zip_code` is not.
+_IS_CODE = re.compile(
+    r"(?i)(?:\A|(?:error|err|status|http|exit|return|response|reply|fault|result|reason|failure|smtp|sql|api|grpc|os|sys)_?)"
+    r"(?:code|status|errno|reason|sqlstate|returncode|state)\Z"
+)
+_SHORT = re.compile(r"[\w.:/-]{1,40}\Z")
+# A word with digits that the code writes out whole.
+_WRITTEN = re.compile(r"(?<![^\s\[(:,])[\w.-]{0,20}\d[\w-]{0,20}(?=[\s\]):,.;]|\Z)")
+
+_ANY_DIGIT = re.compile(r"\d")
+
+# Values with such names may be of several words.
+_THING = re.compile(
+    r"(?i)name|user|tenant|customer|patient|client|account|person|carrier|partner|provider|vendor|supplier|company|bank|merchant|shop|store|product|article|country|region|address|city|file|path|folder|date|time|value|input|title|label|key"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """`raise Refused(f"order {order} of {tenant} refused")`: which parts of its message are values."""
+
+    texts: tuple[str, ...]  # around the values: one more than there are
+    varies: tuple[bool, ...]
+    things: tuple[bool, ...]  # values that may be of several words
+    codes: tuple[bool, ...]  # values that are the code of the error
+    is_foreign: bool = False  # of a library: there a word may be a name of the schema
+
+    def pieces(self, message: str) -> list[Piece] | None:
+        """The message cut into what the code writes and what it puts in; None where it was not written by it."""
+        if not message.startswith(self.texts[0]) or (not self.varies and message != self.texts[0]):
+            return None
+        found, at = [Piece(self.texts[0], is_written=True)], len(self.texts[0])
+        for n, text in enumerate(self.texts[1:]):
+            is_last = n == len(self.varies) - 1
+            ends = len(message) - len(text) if is_last and message.endswith(text) else message.find(text or "\n", at)
+            if ends < at:
+                return None
+            value = message[at:ends]
+            is_code = self.codes[n] and _SHORT.match(value) is not None
+            found += [Piece(value, self.varies[n], self.things[n], is_code), Piece(text, is_written=True)]
+            at = ends + len(text)
+        return [*found, Piece(message[at:])]
+
+
+class Piece(NamedTuple):
+    """A part of a message: written by the code, or a value that it put in."""
+
+    text: str
+    varies: bool = False
+    is_thing: bool = False
+    is_code: bool = False
+    is_written: bool = False
+
+    def constants(self) -> list[tuple[int, int]]:
+        """Where, in a text that the code writes, words with digits stand: from, to. They are the same each time."""
+        if not self.is_written or not _ANY_DIGIT.search(self.text):
+            return []
+        return [found.span() for found in _WRITTEN.finditer(self.text)]
+
+
+def template_of(code: str, *, is_foreign: bool = False) -> Template | None:
+    """Of the line that raised; None where it says nothing of its message."""
+    if not _RAISES.match(code):
+        return None
+    for found in _LITERAL.finditer(code[:1000]):
+        after = found["after"] or ""
+        if "f" in found["kind"].lower():
+            parts = _FIELD.split(found["text"])
+            texts, names = parts[::2], [_without_format(name) for name in parts[1::2]]
+        elif after:
+            texts = (_FIELD_UNNAMED if "format" in after else _PERCENT).split(found["text"])
+            names = [part.strip(" ()") for part in code[found.end() : 1000].split(",")]
+        elif len(code) <= 1000 and code.endswith((found[0] + ")", found[0])):
+            return Template((found["text"],), (), (), (), is_foreign)  # no value at all
+        else:
+            continue
+        # Values side by side cannot be told apart.
+        if len(texts) >= 2 and all(texts[1:-1]):
+            names += [""] * len(texts)
+            names = names[: len(texts) - 1]
+            varies = tuple(not _tells(name) for name in names)
+            things = tuple(_is_thing(name) and free for name, free in zip(names, varies, strict=True))
+            codes = tuple(_is_code(name) for name in names)
+            return Template(tuple(texts), varies, things, codes, is_foreign)
+    return None
+
+
+def _without_format(name: str) -> str:
+    return re.split(r"![rsa]|:[^\]]*\Z", name)[0]
+
+
+def _is_thing(expression: str) -> bool:
+    last = _LAST_NAME.search(expression)
+    return last is not None and _THING.search(last[1]) is not None
+
+
+def _is_code(expression: str) -> bool:
+    last = _LAST_NAME.search(expression)
+    return last is not None and _IS_CODE.match(last[1]) is not None
+
+
+def _tells(expression: str) -> bool:
+    last = _LAST_NAME.search(expression)
+    return last is not None and _TELLS.search(last[1]) is not None
+
+
+# -- the type ---------------------------------------------------------------------------------------------------
+
+# Names of one class, in one version of Python or another.
+_ONE_CLASS = {"timeout": "TimeoutError", "IOError": "OSError", "EnvironmentError": "OSError", "socket.error": "OSError"}
+
+
+def name_of(error_type: str) -> str:
+    """The class without its module: libraries move their errors between modules from version to version."""
+    name = error_type.rpartition(".")[2]
+    return _ONE_CLASS.get(name) or _ONE_CLASS.get(error_type) or name
+
+
+# -- the message ------------------------------------------------------------------------------------------------
+
+# In these, quoted words are names in code (`has no attribute 'total'`), and two names are two problems.
+_QUOTES_NAMES = {
+    "AttributeError",
+    "ImportError",
+    "KeyError",
+    "ModuleNotFoundError",
+    "NameError",
+    "TypeError",
+    "UnboundLocalError",
+    "UndefinedError",
+    "FieldError",
+}
+# One word where the code puts a value, and what is already known to be one.
+_BARE_WORD = re.compile(r"\w[\w.@:/+~-]{0,120}\Z")
+_SENTENCE = re.compile(r"[A-Z][^ ]{0,40} (?:[^ ]{1,60} ){0,6}?[a-z]")
+_PLACEHOLDER = re.compile(r"<[a-z]{2,6}>\Z")
+_QUALIFIED = re.compile(r"\b(?:\w{1,100}\.(?:<locals>\.)?){1,10}(?=\w{1,100}\(\) )")
+
+
+def plain_message(
+    name: str, message: str, template: Template | None, replaced: list[tuple[str, str]] | None = None
+) -> str:
+    """The message without its values; `name` is the type as `name_of` gives it, `template` that of the raising line."""
+    if name == "TypeError":
+        # `Invoice.total() missing 1 required …`: Python 3.9 says `total()`.
+        message = _QUALIFIED.sub("", message[:MOST_MESSAGE])
+    if name == "KeyError" and len(message) > 2 and message[0] == message[-1] and _SENTENCE.match(message[1:-1]):
+        message = message[1:-1]  # a KeyError prints a sentence as it would print a key
+    keep_names = name in _QUOTES_NAMES
+    pieces = template.pieces(message) if template is not None else None
+    if pieces is None:
+        return normalise(message, keep_names=keep_names, replaced=replaced)
+    # A bare word in the place of a value (`tenant acme has no gateway`): the code says that it varies.
+    kept: list[str] = []  # what stays as it is, whatever it looks like
+
+    def keep(words: str) -> str:
+        kept.append(words)
+        return chr(_FIRST_KEPT + len(kept) - 1)
+
+    text = ""
+    is_foreign = template is not None and template.is_foreign
+    for piece in pieces:
+        is_word = piece.varies and not is_foreign and _BARE_WORD.match(piece.text)
+        if len(kept) > _MOST_KEPT:
+            text += piece.text
+        elif piece.is_code or (is_word and is_code_word(piece.text, text, is_thing=piece.is_thing)):
+            text += keep(piece.text)
+        elif (is_word and not _PLACEHOLDER.match(normalise(piece.text))) or (piece.is_thing and " " in piece.text):
+            if replaced is not None:
+                replaced.append(("word", piece.text))
+            text += "\x00"
+        else:
+            at = 0
+            for start, end in piece.constants()[:20]:
+                text += piece.text[at:start] + keep(piece.text[start:end])
+                at = end
+            text += piece.text[at:]
+    plain = normalise(text, keep_names=keep_names, replaced=replaced).replace("\x00", "<word>")
+    if not kept:
+        return plain
+    return _KEPT.sub(lambda found: "".join(kept[ord(found[0]) - _FIRST_KEPT :][:1]), plain)
+
+
+_FIRST_KEPT, _MOST_KEPT = 0xE000, 100  # of Unicode's private use
+_KEPT = re.compile("[\ue000-\ue0ff]")
+
+
+@lru_cache(maxsize=2048)
+def plain_known(name: str, message: str, template: Template | None) -> str:
+    """The same; most messages come again at once, as a job is tried again."""
+    return plain_message(name, message, template)
+
+
+_NOTHING_HAS = re.compile(r"'NoneType' object has no attribute '(\w{1,80})'\Z")
+
+
+def asked(plain: str, code: str) -> str:
+    """` (payer)` of `'NoneType' object has no attribute 'iban'` raised by `send(payer.iban)`: which one was missing."""
+    found = _NOTHING_HAS.match(plain)
+    if not found:
+        return ""
+    names = set(re.findall(rf"\b(\w{{1,80}})(?:\(\)|\[[^\[\]]{{0,80}}\])?\.{found[1]}\b", code[:1000]))
+    return f" ({names.pop()})" if len(names) == 1 else ""
+
+
+# Raised by Python itself, of a value whose place in the data only the line tells.
+_OF_A_VALUE = {"ValueError", "TypeError", "InvalidOperation", "OverflowError", "ParserError"}
+_READ = re.compile(r"\[['\"](\w{1,80})['\"]\]|\.get\(['\"](\w{1,80})['\"]")
+
+
+def value_read(name: str, code: str) -> str:
+    """` (amount)` of `float(row["amount"])`: of which value the line that failed speaks, where it is one alone."""
+    if name not in _OF_A_VALUE or code.startswith(("raise ", "assert ")):
+        return ""
+    names = {one or other for one, other in _READ.findall(code[:1000])}
+    return f" ({names.pop()})" if len(names) == 1 else ""
+
+
+# -- the same in fewer words ------------------------------------------------------------------------------------
+
+_STATUS = re.compile(r"\b[45]\d\d\b")
+_REPR_WITH_STATUS = re.compile(r"[A-Z]\w{0,80}\(.{0,2000}\bstatus(?:_code)?=[45]\d\d\b")
+WORD = re.compile(r"[a-z]+(?![a-z]*>)")
+_ABOUT_STATUS = frozenset(
+    "a an and answered at by check client code error failed for from get got http https information message more post "  # noqa: SIM905
+    "put received request requests response returned server status the unexpected url was with".split()
+)
+
+
+@lru_cache(maxsize=1024)
+def status_alone(plain: str) -> str:
+    """`HTTP 404` for a message that says no more than that, in whatever words and order."""
+    found = _STATUS.search(plain)
+    if found is None:
+        return plain
+    # As Celery tells an error that cannot be pickled: with all headers of the answer.
+    if _REPR_WITH_STATUS.match(plain):
+        return f"HTTP {found[0]}"
+    try:
+        phrase = HTTPStatus(int(found[0])).phrase.lower()
+    except ValueError:
+        return plain
+    words = set(WORD.findall(plain.lower()))
+    return f"HTTP {found[0]}" if words <= _ABOUT_STATUS | set(phrase.split()) | set(WORD.findall(phrase)) else plain
+
+
+# Words that tell that something went wrong, and not what.
+_SAYS_NOTHING = frozenset(
+    "a after again all an and attempt attempts be been call caught client completed connect connecting "  # noqa: SIM905
+    "connection could encountered error errors exception fail failed failing failure fatal fetch for gave "
+    "general generic giving happened has have http https in internal is issue it job max maximum network "
+    "none not null occurred of on operation perform please problem processing raised reason request "
+    "response retries retry server service something task the there this to transport try unable "
+    "unexpected unhandled unknown unspecified up was went while with wrong".split()
+)
+_CAPITAL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+
+def says_nothing(name: str, plain: str) -> bool:
+    """`Unknown error`, `Request failed`, the words of the class, or no words at all: a cause below it says more."""
+    if len(plain) > 100:
+        return False
+    words = WORD.findall(plain.lower())
+    if not words:
+        return not _DIGIT.search(plain)
+    return set(words) <= _SAYS_NOTHING or words == [word.lower() for word in _CAPITAL.findall(name)]
+
+
+_DIGIT = re.compile(r"\d")
+
+# What the system said, inside what a library makes of it.
+_SYSTEM_SAID = re.compile(
+    r"(?:\[Errno -?\d{1,6}\] )?((?i:connection refused|connection reset by peer|connection timed out|broken pipe|no route to host"
+    r"|network is unreachable|name or service not known|temporary failure in name resolution|nodename nor servname provided"
+    r"|no address associated with hostname|no space left on device|too many open files|cannot allocate memory))"
+)
+
+
+def system_error(plain: str) -> str:
+    """`connection refused` for whatever a library makes of it; the message itself where the system said nothing."""
+    found = _SYSTEM_SAID.search(plain)
+    return found[1].lower() if found else plain

@@ -1,0 +1,149 @@
+"""Retries that start together, or that multiply over layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from jobs_admin.core.lint.case import Case, Known
+from jobs_admin.core.lint.configuration import ClientRetries
+from jobs_admin.core.lint.curve import ASKED, OPTIONS, Curve
+from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, Found, rule
+from jobs_admin.core.policy import ENFORCE
+
+MANY_A_MINUTE = 100.0
+
+
+def busiest(case: Case, curve: Curve) -> tuple[float, str]:
+    """(jobs a minute, the queue) where this curve's jobs are most; a queue's jobs are shared out among its tasks."""
+    seen = []
+    for source, queue in case.queues_of(curve):
+        jobs = case.facts.per_minute.get((source, queue), 0.0)
+        shared = 1 if curve.policy is not None else case.tasks_in(source, queue)
+        seen.append((jobs / shared, jobs, queue))
+    most = max(seen, default=(0.0, 0.0, ""))
+    return (most[1], most[2]) if most[0] >= MANY_A_MINUTE else (0.0, "")
+
+
+@rule(
+    "no-jitter-at-volume",
+    MEDIUM,
+    title="No jitter at volume",
+    why="Jobs that fail together are retried together, at every step: 45,000 retries without jitter are "
+    "45,000 requests in one second, with full jitter over a minute some 826. The line is 100 jobs a "
+    "minute on the job's queue, in the busiest quarter of an hour of the last day, shared out among the "
+    "tasks that are routed to it. Of systems that do not tell how many start, it is 100 attempts that "
+    "failed.",
+    fix="`retry_jitter=True` (Celery's default with `retry_backoff`), or a policy with full or equal jitter. In "
+    "BullMQ 5 and 6: `backoff: { type: 'exponential', delay: 2000, jitter: 0.5 }`, which has none by itself.",
+    source="AWS, Exponential Backoff And Jitter",
+)
+def no_jitter_at_volume(case: Case) -> Iterator[Found]:
+    for curve in case.curves:
+        jobs, queue = busiest(case, curve)
+        if jobs and curve.is_known and curve.retries != 0 and not curve.is_jittered and curve.kind != ASKED:
+            yield Found(
+                curve.where,
+                f"{queue} started {jobs:,.0f} jobs a minute in its busiest quarter of an hour.",
+                curve.quoted,
+            )
+        elif (failed := _failed(case, curve)) and curve.is_known and curve.retries != 0 and not curve.is_jittered:
+            evidence = f"{failed:,.0f} attempts a minute failed in the worst quarter of an hour. {curve.seen}."
+            yield Found(curve.where, evidence, curve.quoted)
+
+
+def _failed(case: Case, curve: Curve) -> float:
+    """Attempts a minute that failed where jobs say themselves how they are retried; 0 where that is few, or not so."""
+    failed = (
+        case.facts.failed_per_minute.get((curve.where.source, curve.where.queue), 0.0) if curve.by == OPTIONS else 0.0
+    )
+    return failed if failed >= MANY_A_MINUTE else 0.0
+
+
+@rule(
+    "no-budget-at-volume",
+    LOW,
+    title="No retry budget at volume",
+    why="Where everything fails, every job makes `max_attempts` requests: with five attempts the service that"
+    " is down gets five times its load. A budget bounds retries for all jobs together. The line is the "
+    "same as for jitter.",
+    fix="Give the policy a `budget`: about a tenth of the jobs that start in a busy minute.",
+    source="Google SRE Book, Handling Overload (a per-client retry budget of 10 %)",
+)
+def no_budget_at_volume(case: Case) -> Iterator[Found]:
+    for curve in case.of_policies:
+        policy = curve.policy
+        if policy is None or policy.budget is not None or policy.mode != ENFORCE or policy.max_attempts < 2:
+            continue
+        jobs, queue = busiest(case, curve)
+        if jobs:
+            evidence = f"{queue} started {jobs:,.0f} jobs a minute at its busiest, and each may run {policy.max_attempts} times."
+            yield Found(curve.where, evidence)
+
+
+@rule(
+    "budget-group-differs",
+    MEDIUM,
+    title="Policies of one budget group say different numbers",
+    why="Policies that name the same `budget.group` spend from one budget, and each spend brings its own "
+    "numbers: what is left jumps between them, and the bound that was meant for all holds for none.",
+    fix="Give all policies of the group the same `per_minute` and `burst`.",
+    source="our own: a budget is counted with the numbers of whoever spends",
+)
+def budget_group_differs(case: Case) -> Iterator[Found]:
+    groups: dict[str, dict[tuple[float, int], list[Curve]]] = {}
+    for curve in case.of_policies:
+        budget = curve.policy.budget if curve.policy else None
+        if budget is not None and budget.group:
+            groups.setdefault(budget.group, {}).setdefault((budget.per_minute, budget.burst), []).append(curve)
+    for group, ways in groups.items():
+        if len(ways) > 1:
+            told = "; ".join(
+                f"{per_minute:g} a minute, burst {burst} ({_names(ways[per_minute, burst])})"
+                for per_minute, burst in sorted(ways)
+            )
+            for curve in (one for curves in ways.values() for one in curves):
+                yield Found(curve.where, f"The group {group}: {told}.")
+
+
+def _names(curves: list[Curve]) -> str:
+    return ", ".join(sorted(curve.where.policy for curve in curves))
+
+
+TOO_MANY = 27  # three layers of three attempts
+
+
+@rule(
+    "retries-multiplied",
+    MEDIUM,
+    title="Retries multiplied over layers",
+    why="A client that tries again by itself does so in every attempt of the task: four attempts of a task "
+    "whose client makes three requests are twelve requests for one job, at a service that is down. Retry "
+    "at one layer, the one that can wait. Clients are found where the task's own code, or a function of "
+    "the same package that it calls, names one: tenacity, urllib3 and requests, httpx. High from 27 "
+    "requests for one job, three layers of three.",
+    fix="Take the retries out of the client, or give the task one attempt.",
+    source="AWS Builders’ Library, Timeouts, retries, and backoff with jitter; Google SRE Book, Addressing "
+    "Cascading Failures",
+)
+def retries_multiplied(case: Case) -> Iterator[Found]:
+    for known in case.tasks:
+        clients = [one for one in known.task.clients if one.attempts > 1]
+        attempts = _attempts(known)
+        if not clients or attempts < 2:
+            continue
+        requests = attempts * prod(client.attempts for client in clients)
+        evidence = f"{attempts} attempts of the task × {' × '.join(map(_said, clients))}: up to {requests} requests for one job."
+        yield Found(known.where, evidence, "", HIGH if requests >= TOO_MANY else None)
+
+
+def _said(client: ClientRetries) -> str:
+    return f"{client.attempts} of {client.name} ({client.library})"
+
+
+def _attempts(known: Known) -> int:
+    """Of the way of retrying that has most; 1 where none is bounded or none is there."""
+    ways = [curve.attempts for curve in known.curves if not known.replaced(curve)]
+    if known.enforced is not None and known.enforced.retries:
+        ways.append(known.enforced.max_attempts)
+    return max((attempts for attempts in ways if attempts is not None), default=1)

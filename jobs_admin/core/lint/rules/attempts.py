@@ -1,0 +1,152 @@
+"""Number of attempts: too few to outlive an outage, without end, or none; and settings without the effect that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jobs_admin.core.backoff import Range
+from jobs_admin.core.lint.case import Case
+from jobs_admin.core.lint.curve import AUTORETRY
+from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, Found, count, rule, span
+
+
+@rule(
+    "gives-up-before-outage",
+    LOW,
+    title="Gives up before an outage is over",
+    why="When the last attempt comes while the service is still down, every job that failed is lost to the "
+    "dead letters. The outage to survive is the longest that was seen on the job's queue in the last "
+    "seven days: a time in which ten attempts a minute or more failed, and no more are known to have run "
+    "well (counted by the minute for two days, by the quarter of an hour before). Then the finding is "
+    "high where even the longest waits end before it, and medium where the average does. Where none was "
+    "seen it is five minutes, and the finding is low.",
+    fix="More attempts, or longer waits: the policy editor shows which outage a policy survives.",
+    source="hypothesis/lms#5511",
+)
+def gives_up_before_outage(case: Case) -> Iterator[Found]:
+    for curve in case.curves:
+        total = curve.total()
+        if total is None or not curve.retries:
+            continue
+        seen = [one for queue in case.queues_of(curve) if (one := case.facts.longest_outage(*queue))]
+        tried = f"It is tried for {_lasts(total)} ({count(curve.retries, 'retry')})"
+        worst = max(seen, key=lambda one: one.seconds, default=None)
+        if worst is None:
+            if total.longest_s < case.facts.outage_s:
+                yield Found(curve.where, f"{tried}, less than {span(case.facts.outage_s)}.", curve.quoted)
+        elif total.mean_s < worst.seconds:
+            severity = HIGH if total.longest_s < worst.seconds else MEDIUM
+            outage = (
+                f"on {worst.began:%-d %b %H:%M} UTC {worst.failed:,} attempts of {worst.queue} failed within about "
+                f"{span(worst.seconds)}, and {worst.succeeded or 'none'} ran well"
+            )
+            yield Found(curve.where, f"{tried}; {outage}.", curve.quoted, severity)
+
+
+def _lasts(total: Range) -> str:
+    if total.longest_s == total.shortest_s:
+        return span(total.longest_s)
+    return f"{span(total.mean_s)} on average and {span(total.longest_s)} at most"
+
+
+@rule(
+    "attempts-without-end",
+    HIGH,
+    title="Attempts without end",
+    why="With `max_retries=None` Celery never stops retrying: a job that cannot succeed is tried until "
+    "somebody purges it, never becomes a dead letter, and nobody is told.",
+    fix="Set `max_retries`, or publish a policy for the task: its `max_attempts` is bounded.",
+    source="Celery, Task.max_retries: “If set to None, it will never stop retrying”",
+)
+def attempts_without_end(case: Case) -> Iterator[Found]:
+    for curve in case.of_tasks:
+        if curve.attempts is None:
+            yield Found(curve.where, "max_retries is None: no attempt is the last.", curve.quoted)
+
+
+@rule(
+    "autoretry-never-retries",
+    MEDIUM,
+    title="autoretry_for that never retries",
+    why="`autoretry_for` names the errors to be retried, and `max_retries=0` allows no retry: the first error"
+    " is the last.",
+    fix="Raise `max_retries`, or take `autoretry_for` away.",
+    source="Celery, Task.max_retries and celery/app/autoretry.py",
+)
+def autoretry_never_retries(case: Case) -> Iterator[Found]:
+    for curve in case.of_tasks:
+        if curve.by == AUTORETRY and curve.retries == 0:
+            yield Found(curve.where, "It names errors to be retried, and allows no retry.", curve.quoted)
+
+
+@rule(
+    "backoff-above-its-cap",
+    HIGH,
+    title="retry_backoff above retry_backoff_max",
+    why="Celery takes the smaller of the two at every retry, and `retry_backoff_max` is 600 where it is not "
+    "set: `retry_backoff=3600` never waits an hour, all retries come within minutes.",
+    fix="Raise `retry_backoff_max` above the longest wait that is wanted.",
+    source="https://github.com/hypothesis/lms/pull/5511",
+)
+def backoff_above_its_cap(case: Case) -> Iterator[Found]:
+    for curve in case.of_tasks:
+        task = curve.task
+        if task is not None and curve.by == AUTORETRY and int(task.retry_backoff) > task.retry_backoff_max:
+            wanted, cap = span(int(task.retry_backoff)), span(task.retry_backoff_max)
+            yield Found(curve.where, f"It is to begin with {wanted}, and never waits longer than {cap}.", curve.quoted)
+
+
+@rule(
+    "backoff-without-autoretry",
+    MEDIUM,
+    title="retry_backoff that nothing reads",
+    why="`retry_backoff` belongs to `autoretry_for`. Without it nothing reads it: `self.retry()` waits for "
+    "`default_retry_delay`, 180 s where that is not set, every time.",
+    fix="Name the errors in `autoretry_for`, or hand `self.retry` a `countdown` that grows.",
+    source="Celery, celery/app/autoretry.py and Task.retry",
+)
+def backoff_without_autoretry(case: Case) -> Iterator[Found]:
+    for known in case.tasks:
+        task, where = known.task, known.where
+        if task.idle_backoff:
+            yield Found(
+                where, "retry_backoff is set, and autoretry_for is not.", f"retry_backoff={task.retry_backoff:g}"
+            )
+
+
+@rule(
+    "soft-limit-never-fires",
+    MEDIUM,
+    title="Soft time limit at or above the hard one",
+    why="The hard limit kills the process before the soft one is raised: the task never cleans up, and its "
+    "job ends as a killed worker instead of an error that can be retried.",
+    fix="Set `soft_time_limit` some seconds below `time_limit`.",
+    source="Celery, Workers guide: Time Limits",
+)
+def soft_limit_never_fires(case: Case) -> Iterator[Found]:
+    for known in case.tasks:
+        task, where = known.task, known.where
+        soft, hard = task.soft_time_limit, task.time_limit
+        if soft and hard and soft >= hard:
+            yield Found(
+                where, f"Soft after {span(soft)}, killed after {span(hard)}.", f"soft_time_limit={soft:g}, time_limit={hard:g}"
+            )  # fmt: skip
+
+
+@rule(
+    "requeue-without-late-ack",
+    LOW,
+    title="reject_on_worker_lost without late ack",
+    why="A job that was acknowledged before it ran cannot be put back: without `acks_late` the setting does "
+    "nothing, and a worker that dies takes its job with it.",
+    fix="Set `acks_late=True` too, together with a policy that quarantines what keeps crashing; or take the "
+    "setting away.",
+    source="Celery, Task.reject_on_worker_lost",
+)
+def requeue_without_late_ack(case: Case) -> Iterator[Found]:
+    for known in case.tasks:
+        task, where = known.task, known.where
+        if task.reject_on_worker_lost and not task.acks_late:
+            yield Found(
+                where, "Its jobs are acknowledged before they run.", "reject_on_worker_lost=True, acks_late=False"
+            )  # fmt: skip

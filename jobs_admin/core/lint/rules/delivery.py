@@ -1,0 +1,253 @@
+"""Waits, limits and queues that the broker cannot handle, and jobs that kill their worker and are delivered again.
+
+Only Celery's own waits are judged: a policy's wait is in Redis, not in a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jobs_admin.core.lint.case import Case, Known
+from jobs_admin.core.lint.configuration import Configuration, Where
+from jobs_admin.core.lint.curve import Curve
+from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, Found, count, rule, span
+
+SEVERAL_MINUTES_S = 600.0  # Celery's own default of retry_backoff_max
+MANY_WAITING = 2_000  # 17 MB of a worker, at the 8.5 kB that each of 20,000 took when we measured it
+CONSUMER_TIMEOUT_S = 1_800.0  # RabbitMQ's default since 3.8.17
+
+
+@rule(
+    "delay-beyond-visibility-timeout",
+    HIGH,
+    title="A retry that waits longer than the visibility timeout",
+    why="On Redis and SQS a job with a countdown is fetched at once and stays unacknowledged until it starts."
+    " When it waits longer than `visibility_timeout`, the broker hands it to the next worker, which waits"
+    " too: it runs several times (20 jobs with 14 s and a timeout of 4 s ran 80 times when we measured "
+    "it).",
+    fix="Keep every wait below `visibility_timeout`, or let a policy do the waiting.",
+    source="Celery, Using Redis: Caveats; https://github.com/celery/kombu/issues/337; "
+    "https://github.com/codecov/umbrella/pull/720",
+)
+def delay_beyond_visibility_timeout(case: Case) -> Iterator[Found]:
+    for curve in case.of_tasks:
+        app = curve.found.app if curve.found else None
+        if app is None or app.visibility_timeout is None or not curve.waits_in_worker:
+            continue
+        for attempt, wait in enumerate(curve.waits, 1):
+            if wait.longest_s >= app.visibility_timeout:
+                how = "up to " if wait.longest_s > wait.shortest_s else ""
+                evidence = (
+                    f"After attempt {attempt} it waits {how}{span(wait.longest_s)}; visibility_timeout is "
+                    f"{span(app.visibility_timeout)}."
+                )
+                yield Found(curve.where, evidence, curve.quoted)
+                break
+
+
+@rule(
+    "delay-beyond-consumer-timeout",
+    MEDIUM,
+    title="A retry that waits longer than RabbitMQ lets a consumer wait",
+    why="RabbitMQ closes the channel of a consumer that does not acknowledge within `consumer_timeout`, 30 "
+    "minutes unless the server was told otherwise, which we do not ask it; a countdown is not "
+    "acknowledged before it starts. All unacknowledged jobs of the worker are then delivered again.",
+    fix="Keep waits below `consumer_timeout`, use quorum queues (Celery then delays at the broker), or let a "
+    "policy do the waiting.",
+    source="Celery, Calling Tasks: ETA and Countdown; RabbitMQ, Delivery Acknowledgement Timeout",
+)
+def delay_beyond_consumer_timeout(case: Case) -> Iterator[Found]:
+    for curve in case.of_tasks:
+        app = curve.found.app if curve.found else None
+        if app and app.broker == "amqp" and curve.waits_in_worker and curve.longest_wait_s >= CONSUMER_TIMEOUT_S:
+            evidence = f"It waits up to {span(curve.longest_wait_s)}; the default is {span(CONSUMER_TIMEOUT_S)}."
+            yield Found(curve.where, evidence, curve.quoted)
+
+
+@rule(
+    "limit-beyond-visibility-timeout",
+    HIGH,
+    title="A job may run longer than the visibility timeout",
+    why="Under late ack a running job is unacknowledged. One that runs longer than `visibility_timeout` is "
+    "delivered to a second worker while the first still works on it, and the time limit does not end it "
+    "before.",
+    fix="Set `time_limit` below `visibility_timeout`, or raise that above the longest job.",
+    source="Celery, Using Redis: Visibility timeout; https://github.com/celery/celery/issues/5935",
+)
+def limit_beyond_visibility_timeout(case: Case) -> Iterator[Found]:
+    for known in case.tasks:
+        found, task, where = known.found, known.task, known.where
+        timeout = found.app.visibility_timeout
+        if timeout is not None and task.acks_late and task.time_limit and task.time_limit > timeout:
+            evidence = f"It may run for {span(task.time_limit)}; visibility_timeout is {span(timeout)}."
+            yield Found(where, evidence, f"acks_late=True, time_limit={task.time_limit:g}")
+
+
+@rule(
+    "waits-in-worker-memory",
+    LOW,
+    title="Long waits in a worker's memory",
+    why="A job with a countdown waits in the memory of the worker that fetched it, beyond its prefetch limit,"
+    " and is lost from sight: 20,000 of them took one worker from 50 to 220 MB, and after a kill none ran"
+    " before the visibility timeout. Celery advises “values no longer than several minutes”; the line "
+    "here is its own default for the longest wait, ten minutes. The finding is medium where the failures "
+    "of the last day's worst quarter of an hour would put 2,000 jobs or more to wait at once.",
+    fix="Shorter waits, quorum queues on RabbitMQ, or a policy: its waits are in Redis.",
+    source="Celery, Calling Tasks: ETA and Countdown",
+)
+def waits_in_worker_memory(case: Case) -> Iterator[Found]:
+    for curve in case.of_tasks:
+        if not curve.waits_in_worker or curve.longest_wait_s <= SEVERAL_MINUTES_S:
+            continue
+        waiting = _waiting(case, curve)
+        evidence = f"It waits up to {span(curve.longest_wait_s)} in a worker."
+        if waiting >= MANY_WAITING:
+            worst = case.facts.failed_per_minute[curve.where.source, curve.where.queue]
+            evidence += (
+                f" At the {worst:,.0f} failures a minute of its queue's worst quarter of an hour some "
+                f"{waiting:,.0f} would wait at once."
+            )
+            yield Found(curve.where, evidence, curve.quoted, MEDIUM)
+        else:
+            yield Found(curve.where, evidence, curve.quoted)
+
+
+def _waiting(case: Case, curve: Curve) -> float:
+    """Jobs that would wait together at the worst rate of failures, shared out among the tasks of the queue."""
+    place = curve.where.source, curve.where.queue
+    rate = case.facts.failed_per_minute.get(place, 0.0) / case.tasks_in(*place)
+    return rate * max(wait.mean_s for wait in curve.waits) / 60
+
+
+@rule(
+    "visibility-timeouts-differ",
+    HIGH,
+    title="Apps on one broker have different visibility timeouts",
+    why="The list of unacknowledged jobs belongs to the whole Redis database: the shortest timeout of all "
+    "apps holds for everybody's jobs, also where an app sets none and has the default of an hour.",
+    fix="Set the same `visibility_timeout` in every app that uses this broker.",
+    source="Celery, Using Redis: Caveats: “the shortest value will be used”",
+)
+def visibility_timeouts_differ(case: Case) -> Iterator[Found]:
+    by_broker: dict[str, dict[float, list[Configuration]]] = {}
+    for found in case.found:
+        if found.app.visibility_timeout is not None:
+            seen = by_broker.setdefault(found.app.broker_mark or found.source, {})
+            seen.setdefault(found.app.visibility_timeout, []).append(found)
+    for seen in by_broker.values():
+        if len(seen) > 1:
+            told = ", ".join(f"{span(timeout)} in {_whose(seen[timeout])}" for timeout in sorted(seen))
+            for source in sorted({found.source for founds in seen.values() for found in founds}):
+                yield Found(Where(source), f"visibility_timeout: {told}.")
+
+
+def _whose(found: list[Configuration]) -> str:
+    workers: dict[str, int] = {}
+    for one in found:
+        workers[one.source] = workers.get(one.source, 0) + max(1, len(one.workers))
+    return " and ".join(f"{count(n, 'worker')} of {source}" for source, n in sorted(workers.items()))
+
+
+@rule(
+    "prefetch-without-bound",
+    MEDIUM,
+    title="Prefetch without a bound",
+    why="With `worker_prefetch_multiplier=0` one worker fetches everything that waits. On Redis the "
+    "visibility timeout of each job begins with the fetch: those that are not reached in time run twice.",
+    fix="Set `worker_prefetch_multiplier` to 1 for long jobs, some more for short ones.",
+    source="Celery, worker_prefetch_multiplier: “the worker will keep consuming as many messages as it wants”",
+)
+def prefetch_without_bound(case: Case) -> Iterator[Found]:
+    for found in case.found:
+        if found.app.prefetch_multiplier == 0 and found.app.visibility_timeout is not None:
+            evidence = (
+                f"One worker may hold the whole queue; visibility_timeout is {span(found.app.visibility_timeout)}."
+            )
+            yield Found(Where(found.source), evidence, "worker_prefetch_multiplier=0")
+
+
+@rule(
+    "queue-forgets",
+    MEDIUM,
+    title="A queue that does not survive a restart of the broker",
+    why="A RabbitMQ queue that is not durable is gone after a restart, with every job and every retry that "
+    "waited in it.",
+    fix="Declare the queue with `durable=True`.",
+    source="RabbitMQ, Queues: Durability",
+)
+def queue_forgets(case: Case) -> Iterator[Found]:
+    for found in case.found:
+        for queue in found.queues:
+            if found.app.broker == "amqp" and not queue.is_durable:
+                evidence = "What waits in it is lost when the broker restarts."
+                yield Found(Where(found.source, queue.name), evidence, f"Queue({queue.name!r}, durable=False)")
+
+
+@rule(
+    "requeue-without-crash-cap",
+    HIGH,
+    title="What kills its worker is put back for ever",
+    why="With `acks_late` and `reject_on_worker_lost` a job that kills its process is delivered again, at "
+    "once and without end: 33 crashes in 7.7 s when we measured it, and no signal of Celery tells of it. "
+    "A bound is `retry_on_worker_lost` (Celery 5.7, counts as a retry), a quorum queue's "
+    "`x-delivery-limit`, or a policy with `poison` that is enforced in all workers of the app. Low on a "
+    "quorum queue without a limit of its own: RabbitMQ has one since 4.0.",
+    fix="Publish a policy with `poison` (3 crashes in 5 minutes) in mode enforce, or set `task_retry_on_worker_lost`.",
+    source="https://github.com/celery/celery/issues/9082; Celery, Task.reject_on_worker_lost: “can cause message"
+    " loops”",
+)
+def requeue_without_crash_cap(case: Case) -> Iterator[Found]:
+    for known in case.tasks:
+        task = known.task
+        if not (task.acks_late and task.reject_on_worker_lost) or task.retry_on_worker_lost or _is_bounded(known):
+            continue
+        quoted = "acks_late=True, reject_on_worker_lost=True"
+        queue = known.found.queue(task.queue)
+        if known.found.app.broker != "amqp" or queue is None or queue.kind != "quorum":
+            yield Found(known.where, "Nothing counts how often it has killed a worker.", quoted)
+        elif queue.delivery_limit is None:
+            evidence = f"The quorum queue {queue.name} sets no x-delivery-limit: 20 on RabbitMQ 4, none before."
+            yield Found(known.where, evidence, quoted, LOW)
+
+
+def _is_bounded(known: Known) -> bool:
+    return known.enforced is not None and known.enforced.poison is not None
+
+
+@rule(
+    "one-crash-is-two-starts",
+    LOW,
+    title="A job that ends its whole worker starts twice where one crash is allowed",
+    why="With `crashes: 1` a job whose own process dies is in quarantine after one start. Where the worker's main process "
+    "dies too (out of memory, a machine that is gone, a pill that kills its parent), every job that ran in it may be to "
+    "blame, and so may somebody from outside: nothing that is left tells which. Each of them runs once more, alone, and only "
+    "one that ends its worker then is convicted. So it has started twice; from `crashes: 2` on the first of these starts is "
+    "one of those that are allowed, and there are exactly so many.",
+    fix="Nothing, if a second start does no harm; else set `acks_late=False` for the task: then it never starts again "
+    "after a death of its worker, and is lost with it (with `file_lost` that is told).",
+    source="docs/workers.md, Poison pills",
+)
+def one_crash_is_two_starts(case: Case) -> Iterator[Found]:
+    for policy in case.policies:
+        if policy.poison is not None and policy.poison.crashes == 1:
+            yield Found(Where(policy=policy.name), "It quarantines after 1 crash.", "poison: crashes 1")
+
+
+@rule(
+    "keeps-what-comes-back",
+    LOW,
+    title="file_lost where the broker gives every job again",
+    why="`file_lost` keeps jobs that are acknowledged before they run, because nobody has them when their worker dies. "
+    "What is acknowledged late the broker gives to another worker by itself: nothing is kept of it, and nothing is filed. "
+    "All tasks that this policy is for are acknowledged late, as far as their workers tell.",
+    fix="Take `file_lost` out of the policy. To bound how often such a job may take its worker along, use `poison`.",
+    source="docs/workers.md, Jobs that vanish with their worker",
+)
+def keeps_what_comes_back(case: Case) -> Iterator[Found]:
+    for policy in case.policies:
+        late = [known.task.acks_late for known in case.tasks if known.policy == policy]
+        if policy.file_lost and late and all(late):
+            tasks = (
+                "The one task that it is for is" if len(late) == 1 else f"All {len(late):,} tasks that it is for are"
+            )
+            yield Found(Where(policy=policy.name), f"{tasks} acknowledged late.", "file_lost: true")

@@ -1,0 +1,145 @@
+"""The check of exponential backoff: waits at least double, up to a cap of at most ten minutes. Each configuration has a verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jobs_admin.core.lint.case import Case
+from jobs_admin.core.lint.configuration import Where
+from jobs_admin.core.lint.curve import (
+    ASKED,
+    EXPONENTIAL,
+    FIXED,
+    IMMEDIATE,
+    KINDS,
+    LINEAR,
+    NONE,
+    OPTIONS,
+    UNKNOWN,
+    Curve,
+    doubles,
+)
+from jobs_admin.core.lint.finding import HIGH, Found, listed, rule, span
+
+ID = "sending-pipeline-infrastructure.retry-error-handling.exponential-backoff"  # as AuditBuffet names the check: https://auditbuffet.com/patterns/ab-002450
+LONGEST_CAP_S = 600.0  # "no more than 600 seconds (10 minutes)"
+PASS, FAIL, NOT_APPLICABLE, CANNOT_TELL = "pass", "fail", "not applicable", "cannot tell"
+VERDICTS = (PASS, FAIL, NOT_APPLICABLE, CANNOT_TELL)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the check says of one configuration of retries."""
+
+    where: Where
+    by: str  # policy, autoretry_for, self.retry, job options; "" for a task that is not retried
+    kind: str  # one of curve.KINDS
+    quoted: str
+    verdict: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The check over everything: its verdicts, the failed first, and how many configurations are of each kind."""
+
+    verdicts: tuple[Verdict, ...]
+    kinds: dict[str, int]  # of those that retry, in the order of curve.KINDS
+
+    def count(self, verdict: str) -> int:
+        return sum(one.verdict == verdict for one in self.verdicts)
+
+    @property
+    def passes(self) -> bool:
+        return not self.count(FAIL)
+
+
+def check(case: Case) -> Check:
+    found = [judged(curve) for curve in case.curves]
+    found += [_replaced(curve, policy.name) for curve, policy in case.replaced]
+    found += [_not_retried(known.where) for known in case.tasks if not known.curves]
+    order = (FAIL, CANNOT_TELL, PASS, NOT_APPLICABLE)
+    once = sorted(set(found), key=lambda one: (order.index(one.verdict), one.where, one.quoted))
+    counted = Counter(one.kind for one in once if one.kind != NONE)
+    return Check(tuple(once), {kind: counted[kind] for kind in KINDS if counted[kind]})
+
+
+def judged(curve: Curve) -> Verdict:
+    verdict, why = _judge(curve)
+    if curve.seen:
+        why = f"{why} {curve.seen}."
+    kind = NONE if curve.retries == 0 else curve.kind
+    return Verdict(curve.where, curve.by, kind, curve.quoted, verdict, why)
+
+
+def _judge(curve: Curve) -> tuple[str, str]:
+    if curve.kind == NONE or curve.retries == 0:
+        return NOT_APPLICABLE, "One attempt, and no retry."
+    if curve.kind == ASKED:
+        return NOT_APPLICABLE, "It waits for as long as the server asks for."
+    if curve.kind == UNKNOWN:
+        return CANNOT_TELL, "How long it waits is decided by code while it runs."
+    if curve.kind == EXPONENTIAL and curve.by == OPTIONS:
+        return _without_cap(curve)
+    waits = listed(curve.envelope[: curve.retries] if curve.retries else curve.envelope)
+    if curve.kind == IMMEDIATE:
+        return FAIL, "Retries are immediate."
+    if curve.kind == FIXED:
+        return FAIL, f"Every wait is the same: {span(curve.envelope[0])}."
+    if curve.kind == LINEAR:
+        return FAIL, f"Waits grow by the same step: {waits}."
+    growing = [wait for wait in curve.envelope if curve.cap_s is None or wait < curve.cap_s]
+    if not doubles(growing):
+        return FAIL, f"Waits do not at least double: {waits}."
+    if curve.cap_s is None:
+        return FAIL, f"Waits double ({waits}), but no cap is set."
+    if curve.cap_s > LONGEST_CAP_S:
+        return FAIL, f"Waits double up to {span(curve.cap_s)}, above {span(LONGEST_CAP_S)}."
+    return PASS, f"Waits at least double ({waits}), up to {span(curve.cap_s)}."
+
+
+def _without_cap(curve: Curve) -> tuple[str, str]:
+    """Judge an exponential backoff of BullMQ, which has no cap to set: its attempts end the waits."""
+    waits, last = listed(curve.waits), curve.longest_wait_s
+    if last > LONGEST_CAP_S:
+        return (
+            FAIL,
+            f"Waits double ({waits}) and nothing caps them: the last is {span(last)}, above {span(LONGEST_CAP_S)}.",
+        )
+    return PASS, f"Waits double ({waits}); the attempts end them at {span(last)}."
+
+
+def _replaced(curve: Curve, policy: str) -> Verdict:
+    return Verdict(
+        curve.where, curve.by, curve.kind, curve.quoted, NOT_APPLICABLE, f"The policy {policy} is in force in its place."
+    )  # fmt: skip
+
+
+def _not_retried(where: Where) -> Verdict:
+    why = "It is not retried: no autoretry_for, and its code does not call retry."
+    return Verdict(where, "", NONE, "", NOT_APPLICABLE, why)
+
+
+@rule(
+    ID,
+    HIGH,
+    title="Retries without exponential backoff",
+    why="Retries that come at once, at a fixed or at a linear distance use up all attempts during a short "
+    "outage, and meet a service that has just come back all together. The check passes where each wait is"
+    " at least twice the one before, up to a cap of at most 600 s. Waits are judged before jitter: full "
+    "jitter makes single waits shorter, and is no offence. A task that is not retried, or waits for as "
+    "long as a server asks for, is not applicable; a wait that code works out while it runs cannot be "
+    "told, and is no finding. BullMQ has no cap to set: an exponential backoff passes where its attempts "
+    "end before a wait is longer than 600 s.",
+    fix="Set `retry_backoff` and `retry_backoff_max` (at most 600), or publish a policy with an exponential "
+    "backoff, a factor of at least 2 and a cap of at most 600 s. In BullMQ: `backoff: { type: 'exponential', "
+    "delay: 2000 }`, or a `backoffStrategy` of the worker with `Math.min(…, 600_000)`.",
+    source="https://auditbuffet.com/patterns/ab-002450; CWE-770, CWE-400",
+)
+def without_exponential_backoff(case: Case) -> Iterator[Found]:
+    for curve in case.curves:
+        one = judged(curve)
+        if one.verdict == FAIL:
+            yield Found(one.where, one.why, one.quoted)

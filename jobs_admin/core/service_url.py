@@ -1,0 +1,95 @@
+"""URLs of stores, brokers and databases: the display form without password, strict splitting, and the form for redis-py.
+
+Of a mistyped URL only scheme, host and port are repeated: any other part may be the password.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
+
+_SCHEMES = frozenset(
+    {
+        "redis", "rediss", "redis+socket", "unix", "sentinel", "amqp", "amqps", "pyamqp", "sqs", "filesystem",
+        "memory", "http", "https", "smtp", "smtps", "smtp+tls", "sqlite", "postgres", "postgresql", "mysql",
+    }
+)  # fmt: skip
+_HOST_AND_PORT = re.compile(r"(?:.*@)?(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?")
+_ESCAPES = "; in a user or password write @ as %40, # as %23, / as %2F, ? as %3F and : as %3A"
+
+
+class Unreadable(ValueError):
+    """A URL whose parts cannot be told apart. Its text never repeats what the URL says."""
+
+
+def split(url: str) -> SplitResult:
+    """`urlsplit`, strictly. Raises Unreadable where a character of a password was taken for the end of the server."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise Unreadable(f"its server or port cannot be read{_ESCAPES}") from None
+    before_values = parts.query.partition("=")[0]
+    if "#" in url or "@" in parts.path or "@" in before_values or any(c.isspace() for c in url):
+        raise Unreadable(f"it is not clear which part is the server{_ESCAPES}")
+    return parts
+
+
+def shown(url: str) -> str:
+    """Its scheme, host and port where they are beyond doubt, else its scheme, else nothing of it."""
+    scheme = scheme_of(url)
+    if not scheme:
+        return "not a URL"
+    if scheme == "sqlite" and "@" not in url and url.startswith("sqlite:///"):
+        return url.partition("?")[0]
+    try:
+        parts = split(url)
+    except Unreadable:
+        return f"{scheme}://…"
+    found = _HOST_AND_PORT.fullmatch(parts.netloc)
+    if found is None or "@" in parts.query:
+        return f"{scheme}://…"
+    return f"{scheme}://{found['host']}" + (f":{found['port']}" if found["port"] else "")
+
+
+def scheme_of(url: str) -> str:
+    """Its scheme if that is one we know; empty else, because `password@host:1` has a scheme too."""
+    scheme = url.partition(":")[0].lower()
+    return scheme if scheme in _SCHEMES else ""
+
+
+# What redis-py's connections take from a URL. It hands every other word on to them, and they raise at each connect.
+_KNOWN = frozenset(
+    {
+        "db", "username", "password", "path", "client_name", "protocol", "encoding", "encoding_errors",
+        "socket_timeout", "socket_connect_timeout", "socket_keepalive", "socket_read_size", "retry_on_timeout",
+        "health_check_interval", "max_connections", "timeout",
+    }
+)  # fmt: skip
+
+
+def for_redis_py(url: str) -> str:
+    """The same server for `redis.Redis.from_url`.
+
+    `ssl_cert_reqs=CERT_REQUIRED` becomes `required`, `redis+socket://` becomes `unix://`, `virtual_host` becomes
+    `db`; what only kombu understands (`visibility_timeout`, …) is left out. A URL that is no Redis URL comes back
+    as it was: whoever opens it says so. Raises address.Unreadable, whose text may be shown.
+    """
+    parts = split(url)
+    scheme = "unix" if parts.scheme == "redis+socket" else parts.scheme
+    if scheme not in {"redis", "rediss", "unix"}:
+        return url
+    if scheme != "unix" and parts.path.replace("/", "") and not parts.path.replace("/", "").isdecimal():
+        # redis-py would take database 0 for it, and Celery none.
+        raise Unreadable("what follows its server must be a database's number, such as /0")
+    options = []
+    for name, value in parse_qsl(parts.query):
+        if name == "virtual_host":
+            name, value = "db", value.lstrip("/") or "0"
+        elif name == "ssl_cert_reqs":
+            value = value.rpartition(".")[2].upper().removeprefix("CERT_").lower()
+        if name in _KNOWN or (name.startswith("ssl_") and scheme == "rediss"):
+            options.append((name, value))
+    made = urlunsplit(parts._replace(scheme=scheme, query=urlencode(options)))
+    # urlunsplit writes `unix:/run/x.sock` where there is no host; redis-py wants both slashes.
+    return made if "://" in made else made.replace(":", "://", 1)
