@@ -49,7 +49,7 @@ class Final:
 def offer(act: Undoable, back: str) -> Offer:
     if act.is_rule:
         url = reverse("redrive:group-rule-withdraw", args=[act.handle])
-        return Offer(act, f"“{act.says}”", "made the rule", url, (("back", back),))
+        return Offer(act, f"“{act.summary}”", "made the rule", url, (("back", back),))
     if act.is_of_groups:
         fields = (("act", "undo"), ("receipt", act.handle), ("back", back))
         return Offer(act, groups(act.count), "changed", reverse("redrive:group-bulk"), fields)

@@ -54,7 +54,7 @@ def index(request: HttpRequest) -> HttpResponse:
 
 
 def _lines(request: HttpRequest, rows: list[AuditEvent]) -> list[Line]:
-    acts, back = undoing.of_events(request.viewer, rows), request.get_full_path()
+    acts, back = undoing.undoable_by_event(request.viewer, rows), request.get_full_path()
     lines, offered = [], set()
     for row in rows:
         act = acts.get(row.pk)

@@ -31,7 +31,7 @@ def list_failures(request: HttpRequest, q: str = "", after: After = None, limit:
         count=page.count,
         count_is_capped=page.count_is_capped,
         reading=page.reading,
-        hints=list(page.said),
+        hints=list(page.hint_sentences),
         searched=page.searched,
         near=[]
         if page.rows or after

@@ -36,7 +36,7 @@ def page(
     now = timezone.now()
     found = failures.search(request.viewer, text, after=after, now=now)
     if not found.rows and not after and request.method == "GET":
-        lead = nearest.of_pasted(request.viewer, found.query, text)
+        lead = nearest.find_pasted(request.viewer, found.query, text)
         if lead is not None and lead.text != text:
             toasts.say(request, f"Found from your pasted text: {lead.why}.", level="info")
             return go(request, failure_list.offer(lead).url)

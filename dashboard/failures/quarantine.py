@@ -9,7 +9,7 @@ from django.urls import reverse
 
 from dashboard.failures import unread
 from dashboard.failures.timeline import short
-from jobs_admin.failures.quarantine import Crash, Held, crashes_of
+from jobs_admin.failures.quarantine import Crash, QuarantinedJob, crashes_of
 from jobs_admin.models import Failure
 from jobs_admin.models.access import OPERATOR, Viewer
 
@@ -41,7 +41,7 @@ class Row:
     may_act: bool
 
 
-def row(held: Held, viewer: Viewer) -> Row:
+def row(held: QuarantinedJob, viewer: Viewer) -> Row:
     return Row(
         held.failure,
         reverse("redrive:failure-detail", args=[held.failure.pk]),
@@ -58,7 +58,7 @@ def lines(failure: Failure) -> list[CrashLine]:
     return [_line(crash) for crash in crashes_of(failure)]
 
 
-def _sum(held: Held) -> str:
+def _sum(held: QuarantinedJob) -> str:
     if unread.short(held.failure):
         return unread.short(held.failure)
     n = len(held.crashes)
@@ -70,13 +70,13 @@ def _sum(held: Held) -> str:
     return f"{words} in {max(1, round(held.lasted_s)):,} s" if held.lasted_s < 120 else f"{words} in {_minutes(held)}"
 
 
-def _minutes(held: Held) -> str:
+def _minutes(held: QuarantinedJob) -> str:
     minutes = round((held.lasted_s or 0) / 60)
     return f"{minutes:,} min" if minutes < 120 else f"{round(minutes / 60):,} h"
 
 
 def _line(crash: Crash) -> CrashLine:
-    return CrashLine(crash.seen_at, _HOW.get(crash.how, crash.how), crash.worker, crash.said, _beside(crash))
+    return CrashLine(crash.seen_at, _HOW.get(crash.how, crash.how), crash.worker, crash.text, _beside(crash))
 
 
 def _beside(crash: Crash) -> str:

@@ -21,7 +21,7 @@ from jobs_admin.core.redacted_view import Piece, shown
 from jobs_admin.core.text import whole_number
 from jobs_admin.db import abilities, priorities
 from jobs_admin.desk import overview
-from jobs_admin.failures import contents, histories, kin
+from jobs_admin.failures import contents, histories, related_jobs
 from jobs_admin.fleet import stranded
 from jobs_admin.models import Attempt, Failure, Traceback
 from jobs_admin.models.access import OPERATOR, VIEWER
@@ -168,7 +168,7 @@ def attempts(request: HttpRequest, pk: int) -> HttpResponse:
 def related(request: HttpRequest, pk: int) -> HttpResponse:
     """The jobs that this one came from and led to, and the failures that are like it: asked for by the page itself."""
     failure = found(request, pk)
-    held = kin.kin(request.viewer, failure)
+    held = related_jobs.find_related(request.viewer, failure)
     alike = [
         {
             "what": one.what,

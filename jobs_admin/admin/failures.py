@@ -71,7 +71,7 @@ class FailurePaginator(Paginator):
 
     def page(self, number: int | str) -> Page:
         number = self.validate_number(number)
-        ids = failures.newest_ids(self.viewer, self.query, None, number * self.per_page)
+        ids = failures.latest_ids(self.viewer, self.query, None, number * self.per_page)
         rows = Failure.objects.filter(pk__in=ids[(number - 1) * self.per_page :]).order_by("-pk")
         return self._get_page(rows.defer("args", "kwargs", "headers"), number, self)
 
@@ -112,7 +112,7 @@ class FailureAdmin(Records):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet, search_term: str
     ) -> tuple[QuerySet[Failure], bool]:
-        found = failures.scope(viewer(request), query_of(request)).order_by("-pk")
+        found = failures.find_matching(viewer(request), query_of(request)).order_by("-pk")
         return found.defer("args", "kwargs", "headers"), False
 
     def get_paginator(self, request: HttpRequest, queryset: QuerySet, per_page: int, *rest: object) -> Paginator:

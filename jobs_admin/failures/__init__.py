@@ -1,7 +1,7 @@
-"""Find failures: search, page, one failure, facets, and the scope of acts.
+"""Failures: search, page, one failure, facets, and the selection of acts.
 
-A page costs the same however many failures there are: rows come by key, newest first, in slices that each follow
-an index, and counts come from counters wherever they know.
+A page costs the same however many failures there are: rows come by key, latest first, in slices that each follow an
+index, and counts come from counters wherever they suffice.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ __all__ = [
     "attempts",
     "count",
     "facets",
+    "find_matching",
     "get",
     "group",
     "group_count",
     "group_named",
     "groups",
     "is_group_cursor",
-    "scope",
     "search",
 ]
 
@@ -69,7 +69,7 @@ _GROUP = ("id", "fingerprint", "error_type", "state")
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some failures that match, newest first, and what is known of the rest."""
+    """A page of matching failures, latest first, with facts about the rest."""
 
     rows: list[Failure]
     next: str | None  # hand it to `search` as `after`; None on the last page
@@ -83,23 +83,23 @@ class Page:
     meant: str = ""  # the search that was probably meant, where the text has another tool's signs
 
     @property
-    def said(self) -> tuple[str, ...]:
-        """The hints and what was meant, as plain sentences."""
+    def hint_sentences(self) -> tuple[str, ...]:
+        """The hints and the suggested search, as plain sentences."""
         return (*self.hints, f"Did you mean {self.meant}?") if self.meant else self.hints
 
 
 def search(
     viewer: Viewer, text: str = "", *, after: str | None = None, limit: int = PAGE, now: datetime | None = None
 ) -> Page:
-    """A page of the failures that match `text`. An `after` that is no cursor gives the first page."""
+    """Return a page of the failures that match `text`. An `after` that is no cursor gives the first page."""
     query = parse(text, now or datetime.now(UTC))
     limit = max(1, min(limit, LARGEST_PAGE))
-    newest = FailureSearch(viewer, query)
+    searcher = FailureSearch(viewer, query)
     below = whole_number(after)
-    found = newest.ids(below, limit + 1)
+    found = searcher.ids(below, limit + 1)
     # A first page that is not full is all there is: what few have is not looked up a second time to be counted.
-    is_all = below is None and len(found) <= min(limit, CAP) and newest.scanned is None
-    total, capped = (len(found), False) if is_all else _counted(viewer, query, newest)
+    is_all = below is None and len(found) <= min(limit, CAP) and searcher.scanned is None
+    total, capped = (len(found), False) if is_all else _count_matches(viewer, query, searcher)
     rows = _rows(found[:limit])
     return Page(
         rows=rows,
@@ -109,7 +109,7 @@ def search(
         query=query,
         reading=language.reading(query),
         hints=(*query.hints, *_hidden(viewer, query, is_empty=not rows)),
-        searched=newest.searched,
+        searched=searcher.searched,
         why_empty="" if rows else _why_empty(viewer, query),
         meant=language.rewritten(text),
     )
@@ -130,10 +130,10 @@ def attempts(failure: Failure) -> list[Attempt]:
     return list(found.order_by("run", "attempt", "ended_at", "id"))
 
 
-def scope(viewer: Viewer, query: Query, *, role: str = VIEWER) -> QuerySet[Failure]:
-    """Everything that the query matches where the viewer holds `role`: for acts and exports.
+def find_matching(viewer: Viewer, query: Query, *, role: str = VIEWER) -> QuerySet[Failure]:
+    """Return all failures that the query matches where the viewer holds `role`: for acts and exports.
 
-    A query that is `unfit_for_acts` matches nothing as a scope of acts.
+    A query that is `unfit_for_acts` matches nothing for acts.
     """
     if language.unfit_for_acts(query) and role != VIEWER:
         return Failure.objects.none()
@@ -141,18 +141,18 @@ def scope(viewer: Viewer, query: Query, *, role: str = VIEWER) -> QuerySet[Failu
 
 
 def count(viewer: Viewer, query: Query) -> tuple[int, bool]:
-    """How many match, and whether there are more: exact where counters know, else exact up to CAP.
+    """Return how many match, and whether there are more: exact if counters suffice, otherwise exact up to CAP.
 
-    Where a page looks at the newest only, how many of those match.
+    If a page searches the latest only, the number of those that match.
     """
-    return _counted(viewer, query, FailureSearch(viewer, query))
+    return _count_matches(viewer, query, FailureSearch(viewer, query))
 
 
-def _counted(viewer: Viewer, query: Query, newest: FailureSearch) -> tuple[int, bool]:
+def _count_matches(viewer: Viewer, query: Query, searcher: FailureSearch) -> tuple[int, bool]:
     if scopes.is_counted(query):
         return scopes.matching_counts(viewer, query).aggregate(n=Sum("count"))["n"] or 0, False
-    found = newest.count(CAP + 1)
-    return min(found, CAP), found > CAP or newest.searched is not None
+    found = searcher.count(CAP + 1)
+    return min(found, CAP), found > CAP or searcher.searched is not None
 
 
 class Facets(dict[str, list[tuple[str, int]]]):
@@ -162,17 +162,18 @@ class Facets(dict[str, list[tuple[str, int]]]):
 
 
 def facets(viewer: Viewer, text: str = "", *, now: datetime | None = None, limit: int = 12) -> Facets:
-    """How what matches is spread over source, queue, task, state, error, tenant and release.
+    """Return the spread of matching failures over source, queue, task, state, error, tenant and release.
 
-    Counters answer for all but tenant and release where they know; the rest is counted over the newest FACETED that match.
+    Counters suffice for all but tenant and release in some searches; the rest is counted over the latest FACETED
+    matches.
     """
     query = parse(text, now or datetime.now(UTC))
     is_counted = scopes.is_counted(query)
     columns = (
         ("tenant", "release") if is_counted else ("source", "queue", "task", "state", "error_type", "tenant", "release")
     )
-    looked_at, found = _spread_of_newest(viewer, query, columns, limit)
-    found.counted_over = dict.fromkeys(found, FACETED if looked_at > FACETED else None)
+    sampled, found = _spread_of_latest(viewer, query, columns, limit)
+    found.counted_over = dict.fromkeys(found, FACETED if sampled > FACETED else None)
     if is_counted:
         counted = _spread_of_counters(viewer, query, limit)
         found |= counted
@@ -182,11 +183,11 @@ def facets(viewer: Viewer, text: str = "", *, now: datetime | None = None, limit
 
 def _spread_of_counters(viewer: Viewer, query: Query, limit: int) -> dict[str, list[tuple[str, int]]]:
     names = ("source", "queue", "task", "state", "error")
-    held = (
+    counters = (
         scopes.matching_counts(viewer, query).order_by().values("source", "queue", "task", "state", "group_id", "count")
     )
     try:
-        sql, values = held.query.sql_with_params()
+        sql, values = counters.query.sql_with_params()
     except EmptyResultSet:
         return {name: [] for name in names}
     table, of_source = (connection.ops.quote_name(model._meta.db_table) for model in (Group, GroupSource))
@@ -202,17 +203,17 @@ def _spread_of_counters(viewer: Viewer, query: Query, limit: int) -> dict[str, l
     return _most_frequent(f"WITH held AS ({sql})", values, parts, limit)
 
 
-def _spread_of_newest(viewer: Viewer, query: Query, columns: Sequence[str], limit: int) -> tuple[int, Facets]:
-    """How many were looked at, one more than FACETED where there are more, and the spread over the newest FACETED."""
+def _spread_of_latest(viewer: Viewer, query: Query, columns: Sequence[str], limit: int) -> tuple[int, Facets]:
+    """Return how many were read, one more than FACETED if there are more, and the spread over the latest FACETED."""
     names = {column: "error" if column == "error_type" else column for column in columns}
     found_so_far = FailureSearch(viewer, query)
     if connection.vendor == "postgresql":
         sql, values = "SELECT unnest(%s::bigint[]) AS id", [found_so_far.ids(None, FACETED + 1)]
     else:
-        newest = found_so_far.statement(None, FACETED + 1)
-        if newest is None:
+        latest = found_so_far.statement(None, FACETED + 1)
+        if latest is None:
             return 0, Facets({name: [] for name in names.values()})
-        sql, values = newest
+        sql, values = latest
     table = connection.ops.quote_name(Failure._meta.db_table)
     head = (
         f"WITH newest AS ({sql}), seen AS (SELECT {', '.join(columns)} FROM {table} "
@@ -241,8 +242,8 @@ def _most_frequent(
     return {name: sorted(pairs, key=lambda pair: (-pair[1], pair[0])) for name, pairs in found.items()}
 
 
-def newest_ids(viewer: Viewer, query: Query, after: int | None, limit: int) -> list[int]:
-    """The ids of the newest that match, below `after`, highest first."""
+def latest_ids(viewer: Viewer, query: Query, after: int | None, limit: int) -> list[int]:
+    """Return the ids of the latest that match, below `after`, highest first."""
     return FailureSearch(viewer, query).ids(after, limit)
 
 
@@ -271,7 +272,7 @@ def _light_rows() -> tuple[str, tuple[object, ...]]:
 
 
 def _hidden(viewer: Viewer, query: Query, *, is_empty: bool) -> list[str]:
-    """What redaction keeps from being found: a search inside a redacted value says so."""
+    """Return hints about searches inside redacted values."""
     hints = []
     for place, term in enumerate(query.terms):
         if isinstance(term, Match) and language.is_argument(term.field):
@@ -292,9 +293,9 @@ def _hidden(viewer: Viewer, query: Query, *, is_empty: bool) -> list[str]:
 
 
 def _hidden_among(viewer: Viewer, query: Query, hidden: Phrase) -> tuple[int, bool]:
-    newest = FailureSearch(viewer, query)
-    newest.also(hidden)
-    found = newest.count(_HIDDEN + 1)
+    searcher = FailureSearch(viewer, query)
+    searcher.also(hidden)
+    found = searcher.count(_HIDDEN + 1)
     return min(found, _HIDDEN), found > _HIDDEN
 
 

@@ -1,7 +1,7 @@
-"""What may be typed on in a search: qualifiers, and the values that were seen, the most frequent first.
+"""Completion of a search: qualifiers, and known values, the most frequent first.
 
-Only of sources that the viewer may see. Counts are told where counters know them: of failures in the default states.
-Everything is read from small tables, from an index by its beginning, or from the newest LOOKED_AT failures.
+Only of sources that the viewer may see. Counts are shown if counters have them: of failures in the default states.
+Everything is read from small tables, from an index by its beginning, or from the latest SAMPLED failures.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from jobs_admin.search import scope as scopes
 from jobs_admin.search.failure_search import FailureSearch
 
 MOST = 12
-LOOKED_AT = 100  # failures, the newest, whose arguments, hosts and tenants are offered
+SAMPLED = 100  # failures, the newest, whose arguments, hosts and tenants are offered
 _MOST_GROUPS, _MOST_WORDS = 500, 5_000  # whose words are known; of all of them
 _LETTERS = re.compile(r"[^\W\d_]{4,40}")
 _SUB_WORD = re.compile(r"[A-Z]?[a-z]{3,40}|[A-Z]{4,40}(?![a-z])")
@@ -90,7 +90,7 @@ class Completions:
 
 
 def complete(viewer: Viewer, text: str, at: int) -> Completions:
-    """What fits at the caret, `at` characters from the beginning of the text; at most MOST options."""
+    """Return the options at the caret, `at` characters from the beginning of the text; at most MOST options."""
     at = max(0, min(at, len(text)))
     begins = max(0, at - _READ)
     head = text[begins:at]
@@ -143,14 +143,14 @@ def _fits(value: str, typed: str) -> bool:
 
 
 def _ranked(counted: dict[str, int], typed: str, kind: str = "", *, known: bool = True) -> list[Option]:
-    """What fits, most frequent first; what begins so before what only holds it."""
+    """Return matching options, most frequent first; those that begin with the typed text before those that contain it."""
     fitting = [(value, n) for value, n in counted.items() if value and _fits(value, typed)]
     folded = typed.casefold()
     fitting.sort(key=lambda pair: (not pair[0].casefold().startswith(folded), -pair[1], pair[0]))
     return [Option(value, kind, n if known else None) for value, n in fitting]
 
 
-def _counted(column: str) -> Values:
+def _count_column(column: str) -> Values:
     def values(viewer: Viewer, typed: str) -> list[Option]:
         return _ranked(_numbers(viewer, column), typed)
 
@@ -160,8 +160,8 @@ def _counted(column: str) -> Values:
 def _numbers(viewer: Viewer, column: str) -> dict[str, int]:
     """Value -> failures in the default states; 0 for what is only in others."""
     found: Counter[str] = Counter()
-    held = FailureCount.objects.filter(scopes.visible(viewer), count__gt=0).order_by()
-    for value, state, n in held.values_list(column, "state").annotate(n=Sum("count")):
+    counters = FailureCount.objects.filter(scopes.visible(viewer), count__gt=0).order_by()
+    for value, state, n in counters.values_list(column, "state").annotate(n=Sum("count")):
         found[value] += n if state in language.DEFAULT_STATES or column == "state" else 0
     return dict(found)
 
@@ -223,7 +223,7 @@ def words_of_errors(viewer: Viewer) -> list[str]:
 
 
 def _tenants(viewer: Viewer, typed: str) -> list[Option]:
-    found = _seen(viewer, "tenant")
+    found = _count_seen(viewer, "tenant")
     if viewer.sources() is None and sum(_fits(tenant, typed) for tenant in found) < MOST:
         # From one to the next along the index, from where those stand that begin so, however many failures each has.
         onward = Failure.objects.filter(tenant__gte=typed).exclude(tenant="")
@@ -238,7 +238,7 @@ def _tenants(viewer: Viewer, typed: str) -> list[Option]:
 
 def _workers(column: str, field: str) -> Values:
     def values(viewer: Viewer, typed: str) -> list[Option]:
-        found = _seen(viewer, field)
+        found = _count_seen(viewer, field)
         for name in Worker.objects.filter(scopes.visible(viewer)).values_list(column, flat=True)[:500]:
             found.setdefault(name, 0)
         return _ranked(found, typed, known=False)
@@ -263,9 +263,9 @@ def _policies(viewer: Viewer, typed: str) -> list[Option]:
 
 
 _VALUES: dict[str, Values] = {
-    "queue": _counted("queue"),
-    "task": _counted("task"),
-    "source": _counted("source"),
+    "queue": _count_column("queue"),
+    "task": _count_column("task"),
+    "source": _count_column("source"),
     "state": _states,
     "group": _groups,
     "error": _errors,
@@ -281,13 +281,13 @@ _VALUES: dict[str, Values] = {
 # -- of the newest failures ---------------------------------------------------------------------------------------
 
 
-def _newest(viewer: Viewer, *columns: str) -> list[tuple[str, ...]]:
-    ids = FailureSearch(viewer, Query()).ids(None, LOOKED_AT)
+def _read_latest(viewer: Viewer, *columns: str) -> list[tuple[str, ...]]:
+    ids = FailureSearch(viewer, Query()).ids(None, SAMPLED)
     return list(Failure.objects.filter(pk__in=ids).values_list(*columns))
 
 
-def _seen(viewer: Viewer, column: str) -> dict[str, int]:
-    return dict(Counter(value for (value,) in _newest(viewer, column) if value))
+def _count_seen(viewer: Viewer, column: str) -> dict[str, int]:
+    return dict(Counter(value for (value,) in _read_latest(viewer, column) if value))
 
 
 def values(viewer: Viewer, field: str, typed: str) -> Iterable[Option]:
@@ -296,9 +296,9 @@ def values(viewer: Viewer, field: str, typed: str) -> Iterable[Option]:
 
 
 def paths(viewer: Viewer) -> list[str]:
-    """The paths of arguments that the newest failures have, the most frequent first, as a search can name them."""
+    """Return the argument paths of the latest failures, most frequent first, as a search can name them."""
     counted: Counter[str] = Counter()
-    for args, kwargs in _newest(viewer, "args", "kwargs"):
+    for args, kwargs in _read_latest(viewer, "args", "kwargs"):
         counted.update({path for path, _ in (*_leaves("kwargs", kwargs), *_leaves("args", args))})
     return [path for path, _ in counted.most_common() if language.is_path(path)]
 
@@ -306,7 +306,7 @@ def paths(viewer: Viewer) -> list[str]:
 def _paths(viewer: Viewer, prefix: str) -> list[Option]:
     root = prefix.partition(".")[0]
     counted: Counter[str] = Counter()
-    for (copy,) in _newest(viewer, root):
+    for (copy,) in _read_latest(viewer, root):
         counted.update({path for path, _ in _leaves(root, copy) if path.casefold().startswith(prefix.casefold())})
     # What cannot be written as a qualifier is not offered.
     return [Option(f"{path}:", "", None) for path, _ in counted.most_common() if language.is_path(path)][:MOST]
@@ -315,7 +315,7 @@ def _paths(viewer: Viewer, prefix: str) -> list[Option]:
 def _arguments(viewer: Viewer, field: str, typed: str) -> list[Option]:
     root = field.partition(".")[0]
     counted: Counter[str] = Counter()
-    for (copy,) in _newest(viewer, root):
+    for (copy,) in _read_latest(viewer, root):
         counted.update({value for path, value in _leaves(root, copy) if path == field and len(value) <= 100})
     return [option for option in _ranked(dict(counted), typed, known=False) if PLACEHOLDER not in option.text]
 

@@ -1,7 +1,7 @@
-"""What a job was called with: the copy that the worker made to be shown, or the kept message itself, read through a veil.
+"""Arguments of a job: the worker's copy for display, or the stored message itself, read through a veil.
 
-The copy is short: a job of 5 MB is cut in it. The message is whole, and its secrets are hidden piece by piece as it is
-looked at (core.redacted_view). Nothing but JSON is read, least of all a pickle.
+The copy is short: a job of 5 MB is cut in it. The message is complete, and its secrets are hidden piece by piece as it
+is read (core.redacted_view). Nothing but JSON is read, least of all a pickle.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jobs_admin.sources.base import SourceRefused
 
 # How `core.display` begins what it says in the place of something.
 _CUT_MARKS = ("\\u2026", "…")
-_LARGEST_LOOKED_AT = 2 * 1024 * 1024  # of a message that is decrypted for its head
+_LARGEST_DECRYPTED = 2 * 1024 * 1024  # of a message that is decrypted for its head
 _HEAD, _SLACK = 8_192, 4_096  # what is read, and what of it a secret at the end may need to be recognised
 
 
@@ -30,7 +30,7 @@ class Unreadable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What one run was called with; each is a piece to look into (core.redacted_view)."""
+    """Arguments of one run; each is a piece to read into (core.redacted_view)."""
 
     args: Piece
     kwargs: Piece
@@ -46,12 +46,12 @@ def opened(payload: Payload) -> bytes:
 
 
 def is_cut(failure: Failure) -> bool:
-    """Whether something may be missing from the copy that is shown."""
+    """Return whether something may be missing from the copy for display."""
     return any(mark in text for text in (failure.args, failure.kwargs) for mark in _CUT_MARKS)
 
 
 def copy(failure: Failure) -> Contents:
-    """What the worker made to be shown, of the run that failed last. Raises Unreadable where that is no JSON."""
+    """Return the worker's copy for display, of the run that failed last. Raises Unreadable if it is no JSON."""
     return Contents(
         Plain(json_of(failure.args, [])), Plain(json_of(failure.kwargs, {})), Plain(json_of(failure.headers, {}))
     )
@@ -60,22 +60,25 @@ def copy(failure: Failure) -> Contents:
 def head(failure: Failure) -> str:
     """The beginning of the message of its latest run as text with its secrets hidden, without the body; "" for none."""
     payload = failure.payloads.order_by("-run").first()
-    if payload is None or payload.size > _LARGEST_LOOKED_AT:
+    if payload is None or payload.size > _LARGEST_DECRYPTED:
         return ""
     try:
         raw = opened(payload)
     except SourceRefused:
         return ""
     try:
-        said = json.loads(raw) if payload.is_whole else None
+        content = json.loads(raw) if payload.is_whole else None
     except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict):
+        content = None
+    if not isinstance(content, dict):
         return redact_text(raw[:_HEAD].decode("utf-8", "backslashreplace"))[0][: _HEAD - _SLACK]
-    if "body" in said:
+    if "body" in content:
         # In an encoding it hides from the patterns that find secrets.
-        said = {**said, "body": f"… {len(said['body']) if isinstance(said['body'], str) else 'not a text'} …"}
-    shown, _ = redact(said)
+        content = {
+            **content,
+            "body": f"… {len(content['body']) if isinstance(content['body'], str) else 'not a text'} …",
+        }
+    shown, _ = redact(content)
     return json.dumps(shown, ensure_ascii=False, indent=1)[: _HEAD - _SLACK]
 
 
@@ -89,8 +92,8 @@ def json_of(text: str, nothing: Any) -> Any:
 
 def message(failure: Failure, run: int | None = None) -> Contents:
     """All that it says, from the message of `run`, else of the latest. Raises Unreadable."""
-    kept = failure.payloads.filter(is_whole=True)
-    payload = (kept.filter(run=run) if run is not None else kept).order_by("-run").first()
+    payloads = failure.payloads.filter(is_whole=True)
+    payload = (payloads.filter(run=run) if run is not None else payloads).order_by("-run").first()
     if payload is None:
         raise Unreadable(f"The message of {f'run {run}' if run else 'this job'} was not kept whole.")
     if failure.source not in config.sources():

@@ -1,7 +1,7 @@
-"""Any search as a file: the redacted copy of every failure that it finds, streamed with bounded memory.
+"""Export of a search as a file: the redacted copy of every matching failure, streamed with bounded memory.
 
-Rows come newest first, in batches by key, from the failures that were there when the export began. Each is told as
-it is when its batch is read. The columns keep their names and order; new ones come at the end.
+Rows come latest first, in batches by key, from the failures that existed when the export began. Each has its state when
+its batch is read. The columns keep their names and order; new ones come at the end.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ FORMS = {"jsonl": "application/x-ndjson; charset=utf-8", "csv": "text/csv; chars
 
 
 def stream(viewer: Viewer, text: str, form: str, *, now: datetime | None = None) -> Iterator[bytes]:
-    """The file, piece by piece; `form` is one of FORMS.
+    """Yield the file in pieces; `form` is one of FORMS.
 
-    The last line says that it is the end, and how many failures went before: `{"end": true, "failures": n}`, or in CSV a
-    record of `end` and the number. A file without it was cut off; one that had to be cut says `false`, or `cut`. Where
-    only the newest could be looked at (no index serves the search) it also says how many: `"searched": 5000`, or the
-    third value of the record.
+    The last line marks the end, with the number of failures: `{"end": true, "failures": n}`, or in CSV a record of
+    `end` and the number. A file without it was cut off; one that had to be cut has `false`, or `cut`. If only the
+    latest could be searched (no index serves the search) it also has their number: `"searched": 5000`, or the third
+    value of the record.
     """
     now = now or datetime.now(UTC)
     query = language.pin(language.parse(text, now), now)
@@ -64,7 +64,7 @@ def stream(viewer: Viewer, text: str, form: str, *, now: datetime | None = None)
     except Exception:
         # The answer is under way and its status sent; web servers end it as if it were whole. So the file has to say it.
         log.exception("An export of %r broke off after %d failures", text[:200], count)
-        yield writer.end(count, is_whole=False)
+        yield writer.end(count, is_complete=False)
         return
     yield writer.end(count, searched=searched)
 
@@ -78,7 +78,7 @@ def note(viewer: Viewer, text: str, form: str) -> None:
 
 
 def _batches(viewer: Viewer, query: Query, below: int) -> Iterator[list[dict[str, object]]]:
-    while ids := failures.newest_ids(viewer, query, below, AT_ONCE):
+    while ids := failures.latest_ids(viewer, query, below, AT_ONCE):
         yield _batch(viewer, ids)
         below = ids[-1]
 
@@ -104,9 +104,9 @@ class _Jsonl:
     def rows(self, batch: list[dict[str, object]]) -> bytes:
         return b"".join(_line(_read(row)) for row in batch)
 
-    def end(self, count: int, *, is_whole: bool = True, searched: int | None = None) -> bytes:
-        looked_at = {"searched": searched} if searched is not None else {}
-        return _line({"end": is_whole, "failures": count, **looked_at})
+    def end(self, count: int, *, is_complete: bool = True, searched: int | None = None) -> bytes:
+        searched_part = {"searched": searched} if searched is not None else {}
+        return _line({"end": is_complete, "failures": count, **searched_part})
 
 
 def _line(value: dict[str, object]) -> bytes:
@@ -137,15 +137,15 @@ class _Csv:
     def rows(self, batch: list[dict[str, object]]) -> bytes:
         return _lines([_cell(value) for value in row.values()] for row in batch)
 
-    def end(self, count: int, *, is_whole: bool = True, searched: int | None = None) -> bytes:
-        looked_at = "" if searched is None else searched
-        return _lines([["end" if is_whole else "cut", count, looked_at, *[""] * (len(COLUMNS) - 3)]])
+    def end(self, count: int, *, is_complete: bool = True, searched: int | None = None) -> bytes:
+        searched_part = "" if searched is None else searched
+        return _lines([["end" if is_complete else "cut", count, searched_part, *[""] * (len(COLUMNS) - 3)]])
 
 
 def _lines(rows: Iterable[Iterable[object]]) -> bytes:
-    held = io.StringIO(newline="")
-    csv.writer(held, lineterminator="\r\n").writerows(rows)  # RFC 4180
-    return held.getvalue().encode("utf-8", "backslashreplace")
+    buffer = io.StringIO(newline="")
+    csv.writer(buffer, lineterminator="\r\n").writerows(rows)  # RFC 4180
+    return buffer.getvalue().encode("utf-8", "backslashreplace")
 
 
 def _cell(value: object) -> object:

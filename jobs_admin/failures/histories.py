@@ -1,4 +1,4 @@
-"""The attempts of a failure, as far as one page shows them: the newest, and how many more each run has."""
+"""Attempts of a failure on one page: the latest, and how many more each run has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.db.models.functions import Left
 
 from jobs_admin.models import Attempt, Failure
 
-NEWEST = 64
+MOST_ATTEMPTS = 64
 EARLIER = 500  # one answer's worth of a long run
 MESSAGE_SHOWN = 160  # characters
 
@@ -44,11 +44,11 @@ class History:
 
 
 def history(failure: Failure) -> History:
-    """The newest NEWEST attempts of all runs, and the count of each run."""
-    found = list(_rows(failure.attempt_set.order_by("-run", "-attempt", "-ended_at", "-id")[: NEWEST + 1]))
+    """Return the latest MOST_ATTEMPTS attempts of all runs, and the count of each run."""
+    found = list(_rows(failure.attempt_set.order_by("-run", "-attempt", "-ended_at", "-id")[: MOST_ATTEMPTS + 1]))
     counts: dict[int, int] = {}
-    if len(found) > NEWEST:
-        found = _whole_numbers(found, NEWEST)
+    if len(found) > MOST_ATTEMPTS:
+        found = _drop_partial(found, MOST_ATTEMPTS)
         runs = failure.attempt_set.order_by().values_list("run").annotate(n=Count("id"))
         counts = dict(runs)
     else:
@@ -62,7 +62,7 @@ def earlier(failure: Failure, run: int, before: int | None) -> tuple[list[Ended]
     found = failure.attempt_set.filter(run=run, **({} if before is None else {"attempt__lt": before}))
     rows = list(_rows(found.order_by("-attempt", "-ended_at", "-id")[: EARLIER + 1]))
     more = len(rows) > EARLIER
-    return (_whole_numbers(rows, EARLIER) if more else rows)[::-1], more
+    return (_drop_partial(rows, EARLIER) if more else rows)[::-1], more
 
 
 def _rows(found) -> Iterator[Ended]:
@@ -84,12 +84,12 @@ def _rows(found) -> Iterator[Ended]:
     return (Ended(*row) for row in values)
 
 
-def _whole_numbers(newest: list[Ended], most: int) -> list[Ended]:
+def _drop_partial(latest: list[Ended], most: int) -> list[Ended]:
     """The first `most`, but no part of the rows of one number: what is left out is asked for by number."""
-    cut = newest[most]
+    cut = latest[most]
     last = (cut.run, cut.attempt)
-    kept = [ended for ended in newest[:most] if (ended.run, ended.attempt) != last]
-    return kept or newest[:most]
+    complete = [ended for ended in latest[:most] if (ended.run, ended.attempt) != last]
+    return complete or latest[:most]
 
 
 def get(failure: Failure, pk: int) -> Attempt:

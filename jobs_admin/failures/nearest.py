@@ -1,7 +1,7 @@
-"""What a search that found nothing may have meant: single jobs, and searches near to it that do find something.
+"""Suggestions for a search without results: single jobs, and similar searches with results.
 
-Asked for only where nothing was found. Every candidate is counted before it is offered, in the viewer's sight, up to
-MOST_COUNTED; at most MOST_TRIED are, so that an empty page costs some tens of milliseconds whatever was typed.
+Used only if nothing was found. Every candidate is counted before it is offered, in the viewer's sight, up to
+MOST_COUNTED; at most MOST_TRIED are, so that an empty page costs some tens of milliseconds for any text.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _count(viewer: Viewer, query: Query, most: int = MOST_COUNTED + 1) -> int:
 
 
 def _jobs(viewer: Viewer, query: Query, block: Pasted) -> Iterator[Near]:
-    """The failure of this number, the jobs whose id begins so, and those whose ids stand in a pasted block."""
+    """Yield the failure of this number, the jobs whose id begins with it, and those with ids in a pasted block."""
     first = query.terms[0] if len(query.terms) == 1 else None
     number, named = None, [Phrase((index.name("job", job_id),)) for job_id in block.job_ids]
     if isinstance(first, Text) and language.may_be_job_id(first) and not first.negated:
@@ -127,8 +127,8 @@ def _jobs(viewer: Viewer, query: Query, block: Pasted) -> Iterator[Near]:
         ids += begun.ids(None, _MOST_NAMES)
     if not ids:
         return
-    told = Failure.objects.filter(scopes.visible(viewer), pk__in=ids).values_list("pk", "task", "state", "job_id")
-    for pk, task, state, job_id in told.order_by("-pk"):
+    rows = Failure.objects.filter(scopes.visible(viewer), pk__in=ids).values_list("pk", "task", "state", "job_id")
+    for pk, task, state, job_id in rows.order_by("-pk"):
         what = f"failure {pk}" if pk == number else f"job {job_id}"
         yield Near(str(pk), f"{what}: {task}, {state}", 1, failure=pk)
 
@@ -136,10 +136,10 @@ def _jobs(viewer: Viewer, query: Query, block: Pasted) -> Iterator[Near]:
 # -- what a pasted block says ------------------------------------------------------------------------------------
 
 
-def of_pasted(viewer: Viewer, query: Query, text: str) -> Near | None:
-    """Where a pasted line of a log, or a traceback, that finds nothing as text leads: its job, else its task and error.
+def find_pasted(viewer: Viewer, query: Query, text: str) -> Near | None:
+    """Return the job of a pasted log line or traceback that matches nothing as text, otherwise its task and error.
 
-    None for other text, and where several jobs or nothing are found.
+    None for other text, and if several jobs or none are found.
     """
     text = representable(text)
     block = pasted_text.read(text)
@@ -182,18 +182,18 @@ def _of_each_error(viewer: Viewer, query: Query, errors: tuple[str, ...], beside
         ],
     )
     for terms, why in chain.from_iterable(ways):
-        asked = Query((*beside, *terms), now=query.now)
-        if terms and _count(viewer, asked, 1):
-            yield asked, why
+        wider = Query((*beside, *terms), now=query.now)
+        if terms and _count(viewer, wider, 1):
+            yield wider, why
             return
-        asked = replace(asked, terms=(*asked.terms, _EVERY_STATE))
-        if terms and _count(viewer, asked, 1):
-            yield asked, f"{why}, in every state"
+        wider = replace(wider, terms=(*wider.terms, _EVERY_STATE))
+        if terms and _count(viewer, wider, 1):
+            yield wider, f"{why}, in every state"
             return
 
 
 def _known_words(viewer: Viewer, query: Query, words: tuple[Term, ...]) -> tuple[tuple[Term, ...], str]:
-    """Of the first words those that something has; none where that is less than half of them."""
+    """Return the words, of the first ones, that match something; none if that is less than half of them."""
     first = words[:_MOST_TERMS]
     known = tuple(word for word in first if _finds(viewer, query, word))
     return (known if len(known) * 2 > len(first) else ()), "most words of the error in it"
@@ -206,10 +206,10 @@ def _as_argument(viewer: Viewer, query: Query, text: str) -> Candidates:
     if not is_plain or not 0 < len(value) <= index.LONGEST or not _VALUE.search(value) or len(value.split()) > 3:
         return
     known = completing.paths(viewer)[:_MOST_PATHS]
-    held = FailureSearch(viewer, Query((_EVERY_STATE,), now=query.now))
-    held.also(any_of(index.argument(path, value) for path in known))
+    searcher = FailureSearch(viewer, Query((_EVERY_STATE,), now=query.now))
+    searcher.also(any_of(index.argument(path, value) for path in known))
     # All at once, because mostly none has it.
-    if not known or not held.count(1):
+    if not known or not searcher.count(1):
         return
     for path in known:
         one = replace(query, terms=(Match(path, (Value(value),)), _EVERY_STATE))
@@ -239,7 +239,7 @@ def _instead_of(viewer: Viewer, query: Query, term: Term) -> Iterator[tuple[Term
 
 
 def _of_word(viewer: Viewer, word: str) -> Iterator[tuple[Term, str]]:
-    names = list(_of_names(viewer, word))
+    names = list(_find_by_name(viewer, word))
     yield from names
     if not names:
         for near in _words_near(viewer, word):
@@ -265,11 +265,11 @@ def _words_near(viewer: Viewer, word: str) -> list[str]:
     return [known[one] for one in difflib.get_close_matches(wanted, known, 2, 0.75)]
 
 
-def _of_names(viewer: Viewer, name: str) -> Iterator[tuple[Term, str]]:
-    """What has exactly this name: looked up all at once, because mostly nothing has."""
-    held = FailureSearch(viewer, Query((_EVERY_STATE,)))
-    held.also(any_of(Phrase((index.name(field, name),)) for field in index.NAMED))
-    if held.count(1):
+def _find_by_name(viewer: Viewer, name: str) -> Iterator[tuple[Term, str]]:
+    """Yield searches with exactly this name: all looked up at once, because most find nothing."""
+    searcher = FailureSearch(viewer, Query((_EVERY_STATE,)))
+    searcher.also(any_of(Phrase((index.name(field, name),)) for field in index.NAMED))
+    if searcher.count(1):
         for field in index.NAMED:
             yield Match(field, (Value(name),)), f"the {field} of this name"
 
@@ -297,7 +297,7 @@ def _of_value(viewer: Viewer, query: Query, field: str, value: Value) -> Iterato
         yield Match(field, (Value(name),)), f"the {field} of a name like it"
     if field in (*index.NAMED, "group"):
         yield Match(field, (begins,)), "names that begin so"
-        yield from _of_names(viewer, value.text)
+        yield from _find_by_name(viewer, value.text)
 
 
 def _names_near(viewer: Viewer, field: str, text: str) -> list[str]:
@@ -326,7 +326,7 @@ def _qualified(viewer: Viewer, query: Query, text: str) -> Candidates:
 
 
 def _paths_near(viewer: Viewer, name: str) -> list[str]:
-    """Paths of arguments, as the newest jobs have them, that go on from it, end so, or have a part written nearly so."""
+    """Return argument paths of the latest jobs that continue it, end with it, or have a similarly spelled part."""
     wanted = name.casefold()
     last = wanted.rpartition(".")[2]
     known = [path for path in completing.paths(viewer) if path != name]
@@ -367,9 +367,9 @@ def _shorter(query: Query, lost: list[int]) -> Candidates:
     terms = query.terms
     for places in [lost] if lost else [[place] for place in range(len(terms))]:
         left = [language.format_term(terms[place]) for place in places]
-        kept = tuple(term for place, term in enumerate(terms) if place not in places)
-        if kept:
-            yield replace(query, terms=kept), f"without {' '.join(left)}"
+        remaining = tuple(term for place, term in enumerate(terms) if place not in places)
+        if remaining:
+            yield replace(query, terms=remaining), f"without {' '.join(left)}"
 
 
 def _lost(viewer: Viewer, query: Query) -> list[int]:

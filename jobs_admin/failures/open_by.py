@@ -1,6 +1,6 @@
-"""What is open, by queue, tenant or release: whom it hits, and with what most.
+"""Open failures by queue, tenant or release, with the commonest groups of each.
 
-Queues are counted from counters, all of them. Tenants and releases are counted over the newest SAMPLE open failures:
+Queues are counted from counters, all of them. Tenants and releases are counted over the latest SAMPLE open failures:
 there is no counter of them, and a count of all would cost in proportion to them.
 """
 
@@ -55,16 +55,16 @@ def open_by(viewer: Viewer, name: str, *, now: datetime | None = None) -> OpenBy
     now = now or datetime.now(UTC)
     if name not in FIELDS:
         raise ValueError(f"{name} is none of {FIELDS}")
-    return _queues(viewer, now) if name == "queue" else _counted_over_newest(viewer, name)
+    return _queues(viewer, now) if name == "queue" else _count_latest(viewer, name)
 
 
 # -- queues -----------------------------------------------------------------------------------------------------
 
 
 def _queues(viewer: Viewer, now: datetime) -> OpenBy:
-    held = FailureCount.objects.filter(scopes.visible(viewer), state__in=language.DEFAULT_STATES, count__gt=0)
+    counters = FailureCount.objects.filter(scopes.visible(viewer), state__in=language.DEFAULT_STATES, count__gt=0)
     dead = Case(When(state="dead", then=F("count")), default=0, output_field=IntegerField())
-    per_group = held.order_by().values("queue", "group_id").annotate(open=Sum("count"), dead=Sum(dead))
+    per_group = counters.order_by().values("queue", "group_id").annotate(open=Sum("count"), dead=Sum(dead))
     try:
         sql, values = per_group.query.sql_with_params()
     except EmptyResultSet:  # a viewer without any role
@@ -109,13 +109,13 @@ def _trends(viewer: Viewer, queues: list[str], now: datetime) -> dict[str, list[
 # -- tenants and releases ---------------------------------------------------------------------------------------
 
 
-def _counted_over_newest(viewer: Viewer, name: str) -> OpenBy:
-    newest = failures.newest_ids(viewer, language.parse(""), None, SAMPLE + 1)
-    looked_at = newest[:SAMPLE]
+def _count_latest(viewer: Viewer, name: str) -> OpenBy:
+    latest = failures.latest_ids(viewer, language.parse(""), None, SAMPLE + 1)
+    sampled = latest[:SAMPLE]
     rows: dict[str, OpenRow] = {}
     worst: dict[str, int] = {}
     last_seen: dict[str, object] = {}
-    for value, group, n, of_dead, last in _spread(name, looked_at):
+    for value, group, n, of_dead, last in _spread(name, sampled):
         row = rows.setdefault(value, OpenRow(value))
         row.open += n
         row.dead += of_dead
@@ -129,8 +129,8 @@ def _counted_over_newest(viewer: Viewer, name: str) -> OpenBy:
     for row in shown:
         row.last_seen = _read(last_seen[row.value])
     _name_worst(viewer, shown, [worst.get(row.value) for row in shown])
-    is_all = len(newest) <= SAMPLE
-    return OpenBy(shown, len(ranked) - len(shown), len(looked_at), None if is_all else SAMPLE)
+    is_all = len(latest) <= SAMPLE
+    return OpenBy(shown, len(ranked) - len(shown), len(sampled), None if is_all else SAMPLE)
 
 
 def _spread(name: str, ids: list[int]) -> list[tuple[Any, ...]]:

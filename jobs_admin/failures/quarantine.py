@@ -1,6 +1,6 @@
-"""What kills workers: the jobs that wait in quarantine, and those that ran in a worker when it died.
+"""Jobs that kill workers: those in quarantine, and those that ran in a worker when it died.
 
-Taking a job out, or discarding it, is triage like any other (`triage.readmit`, `triage.discard`).
+Readmitting or discarding one is triage (`triage.readmit`, `triage.discard`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jobs_admin.search import scope as scopes
 
 PAGE = 50
 LARGEST_PAGE = 500
-_LOOKED_BACK_MS = 86_400_000
+_WINDOW_MS = 86_400_000
 _MOST_DEATHS = 50  # of a source, the latest
 _MOST_SUSPECTS = 200
 _MOST_SOURCES = 50
@@ -46,29 +46,31 @@ class Crash:
     how: str  # killed, hard_limit, memory: its process; lost: its whole worker
     seen_at: datetime | None
     worker: str
-    said: str
+    text: str
     alone: bool  # nothing else ran in that worker
     beside: int  # counted jobs that did, where the whole worker died
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class QuarantinedJob:
     """A job in quarantine."""
 
     failure: Failure
     crashes: tuple[Crash, ...]  # oldest first
-    policy: str  # `name@version` that put it there; "" where nobody told
+    policy: str  # `name@version` that put it there; "" if unknown
 
     @property
     def lasted_s(self) -> float | None:
-        """From its first crash to its last."""
+        """Seconds between its first crash and its last."""
         times = [crash.seen_at for crash in self.crashes if crash.seen_at]
         return (max(times) - min(times)).total_seconds() if len(times) > 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A job that ran in a worker when that died. It runs alone when it comes back; nobody is convicted before."""
+    """A job that ran in a worker when that died. It runs alone when it returns; it is blamed only for a crash while
+    alone.
+    """
 
     source: str
     queue: str
@@ -81,14 +83,14 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    rows: list[Held]
+    rows: list[QuarantinedJob]
     next: str | None
     count: int
     by_task: list[tuple[str, int]]  # the five with the most
 
 
 def listing(viewer: Viewer, *, after: str | None = None, limit: int = PAGE) -> Page:
-    """Jobs in quarantine, the newest first. An `after` that is no cursor gives the first page."""
+    """Return jobs in quarantine, latest first. An `after` that is no cursor gives the first page."""
     limit = max(1, min(limit, LARGEST_PAGE))
     visible = scopes.visible(viewer)
     found = Failure.objects.filter(visible, state=FailureState.QUARANTINED).order_by("-pk")
@@ -100,7 +102,7 @@ def listing(viewer: Viewer, *, after: str | None = None, limit: int = PAGE) -> P
     by_task = counted.values_list("task").annotate(n=Sum("count")).order_by("-n", "task")
     policies = _policies(rows[:limit])
     return Page(
-        rows=[Held(row, crashes_of(row), policies.get(row.pk, "")) for row in rows[:limit]],
+        rows=[QuarantinedJob(row, crashes_of(row), policies.get(row.pk, "")) for row in rows[:limit]],
         next=str(rows[limit - 1].pk) if len(rows) > limit else None,
         count=counted.aggregate(n=Sum("count"))["n"] or 0,
         by_task=list(by_task[:5]),
@@ -108,8 +110,8 @@ def listing(viewer: Viewer, *, after: str | None = None, limit: int = PAGE) -> P
 
 
 def _policies(rows: Sequence[Failure]) -> dict[int, str]:
-    told = Attempt.objects.filter(failure__in=[row.pk for row in rows], policy__gt="").order_by("run", "attempt")
-    return dict(told.values_list("failure_id", "policy"))
+    attempts = Attempt.objects.filter(failure__in=[row.pk for row in rows], policy__gt="").order_by("run", "attempt")
+    return dict(attempts.values_list("failure_id", "policy"))
 
 
 def crashes_of(failure: Failure) -> tuple[Crash, ...]:
@@ -119,7 +121,7 @@ def crashes_of(failure: Failure) -> tuple[Crash, ...]:
             how=untrusted.text(one.get("how"), 20),
             seen_at=untrusted.moment(one.get("seen_at")),
             worker=untrusted.text(one.get("worker"), 255),
-            said=untrusted.text(one.get("said"), 200),
+            text=untrusted.text(one.get("said"), 200),
             alone=one.get("alone") is True,
             beside=int(untrusted.number(one.get("beside")) or 0),
         )
@@ -129,9 +131,9 @@ def crashes_of(failure: Failure) -> tuple[Crash, ...]:
 
 
 def suspects(viewer: Viewer) -> list[Suspect] | None:
-    """Of the last day, the latest death first; None where the store does not answer.
+    """Return suspects of the last day, the latest death first; None if the store does not answer.
 
-    A key that holds something else is read as empty.
+    A key that holds another type is read as empty.
     """
     seen = viewer.sources()
     sources = Source.objects.all() if seen is None else Source.objects.filter(name__in=seen)
@@ -148,9 +150,7 @@ def _of_source(store: redis.Redis, source: str) -> Iterable[Suspect]:
     now = seconds * 1000 + micros // 1000
     boots = keys.boots(source)
     pipeline = store.pipeline(transaction=False)
-    pipeline.zrevrangebyscore(
-        boots, now - keys.SILENT_MS, now - _LOOKED_BACK_MS, start=0, num=_MOST_DEATHS, withscores=True
-    )
+    pipeline.zrevrangebyscore(boots, now - keys.SILENT_MS, now - _WINDOW_MS, start=0, num=_MOST_DEATHS, withscores=True)
     died = worker_store.empty_if_wrong_type([], pipeline.execute(raise_on_error=False)[0])
     if not died:
         return
@@ -159,8 +159,8 @@ def _of_source(store: redis.Redis, source: str) -> Iterable[Suspect]:
     for name in names:
         pipeline.hmget(name, "worker", "leaving", "died_with")
         pipeline.hlen(f"{name}:running")
-    told = pipeline.execute(raise_on_error=False)
-    for (_, at), about, n, running in zip(died, told[::2], told[1::2], ran, strict=True):
+    answers = pipeline.execute(raise_on_error=False)
+    for (_, at), about, n, running in zip(died, answers[::2], answers[1::2], ran, strict=True):
         worker, leaving, died_with = worker_store.empty_if_wrong_type((None, None, None), about)
         if leaving is not None:
             continue

@@ -33,7 +33,7 @@ _CHANGEABLE = ("name", "query", "is_shared")
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many failures a view holds now, for who asks."""
+    """Number of failures of a view now, for one viewer."""
 
     count: int
     is_capped: bool
@@ -59,13 +59,13 @@ def count(viewer: Viewer, view: SavedView) -> Count:
 
 
 def may_change(viewer: Viewer, view: SavedView) -> bool:
-    """Its owner, and an admin of every source."""
+    """Return whether the viewer is its owner, or admin of every source."""
     return not config.is_read_only() and viewer.may_anywhere(VIEWER) and (_is_own(viewer, view) or _is_admin(viewer))
 
 
 def save(viewer: Viewer, *, name: str, query: str, is_shared: bool = False) -> SavedView:
-    """Keep a search under a name. A token's view belongs to nobody and is always shared. Raises Refused."""
-    _allowed(viewer, "view.save")
+    """Save a search under a name. A token's view has no owner and is always shared. Raises Refused."""
+    _authorize(viewer, "view.save")
     is_shared = is_shared or viewer.user_id is None
     view = SavedView(owner_id=viewer.user_id, **_values(viewer, {"name": name, "query": query, "is_shared": is_shared}))
     if _of_owner(viewer.user_id).count() >= MOST_OF_ONE:
@@ -81,29 +81,29 @@ def change(viewer: Viewer, view: SavedView, changes: Mapping[str, Any]) -> Saved
 
     What is found by a view that a rule watches is what the rule watches: another query takes what changing the rule takes.
     """
-    _allowed(viewer, "view.change", view)
+    _authorize(viewer, "view.change", view)
     values = _values(viewer, changes, view)
     try:
         with transaction.atomic():
             # Rules before the view, as who changes a rule locks them.
             list(Rule.objects.select_for_update().filter(view_id=view.pk, deleted_at=None).order_by("pk"))
-            held = SavedView.objects.select_for_update().get(pk=view.pk)
-            before = _plain(held)
+            row = SavedView.objects.select_for_update().get(pk=view.pk)
+            before = _plain(row)
             for field, value in values.items():
-                setattr(held, field, value)
-            _store(held)
-            entries = _change_watching(viewer, held, before)
-            audit.record(viewer, "view.change", f"view:{held.pk}", before=before, after=_plain(held))
+                setattr(row, field, value)
+            _store(row)
+            entries = _change_watching(viewer, row, before)
+            audit.record(viewer, "view.change", f"view:{row.pk}", before=before, after=_plain(row))
             audit.record_all(viewer, "rule.change", entries)
     except _NotTheirRule as refused:
         note(viewer, "view.change", f"view:{view.pk}", str(refused), [refused.source, ""])
         raise Refused("forbidden", str(refused), "query") from refused
-    return get(viewer, held.pk)
+    return get(viewer, row.pk)
 
 
 def delete(viewer: Viewer, view: SavedView) -> None:
     """Raises Refused."""
-    _allowed(viewer, "view.delete", view)
+    _authorize(viewer, "view.delete", view)
     if Rule.objects.filter(view_id=view.pk).exists():
         raise Refused("in_use", "An alert rule watches this view. Change the rule first. Nothing was changed.")
     with transaction.atomic():
@@ -198,7 +198,7 @@ def _is_own(viewer: Viewer, view: SavedView) -> bool:
 
 
 def _is_of_token(viewer: Viewer, view: SavedView) -> bool:
-    """Whether a token of this name saved it, so that a new key keeps its views: the audit knows, and stays as it is."""
+    """Return whether a token of this name saved it, so that a new key keeps its views: the audit has the name."""
     saved = AuditEvent.objects.filter(object=f"view:{view.pk}", act="view.save", allowed=True)
     return viewer.token_id is not None and saved.filter(token_id__isnull=False, actor=viewer.name[:150]).exists()
 
@@ -207,7 +207,7 @@ def _is_admin(viewer: Viewer) -> bool:
     return viewer.may(ADMIN, EVERY_SOURCE)
 
 
-def _allowed(viewer: Viewer, act: str, view: SavedView | None = None) -> None:
+def _authorize(viewer: Viewer, act: str, view: SavedView | None = None) -> None:
     name = f"view:{view.pk}" if view is not None else ""
     if view is not None and not config.is_read_only() and not may_change(viewer, view):
         message = "Only its owner, or an admin of every source, may do that. Nothing was changed."

@@ -1,8 +1,8 @@
-"""Setting failures aside, and taking that back. Nothing is deleted, and nothing is sent.
+"""Discarding, restoring and readmitting of failures, and undo. Nothing is deleted, and nothing is sent.
 
-A large act is a *sweep*: its scope is frozen when it begins (absolute times, the highest id then), it goes from the
-newest to the oldest in short transactions, and it can be left off and gone on with, so that nobody waits for 45,000
-jobs in one request. What each transaction changed stands in its audit row, and `undo` takes exactly that back.
+A large act is a *sweep*: its selection is frozen when it begins (absolute times, the highest id then), it goes from the
+latest to the oldest in short transactions, and it can be interrupted and continued, so that no request waits for 45,000
+jobs. The changes of each transaction are in its audit row, and `undo` reverts exactly those.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ _BY_NAME = {act.name: act for act in ACTS.values()}
 NAMES = tuple(_BY_NAME)  # in the audit
 UNDO_OF = "undo of "  # begins the reason of what takes an act back; its key follows
 UNDOING = "undo:"  # begins its own key: a reason is a person's to write, a key is not
-_LOOKED_BACK_ON = 20  # steps of a sweep, when it is looked what became of their jobs since
-_STEPS_ASKED = 20  # of a sweep, whether anything of it stands as it was left
+_STEPS_AT_ONCE = 20  # steps of a sweep whose jobs are read at once
+_STEPS_CHECKED = 20  # steps of a sweep that are checked for an unchanged job
 _UNDONE = {"failure.discard": "restored", "failure.restore": "discarded again", "failure.readmit": "quarantined again"}
 
 
 @dataclass(frozen=True, slots=True)
 class Acted:
-    """What was really changed. Hand `key` to `undo` to take back exactly that."""
+    """Jobs actually changed. Pass `key` to `undo` to revert exactly those."""
 
     count: int
     ids: list[int]
@@ -69,7 +69,7 @@ class Acted:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A large act under way. `key` names it in the audit; hand it to `undo` to take back what was done so far."""
+    """A large act in progress. `key` names it in the audit; pass it to `undo` to revert what was done so far."""
 
     act: str  # of ACTS, or "undo"
     key: str
@@ -87,26 +87,26 @@ def discard(viewer: Viewer, *, selection: Sequence[int] = (), query: str = "", r
 
     Raises Refused.
     """
-    return _whole(viewer, "discard", selection, query, reason)
+    return _act_completely(viewer, "discard", selection, query, reason)
 
 
 def restore(viewer: Viewer, *, selection: Sequence[int] = (), query: str = "", reason: str = "") -> Acted:
     """Discarded failures are dead again. Raises Refused."""
-    return _whole(viewer, "restore", selection, query, reason)
+    return _act_completely(viewer, "restore", selection, query, reason)
 
 
 def readmit(viewer: Viewer, *, selection: Sequence[int] = (), query: str = "", reason: str = "") -> Acted:
     """Quarantined failures are dead, and can be replayed. Raises Refused."""
-    return _whole(viewer, "readmit", selection, query, reason)
+    return _act_completely(viewer, "readmit", selection, query, reason)
 
 
 def undo(viewer: Viewer, key: str) -> Acted:
-    """Take back what the act `key` changed and nobody changed since. Raises Refused."""
+    """Revert the changes of the act `key`, except jobs changed since. Raises Refused."""
     sweep = go_on(viewer, begin_undo(viewer, key))
     return Acted(sweep.changed, _ids_of(sweep.key), sweep.key)
 
 
-def _whole(viewer: Viewer, act: str, selection: Sequence[int], query: str, reason: str) -> Acted:
+def _act_completely(viewer: Viewer, act: str, selection: Sequence[int], query: str, reason: str) -> Acted:
     if selection:
         return act_on(viewer, act, selection, reason=reason)
     if act != "discard" and not query:
@@ -121,8 +121,8 @@ def _whole(viewer: Viewer, act: str, selection: Sequence[int], query: str, reaso
 def act_on(viewer: Viewer, act: str, selection: Sequence[int], *, reason: str = "") -> Acted:
     """Do `act` (of ACTS) to failures chosen by hand. Raises Refused."""
     what = ACTS[act]
-    _allowed(viewer, what.name, selection)
-    chosen = _own(viewer, what.name, selection)
+    _authorize(viewer, what.name, selection)
+    chosen = _allowed_jobs(viewer, what.name, selection)
     ids = list(chosen.filter(state__in=what.before).order_by("-pk").values_list("pk", flat=True))
     reason = _reason(act, reason, len(ids))
     key = f"failure:{ids[0]}" if len(ids) == 1 else _new_key()
@@ -135,7 +135,7 @@ def act_on(viewer: Viewer, act: str, selection: Sequence[int], *, reason: str = 
     return Acted(len(done), sorted(done), f"{key}@{event}" if len(ids) == 1 and event else key)
 
 
-def _own(viewer: Viewer, act: str, selection: Sequence[int]) -> QuerySet[Failure]:
+def _allowed_jobs(viewer: Viewer, act: str, selection: Sequence[int]) -> QuerySet[Failure]:
     chosen = _chosen(selection)
     sources = _sources(chosen)
     if sources and not any(viewer.may(OPERATOR, source) for source in sources):
@@ -171,18 +171,18 @@ def begin(
     Raises Refused.
     """
     what = ACTS[act]
-    _allowed(viewer, what.name, ())
+    _authorize(viewer, what.name, ())
     read = _frozen(query, now)
-    newest = Failure.objects.aggregate(highest=Max("pk"))["highest"] or 0
+    latest = Failure.objects.aggregate(latest=Max("pk"))["latest"] or 0
     sweep = Sweep(
         act=act,
         key=_new_key(),
         query=language.format(read),
         reason="",
         matched=0,
-        below=min(newest, highest if highest is not None else newest) + 1,
+        below=min(latest, highest if highest is not None else latest) + 1,
     )
-    matched = _scope(viewer, sweep).count()
+    matched = _sweep_failures(viewer, sweep).count()
     return replace(sweep, matched=matched, reason=_reason(act, reason, matched))
 
 
@@ -199,12 +199,12 @@ def go_on(viewer: Viewer, sweep: Sweep, *, within_s: float = _FOREVER) -> Sweep:
     """Do more of it, for about so long. Raises Refused, when the right or the desk's mode is gone since."""
     ends = time.monotonic() + within_s
     if sweep.act == "undo":
-        _allowed(viewer, "failure.undo", ())
+        _authorize(viewer, "failure.undo", ())
         return _go_on_undoing(viewer, sweep, ends)
     what = ACTS[sweep.act]
-    _allowed(viewer, what.name, ())
+    _authorize(viewer, what.name, ())
     while not sweep.is_done:
-        found = list(_scope(viewer, sweep).order_by("-pk").values_list("pk", flat=True)[:_FOUND_AT_ONCE])
+        found = list(_sweep_failures(viewer, sweep).order_by("-pk").values_list("pk", flat=True)[:_FOUND_AT_ONCE])
         for start in range(0, len(found), _AT_ONCE):
             if start and time.monotonic() >= ends:
                 return sweep
@@ -217,8 +217,8 @@ def go_on(viewer: Viewer, sweep: Sweep, *, within_s: float = _FOREVER) -> Sweep:
     return sweep
 
 
-def _scope(viewer: Viewer, sweep: Sweep) -> QuerySet[Failure]:
-    matching = failures.scope(viewer, language.parse(sweep.query), role=OPERATOR)
+def _sweep_failures(viewer: Viewer, sweep: Sweep) -> QuerySet[Failure]:
+    matching = failures.find_matching(viewer, language.parse(sweep.query), role=OPERATOR)
     return matching.filter(pk__lt=sweep.below, state__in=ACTS[sweep.act].before)
 
 
@@ -240,11 +240,11 @@ def fingerprints_of(
     else:
         read = _frozen(query, now)
         if highest is not None:
-            ids = _groups_of(failures.scope(viewer, read, role=OPERATOR).filter(pk__lte=highest))
+            ids = _groups_of(failures.find_matching(viewer, read, role=OPERATOR).filter(pk__lte=highest))
         elif scope.is_counted(read):
             ids = _groups_of(scope.matching_counts(viewer, read, OPERATOR))
         else:
-            ids = _groups_of(failures.scope(viewer, read, role=OPERATOR))
+            ids = _groups_of(failures.find_matching(viewer, read, role=OPERATOR))
     known = Group.objects.filter(pk__in=list(ids[:limit])).order_by("-last_seen")
     names = [group.name for group in known.only("fingerprint")]
     # Of one that is being taken in: the group that takes it in.
@@ -261,7 +261,7 @@ def _groups_of(rows: QuerySet[Failure] | QuerySet[FailureCount]) -> QuerySet:
 
 def begin_undo(viewer: Viewer, key: str) -> Sweep:
     """Freeze what there is to take back. Changes nothing yet. Raises Refused."""
-    _allowed(viewer, "failure.undo", ())
+    _authorize(viewer, "failure.undo", ())
     events = list(_events(viewer, key).values_list("pk", "after")[:1_000_000])
     if not events:
         raise Refused("not_found", "There is nothing to take back. Nothing was changed.")
@@ -270,19 +270,19 @@ def begin_undo(viewer: Viewer, key: str) -> Sweep:
 
 
 def undoable(viewer: Viewer, key: str) -> int:
-    """How many jobs the act changed, where `undo` would take some of them back; else 0."""
+    """Return how many jobs the act changed if `undo` would revert some of them; otherwise 0."""
     if config.is_read_only():
         return 0
     events = list(_events(viewer, key).only("act", "actor", "object", "source", "after")[:1_000_000])
-    if not any(_stands(event) for event in events[:_STEPS_ASKED]):
+    if not any(_is_unchanged(event) for event in events[:_STEPS_CHECKED]):
         return 0
     return sum((event.after or {}).get("count", 0) for event in events)
 
 
-def _stands(event: AuditEvent) -> bool:
-    """Whether a job is as the event left it, and in no later act's hands."""
-    after, said = event.after or {}, _said(event.actor, _BY_NAME[event.act].done)
-    left = _free().filter(pk__in=after.get("ids", ()), state=after.get("state"), reason=said, source=event.source)
+def _is_unchanged(event: AuditEvent) -> bool:
+    """Return whether a job is as the event left it, and no later act has changed it."""
+    after, mark = event.after or {}, _reason_text(event.actor, _BY_NAME[event.act].done)
+    left = _free().filter(pk__in=after.get("ids", ()), state=after.get("state"), reason=mark, source=event.source)
     if not (jobs := set(left.values_list("pk", flat=True))):
         return False
     later = _TakenUp(jobs, {event.source}, event.pk)
@@ -295,19 +295,19 @@ def _go_on_undoing(viewer: Viewer, sweep: Sweep, ends: float) -> Sweep:
     for place, number in enumerate(numbers):
         if place and time.monotonic() >= ends:
             return sweep
-        if place % _LOOKED_BACK_ON == 0:
-            later = _taken_up(numbers[place : place + _LOOKED_BACK_ON], sweep)
+        if place % _STEPS_AT_ONCE == 0:
+            later = _taken_up(numbers[place : place + _STEPS_AT_ONCE], sweep)
         event = AuditEvent.objects.get(pk=number)
         moved = _undo_event(viewer, event, sweep, later)
-        held = (event.after or {}).get("count", 0)
-        sweep = replace(sweep, below=event.pk, looked=sweep.looked + held, changed=sweep.changed + moved)
+        count = (event.after or {}).get("count", 0)
+        sweep = replace(sweep, below=event.pk, looked=sweep.looked + count, changed=sweep.changed + moved)
     return replace(sweep, is_done=True)
 
 
 def _events(viewer: Viewer, key: str, *, below: int = 2**63 - 1) -> QuerySet[AuditEvent]:
-    """What was done under this key where the viewer is operator, the latest first; of one job one act.
+    """Return the events with this key where the viewer is operator, latest first; of one job one act.
 
-    What was done to jobs out of sight is not there at all: whether it was done is nothing to be asked here.
+    Events of jobs out of sight are excluded: their existence is not disclosed.
     """
     name, _, number = representable(key).partition("@")
     found = AuditEvent.objects.filter(object=name, act__in=list(_BY_NAME), allowed=True, pk__lt=below).order_by("-pk")
@@ -322,9 +322,9 @@ def _events(viewer: Viewer, key: str, *, below: int = 2**63 - 1) -> QuerySet[Aud
 
 
 class _TakenUp:
-    """Which jobs later acts took up: they are in that act's hands, even as the one that is undone left them.
+    """Jobs that later acts changed: those are that act's, even if they are as the undone one left them.
 
-    A later act that was undone itself counts for nothing: what it had taken up is in the earlier act's hands again.
+    A later act that was undone itself does not count: its jobs are the earlier act's again.
     """
 
     def __init__(self, jobs: set[int], sources: set[str], until: int) -> None:
@@ -357,8 +357,10 @@ class _TakenUp:
 
 
 def _taken_up(numbers: Sequence[int], sweep: Sweep) -> _TakenUp:
-    """Of the jobs of these events. Read before any transaction: a later act may have been about a million jobs."""
-    until = AuditEvent.objects.aggregate(newest=Max("pk"))["newest"] or 0
+    """Return the jobs of these events that later acts changed. Read before any transaction: a later act may have been
+    about a million jobs.
+    """
+    until = AuditEvent.objects.aggregate(highest=Max("pk"))["highest"] or 0
     events = list(AuditEvent.objects.filter(pk__in=numbers).only("pk", "object", "source", "after"))
     jobs = {pk for event in events for pk in (event.after or {}).get("ids", ())}
     found = _TakenUp(jobs, {event.source for event in events}, 0)
@@ -380,17 +382,17 @@ def _later(than: int, name: str, sources: set[str], undoing: str = "") -> QueryS
 
 
 def _undo_event(viewer: Viewer, event: AuditEvent, sweep: Sweep, later: _TakenUp) -> int:
-    """Put those that are still as the event left them back into the state, with the reason, that they had."""
+    """Return jobs that are still as the event left them to their former state and reason. Return how many."""
     after, before = event.after or {}, event.before or {}
     if not viewer.may(OPERATOR, event.source) or "state" not in before:
         return 0
     act = _BY_NAME[event.act]
-    said = _said(event.actor, act.done)
+    mark = _reason_text(event.actor, act.done)
     reasons = {int(pk): text for text, ids in (before.get("reasons") or {}).items() for pk in ids}
     back = Act(_taken_back(act), (FailureState(after["state"]),), FailureState(before["state"]), _UNDONE[act.name])
     with transaction.atomic():
         # Whoever changed one since wrote another reason: that is theirs, and stays.
-        rows = _lock(_free().filter(pk__in=after["ids"], state__in=back.before, reason=said, source=event.source))
+        rows = _lock(_free().filter(pk__in=after["ids"], state__in=back.before, reason=mark, source=event.source))
         if rows:
             later.read(_later(later.until, event.object, later.sources, sweep.key))
         since = later.since(event.pk)
@@ -403,7 +405,7 @@ def _undo_event(viewer: Viewer, event: AuditEvent, sweep: Sweep, later: _TakenUp
         for text, ids in by_reason.items():
             Failure.objects.filter(pk__in=ids).update(state=back.after, reason=text)
         ids = [pk for pk, *_ in rows]
-        _record(viewer, back, sweep.key, sweep.reason, event.source, after["state"], [(pk, said) for pk in ids])
+        _record(viewer, back, sweep.key, sweep.reason, event.source, after["state"], [(pk, mark) for pk in ids])
     return len(ids)
 
 
@@ -420,9 +422,10 @@ def _ids_of(key: str) -> list[int]:
 
 
 def _move(viewer: Viewer, act: Act, ids: list[int], reason: str, key: str) -> tuple[list[int], int]:
-    """Those of `ids` that were still in `before` and in no open replay: each is moved once, by whoever is first.
+    """Move those of `ids` that are still in `before` and in no open replay; of two acts at the same time one moves a
+    job.
 
-    Beside them the number of the last event that tells of it; 0 where nothing was moved.
+    Returns them with the number of the last event; 0 if nothing was moved.
     """
     with transaction.atomic():
         rows = _lock(_free().filter(pk__in=ids, state__in=act.before))
@@ -430,7 +433,7 @@ def _move(viewer: Viewer, act: Act, ids: list[int], reason: str, key: str) -> tu
             return [], 0
         moved = [pk for pk, *_ in rows]
         changed = Failure.objects.filter(pk__in=moved, state__in=act.before).update(
-            state=act.after, reason=_said(viewer.name, act.done)
+            state=act.after, reason=_reason_text(viewer.name, act.done)
         )
         if changed != len(moved):
             raise RuntimeError(
@@ -477,7 +480,7 @@ def _record(
     )
 
 
-def _said(name: str, done: str) -> str:
+def _reason_text(name: str, done: str) -> str:
     return f"{done} by {representable(name)}"[:200]
 
 
@@ -495,7 +498,7 @@ def _reason(act: str, reason: str, count: int) -> str:
 # --- who may ----------------------------------------------------------------------------------------------------
 
 
-def _allowed(viewer: Viewer, act: str, selection: Sequence[int]) -> None:
+def _authorize(viewer: Viewer, act: str, selection: Sequence[int]) -> None:
     # Asked for its sources only where it is refused.
     sources = _chosen(selection).order_by().values_list("source", flat=True).distinct()
     message = "You may look, not change: that needs the role operator."

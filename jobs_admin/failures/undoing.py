@@ -1,7 +1,7 @@
-"""What of a person's acts can still be taken back, long after the message that offered it has gone: told by the audit.
+"""Undoable acts of a person, by the audit, long after the message that offered the undo has gone.
 
-An act counts as one where it was one: a sweep over its steps, a change of many groups over its transactions. What was
-taken back is no act any more; what cannot be taken back still is one's latest act, and nothing older is offered for it.
+A sweep counts as one act over its steps, a change of many groups over its transactions. An undone act is no act any
+more; an act that cannot be undone is still the latest, and nothing older is offered for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jobs_admin.groups import group_changes, group_rules
 from jobs_admin.models import AuditEvent
 from jobs_admin.models.access import Viewer
 
-_LOOKED_AT = 5_000  # rows of the audit, the latest of one's own
+_MOST_ROWS = 5_000  # rows of the audit, the latest of one's own
 RULE, _WITHDRAWN = "rule.save", "rule.withdraw"
 # Written down too, and changes nothing: what was taken away, what was only laid out; and the demo's own levers.
 _CHANGES_NOTHING = ("failures.export", "replay.draft")
@@ -35,7 +35,7 @@ class Undoable:
     count: int  # jobs, groups or rules that it changed
     at: datetime
     reason: str
-    says: str = ""  # of a rule: what it does
+    summary: str = ""  # of a rule: what it does
 
     @property
     def is_of_groups(self) -> bool:
@@ -67,17 +67,17 @@ class _Row:
 
 def latest(viewer: Viewer) -> Undoable | Done | None:
     """The latest act of this viewer that was not taken back; None where there is none."""
-    rows = next(_acts(_own(viewer)), None)
+    rows = next(_acts(_read_own(viewer)), None)
     if rows is None:
         return None
     return _undoable(viewer, rows) or Done(rows[0].act, rows[0].object, rows[0].at, rows[0].reason)
 
 
-def of_events(viewer: Viewer, events: Iterable[AuditEvent]) -> dict[int, Undoable]:
-    """Number of an event -> the act of this viewer that it tells of, where that can still be taken back."""
+def undoable_by_event(viewer: Viewer, events: Iterable[AuditEvent]) -> dict[int, Undoable]:
+    """Return event number -> the undoable act of this viewer."""
     wanted = {event.pk for event in events if event.user_id == viewer.person_id and event.token_id == viewer.token_id}
     found: dict[int, Undoable] = {}
-    for rows in _acts(_own(viewer)) if wanted else ():
+    for rows in _acts(_read_own(viewer)) if wanted else ():
         own = wanted & {row.pk for row in rows}
         if own and (act := _undoable(viewer, rows)) is not None:
             found |= dict.fromkeys(own, act)
@@ -87,16 +87,16 @@ def of_events(viewer: Viewer, events: Iterable[AuditEvent]) -> dict[int, Undoabl
     return found
 
 
-def _own(viewer: Viewer) -> list[_Row]:
+def _read_own(viewer: Viewer) -> list[_Row]:
     me = {"actor": representable(viewer.name)[:150], "user_id": viewer.person_id, "token_id": viewer.token_id}
     rows = AuditEvent.objects.filter(**me, allowed=True).exclude(act__in=_CHANGES_NOTHING)
     rows = rows.exclude(act__startswith="demo.").order_by("-pk")
-    return [_Row(*row) for row in rows.values_list("pk", "act", "object", "reason", "at")[:_LOOKED_AT]]
+    return [_Row(*row) for row in rows.values_list("pk", "act", "object", "reason", "at")[:_MOST_ROWS]]
 
 
 def _acts(rows: list[_Row]) -> Iterator[list[_Row]]:
     """The rows of each act that was not taken back yet, the latest act first; what took something back is no act."""
-    taken_back = {row.reason.removeprefix(triage.UNDO_OF) for row in rows if _takes_back(row)}
+    taken_back = {row.reason.removeprefix(triage.UNDO_OF) for row in rows if _is_undo(row)}
     taken_back |= {row.object for row in rows if row.act == _WITHDRAWN}
     mine = {row.object for row in rows if row.act == RULE}
     undone: Counter[str] = Counter()  # group -> changes of it that were taken back later
@@ -119,7 +119,7 @@ def _acts(rows: list[_Row]) -> Iterator[list[_Row]]:
                     acts.append(groups)
                 groups.append(row)
         elif (
-            not _takes_back(row)
+            not _is_undo(row)
             and not (row.act == _WITHDRAWN and row.object in mine)
             and not (row.act in (*triage.NAMES, RULE) and _key(row) in taken_back)
         ):
@@ -131,19 +131,19 @@ def _acts(rows: list[_Row]) -> Iterator[list[_Row]]:
 
 
 # As it was told before undoings had keys of their own.
-_TOLD = re.compile(r"undo of (failures:[0-9a-f]{16}|failure:\d+(@\d+)?)")
+_UNDONE_ACT = re.compile(r"undo of (failures:[0-9a-f]{16}|failure:\d+(@\d+)?)")
 
 
-def _takes_back(row: _Row) -> bool:
-    """Whether it takes an act on jobs back. A person's reason may begin as the engine's does: that alone is no sign."""
+def _is_undo(row: _Row) -> bool:
+    """Return whether it undoes an act on jobs. A person's reason may begin like the engine's: that alone is no sign."""
     if row.object.startswith(triage.UNDOING):
         return True
     is_engines = row.object.startswith("failures:") and row.act.startswith("failure.")
-    return is_engines and _TOLD.fullmatch(row.reason) is not None
+    return is_engines and _UNDONE_ACT.fullmatch(row.reason) is not None
 
 
 def _is_one_change(later: _Row, row: _Row, together: int) -> bool:
-    """Whether it was written with the later one, or in the transaction before, which was full."""
+    """Return whether it was written with the later one, or in the transaction before, which was full."""
     is_full = together >= group_changes.PER_TRANSACTION
     is_right_before = row.reason == later.reason and later.at - row.at < _STEPS_APART
     return row.at == later.at or (is_full and is_right_before)
@@ -155,7 +155,7 @@ def _key(row: _Row) -> str:
 
 
 def _undoable(viewer: Viewer, rows: list[_Row]) -> Undoable | None:
-    last, says = rows[0], ""
+    last, summary = rows[0], ""
     if last.act == group_changes.ACT:
         handle = group_changes.receipt_of([(row.pk, row.at) for row in rows])
         count = group_changes.undoable(viewer, handle)
@@ -166,7 +166,7 @@ def _undoable(viewer: Viewer, rows: list[_Row]) -> Undoable | None:
         handle = last.object.removeprefix("rule:")
         pk = whole_number(handle)
         rule = None if pk is None or config.is_read_only() else group_rules.row(viewer, pk)
-        count, says = (1, rule.says) if rule and rule.may_withdraw else (0, "")
+        count, summary = (1, rule.says) if rule and rule.may_withdraw else (0, "")
     else:
         return None
-    return Undoable(last.act, handle, count, last.at, last.reason, says) if count else None
+    return Undoable(last.act, handle, count, last.at, last.reason, summary) if count else None

@@ -35,7 +35,7 @@ class Target:
             own = Failure.objects.filter(pk__in=self.selection)
             sources = viewer.sources(role)
             return own if sources is None else own.filter(source__in=sources)
-        return failures.scope(viewer, language.parse(self.query, now), role=role)
+        return failures.find_matching(viewer, language.parse(self.query, now), role=role)
 
     @property
     def digest(self) -> str:
@@ -67,7 +67,7 @@ def find_matching(viewer: Viewer, query: str, now: datetime, field: str) -> Quer
     read = language.parse(query, now)
     if why := language.unfit_for_acts(read):
         raise Refused("bad_scope", f"{why} Nothing was changed.", field=field)
-    return failures.scope(viewer, read, role=OPERATOR).order_by()
+    return failures.find_matching(viewer, read, role=OPERATOR).order_by()
 
 
 def parse_snapshot(snapshot: str, scope: Target) -> int | None:

@@ -180,7 +180,7 @@ def test_a_viewer_finds_only_what_the_roles_allow():
     bury(3), bury(2, source="bank"), bury(4, source="other")
     page = failures.search(SHOP_ONLY, now=NOW)
     assert len(page.rows) == page.count == 5
-    assert len(failures.scope(SHOP_ONLY, parse("", NOW), role="operator")) == 3
+    assert len(failures.find_matching(SHOP_ONLY, parse("", NOW), role="operator")) == 3
     assert failures.search(Viewer("nobody"), now=NOW).rows == []
     with pytest.raises(Failure.DoesNotExist):
         failures.get(SHOP_ONLY, Failure.objects.filter(source="other").first().pk)
@@ -192,7 +192,7 @@ def test_a_viewer_finds_only_what_the_roles_allow():
 def test_the_count_is_the_number_of_rows(text):
     bury(7, group=make_group()), bury(5, queue="webhooks", state="recovered"), bury(3, source="other")
     page = failures.search(SHOP_ONLY, text, now=NOW, limit=500)
-    assert page.count == len(page.rows) == len(failures.scope(SHOP_ONLY, parse(text, NOW)))
+    assert page.count == len(page.rows) == len(failures.find_matching(SHOP_ONLY, parse(text, NOW)))
     assert not page.count_is_capped
 
 
@@ -223,7 +223,7 @@ def test_facets_count_releases(text):
 def test_a_query_that_was_cut_is_no_scope_for_acts():
     bury()
     cut = parse("queue:emails " * 1000, NOW)
-    assert list(failures.scope(ENGINE, cut)) and not list(failures.scope(ENGINE, cut, role="operator"))
+    assert list(failures.find_matching(ENGINE, cut)) and not list(failures.find_matching(ENGINE, cut, role="operator"))
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_what_came_since_is_counted_as_the_search_would(text, viewer):
     last = Failure.objects.order_by("pk")[4].pk
     bury(4, tenant="t1"), bury(2, queue="webhooks"), bury(3, error_type="OSError", message="no")
     newest = FailureSearch(viewer, parse(text, NOW))
-    wanted = failures.scope(viewer, parse(text, NOW)).filter(pk__gt=last).count()
+    wanted = failures.find_matching(viewer, parse(text, NOW)).filter(pk__gt=last).count()
     assert newest.newer(last, 100) == wanted and newest.newer(last, 2) == min(wanted, 2)
 
 

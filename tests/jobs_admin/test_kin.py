@@ -9,7 +9,7 @@ import pytest
 
 from jobs_admin import failures
 from jobs_admin.core.query import parse
-from jobs_admin.failures.kin import kin, telling
+from jobs_admin.failures.related_jobs import find_related, identifying_arguments
 from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure
 from jobs_admin.models.access import ENGINE, VIEWER, Viewer
@@ -29,7 +29,7 @@ def job(job_id: str, **changes) -> Failure:
 
 
 def related(failure: Failure, viewer: Viewer = ENGINE) -> list[tuple[str, str, bool]]:
-    return [(one.how, one.job_id, one.failure is not None) for one in kin(viewer, failure).relatives]
+    return [(one.how, one.job_id, one.failure is not None) for one in find_related(viewer, failure).relatives]
 
 
 def test_a_chain_is_followed_up_and_down():
@@ -68,7 +68,7 @@ def test_a_flow_is_followed_by_queue_and_id_because_ids_alone_are_those_of_many(
     order = job("1", queue="orders", headers={"children": children})
     part = job("1", queue="parts", headers={"parent": {"queue": "orders", "id": "1"}})
     assert related(order) == [("child", "1", True), ("child", "2", False)]
-    (parent,) = kin(ENGINE, part).relatives
+    (parent,) = find_related(ENGINE, part).relatives
     assert parent.failure.pk == order.pk != other.pk
 
 
@@ -83,9 +83,9 @@ def test_the_next_of_its_group_are_in_the_same_state():
     rows = [job(name, group=held) for name in "abc"]
     job("recovered", group=held, state="recovered")
     job("elsewhere")
-    found = kin(ENGINE, rows[1])
+    found = find_related(ENGINE, rows[1])
     assert (found.newer, found.older) == (rows[2].pk, rows[0].pk)
-    assert kin(ENGINE, rows[2]).newer is None
+    assert find_related(ENGINE, rows[2]).newer is None
 
 
 def test_what_is_alike_is_counted_as_its_own_search_counts_it():
@@ -94,7 +94,7 @@ def test_what_is_alike_is_counted_as_its_own_search_counts_it():
     rows = [job(str(n), group=held, tenant="t1", worker="w1", kwargs=kwargs) for n in range(3)]
     job("late", group=held, worker="w1", failed_at=rows[0].failed_at - timedelta(hours=1))
     indexing.index(Failure.objects.all())
-    found = {one.what: one for one in kin(ENGINE, rows[0]).alike}
+    found = {one.what: one for one in find_related(ENGINE, rows[0]).alike}
     for one in found.values():
         assert (one.count, one.count_is_capped) == failures.count(ENGINE, parse(one.query)), one
     assert found["the same group"].count == 4 and found["this tenant"].count == 3
@@ -106,12 +106,12 @@ def test_what_is_alike_is_counted_as_its_own_search_counts_it():
 def test_an_argument_that_no_index_holds_is_not_offered():
     failure = job("a", kwargs=json.dumps({"lines": list(range(40)), "order": {"customer_id": 42}}))
     indexing.index([failure])
-    assert not any("customer_id" in one.what for one in kin(ENGINE, failure).alike)
+    assert not any("customer_id" in one.what for one in find_related(ENGINE, failure).alike)
 
 
 def test_what_is_hidden_or_tells_nothing_is_not_offered_as_a_likeness():
     bury(kwargs=json.dumps({"user_id": "[redacted]", "amount": 3, "a b": {"id": 1}, "order_id": "o1", "valid": 2}))
-    assert telling(Failure.objects.get()) == [("kwargs.order_id", "o1")]
+    assert identifying_arguments(Failure.objects.get()) == [("kwargs.order_id", "o1")]
 
 
 def test_the_page_of_relatives_is_a_part_that_the_failure_asks_for(django_user_model):

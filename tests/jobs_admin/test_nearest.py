@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from jobs_admin import failures
 from jobs_admin.core.query import parse
-from jobs_admin.failures.nearest import MOST, near, of_pasted
+from jobs_admin.failures.nearest import MOST, find_pasted, near
 from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure, Traceback
 from jobs_admin.models.access import ENGINE, Viewer
@@ -165,7 +165,7 @@ LINE = (
 def led(text):
     page = failures.search(ENGINE, text, now=NOW)
     assert not page.rows
-    return of_pasted(ENGINE, page.query, text)
+    return find_pasted(ENGINE, page.query, text)
 
 
 def test_a_pasted_line_of_a_log_leads_to_its_job():

@@ -6,7 +6,7 @@ from django.db import transaction
 
 from jobs_admin.db import audit
 from jobs_admin.failures import triage
-from jobs_admin.failures.undoing import Done, Undoable, latest, of_events
+from jobs_admin.failures.undoing import Done, Undoable, latest, undoable_by_event
 from jobs_admin.groups import group_changes, group_rules
 from jobs_admin.models import AuditEvent, Failure, Group
 from jobs_admin.models.access import EVERY_SOURCE, Viewer
@@ -43,7 +43,7 @@ def test_a_sweep_over_many_steps_is_one_act(otto, monkeypatch):
     dead(35)
     triage.discard(otto, query="queue:emails", reason="old")
     found = latest(otto)
-    assert found.count == 35 and len(of_events(otto, AuditEvent.objects.all())) == 4
+    assert found.count == 35 and len(undoable_by_event(otto, AuditEvent.objects.all())) == 4
     assert triage.undo(otto, found.handle).count == 35
 
 
@@ -66,7 +66,7 @@ def test_what_somebody_changed_since_is_no_longer_offered(otto):
     ids = dead(2)
     triage.act_on(otto, "discard", ids, reason="x")
     triage.act_on(Viewer("ann", {EVERY_SOURCE: "operator"}), "restore", ids)
-    assert isinstance(latest(otto), Done) and of_events(otto, AuditEvent.objects.all()) == {}
+    assert isinstance(latest(otto), Done) and undoable_by_event(otto, AuditEvent.objects.all()) == {}
 
 
 def test_an_act_of_somebody_else_or_that_was_refused_or_without_a_right_is_not_mine_to_take_back(otto):
@@ -104,7 +104,7 @@ def test_behind_an_act_that_cannot_be_taken_back_nothing_older_is_offered(otto, 
     with transaction.atomic():
         audit.record(otto, act, "replay:7")
     assert latest(otto) == Done(act, "replay:7", AuditEvent.objects.latest("pk").at, "")
-    assert len(of_events(otto, AuditEvent.objects.all())) == 1
+    assert len(undoable_by_event(otto, AuditEvent.objects.all())) == 1
 
 
 def test_what_changes_nothing_is_no_act(otto):

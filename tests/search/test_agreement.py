@@ -127,7 +127,7 @@ def test_a_search_finds(desk, text, names):
     page = failures.search(ENGINE, text, now=NOW)
     assert {desk[row.pk] for row in page.rows} == set(names.split()), page.reading
     assert page.count == len(page.rows)
-    assert {desk[f.pk] for f in failures.scope(ENGINE, parse(text, NOW))} == set(names.split())
+    assert {desk[f.pk] for f in failures.find_matching(ENGINE, parse(text, NOW))} == set(names.split())
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def test_any_search_finds_what_python_decides(failures_of_world, text):
     page = failures.search(ENGINE, text, now=NOW, limit=500)
     assert [row.pk for row in page.rows] == wanted, (text, page.reading)
     assert (page.count, page.count_is_capped) == (len(wanted), False)
-    assert set(failures.scope(ENGINE, query).values_list("pk", flat=True)) == set(wanted)
+    assert set(failures.find_matching(ENGINE, query).values_list("pk", flat=True)) == set(wanted)
     assert parse(format(query), NOW) == query
 
 
@@ -264,7 +264,7 @@ def test_text_that_no_index_has_is_looked_for_in_the_newest(monkeypatch):
     bury()
     page = failures.search(ENGINE, "*eedle", now=NOW)
     assert (page.rows, page.searched, page.count_is_capped) == ([], 5, True)
-    assert list(failures.scope(ENGINE, parse("*eedle", NOW))) and not failures.scope(
+    assert list(failures.find_matching(ENGINE, parse("*eedle", NOW))) and not failures.find_matching(
         ENGINE, parse("*eedle", NOW), role="operator"
     )
 

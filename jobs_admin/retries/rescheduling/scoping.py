@@ -40,7 +40,7 @@ def waiting(viewer: Viewer, query: str, selection: Sequence[int]) -> QuerySet[Fa
             raise Refused("too_many", f"At most {MOST_SELECTED:,} can be chosen by hand.", field="selection")
         found = Failure.objects.filter(scopes.visible(viewer, OPERATOR), pk__in=ids)
     else:
-        found = failures.scope(viewer, language.parse(query), role=OPERATOR)
+        found = failures.find_matching(viewer, language.parse(query), role=OPERATOR)
     return found.filter(state=FailureState.RETRYING)
 
 

@@ -1,8 +1,8 @@
-"""Where a job came from and what came of it, as far as it failed too; and the failures that are like it.
+"""Related jobs of a failure: its parents and children that failed too, and similar failures.
 
-Jobs know their parent and root by id (Celery's headers), or parent and children by queue and id (BullMQ's flows). What
-a job started is found among the failures that arrived around it, within a bound: an index over parents would be paid
-for by every failure, for a question asked of few.
+Jobs know their parent and root by id (Celery's headers), or parent and children by queue and id (BullMQ's flows).
+Children are searched among the failures that arrived around it, within a bound: an index over parents would cost every
+failure, for a question about few.
 """
 
 from __future__ import annotations
@@ -24,12 +24,25 @@ from jobs_admin.models import Failure, FailureCount
 from jobs_admin.models.access import Viewer
 from jobs_admin.search import scope as scopes
 
-LOOKED_AT_BEFORE, LOOKED_AT_AFTER = 500, 2_500  # failures that arrived before and after it
+SEARCHED_BEFORE, SEARCHED_AFTER = 500, 2_500  # failures that arrived before and after it
 MOST_SHOWN = 20
 AROUND = timedelta(minutes=10)
 MOST_PATHS = 4
 # Names of arguments that say whom or what a job is about.
-_TELLING = ("id", "uuid", "email", "tenant", "customer", "user", "account", "order", "shop", "host", "url", "domain")
+_IDENTIFYING = (
+    "id",
+    "uuid",
+    "email",
+    "tenant",
+    "customer",
+    "user",
+    "account",
+    "order",
+    "shop",
+    "host",
+    "url",
+    "domain",
+)
 
 _LIGHT = (
     "pk",
@@ -66,7 +79,7 @@ class Alike:
 
 
 @dataclass(slots=True)
-class Kin:
+class RelatedJobs:
     relatives: list[Relative] = field(default_factory=list)
     batch: str = ""  # Celery's group
     newer: int | None = None  # the next in the same group and state
@@ -74,8 +87,8 @@ class Kin:
     alike: list[Alike] = field(default_factory=list)
 
 
-def kin(viewer: Viewer, failure: Failure) -> Kin:
-    found = Kin()
+def find_related(viewer: Viewer, failure: Failure) -> RelatedJobs:
+    found = RelatedJobs()
     headers = _mapping(failure.headers)
     found.batch = _id(headers.get("group"))
     found.relatives = [
@@ -150,8 +163,8 @@ def _descendants(viewer: Viewer, failure: Failure, headers: dict[str, Any]) -> l
     around = Failure.objects.filter(
         scopes.visible(viewer),
         source=failure.source,
-        pk__gte=failure.pk - LOOKED_AT_BEFORE,
-        pk__lte=failure.pk + LOOKED_AT_AFTER,
+        pk__gte=failure.pk - SEARCHED_BEFORE,
+        pk__lte=failure.pk + SEARCHED_AFTER,
     ).exclude(pk=failure.pk)
     named = Q()
     for job_id in {*own, root}:
@@ -178,42 +191,42 @@ def _neighbours(viewer: Viewer, failure: Failure) -> tuple[int | None, int | Non
 def _searches(failure: Failure) -> Iterator[tuple[str, str]]:
     """(what is shared, the search), each in every state."""
 
-    def asked(*pairs: tuple[str, str]) -> str:
+    def build_search(*pairs: tuple[str, str]) -> str:
         return " ".join([*(language.qualifier(name, value) for name, value in pairs), "state:any"])
 
     if failure.group:
         group = ("group", failure.group.name)
-        yield "the same group", asked(group)
+        yield "the same group", build_search(group)
         if failure.tenant:
-            yield "this tenant, in the group", asked(group, ("tenant", failure.tenant))
+            yield "this tenant, in the group", build_search(group, ("tenant", failure.tenant))
     if failure.tenant:
-        yield "this tenant", asked(("tenant", failure.tenant))
-    for path, value in telling(failure):
-        yield f"the same {path}", asked((path, value))
+        yield "this tenant", build_search(("tenant", failure.tenant))
+    for path, value in identifying_arguments(failure):
+        yield f"the same {path}", build_search((path, value))
     if failure.worker and failure.failed_at >= untrusted.FIRST:  # rows of earlier versions may be as old as year 1
         since, until = (failure.failed_at + step for step in (-AROUND, AROUND))
         moment = "%Y-%m-%dT%H:%M:%SZ"
         span = f"since:{since:{moment}} until:{until:{moment}}"
-        yield "this worker, within 10 minutes", f"{asked(('worker', failure.worker))} {span}"
+        yield "this worker, within 10 minutes", f"{build_search(('worker', failure.worker))} {span}"
 
 
-def telling(failure: Failure) -> list[tuple[str, str]]:
-    """(path, value) of the arguments that say whom or what the job is about, at most MOST_PATHS."""
+def identifying_arguments(failure: Failure) -> list[tuple[str, str]]:
+    """Return (path, value) of the arguments that identify the job's subject, at most MOST_PATHS."""
     found: list[tuple[str, str]] = []
     for root, text in (("kwargs", failure.kwargs), ("args", failure.args)):
         try:
             waiting = [(root, json.loads(text))] if text else []
         except (ValueError, RecursionError):
             continue
-        looked_at = 0
-        while waiting and looked_at < 200 and len(found) < MOST_PATHS:
+        visited = 0
+        while waiting and visited < 200 and len(found) < MOST_PATHS:
             path, value = waiting.pop(0)
-            looked_at += 1
+            visited += 1
             if isinstance(value, dict):
                 waiting += [(f"{path}.{name}", inner) for name, inner in value.items() if _is_plain(name)]
             elif isinstance(value, list):
                 waiting += [(f"{path}.{n}", inner) for n, inner in enumerate(value[:20])]
-            elif _tells(path.rpartition(".")[2], value):
+            elif _is_identifying(path.rpartition(".")[2], value):
                 found.append((path, value if isinstance(value, str) else json.dumps(value)))
     return found
 
@@ -222,8 +235,8 @@ def _is_plain(name: str) -> bool:
     return 0 < len(name) <= 60 and name.replace("_", "").replace("-", "").isalnum()
 
 
-def _tells(name: str, value: object) -> bool:
-    is_name = any(name.lower() == word or name.lower().endswith(f"_{word}") for word in _TELLING)
+def _is_identifying(name: str, value: object) -> bool:
+    is_name = any(name.lower() == word or name.lower().endswith(f"_{word}") for word in _IDENTIFYING)
     if not is_name or isinstance(value, bool | float) or value is None:
         return False
     return not isinstance(value, str) or (0 < len(value) <= 100 and PLACEHOLDER not in value and "…" not in value)
