@@ -18,7 +18,7 @@ from dashboard.web.figures import ago, clock, number, percent
 from dashboard.web.pictures import state
 from dashboard.web.text import visible, visible_text
 from jobs_admin.failures import GroupDetail
-from jobs_admin.groups.group_story import Event
+from jobs_admin.groups.group_history import Event
 from jobs_admin.models import Failure, Group
 from jobs_admin.models.group import GroupState
 from jobs_admin.models.group_rule import GroupRuleKind
@@ -208,7 +208,7 @@ def _words(event: Event, group: Group) -> SafeString | str:
     if event.kind == "assignee":
         return format_html("Assigned to {} by {}", visible(event.what) or "nobody", who)
     if event.kind == "rule":
-        said = _of_rule(event.told or {})
+        said = _of_rule(event.details or {})
         return format_html("{}{}, by {}", "Taken back: " if event.what == "rule.withdraw" else "", said, who)
     return format_html("{} changed by {}", {"note": "Note", "runbook_url": "Runbook"}[event.kind], who)
 
@@ -225,13 +225,13 @@ def _of_rule(rule: dict[str, Any]) -> SafeString | str:
 
 
 def _until(event: Event) -> SafeString | str:
-    if event.what != GroupState.MUTED or not event.told:
+    if event.what != GroupState.MUTED or not event.details:
         return ""
     try:
-        until = datetime.fromisoformat(event.told["muted_until"]) if event.told.get("muted_until") else None
+        until = datetime.fromisoformat(event.details["muted_until"]) if event.details.get("muted_until") else None
     except (TypeError, ValueError):
         until = None
-    count = event.told.get("muted_until_count")
+    count = event.details.get("muted_until_count")
     if until:
         return format_html("until {}", clock(until))
     return f"until {number(count)} have failed in all" if isinstance(count, int) else muted_until(Group())

@@ -27,7 +27,7 @@ from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import whole_number
 from jobs_admin.db import grouping_rules
 from jobs_admin.failures import open_by
-from jobs_admin.groups import group_places, group_story
+from jobs_admin.groups import group_history, group_places
 from jobs_admin.groups.group_numbers import days
 from jobs_admin.models import Group
 from jobs_admin.models.access import OPERATOR, VIEWER
@@ -141,7 +141,7 @@ def detail(request: HttpRequest, fingerprint: str) -> HttpResponse:
 
 def _parts(request: HttpRequest, fingerprint: str, now: datetime) -> HttpResponse | None:
     """Where the failures of a group went that was split: its link leads on."""
-    split = group_story.parts_of(request.viewer, fingerprint)
+    split = group_history.parts_of(request.viewer, fingerprint)
     if split is None:
         return None
     by, names = split
@@ -164,12 +164,12 @@ def story(request: HttpRequest, fingerprint: str) -> HttpResponse:
     """What happened to a group and which are like it: below the fold of its page, and a page of its own."""
     viewer, now = request.viewer, timezone.now()
     group = named(request, fingerprint)
-    events, is_more = group_story.story(viewer, group)
+    events, is_more = group_history.read_history(viewer, group)
     context = {
         "group": group,
         "told": group_page.story(events, group, now),
         "is_more": is_more,
-        "most": group_story.MOST_EVENTS,
+        "most": group_history.MOST_EVENTS,
         "alike": [
             {
                 "url": links.group_page(one.fingerprint),
@@ -179,7 +179,7 @@ def story(request: HttpRequest, fingerprint: str) -> HttpResponse:
                 "why": {"place": "same place in the code", "type": "same type"}[why],
                 "last_seen": ago(one.last_seen, now),
             }
-            for one, why in group_story.alike(viewer, group)
+            for one, why in group_history.find_similar(viewer, group)
         ],
     }
     return render_page(request, "redrive/groups/story.html", context, part="story")
@@ -204,9 +204,9 @@ def why_page(
     viewer, given = request.viewer, asked or {}
     shown = failures.group(viewer, group.fingerprint, example=_example(request)).representative
     may_act = viewer.may_anywhere(OPERATOR) and not config.is_read_only()
-    alike = [one for one, _ in group_story.alike(viewer, group)] if may_act else []
-    of_rules = sorted(group_story.rules(viewer, group), key=lambda event: event.at, reverse=True)
-    places = group_places.of(alike, viewer) if alike else {}
+    alike = [one for one, _ in group_history.find_similar(viewer, group)] if may_act else []
+    of_rules = sorted(group_history.rules(viewer, group), key=lambda event: event.at, reverse=True)
+    places = group_places.read_places(alike, viewer) if alike else {}
     chosen = [name for name in given.get("groups", ()) if name != group.fingerprint]
     context = {
         "group": group,

@@ -31,8 +31,8 @@ def index(request: HttpRequest) -> HttpResponse:
     words = text.lower().split()
     views = saved_views.listing(request.viewer)
     shown = [view for view in views if all(word in view.name.lower() for word in words)][:MOST_VIEWS]
-    found = group_finder.named(request.viewer, text, limit=MOST_GROUPS)
-    places = group_places.of([row.group for row in found], request.viewer) if found else {}
+    found = group_finder.find_groups(request.viewer, text, limit=MOST_GROUPS)
+    places = group_places.read_places([row.group for row in found], request.viewer) if found else {}
     named = [one for one in policies.published(request.viewer) if all(word in one.name for word in words)]
     context = {
         "policies": [

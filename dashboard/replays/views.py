@@ -144,7 +144,7 @@ def _preview_page(
     queues = [queue for queue, _ in preview.by_queue]
     listed = [name for name, _, _ in preview.groups[: replay_preview.MOST_VALUES]]
     listed += [one.fingerprint for one in preview.choices[: replay_preview.MOST_PLACED]]
-    places = group_places.named(list(dict.fromkeys(listed)), request.viewer)
+    places = group_places.read_places_by_name(list(dict.fromkeys(listed)), request.viewer)
     context = replay_preview.plan(preview, asked.pace, asked.options) | {
         "q": preview.query,
         "reading": replay_preview.reading(preview.query),
@@ -281,7 +281,7 @@ def _approval(request: HttpRequest, replay: Replay) -> _Approval | None:
 def _columns(request: HttpRequest, replay: Replay) -> list[replay_preview.Column]:
     held = spread.spread_of_frozen(request.viewer, replay)
     listed = [name for name, _, _ in held.groups[: replay_preview.MOST_VALUES]]
-    return replay_preview.columns(held, group_places.named(listed, request.viewer))
+    return replay_preview.columns(held, group_places.read_places_by_name(listed, request.viewer))
 
 
 @require_POST

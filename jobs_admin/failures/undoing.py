@@ -166,7 +166,7 @@ def _undoable(viewer: Viewer, rows: list[_Row]) -> Undoable | None:
         handle = last.object.removeprefix("rule:")
         pk = whole_number(handle)
         rule = None if pk is None or config.is_read_only() else group_rules.row(viewer, pk)
-        count, summary = (1, rule.says) if rule and rule.may_withdraw else (0, "")
+        count, summary = (1, rule.summary) if rule and rule.may_withdraw else (0, "")
     else:
         return None
     return Undoable(last.act, handle, count, last.at, last.reason, summary) if count else None

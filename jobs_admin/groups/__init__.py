@@ -82,11 +82,12 @@ def groups(
     assignee: str | None = None,
     now: datetime | None = None,
 ) -> GroupPage:
-    """A page of groups. Words search the title and the representative failure; `state:` takes states of groups too.
-    With a qualifier that only failures have, a group matches where one of the newest MATCHED that match is in it.
+    """Return a page of groups. Words search the title and the representative failure; `state:` takes states of groups
+    too. With a qualifier that only failures have, a group matches if one of the latest MATCHED matching failures is
+    in it.
 
-    `states` of groups to show, all where it is empty or the search itself names some. `assignee`: a user's name, "" for
-    groups of nobody, None for all.
+    `states` of groups to show, all if it is empty or the search itself names some. `assignee`: a user's name, "" for
+    unassigned groups, None for all.
     """
     now = now or datetime.now(UTC)
     query = _parsed(text, now)
@@ -96,7 +97,7 @@ def groups(
     where = found_by.where
     shown = () if _names_group_state(query) else tuple(state for state in GroupState.values if state in states)
     tally = _tally(viewer, where, assignee) if query.terms or assignee is not None else _tally_of_all(viewer)
-    found = Group.objects.filter(where, Q(state__in=shown) if shown else Q(), _of(viewer, assignee))
+    found = Group.objects.filter(where, Q(state__in=shown) if shown else Q(), _assignee_condition(viewer, assignee))
     column = order
     if order == "dead":
         found, column = found.annotate(jobs=_jobs(viewer, state="dead")), "jobs"
@@ -131,7 +132,7 @@ def matching(viewer: Viewer, text: str, now: datetime | None = None) -> QuerySet
 
 
 def _name_assignees(page: Iterable[Group]) -> None:
-    """In one query, and none where nobody looks after any: a join would build a user for each row."""
+    """Read the assignees in one query, and in none if no group has one: a join would build a user for each row."""
     ids = {found.assignee_id for found in page if found.assignee_id}
     users = get_user_model().objects.in_bulk(ids) if ids else {}
     for found in page:
@@ -146,10 +147,10 @@ class _Tally(NamedTuple):
 
 
 def _tally(viewer: Viewer, where: Q, assignee: str | None) -> dict[str, _Tally]:
-    """How many groups of each state match, by who looks after them."""
+    """Return how many groups of each state match, by assignee."""
     rows = Group.objects.filter(where).order_by().values_list("state")
     counted = rows.annotate(
-        theirs=Count("pk", filter=_of(viewer, assignee)) if assignee is not None else Count("pk"),
+        theirs=Count("pk", filter=_assignee_condition(viewer, assignee)) if assignee is not None else Count("pk"),
         mine=Count("pk", filter=Q(assignee_id=viewer.user_id or 0)),
         unassigned=Count("pk", filter=Q(assignee__isnull=True)),
     )
@@ -171,7 +172,7 @@ def _tally_of_all(viewer: Viewer) -> dict[str, _Tally]:
         return {state: _Tally(*numbers) for state, *numbers in cursor.fetchall()}
 
 
-def _of(viewer: Viewer, assignee: str | None) -> Q:
+def _assignee_condition(viewer: Viewer, assignee: str | None) -> Q:
     return Q() if assignee is None else group_sight.assigned(viewer, assignee)
 
 
@@ -189,30 +190,32 @@ class _Condition(NamedTuple):
 
 
 def _condition(viewer: Viewer, query: Query) -> _Condition:
-    """Which groups match."""
+    """Return the condition of matching groups."""
     # What another group is taking in is shown as that one.
-    where, asked = ~IS_TAKEN_IN, []
+    where, others_terms = ~IS_TAKEN_IN, []
     for term in query.terms:
         if _is_group_state(term):
             one = Q(state__in=_group_states(term))
             if others := tuple(value for value in term.values if value.text not in GroupState.values):
-                held = scopes.matching_counts(viewer, Query((Match("state", others),), now=query.now))
-                one |= Q(Exists(held.filter(group_id=OuterRef("pk"))))
+                counters = scopes.matching_counts(viewer, Query((Match("state", others),), now=query.now))
+                one |= Q(Exists(counters.filter(group_id=OuterRef("pk"))))
             where &= ~one if term.negated else one
         else:
-            asked.append(term)
-    if _asks_failures(query):
-        return _of_newest(viewer, replace(query, terms=tuple(asked)), where)
-    for term in asked:
+            others_terms.append(term)
+    if _needs_failures(query):
+        return _match_latest(viewer, replace(query, terms=tuple(others_terms)), where)
+    for term in others_terms:
         if scopes.is_only_text_search(term):
             where &= _titled(viewer, term)
-    counted = Query(tuple(term for term in asked if not scopes.is_only_text_search(term)), now=query.now)
+    counted = Query(tuple(term for term in others_terms if not scopes.is_only_text_search(term)), now=query.now)
     seen = scopes.matching_counts(viewer, _in_any_state(counted)).filter(group_id=OuterRef("pk"))
     return _Condition(where & Q(Exists(seen)), query.hints)
 
 
-def _asks_failures(query: Query) -> bool:
-    """Whether a term asks for what neither a group nor its counters know: a tenant, a host, arguments, a time …"""
+def _needs_failures(query: Query) -> bool:
+    """Return whether a term needs data that neither a group nor its counters have: a tenant, a host, arguments, a time
+    …
+    """
     return any(
         not scopes.is_only_text_search(term)
         and {language.field_of(leaf) for leaf in language.leaves((term,))} - scopes.COUNTED
@@ -220,20 +223,20 @@ def _asks_failures(query: Query) -> bool:
     )
 
 
-def _of_newest(viewer: Viewer, query: Query, where: Q) -> _Condition:
-    """The groups of the newest MATCHED failures that match."""
-    newest = FailureSearch(viewer, _in_any_state(query))
-    ids = newest.ids(None, MATCHED + 1)
+def _match_latest(viewer: Viewer, query: Query, where: Q) -> _Condition:
+    """Return the groups of the latest MATCHED matching failures."""
+    searcher = FailureSearch(viewer, _in_any_state(query))
+    ids = searcher.ids(None, MATCHED + 1)
     within = where & Q(pk__in=_groups_of(ids[:MATCHED]))
     if len(ids) > MATCHED:
-        looked_at = f"Only the newest {MATCHED:,} failures that match were looked at"
-    elif newest.searched is not None:
-        looked_at = f"Only the newest {newest.searched:,} failures were looked at, as no index serves this search"
+        searched_hint = f"Only the newest {MATCHED:,} failures that match were looked at"
+    elif searcher.searched is not None:
+        searched_hint = f"Only the newest {searcher.searched:,} failures were looked at, as no index serves this search"
     else:
         states = "" if query.names_state else ", in whatever state,"
         hint = f"Shown are groups of which a failure{states} matches all of the search."
         return _Condition(within, (*query.hints, hint))
-    hint = f"{looked_at}: older ones may be in more groups."
+    hint = f"{searched_hint}: older ones may be in more groups."
     return _Condition(within, (*query.hints, hint), is_capped=True)
 
 
@@ -283,7 +286,7 @@ def _titled(viewer: Viewer, term: language.Term) -> Q:
 
 
 def _reading(query: Query) -> str:
-    jobs = _asks_failures(query)
+    jobs = _needs_failures(query)
     parts = [language.in_words(term, jobs=jobs) for term in query.terms]
     if not jobs and any(scopes.is_only_text_search(term) for term in query.terms):
         # A failure's words are found whole; there are few groups, so that any part of a word finds them.
@@ -303,7 +306,7 @@ def _cursor_of(row: Group, column: str) -> str:
 
 
 def _below(order: str, column: str, after: str | None) -> Q:
-    """What comes after the cursor; everything where it is none."""
+    """Return the condition of rows after the cursor; of all rows without one."""
     place = _place(order, after)
     if place is None:
         return Q()
@@ -312,7 +315,7 @@ def _below(order: str, column: str, after: str | None) -> Q:
 
 
 def is_group_cursor(order: str, after: str) -> bool:
-    """Whether `groups` would go on after it, rather than begin."""
+    """Return whether `groups` would continue after it, rather than begin."""
     return _place(order, after) is not None
 
 

@@ -48,7 +48,7 @@ _is_url = URLValidator(schemes=["http", "https"])  # it becomes a link: no javas
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What was really changed; `receipt` undoes it."""
+    """Groups actually changed; `receipt` undoes it."""
 
     fingerprints: list[str] = field(default_factory=list)
     unchanged: int = 0  # that were so already
@@ -66,9 +66,10 @@ class Undone:
 def change(
     viewer: Viewer, group: Group, changes: dict[str, Any], *, reason: str = "", now: datetime | None = None
 ) -> Changed:
-    """Change one group: state, muted_until, muted_until_count, assignee (a user's name, "" for nobody), note, runbook_url.
+    """Change one group: state, muted_until, muted_until_count, assignee (a user's name, "" for none), note,
+    runbook_url.
 
-    `muted_until_count`: so many failed attempts more than now. Takes the role operator on every source in which the
+    `muted_until_count`: the number of failed attempts from now. Takes the role operator on every source in which the
     group has failures. Raises Refused.
     """
     now = now or timezone.now()
@@ -87,9 +88,9 @@ def change_many(
     reason: str = "",
     now: datetime | None = None,
 ) -> Changed:
-    """The same change to each of up to MOST_AT_ONCE groups; those where the viewer may not are left out and told.
+    """Make the same change to each of up to MOST_AT_ONCE groups; those without the right are excluded and returned.
 
-    Raises Refused where nothing could be done at all.
+    Raises Refused if nothing could be done at all.
     """
     now = now or timezone.now()
     _writable()
@@ -102,18 +103,18 @@ def change_many(
     values = _values(changes, now)
     found = dict(Group.objects.filter(fingerprint__in=wanted).values_list("pk", "fingerprint"))
     sources = _sources(found)
-    seen = {pk: held for pk, held in sources.items() if any(viewer.role_on(source) for source in held)}
-    refused = {pk: where for pk, held in seen.items() if (where := _not_operator_of(viewer, held))}
+    seen = {pk: by_group for pk, by_group in sources.items() if any(viewer.role_on(source) for source in by_group)}
+    refused = {pk: where for pk, by_group in seen.items() if (where := _not_operator_of(viewer, by_group))}
     if refused:
-        said = [
+        entries_refused = [
             audit.Entry(f"group:{found[pk]}", source=where, reason=_why_refused(viewer, where), allowed=False)
             for pk, where in refused.items()
         ]
         with transaction.atomic():
-            audit.record_all(viewer, ACT, said)
+            audit.record_all(viewer, ACT, entries_refused)
         if len(refused) == len(seen):
             raise Refused("forbidden", _why_refused(viewer, next(iter(refused.values()))))
-    done = _write(viewer, {pk: held for pk, held in seen.items() if pk not in refused}, values, reason)
+    done = _write(viewer, {pk: by_group for pk, by_group in seen.items() if pk not in refused}, values, reason)
     return Changed(
         done.fingerprints,
         done.unchanged,
@@ -126,10 +127,10 @@ def change_many(
 def undo(viewer: Viewer, receipt: str) -> Undone:
     """Give each group of an act of this viewer its values from before, unless it was changed since. Raises Refused."""
     _writable()
-    before, after, told = _told(viewer, receipt)
-    held = dict(Group.objects.filter(fingerprint__in=before).values_list("fingerprint", "pk"))
-    sources = _sources(held.values())
-    may = {name: pk for name, pk in held.items() if not _not_operator_of(viewer, sources[pk])}
+    before, after, previous = _read_act(viewer, receipt)
+    by_group = dict(Group.objects.filter(fingerprint__in=before).values_list("fingerprint", "pk"))
+    sources = _sources(by_group.values())
+    may = {name: pk for name, pk in by_group.items() if not _not_operator_of(viewer, sources[pk])}
     if not may:
         raise Refused("forbidden", "You are not operator of those groups any more. Nothing was changed.")
     users = get_user_model().objects.in_bulk(
@@ -144,7 +145,7 @@ def undo(viewer: Viewer, receipt: str) -> Undone:
             for group in back:
                 name = group.fingerprint
                 _restore(group, before[name], users)
-                entries += _entries(group, sources[group.pk], after[name], before[name], UNDONE, read, told)
+                entries += _entries(group, sources[group.pk], after[name], before[name], UNDONE, read, previous)
             _save(back)
             audit.record_all(viewer, ACT, entries)
         done += [group.fingerprint for group in back]
@@ -152,10 +153,10 @@ def undo(viewer: Viewer, receipt: str) -> Undone:
 
 
 def undoable(viewer: Viewer, receipt: str) -> int:
-    """How many groups `undo` would give back what they were; 0 where it would refuse."""
+    """Return how many groups `undo` would revert; 0 if it would refuse."""
     try:
         _writable()
-        _, after, _ = _told(viewer, receipt)
+        _, after, _ = _read_act(viewer, receipt)
     except Refused:
         return 0
     found = Group.objects.filter(fingerprint__in=after).select_related("assignee")
@@ -182,11 +183,11 @@ def _writable() -> None:
 
 def _sources(groups: Iterable[int]) -> dict[int, list[str]]:
     """group -> the sources in which it has failures."""
-    held = (
+    by_group = (
         FailureCount.objects.filter(group_id__in=list(groups), count__gt=0).values_list("group_id", "source").distinct()
     )
     found: dict[int, list[str]] = defaultdict(list)
-    for group, source in held.order_by("group_id", "source"):
+    for group, source in by_group.order_by("group_id", "source"):
         found[group].append(source)
     return found
 
@@ -302,14 +303,14 @@ def _write(viewer: Viewer, sources: dict[int, list[str]], values: dict[str, Any]
 
 
 def _new(group: Group, values: dict[str, Any], by: str) -> dict[str, Any]:
-    """What these values change of the group; nothing of a state that it is in already."""
+    """Return what these values change of the group; without a state that it has already."""
     new = dict(values)
     if "state" in new:
         new["state_by"] = by
         if new["muted_until_count"] is not None:
             new["muted_until_count"] += group.count
-        stands = ("state", "regressed_after", "muted_until", "muted_until_count", "mute_ended")
-        if all(new[name] == getattr(group, name) for name in stands):
+        unchanged_fields = ("state", "regressed_after", "muted_until", "muted_until_count", "mute_ended")
+        if all(new[name] == getattr(group, name) for name in unchanged_fields):
             for name in _STATE:
                 del new[name]
     if "assignee" in new and (new["assignee"].pk if new["assignee"] else None) == group.assignee_id:
@@ -360,8 +361,8 @@ def _entries(
                 key: value for key, value in is_now.items() if key in restored.get((group.fingerprint, source), {})
             }
         entries.append(audit.Entry(name, source=source, reason=reason, before=before, after=after))
-    for told, full in (("before", was), ("after", is_now)):
-        if set(full) - {key for entry in entries for key in getattr(entry, told)}:
+    for previous, full in (("before", was), ("after", is_now)):
+        if set(full) - {key for entry in entries for key in getattr(entry, previous)}:
             return [*entries, audit.Entry(name, source=EVERY_SOURCE, reason=reason, before=was, after=is_now)]
     return entries
 
@@ -385,35 +386,37 @@ def _parts(pks: Sequence[int]) -> Iterable[Sequence[int]]:
 
 
 def _plain(group: Group, names: Iterable[str]) -> dict[str, Any]:
-    """What the group says of these; of its state only what is not empty."""
+    """Return these values of the group as JSON; of its state only those that are not empty."""
     names = set(names)
-    told: dict[str, Any] = {}
+    previous: dict[str, Any] = {}
     if "state" in names:
-        held = {name: getattr(group, name) for name in _STATE}
-        held |= {name: held[name].astimezone(UTC).isoformat() for name in _TIMES if held[name] is not None}
-        told |= {name: value for name, value in held.items() if value not in (None, "")}
+        by_group = {name: getattr(group, name) for name in _STATE}
+        by_group |= {name: by_group[name].astimezone(UTC).isoformat() for name in _TIMES if by_group[name] is not None}
+        previous |= {name: value for name, value in by_group.items() if value not in (None, "")}
     if "assignee" in names:
-        told["assignee"] = group.assignee.get_username() if group.assignee else None
-    return told | {name: getattr(group, name) for name in ("note", "runbook_url") if name in names}
+        previous["assignee"] = group.assignee.get_username() if group.assignee else None
+    return previous | {name: getattr(group, name) for name in ("note", "runbook_url") if name in names}
 
 
-def _restore(group: Group, told: dict[str, Any], users: dict[str, Any]) -> None:
-    names = [name for name in ("note", "runbook_url") if name in told] + list(_STATE if "state" in told else ())
+def _restore(group: Group, previous: dict[str, Any], users: dict[str, Any]) -> None:
+    names = [name for name in ("note", "runbook_url") if name in previous] + list(_STATE if "state" in previous else ())
     for name in names:
-        value = told.get(name, "" if name in _WORDS else None)
+        value = previous.get(name, "" if name in _WORDS else None)
         setattr(group, name, datetime.fromisoformat(value) if name in _TIMES and value else value)
-    if "assignee" in told:
-        group.assignee = users.get(told["assignee"])
+    if "assignee" in previous:
+        group.assignee = users.get(previous["assignee"])
 
 
 _RECEIPT = re.compile(r"\d{1,18}-\d{1,18}(?:,\d{1,18}-\d{1,18}){0,99}")
 
 
-_Told = dict[str, dict[str, Any]]  # by fingerprint
+_ByFingerprint = dict[str, dict[str, Any]]  # by fingerprint
 
 
-def _told(viewer: Viewer, receipt: str) -> tuple[_Told, _Told, dict[tuple[str, str], dict[str, Any]]]:
-    """Return what each group was before and after the act of this receipt, and what of the former each source was told.
+def _read_act(
+    viewer: Viewer, receipt: str
+) -> tuple[_ByFingerprint, _ByFingerprint, dict[tuple[str, str], dict[str, Any]]]:
+    """Return the values of each group before and after the act of this receipt, and the former by source.
 
     Only acts of the viewer can be undone.
     """
@@ -426,15 +429,15 @@ def _told(viewer: Viewer, receipt: str) -> tuple[_Told, _Told, dict[tuple[str, s
         where |= Q(pk__gte=int(first), pk__lte=int(last))
     me = {"actor": representable(viewer.name)[:150], "user_id": viewer.person_id, "token_id": viewer.token_id}
     mine = AuditEvent.objects.filter(where, act=ACT, allowed=True, **me)
-    before: _Told = defaultdict(dict)
-    after: _Told = defaultdict(dict)
-    told: dict[tuple[str, str], dict[str, Any]] = {}
+    before: _ByFingerprint = defaultdict(dict)
+    after: _ByFingerprint = defaultdict(dict)
+    previous: dict[tuple[str, str], dict[str, Any]] = {}
     columns = ("object", "source", "before", "after")
     for name, source, was, is_now in mine.order_by("pk").values_list(*columns)[:_MOST_UNDONE]:
         fingerprint = name.removeprefix("group:")
         before[fingerprint] |= was
         after[fingerprint] |= is_now
-        told[fingerprint, source] = was
+        previous[fingerprint, source] = was
     if not before:
         raise gone
-    return before, after, told
+    return before, after, previous

@@ -1,4 +1,4 @@
-"""One group: what its page tells. Numbers from counters, whom it hits over its newest failures."""
+"""One group in detail: numbers from counters, and the spread of its latest failures."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class GroupDetail:
 
 def group_named(viewer: Viewer, fingerprint: str) -> Group:
     """The group of a fingerprint, or of one that it used to have. Raises NotFound, also for one out of sight."""
-    found = _named(fingerprint)
+    found = _find_group(fingerprint)
     if found is None or not group_numbers.counters(viewer, [found.pk]):
         raise NotFound("No group has this fingerprint, or none that you may see.")
     group_sight.restrict(viewer, [found])
     return found
 
 
-def _named(fingerprint: str) -> Group | None:
+def _find_group(fingerprint: str) -> Group | None:
     if "\0" in fingerprint:
         return None
     fingerprint = fingerprint.removeprefix(TAKEN_IN)
@@ -67,7 +67,7 @@ def group(viewer: Viewer, fingerprint: str, *, example: int | None = None, now: 
     `example`: the failure of it to stand for it, where it is one that the viewer may see.
     """
     now = now or datetime.now(UTC)
-    found = _named(fingerprint)
+    found = _find_group(fingerprint)
     counters = group_numbers.counters(viewer, [found.pk]) if found else []
     if found is None or not counters:
         raise NotFound("No group has this fingerprint, or none that you may see.")
@@ -77,7 +77,7 @@ def group(viewer: Viewer, fingerprint: str, *, example: int | None = None, now: 
     states = [
         state for state in language.STATES if by_state.get(state) and (not open_ or state in language.DEFAULT_STATES)
     ]
-    looked_at, spread = _spread(viewer, found, states)
+    sampled, spread = _spread(viewer, found, states)
     sources = group_numbers.ranked(group_numbers.totals(open_ or counters, "source"))
     is_partial = bool(group_sight.restrict(viewer, [found]))
     shown = _representative(viewer, found, example, states)
@@ -99,7 +99,7 @@ def group(viewer: Viewer, fingerprint: str, *, example: int | None = None, now: 
         tenants=group_numbers.ranked(spread["tenant"]),
         releases=_by_appearance(spread["release"], [source for source, _ in sources]),
         hosts=group_numbers.ranked(spread["host"]),
-        counted_over=SAMPLE if looked_at > SAMPLE else None,
+        counted_over=SAMPLE if sampled > SAMPLE else None,
         representative=shown,
         older=older,
         newer=newer,
@@ -107,20 +107,22 @@ def group(viewer: Viewer, fingerprint: str, *, example: int | None = None, now: 
 
 
 def count(viewer: Viewer, found: Group) -> tuple[int, bool]:
-    """How often it failed; of one that is partial, how many jobs of it the viewer may see, and that this is it."""
+    """Return how often it failed; of a partial group, the number of its jobs that the viewer may see, and that it is
+    partial.
+    """
     if not group_sight.is_partial(viewer, found):
         return found.count, False
     return sum(group_numbers.totals(group_numbers.counters(viewer, [found.pk]), "state").values()), True
 
 
 def _spread(viewer: Viewer, found: Group, states: Sequence[str]) -> tuple[int, dict[str, dict[str, int]]]:
-    """How many of the newest were looked at, one more than SAMPLE where there are more; field -> value -> how many."""
+    """Return how many of the latest were read, one more than SAMPLE if there are more; field -> value -> count."""
     names = ("tenant", "release", "host")
     spread: dict[str, dict[str, int]] = {name: {} for name in names}
-    newest = _union(viewer, found, states, limit=SAMPLE + 1)
-    if newest is None:
+    latest = _union(viewer, found, states, limit=SAMPLE + 1)
+    if latest is None:
         return 0, spread
-    sql, values = newest
+    sql, values = latest
     table = connection.ops.quote_name(Failure._meta.db_table)
     arms = [f"SELECT '{name}', {name}, COUNT(*) FROM seen WHERE {name} <> '' GROUP BY 2" for name in names]
     with connection.cursor() as cursor:
@@ -130,19 +132,19 @@ def _spread(viewer: Viewer, found: Group, states: Sequence[str]) -> tuple[int, d
             "UNION ALL SELECT '', '', COUNT(*) FROM newest",
             values,
         )
-        looked_at = 0
+        sampled = 0
         for name, value, n in cursor.fetchall():
             if name:
                 spread[name][value] = n
             else:
-                looked_at = n
-    return looked_at, spread
+                sampled = n
+    return sampled, spread
 
 
 def _union(
     viewer: Viewer, found: Group, states: Sequence[str], *, limit: int, beyond: str = "", than: int = 0
 ) -> tuple[str, list[object]] | None:
-    """The statement for ids of failures of the group, the newest first: one slice a state, each from its index.
+    """Return the statement for ids of failures of the group, latest first: one slice a state, each from its index.
 
     `beyond`: `<` for those that came before the failure `than`, `>` for those after it, the nearest first.
     """
@@ -182,8 +184,8 @@ def _representative(viewer: Viewer, found: Group, example: int | None, states: S
             return chosen
     chosen = seen.filter(pk=found.representative_id).first() if found.representative_id else None
     if chosen is None:
-        newest = _first(_union(viewer, found, states, limit=1))
-        chosen = seen.filter(pk=newest).first() if newest else None
+        latest = _first(_union(viewer, found, states, limit=1))
+        chosen = seen.filter(pk=latest).first() if latest else None
     return chosen
 
 

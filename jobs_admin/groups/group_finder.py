@@ -1,4 +1,4 @@
-"""Groups by what they are called: words of type, message or place in the code. For somebody who knows where to go."""
+"""Search of groups by words of type, message or place in the code, for a quick jump."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from jobs_admin.rights import group_sight
 from jobs_admin.search import scope as scopes
 
 MOST_WORDS = 8
-LOOKED_AT = 200  # groups that have the words, the latest: the dead are counted of these
+SEARCHED = 200  # groups that have the words, the latest: the dead are counted of these
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class FoundGroup:
     group: Group
     dead: int
 
 
-def named(viewer: Viewer, text: str, *, limit: int) -> list[Named]:
-    """Those with all of the words somewhere in them, the most dead first, then the latest; the latest for no word.
+def find_groups(viewer: Viewer, text: str, *, limit: int) -> list[FoundGroup]:
+    """Return those that contain all of the words, most dead jobs first, then the latest; the latest without a word.
 
-    One look through the groups, which are thousands where failures are millions; no failure is read.
+    One scan of the groups, which are thousands where failures are millions; no failure is read.
     """
     seen = FailureCount.objects.filter(scopes.visible(viewer), group_id=OuterRef("pk"), count__gt=0)
-    asked = ~IS_TAKEN_IN & Q(Exists(seen))
+    condition = ~IS_TAKEN_IN & Q(Exists(seen))
     words = [word.strip(":")[:100] for word in representable(text).split()[:MOST_WORDS]]
     for word in words:
         has_word = Q(error_type__icontains=word) | Q(message__icontains=word) | Q(culprit__icontains=word)
-        asked &= group_sight.reads(viewer, has_word)
-    latest = Group.objects.filter(asked).order_by(group_sight.seen_at(viewer, "last_seen").desc(), "-pk")
-    found = list(latest[: LOOKED_AT if words else limit])
+        condition &= group_sight.reads(viewer, has_word)
+    latest = Group.objects.filter(condition).order_by(group_sight.seen_at(viewer, "last_seen").desc(), "-pk")
+    found = list(latest[: SEARCHED if words else limit])
     group_sight.restrict(viewer, found)
     counts = FailureCount.objects.filter(scopes.visible(viewer), state="dead", group_id__in=[one.pk for one in found])
     dead = dict(counts.order_by().values_list("group_id").annotate(n=Sum("count")))
-    rows = [Named(one, dead.get(one.pk) or 0) for one in found]
+    rows = [FoundGroup(one, dead.get(one.pk) or 0) for one in found]
     if words:
         rows.sort(key=lambda row: -row.dead)  # stays by time where as many are dead
     return rows[:limit]

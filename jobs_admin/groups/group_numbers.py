@@ -1,7 +1,7 @@
-"""What groups count, of the sources that a viewer sees: jobs by state, attempts over time. No failure is read.
+"""Counts of groups, of the sources that a viewer sees: jobs by state, attempts over time. No failure is read.
 
-Attempts are counted per group, not per source: of a group that also has failures of sources out of sight (`partial`) they
-are not told.
+Attempts are counted per group, not per source: they are omitted for a group that also has failures of sources out of
+sight (`partial`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Counted(NamedTuple):
 
 
 def counters(viewer: Viewer, pks: list[int]) -> list[Counted]:
-    """What is counted of these groups, of the sources that the viewer sees."""
+    """Return the counters of these groups, of the sources that the viewer sees."""
     sources = viewer.sources()
     if not pks or sources == []:
         return []
@@ -69,9 +69,9 @@ def ranked(totals: dict[str, int]) -> list[tuple[str, int]]:
 
 
 def over_time(pks: list[int], now: datetime) -> tuple[dict[int, float], dict[int, list[int]]]:
-    """Of each group: failed attempts per minute now, and in each of the last 24 hours, the oldest first.
+    """Return, for each group, failed attempts per minute now, and in each of the last 24 hours, oldest first.
 
-    Now is over the last whole minutes and the one that runs; the last hour is the one that runs.
+    Now is the last full minutes and the present one; the last hour is the present one.
     """
     per_minute, trends = dict.fromkeys(pks, 0.0), {pk: [0] * 24 for pk in pks}
     if not pks:
@@ -110,7 +110,7 @@ def days(viewer: Viewer, found: Group, *, now: datetime | None = None, days: int
         return []
     first = now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=days - 1)
     counted = [0] * days
-    rows = _counted([found.pk], HOUR, first).annotate(day=StepNumber("at", 86400)).values_list("day")
+    rows = _count_attempts([found.pk], HOUR, first).annotate(day=StepNumber("at", 86400)).values_list("day")
     for day, n in rows.annotate(n=Sum(F("failed") + F("retried"))):
         place = day - int(first.timestamp()) // 86400
         if 0 <= place < days:
@@ -118,7 +118,7 @@ def days(viewer: Viewer, found: Group, *, now: datetime | None = None, days: int
     return counted
 
 
-def _counted(pks: list[int], step: int, since: datetime):
+def _count_attempts(pks: list[int], step: int, since: datetime):
     return GroupCounter.objects.filter(group_id__in=pks, step=step, at__gte=since)
 
 

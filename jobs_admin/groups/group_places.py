@@ -1,4 +1,4 @@
-"""Where groups fail, in a few words: two groups may have one title, and then their place is what tells them apart."""
+"""Places of groups in a few words, to distinguish groups of equal title."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Place:
     jobs: int  # that are counted
 
 
-def of(groups: Sequence[Group], viewer: Viewer | None = None) -> dict[int, Place]:
+def read_places(groups: Sequence[Group], viewer: Viewer | None = None) -> dict[int, Place]:
     """By the group's id: its fullest tasks and its place in the code, as far as `viewer` may see. In one query."""
     seen = Q() if viewer is None else scopes.visible(viewer)
     counts = FailureCount.objects.filter(seen, group_id__in=[group.pk for group in groups], count__gt=0).order_by()
@@ -32,11 +32,11 @@ def of(groups: Sequence[Group], viewer: Viewer | None = None) -> dict[int, Place
     return {group.pk: _place(group.culprit, sorted(tasks[group.pk])) for group in groups}
 
 
-def named(fingerprints: Sequence[str], viewer: Viewer) -> dict[str, Place]:
+def read_places_by_name(fingerprints: Sequence[str], viewer: Viewer) -> dict[str, Place]:
     """By fingerprint."""
     groups = list(Group.objects.filter(fingerprint__in=fingerprints))
     group_sight.restrict(viewer, groups)
-    places = of(groups, viewer) if groups else {}
+    places = read_places(groups, viewer) if groups else {}
     return {group.fingerprint: places[group.pk] for group in groups}
 
 

@@ -1,7 +1,8 @@
-"""People's rules of grouping: merge these groups, split this one, ignore that frame. Seen first, then saved, or taken back.
+"""Grouping rules by operators: merge these groups, split this one, ignore that frame. Previewed, then saved or
+withdrawn.
 
-A rule counts for what arrives from the moment it is saved; what is known already is moved by the step `regroup` of
-`watch` (jobs_admin/groups/regrouping.py), in small transactions, and the rule tells how far that is.
+A rule applies to failures that arrive after it is saved; earlier ones are moved by the step `regroup` of `watch`
+(jobs_admin/groups/regrouping.py), in small transactions, and the rule has its progress.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from jobs_admin.rights import group_sight
 from jobs_admin.search import scope as scopes
 
 MOST_MERGED = 50  # groups in one rule
-LOOKED_AT_FAILURES = 2_000  # of a group that is split, the newest
-LOOKED_AT_GROUPS = 300  # for a frame to ignore, the latest
+SAMPLED_FAILURES = 2_000  # of a group that is split, the newest
+SAMPLED_GROUPS = 300  # for a frame to ignore, the latest
 SHOWN = 20  # groups that a preview lists
 SAMPLE = 3  # failures of each
 # What a group has of people: taken away by a merge, given back when the merge is taken back.
-KEPT = (
+STORED_FIELDS = (
     "fingerprint", "error_type", "message", "culprit", "state", "state_by", "state_since", "regressed_after",
     "mute_ended", "resolved_at", "muted_until", "muted_until_count", "assignee_id", "note", "runbook_url", "first_seen",
     "first_release", "last_seen",
@@ -47,7 +48,7 @@ KEPT = (
 
 @dataclass(frozen=True, slots=True)
 class Becoming:
-    """So many failures of one group, and the group that they will be in."""
+    """Failures of one group, and the group that they will be in."""
 
     fingerprint: str
     title: str
@@ -80,17 +81,17 @@ class Row:
     """A rule in the list of rules."""
 
     rule: GroupRule
-    says: str  # `merge 3 groups into ConnectionError: …`
+    summary: str  # `merge 3 groups into ConnectionError: …`
     progress: float  # 0 to 1, of the failures that are known; 1 when it is applied
     may_withdraw: bool
     merged: tuple[str, ...] = ()  # of a merge: the groups that it took in; for who sees every source of the rule
 
 
 def preview(viewer: Viewer, kind: str, *, groups: Sequence[str] = (), by: str = "", frame: str = "") -> Preview:
-    """Which groups would become which. Nothing is changed. Raises Refused for what could not be saved.
+    """Return which groups would become which. Changes nothing. Raises Refused for a rule that could not be saved.
 
-    merge: `groups`, the first takes the others in. split: one group, `by` one of core.fingerprint.SPLITS.
-    ignore: `frame`, a glob over `file in function`. Takes the role that saving takes: it tells of all those groups.
+    merge: `groups`, the first takes the others in. split: one group, `by` one of core.fingerprint.SPLITS. ignore:
+    `frame`, a glob over `file in function`. Takes the role that saving takes: it shows all those groups.
     """
     draft = _draft(viewer, kind, groups, by, frame)
     _may(viewer, "rule.preview", draft)
@@ -134,7 +135,7 @@ def save(
 
 
 def _is_deadlock(error: OperationalError) -> bool:
-    """Whether PostgreSQL has ended it, because two acts waited for each other: nothing of it was done."""
+    """Return whether PostgreSQL ended the transaction, because two acts waited for each other: nothing of it was done."""
     return getattr(error.__cause__, "sqlstate", "") in ("40P01", "40001")
 
 
@@ -146,8 +147,8 @@ def withdraw(viewer: Viewer, rule: GroupRule) -> GroupRule:
     if config.is_read_only():
         raise Refused("read_only", config.READ_ONLY)
     _may_on(viewer, "rule.withdraw", _sources_of(rule), f"rule {rule.pk}")
-    if rule.kind == GroupRuleKind.MERGE and rule.group and (held := _split_of([rule.group])):
-        message = f"The merged group is split by {held.by}: take that rule back first. Nothing was changed."
+    if rule.kind == GroupRuleKind.MERGE and rule.group and (existing := _split_of([rule.group])):
+        message = f"The merged group is split by {existing.by}: take that rule back first. Nothing was changed."
         raise Refused("conflict", message)
     with transaction.atomic():
         if _is_nested(rule, _parting()):
@@ -167,7 +168,7 @@ def withdraw(viewer: Viewer, rule: GroupRule) -> GroupRule:
 
 
 def listing(viewer: Viewer) -> list[Row]:
-    """The rules about groups of which the viewer may see something, those in force first, the newest first."""
+    """Return the rules about groups of which the viewer may see something, those in force first, latest first."""
     return _rows(viewer, GroupRule.objects.select_related("group").order_by("is_withdrawn", "-pk")[:500])
 
 
@@ -178,7 +179,7 @@ def row(viewer: Viewer, pk: int) -> Row | None:
 
 def _rows(viewer: Viewer, found: Iterable[GroupRule]) -> list[Row]:
     rules = list(found)
-    newest = Failure.objects.aggregate(Max("pk"))["pk__max"] or 0
+    latest = Failure.objects.aggregate(Max("pk"))["pk__max"] or 0
     split = GroupRule.objects.filter(is_withdrawn=False, kind=GroupRuleKind.SPLIT)
     of_split = (
         set(split.values_list("group_id", flat=True)) if any(rule.kind == GroupRuleKind.MERGE for rule in rules) else ()
@@ -193,14 +194,14 @@ def _rows(viewer: Viewer, found: Iterable[GroupRule]) -> list[Row]:
         written_for = rule.before.get("sources", {}).get("of") or sources
         if not any(viewer.may(VIEWER, source) for source in written_for):
             rule.note = rule.author = ""
-        done = 1.0 if rule.is_applied or not newest else min(0.99, rule.applied_to / newest)
+        done = 1.0 if rule.is_applied or not latest else min(0.99, rule.applied_to / latest)
         is_below = rule.kind == GroupRuleKind.MERGE and rule.group_id in of_split
         is_blocked = is_below or _is_nested(rule, parting)
         may = not rule.is_withdrawn and not is_blocked and all(viewer.may(OPERATOR, source) for source in sources)
         groups = [rule.group] if rule.group else []
-        says = _says(rule.kind, groups, rule.by, rule.frame, len(rule.others))
+        summary = _summary(rule.kind, groups, rule.by, rule.frame, len(rule.others))
         merged = _merged(rule) if all(viewer.may(VIEWER, source) for source in sources) else ()
-        rows.append(Row(rule, says, done, may, merged))
+        rows.append(Row(rule, summary, done, may, merged))
     return rows
 
 
@@ -271,8 +272,8 @@ def _splittable(groups: list[Group], by: str) -> None:
     if by not in prints.SPLITS:
         raise Refused("invalid", f"Split by one of {', '.join(prints.SPLITS)}. Nothing was changed.", "by")
     rules = GroupRule.objects.filter(kind=GroupRuleKind.SPLIT, is_withdrawn=False)
-    if held := rules.filter(group=groups[0]).first():
-        message = f"This group is split by {held.by} already: take that rule back first. Nothing was changed."
+    if existing := rules.filter(group=groups[0]).first():
+        message = f"This group is split by {existing.by} already: take that rule back first. Nothing was changed."
         raise Refused("conflict", message, "groups")
     if _came_out_of_a_split(groups[0]):
         raise Refused("conflict", "This group came out of a split itself. Nothing was changed.", "groups")
@@ -322,9 +323,9 @@ def _splits_being_withdrawn() -> QuerySet[GroupRule]:
 def _is_returning_part(group: Group) -> bool:
     """Return whether the group is a part of a split that is being withdrawn."""
     rules = list(_splits_being_withdrawn())
-    newest = Failure.objects.filter(group=group).order_by("-pk").first() if rules else None
-    return newest is not None and any(
-        apart(Split(rule.group.fingerprint, rule.by), newest.message, facts_of(newest))[0] == group.fingerprint
+    latest = Failure.objects.filter(group=group).order_by("-pk").first() if rules else None
+    return latest is not None and any(
+        apart(Split(rule.group.fingerprint, rule.by), latest.message, facts_of(latest))[0] == group.fingerprint
         for rule in rules
         if rule.group is not None
     )
@@ -332,20 +333,20 @@ def _is_returning_part(group: Group) -> bool:
 
 def _came_out_of_a_split(group: Group) -> bool:
     rules = grouping_rules.read_rules()
-    newest = Failure.objects.filter(group=group).select_related("traceback").order_by("-pk").first()
-    if newest is None or not rules.splits:
+    latest = Failure.objects.filter(group=group).select_related("traceback").order_by("-pk").first()
+    if latest is None or not rules.splits:
         return False
-    whole, part = printed(newest, Rules(rules.ignored)), printed(newest, rules)
-    return whole.value != part.value and part.value == group.fingerprint
+    complete, part = printed(latest, Rules(rules.ignored)), printed(latest, rules)
+    return complete.value != part.value and part.value == group.fingerprint
 
 
 def _mergeable(groups: list[Group]) -> None:
     if len(groups) < 2:
         raise Refused("invalid", "Choose at least two groups to merge. Nothing was changed.", "groups")
     # What is split is not merged, nor are its parts: the one's end could not tell which failures are the other's.
-    held = _split_of(groups)
-    if held is not None:
-        message = f"One of these groups is split by {held.by}: take that rule back first. Nothing was changed."
+    existing = _split_of(groups)
+    if existing is not None:
+        message = f"One of these groups is split by {existing.by}: take that rule back first. Nothing was changed."
         raise Refused("conflict", message, "groups")
     if any(group.fingerprint.startswith(TAKEN_IN) for group in groups):
         raise Refused("conflict", "One of these groups is just being merged. Nothing was changed.", "groups")
@@ -432,7 +433,7 @@ def _may_on(viewer: Viewer, act: str, sources: list[str], what: str) -> None:
     refuse(viewer, act, what[:120], Refused("forbidden", message), refused[:1])
 
 
-def _says(kind: str, groups: Sequence[Group], by: str, frame: str, others: int | None = None) -> str:
+def _summary(kind: str, groups: Sequence[Group], by: str, frame: str, others: int | None = None) -> str:
     title = groups[0].title[:200] if groups else "a group that is gone"
     if kind == GroupRuleKind.IGNORE:
         return f"ignore the frame {frame}"
@@ -443,43 +444,43 @@ def _says(kind: str, groups: Sequence[Group], by: str, frame: str, others: int |
 
 
 def _merged(rule: GroupRule) -> tuple[str, ...]:
-    """What its groups were called, and where they fail, as they were when it took them in."""
-    kept = [rule.before.get(name) or {} for name in rule.others]
-    titles = [": ".join(part for part in (one.get("error_type"), one.get("message")) if part) for one in kept]
-    told = zip(rule.others, titles, kept, strict=True)
+    """Return the titles and places of its groups, as they were when they were merged."""
+    stored = [rule.before.get(name) or {} for name in rule.others]
+    titles = [": ".join(part for part in (one.get("error_type"), one.get("message")) if part) for one in stored]
+    described = zip(rule.others, titles, stored, strict=True)
     return tuple(
-        " · ".join(part for part in (title[:200] or name, one.get("culprit")) if part) for name, title, one in told
+        " · ".join(part for part in (title[:200] or name, one.get("culprit")) if part) for name, title, one in described
     )
 
 
 def _plain(rule: GroupRule) -> dict[str, Any]:
-    said = {"kind": rule.kind, "group": rule.group.fingerprint if rule.group else None, "others": rule.others}
-    return said | {"by": rule.by, "frame": rule.frame}
+    content = {"kind": rule.kind, "group": rule.group.fingerprint if rule.group else None, "others": rule.others}
+    return content | {"by": rule.by, "frame": rule.frame}
 
 
 # -- merging ----------------------------------------------------------------------------------------------------
 
 
 def _take_in(target: Group, others: Sequence[Group]) -> dict[str, Any]:
-    """From now on what arrives for the others goes to the target. What they had of people is answered."""
+    """Send later failures of the others to the target. Return the values that operators had set on them."""
     named = [target, *others]
     # Locked in one order, whoever takes in whom: two merges at once wait for each other, and the second is refused.
     rows = Group.objects.select_for_update(of=("self",)).filter(pk__in=[group.pk for group in named]).order_by("pk")
-    held = {row.pk: row for row in rows}
+    existing = {row.pk: row for row in rows}
     for group in named:
-        row = held.get(group.pk)
+        row = existing.get(group.pk)
         if row is None or row.fingerprint != group.fingerprint:
             raise Refused("conflict", "One of these groups has just changed. Nothing was changed.", "groups")
-    return {other.fingerprint: take_in(target, held[other.pk]) for other in others}
+    return {other.fingerprint: take_in(target, existing[other.pk]) for other in others}
 
 
 def take_in(target: Group, other: Group) -> dict[str, Any]:
     """Name the other's successor, inside the caller's transaction: its failures follow bit by bit (regrouping)."""
     aliases = list(GroupAlias.objects.filter(group=other).values_list("fingerprint", flat=True))
     rules = list(GroupRule.objects.filter(group=other).values_list("pk", flat=True))
-    kept = {name: _told(getattr(other, name)) for name in KEPT} | {"aliases": aliases, "rules": rules}
+    stored = {name: _to_json(getattr(other, name)) for name in STORED_FIELDS} | {"aliases": aliases, "rules": rules}
     moving_in = list(Group.objects.filter(fingerprint__in=[f"{TAKEN_IN}{alias}"[:40] for alias in aliases]))
-    kept |= merged_counts.kept(other, moving_in, timezone.now())
+    stored |= merged_counts.snapshot_counts(other, moving_in, timezone.now())
     Group.objects.filter(pk=other.pk).update(fingerprint=f"{TAKEN_IN}{other.fingerprint}"[:40])
     GroupAlias.objects.filter(group=other).update(group=target)
     GroupRule.objects.filter(group=other).update(group=target)
@@ -491,7 +492,7 @@ def take_in(target: Group, other: Group) -> dict[str, Any]:
         Part(target.pk, one.source, one.error_type, one.message, one.culprit, one.first_seen, one.last_seen, one.first_release)
         for one in GroupSource.objects.filter(group=other)
     )  # fmt: skip
-    return kept | {"inherited": inherit(target.pk, kept)}
+    return stored | {"inherited": inherit(target.pk, stored)}
 
 
 def _write_missing_parts(group: Group) -> None:
@@ -505,14 +506,14 @@ def _write_missing_parts(group: Group) -> None:
     parts = [Part(group.pk, source, *own, group.first_release) for source in sources[:1]]
     if len(sources) > 1:
         mine = Failure.objects.filter(group=group).select_related("traceback").order_by("-pk")
-        newest = [one for source in sources if (one := mine.filter(source=source).first())]
-        made = [(one, printed(one, grouping_rules.read_rules())) for one in newest]
+        latest = [one for source in sources if (one := mine.filter(source=source).first())]
+        made = [(one, printed(one, grouping_rules.read_rules())) for one in latest]
         parts = [
             Part(
-                group.pk, one.source, one.error_type, told.title_message, told.culprit, one.first_failed_at, one.failed_at,
+                group.pk, one.source, one.error_type, described.title_message, described.culprit, one.first_failed_at, one.failed_at,
                 one.release,
             )
-            for one, told in made
+            for one, described in made
         ]  # fmt: skip
     write_parts(parts)
 
@@ -529,32 +530,32 @@ def inherit(target: int, other: dict[str, Any]) -> dict[str, Any]:
     return changes
 
 
-def _told(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     return value.isoformat() if hasattr(value, "isoformat") else value
 
 
 def _give_back(rule: GroupRule) -> None:
     """The groups that were taken in are there again, with what people had made of them; their failures follow."""
     for name in rule.others:
-        kept = rule.before.get(name)
-        if kept is None:
+        stored = rule.before.get(name)
+        if stored is None:
             continue
-        aliases = kept.get("aliases", [])
+        aliases = stored.get("aliases", [])
         # Those that have parted from it since are groups of their own.
         apart = set(Group.objects.filter(fingerprint__in=aliases).values_list("fingerprint", flat=True))
         heir = GroupAlias.objects.filter(fingerprint=name).values_list("group__fingerprint", flat=True).first()
         rule.before[name]["heir"] = heir
-        for column, value in kept.get("inherited", {}).items():
+        for column, value in stored.get("inherited", {}).items():
             # Gone home with its owner, unless somebody has written it anew since.
             heirs = Group.objects.filter(aliases__fingerprint=name, **{column: value})
             heirs.update(**{column: _HEIRLOOMS[column]})
         GroupAlias.objects.filter(fingerprint__in=[name, *aliases]).delete()
-        values = {column: kept[column] for column in KEPT if column in kept}
+        values = {column: stored[column] for column in STORED_FIELDS if column in stored}
         under_way = Group.objects.filter(fingerprint=f"{TAKEN_IN}{name}"[:40])
         if not under_way.update(fingerprint=name):
             Group.objects.get_or_create(fingerprint=name, defaults=values)
         group = Group.objects.get(fingerprint=name)
-        GroupRule.objects.filter(pk__in=kept.get("rules", [])).update(group=group)
+        GroupRule.objects.filter(pk__in=stored.get("rules", [])).update(group=group)
         GroupAlias.objects.bulk_create(
             [GroupAlias(fingerprint=alias, group=group) for alias in aliases if alias not in apart]
         )
@@ -590,7 +591,7 @@ def _jobs(groups: Iterable[int]) -> dict[int, int]:
 def _of_merge(draft: _Draft) -> Preview:
     target, *others = draft.groups
     jobs = _jobs(group.pk for group in draft.groups)
-    places = group_places.of(draft.groups)
+    places = group_places.read_places(draft.groups)
     rows = [
         Becoming(
             other.fingerprint, other.title, target.fingerprint, target.title, False, jobs.get(other.pk, 0),
@@ -599,25 +600,25 @@ def _of_merge(draft: _Draft) -> Preview:
         )
         for other in others
     ]  # fmt: skip
-    moved, held = sum(row.failures for row in rows), jobs.get(target.pk, 0)
+    moved, existing = sum(row.failures for row in rows), jobs.get(target.pk, 0)
     which = f"{len(others)} {_groups_word(len(others))}"
-    sentence = f"{moved:,} failures of {which} join the {held:,} of “{target.title[:120]}”."
-    return _told_preview(draft, rows, moved, moved, sentence)
+    sentence = f"{moved:,} failures of {which} join the {existing:,} of “{target.title[:120]}”."
+    return _build_preview(draft, rows, moved, moved, sentence)
 
 
 def _of_split(draft: _Draft) -> Preview:
     (group,) = draft.groups
     split = Split(group.fingerprint, draft.by)
     columns = ("pk", "message", *prints.SPLITS[:-1])
-    newest = Failure.objects.filter(group=group).order_by("-pk").values(*columns)[:LOOKED_AT_FAILURES]
+    latest = Failure.objects.filter(group=group).order_by("-pk").values(*columns)[:SAMPLED_FAILURES]
     found: dict[str, list[int]] = defaultdict(list)
     titles: dict[str, str] = {}
     looked_at = 0
-    for facts in newest:
+    for facts in latest:
         looked_at += 1
-        value, said = prints.apart(split, facts["message"], facts)
+        value, content = prints.apart(split, facts["message"], facts)
         found[value].append(facts["pk"])
-        titles.setdefault(value, f"{group.title} {said}")
+        titles.setdefault(value, f"{group.title} {content}")
     rows = [
         Becoming(group.fingerprint, group.title, value, titles[value], True, len(ids), tuple(ids[:SAMPLE]))
         for value, ids in found.items()
@@ -625,7 +626,7 @@ def _of_split(draft: _Draft) -> Preview:
     of = max(looked_at, _jobs([group.pk]).get(group.pk, 0))
     over = "" if looked_at == of else f" (of the newest {looked_at:,}; older ones may make more)"
     sentence = f"One group of {of:,} failures becomes {len(rows)} by {draft.by}{over}."
-    return _told_preview(draft, rows, looked_at, of, sentence)
+    return _build_preview(draft, rows, looked_at, of, sentence)
 
 
 def _of_ignore(draft: _Draft) -> Preview:
@@ -634,7 +635,7 @@ def _of_ignore(draft: _Draft) -> Preview:
     groups = Group.objects.select_related("representative__traceback").order_by("-last_seen")
     jobs_of: dict[str, tuple[Group, prints.Fingerprint]] = {}
     looked_at = emptied = 0
-    for group in groups[:LOOKED_AT_GROUPS]:
+    for group in groups[:SAMPLED_GROUPS]:
         looked_at += 1
         if group.representative is None or group.representative.traceback is None:
             continue
@@ -652,7 +653,7 @@ def _of_ignore(draft: _Draft) -> Preview:
         )
     )
     jobs = _jobs(group.pk for group, _ in jobs_of.values())
-    places = group_places.of([group for group, _ in jobs_of.values()])
+    places = group_places.read_places([group for group, _ in jobs_of.values()])
     rows = [
         Becoming(
             name, group.title, after.value, f"{group.error_type}: {after.title_message}", after.value not in there,
@@ -668,10 +669,10 @@ def _of_ignore(draft: _Draft) -> Preview:
     sentence = f"{len(rows)} {_groups_word(len(rows))} with the frame {draft.frame} {become} {becoming}.{over}"
     if not rows:
         sentence = f"No group has the frame {draft.frame} among those that tell it apart.{over}"
-    return _told_preview(draft, rows, looked_at, of, sentence)
+    return _build_preview(draft, rows, looked_at, of, sentence)
 
 
-def _told_preview(draft: _Draft, rows: list[Becoming], looked_at: int, of: int, sentence: str) -> Preview:
+def _build_preview(draft: _Draft, rows: list[Becoming], looked_at: int, of: int, sentence: str) -> Preview:
     rows.sort(key=lambda row: (-row.failures, row.becomes))
     return Preview(draft.kind, tuple(rows[:SHOWN]), max(0, len(rows) - SHOWN), looked_at, of, sentence)
 

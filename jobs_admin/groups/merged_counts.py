@@ -1,7 +1,7 @@
-"""What a group counts when another one takes it in, and what it gets back of that when the two part again.
+"""Counts of a group that is merged into another, and their return when the merge is withdrawn.
 
-A group counts attempts for longer than it has them: those of failures that were pruned are in its numbers alone. Failures
-that go home take their attempts along, and this takes along the rest.
+A group counts attempts for longer than it has them: pruned failures are only in its numbers. Failures that return take
+their attempts along, and this takes along the rest.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from jobs_admin.db.counters import StepNumber
 from jobs_admin.models import Attempt, Group, GroupCounter, GroupRule
 from jobs_admin.models.counter import HOUR, MINUTE, MINUTES_BACK
 
-_KEPT_FOR = timedelta(days=30)  # as far back as pictures go
+_LONGEST_BACK = timedelta(days=30)  # as far back as pictures go
 _COLUMNS = ("group_id", "step", "at", "failed", "retried")
 
 _BySteps = dict[int, list[int]]  # the number of the step since 1970 -> failed and retried
 # What is kept of each step: under which name, how long it is, and as far back as it is counted in it.
-_STEPS = (("hours", HOUR, _KEPT_FOR), ("minutes", MINUTE, MINUTES_BACK))
+_STEPS = (("hours", HOUR, _LONGEST_BACK), ("minutes", MINUTE, MINUTES_BACK))
 
 
-def kept(group: Group, moving_in: Sequence[Group], now: datetime) -> dict[str, Any]:
+def snapshot_counts(group: Group, moving_in: Sequence[Group], now: datetime) -> dict[str, Any]:
     """Return what the group counts at this moment, with the groups whose numbers are still being moved into it.
 
     Their rows stay locked until the transaction of the caller ends.
@@ -51,9 +51,10 @@ def kept(group: Group, moving_in: Sequence[Group], now: datetime) -> dict[str, A
 
 
 def give_back(group: Group, heir: Group | None, before: dict[str, Any]) -> None:
-    """It counts what it did before, and the attempts that came since; what it lacks of that, its heir counts too much.
+    """Restore the counts of before, with the attempts since; the difference is subtracted from its heir.
 
-    `before`: what `kept` answered, changed nowhere else; without its numbers (of a rule saved long ago) nothing is done.
+    `before`: the result of `snapshot_counts`, changed nowhere else; without its numbers (of an old rule) nothing is
+    done.
     """
     if "count" not in before or (heir is not None and heir.pk == group.pk):
         return
@@ -75,7 +76,7 @@ def give_back(group: Group, heir: Group | None, before: dict[str, Any]) -> None:
         apart = _sum(should, _of_counters(group, since, step), sign=-1)
         _shift(heir, group, {n: [max(0, one) for one in numbers] for n, numbers in apart.items()}, step)
         _shift(group, heir, {n: [max(0, -one) for one in numbers] for n, numbers in apart.items()}, step)
-    _tell_others(group, before)
+    _correct_others(group, before)
 
 
 def _came_since(group: Group, before: dict[str, Any], until: int | None = None) -> QuerySet[Attempt]:
@@ -126,23 +127,23 @@ def _shift(source: Group | None, target: Group | None, numbers: _BySteps, step: 
             cursor.executemany(statement, [(f, f, r, r, source.pk, step, at(when)) for when, f, r in rows])
 
 
-def _tell_others(group: Group, before: dict[str, Any]) -> None:
-    """Groups that were taken in later, with this one in them, will come back without it."""
+def _correct_others(group: Group, before: dict[str, Any]) -> None:
+    """Correct the snapshots of groups that were merged later, with this one in them: they will return without it."""
     pending = Q(is_withdrawn=False) | Q(is_applied=False)
     for rule in GroupRule.objects.select_for_update(of=("self",)).filter(pending, kind="merge").order_by("pk"):
         changed = False
-        for held in rule.before.values():
-            if group.fingerprint not in held.get("aliases", ()) or "count" not in held:
+        for snapshot in rule.before.values():
+            if group.fingerprint not in snapshot.get("aliases", ()) or "count" not in snapshot:
                 continue
-            came = _came_since(group, before, until=held["last_attempt"])
-            held["count"] -= before["count"] + came.count()
+            came = _came_since(group, before, until=snapshot["last_attempt"])
+            snapshot["count"] -= before["count"] + came.count()
             for name, step, _ in _STEPS:
-                if name not in held or name not in before:
+                if name not in snapshot or name not in before:
                     continue
                 mine = _sum(_by_step(before[name]), _from(before[f"{name}_since"], _by_attempts(came, step)))
-                rest = _sum(_by_step(held[name]), mine, sign=-1)
-                held[name] = [[n, *(max(0, one) for one in numbers)] for n, numbers in rest.items() if any(numbers)]
-            held["aliases"] = [name for name in held["aliases"] if name != group.fingerprint]
+                rest = _sum(_by_step(snapshot[name]), mine, sign=-1)
+                snapshot[name] = [[n, *(max(0, one) for one in numbers)] for n, numbers in rest.items() if any(numbers)]
+            snapshot["aliases"] = [name for name in snapshot["aliases"] if name != group.fingerprint]
             changed = True
         if changed:
             GroupRule.objects.filter(pk=rule.pk).update(before=rule.before)

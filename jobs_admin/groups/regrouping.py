@@ -67,7 +67,7 @@ _LOCK = 0x7265_6472_6976_6502
 
 @dataclass(slots=True)
 class _Pace:
-    """How many rows fit into a slice of one kind of work; found out by doing."""
+    """Number of rows that fit into a slice of one kind of work, learned by measurement."""
 
     rows: int = 50
 
@@ -90,7 +90,7 @@ def regroup(now: datetime) -> bool:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """A transaction in which nobody else regroups: two watches would count the same rows twice."""
+    """Open a transaction in which no other process regroups: two watches would count the same rows twice."""
     with turn():  # noqa: SIM117
         with transaction.atomic():
             if connection.vendor == "postgresql":
@@ -122,7 +122,7 @@ def _old() -> QuerySet[Group]:
 def _rename(now: datetime) -> bool:
     """Give the next group of an older version its present fingerprint. A group without any failure keeps its name.
 
-    The newer version may tell apart what the older one put together: such failures leave the group first.
+    The newer version may distinguish errors that the older one put together: such failures leave the group first.
     """
     # What is split goes first: the names of its parts are made of its own.
     is_split = Exists(GroupRule.objects.filter(group=OuterRef("pk"), kind=GroupRuleKind.SPLIT, is_withdrawn=False))
@@ -130,7 +130,7 @@ def _rename(now: datetime) -> bool:
     group = old.select_related("representative__traceback").first()
     if group is None:
         return False
-    failure = group.representative or _newest(group)
+    failure = group.representative or _latest_failure(group)
     if failure is None:  # it was pruned in this moment
         return True
     is_base = GroupRule.objects.filter(group=group, kind=GroupRuleKind.SPLIT, is_withdrawn=False).exists()
@@ -142,7 +142,7 @@ def _rename(now: datetime) -> bool:
         return True
     try:
         with _alone():
-            target = _named(made.value)
+            target = _find_group(made.value)
             if target is not None and target.pk != group.pk:
                 take_in(target, group)
             else:
@@ -174,14 +174,14 @@ def _part_strangers(group: Group, name: str, rules: Rules) -> bool:
     What people merged stays together: there the other fingerprint becomes one more name of the group.
     """
     goes: defaultdict[str, list[Failure]] = defaultdict(list)
-    to: dict[str, _To] = {}
+    to: dict[str, _Destination] = {}
     began, last = time.monotonic(), 0
     after = _compared.get(group.pk, 0)
     rows = Failure.objects.filter(group=group, pk__gt=after).select_related("traceback").order_by("pk")
     for failure in rows[:_MOST_SEEN].iterator(chunk_size=_MOST):
         made = printed(failure, rules)
         if made.value != name:
-            to[made.value] = _To(made.value, made.title_message, made.culprit)
+            to[made.value] = _Destination(made.value, made.title_message, made.culprit)
             goes[made.value].append(failure)
         last = failure.pk
         if time.monotonic() - began > _READ_S:
@@ -207,7 +207,7 @@ def _part_strangers(group: Group, name: str, rules: Rules) -> bool:
     return True
 
 
-def _name_merged(group: Group, merges: Sequence[GroupRule], to: _To, error_type: str) -> None:
+def _name_merged(group: Group, merges: Sequence[GroupRule], to: _Destination, error_type: str) -> None:
     """A merged group answers to this fingerprint too; taking the merge back gives it to the group that it came from."""
     with _alone():
         if (other := Group.objects.filter(fingerprint=to.fingerprint).first()) is not None:
@@ -216,18 +216,18 @@ def _name_merged(group: Group, merges: Sequence[GroupRule], to: _To, error_type:
             GroupAlias.objects.get_or_create(fingerprint=to.fingerprint, defaults={"group": group})
         for rule in merges:
             for name in rule.others:
-                kept = rule.before.get(name, {})
-                if (kept.get("culprit"), kept.get("error_type")) == (to.culprit, error_type):
-                    kept["aliases"] = [*dict.fromkeys([*kept.get("aliases", []), to.fingerprint])]
+                stored = rule.before.get(name, {})
+                if (stored.get("culprit"), stored.get("error_type")) == (to.culprit, error_type):
+                    stored["aliases"] = [*dict.fromkeys([*stored.get("aliases", []), to.fingerprint])]
                     GroupRule.objects.filter(pk=rule.pk).update(before=rule.before)
                     return
 
 
-def _newest(group: Group) -> Failure | None:
+def _latest_failure(group: Group) -> Failure | None:
     return Failure.objects.filter(group=group).select_related("traceback").order_by("-pk").first()
 
 
-def _named(fingerprint: str) -> Group | None:
+def _find_group(fingerprint: str) -> Group | None:
     """The group of this name, now or formerly."""
     found = Group.objects.filter(fingerprint=fingerprint).first()
     if found is None:
@@ -244,7 +244,7 @@ def _drain() -> bool:
     group = Group.objects.filter(IS_TAKEN_IN).order_by("pk").first()
     if group is None:
         return False
-    target = _named(group.name)
+    target = _find_group(group.name)
     if target is None:  # nobody took it in: it is itself again
         Group.objects.filter(pk=group.pk).update(fingerprint=group.name)
         return True
@@ -298,15 +298,15 @@ def _take_away(group: Group, target: Group) -> None:
         with _alone():
             rows = Group.objects.filter(pk=group.pk, fingerprint=group.fingerprint)
             for row in rows.select_for_update(of=("self",)):
-                _seen(target.pk, row.count, row.first_seen, row.last_seen, row.representative_id)
-                _represent_anew(target.pk)
+                _add_counts(target.pk, row.count, row.first_seen, row.last_seen, row.representative_id)
+                _choose_representative(target.pk)
                 groups_aside.leave(row.pk, target.pk)
                 row.delete()
     except IntegrityError:  # ProtectedError too: a report of it landed in this moment, and is moved the next time
         return
 
 
-def _seen(group: int, count: int, first: datetime, last: datetime, representative: int | None) -> None:
+def _add_counts(group: int, count: int, first: datetime, last: datetime, representative: int | None) -> None:
     rows = Group.objects.filter(pk=group)
     if connection.features.has_select_for_update:
         rows = rows.select_for_update(of=("self",), no_key=True)
@@ -318,13 +318,13 @@ def _seen(group: int, count: int, first: datetime, last: datetime, representativ
     row.save(update_fields=["representative", "count", "first_seen", "last_seen"])
 
 
-def _represent_anew(group: int) -> None:
-    """Its representative is one of its own, where there is one."""
+def _choose_representative(group: int) -> None:
+    """Replace its representative by one of its own failures, if it has one."""
     row = Group.objects.filter(pk=group).values_list("representative_id", flat=True).first()
     if row is None or not Failure.objects.filter(pk=row, group_id=group).exists():
-        newest = Failure.objects.filter(group_id=group).order_by("-pk").values_list("pk", flat=True).first()
-        if newest is not None:
-            Group.objects.filter(pk=group).update(representative=newest)
+        latest = Failure.objects.filter(group_id=group).order_by("-pk").values_list("pk", flat=True).first()
+        if latest is not None:
+            Group.objects.filter(pk=group).update(representative=latest)
 
 
 def _lock(group: Group, ids: Sequence[int]) -> set[int]:
@@ -339,13 +339,13 @@ def _lock(group: Group, ids: Sequence[int]) -> set[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _To:
-    """Where a failure goes."""
+class _Destination:
+    """Destination of a failure."""
 
     fingerprint: str
     title: str
     culprit: str
-    said: str = ""  # of a part of a split group: how it is told from the others
+    part_text: str = ""  # of a part of a split group: how it is told from the others
 
 
 def _apply(now: datetime) -> bool:
@@ -394,31 +394,31 @@ def _bring_home(rule: GroupRule, attempts: Sequence[int]) -> int:
     strays = Attempt.objects.filter(pk__in=attempts, group=rule.group, failure__group__fingerprint__in=rule.others)
     moved = Attempt.objects.filter(pk__in=list(strays.values_list("pk", flat=True))).update(group=Subquery(home))
     if rule.group is not None:
-        _represent_anew(rule.group.pk)
+        _choose_representative(rule.group.pk)
     return moved
 
 
-def _held(pk: int) -> GroupRule | None:
+def _lock_rule(pk: int) -> GroupRule | None:
     """The rule as it is now, until the transaction ends; None where it is carried out."""
     rows = GroupRule.objects.select_for_update(of=("self",)).select_related("group")
     return rows.filter(pk=pk, is_applied=False).first()
 
 
 @dataclass(slots=True)
-class _Seen:
-    """The next failures that a rule may concern, and where they go; found out while nobody waits."""
+class _Slice:
+    """The next failures that a rule may concern, and their destinations; found before any lock."""
 
     rule: GroupRule
     until: int = 0  # the last that was looked at
     # By the group that they are in, and the name of the one they go to.
     goes: dict[tuple[int, str], list[Failure]] = field(default_factory=lambda: defaultdict(list))
-    to: dict[str, _To] = field(default_factory=dict)
+    to: dict[str, _Destination] = field(default_factory=dict)
     is_done: bool = False
 
 
-def _look(rule: GroupRule) -> _Seen | None:
+def _look(rule: GroupRule) -> _Slice | None:
     """As many as a fraction of a second allows; None where none is left."""
-    where, seen, began = _where(rule), _Seen(rule), time.monotonic()
+    where, seen, began = _where(rule), _Slice(rule), time.monotonic()
     for failure in _next(rule):
         place = where(failure)
         if place is not None and failure.group_id is not None and place.fingerprint != failure.group.fingerprint:
@@ -431,7 +431,7 @@ def _look(rule: GroupRule) -> _Seen | None:
 
 
 def _next(rule: GroupRule) -> Iterator[Failure]:
-    """What the rule may concern, from where it stopped."""
+    """Yield failures that the rule may concern, from where it stopped."""
     after = rule.applied_to
     for _ in range(_MOST_SEEN // _MOST):
         rows = list(_concerned(rule).filter(pk__gt=after).order_by("pk")[:_MOST])
@@ -441,13 +441,14 @@ def _next(rule: GroupRule) -> Iterator[Failure]:
         after = rows[-1].pk
 
 
-def _go_on(seen: _Seen, most: int) -> int:
-    """Move those of a few groups, as much as weighs so many rows. What a killed process had moved is found moved.
+def _go_on(seen: _Slice, most: int) -> int:
+    """Move the failures of a few groups, up to that many rows by weight. A slice repeated after a crash finds them
+    moved.
 
-    A group's failures lie between those of others: to move what belongs together at once is ten times faster than in their
-    order.
+    A group's failures lie between those of others: moving those of one destination together is ten times faster than in
+    their order.
     """
-    rule = _held(seen.rule.pk)
+    rule = _lock_rule(seen.rule.pk)
     # Another watch was here meanwhile, or the rule was taken back: what was seen is looked at anew.
     if rule is None or (rule.applied_to, rule.is_withdrawn) != (seen.rule.applied_to, seen.rule.is_withdrawn):
         return 0
@@ -501,37 +502,37 @@ def _stacks_with(pattern: str) -> list[int] | None:
     parts = [part for part in re.findall("[A-Za-z]{3,}", pattern) if part not in "release"]
     if not parts:
         return None
-    after, held = _found.get(pattern, (0, []))
+    after, found = _found.get(pattern, (0, []))
     newer = Traceback.objects.filter(pk__gt=after)
     last = newer.order_by("-pk").values_list("pk", flat=True).first()
     if last is None:
-        return held
+        return found
     if not after and newer.count() > _MOST_STACKS:
         return None
     has_all = functools.reduce(operator.and_, (Q(text__contains=part) for part in parts))
-    held = [*held, *newer.filter(has_all, pk__lte=last).values_list("pk", flat=True)[: _MOST_FOUND + 1]]
-    if len(held) > _MOST_FOUND:
+    found = [*found, *newer.filter(has_all, pk__lte=last).values_list("pk", flat=True)[: _MOST_FOUND + 1]]
+    if len(found) > _MOST_FOUND:
         return None
     if len(_found) > 20:
         _found.clear()
-    _found[pattern] = last, held
-    return held
+    _found[pattern] = last, found
+    return found
 
 
 def _words_of_frame(pattern: str) -> list[Phrase]:
-    """What the index must hold of a stack in which the pattern can be true of a frame: words that stand in it whole.
+    """Return the words that the index must have of a stack for the pattern to match a frame: complete words of it.
 
-    One by one: of a word that a deep stack repeats the index knows the first 255 places alone, so no phrase of it is
+    One by one: of a word that a deep stack repeats the index knows the first 255 places only, so no phrase of it is
     sure to be found. The file's name and the function are in the stack as they are in the frame; a folder is not.
     """
     file, _, function = pattern.rpartition(" in ")
-    told = [file.replace("\\", "/").rpartition("/")[2], function] if file else []
-    whole = [text for text in told if text and "*" not in text]
-    terms = (term for text in whole for phrase in phrases(text)[:1] for term in phrase.terms)
+    names = [file.replace("\\", "/").rpartition("/")[2], function] if file else []
+    literal = [text for text in names if text and "*" not in text]
+    terms = (term for text in literal for phrase in phrases(text)[:1] for term in phrase.terms)
     return [Phrase((term,)) for term in dict.fromkeys(terms)]
 
 
-def _where(rule: GroupRule) -> Callable[[Failure], _To | None]:
+def _where(rule: GroupRule) -> Callable[[Failure], _Destination | None]:
     """The group that a failure belongs in by this rule, or by its end; None for where it is."""
     if rule.kind == GroupRuleKind.SPLIT:
         return _where_split(rule)
@@ -541,44 +542,44 @@ def _where(rule: GroupRule) -> Callable[[Failure], _To | None]:
         names = set(rule.before)
     before = Rules((*others.ignored, rule.frame), others.splits) if rule.is_withdrawn else others
 
-    def place(failure: Failure) -> _To | None:
+    def place(failure: Failure) -> _Destination | None:
         made = printed(failure, now)
         if rule.kind == GroupRuleKind.MERGE:
             is_theirs = made.value in names or any(made.value in rule.before[n].get("aliases", ()) for n in names)
         else:
             is_theirs = made.value != printed(failure, before).value
-        return _To(made.value, made.title_message, made.culprit) if is_theirs else None
+        return _Destination(made.value, made.title_message, made.culprit) if is_theirs else None
 
     return place
 
 
-def _where_split(rule: GroupRule) -> Callable[[Failure], _To | None]:
+def _where_split(rule: GroupRule) -> Callable[[Failure], _Destination | None]:
     group = rule.group
     assert group is not None
     split = Split(group.fingerprint, rule.by)
 
-    def part(failure: Failure) -> _To | None:
-        value, said = apart(split, failure.message, facts_of(failure))
+    def part(failure: Failure) -> _Destination | None:
+        value, part_text = apart(split, failure.message, facts_of(failure))
         if not rule.is_withdrawn:
-            return _To(value, f"{group.message[: 499 - len(said)]} {said}", group.culprit, said)
+            return _Destination(value, f"{group.message[: 499 - len(part_text)]} {part_text}", group.culprit, part_text)
         is_part = failure.group is not None and failure.group.fingerprint == value
-        return _To(group.fingerprint, group.message, group.culprit) if is_part else None
+        return _Destination(group.fingerprint, group.message, group.culprit) if is_part else None
 
     return part
 
 
-def _move(old: int, to: _To, failures: Sequence[Failure]) -> tuple[Group, Group, int] | None:
+def _move(old: int, to: _Destination, failures: Sequence[Failure]) -> tuple[Group, Group, int] | None:
     """These failures of one group go to another; their attempts and what was counted of them go with them.
 
     Answers (from, to, how many failures); None where none had to move.
     """
     group = Group.objects.get(pk=old)
     # They were looked at before this transaction: what was pruned meanwhile, or went elsewhere, is no part of it.
-    held = _lock(group, [failure.pk for failure in failures])
-    failures = [failure for failure in failures if failure.pk in held]
+    found = _lock(group, [failure.pk for failure in failures])
+    failures = [failure for failure in failures if failure.pk in found]
     if not failures:
         return None
-    target = _named(to.fingerprint) or _made(group, to, failures)
+    target = _find_group(to.fingerprint) or _create_group(group, to, failures)
     if target.pk == group.pk:
         return None
     ids = [failure.pk for failure in failures]
@@ -595,25 +596,25 @@ def _move(old: int, to: _To, failures: Sequence[Failure]) -> tuple[Group, Group,
     add_group_counts({(target.pk, at): n for at, n in counted.items()})
     latest = max(failures, key=lambda failure: (failure.failed_at, failure.pk))
     first = min([failure.first_failed_at for failure in failures] + times)
-    _seen(target.pk, len(times), first, latest.failed_at, latest.pk)
+    _add_counts(target.pk, len(times), first, latest.failed_at, latest.pk)
     _write_parts(target.pk, to, failures)
     left = Case(When(count__gt=len(times), then=F("count") - len(times)), default=Value(0))
     Group.objects.filter(pk=group.pk).update(count=left)
-    _represent_anew(group.pk)
+    _choose_representative(group.pk)
     return group, target, len(failures)
 
 
-def _own_text(failure: Failure, to: _To) -> tuple[str, str]:
+def _own_text(failure: Failure, to: _Destination) -> tuple[str, str]:
     """Return message and culprit as the title of a group has them, by this failure alone: its old group is not only its own."""
     rules = grouping_rules.read_rules()
     own = printed(failure, rules)
-    if not to.said or own.title_message.endswith(to.said):
+    if not to.part_text or own.title_message.endswith(to.part_text):
         return own.title_message, own.culprit
     plain = printed(failure, Rules(rules.ignored))
-    return f"{plain.title_message[: 499 - len(to.said)]} {to.said}", plain.culprit
+    return f"{plain.title_message[: 499 - len(to.part_text)]} {to.part_text}", plain.culprit
 
 
-def _write_parts(group: int, to: _To, failures: Sequence[Failure]) -> None:
+def _write_parts(group: int, to: _Destination, failures: Sequence[Failure]) -> None:
     """Add these failures to what their sources have of the group. The text is their own, never that of their group."""
     first: dict[str, Failure] = {}
     for one in failures:
@@ -640,7 +641,7 @@ def _renew_parts(group: int) -> None:
         part.save(update_fields=["error_type", "message", "culprit"])
 
 
-def _made(group: Group, to: _To, failures: Sequence[Failure]) -> Group:
+def _create_group(group: Group, to: _Destination, failures: Sequence[Failure]) -> Group:
     """A group that comes out of another one: in its state, and looked after by the same.
 
     What people wrote of that one comes along as far as viewers of the sources of these failures read it.
@@ -649,7 +650,7 @@ def _made(group: Group, to: _To, failures: Sequence[Failure]) -> Group:
     group_sight.restrict(group_sight.viewer_of_sources({failure.source for failure in failures}), [group])
     title, culprit = _own_text(failures[0], to)
     is_muted = group.state == GroupState.MUTED and group.muted_until is None
-    kept = (
+    stored = (
         "state_by",
         "state_since",
         "resolved_at",
@@ -659,7 +660,7 @@ def _made(group: Group, to: _To, failures: Sequence[Failure]) -> Group:
         "runbook_url",
         "first_release",
     )
-    values: dict[str, Any] = {name: getattr(group, name) for name in kept}
+    values: dict[str, Any] = {name: getattr(group, name) for name in stored}
     made, _ = Group.objects.get_or_create(
         fingerprint=to.fingerprint,
         defaults=values
@@ -689,14 +690,16 @@ def _uncount(group: int, counted: dict[datetime, list[int]]) -> None:
 
 
 def _remember(rule: GroupRule, group: Group, target: Group, failures: int) -> None:
-    """That the rule moved so many failures of this group to that one: should it be left empty, its name goes there too."""
+    """Record that the rule moved this many failures of this group to that one: if it is left empty, its name goes there
+    too.
+    """
     into = rule.before.setdefault("into", {}).setdefault(group.fingerprint, {})
     into[target.fingerprint] = into.get(target.fingerprint, 0) + failures
 
 
 def _finish(pk: int) -> None:
     """A group that the rule left empty is taken in by the one that most of it went to: its name leads there."""
-    rule = _held(pk)
+    rule = _lock_rule(pk)
     if rule is None or _concerned(rule).filter(pk__gt=rule.applied_to).exists():
         return
     into = rule.before.pop("into", {})
@@ -705,23 +708,23 @@ def _finish(pk: int) -> None:
     stays = rule.group.fingerprint if rule.group else None
     if rule.is_withdrawn:
         for name in rule.others:
-            if (back := Group.objects.filter(fingerprint=name).first()) and (kept := rule.before.get(name)):
-                heir = _named(kept["heir"]) if kept.get("heir") else None
-                merged_counts.give_back(back, heir, kept)
+            if (back := Group.objects.filter(fingerprint=name).first()) and (stored := rule.before.get(name)):
+                heir = _find_group(stored["heir"]) if stored.get("heir") else None
+                merged_counts.give_back(back, heir, stored)
                 for one in (back, heir):
                     if one is not None:
                         _renew_parts(one.pk)
     for name, targets in into.items():
         group = Group.objects.filter(fingerprint=name).first()
-        target = _named(max(targets, key=lambda target: targets[target]))
+        target = _find_group(max(targets, key=lambda target: targets[target]))
         if group is None or target is None or target.pk == group.pk or Failure.objects.filter(group=group).exists():
             continue
         if name == stays:
             groups_aside.leave(group.pk, target.pk)
             continue
-        kept = take_in(target, group)
+        stored = take_in(target, group)
         if not rule.is_withdrawn:
-            rule.before[name] = kept
+            rule.before[name] = stored
             rule.others = [*rule.others, name]
     if into and rule.kind != GroupRuleKind.MERGE:
         # For the story of these groups.

@@ -186,7 +186,7 @@ def test_rules_are_listed_with_what_they_say_and_how_far_they_are():
     rule = group_rules.save(ANN, "merge", groups=[one.fingerprint, other.fingerprint], note="one partner")
     (row,) = group_rules.listing(ANN)
     assert (row.rule, row.may_withdraw, row.progress) == (rule, True, 0.0)
-    assert row.says.startswith("merge 1 group into shop.Refused: order")
+    assert row.summary.startswith("merge 1 group into shop.Refused: order")
     assert not group_rules.listing(EVE)[0].may_withdraw
 
 

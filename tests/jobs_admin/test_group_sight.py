@@ -13,7 +13,7 @@ from jobs_admin.core import query as language
 from jobs_admin.core.refused import Refused
 from jobs_admin.db import audit, grouping_rules
 from jobs_admin.failures import completing, nearest, saved_views
-from jobs_admin.groups import group_changes, group_detail, group_finder, group_rules, group_story, regrouping
+from jobs_admin.groups import group_changes, group_detail, group_finder, group_history, group_rules, regrouping
 from jobs_admin.models import Alert, AuditEvent, Group, GroupRule, GroupSource, Role, Rule
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
 from jobs_admin.rights import group_sight, people, view_sight
@@ -65,10 +65,10 @@ def texts(viewer: Viewer, group: Group) -> list[str]:
     """All that readers tell this viewer of groups."""
     detail = group_detail.group(viewer, group.fingerprint)
     rows = groups.groups(viewer, order="last_seen").rows
-    found = [rows, detail, group_story.story(viewer, group_detail.group_named(viewer, group.fingerprint))]
-    found += [group_finder.named(viewer, "", limit=9), failures.facets(viewer, ""), completing.words_of_errors(viewer)]
+    found = [rows, detail, group_history.read_history(viewer, group_detail.group_named(viewer, group.fingerprint))]
+    found += [group_finder.find_groups(viewer, "", limit=9), failures.facets(viewer, ""), completing.words_of_errors(viewer)]
     found += [list(completing.values(viewer, field, "")) for field in ("group", "error", "task", "queue", "release")]
-    titles = [one.group for one in rows] + [one.group for one in group_finder.named(viewer, "", limit=9)]
+    titles = [one.group for one in rows] + [one.group for one in group_finder.find_groups(viewer, "", limit=9)]
     return [*map(repr, found), *(f"{one.title} {one.culprit} {one.first_release}" for one in [*titles, detail.group])]
 
 
@@ -105,8 +105,8 @@ def test_words_out_of_sight_find_no_group(merged):
         assert [row.group.pk for row in groups.groups(ANN, text).rows] == [merged.pk]
     assert [row.group.pk for row in groups.groups(SHOP, "plain").rows] == [merged.pk]
     assert [row.group.pk for row in groups.groups(SHOP, f"-message:{SECRET}").rows] == [merged.pk]
-    assert group_finder.named(SHOP, SECRET, limit=5) == []
-    assert [row.group.pk for row in group_finder.named(SHOP, "plain", limit=5)] == [merged.pk]
+    assert group_finder.find_groups(SHOP, SECRET, limit=5) == []
+    assert [row.group.pk for row in group_finder.find_groups(SHOP, "plain", limit=5)] == [merged.pk]
     title = f"{SECRET}.Error: {SECRET} is <number> out"
     assert not [
         one for one in nearest.near(SHOP, language.parse(title), title) if SECRET in one.text or "title" in one.why
@@ -115,10 +115,10 @@ def test_words_out_of_sight_find_no_group(merged):
 
 def test_a_group_like_it_is_found_by_what_both_show_the_viewer(merged):
     other = bury("shop", "plain", message="plain is down", trace="", ago=1)
-    found = group_story.alike(SHOP, group_detail.group_named(SHOP, other.fingerprint))
+    found = group_history.find_similar(SHOP, group_detail.group_named(SHOP, other.fingerprint))
     assert [(one.title, why) for one, why in found] == [("plain.Error: plain is out", "type")]
     hidden = bury("shop", SECRET, message="another", trace="", ago=2)
-    assert group_story.alike(SHOP, hidden) == []
+    assert group_history.find_similar(SHOP, hidden) == []
 
 
 def test_the_error_in_a_facet_is_that_of_the_source_where_it_is_counted(merged):
@@ -200,7 +200,7 @@ def test_the_audit_of_one_source_has_no_note_that_another_wrote_and_undoing_stil
     told = [audit.list_events(viewer).rows for viewer in (SHOP, BANK)]
     assert SECRET not in repr([(row.before, row.after, row.reason) for row in told[0]])
     assert SECRET in repr([(row.before, row.after) for row in told[1]])
-    assert SECRET not in repr(group_story.story(SHOP, group_detail.group_named(SHOP, group.fingerprint)))
+    assert SECRET not in repr(group_history.read_history(SHOP, group_detail.group_named(SHOP, group.fingerprint)))
     assert group_detail.group(SHOP, group.fingerprint).group.note == ""
     assert group_detail.group(BANK, group.fingerprint).group.note == f"{SECRET} note"
 

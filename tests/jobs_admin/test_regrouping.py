@@ -16,7 +16,7 @@ from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.db import grouping_rules
 from jobs_admin.desk import retention
 from jobs_admin.failures import exporting, triage
-from jobs_admin.groups import group_detail, group_rules, group_story, regrouping
+from jobs_admin.groups import group_detail, group_history, group_rules, regrouping
 from jobs_admin.models import Attempt, Failure, Group, GroupAlias, GroupCounter, GroupRule, Traceback
 from tests.kit.counts import held, recount
 from tests.kit.desks import Desk
@@ -499,12 +499,12 @@ def test_rules_stand_in_the_story_of_the_groups_that_they_are_about():
     one, other = bury(2), bury(3, task="refund")
     rule = save("merge", one, other, note="one outage")
     all_of_it()
-    told = [(e.what, e.why, e.told["is_about_it"]) for e in group_story.story(ANN, one)[0] if e.kind == "rule"]
+    told = [(e.what, e.why, e.told["is_about_it"]) for e in group_history.read_history(ANN, one)[0] if e.kind == "rule"]
     assert told == [("rule.save", "one outage", True)]
     group_rules.withdraw(ANN, rule)
     all_of_it()
     back = Group.objects.get(fingerprint=other.fingerprint)
-    told = [(e.what, e.told["is_about_it"]) for e in group_story.story(ANN, back)[0] if e.kind == "rule"]
+    told = [(e.what, e.told["is_about_it"]) for e in group_history.read_history(ANN, back)[0] if e.kind == "rule"]
     assert told == [("rule.withdraw", False), ("rule.save", False)]
 
 
@@ -514,7 +514,7 @@ def test_the_parts_of_a_split_tell_where_they_come_from():
     save("split", group, by="queue")
     all_of_it()
     for part in Group.objects.exclude(pk=group.pk):
-        assert [e.told["by"] for e in group_story.story(ANN, part)[0] if e.kind == "rule"] == ["queue"]
+        assert [e.told["by"] for e in group_history.read_history(ANN, part)[0] if e.kind == "rule"] == ["queue"]
 
 
 def test_merges_of_merges_are_taken_back_in_any_order():
@@ -747,13 +747,13 @@ def test_a_group_that_is_split_tells_where_its_failures_went():
     group = bury(3, queue="webhooks")
     rule = save("split", group, by="queue")
     all_of_it()
-    by, parts = group_story.parts_of(ANN, group.fingerprint)
+    by, parts = group_history.parts_of(ANN, group.fingerprint)
     assert by == "queue" and {name for name, n in where().items() if n} == set(parts)
     with pytest.raises(NotFound):
         group_detail.group(ANN, group.fingerprint)
     group_rules.withdraw(ANN, rule)
     all_of_it()
-    assert group_story.parts_of(ANN, group.fingerprint) is None
+    assert group_history.parts_of(ANN, group.fingerprint) is None
     assert group_detail.group(ANN, group.fingerprint).group == group
 
 

@@ -93,7 +93,7 @@ def test_a_rule_is_the_latest_act_and_is_taken_back_before_what_was_done_earlier
         bury(group=group)
     rule = group_rules.save(otto, "merge", groups=[one.fingerprint, other.fingerprint])
     found = latest(otto)
-    assert found.is_rule and found.handle == str(rule.pk) and found.says.startswith("merge 1 group into")
+    assert found.is_rule and found.handle == str(rule.pk) and found.summary.startswith("merge 1 group into")
     group_rules.withdraw(otto, rule)
     assert latest(otto).reason == "earlier"
 

@@ -49,7 +49,7 @@ class RulePreview(Schema):
 def rule(row: RuleRow) -> dict[str, Any]:
     same = ("id", "kind", "others", "by", "frame", "note", "author", "created_at", "is_withdrawn")
     return {name: getattr(row.rule, name) for name in same} | {
-        "says": row.says,
+        "says": row.summary,
         "progress": round(row.progress, 4),
         "group": row.rule.group.name if row.rule.group else None,
     }

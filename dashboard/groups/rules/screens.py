@@ -58,7 +58,7 @@ def _line(row: Row, may_act: bool) -> RuleLine:
     else:
         progress = "taken back" if rule.is_withdrawn else "in force"
     return RuleLine(
-        says=visible(row.says),
+        says=visible(row.summary),
         group_url=links.group_page(rule.group.fingerprint) if rule.group else "",
         merged=[visible(one) for one in row.merged[:MOST_MERGED]],
         more=number(len(row.merged) - MOST_MERGED) if len(row.merged) > MOST_MERGED else "",

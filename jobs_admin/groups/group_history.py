@@ -1,4 +1,4 @@
-"""What happened to a group, and which groups are like it: what its page tells below the fold."""
+"""History of a group, and similar groups."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Event:
     what: str = ""  # the new state, assignee … ; of a rule: rule.save, rule.withdraw
     why: str = ""
     replay: Replay | None = None
-    told: dict[str, Any] | None = None  # what the audit tells of the state after it; of a rule: what it says
+    details: dict[str, Any] | None = None  # of the state after it, by the audit; of a rule: its content
 
 
-def story(viewer: Viewer, group: Group) -> tuple[list[Event], bool]:
-    """What happened to it, the latest first, and whether there is more than is told."""
+def read_history(viewer: Viewer, group: Group) -> tuple[list[Event], bool]:
+    """Return its events, latest first, and whether there are more."""
     is_partial = bool(group_sight.restrict(viewer, [group]))
     events = [*_changes(viewer, group), *rules(viewer, group), *_replays(viewer, group)]
     if group.state == "regressed" and group.state_since:
@@ -68,7 +68,7 @@ def parts_of(viewer: Viewer, fingerprint: str) -> tuple[str, list[str]] | None:
     return (split.by, found) if found else None
 
 
-def alike(viewer: Viewer, group: Group) -> list[tuple[Group, str]]:
+def find_similar(viewer: Viewer, group: Group) -> list[tuple[Group, str]]:
     """Other groups of the same place or type, the latest first, and which of both: `place`, `type`."""
     seen = FailureCount.objects.filter(scopes.visible(viewer), group_id=OuterRef("pk"), count__gt=0)
     same = Q(error_type=group.error_type)
@@ -81,7 +81,7 @@ def alike(viewer: Viewer, group: Group) -> list[tuple[Group, str]]:
 
 
 def _changes(viewer: Viewer, group: Group) -> list[Event]:
-    """What the audit tells, of the sources that the viewer sees. An act has a row a source: each is told once."""
+    """Return the audited changes, of the sources that the viewer sees. An act has a row a source, and is one event."""
     rows = AuditEvent.objects.filter(object__in=[f"group:{name}" for name in _names(group)], allowed=True)
     rows = rows.filter(scopes.visible(viewer))
     found: list[Event] = []
@@ -98,7 +98,7 @@ def _changes(viewer: Viewer, group: Group) -> list[Event]:
             continue
         for topic in ("state", "assignee", "note", "runbook_url"):
             if topic in after:
-                found.append(Event(at, topic, name, str(after[topic] or ""), row.reason, told=after))
+                found.append(Event(at, topic, name, str(after[topic] or ""), row.reason, details=after))
         came_back = before.get("state_since") if before.get("state") == "regressed" else None
         if came_back and "state" in after:
             moment = _moment(came_back)
@@ -108,7 +108,7 @@ def _changes(viewer: Viewer, group: Group) -> list[Event]:
 
 
 def _names(group: Group) -> set[str]:
-    """All that it was ever called, what it took in included: acts stand in the audit under the name of their day."""
+    """Return all its names, those of merged groups included: audit rows have the name of their time."""
     return {group.fingerprint, *GroupAlias.objects.filter(group=group).values_list("fingerprint", flat=True)}
 
 
@@ -120,13 +120,13 @@ def rules(viewer: Viewer, group: Group) -> list[Event]:
     for rule in GroupRule.objects.order_by("-pk").values(*columns)[:MOST_RULES]:
         is_about_it = rule["group_id"] == group.pk
         if is_about_it or not names.isdisjoint([*rule["others"], *(rule["before__moved"] or ())]):
-            told = {"kind": rule["kind"], "by": rule["by"], "frame": rule["frame"], "groups": len(rule["others"])}
-            concerned[f"rule:{rule['pk']}"] = told | {"is_about_it": is_about_it}
+            details = {"kind": rule["kind"], "by": rule["by"], "frame": rule["frame"], "groups": len(rule["others"])}
+            concerned[f"rule:{rule['pk']}"] = details | {"is_about_it": is_about_it}
     rows = AuditEvent.objects.filter(object__in=concerned, allowed=True, act__in=("rule.save", "rule.withdraw"))
     rows = rows.filter(scopes.visible(viewer))
     found: dict[tuple[str, str], Event] = {}
     for row in rows.order_by("-id")[: MOST_EVENTS * 4] if concerned else ():  # an act has a row a source
-        event = Event(row.at, "rule", row.actor, row.act, row.reason, told=concerned[row.object])
+        event = Event(row.at, "rule", row.actor, row.act, row.reason, details=concerned[row.object])
         found.setdefault((row.object, row.act), event)
     return list(found.values())
 
@@ -139,11 +139,11 @@ def _moment(text: str) -> datetime | None:
 
 
 def _replays(viewer: Viewer, group: Group) -> list[Event]:
-    """The replays that its newest failures were in."""
+    """Return the replays of its latest failures."""
     ids: list[int] = []
     for state in _ACTED_ON:
-        newest = Failure.objects.filter(scopes.visible(viewer), group=group, state=state).order_by("-pk")
-        ids += newest.values_list("pk", flat=True)[:SAMPLE]
+        latest = Failure.objects.filter(scopes.visible(viewer), group=group, state=state).order_by("-pk")
+        ids += latest.values_list("pk", flat=True)[:SAMPLE]
     replays = ReplayItem.objects.filter(failure_id__in=ids).order_by().values("replay_id").distinct()
     found = list(Replay.objects.filter(pk__in=replays).order_by("-pk")[:MOST_EVENTS])
     scopes.restrict_replays(viewer, found)
