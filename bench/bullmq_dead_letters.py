@@ -88,7 +88,7 @@ def _measured(jobs: int, copies: int, url: str) -> dict[str, Any]:
             OutgoingMessage(n, one.raw, one.queue, one.job_id, _lineage(one, n))
             for n, one in enumerate(pulled.reports, len(letters) + 1)
         ]
-        adapter.filed(pulled)
+        adapter.confirm_filed(pulled)
         after = pulled.after
         if not pulled.is_more or len(letters) >= jobs:
             break

@@ -53,7 +53,7 @@ def _measure(url: str, jobs: int, major: int) -> dict[str, object]:
         for one in pulled.reports:
             encode(one)
             reports[one.job_id] = one
-        source.filed(pulled)
+        source.confirm_filed(pulled)
         after = pulled.after
         if not pulled.is_more:
             break
@@ -61,7 +61,7 @@ def _measure(url: str, jobs: int, major: int) -> dict[str, object]:
     idle = time.perf_counter()
     for _ in range(20):
         pulled = source.dead_letters(after)
-        source.filed(pulled)
+        source.confirm_filed(pulled)
         after = pulled.after
     idle_s = (time.perf_counter() - idle) / 20
     letters = [_letter(n, one) for n, one in enumerate(reports.values())]
@@ -107,13 +107,13 @@ def _latency(source: Any, url: str, major: int, after: str) -> dict[str, float]:
         bull.add("other", "deliver", {"needs": "partner"})
         bull.told("failed")
         while not any(queue == "other" for queue in (one.queue for one in source.dead_letters(after).reports)):
-            source._wire.look_again()  # a new queue is found within a minute
+            source._wire.rediscover()  # a new queue is found within a minute
         for _ in range(20):
             job = bull.add("other", "deliver", {"needs": "partner"})
             while True:
                 time.sleep(source.every_s)
                 pulled = source.dead_letters(after)
-                source.filed(pulled)
+                source.confirm_filed(pulled)
                 after = pulled.after
                 if mine := [one for one in pulled.reports if one.job_id == job]:
                     waited.append(time.time() - mine[0].at)

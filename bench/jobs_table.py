@@ -98,7 +98,7 @@ def main() -> None:
             while True:
                 pulled = source.dead_letters(after)
                 reports.extend(pulled.reports)
-                source.filed(pulled)
+                source.confirm_filed(pulled)
                 after = pulled.after
                 if not pulled.is_more:
                     return

@@ -81,7 +81,7 @@ def pages(adapter: Any, after: str = "") -> Iterator[Any]:
     while True:
         pulled = adapter.dead_letters(after)
         yield from pulled.reports
-        adapter.filed(pulled)
+        adapter.confirm_filed(pulled)
         after = pulled.after
         if not pulled.is_more and not any(known.went_off for known in adapter._mirrors.values()):
             return
@@ -105,7 +105,7 @@ def mirrored(url: str, client: redis.Redis) -> dict[str, Any]:
     begun = time.monotonic()
     after = adapter.dead_letters("{}").after
     for _ in range(20):
-        adapter.filed(pulled := adapter.dead_letters(after))
+        adapter.confirm_filed(pulled := adapter.dead_letters(after))
         after = pulled.after
     idle_ms = (time.monotonic() - begun) / 20 * 1000
     letters = [
@@ -120,7 +120,7 @@ def mirrored(url: str, client: redis.Redis) -> dict[str, Any]:
         before = connection.default_channel.queue_declare(DLQ, passive=True).message_count
         time.sleep(15)  # RabbitMQ puts back what was held
         adapter._mirrors[DLQ].not_before = 0.0  # it would wait for nine times as long as it held
-        adapter.filed(adapter.dead_letters(after))
+        adapter.confirm_filed(adapter.dead_letters(after))
         left = connection.default_channel.queue_declare(DLQ, passive=True).message_count
     adapter.close()
     rabbitmq_reading.mirror = real

@@ -126,7 +126,7 @@ def pull(source: str, puller: str, now: datetime | None = None) -> bool:
         if not _move_on(source, mine, pulled):
             return False
         cursor = pulled.after
-        adapter.filed(pulled)
+        adapter.confirm_filed(pulled)
         if not pulled.is_more or time.monotonic() > ends:
             break
     if pulled.failing:

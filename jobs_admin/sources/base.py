@@ -267,7 +267,7 @@ class Pulled:
         str  # where the next call goes on, once these are filed; at most 4,000 characters, which only the adapter reads
     )
     is_more: bool = False  # there may be more to read at once
-    receipt: Any = None  # for `filed`
+    receipt: Any = None  # for `confirm_filed`
     # (queue, minute since 1970) -> jobs that succeeded since the call before, as far as the system counts; none of them twice.
     ran: Mapping[tuple[str, int], int] = field(default_factory=dict)
     unread: Sequence[Unread] = ()
@@ -311,7 +311,7 @@ class PulledSource(Source, Protocol):
         are reported only of those. Raises SourceUnreachable; SourceRefused where the system is not what it should be.
         """
 
-    def filed(self, pulled: Pulled) -> None:
+    def confirm_filed(self, pulled: Pulled) -> None:
         """Let go of what was only kept for these reports: they are in our tables for good. Raises as `dead_letters`."""
 
     def check_jobs(self, jobs: Sequence[Ref]) -> JobChanges:

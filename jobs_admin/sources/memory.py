@@ -216,7 +216,7 @@ class MemoryKeeper(MemorySource):
         ran, self.ran = self.ran, {}
         return Pulled(self.reports[start:end], str(end), end < len(self.reports), receipt=end, ran=ran)
 
-    def filed(self, pulled: Pulled) -> None:
+    def confirm_filed(self, pulled: Pulled) -> None:
         self._dial()
         self.filed_up_to = max(self.filed_up_to, pulled.receipt)
 

@@ -22,8 +22,8 @@ from jobs_admin.fleet import heartbeats
 from jobs_admin.models import Failure
 from jobs_admin.models.access import ENGINE, OPERATOR, Viewer
 from jobs_admin.sources import connect
-from jobs_admin.sources.bullmq import kept as bullmq_kept
-from jobs_admin.sources.bullmq import letters as bullmq_letters
+from jobs_admin.sources.bullmq import job_hash as bullmq_job_hash
+from jobs_admin.sources.bullmq import saved_jobs as bullmq_saved
 from jobs_admin.worker.at_start import BEAT, END, START
 from jobs_admin.worker.budget import SCRIPT, arguments
 from tests.kit import node
@@ -103,7 +103,7 @@ def report(engine, job, queue="emails"):
     client = redis.Redis.from_url(of_bullmq(engine))
     fields = client.hgetall(f"bull:{queue}:{job}")
     client.close()
-    return bullmq_letters.report("shop", queue, job, fields, 6)
+    return bullmq_job_hash.build_report("shop", queue, job, fields, 6)
 
 
 @pytest.mark.parametrize("major", node.MAJORS)
@@ -215,7 +215,7 @@ def test_a_job_that_bullmq_forgets_at_once_reaches_the_desk_whole_and_once(bull,
     worker = bull()
     job = worker.add("emails", "welcome", {"fails": 9, "to": "ann\u00e9"}, attempts=2, removeOnFail=True)
     client = redis.Redis.from_url(of_bullmq(engine))
-    wait_until(lambda: bullmq_kept.waiting(client, KEPT, 0, 10) == [("emails", job)], "the job to be kept")
+    wait_until(lambda: bullmq_saved.waiting(client, KEPT, 0, 10) == [("emails", job)], "the job to be kept")
     wait_until(lambda: not client.exists(f"bull:emails:{job}"), "BullMQ to forget it")
     source = connect("shop", "bullmq", of_bullmq(engine), ["emails"], {})
     pulled = source.dead_letters("")
@@ -223,10 +223,10 @@ def test_a_job_that_bullmq_forgets_at_once_reaches_the_desk_whole_and_once(bull,
     assert (told.task, told.attempt, told.error_type, told.message) == (
         "welcome", 2, "PartnerDown", "the partner is down",
     )  # fmt: skip
-    assert bullmq_letters.arguments(told.raw) == ([], {"fails": 9, "to": "ann\u00e9"})
+    assert bullmq_job_hash.arguments(told.raw) == ([], {"fails": 9, "to": "ann\u00e9"})
     assert [one.job_id for one in source.dead_letters("").reports] == [job]  # nobody has filed it yet
-    source.filed(pulled)
-    assert not bullmq_kept.waiting(client, KEPT, 0, 10) and not client.keys(f"{KEPT}*")
+    source.confirm_filed(pulled)
+    assert not bullmq_saved.waiting(client, KEPT, 0, 10) and not client.keys(f"{KEPT}*")
     assert source.dead_letters(pulled.after).reports == []
     source.close()
 

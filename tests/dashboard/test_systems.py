@@ -18,7 +18,7 @@ from jobs_admin.models import DepthSample, Failure, Payload, Replay, Source
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.replays.messages import patched_arguments
 from jobs_admin.sources.base import READ_ONLY, SourceRefused
-from jobs_admin.sources.bullmq import letters
+from jobs_admin.sources.bullmq import job_hash
 from tests.kit.failures import bury
 from tests.kit.pages import clock_of, text_of
 from tests.kit.sources import forget_configuration
@@ -146,7 +146,7 @@ def node(settings, tmp_path, watched):
     forget_configuration(config)
     (failure,) = bury(1, source="node", queue="billing", args="[]", kwargs='{"a": 1}')
     fields = {b"name": b"charge", b"data": b'{"a":1}'}
-    raw = letters.pack(letters.Message(5, "billing", "7", fields, None, {}))
+    raw = job_hash.pack(job_hash.Message(5, "billing", "7", fields, None, {}))
     body = config.payload_keys().encrypt(raw)
     Payload.objects.create(failure=failure, run=1, body=body, size=len(raw), sha256="0" * 64)
     yield failure

@@ -380,7 +380,7 @@ def test_a_source_that_cannot_be_asked_about_known_jobs_says_since_when_although
         return Source.objects.get(name="table").not_pulled_since
 
     with monkeypatch.context() as patched:
-        patched.setattr(table, "look", Mock(side_effect=ValueError("a defect")))
+        patched.setattr(table, "check_jobs", Mock(side_effect=ValueError("a defect")))
         assert failed_since() == failed_since()
     pull()
     assert Source.objects.get(name="table").not_pulled_since is None

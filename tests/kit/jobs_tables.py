@@ -162,7 +162,7 @@ def pulled(source, after=""):
     while True:
         one = source.dead_letters(after)
         reports += one.reports
-        source.filed(one)
+        source.confirm_filed(one)
         after = one.after
         if not one.is_more:
             return reports, after

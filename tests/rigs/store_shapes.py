@@ -34,9 +34,9 @@ from jobs_admin.queues import liveness
 from jobs_admin.retries import delayed, draining, promoting
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Ref, SourceError
-from jobs_admin.sources.bullmq.dead_letters import _copies_in, _sent_of
+from jobs_admin.sources.bullmq.dead_letters import _parse_copies, _parse_sent
 from jobs_admin.sources.bullmq.places import Place
-from jobs_admin.sources.bullmq.wire import Told, text
+from jobs_admin.sources.bullmq.wire import JobEvent, text
 from jobs_admin.sources.ledger import Ledger
 from jobs_admin.sources.rabbitmq.copies import Copies
 from jobs_admin.worker.delays import Delays, _waiting
@@ -179,9 +179,9 @@ def _kept_fields(shape: bytes) -> dict[str, bytes]:
 
 def _read_kept() -> None:
     source = _bullmq(_url())
-    source._jobs._kept_from = 0
-    found, _ = source._jobs.kept()
-    source._jobs.forget_kept([job for job, _ in found[:1]])
+    source._jobs._saved_from = 0
+    found, _ = source._jobs.saved_reports()
+    source._jobs.forget_saved([job for job, _ in found[:1]])
 
 
 def _delays() -> Delays:
@@ -313,13 +313,13 @@ KEYS: dict[str, Key] = shapes.KEYS | {
     "dead-letters-taken": Key("n", _scored(keys.dead_letters("shop", "taken", "q"), "n"),
                               (_copies(lambda one: one.recently_taken("q", 60)), _copies(lambda one: one.find_taken("q", ["n"])))),
     "dead-letters-held": Key(1, _text(keys.dead_letters("shop", "held", "q")), (_copies(lambda one: one.unacknowledged_counts(["q"])),)),
-    "whole-since": Key(0, _text(keys.whole_since("shop")), (_of_bullmq(lambda one: one._jobs.whole_since()),
-                       _of_bullmq(lambda one: one._jobs.is_whole("x"))), keys.whole_since("shop")),
+    "whole-since": Key(0, _text(keys.whole_since("shop")), (_of_bullmq(lambda one: one._jobs.complete_since()),
+                       _of_bullmq(lambda one: one._jobs.is_complete("x"))), keys.whole_since("shop")),
     "sent": Key(_LINEAGE, _text(keys.sent("shop", "emails") + "j"),
-                (_of_bullmq(lambda one: one._dead._sent([("emails", "j")])),
+                (_of_bullmq(lambda one: one._dead._sent_records([("emails", "j")])),
                  _of_bullmq(lambda one: list(one._jobs._by_events("emails", "j", [_completed()], True))))),
     "copies": Key([["dead", "1", "1"]], _hash(keys.copies("shop"), "emails:j"),
-                  (_of_bullmq(lambda one: one._dead.standing([Ref("emails", "j")])),), keys.copies("shop")),
+                  (_of_bullmq(lambda one: one._dead.still_present([Ref("emails", "j")])),), keys.copies("shop")),
     "copies-places": Key(_PLACE, _put_place, (_refused_or(_read_places),)),
     "bullmq-kept": Key({"a": 1}, _put_kept, (_refused_or(_read_kept),), keys.bullmq_kept("shop")),
     "policies": Key(_DOCUMENT, _hash(keys.policies(), "p", "q"), (pushing.push, _poll), keys.policies()),
@@ -332,7 +332,7 @@ KEYS: dict[str, Key] = shapes.KEYS | {
 
 
 def _completed() -> Any:
-    return Told("1790000000000-0", "completed", "j", "")
+    return JobEvent("1790000000000-0", "completed", "j", "")
 
 
 # Which keys of `KEYS` each function of `core/keys.py` names.
@@ -404,9 +404,9 @@ MANY: dict[str, Many] = {
 
 def _place(shape: bytes) -> None:
     place = Place.read(text(shape))
-    place.came(7, [1, 2], 1, 1)
-    place.passed([1.0])
-    Place.read(place.said())
+    place.update(7, [1, 2], 1, 1)
+    place.advance([1.0])
+    Place.read(place.to_text())
 
 
 def _anchor(shape: bytes) -> None:
@@ -425,7 +425,7 @@ def _report_of(shape: bytes) -> None:
 
 
 def _sent(shape: bytes) -> None:
-    if (sent := _sent_of(shape)) is not None:
+    if (sent := _parse_sent(shape)) is not None:
         sent.lineage.as_header()
 
 
@@ -440,7 +440,7 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "store-findings": liveness._findings,
     "unjudged-rules": lambda shape: untrusted.texts(untrusted.read_object(shape), 50),
     "sent": _sent,
-    "copies": _copies_in,
+    "copies": _parse_copies,
     "bullmq-kept": _report_of,
 }
 

@@ -35,7 +35,7 @@ def read(source, after="", limit=1_000):
         reports += pulled.reports
         assert len(pulled.after) <= 4_000
         after = pulled.after
-        source.filed(pulled)
+        source.confirm_filed(pulled)
         if not pulled.is_more:
             return reports, after
     raise AssertionError("it never came to an end")
@@ -129,7 +129,7 @@ class PulledContract:
         again, _ = read(anew, "")
         assert first <= {name(one) for one in again} and len({name(one) for one in again}) == 5
         after = pulled.after
-        source.filed(pulled)
+        source.confirm_filed(pulled)
         rest, _ = read(self.another(), after)
         assert len(first | {name(one) for one in rest}) == 5
 

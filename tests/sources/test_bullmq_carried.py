@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from jobs_admin.sources.bullmq import letters as bullmq_letters
-from jobs_admin.sources.bullmq.carried import carried
+from jobs_admin.sources.bullmq import job_hash as bullmq_job_hash
+from jobs_admin.sources.bullmq.carried import find_carried
 
 STACK = "PartnerRefused: order {n}\n    at deliver (/srv/hooks.js:4:2)"
 # As a listener writes it (tests/node/forwarders).
@@ -62,8 +62,8 @@ AS_JSON = {
 
 
 def told(copy):
-    one = carried(json.dumps(copy).encode())
-    return one, bullmq_letters.report("shop", one.queue or "?", one.job_id, one.fields, 6, crashes=one.crashes)
+    one = find_carried(json.dumps(copy).encode())
+    return one, bullmq_job_hash.build_report("shop", one.queue or "?", one.job_id, one.fields, 6, crashes=one.crashes)
 
 
 def test_a_copy_that_names_its_queue_tells_what_the_job_itself_would():
@@ -100,7 +100,7 @@ def test_data_goes_back_as_it_was_written_digit_by_digit():
     assert told(AS_JSON)[0].fields[b"data"] == b'{"unit": 12345678901234567890, "at": 1.0}'
     written = b'{"a": 1.50, "b": 12345678901234567890, "c": "\\ud83d", "__proto__": {"x": []}}'
     copy = b'{"originalQueue":"q","originalData": %s , "originalJobId":"1","failedAt":"x"}' % written
-    assert carried(copy).fields[b"data"] == written
+    assert find_carried(copy).fields[b"data"] == written
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,10 @@ def test_data_goes_back_as_it_was_written_digit_by_digit():
 def test_data_however_deep_or_long_is_passed_over_at_once(data):
     copy = b'{"originalQueue":"q","originalJobId":"1","failedAt":"x","originalData":%s}' % data
     begun = time.process_time()
-    one = carried(copy)
-    report = bullmq_letters.report("shop", "q", "1", one.fields, 6)
+    one = find_carried(copy)
+    report = bullmq_job_hash.build_report("shop", "q", "1", one.fields, 6)
     assert one.fields[b"data"] == data and time.process_time() - begun < 5
-    assert bullmq_letters.unpack(report.raw).fields[b"data"] == data
+    assert bullmq_job_hash.unpack(report.raw).fields[b"data"] == data
 
 
 @pytest.mark.parametrize("name", [*OF_QUEUE, "poisonPillRecord"])
@@ -120,19 +120,19 @@ def test_data_however_deep_or_long_is_passed_over_at_once(data):
     "hostile", [None, True, -1, 1e308, 10**400, "", "\ud800", [], {}, [[]], {"id": {}}, "x" * 10_000]
 )
 def test_whatever_stands_in_a_copy_nothing_breaks(name, hostile):
-    one = carried(json.dumps(OF_QUEUE | {name: hostile}).encode())
+    one = find_carried(json.dumps(OF_QUEUE | {name: hostile}).encode())
     if one is not None:
         assert (
-            bullmq_letters.report("shop", one.queue or "?", one.job_id, one.fields, 6, crashes=one.crashes).attempt >= 1
+            bullmq_job_hash.build_report("shop", one.queue or "?", one.job_id, one.fields, 6, crashes=one.crashes).attempt >= 1
         )
 
 
 @pytest.mark.parametrize("name", AS_JSON["originalJob"])
 @pytest.mark.parametrize("hostile", [None, True, -1, 10**400, "", "\ud800", [], {}, {"id": {}}])
 def test_whatever_stands_in_a_job_as_json_nothing_breaks(name, hostile):
-    one = carried(json.dumps(AS_JSON | {"originalJob": AS_JSON["originalJob"] | {name: hostile}}).encode())
+    one = find_carried(json.dumps(AS_JSON | {"originalJob": AS_JSON["originalJob"] | {name: hostile}}).encode())
     if one is not None:
-        assert bullmq_letters.report("shop", one.queue or "?", one.job_id, one.fields, 6).attempt >= 1
+        assert bullmq_job_hash.build_report("shop", one.queue or "?", one.job_id, one.fields, 6).attempt >= 1
 
 
 @pytest.mark.parametrize(
@@ -144,4 +144,4 @@ def test_whatever_stands_in_a_job_as_json_nothing_breaks(name, hostile):
     ],
 )  # fmt: skip
 def test_other_jobs_carry_none(data):
-    assert carried(data) is None
+    assert find_carried(data) is None

@@ -216,7 +216,7 @@ class TestDeadLetterQueues(Bull):
         source = self.desk()
         pulled = source.dead_letters("")
         assert pulled.is_more and 0 < len(pulled.reports) < 450
-        source.filed(pulled)
+        source.confirm_filed(pulled)
         told, oldest = list(pulled.reports), self.client.lrange(self.key("wait", self.dead), -30, -1)
         for copy in oldest:
             self.client.lrem(self.key("wait", self.dead), -1, copy)
@@ -540,7 +540,7 @@ class TestDeadLetterQueues(Bull):
         copy = self.copy("7")
         source = self.desk()
         (report,), _ = read(source)
-        meant = source._dead.meant
+        meant = source._dead.find_targets
 
         def meanwhile(*given):
             found = meant(*given)
@@ -549,7 +549,7 @@ class TestDeadLetterQueues(Bull):
             assert self.copy("8") == copy
             return found
 
-        source._dead.meant = meanwhile  # between the look at the copy and the step that takes it out
+        source._dead.find_targets = meanwhile  # between the look at the copy and the step that takes it out
         assert source.remove([ref(report)]) == set() and self.copies() == [copy]
 
     def test_many_megabytes_are_read_some_at_a_time(self):
@@ -560,7 +560,7 @@ class TestDeadLetterQueues(Bull):
             assert 1 <= len(pulled.reports) <= 2 and (pulled.is_more or len(told) >= 2)
             told += [one.job_id for one in pulled.reports]
             after = pulled.after
-            source.filed(pulled)
+            source.confirm_filed(pulled)
         assert told == ["0", "1", "2", "3"]
 
     def test_what_a_server_lost_is_not_gone(self):

@@ -49,7 +49,7 @@ def entries(source, begin="0-0"):
     while True:
         page = source._wire.events({QUEUE: begin}, 2_000)[0][QUEUE]
         answers, begin = answers + 1, f"({page.last}"
-        told += page.told
+        told += page.events
         if not page.is_more:
             return answers, told
 
@@ -115,7 +115,7 @@ def test_more_queues_than_are_read_are_a_finding(client, source):
         for n in range(1_004):
             pipe.hset(f"bull:q{n}:meta", "version", "bullmq:5.81.5")
         pipe.execute()
-    source._wire.look_again()
+    source._wire.rediscover()
     (one,) = [one for one in source.findings() if one.id == "queues-not-read"]
     assert one.text.startswith("1000 queues are read") and "5 more" in one.text
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as any_
 
 from jobs_admin.core.envelope import decode, encode
 from jobs_admin.sources.base import SourceRefused
-from jobs_admin.sources.bullmq import letters as bullmq_letters
+from jobs_admin.sources.bullmq import job_hash as bullmq_job_hash
 
 FAILED = {
     b"name": b"welcome",
@@ -28,7 +28,7 @@ FAILED = {
 
 
 def test_a_failed_job_says_why_when_and_at_which_attempt():
-    told = bullmq_letters.report("shop", "emails", "7", FAILED, 6)
+    told = bullmq_job_hash.build_report("shop", "emails", "7", FAILED, 6)
     assert (told.kind, told.attempt, told.max_attempts, told.at) == ("exception", 2, 3, 1795358234.558)
     assert (told.error_type, told.message, told.task, told.priority) == (
         "PartnerDown",
@@ -42,7 +42,7 @@ def test_a_failed_job_says_why_when_and_at_which_attempt():
 
 def test_a_secret_of_the_data_is_hidden_where_the_error_repeats_it():
     stack = json.dumps(["LoginError: ann/hunter2 was refused\n    at login (/app/w.js:1:2)"]).encode()
-    told = bullmq_letters.report(
+    told = bullmq_job_hash.build_report(
         "shop", "emails", "7", FAILED | {b"failedReason": b"ann/hunter2 was refused", b"stacktrace": stack}, 6
     )
     assert told.message == "ann/[redacted] was refused" and told.trace.startswith(
@@ -53,20 +53,20 @@ def test_a_secret_of_the_data_is_hidden_where_the_error_repeats_it():
 
 def test_who_resets_the_attempts_and_fails_again_has_made_one_more():
     again = FAILED | {b"atm": b"1", b"stacktrace": json.dumps(["a: b"] * 3).encode()}
-    assert bullmq_letters.report("shop", "emails", "7", again, 6).attempt == 3
+    assert bullmq_job_hash.build_report("shop", "emails", "7", again, 6).attempt == 3
 
 
 def test_a_job_that_stalled_too_often_was_lost_with_its_worker():
-    told = bullmq_letters.report("shop", "emails", "7", FAILED | {b"failedReason": bullmq_letters.STALLED.encode()}, 5)
+    told = bullmq_job_hash.build_report("shop", "emails", "7", FAILED | {b"failedReason": bullmq_job_hash.STALLED.encode()}, 5)
     assert told.kind == "worker_lost"
 
 
 @given(any_.dictionaries(any_.binary(max_size=20), any_.binary(max_size=50), max_size=5), any_.text(max_size=9))
 def test_what_is_kept_of_a_job_comes_back_byte_for_byte(fields, job_id):
-    message = bullmq_letters.Message(
+    message = bullmq_job_hash.Message(
         5, "emails", job_id.encode("utf-8", "replace").decode(), fields, ("dead", "1", "1795358234351")
     )
-    assert bullmq_letters.unpack(bullmq_letters.pack(message)) == message
+    assert bullmq_job_hash.unpack(bullmq_job_hash.pack(message)) == message
 
 
 HOSTILE = {
@@ -81,45 +81,45 @@ HOSTILE = {
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
 def test_data_that_is_no_json_is_shown_as_text_and_kept_byte_for_byte(data):
-    told = bullmq_letters.report("shop", "emails", "7", FAILED | {b"data": data}, 6)
+    told = bullmq_job_hash.build_report("shop", "emails", "7", FAILED | {b"data": data}, 6)
     assert (
-        "data that is no JSON" in json.loads(told.args)[-1] and bullmq_letters.unpack(told.raw).fields[b"data"] == data
+        "data that is no JSON" in json.loads(told.args)[-1] and bullmq_job_hash.unpack(told.raw).fields[b"data"] == data
     )
     with pytest.raises(SourceRefused):
-        bullmq_letters.arguments(told.raw)
+        bullmq_job_hash.arguments(told.raw)
 
 
 @pytest.mark.parametrize("value", [1e300, 10**4_000, {"__proto__": {"a": 1}}, "\ud83d", [[[[[]]]]], None, True, 1.5])
 def test_any_value_is_shown_and_kept(value):
     data = json.dumps(value).encode()
-    told = bullmq_letters.report("shop", "emails", "7", FAILED | {b"data": data}, 6)
+    told = bullmq_job_hash.build_report("shop", "emails", "7", FAILED | {b"data": data}, 6)
     json.loads(told.args), json.loads(told.kwargs)
-    assert bullmq_letters.unpack(told.raw).fields[b"data"] == data and decode(encode(told)).job_id == "7"
+    assert bullmq_job_hash.unpack(told.raw).fields[b"data"] == data and decode(encode(told)).job_id == "7"
 
 
 def test_data_over_the_limit_is_told_by_its_size_and_kept_in_part():
-    told = bullmq_letters.report("shop", "emails", "7", FAILED | {b"data": b'"' + b"x" * 2**24 + b'"'}, 6)
+    told = bullmq_job_hash.build_report("shop", "emails", "7", FAILED | {b"data": b'"' + b"x" * 2**24 + b'"'}, 6)
     assert not told.raw_is_whole and told.raw_size > 2**24 and len(told.raw) <= 2**16 and len(told.args) < 20_000
     with pytest.raises(SourceRefused):
-        bullmq_letters.unpack(told.raw)
+        bullmq_job_hash.unpack(told.raw)
 
 
 def test_data_that_was_not_read_is_told_by_its_size():
-    told = bullmq_letters.report("shop", "emails", "7", {b"name": b"a"}, 6, size=10**9)
+    told = bullmq_job_hash.build_report("shop", "emails", "7", {b"name": b"a"}, 6, size=10**9)
     assert not told.raw_is_whole and told.raw_size > 10**9 and "1000000000 bytes" in told.args
 
 
 def test_data_of_16_megabytes_of_quotes_does_not_grow():
     data = b'"' + b'\\"' * (2**22) + b'"'
-    assert len(bullmq_letters.report("shop", "emails", "7", {b"data": data}, 6).raw) < len(data) + 500
+    assert len(bullmq_job_hash.build_report("shop", "emails", "7", {b"data": data}, 6).raw) < len(data) + 500
 
 
 @pytest.mark.parametrize(
     "hostile", [b"", b"\xff", b"[", b"null", b"9" * 50, b"1e999", b"-5", b"NaN", b'{"a":1}', b"[[[]]]", b'["\\ud800"]']
 )
-@pytest.mark.parametrize("name", [n.decode() for n in bullmq_letters.TOLD + bullmq_letters.KEPT])
+@pytest.mark.parametrize("name", [n.decode() for n in bullmq_job_hash.REPORTED_FIELDS + bullmq_job_hash.STORED_FIELDS])
 def test_any_field_may_hold_anything(name, hostile):
-    told = bullmq_letters.report(
+    told = bullmq_job_hash.build_report(
         "shop", "emails", "7", FAILED | {name.encode(): hostile}, 6, tenant_paths=["kwargs.customer.id"]
     )
     assert decode(encode(told)).attempt >= 1 and 0 < told.max_attempts < 2**31
@@ -127,14 +127,14 @@ def test_any_field_may_hold_anything(name, hostile):
 
 def test_options_and_parent_are_told_in_words():
     parent = {b"opts": b'{"attempts":3,"fpof":true,"kl":5}', b"parentKey": b"bull:checkout:12", b"stc": b"2"}
-    said = json.loads(bullmq_letters.report("shop", "emails", "7", FAILED | parent, 5).headers)
+    said = json.loads(bullmq_job_hash.build_report("shop", "emails", "7", FAILED | parent, 5).headers)
     assert said["opts"] == {"attempts": 3, "failParentOnFailure": True, "keepLogs": 5}
     assert said["parent"] == {"queue": "checkout", "id": "12"} and said["stalledCounter"] == 2
-    assert bullmq_letters.in_short(said["opts"]) == {"attempts": 3, "fpof": True, "kl": 5}
+    assert bullmq_job_hash.in_short(said["opts"]) == {"attempts": 3, "fpof": True, "kl": 5}
 
 
 def test_whose_job_it_is_stands_in_its_data():
-    told = bullmq_letters.report("shop", "emails", "7", FAILED, 6, tenant_paths=["kwargs.none", "kwargs.customer.id"])
+    told = bullmq_job_hash.build_report("shop", "emails", "7", FAILED, 6, tenant_paths=["kwargs.none", "kwargs.customer.id"])
     assert told.tenant == "42"
 
 
@@ -143,23 +143,23 @@ def test_an_error_that_no_attempt_helps_is_permanent():
         b"stacktrace": json.dumps(["UnrecoverableError: no such order\n    at x (/a.js:1:1)"]).encode(),
         b"atm": b"1",
     }
-    told = bullmq_letters.report("shop", "emails", "7", FAILED | never | {b"failedReason": b"no such order"}, 6)
+    told = bullmq_job_hash.build_report("shop", "emails", "7", FAILED | never | {b"failedReason": b"no such order"}, 6)
     assert (told.error_type, told.reason, told.attempt) == ("UnrecoverableError", "permanent", 1)
 
 
 def test_what_was_dropped_at_once_says_what_to_set():
-    told = bullmq_letters.dropped("shop", "emails", "7", "Error: no", 5.0)
+    told = bullmq_job_hash.build_dropped_report("shop", "emails", "7", "Error: no", 5.0)
     assert told.raw is None and "removeOnFail: {count" in told.reason and len(told.reason) <= 200
 
 
 def test_a_job_has_one_value_shown_by_its_names_or_as_its_argument():
     def read(data):
-        return bullmq_letters.arguments(bullmq_letters.report("shop", "q", "7", FAILED | {b"data": data}, 6).raw)
+        return bullmq_job_hash.arguments(bullmq_job_hash.build_report("shop", "q", "7", FAILED | {b"data": data}, 6).raw)
 
     assert read(b'{"a":1}') == ([], {"a": 1}) and read(b"[1,2]") == ([[1, 2]], {})
     assert (
-        bullmq_letters.edited([[1, 2]], None) == b"[1,2]"
-        and bullmq_letters.edited([], {"a": "ü"}) == '{"a":"ü"}'.encode()
+        bullmq_job_hash.encode_edited([[1, 2]], None) == b"[1,2]"
+        and bullmq_job_hash.encode_edited([], {"a": "ü"}) == '{"a":"ü"}'.encode()
     )
     with pytest.raises(SourceRefused):
-        bullmq_letters.edited([1, 2], None)
+        bullmq_job_hash.encode_edited([1, 2], None)

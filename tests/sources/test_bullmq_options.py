@@ -71,7 +71,7 @@ def found(engine):
             wait_until(lambda: {name: counts[name](f"bull:few:{name}") for name in over} == over)
             wait_until(lambda: all(client.hget(f"bull:unknown:{n}", "stc") for n in (1, 2, 3)))
         queues = {queue: f"bull:{queue}:" for queue in (*PLANTED, "mixed", "dead-letter")}
-        yield OptionsSurvey(client).look("shop", time.time(), queues, {"dead-letter"})
+        yield OptionsSurvey(client).sample("shop", time.time(), queues, {"dead-letter"})
     finally:
         client.flushdb()
         client.close()
@@ -125,14 +125,14 @@ def test_of_a_long_list_the_newest_are_always_looked_at_and_the_others_in_turn(e
             pipe.lpush("bull:long:wait", n)
         pipe.execute()
     survey = OptionsSurvey(client, of_a_list=(20, 20))
-    first = survey.look("shop", 0, {"long": "bull:long:"})
+    first = survey.sample("shop", 0, {"long": "bull:long:"})
     assert [one.attempts for one in first.options] == [11, 10]  # the newest ten, and ten more
     assert (first.queues[0].jobs, first.queues[0].of) == (20, 100)
     for _ in range(8):
-        whole = survey.look("shop", 0, {"long": "bull:long:"})
+        whole = survey.sample("shop", 0, {"long": "bull:long:"})
     assert sorted(one.attempts for one in whole.options) == [*range(2, 12)]
     client.delete("bull:long:wait")
-    assert survey.look("shop", 0, {"long": "bull:long:"}).options == ()
+    assert survey.sample("shop", 0, {"long": "bull:long:"}).options == ()
     client.flushdb()
 
 
@@ -156,7 +156,7 @@ def test_what_is_no_queue_or_too_large_is_left_out_and_the_rest_is_told(engine):
     client.set("bull:odd:text", "no hash")
     secret = {"attempts": 2, "backoff": {"type": "ours", "api_key": "sk-live-0123456789abcdef"}}
     client.hset("bull:odd:good", mapping={"opts": json.dumps(secret), "name": "job"})
-    found = OptionsSurvey(client).look("shop", 0, {"odd": "bull:odd:", "none": "bull:none:"})
+    found = OptionsSurvey(client).sample("shop", 0, {"odd": "bull:odd:", "none": "bull:none:"})
     client.flushdb()
     (one,) = found.options
     assert (one.example, one.backoff) == ("good", "ours") and "sk-live" not in one.quoted

@@ -323,7 +323,7 @@ class TestReading(There):
         def pull():
             nonlocal after
             pulled = source.dead_letters(after)
-            source.filed(pulled)
+            source.confirm_filed(pulled)
             after = pulled.after
             ran.update({queue: n for (queue, _), n in pulled.ran.items()})
 
@@ -470,7 +470,7 @@ class TestReading(There):
         pulled = source.dead_letters("")
         assert pulled.is_more and sum(one.raw_size for one in pulled.reports) < 24_000_000
         assert {one.job_id for one in source.dead_letters("").reports} == {one.job_id for one in pulled.reports}
-        source.filed(pulled)
+        source.confirm_filed(pulled)
         # Whoever is started anew from there finds what was not read, as does who goes on.
         first = {one.job_id for one in pulled.reports}
         for reader in (source, self.another()):

@@ -36,7 +36,7 @@ def source(table):
 
 def pulled(source, after=""):
     one = source.dead_letters(after)
-    source.filed(one)
+    source.confirm_filed(one)
     assert not one.is_more
     return one.reports, one.after
 

@@ -43,7 +43,7 @@ def is_sent(table, source):
     table.die("7")
     table.execute(f"UPDATE jobs SET created_at = {table.ago(3600)}")
     pulled = source.dead_letters("")
-    source.filed(pulled)
+    source.confirm_filed(pulled)
     (report,) = pulled.reports
     lineage = Lineage(queue="jobs", job_id="7", run=2, item=1, replay="r1", sent_as="7").as_header()
     source.send("r1", [OutgoingMessage(token=1, queue="jobs", job_id="7", raw=report.raw, lineage=lineage)])

@@ -61,7 +61,7 @@ def read(source, rounds=1):
         while is_more:
             pulled = source.dead_letters(after)
             found += [one.job_id for one in pulled.reports]
-            source.filed(pulled)
+            source.confirm_filed(pulled)
             after, is_more = pulled.after, pulled.is_more
     return found
 

@@ -106,7 +106,7 @@ def test_a_ledger_that_is_hidden_later_is_no_other_table(table, as_role):
     source = as_role("reader")
     source.epoch("r")
     first = source.dead_letters("")
-    source.filed(first)
+    source.confirm_filed(first)
     table.execute("REVOKE ALL ON redrive_ledger FROM reader")
     assert source.dead_letters(first.after).reports == []
     table.execute("DELETE FROM jobs")

@@ -158,7 +158,7 @@ def test_what_failed_in_an_hour_that_came_twice_is_told(made):
         table.die(job)
         table.execute(f"UPDATE jobs SET updated_at = '{at}' WHERE id = '{job}'")
         told = source.dead_letters(after)
-        source.filed(told)
+        source.confirm_filed(told)
         after = told.after
         assert [one.job_id for one in told.reports] == [job]
 

@@ -298,7 +298,7 @@ class TestWhatBreaks(Queues):
             pulled = source.dead_letters("")
             road.cut()
             with pytest.raises(SourceUnreachable):
-                source.filed(pulled)
+                source.confirm_filed(pulled)
             wait_until(lambda: self.bus.depth(self.dlq) == 5)
             again, _ = read(source, pulled.after)
         finally:
@@ -322,13 +322,13 @@ class TestWhatBreaks(Queues):
                     channel.basic_publish_confirm(amqp.Message(b"{}", delivery_mode=2), routing_key=self.dlq)
             wait_until(lambda: bus.depth(self.dlq) == 310)
             first = source.dead_letters("")
-            source.filed(first)
+            source.confirm_filed(first)
             half = source.dead_letters(first.after)
             for process in node._processes:
                 process.kill()
                 process.wait()
             with pytest.raises(SourceUnreachable):
-                source.filed(half)
+                source.confirm_filed(half)
             with pytest.raises(SourceUnreachable):
                 source.send("r", [letter(half.reports[0])])
             assert source.was_sent("r", [1]) == set() == source.in_doubt("r", [1])

@@ -90,7 +90,7 @@ class TestAQuorumQueue(Queues):
         first = source.dead_letters("")
         for _ in range(5):  # the database is away, longer than the limit would stand
             assert source.dead_letters("") is first
-        source.filed(first)
+        source.confirm_filed(first)
         assert self.bus.depth(self.dlq) == 0 and len(first.reports) == 2
 
     def test_where_nobody_tells_what_kind_it_is_it_is_not_looked_into(self):

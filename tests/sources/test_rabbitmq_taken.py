@@ -311,7 +311,7 @@ class TestWhoDiesMeanwhile(Queues):
                 self.bus.publish(queue, {"n": 1})
             wait_until(lambda: self.bus.depth(self.dlq) and self.bus.depth(more))
             pulled = source.dead_letters(after)
-            source.filed(pulled)
+            source.confirm_filed(pulled)
             after = pulled.after
             told |= {one.queue for one in pulled.reports}
         assert told == {self.queue, "more"}

@@ -9,7 +9,7 @@ from jobs_admin import config
 from jobs_admin.models import Failure, Source, Unfiled
 from jobs_admin.queues import liveness
 from jobs_admin.retries import pulling
-from jobs_admin.sources.bullmq import letters as bullmq_letters
+from jobs_admin.sources.bullmq import job_hash as bullmq_job_hash
 from jobs_admin.sources.bullmq import reading as bullmq_reading
 from jobs_admin.sources.jobs_table import rows as jobs_table_rows
 from jobs_admin.sources.rabbitmq import death as rabbitmq_death
@@ -76,7 +76,7 @@ def client(engine, configured):
 
 
 def test_a_job_of_bullmq_is_set_aside_once_and_those_behind_it_are_filed(client, defect):
-    defect(bullmq_letters, "report", lambda given: given[2] == "5")
+    defect(bullmq_job_hash, "build_report", lambda given: given[2] == "5")
     bury(client, "emails", *map(str, range(1, 10)))
     bury(client, "webhooks", "5", "6")
     pull(), pull()
@@ -135,7 +135,7 @@ class TestRabbitMQ(Queues):
             f'backend = "rabbitmq"\nurl = "{self.node.url}"\nmode = "{mode}"\nmanagement_url = "{self.node.management_url}"\n'
             f'dead_letter_queues = ["{self.dlq}"]\n'
         )
-        defect(rabbitmq_death, "envelope", lambda given: b'"n": 2' in given[0].found.body)
+        defect(rabbitmq_death, "build_envelope", lambda given: b'"n": 2' in given[0].found.body)
         for n in range(4):
             self.bus.publish(self.queue, {"n": n}, message_id=f"m-{n}")
         self.bus.consume(self.queue, self.dlq, broken)

@@ -1,13 +1,13 @@
-"""Where a job of BullMQ may be sent: what a dead letter says of its queue and id is somebody's text until it was looked at. Pure."""
+"""Checked destinations of BullMQ jobs: the queue and id in a dead letter are untrusted text. Pure."""
 
 from __future__ import annotations
 
 import re
 
 from jobs_admin.sources.base import SourceRefused
-from jobs_admin.sources.bullmq.letters import Message
+from jobs_admin.sources.bullmq.job_hash import Message
 
-# Names of a queue's own keys (`QueueKeys` of 4.18, 5.81 and 6.7, and older ones): a job of that id would lie on top of one.
+# Names of a queue's own keys (`QueueKeys` of 4.18, 5.81 and 6.7, and older ones): a job of that id would overwrite one.
 RESERVED = frozenset(
     (
         *(
@@ -46,8 +46,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def refuse_misdirected(message: Message, queue: str, job_id: str) -> None:
-    """A job goes back to its own queue; only one that does not say which that is, to the one that a person chose. Never to a place that
-    is none of a job's. Raises SourceRefused.
+    """Raise SourceRefused unless a job goes back to its own queue, or, where it names none, to the one that a person
+    chose.
+
+    Never to a place that no job can have.
     """
     if message.more.get("unclear"):
         if queue == message.queue:
@@ -65,10 +67,10 @@ def refuse_misdirected(message: Message, queue: str, job_id: str) -> None:
             "letter out."
         )
     if message.copy is None:
-        return  # read from its own queue, where it lay under this very id
+        return  # read from its own queue, where it was under this very id
     if queue == message.copy[0]:
         raise SourceRefused(
-            "Nothing was sent: this dead letter names as its queue the one in which it lies. Take it out, or add its job anew."
+            "Nothing was sent: this dead letter names as its queue the one in which it lies. Take it out, or add its job again."
         )
     if not queue or ":" in queue or _CONTROL.search(queue):
         raise SourceRefused(

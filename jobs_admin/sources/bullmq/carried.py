@@ -1,9 +1,12 @@
-"""Jobs of BullMQ that carry another job: what people write into dead-letter and quarantine queues, known by its form. Pure.
+"""Jobs of BullMQ that carry another job: the content of dead-letter and quarantine queues, recognised by its form.
 
-Three forms: `originalQueue, originalJobId, originalJobName, originalData, originalOptions, failureReason, failureStack, attemptsMade,
-failedAt`; with `poisonPillRecord, quarantinedAt` in place of how it failed; and `originalJob` (`job.asJSON()`), `error`, `failedAt`,
-which does not say the queue. What BullMQ 4.18, 5.81 and 6.7 write by `asJSON`: `data`, `failedReason`, `stacktrace` and `returnvalue`
-are JSON texts in it, `opts` is an object, in short up to 5 and in words in 6.
+Pure.
+
+Three forms: `originalQueue, originalJobId, originalJobName, originalData, originalOptions, failureReason, failureStack,
+attemptsMade, failedAt`; with `poisonPillRecord, quarantinedAt` in place of how it failed; and `originalJob`
+(`job.asJSON()`), `error`, `failedAt`, which does not name the queue. What BullMQ 4.18, 5.81 and 6.7 write by `asJSON`:
+`data`, `failedReason`, `stacktrace` and `returnvalue` are JSON texts in it, `opts` is an object, in short up to 5 and
+in words in 6.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
 from jobs_admin.core.traces import apart
-from jobs_admin.sources.bullmq.letters import in_short
+from jobs_admin.sources.bullmq.job_hash import in_short
 
 MOST_BYTES = 2 * 16 * 1024**2  # of a copy: what carries a job of 16 MB, escaped as JSON in JSON
 _MOST_KEYS = 200
@@ -27,15 +30,15 @@ _CRASHED = "It ended its worker {n} times, and was put into quarantine by the qu
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """The job in a copy, as its own hash had it. Without b"name" where the copy does not say it."""
+    """The job in a copy, as its own hash had it. Without b"name" where the copy does not contain it."""
 
-    queue: str | None  # None: the copy does not say it
+    queue: str | None  # None: unknown
     job_id: str
     fields: dict[bytes, bytes]
     crashes: str = ""  # JSON, as `Envelope.crashes`: it is in quarantine
 
 
-def carried(data: bytes) -> Carried | None:
+def find_carried(data: bytes) -> Carried | None:
     """The job that this data of another one carries; None where it carries none. Never raises; linear in the data."""
     if len(data) > MOST_BYTES or not (b'"originalData"' in data or b'"originalJob"' in data):
         return None
@@ -49,7 +52,7 @@ def carried(data: bytes) -> Carried | None:
 
 
 def _of_queue(parts: Mapping[str, str]) -> Carried | None:
-    queue, job_id = _said(parts, "originalQueue"), _said(parts, "originalJobId")
+    queue, job_id = _member(parts, "originalQueue"), _member(parts, "originalJobId")
     record = _value(parts.get("poisonPillRecord"))
     if not isinstance(queue, str) or not queue or not _is_id(job_id):
         return None
@@ -57,36 +60,36 @@ def _of_queue(parts: Mapping[str, str]) -> Carried | None:
         return None
     options = _value(parts.get("originalOptions"))
     options = options if isinstance(options, dict) else {}
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "data": parts["originalData"],
         "opts": json.dumps(in_short(options), separators=(",", ":")),
         "parentKey": _parent_key(options.get("parent")),
         "priority": options.get("priority"),
     }
-    name = _said(parts, "originalJobName")
+    name = _member(parts, "originalJobName")
     if isinstance(name, str):
-        told["name"] = name
+        fields["name"] = name
     if isinstance(record, dict):
         crashes, n = _crashes(record)
-        told |= {
+        fields |= {
             "failedReason": _CRASHED.format(n=n),
             "atm": n,
-            "finishedOn": _ms(_said(parts, "quarantinedAt")) or _ms(record.get("lastCrashAt")),
+            "finishedOn": _ms(_member(parts, "quarantinedAt")) or _ms(record.get("lastCrashAt")),
         }
-        return Carried(queue, str(job_id), _fields(told), crashes)
-    stack = _said(parts, "failureStack")
-    told |= {
-        "failedReason": _said(parts, "failureReason"),
+        return Carried(queue, str(job_id), _fields(fields), crashes)
+    stack = _member(parts, "failureStack")
+    fields |= {
+        "failedReason": _member(parts, "failureReason"),
         "stacktrace": json.dumps(apart(stack)) if isinstance(stack, str) and stack else None,
-        "atm": _said(parts, "attemptsMade"),
-        "finishedOn": _ms(_said(parts, "failedAt")),
+        "atm": _member(parts, "attemptsMade"),
+        "finishedOn": _ms(_member(parts, "failedAt")),
     }
-    return Carried(queue, str(job_id), _fields(told))
+    return Carried(queue, str(job_id), _fields(fields))
 
 
 def _as_json(outer: Mapping[str, str]) -> Carried | None:
     parts = _members(outer.get("originalJob", ""))
-    if parts is None or "data" not in parts or not _is_id(job_id := _said(parts, "id")):
+    if parts is None or "data" not in parts or not _is_id(job_id := _member(parts, "id")):
         return None
     if not {"error", "failedAt"} & set(outer):
         return None
@@ -94,35 +97,35 @@ def _as_json(outer: Mapping[str, str]) -> Carried | None:
     options = _value(parts.get("opts"))
     options = options if isinstance(options, dict) else {}
     parent = parts.get("parent")
-    told = {
+    fields = {
         "data": data,
         "opts": json.dumps(in_short(options), separators=(",", ":")),
-        "name": _said(parts, "name"),
-        "timestamp": _said(parts, "timestamp"),
+        "name": _member(parts, "name"),
+        "timestamp": _member(parts, "timestamp"),
         "priority": options.get("priority"),
-        "failedReason": _said(outer, "error") or _inner(parts, "failedReason"),
-        "stacktrace": _said(parts, "stacktrace"),
-        "atm": _said(parts, "attemptsMade"),
-        "ats": _said(parts, "attemptsStarted"),
-        "stc": _said(parts, "stalledCounter"),
-        "finishedOn": _said(parts, "finishedOn") or _ms(_said(outer, "failedAt")),
-        "processedOn": _said(parts, "processedOn"),
-        "parentKey": _said(parts, "parentKey"),
+        "failedReason": _member(outer, "error") or _inner(parts, "failedReason"),
+        "stacktrace": _member(parts, "stacktrace"),
+        "atm": _member(parts, "attemptsMade"),
+        "ats": _member(parts, "attemptsStarted"),
+        "stc": _member(parts, "stalledCounter"),
+        "finishedOn": _member(parts, "finishedOn") or _ms(_member(outer, "failedAt")),
+        "processedOn": _member(parts, "processedOn"),
+        "parentKey": _member(parts, "parentKey"),
         "parent": parent if parent and parent.startswith("{") else None,
-        "rjk": _said(parts, "repeatJobKey"),
-        "deid": _said(parts, "deduplicationId"),
+        "rjk": _member(parts, "repeatJobKey"),
+        "deid": _member(parts, "deduplicationId"),
     }
-    queue = _said(parts, "queueName")  # not of `asJSON`; of `asJSONSandbox`, which has the same form
-    return Carried(queue if isinstance(queue, str) and queue else None, str(job_id), _fields(told))
+    queue = _member(parts, "queueName")  # not of `asJSON`; of `asJSONSandbox`, which has the same form
+    return Carried(queue if isinstance(queue, str) and queue else None, str(job_id), _fields(fields))
 
 
 # -- its parts ---------------------------------------------------------------------------------------------------
 
 
-def _fields(told: Mapping[str, Any]) -> dict[bytes, bytes]:
-    """What is text or a number, as a hash has it."""
+def _fields(values: Mapping[str, Any]) -> dict[bytes, bytes]:
+    """Values that are text or a number, in the form of a hash."""
     found = {}
-    for name, value in told.items():
+    for name, value in values.items():
         if isinstance(value, str):
             found[name.encode()] = value.encode("utf-8", "backslashreplace")
         elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63:
@@ -131,7 +134,7 @@ def _fields(told: Mapping[str, Any]) -> dict[bytes, bytes]:
 
 
 def _crashes(record: Mapping[str, Any]) -> tuple[str, int]:
-    """How it ended its workers, as an envelope tells it, and how often. Of those between the first and the last no time is known."""
+    """Crashes as JSON for an envelope, and their number. Times between the first and the last are unknown."""
     count = record.get("crashCount")
     n = (
         max(1, int(count))
@@ -141,8 +144,8 @@ def _crashes(record: Mapping[str, Any]) -> tuple[str, int]:
     times: list[float | None] = [None] * min(n, _MOST_CRASHES)
     times[0] = _s(record.get("firstCrashAt"))
     times[-1] = _s(record.get("lastCrashAt")) or times[-1]
-    told = [{"how": "lost", "seen_at": at, "said": "as the queue's own detector recorded it"} for at in times]
-    return json.dumps(told), n
+    crashes = [{"how": "lost", "seen_at": at, "said": "as the queue's own detector recorded it"} for at in times]
+    return json.dumps(crashes), n
 
 
 def _parent_key(parent: Any) -> str | None:
@@ -153,7 +156,7 @@ def _parent_key(parent: Any) -> str | None:
 
 def _inner(parts: Mapping[str, str], name: str) -> Any:
     """A value that is JSON in a JSON text."""
-    text = _said(parts, name)
+    text = _member(parts, name)
     return _value(text) if isinstance(text, str) else None
 
 
@@ -179,10 +182,10 @@ def _ms(value: Any) -> int | None:
     return round(at * 1000) if at is not None else None
 
 
-# -- JSON, of which only the parts are read that are asked for ------------------------------------------------------
+# -- JSON, of which only the requested parts are read ------------------------------------------------------
 
 
-def _said(parts: Mapping[str, str], name: str) -> Any:
+def _member(parts: Mapping[str, str], name: str) -> Any:
     return _value(parts.get(name))
 
 
@@ -199,7 +202,7 @@ _SCALAR = re.compile(r"[^ \t\n\r,{}\[\]\":]{1,400}")
 
 
 def _members(text: str) -> dict[str, str] | None:
-    """The members of a JSON object, each value as it is written: what JavaScript wrote goes back to it, digit by digit.
+    """The members of a JSON object, each value as it is written, so that JavaScript gets back its own digits.
 
     None where it is no object. However deep its values are nested, they are only passed over. Raises ValueError.
     """

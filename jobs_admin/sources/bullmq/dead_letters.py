@@ -1,8 +1,9 @@
-"""Dead-letter and quarantine queues of BullMQ: what waits there is filed under the job that it carries, once however often it lies there.
+"""Dead-letter and quarantine queues of BullMQ: each waiting copy is filed under the job that it carries, once for all
+its copies.
 
-A queue is one of these where it is configured so, or where it is recognised (`recognition.py`). Nobody works
-on them: their jobs wait, so they are read from their lists, oldest first, each queue from where it was read up to. Where copies of a job
-lie is noted beside (`keys.copies`), so that all of them leave with the step that sends it.
+A queue is one of these where it is configured so, or where it is recognised (`recognition.py`). They have no workers:
+their jobs wait, so they are read from their lists, oldest first, each queue from where it was read up to. The places of
+copies are recorded beside (`keys.copies`), so that all of them leave with the step that sends the job.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ import redis
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, Lineage
 from jobs_admin.sources.base import Finding, Ref, SourceError, SourceRefused, Unread
-from jobs_admin.sources.bullmq import letters as bullmq_letters
-from jobs_admin.sources.bullmq.carried import Carried, carried
+from jobs_admin.sources.bullmq import job_hash as bullmq_job_hash
+from jobs_admin.sources.bullmq.carried import Carried, find_carried
 from jobs_admin.sources.bullmq.places import LISTS, Place
 from jobs_admin.sources.bullmq.recognition import NAMES, Recognition
-from jobs_admin.sources.bullmq.wire import REASON, Meant, Wire, text
+from jobs_admin.sources.bullmq.wire import REASON, Target, Wire, text
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 200  # copies of one queue in one look
-_BYTES = 8_000_000  # of copies in one look
-_MOST_QUEUES = 200  # in which the owner of a job is looked for
-_MOST_STREAMS = 50  # queues in whose events it is
+_AT_ONCE = 200  # copies of one queue in one page
+_BYTES = 8_000_000  # of copies in one page
+_MOST_QUEUES = 200  # searched for the owner of a job
+_MOST_STREAMS = 50  # queues whose events are searched for it
 _MINUTE_MS = 60_000
-_MOST_EVENTS = 20_000  # of a queue, in which the name of a job is looked for
+_MOST_EVENTS = 20_000  # of a queue, searched for the name of a job
 _LONGEST_TIME = 16  # digits of ms
-_CHARACTERS = 512  # of a field of the hash of copies: what is longer is not noted
+_CHARACTERS = 512  # of a field of the hash of copies: longer ones are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,13 @@ class Configured:
     """A line of `dead_letter_queues`."""
 
     name: str
-    of: str = ""  # the queue of jobs that do not say theirs
-    job_name: str = ""  # the name of jobs that do not say theirs
+    of: str = ""  # the queue of jobs that do not name theirs
+    job_name: str = ""  # the name of jobs that do not contain theirs
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """What we sent of a job, and when (seconds since 1970 by Redis' clock)."""
+class SentRecord:
+    """Record of sending a job, with its time (seconds since 1970 by Redis' clock)."""
 
     lineage: Lineage
     before: tuple[int, int]  # executions that were counted until then, and stack traces
@@ -56,26 +57,29 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A dead letter, as it lies in its queue."""
+    """A dead letter, as its queue has it."""
 
     id: str
-    made: str  # when it was added, as its hash says it: its id may be given to another one later
+    made: str  # when it was added, by its hash: its id may be given to another one later
     job: Carried
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """What was read of dead-letter queues."""
+    """Reports read from dead-letter queues."""
 
     reports: list[Envelope] = field(default_factory=list)
     is_more: bool = False
-    receipt: Mapping[str, str] = field(default_factory=dict)  # for `filed`
+    receipt: Mapping[str, str] = field(default_factory=dict)  # for `confirm_filed`
 
 
-def configured(source: str, said: object) -> dict[str, Configured]:
-    """The option `dead_letter_queues`: names, or tables with `name`, `of` and `job_name`. Raises SourceRefused with a sentence."""
+def parse_configured(source: str, option: object) -> dict[str, Configured]:
+    """Parse the option `dead_letter_queues`: names, or tables with `name`, `of` and `job_name`.
+
+    Raises SourceRefused with a sentence.
+    """
     found: dict[str, Configured] = {}
-    for one in said if isinstance(said, list | tuple) else [said] if said else []:
+    for one in option if isinstance(option, list | tuple) else [option] if option else []:
         table: Any = {"name": one} if isinstance(one, str) else one
         is_known = isinstance(table, dict) and set(table) <= {"name", "of", "job_name"} and table.get("name")
         if not is_known or not all(isinstance(value, str) for value in table.values()):
@@ -87,14 +91,14 @@ def configured(source: str, said: object) -> dict[str, Configured]:
     return found
 
 
-def made_of(fields: Mapping[bytes, bytes]) -> str:
-    """When a job was added, as its hash says it; "" for what no clock can have said."""
+def added_at(fields: Mapping[bytes, bytes]) -> str:
+    """Time when a job was added, in ms as its hash has it; "" for an impossible one."""
     made = fields.get(b"timestamp", b"")
     return text(made) if made.isdigit() and len(made) < _LONGEST_TIME else ""
 
 
 def unclear_id(queue: str, job_id: str, copy: str) -> str:
-    """The id under which a job is filed that does not say its queue: in that of its dead letters each copy is one of its own."""
+    """Id under which a job without a queue is filed: in the queue of its dead letters each copy is a job of its own."""
     return f"{job_id}.{queue}.{copy}"
 
 
@@ -105,7 +109,7 @@ def copy_of_unclear(queue: str, job_id: str) -> str | None:
 
 
 class DeadLetterQueues:
-    """Those of one source. One thread at a time, as `PulledSource` says."""
+    """Dead-letter queues of one source. One thread at a time, as for any `PulledSource`."""
 
     def __init__(
         self, wire: Wire, configured: Mapping[str, Configured] | None = None, tenant_paths: Sequence[str] = ()
@@ -114,10 +118,10 @@ class DeadLetterQueues:
         self._configured = dict(configured or {})
         self._tenant_paths = tuple(tenant_paths)
         self._recognised = Recognition(wire)
-        self._places: dict[str, str] = {}  # as they stand in Redis, should that not take them
+        self._places: dict[str, str] = {}  # a copy of those in Redis, in case it takes no writes
         self.unread: list[Unread] = []  # copies of which no report could be made (`Jobs.take_unread`)
-        self.unclear: dict[str, int] = {}  # queue -> jobs read there that say no queue, and were found in none
-        self.nameless: dict[str, int] = {}  # queue -> jobs read there whose name nobody knows
+        self.unclear: dict[str, int] = {}  # queue -> jobs read there that name no queue, and were found in none
+        self.nameless: dict[str, int] = {}  # queue -> jobs read there whose name is unknown
         self._note = wire.client.register_script(_NOTE)
 
     @property
@@ -129,14 +133,14 @@ class DeadLetterQueues:
         return f"{self.copies_key}:places"
 
     def is_home(self, queue: str) -> bool:
-        """Whether the configuration names it as that of jobs which do not say theirs."""
+        """Return whether the configuration names this queue as that of jobs which do not name theirs."""
         return any(one.of == queue for one in self._configured.values())
 
     # -- which queues ---------------------------------------------------------------------------------------------
 
-    def among(self, queues: Collection[str]) -> list[str]:
-        """Those of these queues that hold dead letters: configured so, or recognised. Some round trips for all."""
-        self._recognised.look([queue for queue in queues if queue not in self._configured])
+    def select(self, queues: Collection[str]) -> list[str]:
+        """Return the queues that hold dead letters: configured so, or recognised. Some round trips for all."""
+        self._recognised.check([queue for queue in queues if queue not in self._configured])
         return sorted(self._recognised.seen & set(queues) | set(self._configured))
 
     def is_one(self, queue: str) -> bool:
@@ -146,7 +150,7 @@ class DeadLetterQueues:
         return queue in self._configured
 
     def findings(self) -> list[Finding]:
-        """What keeps dead letters of these queues from being sent."""
+        """Reasons why dead letters of these queues cannot be sent."""
         found = self._recognised.findings()
         found += [
             Finding(
@@ -173,50 +177,54 @@ class DeadLetterQueues:
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def begin_anew(self) -> None:
-        """All of them are to be read from their beginning: whoever keeps the place up to which was filed, has none."""
+    def reset(self) -> None:
+        """Forget all places: every queue is to be read from its beginning."""
         self._places.clear()
         self._wire.note(lambda: self._wire.client.delete(self._places_key))
 
     def read(self, queues: Collection[str], majors: Mapping[str, int | None], failing: dict[str, str]) -> Copies:
-        """What was added since: of each queue at most some hundred. `queues`: all of the source, `majors` by queue. Those that cannot
-        be read are added to `failing`, with why."""
-        names = self.among(queues)
+        """Read what was added since: of each queue at most some hundred.
+
+        `queues`: all of the source, `majors` by queue.
+
+        Queues that cannot be read are added to `failing`, with the reason.
+        """
+        names = self.select(queues)
         if not names:
             return Copies()
         stored: Any = self._wire.client.hmget(self._places_key, names)
         reports: list[Envelope] = []
         receipt: dict[str, str] = {}
         is_more, left = False, _BYTES
-        for name, kept in zip(names, stored, strict=True):
+        for name, saved in zip(names, stored, strict=True):
             if left <= 0:
                 is_more = True
                 break  # each has its turn: those before it have nothing left at some time
-            before = text(kept) if kept else self._places.get(name, "")
+            before = text(saved) if saved else self._places.get(name, "")
             place = Place.read(before)
             try:
                 ids, more = self._page(name, place, left)
-                told = self._reports(name, ids, majors.get(name), place)
+                page = self._reports(name, ids, majors.get(name), place)
             except (redis.RedisError, SourceError):
                 raise
             except Exception as error:  # one queue: those behind it are read all the same
                 log.error("The dead letters in %s cannot be read.", name, exc_info=error)
                 failing[name] = f"its dead letters: {type(error).__name__}: {error}"
                 continue
-            left -= sum(one.raw_size for one in told)
-            reports += told
+            left -= sum(one.raw_size for one in page)
+            reports += page
             is_more |= more
-            if (now := place.said()) != before:
+            if (now := place.to_text()) != before:
                 receipt[name] = now
         return Copies(reports, is_more, receipt)
 
-    def filed(self, receipt: Mapping[str, str]) -> None:
+    def confirm_filed(self, receipt: Mapping[str, str]) -> None:
         if receipt:
             self._places |= receipt
             self._wire.note(lambda: self._wire.client.hset(self._places_key, mapping=dict(receipt.items())))
 
     def _page(self, name: str, place: Place, most: int) -> tuple[list[str], bool]:
-        """Ids of the copies that come next, the oldest first, of so many bytes of each list; and whether there are more."""
+        """Ids of the next copies, the oldest first, of at most `most` bytes of each list; and whether there are more."""
         client, key = self._wire.client, self._wire.key
         pipe = client.pipeline(transaction=False)
         pipe.hget(key(name, place.mark[0]), "timestamp")
@@ -227,9 +235,9 @@ class DeadLetterQueues:
         pipe.zcount(key(name, "prioritized"), f"({place.score}", "+inf")
         marked, *answers = pipe.execute(raise_on_error=False)
         is_another = isinstance(marked, bytes) and text(marked) != place.mark[1]
-        told = [answer if isinstance(answer, int | bytes) else 0 for answer in answers]
-        counts = [int(n) for n in told[1:]]
-        place.came(int(told[0] or 0), counts[:-2], counts[-2], counts[-1], is_another=is_another)
+        numbers = [answer if isinstance(answer, int | bytes) else 0 for answer in answers]
+        counts = [int(n) for n in numbers[1:]]
+        place.update(int(numbers[0] or 0), counts[:-2], counts[-2], counts[-1], is_another=is_another)
         ids: list[bytes] = []
         is_more = False
         for one in LISTS:
@@ -246,45 +254,45 @@ class DeadLetterQueues:
             )
             scored = scored[: self._wire.fitting(name, [text(job_id) for job_id, _ in scored], most)]
             ids += [job_id for job_id, _ in scored]
-            place.passed([score for _, score in scored])
+            place.advance([score for _, score in scored])
         is_more |= place.above > 0
         return [text(job_id) for job_id in ids], is_more
 
     def _reports(self, name: str, ids: Sequence[str], major: int | None, place: Place) -> list[Envelope]:
         found: list[Copy] = []
         for job_id, fields, _ in self._wire.jobs(name, ids):
-            made = made_of(fields)
+            made = added_at(fields)
             if made:
                 place.mark = (job_id, made)
             if name not in self._configured and fields.get(b"name") not in NAMES:
-                continue  # its data may say what somebody outside wrote
-            if (one := carried(fields.get(b"data", b""))) is not None:
+                continue  # its data may come from outside
+            if (one := find_carried(fields.get(b"data", b""))) is not None:
                 found.append(Copy(job_id, made, one))
-        return self.told(name, found, major)
+        return self.build_reports(name, found, major)
 
-    def told(self, name: str, found: Sequence[Copy], major: int | None) -> list[Envelope]:
-        """The reports of the jobs that these copies carry; where they lie is noted."""
+    def build_reports(self, name: str, found: Sequence[Copy], major: int | None) -> list[Envelope]:
+        """Build the reports of the jobs that these copies carry, and record where the copies are."""
         if not found:
             return []
         homes = self._homes(name, found)
         of_queues = [(queue, copy) for copy, queue in zip(found, homes, strict=True) if queue]
-        self._noted(name, of_queues)
-        sent = self._sent((queue, copy.job.job_id) for queue, copy in of_queues)
+        self._note_copies(name, of_queues)
+        sent = self._sent_records((queue, copy.job.job_id) for queue, copy in of_queues)
         names = self._names(name, [(queue, copy.job) for copy, queue in zip(found, homes, strict=True)])
         reports = []
-        told: set[tuple[object, ...]] = set()
+        reported: set[tuple[object, ...]] = set()
         for copy, queue, job_name in zip(found, homes, names, strict=True):
             one = copy.job
             of_run = self._of_run(sent.get((queue or "", one.job_id)), one.fields)
-            ended = bullmq_letters.executions(one.fields), one.fields.get(b"failedReason"), bool(one.crashes)
-            # Copies that stand side by side say the same of the same attempt: the first is read.
+            ended = bullmq_job_hash.executions(one.fields), one.fields.get(b"failedReason"), bool(one.crashes)
+            # Copies side by side report the same attempt: the first is read.
             name_of_it = (queue, one.job_id, "" if queue else copy.id, *ended)
-            if of_run is None or name_of_it in told:
+            if of_run is None or name_of_it in reported:
                 continue
-            told.add(name_of_it)
+            reported.add(name_of_it)
             fields = one.fields if not job_name else {**one.fields, b"name": job_name.encode()}
             try:
-                report = bullmq_letters.report(
+                report = bullmq_job_hash.build_report(
                     self._wire.source,
                     queue or name,
                     one.job_id if queue else unclear_id(name, one.job_id, copy.id),
@@ -299,22 +307,25 @@ class DeadLetterQueues:
                 )
                 reports.append(report)
             except Exception as error:  # one copy of a page: those behind it are read all the same
-                raw = bullmq_letters.pack(bullmq_letters.Message(major or 6, name, copy.id, dict(one.fields)))
+                raw = bullmq_job_hash.pack(bullmq_job_hash.Message(major or 6, name, copy.id, dict(one.fields)))
                 self.unread.append(Unread.from_error(name, copy.id, raw, error))
         return reports
 
-    def _of_run(self, sent: Sent | None, fields: Mapping[bytes, bytes]) -> dict[str, Any] | None:
-        """Of which run a copy tells: of the one that we sent last, where the job failed after that. None: of one before that, which we
-        know, since we sent the job from what was filed of it."""
+    def _of_run(self, sent: SentRecord | None, fields: Mapping[bytes, bytes]) -> dict[str, Any] | None:
+        """Return the run of a copy: the one that we sent last, where the job failed after that. None: an earlier one.
+
+        That one is known, since we sent the job from what was filed of it.
+        """
         if sent is None:
             return {}
-        ended = bullmq_letters.ended_at(fields)
+        ended = bullmq_job_hash.ended_at(fields)
         return {"lineage": sent.lineage, "before": sent.before} if ended and ended > sent.at - _CLOCKS_S else None
 
     # -- whose they are -------------------------------------------------------------------------------------------
 
     def _homes(self, name: str, found: Sequence[Copy]) -> list[str | None]:
-        """The queue of each: as it says, as configured, or the one of all queues that has that very job, or had it a moment ago."""
+        """The queue of each: its own, the configured one, or the only queue that has that very job, or had it a moment
+        ago."""
         of = self._configured[name].of if name in self._configured else ""
         unsaid = [copy.job for copy in found if copy.job.queue is None and not of]
         owners = [queue for queue in self._wire.queues() if not self.is_one(queue)][:_MOST_QUEUES] if unsaid else []
@@ -325,7 +336,7 @@ class DeadLetterQueues:
         return homes
 
     def _owners(self, jobs: Sequence[Carried], queues: Sequence[str]) -> dict[str, str]:
-        """By id: in which one of the queues a job of this id was made in the same millisecond under the same name."""
+        """By id: the queue in which a job of this id was made in the same millisecond under the same name."""
         wanted = [one for one in jobs if one.fields.get(b"timestamp") and one.fields.get(b"name")]
         if not wanted or not queues:
             return {}
@@ -343,98 +354,106 @@ class DeadLetterQueues:
         return found
 
     def _owners_by_events(self, jobs: Sequence[Carried], queues: Sequence[str]) -> dict[str, str]:
-        """The same of jobs that their queue dropped at once: in which one of the queues this id failed then, with these very words."""
-        ended = {one.job_id: (bullmq_letters.ended_at(one.fields) or 0.0) * 1000 for one in jobs}
+        """By id, of jobs that their queue dropped at once: the queue in which this id failed then, with the same
+        reason."""
+        ended = {one.job_id: (bullmq_job_hash.ended_at(one.fields) or 0.0) * 1000 for one in jobs}
         words = {one.job_id: text(one.fields.get(b"failedReason", b"")[:REASON]) for one in jobs}
         begin = min((at for at in ended.values() if at), default=0.0) - _MINUTE_MS
         if begin <= 0:
             return {}
         have: dict[str, set[str]] = {}
         for queue in queues[:_MOST_STREAMS]:
-            for job_id, told in self._wire.events_of(queue, list(ended), f"{begin:.0f}").items():
-                near = [one for one in told if one.event == "failed" and abs(one.ms - ended[job_id]) < _MINUTE_MS]
+            for job_id, events in self._wire.events_of(queue, list(ended), f"{begin:.0f}").items():
+                near = [one for one in events if one.event == "failed" and abs(one.ms - ended[job_id]) < _MINUTE_MS]
                 if any(one.more == words[job_id] for one in near):
                     have.setdefault(job_id, set()).add(queue)
         return {job_id: min(mine) for job_id, mine in have.items() if len(mine) == 1}
 
     def _names(self, name: str, found: Sequence[tuple[str | None, Carried]]) -> list[str]:
-        """The names of jobs that do not say theirs: as the events of their queue tell, else as configured; "" of all others."""
-        said = self._configured[name].job_name if name in self._configured else ""
+        """Names of jobs that do not contain theirs: from the events of their queue, else as configured; "" of all
+        others."""
+        configured_name = self._configured[name].job_name if name in self._configured else ""
         wanted: dict[str, set[str]] = {}
         for queue, one in found:
             if queue and b"name" not in one.fields:
                 wanted.setdefault(queue, set()).add(one.job_id)
         known = {(queue, job_id): n for queue, ids in wanted.items() for job_id, n in self._added(queue, ids).items()}
-        names = ["" if b"name" in one.fields else known.get((queue or "", one.job_id), said) for queue, one in found]
+        names = [
+            "" if b"name" in one.fields else known.get((queue or "", one.job_id), configured_name)
+            for queue, one in found
+        ]
         lost = sum(not n and b"name" not in one.fields for n, (_, one) in zip(names, found, strict=True))
         self.nameless[name] = self.nameless.get(name, 0) + lost
         return names
 
     def _added(self, queue: str, ids: set[str]) -> dict[str, str]:
-        """What the stream of events still tells of the names under which these jobs were added."""
+        """Names under which these jobs were added, as far as the stream of events still has them."""
         found: dict[str, str] = {}
-        end, looked = "+", 0
-        while looked < _MOST_EVENTS and len(found) < len(ids):
+        end, examined = "+", 0
+        while examined < _MOST_EVENTS and len(found) < len(ids):
             page: Any = self._wire.client.xrevrange(self._wire.key(queue, "events"), max=end, count=1_000)
-            for entry, said in page:
+            for entry, fields in page:
                 end = f"({text(entry)}"
-                if said.get(b"event") == b"added" and text(said.get(b"jobId", b"")) in ids and b"name" in said:
-                    found.setdefault(text(said[b"jobId"]), text(said[b"name"]))
-            looked += len(page)
+                if fields.get(b"event") == b"added" and text(fields.get(b"jobId", b"")) in ids and b"name" in fields:
+                    found.setdefault(text(fields[b"jobId"]), text(fields[b"name"]))
+            examined += len(page)
             if len(page) < 1_000:
                 break
         return found
 
-    def _sent(self, jobs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Sent]:
-        """What we sent of these, by queue and id."""
+    def _sent_records(self, jobs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], SentRecord]:
+        """Records of sending these jobs, by queue and id."""
         wanted = list(dict.fromkeys(jobs))
         pipe = self._wire.client.pipeline(transaction=False)
         for queue, job_id in wanted:
-            pipe.get(self._wire.sent(queue) + job_id)
+            pipe.get(self._wire.sent_key(queue) + job_id)
         found = {
-            job: _sent_of(record) for job, record in zip(wanted, pipe.execute(), strict=True) if record is not None
+            job: _parse_sent(record) for job, record in zip(wanted, pipe.execute(), strict=True) if record is not None
         }
         return {job: sent for job, sent in found.items() if sent is not None}
 
-    # -- where copies lie -----------------------------------------------------------------------------------------
+    # -- places of copies -----------------------------------------------------------------------------------------
 
-    def _noted(self, name: str, copies: Sequence[tuple[str, Copy]]) -> None:
-        said: list[str] = []
+    def _note_copies(self, name: str, copies: Sequence[tuple[str, Copy]]) -> None:
+        entries: list[str] = []
         for queue, copy in copies:
             where = json.dumps([name, copy.id, copy.made])
             if len(queue) + len(copy.job.job_id) + len(where) <= _CHARACTERS:
-                said += [copies_field(queue, copy.job.job_id), where]
-        if said:
-            self._wire.note(lambda: self._note(keys=[self.copies_key], args=said))
+                entries += [copies_field(queue, copy.job.job_id), where]
+        if entries:
+            self._wire.note(lambda: self._note(keys=[self.copies_key], args=entries))
 
     def copies_of(self, jobs: Sequence[Ref]) -> dict[Ref, list[tuple[str, str, str]]]:
-        """Of those whose copies are known: (dead-letter queue, id there, when it was made) of each; "" where that is not known."""
+        """Known copies of each job: (dead-letter queue, id there, when it was made); "" where that is unknown."""
         names = [copies_field(job.queue, job.job_id) for job in jobs]
         known: Any = self._wire.client.hmget(self.copies_key, names) if jobs else []
         found: dict[Ref, list[tuple[str, str, str]]] = {}
         for job, noted in zip(jobs, known, strict=True):
             if isinstance(noted, bytes):
-                found[job] = _copies_in(noted)
+                found[job] = _parse_copies(noted)
             elif self.is_one(job.queue) and (copy := copy_of_unclear(job.queue, job.job_id)):
                 found[job] = [(job.queue, copy, "")]
         return found
 
-    def meant(self, name: str, copies: Mapping[str, Ref]) -> dict[Meant, Ref]:
-        """Those of these copies (by their ids in this queue) that tell of the very failure; not of a later one of a job that was given
-        the same id, and no other dead letter that was given the id of the copy."""
-        found: dict[Meant, Ref] = {}
+    def find_targets(self, name: str, copies: Mapping[str, Ref]) -> dict[Target, Ref]:
+        """Select the copies (by their ids in this queue) of the very failure.
+
+        Not those of a later failure of a job that was given the same id, nor another dead letter that was given the id
+        of the copy.
+        """
+        found: dict[Target, Ref] = {}
         for copy, fields, _ in self._wire.jobs(name, list(copies)):
-            one, job = carried(fields.get(b"data", b"")), copies[copy]
+            one, job = find_carried(fields.get(b"data", b"")), copies[copy]
             if one is None or job.at is None or job.job_id not in (one.job_id, unclear_id(name, one.job_id, copy)):
                 continue
-            times = (bullmq_letters.ended_at(one.fields), bullmq_letters.made_at(one.fields))
-            # Whoever wrote the copy did so a moment after the failure, and by a clock of its own.
+            times = (bullmq_job_hash.ended_at(one.fields), bullmq_job_hash.made_at(one.fields))
+            # The copy was written a moment after the failure, and by a clock of its own.
             if one.queue in (None, job.queue) and all(at is None or at <= job.at + _MINUTE_MS / 1000 for at in times):
-                found[Meant(copy, made=fields.get(b"timestamp", b""))] = job
+                found[Target(copy, made=fields.get(b"timestamp", b""))] = job
         return found
 
-    def standing(self, jobs: Sequence[Ref]) -> dict[Ref, bool]:
-        """Of those whose copies are known: whether one of them still lies there."""
+    def still_present(self, jobs: Sequence[Ref]) -> dict[Ref, bool]:
+        """Return whether a copy is still in its queue, for jobs whose copies are known."""
         found = self.copies_of(jobs)
         pipe = self._wire.client.pipeline(transaction=False)
         places = [(job, *place) for job, copies in found.items() for place in copies]
@@ -447,7 +466,7 @@ class DeadLetterQueues:
         return {job: job in standing for job in found}
 
     def forget(self, jobs: Iterable[Ref]) -> None:
-        """Their copies are gone."""
+        """Forget the copies of these jobs: they are gone."""
         fields = [copies_field(job.queue, job.job_id) for job in jobs]
         if fields:
             self._wire.note(lambda: self._wire.client.hdel(self.copies_key, *fields))
@@ -470,11 +489,11 @@ end
 
 
 def copies_field(queue: str, job_id: str) -> str:
-    """Of a job, in the hash of copies. No queue's name has a colon."""
+    """Field of a job in the hash of copies. No queue's name has a colon."""
     return f"{queue}:{job_id}"
 
 
-def _copies_in(noted: bytes) -> list[tuple[str, str, str]]:
+def _parse_copies(noted: bytes) -> list[tuple[str, str, str]]:
     found = []
     for line in noted.splitlines():
         try:
@@ -487,11 +506,15 @@ def _copies_in(noted: bytes) -> list[tuple[str, str, str]]:
     return found
 
 
-def _sent_of(record: bytes) -> Sent | None:
-    """What `send.lua` kept."""
+def _parse_sent(record: bytes) -> SentRecord | None:
+    """Parse the record that `send.lua` wrote."""
     try:
-        said = json.loads(record)
-        lineage = Lineage.from_header(said["lineage"])
-        return None if lineage is None else Sent(lineage, (int(said["made"]), int(said["stacks"])), said["at"] / 1000)
+        value = json.loads(record)
+        lineage = Lineage.from_header(value["lineage"])
+        return (
+            None
+            if lineage is None
+            else SentRecord(lineage, (int(value["made"]), int(value["stacks"])), value["at"] / 1000)
+        )
     except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
         return None

@@ -1,4 +1,4 @@
-"""Flows of BullMQ: the children of a job, told beside it. Its parent stands in its own hash (`bullmq_letters.parent_of`)."""
+"""Flows of BullMQ: the children of a job, reported beside it. Its parent is in its own hash (`parent_of`)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ _KINDS = (
 
 
 def children_of(wire: Wire, queue: str, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Of those that have children: how many of each kind, and some of them (`queue:id`). One round trip for jobs without."""
+    """Children of jobs that have any: their number by kind, and some of them (`queue:id`).
+
+    One round trip for jobs without.
+    """
     pipe = wire.client.pipeline(transaction=False)
     for job_id in ids:
         pipe.exists(*(f"{wire.key(queue, job_id)}:{kind}" for kind, _ in _KINDS))
     parents = [
         job_id for job_id, n in zip(ids, pipe.execute(raise_on_error=False), strict=True) if isinstance(n, int) and n
     ]
-    return {job_id: told for job_id in parents if (told := _told(wire, f"{wire.key(queue, job_id)}:"))}
+    return {job_id: children for job_id in parents if (children := _read_children(wire, f"{wire.key(queue, job_id)}:"))}
 
 
-def _told(wire: Wire, base: str) -> dict[str, Any]:
+def _read_children(wire: Wire, base: str) -> dict[str, Any]:
     reads: dict[str, tuple[Any, Any]] = {
         "dependencies": (wire.client.scard, wire.client.sscan),
         "processed": (wire.client.hlen, wire.client.hscan),

@@ -1,4 +1,4 @@
-"""Who works on BullMQ's queues, and what in its Redis endangers jobs or keeps us from writing."""
+"""Workers of BullMQ's queues, and the state of its Redis that endangers jobs or keeps us from writing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAMED = 5  # queues that one sentence names
 
 
 def workers(wire: Wire) -> dict[str, set[str]] | None:
-    """By the names that BullMQ gives its workers' connections (`bull:<queue in base64>`); None where the list is not ours to see."""
+    """Workers by the names of their connections (`bull:<queue in base64>`); None where we may not list connections."""
     try:
         clients = wire.client.client_list()
     except redis.ResponseError:
@@ -38,7 +38,7 @@ def _works_on(wire: Wire, name: str) -> str | None:
 
 
 def findings(wire: Wire, major: int | None) -> list[Finding]:
-    """`major`: of queues that do not say it."""
+    """Findings of one source. `major`: of queues that do not say it."""
     return [*_rights(wire), *_versions(wire, major), *_unread(wire), *_settings(wire)]
 
 
@@ -69,15 +69,15 @@ def _versions(wire: Wire, major: int | None) -> list[Finding]:
     paused = [queue for queue, one in versions.items() if one.is_paused]
     found = []
     if unknown:
-        said = sorted({one.said or "no version" for one in unknown.values()})
+        texts = sorted({one.written_by or "no version" for one in unknown.values()})
         are_all = len(unknown) == len(versions)
         whose = "Its queues say" if are_all else f"{_some(unknown)} say"
         found.append(
             Finding(
                 READ_ONLY if are_all else "unknown-version",
                 "high",
-                f"{whose} {', '.join(said)[:200]}; only BullMQ 4, 5 and 6 are known. Their jobs are read as well as may be, and nothing is "
-                "sent there, taken out or changed.",
+                f"{whose} {', '.join(texts)[:200]}; only BullMQ 4, 5 and 6 are known. Their jobs are read as well as may be, and "
+                "nothing is sent there, taken out or changed.",
                 "Upgrade Redrive, or send those jobs with BullMQ's own means. Where a queue says no version, set major = 4, 5 or 6 for "
                 "this source.",
             )
@@ -95,7 +95,7 @@ def _versions(wire: Wire, major: int | None) -> list[Finding]:
 
 
 def _is_known(version: Version, major: int | None) -> bool:
-    return version.major is not None or (not version.said and major is not None)
+    return version.major is not None or (not version.written_by and major is not None)
 
 
 def _some(queues: dict[str, Version] | list[str]) -> str:

@@ -1,7 +1,7 @@
-"""What Redrive's piece in a BullMQ worker (`clients/node`) says of an attempt: a note beside the job, in the job's own hash.
+"""Notes of the Node agent in a BullMQ worker (`clients/node`) about an attempt: beside the job, in the job's own hash.
 
-The piece decides before BullMQ moves the job, so whoever reads the job has the note too. It names the execution that it is about by the
-moment at which that began, as BullMQ wrote it: a note of an earlier one says nothing of this.
+The agent decides before BullMQ moves the job, so every reader of the job has the note too. It names its execution by
+the moment at which that began, as BullMQ wrote it: a note of an earlier one does not apply.
 """
 
 from __future__ import annotations
@@ -18,27 +18,30 @@ NOTE = b"redriveNote"
 _MOST_BYTES = 100_000  # a hundred crashes take some 30,000
 
 
-def noted(report: Envelope, fields: Mapping[bytes, bytes]) -> Envelope:
-    """The report with what the worker says of it. Anybody may write into a hash: what is no note is left out, and nothing is raised."""
-    said = _note(fields)
-    if said is None:
+def add_note(report: Envelope, fields: Mapping[bytes, bytes]) -> Envelope:
+    """Return the report with the worker's note.
+
+    Anyone may write into a hash: what is no note is ignored, and nothing is raised.
+    """
+    note = _note(fields)
+    if note is None:
         return report
-    found: dict[str, Any] = {name: _text(said, name, most) for name, most in _TEXTS.items()}
-    told = replace(report, **{name: value for name, value in found.items() if value})
-    if report.kind == "success" or not told.policy or told.observed:
-        return told
-    most = said.get("max_attempts")
+    found: dict[str, Any] = {name: _text(note, name, most) for name, most in _TEXTS.items()}
+    extended = replace(report, **{name: value for name, value in found.items() if value})
+    if report.kind == "success" or not extended.policy or extended.observed:
+        return extended
+    most = note.get("max_attempts")
     if isinstance(most, int) and not isinstance(most, bool) and 0 < most <= 1_000:
-        told = replace(told, max_attempts=most)
+        extended = replace(extended, max_attempts=most)
     if report.kind == "retry":
-        return told
-    told = replace(told, reason=_text(said, "reason", 300), escalate=said.get("escalate") is True)
-    crashes = said.get("crashes")
+        return extended
+    extended = replace(extended, reason=_text(note, "reason", 300), escalate=note.get("escalate") is True)
+    crashes = note.get("crashes")
     if isinstance(crashes, list) and crashes and all(isinstance(one, dict) for one in crashes):
-        # Its words are an exit code or a signal's; they are hidden like any other.
+        # Its text is an exit code or a signal's; secrets in it are hidden as anywhere.
         shown = [one | {"said": shown_message(str(one.get("said", ""))[:200]).text} for one in crashes[:100]]
-        return replace(told, kind="worker_lost", crashes=json.dumps(shown))
-    return told
+        return replace(extended, kind="worker_lost", crashes=json.dumps(shown))
+    return extended
 
 
 _TEXTS = {"worker": 255, "host": 255, "release": 100, "policy": 80, "observed": 300}
@@ -49,15 +52,15 @@ def _note(fields: Mapping[bytes, bytes]) -> dict[str, Any] | None:
     if not text or len(text) > _MOST_BYTES:
         return None
     try:
-        said = json.loads(text)
+        note = json.loads(text)
     except (ValueError, RecursionError):
         return None
     began = fields.get(b"processedOn", b"")
-    if not isinstance(said, dict) or said.get("v") != 1 or str(said.get("of")).encode("utf-8", "replace") != began:
+    if not isinstance(note, dict) or note.get("v") != 1 or str(note.get("of")).encode("utf-8", "replace") != began:
         return None
-    return said
+    return note
 
 
-def _text(said: dict[str, Any], name: str, most: int) -> str:
-    value = said.get(name)
+def _text(note: dict[str, Any], name: str, most: int) -> str:
+    value = note.get(name)
     return value[:most] if isinstance(value, str) else ""

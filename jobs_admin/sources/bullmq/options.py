@@ -1,7 +1,7 @@
-"""With which `attempts`, `backoff` and `removeOnFail` the jobs of BullMQ's queues lie there: each distinct way, quoted.
+"""Options `attempts`, `backoff` and `removeOnFail` of the jobs in BullMQ's queues: each distinct set, quoted.
 
-BullMQ has no place where a queue's options stand: each job carries its own, as its producer gave them. So jobs are looked at, the
-newest of each list always and the older ones in turn, a bounded number each time.
+BullMQ has no place for a queue's options: each job carries its own, as its producer gave them. So jobs are sampled, the
+latest of each list always and the older ones in turn, a bounded number each time.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from jobs_admin.core.lint.options import EXPONENTIAL, FIXED, MOST_QUEUES, NONE, 
 from jobs_admin.core.redaction import redact
 from jobs_admin.core.text import representable
 
-JOBS = 4_000  # of a source that are looked at each time
+JOBS = 4_000  # of a source that are sampled each time
 _LARGEST = 65_536  # bytes of options or of a name; what is larger is not read
 _LONGEST = 300  # characters that are quoted
 _AT_ONCE = 500  # jobs of one pipeline
-_MOST_KNOWN = 2_000  # distinct ways that are remembered of a source
+_MOST_KNOWN = 2_000  # distinct sets that are remembered of a source
 _QUOTED = ("attempts", "backoff", "removeOnFail")
-# What jobs lie in; True: a list, newest first; False: a sorted set, newest last (delayed: the one due last).
+# Places of jobs; True: a list, latest first; False: a sorted set, latest last (delayed: the one due last).
 _PLACES = {
     "wait": True, "paused": True, "active": True, "prioritized": False, "delayed": False, "failed": False,
     "waiting-children": False,
@@ -43,7 +43,10 @@ class _Place:
 
 @dataclass(slots=True)
 class OptionsSurvey:
-    """Remembers between looks where it is, and what it found in jobs whose turn is over until it comes again."""
+    """Survey of one Redis.
+
+    Remembers between rounds where it is, and what it found in jobs whose turn is over until it comes again.
+    """
 
     redis: redis.Redis
     of_a_list: tuple[int, int] = (
@@ -51,31 +54,35 @@ class OptionsSurvey:
         500,
     )  # jobs of one list: so many at least, where the turn comes to it; so many at most
     _turns: dict[str, int] = field(default_factory=dict)  # key -> where the older ones go on
-    _next: int = 0  # the place that comes first, should the jobs not reach for all
+    _next: int = 0  # the place that comes first, should the bound not allow all
     _known: dict[tuple[str, str, str], tuple[int, Options]] = field(default_factory=dict)  # when it was last seen
-    _looks: int = 0
+    _rounds: int = 0
 
-    def look(
+    def sample(
         self, source: str, at: float, queues: Mapping[str, str], for_dead: Container[str] = frozenset()
     ) -> FoundOptions:
-        """`queues`: name -> how its keys begin (`bull:emails:`); `for_dead`: those of dead letters. `at` is now. Raises what
-        redis raises."""
-        self._looks += 1
+        """Sample the queues.
+
+        `queues`: name -> how its keys begin (`bull:emails:`); `for_dead`: those of dead letters. `at` is now.
+
+        Raises what redis raises.
+        """
+        self._rounds += 1
         sizes = {queue: self._places(begins) for queue, begins in islice(queues.items(), MOST_QUEUES)}
-        looked: dict[str, int] = dict.fromkeys(sizes, 0)
+        sampled: dict[str, int] = dict.fromkeys(sizes, 0)
         seen: dict[tuple[str, str, str], Options] = {}
         for queue, place, share in self._shared_out(sizes):
-            for job_id, said in self._jobs(queues[queue], self._ids(place, share)):
-                looked[queue] += 1
-                if (one := read_job(queue, job_id, said)) is not None:
+            for job_id, values in self._jobs(queues[queue], self._ids(place, share)):
+                sampled[queue] += 1
+                if (one := read_job(queue, job_id, values)) is not None:
                     key = queue, one.task, one.quoted
-                    seen[key] = _together(seen[key], one) if key in seen else one
-        self._remember(seen, sizes, looked)
-        told = tuple(
-            Looked(queue, looked[queue], sum(p.size for p in places), _dead(places), queue in for_dead)
+                    seen[key] = _merge(seen[key], one) if key in seen else one
+        self._remember(seen, sizes, sampled)
+        samples = tuple(
+            Looked(queue, sampled[queue], sum(p.size for p in places), _dead(places), queue in for_dead)
             for queue, places in sizes.items()
         )
-        return FoundOptions(source, at, tuple(one for _, one in self._known.values()), told)
+        return FoundOptions(source, at, tuple(one for _, one in self._known.values()), samples)
 
     def _places(self, begins: str) -> list[_Place]:
         places = [_Place(begins + name, is_list) for name, is_list in _PLACES.items()]
@@ -87,7 +94,7 @@ class OptionsSurvey:
         return places
 
     def _shared_out(self, sizes: Mapping[str, list[_Place]]) -> Iterator[tuple[str, _Place, int]]:
-        """Every place with jobs, and how many of them are looked at; from one that had to wait last time on."""
+        """Every place with jobs, and how many of them are sampled, beginning with the first that had to wait last time."""
         filled = [(queue, place) for queue, places in sizes.items() for place in places if place.size]
         if not filled:
             return
@@ -104,7 +111,7 @@ class OptionsSurvey:
         self._next = 0
 
     def _ids(self, place: _Place, share: int) -> list[bytes]:
-        """The newest half, and as many of the older ones, whose turn it is."""
+        """Ids of the latest half, and of as many older ones, whose turn it is."""
         if place.size <= share:
             return self._range(place, 0, share)
         half = share // 2
@@ -119,38 +126,41 @@ class OptionsSurvey:
         return list(read(place.key, start, start + count - 1))
 
     def _jobs(self, begins: str, ids: Iterable[bytes]) -> Iterator[tuple[str, list[bytes | None]]]:
-        """Of each job that is still there and not too large to be read: what `read_job` reads."""
+        """Input of `read_job` for each job that is still there and not too large to be read."""
         waiting = iter(ids)
         while some := list(islice(waiting, _AT_ONCE)):
             sizes = self.redis.pipeline(transaction=False)
             for job_id in some:
                 sizes.hstrlen(begins.encode() + job_id, "opts")
                 sizes.hstrlen(begins.encode() + job_id, "name")
-            told = sizes.execute(raise_on_error=False)
-            pairs = zip(some, told[::2], told[1::2], strict=True)
+            lengths = sizes.execute(raise_on_error=False)
+            pairs = zip(some, lengths[::2], lengths[1::2], strict=True)
             small = [i for i, opts, name in pairs if _is_small(opts, 2) and _is_small(name, 0)]
             pipe = self.redis.pipeline(transaction=False)
             for job_id in small:
                 pipe.hmget(begins.encode() + job_id, "opts", "name", "timestamp", "stc", "priority")
-            for job_id, said in zip(small, pipe.execute(raise_on_error=False), strict=True):
-                if isinstance(said, list):
-                    yield job_id.decode("utf-8", "replace"), said
+            for job_id, values in zip(small, pipe.execute(raise_on_error=False), strict=True):
+                if isinstance(values, list):
+                    yield job_id.decode("utf-8", "replace"), values
 
     def _remember(
-        self, seen: Mapping[tuple[str, str, str], Options], sizes: Mapping[str, list[_Place]], looked: Mapping[str, int]
+        self,
+        seen: Mapping[tuple[str, str, str], Options],
+        sizes: Mapping[str, list[_Place]],
+        sampled: Mapping[str, int],
     ) -> None:
-        """What was seen now, and of queues of which only a part was looked at, what was seen since the turn was last here."""
+        """Keep what was seen now, and for queues that were only sampled what was seen since their turn was last here."""
         share = self.of_a_list[0]
-        for key, (look, _) in list(self._known.items()):
+        for key, (seen_in, _) in list(self._known.items()):
             queue = key[0]
             there = sum(place.size for place in sizes.get(queue, ()))
-            is_whole = looked.get(queue, 0) >= there
-            comes_again = 2 * math.ceil(there / share)  # looks, at the slowest
-            if queue not in sizes or is_whole or self._looks - look > comes_again:
+            is_complete = sampled.get(queue, 0) >= there
+            comes_again = 2 * math.ceil(there / share)  # rounds, at the slowest
+            if queue not in sizes or is_complete or self._rounds - seen_in > comes_again:
                 del self._known[key]
         for key, one in seen.items():
             if key in self._known or len(self._known) < _MOST_KNOWN:
-                self._known[key] = self._looks, replace(one, looked=looked[one.queue])
+                self._known[key] = self._rounds, replace(one, looked=sampled[one.queue])
 
 
 def _is_small(size: object, least: int) -> bool:
@@ -161,11 +171,11 @@ def _dead(places: Iterable[_Place]) -> int:
     return next(place.size for place in places if place.key.endswith(":failed"))
 
 
-def _together(one: Options, other: Options) -> Options:
-    """Two jobs, or more, of one way; the newest is the example."""
-    newest = max(one, other, key=lambda each: each.newest_at or 0)
+def _merge(one: Options, other: Options) -> Options:
+    """Merge jobs with the same options; the latest is the example."""
+    latest = max(one, other, key=lambda each: each.newest_at or 0)
     return replace(
-        newest,
+        latest,
         jobs=one.jobs + other.jobs,
         stalled=one.stalled + other.stalled,
         without_priority=one.without_priority + other.without_priority,
@@ -177,9 +187,10 @@ def _together(one: Options, other: Options) -> Options:
 # -- one job ------------------------------------------------------------------------------------------------------
 
 
-def read_job(queue: str, job_id: str, said: list[bytes | None]) -> Options | None:
-    """From its `opts`, `name`, `timestamp`, `stc` and `priority`; None where its options are no JSON object."""
-    opts, name, made_at, stalls, priority = said
+def read_job(queue: str, job_id: str, values: list[bytes | None]) -> Options | None:
+    """Read the options of a job from its `opts`, `name`, `timestamp`, `stc` and `priority`; None where they are no JSON
+    object."""
+    opts, name, made_at, stalls, priority = values
     try:
         options = json.loads(opts or b"")
     except (ValueError, RecursionError):
@@ -187,13 +198,13 @@ def read_job(queue: str, job_id: str, said: list[bytes | None]) -> Options | Non
     if not isinstance(options, dict):
         return None
     backoff, is_named, first_ms, jitter = _backoff(options.get("backoff"))
-    keeps, keeps_s = _kept(options.get("removeOnFail"))
+    keeps, keeps_s = _retention(options.get("removeOnFail"))
     urgency = _number(priority) or _number(options.get("priority")) or 0
     made_ms = _number(made_at)
     return Options(
         queue=queue,
         task=representable((name or b"").decode("utf-8", "replace")),
-        quoted=_quoted(options),
+        quoted=_quote(options),
         attempts=int(min(max(_number(options.get("attempts")) or 1, 1), 2**31 - 1)),
         backoff=backoff,
         is_named=is_named,
@@ -211,41 +222,42 @@ def read_job(queue: str, job_id: str, said: list[bytes | None]) -> Options | Non
     )
 
 
-def _backoff(said: Any) -> tuple[str, bool, float, float]:
-    """(its type, whether the system can know that, the first delay in ms, jitter), as BullMQ's `backoffs.js` reads it."""
-    if isinstance(said, bool) or said is None or said == "" or said == 0:
-        return (NONE, True, 0.0, 0.0) if said is not True else ("true", False, 0.0, 0.0)
-    if isinstance(said, int | float):
-        return FIXED, True, float(said), 0.0
-    if not isinstance(said, dict):
-        return representable(str(said))[:_LONGEST] or "?", False, 0.0, 0.0
-    kind = said.get("type")
+def _backoff(value: Any) -> tuple[str, bool, float, float]:
+    """(Type, whether the system can know that, the first delay in ms, jitter), as BullMQ's `backoffs.js` reads it."""
+    if isinstance(value, bool) or value is None or value == "" or value == 0:
+        return (NONE, True, 0.0, 0.0) if value is not True else ("true", False, 0.0, 0.0)
+    if isinstance(value, int | float):
+        return FIXED, True, float(value), 0.0
+    if not isinstance(value, dict):
+        return representable(str(value))[:_LONGEST] or "?", False, 0.0, 0.0
+    kind = value.get("type")
     if kind not in (EXPONENTIAL, FIXED):
         return (
             (representable(kind)[:_LONGEST], True, 0.0, 0.0)
             if isinstance(kind, str) and kind
             else ("?", False, 0.0, 0.0)
         )
-    return kind, True, _number(said.get("delay")) or 0.0, _number(said.get("jitter")) or 0.0
+    return kind, True, _number(value.get("delay")) or 0.0, _number(value.get("jitter")) or 0.0
 
 
-def _kept(said: Any) -> tuple[int | None, float | None]:
-    """(How many dead letters are kept, for how many seconds), as BullMQ's `getKeepJobs` reads `removeOnFail`."""
-    if isinstance(said, bool):
-        return (0 if said else None), None
-    if isinstance(said, int | float):
-        return _count(said), None
-    if isinstance(said, dict):
-        return _count(_number(said.get("count"))), _number(said.get("age"))
+def _retention(value: Any) -> tuple[int | None, float | None]:
+    """(Maximal number of stored dead letters, seconds for which they are stored), as BullMQ's `getKeepJobs` reads
+    `removeOnFail`."""
+    if isinstance(value, bool):
+        return (0 if value else None), None
+    if isinstance(value, int | float):
+        return _count(value), None
+    if isinstance(value, dict):
+        return _count(_number(value.get("count"))), _number(value.get("age"))
     return None, None
 
 
-def _count(said: float | None) -> int | None:
-    return None if said is None or said < 0 else int(min(said, 2**31 - 1))
+def _count(value: float | None) -> int | None:
+    return None if value is None or value < 0 else int(min(value, 2**31 - 1))
 
 
-def _quoted(options: Mapping[str, Any]) -> str:
-    """As it lies there, without what says nothing of retries; a secret that somebody keeps there is hidden."""
+def _quote(options: Mapping[str, Any]) -> str:
+    """Quote the options that concern retries; a secret in them is hidden."""
     written = {name: options[name] for name in _QUOTED if name in options}
     try:
         text = json.dumps(redact(written)[0], ensure_ascii=False)
@@ -255,12 +267,12 @@ def _quoted(options: Mapping[str, Any]) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
-def _number(said: Any) -> float | None:
-    """Of a number, or of a text that is one; None for whatever else it is."""
-    if said is None or isinstance(said, bool) or not isinstance(said, int | float | str | bytes):
+def _number(value: Any) -> float | None:
+    """Value of a number, or of a text that is one; None otherwise."""
+    if value is None or isinstance(value, bool) or not isinstance(value, int | float | str | bytes):
         return None
     try:
-        number = float(said)
+        number = float(value)
     except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None

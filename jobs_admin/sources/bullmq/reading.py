@@ -1,11 +1,11 @@
-"""What ended since the last look, in BullMQ's queues: by the events, so that it is known at once, and by the sets, which are the truth.
+"""Ended jobs of BullMQ's queues: by the events, so that they are known at once, and by the sets, which are the truth.
 
 Events are trimmed (some 10,000 a queue), and a `failed` set by `removeOnFail`; neither alone has everything. Both lead to the same job, and
-the same job makes the same report. Three ways are gone at each look:
+the same job makes the same report. Each reading goes three ways:
 
-- events, from the last one that was read;
-- each `failed` set by its score (when a job ended, by its worker's clock), from the last one on and some seconds before;
-- all sets in turn, a page at a time: retries that wait, and what neither of the others told of (a worker whose clock is behind, an event
+- events, after the last one that was read;
+- each `failed` set by its score (when a job ended, by its worker's clock), from some seconds before the last one;
+- all sets in turn, a page at a time: retries that wait, and what neither of the others reported (a worker whose clock is behind, an event
   trimmed before it was read).
 
 Dead-letter queues are read beside them (`dead_letters.py`).
@@ -24,25 +24,25 @@ from jobs_admin.core.envelope import Envelope
 from jobs_admin.sources.base import Pulled, SourceError
 from jobs_admin.sources.bullmq.dead_letters import Copies
 from jobs_admin.sources.bullmq.jobs import Jobs
-from jobs_admin.sources.bullmq.wire import Told, Wire, text
+from jobs_admin.sources.bullmq.wire import JobEvent, Wire, text
 
 log = logging.getLogger(__name__)
 
 _PAGE = 400  # jobs of one answer, about
 _BYTES = 16_000_000  # of jobs that are held for one answer; what was found beyond is read for the next ones
-_OVERLAP_MS = 5_000  # a failure is in the set some moments after the time that it bears
+_OVERLAP_MS = 5_000  # a failure is in the set some moments after its own time
 _CLOCKS_DIFFER_MS = 86_400_000  # a worker's clock may be ahead by so much
-_EVENTS = 2_000  # entries of one queue that are looked at in one answer
+_EVENTS = 2_000  # entries of one queue that are read for one answer
 _TURN_MS = 3_000  # between two pages of the turn
 _TURN_PAGE = 300
-_REMEMBERED = 200_000  # attempts that were told, so that they are not told again all the time
+_REMEMBERED = 200_000  # reported attempts, so that they are not reported again and again
 _LONGEST = 3_500  # characters of a place
 _IN_TURN = ("failed", "delayed")
 
 
 @dataclass(slots=True)
 class Place:
-    """Up to where all was read. Copied before it is moved: only what is in our tables counts as read."""
+    """Reading position of a source. Copied before it is moved: only what is in our tables counts as read."""
 
     scores: dict[str, tuple[int, int]] = field(
         default_factory=dict
@@ -58,25 +58,26 @@ class Place:
         return replace(self, scores=dict(self.scores), events=dict(self.events))
 
     def text(self, queues: Iterable[str]) -> str:
-        """At most some thousand characters, however many queues there are: those that are far behind stand by themselves."""
+        """The position in at most some thousand characters, however many queues there are: those far behind have their
+        own entry."""
         names = list(queues)
         marks = {queue: self.scores.get(queue, (self.floor, 0)) for queue in names}
-        newest = max((score for score, _ in marks.values()), default=self.floor)
-        behind = {queue: mark for queue, mark in marks.items() if newest - mark[0] > _OVERLAP_MS or mark[1]}
+        latest = max((score for score, _ in marks.values()), default=self.floor)
+        behind = {queue: mark for queue, mark in marks.items() if latest - mark[0] > _OVERLAP_MS or mark[1]}
         floor = min((score for queue, (score, _) in marks.items() if queue not in behind), default=self.floor)
         since = min((_ms(self.events.get(queue, "")) or self.since for queue in names), default=self.since)
-        said = {"floor": floor, "since": since, "round": self.round_is_over, "behind": behind}
-        if len(json.dumps(said)) > _LONGEST:
-            said |= {"floor": min(score for score, _ in marks.values()), "behind": {}}
-        return json.dumps(said, separators=(",", ":"))
+        position = {"floor": floor, "since": since, "round": self.round_is_over, "behind": behind}
+        if len(json.dumps(position)) > _LONGEST:
+            position |= {"floor": min(score for score, _ in marks.values()), "behind": {}}
+        return json.dumps(position, separators=(",", ":"))
 
     @classmethod
-    def of(cls, text: str) -> Place:
-        """The beginning where it is not ours to read."""
+    def from_text(cls, text: str) -> Place:
+        """Parse a position; the beginning where it is not ours."""
         try:
-            said = json.loads(text)
-            behind = {str(queue): (int(score), int(n)) for queue, (score, n) in said["behind"].items()}
-            return cls(behind, int(said["floor"]), {}, int(said["since"]), (0, 0), bool(said["round"]))
+            position = json.loads(text)
+            behind = {str(queue): (int(score), int(n)) for queue, (score, n) in position["behind"].items()}
+            return cls(behind, int(position["floor"]), {}, int(position["since"]), (0, 0), bool(position["round"]))
         except (ValueError, TypeError, KeyError, AttributeError):
             return cls()
 
@@ -84,36 +85,40 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class _Receipt:
     place: Place
-    told: list[int]
+    names: list[int]
     copies: Copies
-    kept: list[tuple[str, str]]
+    saved: list[tuple[str, str]]
     rest: _Found | None  # found and not read yet: the place moves on with the last of it
 
 
 class Reading:
-    """Of one source, by one thread at a time."""
+    """Reading of one source, by one thread at a time."""
 
     def __init__(self, wire: Wire, jobs: Jobs) -> None:
         self._wire = wire
         self._jobs = jobs
         self._place = Place()
-        self._text: str | None = None  # as which the caller knows our place
+        self._text: str | None = None  # the caller's form of our place
         self._rest: _Found | None = None
         self._ahead = Place()  # up to where the rest was found
-        self._defects: set[str] = set()  # ways of reading that failed when they were last tried
-        self._told: set[int] = set()  # attempts that are in our tables
-        self._told_before: set[int] = set()
+        self._defects: set[str] = set()  # ways of reading that failed at the last try
+        self._filed: set[int] = set()  # attempts that are in our tables
+        self._filed_before: set[int] = set()
 
     def pull(self, after: str) -> Pulled:
-        whole = self._jobs.is_whole(after)
-        if not whole or self._text != after:
-            self._place, self._told, self._told_before = Place.of(after) if whole else Place(), set(), set()
+        is_complete = self._jobs.is_complete(after)
+        if not is_complete or self._text != after:
+            self._place, self._filed, self._filed_before = (
+                Place.from_text(after) if is_complete else Place(),
+                set(),
+                set(),
+            )
             self._rest = None
-            if not whole or not after:
-                self._jobs.dead.begin_anew()
+            if not is_complete or not after:
+                self._jobs.dead.reset()
         if self._rest is None:
             place, now = self._place.copy(), self._wire.now_ms()
-            found = _Found(self._jobs, lambda name: name in self._told or name in self._told_before)
+            found = _Found(self._jobs, lambda name: name in self._filed or name in self._filed_before)
             failing: dict[str, str] = {}
             is_more = self._attempt("events", self._read_events, place, found, now, failing)
             is_more |= self._attempt("failed jobs by time", self._read_failed, place, found, now, failing)
@@ -122,25 +127,25 @@ class Reading:
         else:
             place, found, is_more, failing = self._ahead, self._rest, True, {}
         reports: list[Envelope] = []
-        told = dict.fromkeys(found.names)  # each once, also where a thousand copies of it lie in a dead-letter queue
+        names = dict.fromkeys(found.names)  # each once, also where a dead-letter queue has a thousand copies of it
         copies = self._jobs.dead.read(self._wire.queues(), self._majors(), failing)
-        kept, more_kept = self._jobs.kept()  # after the events: what they tell of was kept before
+        saved, more_saved = self._jobs.saved_reports()  # after the events: what they report was saved before
         of_found, rest = found.reports(_BYTES)
-        for report in (*(report for _, report in kept), *of_found, *copies.reports):
+        for report in (*(report for _, report in saved), *of_found, *copies.reports):
             run = report.lineage.run if report.lineage else 1
-            # A copy tells more than the events of a job that is gone: its message. An id may be given to another job later.
+            # A copy has more than the events of a job that is gone: its message. An id may be given to another job later.
             made = report.at if report.raw is None else report.made_at
             name = hash((report.queue, report.job_id, run, report.attempt, report.kind, report.raw is None, made))
-            if name not in told and not found.is_told(name):
+            if name not in names and not found.is_known(name):
                 reports.append(report)
-                told[name] = None
-        is_more |= copies.is_more or more_kept or rest is not None
+                names[name] = None
+        is_more |= copies.is_more or more_saved or rest is not None
         return Pulled(
             reports,
-            # Whoever is started anew finds the rest again.
-            place.text(self._wire.queues()) if rest is None else after if whole else "",
+            # A restarted process finds the rest again.
+            place.text(self._wire.queues()) if rest is None else after if is_complete else "",
             is_more,
-            _Receipt(place, list(told), copies, [job for job, _ in kept], rest),
+            _Receipt(place, list(names), copies, [job for job, _ in saved], rest),
             found.ran,
             self._jobs.take_unread(),
             failing,
@@ -149,21 +154,24 @@ class Reading:
     def _majors(self) -> dict[str, int | None]:
         return {queue: version.major for queue, version in self._wire.versions().items()}
 
-    def filed(self, pulled: Pulled) -> None:
+    def confirm_filed(self, pulled: Pulled) -> None:
         receipt: _Receipt = pulled.receipt
         self._text, self._rest = pulled.after, receipt.rest
         if receipt.rest is None:
             self._place = receipt.place
         else:
             self._ahead = receipt.place
-        self._told.update(receipt.told)
-        self._wire.ask(lambda: self._jobs.dead.filed(receipt.copies.receipt))
-        self._wire.ask(lambda: self._jobs.forget_kept(receipt.kept))
-        if len(self._told) > _REMEMBERED:
-            self._told, self._told_before = set(), self._told
+        self._filed.update(receipt.names)
+        self._wire.call(lambda: self._jobs.dead.confirm_filed(receipt.copies.receipt))
+        self._wire.call(lambda: self._jobs.forget_saved(receipt.saved))
+        if len(self._filed) > _REMEMBERED:
+            self._filed, self._filed_before = set(), self._filed
 
     def _attempt(self, what: str, way: _Way, place: Place, found: _Found, now: int, failing: dict[str, str]) -> bool:
-        """Read in one of the three ways. A defect of one is told, and the others go on: each alone leads to all jobs."""
+        """Read in one of the three ways.
+
+        A defect of one is reported, and the others go on: each alone leads to all jobs.
+        """
         try:
             is_more = way(place, found, now, failing)
         except (redis.RedisError, SourceError):
@@ -184,7 +192,7 @@ class Reading:
         pages, unread = self._wire.events(begins, _EVENTS)
         failing |= unread
         for queue, page in pages.items():
-            # What is read anew from a moment on may have been counted; what follows an entry that was read was not.
+            # Entries that are read again from a moment may have been counted; those after a read entry were not.
             if lasts[queue]:
                 found.ran.update({(queue, minute): n for minute, n in page.ran.items()})
             if page.last:
@@ -192,7 +200,7 @@ class Reading:
             if not page.is_more and _ms(place.events.get(queue, "")) < now - _OVERLAP_MS:
                 place.events[queue] = f"{now - _OVERLAP_MS}-0"  # nothing of an earlier time can come any more
             is_more |= page.is_more
-            found.events(queue, page.told)
+            found.events(queue, page.events)
         return is_more
 
     def _read_failed(self, place: Place, found: _Found, now: int, failing: dict[str, str]) -> bool:
@@ -208,7 +216,7 @@ class Reading:
             pipe.zrange(
                 self._wire.key(queue, "failed"),
                 score,
-                now + _CLOCKS_DIFFER_MS,  # what bears an absurd time has its turn, and leads no other astray
+                now + _CLOCKS_DIFFER_MS,  # an absurd time is read in turn, and misleads no other
                 byscore=True,
                 offset=read,
                 num=_PAGE,
@@ -236,7 +244,10 @@ class Reading:
         return is_more
 
     def _take_turn(self, place: Place, found: _Found, now: int, failing: dict[str, str]) -> bool:
-        """One page of the set or list whose turn it is. The first round goes on at once, later ones some seconds apart."""
+        """Read one page of the set or list whose turn it is.
+
+        The first round goes on at once, later ones some seconds apart.
+        """
         if place.round_is_over and now - place.turned_ms < _TURN_MS:
             return False
         place.turned_ms = now
@@ -247,13 +258,13 @@ class Reading:
             # In the first round `failed` is read by score anyway.
             if place.round_is_over or state != "failed"
         ]
-        looked = 0
+        checked = 0
         station, at = place.turn
-        while station < len(stations) and looked < 50:  # empty ones cost a round trip each, and no more
+        while station < len(stations) and checked < 50:  # empty ones cost a round trip each, and no more
             queue, state = stations[station]
             page = self._jobs.page(queue, state, at, _TURN_PAGE)
             found.jobs(queue, page)
-            looked += 1
+            checked += 1
             if len(page) == _TURN_PAGE:
                 place.turn = (station, at + _TURN_PAGE)
                 return not place.round_is_over
@@ -270,45 +281,43 @@ _Way = Callable[[Place, "_Found", int, dict[str, str]], bool]
 
 
 class _Found:
-    """Jobs that may have to be told of, each once."""
+    """Jobs that may have to be reported, each once."""
 
-    def __init__(self, jobs: Jobs, is_told: Callable[[int], bool]) -> None:
+    def __init__(self, jobs: Jobs, is_known: Callable[[int], bool]) -> None:
         self._jobs = jobs
-        self.is_told = is_told
-        self.names: list[
-            int
-        ] = []  # of the places in which jobs were found: what was told of such a one is not read again
-        self.ran: dict[tuple[str, int], int] = {}  # (queue, minute since 1970) -> jobs that ran well
-        self._ids: dict[str, dict[str, list[Told]]] = {}  # queue -> job -> its events
+        self.is_known = is_known
+        self.names: list[int] = []  # of the places in which jobs were found: a reported one is not read again
+        self.ran: dict[tuple[str, int], int] = {}  # (queue, minute since 1970) -> jobs that succeeded
+        self._ids: dict[str, dict[str, list[JobEvent]]] = {}  # queue -> job -> its events
 
-    def events(self, queue: str, told: list[Told]) -> None:
-        self._jobs.notice(queue, told)
-        for one in told:
+    def events(self, queue: str, events: list[JobEvent]) -> None:
+        self._jobs.remember_acts(queue, events)
+        for one in events:
             self._ids.setdefault(queue, {}).setdefault(one.job_id, []).append(one)
 
     def jobs(self, queue: str, page: Iterable[tuple[str, float]]) -> None:
-        """Jobs of a set, and their scores there; of a list 0."""
+        """Add jobs of a set with their scores there (of a list 0)."""
         for job_id, score in page:
             name = hash((queue, job_id, score))
-            if self.is_told(name):
+            if self.is_known(name):
                 continue
             self.names.append(name)
             self._ids.setdefault(queue, {}).setdefault(job_id, [])
 
     def reports(self, most: int) -> tuple[list[Envelope], _Found | None]:
-        """Those of so many bytes, about; and what is left of what was found, None where that is nothing."""
+        """Reports of about `most` bytes; and the rest of what was found, None where that is nothing."""
         reports: list[Envelope] = []
         for n, (queue, jobs) in enumerate(self._ids.items()):
-            for done, (_, told) in enumerate(self._jobs.each(queue, jobs), 1):
-                reports += told
-                most -= sum(len(one.raw or b"") + len(one.trace) for one in told)
+            for done, (_, found) in enumerate(self._jobs.each(queue, jobs), 1):
+                reports += found
+                most -= sum(len(one.raw or b"") + len(one.trace) for one in found)
                 if most <= 0:
                     left = [(queue, dict(list(jobs.items())[done:])), *list(self._ids.items())[n + 1 :]]
-                    return reports, self._of({queue: jobs for queue, jobs in left if jobs})
+                    return reports, self._rest_of({queue: jobs for queue, jobs in left if jobs})
         return reports, None
 
-    def _of(self, ids: dict[str, dict[str, list[Told]]]) -> _Found | None:
-        rest = _Found(self._jobs, self.is_told)
+    def _rest_of(self, ids: dict[str, dict[str, list[JobEvent]]]) -> _Found | None:
+        rest = _Found(self._jobs, self.is_known)
         rest._ids = ids
         return rest if ids else None
 

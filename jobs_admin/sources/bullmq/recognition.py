@@ -1,7 +1,8 @@
-"""Which queues of BullMQ hold dead letters although nobody configured them.
+"""Recognition of BullMQ queues that hold dead letters without being configured.
 
-What a job's data says may come from outside, so it alone makes no queue one of these: the jobs must bear a name that code gives dead
-letters, and nobody may work on the queue, nor have worked there. Where only the data has the form, that is told and nothing is done.
+A job's data may come from outside, so it alone makes no queue one of these: the jobs must have a name that code gives
+dead letters, and the queue may have no workers, now or before. Where only the data has the form, a finding reports that
+and nothing is done.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from jobs_admin.sources.base import Finding
-from jobs_admin.sources.bullmq.carried import carried
+from jobs_admin.sources.bullmq.carried import find_carried
 from jobs_admin.sources.bullmq.health import workers
 from jobs_admin.sources.bullmq.places import LISTS
 from jobs_admin.sources.bullmq.wire import Wire, number, text
@@ -19,35 +20,37 @@ NAMES = frozenset(
     {b"failed-job", b"quarantined-job"}
 )  # of dead letters, in handlers as many copy them (tests/node/forwarders)
 
-_LARGEST_LOOKED_AT = 2_000_000  # bytes of a job that is looked at to know the form
-_EVENTS = 200  # at each end of a queue's events, among which one of work is looked for
+_LARGEST_CHECKED = 2_000_000  # bytes of a job whose form is checked
+_EVENTS = 200  # at each end of a queue's events, searched for one of work
 _NAMED = 5  # queues that the finding names
 _WORKED = ("active", "completed", "failed")
 
 
 class Recognition:
-    """Of one source. One thread at a time."""
+    """Recognised queues of one source. One thread at a time."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self.seen: set[str] = set()  # recognised: they stay it while nobody works on them, also while they are empty
-        self._suspected: set[str] = set()  # whose jobs have the form, and that are none for all that is known
-        self._looked: dict[str, bytes] = {}  # queue -> the id counter at which its form was looked for
+        self.seen: set[str] = set()  # recognised: they stay so without workers, also while they are empty
+        self._suspected: set[str] = set()  # whose jobs have the form, without being recognised
+        self._checked_at: dict[str, bytes] = {}  # queue -> the id counter at which its form was checked
 
-    def look(self, queues: Collection[str]) -> None:
-        """By the oldest and the newest job that wait there, in some round trips for all. A queue to which nothing was added since is not
-        looked at again."""
+    def check(self, queues: Collection[str]) -> None:
+        """Check queues by their oldest and latest waiting job, in some round trips for all.
+
+        A queue to which nothing was added since is not checked again.
+        """
         self._drop_those_worked_on()
         ends = self._ends([queue for queue in queues if queue not in self.seen])
         connected: Collection[str] | None = None
-        is_asked = False
+        is_listed = False
         for queue, ids in ends.items():
             names, has_form = self._read(queue, ids)
             self._suspected.discard(queue)
             if not has_form:
                 continue
-            if not is_asked:
-                connected, is_asked = workers(self._wire), True
+            if not is_listed:
+                connected, is_listed = workers(self._wire), True
             is_one = names <= NAMES and connected is not None and queue not in connected
             if is_one and not self._was_worked_on(queue):
                 self.seen.add(queue)
@@ -71,7 +74,7 @@ class Recognition:
         ]
 
     def _ends(self, queues: Sequence[str]) -> dict[str, list[bytes]]:
-        """Ids of the jobs to be looked at, by queue; without those to which nothing was added."""
+        """Ids of the jobs to check, by queue; without queues to which nothing was added."""
         if not queues:
             return {}
         pipe = self._wire.client.pipeline(transaction=False)
@@ -88,16 +91,18 @@ class Recognition:
         for n, queue in enumerate(queues):
             count, *ends = answers[n * each : (n + 1) * each]
             count = count if isinstance(count, bytes) else b""
-            if self._looked.get(queue) == count:
+            if self._checked_at.get(queue) == count:
                 continue
-            self._looked[queue] = count
+            self._checked_at[queue] = count
             ids = [one[0] if isinstance(one, list) and one else one for one in ends]
             found[queue] = list(dict.fromkeys(one for one in ids if isinstance(one, bytes)))
         return found
 
     def _read(self, queue: str, ids: Sequence[bytes]) -> tuple[set[bytes], bool]:
-        """Their names, and whether the data of one has the form. One after the other: two jobs of two megabytes for each of a thousand
-        queues are not held at a time."""
+        """Names of the jobs, and whether the data of one has the form.
+
+        One after the other: two jobs of two megabytes for each of a thousand queues are not in memory at a time.
+        """
         pipe = self._wire.client.pipeline(transaction=False)
         keys = [self._wire.base(queue).encode() + job_id for job_id in ids]
         for key in keys:
@@ -109,13 +114,14 @@ class Recognition:
         for key, name, size in zip(keys, answers[::2], answers[1::2], strict=True):
             if isinstance(name, bytes):
                 names.add(name)
-            if not has_form and isinstance(size, int) and 0 < size <= _LARGEST_LOOKED_AT:
+            if not has_form and isinstance(size, int) and 0 < size <= _LARGEST_CHECKED:
                 data = self._wire.client.hget(key, "data")
-                has_form = isinstance(data, bytes) and carried(data) is not None
+                has_form = isinstance(data, bytes) and find_carried(data) is not None
         return names, has_form
 
     def _was_worked_on(self, queue: str) -> bool:
-        """By what work leaves: jobs that run or ended, the mark of a worker's own watch (30 s), or events."""
+        """Return whether a worker was there, by what work leaves: jobs that run or ended, the mark of a worker's own
+        watch (30 s), or events."""
         if self._worked_on([queue]):
             return True
         key = self._wire.key(queue, "events")
@@ -123,8 +129,8 @@ class Recognition:
         pipe.xrange(key, count=_EVENTS)
         pipe.xrevrange(key, count=_EVENTS)
         pages: list[Any] = pipe.execute(raise_on_error=False)
-        entries = [said for page in pages if isinstance(page, list) for _, said in page]
-        return any(said and text(said.get(b"event", b"")) in _WORKED for said in entries)
+        entries = [fields for page in pages if isinstance(page, list) for _, fields in page]
+        return any(fields and text(fields.get(b"event", b"")) in _WORKED for fields in entries)
 
     def _worked_on(self, queues: Sequence[str]) -> list[str]:
         pipe = self._wire.client.pipeline(transaction=False)

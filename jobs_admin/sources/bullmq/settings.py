@@ -1,4 +1,4 @@
-"""What is configured of a source of BullMQ, checked (docs/sources.md)."""
+"""Checked configuration of a BullMQ source (docs/sources.md)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs_admin.sources.base import SourceRefused
-from jobs_admin.sources.bullmq.dead_letters import Configured, configured
+from jobs_admin.sources.bullmq.dead_letters import Configured, parse_configured
 from jobs_admin.sources.bullmq.wire import MAJORS
 
 _OPTIONS = {"prefix", "dead_letter_queues", "outcome_within_s", "every_s", "major", "tenant"}
-_OFTEN_S, _SELDOM_S = 0.05, 3600  # between two looks
+_OFTEN_S, _SELDOM_S = 0.05, 3600  # between two readings
 _LONGEST_S = 30 * 86400
 
 
@@ -21,12 +21,12 @@ class Settings:
     dead: Mapping[str, Configured]
     outcome_within_s: float
     every_s: float
-    major: int | None  # of queues that do not say it themselves
+    major: int | None  # of queues that do not state it
     tenants: tuple[str, ...]  # paths
 
     @classmethod
-    def of(cls, name: str, options: Mapping[str, Any]) -> Settings:
-        """Raises SourceRefused, with a sentence."""
+    def from_options(cls, name: str, options: Mapping[str, Any]) -> Settings:
+        """Check the options of a source. Raises SourceRefused, with a sentence."""
         if unknown := set(options) - _OPTIONS:
             known = ", ".join(sorted({*_OPTIONS, "queues"}))
             raise SourceRefused(f"Source {name}: unknown option {min(unknown)!r}; known: {known}.")
@@ -38,7 +38,7 @@ class Settings:
             raise SourceRefused(f"Source {name}: major is 4, 5 or 6, not {str(major)[:40]!r}.")
         return cls(
             prefix,
-            configured(name, options.get("dead_letter_queues")),
+            parse_configured(name, options.get("dead_letter_queues")),
             _seconds(name, "outcome_within_s", options.get("outcome_within_s", 3600), 1, _LONGEST_S),
             _seconds(name, "every_s", options.get("every_s", 0.5), _OFTEN_S, _SELDOM_S),
             major,
@@ -46,19 +46,19 @@ class Settings:
         )
 
 
-def _seconds(name: str, option: str, said: Any, least: float, most: float) -> float:
-    if isinstance(said, bool) or not isinstance(said, int | float) or not least <= said <= most:  # nor NaN
+def _seconds(name: str, option: str, value: Any, least: float, most: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:  # nor NaN
         raise SourceRefused(
-            f"Source {name}: {option} is a number of seconds, from {least} to {most}, not {str(said)[:40]!r}."
+            f"Source {name}: {option} is a number of seconds, from {least} to {most}, not {str(value)[:40]!r}."
         )
-    return float(said)
+    return float(value)
 
 
-def _paths(name: str, said: Any) -> tuple[str, ...]:
-    paths = [said] if isinstance(said, str) else said
+def _paths(name: str, value: Any) -> tuple[str, ...]:
+    paths = [value] if isinstance(value, str) else value
     if not isinstance(paths, list | tuple) or not all(isinstance(one, str) and one for one in paths):
         raise SourceRefused(
             f'Source {name}: tenant is where a job says whose it is, such as "kwargs.customer.id", or a list of such places, not '
-            f"{str(said)[:40]!r}."
+            f"{str(value)[:40]!r}."
         )
     return tuple(paths)

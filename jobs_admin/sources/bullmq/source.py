@@ -1,7 +1,7 @@
-"""BullMQ 4, 5 and 6 on Redis: failed jobs are read where they lie, and brought back there by BullMQ's own scripts.
+"""BullMQ 4, 5 and 6 on Redis: failed jobs are read in place, and brought back there by BullMQ's own scripts.
 
-What is written is written only into queues whose major is known, in one step with our ledger. A job that Redis has trimmed meanwhile
-is put back from our copy, under its own id.
+Writes go only into queues whose major is known, in one step with our ledger. A job that Redis has trimmed meanwhile is
+put back from our copy, under its own id.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from jobs_admin.sources.base import (
     SourceRefused,
 )
 from jobs_admin.sources.bullmq import health as bullmq_health
-from jobs_admin.sources.bullmq import letters as bullmq_letters
+from jobs_admin.sources.bullmq import job_hash as bullmq_job_hash
 from jobs_admin.sources.bullmq.addresses import refuse_misdirected
 from jobs_admin.sources.bullmq.dead_letters import DeadLetterQueues, copies_field
+from jobs_admin.sources.bullmq.job_changes import find_changes
 from jobs_admin.sources.bullmq.jobs import Jobs
-from jobs_admin.sources.bullmq.look import look
 from jobs_admin.sources.bullmq.options import OptionsSurvey
 from jobs_admin.sources.bullmq.reading import Reading
 from jobs_admin.sources.bullmq.settings import Settings
-from jobs_admin.sources.bullmq.wire import MAJORS, Meant, Refusals, Wire, number
+from jobs_admin.sources.bullmq.wire import MAJORS, Refusals, Target, Wire, number
 from jobs_admin.sources.ledger import epoch_of
 
 _LEDGER_S = 7 * 86400
-_LETTERS_PER_CALL = 100  # each some twenty commands: together some milliseconds
-_COPIES_PER_CALL = 5  # each is looked for in a list that may be long
+_MESSAGES_PER_CALL = 100  # each some twenty commands: together some milliseconds
+_COPIES_PER_CALL = 5  # each is searched in a list that may be long
 _BYTES_PER_CALL = 4_000_000
-_ROUNDED_MS = 2  # by which a time may differ that went through our tables
+_ROUNDED_MS = 2  # difference of a time that went through our tables
 _SENT = str(keys.SCHEMA).encode()
 _ANSWERS = {1: "sent", 0: "already", -1: "recalled"}  # of the script
-_COPIES_LIE_IN = ("wait", "paused", "prioritized", "delayed", "failed")
+_COPY_STATES = ("wait", "paused", "prioritized", "delayed", "failed")
 _WHY_NOT = {
     "version": "its queue is written by another version of BullMQ than is known here",
     "another": "another job has its id now",
@@ -71,7 +71,7 @@ class BullmqOnRedis:
         atomic_send=True,
         edit=True,
         outcomes=True,
-        redirect=True,  # of dead letters that do not say their queue
+        redirect=True,  # of dead letters that do not name their queue
         same_id=True,
         attempts=True,
         priority=True,
@@ -90,7 +90,7 @@ class BullmqOnRedis:
         store_prefix: str = keys.PREFIX,
     ) -> None:
         """Raises SourceRefused, with a sentence, for options or a URL that cannot be used."""
-        settings = Settings.of(name, options or {})
+        settings = Settings.from_options(name, options or {})
         self.name = name
         self.outcome_within_s = settings.outcome_within_s
         self.every_s = settings.every_s
@@ -105,9 +105,12 @@ class BullmqOnRedis:
     # Reading
 
     def depths(self) -> list[Depth]:
-        """Every known queue, by name. `waiting` has those of a paused queue and those with a priority; `delayed` those that wait for
-        their children, too. Raises SourceUnreachable."""
-        return self._wire.ask(self._depths)
+        """Every known queue, by name. Raises SourceUnreachable.
+
+        `waiting` includes those of a paused queue and those with a priority; `delayed` those that wait for their
+        children, too.
+        """
+        return self._wire.call(self._depths)
 
     def _depths(self) -> list[Depth]:
         queues = self._wire.queues()
@@ -121,13 +124,13 @@ class BullmqOnRedis:
         found = []
         for queue in queues:
             active, delayed, parents, failed = (number(next(counts)) for _ in range(4))
-            # Whoever works on a dead-letter queue reads what died: all that lies there is dead.
+            # A worker on a dead-letter queue reads what died: all in it is dead.
             dead = failed + waiting[queue] + delayed if self._dead.is_one(queue) else failed
             found.append(Depth(queue, waiting[queue], active, delayed + parents, dead))
         return found
 
     def waiting(self, queues: Sequence[str]) -> dict[str, int | None]:
-        return dict(self._wire.ask(lambda: self._waiting(queues)))
+        return dict(self._wire.call(lambda: self._waiting(queues)))
 
     def _waiting(self, queues: Sequence[str]) -> dict[str, int]:
         pipe = self._wire.client.pipeline(transaction=False)
@@ -143,162 +146,169 @@ class BullmqOnRedis:
             count = 0
             for _ in ("wait", "paused"):
                 length, *ends = (next(answers) for _ in range(3))
-                # Up to BullMQ 4 a mark that wakes workers stands in the list, `0:` and a time.
+                # Up to BullMQ 4 the list has a mark that wakes workers, `0:` and a time.
                 marks = {end for end in ends if isinstance(end, bytes) and end.startswith(b"0:")}
                 count += max(0, number(length) - len(marks))
             found[queue] = count + number(next(answers))
         return found
 
     def workers(self) -> dict[str, set[str]] | None:
-        return self._wire.ask(lambda: bullmq_health.workers(self._wire))
+        return self._wire.call(lambda: bullmq_health.workers(self._wire))
 
     def findings(self) -> list[Finding]:
-        return [*self._wire.ask(lambda: bullmq_health.findings(self._wire, self._major)), *self._dead.findings()]
+        return [*self._wire.call(lambda: bullmq_health.findings(self._wire, self._major)), *self._dead.findings()]
 
     def found_options(self) -> FoundOptions:
-        queues = self._wire.ask(self._wire.queues)
+        queues = self._wire.call(self._wire.queues)
         begins = {queue: self._wire.base(queue) for queue in queues}
-        for_dead = set(self._wire.ask(lambda: self._dead.among(queues)))
-        return self._wire.ask(lambda: self._survey.look(self.name, time.time(), begins, for_dead))
+        for_dead = set(self._wire.call(lambda: self._dead.select(queues)))
+        return self._wire.call(lambda: self._survey.sample(self.name, time.time(), begins, for_dead))
 
     def dead_letters(self, after: str) -> Pulled:
-        return self._wire.ask(lambda: self._reading.pull(after))
+        return self._wire.call(lambda: self._reading.pull(after))
 
-    def filed(self, pulled: Pulled) -> None:
-        self._reading.filed(pulled)
+    def confirm_filed(self, pulled: Pulled) -> None:
+        self._reading.confirm_filed(pulled)
 
     def check_jobs(self, jobs: Sequence[Ref]) -> JobChanges:
-        return self._wire.ask(lambda: look(self._wire, self._jobs, jobs))
+        return self._wire.call(lambda: find_changes(self._wire, self._jobs, jobs))
 
     # Sending
 
     def epoch(self, replay: str) -> str:
-        """Names this replay's ledger, and makes it where there is none. Raises SourceUnreachable."""
+        """Return the name of this replay's ledger, and create it where there is none. Raises SourceUnreachable."""
 
-        def ask() -> str:
+        def create() -> str:
             pipe = self._wire.client.pipeline()
             pipe.hsetnx(self._wire.ledger(replay), "epoch", uuid.uuid4().hex)
             pipe.hget(self._wire.ledger(replay), "epoch")
             pipe.expire(self._wire.ledger(replay), _LEDGER_S)
             return epoch_of(pipe.execute()[1])
 
-        return self._wire.ask(ask)
+        return self._wire.call(create)
 
-    def send(self, replay: str, letters: Sequence[OutgoingMessage]) -> dict[int, str]:
-        """See `base.Source`. All letters are read before the first is sent, so that one which cannot be leaves all unsent."""
-        messages = {letter.token: _message(letter) for letter in letters}
+    def send(self, replay: str, messages: Sequence[OutgoingMessage]) -> dict[int, str]:
+        """See `base.Source`.
+
+        All messages are read before the first is sent, so that one which cannot be leaves all unsent.
+        """
+        stored = {outgoing.token: _message(outgoing) for outgoing in messages}
         self._wire.refuse_read_only()
-        sent = self.was_sent(replay, [letter.token for letter in letters])
-        rest = [letter for letter in letters if letter.token not in sent]
-        majors = self._majors(rest, messages)
-        self._refuse_what_others_took(rest, messages)
+        sent = self.was_sent(replay, [outgoing.token for outgoing in messages])
+        rest = [outgoing for outgoing in messages if outgoing.token not in sent]
+        majors = self._majors(rest, stored)
+        self._refuse_what_others_took(rest, stored)
         answers = dict.fromkeys(sent, "already")
         for major in MAJORS:
-            mine = [letter for letter in rest if majors[letter.token] == major]
+            mine = [outgoing for outgoing in rest if majors[outgoing.token] == major]
             for part in _parts(mine):
-                answers |= self._put(replay, major, part, messages)
+                answers |= self._send_part(replay, major, part, stored)
         return answers
 
     def _majors(
-        self, letters: Sequence[OutgoingMessage], messages: Mapping[int, bullmq_letters.Message]
+        self, messages: Sequence[OutgoingMessage], stored: Mapping[int, bullmq_job_hash.Message]
     ) -> dict[int, int]:
-        """Of each letter's queue: as it says now; where it says nothing (its data was lost), as it was when the job was read."""
-        queues = list(dict.fromkeys(letter.queue for letter in letters))
-        versions = self._wire.ask(lambda: self._wire.versions_of(queues))
+        """Major of each message's queue: its present one; without one (its data was lost), that of when the job was
+        read."""
+        queues = list(dict.fromkeys(outgoing.queue for outgoing in messages))
+        versions = self._wire.call(lambda: self._wire.versions_of(queues))
         found: dict[int, int] = {}
         bad: dict[int, str] = {}
-        for letter in letters:
-            version = versions[letter.queue]
-            unsaid = self._major or messages[letter.token].major
-            major = version.major if version.said else unsaid
+        for outgoing in messages:
+            version = versions[outgoing.queue]
+            unsaid = self._major or stored[outgoing.token].major
+            major = version.major if version.written_by else unsaid
             if major in MAJORS:
-                found[letter.token] = major
+                found[outgoing.token] = major
             else:
-                bad[letter.token] = version.said or "a version that it does not say"
+                bad[outgoing.token] = version.written_by or "a version that it does not say"
         if bad:
-            said = min(bad.values())
+            writer = min(bad.values())
             raise SourceRefused(
-                f"Nothing was sent: a queue is written by {said[:80]}, and only BullMQ 4, 5 and 6 are known. Its jobs can be read; send "
+                f"Nothing was sent: a queue is written by {writer[:80]}, and only BullMQ 4, 5 and 6 are known. Its jobs can be read; send "
                 "them with its own means.",
                 tokens=bad,
             )
         return found
 
     def _refuse_what_others_took(
-        self, letters: Sequence[OutgoingMessage], messages: Mapping[int, bullmq_letters.Message]
+        self, messages: Sequence[OutgoingMessage], stored: Mapping[int, bullmq_job_hash.Message]
     ) -> None:
-        """Of those that are not there any more: whoever took one out, or let it run, did so for a reason. Trimmed ones are put back."""
+        """Refuse absent jobs that someone took out, or let run, which had its reason. Trimmed ones are put back."""
 
         def absent() -> dict[str, list[OutgoingMessage]]:
             pipe = self._wire.client.pipeline(transaction=False)
-            for letter in letters:
-                pipe.exists(self._wire.key(letter.queue, letter.job_id))
+            for outgoing in messages:
+                pipe.exists(self._wire.key(outgoing.queue, outgoing.job_id))
             found: dict[str, list[OutgoingMessage]] = defaultdict(list)
-            for letter, is_there in zip(letters, pipe.execute(), strict=True):
+            for outgoing, is_there in zip(messages, pipe.execute(), strict=True):
                 if not is_there:
-                    found[letter.queue].append(letter)
+                    found[outgoing.queue].append(outgoing)
             return found
 
         taken: list[int] = []
-        for queue, mine in self._wire.ask(absent).items():
-            standing = self._wire.ask(lambda mine=mine: self._dead.standing([_ref(letter) for letter in mine]))  # type: ignore[misc]
-            # What lies in a dead-letter queue was taken out of its own to be kept.
-            mine = [letter for letter in mine if not standing.get(_ref(letter))]
+        for queue, mine in self._wire.call(absent).items():
+            refs = [_ref(outgoing) for outgoing in mine]
+            standing = self._wire.call(lambda refs=refs: self._dead.still_present(refs))  # type: ignore[misc]
+            # What is in a dead-letter queue was taken out of its own to be stored.
+            mine = [outgoing for outgoing in mine if not standing.get(_ref(outgoing))]
             if not mine:
                 continue
-            ids = list({letter.job_id for letter in mine})
-            events = self._wire.ask(lambda queue=queue, ids=ids: self._wire.events_of(queue, ids, "-"))  # type: ignore[misc]
-            for letter in mine:
-                told = [one.event for one in events.get(letter.job_id, ())]
-                # The last thing that is known of it: a failure, after which it was trimmed, or what somebody did.
-                known = {"failed", "completed"} if letter.was_removed else {"failed", "completed", "removed"}
-                ends = [event for event in told if event in known]
+            ids = list({outgoing.job_id for outgoing in mine})
+            events = self._wire.call(lambda queue=queue, ids=ids: self._wire.events_of(queue, ids, "-"))  # type: ignore[misc]
+            for outgoing in mine:
+                kinds = [one.event for one in events.get(outgoing.job_id, ())]
+                # Its last known event: a failure, after which it was trimmed, or a person's act.
+                known = {"failed", "completed"} if outgoing.was_removed else {"failed", "completed", "removed"}
+                ends = [event for event in kinds if event in known]
                 if ends and ends[-1] != "failed":
-                    taken.append(letter.token)
+                    taken.append(outgoing.token)
         if taken:
             raise SourceRefused(f"Nothing was sent: {_WHY_NOT['removed']}.", tokens=taken)
 
-    def _put(
+    def _send_part(
         self,
         replay: str,
         major: int,
-        letters: Sequence[OutgoingMessage],
-        messages: Mapping[int, bullmq_letters.Message],
+        messages: Sequence[OutgoingMessage],
+        stored: Mapping[int, bullmq_job_hash.Message],
     ) -> dict[int, str]:
-        arguments: list[Any] = [_LEDGER_S, _SENT, round(time.time() * 1000), len(letters), self._wire.prefix]
+        arguments: list[Any] = [_LEDGER_S, _SENT, round(time.time() * 1000), len(messages), self._wire.prefix]
         # A server that lost its data has no settings of queues, either.
-        was_lost = self._wire.ask(self._jobs.whole_since) != 0
-        for letter in letters:
-            may_be_new = was_lost or messages[letter.token].copy is None or self._is_named(letter.queue)
-            arguments += self._told(letter, messages[letter.token], may_be_new)
+        was_lost = self._wire.call(self._jobs.complete_since) != 0
+        for outgoing in messages:
+            may_be_new = was_lost or stored[outgoing.token].copy is None or self._is_named(outgoing.queue)
+            arguments += self._send_arguments(outgoing, stored[outgoing.token], may_be_new)
         try:
-            answers = self._wire.ask(lambda: self._wire.send(major, replay, self._dead.copies_key, arguments))
+            answers = self._wire.call(lambda: self._wire.send(major, replay, self._dead.copies_key, arguments))
         except Refusals as refused:
             why = next(iter(refused.why.values()))
             raise SourceRefused(f"Nothing was sent: {_WHY_NOT.get(why, _WAITS)}.", tokens=list(refused.why)) from None
-        return {letter.token: _ANSWERS[answer] for letter, answer in zip(letters, answers, strict=True)}
+        return {outgoing.token: _ANSWERS[answer] for outgoing, answer in zip(messages, answers, strict=True)}
 
     def _is_named(self, queue: str) -> bool:
         return queue in self._named or self._dead.is_home(queue)
 
-    def _told(self, letter: OutgoingMessage, message: bullmq_letters.Message, may_be_new: bool) -> list[Any]:
-        data = bullmq_letters.edited(letter.args, letter.kwargs)
-        is_lifo = bullmq_letters.options_of(message.fields).get("lifo") is True
+    def _send_arguments(
+        self, outgoing: OutgoingMessage, message: bullmq_job_hash.Message, may_be_new: bool
+    ) -> list[Any]:
+        data = bullmq_job_hash.encode_edited(outgoing.args, outgoing.kwargs)
+        is_lifo = bullmq_job_hash.options_of(message.fields).get("lifo") is True
         fields = [part for pair in message.fields.items() for part in pair]
         return [
-            letter.token,
-            self._wire.base(letter.queue),
-            letter.job_id,
-            self._wire.sent(letter.queue) + letter.job_id,
-            json.dumps(letter.lineage),
-            "" if letter.retries is None else letter.retries,
-            "" if letter.priority is None else letter.priority,
+            outgoing.token,
+            self._wire.base(outgoing.queue),
+            outgoing.job_id,
+            self._wire.sent_key(outgoing.queue) + outgoing.job_id,
+            json.dumps(outgoing.lineage),
+            "" if outgoing.retries is None else outgoing.retries,
+            "" if outgoing.priority is None else outgoing.priority,
             b"" if data is None else b"=" + data,
             "R" if is_lifo else "L",
             self._wire.base(message.copy[0]) if message.copy else "",
             message.copy[1] if message.copy else "",
             message.copy[2] if message.copy else "",
-            copies_field(letter.lineage["queue"], letter.job_id),
+            copies_field(outgoing.lineage["queue"], outgoing.job_id),
             "1" if may_be_new else "0",
             len(message.fields),
             *fields,
@@ -308,7 +318,7 @@ class BullmqOnRedis:
         if not tokens:
             return set()
         names = [str(token) for token in tokens]
-        known = self._wire.ask(lambda: self._wire.client.hmget(self._wire.ledger(replay), names))
+        known = self._wire.call(lambda: self._wire.client.hmget(self._wire.ledger(replay), names))
         return {token for token, mark in zip(tokens, known, strict=True) if mark == _SENT}
 
     def in_doubt(self, replay: str, tokens: Sequence[int]) -> set[int]:
@@ -319,7 +329,7 @@ class BullmqOnRedis:
             return set()
         ledger, names = self._wire.ledger(replay), [str(token) for token in tokens]
 
-        def ask() -> list[bytes]:
+        def mark() -> list[bytes]:
             pipe = self._wire.client.pipeline()
             for name in names:
                 pipe.hsetnx(ledger, name, "withheld")
@@ -327,7 +337,7 @@ class BullmqOnRedis:
             pipe.expire(ledger, _LEDGER_S)
             return cast(list[bytes], pipe.execute()[-2])
 
-        return {token for token, mark in zip(tokens, self._wire.ask(ask), strict=True) if mark == _SENT}
+        return {token for token, mark in zip(tokens, self._wire.call(mark), strict=True) if mark == _SENT}
 
     def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
         raise SourceRefused(
@@ -337,58 +347,62 @@ class BullmqOnRedis:
     # Taking out
 
     def remove(self, jobs: Sequence[Ref]) -> set[Ref]:
-        """By BullMQ's own script, from the failed jobs of its queue and from the dead-letter queue that has a copy; only what failed no
-        later than is known here. Another job that was given the id meanwhile is left to be read. A job of a flow stays: removing a child
-        lets its parent run without it, and removing a parent drops what its children returned."""
+        """Take jobs out by BullMQ's own script, from the failed jobs of their queue and from the dead-letter queue that
+        has a copy.
+
+        Only what failed no later than is known here. Another job that was given the id meanwhile is left to be read. A
+        job of a flow stays: removing a child lets its parent run without it, and removing a parent drops what its
+        children returned.
+        """
         self._wire.refuse_read_only()
-        versions = self._wire.ask(lambda: self._wire.versions_of([job.queue for job in jobs]))
+        versions = self._wire.call(lambda: self._wire.versions_of([job.queue for job in jobs]))
         removed: set[Ref] = set()
         for queue, mine in _by_queue(jobs).items():
-            meant = {
-                Meant(job.job_id, str(int(job.at * 1000) + _ROUNDED_MS)): job for job in mine if job.at is not None
+            targets = {
+                Target(job.job_id, str(int(job.at * 1000) + _ROUNDED_MS)): job for job in mine if job.at is not None
             }
-            removed |= self._take_out(queue, meant, ("failed",), versions[queue].major)
+            removed |= self._take_out(queue, targets, ("failed",), versions[queue].major)
         copies: dict[str, dict[str, Ref]] = defaultdict(dict)
-        for job, places in self._wire.ask(lambda: self._dead.copies_of(jobs)).items():
+        for job, places in self._wire.call(lambda: self._dead.copies_of(jobs)).items():
             for name, copy, _ in places:
                 copies[name][copy] = job
         for queue, of in copies.items():
-            major = self._wire.ask(lambda queue=queue: self._wire.versions_of([queue]))[queue].major  # type: ignore[misc]
-            copied = self._wire.ask(lambda queue=queue, of=of: self._dead.meant(queue, of))  # type: ignore[misc]
-            taken = self._take_out(queue, copied, _COPIES_LIE_IN, major)
-            self._wire.ask(lambda taken=taken: self._dead.forget(taken))  # type: ignore[misc]
+            major = self._wire.call(lambda queue=queue: self._wire.versions_of([queue]))[queue].major  # type: ignore[misc]
+            copied = self._wire.call(lambda queue=queue, of=of: self._dead.find_targets(queue, of))  # type: ignore[misc]
+            taken = self._take_out(queue, copied, _COPY_STATES, major)
+            self._wire.call(lambda taken=taken: self._dead.forget(taken))  # type: ignore[misc]
             removed |= taken
         return removed
 
-    def _take_out(self, queue: str, jobs: Mapping[Meant, Ref], states: Sequence[str], major: int | None) -> set[Ref]:
+    def _take_out(self, queue: str, jobs: Mapping[Target, Ref], states: Sequence[str], major: int | None) -> set[Ref]:
         major = major or self._major
         if major is None:
-            return set()  # not ours to touch; a finding says so
-        meant = list(jobs)
+            return set()  # not ours to touch; a finding reports it
+        targets = list(jobs)
         removed: set[Ref] = set()
-        at_once = _COPIES_PER_CALL if "wait" in states else _LETTERS_PER_CALL
-        for start in range(0, len(meant), at_once):
-            part = meant[start : start + at_once]
-            answers = self._wire.ask(lambda part=part: self._wire.remove(major, queue, part, states))  # type: ignore[misc]
+        at_once = _COPIES_PER_CALL if "wait" in states else _MESSAGES_PER_CALL
+        for start in range(0, len(targets), at_once):
+            part = targets[start : start + at_once]
+            answers = self._wire.call(lambda part=part: self._wire.remove(major, queue, part, states))  # type: ignore[misc]
             removed |= {jobs[job] for job, answer in zip(part, answers, strict=True) if answer}
         return removed
 
     def reschedule(self, changes: Sequence[Rescheduled]) -> set[Ref]:
         raise SourceRefused("When a job of BullMQ is retried cannot be changed here. Nothing was changed.")
 
-    # What a captured job says
+    # Content of a captured job
 
     def arguments(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
-        return bullmq_letters.arguments(raw)
+        return bullmq_job_hash.arguments(raw)
 
     def check_arguments(self, raw: bytes, args: list[Any], kwargs: dict[str, Any]) -> None:
-        bullmq_letters.edited(args, kwargs)
+        bullmq_job_hash.encode_edited(args, kwargs)
 
     def headers(self, raw: bytes) -> dict[str, Any]:
-        return bullmq_letters.headers_of(bullmq_letters.unpack(raw).fields)
+        return bullmq_job_hash.headers_of(bullmq_job_hash.unpack(raw).fields)
 
     def is_chord_member(self, raw: bytes) -> bool:
-        return False  # a job of a flow goes back to its parent by itself
+        return False  # a job of a flow goes back to its parent automatically
 
     def expires_at(self, raw: bytes) -> datetime | None:
         return None  # BullMQ's jobs do not expire
@@ -397,33 +411,33 @@ class BullmqOnRedis:
         self._wire.client.close()
 
 
-def _ref(letter: OutgoingMessage) -> Ref:
-    """How the failure is known that it brings back."""
-    return Ref(letter.lineage["queue"], letter.job_id)
+def _ref(outgoing: OutgoingMessage) -> Ref:
+    """The failure that a message brings back."""
+    return Ref(outgoing.lineage["queue"], outgoing.job_id)
 
 
-def _message(letter: OutgoingMessage) -> bullmq_letters.Message:
+def _message(outgoing: OutgoingMessage) -> bullmq_job_hash.Message:
     try:
-        message = bullmq_letters.unpack(letter.raw)
-        refuse_misdirected(message, letter.queue, letter.job_id)
-        bullmq_letters.edited(letter.args, letter.kwargs)
-        if letter.priority is not None and not 0 <= letter.priority <= 2**21:
+        message = bullmq_job_hash.unpack(outgoing.raw)
+        refuse_misdirected(message, outgoing.queue, outgoing.job_id)
+        bullmq_job_hash.encode_edited(outgoing.args, outgoing.kwargs)
+        if outgoing.priority is not None and not 0 <= outgoing.priority <= 2**21:
             raise SourceRefused("A priority of BullMQ is between 0 and 2097152. Nothing was sent.")
         return message
     except SourceRefused as error:
-        raise SourceRefused(str(error), token=letter.token) from error
+        raise SourceRefused(str(error), token=outgoing.token) from error
 
 
-def _parts(letters: Sequence[OutgoingMessage]) -> Iterator[list[OutgoingMessage]]:
-    """In calls that hold Redis for milliseconds only."""
+def _parts(messages: Sequence[OutgoingMessage]) -> Iterator[list[OutgoingMessage]]:
+    """The batch in calls that hold Redis for milliseconds only."""
     part: list[OutgoingMessage] = []
     size = 0
-    for letter in letters:
-        if part and (len(part) == _LETTERS_PER_CALL or size + len(letter.raw) > _BYTES_PER_CALL):
+    for outgoing in messages:
+        if part and (len(part) == _MESSAGES_PER_CALL or size + len(outgoing.raw) > _BYTES_PER_CALL):
             yield part
             part, size = [], 0
-        part.append(letter)
-        size += len(letter.raw)
+        part.append(outgoing)
+        size += len(outgoing.raw)
     if part:
         yield part
 

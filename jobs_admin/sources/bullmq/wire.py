@@ -1,4 +1,4 @@
-"""BullMQ's keys in one Redis: which queues there are, of which major, and their jobs' hashes read within bounds.
+"""BullMQ's keys in one Redis: its queues, their majors, and their jobs' hashes read within bounds.
 
 Keys of a queue begin with `<prefix>:<queue>:` (BullMQ 4.18, 5.81, 6.7, measured): `meta` its settings, `wait` `active` `paused` lists,
 `prioritized` `delayed` `waiting-children` `completed` `failed` sorted sets, `events` a stream, and each job a hash under its id.
@@ -22,7 +22,7 @@ from redis.exceptions import AuthorizationError, NoPermissionError
 
 from jobs_admin.core import keys
 from jobs_admin.sources.base import SourceRefused, SourceUnreachable
-from jobs_admin.sources.bullmq import letters as bullmq_letters
+from jobs_admin.sources.bullmq import job_hash as bullmq_job_hash
 from jobs_admin.sources.one_redis import TIMEOUT_S, dial
 
 MAJORS = (4, 5, 6)
@@ -30,36 +30,36 @@ MAJORS = (4, 5, 6)
 _HERE = Path(__file__).parent
 _QUEUES_FOR_S = 60  # how long a discovery is believed; it walks the whole keyspace
 _GO_ON_S = 1  # until a walk that has not come to the end goes on
-_MAJORS_FOR_S = 5  # how long a version is believed for reading; a send asks it in the same step
+_MAJORS_FOR_S = 5  # how long a version is believed for reading; a send checks it in the same step
 _SCANNED_KEYS = 200_000  # at once: the next question goes on, should this Redis also hold millions
-_QUEUES = 1_000  # that are looked at
+_QUEUES = 1_000  # that are read
 _READ_BYTES = 8_000_000  # of jobs in one call
 LARGEST_FIELD = 16_000_000  # bytes of a job's data that are read
 _STRETCH, _STRETCHES = 2_000, 200  # entries of one call, and calls of one question
-REASON = 20_000  # bytes of a failure's reason that an event tells (`events.lua`)
+REASON = 20_000  # bytes of a failure's reason in an event (`events.lua`)
 _VERSION = re.compile(r"bullmq:(\d+)\.")
-_NAMES = (*bullmq_letters.KEPT, *bullmq_letters.TOLD)
+_NAMES = (*bullmq_job_hash.STORED_FIELDS, *bullmq_job_hash.REPORTED_FIELDS)
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What a queue says of the BullMQ that wrote to it last."""
+    """Version of the BullMQ that wrote to a queue last."""
 
-    said: str = ""  # "" where it says nothing
+    written_by: str = ""  # "" where it states none
     is_paused: bool = False
 
     @property
     def major(self) -> int | None:
-        """None: not said, or none that is known."""
-        found = _VERSION.match(self.said)
+        """Major version; None where it is not stated, or unknown."""
+        found = _VERSION.match(self.written_by)
         return int(found[1]) if found and int(found[1]) in MAJORS else None
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """An event that matters here."""
+class JobEvent:
+    """An event of a job that matters here."""
 
     entry: str  # its id in the stream: ms of the server's clock, and a number
     event: str
@@ -75,30 +75,30 @@ class Told:
 class Events:
     """A stretch of a queue's events (`events.lua`)."""
 
-    last: str  # the entry that was looked at last, "" where there was none
-    is_more: bool  # entries may follow that were not looked at
-    told: list[Told]
-    ran: dict[int, int]  # minute since 1970, by the server's clock -> jobs that ran well
+    last: str  # the last entry that was read, "" where there was none
+    is_more: bool  # unread entries may follow
+    events: list[JobEvent]
+    ran: dict[int, int]  # minute since 1970, by the server's clock -> jobs that succeeded
 
     @classmethod
     def read(cls, answer: Sequence[Any]) -> Events:
-        last, more, told, ran = answer
+        last, more, events, ran = answer
         counts = [int(one) for one in ran]
         return cls(
             text(last),
             bool(more),
-            [Told(*(text(part) for part in one)) for one in told],
+            [JobEvent(*(text(part) for part in one)) for one in events],
             dict(zip(counts[::2], counts[1::2], strict=True)),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Meant:
-    """A job that is to be taken out, told from another that has its id meanwhile; "" of either: whenever."""
+class Target:
+    """A job to take out, told apart from another that has its id meanwhile; "" of either bound: any."""
 
     job_id: str
     failed_until: str = ""  # ms
-    made: str | bytes = ""  # as its hash says it
+    made: str | bytes = ""  # by its hash
 
 
 class Wire:
@@ -127,7 +127,7 @@ class Wire:
     def key(self, queue: str, name: str) -> str:
         return f"{self.prefix}:{queue}:{name}"
 
-    def sent(self, queue: str) -> str:
+    def sent_key(self, queue: str) -> str:
         return keys.sent(self.source, queue, self.store_prefix)
 
     def ledger(self, replay: str) -> str:
@@ -136,7 +136,7 @@ class Wire:
     # What there is
 
     def queues(self) -> list[str]:
-        """The configured ones, else all with a `meta` of BullMQ, by name."""
+        """The configured queues, else all with a `meta` of BullMQ, by name."""
         if self._queues:
             return sorted(set(self._queues))
         with self._walking:
@@ -158,14 +158,14 @@ class Wire:
         self.unread = max(0, len(known) - _QUEUES)
         return time.monotonic() + (_QUEUES_FOR_S if is_over else _GO_ON_S), sorted(known)[:_QUEUES]
 
-    def look_again(self) -> None:
-        """The next question walks the keyspace anew."""
+    def rediscover(self) -> None:
+        """Walk the keyspace again at the next question."""
         with self._walking:
             self._found, self._cursor, self._walked = None, 0, set()
         self._versions = None
 
     def _scan(self, pattern: str) -> Iterator[str]:
-        """Goes on from where it stopped, which is 0 where it came to the end."""
+        """Scan from the last stop, which is 0 after the end."""
         for _ in range(_SCANNED_KEYS // 2_000):
             self._cursor, page = self.client.scan(self._cursor, match=pattern, count=2_000, _type="hash")
             yield from (text(key) for key in page)
@@ -173,7 +173,7 @@ class Wire:
                 break
 
     def versions(self) -> dict[str, Version]:
-        """Of each queue, as its `meta` says."""
+        """Version of each queue, by its `meta`."""
         if self._versions and time.monotonic() - self._versions[0] < _MAJORS_FOR_S:
             return self._versions[1]
         self._versions = (time.monotonic(), self.versions_of(self.queues()))
@@ -196,19 +196,22 @@ class Wire:
     # Jobs
 
     def jobs(self, queue: str, ids: Sequence[str]) -> Iterator[tuple[str, dict[bytes, bytes], int]]:
-        """Id, fields that are there and not too large, and bytes of its data; {} of a job that is not there. Some at a time, of at
-        most some megabytes together."""
+        """Id, fields that are there and not too large, and bytes of its data; {} of a job that is not there.
+
+        Some at a time, of at most some megabytes together.
+        """
         rest = list(ids)
         while rest:
-            told = self._read(
+            answers = self._read(
                 keys=[self.base(queue)], args=[_READ_BYTES, LARGEST_FIELD, len(_NAMES), *_NAMES, *rest[:500]]
             )
-            for job_id, (size, *values) in zip(rest, told, strict=False):
+            for job_id, (size, *values) in zip(rest, answers, strict=False):
                 yield job_id, {n: v for n, v in zip(_NAMES, values, strict=False) if v is not None}, size
-            rest = rest[max(1, len(told)) :]
+            rest = rest[max(1, len(answers)) :]
 
     def fitting(self, queue: str, ids: Sequence[str], most: int) -> int:
-        """How many of these jobs, from the first on, have data of so many bytes together; at least one where there is one."""
+        """Number of jobs, from the first one, that have at most `most` bytes of data together; at least one where there
+        is one."""
         pipe = self.client.pipeline(transaction=False)
         for job_id in ids:
             pipe.hstrlen(self.key(queue, job_id), "data")
@@ -216,13 +219,13 @@ class Wire:
         return max(1, bisect.bisect_right(list(itertools.accumulate(sizes)), most))
 
     def events(self, begins: Mapping[str, str], count: int) -> tuple[dict[str, Events], dict[str, str]]:
-        """What matters of each queue's events from its place on (as XRANGE has it), of so many at most; and the queues of which
-        they cannot be read, with why."""
+        """Relevant events of each queue from its place (as XRANGE has it), `count` entries at most; and the queues of
+        which they cannot be read, with the reason."""
         pipe = self.client.pipeline(transaction=False)
         for queue, begin in begins.items():
             self._events(
                 keys=[self.key(queue, "events"), self.base(queue)],
-                args=[begin, count, self.sent(queue), "0"],
+                args=[begin, count, self.sent_key(queue), "0"],
                 client=pipe,
             )
         found, failing = {}, {}
@@ -235,21 +238,21 @@ class Wire:
                 failing[queue] = f"its events: {error}"
         return found, failing
 
-    def events_of(self, queue: str, ids: Sequence[str], begin: str) -> dict[str, list[Told]]:
-        """All that the stream still tells of these jobs since then, oldest first."""
+    def events_of(self, queue: str, ids: Sequence[str], begin: str) -> dict[str, list[JobEvent]]:
+        """All events of these jobs since then that the stream still has, oldest first."""
         return self.events_from(queue, ids, begin)[0]
 
-    def events_from(self, queue: str, ids: Sequence[str], begin: str) -> tuple[dict[str, list[Told]], str]:
-        """The same, and from where on to ask for what comes after it."""
-        found: dict[str, list[Told]] = {}
+    def events_from(self, queue: str, ids: Sequence[str], begin: str) -> tuple[dict[str, list[JobEvent]], str]:
+        """Events as `events_of`, and the place at which to go on later."""
+        found: dict[str, list[JobEvent]] = {}
         for _ in range(_STRETCHES):
             page = Events.read(
                 self._events(
                     keys=[self.key(queue, "events"), self.base(queue)],
-                    args=[begin, _STRETCH, self.sent(queue), "1", *ids],
+                    args=[begin, _STRETCH, self.sent_key(queue), "1", *ids],
                 )
             )
-            for one in page.told:
+            for one in page.events:
                 found.setdefault(one.job_id, []).append(one)
             begin = f"({page.last}" if page.last else begin
             if not page.is_more:
@@ -260,14 +263,17 @@ class Wire:
         answers: list[int] = self._send[major](keys=[self.ledger(replay), copies], args=list(arguments))
         return answers
 
-    def remove(self, major: int, queue: str, jobs: Sequence[Meant], states: Sequence[str]) -> list[int]:
-        said = [part for job in jobs for part in (job.job_id, job.failed_until, job.made)]
-        answers: list[int] = self._remove[major](keys=[self.base(queue)], args=[len(states), *states, *said])
+    def remove(self, major: int, queue: str, jobs: Sequence[Target], states: Sequence[str]) -> list[int]:
+        targets = [part for job in jobs for part in (job.job_id, job.failed_until, job.made)]
+        answers: list[int] = self._remove[major](keys=[self.base(queue)], args=[len(states), *states, *targets])
         return answers
 
     def answers(self, pipe: Any) -> list[Any]:
-        """What was asked together: an error where a key is of another kind. Any other error is that of all, and raised: a server that is
-        busy, or keeps a command from us, has said nothing of any key."""
+        """Results of a pipeline: an error where a key is of another kind.
+
+        Any other error is that of all, and raised: a server that is busy, or denies us a command, gives no answer about
+        any key.
+        """
         found: list[Any] = pipe.execute(raise_on_error=False)
         for one in found:
             if isinstance(one, Exception) and not str(one).startswith("WRONGTYPE"):
@@ -277,12 +283,12 @@ class Wire:
     # Whether we may write
 
     def note(self, write: Callable[[], Any]) -> None:
-        """What we note beside the user's own keys; who may only read them goes without."""
+        """Write our own records beside the user's keys; a read-only user goes without."""
         with contextlib.suppress(NoPermissionError, redis.exceptions.ReadOnlyError):
             write()
 
     def why_read_only(self) -> str:
-        """ "" where we may write; asked by taking out a key that nobody has."""
+        """Reason why we may not write; "" where we may. Tried by deleting a key that does not exist."""
         try:
             self.client.delete(f"{self.store_prefix}:{{{self.source}}}:may-write")
         except NoPermissionError:
@@ -292,13 +298,13 @@ class Wire:
         return ""
 
     def refuse_read_only(self) -> None:
-        """Raises SourceRefused where we may not write."""
-        if why := self.ask(self.why_read_only):
+        """Raise SourceRefused where we may not write."""
+        if why := self.call(self.why_read_only):
             raise SourceRefused(f"{why} Nothing was changed. Give its URL another user, or that of the primary.")
 
     # The border to the network: one kind of error leaves it, and no password with it.
 
-    def ask(self, question: Callable[[], T]) -> T:
+    def call(self, question: Callable[[], T]) -> T:
         try:
             return question()
         except redis.TimeoutError as error:
@@ -321,11 +327,11 @@ class Wire:
 
 
 class Refusals(Exception):
-    """What a script would not send: token -> why, in one word."""
+    """Messages that a script refused: token -> reason, in one word."""
 
-    def __init__(self, said: str) -> None:
-        super().__init__(said)
-        self.why = {int(token): why for token, _, why in (part.partition(":") for part in said.split())}
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.why = {int(token): why for token, _, why in (part.partition(":") for part in text.split())}
 
 
 def _script(major: int, name: str) -> str:
@@ -336,7 +342,7 @@ def _script(major: int, name: str) -> str:
 
 
 def _client(name: str, url: str) -> tuple[redis.Redis, str]:
-    """A client, and how to name the server to people. Raises SourceRefused for a URL that is not one Redis."""
+    """A client, and the server's name for display. Raises SourceRefused for a URL that is not one Redis."""
     if url.startswith("postgres"):
         raise SourceRefused(
             f"Source {name}: BullMQ's jobs in PostgreSQL cannot be read yet, only those in Redis: give a redis:// URL."
@@ -356,6 +362,6 @@ def setting(settings: Mapping[Any, Any], name: str) -> str:
     return text(settings.get(name, settings.get(name.encode(), b"")))
 
 
-def _literal(said: str) -> str:
+def _literal(pattern_text: str) -> str:
     """The text with Redis' glob characters escaped."""
-    return "".join("\\" + c if c in "*?[]\\^" else c for c in said)
+    return "".join("\\" + c if c in "*?[]\\^" else c for c in pattern_text)

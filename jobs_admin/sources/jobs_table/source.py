@@ -319,7 +319,7 @@ class JobsTable:
             place = self._reader.after(shape, place)
         return Pulled(reports, place.text(), not is_over, receipt=list(found.values()), unread=unread)
 
-    def filed(self, pulled: Pulled) -> None:
+    def confirm_filed(self, pulled: Pulled) -> None:
         now = time.monotonic()
         self._told.update(dict.fromkeys(pulled.receipt or (), now))
         if not pulled.is_more:

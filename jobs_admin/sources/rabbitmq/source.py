@@ -229,7 +229,7 @@ class RabbitMQ:
                     )
         return Pulled([], after or "{}", failing=failing)
 
-    def filed(self, pulled: Pulled) -> None:
+    def confirm_filed(self, pulled: Pulled) -> None:
         """See `base.PulledSource`. What is drained is acknowledged now."""
         receipt: _Receipt | None = pulled.receipt
         if receipt is None or pulled is not self._out:

@@ -1,6 +1,6 @@
-"""Jobs that a worker with Redrive's piece kept before BullMQ forgot them (`removeOnFail`), until they are filed here.
+"""Jobs that a worker with the Node agent saved before BullMQ forgot them (`removeOnFail`), until they are filed here.
 
-`kept` is `keys.bullmq_kept` of the source. A worker keeps a job before BullMQ moves it, so it may still be running.
+`place` is `keys.bullmq_kept` of the source. A worker saves a job before BullMQ moves it, so it may still be running.
 """
 
 from __future__ import annotations
@@ -30,38 +30,41 @@ return 1
 Job = tuple[str, str]  # queue, id
 
 
-def waiting(client: redis.Redis, kept: str, start: int, most: int) -> list[Job]:
-    """Those that are kept, the oldest first, without the first `start`. Raises redis.RedisError."""
-    names: Any = client.zrange(kept, start, start + most - 1)
+def waiting(client: redis.Redis, place: str, start: int, most: int) -> list[Job]:
+    """Saved jobs, the oldest first, without the first `start`. Raises redis.RedisError."""
+    names: Any = client.zrange(place, start, start + most - 1)
     found = [_text(name).partition(":") for name in names]
     return [(queue, job_id) for queue, _, job_id in found if queue and job_id]
 
 
-def fields(client: redis.Redis, kept: str, jobs: Sequence[Job]) -> list[dict[bytes, bytes]]:
-    """The hash of each, as it was; empty of one that is not kept. Raises redis.RedisError."""
+def fields(client: redis.Redis, place: str, jobs: Sequence[Job]) -> list[dict[bytes, bytes]]:
+    """The hash of each job, as it was; empty of one that is not saved. Raises redis.RedisError."""
     pipe = client.pipeline(transaction=False)
     for job in jobs:
-        pipe.hgetall(_key(kept, job))
+        pipe.hgetall(_key(place, job))
     answers = pipe.execute(raise_on_error=False)
     return [answer if isinstance(answer, dict) else {} for answer in answers]
 
 
-def fitting(client: redis.Redis, kept: str, jobs: Sequence[Job], most: int) -> int:
-    """How many of them, from the first on, are of so many bytes together; at least one. Raises redis.RedisError."""
+def fitting(client: redis.Redis, place: str, jobs: Sequence[Job], most: int) -> int:
+    """Number of jobs, from the first one, that have at most `most` bytes together; at least one.
+
+    Raises redis.RedisError.
+    """
     pipe = client.pipeline(transaction=False)
     for job in jobs:
-        pipe.hget(_key(kept, job), "keptBytes")
+        pipe.hget(_key(place, job), "keptBytes")
     sizes = [
         untrusted.whole(size) or 0 if isinstance(size, bytes) else 0 for size in pipe.execute(raise_on_error=False)
     ]
     return max(1, bisect.bisect_right(list(itertools.accumulate(sizes)), most))
 
 
-def forget(client: redis.Redis, kept: str, jobs: Iterable[Job]) -> None:
-    """They are filed. Raises redis.RedisError; may be called again."""
+def forget(client: redis.Redis, place: str, jobs: Iterable[Job]) -> None:
+    """Delete jobs that are filed. Raises redis.RedisError; may be called again."""
     pipe = client.pipeline(transaction=False)
     for job in jobs:
-        pipe.eval(_FORGET, 3, kept, f"{kept}-bytes", _key(kept, job), _name(job))
+        pipe.eval(_FORGET, 3, place, f"{place}-bytes", _key(place, job), _name(job))
     pipe.execute()
 
 
@@ -69,8 +72,8 @@ def _name(job: Job) -> str:
     return ":".join(job)
 
 
-def _key(kept: str, job: Job) -> str:
-    return f"{kept}:{_name(job)}"
+def _key(place: str, job: Job) -> str:
+    return f"{place}:{_name(job)}"
 
 
 def _text(value: bytes | str) -> str:

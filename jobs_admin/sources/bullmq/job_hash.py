@@ -1,8 +1,9 @@
-"""What a job of BullMQ says of itself, as the report that is filed; and the message from which it can be sent again.
+"""A job of BullMQ by its hash: the report that is filed, and the message from which it can be sent again.
 
-Fields of a job's hash as measured with BullMQ 4.18, 5.81 and 6.7: `atm` (before 5 `attemptsMade`) executions that ended, `stc` how
-often it stalled, `defa` and `failedReason` why it failed, `stacktrace` one text for each execution that threw, newest last. Any of
-them may hold anything: nothing here raises for what a job says, but SourceRefused.
+Fields of a job's hash as measured with BullMQ 4.18, 5.81 and 6.7: `atm` (before 5 `attemptsMade`) executions that
+ended, `stc` how often it stalled, `defa` and `failedReason` why it failed, `stacktrace` one text for each execution
+that threw, the latest last. Any of them may hold anything: nothing here raises for the content of a job, but
+SourceRefused.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from jobs_admin.core.envelope import Envelope, Lineage
 from jobs_admin.core.job_secrets import named_values, without_values
 from jobs_admin.core.traces import error_of, stack_of
 from jobs_admin.sources.base import SourceRefused
-from jobs_admin.sources.bullmq.notes import NOTE, noted
+from jobs_admin.sources.bullmq.notes import NOTE, add_note
 
 Fields = Mapping[bytes, bytes]
 
-# All that a job needs to run again. What an execution left behind (`failedReason`, `finishedOn`, `stacktrace` …) is not among them.
-KEPT = (
+# All that a job needs to run again. What an execution leaves (`failedReason`, `finishedOn`, `stacktrace` …) is not among them.
+STORED_FIELDS = (
     *(b"name", b"data", b"opts", b"timestamp", b"delay", b"priority"),
     *(b"parentKey", b"parent", b"rjk", b"deid", b"nrjid", b"pb", b"tm", b"omc"),
 )
-# Read of a job that failed, beside those.
-TOLD = (
+# Read from a failed job, beside those.
+REPORTED_FIELDS = (
     *(b"failedReason", b"defa", b"stacktrace", b"finishedOn", b"processedOn"),
     *(b"attemptsMade", b"atm", b"ats", b"stc", b"redrive", NOTE),
 )
@@ -41,7 +42,7 @@ DROPPED = (
     "Set removeOnFail: {count: 1000} where it is added."
 )
 _UNRECOVERABLE = "UnrecoverableError"
-_UNSAID = "Error"
+_UNKNOWN_TYPE = "Error"
 
 RAW_BYTES = 16 * 1024**2
 RAW_HEAD = 64 * 1024  # of a job that is larger: enough to recognise it; a replay is refused
@@ -64,56 +65,57 @@ _IN_WORDS = {
 _IN_SHORT = {word: short for short, word in _IN_WORDS.items()}
 
 
-# -- what is kept ------------------------------------------------------------------------------------------------
+# -- what is stored ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is kept of a job: enough to put it back as it was."""
+    """The stored part of a job: enough to put it back as it was."""
 
     major: int  # of the BullMQ that it was read from
     queue: str
     job_id: str
     fields: dict[bytes, bytes]
-    # Where it was read from a copy: the dead-letter queue, the job there, and when that was made ("": not known), as its hash says it.
+    # Where it was read from a copy: the dead-letter queue, the job there, and when that was made ("": unknown), by its hash.
     copy: tuple[str, str, str] | None = None
     more: dict[str, Any] = field(default_factory=dict)
 
 
 def pack(message: Message) -> bytes:
-    """Byte-true: a line that says what follows, then each field as it was, so that 16 MB of data stay 16 MB."""
-    said = {
+    """Encode a message byte-true: a line that lists the fields, then each field as it was, so that 16 MB of data stay
+    16 MB."""
+    head_fields = {
         "bullmq": message.major,
         "queue": message.queue,
         "id": message.job_id,
         "fields": [[_escaped(name), len(value)] for name, value in message.fields.items()],
     }
     if message.copy:
-        said["copy"] = list(message.copy)
-    head = json.dumps(said | message.more, ensure_ascii=True, separators=(",", ":")).encode()
+        head_fields["copy"] = list(message.copy)
+    head = json.dumps(head_fields | message.more, ensure_ascii=True, separators=(",", ":")).encode()
     return b"".join([head, b"\n", *message.fields.values()])
 
 
 def unpack(raw: bytes) -> Message:
-    """Raises SourceRefused for what `pack` did not make, and for a part of it."""
+    """Decode a message. Raises SourceRefused for another form, and for a part of one."""
     end = raw.find(b"\n", 0, _HEAD_BYTES)
     try:
-        said = json.loads(raw[: max(0, end)])
+        head_fields = json.loads(raw[: max(0, end)])
         fields: dict[bytes, bytes] = {}
         at = end + 1
-        for name, size in said.pop("fields"):
+        for name, size in head_fields.pop("fields"):
             fields[_bytes(name)] = raw[at : at + size]
             at += size
         if at != len(raw):
             raise SourceRefused("The captured job is not whole. Nothing was sent.")
-        copy = said.pop("copy", None)
+        copy = head_fields.pop("copy", None)
         return Message(
-            int(said.pop("bullmq")),
-            str(said.pop("queue")),
-            str(said.pop("id")),
+            int(head_fields.pop("bullmq")),
+            str(head_fields.pop("queue")),
+            str(head_fields.pop("id")),
             fields,
             (str(copy[0]), str(copy[1]), str(copy[2]) if len(copy) > 2 else "") if copy else None,
-            said,
+            head_fields,
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, IndexError) as error:
         raise SourceRefused("The captured message is not a job of BullMQ. Nothing was sent.") from error
@@ -143,8 +145,11 @@ def _as_arguments(data: Any) -> tuple[list[Any], dict[str, Any]]:
     return ([], data) if isinstance(data, dict) else ([data], {})
 
 
-def edited(args: list[Any] | None, kwargs: dict[str, Any] | None) -> bytes | None:
-    """The job's data as it is to be, in JavaScript's own form; None where nothing was edited. Raises SourceRefused."""
+def encode_edited(args: list[Any] | None, kwargs: dict[str, Any] | None) -> bytes | None:
+    """The job's data with these arguments, in JavaScript's own form; None where nothing was edited.
+
+    Raises SourceRefused.
+    """
     if args is None and kwargs is None:
         return None
     if args:
@@ -161,10 +166,10 @@ def _compact(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
-# -- what is told ------------------------------------------------------------------------------------------------
+# -- reports -----------------------------------------------------------------------------------------------------
 
 
-def report(
+def build_report(
     source: str,
     queue: str,
     job_id: str,
@@ -183,13 +188,13 @@ def report(
     flow: Mapping[str, Any] | None = None,
     tenant_paths: Sequence[str] = (),
 ) -> Envelope:
-    """One attempt of the job whose hash this is. `kind`: `exception` of one that failed for good, `retry` of one that waits
-    (with `due_at`, seconds since 1970), `success` of one that ran well.
+    """Report of one attempt of the job with this hash. `kind`: `exception` of one that failed for good, `retry` of one that waits
+    (with `due_at`, seconds since 1970), `success` of one that succeeded.
 
     `before`: executions that were counted, and stack traces, when it was sent by us: they do not count in this run.
-    `at`: when the attempt ended, where the hash does
-    not say so (seconds since 1970). `size`: bytes of its data, where that was too large to be read. `crashes`: JSON, where it ended
-    its workers and waits in quarantine. `copy`, `more`: of the message. `flow`: what is known of its children, to be shown.
+    `at`: when the attempt ended, where the hash does not contain it (seconds since 1970). `size`: bytes of its data, where
+    that was too large to be read. `crashes`: JSON, where it ended its workers and waits in quarantine. `copy`, `more`: of
+    the message. `flow`: what is known of its children, for display.
     """
     succeeded = kind == "success"
     options = options_of(fields)
@@ -206,10 +211,10 @@ def report(
     is_lost = bool(crashes) or reason == STALLED
     if kind == "exception" and is_lost:
         kind = "worker_lost"
-    kept = {name: fields[name] for name in KEPT if fields.get(name) is not None}
-    raw = pack(Message(major, queue, job_id, kept, copy, dict(more or {})))
-    whole = len(raw) + (size or 0) if b"data" not in kept else len(raw)
-    told = Envelope(
+    stored = {name: fields[name] for name in STORED_FIELDS if fields.get(name) is not None}
+    raw = pack(Message(major, queue, job_id, stored, copy, dict(more or {})))
+    raw_size = len(raw) + (size or 0) if b"data" not in stored else len(raw)
+    envelope = Envelope(
         source=source,
         queue=lineage.queue if lineage else queue,
         task=text_of(fields.get(b"name", b""))[:500],
@@ -217,13 +222,13 @@ def report(
         kind=kind,
         attempt=attempt,
         at=at or _seconds(fields.get(b"finishedOn")) or _seconds(fields.get(b"processedOn")) or 0.0,
-        error_type="" if succeeded or (is_lost and error_type == _UNSAID) else error_type[:500],
+        error_type="" if succeeded or (is_lost and error_type == _UNKNOWN_TYPE) else error_type[:500],
         message="" if succeeded else shown.text,
         max_attempts=most,
         due_at=due_at,
         duration_s=_duration(fields),
         worker=text_of(fields.get(b"pb", b""))[:255],
-        tenant=_tenant(value, tenant_paths),
+        tenant=_find_tenant(value, tenant_paths),
         priority=_at_most(fields.get(b"priority")) or _at_most(options.get("priority")) or None,
         args=args.text,
         kwargs=kwargs.text,
@@ -231,17 +236,17 @@ def report(
         redacted=in_reason + in_trace + sum(one.redacted for one in (args, kwargs, shown, traced, headers)),
         reason=_why(error_type, attempt, most) if kind == "exception" else "",
         crashes=crashes,
-        raw=raw if whole <= RAW_BYTES else raw[:RAW_HEAD],
-        raw_size=whole,
-        raw_sha256=hashlib.sha256(raw).hexdigest() if whole == len(raw) else "",
+        raw=raw if raw_size <= RAW_BYTES else raw[:RAW_HEAD],
+        raw_size=raw_size,
+        raw_sha256=hashlib.sha256(raw).hexdigest() if raw_size == len(raw) else "",
         trace=traced.text,
         lineage=lineage,
         made_at=made_at(fields),
     )
-    return noted(told, fields)
+    return add_note(envelope, fields)
 
 
-def dropped(
+def build_dropped_report(
     source: str,
     queue: str,
     job_id: str,
@@ -252,7 +257,8 @@ def dropped(
     attempt: int = 1,
     lineage: Lineage | None = None,
 ) -> Envelope:
-    """A job of which BullMQ kept nothing, by what its queue's events say: that it failed, and what to set so that the next is kept."""
+    """Report of a job that BullMQ dropped at once, from its queue's events: that it failed, and how to have the next
+    one stored."""
     message = shown_message(reason)
     return Envelope(
         source=source,
@@ -271,22 +277,22 @@ def dropped(
 
 
 def executions(fields: Fields, before: tuple[int, int] = (0, 0)) -> int:
-    """How often the job ran and ended since `before` (counted, stack traces), over all that was done to it.
+    """Number of executions that ended since `before` (counted, stack traces), over all that was done to the job.
 
-    Whoever brings a job back may set `atm` to nothing; its stack traces stay. And `stackTraceLimit` may keep few of these. So neither
-    alone counts what was.
+    Bringing a job back may reset `atm`; its stack traces stay. And `stackTraceLimit` may keep few of these. So neither
+    alone is the count.
     """
     counted = _at_most(fields.get(b"atm")) or _at_most(fields.get(b"attemptsMade")) or 0
     return max(counted - before[0], len(stacks_of(fields)) - before[1])
 
 
 def ended_at(fields: Fields) -> float | None:
-    """When its last attempt ended, by the clock of its worker: seconds since 1970. None where it does not say."""
+    """Time when its last attempt ended, by the clock of its worker: seconds since 1970. None where unknown."""
     return _seconds(fields.get(b"finishedOn"))
 
 
 def made_at(fields: Fields) -> float | None:
-    """When it was added: seconds since 1970. None where it does not say."""
+    """Time when it was added: seconds since 1970. None where unknown."""
     return _seconds(fields.get(b"timestamp"))
 
 
@@ -296,13 +302,13 @@ def stacks_of(fields: Fields) -> list[str]:
 
 
 def options_of(fields: Fields) -> dict[str, Any]:
-    """Its options in the words of BullMQ's documentation; none where they are no JSON object."""
+    """Options of a job in the words of BullMQ's documentation; none where they are no JSON object."""
     options = _json(fields.get(b"opts") or b"{}")
     return {_IN_WORDS.get(n, str(n)): value for n, value in options.items()} if isinstance(options, dict) else {}
 
 
 def in_short(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The same as a hash has them. What is in short already stays."""
+    """Options in the short form of a hash. What is in short already stays."""
     return {_IN_SHORT.get(name, name): value for name, value in options.items()}
 
 
@@ -317,8 +323,8 @@ def parent_of(fields: Fields) -> dict[str, str] | None:
 
 
 def headers_of(fields: Fields) -> dict[str, Any]:
-    """What stands beside the data, in words."""
-    said: dict[str, Any] = {"opts": options_of(fields)}
+    """Facts about a job beside its data, in words."""
+    shown: dict[str, Any] = {"opts": options_of(fields)}
     for name, word in (
         (b"atm", "attemptsMade"),
         (b"attemptsMade", "attemptsMade"),
@@ -328,17 +334,20 @@ def headers_of(fields: Fields) -> dict[str, Any]:
         (b"delay", "delay"),
     ):
         if number := _number(fields.get(name)):
-            said[word] = int(number)
+            shown[word] = int(number)
     for name, word in ((b"rjk", "repeatJobKey"), (b"deid", "deduplicationId"), (b"defa", "deferredFailure")):
         if fields.get(name):
-            said[word] = text_of(fields[name])[:_TEXT_SHOWN]
+            shown[word] = text_of(fields[name])[:_TEXT_SHOWN]
     if parent := parent_of(fields):
-        said["parent"] = parent
-    return said
+        shown["parent"] = parent
+    return shown
 
 
 def _error_shown(reason: str, trace: str) -> tuple[str, Shown, Shown]:
-    """Class, message and stack. Of 45,000 jobs that die of one outage all have the same, and it takes longer than all the rest."""
+    """Class, message and stack for display.
+
+    Of 45,000 jobs that die of one outage all have the same, and it takes longer than all the rest.
+    """
     if len(reason) + len(trace) <= _REMEMBERED:
         return _remembered_error(reason, trace)
     return _remembered_error.__wrapped__(reason, trace)
@@ -351,12 +360,15 @@ def _remembered_error(reason: str, trace: str) -> tuple[str, Shown, Shown]:
 
 
 def _error(reason: str, trace: str) -> tuple[str, str]:
-    """Class and message. The stack trace begins with both, `Class: message`; the reason is most often the message alone."""
+    """Class and message.
+
+    The stack trace begins with both, `Class: message`; the reason is most often the message alone.
+    """
     read = stack_of(trace)
-    kind, said = (read.error, read.said) if read else error_of(trace)
+    kind, message = (read.error, read.said) if read else error_of(trace)
     if not kind:
         kind, _ = error_of(reason)
-    return kind or (_UNSAID if reason or trace else ""), reason or said.partition("\n")[0]
+    return kind or (_UNKNOWN_TYPE if reason or trace else ""), reason or message.partition("\n")[0]
 
 
 def _why(error_type: str, attempt: int, most: int) -> str:
@@ -365,7 +377,7 @@ def _why(error_type: str, attempt: int, most: int) -> str:
     return "exhausted" if attempt >= most else ""
 
 
-# -- what is shown -----------------------------------------------------------------------------------------------
+# -- display -----------------------------------------------------------------------------------------------------
 
 
 def _shown_data(data: bytes | None, size: int | None) -> tuple[Shown, Shown, Any]:
@@ -383,9 +395,9 @@ def _shown_data(data: bytes | None, size: int | None) -> tuple[Shown, Shown, Any
         return _as_text(data, "… data that is no JSON …")
 
 
-def _as_text(data: bytes, says: str) -> tuple[Shown, Shown, Any]:
+def _as_text(data: bytes, notice: str) -> tuple[Shown, Shown, Any]:
     beginning = [text_of(data[:_TEXT_SHOWN])] if data else []
-    return _safely([*beginning, says]), Shown("{}", 0), None
+    return _safely([*beginning, notice]), Shown("{}", 0), None
 
 
 def _safely(value: object) -> Shown:
@@ -395,8 +407,8 @@ def _safely(value: object) -> Shown:
         return Shown("", 0)
 
 
-def _tenant(value: Any, paths: Sequence[str]) -> str:
-    """Whose job it is, by the first of the paths (`kwargs.customer_id`) that is there; "" where none is."""
+def _find_tenant(value: Any, paths: Sequence[str]) -> str:
+    """Tenant of a job, by the first of the paths (`kwargs.customer_id`) that is there; "" where none is."""
     args, kwargs = _as_arguments(value)
     for path in paths:
         found = value_at(path, args, kwargs)
@@ -435,7 +447,7 @@ def _number(value: object) -> float | None:
 
 
 def _at_most(value: object) -> int | None:
-    """A whole number of at least nought; one beyond what a column holds is that much."""
+    """Return a natural number, 0 for a negative one; one beyond what a column holds is cut to its maximum."""
     found = _number(value)
     return None if found is None else min(max(0, int(found)), _MOST_INT)
 
