@@ -1,4 +1,4 @@
-"""What the API answers of alerts, their rules and silences, and runbooks."""
+"""API shapes of alerts, their rules and silences, and runbooks."""
 
 from __future__ import annotations
 

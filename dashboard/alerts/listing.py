@@ -1,4 +1,4 @@
-"""Lines of alerts, and what a list of them may be narrowed to."""
+"""Lines of alerts, and the filters of a list of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILTERS = ("state", "source", "queue", "rule")
 class Line:
     alert: Alert
     url: str
-    says: str
+    condition: str
     rule: str
     value: str
     threshold: str
@@ -33,15 +33,15 @@ class Line:
     severity: str
     severity_look: str
     for_s: float
-    by: str  # who acknowledged, "" for nobody
+    by: str  # who acknowledged, "" for no one
     acknowledge_url: str  # "" where the viewer may not, or nothing is to be acknowledged
-    others: int  # told together with it
+    others: int  # in the same notification
 
 
 def lines(
     alerts: Iterable[Alert], now: datetime, may_act: dict[str, bool] | None = None, *, is_folded: bool = False
 ) -> list[Line]:
-    """`may_act`: for each source whether the viewer may act there. Folded, those told together are one line."""
+    """Return alerts as lines, those of one notification as one line if `is_folded`. `may_act`: by source."""
     alerts = list(alerts)
     others: dict[int, int] = {}
     if is_folded:
@@ -50,32 +50,32 @@ def lines(
 
 
 def _folded(alerts: list[Alert]) -> tuple[list[Alert], dict[int, int]]:
-    """One of those that stand together, the first of them, in the order given; and for how many more it stands."""
+    """Return the first alert of each notification, in the order given, and how many more each stands for."""
     first: dict[tuple[int, str], Alert] = {}
     others: dict[int, int] = {}
     for alert in alerts:
-        # Somebody may have taken some of them only: what is to be done about them differs.
+        # Only some of them may be acknowledged: those need other acts.
         shown = first.setdefault((alert.told_with_id or alert.pk, alert.state), alert)
         others[shown.pk] = others.get(shown.pk, -1) + 1
     return list(first.values()), others
 
 
 def line(alert: Alert, now: datetime, may_act: bool = False, others: int = 0) -> Line:
-    name, stands = alert.rule.metric, alert_words.stands(alert, now)
+    name, status = alert.rule.metric, alert_words.status(alert, now)
     is_open_call = may_act and alert.state in (AlertState.FIRING, AlertState.SILENCED)
     return Line(
         alert,
         reverse("redrive:alert-detail", args=[alert.pk]),
-        alert_words.says(alert),
+        alert_words.condition(alert),
         alert.rule.name,
         alert_words.in_unit(alert.value, name),
         alert_words.in_unit(alert.threshold, name),
         alert_words.in_unit(alert.peak, name),
-        stands.word,
-        stands.look,
+        status.word,
+        status.look,
         alert.severity,
         alert_words.SEVERITY_LOOKS.get(alert.severity, "discarded"),
-        stands.for_s,
+        status.for_s,
         alert.acknowledged_by,
         reverse("redrive:alert-acknowledge", args=[alert.pk]) if is_open_call else "",
         others,

@@ -1,4 +1,4 @@
-"""What the page of one alert tells: its state in a sentence, what came of it, who was told, and what one may do."""
+"""The page of one alert: its state in a sentence, its timeline with the notifications, and similar alerts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jobs_admin.models import Alert, AlertEvent
 from jobs_admin.models.alert import AlertState
 from jobs_admin.notices import DeliveryRow
 
-MOST_NAMED = 6  # of those told together, in a line of the timeline
+MOST_NAMED = 6  # alerts of one notification, in a line of the timeline
 
 # What a transition is called on the timeline.
 _TO = {
@@ -39,7 +39,7 @@ _DELIVERIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Notified:
     """One delivery of a notice."""
 
     channel: str
@@ -51,7 +51,7 @@ class Told:
 
 @dataclass(slots=True)
 class Step:
-    """A line of the timeline: what happened in one moment, to one alert or to several that are told together."""
+    """A line of the timeline: the events of one moment, of one alert or of several in the same notification."""
 
     at: datetime
     words: str
@@ -60,11 +60,11 @@ class Step:
     actor: str
     of: list[tuple[str, str]] = field(default_factory=list)  # (whose, "" where it is only this alert; value)
     more: int = 0  # others that it happened to
-    told: list[Told] = field(default_factory=list)
+    notified: list[Notified] = field(default_factory=list)
 
 
 def steps(alert: Alert, events: Iterable[AlertEvent], deliveries: Iterable[DeliveryRow], now: datetime) -> list[Step]:
-    """The transitions and the reminders, the newest first, each with who was told of it and whether it arrived."""
+    """Return the transitions and the reminders, latest first, each with its deliveries."""
     by_notice: dict[int, list[DeliveryRow]] = {}
     for delivery in deliveries:
         by_notice.setdefault(delivery.notice_id, []).append(delivery)
@@ -82,8 +82,8 @@ def steps(alert: Alert, events: Iterable[AlertEvent], deliveries: Iterable[Deliv
             step.more += 1
         # A notice about several stands by the first of them that it tells of.
         if event.notice_id is not None:
-            step.told += [_told(one, now) for one in by_notice.pop(event.notice_id, [])]
-    shown = [*moments.values(), *(_again(found, now) for found in by_notice.values())]
+            step.notified += [_notified(one, now) for one in by_notice.pop(event.notice_id, [])]
+    shown = [*moments.values(), *(_repeated_notice(found, now) for found in by_notice.values())]
     shown.sort(key=lambda step: step.at, reverse=True)
     return shown
 
@@ -94,18 +94,18 @@ def _step(event: AlertEvent) -> Step:
 
 
 def _whose(event: AlertEvent, alert: Alert, is_alone: bool) -> tuple[str, str]:
-    # Those told together are of one rule.
+    # Alerts of one notification are of one rule.
     value = alert_words.in_unit(event.value, alert.rule.metric) if event.value is not None else ""
     return ("" if is_alone else alert_words.where(event.alert), value)
 
 
-def _again(found: list[DeliveryRow], now: datetime) -> Step:
+def _repeated_notice(found: list[DeliveryRow], now: datetime) -> Step:
     """A notice that belongs to no transition: a reminder, or an escalation."""
     at = min(one.created_at for one in found)
-    return Step(at, "told again", "replaying", "", "", told=[_told(one, now) for one in found])
+    return Step(at, "told again", "replaying", "", "", notified=[_notified(one, now) for one in found])
 
 
-def _told(delivery: DeliveryRow, now: datetime) -> Told:
+def _notified(delivery: DeliveryRow, now: datetime) -> Notified:
     look, words = _DELIVERIES.get(delivery.state, ("discarded", delivery.state))
     tries = f" after {number(delivery.tries)} tries" if delivery.tries > 1 else ""
     if delivery.state == "waiting" and delivery.tries:
@@ -113,11 +113,11 @@ def _told(delivery: DeliveryRow, now: datetime) -> Told:
         if delivery.next_try_at and delivery.next_try_at > now:
             words += f", again in {duration((delivery.next_try_at - now).total_seconds())}"
     why = delivery.error if delivery.state != "delivered" else ""
-    return Told(delivery.channel, look, f"{words}{tries}", delivery.delivered_at or delivery.tried_at, why)
+    return Notified(delivery.channel, look, f"{words}{tries}", delivery.delivered_at or delivery.tried_at, why)
 
 
 def sentence(alert: Alert, now: datetime) -> str:
-    """How it stands, below what it says: `Firing, true for 5 min. No one has acknowledged it.` As long as the list says."""
+    """Return the alert's state as a sentence: `Firing, true for 5 min. No one has acknowledged it.`"""
     lasts = duration((now - alert.opened_at).total_seconds()) if alert.is_open else ""
     if alert.state == AlertState.PENDING:
         left = alert.opened_at + timedelta(seconds=alert.rule.for_s) - now
@@ -164,7 +164,7 @@ class Before:
 
     alert: Alert
     url: str
-    says: str
+    condition: str
     lasted_s: float | None
     acknowledged: str
     replays: list[tuple[str, str]]  # words, url
@@ -180,19 +180,23 @@ def before(found: Iterable[Any]) -> list[Before]:
         named = [(f"replay #{one.pk}", reverse("redrive:replay-detail", args=[one.pk])) for one in replays]
         by = _who(alert) if alert.acknowledged_at else ""
         shown.append(
-            Before(alert, reverse("redrive:alert-detail", args=[alert.pk]), alert_words.says(alert), lasted, by, named)
+            Before(
+                alert, reverse("redrive:alert-detail", args=[alert.pk]), alert_words.condition(alert), lasted, by, named
+            )
         )
     return shown
 
 
 @dataclass(frozen=True, slots=True)
-class Risen:
+class GrownGroup:
     title: str
     url: str
     count: int
     part: str  # 0 to 100, of the largest
 
 
-def risen(found: Sequence[RisenGroup]) -> list[Risen]:
+def grown_groups(found: Sequence[RisenGroup]) -> list[GrownGroup]:
     most = max((one.count for one in found), default=0)
-    return [Risen(one.title, links.group_page(one.fingerprint), one.count, share(one.count, most)) for one in found]
+    return [
+        GrownGroup(one.title, links.group_page(one.fingerprint), one.count, share(one.count, most)) for one in found
+    ]

@@ -63,17 +63,17 @@ class Picture:
 
 
 def is_of_queue(alert: Alert) -> bool:
-    """Whether it is about a queue; else about a source, a view or the desk, which have no depth."""
+    """Return whether the alert is about a queue. A source, a view and the desk have no depth."""
     return bool(alert.source and alert.subject) and alert.rule.measure.subject is not Subject.VIEW
 
 
-def is_kept(alert: Alert) -> bool:
-    """Whether history holds what the rule measures, or what contains it."""
+def has_history(alert: Alert) -> bool:
+    """Return whether history has samples of the rule's metric, or of one that contains it."""
     return is_of_queue(alert) and alert.rule.measure.link is not Link.QUARANTINE
 
 
-def beside(alert: Alert) -> str:
-    """What the picture shows more than the rule looks at; "" where it is just that."""
+def wider_than_rule(alert: Alert) -> str:
+    """Return a sentence on what the picture shows beyond the scope of the rule; "" if nothing."""
     narrow = wording.narrowed(alert.rule)
     return f"The rule counts only jobs of {narrow}; history is kept of the whole queue." if narrow else ""
 
@@ -92,7 +92,7 @@ def picture(
     since: datetime,
     until: datetime,
 ) -> Picture:
-    """Of what the rule measures, where that is kept of queues; else of the queue's dead jobs, without a threshold."""
+    """Draw the rule's metric if it is stored per queue; else the queue's dead jobs, without a threshold."""
     measure = alert.rule.measure
     is_of_metric = measure.subject is Subject.QUEUE and measure.history is not None and not alert.rule.is_narrowed
     read = measure.history if is_of_metric else METRICS["dead"].history
@@ -102,7 +102,7 @@ def picture(
     # A gap breaks the line: what was before is not joined to what came after.
     breaks: list[tuple[datetime, float | None]] = [(_time(gap.since), None) for gap in gaps]
     line = sorted([*values, *breaks], key=lambda value: value[0])
-    return _drawn(alert, line, [*_own(alert), *map(_mark, marks)], gaps, since, until, is_of_metric=is_of_metric)
+    return _draw(alert, line, [*_alert_marks(alert), *map(_mark, marks)], gaps, since, until, is_of_metric=is_of_metric)
 
 
 def _row(point: Point) -> Row:
@@ -116,8 +116,8 @@ def _time(at: int) -> datetime:
     return datetime.fromtimestamp(at, UTC)
 
 
-def _own(alert: Alert) -> list[Mark]:
-    """What happened to the alert itself."""
+def _alert_marks(alert: Alert) -> list[Mark]:
+    """Return the marks of the alert's own transitions."""
     happened = (
         (alert.opened_at, "true since then"), (alert.fired_at, "fired"), (alert.acknowledged_at, "acknowledged"),
         (alert.resolved_at, "resolved"),
@@ -129,7 +129,7 @@ def _mark(mark: depths.Mark) -> Mark:
     return Mark(mark.at, 0, mark.words, links.of_mark(mark.kind, mark.ref), mark.kind)
 
 
-def _drawn(
+def _draw(
     alert: Alert,
     points: Sequence[tuple[datetime, float | None]],
     marks: Sequence[Mark],
@@ -147,9 +147,7 @@ def _drawn(
     line = [(times.x(at), None if value is None else heights.y(value)) for at, value in points]
     name = alert.rule.measure.label if is_of_metric else "Dead jobs of the queue"
     upright = [
-        replace(mark, x=times.x(mark.at))
-        for mark in marks
-        if since <= mark.at <= until and not _is_self(mark, alert)
+        replace(mark, x=times.x(mark.at)) for mark in marks if since <= mark.at <= until and not _is_self(mark, alert)
     ]
     upright.sort(key=lambda mark: mark.at)
     return Picture(
@@ -181,9 +179,9 @@ def _gap(gap: depths.Gap, times: charts.Times) -> Gap:
 def _words(name: str, metric: str, known: list[float], alert: Alert, is_of_metric: bool) -> str:
     if not known:
         return f"{name}: nothing was sampled in this time"
-    said = f"{name}: from {alert_words.in_unit(known[0], metric)} to {alert_words.in_unit(known[-1], metric)}"
-    said += f", at most {alert_words.in_unit(max(known), metric)}"
-    return f"{said}; threshold {alert_words.in_unit(alert.threshold, metric)}" if is_of_metric else said
+    text = f"{name}: from {alert_words.in_unit(known[0], metric)} to {alert_words.in_unit(known[-1], metric)}"
+    text += f", at most {alert_words.in_unit(max(known), metric)}"
+    return f"{text}; threshold {alert_words.in_unit(alert.threshold, metric)}" if is_of_metric else text
 
 
 def _rows(points: Sequence[tuple[datetime, float | None]], metric: str) -> list[tuple[datetime, str]]:
@@ -199,5 +197,5 @@ def _reading(
     gaps: Sequence[depths.Gap],
 ) -> str:
     values = [alert_words.in_unit(value, metric) for _, value in points]
-    told = [(gap.since, gap.until, gap.words) for gap in gaps]
-    return charts.reading({name: values}, times=times, at=[at.timestamp() for at, _ in points], gaps=told)
+    gap_rows = [(gap.since, gap.until, gap.words) for gap in gaps]
+    return charts.reading({name: values}, times=times, at=[at.timestamp() for at, _ in points], gaps=gap_rows)

@@ -1,4 +1,4 @@
-"""What to do where a task fails: an address for a pattern of tasks."""
+"""Runbooks: an address for each pattern of tasks."""
 
 from __future__ import annotations
 

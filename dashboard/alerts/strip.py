@@ -18,7 +18,7 @@ SPAN = "14"
 MOST_LINES = 24
 WIDE = 1000  # of the picture's own measure
 _THIN = 5.0  # of what lasted too briefly to be seen
-# The height says the severity where no colour is seen: (from the top, tall) of 20.
+# The height shows the severity to readers without colour: (from the top, tall) of 20.
 _TALL = {Severity.CRITICAL: (1, 18), Severity.WARNING: (5, 10), Severity.INFO: (8, 4)}
 
 
@@ -55,13 +55,13 @@ class Picture:
 
 
 def picture(alerts: Iterable[Alert], since: datetime, until: datetime) -> Picture:
-    """Of alerts in any order. What is open stands first, then what fired most often."""
+    """Draw alerts, given in any order. Open ones come first, then those that fired most often."""
     by_line: dict[tuple[int, str, str], list[Alert]] = {}
     for alert in alerts:
         by_line.setdefault((alert.rule_id, alert.source, alert.subject), []).append(alert)
     ranked = sorted(by_line.values(), key=_rank)
-    kept = [_strip(found, since, until) for found in ranked[:MOST_LINES]]
-    return Picture(kept, len(ranked) - len(kept), _marks(since, until), since, until)
+    strips = [_strip(found, since, until) for found in ranked[:MOST_LINES]]
+    return Picture(strips, len(ranked) - len(strips), _marks(since, until), since, until)
 
 
 def _rank(found: list[Alert]) -> tuple[bool, int, float]:
@@ -76,7 +76,7 @@ def _latest(found: list[Alert]) -> Alert:
 def _strip(found: list[Alert], since: datetime, until: datetime) -> Strip:
     latest = _latest(found)
     bars = [_bar(alert, since, until) for alert in sorted(found, key=lambda alert: alert.opened_at)]
-    lasted = sum((_end(alert, until) - max(_begun(alert), since)).total_seconds() for alert in found)
+    lasted = sum((_end(alert, until) - max(_start(alert), since)).total_seconds() for alert in found)
     times = f"{number(len(found))} time{'' if len(found) == 1 else 's'}, firing for {duration(max(0.0, lasted))} in all"
     now = f"; {latest.state} now" if latest.is_open else ""
     name = alert_words.where(latest)
@@ -92,7 +92,7 @@ def _strip(found: list[Alert], since: datetime, until: datetime) -> Strip:
     )
 
 
-def _begun(alert: Alert) -> datetime:
+def _start(alert: Alert) -> datetime:
     return alert.fired_at or alert.opened_at
 
 
@@ -101,12 +101,12 @@ def _end(alert: Alert, until: datetime) -> datetime:
 
 
 def _bar(alert: Alert, since: datetime, until: datetime) -> Bar:
-    whole = (until - since).total_seconds()
+    span = (until - since).total_seconds()
 
     def place(at: datetime) -> float:
-        return min(max((at - since).total_seconds() / whole, 0), 1) * WIDE
+        return min(max((at - since).total_seconds() / span, 0), 1) * WIDE
 
-    left, right = place(_begun(alert)), place(_end(alert, until))
+    left, right = place(_start(alert)), place(_end(alert, until))
     left = min(left, WIDE - _THIN)
     y, tall = _TALL.get(Severity(alert.severity), _TALL[Severity.INFO])
     look = f"is-{alert_words.SEVERITY_LOOKS[Severity(alert.severity)]}"
@@ -119,7 +119,7 @@ def _bar(alert: Alert, since: datetime, until: datetime) -> Bar:
 def words(alert: Alert, until: datetime) -> str:
     """An episode in a line of text, for hover and for the table."""
     name = alert.rule.metric
-    begun, lasted = _begun(alert), (_end(alert, until) - _begun(alert)).total_seconds()
+    begun, lasted = _start(alert), (_end(alert, until) - _start(alert)).total_seconds()
     ended = (
         f"{duration(max(0.0, lasted))}"
         if alert.resolved_at
@@ -131,14 +131,14 @@ def words(alert: Alert, until: datetime) -> str:
 
 def _marks(since: datetime, until: datetime) -> list[tuple[str, str]]:
     """Some five moments below, at round hours or midnights."""
-    whole = until - since
+    span = until - since
     steps = (timedelta(hours=6), timedelta(days=1), timedelta(days=2), timedelta(days=14))
-    step = next((one for one in steps if whole / one <= 8), steps[-1])
+    step = next((one for one in steps if span / one <= 8), steps[-1])
     at = since.replace(minute=0, second=0, microsecond=0)
     at = at.replace(hour=0) if step >= timedelta(days=1) else at.replace(hour=at.hour // 6 * 6)
     form, found = "%-d %b" if step >= timedelta(days=1) else "%H:%M", []
     while at < until - step / 4:
         if at > since:
-            found.append((f"{(at - since) / whole * 100:.2f}", at.strftime(form)))
+            found.append((f"{(at - since) / span * 100:.2f}", at.strftime(form)))
         at += step
     return found

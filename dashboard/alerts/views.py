@@ -1,4 +1,4 @@
-"""What fires, who knows, and what is done about it: the list of alerts, the page of one, and the acts on it."""
+"""Alerts: the list, the page of one, and the acts on it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TIMES_DAYS = 30
 OTHERS_SHOWN = 20
 MOST_DELIVERIES = 200
 AROUND = timedelta(minutes=5)  # an alert, where its incident is looked at
-NOBODY_TOLD = "Nobody was told of it outside this desk: its rule names no channel."
+NOT_NOTIFIED = "Nobody was told of it outside this desk: its rule names no channel."
 READ_ONLY = "The desk is read-only: nothing can be acknowledged or silenced."
 
 
@@ -59,7 +59,7 @@ def index(request: HttpRequest) -> HttpResponse:
     chosen = {name: value for name, value in chosen.items() if value}
     days = request.GET.get("days", "")
     span = days if days in alert_strip.SPANS else alert_strip.SPAN
-    kept = {**chosen, **({"days": days} if days == span else {})}
+    filters = {**chosen, **({"days": days} if days == span else {})}
     after = request.GET.get("after")
     page = alerts.listing(viewer, **chosen, after=after, limit=LIMIT)
     rules = alerts.rules(viewer, with_channels=False)
@@ -97,18 +97,18 @@ def index(request: HttpRequest) -> HttpResponse:
             alert_list.Choice(words, alert_list.address(chosen, days=value), value == span)
             for value, words in alert_strip.SPANS.items()
         ],
-        "states": alert_list.states(kept),
+        "states": alert_list.states(filters),
         "chosen": chosen,
-        "days_given": kept.get("days", ""),
+        "days_given": filters.get("days", ""),
         "rules": [_RuleChoice(str(rule.pk), rule.name, str(rule.pk) == chosen.get("rule")) for rule in rules],
         "sources": viewer.sources() or sorted({one.source for one in strip.strips}),
         "page": page,
         "lines": alert_list.lines(page.rows, now, may_act),
-        "next_url": alert_list.address(kept, after=page.next) + "#all" if page.next else "",
-        "first_url": alert_list.address(kept) + "#all",
+        "next_url": alert_list.address(filters, after=page.next) + "#all" if page.next else "",
+        "first_url": alert_list.address(filters) + "#all",
         "is_first": not after,
         "all_url": alert_list.address({}),
-        "self_url": (here := alert_list.address(kept, after=after or "")),
+        "self_url": (here := alert_list.address(filters, after=after or "")),
         "back": here,
     }
     return render_page(request, "redrive/alerts/list.html", context, part="alerts")
@@ -134,15 +134,15 @@ def _title(firing: list[Alert]) -> str:
 # --- one alert ---------------------------------------------------------------------------------------------------
 
 
-def _found(request: HttpRequest, pk: int) -> Alert:
+def _get_alert(request: HttpRequest, pk: int) -> Alert:
     return alerts.get(request.viewer, pk)
 
 
 @require_safe
 @can(VIEWER)
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
-    """Where a link in a notice leads."""
-    return _page(request, _found(request, pk))
+    """Show one alert: the target of the link in a notice."""
+    return _page(request, _get_alert(request, pk))
 
 
 def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpResponse:
@@ -155,12 +155,12 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
     covered = [one.subject for one in (alert, *others) if one.is_open and one.subject]
     shared = alerts.links(alert, now, queues=covered) if others and alert.is_open and len(covered) > 1 else None
     risen = alerts.groups_behind(alert)
-    told = _deliveries(request, alert)
+    deliveries = _deliveries(request, alert)
     context = {
         "now": now,
         "alert": alert,
         "stale": liveness.find_stale(now),
-        "says": alert_words.says(alert),
+        "condition": alert_words.condition(alert),
         "sentence": alert_page.sentence(alert, now),
         "severity_look": alert_words.SEVERITY_LOOKS.get(alert.severity, "discarded"),
         "acknowledged_by": alert.acknowledged_by,
@@ -173,26 +173,28 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
         "matcher_fields": silence_list.fields(_matchers(alert)),
         "until": (now + timedelta(hours=8)).strftime("%Y-%m-%dT%H:%M"),
         "until_min": now.strftime("%Y-%m-%dT%H:%M"),
-        "replay_url": _here(led.replay_url),
-        "failures_url": _here(led.failures_url),
-        "shared": alert_page.shared(covered, _here(shared.failures_url), _here(shared.replay_url)) if shared else None,
+        "replay_url": _path_of(led.replay_url),
+        "failures_url": _path_of(led.failures_url),
+        "shared": alert_page.shared(covered, _path_of(shared.failures_url), _path_of(shared.replay_url))
+        if shared
+        else None,
         "is_of_quarantine": alert.rule.measure.link is Link.QUARANTINE,
         "runbook": runbook if links.is_web(runbook := alerts.runbook_of(alert, risen)) else "",
         "incident_url": _incident(alert, now),
         "queue_url": links.queue_page(alert.source, alert.subject) if alert_picture.is_of_queue(alert) else "",
         "picture": _picture(request, alert, since, until),
         "is_of_queue": alert_picture.is_of_queue(alert),
-        "is_kept": alert_picture.is_kept(alert),
+        "has_history": alert_picture.has_history(alert),
         "quarantine_url": links.url_of("redrive:quarantine-list"),
-        "beside": alert_picture.beside(alert),
+        "wider_than_rule": alert_picture.wider_than_rule(alert),
         "until_words": "now" if until == now else clock(until, now),
-        "risen": alert_page.risen(risen),
-        "nobody_told": "" if told or alert.fired_at is None else NOBODY_TOLD,
+        "risen": alert_page.grown_groups(risen),
+        "not_notified": "" if deliveries or alert.fired_at is None else NOT_NOTIFIED,
         "rule_url": _rule_page(alert),
-        "deliveries_url": _deliveries_page(alert) if told else "",
+        "deliveries_url": _deliveries_page(alert) if deliveries else "",
         "others": [alert_list.line(one, now) for one in others[:OTHERS_SHOWN]],
         "more_others": max(0, len(others) - OTHERS_SHOWN),
-        "steps": alert_page.steps(alert, events, told, now),
+        "steps": alert_page.steps(alert, events, deliveries, now),
         "earlier": alert_page.before(alerts.earlier(viewer, alert)),
         "all_like_url": alert_list.address(
             {"rule": str(alert.rule_id), "source": alert.source, "queue": alert.subject}
@@ -203,12 +205,12 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
 
 
 def _picture(request: HttpRequest, alert: Alert, since: datetime, until: datetime) -> alert_picture.Picture:
-    """Of the queue that it is about; empty where it is about none, or where no history tells of it."""
-    if not alert_picture.is_kept(alert):
+    """Draw the history of the alert's queue; empty without a queue or without history."""
+    if not alert_picture.has_history(alert):
         return alert_picture.picture(alert, [], [], [], since, until)
-    held = depths.history(request.viewer, alert.source, alert.subject, since, until, most=alert_picture.MOST_POINTS)
+    history = depths.history(request.viewer, alert.source, alert.subject, since, until, most=alert_picture.MOST_POINTS)
     marks = depths.marks(request.viewer, alert.source, alert.subject, since, until)
-    return alert_picture.picture(alert, held.points, marks, held.gaps, since, until)
+    return alert_picture.picture(alert, history.points, marks, history.gaps, since, until)
 
 
 def _why_not(alert: Alert) -> str:
@@ -218,15 +220,15 @@ def _why_not(alert: Alert) -> str:
 
 
 def _matchers(alert: Alert) -> dict[str, str]:
-    """What a silence from its page begins with: its rule, on its queue."""
+    """Return the default matchers of a silence from this page: the alert's rule and queue."""
     return {"rule": alert.rule.name, "source": alert.source, "queue": alert.subject}
 
 
-def _asked(request: HttpRequest, alert: Alert) -> dict[str, Any]:
-    """The matchers that its form sent. A name that was left as it is means that name, also where it has a star in it."""
-    asked: dict[str, Any] = silence_list.asked(request.POST)
-    kept = [name for name, own in _matchers(alert).items() if "*" in own and asked.get(name) == own.strip()]
-    return asked | {"exact": kept} if kept else asked
+def _chosen_matchers(request: HttpRequest, alert: Alert) -> dict[str, Any]:
+    """Return the matchers of the form. A default with a star in it that was not edited matches exactly that name."""
+    chosen: dict[str, Any] = silence_list.chosen_matchers(request.POST)
+    exact = [name for name, own in _matchers(alert).items() if "*" in own and chosen.get(name) == own.strip()]
+    return chosen | {"exact": exact} if exact else chosen
 
 
 def _rule_page(alert: Alert) -> str:
@@ -252,8 +254,8 @@ def _iso(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _here(url: str) -> str:
-    """An address for notices, as one on the desk that is being looked at: that may be reached by another name."""
+def _path_of(url: str) -> str:
+    """Return an address of a notice without its host: the desk may be open under another name."""
     return urlsplit(url)._replace(scheme="", netloc="").geturl() if url else ""
 
 
@@ -273,19 +275,19 @@ def acknowledge(request: HttpRequest, pk: int) -> HttpResponse:
     except Refused as refused:
         say(request, refused.message, level="error")
         return go(request, url)
-    say(request, f"You have taken it: {alert_words.says(alert)}. Nobody is reminded of it any more.")
+    say(request, f"You have taken it: {alert_words.condition(alert)}. Nobody is reminded of it any more.")
     return go(request, url)
 
 
 @require_POST
 @can(OPERATOR)
 def silence(request: HttpRequest, pk: int) -> HttpResponse:
-    """Keep quiet what its form says: this rule on this queue, unless the person changed that."""
-    alert, now = _found(request, pk), timezone.now()
+    """Silence by the form's matchers: this rule on this queue, unless the operator changed them."""
+    alert, now = _get_alert(request, pk), timezone.now()
     url = reverse("redrive:alert-detail", args=[pk])
     try:
         made = alerts.silence(
-            request.viewer, _asked(request, alert), ends_at=silence_forms.ends_at(request.POST, now),
+            request.viewer, _chosen_matchers(request, alert), ends_at=silence_forms.ends_at(request.POST, now),
             comment=request.POST.get("comment", ""), now=now,
         )  # fmt: skip
     except Refused as refused:

@@ -1,4 +1,4 @@
-"""An alert in words: what is true, since when, and how it stands. For the list, its own page and the overview."""
+"""An alert in words, for the list, its own page and the overview: condition, state and duration."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def where(alert: Alert) -> str:
     return alert.subject or alert.source or "the desk"
 
 
-def says(alert: Alert) -> str:
-    """What is true, in the words of its notices; of one that is over, what it was at its worst.
+def condition(alert: Alert) -> str:
+    """Return the condition in the words of the notices; of a resolved alert, at its peak.
 
     `emails has 1,243 dead jobs (threshold: 100)`
     """
-    said = wording.past_state(alert) if alert.state == AlertState.RESOLVED else wording.state(alert)
-    return f"{said} (threshold: {in_unit(alert.threshold, alert.rule.metric)})"
+    text = wording.past_state(alert) if alert.state == AlertState.RESOLVED else wording.state(alert)
+    return f"{text} (threshold: {in_unit(alert.threshold, alert.rule.metric)})"
 
 
 @dataclass(frozen=True, slots=True)
-class Stands:
-    """How an alert stands: the state's word and look, and since when, as a sentence."""
+class Status:
+    """The state of an alert: its word and look, its start and its duration."""
 
     word: str
     look: str
@@ -48,9 +48,9 @@ class Stands:
     for_s: float  # it is true, or was
 
 
-def stands(alert: Alert, now: datetime) -> Stands:
+def status(alert: Alert, now: datetime) -> Status:
     ended = alert.resolved_at or now
-    return Stands(alert.state, LOOKS[AlertState(alert.state)], alert.opened_at, _seconds(alert.opened_at, ended))
+    return Status(alert.state, LOOKS[AlertState(alert.state)], alert.opened_at, _seconds(alert.opened_at, ended))
 
 
 def _seconds(since: datetime, until: datetime) -> float:

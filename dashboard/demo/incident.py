@@ -415,6 +415,9 @@ def _cuts(rows: list[Row], step: float, top: int) -> Iterator[Cut]:
 def _capacity(rows: list[Row], step: float, top: int) -> str:
     heights = charts.Heights(top, filled=1)
     return charts.line(
-        (round((row.second + 1) * step * 10, 1), None if row.capacity is None else heights.y(min(row.capacity, WARM_RATE)))
+        (
+            round((row.second + 1) * step * 10, 1),
+            None if row.capacity is None else heights.y(min(row.capacity, WARM_RATE)),
+        )
         for row in rows
     )

@@ -240,11 +240,17 @@ def _outline(points: Sequence[tuple[int, float]], whole: float, step: int, top: 
     return charts.outline((times.x(at), times.x(at + step), heights.y(starts)) for at, starts in points)
 
 
-def _herd_reading(edited: Sequence[tuple[int, float]], before: Sequence[tuple[int, float]], whole: float, step: int) -> str:
+def _herd_reading(
+    edited: Sequence[tuple[int, float]], before: Sequence[tuple[int, float]], whole: float, step: int
+) -> str:
     moments = sorted({at for at, _ in (*edited, *before)})
     told = {"retries": edited} | ({"in force": before} if before else {})
     return charts.reading(
-        {name: [round(known.get(at, 0), 1) for at in moments] for name, points in told.items() for known in (dict(points),)},
+        {
+            name: [round(known.get(at, 0), 1) for at in moments]
+            for name, points in told.items()
+            for known in (dict(points),)
+        },
         labels=[f"after {brief(at)}" for at in moments],
         lefts=[at / whole for at in moments],
         reach=step / whole,

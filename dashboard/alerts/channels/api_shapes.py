@@ -1,4 +1,4 @@
-"""What the API answers of channels and deliveries. No secret is in it, but the one that was made by the very call."""
+"""API shapes of channels and deliveries. A secret is only in the answer to the call that created it."""
 
 from __future__ import annotations
 

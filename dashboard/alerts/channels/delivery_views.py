@@ -1,4 +1,4 @@
-"""Each try at telling: what was sent where, what came back, and once more."""
+"""Deliveries: the requests sent, their answers, and sending one again."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def index(request: HttpRequest) -> HttpResponse:
 @require_safe
 @can(VIEWER)
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
-    """htmx gets how it stands, until nothing more comes by itself."""
-    context = {"d": channel_words.delivery(_found(request, pk))}
+    """Show one delivery. htmx polls its result until the delivery has ended."""
+    context = {"d": channel_words.delivery(_get_delivery(request, pk))}
     return render_page(request, "redrive/alerts/delivery.html", context, part="result")
 
 
 @require_POST
 @can(OPERATOR)
 def resend(request: HttpRequest, pk: int) -> HttpResponse:
-    _found(request, pk)
+    _get_delivery(request, pk)
     back = links.back(request, otherwise=reverse("redrive:delivery-detail", args=[pk]))
     try:
         sent = notices.resend(request.viewer, pk)
@@ -64,5 +64,5 @@ def resend(request: HttpRequest, pk: int) -> HttpResponse:
     return go(request, back)
 
 
-def _found(request: HttpRequest, pk: int) -> notices.DeliveryRow:
+def _get_delivery(request: HttpRequest, pk: int) -> notices.DeliveryRow:
     return notices.delivery(request.viewer, pk)

@@ -1,4 +1,4 @@
-"""A channel while somebody edits it: a text for each input, and what is refused beside it."""
+"""A channel in the editor: a text for each input, and the errors of each input."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _LONGEST = 4_000
 
 @dataclass(slots=True)
 class Draft:
-    """What stands in the inputs. `document` is what it says; `errors` what was refused, by input."""
+    """The texts of the inputs. `document` is the channel that they describe; `errors` the refusals by input."""
 
     texts: dict[str, str] = field(default_factory=dict)
     events: list[str] = field(default_factory=list)
     errors: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, row: ChannelRow) -> Draft:
-        """A channel as inputs. What is secret stands in none of them: left empty it stays."""
+    def from_channel(cls, row: ChannelRow) -> Draft:
+        """Return a channel as inputs. Secrets are never filled in: an empty input leaves the stored one."""
         url = "" if row.kind == "slack" else row.url
         return cls({"name": row.name, "kind": row.kind, "url": url, "to": "\n".join(row.to)}, list(row.events))
 
     @classmethod
-    def given(cls, given: QueryDict, kind: str = "") -> Draft:
-        """What a browser sent; `kind` of a channel that is there already."""
+    def from_form(cls, given: QueryDict, kind: str = "") -> Draft:
+        """Return the inputs of a submitted form; `kind` of an existing channel."""
         texts = {name: given.get(name, "")[:_LONGEST].strip() for name in PLACES if name != "events"}
         texts["kind"] = kind or texts["kind"]
         return cls(texts, [one[:100] for one in given.getlist("events")][: len(EVENTS) * 2])

@@ -1,4 +1,4 @@
-"""Channels that tell nobody: disabled, with since when and why."""
+"""Disabled channels, with the time and the reason."""
 
 from __future__ import annotations
 
@@ -31,14 +31,17 @@ def silent(channels: Sequence[Channel], *, sees: bool) -> Silent:
     """`sees`: whether the reader may know what came back from there."""
     shown = [
         Line(
-            one.name, one.disabled_at, _why(one.why_disabled) if sees else "", url_of("redrive:channel-detail", one.pk)
+            one.name,
+            one.disabled_at,
+            _as_clause(one.why_disabled) if sees else "",
+            url_of("redrive:channel-detail", one.pk),
         )
         for one in channels[:SHOWN]
     ]
     return Silent(shown, max(0, len(channels) - SHOWN), url_of("redrive:channel-list"))
 
 
-def _why(said: str) -> str:
-    """`It answered 410 (gone).` goes on in a sentence."""
-    said = said.strip().rstrip(".")
-    return said[:1].lower() + said[1:] if said[:3] in ("It ", "The") else said
+def _as_clause(reason: str) -> str:
+    """Return a sentence as the end of another: `It answered 410 (gone).` becomes `it answered 410 (gone)`."""
+    reason = reason.strip().rstrip(".")
+    return reason[:1].lower() + reason[1:] if reason[:3] in ("It ", "The") else reason

@@ -1,4 +1,4 @@
-"""Where to tell: the channels, their health, a test of one, and its secrets."""
+"""Notification channels: the list with their health, the editor, a test, and the rotation of secrets."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ def new(request: HttpRequest) -> HttpResponse:
 @require_safe
 @can(VIEWER)
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
-    row = _found(request, pk)
-    return _page(request, row, Draft.of(row))
+    row = _get_channel(request, pk)
+    return _page(request, row, Draft.from_channel(row))
 
 
 @require_POST
 @can(ADMIN_OF_ALL)
 def create(request: HttpRequest) -> HttpResponse:
-    draft = Draft.given(request.POST)
+    draft = Draft.from_form(request.POST)
     try:
         saved = notices.save_channel(request.viewer, draft.document())
     except Refused as refused:
         draft.refuse(refused)
         return _page(request, None, draft, status=422)
     if saved.secret:
-        return _page(request, saved.channel, Draft.of(saved.channel), secret=saved.secret)
+        return _page(request, saved.channel, Draft.from_channel(saved.channel), secret=saved.secret)
     say(request, f"The channel {saved.channel.name} is made. Send a test to see that it works.")
     return go(request, _url(saved.channel.pk))
 
@@ -67,8 +67,8 @@ def create(request: HttpRequest) -> HttpResponse:
 @require_POST
 @can(ADMIN_OF_ALL)
 def change(request: HttpRequest, pk: int) -> HttpResponse:
-    row = _found(request, pk)
-    draft = Draft.given(request.POST, row.kind)
+    row = _get_channel(request, pk)
+    draft = Draft.from_form(request.POST, row.kind)
     try:
         saved = notices.save_channel(request.viewer, draft.document(), pk)
     except Refused as refused:
@@ -78,8 +78,8 @@ def change(request: HttpRequest, pk: int) -> HttpResponse:
     return go(request, _url(pk))
 
 
-def _refused_on_its_page(act: Callable[[HttpRequest, int], HttpResponse]) -> Callable[[HttpRequest, int], HttpResponse]:
-    """What is refused is said on the channel's page; what is not there is a 404."""
+def show_refusal_on_page(act: Callable[[HttpRequest, int], HttpResponse]) -> Callable[[HttpRequest, int], HttpResponse]:
+    """Wrap an act so that a refusal is shown on the channel's page. A missing channel is a 404."""
 
     @wraps(act)
     def acted(request: HttpRequest, pk: int) -> HttpResponse:
@@ -94,17 +94,17 @@ def _refused_on_its_page(act: Callable[[HttpRequest, int], HttpResponse]) -> Cal
 
 @require_POST
 @can(ADMIN_OF_ALL)
-@_refused_on_its_page
+@show_refusal_on_page
 def rotate(request: HttpRequest, pk: int) -> HttpResponse:
     """A second secret, shown in this answer and never again."""
     secret = notices.rotate(request.viewer, pk)
-    row = _found(request, pk)
-    return _page(request, row, Draft.of(row), secret=secret)
+    row = _get_channel(request, pk)
+    return _page(request, row, Draft.from_channel(row), secret=secret)
 
 
 @require_POST
 @can(ADMIN_OF_ALL)
-@_refused_on_its_page
+@show_refusal_on_page
 def end_rotation(request: HttpRequest, pk: int) -> HttpResponse:
     notices.end_rotation(request.viewer, pk)
     say(request, "Only the new secret signs from now on.")
@@ -113,7 +113,7 @@ def end_rotation(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_POST
 @can(ADMIN_OF_ALL)
-@_refused_on_its_page
+@show_refusal_on_page
 def enable(request: HttpRequest, pk: int) -> HttpResponse:
     notices.enable(request.viewer, pk)
     say(request, "It is told again from now on. What was given up meanwhile can be sent again, from its deliveries.")
@@ -122,9 +122,9 @@ def enable(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_POST
 @can(ADMIN_OF_ALL)
-@_refused_on_its_page
+@show_refusal_on_page
 def delete(request: HttpRequest, pk: int) -> HttpResponse:
-    name = _found(request, pk).name
+    name = _get_channel(request, pk).name
     notices.delete_channel(request.viewer, pk)
     say(request, f"The channel {name} is deleted.")
     return go(request, reverse("redrive:channel-list"))
@@ -132,9 +132,9 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_POST
 @can(ADMIN_OF_ALL)
-@_refused_on_its_page
+@show_refusal_on_page
 def test(request: HttpRequest, pk: int) -> HttpResponse:
-    """The watch sends it; what came back arrives on the page by itself."""
+    """Queue a test delivery. The watch sends it; the page polls its result."""
     sent = notices.test(request.viewer, pk)
     return go(request, f"{_url(pk)}?test={sent.pk}#test")
 
@@ -159,12 +159,12 @@ def _page(
         "may_change": notices.may_change(request.viewer),
     }
     if row:
-        telling = alerts.rules_by_channel(request.viewer).get(row.pk, [])
+        rules = alerts.rules_by_channel(request.viewer).get(row.pk, [])
         last = notices.last_deliveries(request.viewer).get(row.pk)
         recent = notices.deliveries(request.viewer, channel=row.pk, limit=RECENT)
         shown = [channel_words.delivery(one) for one in recent.rows]
         context |= {
-            "line": channel_words.line(row, last, telling),
+            "line": channel_words.line(row, last, rules),
             "recent": shown,
             "recent_waits": any(not one.is_over for one in shown),
             "d": _tested(request, row),
@@ -187,7 +187,7 @@ def _tested(request: HttpRequest, row: notices.ChannelRow) -> channel_words.Deli
     return channel_words.delivery(found) if found.channel_id == row.pk else None
 
 
-def _found(request: HttpRequest, pk: int) -> notices.ChannelRow:
+def _get_channel(request: HttpRequest, pk: int) -> notices.ChannelRow:
     return notices.channel(request.viewer, pk)
 
 

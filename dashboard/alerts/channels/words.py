@@ -40,10 +40,10 @@ class ChannelLine:
 
 
 def lines(
-    rows: Iterable[ChannelRow], last: Mapping[int, LastDelivery], telling: Mapping[int, list[str]]
+    rows: Iterable[ChannelRow], last: Mapping[int, LastDelivery], rules_of_channel: Mapping[int, list[str]]
 ) -> list[ChannelLine]:
-    """`telling`: number of a channel -> names of the rules that tell it."""
-    return [line(row, last.get(row.pk), telling.get(row.pk, [])) for row in rows]
+    """Return the lines of channels. `rules_of_channel`: number of a channel -> names of the rules that notify it."""
+    return [line(row, last.get(row.pk), rules_of_channel.get(row.pk, [])) for row in rows]
 
 
 def line(row: ChannelRow, last: LastDelivery | None, rules: list[str]) -> ChannelLine:
@@ -73,7 +73,7 @@ def _health(row: ChannelRow) -> tuple[str, str]:
 @dataclass(frozen=True, slots=True)
 class Try:
     at: str  # ISO time, as the log keeps it
-    says: str
+    result: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,9 @@ class DeliveryLine:
     channel_url: str
     state: str
     look: str
-    says: str  # how the last try ended
+    result: str  # how the last try ended
     alert_url: str
-    is_over: bool  # nothing more comes by itself
+    is_over: bool  # no further try follows automatically
     tries: list[Try]
     sent: str  # the body that was sent, to be read: JSON indented
 
@@ -120,17 +120,18 @@ def _result(row: DeliveryRow) -> str:
         return "being sent now"
     if row.tried_at is None:
         return "not tried yet"
-    return _said(row.status, "" if row.state == DeliveryState.DELIVERED else row.error, row.took_ms)
+    return _try_result(row.status, "" if row.state == DeliveryState.DELIVERED else row.error, row.took_ms)
 
 
-def _said(status: Any, error: Any, took_ms: Any) -> str:
-    said = ": ".join(str(one) for one in (f"HTTP {status}" if status else "", error or "") if one) or "taken"
-    return f"{said.rstrip('.')}, after {duration(took_ms / 1000)}" if isinstance(took_ms, (int, float)) else said
+def _try_result(status: Any, error: Any, took_ms: Any) -> str:
+    text = ": ".join(str(one) for one in (f"HTTP {status}" if status else "", error or "") if one) or "taken"
+    return f"{text.rstrip('.')}, after {duration(took_ms / 1000)}" if isinstance(took_ms, (int, float)) else text
 
 
 def _try(one: Mapping[str, Any]) -> Try:
     return Try(
-        str(one.get("at", ""))[:19].replace("T", " "), _said(one.get("status"), one.get("error"), one.get("took_ms"))
+        str(one.get("at", ""))[:19].replace("T", " "),
+        _try_result(one.get("status"), one.get("error"), one.get("took_ms")),
     )
 
 

@@ -15,7 +15,7 @@ from dashboard.alerts.rules import listing as rule_list
 from dashboard.alerts.rules import picture as rule_picture
 from dashboard.alerts.rules import words as rule_words
 from dashboard.alerts.rules.forms import Draft
-from dashboard.alerts.rules.views import found
+from dashboard.alerts.rules.views import get_rule
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import say
@@ -26,7 +26,7 @@ from jobs_admin.failures import completing, saved_views
 from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.models.alert import Rule
 
-MOST_SEEN = 100
+MOST_SUGGESTIONS = 100
 DAYS = 7
 # What a new rule is called while it has no name: drawn, never saved.
 UNNAMED = "A new rule"
@@ -52,7 +52,7 @@ def new(request: HttpRequest) -> HttpResponse:
     texts = {name: text for name in given if (text := request.GET.get(name, "")[:200].strip())}
     draft = Draft({"metric": "dead", "threshold": "100", "for_s": "1 min", "keep_firing_s": "2 min"} | texts)
     if copied := whole_number(request.GET.get("from")):
-        draft = Draft.of(found(request, copied))
+        draft = Draft.from_rule(get_rule(request, copied))
         draft.texts["name"] = f"{draft.texts['name']}, copied"[:100]
     return page(request, Edit(draft))
 
@@ -60,14 +60,14 @@ def new(request: HttpRequest) -> HttpResponse:
 @require_safe
 @can(VIEWER)
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
-    rule = found(request, pk)
-    return page(request, Edit(Draft.of(rule), rule, _stamp(rule)))
+    rule = get_rule(request, pk)
+    return page(request, Edit(Draft.from_rule(rule), rule, _stamp(rule)))
 
 
 @require_POST
 @can(VIEWER)
 def preview(request: HttpRequest) -> HttpResponse:
-    """What it would have done. Nothing is changed, and nothing kept."""
+    """Preview the rule on stored history. Nothing is changed or stored."""
     pk = whole_number(request.POST.get("rule"))
     return page(request, _edit(request, pk))
 
@@ -85,8 +85,8 @@ def change(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _edit(request: HttpRequest, pk: int | None) -> Edit:
-    current = found(request, pk) if pk else None
-    return Edit(Draft.given(request.POST), current, request.POST.get("begun", "")[:40])
+    current = get_rule(request, pk) if pk else None
+    return Edit(Draft.from_form(request.POST), current, request.POST.get("begun", "")[:40])
 
 
 def _save(request: HttpRequest, edit: Edit) -> HttpResponse:
@@ -96,7 +96,7 @@ def _save(request: HttpRequest, edit: Edit) -> HttpResponse:
         saved = alerts.save_rule(request.viewer, edit.draft.document() | begun, pk)
     except Refused as refused:
         if refused.code == "stale" and edit.current:
-            edit.current = found(request, edit.current.pk)
+            edit.current = get_rule(request, edit.current.pk)
             edit.stale, edit.begun = refused.message, _stamp(edit.current)
             edit.differing = _differences(edit.current, edit.draft)
             return page(request, edit, status=409)
@@ -109,7 +109,7 @@ def _save(request: HttpRequest, edit: Edit) -> HttpResponse:
 
 def page(request: HttpRequest, edit: Edit, *, status: int = 200) -> HttpResponse:
     viewer, draft = request.viewer, edit.draft
-    drawn, why_not = _drawn(request, edit, is_told=status == 200 and request.method == "POST")
+    drawn, why_not = _draw_preview(request, edit, is_reported=status == 200 and request.method == "POST")
     channels = notices.channels(viewer)
     rule = edit.current
     may_change = (
@@ -126,7 +126,7 @@ def page(request: HttpRequest, edit: Edit, *, status: int = 200) -> HttpResponse
         "units": rule_fields.units(),
         "when": rule_fields.when(draft),
         "severity": rule_fields.severity(draft),
-        "again": rule_fields.again(draft),
+        "reminders": rule_fields.reminders(draft),
         "runbook": rule_fields.one(draft, "runbook_url"),
         "channels": rule_fields.channels(draft, "channels", channels),
         "escalate_to": rule_fields.channels(draft, "escalate_to", channels),
@@ -135,18 +135,18 @@ def page(request: HttpRequest, edit: Edit, *, status: int = 200) -> HttpResponse
         "is_refused": bool(draft.errors),
         "unplaced": draft.errors.get("", []),
         "slots": rule_fields.slots(draft) if request.htmx else [],
-        "seen": [] if request.htmx else _seen(request),
+        "suggestions": [] if request.htmx else _suggestions(request),
         "may_change": may_change,
         "days": DAYS,
     }
     if rule and not request.htmx:
-        stands = alerts.read_rule_status(viewer, [rule]).get(rule.pk)
-        context["line"] = rule_list.line(rule, stands, may_change)
+        status = alerts.read_rule_status(viewer, [rule]).get(rule.pk)
+        context["line"] = rule_list.line(rule, status, may_change)
     return render_page(request, "redrive/alerts/rule.html", context, part="outlook", status=status)
 
 
-def _drawn(request: HttpRequest, edit: Edit, *, is_told: bool) -> tuple[rule_picture.Picture | None, str]:
-    """The preview of what is typed, or why there is none. What is refused goes beside its input where `is_told`."""
+def _draw_preview(request: HttpRequest, edit: Edit, *, is_reported: bool) -> tuple[rule_picture.Picture | None, str]:
+    """Return the preview of the draft, or why there is none. `is_reported`: put refusals beside their inputs."""
     document = edit.draft.document()
     document["name"] = document.get("name") or (edit.current.name if edit.current else UNNAMED)
     why_not = ""
@@ -154,7 +154,7 @@ def _drawn(request: HttpRequest, edit: Edit, *, is_told: bool) -> tuple[rule_pic
         try:
             tried = alerts.preview(request.viewer, document, timezone.now(), days=DAYS)
         except Refused as refused:
-            if is_told and not why_not:
+            if is_reported and not why_not:
                 edit.draft.refuse(refused)
             why_not = refused.message
             # Drawn without what is refused, so that the rest can be seen; it has its default then.
@@ -172,7 +172,7 @@ def _drawn(request: HttpRequest, edit: Edit, *, is_told: bool) -> tuple[rule_pic
 
 def _differences(current: Rule, draft: Draft) -> list[tuple[str, str, str]]:
     """(what, as it is now, as it is typed) of all that differs."""
-    now, yours = Draft.of(current), draft
+    now, yours = Draft.from_rule(current), draft
     found = [
         (rule_fields.LABELS[name], now.texts.get(name, "") or "–", yours.texts.get(name, "") or "–")
         for name in rule_fields.LABELS
@@ -181,18 +181,18 @@ def _differences(current: Rule, draft: Draft) -> list[tuple[str, str, str]]:
     for name in ("channels", "escalate_to"):
         mine, theirs = (sorted(one.chosen.get(name, [])) for one in (yours, now))
         if mine != theirs:
-            found.append((rule_fields.LABELS[name], rule_words.told(theirs), rule_words.told(mine)))
+            found.append((rule_fields.LABELS[name], rule_words.recipients(theirs), rule_words.recipients(mine)))
     if now.enabled != yours.enabled:
         words = {True: "enabled", False: "not enabled"}
         found.append(("Enabled", words[now.enabled], words[yours.enabled]))
     return found
 
 
-def _seen(request: HttpRequest) -> list[tuple[str, list[str]]]:
-    """Values that failures had, to choose from while one types."""
+def _suggestions(request: HttpRequest) -> list[tuple[str, list[str]]]:
+    """Return values of stored failures, offered as completions of the inputs."""
     return [
-        (name, [one.text for one in islice(completing.values(request.viewer, name, ""), MOST_SEEN)])
-        for name in rule_fields.SEEN.values()
+        (name, [one.text for one in islice(completing.values(request.viewer, name, ""), MOST_SUGGESTIONS)])
+        for name in rule_fields.SUGGESTED.values()
     ]
 
 

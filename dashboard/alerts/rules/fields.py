@@ -1,4 +1,4 @@
-"""The inputs of a rule's editor, in the order in which one decides: what is looked at, when it fires, who is told."""
+"""The inputs of a rule's editor, in the order of the form: condition, firing and recovery, notifications."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ _USUAL = {
     "escalate_s": "never",
     "runbook_url": "https://…",
 }
-# What was seen of these is offered while they are typed: input -> qualifier of the search.
-SEEN = {name: name for name in ("source", "queue", "task", "tenant")}
+# Inputs whose stored values are offered as completions: input -> qualifier of the search.
+SUGGESTED = {name: name for name in ("source", "queue", "task", "tenant")}
 _LONG = {"name", "source", "queue", "task", "group", "tenant", "runbook_url"}
 _LONGEST = duration(LONGEST_FOR_S)
 _UNITS = {
@@ -73,23 +73,23 @@ class Choice:
     name: str
     kind: str
     is_chosen: bool
-    is_disabled: bool  # it takes nothing until somebody enables it again
+    is_disabled: bool  # nothing is sent to it until it is enabled again
 
 
 def slots(draft: Draft) -> list[tuple[str, list[str]]]:
-    """What is refused beside every input, also where that is nothing any more."""
+    """Return the errors of every input, empty ones too, so that htmx clears them."""
     return [(slot(name), draft.errors.get(name, [])) for name in PLACES]
 
 
 def what(draft: Draft, views: Sequence[SavedView]) -> list[Field]:
     metrics = [(name, metric.label) for name, metric in METRICS.items()]
-    found = [_of(draft, "metric", metrics)]
+    found = [_field(draft, "metric", metrics)]
     choices = [("", "Choose one …"), *((str(view.pk), view.name) for view in views)]
-    return [*found, _of(draft, "view", choices, of="view")]
+    return [*found, _field(draft, "view", choices, of="view")]
 
 
 def scope(draft: Draft) -> list[Field]:
-    return [_of(draft, name, of=_metrics_of(name)) for name in _SCOPE]
+    return [_field(draft, name, of=_metrics_of(name)) for name in _SCOPE]
 
 
 def _metrics_of(name: str) -> str:
@@ -98,11 +98,11 @@ def _metrics_of(name: str) -> str:
 
 
 def when(draft: Draft) -> list[Field]:
-    return [_of(draft, name, list(NO_DATA.items()) if name == "no_data" else []) for name in _WHEN]
+    return [_field(draft, name, list(NO_DATA.items()) if name == "no_data" else []) for name in _WHEN]
 
 
 def units() -> list[tuple[str, str]]:
-    """What a threshold is counted in: (metrics, between blanks; words with the bound)."""
+    """Return the units of thresholds: (metrics, separated by blanks; unit with its bound)."""
     found: dict[str, list[str]] = {}
     for name, metric in METRICS.items():
         found.setdefault(_unit_of_threshold(metric), []).append(name)
@@ -110,25 +110,25 @@ def units() -> list[tuple[str, str]]:
 
 
 def severity(draft: Draft) -> Field:
-    return _of(draft, "severity", [(name, name) for name in ("info", "warning", "critical")])
+    return _field(draft, "severity", [(name, name) for name in ("info", "warning", "critical")])
 
 
-def again(draft: Draft) -> list[Field]:
-    return [_of(draft, name) for name in ("renotify_s", "escalate_s")]
+def reminders(draft: Draft) -> list[Field]:
+    return [_field(draft, name) for name in ("renotify_s", "escalate_s")]
 
 
 def one(draft: Draft, name: str) -> Field:
-    return _of(draft, name)
+    return _field(draft, name)
 
 
 def channels(draft: Draft, name: str, known: Sequence[ChannelRow]) -> list[Choice]:
-    """Those of the desk, and those that were chosen and are not there: refused, and to be seen."""
+    """Return the channels of the desk, and the chosen names that do not exist, which are refused."""
     chosen = draft.chosen.get(name, [])
     there = [Choice(one.name, one.kind, one.name in chosen, one.is_disabled) for one in known]
     return there + [Choice(text, "unknown", True, False) for text in chosen if text not in {one.name for one in known}]
 
 
-def _of(draft: Draft, name: str, choices: Sequence[tuple[str, str]] = (), *, of: str = "") -> Field:
+def _field(draft: Draft, name: str, choices: Sequence[tuple[str, str]] = (), *, of: str = "") -> Field:
     value = draft.texts.get(name, "")
     listed = list(choices)
     if listed and value not in dict(listed):
@@ -137,7 +137,7 @@ def _of(draft: Draft, name: str, choices: Sequence[tuple[str, str]] = (), *, of:
     unit = _UNITS.get(name, "")
     usual = _USUAL.get(name, "")
     errors = draft.errors.get(name, [])
-    return Field(name, LABELS[name], unit, value, usual, errors, listed, of, name in _LONG, SEEN.get(name, ""))
+    return Field(name, LABELS[name], unit, value, usual, errors, listed, of, name in _LONG, SUGGESTED.get(name, ""))
 
 
 def _unit_of_threshold(metric: Metric) -> str:

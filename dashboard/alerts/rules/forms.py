@@ -1,6 +1,6 @@
-"""A rule while somebody edits it: a text for each part of its document, and what is refused beside it.
+"""An alert rule in the editor: a text for each field of its document, and the errors of each input.
 
-An input is called as the part is in the document (`for_s`), and so is what the engine refuses.
+An input has the name of its field in the document (`for_s`), and so have the engine's refusals.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ KINDS: dict[str, Kind] = {
 }
 LISTS = ("channels", "escalate_to")
 ENABLED = "enabled"
-# Where a refusal can stand.
+# The inputs that can have errors.
 PLACES = (*KINDS, *LISTS)
 _THRESHOLDS = {Unit.NUMBER: NUMBER, Unit.SECONDS: SECONDS, Unit.SHARE: SHARE}
-# What is left in inputs that say nothing of the metric, which are not shown then, is no part of the rule.
+# Texts left in the hidden inputs of other metrics are no part of the rule.
 _EVERY_SCOPE = frozenset(name for metric in METRICS.values() for name in metric.scope)
 _LONGEST = 2_000
 MOST_CHOSEN = 50
@@ -47,7 +47,7 @@ MOST_CHOSEN = 50
 
 @dataclass(slots=True)
 class Draft:
-    """What stands in the inputs. `document` is what it says; `errors` what was refused, by input."""
+    """The texts of the inputs. `document` is the rule that they describe; `errors` the refusals by input."""
 
     texts: dict[str, str] = field(default_factory=dict)
     chosen: dict[str, list[str]] = field(default_factory=dict)  # names of channels, by list
@@ -55,20 +55,20 @@ class Draft:
     errors: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, rule: Rule) -> Draft:
-        """A rule as inputs."""
+    def from_rule(cls, rule: Rule) -> Draft:
+        """Return a rule as inputs."""
         metric = rule.metric
         texts = {}
         for name in KINDS:
             value = rule.view_id if name == "view" else getattr(rule, name)
             if value is not None:
-                texts[name] = kind_of(name, metric).write(_whole(value))
+                texts[name] = kind_of(name, metric).write(_as_integer(value))
         chosen = {name: sorted(one.name for one in getattr(rule, name).all()) for name in LISTS}
         return cls(texts, chosen, rule.enabled)
 
     @classmethod
-    def given(cls, given: QueryDict) -> Draft:
-        """What a browser sent."""
+    def from_form(cls, given: QueryDict) -> Draft:
+        """Return the inputs of a submitted form."""
         texts = {name: given.get(name, "")[:_LONGEST].strip() for name in KINDS}
         chosen = {name: [one[:_LONGEST] for one in given.getlist(name)][:MOST_CHOSEN] for name in LISTS}
         return cls(texts, chosen, ENABLED in given)
@@ -80,23 +80,23 @@ class Draft:
     def document(self) -> dict[str, Any]:
         """Return the alert rule as the API takes it. Empty fields are left out, and have their defaults."""
         found: dict[str, Any] = {ENABLED: self.enabled}
-        looked_at = scope_of(self.metric)
+        scope = scope_of(self.metric)
         for name in KINDS:
             text = self.texts.get(name, "")
-            if text and (name not in _EVERY_SCOPE or name in looked_at):
+            if text and (name not in _EVERY_SCOPE or name in scope):
                 found[name] = kind_of(name, self.metric).read(text)
         return found | {name: list(self.chosen.get(name, [])) for name in LISTS}
 
     def refuse(self, refused: Refused) -> None:
-        """Put each thing that is refused beside its input; what has none stands under `""`."""
+        """Add each refusal to the errors of its input, those without an input under `""`."""
         for name, message in (refused.details.get("problems") or {refused.field or "": refused.message}).items():
             place = name if name in PLACES else ""
-            said = message.removeprefix(f"{name} ")  # its label says which it is
-            self.errors.setdefault(place, []).append(message if said == message else f"This {said}")
+            text = message.removeprefix(f"{name} ")  # its label names the field
+            self.errors.setdefault(place, []).append(message if text == message else f"This {text}")
 
 
 def scope_of(metric: str) -> tuple[str, ...]:
-    """The inputs that say what this metric looks at."""
+    """Return the inputs that set the scope of this metric."""
     return METRICS[metric].scope if metric in METRICS else ("source", "queue")
 
 
@@ -106,5 +106,5 @@ def kind_of(name: str, metric: str) -> Kind:
     return KINDS[name]
 
 
-def _whole(value: Any) -> Any:
+def _as_integer(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value

@@ -1,4 +1,4 @@
-"""The rules as a list: what each says, whom it tells, and how it stands."""
+"""The list of alert rules: condition, recipients and open alerts of each."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Line:
     pk: int
     name: str
     url: str
-    says: str
+    sentence: str
     severity: str
     look: str
-    tells: list[str]
-    nobody: str  # why nobody would be told; empty where somebody would
+    recipients: list[str]
+    no_recipient: str  # why no one would be notified; empty if someone would
     escalates: str  # in words; empty where it does not
     enabled: bool
     firing: int
@@ -36,11 +36,11 @@ class Line:
 
 
 def lines(rules: Iterable[Rule], standing: Mapping[int, Any], may_change: Mapping[int, bool]) -> list[Line]:
-    """`standing`: of each rule what its alerts come to."""
+    """Return the lines of rules. `standing`: counts of the alerts of each rule."""
     return [line(rule, standing.get(rule.pk), may_change.get(rule.pk, False)) for rule in rules]
 
 
-def line(rule: Rule, stands: Any, may_change: bool) -> Line:
+def line(rule: Rule, status: Any, may_change: bool) -> Line:
     listing = url_of("redrive:alert-list")
     return Line(
         rule.pk,
@@ -50,20 +50,20 @@ def line(rule: Rule, stands: Any, may_change: bool) -> Line:
         rule.severity,
         rule_words.SEVERITY_LOOKS[rule.severity],
         sorted(one.name for one in rule.channels.all()),
-        nobody(rule),
+        no_recipient(rule),
         escalation(rule),
         rule.enabled,
-        stands.firing if stands else 0,
-        stands.open if stands else 0,
+        status.firing if status else 0,
+        status.open if status else 0,
         f"{listing}?rule={rule.pk}" if listing else "",
-        stands.last_fired_at if stands else None,
+        status.last_fired_at if status else None,
         rule.changed_at,
         rule.changed_by,
         may_change,
     )
 
 
-def nobody(rule: Rule) -> str:
+def no_recipient(rule: Rule) -> str:
     if any(one.disabled_at is None for one in rule.channels.all()):
         return ""
     why = "its channels are disabled" if rule.channels.all() else "it names no channel"

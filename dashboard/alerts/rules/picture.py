@@ -1,6 +1,6 @@
-"""What a rule would have done, drawn: the value over time, its threshold, and the times at which it would have fired.
+"""The preview of an alert rule: the value over time, its threshold, and the times at which it would have fired.
 
-Widths are per cent, so that the picture is as wide as its place; the lines stand in a box of 1,000 × 100 that is stretched.
+Widths are per cent, so that the picture fills its box; the lines are drawn in a box of 1,000 × 100 that is stretched.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A time at which it would have been open: from crossing the threshold until it fired, and from then on."""
+    """A period in which the alert would have been open: pending until it fired, then firing."""
 
     x: str
     width: str
@@ -63,7 +63,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    says: str  # "It would have fired 3 times in the last week, with 5 notices."
+    summary: str  # "It would have fired 3 times in the last week, with 5 notices."
     lines: list[Line]
     bands: list[Band]
     threshold_y: str  # per cent from the top
@@ -90,12 +90,14 @@ def picture(found: Preview, metric: str, threshold: float) -> Picture:
     shown = series[:MOST_LINES]
     top = max([threshold, *(value for one in shown for value in one.values if value is not None)], default=0.0)
     is_steep = METRICS[metric].unit is not Unit.SHARE and top > max(threshold, 1) * _STEEP
-    scale = _Scale(charts.Times.between(found.since, found.until), charts.Heights((top or 1.0) * 1.08, is_steep, filled=1))
+    scale = _Scale(
+        charts.Times.between(found.since, found.until), charts.Heights((top or 1.0) * 1.08, is_steep, filled=1)
+    )
     fired = {(one.source, one.subject) for one in found.episodes}
     lines = [_line(one, metric, scale, (one.source, one.subject) in fired) for one in shown]
     episodes = sorted(found.episodes, key=lambda one: one.opened_at, reverse=True)
     return Picture(
-        says(found),
+        summary(found),
         lines[::-1],  # those that fired are drawn last, over the others
         [_band(one, metric, scale, found.until) for one in episodes],
         f"{scale.heights.per_cent(threshold)}%",
@@ -117,7 +119,7 @@ def picture(found: Preview, metric: str, threshold: float) -> Picture:
     )
 
 
-def says(found: Preview) -> str:
+def summary(found: Preview) -> str:
     """In a sentence; of the time that it was worked out for."""
     days = round((found.until - found.since) / timedelta(days=1))
     when = "in the last week" if days == 7 else f"in the last {days} days" if days > 1 else "in the last day"
@@ -151,7 +153,7 @@ def _nice(value: float) -> float:
 
 
 def _order(one: PreviewSeries, episodes: Sequence[Episode]) -> tuple[bool, float, str, str]:
-    """Those that would have fired first, then the highest."""
+    """Return the sort key of a series: those that would have fired first, then by highest value."""
     is_open = any((e.source, e.subject) == (one.source, one.subject) for e in episodes)
     peak = max((value for value in one.values if value is not None), default=0.0)
     return (not is_open, -peak, one.source, one.subject)
@@ -170,11 +172,11 @@ def _line(one: PreviewSeries, metric: str, scale: _Scale, has_fired: bool) -> Li
 def _reading(series: Sequence[PreviewSeries], metric: str, times: charts.Times) -> str:
     """The values at every moment that any series has, those of the first few."""
     moments = sorted({at for one in series for at in one.times})
-    told = {}
+    rows = {}
     for one in series[:MOST_READ]:
         known = dict(zip(one.times, one.values, strict=True))
-        told[_name(one.source, one.subject)] = [amount(metric, known.get(at)) for at in moments]
-    return charts.reading(told, times=times, at=moments) if told else ""
+        rows[_name(one.source, one.subject)] = [amount(metric, known.get(at)) for at in moments]
+    return charts.reading(rows, times=times, at=moments) if rows else ""
 
 
 def _band(one: Episode, metric: str, scale: _Scale, until: datetime) -> Band:

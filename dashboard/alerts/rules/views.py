@@ -1,4 +1,4 @@
-"""Rules of alerts: what each says, who is told, and how it stands."""
+"""Alert rules: the list, the switch and the deletion."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ PER_PAGE = 100
 @can(VIEWER)
 def index(request: HttpRequest) -> HttpResponse:
     viewer = request.viewer
-    asked, after = request.GET.get("q", "").strip()[:100], request.GET.get("after", "")
+    query, after = request.GET.get("q", "").strip()[:100], request.GET.get("after", "")
     every = sorted(alerts.rules(viewer), key=_key)
-    words = asked.lower().split()
+    words = query.lower().split()
     found = [one for one in every if all(word in _words(one) for word in words)]
     begins = next((n for n, one in enumerate(found) if _key(one) > (after.lower(), after)), len(found)) if after else 0
     shown = found[begins : begins + PER_PAGE]
@@ -39,11 +39,11 @@ def index(request: HttpRequest) -> HttpResponse:
             shown, alerts.read_rule_status(viewer, shown), {one.pk: alerts.may_change(viewer, one) for one in shown}
         ),
         "count": len(every),
-        "asked": asked,
+        "query": query,
         "may_make": viewer.may_anywhere(OPERATOR) and not config.is_read_only(),
-        "self_url": f"{reverse('redrive:alert-rules')}?{urlencode({'q': asked, 'after': after})}",
-        "next_url": f"?{urlencode({'q': asked, 'after': shown[-1].name})}" if is_more else "",
-        "first_url": f"?{urlencode({'q': asked})}" if after else "",
+        "self_url": f"{reverse('redrive:alert-rules')}?{urlencode({'q': query, 'after': after})}",
+        "next_url": f"?{urlencode({'q': query, 'after': shown[-1].name})}" if is_more else "",
+        "first_url": f"?{urlencode({'q': query})}" if after else "",
     }
     return render_page(request, "redrive/alerts/rules.html", context, part="rules")
 
@@ -53,19 +53,19 @@ def _key(rule: Rule) -> tuple[str, str]:
 
 
 def _words(rule: Rule) -> str:
-    told = " ".join(one.name for one in rule.channels.all())
-    return f"{rule.name} {rule_words.sentence(rule)} {rule.severity} {told}".lower()
+    channels = " ".join(one.name for one in rule.channels.all())
+    return f"{rule.name} {rule_words.sentence(rule)} {rule.severity} {channels}".lower()
 
 
-def found(request: HttpRequest, pk: int) -> Rule:
+def get_rule(request: HttpRequest, pk: int) -> Rule:
     return alerts.rule(request.viewer, pk)
 
 
 @require_POST
 @can(OPERATOR)
 def switch(request: HttpRequest, pk: int) -> HttpResponse:
-    """Enable or disable; what it says stays."""
-    rule = found(request, pk)
+    """Enable or disable the rule. Its fields stay."""
+    rule = get_rule(request, pk)
     is_on = request.POST.get(ENABLED) == "1"
     back = links.back(request, otherwise=reverse("redrive:alert-rules"))
     try:
@@ -73,16 +73,16 @@ def switch(request: HttpRequest, pk: int) -> HttpResponse:
     except Refused as refused:
         say(request, refused.message, level="error")
         return go(request, back)
-    told = f"{rule.name} is judged from now on." if is_on else f"{rule.name} is not judged any more; it is kept."
+    message = f"{rule.name} is judged from now on." if is_on else f"{rule.name} is not judged any more; it is kept."
     fields = [(ENABLED, "" if is_on else "1"), ("back", back)]
-    say(request, told, undo=reverse("redrive:alert-rule-switch", args=[pk]), undo_fields=fields)
+    say(request, message, undo=reverse("redrive:alert-rule-switch", args=[pk]), undo_fields=fields)
     return go(request, back)
 
 
 @require_POST
 @can(OPERATOR)
 def delete(request: HttpRequest, pk: int) -> HttpResponse:
-    rule = found(request, pk)
+    rule = get_rule(request, pk)
     try:
         alerts.delete_rule(request.viewer, pk)
     except Refused as refused:

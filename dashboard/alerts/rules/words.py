@@ -1,4 +1,4 @@
-"""What a rule says, in words."""
+"""An alert rule in words."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def sentence(rule: Rule) -> str:
 
 
 def about(rule: Rule) -> str:
-    """What it looks at: `dead jobs of webhooks in shop, of tenant cobalt`."""
+    """Return the metric with its scope: `dead jobs of webhooks in shop, of tenant cobalt`."""
     metric = rule.measure
     if metric.subject is Subject.SOURCE:
         return metric.condition.format(source=metric.any_source if rule.source == "*" else rule.source)
@@ -57,8 +57,8 @@ def condition(rule: Rule) -> str:
     return f"{words} for {duration(rule.for_s)}" if rule.for_s else words
 
 
-def told(channels: Iterable[str]) -> str:
-    """Where it goes, in words; the page is told always."""
+def recipients(channels: Iterable[str]) -> str:
+    """Return the names of the notified channels; the desk itself always shows the alert."""
     names = list(channels)
     return ", ".join(names) if names else "this desk only"
 

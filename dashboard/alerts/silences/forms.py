@@ -1,4 +1,4 @@
-"""How long a silence lasts, as a form says it: so many seconds, or until a time on the clock (UTC)."""
+"""The end of a silence in a form: a number of seconds, or a time of day (UTC)."""
 
 from __future__ import annotations
 

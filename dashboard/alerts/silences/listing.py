@@ -21,15 +21,15 @@ _LOOKS = {AT_WORK: "silenced", NOT_BEGUN: "waiting", OVER: "gone"}
 class Line:
     silence: Silence
     matchers: list[tuple[str, str]]  # name, glob
-    stands: str
+    status: str
     look: str  # for {% state %}
     end_url: str  # "" where it is over or the viewer may not end it
 
 
 def line(silence: Silence, now: datetime, may_end: bool) -> Line:
-    stands = OVER if silence.ends_at <= now else NOT_BEGUN if silence.starts_at > now else AT_WORK
-    url = reverse("redrive:silence-end", args=[silence.pk]) if may_end and stands != OVER else ""
-    return Line(silence, matchers(silence.matchers), stands, _LOOKS[stands], url)
+    status = OVER if silence.ends_at <= now else NOT_BEGUN if silence.starts_at > now else AT_WORK
+    url = reverse("redrive:silence-end", args=[silence.pk]) if may_end and status != OVER else ""
+    return Line(silence, matchers(silence.matchers), status, _LOOKS[status], url)
 
 
 def lines(silences: Iterable[Silence], now: datetime, may_end: bool) -> list[Line]:
@@ -37,12 +37,14 @@ def lines(silences: Iterable[Silence], now: datetime, may_end: bool) -> list[Lin
 
 
 def matchers(given: Any) -> list[tuple[str, str]]:
-    """As they are shown; what fits everything says so."""
-    held = given if isinstance(given, Mapping) else {}
-    exact = held.get("exact") or ()
-    named = [(f"{name}, exactly" if name in exact else name, str(held[name])) for name, _ in FIELDS if held.get(name)]
-    if held.get("alert"):
-        named.append(("alert", f"#{held['alert']}"))
+    """Return the matchers to show, `everything` if there is none."""
+    values = given if isinstance(given, Mapping) else {}
+    exact = values.get("exact") or ()
+    named = [
+        (f"{name}, exactly" if name in exact else name, str(values[name])) for name, _ in FIELDS if values.get(name)
+    ]
+    if values.get("alert"):
+        named.append(("alert", f"#{values['alert']}"))
     return named or [("everything", "*")]
 
 
@@ -57,7 +59,7 @@ def fields(given: Mapping[str, Any]) -> list[Field]:
     return [Field(name, label, str(given.get(name, "") or "")) for name, label in FIELDS]
 
 
-def asked(given: Mapping[str, Any]) -> dict[str, str]:
-    """The matchers of a form: its fields that are filled in."""
-    said = {name: str(given.get(name, "")).strip()[:255] for name, _ in FIELDS}
-    return {name: value for name, value in said.items() if value}
+def chosen_matchers(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the matchers of a form: the fields that are filled in."""
+    texts = {name: str(given.get(name, "")).strip()[:255] for name, _ in FIELDS}
+    return {name: value for name, value in texts.items() if value}

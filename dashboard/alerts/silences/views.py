@@ -1,4 +1,4 @@
-"""What is kept quiet, by whom, why and until when; and new silences."""
+"""Silences: the list, a new one with its preview, and ending one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _page(request: HttpRequest, given: dict[str, str], *, refused: Any = None, s
         return [silence_list.line(one, now, may_act and alerts.may_end(viewer, one)) for one in found]
 
     current = lines(alerts.silences(viewer, now))
-    asked = silence_list.asked(given or request.GET)
+    chosen = silence_list.chosen_matchers(given or request.GET)
     context = {
         "stale": liveness.find_stale(now),
         "at_work": [line for line in current if line.stands == silence_list.AT_WORK],
@@ -52,7 +52,7 @@ def _page(request: HttpRequest, given: dict[str, str], *, refused: Any = None, s
         "over": lines(alerts.silences(viewer, now, over=True)),
         "may_act": may_act,
         "is_read_only": config.is_read_only(),
-        "fields": silence_list.fields(asked),
+        "fields": silence_list.fields(chosen),
         "comment": given.get("comment", ""),
         "until": given.get("until") or silence_forms.as_field(now + timedelta(hours=8)),
         "until_min": silence_forms.as_field(now),
@@ -61,21 +61,21 @@ def _page(request: HttpRequest, given: dict[str, str], *, refused: Any = None, s
         "severities": Severity.values,
         "refused": refused,
         "refused_field": getattr(refused, "field", None) or "",
-        "is_asked": bool(asked),
-        **_fitting(request, asked),
+        "has_matchers": bool(chosen),
+        **_fitting(request, chosen),
     }
     return render_page(request, "redrive/alerts/silences.html", context, part="silences", status=status)
 
 
-def _fitting(request: HttpRequest, asked: dict[str, str]) -> dict[str, Any]:
-    """What it would keep quiet now."""
-    found, count = showing.fitting(request.viewer, asked, limit=MOST_FITTING) if asked else ([], 0)
+def _fitting(request: HttpRequest, chosen: dict[str, str]) -> dict[str, Any]:
+    """Return the open alerts that these matchers would silence now."""
+    found, count = showing.fitting(request.viewer, chosen, limit=MOST_FITTING) if chosen else ([], 0)
     now = timezone.now()
     return {
         "fitting": [alert_list.line(one, now) for one in found],
         "fitting_count": count,
         "fitting_more": count - len(found),
-        "asked": asked,
+        "chosen": chosen,
     }
 
 
@@ -83,8 +83,8 @@ def _fitting(request: HttpRequest, asked: dict[str, str]) -> dict[str, Any]:
 @can(VIEWER)
 def fitting(request: HttpRequest) -> HttpResponse:
     """A part of the form: the open alerts that its matchers fit."""
-    asked = silence_list.asked(request.GET)
-    return render(request, "redrive/alerts/fitting.html", {**_fitting(request, asked), "is_asked": bool(asked)})
+    chosen = silence_list.chosen_matchers(request.GET)
+    return render(request, "redrive/alerts/fitting.html", {**_fitting(request, chosen), "has_matchers": bool(chosen)})
 
 
 @require_POST
@@ -94,7 +94,7 @@ def save(request: HttpRequest) -> HttpResponse:
     try:
         starts_at = silence_forms.moment(request.POST.get("starts", ""))
         made = alerts.silence(
-            request.viewer, silence_list.asked(request.POST),
+            request.viewer, silence_list.chosen_matchers(request.POST),
             ends_at=silence_forms.ends_at(request.POST, now, starts_at), comment=request.POST.get("comment", ""),
             starts_at=starts_at, now=now,
         )  # fmt: skip

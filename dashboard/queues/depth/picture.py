@@ -127,7 +127,8 @@ def picture(
         path, band = (_path(frame, values, heights.top), _band(frame, name, heights.top)) if is_shown else ("", "")
         lines.append(Line(name, words, path, band, last, is_shown, url))
     told = [
-        (one, Level(heights.per_cent(one.value), number(one.value), f"{one.rule}: {one.severity}")) for one in thresholds
+        (one, Level(heights.per_cent(one.value), number(one.value), f"{one.rule}: {one.severity}"))
+        for one in thresholds
     ]
     return Picture(
         key,

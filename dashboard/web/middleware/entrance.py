@@ -37,10 +37,18 @@ def turned_away(request: HttpRequest) -> HttpResponse:
     """
     is_part = bool(request.headers.get("HX-Request"))
     is_page = request.method in READS and not is_part
-    after = (page_at(request, request.get_full_path()) if is_page else "") or page_of(request) or reverse("redrive:overview")
+    after = (
+        (page_at(request, request.get_full_path()) if is_page else "")
+        or page_of(request)
+        or reverse("redrive:overview")
+    )
     login = f"{resolve_url(settings.LOGIN_URL)}?{urlencode({'next': after}, safe='/')}"
     if is_part:
-        said = {"Redrive-Login": login, "Redrive-Script": static("redrive/js/logged_out.js"), "Cache-Control": "no-store"}
+        said = {
+            "Redrive-Login": login,
+            "Redrive-Script": static("redrive/js/logged_out.js"),
+            "Cache-Control": "no-store",
+        }
         answer = HttpResponse(LOGGED_OUT, content_type="text/plain; charset=utf-8", status=401, headers=said)
         # A page that stands open asks every few seconds: no news for the log.
         answer._has_been_logged = True
