@@ -273,7 +273,7 @@ class Gateway:
             loop.call_soon_threadsafe(_settle, head, (int(status[:3]), headers))
 
         try:
-            with work.here():
+            with work.bound_thread():
                 response = self.pages(environ, start)
                 try:
                     if spool is None:
@@ -349,7 +349,7 @@ def _viewer(credential: Credential) -> str:
     """Whose session or token it is; "" for nobody's. One look into the database, in a thread."""
     from dashboard.web.middleware.identity import holder
 
-    with Work(*_READS).here():
+    with Work(*_READS).bound_thread():
         try:
             return holder(*credential)
         except DatabaseError:  # the page will say so

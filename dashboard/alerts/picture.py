@@ -126,7 +126,7 @@ def _alert_marks(alert: Alert) -> list[Mark]:
 
 
 def _mark(mark: depths.Mark) -> Mark:
-    return Mark(mark.at, 0, mark.words, links.of_mark(mark.kind, mark.ref), mark.kind)
+    return Mark(mark.at, 0, mark.words, links.mark_url(mark.kind, mark.ref), mark.kind)
 
 
 def _draw(

@@ -8,7 +8,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
-from dashboard.web.toasts import say
+from dashboard.web.toasts import add_toast
 from jobs_admin import alerts, config
 from jobs_admin.core.refused import Refused
 from jobs_admin.models.access import OPERATOR, VIEWER
@@ -31,7 +31,7 @@ def save(request: HttpRequest) -> HttpResponse:
         saved = alerts.save_runbook(request.viewer, task, url)
     except Refused as refused:
         return _page(request, typed=(task, url), refused=refused)
-    say(request, f"The runbook of {saved.task} is saved.")
+    add_toast(request, f"The runbook of {saved.task} is saved.")
     return go(request, reverse("redrive:runbook-list"))
 
 
@@ -46,7 +46,9 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
     except Refused as refused:
         return _page(request, refused=refused)
     fields = [("task", gone.task), ("url", gone.url)]
-    say(request, f"The runbook of {gone.task} is deleted.", undo=reverse("redrive:runbook-save"), undo_fields=fields)
+    add_toast(
+        request, f"The runbook of {gone.task} is deleted.", undo=reverse("redrive:runbook-save"), undo_fields=fields
+    )
     return go(request, reverse("redrive:runbook-list"))
 
 

@@ -23,7 +23,7 @@ from dashboard.alerts.silences import listing as silence_list
 from dashboard.web import links
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
-from dashboard.web.toasts import say
+from dashboard.web.toasts import add_toast
 from jobs_admin import alerts, config, notices
 from jobs_admin.alerts import showing
 from jobs_admin.core.alert_metrics import Link
@@ -273,9 +273,9 @@ def acknowledge(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         alert = alerts.acknowledge(request.viewer, pk, request.POST.get("comment", ""))
     except Refused as refused:
-        say(request, refused.message, level="error")
+        add_toast(request, refused.message, level="error")
         return go(request, url)
-    say(request, f"You have taken it: {alert_words.condition(alert)}. Nobody is reminded of it any more.")
+    add_toast(request, f"You have taken it: {alert_words.condition(alert)}. Nobody is reminded of it any more.")
     return go(request, url)
 
 
@@ -291,9 +291,9 @@ def silence(request: HttpRequest, pk: int) -> HttpResponse:
             comment=request.POST.get("comment", ""), now=now,
         )  # fmt: skip
     except Refused as refused:
-        say(request, str(refused), level="error")
+        add_toast(request, str(refused), level="error")
         return go(request, url)
-    say(
+    add_toast(
         request,
         f"Silenced until {dated(made.ends_at, timezone.now())} UTC: {alert_words.where(alert)}.",
         undo=reverse("redrive:silence-end", args=[made.pk]),

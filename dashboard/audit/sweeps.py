@@ -1,4 +1,4 @@
-"""What a bulk act says of itself: under way, and when it ended."""
+"""The progress and the result of a bulk act, in words."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Words:
     sofar: str
 
 
-def of(sweep: Sweep) -> Words:
+def progress(sweep: Sweep) -> Words:
     return Words(_DOING[sweep.act], f"{_DONE[sweep.act]} {jobs(sweep.changed)} so far.")
 
 
-def ended(act: str, changed: int, looked: int, *, is_stopped: bool = False) -> tuple[str, str]:
+def result(act: str, changed: int, checked: int, *, is_stopped: bool = False) -> tuple[str, str]:
     """The sentence and its level."""
     if not changed:
         return f"No job was {_word(act)}. {_NEEDS[act]} Nothing was changed.", "warning"
     words = f"{_DONE[act]} {jobs(changed)}."
     if is_stopped:
         return f"Stopped. {words} The others were not looked at.", "success"
-    if looked > changed:
-        left = looked - changed
+    if checked > changed:
+        left = checked - changed
         words += f" {jobs(left)} could not be {_word(act)}. {_NEEDS[act]}"
     return words, "success"
 

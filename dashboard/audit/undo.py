@@ -1,4 +1,4 @@
-"""What a page says of an act that can be taken back, and the form that does it; or of one that cannot."""
+"""The undo of an act: its sentence and its form, or why there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who did what?"""
+"""The audit: who did what, and when."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from dashboard.web import links
 from dashboard.web.access import can
 from dashboard.web.figures import duration, number
 from dashboard.web.htmx import render_page
-from dashboard.web.toasts import say
+from dashboard.web.toasts import add_toast
 from demo import control, story
 from demo.temper import STRAIN
 from jobs_admin import queues
@@ -147,15 +147,15 @@ def _acted(
             audit.record(request.viewer, act, wish[:100], source=SOURCE)
             change()
     except control.DemoUnreachable as error:
-        say(request, str(error), level="error")
+        add_toast(request, str(error), level="error")
     except ValueError as error:  # BadWish, and what is not a number at all
         told = str(error) if isinstance(error, control.BadWish) else f"{wish!r} is not a number. Nothing was changed."
-        say(request, told, level="error")
+        add_toast(request, told, level="error")
     else:
         link = (
             {} if act == "demo.incident" else {"link": _recent_failures(), "link_text": "Failures of the last 15 min"}
         )
-        say(request, words(), **link)
+        add_toast(request, words(), **link)
     if not request.htmx:
         return redirect("redrive:demo")
     return _page(request)

@@ -14,7 +14,7 @@ from dashboard.failures import views as pages
 from dashboard.web import differences, forms, links
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
-from dashboard.web.toasts import say
+from dashboard.web.toasts import add_toast
 from jobs_admin import replays
 from jobs_admin.core.redacted_view import Piece, Plain, shown
 from jobs_admin.core.refused import Refused
@@ -67,7 +67,7 @@ def _say_sent(request: HttpRequest, failure: Failure, started: Replay) -> None:
         said = f"Planned in replay #{started.pk}. Nothing is sent before another operator approves it."
     else:
         said = f"Planned in replay #{started.pk}: it is sent to {failure.queue} within seconds."
-    say(request, said, link=link, link_text=f"Replay #{started.pk}")
+    add_toast(request, said, link=link, link_text=f"Replay #{started.pk}")
 
 
 def _back_to(request: HttpRequest, pk: int) -> HttpResponse:
@@ -172,7 +172,7 @@ def _changed(request: HttpRequest, pk: int, act: Callable[..., Acted], said: str
         status = 422 if refused.code == "reason_required" else 409
         return pages.page(request, pages.found(request, pk), status=status, refused=refused.message)
     back = [("key", done.key), ("back", reverse("redrive:failure-detail", args=[pk]))]
-    say(request, said, undo=reverse("redrive:failure-undo"), undo_fields=back)
+    add_toast(request, said, undo=reverse("redrive:failure-undo"), undo_fields=back)
     return _back_to(request, pk)
 
 

@@ -18,7 +18,7 @@ from dashboard.groups import act_views as group_acts
 from dashboard.web import forms, links
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page, stay
-from dashboard.web.toasts import say
+from dashboard.web.toasts import add_toast
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import whole_number
 from jobs_admin.failures import triage
@@ -107,7 +107,7 @@ def sweep(request: HttpRequest) -> HttpResponse:
     try:
         return _step(request, under_way)
     except Refused as refused:
-        words = f"{refused.message.removesuffix(' Nothing was changed.')} {sweeps.of(under_way).sofar}"
+        words = f"{refused.message.removesuffix(' Nothing was changed.')} {sweeps.progress(under_way).sofar}"
         return _answer(request, words, level="error")
 
 
@@ -119,7 +119,7 @@ def _step(request: HttpRequest, under_way: Sweep) -> HttpResponse:
         "q": _query(request),
         "sweep": under_way,
         "looked": min(under_way.looked, under_way.matched),
-        "words": sweeps.of(under_way),
+        "words": sweeps.progress(under_way),
         "token": signing.dumps(asdict(under_way), salt=_salt(request), compress=True),
     }
     return render_page(request, "redrive/failures/sweep.html", context, part="sweep")
@@ -132,9 +132,9 @@ def _salt(request: HttpRequest) -> str:
 def _said(
     request: HttpRequest, act: str, changed: int, looked: int, key: str, *, is_stopped: bool = False
 ) -> HttpResponse:
-    words, level = sweeps.ended(act, changed, looked, is_stopped=is_stopped)
+    words, level = sweeps.result(act, changed, looked, is_stopped=is_stopped)
     if not changed:
-        say(request, words, level=level)
+        add_toast(request, words, level=level)
         return _list_again(request, status=409)  # which keeps what is selected
     if act == "undo":
         return _answer(request, words, level=level)
@@ -144,13 +144,13 @@ def _said(
 
 def _refused(request: HttpRequest, words: str, level: str = "error") -> HttpResponse:
     """Nothing was changed: the list stays as it is, with what is selected and the reason that was typed."""
-    say(request, words, level=level)
+    add_toast(request, words, level=level)
     return stay(request) if _is_part(request) else go(request, _back_url(request))
 
 
 def _answer(request: HttpRequest, words: str, **more: object) -> HttpResponse:
     """The list as it is now, with what was done said beside it."""
-    say(request, words, **more)
+    add_toast(request, words, **more)
     return _list_again(request)
 
 

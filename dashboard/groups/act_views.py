@@ -12,7 +12,7 @@ from dashboard.groups.views import named
 from dashboard.web import links
 from dashboard.web.access import can
 from dashboard.web.htmx import go
-from dashboard.web.toasts import say
+from dashboard.web.toasts import add_toast
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.utc_text import dated
 from jobs_admin.groups import group_changes
@@ -39,7 +39,7 @@ def change(request: HttpRequest, fingerprint: str) -> HttpResponse:
         changes = group_forms.changes_of(request.POST, request.user.get_username())
         done = group_changes.change(request.viewer, found, changes, reason=request.POST.get("reason", ""))
     except Refused as refused:
-        say(request, refused.message, level="error")
+        add_toast(request, refused.message, level="error")
         return go(request, back)
     _say(request, done, changes, back, words="it")
     return go(request, back)
@@ -58,7 +58,7 @@ def bulk(request: HttpRequest) -> HttpResponse:
                 request, [name for text in request.POST.getlist("groups") for name in text.split(",") if name], back
             )
     except Refused as refused:
-        say(request, refused.message, level="error")
+        add_toast(request, refused.message, level="error")
     return go(request, back)
 
 
@@ -78,11 +78,11 @@ def _say(request: HttpRequest, done: Changed, changes: dict[str, object], back: 
     if done.missing:
         left.append(f"{_groups(done.missing)} not found.")
     if not done.fingerprints:
-        say(request, " ".join(["Nothing was changed.", *left]), level="warning")
+        add_toast(request, " ".join(["Nothing was changed.", *left]), level="warning")
         return
     text = " ".join([_sentence(request.POST.get("act", ""), changes, words), *left])
     fields = [("act", "undo"), ("receipt", done.receipt), ("back", back)]
-    say(request, text, undo=reverse("redrive:group-bulk"), undo_fields=fields)
+    add_toast(request, text, undo=reverse("redrive:group-bulk"), undo_fields=fields)
 
 
 def _sentence(act: str, changes: dict[str, object], words: str) -> str:
@@ -101,9 +101,9 @@ def _sentence(act: str, changes: dict[str, object], words: str) -> str:
 def _say_undone(request: HttpRequest, done: group_changes.Undone) -> None:
     since = f"{_groups(len(done.changed_since))} changed since, and left as they are." if done.changed_since else ""
     if not done.fingerprints:
-        say(request, f"Nothing was undone: {since}", level="warning")
+        add_toast(request, f"Nothing was undone: {since}", level="warning")
     else:
-        say(request, f"Undone: {_groups(len(done.fingerprints))} as before. {since}".strip())
+        add_toast(request, f"Undone: {_groups(len(done.fingerprints))} as before. {since}".strip())
 
 
 def _groups(count: int) -> str:

@@ -163,7 +163,7 @@ def trend(counts: list[int], now: datetime, *, is_days: bool, urls: tuple[str, s
 def trace(failure: Failure | None) -> tracebacks.Shown | None:
     if failure is None or failure.traceback is None:
         return None
-    return tracebacks.shown(failure.traceback.text)
+    return tracebacks.parse(failure.traceback.text)
 
 
 def page_url(fingerprint: str, **parameters: object) -> str:

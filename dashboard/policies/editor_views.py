@@ -24,7 +24,7 @@ from dashboard.policies.forms import AT, SPANS_OF_EXPIRY, Draft
 from dashboard.web import links
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
-from dashboard.web.toasts import say
+from dashboard.web.toasts import add_toast
 from jobs_admin import policies
 from jobs_admin.core import policy as core
 from jobs_admin.core.matching import chosen
@@ -148,7 +148,7 @@ def publish(request: HttpRequest, name: str) -> HttpResponse:
         edit.draft.refuse(problems(refused))
         return page(request, edit, status=403 if refused.code in {"forbidden", "read_only"} else 422)
     if edit.begun and made.version == edit.begun:
-        say(request, f"Nothing differs from v{made.version}: it stays in force.", level="info")
+        add_toast(request, f"Nothing differs from v{made.version}: it stays in force.", level="info")
     else:
         _say_published(request, made, edit.current)
     return go(request, reverse("redrive:policy-detail", args=[made.name]))
@@ -163,7 +163,7 @@ def _say_published(request: HttpRequest, made: PolicyVersion, before: PolicyVers
         if before
         else reverse("redrive:policy-withdraw", args=[made.name])
     )
-    say(
+    add_toast(
         request,
         f"Published {made.name} v{made.version}. {what}; workers have it within two seconds.",
         undo=undo,

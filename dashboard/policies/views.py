@@ -12,7 +12,7 @@ from dashboard.policies import listing as policy_list
 from dashboard.policies.editor_views import MOST_REASON
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
-from dashboard.web.toasts import say
+from dashboard.web.toasts import add_toast
 from jobs_admin import config, policies
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import whole_number
@@ -74,7 +74,7 @@ def put_back(request: HttpRequest, name: str, version: int) -> HttpResponse:
         made = policies.put_back(request.viewer, name, version, **_said(request))
     except Refused as refused:
         return _refused(request, name, refused)
-    say(request, f"Version {version} of {name} is in force again, as v{made.version}.")
+    add_toast(request, f"Version {version} of {name} is in force again, as v{made.version}.")
     return go(request, reverse("redrive:policy-detail", args=[name]))
 
 
@@ -86,7 +86,9 @@ def withdraw(request: HttpRequest, name: str) -> HttpResponse:
     except Refused as refused:
         return _refused(request, name, refused)
     undo = reverse("redrive:policy-put-back", args=[name, ended.version])
-    say(request, f"{name} is no longer in force.", undo=undo, undo_fields=[("reason", "The withdrawal taken back.")])
+    add_toast(
+        request, f"{name} is no longer in force.", undo=undo, undo_fields=[("reason", "The withdrawal taken back.")]
+    )
     return go(request, reverse("redrive:policy-versions", args=[name]))
 
 
@@ -96,5 +98,5 @@ def _said(request: HttpRequest) -> dict:
 
 
 def _refused(request: HttpRequest, name: str, refused: Refused) -> HttpResponse:
-    say(request, refused.message, level="error")
+    add_toast(request, refused.message, level="error")
     return go(request, reverse("redrive:policy-versions", args=[name]))

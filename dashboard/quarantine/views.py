@@ -16,7 +16,7 @@ from dashboard.failures.views import found
 from dashboard.web import links
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
-from dashboard.web.toasts import say
+from dashboard.web.toasts import add_toast
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import whole_number
 from jobs_admin.failures import quarantine, triage
@@ -57,7 +57,7 @@ def _changed(request: HttpRequest, pk: int, act: Callable[..., Acted], said: str
 
 
 def _answer(request: HttpRequest, words: str, *, status: int = 200, **more: Any) -> HttpResponse:
-    say(request, words, **more)
+    add_toast(request, words, **more)
     return _page(request, request.POST.get("after", ""), status) if request.htmx else go(request, _back_url(request))
 
 

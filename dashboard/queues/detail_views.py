@@ -18,7 +18,7 @@ from dashboard.queues.views import LATE_SAMPLE_S, durability_words, unguarded
 from dashboard.web import links, moments
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
-from dashboard.web.toasts import say
+from dashboard.web.toasts import add_toast
 from jobs_admin import queues
 from jobs_admin.core.refused import Refused
 from jobs_admin.db import abilities
@@ -116,9 +116,9 @@ def return_now(request: HttpRequest, source: str, boot: str) -> HttpResponse:
     try:
         count = stranded.return_jobs(request.viewer, source, boot)
     except Refused as refused:
-        say(request, refused.message, level="error")
+        add_toast(request, refused.message, level="error")
     else:
-        say(
+        add_toast(
             request,
             f"{count:,} job{'' if count == 1 else 's'} returned to {'its queue' if count == 1 else 'their queues'}.",
         )

@@ -25,7 +25,7 @@ from dashboard.replays import preview as replay_preview
 from dashboard.web import forms, links
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
-from dashboard.web.toasts import say
+from dashboard.web.toasts import add_toast
 from jobs_admin import replays
 from jobs_admin.core.refused import Refused
 from jobs_admin.groups import group_places
@@ -59,7 +59,7 @@ def new(request: HttpRequest) -> HttpResponse:
     given = request.POST if request.method == "POST" else request.GET
     scope = forms.Scope(given)
     if not scope.is_valid():
-        say(request, " ".join(text for texts in scope.errors.values() for text in texts), level="error")
+        add_toast(request, " ".join(text for texts in scope.errors.values() for text in texts), level="error")
         return go(request, reverse("redrive:failure-list"))
     what = scope.cleaned_data
     # No search at all is not "everything": that must be asked for, by an empty `q`.
@@ -317,7 +317,7 @@ def discard(request: HttpRequest, pk: int) -> HttpResponse:
         replays.discard(request.viewer, replay)
     except Refused as refused:
         return page(request, replay, status=409, refused=refused.message)
-    say(request, f"Draft #{pk} discarded. No job was changed.")
+    add_toast(request, f"Draft #{pk} discarded. No job was changed.")
     return go(request, reverse("redrive:replay-list"))
 
 
@@ -400,10 +400,10 @@ def resolve_all(request: HttpRequest, pk: int) -> HttpResponse:
         return page(request, found(request, pk), status=409, refused=refused.message)
     jobs = "1 job" if count == 1 else f"{count:,} jobs"
     if as_ == "ran":
-        say(request, f"{jobs} recorded as run.")
+        add_toast(request, f"{jobs} recorded as run.")
     else:
         again = links.new_replay(f"replay:{pk} state:dead")
-        say(request, f"{jobs} recorded as lost: dead again.", link=again, link_text="Replay them")
+        add_toast(request, f"{jobs} recorded as lost: dead again.", link=again, link_text="Replay them")
     if request.htmx:
         return page(request, found(request, pk))
     return go(request, reverse("redrive:replay-detail", args=[pk]))
@@ -414,7 +414,7 @@ def _answer(request: HttpRequest, replay: Replay, done: str, act, *, beside: str
         act()
     except Refused as refused:
         return page(request, found(request, replay.pk), status=409, **{beside: refused.message})
-    say(request, done)
+    add_toast(request, done)
     if request.htmx:
         return page(request, found(request, replay.pk))
     return go(request, reverse("redrive:replay-detail", args=[replay.pk]))

@@ -12,7 +12,7 @@ from dashboard.retries.forms import JITTERS, KINDS, Change
 from dashboard.web import forms, links
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
-from dashboard.web.toasts import say
+from dashboard.web.toasts import add_toast
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import whole_number
 from jobs_admin.models import Reschedule
@@ -36,7 +36,7 @@ def new(request: HttpRequest) -> HttpResponse:
     given = request.POST if request.method == "POST" else request.GET
     scope, change = forms.Scope(given), Change(given)
     if not scope.is_valid():
-        say(request, " ".join(text for texts in scope.errors.values() for text in texts), level="error")
+        add_toast(request, " ".join(text for texts in scope.errors.values() for text in texts), level="error")
         return go(request, reverse("redrive:failure-list"))
     what = scope.cleaned_data
     selection, query = what["selection"], "" if what["selection"] else what["q"]

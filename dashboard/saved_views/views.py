@@ -10,7 +10,7 @@ from dashboard.saved_views import listing as view_list
 from dashboard.web import links
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
-from dashboard.web.toasts import say
+from dashboard.web.toasts import add_toast
 from jobs_admin.core.refused import Refused
 from jobs_admin.failures import saved_views
 from jobs_admin.models import SavedView
@@ -58,7 +58,7 @@ def save(request: HttpRequest) -> HttpResponse:
         view = saved_views.save(request.viewer, name=name, query=query, is_shared="is_shared" in request.POST)
     except Refused as refused:
         return _refused(request, refused, links.list_url(query.strip()))
-    say(request, f"Saved as “{view.name}”.", link=reverse("redrive:view-list"), link_text="All views")
+    add_toast(request, f"Saved as “{view.name}”.", link=reverse("redrive:view-list"), link_text="All views")
     return go(request, links.list_url(view.query))
 
 
@@ -73,7 +73,7 @@ def change(request: HttpRequest, pk: int) -> HttpResponse:
         changed = saved_views.change(request.viewer, view, changes)
     except Refused as refused:
         return _refused(request, refused, reverse("redrive:view-list"))
-    say(request, f"Changed “{changed.name}”.")
+    add_toast(request, f"Changed “{changed.name}”.")
     return go(request, reverse("redrive:view-list"))
 
 
@@ -88,7 +88,7 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
     fields = [("name", view.name), ("query", view.query), *([("is_shared", "1")] if view.is_shared else [])]
     is_own = view.owner_id == request.viewer.user_id
     undo = {"undo": reverse("redrive:view-save"), "undo_fields": fields} if is_own else {}
-    say(request, f"Deleted “{view.name}”.", **undo)
+    add_toast(request, f"Deleted “{view.name}”.", **undo)
     return go(request, reverse("redrive:view-list"))
 
 
@@ -100,5 +100,5 @@ def _found(request: HttpRequest, pk: int) -> SavedView:
 
 
 def _refused(request: HttpRequest, refused: Refused, back: str) -> HttpResponse:
-    say(request, refused.message, level="error")
+    add_toast(request, refused.message, level="error")
     return go(request, back)

@@ -1,1 +1,1 @@
-"""What every page needs: the shell, links, text and figures, sessions and rights, and the web server. It imports no noun."""
+"""Shared parts of all pages: shell, links, text, figures, sessions, rights and the web server. Imports no other package of the desk."""

@@ -1,4 +1,4 @@
-"""Who may open a page or do an act. The tables decide (roles per source); this is only the door."""
+"""The rights of pages and acts, by the viewer's roles per source."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def address_name(match: ResolverMatch) -> str:
 
 
 def record_refusal(request: HttpRequest, reason: str) -> None:
-    """Record in the audit, once a request, that an act of somebody who is logged in was refused."""
+    """Record in the audit, once a request, that an act of a logged-in user was refused."""
     if request.method in READS or not request.user.is_authenticated or getattr(request, "is_refusal_recorded", False):
         return
     request.is_refusal_recorded = True
@@ -34,10 +34,10 @@ def record_refusal(request: HttpRequest, reason: str) -> None:
 
 
 def can(role: str) -> Callable:
-    """The view needs `role` on at least one source, or ADMIN_OF_ALL; it finds who asks in `request.viewer`.
+    """Require `role` on at least one source, or ADMIN_OF_ALL, and put the viewer into `request.viewer`.
 
-    What the viewer may do on *which* source is asked again by the service that does it. What the page
-    shows may be private, so no cache keeps it. `view.right` tells the role, for tests and for people.
+    The service that acts checks the rights on the source again. Pages may be private, so no cache stores them.
+    `view.right` is the role, for tests and the documentation of rights.
     """
 
     def guard(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:

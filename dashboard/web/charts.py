@@ -1,7 +1,7 @@
-"""The chart kit, which every picture over time is drawn with: scales, ticks, shapes, and the values that are read out.
+"""The chart kit of every picture over time: scales, ticks, shapes, and the values that are read out.
 
-Shapes stand in a box of SIZE by SIZE that is stretched to its place; words are placed in per cent, so that nothing that is
-read is stretched. `static/redrive/js/charts.js` reads out the values where somebody points, or steps by the arrow keys.
+Shapes are drawn in a box of SIZE by SIZE that is stretched; words are placed in per cent, so that text is not stretched.
+`static/redrive/js/charts.js` reads out the values at the pointer, or at the position of the arrow keys.
 """
 
 from __future__ import annotations
@@ -174,14 +174,14 @@ def reading(
     side by side, or each at its part of the width (`lefts`), and are named by `labels`. `reach`: for how long a value holds, in
     seconds or as a part of the width; until the next where it is not given.
     """
-    told: dict[str, object] = {"series": {name: list(values) for name, values in series.items()}}
+    document: dict[str, object] = {"series": {name: list(values) for name, values in series.items()}}
     if times is not None:
-        told |= {"since": round(times.since), "until": round(times.until)}
+        document |= {"since": round(times.since), "until": round(times.until)}
     if at is not None and times is not None:
-        told["at"] = [round(one - times.since) for one in at]
+        document["at"] = [round(one - times.since) for one in at]
     if labels is not None:
-        told["labels"] = list(labels)
+        document["labels"] = list(labels)
     if lefts is not None:
-        told["at"] = [round(one, 4) for one in lefts]
-    told |= {name: value for name, value in (("reach", reach), ("gaps", list(gaps)), ("zooms", zooms)) if value}
-    return json.dumps(told, separators=(",", ":"))
+        document["at"] = [round(one, 4) for one in lefts]
+    document |= {name: value for name, value in (("reach", reach), ("gaps", list(gaps)), ("zooms", zooms)) if value}
+    return json.dumps(document, separators=(",", ":"))

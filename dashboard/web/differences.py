@@ -1,4 +1,4 @@
-"""What differs between two texts, or between two JSON values, side by side: the lines around a change, and "…" for the rest.
+"""Differences of two texts or two JSON values, side by side: the lines around a change, and "…" for the rest.
 
 JSON is compared by its structure, not by its lines: what is the same is passed over however large it is, a field that
 moved has not changed, and of an entry that was put into a list only that entry is new.
@@ -94,7 +94,7 @@ def _with_gaps(rows: Iterator[Row]) -> Iterator[Row]:
 
 
 def _gap(left_out: int, waiting: deque[Row]) -> Iterator[Row]:
-    """What is left out, then what stays; a single row is shorter than saying that it is left out."""
+    """Yield a gap row for the omitted rows, then those that stay; a single row is shown instead of a gap."""
     if left_out:
         if len(waiting) > CONTEXT:
             waiting.popleft()
@@ -197,10 +197,10 @@ def _value_rows(name: str, left: Piece, other_name: str, right: Piece, level: in
             "changed", _plain(_line(name, left)), ((_line(other_name, right), False), (" (another value)", True)), level
         )
     elif "list" in (left.kind, right.kind) or "object" in (left.kind, right.kind):
-        yield from _whole(name, left, "removed", level)
-        yield from _whole(other_name, right, "added", level)
+        yield from _branch(name, left, "removed", level)
+        yield from _branch(other_name, right, "added", level)
     else:
-        words = _marked(_shown(left), _shown(right))
+        words = _marked(_piece_text(left), _piece_text(right))
         named = (
             ((f"{one}: ", False), *side) if one else side for one, side in zip((name, other_name), words, strict=True)
         )
@@ -213,10 +213,10 @@ def _field_rows(left: Piece, right: Piece, level: int) -> Iterator[Row]:
         if name in others:
             yield from _value_rows(name, one, name, others[name], level)
         else:
-            yield from _whole(name, one, "removed", level)
+            yield from _branch(name, one, "removed", level)
     for name, other in others.items():
         if name not in fields:
-            yield from _whole(name, other, "added", level)
+            yield from _branch(name, other, "added", level)
 
 
 def _element_rows(left: Piece, right: Piece, level: int) -> Iterator[Row]:
@@ -228,9 +228,9 @@ def _element_rows(left: Piece, right: Piece, level: int) -> Iterator[Row]:
         if what == "equal":
             continue
         for n in range(i1 + both, i2):
-            yield from _whole(str(n), one[n], "removed", level)
+            yield from _branch(str(n), one[n], "removed", level)
         for n in range(j1 + both, j2):
-            yield from _whole(str(n), other[n], "added", level)
+            yield from _branch(str(n), other[n], "added", level)
 
 
 def _alignment(left: list[Piece], right: list[Piece]) -> list[tuple[str, int, int, int, int]]:
@@ -239,7 +239,7 @@ def _alignment(left: list[Piece], right: list[Piece]) -> list[tuple[str, int, in
     return list(_opcodes([one.digest() for one in left], [one.digest() for one in right]))
 
 
-def _whole(name: str, piece: Piece, what: str, level: int) -> Iterator[Row]:
+def _branch(name: str, piece: Piece, what: str, level: int) -> Iterator[Row]:
     """An entry that only one side has, with all that is in it."""
 
     def row(text: str, at: int) -> Row:
@@ -248,16 +248,16 @@ def _whole(name: str, piece: Piece, what: str, level: int) -> Iterator[Row]:
     if piece.kind in {"list", "object"} and piece.size and level < DEEPEST:
         yield row(f"{name}:", level)
         for inner_name, inner in piece.entries():
-            yield from _whole(inner_name, inner, what, level + 1)
+            yield from _branch(inner_name, inner, what, level + 1)
     else:
         yield row(_line(name, piece), level)
 
 
 def _line(name: str, piece: Piece) -> str:
-    return f"{name}: {_shown(piece)}" if name else _shown(piece)
+    return f"{name}: {_piece_text(piece)}" if name else _piece_text(piece)
 
 
-def _shown(piece: Piece) -> str:
+def _piece_text(piece: Piece) -> str:
     if piece.kind in {"list", "object"}:
         opening, closing = "[]" if piece.kind == "list" else "{}"
         holds = "1 entry" if piece.size == 1 else f"{piece.size:,} entries"

@@ -11,8 +11,8 @@ from dashboard.web.middleware.entrance import page_of, turned_away
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     # Django's own 404 carries a dict of tried addresses; ours carries a sentence.
-    said = exception.args[0] if exception.args and isinstance(exception.args[0], str) else ""
-    return render_error(request, 404, said or "It may have been pruned, or the address is misspelt.")
+    message = exception.args[0] if exception.args and isinstance(exception.args[0], str) else ""
+    return render_error(request, 404, message or "It may have been pruned, or the address is misspelt.")
 
 
 def not_allowed(request: HttpRequest, exception: Exception) -> HttpResponse:

@@ -51,11 +51,11 @@ def duration(value) -> str:
     rest = round(seconds)
     for n, (size, unit) in enumerate(_UNITS):
         if rest >= size:
-            whole, left = divmod(rest, size)
-            words = f"{sign}{whole:,} {unit}"
+            count, left = divmod(rest, size)
+            words = f"{sign}{count:,} {unit}"
             if n + 1 < len(_UNITS):
                 smaller, small_unit = _UNITS[n + 1]
-                if left // smaller and whole < 10:
+                if left // smaller and count < 10:
                     words += f" {left // smaller} {small_unit}"
             return words
     return "0 s"

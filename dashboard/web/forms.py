@@ -1,4 +1,4 @@
-"""What people type into acts: scopes, reasons, edited arguments. A refusal stands beside its field."""
+"""Forms of acts: scopes, reasons, edited arguments. A refusal is shown beside its field."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class IdList(forms.Field):
 
 
 class Scope(forms.Form):
-    """Which failures an act is about: those chosen by hand, or all that match a search."""
+    """The failures of an act: those selected by hand, or all that match a search."""
 
     q = forms.CharField(
         required=False,

@@ -23,16 +23,16 @@ FAILED_ROUNDS_LIMIT = 3  # in a row: about two seconds; one alone is a connectio
 @require_safe
 @login_not_required
 def healthz(request: HttpRequest) -> HttpResponse:
-    """The process answers. Asks nothing of database or Redis: restarting this process would not mend those."""
+    """Liveness: the process answers. Database and Redis are not checked: a restart of this process would not fix those."""
     return HttpResponse("ok", content_type="text/plain; charset=utf-8")
 
 
 @require_safe
 @login_not_required
 def readyz(request: HttpRequest) -> HttpResponse:
-    """200 when failures are being seen and filed, else 503. Which part is at fault is told to a token only.
+    """Readiness: 200 if failures are captured and filed, else 503. The failing part is shown to a token only.
 
-    With `?strict=1` every configured source has to be reachable, sampled and read, too, and its reports filed in time.
+    With `?strict=1` every configured source has to be reachable, sampled and read too, and its reports filed in time.
     """
     now = datetime.now(UTC)
     checks = _checks(now)

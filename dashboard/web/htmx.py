@@ -27,10 +27,10 @@ def render_page(request: HttpRequest, page: str, context: dict, *, part: str, st
     # Half of a surrogate pair, which JSON may hold, stands as JSON's own escape: UTF-8 has no bytes for it.
     response = HttpResponse(text.encode("utf-8", "backslashreplace"), status=status)
     if swap:
-        # Read only now: rendering may have said something.
-        said = render_to_string("redrive/parts/messages_out_of_band.html", request=request)
-        if said.strip():
-            response.write(said)
+        # Read only now: rendering may have added messages.
+        messages = render_to_string("redrive/parts/messages_out_of_band.html", request=request)
+        if messages.strip():
+            response.write(messages)
         elif request.method == "GET" and status == 200:
             response = _unless_known(request, response)
     patch_vary_headers(response, ["HX-Request", "HX-History-Restore-Request"])
@@ -38,9 +38,9 @@ def render_page(request: HttpRequest, page: str, context: dict, *, part: str, st
 
 
 def stay(request: HttpRequest) -> HttpResponse:
-    """A refusal, for htmx: what is to be said, and the page with what is chosen and typed in it as it is."""
-    said = render_to_string("redrive/parts/messages_out_of_band.html", request=request)
-    return HttpResponse(said, status=422, headers={"HX-Reswap": "none"})
+    """Return a refusal for htmx: the message alone, so that the page keeps its selection and typed text."""
+    messages = render_to_string("redrive/parts/messages_out_of_band.html", request=request)
+    return HttpResponse(messages, status=422, headers={"HX-Reswap": "none"})
 
 
 def go(request: HttpRequest, url: str) -> HttpResponse:

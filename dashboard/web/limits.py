@@ -1,8 +1,8 @@
-"""How long the database may work for one request: a bound for each statement and for all of them, and an end when the client left.
+"""The time limit of the database for one request: per statement and in total, and an end when the client left.
 
-SQLite asks us every few thousand steps, and what counts is the processor time of the page's thread: on a machine that is busy
-with other work nothing ends early. PostgreSQL has `statement_timeout`, and is told to cancel. Only requests that come through
-the gateway are bounded, not commands and `watch`.
+SQLite calls back every few thousand steps, and the processor time of the page's thread counts: on a busy machine nothing ends
+early. PostgreSQL has `statement_timeout`, and gets a cancel request. Only requests through the gateway are bounded, not
+commands and `watch`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class TimeIsUp(OperationalError):
 class Work:
     """The database time of one request, in seconds. `stop` may be called from any thread."""
 
-    def __init__(self, statement_s: float, whole_s: float) -> None:
-        self.statement_s, self.whole_s = statement_s, whole_s
+    def __init__(self, statement_s: float, total_s: float) -> None:
+        self.statement_s, self.total_s = statement_s, total_s
         self.is_stopped = False
         self._ends_at = self._statement_ends_at = float("inf")
         self._now: Callable[[], float] = time.monotonic
@@ -59,11 +59,11 @@ class Work:
                 self._connection.cancel_safe(timeout=2)
 
     @contextlib.contextmanager
-    def here(self) -> Iterator[None]:
-        """Bound what this thread asks of the database."""
+    def bound_thread(self) -> Iterator[None]:
+        """Bound the statements of this thread."""
         # SQLite works in this very thread.
         self._now = time.thread_time if connections[DEFAULT_DB_ALIAS].vendor == "sqlite" else time.monotonic
-        self._ends_at = self._now() + self.whole_s
+        self._ends_at = self._now() + self.total_s
         for connection in connections.all(initialized_only=True):
             _bound_postgresql(connection, self.statement_s)
         _here.work = self
@@ -76,7 +76,7 @@ class Work:
 
 
 def install() -> None:
-    """Watch every connection that this process makes from now on."""
+    """Watch every connection that this process opens from here."""
     connection_created.connect(_watch, dispatch_uid="dashboard.web.limits")
 
 
@@ -111,7 +111,7 @@ def _is_over() -> bool:
 
 
 def sentence(exception: BaseException) -> str:
-    """Return what to tell a viewer whose request ended by its limit; "" for any other exception."""
+    """Return the message for a viewer whose request ended by its limit; "" for any other exception."""
     work = _current()
     if (
         work is None

@@ -47,7 +47,7 @@ def replay_of_job(pk: int) -> str:
 
 
 def retries_url(text: str) -> str:
-    """Where it is decided when the retries of this search run instead."""
+    """Return the URL of the page that reschedules the retries of this search."""
     return _with_query("redrive:reschedule-new", text)
 
 
@@ -64,7 +64,7 @@ _VERSION = re.compile(r"([a-z0-9][a-z0-9._-]{0,62})@([1-9]\d{0,8})")
 
 
 def is_name(text: str) -> bool:
-    """Whether a policy may be called so."""
+    """Return whether `text` can be the name of a policy."""
     return _VERSION.fullmatch(f"{text}@1") is not None
 
 
@@ -84,8 +84,8 @@ def queue_page(source: str, queue: str) -> str:
     return _address(get_script_prefix(), "redrive:queue-detail", source, queue)
 
 
-def of_mark(kind: str, ref: str) -> str:
-    """What a mark of a picture stands for; "" where that has no page."""
+def mark_url(kind: str, ref: str) -> str:
+    """Return the page of a mark in a picture; "" if it has none."""
     if kind == "policy":
         return policy_version(ref)
     name = {"alert": "redrive:alert-detail", "replay": "redrive:replay-detail"}.get(kind)
@@ -101,14 +101,14 @@ def policy_of(**fields: str) -> str:
 
 
 def back(request: HttpRequest, *, otherwise: str) -> str:
-    """Where an act was asked from, as its form says; never an address that is not ours."""
-    asked = request.POST.get("back", "")
-    is_ours = asked and url_has_allowed_host_and_scheme(asked, allowed_hosts={request.get_host()})
-    return asked if is_ours else otherwise
+    """Return the page that an act's form came from; never an address outside the desk."""
+    address = request.POST.get("back", "")
+    is_ours = address and url_has_allowed_host_and_scheme(address, allowed_hosts={request.get_host()})
+    return address if is_ours else otherwise
 
 
 def is_web(address: str) -> bool:
-    """Whether it may become a link. Acts take no other, but what stands in a table may have come another way."""
+    """Return whether `address` may become a link. Acts accept no other, but a stored one may have come another way."""
     return address.startswith(("https://", "http://"))
 
 

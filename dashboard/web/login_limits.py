@@ -74,13 +74,13 @@ def is_within(address: Address, networks: Collection[Network]) -> bool:
 
 
 def is_shared(address: str) -> bool:
-    """Whether many clients come with this address: the loopback or a trusted proxy, where the client's is not known."""
+    """Return whether many clients share this address: the loopback or a trusted proxy, with the client's unknown."""
     found = parse_address(address)
     return found is None or found.is_loopback or is_within(found, settings.REDRIVE_TRUSTED_PROXIES)
 
 
 class Handler(AxesDatabaseHandler):
-    """What axes counts, and a bound for each address over all names."""
+    """The counters of axes, and a bound for each address over all names."""
 
     def get_failures(self, request: HttpRequest, credentials: dict | None = None) -> int:
         failures = super().get_failures(request, credentials)

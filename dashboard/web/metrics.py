@@ -1,4 +1,4 @@
-"""What a Prometheus scrape is told: only what the token behind it may see.
+"""Metrics for a Prometheus scrape, limited to the sources that its token may see.
 
 Nothing is counted in this process: all of it is in tables or in Redis, and is written in the text format as it is read.
 Depths are of the 500 worst queues, since queues' names come from messages; of counters `jobs_admin.db.totals` keeps the bound.
@@ -45,7 +45,7 @@ def text(viewer: Viewer, now: datetime | None = None) -> str:
 
 def _metrics(viewer: Viewer, now: datetime) -> Iterator[Metric]:
     yield from _of_queues(viewer, now)
-    yield from _counted(viewer)
+    yield from _totals(viewer)
     yield from _of_policies(viewer, now)
     yield from _of_replays_and_alerts(viewer, now)
     yield from _of_sources(viewer, now)
@@ -104,7 +104,7 @@ _DURATION = "job_duration_seconds"
 _OF_DURATION = {totals.BUSY_S: "_sum", totals.ENDED: "_count"}
 
 
-def _counted(viewer: Viewer) -> Iterator[Metric]:
+def _totals(viewer: Viewer) -> Iterator[Metric]:
     found: dict[str, list[tuple[Labels, float]]] = defaultdict(list)
     durations: list[tuple[str, Labels, float]] = []
     for counted, value in totals.read_totals(viewer):
@@ -129,8 +129,8 @@ def _of_policies(viewer: Viewer, now: datetime) -> Iterator[Metric]:
     ]
     on = [
         ({"policy": name, "version": "none" if version is None else str(version)}, count)
-        for name, told in policies.in_force(viewer, published, now).items()
-        for version, count in sorted(told.on.items(), key=lambda one: one[0] or 0)
+        for name, workers in policies.in_force(viewer, published, now).items()
+        for version, count in sorted(workers.on.items(), key=lambda one: one[0] or 0)
     ]
     yield _gauge("job_retry_budget_remaining", "Retries that a policy could make at once, now, at a source.", left)
     yield _gauge("redrive_policy_workers", "Live workers that a policy is for, by the version that they run.", on)

@@ -75,6 +75,6 @@ def _sparkline(values: tuple[int, ...], words: str, look: str):
     )  # fmt: skip
 
 
-def share(part, whole) -> str:
+def share(part, total) -> str:
     """The width of a bar of `part` in `whole`, 0 to 100, for an SVG attribute."""
-    return f"{min(100, max(0, part / whole * 100)):.1f}" if whole else "0"
+    return f"{min(100, max(0, part / total * 100)):.1f}" if total else "0"

@@ -1,9 +1,8 @@
 """Django's `{% for %}`, at a third of its cost: nearly all of a list's time went into walking its rows' nodes.
 
-A row's nodes are read once, when the template is compiled, into functions that take the short way for what rows are
-made of: text, variables with filters, `if`, `with`, simple tags. Whatever else stands in a row, and whatever is out of the
-ordinary in a value (missing, callable, lazy), goes Django's own way, so that the words are the same:
-`tests/dashboard/test_quick_for.py` holds both next to each other.
+A row's nodes are compiled once, with the template, into functions that are fast for the usual contents of rows: text,
+variables with filters, `if`, `with`, simple tags. All other nodes, and unusual values (missing, callable, lazy), are left
+to Django, so that the output is the same: `tests/dashboard/test_quick_for.py` compares both.
 """
 
 from __future__ import annotations
@@ -62,16 +61,16 @@ class QuickFor(ForNode):
                 return self.nodelist_empty.render(context)
             scope = context.dicts[-1]
             loop = scope["forloop"] = Loop(len(values), parent)
-            said: list[str] = []
+            output: list[str] = []
             for n, item in enumerate(reversed(values) if self.is_reversed else values):
                 loop["counter0"] = n
                 if len(self.loopvars) > 1:
                     with context.push(**self._unpacked(item)):
-                        _say(self.pieces, context, said)
+                        _render(self.pieces, context, output)
                 else:
                     scope[self.loopvars[0]] = item
-                    _say(self.pieces, context, said)
-        return mark_safe("".join(said))  # noqa: S308  (each piece escaped what it shows)
+                    _render(self.pieces, context, output)
+        return mark_safe("".join(output))  # noqa: S308  (each piece escaped what it shows)
 
     def _unpacked(self, item: Any) -> dict[str, Any]:
         found = len(item) if hasattr(item, "__len__") else 1
@@ -81,7 +80,7 @@ class QuickFor(ForNode):
 
 
 class Loop(dict):
-    """`forloop`: knows the row's number, and works out the rest when it is asked for."""
+    """`forloop`: has the row's number, and computes the other values on access."""
 
     def __init__(self, length: int, parent: Any) -> None:
         super().__init__(parentloop=parent)
@@ -103,9 +102,9 @@ class Loop(dict):
         raise KeyError(name)
 
 
-def _say(pieces: list[Piece], context: Context, said: list[str]) -> None:
+def _render(pieces: list[Piece], context: Context, output: list[str]) -> None:
     for piece in pieces:
-        said.append(piece if type(piece) is str else piece(context))
+        output.append(piece if type(piece) is str else piece(context))
 
 
 def _pieces(nodes: Iterable[Node]) -> list[Piece]:
@@ -129,10 +128,10 @@ def _piece(node: Node) -> Piece:
 
 def _variable(expression: FilterExpression) -> Piece:
     value = _value(expression)
-    return lambda context: _shown(value(context), context)
+    return lambda context: _escaped(value(context), context)
 
 
-def _shown(value: Any, context: Context) -> str:
+def _escaped(value: Any, context: Context) -> str:
     kind = type(value)
     if kind is SafeString:
         return value
@@ -146,19 +145,19 @@ def _if(node: IfNode) -> Piece:
         (condition and _quick_condition(condition), _pieces(nodes)) for condition, nodes in node.conditions_nodelists
     ]
 
-    def shown(context: Context) -> str:
+    def render(context: Context) -> str:
         for condition, pieces in branches:
             try:
                 is_met = condition is None or condition.eval(context)
             except VariableDoesNotExist:
                 is_met = False
             if is_met:
-                said: list[str] = []
-                _say(pieces, context, said)
-                return "".join(said)
+                output: list[str] = []
+                _render(pieces, context, output)
+                return "".join(output)
         return ""
 
-    return shown
+    return render
 
 
 class _Leaf:
@@ -169,7 +168,7 @@ class _Leaf:
 
 
 def _quick_condition(condition: Any) -> Any:
-    """The condition with its operands read the short way. Operators stay Django's, and so do their refusals."""
+    """Return the condition with fast operands. Operators and their errors stay Django's."""
     if isinstance(condition, TemplateLiteral):
         return _Leaf(condition.value)
     for side in ("first", "second"):
@@ -183,13 +182,13 @@ def _with(node: WithNode) -> Piece:
     values = {name: _value(expression) for name, expression in node.extra_context.items()}
     pieces = _pieces(node.nodelist)
 
-    def shown(context: Context) -> str:
-        said: list[str] = []
+    def render(context: Context) -> str:
+        output: list[str] = []
         with context.push(**{name: value(context) for name, value in values.items()}):
-            _say(pieces, context, said)
-        return "".join(said)
+            _render(pieces, context, output)
+        return "".join(output)
 
-    return shown
+    return render
 
 
 def _tag(node: SimpleNode) -> Piece:
@@ -197,7 +196,7 @@ def _tag(node: SimpleNode) -> Piece:
     named = {name: _value(expression) for name, expression in node.kwargs.items()}
     function, takes_context = node.func, node.takes_context
 
-    def shown(context: Context) -> str:
+    def render(context: Context) -> str:
         given = [value(context) for value in arguments]
         if takes_context:
             given.insert(0, context)
@@ -206,17 +205,17 @@ def _tag(node: SimpleNode) -> Piece:
             return value
         return escape(str(value)) if context.autoescape and not hasattr(value, "__html__") else node.render(context)
 
-    return shown
+    return render
 
 
 def _value(expression: FilterExpression, *, ignore_failures: bool = False) -> Answer:
-    """What the expression is worth in a context, filters and all."""
-    base = _looked_up(expression.var) if expression.is_var else None
+    """Return a function that gives the value of the expression in a context, filters applied."""
+    base = _lookup(expression.var) if expression.is_var else None
     constant = expression.var
     filters = [
         (
             function,
-            [_looked_up(given) if is_variable else _always(mark_safe(given)) for is_variable, given in arguments],  # noqa: S308
+            [_lookup(given) if is_variable else _always(mark_safe(given)) for is_variable, given in arguments],  # noqa: S308
             getattr(function, "expects_localtime", False),
             {"autoescape"} if getattr(function, "needs_autoescape", False) else None,
             getattr(function, "is_safe", False),
@@ -259,7 +258,7 @@ def _always(value: Any) -> Answer:
     return lambda context: value
 
 
-def _looked_up(variable: Variable) -> Answer:
+def _lookup(variable: Variable) -> Answer:
     """`row.queue.name` in a context: names of dictionaries and attributes. All else is left to Django."""
     if variable.lookups is None:
         return variable.resolve if variable.translate else _always(variable.literal)

@@ -1,7 +1,7 @@
-"""Which right each address needs, read from the URLconf: for the page of documentation, for the tests, and for the
-check that lets no address in without one.
+"""The right that each address needs, read from the URLconf: for the documentation, the tests, and the check that every
+address has one.
 
-A page says it by `@can(role)`, a call of the API by `@needs(role)`, a class of Django's admin by its attributes.
+A page declares it by `@can(role)`, a call of the API by `@needs(role)`, a class of Django's admin by its attributes.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class Address:
 def addresses() -> list[Address]:
     """Every address of the desk and of Django's admin, in the order of the URLconf; those of a project around them are not ours."""
     # The API has an entry for each call, and all at one address a view that knows them all.
-    return list(dict.fromkeys(_ours(get_resolver().url_patterns, "/")))
+    return list(dict.fromkeys(_addresses_below(get_resolver().url_patterns, "/")))
 
 
-def _ours(patterns: list, before: str) -> Iterator[Address]:
+def _addresses_below(patterns: list, before: str) -> Iterator[Address]:
     for pattern in patterns:
         if isinstance(pattern, URLResolver):
             route = before + str(pattern.pattern).removeprefix("^")
@@ -87,7 +87,7 @@ def _ours(patterns: list, before: str) -> Iterator[Address]:
             elif pattern.app_name == "admin":
                 yield from _addresses(pattern.url_patterns, route, "admin:")
             else:
-                yield from _ours(pattern.url_patterns, route)
+                yield from _addresses_below(pattern.url_patterns, route)
 
 
 def _addresses(patterns: list, before: str, space: str) -> Iterator[Address]:
@@ -96,10 +96,10 @@ def _addresses(patterns: list, before: str, space: str) -> Iterator[Address]:
         if isinstance(pattern, URLResolver):
             yield from _addresses(pattern.url_patterns, route, f"{pattern.app_name}:" if pattern.app_name else space)
         elif isinstance(pattern, URLPattern):
-            yield from _of(pattern, route, f"{space}{pattern.name or ''}")
+            yield from _addresses_of(pattern, route, f"{space}{pattern.name or ''}")
 
 
-def _of(pattern: URLPattern, route: str, name: str) -> Iterator[Address]:
+def _addresses_of(pattern: URLPattern, route: str, name: str) -> Iterator[Address]:
     view = pattern.callback
     if calls := getattr(view, "calls", None):
         for method, call in calls.items():
@@ -125,7 +125,7 @@ def _of_record(record: ModelAdmin, route: str, name: str) -> Address:
 
 
 def methods(view: Callable[..., Any], name: str) -> tuple[str, ...]:
-    """What `require_safe`, `require_POST` … let through; of a class, what it has methods for. None of a call of the API."""
+    """Return the methods that `require_safe`, `require_POST` … accept; of a class, those it defines. None of an API call."""
     if name.startswith("admin:"):
         return _TAKEN.get(name, ("GET",))
     if kind := getattr(view, "view_class", None):
@@ -155,12 +155,12 @@ def every_address_declares_its_right(app_configs: object = None, **_: Any) -> li
 
 @checks.register(checks.Tags.urls)
 def links_lead_to_the_mount(app_configs: object = None, **_: Any) -> list[checks.CheckMessage]:
-    """Notices are written without the URLconf: the setting that they are written by has to name the same place."""
+    """Check that REDRIVE_MOUNTED_AT, by which links of notices are built, names the path of the URLconf."""
     try:
-        there, said = reverse("redrive:overview"), get_script_prefix() + settings.REDRIVE_MOUNTED_AT
+        mounted, configured = reverse("redrive:overview"), get_script_prefix() + settings.REDRIVE_MOUNTED_AT
     except NoReverseMatch:  # a project with the engine alone
         return []
-    if there == said:
+    if mounted == configured:
         return []
-    how = f"The URLconf includes dashboard.routes at {there}: REDRIVE_MOUNTED_AT has to be the same path, as 'ops/redrive/'."
-    return [checks.Error(f"Links of notices would lead to {said}.", hint=how, id="redrive.E003")]
+    how = f"The URLconf includes dashboard.routes at {mounted}: REDRIVE_MOUNTED_AT has to be the same path, as 'ops/redrive/'."
+    return [checks.Error(f"Links of notices would lead to {configured}.", hint=how, id="redrive.E003")]

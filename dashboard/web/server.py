@@ -43,38 +43,38 @@ def hold(port: int) -> socket.socket | None:
 
 def hold_at(host: str, port: int) -> socket.socket | None:
     try:
-        held = socket.create_server(
+        listener = socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=BACKLOG
         )
     except OSError:
         return None
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; every accepted connection inherits it
-        held.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
-    return held
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
+    return listener
 
 
-def serve(held: socket.socket, application: str = "dashboard.gateway:application", workers: int = 1) -> None:
+def serve(listener: socket.socket, application: str = "dashboard.gateway:application", workers: int = 1) -> None:
     """Serve on this listening socket until SIGTERM."""
     from granian._granian import SocketHolder  # private, hence the pin below 2.9
     from granian.server import Server
 
     class ServerOnSocket(Server):  # type: ignore[misc]
         def _init_shared_socket(self) -> None:
-            self._ssp, self._sfd, self._sso = None, held.fileno(), held
-            self._shd = SocketHolder(held.fileno(), False, BACKLOG)
+            self._ssp, self._sfd, self._sso = None, listener.fileno(), listener
+            self._shd = SocketHolder(listener.fileno(), False, BACKLOG)
 
-    held.set_inheritable(True)
-    host, port = held.getsockname()[:2]
+    listener.set_inheritable(True)
+    host, port = listener.getsockname()[:2]
     ServerOnSocket(application, host, port, **{**_OPTIONS, "workers": workers}).serve()
 
 
 def main(where: str, workers: str = "1") -> None:
     """Serve at `host:port`, or on the listening socket of this number."""
     if where.isdigit():
-        held: socket.socket | None = socket.socket(fileno=int(where))
+        listener: socket.socket | None = socket.socket(fileno=int(where))
     else:
         host, _, port = where.rpartition(":")
-        held = hold_at(host.strip("[]"), int(port))
-    if held is None:
+        listener = hold_at(host.strip("[]"), int(port))
+    if listener is None:
         raise SystemExit(f"{where} is busy, or is no address of this machine. Nothing was started.")
-    serve(held, workers=int(workers))
+    serve(listener, workers=int(workers))

@@ -10,7 +10,7 @@ from dashboard.web.middleware.entrance import page_at
 
 
 class Login(LoginView):
-    """Where a person says who they are. `next` leads only to pages of this desk that can be looked at."""
+    """The login. `next` leads only to pages of this desk that can be read."""
 
     template_name = "redrive/registration/login.html"
     redirect_authenticated_user = True
@@ -24,5 +24,5 @@ class Logout(LogoutView):
 
 
 def locked(request: HttpRequest, response: HttpResponse | None = None, credentials=None) -> HttpResponse:
-    """What axes answers after too many wrong passwords."""
+    """Return the answer of axes after too many wrong passwords."""
     return render(request, "redrive/registration/locked.html", status=429)

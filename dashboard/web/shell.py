@@ -1,4 +1,4 @@
-"""What surrounds every page: the rail, what the person may do, what is said to them."""
+"""The shell of every page: navigation, rights of the viewer, and messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.template.loader import get_template
 from django.urls import get_script_prefix, reverse
 
 from dashboard.web.links import url_of
-from dashboard.web.toasts import toasts as said
+from dashboard.web.toasts import toasts as messages_of
 from jobs_admin import config
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, viewer_of
 from jobs_admin.queues import liveness
@@ -52,7 +52,7 @@ _PLACES = (
 
 
 def shell(context) -> Shell:
-    """What surrounds every page: the places to go, and what the person may do."""
+    """Return the shell of a page: the navigation and the rights of the viewer."""
     request = context.get("request")
     here = (request.resolver_match.url_name or "") if request and request.resolver_match else ""
     viewer = getattr(request, "viewer", None)
@@ -87,25 +87,25 @@ def _places(here: str, sees_demo: bool, is_admin: bool, prefix: str) -> tuple[Pl
     )
 
 
-def kept(template_name: str, shell: Shell | None = None):
-    """A part that is the same for everyone with the same shell: rendered once, and kept as text.
+def cached(template_name: str, shell: Shell | None = None):
+    """Render a part that is the same for everyone with the same shell once, and cache its text.
 
-    It is given nothing but the shell, so that it cannot show what belongs to one person or one page.
+    The shell is its only context, so that it cannot show data of one person or one page.
     """
-    return _kept(template_name, shell, get_script_prefix())
+    return _render_cached(template_name, shell, get_script_prefix())
 
 
 @lru_cache(maxsize=512)
-def _kept(template_name: str, shell: Shell | None, prefix: str):
+def _render_cached(template_name: str, shell: Shell | None, prefix: str):
     return get_template(template_name).render({"shell": shell})
 
 
-def guard_stands() -> str:
-    """What the switch says: `on`, `off` or `drain`."""
+def guard_state() -> str:
+    """Return the state of the guard switch: `on`, `off` or `drain`."""
     return liveness.current_state().guard
 
 
 def toasts(context):
     """The messages of this answer (dashboard.web.toasts)."""
     request = context.get("request")
-    return said(request) if request is not None and hasattr(request, "_messages") else []
+    return messages_of(request) if request is not None and hasattr(request, "_messages") else []

@@ -27,7 +27,7 @@ class Storage(CompressedManifestStaticFilesStorage):
 
 
 class _Shortened:
-    """Where a file comes from, read as it is sent."""
+    """A finder of static files that shortens them as they are read."""
 
     def __init__(self, storage: Any) -> None:
         self.storage = storage

@@ -60,7 +60,7 @@ _PART = re.compile(rf"(.*) \(((?:{'|'.join(SPLITS)}): .+)\)", re.DOTALL)
 
 
 def parted(message: str) -> tuple[str, str]:
-    """(message, `tenant: cobalt`): what tells a part of a split from the others, which have the same message."""
+    """Return (message, `tenant: cobalt`): the message, and the part of a split, whose parts share the message."""
     found = _PART.fullmatch(message) if message.endswith(")") else None
     return (found[1], found[2]) if found else (message, "")
 

@@ -1,8 +1,7 @@
-"""What an act answers: a sentence, a link to what it made, and the way back where there is one.
+"""Toasts, the answers to acts: a sentence, a link to the result, and an undo if there is one.
 
-Carried by Django's messages, so that it also survives a redirect without JavaScript. With it, what only tells leaves by
-itself, what can be taken back stays until the next act, and what went wrong until it is closed (redrive.js); what was done
-stands in the audit all the same.
+Carried by Django's messages, so that they survive a redirect without JavaScript. With it, plain messages disappear
+automatically, those with an undo stay until the next act, and errors until closed (redrive.js); the audit has all acts.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class Toast:
     undo_fields: tuple[tuple[str, str], ...] = ()
 
 
-def say(
+def add_toast(
     request: HttpRequest,
     text: str,
     *,
@@ -34,7 +33,7 @@ def say(
     undo: str = "",
     undo_fields: list[tuple[str, object]] | None = None,
 ) -> None:
-    """Tell the person who acts; `undo` is the URL to POST `undo_fields` to."""
+    """Add a message for the person who acts; `undo` is the URL to POST `undo_fields` to."""
     parts = {"link": link, "link_text": link_text, "undo": undo, "fields": [[k, str(v)] for k, v in undo_fields or ()]}
     tags = json.dumps(parts) if link or undo else ""
     messages.add_message(request, getattr(messages, level.upper()), text, extra_tags=tags)
@@ -44,8 +43,8 @@ MOST = 3  # at a time; what else was done, the audit tells
 
 
 def toasts(request: HttpRequest) -> list[Toast]:
-    """What is to be said now, the newest last; said once."""
-    said = []
+    """Return the pending toasts, latest last, and drop them."""
+    found = []
     for message in messages.get_messages(request):
         try:
             parts = json.loads(message.extra_tags or "{}")
@@ -53,5 +52,5 @@ def toasts(request: HttpRequest) -> list[Toast]:
             parts = {}
         fields = tuple((k, v) for k, v in parts.get("fields", ()))
         link, undo = parts.get("link", ""), parts.get("undo", "")
-        said.append(Toast(str(message), message.level_tag, link, parts.get("link_text", ""), undo, fields))
-    return said[-MOST:]
+        found.append(Toast(str(message), message.level_tag, link, parts.get("link_text", ""), undo, fields))
+    return found[-MOST:]

@@ -1,6 +1,6 @@
 """A traceback for reading: the error that ended the job first, what caused it below, library frames folded.
 
-Thousands of failures share a stack, so a stack's HTML is made once and kept, within a bound of memory.
+Thousands of failures share a stack, so a stack's HTML is rendered once and cached, within a bound of memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jobs_admin.core.traces import frames
 
 MOST_SHOWN = 64 * 1024  # characters, from the end: the error's own frames stand there
 LONGEST_LINE = 1_000  # characters of code that are coloured
-MOST_KEPT = 4 * 1024 * 1024  # characters of HTML that are kept, of all stacks together
+MOST_CACHED = 4 * 1024 * 1024  # characters of HTML in the cache, of all stacks together
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ _BETWEEN = re.compile(
 )
 
 
-def shown(trace: str) -> Shown:
+def parse(trace: str) -> Shown:
     """`trace` in sections, the last exception first. Text that is no traceback is one section of words."""
     text = trace[-MOST_SHOWN:]
     parts = _BETWEEN.split(text)  # the first cause, how the next came of it, the next …
@@ -102,8 +102,8 @@ def _opened(piece: Piece) -> Piece:
 
 
 def _error(pieces: list[Piece]) -> str:
-    said = (pieces[-1].words or pieces[0].words) if pieces else ""
-    return said.split("\n", 1)[0].partition(": ")[0][:120]
+    message = (pieces[-1].words or pieces[0].words) if pieces else ""
+    return message.split("\n", 1)[0].partition(": ")[0][:120]
 
 
 def _pieces(text: str) -> list[Piece]:
@@ -122,9 +122,9 @@ def _pieces(text: str) -> list[Piece]:
             own.clear()
 
     def close_words() -> None:
-        said = "\n".join(words).strip("\n")
-        if said:
-            pieces.append(Piece(words=said))
+        message = "\n".join(words).strip("\n")
+        if message:
+            pieces.append(Piece(words=message))
         words.clear()
 
     lines = text.split("\n")
@@ -171,7 +171,7 @@ def _of_javascript(text: str) -> list[Piece]:
         begin -= 1
     if not known or end - begin != len(known):  # more of them than are read
         return []
-    pieces = [Piece(words=said)] if (said := "\n".join(lines[:begin]).strip("\n")) else []
+    pieces = [Piece(words=message)] if (message := "\n".join(lines[:begin]).strip("\n")) else []
     for is_application, row in groupby(known, key=lambda frame: frame.is_application):
         pieces.append(
             Piece(is_application, tuple(ShownFrame(f.file, _place(f.file), f.line, f.function, "") for f in row))
@@ -225,39 +225,39 @@ def _look(kind: _TokenType) -> str:
     return next((look for known, look in _LOOKS if kind in known), "")
 
 
-class _Kept:
-    """HTML by the hash of its stack, the least lately used let go first."""
+class _Cache:
+    """HTML by the hash of its stack; the least recently used is dropped first."""
 
     def __init__(self, most: int) -> None:
         self.most, self.characters = most, 0
-        self.held: OrderedDict[str, SafeString] = OrderedDict()
+        self.entries: OrderedDict[str, SafeString] = OrderedDict()
         self.lock = Lock()
 
     def get(self, key: str) -> SafeString | None:
         with self.lock:
-            found = self.held.get(key)
+            found = self.entries.get(key)
             if found is not None:
-                self.held.move_to_end(key)
+                self.entries.move_to_end(key)
             return found
 
     def keep(self, key: str, html: SafeString) -> None:
         with self.lock:
-            if key in self.held or len(html) > self.most // 8:
+            if key in self.entries or len(html) > self.most // 8:
                 return
-            self.held[key] = html
+            self.entries[key] = html
             self.characters += len(html)
             while self.characters > self.most:
-                _, gone = self.held.popitem(last=False)
+                _, gone = self.entries.popitem(last=False)
                 self.characters -= len(gone)
 
 
-kept = _Kept(MOST_KEPT)
+cache = _Cache(MOST_CACHED)
 
 
 def as_html(sha256: str, text: Callable[[], str]) -> SafeString:
-    """The stack with this hash, ready for a page; `text` is asked for it only where it is not kept."""
-    found = kept.get(sha256)
+    """Return the HTML of the stack with this hash; `text` is called only if the cache does not have it."""
+    found = cache.get(sha256)
     if found is None:
-        found = mark_safe(render_to_string("redrive/parts/traceback.html", {"trace": shown(text())}).strip())  # noqa: S308
-        kept.keep(sha256, found)
+        found = mark_safe(render_to_string("redrive/parts/traceback.html", {"trace": parse(text())}).strip())  # noqa: S308
+        cache.keep(sha256, found)
     return found

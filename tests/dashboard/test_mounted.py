@@ -32,7 +32,7 @@ urlpatterns = [
 @pytest.fixture
 def mounted(settings):
     def forget():
-        for remembered in (links._address, shell._places, shell._kept):
+        for remembered in (links._address, shell._places, shell._render_cached):
             remembered.cache_clear()
 
     settings.ROOT_URLCONF, settings.REDRIVE_MOUNTED_AT = __name__, "ops/redrive/"

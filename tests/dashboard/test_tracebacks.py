@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard.web.tracebacks import MOST_SHOWN, _Kept, as_html, shown
+from dashboard.web.tracebacks import MOST_SHOWN, _Cache, as_html, parse
 
 LIBRARY = (
     '  File "/app/.venv/lib/python3.11/site-packages/celery/app/trace.py", line 479, in trace_task\n    R = fun()\n'
@@ -12,7 +12,7 @@ HEAD = "Traceback (most recent call last):\n"
 
 
 def kinds(trace: str) -> list[str]:
-    return ["words" if p.words else "ours" if p.is_application else "library" for p in shown(trace).pieces]
+    return ["words" if p.words else "ours" if p.is_application else "library" for p in parse(trace).pieces]
 
 
 def test_frames_of_one_kind_in_a_row_are_one_piece_and_the_order_stays():
@@ -23,7 +23,7 @@ def test_the_error_that_ended_the_job_stands_first_and_each_cause_says_how_it_le
     handling = "\nDuring handling of the above exception, another exception occurred:\n\n"
     direct = "\nThe above exception was the direct cause of the following exception:\n\n"
     first, second, last = (HEAD + OURS + error for error in ("KeyError: 'a'\n", "ValueError: b\n", "TypeError: c\n"))
-    sections = shown(first + handling + second + direct + last).sections
+    sections = parse(first + handling + second + direct + last).sections
     assert [(s.how, s.error) for s in sections] == [
         ("", "TypeError"), ("caused by", "ValueError"), ("while handling", "KeyError"),
     ]  # fmt: skip
@@ -36,7 +36,7 @@ def test_the_error_that_ended_the_job_stands_first_and_each_cause_says_how_it_le
 
 def test_what_only_quotes_the_words_between_two_exceptions_parts_nothing():
     said = "  During handling of the above exception, another exception occurred: said the log\n"
-    assert len(shown(HEAD + OURS + "E: no\n" + said).sections) == 1
+    assert len(parse(HEAD + OURS + "E: no\n" + said).sections) == 1
 
 
 def test_no_line_of_a_chain_is_lost():
@@ -47,7 +47,7 @@ def test_no_line_of_a_chain_is_lost():
 
 
 def test_a_stack_is_made_into_html_once_and_memory_has_a_bound():
-    held = _Kept(1_000)
+    held = _Cache(1_000)
     for n in range(100):
         held.keep(str(n), "x" * 100)
     assert held.characters == 1_000 and held.get("0") is None and held.get("99") == "x" * 100
@@ -57,29 +57,29 @@ def test_a_stack_is_made_into_html_once_and_memory_has_a_bound():
 
 def test_a_line_of_code_of_any_length_is_read_in_time():
     trace = HEAD + '  File "/app/a.py", line 1, in f\n    x = "' + "(" * 30_000 + "\nE\n"
-    assert "((((" in shown(trace).pieces[0].frames[0].code
+    assert "((((" in parse(trace).pieces[0].frames[0].code
 
 
 def test_a_line_of_code_is_highlighted_without_what_underlines_it():
-    frame = shown(HEAD + OURS + "E\n").pieces[0].frames[0]
+    frame = parse(HEAD + OURS + "E\n").pieces[0].frames[0]
     assert "^" not in frame.code and (frame.place, frame.line, frame.function) == ("app/shop/tasks.py", 44, "deliver")
 
 
 def test_code_is_escaped():
     trace = HEAD + '  File "/app/a.py", line 1, in f\n    x = "<script>"\nE\n'
-    assert "<script>" not in shown(trace).pieces[0].frames[0].code
+    assert "<script>" not in parse(trace).pieces[0].frames[0].code
 
 
 def test_what_is_no_traceback_is_shown_as_it_is():
-    assert [p.words for p in shown("it broke\nbadly").pieces] == ["it broke\nbadly"] and shown("").pieces == ()
+    assert [p.words for p in parse("it broke\nbadly").pieces] == ["it broke\nbadly"] and parse("").pieces == ()
 
 
 def test_library_frames_are_open_where_there_is_nothing_else():
-    assert shown(HEAD + LIBRARY + "E\n").pieces[0].is_open and not shown(HEAD + LIBRARY + OURS).pieces[0].is_open
+    assert parse(HEAD + LIBRARY + "E\n").pieces[0].is_open and not parse(HEAD + LIBRARY + OURS).pieces[0].is_open
 
 
 def test_of_an_endless_traceback_the_end_is_shown_and_said():
-    trace = shown(HEAD + OURS * 5000 + "RecursionError: deep\n")
+    trace = parse(HEAD + OURS * 5000 + "RecursionError: deep\n")
     assert trace.is_cut and trace.pieces[-1].words == "RecursionError: deep"
     assert sum(len(f.code) for p in trace.pieces for f in p.frames) < 10 * MOST_SHOWN
 
@@ -94,7 +94,7 @@ was refused
 
 def test_a_stack_of_javascript_has_its_own_frames_open_and_those_of_packages_folded():
     assert kinds(NODE) == ["words", "ours", "library"]
-    words, ours, _ = shown(NODE).pieces
+    words, ours, _ = parse(NODE).pieces
     assert words.words == "PartnerDown: order 7\nwas refused"
     assert [(f.place, f.line, f.function) for f in ours.frames] == [
         ("src/hooks/send.ts", 41, "send"), ("shop/src/worker.ts", 12, "processFn"),

@@ -12,7 +12,7 @@ from dashboard.alerts.channels import words as channel_words
 from dashboard.web import links
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
-from dashboard.web.toasts import say
+from dashboard.web.toasts import add_toast
 from jobs_admin import notices
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import whole_number
@@ -58,9 +58,9 @@ def resend(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         sent = notices.resend(request.viewer, pk)
     except Refused as refused:
-        say(request, refused.message, level="error")
+        add_toast(request, refused.message, level="error")
         return go(request, back)
-    say(request, f"It is sent to {sent.channel} again, with the id it had.")
+    add_toast(request, f"It is sent to {sent.channel} again, with the id it had.")
     return go(request, back)
 
 

@@ -14,7 +14,7 @@ from dashboard.alerts.channels import words as channel_words
 from dashboard.alerts.channels.forms import OF_KIND, Draft
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
-from dashboard.web.toasts import say
+from dashboard.web.toasts import add_toast
 from jobs_admin import alerts, notices
 from jobs_admin.admin.records import ADMIN_OF_ALL
 from jobs_admin.core.refused import NotFound, Refused
@@ -60,7 +60,7 @@ def create(request: HttpRequest) -> HttpResponse:
         return _page(request, None, draft, status=422)
     if saved.secret:
         return _page(request, saved.channel, Draft.from_channel(saved.channel), secret=saved.secret)
-    say(request, f"The channel {saved.channel.name} is made. Send a test to see that it works.")
+    add_toast(request, f"The channel {saved.channel.name} is made. Send a test to see that it works.")
     return go(request, _url(saved.channel.pk))
 
 
@@ -74,7 +74,7 @@ def change(request: HttpRequest, pk: int) -> HttpResponse:
     except Refused as refused:
         draft.refuse(refused)
         return _page(request, row, draft, status=422)
-    say(request, f"The channel {saved.channel.name} is changed.")
+    add_toast(request, f"The channel {saved.channel.name} is changed.")
     return go(request, _url(pk))
 
 
@@ -86,7 +86,7 @@ def show_refusal_on_page(act: Callable[[HttpRequest, int], HttpResponse]) -> Cal
         try:
             return act(request, pk)
         except Refused as refused:
-            say(request, refused.message, level="error")
+            add_toast(request, refused.message, level="error")
             return go(request, _url(pk))
 
     return acted
@@ -107,7 +107,7 @@ def rotate(request: HttpRequest, pk: int) -> HttpResponse:
 @show_refusal_on_page
 def end_rotation(request: HttpRequest, pk: int) -> HttpResponse:
     notices.end_rotation(request.viewer, pk)
-    say(request, "Only the new secret signs from now on.")
+    add_toast(request, "Only the new secret signs from now on.")
     return go(request, _url(pk))
 
 
@@ -116,7 +116,9 @@ def end_rotation(request: HttpRequest, pk: int) -> HttpResponse:
 @show_refusal_on_page
 def enable(request: HttpRequest, pk: int) -> HttpResponse:
     notices.enable(request.viewer, pk)
-    say(request, "It is told again from now on. What was given up meanwhile can be sent again, from its deliveries.")
+    add_toast(
+        request, "It is told again from now on. What was given up meanwhile can be sent again, from its deliveries."
+    )
     return go(request, _url(pk))
 
 
@@ -126,7 +128,7 @@ def enable(request: HttpRequest, pk: int) -> HttpResponse:
 def delete(request: HttpRequest, pk: int) -> HttpResponse:
     name = _get_channel(request, pk).name
     notices.delete_channel(request.viewer, pk)
-    say(request, f"The channel {name} is deleted.")
+    add_toast(request, f"The channel {name} is deleted.")
     return go(request, reverse("redrive:channel-list"))
 
 

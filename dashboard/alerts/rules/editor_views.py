@@ -18,7 +18,7 @@ from dashboard.alerts.rules.forms import Draft
 from dashboard.alerts.rules.views import get_rule
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
-from dashboard.web.toasts import say
+from dashboard.web.toasts import add_toast
 from jobs_admin import alerts, config, notices
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import whole_number
@@ -103,7 +103,7 @@ def _save(request: HttpRequest, edit: Edit) -> HttpResponse:
         edit.draft.refuse(refused)
         return page(request, edit, status=422)
     when = "It is judged from now on." if saved.enabled else "It is not enabled: nothing is judged by it."
-    say(request, f"{saved.name} is saved. {when}")
+    add_toast(request, f"{saved.name} is saved. {when}")
     return go(request, reverse("redrive:alert-rule-detail", args=[saved.pk]))
 
 

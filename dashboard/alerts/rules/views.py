@@ -14,7 +14,7 @@ from dashboard.alerts.rules.forms import ENABLED
 from dashboard.web import links
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
-from dashboard.web.toasts import say
+from dashboard.web.toasts import add_toast
 from jobs_admin import alerts, config
 from jobs_admin.core.refused import Refused
 from jobs_admin.models.access import OPERATOR, VIEWER
@@ -71,11 +71,11 @@ def switch(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         alerts.save_rule(request.viewer, alerts.document(rule) | {ENABLED: is_on, "changed_at": rule.changed_at}, pk)
     except Refused as refused:
-        say(request, refused.message, level="error")
+        add_toast(request, refused.message, level="error")
         return go(request, back)
     message = f"{rule.name} is judged from now on." if is_on else f"{rule.name} is not judged any more; it is kept."
     fields = [(ENABLED, "" if is_on else "1"), ("back", back)]
-    say(request, message, undo=reverse("redrive:alert-rule-switch", args=[pk]), undo_fields=fields)
+    add_toast(request, message, undo=reverse("redrive:alert-rule-switch", args=[pk]), undo_fields=fields)
     return go(request, back)
 
 
@@ -86,7 +86,7 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         alerts.delete_rule(request.viewer, pk)
     except Refused as refused:
-        say(request, refused.message, level="error")
+        add_toast(request, refused.message, level="error")
         return go(request, reverse("redrive:alert-rule-detail", args=[pk]))
-    say(request, f"The rule {rule.name} is deleted; what it told stays.")
+    add_toast(request, f"The rule {rule.name} is deleted; what it told stays.")
     return go(request, reverse("redrive:alert-rules"))

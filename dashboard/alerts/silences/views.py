@@ -17,7 +17,7 @@ from dashboard.alerts.silences import listing as silence_list
 from dashboard.web import links
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
-from dashboard.web.toasts import say
+from dashboard.web.toasts import add_toast
 from jobs_admin import alerts, config
 from jobs_admin.alerts import showing
 from jobs_admin.core.refused import Refused
@@ -100,7 +100,7 @@ def save(request: HttpRequest) -> HttpResponse:
         )  # fmt: skip
     except Refused as refused:
         return _page(request, request.POST.dict(), refused=refused, status=422)
-    say(
+    add_toast(
         request,
         f"Silenced until {dated(made.ends_at, now)} UTC.",
         undo=reverse("redrive:silence-end", args=[made.pk]),
@@ -114,7 +114,7 @@ def end(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         alerts.end_silence(request.viewer, pk)
     except Refused as refused:
-        say(request, refused.message, level="error")
+        add_toast(request, refused.message, level="error")
     else:
-        say(request, "The silence is over: what it kept quiet is told again.")
+        add_toast(request, "The silence is over: what it kept quiet is told again.")
     return go(request, links.back(request, otherwise=reverse("redrive:silence-list")))

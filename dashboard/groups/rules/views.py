@@ -11,7 +11,7 @@ from dashboard.groups.views import why_page
 from dashboard.web import links
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
-from dashboard.web.toasts import say
+from dashboard.web.toasts import add_toast
 from jobs_admin import config, failures
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.groups import group_rules
@@ -74,7 +74,7 @@ def save(request: HttpRequest) -> HttpResponse:
     except Refused as refused:
         return _preview(request, asked, None, refused=refused.message, status=409)
     undo = reverse("redrive:group-rule-withdraw", args=[rule.pk])
-    say(request, "The rule is in force; what is known already follows within minutes.", undo=undo)
+    add_toast(request, "The rule is in force; what is known already follows within minutes.", undo=undo)
     return go(request, reverse("redrive:group-rules"))
 
 
@@ -89,9 +89,9 @@ def withdraw(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         group_rules.withdraw(request.viewer, row.rule)
     except Refused as refused:
-        say(request, refused.message, level="error")
+        add_toast(request, refused.message, level="error")
         return go(request, back)
-    say(request, "The rule was taken back; what it had moved follows within minutes.")
+    add_toast(request, "The rule was taken back; what it had moved follows within minutes.")
     return go(request, back)
 
 

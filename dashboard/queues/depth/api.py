@@ -127,7 +127,7 @@ def _told(source: str, queue: str, found: depths.History, marks: list[depths.Mar
                 "kind": mark.kind,
                 "words": mark.words,
                 "ref": mark.ref,
-                "url": config.page_url(url) if (url := links.of_mark(mark.kind, mark.ref)) else None,
+                "url": config.page_url(url) if (url := links.mark_url(mark.kind, mark.ref)) else None,
             }
             for mark in marks
         ],

@@ -173,7 +173,7 @@ def uprights(history: depths.History, marks: Iterable[depths.Mark]) -> list[Upri
 
 
 def upright(mark: depths.Mark, x: float) -> Upright:
-    return Upright(x, LETTERS[mark.kind], mark.kind, mark.words, links.of_mark(mark.kind, mark.ref), mark.at)
+    return Upright(x, LETTERS[mark.kind], mark.kind, mark.words, links.mark_url(mark.kind, mark.ref), mark.at)
 
 
 # -- shapes -----------------------------------------------------------------------------------------------------------

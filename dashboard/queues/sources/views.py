@@ -13,7 +13,7 @@ from django.views.decorators.http import require_POST, require_safe
 from dashboard.queues.sources import signing as source_signing
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
-from dashboard.web.toasts import say
+from dashboard.web.toasts import add_toast
 from jobs_admin.admin.records import ADMIN_OF_ALL
 from jobs_admin.core.refused import Refused
 from jobs_admin.models.access import ADMIN, VIEWER, Viewer
@@ -61,7 +61,7 @@ def _act(request: HttpRequest, source: str, act: Callable[[Viewer, str], int], d
     except Refused as refused:
         if refused.code == "forbidden":
             raise PermissionDenied(refused.message) from refused
-        say(request, str(refused), level="error")
+        add_toast(request, str(refused), level="error")
     else:
-        say(request, done.format(source=source, count=f"{count:,} report{'' if count == 1 else 's'}"))
+        add_toast(request, done.format(source=source, count=f"{count:,} report{'' if count == 1 else 's'}"))
     return go(request, reverse("redrive:source-list"))

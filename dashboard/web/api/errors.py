@@ -37,7 +37,7 @@ def answer(status: int, code: str, message: str, field: str | None = None, **mor
 
 
 class _Encoder(JSONEncoder):
-    """Of the details of a refusal: dataclasses and times of the engine."""
+    """Encoder of the details of a refusal: dataclasses and times of the engine."""
 
     def default(self, o: Any) -> Any:
         return o.isoformat() if isinstance(o, datetime) else asdict(o)
@@ -61,8 +61,8 @@ def install(api: NinjaAPI) -> None:
         # ("body", "body", "pace", "rate") but ("query", "limit"): what the caller named comes after our own names.
         place = [str(part) for part in first.get("loc", ())[1:]]
         place = place[1:] if first.get("loc", ("",))[0] == "body" else place
-        said = str(first.get("msg", "Not understood")).removeprefix("Value error, ")
-        return answer(422, "invalid", f"{said}. Nothing was changed.", ".".join(place) or None)
+        message = str(first.get("msg", "Not understood")).removeprefix("Value error, ")
+        return answer(422, "invalid", f"{message}. Nothing was changed.", ".".join(place) or None)
 
     @api.exception_handler(HttpError)
     def _(request: HttpRequest, error: HttpError) -> HttpResponse:
@@ -104,8 +104,8 @@ def _no_token(request: HttpRequest, error: Exception | None = None) -> HttpRespo
 
 
 def _not_found(request: HttpRequest, error: Exception | None = None) -> HttpResponse:
-    told = str(error) if isinstance(error, NotFound) else ""
-    return answer(404, "not_found", told or "There is no such thing, or this token may not see it.")
+    message = str(error) if isinstance(error, NotFound) else ""
+    return answer(404, "not_found", message or "There is no such thing, or this token may not see it.")
 
 
 def unknown_address(request: HttpRequest) -> HttpResponse:
@@ -115,11 +115,11 @@ def unknown_address(request: HttpRequest) -> HttpResponse:
 def door(
     view: Callable[..., HttpResponse], calls: dict[str, Callable[..., HttpResponse]] | None = None
 ) -> Callable[..., HttpResponse]:
-    """A view of the API as the site's middleware sees it: no login page, no CSRF token, errors in our shape.
+    """Wrap a view of the API for the site's middleware: no login page, no CSRF token, errors in the API's shape.
 
-    Without a token it tells nothing: neither which methods it knows, nor the description of all calls. With one, each
-    call is let in by the right that it declares (`@needs`); one that declares none is closed to everybody.
-    `guarded.calls` has them by method; of a view that is not the library's they are to be given.
+    Without a token it reveals neither the allowed methods nor the description of all calls. With one, each call
+    needs the right that it declares (`@needs`); a call that declares none is closed to everyone.
+    `guarded.calls` has the calls by method; for a view that is not of the library they have to be passed.
     """
     calls = calls or {method: op.view_func for op in _operations(view) for method in op.methods}
 
@@ -150,8 +150,8 @@ def door(
 
 def _operations(view: Callable[..., HttpResponse]) -> list[Operation]:
     """The calls at the view's address: the library keeps them where only its view's closure knows."""
-    held = inspect.getclosurevars(view).nonlocals.get("self") if inspect.isfunction(view) else None
-    return held.operations if isinstance(held, PathView) else []
+    path_view = inspect.getclosurevars(view).nonlocals.get("self") if inspect.isfunction(view) else None
+    return path_view.operations if isinstance(path_view, PathView) else []
 
 
 def _may(viewer: Viewer, calls: dict[str, Callable], method: str) -> bool:

@@ -1,4 +1,4 @@
-"""What more than one noun of the API answers with. Fields may be added, and none is removed."""
+"""API shapes that more than one package answers with. Fields may be added, and none is removed."""
 
 from __future__ import annotations
 

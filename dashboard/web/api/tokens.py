@@ -1,4 +1,4 @@
-"""Who calls: the viewer behind a token."""
+"""The viewer behind an API token."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Token(HttpBearer):
 
 
 def viewer_of_token(token: str) -> Viewer | None:
-    """The viewer that a token stands for; None for one that is unknown, revoked, or of somebody who may not log in."""
+    """Return the viewer of a token; None if it is unknown or revoked, or its user may not log in."""
     digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
-    # Looked up by its hash: how long that takes tells nothing of the token.
+    # Looked up by its hash, so that the time taken reveals nothing about the token.
     found = ApiToken.objects.select_related("owner").filter(sha256=digest, revoked_at=None).first()
     if found is None or (found.owner is not None and not found.owner.is_active):
         return None

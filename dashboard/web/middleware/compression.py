@@ -1,7 +1,7 @@
-"""Pages travel compressed: brotli where the browser takes it (over https, or from this machine), else gzip.
+"""Compression of pages: brotli if the browser accepts it (over https, or from this machine), else gzip.
 
-A page shows words that strangers chose beside a token of the person's own, so that its compressed length would tell about
-the token (BREACH). Each answer is as long as it is, and up to 100 bytes longer, at random.
+A page shows text of strangers beside a token of the user, so that its compressed length would reveal the token (BREACH).
+So each answer is up to 100 bytes longer, at random.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TAKES_BROTLI = re.compile(r"\bbr\b(?!\s*;\s*q=0(?:\.0*)?(?:,|$))")
 
 
 class CompressionMiddleware(GZipMiddleware):
-    """What is streamed is left to Django's own."""
+    """Compress answers; streamed ones are left to Django."""
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         if response.streaming:

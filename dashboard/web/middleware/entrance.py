@@ -1,7 +1,7 @@
-"""Who is not logged in: the way to the login, and from there back to a page that can be looked at.
+"""Requests without a login: the redirect to the login, and from there back to a page that can be read.
 
-A session ends while a page stands open, at the latest a day after it began. What is then pressed on that page changes
-nothing, and loses as little as can be of what was typed there.
+A session may end while a page is open, at the latest a day after it began. An act on that page then changes nothing,
+and as little as possible of the typed text is lost.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class EntranceMiddleware(LoginRequiredMiddleware):
 def turned_away(request: HttpRequest) -> HttpResponse:
     """The login as a page; for htmx 401, the sentence, and where the login is: the page one is on stays as it is.
 
-    The login leads on to what was asked for, or, where that was an act or a part, to the page that it was asked from.
+    The login leads on to the requested page, or, for an act or a part of a page, to the page that sent the request.
     """
     is_part = bool(request.headers.get("HX-Request"))
     is_page = request.method in READS and not is_part
@@ -44,13 +44,13 @@ def turned_away(request: HttpRequest) -> HttpResponse:
     )
     login = f"{resolve_url(settings.LOGIN_URL)}?{urlencode({'next': after}, safe='/')}"
     if is_part:
-        said = {
+        extra = {
             "Redrive-Login": login,
             "Redrive-Script": static("redrive/js/logged_out.js"),
             "Cache-Control": "no-store",
         }
-        answer = HttpResponse(LOGGED_OUT, content_type="text/plain; charset=utf-8", status=401, headers=said)
-        # A page that stands open asks every few seconds: no news for the log.
+        answer = HttpResponse(LOGGED_OUT, content_type="text/plain; charset=utf-8", status=401, headers=extra)
+        # An open page polls every few seconds: no news for the log.
         answer._has_been_logged = True
         return answer
     if request.method not in READS and request.path != reverse("redrive:logout"):
@@ -59,7 +59,7 @@ def turned_away(request: HttpRequest) -> HttpResponse:
 
 
 def page_of(request: HttpRequest) -> str:
-    """The page of this desk that the request was sent from; "" where it is not told, or is none."""
+    """Return the page of this desk that sent the request; "" if the request does not name one."""
     return page_at(request, request.headers.get("HX-Current-URL") or request.headers.get("Referer") or "")
 
 

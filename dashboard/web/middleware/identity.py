@@ -1,7 +1,7 @@
-"""Who asks. For pages that only look, the answer is remembered for a moment; whatever acts is looked up anew.
+"""The user of a request. For pages that only read, it is cached for a moment; every act looks it up again.
 
-A page asks the database for its session, its user and their roles before it has shown anything. A desk that refreshes
-itself asks for the same three rows again and again.
+A page queries its session, its user and their roles before it shows anything. A page that refreshes itself queries the
+same three rows again and again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Somebody who is logged in, as they were at `at` (monotonic seconds)."""
+    """A logged-in user with their roles, as at `at` (monotonic seconds)."""
 
     at: float
     session: dict[str, Any]
@@ -45,7 +45,7 @@ _known: dict[str, Known] = {}  # by the key of the session
 
 
 def forget(**_signal: object) -> None:
-    """Somebody came, went or changed: everyone is looked up anew."""
+    """Drop all cached users, on a login, a logout or a change of users or roles."""
     _known.clear()
 
 
@@ -93,7 +93,7 @@ def _recognised(request: HttpRequest) -> Any:
 
 
 def holder(kind: str, shown: str) -> str:
-    """Return whose `session` or `token` this is (`user 5`, `token 7`), whether or not it still lets anybody in; "" for nobody's."""
+    """Return the owner of a `session` or `token` (`user 5`, `token 7`), valid or not; "" if it is unknown."""
     from dashboard.web.api.tokens import viewer_of_header  # it needs the models
 
     if kind == "token":

@@ -32,7 +32,7 @@ HARMLESS = frozenset(
 
 
 class ReadOnlyMiddleware:
-    """Refuses every request that could change something, before its view; the services refuse once more."""
+    """Refuse every request that could change something, before its view; the services refuse it too."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
