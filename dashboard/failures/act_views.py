@@ -29,7 +29,7 @@ from jobs_admin.models.replay import ReplayState
 @can(OPERATOR)
 def replay(request: HttpRequest, pk: int) -> HttpResponse:
     """Send one job again as it was."""
-    failure = pages.found(request, pk)
+    failure = pages.get_failure(request, pk)
     form = forms.Reason(request.POST)
     if not form.is_valid():
         return pages.page(request, failure, status=422, refused="; ".join(form.errors["reason"]))
@@ -40,14 +40,14 @@ def _send(request: HttpRequest, failure: Failure, *, reason: str) -> HttpRespons
     try:
         started = _started(request, failure, reason=reason, edit=None)
     except Refused as refused:
-        now = pages.found(request, failure.pk)
+        now = pages.get_failure(request, failure.pk)
         return pages.page(request, now, status=409, refused=refused.message, accept_url=_accept_url(failure, refused))
-    _say_sent(request, failure, started)
+    _announce_replay(request, failure, started)
     return _back_to(request, failure.pk)
 
 
 def _accept_url(failure: Failure, refused: Refused) -> str:
-    """Where what it is left out for can be accepted; empty where nothing can be."""
+    """Return the page that accepts the reason of the exclusion; "" if nothing can be accepted."""
     return links.replay_of_job(failure.pk) if refused.details.get("accept") else ""
 
 
@@ -61,38 +61,38 @@ def _started(request: HttpRequest, failure: Failure, *, reason: str, edit: dict 
     )
 
 
-def _say_sent(request: HttpRequest, failure: Failure, started: Replay) -> None:
+def _announce_replay(request: HttpRequest, failure: Failure, started: Replay) -> None:
     link = reverse("redrive:replay-detail", args=[started.pk])
     if started.state == ReplayState.AWAITING_APPROVAL:
-        said = f"Planned in replay #{started.pk}. Nothing is sent before another operator approves it."
+        message = f"Planned in replay #{started.pk}. Nothing is sent before another operator approves it."
     else:
-        said = f"Planned in replay #{started.pk}: it is sent to {failure.queue} within seconds."
-    add_toast(request, said, link=link, link_text=f"Replay #{started.pk}")
+        message = f"Planned in replay #{started.pk}: it is sent to {failure.queue} within seconds."
+    add_toast(request, message, link=link, link_text=f"Replay #{started.pk}")
 
 
 def _back_to(request: HttpRequest, pk: int) -> HttpResponse:
     """The failure as it is now: its part for htmx, its page otherwise."""
     if request.htmx:
-        return pages.page(request, pages.found(request, pk))
+        return pages.page(request, pages.get_failure(request, pk))
     return go(request, reverse("redrive:failure-detail", args=[pk]))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @can(OPERATOR)
 def edit(request: HttpRequest, pk: int) -> HttpResponse:
-    """Edit the arguments of one job: write, look at the difference, send. Nothing is kept in between."""
-    failure = pages.found(request, pk)
+    """Edit the arguments of one job: edit, review the difference, send. Nothing is stored in between."""
+    failure = pages.get_failure(request, pk)
     if why_not := failure_page.why_not_editable(failure):
         return pages.page(request, failure, status=409, refused=why_not)
-    kept = contents.copy(failure)
+    stored = contents.copy(failure)
     if request.method != "POST":
-        form = forms.Edit(initial={name: _pretty(getattr(kept, name)) for name in _EDITED})
+        form = forms.Edit(initial={name: _pretty(getattr(stored, name)) for name in _EDITED})
         return _edit_page(request, failure, form)
     form = forms.Edit(request.POST)
     if not form.is_valid():
         return _edit_page(request, failure, form, status=422)
     after = {name: form.cleaned_data[name] for name in _EDITED}
-    changes = {name: differences.of_values(getattr(kept, name), Plain(after[name])) for name in _EDITED}
+    changes = {name: differences.of_values(getattr(stored, name), Plain(after[name])) for name in _EDITED}
     # Unchanged arguments are not an edit: the message then goes as it came, byte for byte.
     edited = None if all(change.is_same for change in changes.values()) else after
     if "back" in request.POST:
@@ -106,7 +106,7 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
     except Refused as refused:
         form.add_error(refused.field if refused.field in form.fields else None, refused.message)
         return _edit_page(request, failure, form, status=409, accept_url=_accept_url(failure, refused))
-    _say_sent(request, failure, started)
+    _announce_replay(request, failure, started)
     return go(request, reverse("redrive:failure-detail", args=[pk]))
 
 
@@ -165,14 +165,14 @@ def done_to(request: HttpRequest, failure: Failure, act: Callable[..., Acted], n
     return done
 
 
-def _changed(request: HttpRequest, pk: int, act: Callable[..., Acted], said: str, not_done: str) -> HttpResponse:
+def _changed(request: HttpRequest, pk: int, act: Callable[..., Acted], message: str, not_done: str) -> HttpResponse:
     try:
-        done = done_to(request, pages.found(request, pk), act, not_done)
+        done = done_to(request, pages.get_failure(request, pk), act, not_done)
     except Refused as refused:
         status = 422 if refused.code == "reason_required" else 409
-        return pages.page(request, pages.found(request, pk), status=status, refused=refused.message)
+        return pages.page(request, pages.get_failure(request, pk), status=status, refused=refused.message)
     back = [("key", done.key), ("back", reverse("redrive:failure-detail", args=[pk]))]
-    add_toast(request, said, undo=reverse("redrive:failure-undo"), undo_fields=back)
+    add_toast(request, message, undo=reverse("redrive:failure-undo"), undo_fields=back)
     return _back_to(request, pk)
 
 

@@ -1,4 +1,4 @@
-"""What the API answers of failures, their runs and attempts. Fields may be added, and none is removed."""
+"""API shapes of failures, their runs and attempts. Fields may be added, and none is removed."""
 
 from __future__ import annotations
 

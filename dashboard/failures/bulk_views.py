@@ -55,7 +55,7 @@ def bulk(request: HttpRequest) -> HttpResponse:
         done = triage.act_on(request.viewer, act, what["selection"], reason=why)
     except Refused as refused:
         return _refused(request, refused.message)
-    return _said(request, act, done.count, len(what["selection"]), done.key)
+    return _list_with_result(request, act, done.count, len(what["selection"]), done.key)
 
 
 def _on_their_groups(request: HttpRequest, what: dict) -> HttpResponse:
@@ -70,7 +70,7 @@ def _on_their_groups(request: HttpRequest, what: dict) -> HttpResponse:
 
 
 def _as_shown(request: HttpRequest, query: str) -> dict[str, Any]:
-    """All that match, as the page showed it: its newest failure, and the time that its relative times were about."""
+    """Return the bounds of all that match as shown: the page's latest failure, and the time of its relative times."""
     seen, at = _number(request, "highest"), _number(request, "shown_at")
     now = timezone.now()
     shown = datetime.fromtimestamp(at, UTC) if at is not None and at <= now.timestamp() else now
@@ -96,14 +96,16 @@ def undo(request: HttpRequest) -> HttpResponse:
 def sweep(request: HttpRequest) -> HttpResponse:
     """The next step of a large act."""
     try:
-        said = signing.loads(request.POST.get("sweep", ""), salt=_salt(request), max_age=_GOOD_FOR_S)
+        fields = signing.loads(request.POST.get("sweep", ""), salt=_salt(request), max_age=_GOOD_FOR_S)
     except signing.BadSignature:
         return _answer(
             request, "This act is too old to go on with, or not yours. What was done stays done.", level="error"
         )
-    under_way = Sweep(**said)
+    under_way = Sweep(**fields)
     if "stop" in request.POST:
-        return _said(request, under_way.act, under_way.changed, under_way.looked, under_way.key, is_stopped=True)
+        return _list_with_result(
+            request, under_way.act, under_way.changed, under_way.looked, under_way.key, is_stopped=True
+        )
     try:
         return _step(request, under_way)
     except Refused as refused:
@@ -114,11 +116,11 @@ def sweep(request: HttpRequest) -> HttpResponse:
 def _step(request: HttpRequest, under_way: Sweep) -> HttpResponse:
     under_way = triage.go_on(request.viewer, under_way, within_s=STEP_S)
     if under_way.is_done:
-        return _said(request, under_way.act, under_way.changed, under_way.looked, under_way.key)
+        return _list_with_result(request, under_way.act, under_way.changed, under_way.looked, under_way.key)
     context = {
         "q": _query(request),
         "sweep": under_way,
-        "looked": min(under_way.looked, under_way.matched),
+        "checked": min(under_way.looked, under_way.matched),
         "words": sweeps.progress(under_way),
         "token": signing.dumps(asdict(under_way), salt=_salt(request), compress=True),
     }
@@ -129,10 +131,10 @@ def _salt(request: HttpRequest) -> str:
     return f"{_SALT}:{request.viewer.user_id}"
 
 
-def _said(
-    request: HttpRequest, act: str, changed: int, looked: int, key: str, *, is_stopped: bool = False
+def _list_with_result(
+    request: HttpRequest, act: str, changed: int, checked: int, key: str, *, is_stopped: bool = False
 ) -> HttpResponse:
-    words, level = sweeps.result(act, changed, looked, is_stopped=is_stopped)
+    words, level = sweeps.result(act, changed, checked, is_stopped=is_stopped)
     if not changed:
         add_toast(request, words, level=level)
         return _list_again(request, status=409)  # which keeps what is selected
@@ -149,7 +151,7 @@ def _refused(request: HttpRequest, words: str, level: str = "error") -> HttpResp
 
 
 def _answer(request: HttpRequest, words: str, **more: object) -> HttpResponse:
-    """The list as it is now, with what was done said beside it."""
+    """Return the current list with the result of the act as a toast."""
     add_toast(request, words, **more)
     return _list_again(request)
 

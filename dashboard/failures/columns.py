@@ -99,10 +99,10 @@ def _state(row: Row) -> SafeString:
     if row.is_stranded:
         return shown + mark_safe('<span class="sub-line" data-stranded>its worker is gone</span>')
     if row.replay is not None:
-        number, stands = row.replay
+        number, state_words = row.replay
         url = reverse("redrive:replay-detail", args=[number])
         return shown + format_html(
-            '<span class="sub-line">in {} <a href="{}">replay #{}</a></span>', visible(stands), url, number
+            '<span class="sub-line">in {} <a href="{}">replay #{}</a></span>', visible(state_words), url, number
         )
     if failure.due_at and failure.state == FailureState.RETRYING:
         return shown + format_html('<span class="sub-line">{}</span>', ago(failure.due_at, row.now))

@@ -38,7 +38,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """Whether both errors are one group by the rules of now, and which parts tell them apart."""
+    """The groups of two errors by the current rules: the same or not, and the parts that differ."""
 
     is_one: bool
     parts: list[tuple[str, str, str]]  # what, left, right
@@ -48,8 +48,8 @@ def grouping(failure: Failure, left: Attempt, right: Attempt) -> Grouping | None
     """None where one of them did not fail."""
     if not left.error_type or not right.error_type:
         return None
-    (one, told), (other, told_other) = _printed(failure, left), _printed(failure, right)
-    parts = [] if one == other else [(d.says, d.left, d.right) for d in differences(told, told_other)]
+    (one, parts_of_one), (other, parts_of_other) = _printed(failure, left), _printed(failure, right)
+    parts = [] if one == other else [(d.says, d.left, d.right) for d in differences(parts_of_one, parts_of_other)]
     return Grouping(one == other, parts)
 
 
@@ -63,7 +63,7 @@ def _printed(failure: Failure, attempt: Attempt) -> tuple[str, Explanation]:
 
 
 def facts(left: Attempt, right: Attempt) -> list[Fact]:
-    """What a line holds, where one of them has it."""
+    """Return the facts of both attempts that at least one of them has."""
     found = [Fact(name, *(_fact(one, name) for one in (left, right))) for name in _FACTS]
     return [fact for fact in found if fact.left or fact.right]
 

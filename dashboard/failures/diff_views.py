@@ -1,4 +1,4 @@
-"""What changed between two attempts of one failure, or between two of its runs."""
+"""The difference between two attempts of one failure, or between two of its runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.views.decorators.http import require_safe
 
 from dashboard.failures import diff as failure_diff
 from dashboard.failures.timeline import short
-from dashboard.failures.views import found
+from dashboard.failures.views import get_failure
 from dashboard.web.access import can
 from dashboard.web.htmx import render_page
 from jobs_admin.failures import histories
@@ -24,7 +24,7 @@ from jobs_admin.models.access import VIEWER
 def index(request: HttpRequest, pk: int) -> HttpResponse:
     """`left` and `right` are attempts, `2.1` (run and attempt) or their numbers; left out: the latest, and what it is
     best compared with."""
-    failure = found(request, pk)
+    failure = get_failure(request, pk)
     ended = histories.history(failure).ended
     right = _chosen(request, failure, "right") or _attempt(failure, _latest(ended))
     left = _chosen(request, failure, "left") or _attempt(failure, _before(ended, right))

@@ -1,4 +1,4 @@
-"""What is taken out of the desk as a file, for pages and API alike."""
+"""Downloads of failures as files, for pages and API."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def page(
         "paths": failure_list.paths(text, found, after, back),
         "is_first": not after,
         "near": [] if found.rows or after else failure_list.near(nearest.near(request.viewer, found.query, text)),
-        "newest": found.rows[0].pk if found.rows else 0,
+        "latest": found.rows[0].pk if found.rows else 0,
         "shown_at": int(now.timestamp()),
         "may_act": may_act,
         "columns": columns.COLUMNS,
@@ -65,14 +65,14 @@ def page(
 @require_safe
 @can(VIEWER)
 def newer(request: HttpRequest) -> HttpResponse:
-    """How many match that were not there when the list was shown: a hint beside it, so that no row moves."""
+    """Return the number of matches that arrived after the list was shown: a hint, so that no row moves."""
     text, since = request.GET.get("q", ""), request.GET.get("since", "")
     count = 0
     if (last := whole_number(since)) is not None:
         count = FailureSearch(request.viewer, language.parse(text)).newer(last, NEWER_CAP + 1)
     context = {
         "q": text,
-        "newest": since,
+        "latest": since,
         "newer": min(count, NEWER_CAP),
         "is_capped": count > NEWER_CAP,
         "first_url": links.list_url(text),
@@ -83,7 +83,7 @@ def newer(request: HttpRequest) -> HttpResponse:
 @require_safe
 @can(VIEWER)
 def facets(request: HttpRequest) -> HttpResponse:
-    """How what matches is spread: a part of its own, so that the rows never wait for it."""
+    """Return the facets of the matches as a separate part, so that the rows never wait for it."""
     text = request.GET.get("q", "").strip()
     spread = failures.facets(request.viewer, text)
     query = language.parse(text)
@@ -100,7 +100,7 @@ def facets(request: HttpRequest) -> HttpResponse:
 @require_safe
 @can(VIEWER)
 def complete(request: HttpRequest) -> HttpResponse:
-    """What the word at the caret could become: qualifiers, and values with how many failures have them."""
+    """Return completions of the word at the caret: qualifiers, and values with their number of failures."""
     text, at = request.GET.get("q", ""), whole_number(request.GET.get("at"))
     found = completing.complete(request.viewer, text, len(text) if at is None else min(at, len(text)))
     context = {"found": found, "options": failure_list.options(found.options)}

@@ -40,7 +40,7 @@ MOST_BACK = 20
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Where one goes from this page of the list. Empty where there is nothing."""
+    """The links to the neighbouring pages of the list. Empty if there is none."""
 
     first: str
     newer: str
@@ -111,7 +111,7 @@ def head(page: Page, text: str) -> Head:
 
 
 def _all_jobs(page: Page) -> str:
-    """Of states that an act does not take there may be fewer: said, because to count them anew costs another search."""
+    """Return the count in words. An act may take fewer of some states, which another search would have to count."""
     if page.count_is_capped:
         return f"more than {number(page.count)} jobs"
     is_one_act = len(scopes.states_of(page.query)) == 1
@@ -199,7 +199,7 @@ def offer(one: Near) -> Offer:
 
 @dataclass(frozen=True, slots=True)
 class Acts:
-    """What the states in the scope allow."""
+    """The acts that the states in the scope allow."""
 
     discard: bool
     restore: bool
@@ -215,7 +215,7 @@ GROUP_ACTS = (
 
 
 def acts(query: Query, shown: Sequence[Failure]) -> Acts:
-    """`shown` are the jobs of the page: where the search names no state, only they tell whether some is in quarantine."""
+    """Return the allowed acts. `shown`: the jobs of the page, which are checked for quarantine if the search names no state."""
     states = scopes.states_of(query)
     may_hold_quarantined = query.names_state or any(one.state == FailureState.QUARANTINED for one in shown)
     return Acts(
@@ -227,12 +227,12 @@ def acts(query: Query, shown: Sequence[Failure]) -> Acts:
 
 
 def _some_reschedule(query: Query) -> bool:
-    """Whether a source whose jobs the list can show is told when they run."""
-    asked = [term for term in query.terms if isinstance(term, Match) and term.field == "source"]
+    """Return whether a source whose jobs the list can show can reschedule retries."""
+    source_terms = [term for term in query.terms if isinstance(term, Match) and term.field == "source"]
     return any(
         (can := abilities.capabilities(name)) is not None and can.reschedule
         for name in config.sources()
-        if all(_names(term, name) != term.negated for term in asked)
+        if all(_names(term, name) != term.negated for term in source_terms)
     )
 
 
@@ -276,7 +276,7 @@ def facets(query: Query, found: Facets) -> list[Facet]:
     shown, text = [], language.format(query)
     for name, title in FACETS:
         values = [_narrowing(query, text, name, value, n) for value, n in found.get(name, [])]
-        # One source says nothing, but where it was asked for.
+        # A single source is no choice, unless the search names it.
         if values and (name != "source" or len(values) > 1 or values[0].is_on):
             over = None if counted_over_all(found) else found.counted_over.get(name)
             shown.append(Facet(name, title, values[:VALUES_SHOWN], values[VALUES_SHOWN:], over))
@@ -284,7 +284,7 @@ def facets(query: Query, found: Facets) -> list[Facet]:
 
 
 def counted_over_all(found: Facets) -> int | None:
-    """Over how many, the newest, every facet was counted: said once. None where they differ, or all were counted."""
+    """Return the number of latest failures over which every facet was counted; None if they differ, or all were counted."""
     over = {found.counted_over.get(name) for name, values in found.items() if values}
     return over.pop() if len(over) == 1 else None
 

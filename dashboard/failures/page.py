@@ -53,11 +53,11 @@ class Branch:
         return not self.tree and not self.text
 
 
-def addresses(failure: Failure, *, is_whole: bool = False) -> tree.Addresses:
+def addresses(failure: Failure, *, is_complete: bool = False) -> tree.Addresses:
     return tree.Addresses(
         reverse("redrive:failure-opened", args=[failure.pk]),
         reverse("redrive:failure-list"),
-        "&whole=1" if is_whole else "",
+        "&whole=1" if is_complete else "",
         search_terms.indexed_paths("args", failure.args) | search_terms.indexed_paths("kwargs", failure.kwargs),
     )
 
@@ -97,7 +97,7 @@ def document(failure: Failure) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Acts:
-    """What the viewer may do with a failure now, and the sentence where it cannot be done."""
+    """The acts that the viewer may do on a failure now, and why the others cannot be done."""
 
     replay: bool
     edit: bool
@@ -130,7 +130,7 @@ def acts(
     failure: Failure,
     *,
     open_item: ReplayItem | None,
-    is_whole: bool,
+    is_complete: bool,
     sent: ReplayItem | None = None,
     source: SourceRow | None = None,
 ) -> Acts:
@@ -152,7 +152,7 @@ def acts(
         return Acts(
             False, False, discard, restore, why_not, readmit=is_quarantined, reschedule_url=_reschedule_url(failure)
         )
-    if not is_whole:
+    if not is_complete:
         return Acts(
             False, False, discard, restore, "Its message was too large to keep whole, so it cannot be sent again."
         )
@@ -172,19 +172,19 @@ def _reschedule_url(failure: Failure) -> str:
 
 
 def why_not_editable(failure: Failure) -> str:
-    """Why its arguments cannot be changed: its source sends none, or the copy that is shown is no whole JSON of the right
-    shapes. "" where they can be.
+    """Return why the arguments cannot be edited: the source has no edits, or the stored copy is not complete JSON of the
+    right shapes. "" if they can be.
     """
     if why_not := abilities.missing_ability(failure.source, "edit"):
         return why_not
     try:
-        held = contents.copy(failure)
+        stored = contents.copy(failure)
     except contents.Unreadable:
-        return _NOT_WHOLE
-    return "" if held.args.kind == "list" and held.kwargs.kind == "object" else _NOT_WHOLE
+        return _INCOMPLETE
+    return "" if stored.args.kind == "list" and stored.kwargs.kind == "object" else _INCOMPLETE
 
 
-_NOT_WHOLE = "Its arguments are not kept as whole JSON, so they cannot be edited."
+_INCOMPLETE = "Its arguments are not kept as whole JSON, so they cannot be edited."
 
 
 def open_item(failure: Failure, items: Sequence[ReplayItem]) -> ReplayItem | None:
@@ -196,7 +196,7 @@ def open_item(failure: Failure, items: Sequence[ReplayItem]) -> ReplayItem | Non
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Why a planned job is not being sent, and how to free it."""
+    """The reason why a planned job is not being sent, and how to free it."""
 
     state: str
     why: str
@@ -219,7 +219,7 @@ def waits(item: ReplayItem | None) -> Waits | None:
 
 
 def sent_for_good(failure: Failure, items: Sequence[ReplayItem]) -> ReplayItem | None:
-    """The one by which it went where nobody tells how a job ends; None where it is not gone, or by itself."""
+    """Return the item that sent the job to a system without outcomes; None if it is not gone, or left automatically."""
     if failure.state != FailureState.GONE:
         return None
     return next((item for item in items if (item.run, item.state) == (failure.run, ItemState.SENT)), None)

@@ -19,16 +19,16 @@ _LONGEST_LINE = 88
 _CUT = ("… (cut)", "… nested too deep to show …", " more …", " bits …", "too many to show …", " more")
 
 
-def send_task(task: str, queue: str, args: Piece, kwargs: Piece, said: list[str]) -> str:
-    """A call of `app.send_task`; `said` are lines of comment that tell which job it is."""
+def send_task(task: str, queue: str, args: Piece, kwargs: Piece, notes: list[str]) -> str:
+    """Return a call of `app.send_task`; `notes` are lines of comment that identify the job."""
     writer = _Writer()
     call = [
         f"    {_string(task)},",
-        f"    args={writer.written(args, 1)},",
-        f"    kwargs={writer.written(kwargs, 1)},",
+        f"    args={writer.literal(args, 1)},",
+        f"    kwargs={writer.literal(kwargs, 1)},",
         f"    queue={_string(queue)},",
     ]
-    lines = [comment(line) for line in said]
+    lines = [comment(line) for line in notes]
     for count, word, name in ((writer.hidden, "hidden", "REDACTED"), (writer.cut, "cut", "CUT")):
         if count:
             are = "1 value is" if count == 1 else f"{count:,} values are"
@@ -52,8 +52,8 @@ class _Writer:
     def __init__(self) -> None:
         self.hidden = self.cut = 0
 
-    def written(self, piece: Piece, level: int) -> str:
-        """A literal; one entry a line where it is long."""
+    def literal(self, piece: Piece, level: int) -> str:
+        """Return a literal, with one entry a line if it is long."""
         kind = piece.kind
         if kind == "object":
             inside = [f"{self._name(name)}: {self._inner(one, level)}" for name, one in piece.entries()]
@@ -66,7 +66,7 @@ class _Writer:
         if level >= DEEPEST and piece.kind in {"list", "object"}:
             self.cut += 1
             return "CUT"
-        return self.written(piece, level + 1)
+        return self.literal(piece, level + 1)
 
     def _name(self, name: str) -> str:
         if "[redacted]" in name:

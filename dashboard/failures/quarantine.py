@@ -26,7 +26,7 @@ class CrashLine:
     at: datetime | None
     how: str
     worker: str
-    said: str
+    message: str
     beside: str  # who else may have been it
 
 
@@ -41,37 +41,41 @@ class Row:
     may_act: bool
 
 
-def row(held: QuarantinedJob, viewer: Viewer) -> Row:
+def row(quarantined: QuarantinedJob, viewer: Viewer) -> Row:
     return Row(
-        held.failure,
-        reverse("redrive:failure-detail", args=[held.failure.pk]),
-        short(held.failure.error_type),
-        held.policy,
-        lines(held.failure),
-        _sum(held),
-        viewer.may(OPERATOR, held.failure.source),
+        quarantined.failure,
+        reverse("redrive:failure-detail", args=[quarantined.failure.pk]),
+        short(quarantined.failure.error_type),
+        quarantined.policy,
+        lines(quarantined.failure),
+        _sum(quarantined),
+        viewer.may(OPERATOR, quarantined.failure.source),
     )
 
 
 def lines(failure: Failure) -> list[CrashLine]:
-    """Its crashes, the oldest first; none of a job that was never in quarantine."""
+    """Return the crashes of a job, oldest first; empty if it was never in quarantine."""
     return [_line(crash) for crash in crashes_of(failure)]
 
 
-def _sum(held: QuarantinedJob) -> str:
-    if unread.short(held.failure):
-        return unread.short(held.failure)
-    n = len(held.crashes)
+def _sum(quarantined: QuarantinedJob) -> str:
+    if unread.short(quarantined.failure):
+        return unread.short(quarantined.failure)
+    n = len(quarantined.crashes)
     if not n:
         return "no record of its crashes"
     words = "1 crash" if n == 1 else f"{n} crashes"
-    if held.lasted_s is None:
+    if quarantined.lasted_s is None:
         return words
-    return f"{words} in {max(1, round(held.lasted_s)):,} s" if held.lasted_s < 120 else f"{words} in {_minutes(held)}"
+    return (
+        f"{words} in {max(1, round(quarantined.lasted_s)):,} s"
+        if quarantined.lasted_s < 120
+        else f"{words} in {_minutes(quarantined)}"
+    )
 
 
-def _minutes(held: QuarantinedJob) -> str:
-    minutes = round((held.lasted_s or 0) / 60)
+def _minutes(quarantined: QuarantinedJob) -> str:
+    minutes = round((quarantined.lasted_s or 0) / 60)
     return f"{minutes:,} min" if minutes < 120 else f"{round(minutes / 60):,} h"
 
 

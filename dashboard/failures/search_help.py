@@ -19,7 +19,7 @@ class Example:
 @dataclass(frozen=True, slots=True)
 class Chapter:
     title: str
-    says: str
+    intro: str
     examples: list[Example]
 
 
@@ -111,8 +111,8 @@ def chapters() -> list[Chapter]:
     return [
         Chapter(
             title,
-            says,
+            intro,
             [Example(text, finds, list_url(text), language.reading(language.parse(text))) for text, finds in of],
         )
-        for title, says, of in _CHAPTERS
+        for title, intro, of in _CHAPTERS
     ]

@@ -94,7 +94,7 @@ def runs(failure: Failure, history: History, items: Sequence[ReplayItem], chosen
         item = started_by.get(n)
         run = Run(n, _job_id(failure, n, item, by_run.get(n)), item, is_folded=n in numbers[:-RUNS_SHOWN])
         mine = by_run.get(n, [])
-        shown = [] if run.is_folded else _newest(mine)
+        shown = [] if run.is_folded else _latest(mine)
         run.rows = rows(shown, base, chosen)
         run.hidden = history.counts.get(n, 0) - len(shown)
         run.hidden_url = f"{base}?{urlencode({'run': n, **({'before': shown[0].attempt} if shown else {})})}"
@@ -106,7 +106,7 @@ def runs(failure: Failure, history: History, items: Sequence[ReplayItem], chosen
     return found
 
 
-def _newest(ended: list[Ended]) -> list[Ended]:
+def _latest(ended: list[Ended]) -> list[Ended]:
     """The last ATTEMPTS_SHOWN, but no part of the rows of one number: the rest is asked for by number."""
     if len(ended) <= ATTEMPTS_SHOWN:
         return ended

@@ -23,7 +23,7 @@ from jobs_admin.core.text import representable, whole_number
 # What one answer may hold: beyond it the rest follows from an entry on.
 MOST_LINES = 200
 LONGEST_TEXT = 600  # characters of a text among others
-LONGEST_WHOLE = 200_000  # and of one that is opened by itself
+LONGEST_LEAF = 200_000  # and of a leaf that is opened on its own
 SHORT = 24  # lines: a branch of no more is shown whole, and a longer one shut until it is opened
 OPEN_LEVELS = 2  # the first levels stand open, however long
 OPEN_ENTRIES = 12  # within those: a branch of more begins folded
@@ -32,7 +32,7 @@ LONGEST_NAME = 200  # characters of an entry's name
 LONGEST_PATH = 2_000  # a line holds the names of all that it is in: what is below ends in CUT
 CUT = "…"
 MOST_FOUND = 100
-MOST_LOOKED_AT = 500_000  # values that a look for a word goes through
+MOST_SEARCHED = 500_000  # values that a search for a word visits
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,8 @@ class Line:
 def lines(piece: Piece, at: str, path: str = "", start: int = 0) -> list[Line]:
     """The lines for the entries of `piece` from number `start` (from 0), at most some MOST_LINES of them."""
     if not piece.is_branch:
-        text = piece.text(LONGEST_WHOLE)
-        return [
-            Line("leaf", kind=piece.kind, text=text if piece.size <= LONGEST_WHOLE else f"{text}… (cut)", path=path)
-        ]
+        text = piece.text(LONGEST_LEAF)
+        return [Line("leaf", kind=piece.kind, text=text if piece.size <= LONGEST_LEAF else f"{text}… (cut)", path=path)]
     return list(_entries(piece, at, path or at, start, 1, _Budget(MOST_LINES)))
 
 
@@ -66,8 +64,8 @@ def find(piece: Piece, at: str, path: str, words: str) -> tuple[list[Line], bool
     """
     found: list[Line] = []
     sought = words.lower()
-    for looked_at, (inner, here, name) in enumerate(_all(piece, at, path)):
-        if looked_at >= MOST_LOOKED_AT or len(found) >= MOST_FOUND:
+    for checked, (inner, here, name) in enumerate(_all(piece, at, path)):
+        if checked >= MOST_SEARCHED or len(found) >= MOST_FOUND:
             return found, False
         if inner.is_branch:
             is_found = inner.size == 0 and sought in name.lower()
@@ -96,7 +94,7 @@ def _all(piece: Piece, at: str, path: str) -> Iterator[tuple[Piece, str, str]]:
 
 
 def opened(piece: Piece, steps: str) -> tuple[Piece, list[str]]:
-    """The piece at `steps` (`0.17`, numbers of entries) under `piece`, and the names on the way. Raises KeyError."""
+    """Return the value at `steps` (`0.17`, indexes of entries) under `piece`, and the names on the way. Raises KeyError."""
     names = []
     for step in steps.split(".") if steps else []:
         number = whole_number(step, digits=9)
@@ -112,9 +110,9 @@ _PLAIN_NAME = re.compile(r"[\w-]{1,100}\Z")
 
 
 def joined(path: str, name: str) -> str:
-    """`kwargs.order` and `id` -> `kwargs.order.id`; a name that is none is written as a string: `kwargs."a.b"`.
+    """Return a path with a name appended: `kwargs.order.id`; a name that is no identifier is quoted: `kwargs."a.b"`.
 
-    A name and a path have an end: a name of megabytes stands in every line of what is under it.
+    Names and paths are cut: a name of megabytes would be repeated in every line below it.
     """
     if len(path) > LONGEST_PATH:
         return path if path.endswith(CUT) else f"{path}.{CUT}"
@@ -128,7 +126,7 @@ def short_name(name: str) -> str:
 
 
 class _Budget:
-    """What one answer may still hold."""
+    """The lines that one answer may still have."""
 
     def __init__(self, lines: int) -> None:
         self.left = lines
@@ -177,7 +175,7 @@ def _holds(piece: Piece) -> str:
 
 
 def _is_short(piece: Piece, limit: int) -> bool:
-    """Whether a branch holds at most `limit` values. Looks at no more than that many."""
+    """Return whether a branch has at most `limit` values. Visits no more than that many."""
     seen, waiting = 0, [piece]
     while waiting:
         one = waiting.pop()
@@ -201,7 +199,7 @@ _LIKE = '<a class="like" href="{}" title="Find failures with this value">like th
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the lines of one tree lead."""
+    """The links of the lines of one tree."""
 
     opened: str  # the part that opens a place
     search: str  # the list of failures

@@ -1,4 +1,4 @@
-"""A message that never became a job: what happened to it, and what a person can do about it, in words."""
+"""A message that never became a job: what happened, and what an operator can do, in words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jobs_admin.models import Failure
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Explanation:
     what: str
     to_do: str
     head: str = ""  # of the message, where its arguments cannot be shown
@@ -43,14 +43,14 @@ _NEVER_RAN = {
 KINDS = tuple(_NEVER_RAN)
 
 
-def told(failure: Failure) -> Told | None:
-    """None for a job that a worker began."""
+def explanation(failure: Failure) -> Explanation | None:
+    """Return the explanation; None for a job that a worker began."""
     if failure.kind not in _NEVER_RAN:
         return None
     is_unread = failure.kind in UNREAD
-    return Told(*_NEVER_RAN[failure.kind], contents.head(failure) if is_unread else "")
+    return Explanation(*_NEVER_RAN[failure.kind], contents.head(failure) if is_unread else "")
 
 
 def short(failure: Failure) -> str:
-    """For a row of the quarantine; "" where it is there for another reason."""
+    """Return the first sentence, for a row of the quarantine; "" if the job is there for another reason."""
     return _NEVER_RAN[failure.kind][0] if failure.kind in UNREAD else ""

@@ -1,4 +1,4 @@
-"""What happened to this one: the page of a failure and its parts. Nothing here changes anything."""
+"""The page of a failure and its parts. Nothing here changes anything."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ LARGEST_COPY = 2 * 1024 * 1024
 LARGEST_INDENTED = 200_000  # characters of JSON
 
 
-def found(request: HttpRequest, pk: int) -> Failure:
-    """The failure, or a 404 page: also for what the viewer may not see."""
+def get_failure(request: HttpRequest, pk: int) -> Failure:
+    """Return the failure. Raises Http404 if it does not exist or the viewer may not see it."""
     try:
         return failures.get(request.viewer, pk)
     except Failure.DoesNotExist as error:
@@ -45,7 +45,7 @@ def found(request: HttpRequest, pk: int) -> Failure:
 @require_safe
 @can(VIEWER)
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
-    return page(request, found(request, pk))
+    return page(request, get_failure(request, pk))
 
 
 def page(
@@ -56,7 +56,7 @@ def page(
     scope.restrict_replays(request.viewer, [item.replay for item in items])
     open_item, sent = failure_page.open_item(failure, items), failure_page.sent_for_good(failure, items)
     payload = failure.payloads.order_by("-run").values("size", "is_whole").first()
-    is_whole = bool(payload and payload["is_whole"])
+    is_complete = bool(payload and payload["is_whole"])
     past, source = histories.history(failure), overview.source(request.viewer, failure.source)
     context = {
         "failure": failure,
@@ -73,22 +73,22 @@ def page(
         "branches": failure_page.branches(failure),
         "headers": failure_page.branch(failure, "headers", "Headers"),
         "payload": payload,
-        "is_cut": is_whole and contents.is_cut(failure),
+        "is_cut": is_complete and contents.is_cut(failure),
         "acts": failure_page.acts(
-            request.viewer, failure, open_item=open_item, is_whole=is_whole, sent=sent, source=source
+            request.viewer, failure, open_item=open_item, is_complete=is_complete, sent=sent, source=source
         ),
         "source": source,
         "removes": bool((can := abilities.capabilities(failure.source)) and can.remove),
         "crashes": quarantine.lines(failure),
-        "unread": unread.told(failure),
+        "unread": unread.explanation(failure),
         **_stranded(failure, source),
-        "lost": lost.told(failure),
+        "lost": lost.explanation(failure),
         "is_history": "demo-history" in failure.labels.split(),
         "group_count": failures.group_count(request.viewer, failure.group) if failure.group else None,
         "group_url": reverse("redrive:group-detail", args=[failure.group.name]) if failure.group else "",
         "alike_url": links.list_url(f"group:{failure.group.name}") if failure.group else "",
         "row": _row_beside(request, failure),
-        **told(failure, chosen),
+        **attempt_context(failure, chosen),
         **more,
     }
     return render_page(request, "redrive/failures/detail.html", context, part="failure", status=status)
@@ -103,7 +103,7 @@ def _stranded(failure: Failure, source: overview.SourceRow | None) -> dict[str, 
 
 
 def _row_beside(request: HttpRequest, failure: Failure) -> SafeString | str:
-    """Its row as it is now, where the page stands beside the list; "" elsewhere."""
+    """Return the current row of the failure if the page is open beside the list; else ""."""
     if not request.htmx or urlsplit(request.htmx.current_url or "").path != reverse("redrive:failure-list"):
         return ""
     viewer = request.viewer
@@ -112,8 +112,8 @@ def _row_beside(request: HttpRequest, failure: Failure) -> SafeString | str:
     return row
 
 
-def told(failure: Failure, chosen: Attempt | None) -> dict[str, object]:
-    """The error and the traceback of one attempt; without one, the latest that failed."""
+def attempt_context(failure: Failure, chosen: Attempt | None) -> dict[str, object]:
+    """Return the error and the traceback of one attempt; without one, of the latest that failed."""
     return {
         "chosen": chosen,
         "chosen_error": failure_page.short(chosen.error_type) if chosen else "",
@@ -131,11 +131,15 @@ def _trace(stack: Traceback | None) -> SafeString | str:
 @can(VIEWER)
 def attempt(request: HttpRequest, pk: int, attempt_pk: int) -> HttpResponse:
     """One attempt's own error and traceback: the part beside the timeline, or the page with it chosen."""
-    failure = found(request, pk)
+    failure = get_failure(request, pk)
     one = _attempt(failure, attempt_pk)
     if request.htmx and not request.htmx.history_restore_request:
-        context = {"failure": failure, "url": reverse("redrive:failure-detail", args=[pk]), **told(failure, one)}
-        return render_page(request, "redrive/failures/detail.html", context, part="told")
+        context = {
+            "failure": failure,
+            "url": reverse("redrive:failure-detail", args=[pk]),
+            **attempt_context(failure, one),
+        }
+        return render_page(request, "redrive/failures/detail.html", context, part="traceback")
     return page(request, failure, chosen=one)
 
 
@@ -150,7 +154,7 @@ def _attempt(failure: Failure, pk: int) -> Attempt:
 @can(VIEWER)
 def attempts(request: HttpRequest, pk: int) -> HttpResponse:
     """The attempts of one run that its page has folded."""
-    failure = found(request, pk)
+    failure = get_failure(request, pk)
     run, before = _number(request, "run", "1"), _number(request, "before", "0")
     ended, more = histories.earlier(failure, run, before or None)
     base = reverse("redrive:failure-attempts", args=[pk])
@@ -167,8 +171,8 @@ def attempts(request: HttpRequest, pk: int) -> HttpResponse:
 @can(VIEWER)
 def related(request: HttpRequest, pk: int) -> HttpResponse:
     """The jobs that this one came from and led to, and the failures that are like it: asked for by the page itself."""
-    failure = found(request, pk)
-    held = related_jobs.find_related(request.viewer, failure)
+    failure = get_failure(request, pk)
+    related = related_jobs.find_related(request.viewer, failure)
     alike = [
         {
             "what": one.what,
@@ -176,9 +180,9 @@ def related(request: HttpRequest, pk: int) -> HttpResponse:
             "count": one.count,
             "count_is_capped": one.count_is_capped,
         }
-        for one in held.alike
+        for one in related.alike
     ]
-    context = {"failure": failure, "url": reverse("redrive:failure-detail", args=[pk]), "kin": held, "alike": alike}
+    context = {"failure": failure, "url": reverse("redrive:failure-detail", args=[pk]), "kin": related, "alike": alike}
     return render_page(request, "redrive/failures/kin.html", context, part="kin")
 
 
@@ -196,23 +200,23 @@ def opened(request: HttpRequest, pk: int) -> HttpResponse:
 
     `at`: `kwargs.0.17`, numbers of entries. `whole=1`: read from the kept message, not from the copy that was cut.
     """
-    failure = found(request, pk)
+    failure = get_failure(request, pk)
     at, start, words = request.GET.get("at", ""), _number(request, "from", "0"), request.GET.get("find", "").strip()
-    is_whole = request.GET.get("whole") == "1"
+    is_complete = request.GET.get("whole") == "1"
     name, _, steps = at.partition(".")
-    to = failure_page.addresses(failure, is_whole=is_whole)
+    to = failure_page.addresses(failure, is_complete=is_complete)
     context = {
         "failure": failure,
         "url": reverse("redrive:failure-detail", args=[pk]),
-        "is_whole": is_whole,
+        "is_complete": is_complete,
         "find": words,
         "at": at,
     }
     try:
-        roots = _roots(failure, is_whole)
+        roots = _roots(failure, is_complete)
         if not at:
             context |= (
-                _found(roots, words, to)
+                _search_result(roots, words, to)
                 if words
                 else {"trees": [_branch(one, root, to) for one, root in roots.items()]}
             )
@@ -234,15 +238,15 @@ def _branch(name: str, piece: Piece, to: tree.Addresses) -> failure_page.Branch:
     return failure_page.branch_of(piece, name, _NAMES.get(name, name), to)
 
 
-def _roots(failure: Failure, is_whole: bool) -> dict[str, Piece]:
-    held = contents.message(failure) if is_whole else contents.copy(failure)
-    roots = {"args": held.args, "kwargs": held.kwargs}
-    if not is_whole and failure.headers:
+def _roots(failure: Failure, is_complete: bool) -> dict[str, Piece]:
+    stored = contents.message(failure) if is_complete else contents.copy(failure)
+    roots = {"args": stored.args, "kwargs": stored.kwargs}
+    if not is_complete and failure.headers:
         roots["headers"] = contents.Plain(contents.json_of(failure.headers, {}))
     return roots
 
 
-def _found(roots: dict[str, Piece], words: str, to: tree.Addresses) -> dict[str, object]:
+def _search_result(roots: dict[str, Piece], words: str, to: tree.Addresses) -> dict[str, object]:
     lines, is_all = [], True
     for name in _NAMES:
         some, was_all = tree.find(roots[name], name, name, words)
@@ -254,8 +258,8 @@ def _found(roots: dict[str, Piece], words: str, to: tree.Addresses) -> dict[str,
 @require_safe
 @can(VIEWER)
 def as_text(request: HttpRequest, pk: int, form: str) -> HttpResponse:
-    """What the copy buttons fetch: the job as a Python call or as JSON, its traceback, its redacted arguments."""
-    failure = found(request, pk)
+    """Return the text of a copy button: the job as a Python call or as JSON, its traceback, its redacted arguments."""
+    failure = get_failure(request, pk)
     chosen = _attempt(failure, _number(request, "attempt", "")) if "attempt" in request.GET else None
     if form == "traceback":
         stack = (chosen or failure).traceback
@@ -277,23 +281,23 @@ def _copied(failure: Failure) -> contents.Contents:
 
 
 def _python(failure: Failure) -> str:
-    said = [
+    notes = [
         f"{failure.task}: job {failure.job_id} of {failure.source}, run {failure.run}, failed {failure.failed_at:%Y-%m-%d %H:%M:%S} UTC",
         f"{failure.error_type}: {failure.message[:200]}",
     ]
     try:
-        held = _copied(failure)
+        stored = _copied(failure)
     except contents.Unreadable as error:
-        said += [f"{error} It cannot be written as a call.", f"args: {failure.args!a}", f"kwargs: {failure.kwargs!a}"]
-        return "\n".join(python_call.comment(line) for line in said) + "\n"
-    return python_call.send_task(failure.task, failure.queue, held.args, held.kwargs, said)
+        notes += [f"{error} It cannot be written as a call.", f"args: {failure.args!a}", f"kwargs: {failure.kwargs!a}"]
+        return "\n".join(python_call.comment(line) for line in notes) + "\n"
+    return python_call.send_task(failure.task, failure.queue, stored.args, stored.kwargs, notes)
 
 
 def _json(failure: Failure) -> str:
     arguments = failure_page.document(failure)
     try:
-        held = _copied(failure)
-        arguments |= {"args": shown(held.args), "kwargs": shown(held.kwargs)}
+        stored = _copied(failure)
+        arguments |= {"args": shown(stored.args), "kwargs": shown(stored.kwargs)}
     except contents.Unreadable:
         pass  # what is no JSON is left out
     job = {

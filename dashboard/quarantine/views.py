@@ -12,7 +12,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.failures import quarantine as screen
 from dashboard.failures.act_views import NOT_DISCARDED, NOT_READMITTED, done_to
-from dashboard.failures.views import found
+from dashboard.failures.views import get_failure
 from dashboard.web import links
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
@@ -45,7 +45,7 @@ def discard(request: HttpRequest, pk: int) -> HttpResponse:
 
 def _changed(request: HttpRequest, pk: int, act: Callable[..., Acted], said: str, not_done: str) -> HttpResponse:
     try:
-        done = done_to(request, found(request, pk), act, not_done)
+        done = done_to(request, get_failure(request, pk), act, not_done)
     except Refused as refused:
         status = 422 if refused.code == "reason_required" else 409
         return _answer(request, refused.message, level="error", status=status)

@@ -27,7 +27,7 @@ def one(kind: str, raw: bytes = b"{}", state: str = "dead", **changes) -> Failur
 def test_its_page_says_what_happened_and_what_to_do(ann, watched, kind):
     failure = one(kind)
     text = text_of(ann.get(f"/failures/{failure.pk}/"))
-    told = unread.told(failure)
+    told = unread.explanation(failure)
     assert "It never ran" in text and told.what in text and told.to_do in text
 
 
