@@ -34,8 +34,8 @@ class Draft(BaseModel):  # not ninja's Schema, which loses what it does not know
     model_config = ConfigDict(extra="allow")
 
     def document(self) -> object:
-        said = {name: value for name, value in (self.model_extra or {}).items() if name not in _ANSWERED}
-        return said["policy"] if set(said) == {"policy"} else said
+        fields = {name: value for name, value in (self.model_extra or {}).items() if name not in _ANSWERED}
+        return fields["policy"] if set(fields) == {"policy"} else fields
 
 
 class Previewed(Draft):
@@ -84,7 +84,7 @@ def backtest_policy(request: HttpRequest, body: Backtested) -> Any:
 @needs(VIEWER)
 def one_policy(request: HttpRequest, name: Name) -> Any:
     """The version in force, and who runs it."""
-    return _shown(request.auth, policies.get(request.auth, name))
+    return _answer(request.auth, policies.get(request.auth, name))
 
 
 @api.put(
@@ -98,7 +98,7 @@ def publish_policy(request: HttpRequest, name: Name, body: Published) -> Any:
     made = policies.publish(
         request.auth, name, body.document(), expected_version=body.expected_version, reason=body.reason
     )
-    return Status(200 if body.expected_version else 201, _shown(request.auth, made))
+    return Status(200 if body.expected_version else 201, _answer(request.auth, made))
 
 
 @api.delete("/policies/{name}", response={204: None, **REFUSALS}, tags=["policies"])
@@ -151,7 +151,7 @@ def list_versions(request: HttpRequest, name: Name, after: After = None, limit: 
 def put_back_policy(request: HttpRequest, name: Name, version: Number, body: PutBack) -> Any:
     """What this version said, in force again, as the next version."""
     made = policies.put_back(request.auth, name, version, expected_version=body.expected_version, reason=body.reason)
-    return Status(201, _shown(request.auth, made))
+    return Status(201, _answer(request.auth, made))
 
 
 def _current(viewer: Viewer, name: str) -> Any:
@@ -159,5 +159,5 @@ def _current(viewer: Viewer, name: str) -> Any:
     return found[0] if found else None
 
 
-def _shown(viewer: Viewer, row: PolicyVersion) -> dict[str, Any]:
+def _answer(viewer: Viewer, row: PolicyVersion) -> dict[str, Any]:
     return policy_shapes.policy(row, policies.in_force(viewer, [row])[row.name])

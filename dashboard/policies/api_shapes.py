@@ -1,4 +1,4 @@
-"""What the API answers of policies: the fields as they stand in the document, and what is known beside."""
+"""API shapes of policies: the fields of the document, and those computed beside them."""
 
 from __future__ import annotations
 
@@ -144,8 +144,8 @@ class Observed(Schema):
 
 def version(row: PolicyVersion) -> dict[str, Any]:
     same = ("version", "is_published", "published_at", "published_by", "ended_at", "reason", "reverts_to")
-    said = dict.fromkeys(VersionItem.model_fields) | {"file_lost": False, "retries": True} | row.document
-    return said | {name: getattr(row, name) for name in same}
+    fields = dict.fromkeys(VersionItem.model_fields) | {"file_lost": False, "retries": True} | row.document
+    return fields | {name: getattr(row, name) for name in same}
 
 
 def policy(row: PolicyVersion, running: policies.InForce) -> dict[str, Any]:

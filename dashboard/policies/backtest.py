@@ -1,4 +1,4 @@
-"""What would have become of the failures that are kept, in words and as shares of a bar."""
+"""The backtest of a policy on stored failures, in words and as shares of a bar."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Result:
     title: str
     sentence: str
     parts: list[Part]
@@ -34,28 +34,28 @@ class Told:
     untold: list[str]
 
 
-def told(found: Any) -> Told:
-    """`found`: a `policies.Backtest`."""
+def result(found: Any) -> Result:
+    """Return the result of a `policies.Backtest` in words."""
     if not found.looked_at:
-        return Told("No job failed that it would decide about.", "", [], "", "", [])
+        return Result("No job failed that it would decide about.", "", [], "", "", [])
     jobs = f"{number(found.looked_at)} job{'' if found.looked_at == 1 else 's'}"
     of = f"the newest {jobs}" if found.is_cut else jobs
     title = f"Of {of} that failed and it would decide about, {number(found.died_then)} died."
     parts = _parts(_counts(found), found.looked_at)
     words = ", ".join(f"{number(part.count)} {part.words}" for part in parts)
     retries = f"{number(found.retries)} retries under it; there were {number(found.retries_then)}."
-    return Told(title, _sentence(found), parts, words, retries, found.untold)
+    return Result(title, _sentence(found), parts, words, retries, found.untold)
 
 
 def _sentence(found: Any) -> str:
-    said = []
+    sentences = []
     if found.outlive:
-        said.append(
+        sentences.append(
             f"{number(found.outlive)} of these would have had a try after the error was last seen: they might have run."
         )
     if found.lost:
-        said.append(f"{number(found.lost)} that ran well in the end would have died.")
-    return " ".join(said) or ("Nothing else would have come of them." if not found.open else "")
+        sentences.append(f"{number(found.lost)} that ran well in the end would have died.")
+    return " ".join(sentences) or ("Nothing else would have come of them." if not found.open else "")
 
 
 def _counts(found: Any) -> list[tuple[str, str, int]]:
@@ -68,11 +68,11 @@ def _counts(found: Any) -> list[tuple[str, str, int]]:
     ]
 
 
-def _parts(counts: list[tuple[str, str, int]], whole: int) -> list[Part]:
+def _parts(counts: list[tuple[str, str, int]], total: int) -> list[Part]:
     parts, at = [], 0.0
     for words, look, count in counts:
         if count:
-            wide = count / whole * 100
+            wide = count / total * 100
             parts.append(Part(words, look, count, f"{at:.2f}%", f"{wide:.2f}%"))
             at += wide
     return parts

@@ -1,4 +1,4 @@
-"""What differs between two policies, part by part, in the words of the editor."""
+"""The differences between two policies, field by field, in the words of the editor."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ class Line:
 
 def lines(changes: Iterable[Any], *names: str) -> list[Line]:
     """`changes` carry a dotted `field` and a value under each of `names`."""
-    return [Line(label(one.field), tuple(shown(one.field, getattr(one, name)) for name in names)) for one in changes]
+    return [
+        Line(label(one.field), tuple(editor_text(one.field, getattr(one, name)) for name in names)) for one in changes
+    ]
 
 
 def label(path: str) -> str:
     if path in LABELS:
-        whole, _, part = path.partition(".")
-        return f"{LABELS[whole]}: {LABELS[path].lower()}" if part and whole in LABELS else LABELS[path]
+        parent, _, part = path.partition(".")
+        return f"{LABELS[parent]}: {LABELS[path].lower()}" if part and parent in LABELS else LABELS[path]
     return path
 
 
-def shown(path: str, value: Any) -> str:
-    """A value of a document as the editor would write it."""
+def editor_text(path: str, value: Any) -> str:
+    """Return a value of a document as the editor shows it."""
     if value is None or value == "" or value == []:
         return NOTHING
     if isinstance(value, bool):

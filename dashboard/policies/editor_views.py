@@ -19,7 +19,7 @@ from dashboard.policies import fields as policy_fields
 from dashboard.policies import listing as policy_list
 from dashboard.policies import outlook as policy_outlook
 from dashboard.policies import words as policy_words
-from dashboard.policies.drawn import drawable, merged, problems
+from dashboard.policies.drafts import merge, nearest_policy, problems
 from dashboard.policies.forms import AT, SPANS_OF_EXPIRY, Draft
 from dashboard.web import links
 from dashboard.web.access import can
@@ -38,7 +38,7 @@ from jobs_admin.models.access import OPERATOR, VIEWER
 
 NEW = "new"  # in an address: what has no name yet
 MOST_REASON = 500
-MOST_SEEN = 100
+MOST_SUGGESTIONS = 100
 JUDGED = timedelta(days=7)  # failures of so long are judged
 
 
@@ -62,7 +62,7 @@ def new(request: HttpRequest) -> HttpResponse:
     begins = request.GET.get("preset", "")
     preset = PRESETS.get(begins) or PRESETS["standard"]
     match = {name: given for name in ("task", "queue", "source") if (given := request.GET.get(name, "")[:200])}
-    draft = Draft.of({**preset.document, "match": match})
+    draft = Draft.from_document({**preset.document, "match": match})
     draft.texts["name"] = policy_words.name_for(match.get("task", ""), preset.name)
     # Empty, it names no job yet that the lint could find anything about.
     is_empty = not begins and not match
@@ -92,19 +92,19 @@ def detail(request: HttpRequest, name: str) -> HttpResponse:
     except NotFound:
         return _not_in_force(request, name)
     if request.htmx and not request.htmx.history_restore_request:
-        return render_page(request, "redrive/policies/edit.html", _standing(request, current), part="in_force")
+        return render_page(request, "redrive/policies/edit.html", _status(request, current), part="in_force")
     document = current.document
     if number := whole_number(request.GET.get("from")):
         # Until when it was to be in force has nothing to do with now.
         document = _version(request, name, number).document | {"expires_at": None}
-    draft = Draft.of(document)
+    draft = Draft.from_document(document)
     if request.GET.get("mode") in core.MODES:
         draft.texts["mode"] = request.GET["mode"]
     return page(request, Edit(draft, current, current.version, name))
 
 
 def _not_in_force(request: HttpRequest, name: str) -> HttpResponse:
-    """What was withdrawn has its history; what never was is not there."""
+    """Redirect to the versions of a withdrawn policy. Raises NotFound for a name that never existed."""
     policies.versions(request.viewer, name, limit=1)
     return go(request, reverse("redrive:policy-versions", args=[name]))
 
@@ -112,11 +112,11 @@ def _not_in_force(request: HttpRequest, name: str) -> HttpResponse:
 @require_POST
 @can(VIEWER)
 def preview(request: HttpRequest, name: str) -> HttpResponse:
-    """What it would do. Nothing is changed, and nothing kept."""
+    """Preview the draft. Nothing is changed or stored."""
     edit = _edit(request, name)
     if request.POST.get("step") == "merge" and edit.current and (was := whole_number(request.POST.get("was"))):
         before = _version(request, name, was).document
-        draft = Draft.of(merged(before, edit.current.document, edit.draft.document(timezone.now())))
+        draft = Draft.from_document(merge(before, edit.current.document, edit.draft.document(timezone.now())))
         edit.draft = draft
     return page(request, edit)
 
@@ -124,7 +124,7 @@ def preview(request: HttpRequest, name: str) -> HttpResponse:
 @require_POST
 @can(VIEWER)
 def backtest(request: HttpRequest, name: str) -> HttpResponse:
-    """What would have become of stored failures. Nothing is changed, and nothing kept."""
+    """Run the draft on stored failures. Nothing is changed or stored."""
     return page(request, _edit(request, name), part="backtest", is_judged=True)
 
 
@@ -150,11 +150,11 @@ def publish(request: HttpRequest, name: str) -> HttpResponse:
     if edit.begun and made.version == edit.begun:
         add_toast(request, f"Nothing differs from v{made.version}: it stays in force.", level="info")
     else:
-        _say_published(request, made, edit.current)
+        _announce_published(request, made, edit.current)
     return go(request, reverse("redrive:policy-detail", args=[made.name]))
 
 
-def _say_published(request: HttpRequest, made: PolicyVersion, before: PolicyVersion | None) -> None:
+def _announce_published(request: HttpRequest, made: PolicyVersion, before: PolicyVersion | None) -> None:
     what = (
         "It decides now" if made.mode == core.ENFORCE else "It decides nothing yet, and records what it would have done"
     )
@@ -172,7 +172,7 @@ def _say_published(request: HttpRequest, made: PolicyVersion, before: PolicyVers
 
 
 def _stale(request: HttpRequest, edit: Edit, stale: Refused) -> HttpResponse:
-    """The edit as it stands, over what is in force now, with what somebody else changed meanwhile."""
+    """Show the edit on top of the version now in force, with the changes of others meanwhile."""
     was, current = edit.begun, stale.details["current"]
     now = policies.version(request.viewer, edit.name, current["version"]) if current else None
     edit.stale = {
@@ -188,7 +188,7 @@ def _stale(request: HttpRequest, edit: Edit, stale: Refused) -> HttpResponse:
 
 def _edit(request: HttpRequest, name: str) -> Edit:
     given: QueryDict = request.POST
-    edit = Edit(Draft.given(given), name="" if name == NEW else name, begun=whole_number(given.get("begun")) or 0)
+    edit = Edit(Draft.from_form(given), name="" if name == NEW else name, begun=whole_number(given.get("begun")) or 0)
     edit.reason = given.get("reason", "").strip()[:MOST_REASON]
     edit.jobs = min(max(whole_number(given.get("jobs")) or policy_outlook.DEFAULT_JOBS, 1), policy_outlook.MOST_JOBS)
     if edit.name:
@@ -218,18 +218,20 @@ def page(
 ) -> HttpResponse:
     viewer, now, draft = request.viewer, timezone.now(), edit.draft
     was_refused = bool(draft.errors)
-    held = edit.current.document if edit.current else {}
-    drawn, document, is_whole = drawable(draft, edit.name or "draft", viewer, now, held=held, is_told=was_refused)
+    in_force_document = edit.current.document if edit.current else {}
+    policy, document, is_complete = nearest_policy(
+        draft, edit.name or "draft", viewer, now, in_force_document=in_force_document, is_reported=was_refused
+    )
     current = next(iter(policies.readable([edit.current])), None) if edit.current else None
-    usual = core.document(drawn)
+    usual = core.document(policy)
     address = edit.name or NEW
     in_force = f"v{edit.current.version}" if edit.current else ""
-    findings = linting.findings_of(viewer, drawn, now) if is_linted else []
+    findings = linting.findings_of(viewer, policy, now) if is_linted else []
     context = {
         "edit": edit,
         "draft": draft,
         "scope": policy_fields.scope(draft, usual),
-        "name_field": policy_fields.of(draft, usual, "name"),
+        "name_field": policy_fields.field_of(draft, usual, "name"),
         "delays": policy_fields.delays(draft, usual),
         "folds": policy_fields.folds(draft, usual),
         "retry_after_refused": draft.errors.get("retry_after.respect", []),
@@ -237,21 +239,21 @@ def page(
         "file_lost_refused": draft.errors.get("file_lost", []),
         "rows": policy_fields.rows(draft),
         "class_words": policy_fields.CLASS_WORDS.items(),
-        "warnings": linting.attempts_given(viewer, drawn, now) if is_linted else [],
-        "outlook": policy_outlook.outlook(drawn, current, edit.jobs, findings, in_force=in_force),
+        "warnings": linting.attempts_given(viewer, policy, now) if is_linted else [],
+        "outlook": policy_outlook.outlook(policy, current, edit.jobs, findings, in_force=in_force),
         "changes": _changes(edit, document),
         "is_refused": bool(draft.errors),
-        "is_whole": is_whole,
+        "is_complete": is_complete,
         "slots": policy_fields.slots(draft, is_new=not edit.name) if request.htmx else [],
         "unplaced": draft.errors.get("", []),
-        "mode": drawn.mode,
+        "mode": policy.mode,
         "spans": _spans(draft),
-        "seen": [] if request.htmx else _seen(request),
+        "suggestions": [] if request.htmx else _suggestions(request),
         "at": AT,
-        "may_publish": policies.may_publish(viewer, drawn.match.source),
+        "may_publish": policies.may_publish(viewer, policy.match.source),
         "presets": policy_list.presets(preset, given or {}) if not edit.name and request.method == "GET" else [],
         "next_version": _next_version(request, edit.name) if edit.name else 1,
-        "backtest": policy_backtest.told(policies.backtest(viewer, drawn, now - JUDGED, now)) if is_judged else None,
+        "backtest": policy_backtest.result(policies.backtest(viewer, policy, now - JUDGED, now)) if is_judged else None,
         "backtest_url": reverse("redrive:policy-backtest", args=[address]),
         "preset": preset,
         "preview_url": reverse("redrive:policy-preview", args=[address]),
@@ -259,18 +261,18 @@ def page(
         "self_url": reverse("redrive:policy-detail", args=[edit.name]) if edit.name else reverse("redrive:policy-new"),
     }
     if edit.current:
-        context |= _standing(request, edit.current)
+        context |= _status(request, edit.current)
     return render_page(request, "redrive/policies/edit.html", context, part=part, status=status)
 
 
-def _standing(request: HttpRequest, current: PolicyVersion) -> dict[str, Any]:
-    """How the version in force stands: the line that refreshes itself."""
-    told = policies.in_force(request.viewer, [current])
+def _status(request: HttpRequest, current: PolicyVersion) -> dict[str, Any]:
+    """Return the status of the version in force: the line that refreshes itself."""
+    workers = policies.in_force(request.viewer, [current])
     left = policies.budget(request.viewer, current)
     match = core.Match(current.match_source, current.match_queue, current.match_task)
     return {
         "current": current,
-        "fleet": policy_words.fleet(told.get(current.name), current.version),
+        "fleet": policy_words.fleet(workers.get(current.name), current.version),
         "matches": policy_words.matches(match),
         "budget": policy_words.budget_left(left) if left else "",
         "observed": policy_words.observed(policies.observed(request.viewer, current))
@@ -290,21 +292,21 @@ def _next_version(request: HttpRequest, name: str) -> int:
 
 
 def _changes(edit: Edit, document: dict[str, Any]) -> list[policy_changes.Line]:
-    """What publishing it would change; the whole of it is new where nothing is in force."""
+    """Return the changes that publishing would make; empty if nothing is in force."""
     if edit.current is None:
         return []
     return policy_changes.lines(policies.difference(edit.current.document, document), "before", "after")
 
 
-def _seen(request: HttpRequest) -> list[tuple[str, list[str]]]:
-    """Values that failures had, to choose from while one types."""
+def _suggestions(request: HttpRequest) -> list[tuple[str, list[str]]]:
+    """Return values of stored failures, offered as completions of the inputs."""
     return [
-        (name, [one.text for one in islice(completing.values(request.viewer, name, ""), MOST_SEEN)])
-        for name in policy_fields.SEEN.values()
+        (name, [one.text for one in islice(completing.values(request.viewer, name, ""), MOST_SUGGESTIONS)])
+        for name in policy_fields.SUGGESTED.values()
     ]
 
 
 def _spans(draft: Draft) -> list[tuple[str, str, bool]]:
     words = {"": "never", "1h": "in 1 hour", "4h": "in 4 hours", "1d": "in 1 day", "7d": "in 7 days", AT: "at a time …"}
     assert words.keys() == {"", *SPANS_OF_EXPIRY, AT}
-    return [(value, said, value == draft.expires) for value, said in words.items()]
+    return [(value, text, value == draft.expires) for value, text in words.items()]

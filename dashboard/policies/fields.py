@@ -1,4 +1,4 @@
-"""The inputs of the editor: what each is called, what it holds, and what counts while it is empty."""
+"""The inputs of the editor: label, value, and the default while empty."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dashboard.policies.forms import KINDS, PLACES, Draft, Row
+from dashboard.policies.forms import KINDS, PLACES, Draft, Row, value_at
 from jobs_admin.core.policy import BACKOFFS, JITTERS, PERMANENT, RATE_LIMITED, TRANSIENT
 from jobs_admin.core.policy.shape import BACKOFF_FIELDS, JITTER_FIELDS
 
@@ -117,8 +117,8 @@ _EMPTY = {
     "poison.window_s": "5 min",
     "name": "webhooks",
 }
-# What was seen of these is offered while they are typed: input -> qualifier of the search.
-SEEN = {"match.task": "task", "match.queue": "queue", "match.source": "source", "classes": "error"}
+# Inputs whose stored values are offered as completions: input -> qualifier of the search.
+SUGGESTED = {"match.task": "task", "match.queue": "queue", "match.source": "source", "classes": "error"}
 _LONG = {"match.task", "match.queue", "match.source", "concurrency.key", "budget.group", "backoff.delays_s", "name"}
 
 
@@ -133,7 +133,7 @@ class Field:
     choices: list[tuple[str, str]] = field(default_factory=list)
     of: str = ""  # the kinds in which it means something, between blanks; "": always
     is_long: bool = False
-    seen: str = ""  # the list of values that were seen
+    suggestions: str = ""  # the list of completions
 
     @property
     def id(self) -> str:
@@ -149,21 +149,21 @@ class Place:
 
 
 def slot(path: str) -> str:
-    """A part's name as an id: no dot, which would be a class to a selector."""
+    """Return a field's path as an element id, without dots, which a selector reads as classes."""
     return "p-" + path.replace(".", "-").replace("_", "-")
 
 
 def slots(draft: Draft, *, is_new: bool) -> list[tuple[str, list[str]]]:
-    """What is refused beside every input, also where that is nothing any more. Only a new policy has one for its name."""
+    """Return the errors of every input, empty ones too, so that htmx clears them. Only a new policy has an input for its name."""
     return [(slot(path), draft.errors.get(path, [])) for path in PLACES if is_new or path != "name"]
 
 
-def of(draft: Draft, usual: Mapping[str, Any], path: str) -> Field:
-    """`usual`: the normal form of the policy that is drawn."""
+def field_of(draft: Draft, usual: Mapping[str, Any], path: str) -> Field:
+    """Return one input. `usual`: the normal form of the nearest policy."""
     value = draft.texts.get(path, "")
     choices = list(_CHOICES.get(path, {}).items())
     if choices and value not in dict(choices):
-        standing = _found(usual, path)
+        standing = value_at(usual, path)
         value = value or str(standing or choices[0][0])
         choices += [] if value in dict(choices) else [(value, value)]  # refused, and to be seen
     return Field(
@@ -171,24 +171,17 @@ def of(draft: Draft, usual: Mapping[str, Any], path: str) -> Field:
         LABELS[path],
         _UNITS.get(path, ""),
         value,
-        _EMPTY.get(path) or _written(usual, path),
+        _EMPTY.get(path) or _usual_text(usual, path),
         draft.errors.get(path, []),
         choices,
         _kinds_of(path),
         path in _LONG,
-        SEEN.get(path, ""),
+        SUGGESTED.get(path, ""),
     )
 
 
-def _found(document: Mapping[str, Any], path: str) -> Any:
-    found: Any = document
-    for name in path.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
-
-
-def _written(document: Mapping[str, Any], path: str) -> str:
-    value = _found(document, path)
+def _usual_text(document: Mapping[str, Any], path: str) -> str:
+    value = value_at(document, path)
     return "" if value is None else KINDS[path].write(value)
 
 
@@ -199,13 +192,13 @@ def _kinds_of(path: str) -> str:
 
 
 def scope(draft: Draft, usual: Mapping[str, Any]) -> list[Field]:
-    return [of(draft, usual, path) for path in ("match.task", "match.queue", "match.source")]
+    return [field_of(draft, usual, path) for path in ("match.task", "match.queue", "match.source")]
 
 
 def delays(draft: Draft, usual: Mapping[str, Any]) -> list[Field]:
     names = [f"backoff.{name}" for name in ("kind", "first_delay_s", "factor", "power", "plus_s", "delays_s")]
     jitter = [f"jitter.{name}" for name in ("kind", "fraction", "seconds")]
-    return [of(draft, usual, path) for path in ("max_attempts", *names, "cap_s", *jitter)]
+    return [field_of(draft, usual, path) for path in ("max_attempts", *names, "cap_s", *jitter)]
 
 
 _FOLDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -227,11 +220,11 @@ _FOLDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 
 
 def folds(draft: Draft, usual: Mapping[str, Any]) -> list[Place]:
-    """What most policies leave as it is: open where something is set or refused."""
+    """Return the folded inputs that most policies leave empty, open if a field is set or refused."""
     found = []
     for title, hint, paths in _FOLDS:
         is_set = any(_is_set(draft, path) for path in paths)
-        found.append(Place(title, [of(draft, usual, path) for path in paths], is_set, hint))
+        found.append(Place(title, [field_of(draft, usual, path) for path in paths], is_set, hint))
     return found
 
 
@@ -241,7 +234,7 @@ def _is_set(draft: Draft, path: str) -> bool:
 
 
 def retry_after(draft: Draft, usual: Mapping[str, Any]) -> Place:
-    fields = [of(draft, usual, f"retry_after.{name}") for name in ("jitter", "cap_s")]
+    fields = [field_of(draft, usual, f"retry_after.{name}") for name in ("jitter", "cap_s")]
     return Place("What a server asks for (Retry-After)", fields, draft.refused_in("retry_after"))
 
 

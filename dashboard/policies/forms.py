@@ -1,6 +1,6 @@
-"""A retry policy while somebody edits it: a text for each part of its document, and what is refused beside it.
+"""A retry policy in the editor: a text for each field of its document, and the errors of each input.
 
-An input is called as the part is in the document (`backoff.first_delay_s`), and so is what the engine refuses.
+An input has the path of its field in the document (`backoff.first_delay_s`), and so have the engine's refusals.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ RESPECT = "retry_after.respect"
 FILE_LOST = "file_lost"
 RETRIES, LEAVES_RETRIES = "retries", "leaves_retries"  # the field of a document, and the input
 EXPIRES, EXPIRES_AT = "expires", "expires_at"
-# What may be chosen for the end of a policy, and how long it is from now.
+# The choices for the end of a policy, and their time from now.
 SPANS_OF_EXPIRY = {"1h": timedelta(hours=1), "4h": timedelta(hours=4), "1d": timedelta(days=1), "7d": timedelta(days=7)}
 AT = "at"
 # Parts that mean something only in some kinds: what another kind left in its input is no part of the policy.
@@ -66,7 +66,7 @@ MOST_ROWS = 60
 
 @dataclass(slots=True)
 class Row:
-    """Errors of one name, and what they are."""
+    """The class of the errors of one name."""
 
     error: str = ""
     as_: str = PERMANENT
@@ -74,7 +74,7 @@ class Row:
 
 @dataclass(slots=True)
 class Draft:
-    """What stands in the inputs. `document` is what it says; `errors` what was refused, by input."""
+    """The texts of the inputs. `document` is the policy that they describe; `errors` the refusals by input."""
 
     texts: dict[str, str] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
@@ -85,19 +85,21 @@ class Draft:
     errors: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Draft:
-        """A document as inputs."""
-        texts = {path: kind.write(value) for path, kind in KINDS.items() if (value := _at(document, path)) is not None}
+    def from_document(cls, document: Mapping[str, Any]) -> Draft:
+        """Return a document as inputs."""
+        texts = {
+            path: kind.write(value) for path, kind in KINDS.items() if (value := value_at(document, path)) is not None
+        }
         if ends := document.get(EXPIRES_AT):
             texts[EXPIRES_AT] = str(ends)[:19].removesuffix(":00")
         rows = [Row(str(one.get("error", "")), str(one.get("as", ""))) for one in document.get("classes") or ()]
-        respects = _at(document, RESPECT) is not False
+        respects = value_at(document, RESPECT) is not False
         leaves = document.get(RETRIES) is False
         return cls(texts, rows, respects, document.get(FILE_LOST) is True, leaves, AT if ends else "")
 
     @classmethod
-    def given(cls, given: QueryDict) -> Draft:
-        """What a browser sent."""
+    def from_form(cls, given: QueryDict) -> Draft:
+        """Return the inputs of a submitted form."""
         texts = {path: given.get(path, "")[:_LONGEST].strip() for path in (*KINDS, EXPIRES_AT)}
         pairs = zip(given.getlist("class.error"), given.getlist("class.as"), strict=False)
         rows = [Row(error[:_LONGEST].strip(), as_) for error, as_ in pairs]
@@ -110,13 +112,13 @@ class Draft:
         for path, kind in KINDS.items():
             text = self.texts.get(path, "")
             if text and self._means_something(path):
-                _put(found, path, kind.read(text))
+                _set_value(found, path, kind.read(text))
         if self.leaves_retries:
             found[RETRIES] = False
         elif self.rows:
             found["classes"] = [{"error": row.error, "as": row.as_} for row in self.rows]
         if not self.leaves_retries:
-            _put(found, RESPECT, self.respects)
+            _set_value(found, RESPECT, self.respects)
         if self.files_lost:
             found[FILE_LOST] = True
         if self.expires in SPANS_OF_EXPIRY:
@@ -136,43 +138,43 @@ class Draft:
         return name in _OF_KIND[part].get(kind, ())
 
     def refuse(self, problems: Iterable[Any]) -> None:
-        """Put each problem (`field`, `message`) beside its input; what has none stands under `""`."""
+        """Add each problem (`field`, `message`) to the errors of its input, those without an input under `""`."""
         for problem in problems:
             row = _ROW.match(problem.field)
             if row and int(row[1]) < len(self.rows):
-                said = f"{self.rows[int(row[1])].error}: {_sentence(problem)}"
-                self.errors.setdefault("classes", []).append(said)
+                message = f"{self.rows[int(row[1])].error}: {_sentence(problem)}"
+                self.errors.setdefault("classes", []).append(message)
                 continue
             path = _INDEX.sub("", problem.field)
             place = path if path in PLACES else _FALLS_TO.get(path, "")
             self.errors.setdefault(place, []).append(_sentence(problem) if place else problem.message)
 
     def refused_in(self, *paths: str) -> bool:
-        """Whether something under these paths is refused: its fold stands open then."""
+        """Return whether a field under these paths is refused: its fold is opened then."""
         return any(name.startswith(paths) for name in self.errors if name)
 
 
-# Where a refusal can stand.
+# The inputs that can have errors.
 PLACES = (*KINDS, RESPECT, FILE_LOST, RETRIES, EXPIRES_AT, "classes")
-# A part that is refused as a whole -> the input that is to blame.
+# A part that is refused as one -> the input to blame.
 _FALLS_TO = {"backoff": "backoff.kind", "jitter": "jitter.kind", "match": "match.task", "budget": "budget.per_minute"}
 _FALLS_TO |= {"concurrency": "concurrency.key", "rate_limit": "rate_limit.max", "poison": "poison.crashes"}
 
 
 def _sentence(problem: Any) -> str:
-    """Its label says which it is: `backoff.factor must be …` -> `This must be …`."""
-    said = problem.message.removeprefix(f"{problem.field} ")
-    return problem.message if said == problem.message else f"This {said}"
+    """Return the message without the field's name, which its label has: `This must be …`."""
+    rest = problem.message.removeprefix(f"{problem.field} ")
+    return problem.message if rest == problem.message else f"This {rest}"
 
 
-def _at(document: Mapping[str, Any], path: str) -> Any:
+def value_at(document: Mapping[str, Any], path: str) -> Any:
     found: Any = document
     for name in path.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None
     return found
 
 
-def _put(document: dict[str, Any], path: str, value: Any) -> None:
+def _set_value(document: dict[str, Any], path: str, value: Any) -> None:
     *parts, name = path.split(".")
     for part in parts:
         document = document.setdefault(part, {})

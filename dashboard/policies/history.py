@@ -21,7 +21,7 @@ MOST_SHOWN = 6  # changes of a version at once
 @dataclass(frozen=True, slots=True)
 class Line:
     version: PolicyVersion
-    says: str
+    summary: str
     changes: list[policy_changes.Line]  # against the version before; empty where it said the same
     is_first: bool  # nothing was before it
     is_current: bool
@@ -41,11 +41,11 @@ def lines(
 def _line(version: PolicyVersion, before: PolicyVersion | None, current: PolicyVersion | None, viewer: Viewer) -> Line:
     is_current = bool(current and current.version == version.version)
     address = reverse("redrive:policy-versions", args=[version.name])
-    says, often = policy_words.in_brief(version)
+    curve, often = policy_words.in_brief(version)
     compare = f"{address}?left={version.version}&right={current.version}" if current and not is_current else ""
     return Line(
         version,
-        f"{often}: {says}",
+        f"{often}: {curve}",
         changes(before, version) if before else [],
         before is None,
         is_current,

@@ -1,4 +1,4 @@
-"""What is in force: a line a policy, a line a task, and what one may begin with."""
+"""The policies in force, the tasks with the policies that decide, and the presets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Line:
     url: str
     matches: str
     mode: str
-    says: str  # how it waits
+    curve: str  # the waits between attempts
     ends: str  # attempts, and when it gives up
     version: int
     fleet: policy_words.Fleet
@@ -36,18 +36,18 @@ def lines(versions: Iterable[PolicyVersion], in_force: Mapping[str, Any]) -> lis
     return [_line(version, in_force.get(version.name)) for version in versions]
 
 
-def _line(version: PolicyVersion, told: Any) -> Line:
-    says, ends = policy_words.in_brief(version)
+def _line(version: PolicyVersion, workers: Any) -> Line:
+    curve, ends = policy_words.in_brief(version)
     match = Match(version.match_source, version.match_queue, version.match_task)
     return Line(
         version.name,
         reverse("redrive:policy-detail", args=[version.name]),
         policy_words.matches(match),
         version.mode,
-        says,
+        curve,
         ends,
         version.version,
-        policy_words.fleet(told, version.version),
+        policy_words.fleet(workers, version.version),
         version.published_at,
         version.published_by,
         version.expires_at,
@@ -55,8 +55,8 @@ def _line(version: PolicyVersion, told: Any) -> Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Decides:
-    """What decides about a task, on some of its queues or on all."""
+class Decision:
+    """The policy that decides about a task, on some of its queues or on all."""
 
     queues: str  # "" where it is the same on all
     policy: str  # "": its own code
@@ -69,32 +69,32 @@ class Decides:
 class TaskLine:
     task: str
     source: str
-    decides: list[Decides]
+    decides: list[Decision]
 
 
 def tasks(found: Iterable[Any]) -> list[TaskLine]:
-    """A line for each task that a living worker knows; those first about which a policy decides."""
+    """Return a line for each task registered by a live worker, those with a policy first."""
     by_task: dict[tuple[str, str], dict[str, list[Any]]] = {}
     for one in found:
         name = one.policy.name if one.policy else ""
         by_task.setdefault((one.source, one.task), {}).setdefault(name, []).append(one)
     made = [
         TaskLine(
-            task, source, [_decides(rows, len(by_policy) > 1) for _, rows in sorted(by_policy.items(), reverse=True)]
+            task, source, [_decision(rows, len(by_policy) > 1) for _, rows in sorted(by_policy.items(), reverse=True)]
         )
         for (source, task), by_policy in by_task.items()
     ]
     return sorted(made, key=lambda line: not line.decides[0].policy)
 
 
-def _decides(rows: list[Any], is_by_queue: bool) -> Decides:
+def _decision(rows: list[Any], is_by_queue: bool) -> Decision:
     first = rows[0]
     queues = ", ".join(one.queue for one in rows) if is_by_queue else ""
     if first.policy is None:
         given = {"task": first.task, "source": first.source}
-        return Decides(queues, "", "", 0, f"{reverse('redrive:policy-new')}?{urlencode(given)}")
+        return Decision(queues, "", "", 0, f"{reverse('redrive:policy-new')}?{urlencode(given)}")
     version = first.policy
-    return Decides(
+    return Decision(
         queues, version.name, version.mode, version.version, reverse("redrive:policy-detail", args=[version.name])
     )
 
@@ -105,7 +105,7 @@ class Offer:
 
     name: str
     title: str
-    says: str
+    description: str
     curve: str
     attempts: str
     bars: str  # a small picture of its delays
@@ -114,7 +114,7 @@ class Offer:
 
 
 def presets(chosen: str = "", given: Mapping[str, str] | None = None) -> list[Offer]:
-    """`given`: the match that stays whatever one begins with."""
+    """Return the presets. `given`: the match that stays with every preset."""
     return [_offer(name, preset, chosen, given or {}) for name, preset in PRESETS.items()]
 
 

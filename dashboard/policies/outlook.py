@@ -1,4 +1,4 @@
-"""What the policy that is being edited would do, beside the one in force."""
+"""The preview of an edited policy beside the one in force."""
 
 from __future__ import annotations
 
@@ -7,13 +7,46 @@ from dataclasses import dataclass
 from typing import Any
 
 from dashboard.policies import pictures as policy_pictures
-from dashboard.policies import pill as policy_pill
 from dashboard.policies import words as policy_words
 from dashboard.policies.words import curve
+from dashboard.web.figures import duration
 from jobs_admin.core.backoff import schedule
 from jobs_admin.core.policy import Policy
-from jobs_admin.core.retry_herd import herd
+from jobs_admin.core.retry_herd import herd, lost_capacity_s
 from jobs_admin.core.retry_times import totals
+
+# Seconds until a worker runs again: a process of the pool, a restarted worker, a container whose image is pulled.
+AWAY_S = (1, 10, 60)
+
+
+@dataclass(frozen=True, slots=True)
+class Pill:
+    crashes: str  # `3 crashes`; "" where they are not counted
+    before: str  # the same of the policy in force, where that differs; `not counted`
+    rows: list[tuple[str, str, str]]  # a worker's time away, the capacity lost, and that under the policy in force
+
+
+def pill_cost(policy: Policy, current: Policy | None) -> Pill:
+    former = current if current is not None and _crashes(current) != _crashes(policy) else None
+    rows = [(duration(away), _lost(policy, away), _lost(former, away) if former else "") for away in AWAY_S]
+    counted = _crashes(policy) or (former and _crashes(former))
+    return Pill(
+        _crashes_text(policy), (_crashes_text(former) or "not counted") if former else "", rows if counted else []
+    )
+
+
+def _crashes(policy: Policy) -> int:
+    return policy.poison.crashes if policy.poison else 0
+
+
+def _crashes_text(policy: Policy) -> str:
+    crashes = _crashes(policy)
+    return f"{crashes:,} crash{'' if crashes == 1 else 'es'}" if crashes else ""
+
+
+def _lost(policy: Policy, away_s: float) -> str:
+    return duration(lost_capacity_s(_crashes(policy), away_s)) if _crashes(policy) else "no end"
+
 
 DEFAULT_JOBS = 1_000
 MOST_JOBS = 1_000_000
@@ -21,7 +54,7 @@ _LOOK = {"high": "dead", "medium": "retrying", "low": "discarded"}
 
 
 @dataclass(frozen=True, slots=True)
-class Says:
+class InWords:
     """One policy in words."""
 
     name: str
@@ -34,7 +67,7 @@ class Says:
 def outlook(
     policy: Policy, current: Policy | None, jobs: int, findings: Iterable[Any], *, in_force: str
 ) -> dict[str, Any]:
-    """`current`: the policy in force, whose version is called `in_force`."""
+    """Return the context of the preview. `current`: the policy in force, of version `in_force`."""
     before = current if current is not None and _is_other(policy, current) else None
     steps, old = schedule(policy), schedule(before) if before else []
     crowd, former = herd(policy, jobs), herd(before, jobs) if before else None
@@ -42,20 +75,20 @@ def outlook(
         wide = max(former.step_s, crowd.step_s)
         crowd, former = herd(policy, jobs, wide), herd(before, jobs, wide) if before else None
     return {
-        "says": _says(policy, ""),
-        "before": _says(before, in_force) if before else None,
+        "words": _in_words(policy, ""),
+        "before": _in_words(before, in_force) if before else None,
         "delays": policy_pictures.delays(steps, old),
         "runs": policy_pictures.runs(steps, old, name=in_force),
         "herd": policy_pictures.herd(crowd, former, jobs),
-        "pill": policy_pill.cost(policy, current),
+        "pill": pill_cost(policy, current),
         "budget": policy_words.budget(policy),
         "findings": [(one, _LOOK.get(one.severity, "discarded")) for one in findings],
     }
 
 
-def _says(policy: Policy, name: str) -> Says:
+def _in_words(policy: Policy, name: str) -> InWords:
     if not policy.retries:
-        return Says(
+        return InWords(
             name,
             "The task’s own code decides how often a failed job is retried",
             curve(policy),
@@ -63,13 +96,13 @@ def _says(policy: Policy, name: str) -> Says:
             "Changes no retries.",
         )
     found = totals(policy)
-    return Says(
+    return InWords(
         name, policy_words.attempts(policy.max_attempts), curve(policy), policy_words.gives_up(found),
         policy_words.outage(found),
     )  # fmt: skip
 
 
 def _is_other(one: Policy, other: Policy) -> bool:
-    """Whether they would be drawn differently."""
+    """Return whether the pictures of two policies differ."""
     names = ("retries", "max_attempts", "backoff", "cap_s", "jitter")
     return any(getattr(one, name) != getattr(other, name) for name in names)

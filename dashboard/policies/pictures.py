@@ -1,7 +1,7 @@
-"""What a policy does, as pictures: the wait after each attempt, when the attempts run, and the herd. In front the policy
-as it is edited, behind it the one in force, on one scale.
+"""Pictures of a policy: the wait after each attempt, the times of the attempts, and the herd. The edited policy is in
+front, the one in force behind it, on one scale.
 
-Shapes are placed in per cent of the width, so that a picture is as wide as its place and its words are not stretched.
+Shapes are placed in per cent of the width, so that a picture fills its box and its text is not stretched.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ def _bar(n: int, one: Step, width: float, every: int, top: float) -> Bar:
     sure, longest = _y(one.shortest_s, top), _y(one.longest_s, top)
     wide = width * every
     drawn = min(wide * 0.72, _WIDEST) if wide > 2 else wide
-    said = duration(one.shortest_s)
+    text = duration(one.shortest_s)
     if one.longest_s > one.shortest_s:
-        said += f" to {duration(one.longest_s)}"
+        text += f" to {duration(one.longest_s)}"
     return Bar(
         _x(n * width + (wide - drawn) / 2),
         _x(drawn),
@@ -114,7 +114,7 @@ def _bar(n: int, one: Step, width: float, every: int, top: float) -> Bar:
         longest,
         max(round(sure - longest, 1), 0.0),
         _y(one.mean_s, top),
-        f"after attempt {one.attempt:,}: {said}",
+        f"after attempt {one.attempt:,}: {text}",
     )
 
 
@@ -149,44 +149,44 @@ class Runs:
 
 
 def runs(edited: Sequence[Step], current: Sequence[Step] = (), *, name: str = "") -> Runs | None:
-    """When the attempts run, from the first failure on. `name`: of the policy in force."""
+    """Draw the times of the attempts since the first failure. `name`: of the policy in force."""
     if not edited:
         return None
     both = [("edited" if current else "attempts", "edited", edited)]
     if current:
         both.append((name or "in force", "current", current))
-    whole = max(sum(one.longest_s for one in steps) for _, _, steps in both) or 1.0
-    lanes = [_lane(title, look, n * (LANE + 8), steps, whole) for n, (title, look, steps) in enumerate(both)]
+    span = max(sum(one.longest_s for one in steps) for _, _, steps in both) or 1.0
+    lanes = [_lane(title, look, n * (LANE + 8), steps, span) for n, (title, look, steps) in enumerate(both)]
     times = _times(edited)
     rows = [
         (f"{one.attempt + 1:,}", *map(duration, at))
         for one, at in zip(edited[:MOST_ROWS], times[:MOST_ROWS], strict=True)
     ]
     words = f"{len(edited) + 1} attempts, the last {duration(times[-1][1])} after the first failure on average"
-    ticks = [Label(_x(at / whole * 100), brief(at), _anchor(at / whole)) for at in _ticks(whole)]
-    told = edited[:MOST_DRAWN]
+    ticks = [Label(_x(at / span * 100), brief(at), _anchor(at / span)) for at in _ticks(span)]
+    drawn_steps = edited[:MOST_DRAWN]
     chart = charts.reading(
-        {"on average": [duration(mean) for _, mean, _ in times[: len(told)]]},
-        labels=[f"attempt {one.attempt + 1:,}" for one in told],
-        lefts=[first / whole for first, _, _ in times[: len(told)]],
+        {"on average": [duration(mean) for _, mean, _ in times[: len(drawn_steps)]]},
+        labels=[f"attempt {one.attempt + 1:,}" for one in drawn_steps],
+        lefts=[first / span for first, _, _ in times[: len(drawn_steps)]],
     )
     return Runs(lanes, ticks, len(both) * (LANE + 8) - 8, words, rows, max(0, len(edited) - MOST_ROWS), chart)
 
 
-def _lane(title: str, look: str, y: int, steps: Sequence[Step], whole: float) -> Lane:
+def _lane(title: str, look: str, y: int, steps: Sequence[Step], span: float) -> Lane:
     times = _times(steps)
     every = math.ceil(len(times) / MOST_DRAWN)
     marks = [
         Mark(
-            _x(first / whole * 100),
-            _x((last - first) / whole * 100),
-            _x(mean / whole * 100),
+            _x(first / span * 100),
+            _x((last - first) / span * 100),
+            _x(mean / span * 100),
             f"attempt {n + 2:,}: {duration(mean)} after the first failure",
         )
         for n, (first, mean, last) in enumerate(times)
         if n % every == 0 or n == len(times) - 1
     ]
-    return Lane(title, look, y, marks, _x(times[-1][2] / whole * 100))
+    return Lane(title, look, y, marks, _x(times[-1][2] / span * 100))
 
 
 def _times(steps: Sequence[Step]) -> list[tuple[float, float, float]]:
@@ -217,58 +217,61 @@ def herd(edited: herds.Herd, current: herds.Herd | None, jobs: int) -> Herd | No
         return None
     before = current.points if current else []
     step = edited.step_s
-    whole = max(at for at, _ in (*edited.points, *before)) + step
+    span = max(at for at, _ in (*edited.points, *before)) + step
     top = max(starts for _, starts in (*edited.points, *before))
     busiest = sorted(sorted(edited.points, key=lambda point: -point[1])[:MOST_BUSY])
     return Herd(
-        _outline(edited.points, whole, step, top),
-        _outline(before, whole, step, top) if before else "",
-        [Label(_x(at / whole * 100), brief(at), _anchor(at / whole)) for at in _ticks(whole)],
+        _outline(edited.points, span, step, top),
+        _outline(before, span, step, top) if before else "",
+        [Label(_x(at / span * 100), brief(at), _anchor(at / span)) for at in _ticks(span)],
         "second" if step == 1 else brief(step),
         number(math.ceil(top)),
         number(math.ceil(edited.peak_per_s)),
         number(math.ceil(current.peak_per_s)) if current else "",
         number(jobs),
         [(f"from {brief(at)} on", number(round(starts, 1))) for at, starts in busiest],
-        _herd_reading(edited.points, before, whole, step),
+        _herd_reading(edited.points, before, span, step),
     )
 
 
-def _outline(points: Sequence[tuple[int, float]], whole: float, step: int, top: float) -> str:
+def _outline(points: Sequence[tuple[int, float]], span: float, step: int, top: float) -> str:
     """As steps: down to nothing where a step is left out."""
-    times, heights = charts.Times(0, whole), charts.Heights(top)
+    times, heights = charts.Times(0, span), charts.Heights(top)
     return charts.outline((times.x(at), times.x(at + step), heights.y(starts)) for at, starts in points)
 
 
 def _herd_reading(
-    edited: Sequence[tuple[int, float]], before: Sequence[tuple[int, float]], whole: float, step: int
+    edited: Sequence[tuple[int, float]], before: Sequence[tuple[int, float]], span: float, step: int
 ) -> str:
     moments = sorted({at for at, _ in (*edited, *before)})
-    told = {"retries": edited} | ({"in force": before} if before else {})
+    drawn_steps = {"retries": edited} | ({"in force": before} if before else {})
     return charts.reading(
         {
             name: [round(known.get(at, 0), 1) for at in moments]
-            for name, points in told.items()
+            for name, points in drawn_steps.items()
             for known in (dict(points),)
         },
         labels=[f"after {brief(at)}" for at in moments],
-        lefts=[at / whole for at in moments],
-        reach=step / whole,
+        lefts=[at / span for at in moments],
+        reach=step / span,
     )
 
 
 def _delays_reading(edited: Sequence[Step], current: Sequence[Step], columns: int) -> str:
-    told = edited[:MOST_DRAWN]
+    drawn_steps = edited[:MOST_DRAWN]
     waits = [
         duration(one.shortest_s)
         if one.longest_s <= one.shortest_s
         else f"{duration(one.shortest_s)} to {duration(one.longest_s)}"
-        for one in told
+        for one in drawn_steps
     ]
     series = {"wait": waits}
     if current:
-        series["in force"] = [duration(current[n].mean_s) if n < len(current) else "–" for n in range(len(told))]
-    labels, lefts = [f"after attempt {one.attempt:,}" for one in told], [n / columns for n in range(len(told))]
+        series["in force"] = [duration(current[n].mean_s) if n < len(current) else "–" for n in range(len(drawn_steps))]
+    labels, lefts = (
+        [f"after attempt {one.attempt:,}" for one in drawn_steps],
+        [n / columns for n in range(len(drawn_steps))],
+    )
     return charts.reading(series, labels=labels, lefts=lefts)
 
 
@@ -281,10 +284,10 @@ _STEPS = [
 ]  # fmt: skip
 
 
-def _ticks(whole_s: float) -> list[float]:
-    """Round times from 0 on, five at most."""
-    step = next((step for step in _STEPS if whole_s / step <= 4.6), whole_s)
-    return [n * step for n in range(int(whole_s / step) + 1)]
+def _ticks(span_s: float) -> list[float]:
+    """Return round times starting at 0, five at most."""
+    step = next((step for step in _STEPS if span_s / step <= 4.6), span_s)
+    return [n * step for n in range(int(span_s / step) + 1)]
 
 
 def _nice_s(value: float) -> float:

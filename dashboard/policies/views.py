@@ -43,7 +43,7 @@ def index(request: HttpRequest) -> HttpResponse:
 @require_safe
 @can(VIEWER)
 def versions(request: HttpRequest, name: str) -> HttpResponse:
-    """All that was ever in force under a name, newest first, each with what it changed."""
+    """List all versions ever in force under a name, latest first, each with its changes."""
     viewer = request.viewer
     found = policies.versions(viewer, name, after=request.GET.get("after"), limit=VERSIONS + 1)
     current = next((one for one in policies.published(viewer) if one.name == name), None)
@@ -71,7 +71,7 @@ def _compared(request: HttpRequest, name: str, current: object) -> dict | None:
 @can(OPERATOR)
 def put_back(request: HttpRequest, name: str, version: int) -> HttpResponse:
     try:
-        made = policies.put_back(request.viewer, name, version, **_said(request))
+        made = policies.put_back(request.viewer, name, version, **_expected(request))
     except Refused as refused:
         return _refused(request, name, refused)
     add_toast(request, f"Version {version} of {name} is in force again, as v{made.version}.")
@@ -82,7 +82,7 @@ def put_back(request: HttpRequest, name: str, version: int) -> HttpResponse:
 @can(OPERATOR)
 def withdraw(request: HttpRequest, name: str) -> HttpResponse:
     try:
-        ended = policies.withdraw(request.viewer, name, **_said(request))
+        ended = policies.withdraw(request.viewer, name, **_expected(request))
     except Refused as refused:
         return _refused(request, name, refused)
     undo = reverse("redrive:policy-put-back", args=[name, ended.version])
@@ -92,7 +92,7 @@ def withdraw(request: HttpRequest, name: str) -> HttpResponse:
     return go(request, reverse("redrive:policy-versions", args=[name]))
 
 
-def _said(request: HttpRequest) -> dict:
+def _expected(request: HttpRequest) -> dict:
     begun = whole_number(request.POST.get("begun"))
     return {"expected_version": begun or None, "reason": request.POST.get("reason", "").strip()[:MOST_REASON]}
 

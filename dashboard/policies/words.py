@@ -1,4 +1,4 @@
-"""What a policy does, in words: how it waits, when it gives up, which outage it survives."""
+"""A policy in words: its waits, its end, and the outage that it survives."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def curve(policy: Policy) -> str:
     """`5 s, doubling, at most 10 min, ± 10 %`."""
     if not policy.retries:
         return "retries left to the task’s own code"
-    said = [_backoff(policy.backoff)]
+    parts = [_backoff(policy.backoff)]
     if policy.cap_s is not None and policy.backoff.kind != "fixed":
-        said.append(f"at most {in_seconds(policy.cap_s)}")
+        parts.append(f"at most {in_seconds(policy.cap_s)}")
     if policy.backoff.kind != "decorrelated":
-        said.append(_jitter(policy.jitter))
-    return ", ".join(said)
+        parts.append(_jitter(policy.jitter))
+    return ", ".join(parts)
 
 
 def _backoff(backoff: Backoff) -> str:
@@ -95,7 +95,7 @@ def _is_same(shortest: float, longest: float) -> bool:
 
 
 def _below(seconds: float) -> float:
-    """Rounded to what is said, and never more than it is."""
+    """Return the value rounded down to the shown precision."""
     step = _step(seconds)
     return math.floor(seconds / step + 1e-9) * step
 
@@ -110,7 +110,7 @@ def _step(seconds: float) -> float:
 
 
 def matches(match: Match) -> str:
-    """`shop.deliver on webhooks of shop`; what is left open is said once."""
+    """Return the match in words: `shop.deliver on webhooks of shop`."""
     task = "every task" if match.task == "*" else match.task
     queue = "" if match.queue == "*" else f" on {match.queue}"
     source = "" if match.source == "*" else f" of {match.source}"
@@ -119,53 +119,53 @@ def matches(match: Match) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Who runs a version: a sentence, and whether all that live do."""
+    """The workers that run a version: a sentence, and whether all live ones do."""
 
     words: str
     is_all: bool
-    more: str = ""  # who runs something else, and who is held back
+    more: str = ""  # the workers on other versions, and those held back
 
 
-def fleet(told: Any, version: int) -> Fleet:
-    """`told`: as `policies.in_force` answers for one name; None where it says nothing of it."""
-    if told is None or not told.is_known:
+def fleet(running: Any, version: int) -> Fleet:
+    """Return the workers of a version in words. `running`: the answer of `policies.in_force` for its name, or None."""
+    if running is None or not running.is_known:
         return Fleet("workers not known: the store does not answer", False)
-    if not told.of:
+    if not running.of:
         return Fleet("no guarded worker lives that it is for", False)
-    on = told.on.get(version, 0)
+    on = running.on.get(version, 0)
     others = [
         f"{count:,} {'without it' if number is None else f'on v{number}'}"
-        for number, count in sorted(told.on.items(), key=lambda one: (one[0] is None, one[0] or 0))
+        for number, count in sorted(running.on.items(), key=lambda one: (one[0] is None, one[0] or 0))
         if number != version and count
     ]
-    held = [
+    held_back = [
         f"{count:,} only {mode}, by REDRIVE_MODE or `manage.py drain`"
-        for mode, count in told.held_back.items()
+        for mode, count in running.held_back.items()
         if count
     ]
-    workers = f"{told.of:,} worker{'' if told.of == 1 else 's'}"
-    words = f"{workers} on v{version}" if on == told.of else f"{on:,} of {workers} on v{version}"
-    refused = [f"{name} refuses it: {why}" for name, why in told.refused.items()]
+    workers = f"{running.of:,} worker{'' if running.of == 1 else 's'}"
+    words = f"{workers} on v{version}" if on == running.of else f"{on:,} of {workers} on v{version}"
+    refused = [f"{name} refuses it: {why}" for name, why in running.refused.items()]
     unseen = [
         f"{count:,} job{'' if count == 1 else 's'} started {how}"
         for count, how in (
-            (told.uncounted, "uncounted: the store did not answer"),
-            (told.unkept, "without being kept: had their worker died, they would not be filed as lost"),
-            (told.unplaced, "without any policy: it is not sure which queue they came from"),
+            (running.uncounted, "uncounted: the store did not answer"),
+            (running.unkept, "without being kept: had their worker died, they would not be filed as lost"),
+            (running.unplaced, "without any policy: it is not sure which queue they came from"),
         )
         if count
     ]
-    if told.overrun:
+    if running.overrun:
         unseen.append(
-            f"a limit was exceeded by {told.overrun:,} job{'' if told.overrun == 1 else 's'}: "
+            f"a limit was exceeded by {running.overrun:,} job{'' if running.overrun == 1 else 's'}: "
             "a worker did not answer for 30 s, so its places were given to other jobs"
         )
-    if told.shared_out:
-        retries = f"{told.shared_out:,} retr{'y' if told.shared_out == 1 else 'ies'}"
+    if running.shared_out:
+        retries = f"{running.shared_out:,} retr{'y' if running.shared_out == 1 else 'ies'}"
         unseen.append(
             f"{retries} made from the workers’ shares of the budget, because the store did not answer in time"
         )
-    return Fleet(words, on == told.of and not held, "; ".join([*others, *held, *refused, *unseen]))
+    return Fleet(words, on == running.of and not held_back, "; ".join([*others, *held_back, *refused, *unseen]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +175,10 @@ class Observed:
 
 
 def observed(found: policies.Observed) -> Observed:
-    """What a policy that observes would have changed, for the line of what is in force."""
+    """Return the changes that an observing policy would have made, for its line in the list."""
     if not found.attempts:
         return Observed("has judged no failed attempt yet", "")
-    seen = f"the newest {found.attempts:,} failed attempts" if found.is_capped else _counted(found.attempts)
+    seen = f"the newest {found.attempts:,} failed attempts" if found.is_capped else _attempts_text(found.attempts)
     more = [
         f"{count:,} {words}"
         for count, words in (
@@ -191,12 +191,12 @@ def observed(found: policies.Observed) -> Observed:
     return Observed(f"would have changed {found.changed:,} of {seen}", ", ".join(more))
 
 
-def _counted(attempts: int) -> str:
+def _attempts_text(attempts: int) -> str:
     return f"{attempts:,} failed attempt{'' if attempts == 1 else 's'}"
 
 
 def budget(policy: Policy) -> str:
-    """How many retries its budget lets through in the worst minute; "" without one."""
+    """Return the most retries that the budget allows in any minute; "" without a budget."""
     if policy.budget is None:
         return ""
     if not policy.budget.per_minute:
@@ -215,7 +215,7 @@ def budget_left(left: Any) -> str:
 
 
 def in_brief(version: PolicyVersion) -> tuple[str, str]:
-    """How it waits, and how often and how long it tries."""
+    """Return the waits, and the number and duration of the attempts."""
     readable = policies.readable([version])
     if not readable:
         return "written by a newer Redrive or by hand: no worker takes it", "cannot be read"

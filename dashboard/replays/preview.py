@@ -144,7 +144,9 @@ def _leave_out(preview) -> dict[str, str] | None:
     if preview.selection or not preview.unreported or len(preview.unreported) == len(preview.sources):
         return None
     names = " and ".join(preview.unreported)
-    text = " ".join([preview.query, *(f"-{language.qualifier('source', name, exact=True)}" for name in preview.unreported)])
+    text = " ".join(
+        [preview.query, *(f"-{language.qualifier('source', name, exact=True)}" for name in preview.unreported)]
+    )
     return {"names": names, "url": links.new_replay(text.strip())}
 
 

@@ -59,14 +59,14 @@ FULL = {
 
 
 def test_every_part_of_a_policy_has_an_input_that_gives_it_back():
-    again = Draft.given(sent(Draft.of(FULL))).document(NOW)
+    again = Draft.from_form(sent(Draft.from_document(FULL))).document(NOW)
     assert core.document(core.parse(again)) == core.document(core.parse(FULL))
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_comes_back_as_it_was(name):
     document = PRESETS[name].document
-    again = Draft.given(sent(Draft.of(document))).document(NOW)
+    again = Draft.from_form(sent(Draft.from_document(document))).document(NOW)
     assert core.document(core.parse(again)) == core.document(core.parse(document))
 
 
@@ -122,11 +122,11 @@ def test_what_another_kind_left_behind_is_no_part_of_the_policy():
 
 def test_rows_without_an_error_are_no_classes():
     form = QueryDict("class.error=&class.as=permanent&class.error=ValueError&class.as=transient")
-    assert Draft.given(form).document(NOW)["classes"] == [{"error": "ValueError", "as": "transient"}]
+    assert Draft.from_form(form).document(NOW)["classes"] == [{"error": "ValueError", "as": "transient"}]
 
 
 def test_a_class_that_is_refused_is_named():
-    draft = Draft.given(QueryDict("class.error=ValueError&class.as=sometimes"))
+    draft = Draft.from_form(QueryDict("class.error=ValueError&class.as=sometimes"))
     with pytest.raises(Refused) as refused:
         core.parse(draft.document(NOW))
     draft.refuse(refused.value.details["problems"])

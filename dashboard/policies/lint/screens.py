@@ -65,7 +65,7 @@ class Table:
     counts: tuple[tuple[str, str, int], ...]  # (verdict, look, how many)
     kinds: tuple[tuple[str, int], ...]
     verdict: str  # of all together
-    says: str
+    sentence: str
 
     @property
     def look(self) -> str:
@@ -106,11 +106,11 @@ def table(check: Check) -> Table:
         len(lines) - sum(map(len, shown)),
         tuple((verdict, LOOKS[verdict], check.count(verdict)) for verdict in lint.VERDICTS),
         tuple(check.kinds.items()),
-        *_says(check),
+        *_verdict(check),
     )
 
 
-def _says(check: Check) -> tuple[str, str]:
+def _verdict(check: Check) -> tuple[str, str]:
     if failed := check.count("fail"):
         return "fail", f"It fails: {failed:,} of {_retried(check):,} configurations of retries break it."
     if check.count("pass"):

@@ -1,4 +1,4 @@
-"""Is the way in which jobs are retried wise?"""
+"""The page of the lint of retries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobs_admin.models.access import VIEWER
 @require_safe
 @can(VIEWER)
 def index(request: HttpRequest) -> HttpResponse:
-    """Not refreshed by itself: what is configured changes with a deploy, and what is read should stand still."""
+    """Show the lint. Not refreshed automatically: configuration changes with a deploy, and the text should not move."""
     report = linting.report(request.viewer)
     context = {
         "report": report,

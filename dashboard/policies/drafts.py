@@ -1,4 +1,4 @@
-"""The policy that can be drawn while somebody types: what is refused is said beside its input, and drawn as it is in force."""
+"""The nearest valid policy of a draft: a refused field has its value in force, and the error beside its input."""
 
 from __future__ import annotations
 
@@ -17,18 +17,24 @@ from jobs_admin.policies.changes import conflicts
 _TRIES = 8  # a field is refused twice at most: as it was typed, and as it is in force
 
 
-def drawable(
-    draft: Draft, name: str, viewer: Viewer, now: datetime, *, held: Mapping[str, Any], is_told: bool = False
+def nearest_policy(
+    draft: Draft,
+    name: str,
+    viewer: Viewer,
+    now: datetime,
+    *,
+    in_force_document: Mapping[str, Any],
+    is_reported: bool = False,
 ) -> tuple[core.Policy, dict[str, Any], bool]:
-    """The nearest policy, its normal form, and whether it is all of the draft. Notes what is refused in the draft,
-    unless that `is_told` already. `held`: the document in force, whose values are drawn for what is refused.
+    """Return the nearest policy, its normal form, and whether it is the complete draft. Adds refusals to the draft's
+    errors unless `is_reported`. `in_force_document`: the source of the values of refused fields.
     """
     document = draft.document(now) | {"name": name}
     try:
         found = policies.check(viewer, name, document)
         return found, core.document(found), True
     except Refused as refused:
-        if not is_told:
+        if not is_reported:
             draft.refuse(problems(refused))
     for n in range(_TRIES):
         try:
@@ -36,7 +42,7 @@ def drawable(
             return found, core.document(found), n == 0
         except Refused as refused:
             for problem in refused.details["problems"]:
-                _fall_back(document, problem.field, held)
+                _fall_back(document, problem.field, in_force_document)
     return core.Policy(name=name), core.document(core.Policy(name=name)), False
 
 
@@ -45,10 +51,10 @@ def problems(refused: Refused) -> list[core.Problem]:
     return refused.details.get("problems") or [core.Problem(refused.field or "", refused.message)]
 
 
-def _fall_back(document: dict[str, Any], path: str, held: Mapping[str, Any]) -> None:
-    """This field as it is held; without it (of a list without all of it) where it is not, or was refused so too."""
+def _fall_back(document: dict[str, Any], path: str, in_force_document: Mapping[str, Any]) -> None:
+    """Set the field to its value in force; drop it (a list as one) if it has none, or that was refused too."""
     name, _, rest = path.partition(".")
-    inner, before = document.get(name), held.get(name)
+    inner, before = document.get(name), in_force_document.get(name)
     if rest and isinstance(inner, dict):
         _fall_back(inner, rest, before if isinstance(before, dict) else {})
     elif before is not None and before != inner:
@@ -57,8 +63,8 @@ def _fall_back(document: dict[str, Any], path: str, held: Mapping[str, Any]) -> 
         document.pop(name, None)
 
 
-def merged(was: Mapping[str, Any], now: Mapping[str, Any], yours: Mapping[str, Any]) -> dict[str, Any]:
-    """Yours, with what somebody else changed wherever you changed nothing."""
+def merge(was: Mapping[str, Any], now: Mapping[str, Any], yours: Mapping[str, Any]) -> dict[str, Any]:
+    """Return your document with the changes of others in the fields that you did not change."""
     found = deepcopy(dict(yours))
     for one in conflicts(was, now, yours):
         if one.yours == one.was:
