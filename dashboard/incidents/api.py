@@ -1,4 +1,4 @@
-"""The call for an incident: what its page tells, as one document."""
+"""The API call of an incident: the data of its page as one document."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def one_incident(request: HttpRequest, source: str = "", queue: str = "", since:
     """One outage from its first failure to the last job that came back; without times the last one there."""
     now = timezone.now()
     given = {"source": source, "queue": queue, "since": since, "until": until}
-    where = texts.asked(request.auth, given, now)
+    where = texts.span_from_query(request.auth, given, now)
     if where is None:
         raise Http404
     return texts.document(incidents.incident(request.auth, where, now))

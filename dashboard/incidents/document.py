@@ -1,6 +1,6 @@
-"""How an incident is asked for in an address, where its moments lead, and how it is written down: JSON and Markdown.
+"""An incident: its span in an address, the links of its moments, and its documents in JSON and Markdown.
 
-For pages and API alike. The played incident of the demo is another thing (`dashboard/demo/incident.py`).
+For pages and API. The incident that the demo plays is in `dashboard/demo/incident.py`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from jobs_admin.models.access import Viewer
 LONGEST_NAME = 200
 
 
-def asked(viewer: Viewer, given: Mapping[str, str], now: datetime) -> Span | None:
-    """The span that `source`, `queue`, `since` and `until` of an address name. Raises Refused and NotFound."""
+def span_from_query(viewer: Viewer, given: Mapping[str, str], now: datetime) -> Span | None:
+    """Return the span that `source`, `queue`, `since` and `until` of an address name. Raises Refused and NotFound."""
     source, queue = given.get("source", "").strip(), given.get("queue", "").strip()
     if "\0" in source + queue or max(len(source), len(queue)) > LONGEST_NAME:
         raise NotFound()
@@ -48,9 +48,9 @@ def _moment(given: Mapping[str, str], name: str) -> datetime | None:
 
 def address(where: Span, form: str = "") -> str:
     """The page of just this span, or its file: `markdown` or `json`."""
-    asked = {"source": where.source, "queue": where.queue, "since": iso(where.since), "until": iso(where.until)}
+    fields = {"source": where.source, "queue": where.queue, "since": iso(where.since), "until": iso(where.until)}
     page = reverse("redrive:incident-text", args=[form]) if form else reverse("redrive:incident")
-    return f"{page}?{urlencode({name: value for name, value in asked.items() if value})}"
+    return f"{page}?{urlencode({name: value for name, value in fields.items() if value})}"
 
 
 def page_of(ref: Ref | None) -> str:
@@ -79,27 +79,27 @@ def name_of(where: Span) -> str:
     return f"{where.queue} of {where.source}" if where.queue else where.source
 
 
-def sentence(told: Incident) -> str:
-    """What it came to, in one sentence without its place."""
-    n, seen = told.counts, told.seen
+def sentence(incident: Incident) -> str:
+    """Return the incident in one sentence, without its place."""
+    n, seen = incident.counts, incident.seen
     parts = [f"{number(n.failed)} attempt{'' if n.failed == 1 else 's'} failed", f"{number(n.died)} times a job died"]
     if n.of_jobs:
         capped = " or more" if n.jobs_are_capped else ""
         back, dead = n.jobs["recovered"], n.open
         parts.append(f"of {number(n.of_jobs)}{capped} jobs {number(back)} ran well since, {number(dead)} still wait")
-    begins = clock(seen.first_at, told.where.since) if seen.first_at else ""
-    ends = ", and still do" if told.where.is_going_on else ""
+    begins = clock(seen.first_at, incident.where.since) if seen.first_at else ""
+    ends = ", and still do" if incident.where.is_going_on else ""
     if seen.calm_at:
-        ends = f" until {clock(seen.calm_at, told.where.since)}"
+        ends = f" until {clock(seen.calm_at, incident.where.since)}"
     return f"{'; '.join(parts)}{f' (failing since {begins}{ends})' if begins else ''}."
 
 
 # -- JSON ---------------------------------------------------------------------------------------------------------
 
 
-def document(told: Incident) -> dict[str, Any]:
-    """All that the page tells, with absolute addresses."""
-    where, n, seen = told.where, told.counts, told.seen
+def document(incident: Incident) -> dict[str, Any]:
+    """Return the data of the page, with absolute addresses."""
+    where, n, seen = incident.where, incident.counts, incident.seen
     return {
         "source": where.source,
         "queue": where.queue,
@@ -122,10 +122,10 @@ def document(told: Incident) -> dict[str, Any]:
         "tenants": [{"tenant": name, "jobs": jobs} for name, jobs in n.tenants],
         "more_tenants": n.more_tenants,
         "tenants_counted_over": n.looked_at,
-        "timeline": [_as_row(one) for one in told.timeline],
+        "timeline": [_as_row(one) for one in incident.timeline],
         "step_s": seen.step_s,
         "series": [[iso(p.at), p.failed, p.recovered, p.dead] for p in seen.points],
-        "acts": None if told.acts is None else [_as_act(one) for one in told.acts],
+        "acts": None if incident.acts is None else [_as_act(one) for one in incident.acts],
     }
 
 
@@ -164,22 +164,22 @@ def plain(text: object, longest: int = 500) -> str:
     return _CALLS.sub("\\1\u2060", _PUNCTUATION.sub(r"\\\1", words))
 
 
-def markdown(told: Incident) -> str:
+def markdown(incident: Incident) -> str:
     """A beginning for a post-mortem: what the desk knows, and headings for what only people know."""
-    where, n, seen = told.where, told.counts, told.seen
+    where, n, seen = incident.where, incident.counts, incident.seen
     rows = [
-        ("Failing", _from_to(seen.first_at, seen.calm_at, told.where)),
+        ("Failing", _from_to(seen.first_at, seen.calm_at, incident.where)),
         ("No more dead than before", _at(seen.back_at) or "not yet, or not known"),
         ("Attempts that failed", number(n.failed)),
         ("Times a job died", number(n.died)),
         ("Most jobs dead at once", number(seen.dead_most)),
         *((f"Jobs now {state}", number(count)) for state, count in n.jobs.items() if count),
-        ("Tenants hit", _tenants(told)),
+        ("Tenants hit", _tenants(incident)),
     ]
     lines = [
         f"# Incident: {plain(name_of(where))}, {where.since:%Y-%m-%d %H:%M} to {clock(where.until, where.since)} UTC",
         "",
-        plain(sentence(told)),
+        plain(sentence(incident)),
         "",
         f"[On the desk]({config.page_url(address(where))}) · [what failed]({config.page_url(failures(where))})",
         "",
@@ -195,13 +195,13 @@ def markdown(told: Incident) -> str:
         "",
         "| when | what | who | why |",
         "|---|---|---|---|",
-        *(_line(one) for one in told.timeline),
+        *(_line(one) for one in incident.timeline),
     ]
-    if told.acts is not None:
+    if incident.acts is not None:
         lines += ["", "## Who did what", "", "| when | who | act | object | reason |", "|---|---|---|---|---|"]
-        lines += [_act_line(one) for one in told.acts]
-        if told.has_more_acts:
-            lines += ["", f"The newest {len(told.acts)} acts of the audit."]
+        lines += [_act_line(one) for one in incident.acts]
+        if incident.has_more_acts:
+            lines += ["", f"The newest {len(incident.acts)} acts of the audit."]
     lines += ["", "## Cause", "", "", "## What went well, and what did not", "", "", "## What we will change", "", ""]
     return "\n".join(lines)
 
@@ -209,8 +209,8 @@ def markdown(told: Incident) -> str:
 def _line(one: Moment) -> str:
     page = page_of(one.ref)
     words = plain(one.words)
-    said = f"[{words}]({config.page_url(page)})" if page else words
-    return f"| {one.at:%Y-%m-%d %H:%M:%S} | {said} | {plain(one.who, 150)} | {plain(one.why)} |"
+    words_with_link = f"[{words}]({config.page_url(page)})" if page else words
+    return f"| {one.at:%Y-%m-%d %H:%M:%S} | {words_with_link} | {plain(one.who, 150)} | {plain(one.why)} |"
 
 
 def _act_line(one: incidents.Act) -> str:
@@ -230,8 +230,8 @@ def _from_to(since: datetime | None, until: datetime | None, where: Span) -> str
     return f"{clock(since, where.since)} to {clock(until, where.since)} ({duration(until - since)})"
 
 
-def _tenants(told: Incident) -> str:
-    n = told.counts
+def _tenants(incident: Incident) -> str:
+    n = incident.counts
     named = [f"{name or '(none named)'} {jobs}" for name, jobs in n.tenants]
     more = f" and {n.more_tenants} more" if n.more_tenants else ""
     capped = f" (among the newest {number(n.looked_at)} jobs)" if n.looked_at < n.of_jobs else ""

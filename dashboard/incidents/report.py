@@ -1,4 +1,4 @@
-"""An incident as its page shows it: what it came to, two pictures over one time, the timeline, who did what."""
+"""An incident on its page: the facts, two pictures over one time, the timeline, and the acts of people."""
 
 from __future__ import annotations
 
@@ -104,20 +104,20 @@ class Report:
     found: str  # how it was found
 
 
-def report(told: Incident, now: datetime) -> Report:
-    where, seen = told.where, told.seen
+def report(incident: Incident, now: datetime) -> Report:
+    where, seen = incident.where, incident.seen
     return Report(
         where,
         texts.name_of(where),
-        texts.sentence(told),
-        _facts(told),
-        _picture(where, seen, told.timeline),
-        [_step(one, seen.first_at) for one in told.timeline],
-        _jobs(told),
-        _tenants(told),
-        _tenants_words(told),
-        None if told.acts is None else [ActLine(act, page_of_object(act.object)) for act in told.acts],
-        told.has_more_acts,
+        texts.sentence(incident),
+        _facts(incident),
+        _picture(where, seen, incident.timeline),
+        [_step(one, seen.first_at) for one in incident.timeline],
+        _jobs(incident),
+        _tenants(incident),
+        _tenants_words(incident),
+        None if incident.acts is None else [ActLine(act, page_of_object(act.object)) for act in incident.acts],
+        incident.has_more_acts,
         texts.address(where),
         texts.address(where, "markdown"),
         texts.address(where, "json"),
@@ -128,8 +128,8 @@ def report(told: Incident, now: datetime) -> Report:
     )
 
 
-def asked(given: Mapping[str, str], where: Span | None) -> dict[str, str]:
-    """What stands in the form: what was typed, else what was found."""
+def form_values(given: Mapping[str, str], where: Span | None) -> dict[str, str]:
+    """Return the values of the form: the typed ones, else those of the found span."""
     if where is None:
         return {name: given.get(name, "")[:200] for name in ("source", "queue", "since", "until")}
     return {
@@ -141,32 +141,32 @@ def asked(given: Mapping[str, str], where: Span | None) -> dict[str, str]:
     }
 
 
-def _facts(told: Incident) -> list[tuple[str, str, str]]:
-    n, seen = told.counts, told.seen
+def _facts(incident: Incident) -> list[tuple[str, str, str]]:
+    n, seen = incident.counts, incident.seen
     first = seen.first_at
 
     def since(at: datetime | None, otherwise: tuple[str, str]) -> tuple[str, str]:
         if at is None:
             return otherwise
         if first is None:
-            return "–", clock(at, told.where.since)
-        return (duration(at - first) if at >= first else "before it"), clock(at, told.where.since)
+            return "–", clock(at, incident.where.since)
+        return (duration(at - first) if at >= first else "before it"), clock(at, incident.where.since)
 
     lasted, until = since(seen.calm_at, ("–", "never much more than usual"))
     if first is not None and seen.calm_at is None:
-        lasted, until = "still" if told.where.is_going_on else "to the end of what is shown", ""
-    facts = [("Failing for", lasted, f"{clock(first, told.where.since)} to {until}" if first and until else until)]
+        lasted, until = "still" if incident.where.is_going_on else "to the end of what is shown", ""
+    facts = [("Failing for", lasted, f"{clock(first, incident.where.since)} to {until}" if first and until else until)]
     for what, name, nothing in (
         ("fired", "Alert after", "no alert"),
         ("acknowledged", "Acknowledged after", "by nobody"),
         ("started", "Replay after", "no replay"),
     ):
-        at = next((one.at for one in told.timeline if one.what == what), None)
+        at = next((one.at for one in incident.timeline if one.what == what), None)
         facts.append((name, *since(at, (nothing, ""))))
-    facts.append(("All back after", *since(seen.back_at, _not_back(seen, told.where))))
+    facts.append(("All back after", *since(seen.back_at, _not_back(seen, incident.where))))
     return [
         *facts,
-        # Jobs are told to the second: on the edges of the time the two need not agree.
+        # Jobs are counted by the second: at the edges of the span the two need not agree.
         ("Attempts failed", number(n.failed), f"in steps of {duration(seen.step_s)}"),
         ("Times a job died", number(n.died), ""),
         ("Dead at once, most", "not known" if seen.dead_most is None else number(seen.dead_most), ""),
@@ -174,7 +174,7 @@ def _facts(told: Incident) -> list[tuple[str, str, str]]:
 
 
 def _not_back(seen: OverTime, where: Span) -> tuple[str, str]:
-    """Why nobody can say when no more jobs lay dead than before."""
+    """Return why the time is unknown at which the dead jobs were back to their former number."""
     if seen.dead_before is None or seen.dead_most is None:
         return "not known", "nobody looked at its depth" if where.queue else "told of one queue"
     if seen.dead_most <= seen.dead_before:
@@ -236,11 +236,17 @@ def _picture(where: Span, seen: OverTime, timeline: Sequence[Moment]) -> Picture
 # -- numbers ------------------------------------------------------------------------------------------------------
 
 
-def _jobs(told: Incident) -> list[Row]:
-    counts = told.counts.jobs
+def _jobs(incident: Incident) -> list[Row]:
+    counts = incident.counts.jobs
     most = max(counts.values(), default=0)
     return [
-        Row(state, number(counts[state]), share(counts[state], most), texts.failures(told.where, state), _look(state))
+        Row(
+            state,
+            number(counts[state]),
+            share(counts[state], most),
+            texts.failures(incident.where, state),
+            _look(state),
+        )
         for state in _STATES
         if counts.get(state)
     ]
@@ -250,11 +256,11 @@ def _look(state: str) -> str:
     return "discarded" if state == "gone" else state
 
 
-def _tenants(told: Incident) -> list[Row]:
-    most = max((jobs for _, jobs in told.counts.tenants), default=0)
-    return [Row(name, number(jobs), share(jobs, most), "", "dead") for name, jobs in told.counts.tenants]
+def _tenants(incident: Incident) -> list[Row]:
+    most = max((jobs for _, jobs in incident.counts.tenants), default=0)
+    return [Row(name, number(jobs), share(jobs, most), "", "dead") for name, jobs in incident.counts.tenants]
 
 
-def _tenants_words(told: Incident) -> str:
-    n = told.counts
+def _tenants_words(incident: Incident) -> str:
+    n = incident.counts
     return f"among the newest {number(n.looked_at)} jobs" if n.looked_at < n.of_jobs else ""

@@ -1,4 +1,4 @@
-"""What happened, from the first failure to the last job that came back? And the same as a file."""
+"""The page of an incident, from the first failure to the last recovered job, and its files."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _TYPES = {"markdown": ("md", "text/markdown; charset=utf-8"), "json": ("json", "
 def index(request: HttpRequest) -> HttpResponse:
     now, refusal, where = timezone.now(), None, None
     try:
-        where = texts.asked(request.viewer, request.GET, now)
+        where = texts.span_from_query(request.viewer, request.GET, now)
     except Refused as error:
         refusal = error
-    told = incidents.incident(request.viewer, where, now) if where else None
+    incident = incidents.incident(request.viewer, where, now) if where else None
     context = {
-        "report": incident_report.report(told, now) if told else None,
-        "asked": incident_report.asked(request.GET, where),
+        "report": incident_report.report(incident, now) if incident else None,
+        "form_values": incident_report.form_values(request.GET, where),
         "refusal": refusal,
         "is_of_place": bool(request.GET.get("source")),
         "has_times": bool(request.GET.get("since") or request.GET.get("until")),
@@ -46,13 +46,13 @@ def as_text(request: HttpRequest, form: str) -> HttpResponse:
     """Nothing leaves the desk that the page does not show."""
     now = timezone.now()
     try:
-        where = texts.asked(request.viewer, request.GET, now)
+        where = texts.span_from_query(request.viewer, request.GET, now)
     except Refused as error:
         return HttpResponse(error.message, status=400, content_type="text/plain; charset=utf-8")
     if where is None:
         return HttpResponse("There was no incident.", status=404, content_type="text/plain; charset=utf-8")
-    told = incidents.incident(request.viewer, where, now)
-    body = texts.markdown(told) if form == "markdown" else json.dumps(texts.document(told), indent=1)
+    incident = incidents.incident(request.viewer, where, now)
+    body = texts.markdown(incident) if form == "markdown" else json.dumps(texts.document(incident), indent=1)
     ending, content_type = _TYPES[form]
     response = HttpResponse(body, content_type=content_type)
     response.headers["Content-Disposition"] = f'attachment; filename="incident-{where.since:%Y%m%dT%H%MZ}.{ending}"'

@@ -1,4 +1,4 @@
-"""What is left out of a replay unless somebody accepts it, in words."""
+"""The exclusions of a replay that an operator can accept, in words."""
 
 from __future__ import annotations
 

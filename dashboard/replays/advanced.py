@@ -1,4 +1,4 @@
-"""What stands under Advanced: every part of a pace and of how jobs are sent, each with what counts where it is empty."""
+"""The inputs under Advanced: every part of the pace and of the options, each with its default."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ MADE = {201: replay_shapes.ReplayDetail, 202: replay_shapes.ReplayDetail, **REFU
 ItemState = Literal["planned", "sent", "running", "succeeded", "failed_again", "uncertain", "cancelled"]
 
 
-_AS_SAID = ("attempts", "to_queue", "same_job_id", "patch", "without_groups")
+_PLAIN_OPTIONS = ("attempts", "to_queue", "same_job_id", "patch", "without_groups")
 
 
 class Sent(Body):
@@ -41,9 +41,9 @@ class Sent(Body):
 
     @property
     def options(self) -> replays.Options:
-        said = {name: getattr(self, name) for name in _AS_SAID}
+        plain = {name: getattr(self, name) for name in _PLAIN_OPTIONS}
         accept = [*(self.accept or ()), *(["unguarded"] if self.accept_unguarded else [])]
-        return replays.Options.parse(said | {"accept": accept})
+        return replays.Options.parse(plain | {"accept": accept})
 
 
 class OneReplay(Sent):
@@ -93,7 +93,7 @@ class Resolutions(Resolution):
 
 
 def _scope(body: Scope) -> dict[str, Any]:
-    """What a replay is for. Said in so many words: an empty search is everything in the default states."""
+    """Return the scope of a replay. It has to be explicit: an empty search is everything in the default states."""
     if (body.q is None) == (body.ids is None):
         raise Refused("invalid", "Give either q, the search, or ids. Nothing was changed.", "q")
     return {"query": body.q} if body.ids is None else {"selection": body.ids}
@@ -145,17 +145,17 @@ def start_replay(request: HttpRequest, body: NewReplay) -> Any:
 
 def _started(viewer: Viewer, started: Replay, warnings: Sequence[str] = ()) -> Status:
     """201: it is sent. 202: another operator has to approve it first."""
-    shown = _replay(viewer, started)
-    shown["warnings"] = [*shown["warnings"], *warnings]
-    return Status(202 if started.state == ReplayState.AWAITING_APPROVAL else 201, shown)
+    items = _replay(viewer, started)
+    items["warnings"] = [*items["warnings"], *warnings]
+    return Status(202 if started.state == ReplayState.AWAITING_APPROVAL else 201, items)
 
 
 def _replay(viewer: Viewer, found: Replay) -> dict[str, Any]:
-    (shown,) = _shown(viewer, [found])
-    return replay_shapes.replay_detail(shown, replays.groups_aside(viewer, found))
+    (items,) = _items(viewer, [found])
+    return replay_shapes.replay_detail(items, replays.groups_aside(viewer, found))
 
 
-def _shown(viewer: Viewer, rows: list[Replay]) -> list[dict[str, Any]]:
+def _items(viewer: Viewer, rows: list[Replay]) -> list[dict[str, Any]]:
     rates, names = progress.rates_now(rows), replays.excluded_groups(viewer, rows)
     warnings = outcomes.refused_report_warnings(viewer, rows, timezone.now())
     return [
@@ -176,7 +176,7 @@ def list_replays(request: HttpRequest, after: After = None, limit: Limit = 50) -
     viewer = request.auth
     page = replays.listing(viewer, after=after, limit=limit)
     count, is_capped = replays.count(viewer)
-    return {"items": _shown(viewer, page.rows), "next": page.next, "count": count, "count_is_capped": is_capped}
+    return {"items": _items(viewer, page.rows), "next": page.next, "count": count, "count_is_capped": is_capped}
 
 
 @api.get("/replays/{replay_id}", response={200: replay_shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
@@ -217,8 +217,8 @@ def resume_replay(request: HttpRequest, replay_id: Number, body: Resume) -> Any:
     and are free."""
     viewer = request.auth
     found = replays.find(viewer, replay_id)
-    asked = {"without_groups": body.without_groups, "without": body.without}
-    return _replay(viewer, replays.resume(viewer, found, reason=body.reason, **asked))
+    exclusions = {"without_groups": body.without_groups, "without": body.without}
+    return _replay(viewer, replays.resume(viewer, found, reason=body.reason, **exclusions))
 
 
 @api.post("/replays/{replay_id}/bring-back", response={200: replay_shapes.ReplayDetail, **REFUSALS}, tags=["replays"])

@@ -1,4 +1,4 @@
-"""What the API answers about replays. Fields may be added, and none is removed."""
+"""API shapes of replays. Fields may be added, and none is removed."""
 
 from __future__ import annotations
 
@@ -115,7 +115,9 @@ class ReplayRow(Counts):
     matched: int
     blocked: list[Blocked]
     pace: dict[str, Any]
-    rate_now: float  # jobs per second really sent over the last 10 s; 0 sends nothing now. What was asked for: pace
+    rate_now: (
+        float  # jobs per second really sent over the last 10 s; 0 sends nothing now. The requested rate is in pace
+    )
     rate: float | None  # what it goes at now, jobs per second, as its pace or its controller says; null: without bound
     held_because: str
     evidence: (

@@ -1,4 +1,4 @@
-"""What a patch changes in each job, side by side."""
+"""The changes that a patch makes in each job, side by side."""
 
 from __future__ import annotations
 

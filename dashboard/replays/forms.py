@@ -1,4 +1,4 @@
-"""What people type when they start or steer a replay. A refusal stands beside its field."""
+"""Forms of starting and steering a replay. A refusal is shown beside its field."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNITS = (("rate", "a second"), ("every", "seconds between two"))
 
 
 def _text(label: str, hint: str = "", *, most: int = 40) -> forms.CharField:
-    """A field for a number or a name; what may stand in it, the engine says."""
+    """Return a field for a number or a name, which the engine validates."""
     return forms.CharField(required=False, max_length=most, strip=True, label=label, help_text=hint)
 
 
@@ -47,19 +47,19 @@ class Refusing(forms.Form):
     def refuse(self, part: str, message: str) -> None:
         """`part` as the engine names it, such as `canary.jobs`."""
         field = self.FIELDS.get(part, part.replace(".", "_"))
-        said = message.removeprefix(f"{part} ")
-        if said != message:  # "canary.jobs must be a whole number …": its label says which
-            said = f"This {said}"
-        self.add_error(field if field in self.fields else None, said)
+        text = message.removeprefix(f"{part} ")
+        if text != message:  # "canary.jobs must be a whole number …": the label names the part
+            text = f"This {text}"
+        self.add_error(field if field in self.fields else None, text)
 
     @property
     def refusals(self) -> Iterator[str]:
-        """What has no field of its own to stand beside."""
+        """Return the refusals that belong to no field."""
         return iter(self.non_field_errors())
 
 
 class Pace(Refusing):
-    """How a replay is spread, in the API's words. What is left empty is as usual for its style."""
+    """The pace of a replay, with the API's names. Empty fields have the default of the style."""
 
     FIELDS = {"every": "amount", "rate": "amount", "per_key": "per_key_key", "canary": "canary_jobs", "ramp": "ramp_to"}
 
@@ -109,7 +109,7 @@ class Pace(Refusing):
         return cleaned
 
     def _check_amount(self, text: str, unit: str) -> None:
-        """The default is for who was not asked yet: a field that came empty is no number."""
+        """Return the fields with defaults only for a form that was not submitted: a field sent empty is no number."""
         if "amount" not in self.data:
             return
         try:
@@ -122,32 +122,32 @@ class Pace(Refusing):
             self.add_error("amount", f"Give a number from {f'{least:.5f}'.rstrip('0')} to {most:,.0f} {words}.")
 
     @property
-    def asked(self) -> dict[str, Any] | None:
-        """The requested pace, in the API's words; None where nothing was chosen: the default by size.
+    def document(self) -> dict[str, Any] | None:
+        """The requested pace, with the API's names; None for the default by size, if nothing was chosen.
 
-        Where the form could not be read, the style alone.
+        Only the style if the form is invalid.
         """
         if not self.is_valid():
             style = self.cleaned_data.get("style")
             return {"style": style} if style else None
-        said = self.cleaned_data
-        pace: dict[str, Any] = {"style": said["style"]} if said["style"] else {}
-        if said["style"] == "steady" and not said["over"]:
-            pace[said["unit"]] = _number(said["amount"] or pacing.DEFAULT["rate"])
-        pace |= {name: _number(said[name]) for name in self.ALONE if said[name] not in ("", [])}
+        cleaned = self.cleaned_data
+        pace: dict[str, Any] = {"style": cleaned["style"]} if cleaned["style"] else {}
+        if cleaned["style"] == "steady" and not cleaned["over"]:
+            pace[cleaned["unit"]] = _number(cleaned["amount"] or pacing.DEFAULT["rate"])
+        pace |= {name: _number(cleaned[name]) for name in self.ALONE if cleaned[name] not in ("", [])}
         for name, parts in self.PARTS.items():
-            given = {part: said[f"{name}_{part}"] for part in parts}
+            given = {part: cleaned[f"{name}_{part}"] for part in parts}
             if part := {key: _number(value) for key, value in given.items() if value not in ("", [])}:
                 pace[name] = part
-        if said["stop_new_groups"] == "no":
+        if cleaned["stop_new_groups"] == "no":
             pace.setdefault("stop", {})["new_groups"] = False
-        if said["shuffle"]:
+        if cleaned["shuffle"]:
             pace["shuffle"] = True
         return pace or None
 
     @classmethod
     def fields_of(cls, pace: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """The fields that `asked` reads as this pace, given as `pacing.Pace.as_dict` writes it."""
+        """Return the fields that `document` reads as this pace, given as by `pacing.Pace.as_dict`."""
         found = [("style", str(pace.get("style", "")))]
         if rate := pace.get("rate"):
             found += [("amount", _typed(rate)), ("unit", "rate")]
@@ -167,7 +167,7 @@ class Pace(Refusing):
 
     @property
     def has_advanced(self) -> bool:
-        """Whether somebody set, or mistyped, something beyond style and rate."""
+        """Return whether a field beyond style and rate is set or invalid."""
         fields = [name for name in self.fields if name not in {"style", "amount", "unit"}]
         return any(self.data.get(name) for name in fields) or any(name in self.errors for name in fields)
 
@@ -187,7 +187,7 @@ def _typed(value: Any) -> str:
 
 
 class Options(Refusing):
-    """How the jobs of a replay are sent: attempts, queue, id, arguments, and what is accepted by name."""
+    """The options of a replay: attempts, queue, id, arguments, and the accepted exclusions."""
 
     FIELDS = {"attempts": "attempts_number"}
 
@@ -217,21 +217,21 @@ class Options(Refusing):
             raise forms.ValidationError(f"This is not JSON: {error}.") from error
 
     @property
-    def asked(self) -> dict[str, Any]:
-        """In the words of `replays.Options.read`; only what is not as usual."""
+    def document(self) -> dict[str, Any]:
+        """The chosen options as `replays.Options.read` takes them, without defaults."""
         if not self.is_valid():
             return {}
-        said = self.cleaned_data
-        found = {name: said[name] for name in ("to_queue", "same_job_id", "patch", "accept") if said[name]}
-        if said["groups"]:
-            found["without_groups"] = sorted(set(said["groups"].split(",")) - {""} - set(self.ticked))
-        if said["attempts"] == "number":
-            return found | {"attempts": said["attempts_number"] or "0"}
-        return found | ({"attempts": "kept"} if said["attempts"] == "kept" else {})
+        cleaned = self.cleaned_data
+        found = {name: cleaned[name] for name in ("to_queue", "same_job_id", "patch", "accept") if cleaned[name]}
+        if cleaned["groups"]:
+            found["without_groups"] = sorted(set(cleaned["groups"].split(",")) - {""} - set(self.ticked))
+        if cleaned["attempts"] == "number":
+            return found | {"attempts": cleaned["attempts_number"] or "0"}
+        return found | ({"attempts": "kept"} if cleaned["attempts"] == "kept" else {})
 
     @classmethod
     def fields_of(cls, options: replays.Options, left_out: Collection[str]) -> list[tuple[str, str]]:
-        """The fields that `asked` reads as these options; `left_out`: the groups that are off, by fingerprint."""
+        """Return the fields that `document` reads as these options; `left_out`: fingerprints of the excluded groups."""
         found = [("accept", name) for name in options.accept] + [("groups", ",".join(left_out) or ",")]
         if isinstance(options.attempts, int):
             found += [("attempts", "number"), ("attempts_number", str(options.attempts))]

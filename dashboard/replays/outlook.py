@@ -1,4 +1,4 @@
-"""What a replay would do over time: its picture beside the last hour, its end, and what failures would change."""
+"""The preview of a replay over time: its starts beside the last hour, its end, and the effect of failures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONGEST = timedelta(days=365)
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Starts a second over time beside the jobs that ran well in the last hour, on one scale."""
+    """Starts per second over time beside the jobs that succeeded in the last hour, on one scale."""
 
     past: str  # a filled outline; empty where nothing is known
     future: str
@@ -33,7 +33,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How it ends when so many fail again."""
+    """The end of the replay for a share of jobs that fail again."""
 
     title: str
     words: str
@@ -41,14 +41,14 @@ class Ending:
 
 
 def picture(preview: Any, per_minute: list[int]) -> Picture:
-    """`per_minute`: jobs of these queues that ran well, a value a minute of the last hour, oldest first."""
+    """Draw the preview. `per_minute`: succeeded jobs of these queues in each minute of the last hour, oldest first."""
     planned = preview.simulation.as_planned
     past = [count / 60 for count in per_minute]
     usual = preview.throughput_per_s
     top = _nice(max([planned.peak_per_second, *(rate for _, rate in planned.starts), *past, 0.001]))
-    whole_s = _whole_s(planned)
-    times, heights, wide = charts.Times(0, whole_s), charts.Heights(top, filled=1), charts.SIZE / max(len(past), 1)
-    starts = _spans(planned.starts, whole_s)
+    span_s = _span_s(planned)
+    times, heights, wide = charts.Times(0, span_s), charts.Heights(top, filled=1), charts.SIZE / max(len(past), 1)
+    starts = _spans(planned.starts, span_s)
     peak = preview.peak_per_second
     return Picture(
         past=charts.outline((n * wide, (n + 1) * wide, heights.y(rate)) for n, rate in enumerate(past))
@@ -60,12 +60,12 @@ def picture(preview: Any, per_minute: list[int]) -> Picture:
         times=f"{peak / usual:,.0f}" if usual and peak >= 2 * usual + 1 else "",  # whole jobs: one more than the rate
         median_y=heights.y(usual or median(past or [0])),
         canary_x=_canary_x(preview.pace, starts, times),
-        duration=duration(whole_s),
+        duration=duration(span_s),
         table=_table(planned, usual, past),
         chart=charts.reading(
             {"starts a second": [_rate(rate) for _, _, rate in starts]},
             labels=[f"{duration(at)} in" for at, _, _ in starts],
-            lefts=[at / whole_s for at, _, _ in starts],
+            lefts=[at / span_s for at, _, _ in starts],
         )
         if starts
         else "",
@@ -91,22 +91,22 @@ def _ending(preview: Any, one: Any) -> Ending:
     return Ending(title, words, end)
 
 
-def _whole_s(planned: Any) -> float:
-    """What the axis spans: until the last start."""
+def _span_s(planned: Any) -> float:
+    """Return the length of the axis, up to the last start."""
     if len(planned.starts) < 2:
         return planned.ends_after_s or planned.held_after_s or 1.0
     width = planned.starts[1][0] - planned.starts[0][0]
     return planned.starts[-1][0] + width
 
 
-def _spans(starts: Any, whole_s: float) -> list[tuple[float, float, float]]:
+def _spans(starts: Any, span_s: float) -> list[tuple[float, float, float]]:
     """(from, to, starts a second) of each step, in seconds from the first."""
-    ends = [*(at for at, _ in starts[1:]), whole_s]
+    ends = [*(at for at, _ in starts[1:]), span_s]
     return [(at, until, rate) for (at, rate), until in zip(starts, ends, strict=True)] if starts else []
 
 
 def _canary_x(pace: dict[str, Any], starts: list[tuple[float, float, float]], times: charts.Times) -> float | None:
-    """Where the jobs of the canary have all been started; None without one."""
+    """Return the position at which all canary jobs are started; None without a canary."""
     jobs = (pace.get("canary") or {}).get("jobs")
     if not jobs:
         return None

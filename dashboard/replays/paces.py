@@ -46,7 +46,7 @@ def _per_key(limit: dict[str, Any]) -> str:
 
 
 def careful_in_words(pace: dict[str, Any], *, is_of_last_hour: bool) -> str:
-    """What Careful does, with its numbers. `pace` has one for everything (`core.pacing.settled`)."""
+    """Return the Careful pace in words, with its numbers. `pace` is complete (`core.pacing.settled`)."""
     canary, ramp = pace.get("canary") or {}, pace.get("ramp") or {}
     words = ""
     if canary:
@@ -61,7 +61,7 @@ def careful_in_words(pace: dict[str, Any], *, is_of_last_hour: bool) -> str:
 
 
 def scaled(pace: dict[str, Any], by: float) -> dict[str, Any] | None:
-    """The same pace, so many times as fast; None where there is no rate to scale, or it would leave its bounds."""
+    """Return the pace, faster by the factor `by`; None without a rate, or if the result is out of bounds."""
     changed = dict(pace)
     if ramp := pace.get("ramp"):
         if not ramp.get("to"):
@@ -80,21 +80,27 @@ def scaled(pace: dict[str, Any], by: float) -> dict[str, Any] | None:
 
 
 def amount(pace: dict[str, Any]) -> str:
-    """Its rate, jobs a second, as it stands in a field; of a ramp where it ends."""
+    """Return the rate in jobs per second, as text of an input; of a ramp its end."""
     rate = (pace.get("ramp") or {}).get("to") or pace.get("rate") or (1 / pace["every"] if pace.get("every") else None)
     return "" if rate is None else f"{rate:.4g}" if rate < 1000 else f"{rate:.0f}"
 
 
-def at_rate(pace: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
-    """The same pace at the rate that was typed; of a ramp that is where it ends. Its limits stay."""
-    rate = asked["rate"] if "rate" in asked else _rounded(1 / asked["every"]) if asked.get("every") else None
+def at_rate(pace: dict[str, Any], requested: dict[str, Any]) -> dict[str, Any]:
+    """Return the pace at the requested rate, which is the end of a ramp. Its limits stay."""
+    rate = (
+        requested["rate"]
+        if "rate" in requested
+        else _rounded(1 / requested["every"])
+        if requested.get("every")
+        else None
+    )
     ramp = pace.get("ramp")
     if rate is None:
-        return asked
+        return requested
     if ramp:
         return {**pace, "ramp": {**ramp, "to": rate} | ({"from": min(ramp["from"], rate)} if ramp.get("from") else {})}
-    kept = {name: value for name, value in pace.items() if name not in {"style", "rate", "every", "over"}}
-    return {**kept, **asked}
+    rest = {name: value for name, value in pace.items() if name not in {"style", "rate", "every", "over"}}
+    return {**rest, **requested}
 
 
 def _rounded(value: float) -> float:

@@ -27,10 +27,10 @@ from jobs_admin.replays import learned_limit
 from jobs_admin.replays.unreported import SentWhileOff, Unattended
 
 STEP = 1.5  # of one press
-_HELD_BACK = 0.5  # of its rate, and less: a replay is as fast as the workers let it be
+_MUCH_SLOWER = 0.5  # of its rate, or less: workers limit the speed of a replay
 _MOST_QUEUES = 3  # named in a sentence
 _LONGEST_ADDRESS = 4_000  # characters of a form that is sent within an address
-FAST_UP_TO = 100_000  # jobs: a page of more costs too much to be asked for every second
+FAST_UP_TO = 100_000  # jobs: the page of more is too expensive to poll every second
 BY = {"slower": 1 / STEP, "faster": STEP}
 
 # In the order of the bar: what is settled first, what waits last.
@@ -82,7 +82,7 @@ class Faster:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class Summary:
     sentence: str
     look: str
     parts: list[Part]
@@ -92,7 +92,7 @@ class Shown:
     pace_words: str
     picture: replay_picture.Picture | None
     is_live: bool
-    is_moving: bool  # asked for every second: something is being sent, or on its way home
+    is_moving: bool  # polled every second: jobs are being sent or in flight
     can_pause: bool
     can_resume: bool
     can_cancel: bool
@@ -110,11 +110,11 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
-    """A group that jobs of this replay failed again in."""
+class FailedAgain:
+    """A group of jobs of this replay that failed again."""
 
     title: str
-    culprit: str  # where in the code: groups of one title are told apart by it
+    culprit: str  # place in the code, which distinguishes groups of one title
     count: int
     group_url: str
     failures_url: str
@@ -160,7 +160,7 @@ def row(replay: Replay) -> Row:
 
 
 def scope(replay: Replay) -> str:
-    """What it was asked to replay, in words."""
+    """Return the requested scope in words."""
     if replay.seen_sources is not None:
         return "jobs of several sources; only those of sources that you may see are shown"
     if replay.selection:
@@ -170,14 +170,14 @@ def scope(replay: Replay) -> str:
     return language.reading(language.parse(replay.query))
 
 
-def shown(replay: Replay, over_time, phases, *, may_act: bool, may_approve: bool) -> Shown:
+def summary(replay: Replay, over_time, phases, *, may_act: bool, may_approve: bool) -> Summary:
     sending = replay.state in {s.value for s in SENDING}
     over = replay.state in ENDED
     paused = replay.state in {ReplayState.PAUSED, ReplayState.HELD}
     waits = replay.sent + replay.running
     can_pace = may_act and not over and replay.planned > 0 and replay.state != ReplayState.AWAITING_APPROVAL
     # A cancelled replay is still alive while what it sent has not come home; of one that is done nothing more comes.
-    return Shown(
+    return Summary(
         sentence=sentence(replay),
         look=_look(replay),
         parts=parts(replay),
@@ -233,8 +233,8 @@ def _drafted_jobs(replay: Replay) -> int:
     return max(0, replay.matched - sum(row["count"] for row in replay.blocked))
 
 
-def waits(found: Unattended | None, viewer: Viewer) -> str:
-    """That nobody takes its jobs, and where, as far as the viewer sees it; "" where somebody does."""
+def unattended_words(found: Unattended | None, viewer: Viewer) -> str:
+    """Return a sentence if no worker takes its jobs, with the queues that the viewer may see; else ""."""
     if found is None:
         return ""
     queues = [f"{queue or 'no queue'} of {source}" for source, queue in found.queues if viewer.may(VIEWER, source)]
@@ -277,7 +277,7 @@ def remaining(replay: Replay, rate_now: float) -> str:
         return "as long as the first jobs will tell"
     which = "the present rate" if replay.state in SENDING else "its starting rate"
     at_present = f"about {_roughly(replay.planned / (min(rate_now, replay.rate) or replay.rate))} at {which}"
-    if rate_now and rate_now < _HELD_BACK * replay.rate:
+    if rate_now and rate_now < _MUCH_SLOWER * replay.rate:
         return at_present  # the workers are slower than the pace
     ramp, every = replay.pace.get("ramp") or {}, replay.pace.get("every")
     # A steady pace, too, climbs back to its rate after a hold.
@@ -289,14 +289,14 @@ def remaining(replay: Replay, rate_now: float) -> str:
     if learned:
         return f"{at_present}, {_roughly(replay.planned / limit)} at the learned limit"
     if replay.state not in _CLIMBS_FIRST:
-        return at_present  # it was slowed down: how fast it climbs again is not known
+        return at_present  # it was slowed down: the speed of the next climb is not known
     begins = min(ramp.get("from") or replay.rate, replay.rate)
     soonest = _climbing_s(replay.planned, replay.rate, to, to - begins)
     return f"{at_present}, {duration(soonest)} at the soonest"
 
 
 def _roughly(seconds: float) -> str:
-    """Return a duration in words, in whole minutes from five minutes up."""
+    """Return a duration in words, in full minutes if five minutes or longer."""
     return duration(round(seconds / 60) * 60 if seconds >= 300 else seconds)
 
 
@@ -312,24 +312,24 @@ def _slowed_down(replay: Replay) -> str:
     return f"at {at} UTC. {evidence['sentence']}"
 
 
-def _climbing_s(jobs: int, rate: float, to: float, whole: float) -> float:
-    """Seconds in which `jobs` go if the rate climbs on as fast as it may (docs/replays.md, Climb)."""
+def _climbing_s(jobs: int, rate: float, to: float, full: float) -> float:
+    """Return the seconds in which `jobs` are sent if the rate climbs at its limit (docs/replays.md, Climb)."""
     seconds, left = 0, float(jobs)
     while rate < to and left > 0:
         left -= rate
-        rate = min(to, rate + min(rate / 10, whole / 45))
+        rate = min(to, rate + min(rate / 10, full / 45))
         seconds += 1
     return seconds + max(0.0, left) / rate
 
 
 def _scope_url(replay: Replay) -> str:
-    """What it was asked for; once its jobs are laid out, those of them that are its own."""
+    """Return the list of the requested scope; of the replay's own jobs once its items exist."""
     own = "" if replay.state == ReplayState.AWAITING_APPROVAL else f"replay:{replay.pk}"
     return links.list_url(f"{replay.query} {own}".strip())
 
 
 def sentence(replay: Replay) -> str:
-    """Its state in a sentence."""
+    """Return the state in a sentence."""
     total, waits = replay.total, replay.sent + replay.running
     jobs = "1 job" if total == 1 else f"{total:,} jobs"
     ran = f"{replay.succeeded:,} ran well"
@@ -353,8 +353,8 @@ def sentence(replay: Replay) -> str:
         uncertain = f" Of {replay.uncertain:,} it is not known." if replay.uncertain else ""
         never = f" {replay.cancelled:,} were never sent and stay dead." if replay.cancelled else ""
         if replay.sent:
-            told = "" if replay.sent == total else f" Of {jobs}, {ran}.{uncertain}{never}"
-            return f"{replay.sent:,} of {jobs} sent: their source does not report how a job ends.{told}"
+            details = "" if replay.sent == total else f" Of {jobs}, {ran}.{uncertain}{never}"
+            return f"{replay.sent:,} of {jobs} sent: their source does not report how a job ends.{details}"
         return f"Of {jobs}, {ran}.{uncertain}{never}"
     if replay.state in (ReplayState.CANCELLED, ReplayState.STOPPED):
         never = f"{replay.cancelled:,} were never sent and stay dead"
@@ -391,7 +391,7 @@ def steps(replay: Replay) -> list[Faster]:
 
 
 def how(replay: Replay) -> list[tuple[str, str]]:
-    """How its jobs are sent, where it is not as usual."""
+    """Return the options that are not the default, in words."""
     found = []
     if replay.attempts == "kept":
         found.append(("Attempts", "those that each had left"))
@@ -411,11 +411,11 @@ def how(replay: Replay) -> list[tuple[str, str]]:
     return found
 
 
-def again(replay: Replay, found) -> Again:
+def failed_again_group(replay: Replay, found) -> FailedAgain:
     group, count = found
     title = str(group) if group else "An error that was not grouped"
     text = f"replay:{replay.pk}" + (f" group:{group.name}" if group else "")
-    return Again(
+    return FailedAgain(
         title,
         group.culprit if group else "",
         count,
@@ -443,7 +443,7 @@ def tabs(replay: Replay, on: str) -> list[Tab]:
 
 
 def numbers(text: str) -> dict[str, int]:
-    """The numbers that a form carried; nothing where they are not numbers."""
+    """Return the numbers of a form; empty if they are not numbers."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

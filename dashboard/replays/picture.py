@@ -71,15 +71,15 @@ def picture(over_time, phases) -> Picture | None:
     ends = buckets[-1][0] + (buckets[1][0] - begins)
     times = charts.Times.between(begins, ends)
     heights = charts.Heights(max(max(row[1:]) for row in buckets) / step_s or 1.0)
-    lines, told = [], {}
+    lines, series = [], {}
     for n, (name, look) in enumerate(_LINES, 1):
         spans = [
             (times.x(at), times.x(at.timestamp() + step_s), heights.y(counts[n - 1] / step_s))
             for at, *counts in buckets
         ]
         lines.append(Line(name, look, charts.steps(spans), sum(row[n] for row in buckets)))
-        told[name] = [row[n] for row in buckets]
-    chart = charts.reading(told, times=times, at=[row[0].timestamp() for row in buckets])
+        series[name] = [row[n] for row in buckets]
+    chart = charts.reading(series, times=times, at=[row[0].timestamp() for row in buckets])
     bands = _bands(phases, times, begins, ends)
     table = [Step(at, _phase(phases, at), counts) for at, *counts in buckets]
     top = number(round(heights.top, 2))

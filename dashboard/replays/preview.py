@@ -72,9 +72,9 @@ class Choice:
 
 
 def plan(preview, pace: replay_forms.Pace, options: replay_forms.Options) -> dict[str, Any]:
-    """What the page says of the pace, the options and their outcome."""
+    """Return the context of the pace, the options and their outcome."""
     style = preview.pace["style"]
-    saw = seen(preview)
+    saw = shown_numbers(preview)
     is_refused = bool(pace.errors or options.errors)
     return {
         "pace": pace,
@@ -109,13 +109,13 @@ def plan(preview, pace: replay_forms.Pace, options: replay_forms.Options) -> dic
 
 
 def _left_out(preview, accepted) -> list[dict[str, Any]]:
-    """What is left out, and first what would be and was accepted: its box can be unticked again."""
+    """Return the exclusions, the accepted ones first, whose box can be unticked again."""
     taken_in = [{"accept": name, "reason": replay_accepted.offer(name), "is_accepted": True} for name in accepted]
     return taken_in + [row for row in preview.blocked if row.get("accept") not in accepted]
 
 
 def _careful(preview) -> str:
-    """What Careful would do here, with its numbers, whichever is chosen."""
+    """Return the Careful pace for these jobs in words, whichever pace is chosen."""
     if preview.unreported:
         names = " and ".join(preview.unreported)
         do = "does" if len(preview.unreported) == 1 else "do"
@@ -135,12 +135,12 @@ _NEEDS = {"to_queue": "redirect", "same_job_id": "same_id", "attempts": "attempt
 
 
 def _lacking(preview, ability: str) -> str:
-    """Why this is not offered, in a sentence; "" where all sources can."""
+    """Return why the ability is not offered, in a sentence; "" if all sources have it."""
     return next(filter(None, (abilities.missing_ability(source, ability) for source in preview.sources)), "")
 
 
 def _leave_out(preview) -> dict[str, str] | None:
-    """The same replay without the sources that tell no outcomes; None where nothing would be left, or was chosen by hand."""
+    """Return the replay without sources that report no outcomes; None if no job would remain, or jobs were selected by hand."""
     if preview.selection or not preview.unreported or len(preview.unreported) == len(preview.sources):
         return None
     names = " and ".join(preview.unreported)
@@ -202,9 +202,9 @@ def choices(preview, places: dict[str, Place]) -> Choices | None:
     )
 
 
-def _share(value, count: int, whole: int) -> Share:
+def _share(value, count: int, total: int) -> Share:
     text = str(value if value not in (None, "") else "none")
-    return Share(text, text, count, round(count / whole * 100, 2) if whole else 0)
+    return Share(text, text, count, round(count / total * 100, 2) if total else 0)
 
 
 def _placed(row: Share, place: Place | None) -> Share:
@@ -212,8 +212,8 @@ def _placed(row: Share, place: Place | None) -> Share:
 
 
 def target(preview, options: replay_forms.Options) -> str:
-    """Where they go, in a few words: `webhooks`, or `webhooks and 2 other queues`."""
-    if other := options.asked.get("to_queue"):
+    """Return the target in a few words: `webhooks`, or `webhooks and 2 other queues`."""
+    if other := options.document.get("to_queue"):
         return str(other)
     queues = [queue for queue, _ in preview.by_queue]
     if not queues:
@@ -226,7 +226,7 @@ def target(preview, options: replay_forms.Options) -> str:
 
 
 def button(preview, options: replay_forms.Options) -> str:
-    """What pressing it does: "Replay 12,304 jobs to webhooks"."""
+    """Return the label of the button: "Replay 12,304 jobs to webhooks"."""
     jobs = "1 job" if preview.replayable == 1 else f"{preview.replayable:,} jobs"
     act = "Ask for approval to replay" if preview.needs_approval else "Replay"
     where = target(preview, options)
@@ -234,7 +234,7 @@ def button(preview, options: replay_forms.Options) -> str:
 
 
 def reading(query: str) -> str:
-    """How a scope with OR was read, with what OR joins in parentheses; "" for a scope without."""
+    """Return a search with OR, with parentheses around the joined terms; "" for a search without OR."""
     read = language.parse(query)
     return language.reading(read) if any(isinstance(term, language.Any) for term in read.terms) else ""
 
@@ -249,23 +249,23 @@ def _pace_words(preview) -> str:
     words = replay_paces.in_words(preview.pace)
     if preview.pace.get("rate") or preview.pace.get("every"):
         return words
-    return f"{words}, at most {whole(preview.peak_per_second)} in any second"
+    return f"{words}, at most {rounded(preview.peak_per_second)} in any second"
 
 
-def whole(per_second: float) -> str:
+def rounded(per_second: float) -> str:
     """The most jobs in any one second: jobs are not cut, so 2.5 are 3."""
     return f"{math.ceil(per_second):,}"
 
 
 def changed_since(before: str, preview) -> list[str]:
-    """What is different from what the person saw, in words. `before`: the numbers that the form carried."""
+    """Return the changes since the page was shown, in words. `before`: the numbers that the form carried."""
     try:
         saw = json.loads(before)
     except ValueError:
         return []
     if not isinstance(saw, dict):
         return []
-    now = seen(preview)
+    now = shown_numbers(preview)
     names = {"matched": "match", "replayable": "can be replayed", "blocked": "are blocked"}
     return [
         f"{now[name]:,} {words}, {saw[name]:,} before"
@@ -274,7 +274,7 @@ def changed_since(before: str, preview) -> list[str]:
     ]
 
 
-def seen(preview) -> dict[str, int]:
+def shown_numbers(preview) -> dict[str, int]:
     return {
         "matched": preview.matched,
         "replayable": preview.replayable,

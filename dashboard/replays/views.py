@@ -17,7 +17,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from dashboard.replays import changes as replay_changes
 from dashboard.replays import excluded_groups as replay_groups
 from dashboard.replays import forms as replay_forms
-from dashboard.replays import held as replay_held
+from dashboard.replays import hold as replay_hold
 from dashboard.replays import outlook as replay_outlook
 from dashboard.replays import paces as replay_paces
 from dashboard.replays import page as replay_page
@@ -55,28 +55,28 @@ def index(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @can(OPERATOR)
 def new(request: HttpRequest) -> HttpResponse:
-    """What would it do? Looking (GET, or POST with a long selection) changes nothing; `step=start` starts it."""
+    """Preview a replay (GET, or POST with a long selection), which changes nothing; `step=start` starts it."""
     given = request.POST if request.method == "POST" else request.GET
     scope = forms.Scope(given)
     if not scope.is_valid():
         add_toast(request, " ".join(text for texts in scope.errors.values() for text in texts), level="error")
         return go(request, reverse("redrive:failure-list"))
     what = scope.cleaned_data
-    # No search at all is not "everything": that must be asked for, by an empty `q`.
+    # No search at all is not "everything": that needs an empty `q`.
     if not what["selection"] and "q" not in given:
         return render_page(request, "redrive/replays/new.html", {"is_unscoped": True}, part="preview")
     if what["selection"]:
         what["q"] = ""
-    asked = _Asked(replay_forms.Pace(given), replay_forms.Options(given))
-    if request.method == "POST" and given.get("step") == "start" and asked.is_valid():
-        return _start(request, what, asked)
-    is_refused = given.get("step") == "start" and not asked.is_valid()
-    return _preview_page(request, what, asked, status=422 if is_refused else 200)
+    choices = _Choices(replay_forms.Pace(given), replay_forms.Options(given))
+    if request.method == "POST" and given.get("step") == "start" and choices.is_valid():
+        return _start(request, what, choices)
+    is_refused = given.get("step") == "start" and not choices.is_valid()
+    return _preview_page(request, what, choices, status=422 if is_refused else 200)
 
 
 @dataclass(slots=True)
-class _Asked:
-    """How fast, and how its jobs are sent, as somebody typed it."""
+class _Choices:
+    """The pace and the options as typed."""
 
     pace: replay_forms.Pace
     options: replay_forms.Options
@@ -87,7 +87,7 @@ class _Asked:
     @property
     def in_words(self) -> dict[str, Any]:
         """For the engine. Raises Refused."""
-        return {"pace": self.pace.asked, "options": replays.Options.parse(self.options.asked)}
+        return {"pace": self.pace.document, "options": replays.Options.parse(self.options.document)}
 
     def refuse(self, refused: Refused) -> bool:
         """Put what the engine refuses beside its field; whether that was the pace or an option."""
@@ -99,12 +99,12 @@ class _Asked:
         return refused.code in {"bad_pace", "bad_option"}
 
 
-def _start(request: HttpRequest, what: dict, asked: _Asked) -> HttpResponse:
+def _start(request: HttpRequest, what: dict, choices: _Choices) -> HttpResponse:
     saw = replay_page.numbers(request.POST.get("seen", ""))
-    is_at_once = (asked.pace.asked or {}).get("style") == "at_once"
+    is_at_once = (choices.pace.document or {}).get("style") == "at_once"
     form = replay_forms.Start(request.POST, jobs=saw.get("replayable", 2), is_at_once=is_at_once)
     if not form.is_valid():
-        return _preview_page(request, what, asked, form=form, status=422)
+        return _preview_page(request, what, choices, form=form, status=422)
     try:
         started = replays.launch(
             request.viewer,
@@ -113,21 +113,21 @@ def _start(request: HttpRequest, what: dict, asked: _Asked) -> HttpResponse:
             reason=form.cleaned_data["reason"],
             snapshot=form.cleaned_data["snapshot"],
             idempotency_key=form.cleaned_data["idempotency_key"] or None,
-            **asked.in_words,
+            **choices.in_words,
         )
         if opened := request.POST.get("draft", ""):
             _discard_opened(request, opened)
     except Refused as refused:
-        if asked.refuse(refused):
-            return _preview_page(request, what, asked, form=form, status=422)
-        return _preview_page(request, what, asked, form=form, refused=refused, status=409)
+        if choices.refuse(refused):
+            return _preview_page(request, what, choices, form=form, status=422)
+        return _preview_page(request, what, choices, form=form, refused=refused, status=409)
     return go(request, reverse("redrive:replay-detail", args=[started.pk]))
 
 
 def _preview_page(
     request: HttpRequest,
     what: dict,
-    asked: _Asked,
+    choices: _Choices,
     *,
     form: replay_forms.Start | None = None,
     refused: Refused | None = None,
@@ -137,7 +137,7 @@ def _preview_page(
     # What was looked at stays what it is while the pace is tried out; "anew" and a refusal look at what is there now.
     snapshot = "" if refused or given.get("step") == "anew" else given.get("snapshot", "")
     try:
-        preview = _previewed(request, what, asked, snapshot)
+        preview = _previewed(request, what, choices, snapshot)
     except Refused as why:
         context = {"refused": refused or why, "q": what["q"], "back_url": links.list_url(what["q"])}
         return render_page(request, "redrive/replays/new.html", context, part="preview", status=422)
@@ -145,7 +145,7 @@ def _preview_page(
     listed = [name for name, _, _ in preview.groups[: replay_preview.MOST_VALUES]]
     listed += [one.fingerprint for one in preview.choices[: replay_preview.MOST_PLACED]]
     places = group_places.read_places_by_name(list(dict.fromkeys(listed)), request.viewer)
-    context = replay_preview.plan(preview, asked.pace, asked.options) | {
+    context = replay_preview.plan(preview, choices.pace, choices.options) | {
         "q": preview.query,
         "reading": replay_preview.reading(preview.query),
         "selection": ",".join(map(str, what["selection"])),
@@ -162,31 +162,31 @@ def _preview_page(
         "idempotency_key": uuid.uuid4().hex,
         "back_url": links.list_url(what["q"]),
     }
-    if asked.options.asked.get("patch") and not asked.options.errors:
-        context |= _changes(request, what, asked, preview)
+    if choices.options.document.get("patch") and not choices.options.errors:
+        context |= _changes(request, what, choices, preview)
     return render_page(request, "redrive/replays/new.html", context, part="preview", status=status)
 
 
-def _changes(request: HttpRequest, what: dict, asked: _Asked, preview: replays.Preview) -> dict[str, Any]:
-    """What the patch makes of each job that goes, page by page."""
-    options = asked.in_words["options"]
+def _changes(request: HttpRequest, what: dict, choices: _Choices, preview: replays.Preview) -> dict[str, Any]:
+    """Return the changes of the patch in each sent job, page by page."""
+    options = choices.in_words["options"]
     after = request.POST.get("changes_after") or None
     scope = replays.Target(preview.query, tuple(what["selection"]))
     page = replays.list_patched_jobs(request.viewer, scope, options.patch, after=after, limit=10, options=options)
     return {"changes": replay_changes.changes(page), "changes_next": page.next, "changes_first": after is None}
 
 
-def _previewed(request: HttpRequest, what: dict, asked: _Asked, snapshot: str) -> replays.Preview:
-    """The plan as it was asked for; with what is refused beside its field, the plan without it."""
+def _previewed(request: HttpRequest, what: dict, choices: _Choices, snapshot: str) -> replays.Preview:
+    """Return the requested plan; if a field is refused, the plan without it, and the error beside the field."""
     given: dict[str, Any] = {"query": what["q"], "selection": what["selection"], "snapshot": snapshot}
     try:
-        return replays.preview(request.viewer, **given, **asked.in_words)
+        return replays.preview(request.viewer, **given, **choices.in_words)
     except Refused as why:
         if why.code == "changed":  # the snapshot is of something else
-            return _previewed(request, what, asked, "")
-        if not asked.refuse(why):
+            return _previewed(request, what, choices, "")
+        if not choices.refuse(why):
             raise
-        style = asked.pace.cleaned_data.get("style")
+        style = choices.pace.cleaned_data.get("style")
         return replays.preview(
             request.viewer, **given, pace={"style": style} if style and why.field != "pace" else None
         )
@@ -198,7 +198,7 @@ def _discard_opened(request: HttpRequest, opened: str) -> None:
         replays.discard(request.viewer, replays.find(request.viewer, int(opened)), "Started as a replay.")
 
 
-def found(request: HttpRequest, pk: int) -> Replay:
+def get_replay(request: HttpRequest, pk: int) -> Replay:
     try:
         return replays.find(request.viewer, pk)
     except Replay.DoesNotExist as error:
@@ -208,7 +208,7 @@ def found(request: HttpRequest, pk: int) -> Replay:
 @require_safe
 @can(VIEWER)
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
-    return page(request, found(request, pk))
+    return page(request, get_replay(request, pk))
 
 
 def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: object) -> HttpResponse:
@@ -224,15 +224,15 @@ def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: obj
     failing = replays.failing_groups(request.viewer, replay) if replay.state == ReplayState.HELD else []
     aside = replays.groups_aside(request.viewer, replay)
     approval = _approval(request, replay)
-    # Of a held one its panel tells more.
-    nobody = None if replay.state == ReplayState.HELD else find_unattended(replay, timezone.now())
+    # The panel of a held replay has the details.
+    found_unattended = None if replay.state == ReplayState.HELD else find_unattended(replay, timezone.now())
     context = {
         "replay": replay,
-        "held": replay_held.held(replay, failing),
+        "hold": replay_hold.hold(replay, failing),
         "aside": replay_groups.aside(replay, request.viewer, aside),
         "draft": replay_page.draft(replay, [one.group.name for one in aside]),
         "approval": approval,
-        "shown": replay_page.shown(
+        "shown": replay_page.summary(
             replay,
             progress.over_time(replay),
             progress.phases(replay),
@@ -240,11 +240,9 @@ def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: obj
             may_approve=approval is not None and not approval.why_not,
         ),
         "guard_off": replay_page.guard_off(find_sent_while_off(replay)) if replay.sent or replay.uncertain else "",
-        "refused_outcomes": outcomes.refused_report_warnings(request.viewer, [replay], timezone.now()).get(
-            replay.pk, []
-        ),
-        "nobody": replay_page.waits(nobody, request.viewer),
-        "again": [replay_page.again(replay, one) for one in again],
+        "refused_outcomes": outcomes.refused_report_warnings(request.viewer, [replay], timezone.now()).get(replay.pk, []),
+        "unattended": replay_page.unattended_words(found_unattended, request.viewer),
+        "failed_again": [replay_page.failed_again_group(replay, one) for one in again],
         "uncertain": uncertain,
         "items": items.rows,
         "items_state": state,
@@ -279,9 +277,9 @@ def _approval(request: HttpRequest, replay: Replay) -> _Approval | None:
 
 
 def _columns(request: HttpRequest, replay: Replay) -> list[replay_preview.Column]:
-    held = spread.spread_of_frozen(request.viewer, replay)
-    listed = [name for name, _, _ in held.groups[: replay_preview.MOST_VALUES]]
-    return replay_preview.columns(held, group_places.read_places_by_name(listed, request.viewer))
+    frozen = spread.spread_of_frozen(request.viewer, replay)
+    listed = [name for name, _, _ in frozen.groups[: replay_preview.MOST_VALUES]]
+    return replay_preview.columns(frozen, group_places.read_places_by_name(listed, request.viewer))
 
 
 @require_POST
@@ -312,7 +310,7 @@ def bring_back(request: HttpRequest, pk: int) -> HttpResponse:
 @can(OPERATOR)
 def discard(request: HttpRequest, pk: int) -> HttpResponse:
     """Discard a draft."""
-    replay = found(request, pk)
+    replay = get_replay(request, pk)
     try:
         replays.discard(request.viewer, replay)
     except Refused as refused:
@@ -335,7 +333,7 @@ def cancel(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _act(request: HttpRequest, pk: int, act: Callable[..., Replay], done: str) -> HttpResponse:
-    replay = found(request, pk)
+    replay = get_replay(request, pk)
     form = forms.Reason(request.POST)
     if not form.is_valid():
         return page(request, replay, status=422, refused="; ".join(form.errors["reason"]))
@@ -346,15 +344,15 @@ def _act(request: HttpRequest, pk: int, act: Callable[..., Replay], done: str) -
 @can(OPERATOR)
 def pace(request: HttpRequest, pk: int) -> HttpResponse:
     """Faster or slower while it runs: by one press, or to what is typed."""
-    replay = found(request, pk)
+    replay = get_replay(request, pk)
     if step := replay_page.BY.get(request.POST.get("step", "")):
         changed = replay_paces.scaled(replay.pace, step)
     else:
         form = replay_forms.Pace(request.POST)
         if not form.is_valid():
-            said = "; ".join(text for texts in form.errors.values() for text in texts)
-            return page(request, replay, status=422, pace_refused=f"{said} Nothing was changed.")
-        changed = replay_paces.at_rate(replay.pace, form.asked or {})
+            messages = "; ".join(text for texts in form.errors.values() for text in texts)
+            return page(request, replay, status=422, pace_refused=f"{messages} Nothing was changed.")
+        changed = replay_paces.at_rate(replay.pace, form.document or {})
     if changed is None:
         return page(request, replay, status=409, pace_refused="It cannot go further that way. Nothing was changed.")
     return _answer(
@@ -369,8 +367,8 @@ def pace(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 @can(OPERATOR)
 def resolve(request: HttpRequest, pk: int, n: int) -> HttpResponse:
-    """What became of a job of which nothing is known: it ran, or it was lost."""
-    replay = found(request, pk)
+    """Resolve a job of unknown outcome: it ran, or it was lost."""
+    replay = get_replay(request, pk)
     as_ = request.POST.get("as", "")
     if as_ not in {"ran", "lost"}:
         return page(request, replay, status=422, refused="Say whether it ran or was lost. Nothing was changed.")
@@ -385,7 +383,7 @@ def resolve_all(request: HttpRequest, pk: int) -> HttpResponse:
 
     `as=preview` counts them and changes nothing; so does an act on another search than `counted`.
     """
-    replay, as_, query = found(request, pk), request.POST.get("as", ""), request.POST.get("q", "").strip()
+    replay, as_, query = get_replay(request, pk), request.POST.get("as", ""), request.POST.get("q", "").strip()
     if as_ == "preview" or (as_ in {"ran", "lost"} and request.POST.get("counted") != query):
         try:
             count = replays.find_uncertain(request.viewer, replay, query).count()
@@ -397,7 +395,7 @@ def resolve_all(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         count = replays.resolve_all(request.viewer, replay, as_, query)
     except Refused as refused:
-        return page(request, found(request, pk), status=409, refused=refused.message)
+        return page(request, get_replay(request, pk), status=409, refused=refused.message)
     jobs = "1 job" if count == 1 else f"{count:,} jobs"
     if as_ == "ran":
         add_toast(request, f"{jobs} recorded as run.")
@@ -405,7 +403,7 @@ def resolve_all(request: HttpRequest, pk: int) -> HttpResponse:
         again = links.new_replay(f"replay:{pk} state:dead")
         add_toast(request, f"{jobs} recorded as lost: dead again.", link=again, link_text="Replay them")
     if request.htmx:
-        return page(request, found(request, pk))
+        return page(request, get_replay(request, pk))
     return go(request, reverse("redrive:replay-detail", args=[pk]))
 
 
@@ -413,8 +411,8 @@ def _answer(request: HttpRequest, replay: Replay, done: str, act, *, beside: str
     try:
         act()
     except Refused as refused:
-        return page(request, found(request, replay.pk), status=409, **{beside: refused.message})
+        return page(request, get_replay(request, replay.pk), status=409, **{beside: refused.message})
     add_toast(request, done)
     if request.htmx:
-        return page(request, found(request, replay.pk))
+        return page(request, get_replay(request, replay.pk))
     return go(request, reverse("redrive:replay-detail", args=[replay.pk]))

@@ -1,4 +1,4 @@
-"""How retries are to wait instead, as somebody types it; what the engine refuses stands beside its field."""
+"""The form of rescheduling retries; a refusal of the engine is shown beside its field."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _INPUTS = {
 
 
 class Change(forms.Form):
-    """What is asked for: `asked` in the words of core.retry_change."""
+    """The requested change; `document` has the names of core.retry_change."""
 
     how = forms.ChoiceField(choices=((CURVE, ""), (MOMENT, ""), (KEEP, "")), required=False)
     kind = forms.ChoiceField(choices=KINDS, required=False)
@@ -45,32 +45,32 @@ class Change(forms.Form):
     reason = forms.CharField(required=False, max_length=500, strip=True)
 
     def __init__(self, given: Any) -> None:
-        # What was not asked at all is as it is usually.
-        said = {name: given.get(name, USUAL.get(name, "")) for name in self.base_fields}
-        super().__init__(said)
+        # Missing fields have their defaults.
+        values = {name: given.get(name, USUAL.get(name, "")) for name in self.base_fields}
+        super().__init__(values)
 
     @property
-    def asked(self) -> dict[str, Any]:
-        """A document, as far as the form is valid."""
+    def document(self) -> dict[str, Any]:
+        """The change as a document, as far as the form is valid."""
         self.is_valid()
-        said = self.cleaned_data
+        cleaned = self.cleaned_data
         change: dict[str, Any] = {}
-        if said.get("how") == MOMENT:
-            change["due_at"] = said.get("due_at") or "now"
-        elif said.get("how") == CURVE:
+        if cleaned.get("how") == MOMENT:
+            change["due_at"] = cleaned.get("due_at") or "now"
+        elif cleaned.get("how") == CURVE:
             backoff = {
-                "kind": said.get("kind") or "exponential",
-                "first_delay_s": seconds(said.get("first_delay_s") or "30"),
+                "kind": cleaned.get("kind") or "exponential",
+                "first_delay_s": seconds(cleaned.get("first_delay_s") or "30"),
             }
             if backoff["kind"] == "exponential":
-                backoff["factor"] = number(said.get("factor") or "2")
-            kind = said.get("jitter") or "none"
+                backoff["factor"] = number(cleaned.get("factor") or "2")
+            kind = cleaned.get("jitter") or "none"
             jitter = {"kind": kind} | ({"fraction": _FRACTION[kind]} if kind in _FRACTION else {})
             change["curve"] = {"backoff": backoff, "jitter": jitter}
-            if said.get("cap_s"):
-                change["curve"]["cap_s"] = seconds(said["cap_s"])
-        if said.get("max_attempts"):
-            change["max_attempts"] = number(said["max_attempts"])
+            if cleaned.get("cap_s"):
+                change["curve"]["cap_s"] = seconds(cleaned["cap_s"])
+        if cleaned.get("max_attempts"):
+            change["max_attempts"] = number(cleaned["max_attempts"])
         return change
 
     def refuse(self, field: str | None, message: str) -> None:

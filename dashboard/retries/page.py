@@ -1,4 +1,4 @@
-"""What a page says of retries that are to wait otherwise: before it is done, and while it is."""
+"""A rescheduling of retries on its page: the preview, and the progress."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def _range(waits: tuple[float, float] | None) -> str:
 
 def picture(preview: Preview) -> Picture:
     top = max([1, *preview.before.counts, *preview.after.counts])
-    said = f"now {_herd(preview.before)}; then {_herd(preview.after)}"
+    words = f"now {_herd(preview.before)}; then {_herd(preview.after)}"
     each = preview.span_s / max(len(preview.before.counts), 1)
     chart = charts.reading(
         {"now": preview.before.counts, "then": preview.after.counts},
         labels=[f"in {duration(round(n * each))}" for n in range(len(preview.before.counts))],
     )
     end = duration(round(preview.span_s))
-    return Picture(_outline(preview.before, top), _outline(preview.after, top), end, said, chart)
+    return Picture(_outline(preview.before, top), _outline(preview.after, top), end, words, chart)
 
 
 def _herd(herd: Herd) -> str:
@@ -73,26 +73,26 @@ def herds(preview: Preview) -> tuple[str, str]:
 
 
 def in_words(change: dict[str, Any]) -> str:
-    """What was asked for, in a sentence without its end."""
-    said = []
+    """Return the requested change, as a sentence without its end."""
+    parts = []
     if change.get("due_at"):
-        said.append("all due at one moment")
+        parts.append("all due at one moment")
     if curve := change.get("curve"):
         backoff, jitter = curve.get("backoff") or {}, (curve.get("jitter") or {}).get("kind", "none")
         kind, first = backoff.get("kind", "exponential"), backoff.get("first_delay_s")
-        said.append(
+        parts.append(
             f"waits {_KINDS.get(kind, kind)}"
             + (f" from {duration(first)}" if isinstance(first, int | float) else "")
             + (f", at most {duration(curve['cap_s'])}" if isinstance(curve.get("cap_s"), int | float) else "")
             + (f", jitter {jitter.replace('_', ' ')}" if jitter != "none" else "")
         )
     if most := change.get("max_attempts"):
-        said.append(f"at most {most:,} attempts")
-    return "; ".join(said) or "as they were before"
+        parts.append(f"at most {most:,} attempts")
+    return "; ".join(parts) or "as they were before"
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class Summary:
     sentence: str
     scope: str
     scope_url: str
@@ -101,7 +101,7 @@ class Shown:
     may_undo: bool
 
 
-def shown(planned: Reschedule, *, may_act: bool, undone: bool) -> Shown:
+def summary(planned: Reschedule, *, may_act: bool, undone: bool) -> Summary:
     jobs = number(planned.changed)
     if planned.state == RescheduleState.PLANNED:
         sentence = f"{jobs} of {number(planned.matched)} retries wait otherwise so far"
@@ -112,7 +112,7 @@ def shown(planned: Reschedule, *, may_act: bool, undone: bool) -> Shown:
     if planned.undo_of_id is not None:
         sentence = sentence.replace("otherwise", "as before")
     chosen = len(planned.selection)
-    return Shown(
+    return Summary(
         sentence,
         f"{number(chosen)} chosen by hand" if chosen else planned.query or "everything that waits",
         "" if chosen else links.list_url(_with(planned.query, f"source:{planned.source}", "state:retrying")),

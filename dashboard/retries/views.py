@@ -24,7 +24,7 @@ from jobs_admin.retries import rescheduling
 @can(VIEWER)
 def index(request: HttpRequest) -> HttpResponse:
     found = rescheduling.listing(request.viewer, after=request.GET.get("after"))
-    lines = [(one, retry_page.shown(one, may_act=False, undone=False)) for one in found.rows]
+    lines = [(one, retry_page.summary(one, may_act=False, undone=False)) for one in found.rows]
     context = {"lines": lines, "next": found.next, "is_first": "after" not in request.GET}
     return render_page(request, "redrive/retries/list.html", context, part="retries")
 
@@ -32,7 +32,7 @@ def index(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @can(OPERATOR)
 def new(request: HttpRequest) -> HttpResponse:
-    """What would it do? Looking (GET, or POST) changes nothing; `step=start` plans it."""
+    """Preview a rescheduling (GET or POST), which changes nothing; `step=start` plans it."""
     given = request.POST if request.method == "POST" else request.GET
     scope, change = forms.Scope(given), Change(given)
     if not scope.is_valid():
@@ -40,7 +40,7 @@ def new(request: HttpRequest) -> HttpResponse:
         return go(request, reverse("redrive:failure-list"))
     what = scope.cleaned_data
     selection, query = what["selection"], "" if what["selection"] else what["q"]
-    # No search at all is not "everything": that must be asked for, by an empty `q`.
+    # No search at all is not "everything": that needs an empty `q`.
     if not selection and "q" not in given:
         return render_page(request, "redrive/retries/new.html", {"is_unscoped": True}, part="preview")
     if request.method == "POST" and given.get("step") == "start" and change.is_valid():
@@ -49,7 +49,7 @@ def new(request: HttpRequest) -> HttpResponse:
                 request.viewer,
                 query=query,
                 selection=selection,
-                change=change.asked,
+                change=change.document,
                 reason=change.cleaned_data["reason"],
                 highest=whole_number(given.get("highest")),
             )
@@ -74,7 +74,7 @@ def _page(
         change.refuse(refused.field, refused.message)
     try:
         preview = rescheduling.preview(
-            request.viewer, query=query, selection=selection, change=change.asked, now=timezone.now()
+            request.viewer, query=query, selection=selection, change=change.document, now=timezone.now()
         )
     except Refused as why:
         if refused is None:
@@ -110,7 +110,7 @@ def _page(
     return render_page(request, "redrive/retries/new.html", context, part="preview", status=status)
 
 
-def found(request: HttpRequest, pk: int) -> Reschedule:
+def get_reschedule(request: HttpRequest, pk: int) -> Reschedule:
     try:
         return rescheduling.find(request.viewer, pk)
     except Reschedule.DoesNotExist as error:
@@ -120,7 +120,7 @@ def found(request: HttpRequest, pk: int) -> Reschedule:
 @require_safe
 @can(VIEWER)
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
-    return _detail(request, found(request, pk))
+    return _detail(request, get_reschedule(request, pk))
 
 
 def _detail(request: HttpRequest, planned: Reschedule, *, refused: str = "", status: int = 200) -> HttpResponse:
@@ -129,7 +129,7 @@ def _detail(request: HttpRequest, planned: Reschedule, *, refused: str = "", sta
         "planned": planned,
         "undone": undone,
         "refused": refused,
-        "shown": retry_page.shown(
+        "shown": retry_page.summary(
             planned, may_act=request.viewer.may(OPERATOR, planned.source), undone=undone is not None
         ),
         "here": reverse("redrive:reschedule-detail", args=[planned.pk]),
@@ -140,8 +140,8 @@ def _detail(request: HttpRequest, planned: Reschedule, *, refused: str = "", sta
 @require_POST
 @can(OPERATOR)
 def undo(request: HttpRequest, pk: int) -> HttpResponse:
-    """Those that still wait as it left them wait as before."""
-    planned, form = found(request, pk), forms.Reason(request.POST)
+    """Undo a rescheduling: retries that still wait as it left them get their former time back."""
+    planned, form = get_reschedule(request, pk), forms.Reason(request.POST)
     if not form.is_valid():
         return _detail(request, planned, refused="; ".join(form.errors["reason"]), status=422)
     try:

@@ -12,7 +12,7 @@ from jobs_admin.core.refused import Refused
 
 
 def asked(text: str) -> dict | None:
-    return Pace(QueryDict(text)).asked
+    return Pace(QueryDict(text)).document
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_what_is_typed_becomes_the_words_of_the_api_and_the_engine_takes_them(ty
 def test_what_the_engine_refuses_stands_beside_the_field_that_is_to_blame(typed, field):
     form = Pace(QueryDict(typed))
     with pytest.raises(Refused) as refused:
-        pacing.parse(form.asked, 1000)
+        pacing.parse(form.document, 1000)
     form.refuse(refused.value.field, str(refused.value))
     assert list(form.errors) == [field], form.errors
     assert "must be" not in form.errors[field][0] or form.errors[field][0].startswith("This must be")
@@ -82,8 +82,8 @@ def test_what_the_engine_refuses_stands_beside_the_field_that_is_to_blame(typed,
 )
 def test_options_become_those_of_the_engine(typed, options):
     form = Options(QueryDict(typed))
-    assert form.asked == options
-    replays.Options.parse(form.asked)
+    assert form.document == options
+    replays.Options.parse(form.document)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,6 @@ def test_an_option_that_cannot_be_is_said_beside_its_field(typed, field, says):
     form = Options(QueryDict(typed))
     if form.is_valid():
         with pytest.raises(Refused) as refused:
-            replays.Options.parse(form.asked)
+            replays.Options.parse(form.document)
         form.refuse(refused.value.field, refused.value.message)
     assert says in form.errors[field][0], form.errors

@@ -833,10 +833,10 @@ def test_queues_out_of_sight_are_not_named_to_who_waits_for_a_worker():
     found = Unattended(at, [("bank", "loans"), *(("shop", f"q{n}") for n in range(5))])
     said = "Nobody has taken a job of it since 12:31 UTC. See whether a worker takes from "
     assert (
-        replay_page.waits(found, Viewer("v", {"shop": OPERATOR}))
+        replay_page.unattended_words(found, Viewer("v", {"shop": OPERATOR}))
         == f"{said}q0 of shop, q1 of shop, q2 of shop and 2 more."
     )
-    assert replay_page.waits(found, Viewer("v", {"web": OPERATOR})) == f"{said}its queues."
+    assert replay_page.unattended_words(found, Viewer("v", {"web": OPERATOR})) == f"{said}its queues."
 
 
 # ---------- groups, drafts, jobs that wait ----------

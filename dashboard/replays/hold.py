@@ -1,4 +1,4 @@
-"""Why a replay is held, as its page tells it: the numbers, the errors, and what can be done."""
+"""The hold of a replay on its page: the numbers, the errors, and the possible acts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dashboard.web.figures import duration, number, percent
 from jobs_admin.models import Replay
 from jobs_admin.models.replay import ReplayState
 
-_MEND = (
+_FIX = (
     "Fix the cause of the error below, then resume: the replay restarts with a few jobs. "
     "If only some groups still fail, tick those groups and resume without them. "
     "Otherwise cancel: the remaining jobs stay dead and nothing is lost."
@@ -21,7 +21,7 @@ _WORKERS = (
     "Look whether workers take jobs from these queues. When they do, resume: it begins again with a few jobs. "
     "What was sent waits in its queue; cancelling takes it back where the source can."
 )
-_TO_DO = {"canary": _MEND, "failing": _MEND, "new_groups": _MEND}
+_TO_DO = {"canary": _FIX, "failing": _FIX, "new_groups": _FIX}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Failing:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Hold:
     facts: list[tuple[str, str]]
     to_do: str
     groups: list[Failing]
@@ -51,25 +51,29 @@ class Held:
         return any(one.leaves_some for one in self.groups)
 
 
-def held(replay: Replay, groups: list[tuple[Any, int, int | None]]) -> Held | None:
-    """`groups`: those that first attempts failed in, how many did, and how many planned jobs died of each before."""
+def hold(replay: Replay, groups: list[tuple[Any, int, int | None]]) -> Hold | None:
+    """Return the hold. `groups`: (group, its failed first attempts, planned jobs that died of it before)."""
     if replay.state != ReplayState.HELD:
         return None
     evidence = replay.evidence or {}
-    told = {row["group"]: row for row in evidence.get("groups", ())}
-    # Those of this hold; what failed before an earlier one was resumed is told further down.
-    rows = [_failing(replay, *one, told.get(one[0].pk, {})) for one in groups if one[0].pk in told or not told]
+    evidence_of_group = {row["group"]: row for row in evidence.get("groups", ())}
+    # Groups of this hold; those of earlier, resumed holds are shown further down.
+    rows = [
+        _failing(replay, *one, evidence_of_group.get(one[0].pk, {}))
+        for one in groups
+        if one[0].pk in evidence_of_group or not evidence_of_group
+    ]
     rows.sort(key=lambda row: -row.count)
-    return Held(
+    return Hold(
         _facts(replay, evidence),
-        _TO_DO.get(evidence.get("kind", ""), _MEND if rows else _WORKERS),
+        _TO_DO.get(evidence.get("kind", ""), _FIX if rows else _WORKERS),
         rows,
         len(rows) == len(groups),
     )
 
 
 def _facts(replay: Replay, evidence: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the numbers that it was held for, and those of now where jobs have been settled since."""
+    """Return the numbers of the hold, and the current ones if jobs were settled since."""
     found = []
     if judged := evidence.get("judged"):
         found.append(("Failed again", f"{number(evidence.get('failed', 0))} of the last {number(judged)}"))
@@ -86,9 +90,11 @@ def _facts(replay: Replay, evidence: dict[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def _failing(replay: Replay, group: Any, count: int, planned: int | None, told: dict[str, Any]) -> Failing:
-    same = told.get("same", 0)
-    what = "new in this replay" if told.get("is_new") else f"{number(same)} died of it before" if same else ""
+def _failing(replay: Replay, group: Any, count: int, planned: int | None, evidence_of_group: dict[str, Any]) -> Failing:
+    same = evidence_of_group.get("same", 0)
+    what = (
+        "new in this replay" if evidence_of_group.get("is_new") else f"{number(same)} died of it before" if same else ""
+    )
     return Failing(
         str(group),
         group.culprit,
