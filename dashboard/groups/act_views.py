@@ -8,7 +8,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_POST
 
 from dashboard.groups import forms as group_forms
-from dashboard.groups.views import named
+from dashboard.groups.views import get_group
 from dashboard.web import links
 from dashboard.web.access import can
 from dashboard.web.htmx import go
@@ -33,7 +33,7 @@ _DONE = {
 @can(OPERATOR)
 def change(request: HttpRequest, fingerprint: str) -> HttpResponse:
     """Change one group: state, mute, assignee, note, runbook."""
-    found = named(request, fingerprint)
+    found = get_group(request, fingerprint)
     back = links.back(request, otherwise=reverse("redrive:group-detail", args=[found.fingerprint]))
     try:
         changes = group_forms.changes_of(request.POST, request.user.get_username())
@@ -41,7 +41,7 @@ def change(request: HttpRequest, fingerprint: str) -> HttpResponse:
     except Refused as refused:
         add_toast(request, refused.message, level="error")
         return go(request, back)
-    _say(request, done, changes, back, words="it")
+    _announce(request, done, changes, back, words="it")
     return go(request, back)
 
 
@@ -52,7 +52,7 @@ def bulk(request: HttpRequest) -> HttpResponse:
     back = links.back(request, otherwise=reverse("redrive:group-list"))
     try:
         if request.POST.get("act") == "undo":
-            _say_undone(request, group_changes.undo(request.viewer, request.POST.get("receipt", "")))
+            _announce_undone(request, group_changes.undo(request.viewer, request.POST.get("receipt", "")))
         else:
             change_all(
                 request, [name for text in request.POST.getlist("groups") for name in text.split(",") if name], back
@@ -63,13 +63,13 @@ def bulk(request: HttpRequest) -> HttpResponse:
 
 
 def change_all(request: HttpRequest, fingerprints: list[str], back: str) -> None:
-    """What the form asks for, to each of these groups; says what was done. Raises Refused."""
+    """Apply the change of the form to each of these groups and announce the result. Raises Refused."""
     changes = group_forms.changes_of(request.POST, request.user.get_username())
     done = group_changes.change_many(request.viewer, fingerprints, changes, reason=request.POST.get("reason", ""))
-    _say(request, done, changes, back, words=_groups(len(done.fingerprints)))
+    _announce(request, done, changes, back, words=_groups(len(done.fingerprints)))
 
 
-def _say(request: HttpRequest, done: Changed, changes: dict[str, object], back: str, *, words: str) -> None:
+def _announce(request: HttpRequest, done: Changed, changes: dict[str, object], back: str, *, words: str) -> None:
     left = []
     if done.unchanged:
         left.append(f"{_groups(done.unchanged)} {'was' if done.unchanged == 1 else 'were'} so already.")
@@ -98,7 +98,7 @@ def _sentence(act: str, changes: dict[str, object], words: str) -> str:
     return _DONE.get(act, "Changed {}.").format(words)
 
 
-def _say_undone(request: HttpRequest, done: group_changes.Undone) -> None:
+def _announce_undone(request: HttpRequest, done: group_changes.Undone) -> None:
     since = f"{_groups(len(done.changed_since))} changed since, and left as they are." if done.changed_since else ""
     if not done.fingerprints:
         add_toast(request, f"Nothing was undone: {since}", level="warning")

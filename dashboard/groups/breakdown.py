@@ -1,4 +1,4 @@
-"""What is open by queue, tenant or release as a page shows it: rows with all their words ready."""
+"""Open groups by queue, tenant or release: the rows of the page."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def lines(found: OpenBy, name: str, now: datetime) -> list[ByLine]:
 
 
 def _line(row: OpenRow, found: OpenBy, name: str, now: datetime) -> ByLine:
-    is_whole, total = found.counted_over is None, found.open or 1
+    is_complete, total = found.counted_over is None, found.open or 1
 
     named = {name: row.value}
     groups = (
@@ -55,7 +55,7 @@ def _line(row: OpenRow, found: OpenBy, name: str, now: datetime) -> ByLine:
         value=visible(row.value) if row.value else _NONE[name],
         url=links.failures_of(**named) if row.value else "",
         open=number(row.open),
-        open_part="" if is_whole else percent(row.open / total),
+        open_part="" if is_complete else percent(row.open / total),
         dead=number(row.dead) if row.dead else "",
         dead_url=links.failures_of(**named, state="dead") if row.value else "",
         groups=number(row.groups),

@@ -1,4 +1,4 @@
-"""Why a failure is in its group, as the page tells it: what counted, and what did not and why."""
+"""The grouping of a failure on its page: the parts that counted, and those that did not and why."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _WHY_NOT = {
 def why(failure: Failure, rules: Rules) -> Why:
     trace = failure.traceback.text if failure.traceback else ""
     facts = {name: getattr(failure, name) for name in SPLITS if name != "message"}
-    told = explain(failure.error_type, failure.message, trace, rules, facts)
+    explained = explain(failure.error_type, failure.message, trace, rules, facts)
     frames = [
         WhyFrame(
             one.place,
@@ -61,12 +61,20 @@ def why(failure: Failure, rules: Rules) -> Why:
             "" if one.counts else _WHY_NOT.get(one.why_not, one.why_not),
             one.counts and one.frame.is_application,
         )
-        for one in told.frames[-MOST_FRAMES:]
+        for one in explained.frames[-MOST_FRAMES:]
     ]
-    left_out = len(told.frames) - len(frames)
-    replaced = list(told.replaced[:MOST_REPLACED])
+    left_out = len(explained.frames) - len(frames)
+    replaced = list(explained.replaced[:MOST_REPLACED])
     return Why(
-        told.type, told.is_wrapped, told.causes, frames, left_out, marked(told.message), replaced, told.task, told.acted
+        explained.type,
+        explained.is_wrapped,
+        explained.causes,
+        frames,
+        left_out,
+        marked(explained.message),
+        replaced,
+        explained.task,
+        explained.acted,
     )
 
 
@@ -74,7 +82,7 @@ _PLACE = re.compile(r"(<[a-z]{2,10}>)")
 
 
 def marked(message: str) -> SafeString:
-    """The message as it counts, with the places of what varies told apart."""
+    """Return the message as it is grouped, with the variable parts marked."""
     pieces = _PLACE.split(message)
     return format_html_join(
         "",

@@ -1,4 +1,4 @@
-"""What people choose for a group, as one word (`act`) and the field that goes with it."""
+"""The change of a group in a form, as one word (`act`) and its field."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STATES = {"resolve": "resolved", "reopen": "ongoing", "mute": "muted"}
 
 
 def changes_of(given: QueryDict, me: str, now: datetime | None = None) -> dict[str, Any]:
-    """What the form asks to change, for `group_changes`. Raises Refused for what cannot be read."""
+    """Return the changes of the form, for `group_changes`. Raises Refused for invalid values."""
     now = now or timezone.now()
     act = given.get("act", "")
     if act in _STATES:
@@ -35,11 +35,11 @@ def changes_of(given: QueryDict, me: str, now: datetime | None = None) -> dict[s
         return {"assignee": _text(given, "assignee")}
     if act in ("note", "runbook_url"):
         return {act: _text(given, act)}
-    return _named(given)
+    return _fields_of(given)
 
 
-def _named(given: QueryDict) -> dict[str, Any]:
-    """Without a word: the fields themselves, as the API names them."""
+def _fields_of(given: QueryDict) -> dict[str, Any]:
+    """Return the changes of a form without `act`: the fields with the API's names."""
     changes: dict[str, Any] = {}
     if given.get("state"):
         changes["state"] = given["state"]

@@ -45,8 +45,8 @@ class Chip:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the address of the list says."""
+class Filters:
+    """The filters in the address of the list."""
 
     text: str = ""
     state: str = ""  # a state of groups, `all`, or empty for those that wait for somebody
@@ -60,18 +60,18 @@ class Asked:
         return (self.state,) if self.state else tuple(OPEN)
 
     def url(self, **changes: object) -> str:
-        """The list as asked, but for these."""
-        held = {"q": self.text, "state": self.state, "assigned": self.assigned, "order": self.order, **changes}
-        if held["order"] == "last_seen":
-            held["order"] = ""
-        pairs = {name: value for name, value in held.items() if value or (name == "assigned" and value is not None)}
+        """Return the address of the list with these filters changed."""
+        values = {"q": self.text, "state": self.state, "assigned": self.assigned, "order": self.order, **changes}
+        if values["order"] == "last_seen":
+            values["order"] = ""
+        pairs = {name: value for name, value in values.items() if value or (name == "assigned" and value is not None)}
         return f"{reverse('redrive:group-list')}?{urlencode(pairs)}" if pairs else reverse("redrive:group-list")
 
 
-def asked(parameters: dict[str, str]) -> Asked:
-    """What a reader's address asks for; what makes no sense is left out."""
+def filters_from(parameters: dict[str, str]) -> Filters:
+    """Return the filters of an address; invalid ones are dropped."""
     given, assigned = parameters.get("state", ""), parameters.get("assigned")
-    return Asked(
+    return Filters(
         text=parameters.get("q", ""),
         state=given if given == ALL or given in GroupState.values else "",
         assigned=None if assigned is None or "\0" in assigned else assigned,
@@ -79,14 +79,14 @@ def asked(parameters: dict[str, str]) -> Asked:
     )
 
 
-def state_chips(asked: Asked, page: GroupPage) -> list[Chip]:
-    """Which states are shown, and how many groups the others hold: nothing is hidden without a chip that says so."""
+def state_chips(filters: Filters, page: GroupPage) -> list[Chip]:
+    """Return a chip for each state with its number of groups, so that nothing is hidden without a chip."""
     by_state = page.by_state
     totals = {"": sum(by_state.get(name, 0) for name in OPEN), **{name: by_state.get(name, 0) for name in _CHIPS}}
     totals[ALL] = sum(by_state.values())
-    on = asked.state if page.states or asked.state == ALL else None
+    on = filters.state if page.states or filters.state == ALL else None
     return [
-        Chip(_CHIPS.get(name) or {"": "Open", ALL: "All"}[name], number(n), asked.url(state=name), name == on)
+        Chip(_CHIPS.get(name) or {"": "Open", ALL: "All"}[name], number(n), filters.url(state=name), name == on)
         for name, n in totals.items()
     ]
 
@@ -100,29 +100,29 @@ _CHIPS = {
 }
 
 
-def people_chips(asked: Asked, page: GroupPage) -> list[Chip]:
+def people_chips(filters: Filters, page: GroupPage) -> list[Chip]:
     chips = [
         Chip(
             "Mine",
             number(page.mine),
-            asked.url(assigned=None if asked.assigned == "me" else "me"),
-            asked.assigned == "me",
+            filters.url(assigned=None if filters.assigned == "me" else "me"),
+            filters.assigned == "me",
         ),
         Chip(
             "Unassigned",
             number(page.unassigned),
-            asked.url(assigned=None if asked.assigned == "" else ""),
-            asked.assigned == "",
+            filters.url(assigned=None if filters.assigned == "" else ""),
+            filters.assigned == "",
         ),
     ]
-    if asked.assigned not in (None, "", "me"):
-        chips.append(Chip(f"of {asked.assigned}", number(page.count), asked.url(assigned=None), True))
+    if filters.assigned not in (None, "", "me"):
+        chips.append(Chip(f"of {filters.assigned}", number(page.count), filters.url(assigned=None), True))
     return chips
 
 
-def headings(asked: Asked) -> list[Heading]:
+def headings(filters: Filters) -> list[Heading]:
     def one(words: str, order: str, *, is_number: bool = False) -> Heading:
-        return Heading(words, asked.url(order=order), asked.order == order, is_number)
+        return Heading(words, filters.url(order=order), filters.order == order, is_number)
 
     return [
         one("Dead", "dead", is_number=True),
@@ -135,7 +135,7 @@ def headings(asked: Asked) -> list[Heading]:
 def rows(
     found: list[GroupRow], *, all_dead: int = 0, now: datetime | None = None, may_act: bool = False
 ) -> list[SafeString]:
-    """A group a row, as it stands in its table. `all_dead`: jobs, that a share is counted of."""
+    """Return the rows of the table of groups. `all_dead`: the jobs of which shares are computed."""
     now = now or timezone.now()
     pages, failures = reverse("redrive:group-list"), reverse("redrive:failure-list")
     return [_row(row, pages, failures, all_dead, now, may_act) for row in found]
@@ -152,8 +152,8 @@ def _name(text: str) -> SafeString:
 
 
 @lru_cache(maxsize=2048)
-def _said(message: str) -> SafeString:
-    """Its message; of a part of a split what tells it from the others stands first: the end of a line is cut off."""
+def _message(message: str) -> SafeString:
+    """Return the message; of a part of a split, its value comes first, because the end of a line is cut off."""
     rest, part = parted(message)
     return SafeString(f"{f' ({_name(part)})' if part else ''} <code>{_name(rest)}</code>" if message else "")
 
@@ -170,7 +170,7 @@ def _row(row: GroupRow, pages: str, failures: str, all_dead: int, now: datetime,
         if may_act
         else ""
     )
-    message = _said(group.message)
+    message = _message(group.message)
     last_seen = ago(group.last_seen, now)
     per_minute = f'<p class="sub-line">{number(row.per_minute)}/min</p>' if row.per_minute else ""
     jobs = (" job" if row.count == 1 else " jobs") if row.is_partial else ""
@@ -188,16 +188,16 @@ def _row(row: GroupRow, pages: str, failures: str, all_dead: int, now: datetime,
 def _about(row: GroupRow, now: datetime) -> str:
     """Below its title: state, whose it is, where it comes from."""
     group, why = row.group, since(row.group, now)
-    said = [f"{state(group.state)} {conditional_escape(why)}" if why else state(group.state)]
+    parts = [f"{state(group.state)} {conditional_escape(why)}" if why else state(group.state)]
     if group.assignee_id:
-        said.append(f'{_DOT}<span class="assignee">{_name(group.assignee.get_username())}</span>')
+        parts.append(f'{_DOT}<span class="assignee">{_name(group.assignee.get_username())}</span>')
     places = (group.culprit, row.tasks[0] if len(row.tasks) == 1 else "")
-    said += [f'<span class="hide-narrow">{_DOT}<code>{_name(place)}</code></span>' for place in places if place]
+    parts += [f'<span class="hide-narrow">{_DOT}<code>{_name(place)}</code></span>' for place in places if place]
     if row.queues:
-        said.append(_DOT + _name(", ".join(row.queues[:2])))
+        parts.append(_DOT + _name(", ".join(row.queues[:2])))
     if len(row.queues) > 2:
-        said.append(f" and {number(len(row.queues) - 2)} more")
-    return "".join(said)
+        parts.append(f" and {number(len(row.queues) - 2)} more")
+    return "".join(parts)
 
 
 def _dead(row: GroupRow, failures: str, all_dead: int, is_plain: bool) -> str:
@@ -217,7 +217,7 @@ def _trend(counts: tuple[int, ...]) -> SafeString:
 
 
 def since(group: Group, now: datetime) -> SafeString | str:
-    """What brought a group into its state: after which release or replay, until when, by whom."""
+    """Return the cause of a group's state: the release or replay, the end, the person."""
     if group.state == GroupState.REGRESSED:
         return came_back_after(group)
     if group.state == GroupState.MUTED:

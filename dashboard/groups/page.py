@@ -29,7 +29,7 @@ DAYS = "30d"
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How a group is spread over the values of one field."""
+    """The spread of a group over the values of one field."""
 
     name: str
     lines: SafeString
@@ -58,32 +58,32 @@ _ORDER = ("dead", "retrying", "replaying", "quarantined", "recovered", "discarde
 
 def states(by_state: dict[str, int], group: str) -> list[tuple[SafeString, str, str]]:
     """(state, jobs in it, their list)"""
-    held = [(name, by_state[name]) for name in _ORDER if by_state.get(name)]
-    return [(state(name), number(n), links.failures_of(group=group, state=name)) for name, n in held]
+    counts = [(name, by_state[name]) for name in _ORDER if by_state.get(name)]
+    return [(state(name), number(n), links.failures_of(group=group, state=name)) for name, n in counts]
 
 
 def standing(group: Group, now: datetime) -> SafeString:
-    """Its state in a line: after what, until when, by whom and since when."""
-    said = [state(group.state), since(group, now)]
+    """Return the state in a line, with its cause, end, person and start."""
+    parts = [state(group.state), since(group, now)]
     if group.state == GroupState.MUTED and group.state_by:
-        said.append(format_html("by {}", visible(group.state_by)))
+        parts.append(format_html("by {}", visible(group.state_by)))
     if group.state == GroupState.ONGOING and group.state_by:
-        said.append(format_html("again, by {}", visible(group.state_by)))
+        parts.append(format_html("again, by {}", visible(group.state_by)))
     if group.state_since:
-        said.append(format_html('<span class="dot">·</span> {}', ago(group.state_since, now)))
-    return format_html_join(" ", "{}", ((part,) for part in said if part))
+        parts.append(format_html('<span class="dot">·</span> {}', ago(group.state_since, now)))
+    return format_html_join(" ", "{}", ((part,) for part in parts if part))
 
 
 def spreads(found: GroupDetail) -> list[Spread]:
     all_ = "open jobs" if found.is_open else "jobs, none of them open"
     some = f"the newest {found.counted_over:,} {all_}" if found.counted_over else all_
-    whole = found.counted_over is None
+    is_complete = found.counted_over is None
     counted = [
         _spread("Queues", "queue", found.queues, found, all_),
         _spread("Tasks", "task", found.tasks, found, all_),
-        _spread("Tenants", "tenant", found.tenants, found, some, is_whole=whole),
-        _spread("Releases", "release", _latest_named(found.releases), found, some, is_whole=whole),
-        _spread("Hosts", "host", found.hosts, found, some, is_whole=whole),
+        _spread("Tenants", "tenant", found.tenants, found, some, is_complete=is_complete),
+        _spread("Releases", "release", _latest_named(found.releases), found, some, is_complete=is_complete),
+        _spread("Hosts", "host", found.hosts, found, some, is_complete=is_complete),
         _spread("Sources", "source", found.sources, found, all_),
     ]
     return [spread for spread in counted if spread.lines]
@@ -95,9 +95,9 @@ def _latest_named(releases: list[tuple[str, int]]) -> list[tuple[str, int]]:
 
 
 def _spread(
-    title: str, field: str, ranked: list[tuple[str, int]], found: GroupDetail, over: str, *, is_whole: bool = True
+    title: str, field: str, ranked: list[tuple[str, int]], found: GroupDetail, over: str, *, is_complete: bool = True
 ) -> Spread:
-    """`is_whole`: the counts are of all jobs. Otherwise of a sample, and only the shares are true."""
+    """Return one spread. `is_complete`: the counts are of all jobs, else of a sample, and only the shares are right."""
     named, others = ranked[:MOST_NAMED], ranked[MOST_NAMED:]
     total = sum(n for _, n in ranked) or 1
     most = max((n for _, n in named), default=1)
@@ -105,13 +105,13 @@ def _spread(
     given = {"group": found.group.fingerprint} | ({} if found.is_open else {"state": "*"})
 
     def words(n: int) -> str:
-        return number(n) if is_whole else percent(n / total)
+        return number(n) if is_complete else percent(n / total)
 
     lines = [
         _line(
             value,
             words(n),
-            percent(n / total) if is_whole and len(ranked) > 1 else "",
+            percent(n / total) if is_complete and len(ranked) > 1 else "",
             links.failures_of(**given, **{field: value}),
             round(n / most * 100, 1),
         )
@@ -153,11 +153,11 @@ def trend(counts: list[int], now: datetime, *, is_days: bool, urls: tuple[str, s
     title = f"Failed attempts per {per}, {over}"
     words = f"{title}: {sum(counts):,} in all, at most {most:,}"
     unit = "Day (UTC)" if is_days else "Hour (UTC)"
-    # Nothing of what a job says stands in them.
-    told = SafeString("".join(reversed(rows)))
+    # They contain no text of jobs.
+    markup = SafeString("".join(reversed(rows)))
     drawn = charts.bars(counts, charts.Heights(most or 1, filled=1), wide=0.92)
     chart = charts.reading({"failed attempts": counts}, labels=labels)
-    return Trend(title, words, number(most), drawn, chart, told, marks, unit, is_days, urls)
+    return Trend(title, words, number(most), drawn, chart, markup, marks, unit, is_days, urls)
 
 
 def trace(failure: Failure | None) -> tracebacks.Shown | None:
@@ -171,8 +171,8 @@ def page_url(fingerprint: str, **parameters: object) -> str:
     return links.group_page(fingerprint) + (f"?{urlencode(given)}" if given else "")
 
 
-def stands(*parts: object) -> str:
-    """Changes when what stands in these changes: a form that is open is not refreshed under the hand before."""
+def digest_of(*parts: object) -> str:
+    """Return a digest of `parts`. A page refreshes an open form only when the digest changes."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
@@ -180,14 +180,14 @@ def stands(*parts: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class EventLine:
     when: SafeString
     words: SafeString | str
     why: str
 
 
-def story(events: list[Event], group: Group, now: datetime) -> list[Told]:
-    return [Told(ago(event.at, now), _words(event, group), event.why) for event in events]
+def story(events: list[Event], group: Group, now: datetime) -> list[EventLine]:
+    return [EventLine(ago(event.at, now), _words(event, group), event.why) for event in events]
 
 
 def _words(event: Event, group: Group) -> SafeString | str:
@@ -200,16 +200,16 @@ def _words(event: Event, group: Group) -> SafeString | str:
     if event.kind == "replay" and event.replay:
         of = event.replay
         link = reverse("redrive:replay-detail", args=[of.pk])
-        said = 'Replayed by {} in <a href="{}">replay #{}</a>: {} of {} ran well, {} failed again'
-        return format_html(said, who, link, of.pk, number(of.succeeded), number(of.total), number(of.failed_again))
+        text = 'Replayed by {} in <a href="{}">replay #{}</a>: {} of {} ran well, {} failed again'
+        return format_html(text, who, link, of.pk, number(of.succeeded), number(of.total), number(of.failed_again))
     if event.kind == "state":
         until = _until(event)
         return format_html("{} by {}{}", state(event.what), who, format_html(" {}", until) if until else "")
     if event.kind == "assignee":
         return format_html("Assigned to {} by {}", visible(event.what) or "nobody", who)
     if event.kind == "rule":
-        said = _of_rule(event.details or {})
-        return format_html("{}{}, by {}", "Taken back: " if event.what == "rule.withdraw" else "", said, who)
+        text = _of_rule(event.details or {})
+        return format_html("{}{}, by {}", "Taken back: " if event.what == "rule.withdraw" else "", text, who)
     return format_html("{} changed by {}", {"note": "Note", "runbook_url": "Runbook"}[event.kind], who)
 
 

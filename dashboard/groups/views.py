@@ -1,4 +1,4 @@
-"""Is it one thing or many? New or known? Whom does it hit?"""
+"""Groups: the list, the page of one, its history and its grouping."""
 
 from __future__ import annotations
 
@@ -41,32 +41,32 @@ def index(request: HttpRequest) -> HttpResponse:
     if request.GET.get("by") in open_by.FIELDS:
         return _by(request, request.GET["by"])
     viewer, now = request.viewer, timezone.now()
-    asked = group_list.asked(request.GET)
+    filters = group_list.filters_from(request.GET)
     me = request.user.get_username()
     page = failures.groups(
         viewer,
-        asked.text,
-        order=asked.order,
+        filters.text,
+        order=filters.order,
         after=request.GET.get("after"),
-        states=asked.states,
-        assignee=me if asked.assigned == "me" else asked.assigned,
+        states=filters.states,
+        assignee=me if filters.assigned == "me" else filters.assigned,
         now=now,
     )
     may_act = viewer.may_anywhere(OPERATOR) and not config.is_read_only()
     context = {
         "page": page,
-        "asked": asked,
-        "state_chips": group_list.state_chips(asked, page),
-        "people_chips": group_list.people_chips(asked, page),
+        "filters": filters,
+        "state_chips": group_list.state_chips(filters, page),
+        "people_chips": group_list.people_chips(filters, page),
         "rows": group_list.rows(page.rows, all_dead=page.all_dead, now=now, may_act=may_act),
-        "headings": group_list.headings(asked),
+        "headings": group_list.headings(filters),
         "may_act": may_act,
         "people": people.names(request.viewer) if may_act and not request.htmx else [],
         "self_url": request.get_full_path(),
-        "next_url": asked.url(after=page.next) if page.next else "",
-        "first_url": asked.url() if request.GET.get("after") else "",
-        "open_url": asked.url(state="", assigned=None),
-        "all_url": asked.url(state=group_list.ALL, assigned=None),
+        "next_url": filters.url(after=page.next) if page.next else "",
+        "first_url": filters.url() if request.GET.get("after") else "",
+        "open_url": filters.url(state="", assigned=None),
+        "all_url": filters.url(state=group_list.ALL, assigned=None),
     }
     return render_page(request, "redrive/groups/list.html", context, part="groups")
 
@@ -103,7 +103,7 @@ def detail(request: HttpRequest, fingerprint: str) -> HttpResponse:
     is_days = request.GET.get("trend") == group_page.DAYS
     counts = days(viewer, group, now=now) if is_days else found.trend
     may_act = viewer.may_anywhere(OPERATOR) and not config.is_read_only()
-    kept = {"trend": group_page.DAYS if is_days else "", "example": _example(request)}
+    parameters = {"trend": group_page.DAYS if is_days else "", "example": _example(request)}
     context = {
         "found": found,
         "rate_window": rates.WINDOW,
@@ -120,27 +120,27 @@ def detail(request: HttpRequest, fingerprint: str) -> HttpResponse:
             counts,
             now,
             is_days=is_days,
-            urls=tuple(group_page.page_url(name, **kept | {"trend": over}) for over in ("", group_page.DAYS)),
+            urls=tuple(group_page.page_url(name, **parameters | {"trend": over}) for over in ("", group_page.DAYS)),
         ),
         "shown": shown,
         "shown_url": reverse("redrive:failure-detail", args=[shown.pk]) if shown else "",
-        "older_url": group_page.page_url(name, **kept | {"example": found.older}) if found.older else "",
-        "newer_url": group_page.page_url(name, **kept | {"example": found.newer}) if found.newer else "",
+        "older_url": group_page.page_url(name, **parameters | {"example": found.older}) if found.older else "",
+        "newer_url": group_page.page_url(name, **parameters | {"example": found.newer}) if found.newer else "",
         "trace": group_page.trace(shown),
         "may_act": may_act,
         "people": people.names(request.viewer) if may_act else [],
-        "acts_stand": group_page.stands(group.state, group.assignee_id),
-        "note_stands": group_page.stands(group.note, group.runbook_url),
+        "acts_digest": group_page.digest_of(group.state, group.assignee_id),
+        "note_digest": group_page.digest_of(group.note, group.runbook_url),
         "story_url": reverse("redrive:group-story", args=[name]),
         "why_url": reverse("redrive:group-why", args=[name])
         + (f"?example={_example(request)}" if _example(request) else ""),
-        "self_url": group_page.page_url(name, **kept),
+        "self_url": group_page.page_url(name, **parameters),
     }
     return render_page(request, "redrive/groups/detail.html", context, part="group")
 
 
 def _parts(request: HttpRequest, fingerprint: str, now: datetime) -> HttpResponse | None:
-    """Where the failures of a group went that was split: its link leads on."""
+    """Redirect to the parts of a group that was split."""
     split = group_history.parts_of(request.viewer, fingerprint)
     if split is None:
         return None
@@ -161,13 +161,13 @@ def _parts(request: HttpRequest, fingerprint: str, now: datetime) -> HttpRespons
 @require_safe
 @can(VIEWER)
 def story(request: HttpRequest, fingerprint: str) -> HttpResponse:
-    """What happened to a group and which are like it: below the fold of its page, and a page of its own."""
+    """Show the history of a group and similar ones: below the fold of its page, and as a page of its own."""
     viewer, now = request.viewer, timezone.now()
-    group = named(request, fingerprint)
+    group = get_group(request, fingerprint)
     events, is_more = group_history.read_history(viewer, group)
     context = {
         "group": group,
-        "told": group_page.story(events, group, now),
+        "events": group_page.story(events, group, now),
         "is_more": is_more,
         "most": group_history.MOST_EVENTS,
         "alike": [
@@ -188,20 +188,20 @@ def story(request: HttpRequest, fingerprint: str) -> HttpResponse:
 @require_safe
 @can(VIEWER)
 def why(request: HttpRequest, fingerprint: str) -> HttpResponse:
-    """Why these failures are one group, and what a person can do about it."""
-    return why_page(request, named(request, fingerprint))
+    """Show why these failures are one group, and the acts that change that."""
+    return why_page(request, get_group(request, fingerprint))
 
 
 def why_page(
     request: HttpRequest,
     group: Group,
     *,
-    asked: dict[str, Any] | None = None,
+    rule_fields: dict[str, Any] | None = None,
     refused: Refused | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    """`refused`: a rule that was `asked` for from here, which stands as it was filled in, with why."""
-    viewer, given = request.viewer, asked or {}
+    """Show the grouping. `refused`: why the `rule_fields`, whose form stays filled in, was refused."""
+    viewer, given = request.viewer, rule_fields or {}
     shown = failures.group(viewer, group.fingerprint, example=_example(request)).representative
     may_act = viewer.may_anywhere(OPERATOR) and not config.is_read_only()
     alike = [one for one, _ in group_history.find_similar(viewer, group)] if may_act else []
@@ -226,7 +226,7 @@ def why_page(
     return render_page(request, "redrive/groups/why.html", context, part="why", status=status)
 
 
-def named(request: HttpRequest, fingerprint: str) -> Group:
+def get_group(request: HttpRequest, fingerprint: str) -> Group:
     return failures.group_named(request.viewer, fingerprint)
 
 

@@ -40,8 +40,8 @@ class Drawn:
     rows: list[tuple[datetime, list[int | None]]]  # a row an hour, the latest first
 
 
-def drawn(depth: depths.DeadDepth) -> Drawn | None:
-    """None where no queue had a dead job."""
+def picture(depth: depths.DeadDepth) -> Drawn | None:
+    """Return the picture; None if no queue had a dead job."""
     if not depth.lines:
         return None
     most = max(value for line in depth.lines for value in line.dead if value is not None)

@@ -1,4 +1,4 @@
-"""What the palette offers beside the pages: views to look through, and the groups one is likely to look for."""
+"""The palette's entries beside the pages: saved views, and the most likely groups."""
 
 from __future__ import annotations
 

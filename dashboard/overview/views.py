@@ -1,4 +1,4 @@
-"""What is broken now, and is it getting worse?"""
+"""The overview: what fails now, and the trend."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def index(request: HttpRequest) -> HttpResponse:
     watched, board = liveness.current_state(now), overview.board(viewer, now)
     sentence, series = board.sentence, board.series
     names, rows = _hours(series)
-    held = [replay for replay in board.replays if replay.state == ReplayState.HELD]
+    held_replays = [replay for replay in board.replays if replay.state == ReplayState.HELD]
     firing = alerts.firing(viewer, limit=MOST_ALERTS)
     firing_lines = alert_list.lines(firing, now, alert_list.may_act(viewer, firing), is_folded=True)
     context = {
@@ -92,15 +92,15 @@ def index(request: HttpRequest) -> HttpResponse:
         "chart_words": _chart_words(series),
         "picture": _picture(series),
         "changes": _changes(series, board.policies) if series.queues else [],
-        "dead_picture": dead_picture.drawn(board.depth),
+        "dead_picture": dead_picture.picture(board.depth),
         "chart_names": names,
         "chart_rows": rows,
         "dead": _dead(board.dead),
         "more_dead": board.more_dead,
         "rows": group_list.rows(board.loudest, now=now),
         "replays": [_replay_line(replay) for replay in board.replays],
-        "held": [_replay_line(replay) for replay in held[:HELD_SHOWN]],
-        "more_held": len(held[HELD_SHOWN:]),
+        "held_replays": [_replay_line(replay) for replay in held_replays[:HELD_SHOWN]],
+        "more_held": len(held_replays[HELD_SHOWN:]),
         "uncaptured": board.uncaptured,
         "signing": source_signing.lines(viewer, board.signing, now),
         "unfiled": Unfiled.objects.filter(cause="").order_by()[: MOST_UNFILED + 1].count(),

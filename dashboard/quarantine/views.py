@@ -1,4 +1,4 @@
-"""What kills my workers? Jobs in quarantine with their crashes, and who ran in a worker that died."""
+"""Quarantine: its jobs with their crashes, and the jobs that ran in a worker that died."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def discard(request: HttpRequest, pk: int) -> HttpResponse:
     return _changed(request, pk, triage.discard, "Discarded. It will not be replayed.", NOT_DISCARDED)
 
 
-def _changed(request: HttpRequest, pk: int, act: Callable[..., Acted], said: str, not_done: str) -> HttpResponse:
+def _changed(request: HttpRequest, pk: int, act: Callable[..., Acted], message: str, not_done: str) -> HttpResponse:
     try:
         done = done_to(request, get_failure(request, pk), act, not_done)
     except Refused as refused:
@@ -52,7 +52,7 @@ def _changed(request: HttpRequest, pk: int, act: Callable[..., Acted], said: str
     fields = [("key", done.key), ("back", _back_url(request))]
     link = reverse("redrive:failure-detail", args=[pk])
     return _answer(
-        request, said, link=link, link_text="The job", undo=reverse("redrive:failure-undo"), undo_fields=fields
+        request, message, link=link, link_text="The job", undo=reverse("redrive:failure-undo"), undo_fields=fields
     )
 
 
@@ -71,7 +71,7 @@ def _page(request: HttpRequest, after: str, status: int = 200) -> HttpResponse:
     suspects = quarantine.suspects(request.viewer)
     context = {
         "page": page,
-        "rows": [screen.row(held, request.viewer) for held in page.rows],
+        "rows": [screen.row(one, request.viewer) for one in page.rows],
         "tasks": [(task, n, links.failures_of(task=task, state="quarantined")) for task, n in page.by_task],
         "all_url": links.failures_of(state="quarantined"),
         "suspects": suspects,

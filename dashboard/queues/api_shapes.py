@@ -1,4 +1,4 @@
-"""What the API answers of queues. Fields may be added, and none is removed."""
+"""API shapes of queues. Fields may be added, and none is removed."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _LINES = {
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What is looked at. `name` is one of SPANS, or "" for a stretch that somebody chose."""
+    """The time span shown. `name` is one of SPANS, or "" for a chosen span."""
 
     since: datetime
     until: datetime
@@ -50,10 +50,10 @@ class Window:
     hidden: tuple[str, ...]
 
     def query(self, **changes: Any) -> str:
-        said = {"span": self.name} if self.name else {"since": _text(self.since), "until": _text(self.until)}
+        query = {"span": self.name} if self.name else {"since": _text(self.since), "until": _text(self.until)}
         if changes:
-            said = changes
-        return "?" + urlencode({**said, **({"hide": ",".join(self.hidden)} if self.hidden else {})})
+            query = changes
+        return "?" + urlencode({**query, **({"hide": ",".join(self.hidden)} if self.hidden else {})})
 
     def shifted(self, part: float) -> str:
         by = (self.until - self.since) * part
@@ -93,7 +93,7 @@ def index(request: HttpRequest, source: str, queue: str) -> HttpResponse:
         "is_over": window.until < now - timedelta(seconds=LATE_SAMPLE_S),
         "self_url": address + window.query(),
         **_now(viewer, source, queue, now),
-        **_drawn(viewer, source, queue, window, history, address),
+        **_picture(viewer, source, queue, window, history, address),
         "marks": depth_picture.uprights(history, found),
         "is_capped": any(sum(mark.kind == kind for mark in found) >= MOST_OF_A_KIND for kind in depth_picture.LETTERS),
         "most_marks": MOST_OF_A_KIND,
@@ -164,7 +164,7 @@ def _now(viewer: Viewer, source: str, queue: str, now: datetime) -> dict[str, An
 
 
 def _at_stake(found: durability.AtStake) -> str:
-    """What is gone should every guarded worker of the queue be killed now."""
+    """Return the jobs that would be lost if every guarded worker of the queue were killed now."""
     if not found.workers:
         return ""
     all_of = "its guarded worker" if found.workers == 1 else f"all {found.workers:,} guarded workers"
@@ -178,7 +178,7 @@ def _at_stake(found: durability.AtStake) -> str:
     return f"Should {all_of} be killed now: {' and '.join(lost) or 'nothing'} would be lost."
 
 
-def _drawn(
+def _picture(
     viewer: Viewer, source: str, queue: str, window: Window, history: depths.History, address: str
 ) -> dict[str, Any]:
     levels = thresholds_of_queue(thresholds(viewer), source, queue)
@@ -207,15 +207,15 @@ def _drawn(
 
 
 def _window(request: HttpRequest, now: datetime, watched_since: datetime | None) -> Window:
-    """What the address asks for; what it cannot mean is a day, or less where nobody has watched for so long."""
-    asked = request.GET
+    """Return the span in the address; for an invalid one a day, or less if the queue was not watched that long."""
+    parameters = request.GET
     known = [name for _, lines in _LINES.values() for name, _ in lines]
-    hidden = tuple(name for name in dict.fromkeys(asked.get("hide", "").split(",")) if name in known)
-    since, until = _moment(asked.get("since", "")), _moment(asked.get("until", "")) or now
+    hidden = tuple(name for name in dict.fromkeys(parameters.get("hide", "").split(",")) if name in known)
+    since, until = _moment(parameters.get("since", "")), _moment(parameters.get("until", "")) or now
     if since is not None and since < now - _SHORTEST:
         since = max(since, now - 2 * timedelta(hours=SPANS["400d"]))
         return Window(since, min(max(until, since + _SHORTEST), now), "", hidden)
-    name = asked.get("span", "")
+    name = parameters.get("span", "")
     if name not in SPANS:
         age = now - watched_since if watched_since is not None else timedelta.max
         name = next((one for one in _USUAL if age <= timedelta(hours=SPANS[one])), _USUAL[-1])

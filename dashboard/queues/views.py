@@ -1,4 +1,4 @@
-"""Where does it pile up?"""
+"""The list of queues."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _line(row: queues.QueueRow, source: overview.SourceRow | None) -> Line:
 
 
 def durability_words(row: queues.QueueRow) -> tuple[str, str]:
-    """In short, and in a sentence; ("", "") where nobody has told."""
+    """Return the durability in short, and in a sentence; ("", "") if it was not reported."""
     return DURABILITY.get(Grade(row.durability, row.fetch_window), ("", ""))
 
 

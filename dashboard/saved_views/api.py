@@ -31,16 +31,16 @@ class ViewChange(Body):
     is_shared: bool | None = None
 
 
-def _shown(viewer: Viewer, view: SavedView) -> dict[str, Any]:
-    held = saved_views.count(viewer, view)
+def _answer(viewer: Viewer, view: SavedView) -> dict[str, Any]:
+    counted = saved_views.count(viewer, view)
     return {
         "id": view.pk,
         "name": view.name,
         "q": view.query,
         "owner": view.owner.get_username() if view.owner else None,
         "is_shared": view.is_shared,
-        "count": held.count,
-        "count_is_capped": held.is_capped,
+        "count": counted.count,
+        "count_is_capped": counted.is_capped,
         "url": config.page_url(list_url(view.query)),
     }
 
@@ -51,7 +51,7 @@ def list_views(request: HttpRequest) -> Any:
     """The views that are shared, with what each holds now."""
     viewer: Viewer = request.auth
     views = saved_views.listing(viewer)
-    return {"items": [_shown(viewer, view) for view in views], "next": None, "count": len(views)}
+    return {"items": [_answer(viewer, view) for view in views], "next": None, "count": len(views)}
 
 
 @api.post("/views", response={201: view_shapes.ViewItem, **REFUSALS}, tags=["views"])
@@ -59,7 +59,7 @@ def list_views(request: HttpRequest) -> Any:
 def save_view(request: HttpRequest, body: NewView) -> Any:
     """Keep a search under a name, for everyone on the desk."""
     made = saved_views.save(request.auth, name=body.name, query=body.q, is_shared=body.is_shared)
-    return Status(201, _shown(request.auth, made))
+    return Status(201, _answer(request.auth, made))
 
 
 @api.patch("/views/{view_id}", response={200: view_shapes.ViewItem, **REFUSALS}, tags=["views"])
@@ -68,7 +68,7 @@ def change_view(request: HttpRequest, view_id: Number, body: ViewChange) -> Any:
     given = body.model_dump(exclude_unset=True, exclude_none=True)
     changes = {("query" if name == "q" else name): value for name, value in given.items()}
     view = saved_views.get(request.auth, view_id)
-    return _shown(request.auth, saved_views.change(request.auth, view, changes))
+    return _answer(request.auth, saved_views.change(request.auth, view, changes))
 
 
 @api.delete("/views/{view_id}", response={204: None, **REFUSALS}, tags=["views"])

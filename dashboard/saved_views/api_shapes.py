@@ -1,4 +1,4 @@
-"""What the API answers of saved views. Fields may be added, and none is removed."""
+"""API shapes of saved views. Fields may be added, and none is removed."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def tabs(request: HttpRequest) -> HttpResponse:
 @require_safe
 @can(VIEWER)
 def count(request: HttpRequest, pk: int) -> HttpResponse:
-    view = _found(request, pk)
+    view = _get_view(request, pk)
     context = {"line": view_list.line(request.viewer, view), "shown": view_list.count(request.viewer, view)}
     return render_page(request, "redrive/views/count.html", context, part="count")
 
@@ -65,7 +65,7 @@ def save(request: HttpRequest) -> HttpResponse:
 @require_POST
 @can(VIEWER)
 def change(request: HttpRequest, pk: int) -> HttpResponse:
-    view = _found(request, pk)
+    view = _get_view(request, pk)
     changes = {name: request.POST[name] for name in ("name", "query") if name in request.POST}
     if "shares" in request.POST:  # an unchecked box says nothing by itself
         changes["is_shared"] = "is_shared" in request.POST
@@ -80,7 +80,7 @@ def change(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 @can(VIEWER)
 def delete(request: HttpRequest, pk: int) -> HttpResponse:
-    view = _found(request, pk)
+    view = _get_view(request, pk)
     try:
         saved_views.delete(request.viewer, view)
     except Refused as refused:
@@ -92,7 +92,7 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
     return go(request, reverse("redrive:view-list"))
 
 
-def _found(request: HttpRequest, pk: int) -> SavedView:
+def _get_view(request: HttpRequest, pk: int) -> SavedView:
     try:
         return saved_views.get(request.viewer, pk)
     except (SavedView.DoesNotExist, OverflowError) as error:

@@ -42,7 +42,7 @@ def list_rules(request: HttpRequest) -> Any:
 def make_rule(request: HttpRequest, body: NewRule) -> Any:
     """Put a rule in force. It counts from now on; what is known already follows (`progress`)."""
     made = group_rules.save(request.auth, **body.model_dump())
-    return Status(201, _shown(request, made.pk))
+    return Status(201, _answer(request, made.pk))
 
 
 @api.post("/groups/rules/preview", response={200: rule_shapes.RulePreview, **REFUSALS}, tags=["groups"])
@@ -60,8 +60,8 @@ def withdraw_rule(request: HttpRequest, rule_id: Number) -> Any:
     if rule is None:
         raise Http404
     group_rules.withdraw(request.auth, rule)
-    return _shown(request, rule_id)
+    return _answer(request, rule_id)
 
 
-def _shown(request: HttpRequest, rule_id: int) -> Any:
+def _answer(request: HttpRequest, rule_id: int) -> Any:
     return next(rule_shapes.rule(row) for row in group_rules.listing(request.auth) if row.rule.pk == rule_id)

@@ -1,4 +1,4 @@
-"""What the API answers of rules of grouping. Fields may be added, and none is removed."""
+"""API shapes of grouping rules. Fields may be added, and none is removed."""
 
 from __future__ import annotations
 

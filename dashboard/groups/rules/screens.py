@@ -18,7 +18,7 @@ MOST_MERGED = 5  # that a line names
 
 
 class RuleLine(TypedDict):
-    says: str
+    sentence: str
     group_url: str
     merged: list[str]  # what went in; the first few
     more: str
@@ -43,7 +43,7 @@ class BecomingLine(TypedDict):
 
 
 def title(kind: str, frame: str) -> str:
-    """What the rule does, as its page and its button say it."""
+    """Return the effect of the rule, for its page and its button."""
     return f"Ignore the frame {frame}" if kind == "ignore" and frame else _TITLES.get(kind, "A rule of grouping")
 
 
@@ -58,7 +58,7 @@ def _line(row: Row, may_act: bool) -> RuleLine:
     else:
         progress = "taken back" if rule.is_withdrawn else "in force"
     return RuleLine(
-        says=visible(row.summary),
+        sentence=visible(row.summary),
         group_url=links.group_page(rule.group.fingerprint) if rule.group else "",
         merged=[visible(one) for one in row.merged[:MOST_MERGED]],
         more=number(len(row.merged) - MOST_MERGED) if len(row.merged) > MOST_MERGED else "",

@@ -40,39 +40,39 @@ def _index(request: HttpRequest, *, frame: str = "", refused: str = "", status: 
 @require_POST
 @can(OPERATOR)
 def preview(request: HttpRequest) -> HttpResponse:
-    """What the rule would do. Nothing is changed, and nothing kept."""
-    asked = _asked(request.POST)
+    """Preview the rule. Nothing is changed or stored."""
+    rule_fields = _requested_rule(request.POST)
     try:
-        found = group_rules.preview(request.viewer, **asked)
+        found = group_rules.preview(request.viewer, **rule_fields)
     except Refused as refused:
-        return _asked_again(request, asked, refused) or _preview(
-            request, asked, None, refused=refused.message, status=422
+        return _source_page(request, rule_fields, refused) or _preview(
+            request, rule_fields, None, refused=refused.message, status=422
         )
-    return _preview(request, asked, found)
+    return _preview(request, rule_fields, found)
 
 
-def _asked_again(request: HttpRequest, asked: dict[str, object], refused: Refused) -> HttpResponse | None:
-    """The page that asked, with the sentence at the field that is to blame; None where that page is not known."""
+def _source_page(request: HttpRequest, rule_fields: dict[str, object], refused: Refused) -> HttpResponse | None:
+    """Return the page of the form with the refusal at its field; None if that page is unknown."""
     if refused.field == "frame":
-        return _index(request, frame=str(asked["frame"]), refused=refused.message, status=422)
-    names = asked["groups"]
+        return _index(request, frame=str(rule_fields["frame"]), refused=refused.message, status=422)
+    names = rule_fields["groups"]
     if refused.field not in ("groups", "by") or not names:
         return None
     try:
         group = failures.group_named(request.viewer, names[0])
     except NotFound:
         return None
-    return why_page(request, group, asked=asked, refused=refused, status=422)
+    return why_page(request, group, rule_fields=rule_fields, refused=refused, status=422)
 
 
 @require_POST
 @can(OPERATOR)
 def save(request: HttpRequest) -> HttpResponse:
-    asked = _asked(request.POST)
+    rule_fields = _requested_rule(request.POST)
     try:
-        rule = group_rules.save(request.viewer, **asked, note=request.POST.get("note", ""))
+        rule = group_rules.save(request.viewer, **rule_fields, note=request.POST.get("note", ""))
     except Refused as refused:
-        return _preview(request, asked, None, refused=refused.message, status=409)
+        return _preview(request, rule_fields, None, refused=refused.message, status=409)
     undo = reverse("redrive:group-rule-withdraw", args=[rule.pk])
     add_toast(request, "The rule is in force; what is known already follows within minutes.", undo=undo)
     return go(request, reverse("redrive:group-rules"))
@@ -95,7 +95,7 @@ def withdraw(request: HttpRequest, pk: int) -> HttpResponse:
     return go(request, back)
 
 
-def _asked(given: QueryDict) -> dict[str, object]:
+def _requested_rule(given: QueryDict) -> dict[str, object]:
     names = [name.strip() for text in given.getlist("groups") for name in text.replace("\n", ",").split(",")]
     return {
         "kind": given.get("kind", ""),
@@ -109,16 +109,16 @@ def _asked(given: QueryDict) -> dict[str, object]:
 
 def _preview(
     request: HttpRequest,
-    asked: dict[str, object],
+    rule_fields: dict[str, object],
     found: group_rules.Preview | None,
     *,
     refused: str = "",
     status: int = 200,
 ) -> HttpResponse:
-    names = asked["groups"]
+    names = rule_fields["groups"]
     context = {
-        "asked": asked,
-        "title": screen.title(str(asked["kind"]), str(asked["frame"])),
+        "rule_fields": rule_fields,
+        "title": screen.title(str(rule_fields["kind"]), str(rule_fields["frame"])),
         "found": found,
         "rows": screen.becoming(found) if found else [],
         "refused": refused,

@@ -92,7 +92,7 @@ def depth(
     found = depths.history(request.auth, source, queue, since, until, most=points, now=now)
     marks = depths.marks(request.auth, source, queue, since, until)
     # Made into text here: to check a thousand points one by one costs more than all the rest.
-    text = json.dumps(_told(source, queue, found, marks), separators=(",", ":"))
+    text = json.dumps(_answer(source, queue, found, marks), separators=(",", ":"))
     return HttpResponse(text, content_type="application/json; charset=utf-8")
 
 
@@ -100,12 +100,12 @@ def depth(
 @needs(OPERATOR)
 def tell_release(request: HttpRequest, body: Told) -> Any:
     """A version was deployed. 201 where it was not known; told again (200) it stays as it was."""
-    told = releases.tell(request.auth, body.source, body.version, body.at)
-    made = told.release
-    return Status(201 if told.is_new else 200, {"source": made.source, "version": made.version, "at": made.at})
+    found = releases.tell(request.auth, body.source, body.version, body.at)
+    made = found.release
+    return Status(201 if found.is_new else 200, {"source": made.source, "version": made.version, "at": made.at})
 
 
-def _told(source: str, queue: str, found: depths.History, marks: list[depths.Mark]) -> dict[str, Any]:
+def _answer(source: str, queue: str, found: depths.History, marks: list[depths.Mark]) -> dict[str, Any]:
     points = found.points
     counts = [point.source_dead for point in points]
     return {

@@ -1,7 +1,7 @@
-"""A queue over time as SVG: lines of steps with the least and the most around them, gaps, marks, thresholds.
+"""A queue over time as SVG: step lines with their minimum and maximum, gaps, marks, thresholds.
 
-Shapes stand in a box of 1,000 by 1,000 that is stretched to whatever is there; words are placed in per cent, so that
-nothing that is read is stretched. The script only reads out and zooms: there is one drawing, with and without it.
+Shapes are drawn in a box of 1,000 by 1,000 that is stretched; words are placed in per cent, so that text is not
+stretched. The script only reads out and zooms: the drawing is the same without it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Upright:
 
     @property
     def is_named(self) -> bool:
-        """Whether its words leave open what it is."""
+        """Return whether the words do not begin with the kind, which is then shown."""
         return not self.words.startswith(self.kind)
 
 
@@ -90,7 +90,7 @@ def _times(history: depths.History) -> charts.Times:
 
 
 class Frame:
-    """What all lines of a history share: made once, for hundreds of points."""
+    """The shared parts of all lines of a history, computed once for hundreds of points."""
 
     def __init__(self, history: depths.History) -> None:
         self.history = history
@@ -126,7 +126,7 @@ def picture(
         last = number(next((value for value in reversed(values) if value is not None), None))
         path, band = (_path(frame, values, heights.top), _band(frame, name, heights.top)) if is_shown else ("", "")
         lines.append(Line(name, words, path, band, last, is_shown, url))
-    told = [
+    levels_with_value = [
         (one, Level(heights.per_cent(one.value), number(one.value), f"{one.rule}: {one.severity}"))
         for one in thresholds
     ]
@@ -135,8 +135,8 @@ def picture(
         title,
         lines,
         [Level(heights.per_cent(value), number(value)) for value in (heights.top, heights.top / 2)],
-        [level for one, level in told if one in within],
-        [level for one, level in told if one not in within],
+        [level for one, level in levels_with_value if one in within],
+        [level for one, level in levels_with_value if one not in within],
         f"{title}: {', '.join(f'{line.name} {line.last}' for line in lines)}; at most {number(most)}",
     )
 
@@ -161,7 +161,7 @@ def holes(history: depths.History) -> list[Hole]:
 
 
 def uprights(history: depths.History, marks: Iterable[depths.Mark]) -> list[Upright]:
-    """The marks as upright lines. Of those too close to each other only the first has its letter; the list names them all."""
+    """Return the marks as upright lines. Of adjacent ones only the first has its letter; the list names them all."""
     scale, latest, taken = _times(history), float("-inf"), set[int]()
     found = [upright(mark, scale.per_cent(mark.at.timestamp())) for mark in marks]
     for n in sorted(range(len(found)), key=lambda n: found[n].x):
@@ -261,15 +261,15 @@ def _range(point: depths.Point, name: str) -> str:
 
 
 def values(history: depths.History) -> str:
-    """What the script reads out; one late look is no gap."""
+    """Return the values that the script reads out; one late sample is no gap."""
     columns = list(zip(*history.points, strict=True)) or [[] for _ in depths.Point._fields]
-    held = dict(zip(depths.Point._fields, columns, strict=True))
+    columns_by_name = dict(zip(depths.Point._fields, columns, strict=True))
     names = ("dead", "waiting", "active", "delayed", "succeeded_per_min", "failed_per_min")
-    oldest = ["" if age is None else f"oldest {duration(age)}" for age in held["oldest_dead_age_s"]]
+    oldest = ["" if age is None else f"oldest {duration(age)}" for age in columns_by_name["oldest_dead_age_s"]]
     return charts.reading(
-        {name: held[name] for name in names} | {"oldest": oldest},
+        {name: columns_by_name[name] for name in names} | {"oldest": oldest},
         times=_times(history),
-        at=held["at"],
+        at=columns_by_name["at"],
         reach=(3 if history.step_s <= depths.LOOK_S else 1) * history.step_s,
         gaps=[(gap.since, gap.until, gap.words) for gap in history.gaps],
         zooms=True,

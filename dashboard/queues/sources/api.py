@@ -44,10 +44,10 @@ def list_refused_reports(request: HttpRequest) -> Any:
     """Unknown sources, for admins of every source; then refused reports of known ones."""
     state = admission.state(request.auth, timezone.now())
     rows = [*state.waiting, *state.refused]
-    return shapes.listed(rows, _shown, next=None, count=len(rows))
+    return shapes.listed(rows, _answer, next=None, count=len(rows))
 
 
-def _shown(one: admission.Refusals) -> dict[str, Any]:
+def _answer(one: admission.Refusals) -> dict[str, Any]:
     return {name: getattr(one, name) for name in Refused.model_fields} | {"cause": one.word}
 
 

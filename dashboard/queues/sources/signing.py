@@ -1,4 +1,4 @@
-"""How far signing is: lines for the overview, and the page of sources and keys."""
+"""The progress of signing: lines for the overview, and the page of sources and keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose reports are believed: sources and their keys, sources to accept, reports that were refused."""
+"""The page of sources: trusted sources and their keys, sources to accept, refused reports."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Returned(Schema):
     returned: int  # jobs that are at the head of their queues again
 
 
-def _shown(one: stranded.Stranded) -> dict[str, Any]:
+def _answer(one: stranded.Stranded) -> dict[str, Any]:
     same = ("source", "boot", "worker", "seen_at", "returns_at", "lost", "text", "fix")
     return {name: getattr(one, name) for name in same} | {"queues": list(one.queues), "held": len(one.tags)}
 
@@ -48,7 +48,7 @@ def _shown(one: stranded.Stranded) -> dict[str, Any]:
 def list_gone_workers(request: HttpRequest) -> Any:
     """Workers that are gone with jobs in hand, by source and last heartbeat."""
     found = stranded.list_stranded(request.auth)
-    return shapes.listed(found, _shown, next=None, count=len(found))
+    return shapes.listed(found, _answer, next=None, count=len(found))
 
 
 @api.post("/workers/{source}/{boot}/return", response={200: Returned, **REFUSALS}, tags=["workers"])
