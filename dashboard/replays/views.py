@@ -240,7 +240,9 @@ def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: obj
             may_approve=approval is not None and not approval.why_not,
         ),
         "guard_off": replay_page.guard_off(find_sent_while_off(replay)) if replay.sent or replay.uncertain else "",
-        "refused_outcomes": outcomes.refused_report_warnings(request.viewer, [replay], timezone.now()).get(replay.pk, []),
+        "refused_outcomes": outcomes.refused_report_warnings(request.viewer, [replay], timezone.now()).get(
+            replay.pk, []
+        ),
         "unattended": replay_page.unattended_words(found_unattended, request.viewer),
         "failed_again": [replay_page.failed_again_group(replay, one) for one in again],
         "uncertain": uncertain,

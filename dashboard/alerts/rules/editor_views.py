@@ -140,8 +140,8 @@ def page(request: HttpRequest, edit: Edit, *, status: int = 200) -> HttpResponse
         "days": DAYS,
     }
     if rule and not request.htmx:
-        status = alerts.read_rule_status(viewer, [rule]).get(rule.pk)
-        context["line"] = rule_list.line(rule, status, may_change)
+        rule_status = alerts.read_rule_status(viewer, [rule]).get(rule.pk)
+        context["line"] = rule_list.line(rule, rule_status, may_change)
     return render_page(request, "redrive/alerts/rule.html", context, part="outlook", status=status)
 
 
