@@ -47,8 +47,8 @@ def _page(request: HttpRequest, given: dict[str, str], *, refused: Any = None, s
     chosen = silence_list.chosen_matchers(given or request.GET)
     context = {
         "stale": liveness.find_stale(now),
-        "at_work": [line for line in current if line.stands == silence_list.AT_WORK],
-        "coming": [line for line in current if line.stands == silence_list.NOT_BEGUN],
+        "at_work": [line for line in current if line.status == silence_list.AT_WORK],
+        "coming": [line for line in current if line.status == silence_list.NOT_BEGUN],
         "over": lines(alerts.silences(viewer, now, over=True)),
         "may_act": may_act,
         "is_read_only": config.is_read_only(),
