@@ -121,25 +121,25 @@ class Spool:
         self._loop = loop
         self._news = asyncio.Event()
         self.written = 0
-        self.is_whole = False
+        self.is_complete = False
 
     def write(self, data: bytes) -> None:
         self.written += os.write(self._file.fileno(), data)
         self._loop.call_soon_threadsafe(self._news.set)
 
     def end(self) -> None:
-        self.is_whole = True
+        self.is_complete = True
         self._loop.call_soon_threadsafe(self._news.set)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         at = 0
         while True:
             self._news.clear()
-            is_whole = self.is_whole
+            is_complete = self.is_complete
             while data := os.pread(self._file.fileno(), _CHUNK, at):
                 at += len(data)
                 yield data
-            if is_whole:
+            if is_complete:
                 return
             await self._news.wait()
 
@@ -171,27 +171,27 @@ class Gateway:
             is_read = scope.method in ("GET", "HEAD")
             protocol.response_str(200 if is_read else 405, _PLAIN, "ok" if is_read else "Ask with GET.")
             return
-        held: list[int] = []
+        sizes: list[int] = []
         try:
-            body = await self._body(scope, protocol, held)
+            body = await self._body(scope, protocol, sizes)
             await self._serve(scope, protocol, path, body)
         except Refused as refused:
             protocol.response_str(refused.status, [*_PLAIN, ("connection", "close")], refused.text)
         finally:
-            self.large -= sum(held)
+            self.large -= sum(sizes)
 
     # -- before the page -----------------------------------------------------------------------------------------
 
-    async def _body(self, scope: Any, protocol: Any, held: list[int]) -> bytes:
+    async def _body(self, scope: Any, protocol: Any, sizes: list[int]) -> bytes:
         if int(scope.headers.get("content-length") or 0) == 0 and "transfer-encoding" not in scope.headers:
             return b""
         most, within_s = (settings.DATA_UPLOAD_MAX_MEMORY_SIZE, BODY_S) if _credential(scope) else (SMALL, ANYBODYS_S)
         try:
-            return await asyncio.wait_for(self._read(scope, protocol, most, held), within_s)
+            return await asyncio.wait_for(self._read(scope, protocol, most, sizes), within_s)
         except TimeoutError:
             raise Refused(408, f"The request did not arrive within {within_s:g} s. Nothing was changed.") from None
 
-    async def _read(self, scope: Any, protocol: Any, most: int, held: list[int]) -> bytes:
+    async def _read(self, scope: Any, protocol: Any, most: int, sizes: list[int]) -> bytes:
         parts, size = [], 0
         async for part in protocol:
             parts.append(bytes(part))
@@ -199,7 +199,7 @@ class Gateway:
             if size > most:
                 raise Refused(413, f"The request is larger than {most:,} bytes. Nothing was changed.")
             if size > SMALL:
-                held.append(len(part))
+                sizes.append(len(part))
                 self.large += len(part)
                 if self.large > LARGE_TOGETHER:
                     raise Refused(
@@ -236,7 +236,7 @@ class Gateway:
         client = f"probe {id(scope)}" if is_probe else await self._client(scope)
         send = self._send_export if is_export else self._send_page
         sending = asyncio.ensure_future(self._in_turn(turns, client, send, scope, protocol, body, work))
-        leaving = asyncio.ensure_future(_left(protocol))
+        leaving = asyncio.ensure_future(_disconnected(protocol))
         await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not sending.done():
             sending.cancel()
@@ -329,7 +329,7 @@ def _settle(head: asyncio.Future[Head], found: Head) -> None:
         head.set_result(found)
 
 
-async def _left(protocol: Any) -> None:
+async def _disconnected(protocol: Any) -> None:
     await protocol.client_disconnect()
 
 
@@ -346,7 +346,7 @@ def _credential(scope: Any) -> Credential | None:
 
 
 def _viewer(credential: Credential) -> str:
-    """Whose session or token it is; "" for nobody's. One look into the database, in a thread."""
+    """Return the owner of a session or token; "" if unknown. Queries the database once, in a thread."""
     from dashboard.web.middleware.identity import holder
 
     with Work(*_READS).bound_thread():

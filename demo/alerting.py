@@ -1,7 +1,7 @@
-"""Whom the shop's desk calls, and when: made at the first start of the demo, and its owner's to change from then on.
+"""The channel and the alert rule of the shop, created at the first start of the demo and then left to its owner.
 
-A channel that is the shop's pager (`pager`), which every rule that stands by then calls; and a rule of its own on the
-customer whose jobs a played incident kills, because the day before has left over a hundred dead jobs on some queues.
+The channel is the shop's pager (`pager`), which every existing rule notifies. The rule is about the customer whose jobs a
+played incident kills, because the day before has left over a hundred dead jobs on some queues.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def begin(partner_url: str, secret: str) -> None:
         return
     url = f"{partner_url}/pager"
     try:
-        held = Channel.objects.filter(name=CHANNEL).first()
-        if held is not None:
-            if held.url != url and held.changed_by == SHOP.name:
-                notices.save_channel(SHOP, {"url": url}, held.pk)
+        current = Channel.objects.filter(name=CHANNEL).first()
+        if current is not None:
+            if current.url != url and current.changed_by == SHOP.name:
+                notices.save_channel(SHOP, {"url": url}, current.pk)
         elif not AuditEvent.objects.filter(actor=SHOP.name, act="channel.save").exists():
-            told = {"name": CHANNEL, "kind": "webhook", "url": url, "secret": secret}
-            notices.save_channel(SHOP, {**told, "events": ["poison.quarantined", "replay.held", "replay.done"]})
+            fields = {"name": CHANNEL, "kind": "webhook", "url": url, "secret": secret}
+            notices.save_channel(SHOP, {**fields, "events": ["poison.quarantined", "replay.held", "replay.done"]})
             for rule in alerts.rules(SHOP):
                 alerts.save_rule(SHOP, {**alerts.document(rule), "channels": [CHANNEL]}, rule.pk)
             alerts.save_rule(SHOP, RULE)

@@ -35,7 +35,7 @@ _LATE_S = 10.0  # when a slow partner would answer: nobody waits for it
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """How one attempt ended, redacted as a worker does."""
+    """The end of one attempt, redacted as by a worker."""
 
     kind: str
     error_type: str
@@ -44,7 +44,7 @@ class Attempt:
     wait_s: float | None  # until Celery makes the next; None: there is no next
     kwargs: dict[str, Any]
 
-    def told_of(self, kwargs: dict[str, Any]) -> Attempt:
+    def redacted(self, kwargs: dict[str, Any]) -> Attempt:
         """The same attempt at another job of its kind: what the text quotes of the arguments is that job's."""
         message, trace = self.message, self.trace
         for old, new in _differences(self.kwargs, kwargs):

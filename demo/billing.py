@@ -79,7 +79,7 @@ def transfer(account: dict[str, str] | None, amount: Decimal) -> str:
 
 @app.task(name="shop.billing.check_iban")
 def check_iban(*, tenant: str, iban: str) -> bool:
-    """Whether the check digits of an IBAN are right."""
+    """Return whether the check digits of an IBAN are right."""
     turned = iban[4:] + iban[:4]
     return int("".join(str(int(c, 36)) if c.isalnum() else c for c in turned)) % 97 == 1
 

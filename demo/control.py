@@ -1,4 +1,4 @@
-"""What /demo/ may change: the load, through the demo's broker, and the partner, through its own address."""
+"""The controls of /demo/: the load, through the demo's broker, and the partner, through its own address."""
 
 from __future__ import annotations
 
@@ -69,20 +69,20 @@ def report(broker: redis.Redis, published_per_s: float, held_at: int | None) -> 
 
 
 def partner(url: str) -> dict[str, Any]:
-    """What the partner sees now (see `temper.Temper.seen`)."""
-    return _asked("GET", url + "/state")
+    """Return the state of the partner (see `temper.Temper.state`)."""
+    return _request("GET", url + "/state")
 
 
 def pages(url: str) -> dict[str, Any]:
-    """What reached the pager of whoever is on call (see `pager.Pager.seen`)."""
-    return _asked("GET", url + "/pager")
+    """Return the pages that reached the on-call pager (see `pager.Pager.state`)."""
+    return _request("GET", url + "/pager")
 
 
 def set_mode(url: str, mode: str, **numbers: float) -> dict[str, Any]:
-    """Break or mend the partner; answers with what it sees then."""
+    """Break or fix the partner, and return its state."""
     if mode not in MODES:
         raise BadWish(f"{mode!r} is not one of {', '.join(MODES)}. Nothing was changed.")
-    return _asked("PUT", url + "/mode", {"mode": mode, **numbers})
+    return _request("PUT", url + "/mode", {"mode": mode, **numbers})
 
 
 @cache
@@ -93,7 +93,7 @@ def _client() -> Any:
     return httpx.Client(timeout=2, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
 
 
-def _asked(method: str, url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+def _request(method: str, url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     import httpx  # with what it brings along 5 MB, for one page of the demo
 
     try:

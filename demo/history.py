@@ -36,7 +36,7 @@ WORKERS = ("worker-a", "worker-b", "worker-c")
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What happens to one job. Times are in seconds before now, hence negative."""
+    """The course of one job. Times are in seconds before now, hence negative."""
 
     at: float
     mishap: Mishap
@@ -123,7 +123,7 @@ def _life(
     now: float,
     random: Random,
 ) -> Iterator[envelope.Envelope]:
-    """The reports of one job, attempt after attempt, until it ran well, died, or is waiting for its next."""
+    """Yield the reports of one job, attempt after attempt, until it succeeded, died, or waits for its next."""
     task = app.tasks[job.task]
     at, retries = now + fate.at, 0
     while at < now:
@@ -150,7 +150,7 @@ def _life(
         key = (fate.mishap.name, retries)
         if key not in lived:
             lived[key] = stage.attempt(fate.mishap, random, retries)
-        end = lived[key].told_of(job.kwargs)
+        end = lived[key].redacted(job.kwargs)
         raw = stage.message(job, job_id, retries)
         kwargs = shown_json(job.kwargs)
         yield envelope.Envelope(

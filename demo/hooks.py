@@ -14,7 +14,7 @@ from demo.wire import RateLimited, partner_url, post
 
 
 class EndpointGone(Exception):
-    """The customer deleted this endpoint; nobody should call it again."""
+    """The customer deleted this endpoint; it should not be called again."""
 
 
 class BlockedAddress(PermissionError):
@@ -43,7 +43,7 @@ def delivered(endpoint: str, event: dict[str, Any], base: str | None) -> bool:
 @app.task(name="shop.hooks.update_stock", autoretry_for=(httpx.HTTPError, RateLimited), max_retries=4,
           retry_backoff=1, retry_backoff_max=20, retry_jitter=True)  # fmt: skip
 def update_stock(*, tenant: str, product: str, left: int) -> int:
-    """Tell a marketplace how many are left; tried again, since only the last number counts."""
+    """Send the remaining stock to a marketplace; tried again, since only the last number counts."""
     post("/hook", {"tenant": tenant, "product": product, "left": left})
     return left
 
@@ -51,7 +51,7 @@ def update_stock(*, tenant: str, product: str, left: int) -> int:
 @app.task(name="shop.hooks.order_pickup", autoretry_for=(httpx.HTTPError, RateLimited), max_retries=3,
           retry_backoff=1, retry_backoff_max=4, retry_jitter=True)  # fmt: skip
 def order_pickup(*, tenant: str, order: str, endpoint: str) -> bool:
-    """Have a warehouse send an order for us; tried four times within some seconds, since somebody is waiting for it."""
+    """Have a warehouse send an order for us; tried four times within some seconds, since a customer is waiting for it."""
     return bool(post(endpoint, {"tenant": tenant, "order": order}).json()["accepted"])
 
 

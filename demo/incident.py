@@ -63,8 +63,8 @@ def begin(ticket: Ticket, now: float) -> Story:
 
 
 class Incident:
-    def __init__(self, told: Story, broker: redis.Redis, broker_url: str, partner_url: str) -> None:
-        self.story = told
+    def __init__(self, state: Story, broker: redis.Redis, broker_url: str, partner_url: str) -> None:
+        self.story = state
         self.broker = broker
         self.warehouse = partner_url + PLAYED
         self._moved: object = None  # what `_look_for_progress` saw last
@@ -91,7 +91,7 @@ class Incident:
             story.write(self.broker, self.story)
 
     def give_up(self, why: str) -> None:
-        """After an error that nobody foresaw: the warehouse is mended at least, and the next may be asked for."""
+        """End after an unexpected error: fix the warehouse, and allow the next incident."""
         self._leave("failed", time.time(), why)
         try:
             control.set_mode(self.warehouse, "well")
@@ -114,29 +114,29 @@ class Incident:
             self._with_care(seen, now)
 
     def _break(self, seen: dict, now: float) -> None:
-        told = self.story
+        state = self.story
         if seen["mode"] != "outage":
             control.set_mode(self.warehouse, "outage")
-            told.broken_at = told.broken_at or now
-        assert told.broken_at is not None
-        told.most_per_s = max(told.most_per_s, most_per_s(seen))
-        self._publish(min(told.jobs, 1 + int((now - told.broken_at) * PUBLISHED_PER_S)))
+            state.broken_at = state.broken_at or now
+        assert state.broken_at is not None
+        state.most_per_s = max(state.most_per_s, most_per_s(seen))
+        self._publish(min(state.jobs, 1 + int((now - state.broken_at) * PUBLISHED_PER_S)))
         if groups := self._groups():
-            told.groups = groups
-            told.failed_at = told.failed_at or now
+            state.groups = groups
+            state.failed_at = state.failed_at or now
             self._next("group")
-        if told.dead >= story.THRESHOLD:
-            told.reached_at = told.reached_at or now
+        if state.dead >= story.THRESHOLD:
+            state.reached_at = state.reached_at or now
             self._next("condition")
-        if told.dead >= told.jobs:
-            told.all_dead_at = told.all_dead_at or now
-            if self._somebody_was_called(now):
-                told.act = "at_once"
+        if state.dead >= state.jobs:
+            state.all_dead_at = state.all_dead_at or now
+            if self._is_alert_settled(now):
+                state.act = "at_once"
         elif self._quiet_s > _QUIET_S:
-            raise Failed(f"Only {told.dead} of {told.jobs} jobs were dead, and nothing moved for {_QUIET_S:.0f} s.")
+            raise Failed(f"Only {state.dead} of {state.jobs} jobs were dead, and nothing moved for {_QUIET_S:.0f} s.")
 
-    def _somebody_was_called(self, now: float) -> bool:
-        """Whether the rule's alert fired, or will not: the rule is gone, or was judged often enough since it should have."""
+    def _is_alert_settled(self, now: float) -> bool:
+        """Return whether the rule's alert fired, or will not: the rule is gone, or was evaluated often enough since."""
         rules = Rule.objects.filter(name=alerting.RULE["name"], enabled=True, deleted_at=None)
         fired = Alert.objects.filter(rule__in=rules).exclude(state__in=(AlertState.PENDING, AlertState.RESOLVED))
         if fired.exists() or not rules.exists():
@@ -148,7 +148,7 @@ class Incident:
         return len(self._judged) > _JUDGED_ROUNDS
 
     def _look_for_progress(self, seen: dict, states: dict[str, int], now: float) -> None:
-        """Add to `_quiet_s`, or begin it anew where the jobs, the replay, the warehouse or the shop's worker moved."""
+        """Add to `_quiet_s`, or reset it if the jobs, the replay, the warehouse or the shop's worker moved."""
         last_request = max((seen["now"] - p["ago_s"] for p in seen["series"] if p["requests"]), default=None)
         replay = Replay.objects.filter(idempotency_key__startswith=f"incident-{self.story.id}-").order_by("-pk")
         moved = (
@@ -195,10 +195,10 @@ class Incident:
             self._fit_to_machine()
             seen = control.set_mode(self.warehouse, "warming", scale=self.story.scale)
         side = self._replay("at_once", seen)
-        stands_again = bool(side.falls) and not seen["fell_over"]
-        if side.ended is None or (side.falls and not stands_again):
+        is_up_again = bool(side.falls) and not seen["fell_over"]
+        if side.ended is None or (side.falls and not is_up_again):
             self._watch_the_time(side, seen)
-        elif stands_again:
+        elif is_up_again:
             self.story.act = "careful"
         else:
             raise Failed("Everything at once did not knock it over: this machine's worker is slower than the partner.")

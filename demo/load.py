@@ -1,6 +1,6 @@
-"""The shop's customers: publishes jobs at a set rate until it is told to stop. `python -m demo.load`.
+"""The shop's customers: publishes jobs at a set rate until it is stopped. `python -m demo.load`.
 
-The rate stands in the demo's broker (`control.LOAD`), where /demo/ sets it. It never buries the workers: above
+The rate is stored in the demo's broker (`control.LOAD`), where /demo/ sets it. It never floods the workers: above
 `DEEPEST` waiting jobs it stops publishing until they have caught up.
 """
 
@@ -28,7 +28,7 @@ FIRST_PILL_AFTER_S = 20.0
 
 
 class Publisher:
-    """Publishes what is due. Told the time in seconds of any clock that only goes forward."""
+    """Publisher of due jobs. Times are seconds of any clock that only goes forward."""
 
     def __init__(self, broker: redis.Redis, random: Random, now: float) -> None:
         self.broker = broker
@@ -60,9 +60,9 @@ class Publisher:
             for queue in QUEUES:
                 pipe.llen(queue)
             depth = sum(pipe.execute())
-        held = depth >= DEEPEST
-        self.rate = 0.0 if held else control.load(self.broker).rate
-        control.report(self.broker, self.rate, depth if held else None)
+        is_paused = depth >= DEEPEST
+        self.rate = 0.0 if is_paused else control.load(self.broker).rate
+        control.report(self.broker, self.rate, depth if is_paused else None)
         self._looked = now
 
     def _next(self, now: float) -> orders.Job:

@@ -1,4 +1,4 @@
-"""What the shop has to do: ordinary jobs, and every way in which one of them goes wrong.
+"""The jobs of the shop: ordinary ones, and every way in which one of them fails.
 
 `ordinary` and `MISHAPS` are all there is to publish. Each mishap is a job whose arguments, or whose partner,
 make the shop's own code raise; nothing raises on purpose.

@@ -16,7 +16,7 @@ from typing import Any
 
 from standardwebhooks import Webhook, WebhookVerificationError
 
-KEPT = 20
+MOST_PAGES = 20
 _SHOWN = ("title", "message", "severity", "url", "replay_url", "failures_url", "metric")
 
 
@@ -34,8 +34,8 @@ class Pager:
     def take(self, headers: Mapping[str, str], body: bytes) -> int:
         """The HTTP status to answer with: 204 for what is signed by the desk, 401 for everything else."""
         try:
-            told = self._webhook.verify(body, dict(headers))
-            at, type_, about = told["timestamp"], str(told["type"]), told.get("data") or {}
+            message = self._webhook.verify(body, dict(headers))
+            at, type_, about = message["timestamp"], str(message["type"]), message.get("data") or {}
         except (WebhookVerificationError, ValueError, KeyError, TypeError, AttributeError):
             with self._lock:
                 self._refused += 1
@@ -46,11 +46,11 @@ class Pager:
             page = {"id": name, "type": type_, "at": at, "taken_at": time.time(), "times": 1}
             page |= {key: str(about.get(key) or "") for key in _SHOWN}
             self._taken[name] = before | {"times": before["times"] + 1} if before else page
-            while len(self._taken) > KEPT:
+            while len(self._taken) > MOST_PAGES:
                 self._taken.popitem(last=False)
         return 204
 
-    def seen(self) -> dict[str, Any]:
-        """What came in, the newest first, and how many requests were not the desk's."""
+    def state(self) -> dict[str, Any]:
+        """Return the pages, latest first, and the number of requests that were not the desk's."""
         with self._lock:
             return {"pages": list(reversed(self._taken.values())), "refused": self._refused}

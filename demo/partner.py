@@ -1,13 +1,13 @@
-"""The shop's partner: a small HTTP service that one can break and mend. `python -m demo.partner --port P`.
+"""The shop's partner: a small HTTP service that can be broken and fixed. `python -m demo.partner --port P`.
 
 POST /hook, /charge and /mail are what the shop calls; the mode (see `temper`) decides how well that goes, and
-what the shop sends decides the rest: a declined card, an endpoint that is gone. GET /state says what the
-partner sees, PUT /mode with JSON such as {"mode": "slow", "delay_s": 4} changes it.
+what the shop sends decides the rest: a declined card, an endpoint that is gone. GET /state returns the state of the
+partner, PUT /mode with JSON such as {"mode": "slow", "delay_s": 4} changes it.
 
-The same again under /played: a warehouse with a temper of its own, which the played incident breaks and mends, so
-that it neither disturbs what people do on /demo/ nor is disturbed by it.
+The same again under /played: a warehouse with a temper of its own, which the played incident breaks and fixes, so
+that it neither disturbs the acts of people on /demo/ nor is disturbed by them.
 
-And /pager, which takes what the desk tells whoever is on call (see `pager`), whatever the partner's temper.
+And /pager, which takes the desk's notifications for on-call (see `pager`), whatever the partner's temper.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class _Request(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(self._length())
-        temper, path = self._asked()
+        temper, path = self._temper_and_path()
         if path == PAGER and self.server.pager is not None:
-            self._say(self.server.pager.take(dict(self.headers), body), b"")
+            self._answer(self.server.pager.take(dict(self.headers), body), b"")
             return
         with self.server.lock:
             answer = temper.answer(time.monotonic())
@@ -75,66 +75,66 @@ class _Request(BaseHTTPRequestHandler):
         if answer.status == 0:
             self._cut()
         elif answer.status == 429:
-            self._say(429, {"error": "too many requests"}, {"Retry-After": str(answer.retry_after_s)})
+            self._answer(429, {"error": "too many requests"}, {"Retry-After": str(answer.retry_after_s)})
         elif answer.status != 200:
-            self._say(answer.status, {"error": "service unavailable"})
+            self._answer(answer.status, {"error": "service unavailable"})
         else:
             self._serve(path, body)
 
     def _serve(self, path: str, body: bytes) -> None:
         if path == "/hook/gone":
-            self._say(410, {"error": "this endpoint was deleted"})
+            self._answer(410, {"error": "this endpoint was deleted"})
         elif path == "/hook/moved":
-            self._say(308, {}, {"Location": "/hook/moved"})
+            self._answer(308, {}, {"Location": "/hook/moved"})
         elif path == "/hook/late":
             time.sleep(4)
-            self._say(200, {"accepted": True})
+            self._answer(200, {"accepted": True})
         elif path == "/hook/verbose":
-            self._say(200, b'{"accepted": true, "events": [{"id": 1')  # cut off by the partner's proxy
+            self._answer(200, b'{"accepted": true, "events": [{"id": 1')  # cut off by the partner's proxy
         elif path == "/charge":
             self._charge(body)
         elif path in {"/hook", "/mail"}:
-            self._say(200, {"accepted": True})
+            self._answer(200, {"accepted": True})
         else:
-            self._say(404, {"error": "no such endpoint"})
+            self._answer(404, {"error": "no such endpoint"})
 
     def _charge(self, body: bytes) -> None:
         try:
             card = json.loads(body)["card"]
         except (ValueError, KeyError, TypeError):
-            self._say(422, {"error": "a charge needs a card"})
+            self._answer(422, {"error": "a charge needs a card"})
             return
         if card == "card_declined":
-            self._say(402, {"error": "card declined", "code": "insufficient_funds"})
+            self._answer(402, {"error": "card declined", "code": "insufficient_funds"})
         elif card == "card_sandbox":
-            self._say(200, {"status": "ok"})  # the sandbox forgets the receipt
+            self._answer(200, {"status": "ok"})  # the sandbox forgets the receipt
         elif card == "card_gateway":
-            self._say(200, b"<html><body>502 Bad Gateway</body></html>")
+            self._answer(200, b"<html><body>502 Bad Gateway</body></html>")
         else:
-            self._say(200, {"status": "ok", "receipt_id": f"rc_{time.monotonic_ns() % 10**8:08d}"})
+            self._answer(200, {"status": "ok", "receipt_id": f"rc_{time.monotonic_ns() % 10**8:08d}"})
 
-    def _asked(self) -> tuple[Temper, str]:
-        """Whose temper the request meets, and the path without the part that says so."""
+    def _temper_and_path(self) -> tuple[Temper, str]:
+        """Return the temper of the request's path, and the path without its prefix."""
         path = urlsplit(self.path).path
         if path.startswith(PLAYED + "/"):
             return self.server.played, path.removeprefix(PLAYED)
         return self.server.temper, path
 
     def do_GET(self) -> None:
-        temper, path = self._asked()
+        temper, path = self._temper_and_path()
         if path == PAGER and self.server.pager is not None:
-            self._say(200, self.server.pager.seen())
+            self._answer(200, self.server.pager.state())
             return
         if path != "/state":
-            self._say(404, {"error": "no such page"})
+            self._answer(404, {"error": "no such page"})
             return
-        self._say_state(temper)
+        self._answer_state(temper)
 
     def do_PUT(self) -> None:
         # PUT, because no form on another site can send one without the browser asking us first.
-        temper, path = self._asked()
+        temper, path = self._temper_and_path()
         if path != "/mode":
-            self._say(404, {"error": "no such page"})
+            self._answer(404, {"error": "no such page"})
             return
         try:
             wish = json.loads(self.rfile.read(self._length()))
@@ -142,14 +142,14 @@ class _Request(BaseHTTPRequestHandler):
             with self.server.lock:
                 temper.change(str(wish["mode"]), time.monotonic(), **numbers)
         except (ValueError, KeyError, TypeError) as error:
-            self._say(422, {"error": str(error)})
+            self._answer(422, {"error": str(error)})
             return
-        self._say_state(temper)
+        self._answer_state(temper)
 
-    def _say_state(self, temper: Temper) -> None:
+    def _answer_state(self, temper: Temper) -> None:
         with self.server.lock:
-            seen = temper.seen(time.monotonic())
-        self._say(200, seen)
+            seen = temper.state(time.monotonic())
+        self._answer(200, seen)
 
     def _length(self) -> int:
         try:
@@ -157,7 +157,7 @@ class _Request(BaseHTTPRequestHandler):
         except ValueError:
             return 0
 
-    def _say(self, status: int, body: dict[str, Any] | bytes, headers: dict[str, str] | None = None) -> None:
+    def _answer(self, status: int, body: dict[str, Any] | bytes, headers: dict[str, str] | None = None) -> None:
         sent = body if isinstance(body, bytes) else json.dumps(body).encode()
         try:
             self.send_response(status)

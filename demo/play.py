@@ -41,7 +41,7 @@ def main() -> None:
                     # As small as it was: what playing loaded is not needed until the next.
                     os.execv(sys.executable, [sys.executable, "-m", "demo.play"])
         except (redis.RedisError, control.DemoUnreachable) as error:
-            _say(f"{error}; trying again in 2 s")
+            _print_line(f"{error}; trying again in 2 s")
             stop.wait(2)
 
 
@@ -59,15 +59,15 @@ def _play(broker: redis.Redis, seen: story.Seen, broker_url: str, partner_url: s
     from demo.incident import Incident, begin
 
     assert seen.ticket is not None
-    told = seen.story or begin(seen.ticket, time.time())
-    if told.is_over:  # ended, and killed before the ticket was taken away
-        story.close(broker, told)
+    state = seen.story or begin(seen.ticket, time.time())
+    if state.is_over:  # ended, and killed before the ticket was taken away
+        story.close(broker, state)
         return
-    incident = Incident(told, broker, broker_url, partner_url)
-    _say(f"incident {told.id} of {told.by}: act {told.act}")
+    incident = Incident(state, broker, broker_url, partner_url)
+    _print_line(f"incident {state.id} of {state.by}: act {state.act}")
     failing_since: float | None = None
     try:
-        while not told.is_over and not stop.is_set():
+        while not state.is_over and not stop.is_set():
             began = time.monotonic()
             story.alive(broker)
             try:
@@ -78,11 +78,11 @@ def _play(broker: redis.Redis, seen: story.Seen, broker_url: str, partner_url: s
                 connections.close_all()
                 if began - failing_since > GIVE_UP_AFTER_S:
                     raise
-                _say(f"{type(error).__name__}: {error}; trying again in 1 s")
+                _print_line(f"{type(error).__name__}: {error}; trying again in 1 s")
                 stop.wait(1)
             stop.wait(max(0.05, LOOK_EVERY_S - (time.monotonic() - began)))
-        if told.is_over:
-            _say(f"incident {told.id}: {told.outcome}. {told.why}".rstrip(". ") + ".")
+        if state.is_over:
+            _print_line(f"incident {state.id}: {state.outcome}. {state.why}".rstrip(". ") + ".")
     except Exception as error:  # a fault of the player must not keep the next incident from being asked for
         incident.give_up(f"{type(error).__name__}: {error}")
         raise
@@ -91,7 +91,7 @@ def _play(broker: redis.Redis, seen: story.Seen, broker_url: str, partner_url: s
         connections.close_all()
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     print(f"demo.play: {text}", file=sys.stderr, flush=True)
 
 

@@ -1,9 +1,8 @@
 """The shop's retry policies, published at the first start of the demo.
 
-Two only observe: what the partner's outages do to webhooks and payments stays the story that docs/demo.md tells, and
-beside each attempt stands what the policy would have done. Two are enforced. The newsletters' waits as the task's own
-`autoretry_for` does, but also after a 503, which its code takes for final. The scans' takes the one job out of the way
-that ends every process which runs it.
+Two only observe: the partner's outages affect webhooks and payments as docs/demo.md describes, and each attempt shows
+the policy's decision. Two are enforced. The newsletters' waits as the task's own `autoretry_for` does, but also after a
+503, which its code takes for final. The scans' quarantines the one job that ends every process which runs it.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 
 def publish() -> None:
-    """Those of which there has never been a version: what somebody changed or withdrew stays as it is."""
+    """Publish the policies that never had a version: those changed or withdrawn by an operator stay as they are."""
     if config.is_read_only():
         return
     known = set(PolicyVersion.objects.values_list("name", flat=True))

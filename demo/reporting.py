@@ -48,15 +48,15 @@ def conversion(*, tenant: str, report: int, visits: int, orders: int) -> float:
     return percent(orders, visits)
 
 
-def percent(part: int, whole: int) -> float:
-    return 100 * part / whole
+def percent(part: int, total: int) -> float:
+    return 100 * part / total
 
 
 @app.task(name="shop.reporting.morning_report")
 def morning_report(*, tenant: str, report: int, zone: str, day: str) -> str:
-    """When the report of a day is due, in the customer's own time zone."""
-    asked = datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=ZoneInfo(zone))
-    return asked.replace(hour=6).isoformat()
+    """Return the time at which the report of a day is due, in the customer's own time zone."""
+    midnight = datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=ZoneInfo(zone))
+    return midnight.replace(hour=6).isoformat()
 
 
 @app.task(name="shop.reporting.yearly_archive", soft_time_limit=2, time_limit=8)
@@ -73,8 +73,8 @@ def read_month(month: int) -> None:
 
 @app.task(name="shop.reporting.read_scan", soft_time_limit=1, time_limit=2)
 def read_scan(*, tenant: str, scan: int, pages: int) -> int:
-    """How many pages of a scanned contract can be read. What a page's fault is, nobody looks at: also not when it is the
-    soft time limit, so that a scan of too many pages goes on until the hard one ends the process.
+    """Return the number of readable pages of a scanned contract. Errors of pages are ignored, also the soft time limit, so
+    that a scan of too many pages goes on until the hard limit ends the process.
     """
     readable = 0
     for page in range(pages):

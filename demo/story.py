@@ -1,6 +1,6 @@
 """The story of a played incident, kept in the demo's broker: /demo/ asks for one and shows it, `demo.play` plays it.
 
-One is played at a time: `TICKET` is who asked, from then until its end. What was measured stays until the next.
+One is played at a time: `TICKET` is its requester, until its end. The measurements stay until the next.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Second:
 
 @dataclass(slots=True)
 class Side:
-    """What one replay did to the partner. Times in seconds after `began`, which is on the partner's clock."""
+    """The effect of one replay on the partner. Times in seconds after `began`, which is on the partner's clock."""
 
     began: float
     falls_before: int  # the partner counts them since it runs
@@ -111,8 +111,8 @@ class Seen:
         return self.ticket is not None
 
 
-def ask(broker: redis.Redis, user_id: int, name: str) -> Ticket:
-    """Ask for an incident. Raises BadWish while one is played, DemoUnreachable where nobody would play it."""
+def request(broker: redis.Redis, user_id: int, name: str) -> Ticket:
+    """Request an incident. Raises BadWish while one is played, DemoUnreachable if no player runs."""
     ticket = Ticket(secrets.token_hex(4), user_id, name)
     try:
         if not broker.exists(PLAYER):
@@ -120,10 +120,10 @@ def ask(broker: redis.Redis, user_id: int, name: str) -> Ticket:
                 "The demo's player is not running. Nothing was changed. It starts with up; its log is "
                 "log/play.log in the data folder."
             )
-        asked = broker.set(TICKET, json.dumps(asdict(ticket)), nx=True)
+        is_accepted = broker.set(TICKET, json.dumps(asdict(ticket)), nx=True)
     except redis.RedisError as error:
         raise _away(error) from error
-    if not asked:
+    if not is_accepted:
         raise BadWish("An incident is being played already. Nothing was changed. Wait for its end, or stop it.")
     return ticket
 
@@ -145,21 +145,21 @@ def read(broker: redis.Redis) -> Seen:
         ticket, story, player = broker.mget(TICKET, STORY, PLAYER)
     except redis.RedisError as error:
         raise _away(error) from error
-    asked = Ticket(**json.loads(ticket)) if ticket else None
-    told = _story(json.loads(story)) if story else None
-    if asked and told and told.id != asked.id:
-        told = None  # of the last one; this one has not begun
-    return Seen(asked, told, player is not None)
+    requested = Ticket(**json.loads(ticket)) if ticket else None
+    state = _story(json.loads(story)) if story else None
+    if requested and state and state.id != requested.id:
+        state = None  # of the last one; this one has not begun
+    return Seen(requested, state, player is not None)
 
 
-def _story(told: dict[str, Any]) -> Story:
-    sides = {name: _side(side) for name, side in told.pop("sides").items()}
-    return Story(**told, sides=sides)
+def _story(fields: dict[str, Any]) -> Story:
+    sides = {name: _side(side) for name, side in fields.pop("sides").items()}
+    return Story(**fields, sides=sides)
 
 
-def _side(told: dict[str, Any]) -> Side:
-    seconds = [Second(**second) if second else None for second in told.pop("seconds")]
-    return Side(**told, seconds=seconds)
+def _side(fields: dict[str, Any]) -> Side:
+    seconds = [Second(**second) if second else None for second in fields.pop("seconds")]
+    return Side(**fields, seconds=seconds)
 
 
 def _away(error: redis.RedisError) -> DemoUnreachable:
@@ -182,7 +182,7 @@ def is_to_stop(broker: redis.Redis, story: Story) -> bool:
 
 
 def close(broker: redis.Redis, story: Story) -> None:
-    """The story is over, and the next may be asked for: both or neither."""
+    """End the story and allow the next: both or neither."""
     with broker.pipeline(transaction=True) as pipe:
         pipe.set(STORY, json.dumps(asdict(story), separators=(",", ":")))
         pipe.delete(TICKET, STOP)

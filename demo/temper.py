@@ -1,4 +1,4 @@
-"""How the demo's partner feels: its modes, and what it gives a request in each. Pure: it is told the time.
+"""The temper of the demo's partner: its modes, and its answers in each. Pure: the time is an argument.
 
 well        answers at once
 outage      answers 503, or cuts the connection, in turn
@@ -22,7 +22,7 @@ COLD_RATE, WARM_RATE = 8.0, 50.0  # requests/s it can carry at the beginning and
 STRAIN = 1.3  # more than this times its capacity …
 STRAIN_S = 2.0  # … for so long, and it falls over
 FALLEN_S = 20.0
-KEPT_S = 60  # how far back /state reaches
+SERIES_S = 60  # the length of the series in /state
 QUEUED_S, QUEUED = 0.1, 3.0  # so much of a burst, in seconds or requests, one that sheds holds before it refuses
 
 # Seconds since it came back -> requests/s that it can carry.
@@ -35,7 +35,7 @@ def warm_up(since_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one request gets. Status 0 means that the connection is cut."""
+    """The answer to one request. Status 0 means that the connection is cut."""
 
     status: int
     delay_s: float = 0.0
@@ -54,11 +54,11 @@ class Mode:
 
 
 class Temper:
-    """How the partner feels. Pure: it is told the time (seconds, any clock that only goes forward)."""
+    """The temper of the partner. Pure: the time is an argument (seconds of any clock that only goes forward)."""
 
     def __init__(self, now: float, curve: Curve | None = None, *, sheds: bool = False) -> None:
-        """`curve`: what it can carry while warming, which then never ends. One that `sheds` answers 503 to what is
-        more than it carries; without, nobody feels that it is too much before it falls over."""
+        """Create a temper. `curve`: its capacity while warming, which then never ends. One that `sheds` answers 503 to
+        requests beyond its capacity; without, there is no sign of overload before it falls over."""
         self.mode = Mode(since=now)
         self._curve = curve
         self._sheds = sheds
@@ -113,8 +113,8 @@ class Temper:
         answer = self._decide(now)
         second = self._seconds.setdefault(int(now), Counter())
         second["cut" if answer.status == 0 else str(answer.status)] += 1
-        if len(self._seconds) > KEPT_S + 1:
-            self._seconds = {at: seen for at, seen in self._seconds.items() if at > now - KEPT_S}
+        if len(self._seconds) > SERIES_S + 1:
+            self._seconds = {at: seen for at, seen in self._seconds.items() if at > now - SERIES_S}
         return answer
 
     def _settle(self, now: float) -> None:
@@ -160,15 +160,15 @@ class Temper:
             return Answer(200)
         return Answer(429, retry_after_s=max(1, math.ceil(self._taken[0] + window - now)))
 
-    def seen(self, now: float) -> dict[str, Any]:
-        """What it sees, for a picture: oldest second first; rates are means of the last five whole seconds.
+    def state(self, now: float) -> dict[str, Any]:
+        """Return its state, for a picture: oldest second first; rates are means of the last five complete seconds.
 
         `now` and `for_s` are on the clock of `now`: a second of the series is `int(now) - ago_s` of it.
         """
         self._settle(now)
         this_second = int(now)
         series = []
-        for at in range(this_second - KEPT_S, this_second):
+        for at in range(this_second - SERIES_S, this_second):
             second = self._seconds.get(at, Counter())
             series.append({"ago_s": this_second - at, "requests": second.total(), "by_status": dict(second)})
         recent: Counter[str] = Counter()

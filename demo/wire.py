@@ -1,4 +1,4 @@
-"""How the shop speaks to its partner."""
+"""The shop's HTTP calls to its partner."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What came in one second, in the units of its picture."""
+    """The requests of one second, in the units of its picture."""
 
     x: float
     y: float
@@ -70,14 +70,14 @@ class Picture:
     look: str
     replay: int | None
     url: str
-    says: str  # what the picture shows, in words
+    words: str  # what the picture shows, in words
     bars: list[Bar]
     cuts: list[Cut]
     down: list[Bar]  # the times in which it was down
     falls: list[float]
     capacity: str  # a line, interrupted while it is down
     left: str
-    left_says: str
+    left_words: str
     rows: list[Row]
     chart: str  # what is read out
 
@@ -97,7 +97,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class IncidentPage:
     headline: str
     look: str
     sentence: str
@@ -117,30 +117,30 @@ class Shown:
     marks: list[str]  # of the time axis
 
 
-def shown(seen: Seen) -> Shown:
-    told = seen.story
-    sides = [told.sides[name] for name in SIDES if name in told.sides] if told else []
+def present(seen: Seen) -> IncidentPage:
+    story = seen.story
+    sides = [story.sides[name] for name in SIDES if name in story.sides] if story else []
     span = _span(sides)
     top = _top(sides)
     headline, look = _headline(seen)
-    return Shown(
+    return IncidentPage(
         headline=headline,
         look=look,
-        sentence=_sentence(told) if told else "",
-        acts=list(_acts(told, seen.is_playing)),
+        sentence=_sentence(story) if story else "",
+        acts=list(_acts(story, seen.is_playing)),
         is_playing=seen.is_playing,
         has_player=seen.has_player,
-        is_over=told is not None and told.is_over,
-        began_at=datetime.fromtimestamp(told.began_at, UTC) if told else None,
-        by=told.by if told else "",
-        groups=list(_groups(told)) if told else [],
+        is_over=story is not None and story.is_over,
+        began_at=datetime.fromtimestamp(story.began_at, UTC) if story else None,
+        by=story.by if story else "",
+        groups=list(_groups(story)) if story else [],
         failures_url=links.failures_of(source="shop", tenant=TENANT, state="any"),
-        pictures=[_picture(name, told.sides[name], told, span, top) for name in SIDES if name in told.sides]
-        if told
+        pictures=[_picture(name, story.sides[name], story, span, top) for name in SIDES if name in story.sides]
+        if story
         else [],
-        figures=_figures(told) if told and sides else [],
+        figures=_figures(story) if story and sides else [],
         top=top,
-        jobs=told.jobs if told else JOBS,
+        jobs=story.jobs if story else JOBS,
         tenant=TENANT,
         marks=[f"{second} s" for second in range(0, span + 1, _MARK_EVERY_S)],
     )
@@ -162,23 +162,23 @@ def _top(sides: list[Side]) -> int:
 
 
 def _headline(seen: Seen) -> tuple[str, str]:
-    told = seen.story
-    if told is None:
+    story = seen.story
+    if story is None:
         return ("It begins in a moment.", "replaying") if seen.is_playing else ("", "")
-    if told.outcome and not told.is_over:
+    if story.outcome and not story.is_over:
         return "Ending: the warehouse is being fixed, and jobs in flight are settling.", "replaying"
-    if told.outcome == "failed":
-        return f"The incident could not be played to its end. {told.why}", "dead"
-    if told.outcome == "stopped":
+    if story.outcome == "failed":
+        return f"The incident could not be played to its end. {story.why}", "dead"
+    if story.outcome == "stopped":
         return "Stopped. The warehouse is fixed, and dead jobs are discarded.", "discarded"
-    if told.outcome == "played":
-        return _moral(told)
-    words = f"{ACTS.index(told.act) + 1} of {len(ACTS)}: {NAMES[told.act]}."
-    return words, "dead" if told.act != "careful" else "replaying"
+    if story.outcome == "played":
+        return _moral(story)
+    words = f"{ACTS.index(story.act) + 1} of {len(ACTS)}: {NAMES[story.act]}."
+    return words, "dead" if story.act != "careful" else "replaying"
 
 
-def _moral(told: Story) -> tuple[str, str]:
-    naive, careful = told.sides["at_once"], told.sides["careful"]
+def _moral(story: Story) -> tuple[str, str]:
+    naive, careful = story.sides["at_once"], story.sides["careful"]
     left = f"left {number(naive.failed_again)} of {number(naive.jobs)} dead"
     first = f"Everything at once knocked it over {_times(len(naive.falls))} and {left}"
     if careful.falls:
@@ -196,30 +196,30 @@ def _times(n: int) -> str:
     return {1: "once", 2: "twice"}.get(n, f"{n} times")
 
 
-def _sentence(told: Story) -> str:
-    """What goes on in the act that is played now."""
-    if told.outcome:
+def _sentence(story: Story) -> str:
+    """Return the state of the act that is played now, in a sentence."""
+    if story.outcome:
         return ""
-    if told.act == "outage":
-        queued = f"{number(told.published)} of {number(told.jobs)} jobs are on the queue"
+    if story.act == "outage":
+        queued = f"{number(story.published)} of {number(story.jobs)} jobs are on the queue"
         return f"A warehouse of the partner answers 503 or cuts the connection. {queued}."
-    if told.act == "group":
+    if story.act == "group":
         return (
-            f"The jobs fail in {_number_of(told.groups, 'group')}. Celery tries each four times within some seconds: "
-            f"{number(told.dead)} of {number(told.jobs)} are dead."
+            f"The jobs fail in {_number_of(story.groups, 'group')}. Celery tries each four times within some seconds: "
+            f"{number(story.dead)} of {number(story.jobs)} are dead."
         )
-    if told.act == "condition":
-        after = duration(round((told.reached_at or 0) - (told.broken_at or 0)))
+    if story.act == "condition":
+        after = duration(round((story.reached_at or 0) - (story.broken_at or 0)))
         return (
             f"{THRESHOLD} jobs were dead after {after}: a condition of that kind is reached. "
-            f"{number(told.dead)} of {number(told.jobs)} are dead now."
+            f"{number(story.dead)} of {number(story.jobs)} are dead now."
         )
-    side = told.sides.get(told.act)
+    side = story.sides.get(story.act)
     if side is None or side.replay is None:
         return "The partner is back in a moment, and cold. Then the replay begins."
-    if told.act == "at_once":
+    if story.act == "at_once":
         if not side.falls:
-            carries = number(round(COLD_RATE * told.scale, 1))
+            carries = number(round(COLD_RATE * story.scale, 1))
             return (
                 f"The partner is just back and carries {carries} requests/s. All {number(side.jobs)} jobs come at once."
             )
@@ -230,7 +230,7 @@ def _sentence(told: Story) -> str:
         )
     if side.state == "held":
         return f"Held: {side.said}"
-    back = f"{number(side.jobs - told.left if told.left <= side.jobs else 0)} of {number(side.jobs)} are back"
+    back = f"{number(side.jobs - story.left if story.left <= side.jobs else 0)} of {number(side.jobs)} are back"
     return {
         "canary": f"A few jobs go first, and the rest waits for how they fare: {back}.",
         "ramping": f"The canary was well: ever more jobs a second, as long as none fails: {back}.",
@@ -242,39 +242,39 @@ def _number_of(things: list[dict[str, str]], word: str) -> str:
     return f"{'one' if len(things) == 1 else number(len(things))} {word}{'' if len(things) == 1 else 's'}{fresh}"
 
 
-def _acts(told: Story | None, is_playing: bool) -> Iterator[Act]:
-    begun = _begun(told) if told else {}
-    on = ACTS.index(told.act) if told else -1
+def _acts(story: Story | None, is_playing: bool) -> Iterator[Act]:
+    begun = _act_starts(story) if story else {}
+    on = ACTS.index(story.act) if story else -1
     for n, act in enumerate(ACTS):
-        if told is None or n > on or (n == on and act not in begun):
+        if story is None or n > on or (n == on and act not in begun):
             standing = "later"
-        elif n < on or told.outcome:
+        elif n < on or story.outcome:
             standing = "done"
         else:
             standing = "now"
         yield Act(NAMES[act], standing, f"{begun[act]:.0f} s" if act in begun and standing != "later" else "")
 
 
-def _begun(told: Story) -> dict[str, float]:
-    """Act -> seconds after the first."""
-    first = told.broken_at
+def _act_starts(story: Story) -> dict[str, float]:
+    """Return the start of each act, in seconds after the first."""
+    first = story.broken_at
     if first is None:
         return {}
     begun = {"outage": 0.0}
-    if told.failed_at:
-        begun["group"] = told.failed_at - first
-    if told.reached_at:
-        begun["condition"] = told.reached_at - first
-    if told.all_dead_at:
-        begun["at_once"] = told.all_dead_at - first
-        if "careful" in told.sides:
-            begun["careful"] = begun["at_once"] + told.sides["careful"].began - told.sides["at_once"].began
+    if story.failed_at:
+        begun["group"] = story.failed_at - first
+    if story.reached_at:
+        begun["condition"] = story.reached_at - first
+    if story.all_dead_at:
+        begun["at_once"] = story.all_dead_at - first
+        if "careful" in story.sides:
+            begun["careful"] = begun["at_once"] + story.sides["careful"].began - story.sides["at_once"].began
     return begun
 
 
-def _groups(told: Story) -> Iterator[Group]:
+def _groups(story: Story) -> Iterator[Group]:
     words = {"new": "new", "regressed": "came back"}
-    for group in told.groups:
+    for group in story.groups:
         url = reverse("redrive:group-detail", args=[group["fingerprint"]])
         yield Group(group["title"], url, words.get(group["state"], group["state"]))
 
@@ -282,8 +282,8 @@ def _groups(told: Story) -> Iterator[Group]:
 # Figures --------------------------------------------------------------------------------------------------------------
 
 
-def _figures(told: Story) -> list[Figure]:
-    sides = [told.sides.get(name) for name in SIDES]
+def _figures(story: Story) -> list[Figure]:
+    sides = [story.sides.get(name) for name in SIDES]
 
     def row(name: str, value) -> Figure:
         return Figure(name, *(value(side) if side else "–" for side in sides))
@@ -314,7 +314,7 @@ def _through(side: Side) -> str:
 # Pictures -------------------------------------------------------------------------------------------------------------
 
 
-def _picture(name: str, side: Side, told: Story, span: int, top: int) -> Picture:
+def _picture(name: str, side: Side, story: Story, span: int, top: int) -> Picture:
     step = 100 / span
     rows = [
         Row(n, second.requests, second.refused, second.capacity, second.left)
@@ -331,7 +331,7 @@ def _picture(name: str, side: Side, told: Story, span: int, top: int) -> Picture
         look=look,
         replay=side.replay,
         url=reverse("redrive:replay-detail", args=[side.replay]) if side.replay else "",
-        says=f"{NAMES[name]}: requests at the partner in each second; at most {number(side.peak)}. {verdict}",
+        words=f"{NAMES[name]}: requests at the partner in each second; at most {number(side.peak)}. {verdict}",
         bars=[bar for row in rows for bar in _bars(row, step, top)],
         cuts=list(_cuts(rows, step, top)),
         down=[
@@ -346,8 +346,8 @@ def _picture(name: str, side: Side, told: Story, span: int, top: int) -> Picture
         ],
         falls=[round((at + offset) * step, 2) for at in side.falls],
         capacity=_capacity(rows, step, top),
-        left=_back(rows, side, told.jobs, step),
-        left_says=f"{NAMES[name]}: jobs that are not back. {_left(rows, side)}",
+        left=_back(rows, side, story.jobs, step),
+        left_words=f"{NAMES[name]}: jobs that are not back. {_left_words(rows, side)}",
         rows=rows,
         chart=charts.reading(
             {
@@ -381,13 +381,13 @@ def _back(rows: list[Row], side: Side, jobs: int, step: float) -> str:
     return charts.line((round((second + 1) * step * 10, 1), heights.y(left)) for second, left in known)
 
 
-def _left(rows: list[Row], side: Side) -> str:
+def _left_words(rows: list[Row], side: Side) -> str:
     known = [row.left for row in rows if row.left is not None]
     return f"{number(known[0])} at first, {number(known[-1])} at last." if known else "Nothing was counted yet."
 
 
 def _bars(row: Row, step: float, top: int) -> Iterator[Bar]:
-    """What was answered stands on the ground, what was refused on top of it."""
+    """Yield the bars of a second: answered requests at the bottom, refused ones on top."""
     scale = 100 / max(top, row.requests)
     floor = 100.0
     for requests, look in ((row.requests - row.refused, "recovered"), (row.refused, "dead")):

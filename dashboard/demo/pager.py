@@ -1,4 +1,4 @@
-"""What reached the demo's pager, as /demo/ shows it."""
+"""The pages that reached the demo's pager, for /demo/."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Pager:
     pages: list[Page]
 
 
-def shown(seen: dict[str, Any]) -> Pager:
+def present(seen: dict[str, Any]) -> Pager:
     return Pager([_page(one) for one in seen["pages"][:SHOWN]])
 
 
@@ -45,9 +45,9 @@ def _page(one: dict[str, Any]) -> Page:
         message=one["message"],
         taken_at=datetime.fromtimestamp(one["taken_at"], UTC),
         again=f"told {times} times with one id, taken once" if times > 1 else "",
-        url=_ours(one["url"]),
-        quarantine_url=_ours(one["failures_url"]) if _is_of_quarantine(one) else "",
-        replay_url=_ours(one["replay_url"]),
+        url=_path_on_desk(one["url"]),
+        quarantine_url=_path_on_desk(one["failures_url"]) if _is_of_quarantine(one) else "",
+        replay_url=_path_on_desk(one["replay_url"]),
     )
 
 
@@ -56,7 +56,7 @@ def _is_of_quarantine(one: dict[str, Any]) -> bool:
     return metric is not None and metric.link is Link.QUARANTINE
 
 
-def _ours(url: str) -> str:
-    """Only what leads to this desk: its path, so that it opens where the page is open."""
+def _path_on_desk(url: str) -> str:
+    """Return the path of a URL of this desk, so that it opens on the host of the page; "" for other URLs."""
     base = settings.REDRIVE_URL + "/"
     return url.removeprefix(settings.REDRIVE_URL) if url.startswith(base) else ""

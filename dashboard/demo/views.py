@@ -1,4 +1,4 @@
-"""The demo's desk of mischief: breaks and mends the partner, sets the load, shows what comes of it."""
+"""The page of the demo: break and fix the partner, set the load, and show the effects."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ WIDTH, HEIGHT = 600, 96  # of the picture, in its own units
 
 
 def only_in_demo(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """Where no demo runs there is no such page."""
+    """Answer 404 unless the demo runs."""
 
     @wraps(view)
     def guarded(request: HttpRequest) -> HttpResponse:
@@ -80,7 +80,7 @@ def index(request: HttpRequest) -> HttpResponse:
 @require_POST
 @can(OPERATOR)
 def partner(request: HttpRequest) -> HttpResponse:
-    """Break or mend the partner: `mode`, and `delay_s` or `limit` where the mode has such a number."""
+    """Break or fix the partner: `mode`, and `delay_s` or `limit` if the mode has such a number."""
     mode = request.POST.get("mode", "")
 
     def change() -> None:
@@ -113,7 +113,7 @@ def incident(request: HttpRequest) -> HttpResponse:
     def change() -> None:
         if wish == "play":
             _refuse_while_broken()
-            story.ask(_broker(), request.viewer.user_id, request.viewer.name)
+            story.request(_broker(), request.viewer.user_id, request.viewer.name)
         elif wish == "stop":
             story.stop(_broker())
         else:
@@ -149,8 +149,10 @@ def _acted(
     except control.DemoUnreachable as error:
         add_toast(request, str(error), level="error")
     except ValueError as error:  # BadWish, and what is not a number at all
-        told = str(error) if isinstance(error, control.BadWish) else f"{wish!r} is not a number. Nothing was changed."
-        add_toast(request, told, level="error")
+        message = (
+            str(error) if isinstance(error, control.BadWish) else f"{wish!r} is not a number. Nothing was changed."
+        )
+        add_toast(request, message, level="error")
     else:
         link = (
             {} if act == "demo.incident" else {"link": _recent_failures(), "link_text": "Failures of the last 15 min"}
@@ -174,13 +176,13 @@ def _page(request: HttpRequest) -> HttpResponse:
     except control.DemoUnreachable as error:
         context["partner_is_away"] = str(error)
     with contextlib.suppress(control.DemoUnreachable):  # the partner, whose process it shares, is said to be away
-        context["pager"] = demo_pager.shown(control.pages(settings.REDRIVE_DEMO_PARTNER_URL))
+        context["pager"] = demo_pager.present(control.pages(settings.REDRIVE_DEMO_PARTNER_URL))
     try:
         context["load"] = _load(control.load(_broker()))
     except control.DemoUnreachable as error:
         context["load_is_away"] = str(error)
     try:
-        context["incident"] = incident_page.shown(story.read(_broker()))
+        context["incident"] = incident_page.present(story.read(_broker()))
     except control.DemoUnreachable as error:
         context["incident_is_away"] = str(error)
     return render_page(request, "redrive/demo/index.html", context, part="demo")
@@ -225,12 +227,12 @@ def _partner(seen: dict[str, Any]) -> Partner:
         sentence=_sentence(seen),
         # Fallen over while warming, it is still on its way back: nobody pressed Break.
         choices=[
-            Choice(mode, *told, ("warming" if seen["fell_over"] else seen["mode"]) == mode) for mode, *told in MODES
+            Choice(mode, *words, ("warming" if seen["fell_over"] else seen["mode"]) == mode) for mode, *words in MODES
         ],
         requests_per_s=seen["requests_per_s"],
         refused_per_s=seen["refused_per_s"],
         capacity=seen["capacity"],
-        statuses=[(*_told(status), n) for status, n in seen["by_status"].items()],
+        statuses=[(*_status_words(status), n) for status, n in seen["by_status"].items()],
         bars=list(_bars(series, top)),
         capacity_y=None if seen["capacity"] is None else round(HEIGHT * (1 - seen["capacity"] / top), 1),
         top=top,
@@ -241,7 +243,7 @@ def _partner(seen: dict[str, Any]) -> Partner:
     )
 
 
-def _told(status: str) -> tuple[str, str, str]:
+def _status_words(status: str) -> tuple[str, str, str]:
     look, words = _STATUSES.get(status, ("discarded", "other"))
     return look, status, words
 
@@ -267,7 +269,7 @@ def _bars(series: list[dict[str, Any]], top: int):
             tall = HEIGHT * requests / top
             floor -= tall
             yield incident_page.Bar(
-                round(n * step, 1), round(floor, 2), round(step - 2, 1), round(tall, 2), _told(status)[0]
+                round(n * step, 1), round(floor, 2), round(step - 2, 1), round(tall, 2), _status_words(status)[0]
             )
 
 

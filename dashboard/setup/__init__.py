@@ -1,1 +1,1 @@
-"""How the desk starts: the environment, `up`, its private engine, its supervisor, and the checks of `doctor`."""
+"""The start of the desk: the environment, `up`, its private engine, its supervisor, and the checks of `doctor`."""

@@ -1,6 +1,6 @@
 """From a bare Python to a command that runs: finds Python 3.11, makes `.venv`, installs the locked requirements.
 
-Standard library only, and only syntax that Python 3.7 can read, so that an old one is told in a sentence.
+Standard library only, and only syntax that Python 3.7 can read, so that an old Python gets a sentence as its error.
 Inside an active virtual environment that satisfies the requirements nothing is installed.
 """
 
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
         return run_tests(argv[2:])
     from dashboard.setup import command_line
 
-    if argv[1:2] == ["up"] and not command_line.asks_for_help(argv):
+    if argv[1:2] == ["up"] and not command_line.is_help_request(argv):
         from dashboard.setup import first_run
 
         first_run.prepare(argv[2:])
@@ -94,7 +94,7 @@ def _python() -> Path:
 
 
 def _wanted(lock: Path) -> Path:
-    """The ranges that a lock was made from: what somebody else's environment has to satisfy."""
+    """Return the ranges that a lock was made from, which an environment made by others has to satisfy."""
     return lock.with_suffix(".in")
 
 
@@ -112,7 +112,7 @@ def _stamp(lock: Path) -> Path:
 
 
 def _is_stamped(locks: list[Path]) -> bool:
-    """Whether `.venv` holds exactly what the locks say, as far as we installed it ourselves."""
+    """Return whether `.venv` was installed by us from exactly these locks."""
     if not _python().exists():
         return False
     try:
@@ -135,7 +135,7 @@ def _venv_version() -> tuple[int, int]:
 
 
 def _satisfies(files: list[Path]) -> bool:
-    """Whether the running interpreter has every requirement of these files, in a version they allow."""
+    """Return whether the running interpreter has every requirement of these files, in an allowed version."""
     from importlib import metadata
 
     try:
@@ -175,7 +175,7 @@ def _install(locks: list[Path]) -> None:
         if unfinished.exists() or not _works():
             _clear()
             unfinished.touch()
-            _say(f"Making {VENV.name} with Python {sys.version_info[0]}.{sys.version_info[1]} …")
+            _print_line(f"Making {VENV.name} with Python {sys.version_info[0]}.{sys.version_info[1]} …")
             _run(
                 [sys.executable, "-m", "venv", "--without-pip", str(VENV)],
                 "The virtual environment could not be made",
@@ -187,14 +187,14 @@ def _install(locks: list[Path]) -> None:
             if _is_stamped([lock]):
                 continue
             count = sum("==" in line for line in lock.read_text().splitlines())
-            _say(f"Installing {count} locked packages from {lock.name} …")
+            _print_line(f"Installing {count} locked packages from {lock.name} …")
             _run(
                 [*installer, "--require-hashes", "--only-binary", ":all:", "-r", str(lock)],
                 f"{lock.name} could not be installed",
             )
             _stamp(lock).write_text(_digest(lock))
         unfinished.unlink()
-        _say(f"Installed in {time.monotonic() - started:.0f} s.")
+        _print_line(f"Installed in {time.monotonic() - started:.0f} s.")
 
 
 @contextlib.contextmanager
@@ -204,13 +204,13 @@ def _turn(lock_file):
     try:
         fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        _say("Another command is installing into .venv: waiting for it …")
+        _print_line("Another command is installing into .venv: waiting for it …")
         fcntl.flock(lock_file, fcntl.LOCK_EX)
     yield
 
 
 def _works() -> bool:
-    """Whether `.venv` has an interpreter that runs and is new enough."""
+    """Return whether `.venv` has an interpreter that runs and is new enough."""
     if _venv_version() < OLDEST or not _python().exists():
         return False
     return subprocess.run([str(_python()), "-c", ""], check=False, stderr=subprocess.DEVNULL).returncode == 0
@@ -259,7 +259,7 @@ def _run(command: list[str], what_failed: str) -> None:
         )
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 

@@ -1,4 +1,4 @@
-"""What is wrong with this installation: each check looks at one part and says what to do."""
+"""The checks of `doctor`: each one covers one part of the installation and returns findings with their fix."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def about_its_scripts(product: str, version: str) -> list[Finding]:
 
 
 def _about_the_store(source: Adapter) -> list[Finding]:
-    """What the adapter says of a broker, in the words of a store: reports wait there, not jobs."""
+    """Return the adapter's findings in the words of a store: reports wait there, not jobs."""
     try:
         findings = source.findings()
     except SourceError as error:
@@ -178,10 +178,10 @@ def _about_the_store(source: Adapter) -> list[Finding]:
 
 
 def _about_the_guard() -> list[Finding]:
-    stands = liveness.guard_switch()
-    if stands == "off":
+    switch = liveness.guard_switch()
+    if switch == "off":
         return [Finding("guard-off", HIGH, "The guard is off: nothing is recorded.", "`python3 manage.py on`.")]
-    if stands == "drain":
+    if switch == "drain":
         text = "Workers are held to recording (`manage.py drain`): no retry policy decides."
         return [Finding("guard-held", WARNING, text, "`python3 manage.py on`, unless Redrive is being taken out.")]
     return []
@@ -201,7 +201,7 @@ def check_watch(now: datetime) -> Result:
 
 
 def check_shared_keys(now: datetime) -> Result:
-    """Whether any worker still writes to the keys that all sources share, as guards of the version before do."""
+    """Check for workers that still write to the keys shared by all sources, as guards of the version before do."""
     workers = heartbeats.workers_on_shared_keys(now)
     if not workers:
         return Result("shared keys", "no worker writes them", [])
@@ -250,7 +250,7 @@ def check_source(name: str, source: config.SourceConfig, now: datetime, *, reads
 
 
 def _set_by(name: str, source: config.SourceConfig, *, all_of_it: bool = False) -> str:
-    """Where its URL stands; `all_of_it`: where its other options stand too."""
+    """Return the setting that has the URL of the source; `all_of_it`: and its other options."""
     if source.is_demo:
         return "REDRIVE_DEMO_BROKER_URL, which `up` sets"
     if not settings.REDRIVE_SOURCES:
@@ -260,7 +260,7 @@ def _set_by(name: str, source: config.SourceConfig, *, all_of_it: bool = False) 
 
 
 def check_reading(source: str, now: datetime) -> tuple[str, list[Finding]]:
-    """Whether the dead jobs of a system that keeps them are being read."""
+    """Check that the dead jobs of a system that stores them are being read."""
     known = Source.objects.filter(name=source).first()
     stall = liveness.stalled_reader(known, now) if known is not None else None
     if stall is not None and known is not None and (known.pulled_at or known.why_not_pulled):
@@ -280,7 +280,7 @@ def check_reading(source: str, now: datetime) -> tuple[str, list[Finding]]:
 
 
 def check_workers(source: str, url: str, now: datetime) -> tuple[str, list[Finding]]:
-    """Whom we hear from, against who answers on the broker: the difference is not guarded, or reports elsewhere."""
+    """Compare the workers that report with those on the broker: the others are not guarded, or report elsewhere."""
     heard = list(Worker.objects.filter(source=source, seen_at__gte=now - HEARD_WITHIN))
     names = {worker.name for worker in heard}
     found = []
@@ -397,11 +397,11 @@ def _about_signing(source: str, now: datetime) -> list[Finding]:
     why = known.why_not_unsigned(source, now)
     has_key = any(known.keys[key_id].source == source for key_id in known.keys_in_force)
     try:
-        told = heartbeats.worker_reports(now, sources=[source])
+        reported = heartbeats.worker_reports(now, sources=[source])
     except redis.RedisError:
         return []
     found = []
-    if (has_key or why) and (unsigned := sorted(one.name for one in told if not one.key)):
+    if (has_key or why) and (unsigned := sorted(one.name for one in reported if not one.key)):
         text = (
             f"{len(unsigned)} of its workers do not sign reports{', although the source has a key' if has_key else ''}: "
             f"{', '.join(unsigned[:5])}."
@@ -414,7 +414,7 @@ def _about_signing(source: str, now: datetime) -> list[Finding]:
         found.append(Finding("workers-unsigned", HIGH if why else WARNING, text, fix))
     unreadable = known.unreadable_keys  # named among signatures
     if other := sorted(
-        one.name for one in told if one.key and one.key not in unreadable and not known.has_key(one.key, source)
+        one.name for one in reported if one.key and one.key not in unreadable and not known.has_key(one.key, source)
     ):
         text = f"{len(other)} of its workers sign with a key that is not in force: {', '.join(other[:5])}. Their reports are refused."
         fix = (
@@ -426,12 +426,12 @@ def _about_signing(source: str, now: datetime) -> list[Finding]:
 
 
 def _about_copies(source: str, now: datetime) -> list[Finding]:
-    """What its workers say of replayed jobs whose messages may have come twice."""
+    """Return the reports of workers on replayed jobs whose messages may have come twice."""
     try:
-        told = [one for one in heartbeats.worker_reports(now) if one.source == source]
+        reported = [one for one in heartbeats.worker_reports(now) if one.source == source]
     except redis.RedisError:
         return []  # that the store is away is said elsewhere
-    dropped, unasked = sum(one.repeated for one in told), sum(one.unasked for one in told)
+    dropped, unasked = sum(one.repeated for one in reported), sum(one.unasked for one in reported)
     found = []
     if dropped:
         text = f"Second copies of replayed jobs came from the broker ({dropped:,}); its workers did not run them."
@@ -446,13 +446,13 @@ def _about_copies(source: str, now: datetime) -> list[Finding]:
 def _about_guards(source: str, now: datetime) -> list[Finding]:
     """Workers whose guard is of another version than this desk: no fault, but nothing that should stay so unseen."""
     try:
-        told = [one.guard for one in heartbeats.worker_reports(now) if one.source == source]
+        reported = [one.guard for one in heartbeats.worker_reports(now) if one.source == source]
     except redis.RedisError:
         return []
-    others = sorted({guard or "unknown" for guard in told} - {GUARD_VERSION})
+    others = sorted({guard or "unknown" for guard in reported} - {GUARD_VERSION})
     if not others:
         return []
-    count = sum(guard != GUARD_VERSION for guard in told)
+    count = sum(guard != GUARD_VERSION for guard in reported)
     return [
         Finding(
             "guard-version",
@@ -467,13 +467,13 @@ def _about_store_users(source: str, now: datetime) -> list[Finding]:
     """Workers whose user may do more in the store than its own source needs."""
     store = config.store()
     try:
-        told = [one.store_user for one in heartbeats.worker_reports(now) if one.source == source and one.store_user]
-        wide = sorted(user for user in set(told) if _may_do_more(store, user, source))
+        reported = [one.store_user for one in heartbeats.worker_reports(now) if one.source == source and one.store_user]
+        wide = sorted(user for user in set(reported) if _may_do_more(store, user, source))
     except redis.RedisError:
         return []
     if not wide:
         return []
-    count = sum(user in wide for user in told)
+    count = sum(user in wide for user in reported)
     text = f"{count} of its workers connect to the store as {', '.join(wide[:5])}, which may write for every source."
     fix = f"Bind them to their source: `manage.py worker-acl {source} --apply` makes a user for them (docs/trust.md)."
     return [Finding("store-user", INFO, text, fix)]
@@ -507,16 +507,16 @@ def check_reports(*, is_store_known: bool = True) -> Result:
     if count:
         text = f"{count} {'report' if count == 1 else 'reports'} could not be filed and {'is' if count == 1 else 'are'} kept as they came."
         found.append(Finding("unfiled", WARNING, text, "See why in the admin, under Unfiled."))
-    told = "all filed" if not count else f"{count} unfiled"
+    reported = "all filed" if not count else f"{count} unfiled"
     return Result(
         "reports",
-        told if is_store_known else f"not known: the store does not answer; of those that came, {told}",
+        reported if is_store_known else f"not known: the store does not answer; of those that came, {reported}",
         found,
     )
 
 
 def check_payload_keys(now: datetime) -> Result:
-    """Which payload keys are used: none may be missing, and those behind the first are there to be taken out."""
+    """Check the payload keys in use: none may be missing, and those after the first are to be removed."""
     rotation = key_rotation.rotation(now)
     found = []
     for use in rotation.missing:
@@ -549,7 +549,7 @@ def check_payload_keys(now: datetime) -> Result:
 
 
 def check_signatures(now: datetime) -> Result:
-    """Which sources sign their reports, which reports were refused, which sources are to be accepted."""
+    """Check the signing of reports, refused reports, and sources to accept."""
     found = admission.findings(admission.state(ENGINE, now), now)
     known = trust.read()
     for key_id in known.unreadable_keys:
@@ -561,7 +561,7 @@ def check_signatures(now: datetime) -> Result:
 
 
 def check_channels() -> Result:
-    """Whom the desk tells: that it may, and that it is heard. Looks up the host of the heartbeat."""
+    """Check that notifications can be sent and arrive. Resolves the host of the heartbeat."""
     found = []
     try:
         config.webhook_allow()
@@ -586,20 +586,20 @@ def forwards_unread_bodies(url: str) -> bool:
     """Return whether what answers at `url` passes a request on before its body; False too where nothing answers."""
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    asked = kind(parts.hostname or "", parts.port, timeout=_BODY_WAIT_S)
+    connection = kind(parts.hostname or "", parts.port, timeout=_BODY_WAIT_S)
     try:
-        asked.putrequest("POST", f"{parts.path.rstrip('/')}{settings.FORCE_SCRIPT_NAME or ''}/healthz")
-        asked.putheader("Content-Length", "10")
-        asked.endheaders()
-        return asked.getresponse().status == 405  # a proxy that buffers waits for the ten bytes
+        connection.putrequest("POST", f"{parts.path.rstrip('/')}{settings.FORCE_SCRIPT_NAME or ''}/healthz")
+        connection.putheader("Content-Length", "10")
+        connection.endheaders()
+        return connection.getresponse().status == 405  # a proxy that buffers waits for the ten bytes
     except (OSError, http.client.HTTPException):
         return False
     finally:
-        asked.close()
+        connection.close()
 
 
 def check_logins() -> Result:
-    """Whether wrong passwords are counted for the client's address, as far as settings and recent attempts show it."""
+    """Check that wrong passwords are counted by client address, as far as settings and recent attempts show it."""
     trusted = settings.REDRIVE_TRUSTED_PROXIES
     host = urlsplit(settings.REDRIVE_URL).hostname or ""
     address = login_limits.parse_address(host)

@@ -55,7 +55,7 @@ def run(argv: list[str]) -> None:
         sys.stdout.write(listing())
         return
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
-    if asks_for_help(argv):
+    if is_help_request(argv):
         environment.use_defaults()
     elif command in _NEED_TABLES:
         need_desk()
@@ -79,7 +79,7 @@ def run(argv: list[str]) -> None:
         raise SystemExit(1) from None
 
 
-def asks_for_help(argv: list[str]) -> bool:
+def is_help_request(argv: list[str]) -> bool:
     """Return whether the command only prints help, which needs neither a desk nor valid settings."""
     return argv[1:2] == ["help"] or bool({"--help", "-h"} & set(argv[1:]))
 

@@ -1,4 +1,4 @@
-"""Whether what the settings name can be reached: asked once, at the start, so that a wrong URL is one sentence."""
+"""Check at the start that the servers in the settings can be reached, so that a wrong URL is one sentence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMEOUT_S = 4.0
 
 
 def check_given() -> list[str]:
-    """What is to be said before a start that goes on: a sentence for each source of the file that nobody reaches now.
+    """Return a warning for each source of the file that cannot be reached now; the start goes on.
 
     Raises Misconfigured, naming the variable, for the first of the others that is set and cannot be used.
     """
@@ -51,14 +51,14 @@ def check_sources() -> list[str]:
     except config.BadConfiguration as error:
         raise Misconfigured(f"{error} Nothing was started.") from error
     with ThreadPoolExecutor(max_workers=8) as several:  # so that those that hang are waited for together
-        looked = list(several.map(_look_at, found))
-    if refused := [why for why, _ in looked if why]:
+        results = list(several.map(_check_source, found))
+    if refused := [why for why, _ in results if why]:
         raise Misconfigured(f"REDRIVE_SOURCES: {' '.join(refused)} Nothing was started.")
-    return [away for _, away in looked if away]
+    return [away for _, away in results if away]
 
 
-def _look_at(source: SourceConfig) -> tuple[str, str]:
-    """Why a source of the file cannot be used, or why it cannot be reached: a sentence each, or ""."""
+def _check_source(source: SourceConfig) -> tuple[str, str]:
+    """Return why a source of the file cannot be used, and why it cannot be reached: a sentence each, or ""."""
     named = f"[sources.{source.name}]"
     try:
         adapter = connect(source.name, source.backend, source.url, source.queues, source.options)
@@ -90,7 +90,7 @@ def check_payload_keys() -> None:
 
 
 def check_broker(source: SourceConfig, name: str = "CELERY_BROKER_URL") -> None:
-    """That the adapter takes it and its server answers: whoever starts also works."""
+    """Check that the adapter accepts the URL and its server answers, so that a desk that starts also works."""
     try:
         adapter = connect(source.name, source.backend, source.url, source.queues, source.options)
         try:
@@ -139,16 +139,16 @@ def check_database() -> None:
 
 
 def without_secrets(error: BaseException) -> str:
-    """The first line of what it says, if that cannot repeat what the URL said; else only its kind.
+    """Return the first line of the error if that cannot repeat parts of the URL; else only its kind.
 
     Errors of a URL's parts (ValueError, TypeError) quote the part that they stumbled over.
     """
-    said = isinstance(error, (Unreadable, SourceError, redis.RedisError, OSError))
-    text = (str(error).strip().splitlines() or [""])[0].rstrip(".") if said else ""
+    is_safe = isinstance(error, (Unreadable, SourceError, redis.RedisError, OSError))
+    text = (str(error).strip().splitlines() or [""])[0].rstrip(".") if is_safe else ""
     return text or type(error).__name__
 
 
 def about_database(error: BaseException) -> str:
-    """What the database's driver says, unless it quotes the password or an option of DATABASE_URL."""
+    """Return the message of the database's driver, unless it quotes the password or an option of DATABASE_URL."""
     text = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
     return type(error).__name__ if environment.is_secret_in(text) else text

@@ -65,7 +65,7 @@ def free_port() -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server of ours could listen on this loopback port now."""
+    """Return whether a server could listen on this loopback port now."""
     with socket.socket() as probe:
         # As servers do: the remains of closed connections are no obstacle.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

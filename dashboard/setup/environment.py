@@ -1,9 +1,9 @@
-"""What the environment says, read once. Standard library only: the start-up code uses it before Django exists.
+"""The environment, read once. Standard library only: the start-up code uses it before Django exists.
 
-Each name may also be given as `NAME_FILE`, the path of a file that holds the value. What `up` made for
-itself (secrets, the address of the engine it runs), and what it was told for this run, stands in `<data>/up.json` and
-counts as given where the environment does not say otherwise, so that a second terminal's `manage.py` finds the same
-desk. A new `up` does not read what the last run was told.
+Each name may also be given as `NAME_FILE`, the path of a file with the value. `<data>/up.json` has the values that `up`
+made itself (secrets, the address of its engine), and the variables of this run. They count as given unless the
+environment sets them, so that a second terminal's `manage.py` finds the same desk. A new `up` ignores the variables of
+the last run.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def data_folder() -> Path:
     return Path(os.environ.get("REDRIVE_DATA") or ROOT / "var").resolve()
 
 
-# What a run is told beside its own addresses. `up` keeps it in `up.json` under `run`.
+# The variables of a run beside its own addresses. `up` stores them in `up.json` under `run`.
 OF_A_RUN = (
     "SECRET_KEY", "REDRIVE_PAYLOAD_KEYS", "DATABASE_URL", "REDRIVE_REDIS_URL", "REDIS_URL", "CELERY_BROKER_URL",
     "REDRIVE_SOURCES", "REDRIVE_READ_ONLY", "REDRIVE_URL", "REDRIVE_URL_PREFIX", "REDRIVE_APPROVE_ABOVE",
     "REDRIVE_DANGEROUS_TASKS", "REDRIVE_WEBHOOK_ALLOW", "REDRIVE_HEARTBEAT_URL", "EMAIL_URL", "EMAIL_FROM",
     "REDRIVE_TRUSTED_PROXIES", "REDRIVE_SECURITY_CONTACT",
 )  # fmt: skip
-# Set for `up` and, by it, for all that it starts: they were told everything themselves.
+# Set for `up` and, by it, for all that it starts: they have all variables in their environment.
 IN_RUN = "REDRIVE_IN_RUN"
 
 
@@ -58,7 +58,7 @@ def _made_by_up() -> dict[str, str]:
 
 
 def forget() -> None:
-    """Read what `up` made anew, after it was changed."""
+    """Drop the cached values of `up`, after a change."""
     _made_by_up.cache_clear()
 
 
@@ -90,18 +90,20 @@ def _from(place: Mapping[str, str], name: str) -> str:
         raise Misconfigured(f"{name}_FILE cannot be read: {error}. Nothing was started.") from error
 
 
-def told() -> dict[str, str]:
-    """What the environment tells this run, for `up.json`: values as they are, files by their whole path."""
+def run_settings() -> dict[str, str]:
+    """Return the variables of this run, for `up.json`: values as they are, files by their absolute path."""
     names = [name for name in OF_A_RUN if os.environ.get(name)]
     files = [f"{name}_FILE" for name in OF_A_RUN if name not in names and os.environ.get(f"{name}_FILE")]
-    kept = {name: os.environ[name] for name in names} | {name: str(Path(os.environ[name]).resolve()) for name in files}
-    if "REDRIVE_SOURCES" in kept:
-        kept["REDRIVE_SOURCES"] = str(Path(kept["REDRIVE_SOURCES"]).resolve())
-    return kept
+    values = {name: os.environ[name] for name in names} | {
+        name: str(Path(os.environ[name]).resolve()) for name in files
+    }
+    if "REDRIVE_SOURCES" in values:
+        values["REDRIVE_SOURCES"] = str(Path(values["REDRIVE_SOURCES"]).resolve())
+    return values
 
 
 def is_given(name: str) -> bool:
-    """Whether the environment itself sets `name`, as opposed to what `up` made."""
+    """Return whether the environment itself sets `name`, as opposed to a value made by `up`."""
     return bool(os.environ.get(name) or os.environ.get(f"{name}_FILE"))
 
 
@@ -187,7 +189,7 @@ def _sqlite(path: str, options: Mapping[str, str]) -> dict[str, object]:
 
 
 def _sqlite_cache_kb() -> int:
-    """What each connection may keep of the file. Ingest needs room; the web process has a connection a thread."""
+    """Return the cache size of each connection, in kB. Ingest needs room; the web process has a connection a thread."""
     given = get("REDRIVE_SQLITE_CACHE_KB", "20000")
     if not given.isascii() or not given.isdigit() or not 100 <= int(given) <= 10**7:
         raise Misconfigured("REDRIVE_SQLITE_CACHE_KB must be a number from 100 to 10000000. Nothing was started.")
@@ -291,7 +293,7 @@ def contacts(name: str) -> list[str]:
 
 
 def is_secret_in(text: str) -> bool:
-    """Whether the password of DATABASE_URL, or the value of one of its options, stands in `text`."""
+    """Return whether `text` has the password of DATABASE_URL, or the value of one of its options."""
     try:
         parts = service_url.split(get("DATABASE_URL"))
     except service_url.Unreadable:

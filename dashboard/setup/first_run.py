@@ -1,6 +1,6 @@
-"""What `up` needs before Django can read its settings: the data folder, and the secrets that it makes for itself.
+"""The first run of `up`, before Django can read its settings: the data folder, and the secrets that it makes.
 
-They stand in `<data>/up.json`, mode 0600, so that the next run and a second terminal find the same desk.
+They are stored in `<data>/up.json`, mode 0600, so that the next run and a second terminal find the same desk.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def prepare(arguments: list[str]) -> None:
             f"The data folder {folder} cannot be made ({error.strerror}). Give another with --data or REDRIVE_DATA. "
             "Nothing was started."
         ) from error
-    kept = read(folder)
-    made = dict(kept)
+    stored = read(folder)
+    made = dict(stored)
     if not environment.get("SECRET_KEY"):
         made["SECRET_KEY"] = secrets.token_urlsafe(50)
     if not environment.get("REDRIVE_PAYLOAD_KEYS"):
         made["REDRIVE_PAYLOAD_KEYS"] = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
     made.setdefault("engine", {"port": None, "password": secrets.token_urlsafe(24)})
-    if made != kept:
+    if made != stored:
         write(folder, made)
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """What earlier runs made; empty on the first."""
+    """Return the values of earlier runs; empty on the first."""
     path = folder / "up.json"
     try:
         return json.loads(path.read_text())

@@ -33,11 +33,11 @@ REPORT_S = 15.0  # between two reports that it still waits
 
 
 class StartFailed(Exception):
-    """A process did not come up. The text says which, why, and what its log says last."""
+    """A process did not start. The message has its name, the reason, and the end of its log."""
 
 
 class Stopping(BaseException):
-    """Somebody asked us to end (Ctrl-C, SIGTERM, SIGHUP)."""
+    """The request to end (Ctrl-C, SIGTERM, SIGHUP)."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Child:
     failures: int = 0
     due_at: float | None = None  # when it is started again
     unfinished_line: bytes = b""
-    said_at: float = float("-inf")
+    reported_at: float = float("-inf")
 
     @property
     def is_running(self) -> bool:
@@ -74,9 +74,9 @@ class Child:
 
 
 class Supervisor:
-    def __init__(self, logs: Path, say: Callable[[str], None], keep_open: Iterable[int] = ()) -> None:
+    def __init__(self, logs: Path, report: Callable[[str], None], keep_open: Iterable[int] = ()) -> None:
         self.logs = logs
-        self.say = say
+        self.report = report
         self.keep_open = tuple(keep_open)  # descriptors that the reaper holds until everything is gone
         self.children: list[Child] = []
         self.selector = selectors.DefaultSelector()
@@ -90,7 +90,7 @@ class Supervisor:
     # Starting -----------------------------------------------------------------------------------------------------
 
     def heed_signals(self) -> None:
-        """From now on the first Ctrl-C, SIGTERM or SIGHUP makes the next `turn` raise Stopping; more end the patience.
+        """Make the next `turn` raise Stopping after the first Ctrl-C, SIGTERM or SIGHUP; more signals end the patience.
 
         Not raised where the signal finds us: inside a finalizer Python swallows the exception, and the wish is lost.
         """
@@ -129,16 +129,16 @@ class Supervisor:
         return child
 
     def mind(self, group: int) -> None:
-        """From now on the reaper ends this process group when we are killed."""
+        """Have the reaper end this process group when we are killed."""
         self.groups.add(group)
         if self.reaper is None or self.reaper.poll() is not None:
             self._start_reaper()
         else:
-            self._tell(f"+{group}\n")
+            self._write_to_reaper(f"+{group}\n")
 
     def forget(self, group: int) -> None:
         self.groups.discard(group)
-        self._tell(f"-{group}\n")
+        self._write_to_reaper(f"-{group}\n")
 
     def _start_reaper(self) -> None:
         self.reaper = subprocess.Popen(
@@ -148,9 +148,9 @@ class Supervisor:
             process_group=0,
             pass_fds=self.keep_open,
         )
-        self._tell("".join(f"+{group}\n" for group in sorted(self.groups)))
+        self._write_to_reaper("".join(f"+{group}\n" for group in sorted(self.groups)))
 
-    def _tell(self, text: str) -> None:
+    def _write_to_reaper(self, text: str) -> None:
         if self.reaper is None or self.reaper.stdin is None:
             return
         with contextlib.suppress(OSError):  # it died: the next turn starts another
@@ -190,7 +190,7 @@ class Supervisor:
                 )
             if quiet.waited_s // REPORT_S > reported:
                 reported = int(quiet.waited_s // REPORT_S)
-                self.say(f"Still waiting after {REPORT_S * reported:.0f} s until {what}. Ctrl-C ends it.")
+                self.report(f"Still waiting after {REPORT_S * reported:.0f} s until {what}. Ctrl-C ends it.")
             self.turn(every_s)
 
     def processor_s(self, child: Child) -> float:
@@ -198,14 +198,14 @@ class Supervisor:
         return processor_s(child.process.pid) if child.process is not None else 0.0
 
     def keep_running(self) -> None:
-        """From now on a child that ends is started again, also one that ended since it was waited for."""
+        """Start again every child that ends, also one that ended after its start was waited for."""
         self.restarts = True
         for child in self.children:
             if child.process is None and not child.is_once:
                 child.due_at = time.monotonic()
 
     def turn(self, wait_s: float = TURN_S) -> None:
-        """Read what the children say, and start again those that died. Raises Stopping when somebody wishes it."""
+        """Read the output of the children, and start again those that died. Raises Stopping after a signal."""
         for key, _ in self.selector.select(wait_s):
             self._read(key.data, key.fileobj)
         if self.is_wished_to_stop:
@@ -243,15 +243,15 @@ class Supervisor:
             with open(os.open(child.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
                 file.write(chunk)
         except OSError as error:  # a full disk must not end the desk
-            if time.monotonic() - child.said_at > 60:
-                child.said_at = time.monotonic()
-                self.say(f"{child.name}: its log cannot be written ({error.strerror}).")
+            if time.monotonic() - child.reported_at > 60:
+                child.reported_at = time.monotonic()
+                self.report(f"{child.name}: its log cannot be written ({error.strerror}).")
 
     def _repeat_error(self, child: Child, line: str) -> None:
-        if not _LOUD.search(line) or time.monotonic() - child.said_at < 10:
+        if not _LOUD.search(line) or time.monotonic() - child.reported_at < 10:
             return
-        child.said_at = time.monotonic()
-        self.say(f"{child.name}: {line.strip()[:300]}  (more in {child.log})")
+        child.reported_at = time.monotonic()
+        self.report(f"{child.name}: {line.strip()[:300]}  (more in {child.log})")
 
     def _ended(self, child: Child, now: float) -> None:
         assert child.process is not None
@@ -264,7 +264,7 @@ class Supervisor:
             return
         if child.is_once:
             if code:
-                self.say(f"{child.name} ended with exit {code}. Its log: {child.log}")
+                self.report(f"{child.name} ended with exit {code}. Its log: {child.log}")
             elif child.done is not None:
                 child.done.touch(mode=0o600)
             return
@@ -273,10 +273,10 @@ class Supervisor:
         child.failures = 1 if now - child.started_at > STEADY_AFTER_S else child.failures + 1
         delay = min(2.0 ** (child.failures - 1), LONGEST_BACKOFF_S)
         child.due_at = now + delay
-        self.say(f"{child.name} ended (exit {code}); starting it again in {delay:.0f} s. Its log: {child.log}")
+        self.report(f"{child.name} ended (exit {code}); starting it again in {delay:.0f} s. Its log: {child.log}")
 
     def _drain(self, child: Child) -> None:
-        """What a child said last. Its own children may still hold the pipe open: never wait for its end."""
+        """Read the last output of a child. Its own children may still have the pipe open: never wait for its end."""
         assert child.process is not None
         pipe = child.process.stdout
         if pipe is None or pipe.closed:
@@ -328,7 +328,7 @@ class Supervisor:
 
 
 class Quiet:
-    """How long a value has not changed, in seconds in which it was looked at: a stall of the observer does not count."""
+    """The time without a change of a value, in seconds of observation: a stall of the observer does not count."""
 
     MOST_PER_LOOK_S = 2.0
 

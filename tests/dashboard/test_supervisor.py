@@ -57,7 +57,7 @@ def test_time_without_a_look_is_not_quiet_and_a_change_begins_anew():
 
 def test_a_long_wait_is_reported_while_it_lasts(supervisor, monkeypatch):
     said = []
-    supervisor.say = said.append
+    supervisor.report = said.append
     monkeypatch.setattr("dashboard.setup.supervisor.REPORT_S", 1.0)
     child = start(supervisor, "import time; time.sleep(60)")
     ends = time.monotonic() + 3.2

@@ -23,7 +23,7 @@ def test_each_whole_second_is_what_the_partner_counted():
     for at in (100.3, 100.4, 101.5, 102.5):
         temper.answer(at)
     for now in (101.1, 102.1, 102.6):
-        measure(measured, temper.seen(now), left=7)
+        measure(measured, temper.state(now), left=7)
     assert [second.requests for second in measured.seconds] == [2, 1]
     assert [second.left for second in measured.seconds] == [7, 7]
     assert measured.seconds[1].capacity > measured.seconds[0].capacity >= 8
@@ -34,7 +34,7 @@ def test_what_nobody_looked_at_is_counted_later_and_its_rest_is_unknown():
     measured = side(temper)
     temper.answer(100.5)
     temper.answer(102.5)
-    measure(measured, temper.seen(104.1), left=7)
+    measure(measured, temper.state(104.1), left=7)
     assert [second.requests for second in measured.seconds] == [1, 0, 1, 0]
     assert [second.left for second in measured.seconds] == [None, None, None, 7]
 
@@ -46,14 +46,14 @@ def test_what_was_refused_in_the_second_of_its_return_is_not_this_sides():
     temper.change("warming", BEGAN)
     measured = side(temper)
     temper.answer(100.5)
-    measure(measured, temper.seen(101.1), left=7)
+    measure(measured, temper.state(101.1), left=7)
     assert (measured.while_down, measured.peak) == (0, 1)
 
 
 def test_what_the_partner_has_forgotten_is_a_gap():
     temper = warming()
     measured = side(temper)
-    measure(measured, temper.seen(BEGAN + 100), left=7)
+    measure(measured, temper.state(BEGAN + 100), left=7)
     assert measured.seconds[0] is None and measured.seconds[-1].requests == 0
 
 
@@ -62,9 +62,9 @@ def test_a_fall_is_marked_once_and_at_its_moment():
     measured = side(temper)
     answers = [temper.answer(101 + n / 50).status for n in range(60)]
     for now in (102.3, 102.8, 110.0):
-        measure(measured, temper.seen(now), left=50)
+        measure(measured, temper.state(now), left=50)
     assert len(measured.falls) == 1
     assert 101 - BEGAN < measured.falls[0] < 102.3 - BEGAN
     assert sum(second.refused for second in measured.seconds) == 60 - answers.count(200)
-    measure(measured, temper.seen(102 + FALLEN_S + 1), left=50)
+    measure(measured, temper.state(102 + FALLEN_S + 1), left=50)
     assert len(measured.falls) == 1

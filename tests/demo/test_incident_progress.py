@@ -61,7 +61,7 @@ def test_an_incident_that_meets_errors_for_long_ends_and_the_next_may_be_asked_f
     broker = broker_at(url)
     broker.flushdb()
     story.alive(broker)
-    story.ask(broker, 1, "ann")
+    story.request(broker, 1, "ann")
     monkeypatch.setattr(play, "GIVE_UP_AFTER_S", 1.0)
     with pytest.raises(DemoUnreachable):
         play._play(broker, story.read(broker), url, "http://127.0.0.1:1", threading.Event())

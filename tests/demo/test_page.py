@@ -166,7 +166,7 @@ def test_what_was_played_is_told_with_its_figures(client, demo, player, store):
 
 def test_a_replay_that_holds_itself_says_why(client, demo, player, store):
     person(client, "viewer")
-    ticket = story.ask(store, 1, "ann")
+    ticket = story.request(store, 1, "ann")
     told = Story(ticket.id, "ann", 1, began_at=1.0, jobs=5, after=0, act="careful")
     told.sides = {"at_once": Side(1.0, 0, replay=41, ended=9.0), "careful": Side(30.0, 0, replay=42, state="held")}
     told.sides["careful"].said = "6 of 10 canary jobs failed again"
@@ -178,7 +178,7 @@ def test_a_replay_that_holds_itself_says_why(client, demo, player, store):
 def test_while_it_is_played_it_can_be_stopped_and_refreshes_fast(client, demo, player, store):
     person(client, "operator")
     assert 'value="play"' in client.get("/demo/").content.decode()
-    story.ask(store, 1, "ann")
+    story.request(store, 1, "ann")
     body = client.get("/demo/").content.decode()
     assert 'data-live="fast"' in body and 'value="stop"' in body and "begins in a moment" in body
 

@@ -28,30 +28,30 @@ def begun(ticket: story.Ticket, **more) -> Story:
 
 def test_without_a_player_nothing_is_asked_for(broker):
     with pytest.raises(control.DemoUnreachable, match="Nothing was changed"):
-        story.ask(broker, 1, "ann")
+        story.request(broker, 1, "ann")
     assert story.read(broker).ticket is None
 
 
 def test_one_is_played_at_a_time(broker, player):
-    ticket = story.ask(broker, 1, "ann")
+    ticket = story.request(broker, 1, "ann")
     with pytest.raises(control.BadWish, match="already"):
-        story.ask(broker, 2, "otto")
+        story.request(broker, 2, "otto")
     assert story.read(broker).ticket == ticket
 
 
 def test_a_story_is_read_as_it_was_written(broker, player):
-    told = begun(story.ask(broker, 1, "ann"), groups=[{"fingerprint": "v1-a", "title": "t", "state": "new"}])
+    told = begun(story.request(broker, 1, "ann"), groups=[{"fingerprint": "v1-a", "title": "t", "state": "new"}])
     told.sides["at_once"] = Side(began=10.2, falls_before=1, seconds=[Second(5, 2, 8.5, 3), None], falls=[0.4])
     story.write(broker, told)
     assert story.read(broker).story == told
 
 
 def test_the_last_story_is_shown_until_the_next_is_asked_for(broker, player):
-    last = begun(story.ask(broker, 1, "ann"), ended_at=2.0)
+    last = begun(story.request(broker, 1, "ann"), ended_at=2.0)
     story.close(broker, last)
     assert story.read(broker).story == last
     assert not story.read(broker).is_playing
-    story.ask(broker, 1, "ann")
+    story.request(broker, 1, "ann")
     assert story.read(broker).story is None
     assert story.read(broker).is_playing
 
@@ -59,9 +59,9 @@ def test_the_last_story_is_shown_until_the_next_is_asked_for(broker, player):
 def test_a_stop_is_for_the_one_that_is_played(broker, player):
     with pytest.raises(control.BadWish, match="No incident"):
         story.stop(broker)
-    told = begun(story.ask(broker, 1, "ann"))
+    told = begun(story.request(broker, 1, "ann"))
     assert not story.is_to_stop(broker, told)
     story.stop(broker)
     assert story.is_to_stop(broker, told)
     story.close(broker, told)
-    assert not story.is_to_stop(broker, begun(story.ask(broker, 1, "ann")))
+    assert not story.is_to_stop(broker, begun(story.request(broker, 1, "ann")))

@@ -49,7 +49,7 @@ def test_it_is_cold_until_the_first_request_however_long_that_takes():
     """On a busy machine the jobs came when it was warm, and everything at once did not knock it over."""
     temper = Temper(0)
     temper.change("warming", 0)
-    assert temper.capacity(10 * WARMING_S) == COLD_RATE and temper.seen(10 * WARMING_S)["mode"] == "warming"
+    assert temper.capacity(10 * WARMING_S) == COLD_RATE and temper.state(10 * WARMING_S)["mode"] == "warming"
     assert 503 in ask(temper, 4 * COLD_RATE, start=10 * WARMING_S, seconds=3)
 
 
@@ -57,9 +57,9 @@ def test_warming_up_it_falls_over_above_its_capacity_and_warms_again_later():
     temper = Temper(0)
     temper.change("warming", 0)
     assert 503 in ask(temper, 4 * COLD_RATE, start=0, seconds=3)
-    assert temper.seen(3)["fell_over"]
+    assert temper.state(3)["fell_over"]
     assert temper.answer(3 + FALLEN_S).status == 200
-    assert temper.seen(3 + FALLEN_S)["mode"] == "warming"
+    assert temper.state(3 + FALLEN_S)["mode"] == "warming"
 
 
 def test_warming_up_it_carries_a_rate_that_rises_as_it_does():
@@ -67,17 +67,17 @@ def test_warming_up_it_carries_a_rate_that_rises_as_it_does():
     temper.change("warming", 0)
     for second in range(int(WARMING_S)):
         assert set(ask(temper, int(temper.capacity(second)), start=second, seconds=1)) == {200}
-    assert temper.seen(WARMING_S)["mode"] == "well"
+    assert temper.state(WARMING_S)["mode"] == "well"
 
 
 def test_it_reports_the_requests_of_the_last_seconds_by_answer():
     temper = Temper(0)
     temper.change("outage", 0)
     ask(temper, 10, start=0, seconds=5)
-    seen = temper.seen(5)
+    seen = temper.state(5)
     assert (seen["requests_per_s"], seen["refused_per_s"]) == (10, 10)
     assert seen["by_status"] == {"503": 25, "cut": 25}
-    assert temper.seen(100)["by_status"] == {}
+    assert temper.state(100)["by_status"] == {}
 
 
 def test_a_mode_that_is_not_is_refused_and_changes_nothing():

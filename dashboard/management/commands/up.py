@@ -68,16 +68,16 @@ class Command(BaseCommand):
                 webbrowser.open(desk.url)
             desk.run()
         except Stopping:
-            say("Stopping …")
+            print_line("Stopping …")
         except (StartFailed, EngineFailed) as error:
-            say(f"{error}\nRedrive did not start; what had started is stopped.")
+            print_line(f"{error}\nRedrive did not start; what had started is stopped.")
             raise SystemExit(1) from error
         finally:
             desk.stop()
-        say("Stopped. No process is left running.")
+        print_line("Stopped. No process is left running.")
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -136,20 +136,20 @@ class Desk:
         """Everything, in order; returns when the page answers and, with the demo, a failure is visible."""
         assert self.lock is not None
         for away in reachable.check_given():
-            say(away)
-        supervisor = self.supervisor = Supervisor(self.folder / "log", say, keep_open=(self.lock,))
+            print_line(away)
+        supervisor = self.supervisor = Supervisor(self.folder / "log", print_line, keep_open=(self.lock,))
         supervisor.heed_signals()
         self._choose_addresses()
-        self._tell("Starting the store …")
+        self._announce("Starting the store …")
         self._start_engine()
         supervisor.turn(0)
         shop: list[Child] = []
         if self.has_demo:
             shop.append(supervisor.start(self._of_the_shop("partner", "demo.partner", "--port", self.partner_port)))
-        self._tell("Creating the database …")
+        self._announce("Creating the database …")
         self._migrate()
         supervisor.turn(0)
-        self._tell("Collecting styles and scripts …")
+        self._announce("Collecting styles and scripts …")
         watch = supervisor.start(self._child("watch", manage("watch")))
         if self.has_demo:
             shop.append(supervisor.start(self._worker()))
@@ -160,11 +160,11 @@ class Desk:
             shop.append(supervisor.start(self._child("play", python("-m", "demo.play"))))
         pages = supervisor.start(self._web())
         needed = [*shop, watch, pages]
-        self._tell("Starting the web pages …")
+        self._announce("Starting the web pages …")
         supervisor.wait_until(self._page_answers, "the page answers", lambda: supervisor.processor_s(pages), needed)
         if self.has_demo:
             history = self._play_history()
-            self._tell("Waiting for the first job of the demo to fail …")
+            self._announce("Waiting for the first job of the demo to fail …")
             supervisor.wait_until(
                 _a_failure_is_visible,
                 "a failure is visible",
@@ -177,38 +177,38 @@ class Desk:
         password = _make_admin()
         self._note_in_lock()
         if password:
-            say(f"Log in as admin with the password {password} (it is shown only now).")
+            print_line(f"Log in as admin with the password {password} (it is shown only now).")
         elif has_users and not environment.get("REDRIVE_ADMIN_PASSWORD"):
             elsewhere = "" if self.folder == ROOT / "var" else f"REDRIVE_DATA={shlex.quote(str(self.folder))} "
-            say(
+            print_line(
                 "Log in as admin; the password was shown at the first run. "
                 f"To change it: {elsewhere}python3 manage.py changepassword admin"
             )
-        say(f"Redrive is ready: {self.url}")
+        print_line(f"Redrive is ready: {self.url}")
 
-    def _tell(self, what: str) -> None:
+    def _announce(self, what: str) -> None:
         """Say what a first start does next: it takes half a minute, a later one some seconds."""
         if self.is_first:
-            say(what)
+            print_line(what)
 
     def _choose_addresses(self) -> None:
         port = self.wanted_port
-        while (held := web.hold(port)) is None:
+        while (listener := web.hold(port)) is None:
             port += 1
             if port > min(self.wanted_port + 100, 65535):
                 raise StartFailed(f"Ports {self.wanted_port} to {port - 1} are all busy. Give another with --port.")
         if port != self.wanted_port:
-            say(f"Port {self.wanted_port} is busy: using {port}.")
-        self.socket = held
+            print_line(f"Port {self.wanted_port} is busy: using {port}.")
+        self.socket = listener
         self.url = f"http://127.0.0.1:{port}{settings.FORCE_SCRIPT_NAME or ''}"
         self.given_store = environment.is_given("REDRIVE_REDIS_URL") or environment.is_given("REDIS_URL")
         self.needs_engine = self.has_demo or not self.given_store
-        kept = self.made["engine"]
-        if not kept.get("port") or not is_free(kept["port"]):
-            kept["port"] = free_port()
+        engine = self.made["engine"]
+        if not engine.get("port") or not is_free(engine["port"]):
+            engine["port"] = free_port()
         partner = self.made.get("REDRIVE_DEMO_PARTNER_PORT", "")
         self.partner_port = partner if partner and is_free(int(partner)) else str(free_port())
-        engine_url = f"redis://:{kept['password']}@127.0.0.1:{kept['port']}"
+        engine_url = f"redis://:{engine['password']}@127.0.0.1:{engine['port']}"
         # Redrive's store is the engine's database 0, the demo's broker its database 1.
         ours = {"REDRIVE_URL": f"http://127.0.0.1:{port}"}
         if not self.given_store:
@@ -221,17 +221,17 @@ class Desk:
             ours["REDRIVE_DEMO_PAGER_SECRET"] = self.made.get("REDRIVE_DEMO_PAGER_SECRET") or pager.new_secret()
         for name in ("REDRIVE_URL", "REDRIVE_REDIS_URL", *_DEMO):
             self.made.pop(name, None)
-        self.made.update(ours, run=environment.told())
+        self.made.update(ours, run=environment.run_settings())
         first_run.write(self.folder, self.made)
 
     def _environment(self) -> dict[str, str]:
-        """What every process is told, beside what we were told ourselves."""
+        """Return the variables of every process, beside those of our own environment."""
         names = ("SECRET_KEY", "REDRIVE_PAYLOAD_KEYS", "REDRIVE_URL", "CELERY_BROKER_URL", *_DEMO)
-        told = {name: environment.get(name) for name in names if environment.get(name)}
-        told["REDRIVE_REDIS_URL"] = environment.get("REDRIVE_REDIS_URL") or environment.get("REDIS_URL")
-        told["PYTHONUNBUFFERED"] = "1"
+        variables = {name: environment.get(name) for name in names if environment.get(name)}
+        variables["REDRIVE_REDIS_URL"] = environment.get("REDRIVE_REDIS_URL") or environment.get("REDIS_URL")
+        variables["PYTHONUNBUFFERED"] = "1"
         # A value from a file is handed on as the value: both at once would contradict each other some day.
-        return told
+        return variables
 
     def _child(self, name: str, command: list[str], **more: object) -> Child:
         return Child(name, command, self.folder / "log" / f"{name}.log", self._environment(), **more)  # type: ignore[arg-type]
@@ -252,8 +252,8 @@ class Desk:
 
     def _web(self) -> Child:
         assert self.socket is not None
-        held = self.socket.fileno()
-        child = self._child("web", python("-m", "dashboard.web", str(held)), pass_fds=(held,))
+        listener = self.socket.fileno()
+        child = self._child("web", python("-m", "dashboard.web", str(listener)), pass_fds=(listener,))
         child.environment = {**web.ENVIRONMENT, **child.environment}
         return child
 
@@ -272,8 +272,8 @@ class Desk:
             return
         assert self.lock is not None
         assert self.supervisor is not None
-        kept = self.made["engine"]
-        self.engine = Engine(self.folder / "engine", kept["port"], kept["password"], keep_open=(self.lock,))
+        engine = self.made["engine"]
+        self.engine = Engine(self.folder / "engine", engine["port"], engine["password"], keep_open=(self.lock,))
         self.engine.start()
         assert self.engine.process is not None
         self.supervisor.mind(self.engine.process.pid)
@@ -310,7 +310,7 @@ class Desk:
         stamp.write_text(seen.hexdigest())
 
     def _page_answers(self) -> bool:
-        """Whether the first page, or the login that it sends one to, is a page."""
+        """Return whether the first page, or the login that it redirects to, answers with a page."""
         assert self.socket is not None
         status = self._page.status(self.socket.getsockname()[1])
         if status is None:
@@ -343,13 +343,13 @@ class Desk:
             delay = min(2.0 ** (self.engine_failures - 1), 30.0)
             self.engine_due_at = now + delay
             self.supervisor.forget(self.engine.process.pid)
-            say(f"The engine ended (exit {self.engine.process.returncode}); starting it again in {delay:.0f} s.")
+            print_line(f"The engine ended (exit {self.engine.process.returncode}); starting it again in {delay:.0f} s.")
         elif now >= self.engine_due_at:
             self.engine_due_at = None
             try:
                 self.engine.start()
             except EngineFailed as error:
-                say(str(error))
+                print_line(str(error))
                 return
             self.supervisor.mind(self.engine.process.pid)
 
@@ -436,7 +436,7 @@ def _is_alive(pid: int | None) -> bool:
 
 
 def _a_failure_is_visible() -> bool:
-    """Whether the list of failures, as it opens, has a row."""
+    """Return whether the default list of failures has a row."""
     try:
         return bool(failures.search(ENGINE, limit=1).rows)
     except OperationalError:  # SQLite, locked by a long write: ask again
@@ -446,7 +446,7 @@ def _a_failure_is_visible() -> bool:
 
 
 def _reports_so_far() -> tuple[object, ...]:
-    """What changes while reports of failures are sent and filed."""
+    """Return counters that change while reports of failures are sent and filed."""
     try:
         sent = redis.Redis.from_url(environment.get("REDRIVE_REDIS_URL")).xinfo_stream(
             keys.failures(demo_policies.SOURCE)
@@ -501,10 +501,10 @@ def _set_token() -> None:
     wanted = {"sha256": hashlib.sha256(token.encode()).hexdigest(), "role": ADMIN, "revoked_at": None}
     try:
         with transaction.atomic():
-            held = ApiToken.objects.filter(name="up").values(*wanted).first()
-            if held != wanted:
+            current = ApiToken.objects.filter(name="up").values(*wanted).first()
+            if current != wanted:
                 ApiToken.objects.update_or_create(name="up", defaults=wanted)
-                act = "token.change" if held else "token.create"
+                act = "token.change" if current else "token.create"
                 audit.record(UP, act, "token:up", reason="REDRIVE_API_TOKEN", after={"role": ADMIN})
     except IntegrityError as error:
         raise StartFailed("REDRIVE_API_TOKEN is the key of another token already: give `up` one of its own.") from error
