@@ -172,7 +172,7 @@ def attempts(request: HttpRequest, pk: int) -> HttpResponse:
 def related(request: HttpRequest, pk: int) -> HttpResponse:
     """The jobs that this one came from and led to, and the failures that are like it: asked for by the page itself."""
     failure = get_failure(request, pk)
-    related = related_jobs.find_related(request.viewer, failure)
+    relatives = related_jobs.find_related(request.viewer, failure)
     alike = [
         {
             "what": one.what,
@@ -180,9 +180,14 @@ def related(request: HttpRequest, pk: int) -> HttpResponse:
             "count": one.count,
             "count_is_capped": one.count_is_capped,
         }
-        for one in related.alike
+        for one in relatives.alike
     ]
-    context = {"failure": failure, "url": reverse("redrive:failure-detail", args=[pk]), "kin": related, "alike": alike}
+    context = {
+        "failure": failure,
+        "url": reverse("redrive:failure-detail", args=[pk]),
+        "kin": relatives,
+        "alike": alike,
+    }
     return render_page(request, "redrive/failures/kin.html", context, part="kin")
 
 
