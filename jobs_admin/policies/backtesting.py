@@ -1,4 +1,10 @@
-"""What would have become of the failures that are kept, had a policy decided about them: judged as a worker judges."""
+"""Backtest of a policy: the fate of stored failures under it, decided as a worker decides.
+
+An error is taken to last for its episode: the time in which attempts of its group failed, with no gap of more than a
+few minutes. Episodes are from counters, by the minute for two days and by the hour before: a group that returns
+tomorrow is another episode. A group's counters have no source. If a group failed in several, a minute is part of a
+source's episode only if something failed in that source too, by its queues' counters.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +12,75 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import accumulate, islice
 
+from django.db.models import Count, Q
 from django.utils import timezone
 
 from jobs_admin.core.backoff import schedule
 from jobs_admin.core.matching import EXHAUSTED, Dead, Ended, chosen, judge
 from jobs_admin.core.policy import Policy
-from jobs_admin.models import Attempt, Failure
+from jobs_admin.models import Attempt, Failure, FailureCount, GroupCounter, QueueCounter
 from jobs_admin.models.access import Viewer
-from jobs_admin.policies.episodes import QUIET, Episodes
+from jobs_admin.models.counter import HOUR, MINUTE, MINUTES_BACK
 from jobs_admin.policies.reading import active
 from jobs_admin.search import scope as scopes
 
+# An error that was not seen for so long is over.
+QUIET = timedelta(minutes=5)
+
+
+class Episodes:
+    """Episodes of these groups in these sources, starting at `since`."""
+
+    def __init__(self, wanted: Iterable[tuple[str, int]], since: datetime, now: datetime) -> None:
+        self._spans: dict[tuple[str, int], list[tuple[datetime, datetime]]] = defaultdict(list)
+        sources: dict[int, set[str]] = defaultdict(set)
+        for source, group in wanted:
+            sources[group].add(source)
+        fine = now - MINUTES_BACK
+        steps = Q(step=MINUTE, at__gte=max(since, fine)) | Q(step=HOUR, at__gte=since, at__lt=fine)
+        shared = _in_several_sources(sources)
+        failed = _failed({source for group in shared for source in sources[group]}, steps)
+        counted = GroupCounter.objects.filter(steps, group_id__in=list(sources)).exclude(failed=0, retried=0)
+        for group, step, at in counted.order_by("group_id", "at").values_list("group_id", "step", "at"):
+            for source in sources[group]:
+                if group not in shared or (source, step, at) in failed:
+                    self._add((source, group), at, at + timedelta(seconds=step))
+
+    def _add(self, place: tuple[str, int], at: datetime, until: datetime) -> None:
+        spans = self._spans[place]
+        if spans and at - spans[-1][1] <= QUIET:
+            spans[-1] = (spans[-1][0], until)
+        else:
+            spans.append((at, until))
+
+    def over(self, source: str, group: int | None, at: datetime) -> datetime:
+        """Return the end of the episode that a failure at this moment was part of; the moment itself if none is known."""
+        spans = self._spans.get((source, group or 0), [])
+        place = bisect_right(spans, at, key=lambda span: span[0]) - 1
+        return max(at, spans[place][1]) if place >= 0 and spans[place][1] >= at else at
+
+
+def _in_several_sources(groups: Iterable[int]) -> set[int]:
+    counted = FailureCount.objects.filter(group_id__in=list(groups)).values("group_id")
+    found = counted.annotate(sources=Count("source", distinct=True)).filter(sources__gt=1)
+    return set(found.values_list("group_id", flat=True))
+
+
+def _failed(sources: set[str], steps: Q) -> set[tuple[str, int, datetime]]:
+    """Source, step and start of the steps in which attempts failed there."""
+    if not sources:
+        return set()
+    counted = QueueCounter.objects.filter(steps, source__in=sources).exclude(failed=0, retried=0)
+    return set(counted.values_list("source", "step", "at").distinct())
+
+
+pass  # folded
+
 MOST = 2_000  # failures that are judged, the newest
-LOOKED_AT = 20_000  # failures that are looked through for them
+SAMPLED_FAILURES = 20_000  # failures that are looked through for them
 _AT_ONCE = 500
 # How an attempt ends that a policy decides about. The others say that the message itself cannot be run.
 _JUDGED = frozenset({"exception", "retry", "soft_limit", "hard_limit", "worker_lost", "memory"})
@@ -29,10 +88,10 @@ _JUDGED = frozenset({"exception", "retry", "soft_limit", "hard_limit", "worker_l
 
 @dataclass(slots=True)
 class Backtest:
-    """Counts of jobs, but for `retries`. `dead`, `well`, `outlive`, `open` and `unjudged` add up to `looked_at`.
+    """Counts of jobs, except `retries`. `dead`, `well`, `outlive`, `open` and `unjudged` add up to `looked_at`.
 
-    The error is taken to last until it was last seen: by the job itself where it ran well in the end, else by its group,
-    without a gap of five minutes.
+    The error is taken to last until it was last seen: by the job itself if it succeeded in the end, otherwise by its
+    group, without a gap of five minutes.
     """
 
     since: datetime
@@ -67,9 +126,9 @@ class _Job:
 
 
 def backtest(viewer: Viewer, policy: Policy, since: datetime, now: datetime | None = None) -> Backtest:
-    """The newest MOST failures since then that this policy would decide about, as far as the viewer may see them."""
+    """Evaluate the latest MOST failures since then that this policy would decide about and the viewer may see."""
     now = now or timezone.now()
-    found = Backtest(since, untold=_untold(policy))
+    found = Backtest(since, untold=_unsupported(policy))
     others = [one for one in active() if one.name != policy.name]
     rows, found.is_cut = _rows(viewer, policy, others, since)
     episodes = Episodes({(source, group) for _, source, group in rows if group}, since, now)
@@ -83,11 +142,11 @@ def backtest(viewer: Viewer, policy: Policy, since: datetime, now: datetime | No
 def _rows(viewer: Viewer, policy: Policy, others: Sequence[Policy], since: datetime) -> tuple[list[_Row], bool]:
     """Number, source and group of the failures that the policy would decide about; whether there may be more."""
     visible = Failure.objects.filter(scopes.visible(viewer), failed_at__gte=since).order_by("-failed_at", "-pk")
-    looked = visible.values_list("pk", "group_id", "source", "queue", "task")[: LOOKED_AT + 1]
+    rows = visible.values_list("pk", "group_id", "source", "queue", "task")[: SAMPLED_FAILURES + 1]
     choices: dict[tuple[str, str, str], bool] = {}
     found: list[_Row] = []
-    for n, (pk, group, *place) in enumerate(looked.iterator(chunk_size=2_000)):
-        if n == LOOKED_AT:
+    for n, (pk, group, *place) in enumerate(rows.iterator(chunk_size=2_000)):
+        if n == SAMPLED_FAILURES:
             return found, True
         where = (place[0], place[1], place[2])
         if where not in choices:
@@ -124,9 +183,9 @@ def _judge(
     first = failed[0][2]
     for _, error, at in failed:
         attempt = bisect_right(waits, (at - first).total_seconds())  # the latest of the policy's by then
-        said = judge(policy, Ended(attempt, (error,) if error else ()), lambda: 0.5, lambda: True)
-        if isinstance(said, Dead):
-            found.give_up(said.reason, ran_well)
+        verdict = judge(policy, Ended(attempt, (error,) if error else ()), lambda: 0.5, lambda: True)
+        if isinstance(verdict, Dead):
+            found.give_up(verdict.reason, ran_well)
             found.retries += attempt - 1
             return
     over = failed[-1][2] if ran_well else episodes.over(job.source, job.group, failed[-1][2])
@@ -142,7 +201,7 @@ def _judge(
         found.outlive += 1
 
 
-def _untold(policy: Policy) -> list[str]:
+def _unsupported(policy: Policy) -> list[str]:
     if not policy.retries:
         return ["It leaves retries to the task, so it would have decided about none of these failures."]
     found = [

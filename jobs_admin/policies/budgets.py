@@ -1,4 +1,4 @@
-"""What is left of a policy's retry budget, at each of its sources: they count apart."""
+"""Remaining retry budget of a policy, at each of its sources: they count separately."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ class BudgetLeft:
 
     @property
     def least(self) -> int | None:
-        """Where least is left; None where nobody knows, or no source is known yet."""
+        """The least remaining budget; None if unknown, or without a known source."""
         return min(self.left.values(), default=None)
 
 
 def budget(viewer: Viewer, current: PolicyVersion) -> BudgetLeft | None:
-    """Of a policy in force, for the sources that the viewer may see; None without a budget. Spends nothing."""
+    """Return the budget of a policy in force, for the sources that the viewer may see; None without one. Spends
+    nothing.
+    """
     return budgets(viewer, [current]).get(current.name)
 
 
@@ -46,7 +48,7 @@ def budgets(viewer: Viewer, found: Sequence[PolicyVersion]) -> dict[str, BudgetL
     if not made:
         return {}
     sources = [one for one in Source.objects.order_by("name").values_list("name", flat=True) if viewer.may(VIEWER, one)]
-    asked = [
+    queries = [
         (one.name, source)
         for one in found
         if one.name in made
@@ -54,7 +56,9 @@ def budgets(viewer: Viewer, found: Sequence[PolicyVersion]) -> dict[str, BudgetL
         if matches(one.match_source, source)
     ]
     try:
-        for (name, source), left in zip(asked, _left([(made[name], source) for name, source in asked]), strict=True):
+        for (name, source), left in zip(
+            queries, _read_left([(made[name], source) for name, source in queries]), strict=True
+        ):
             if left is not None:
                 made[name].left[source] = left
     except (redis.RedisError, config.BadConfiguration):
@@ -62,14 +66,14 @@ def budgets(viewer: Viewer, found: Sequence[PolicyVersion]) -> dict[str, BudgetL
     return made
 
 
-def _left(asked: Sequence[tuple[BudgetLeft, str]]) -> list[int | None]:
+def _read_left(queries: Sequence[tuple[BudgetLeft, str]]) -> list[int | None]:
     """None where the source wrote something else under the key of its budgets."""
-    if not asked:
+    if not queries:
         return []
     store = config.store()
     script = store.register_script(counted.SCRIPT.text)
     with store.pipeline(transaction=False) as pipe:
-        for rule, source in asked:
+        for rule, source in queries:
             how = counted.arguments(rule.name, rule.per_minute, rule.burst)
             script(keys=[keys.budget(source)], args=how, client=pipe)
         answers = pipe.execute(raise_on_error=False)

@@ -1,4 +1,4 @@
-"""What differs between documents of policies, field by field."""
+"""Differences between documents of policies, field by field."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Conflict:
 
 
 def difference(before: Document | None, after: Document | None) -> list[Change]:
-    """What changed, in the order of the fields; nothing where there is no difference."""
+    """Return the changes, in the order of the fields; none without a difference."""
     old, new = dict(_fields(before)), dict(_fields(after))
     found = [Change(field, old.get(field), new.get(field)) for field in {**old, **new}]
     return [change for change in found if change.before != change.after]
 
 
 def conflicts(was: Document | None, now: Document | None, yours: Document) -> list[Conflict]:
-    """The fields that somebody else changed, then those that only the edit changes."""
+    """Return the fields that another operator changed, then those that only the edit changes."""
     one, other, mine = dict(_fields(was)), dict(_fields(now)), dict(_fields(yours))
     found = [Conflict(field, one.get(field), other.get(field), mine.get(field)) for field in {**one, **other, **mine}]
     differing = [c for c in found if not c.was == c.now == c.yours]

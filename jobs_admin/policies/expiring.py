@@ -24,8 +24,9 @@ def step(now: datetime) -> bool:
 
 
 def expire(now: datetime) -> bool:
-    """End each version whose time is over; whether there was one. Where the version before cannot come back, because
-    nobody can read it or the database refuses it, the expired one stays in force: the others end all the same."""
+    """End each expired version. Return whether there was one. If the version before it cannot return, because it cannot
+    be read or the database refuses it, the expired one stays in force: the others end nevertheless.
+    """
     due = PolicyVersion.objects.filter(is_published=True, expires_at__lte=now)
     ended = False
     for name in list(due.values_list("name", flat=True)):
@@ -37,16 +38,16 @@ def expire(now: datetime) -> bool:
                     _revert(current, now)
                     ended = True
         except (Refused, PolicyVersion.DoesNotExist, IntegrityError) as error:
-            _tell(name, error)
+            _log_once(name, error)
     return ended
 
 
-_told: set[str] = set()  # of this process: the step comes back every second
+_logged: set[str] = set()  # of this process: the step comes back every second
 
 
-def _tell(name: str, error: Exception) -> None:
-    if name not in _told:
-        _told.add(name)
+def _log_once(name: str, error: Exception) -> None:
+    if name not in _logged:
+        _logged.add(name)
         log.warning(
             "The policy %s has expired and stays in force: the version before it cannot come back (%s). Publish another "
             "version of it, or withdraw it.",
@@ -63,7 +64,7 @@ def _revert(current: PolicyVersion, now: datetime) -> None:
         reason = f"Version {current.version} has expired; there was none before it."
     else:
         reason = f"Version {current.version} has expired: version {former.version} again."
-        policy = succession.again(former.policy, now)
+        policy = succession.read_former(former.policy, now)
         after = succession.put_in_force(ENGINE, policy, reason, now, former.reverts_to).version
     for source in audited([current.match_source, *([former.match_source] if former else [])]):
         audit.record(

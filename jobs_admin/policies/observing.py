@@ -1,4 +1,4 @@
-"""What a policy that observes would have changed, by what workers noted at each failed attempt that it matched."""
+"""Effect of a policy in observe mode, by the workers' notes at each failed attempt that it matched."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Observed:
 
 
 def observed(viewer: Viewer, version: PolicyVersion, most: int = MOST) -> Observed:
-    """Of the newest `most` failed attempts that this version only observed, how many would have ended otherwise."""
+    """Return how many of the latest `most` failed attempts that this version only observed would have ended otherwise."""
     label = f"{version.name}@{version.version}"
     seen = Attempt.objects.filter(policy=label, reason__startswith="would ")
     sources = viewer.sources(VIEWER)

@@ -1,4 +1,4 @@
-"""What a policy comes to before it is in force, in numbers."""
+"""Numbers of a policy before it is in force."""
 
 from __future__ import annotations
 

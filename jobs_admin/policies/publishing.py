@@ -38,7 +38,7 @@ def may_publish(viewer: Viewer, source: str) -> bool:
 def check(viewer: Viewer, name: str, document: object) -> Policy:
     """The policy that publishing this would put in force. Raises Refused for what it says or matches."""
     policy = _read(name, document, timezone.now())
-    _matches_alone(viewer, policy)
+    _must_match_alone(viewer, policy)
     return policy
 
 
@@ -65,18 +65,18 @@ def publish(
 def put_back(
     viewer: Viewer, name: str, version: int, *, expected_version: int | None = None, reason: str = ""
 ) -> PolicyVersion:
-    """What a former version said, in force again, as the next version. Raises Refused, and NotFound."""
+    """Put a former version in force again, as the next version. Raises Refused, and NotFound."""
     now = timezone.now()
     former = reading.version(viewer, name, version)
-    policy = succession.again(read(former.document), now)
+    policy = succession.read_former(read(former.document), now)
 
     def change(before: PolicyVersion | None) -> PolicyVersion:
         if before is not None and before.version == former.version:
             message = f"{former} is what is in force. Nothing was changed."
             raise Refused("invalid", message, "version")
         _not_stale(viewer, before, expected_version, policy)
-        said = f"Version {version} put back. {reason}".strip()
-        return _put_in_force(viewer, "policy.put_back", policy, before, said, now)
+        text = f"Version {version} put back. {reason}".strip()
+        return _put_in_force(viewer, "policy.put_back", policy, before, text, now)
 
     return _changed(viewer, "policy.put_back", name, policy.match.source, change)
 
@@ -98,7 +98,7 @@ def withdraw(viewer: Viewer, name: str, *, expected_version: int | None = None, 
 def _changed(
     viewer: Viewer, act: str, name: str, source: str, change: Callable[[PolicyVersion | None], PolicyVersion]
 ) -> PolicyVersion:
-    """Do it to what is in force under the name while nobody else publishes, then tell the workers."""
+    """Change the version in force under the name while no one else publishes, then push it to the workers."""
     while True:
         # Asked before the transaction, with which a refusal in the audit would end.
         former = _in_force(name)
@@ -124,7 +124,7 @@ def _in_force(name: str) -> PolicyVersion | None:
 def _put_in_force(
     viewer: Viewer, act: str, policy: Policy, before: PolicyVersion | None, reason: str, now: datetime
 ) -> PolicyVersion:
-    _matches_alone(viewer, policy)
+    _must_match_alone(viewer, policy)
     reverts_to = before.version if before is not None else None
     made = succession.put_in_force(viewer, policy, reason, now, reverts_to)
     _record(viewer, act, before, made, reason)
@@ -132,18 +132,18 @@ def _put_in_force(
 
 
 def _record(viewer: Viewer, act: str, before: PolicyVersion | None, after: PolicyVersion | None, reason: str) -> None:
-    """What it was and what it became, as far as that differs: the whole stands in the versions. Where it went from one
-    source to another, each is told of its own.
+    """Audit the difference between the versions, which have the complete documents. If it went from one source to
+    another, each has a row of its own.
     """
     changes = difference(before and before.document, after and after.document)
     was = before and {"version": before.version, **{c.field: c.before for c in changes if c.before is not None}}
     became = after and {"version": after.version, **{c.field: c.after for c in changes if c.after is not None}}
     named = after or before
     assert named is not None
-    told = {"before": (before, was), "after": (after, became)}
+    sides = {"before": (before, was), "after": (after, became)}
     for source in audited(one.match_source for one in (before, after) if one is not None):
         of_source = {
-            side: values for side, (one, values) in told.items() if one and source in audited([one.match_source])
+            side: values for side, (one, values) in sides.items() if one and source in audited([one.match_source])
         }
         audit.record(viewer, act, f"policy:{named.name}", source=source, reason=reason, **of_source)
 
@@ -166,8 +166,8 @@ def _invalid(field: str, message: str, bound: str) -> Refused:
 
 
 def _not_stale(viewer: Viewer, before: PolicyVersion | None, expected: int | None, yours: Policy | None) -> None:
-    stands = before.version if before else 0
-    if stands == (expected or 0):
+    present = before.version if before else 0
+    if present == (expected or 0):
         return
     if before is None:
         message = f"No version is in force any more: it was withdrawn since version {expected}. Nothing was changed."
@@ -188,8 +188,8 @@ def _not_stale(viewer: Viewer, before: PolicyVersion | None, expected: int | Non
     raise Refused("stale", message, "expected_version", current=current, difference=difference)
 
 
-def _matches_alone(viewer: Viewer, policy: Policy) -> None:
-    """Raises Refused where nobody could say which of two decides, now or when another has expired."""
+def _must_match_alone(viewer: Viewer, policy: Policy) -> None:
+    """Raise Refused if two policies would match equally, now or when another has expired."""
     for others, when in ((succession.matching(), "matches the same jobs"), (succession.coming_back(), _LATER)):
         other = equal(policy, [one for one in others if one.name != policy.name])
         if other is not None:

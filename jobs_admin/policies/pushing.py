@@ -36,8 +36,8 @@ def push() -> bool:
         while True:
             # Watched before the tables are read: whoever pushes something newer meanwhile makes us read again.
             pipe.watch(name, number)
-            wanted, held, raised = _documents(), pipe.hgetall(name), pipe.get(number)
-            if held == wanted and (raised is not None or not wanted):
+            wanted, stored, raised = _documents(), pipe.hgetall(name), pipe.get(number)
+            if stored == wanted and (raised is not None or not wanted):
                 return False
             pipe.multi()
             pipe.delete(name)

@@ -23,7 +23,7 @@ class VersionPage:
 
 def published(viewer: Viewer) -> list[PolicyVersion]:
     """The policies in force that may decide about the viewer's sources, by name."""
-    return _seen(viewer, PolicyVersion.objects.filter(is_published=True).order_by("name"))
+    return _visible(viewer, PolicyVersion.objects.filter(is_published=True).order_by("name"))
 
 
 def get(viewer: Viewer, name: str) -> PolicyVersion:
@@ -57,20 +57,20 @@ def active() -> list[Policy]:
 
 
 def readable(found: Iterable[PolicyVersion]) -> list[Policy]:
-    """What they say, without those that a newer Redrive or a hand in the database wrote: no worker takes them either."""
-    said = []
+    """Return their policies, without those that a newer Redrive or a database edit wrote: no worker takes them either."""
+    policies = []
     for one in found:
         with suppress(Refused):
-            said.append(one.policy)
-    return said
+            policies.append(one.policy)
+    return policies
 
 
-def _seen(viewer: Viewer, found: Iterable[PolicyVersion]) -> list[PolicyVersion]:
+def _visible(viewer: Viewer, found: Iterable[PolicyVersion]) -> list[PolicyVersion]:
     return [one for one in found if viewer.sees_any_of(one.match_source)]
 
 
 def _one(viewer: Viewer, found: Iterable[PolicyVersion]) -> PolicyVersion:
-    seen = _seen(viewer, found)
+    seen = _visible(viewer, found)
     if not seen:
         raise NotFound("No policy is called so, or none that you may see.")
     return seen[0]

@@ -1,4 +1,4 @@
-"""Which version each worker runs, as its heartbeat says, and which policy is for each task that workers know."""
+"""Policy version of each worker, by its heartbeat, and the policy of each task that workers know."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class InForce:
 def in_force(viewer: Viewer, found: Iterable[PolicyVersion], now: datetime | None = None) -> dict[str, InForce]:
     """Name -> who runs what of these policies in force, among the workers of the viewer's sources."""
     try:
-        told = [one for one in heartbeats.worker_reports(now) if viewer.may(VIEWER, one.source)]
+        reports = [one for one in heartbeats.worker_reports(now) if viewer.may(VIEWER, one.source)]
     except (redis.RedisError, config.BadConfiguration):
         return {one.name: InForce(one.version, {}, is_known=False) for one in found}
-    return {one.name: _in_force(one, told) for one in found}
+    return {one.name: _in_force(one, reports) for one in found}
 
 
-def _in_force(current: PolicyVersion, told: Sequence[heartbeats.WorkerReport]) -> InForce:
-    theirs = [one for one in told if _is_for(current, one)]
+def _in_force(current: PolicyVersion, reports: Sequence[heartbeats.WorkerReport]) -> InForce:
+    theirs = [one for one in reports if _is_for(current, one)]
     ceilings = Counter(one.mode for one in theirs if one.mode not in ("", ENFORCE, current.mode))
     # Two sources may have a worker of the same name.
     refused = {
@@ -90,7 +90,7 @@ def _is_for(current: PolicyVersion, worker: heartbeats.WorkerReport) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TaskPolicy:
-    """What decides about a task; `queue` is "" where that is the same on all queues of its workers."""
+    """Policy that decides about a task; `queue` is "" if it is the same on all queues of its workers."""
 
     source: str
     queue: str
@@ -99,7 +99,7 @@ class TaskPolicy:
 
 
 def by_task(viewer: Viewer, now: datetime | None = None) -> list[TaskPolicy]:
-    """The policy for each task that a live worker knows, by source and task. Empty where nobody can tell."""
+    """Return the policy for each task that a live worker knows, by source and task. Empty if unknown."""
     versions = published(viewer)
     rows = {one.name: one for one in versions}
     policies = readable(versions)

@@ -19,7 +19,7 @@ from jobs_admin.models.policy import LONGEST_REASON
 
 
 def hold() -> None:
-    """Nobody else publishes until the transaction ends. Readers go on. (On SQLite it is so as soon as it writes.)"""
+    """Block other publishing until the transaction ends. Readers continue. (SQLite does so as soon as it writes.)"""
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute("LOCK TABLE jobs_admin_policyversion IN SHARE ROW EXCLUSIVE MODE")
@@ -47,7 +47,9 @@ def end(current: PolicyVersion, now: datetime) -> None:
 
 
 def follower(expired: PolicyVersion, now: datetime) -> PolicyVersion | None:
-    """What comes back when this one expires: the version before it that has not expired itself; None: nothing."""
+    """Return the version that returns when this one expires: the one before it that has not expired itself; None:
+    nothing.
+    """
     number = expired.reverts_to
     while number is not None:
         # Always smaller than the one before it, so that this ends.
@@ -58,20 +60,21 @@ def follower(expired: PolicyVersion, now: datetime) -> PolicyVersion | None:
     return None
 
 
-def again(policy: Policy, now: datetime) -> Policy:
-    """What a former version said. One that would have expired by now stays."""
+def read_former(policy: Policy, now: datetime) -> Policy:
+    """Return the policy of a former version. One that would have expired by now does not expire."""
     has_passed = policy.expires_at is not None and policy.expires_at <= now
     return replace(policy, expires_at=None) if has_passed else policy
 
 
 def matching() -> list[Policy]:
-    """What is in force, by name and match alone: documents are not read while others wait to publish, nor need they be
-    readable to match."""
+    """Return the policies in force, by name and match only: documents are not read while others wait to publish, nor
+    need they be readable to match.
+    """
     return [_match(one) for one in _MATCHES.filter(is_published=True).order_by("name")]
 
 
 def coming_back() -> list[Policy]:
-    """What will be in force again when something expires, as `matching` has it."""
+    """Return the policies that will be in force again when another expires, as `matching` does."""
     found = []
     for current in _MATCHES.filter(is_published=True, expires_at__isnull=False):
         number = current.reverts_to

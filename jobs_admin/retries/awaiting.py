@@ -1,4 +1,4 @@
-"""What may hold up a retry, or the word of it, so that nobody can say yet that it never came: for `reconcile`."""
+"""Delays of a retry or its report, so that it cannot be called lost yet: for `reconcile`."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from jobs_admin.queues import liveness
 
 _LOOK = timedelta(minutes=5)
 
-# As workers last told it. One that is dead for an hour is forgotten, and its message may lie for longer.
+# As workers last reported it. One that is dead for an hour is dropped, and its message may wait for longer.
 _timeouts_s: dict[str, float] = {}
 
 
 def delays(now: datetime) -> Delays:
-    """What is known of it now."""
+    """Return the known delays now."""
     try:
         late = liveness.late_sources(now)
-        told = configurations.reported_configurations(ENGINE, now)
+        reports = configurations.reported_configurations(ENGINE, now)
     except (redis.RedisError, config.BadConfiguration):
         return Delays(is_blind=True)
     timeouts: dict[str, float] = {}
-    for found in told.found:
+    for found in reports.found:
         timeouts[found.source] = max(timeouts.get(found.source, 0.0), found.app.visibility_timeout or 0.0)
     _timeouts_s.update(timeouts)
     return Delays(
         # Younger reports are on their way. Those in the stream that older guards share may be of any source.
-        is_blind="" in late or not told.is_reachable,
+        is_blind="" in late or not reports.is_reachable,
         late=frozenset(late),
         timeouts_s=dict(_timeouts_s),
         spooling=frozenset(

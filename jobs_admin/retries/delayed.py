@@ -1,4 +1,4 @@
-"""Where the delayed jobs of a source wait, and how they get from there onto its queues."""
+"""Store of a source's delayed jobs, and their way onto its queues."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def places(source: SourceConfig) -> list[Place]:
 
 
 def _are_one(broker: redis.Redis, store: redis.Redis) -> bool:
-    """Whether they are one database: a server may have several names. Seen as two, a delivery that its worker still holds
-    could go again through the other.
+    """Return whether they are one database: a server may have several names. Taken for two, a delivery that its worker
+    still has could go again through the other.
     """
     if _database(broker) != _database(store):
         return False
@@ -70,5 +70,5 @@ def _database(client: redis.Redis) -> int:
 
 
 def _address(client: redis.Redis) -> tuple[Any, ...]:
-    said = client.connection_pool.connection_kwargs
-    return said.get("path"), said.get("host"), said.get("port")
+    options = client.connection_pool.connection_kwargs
+    return options.get("path"), options.get("host"), options.get("port")

@@ -30,12 +30,12 @@ from jobs_admin.worker.records import Entry
 from jobs_admin.worker.spool import Spool, directory_for
 
 WHY = "drained: it waited for its next attempt when Redrive was taken out"
-_HELD = ("off", "capture")
+_IDLE_MODES = ("off", "capture")
 
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """One worker as it last told of itself."""
+    """One worker as last reported."""
 
     name: str  # source/name
     host: str
@@ -45,19 +45,19 @@ class Guarded:
 
     @property
     def is_held(self) -> bool:
-        return self.mode in _HELD
+        return self.mode in _IDLE_MODES
 
 
 def workers() -> dict[str, Guarded]:
     """By name; also those that are long dead. Raises redis.RedisError."""
     found = {}
     store = config.store()
-    told = worker_store.fields(store, "workers", worker_store.all_sources(store), all_shared=True)
-    for (source, worker), text in told.items():
-        said, name = untrusted.read_object(text), f"{source}/{worker}"
-        spooled = untrusted.number(said.get("spooled"))
+    reports = worker_store.fields(store, "workers", worker_store.all_sources(store), all_shared=True)
+    for (source, worker), text in reports.items():
+        report, name = untrusted.read_object(text), f"{source}/{worker}"
+        spooled = untrusted.number(report.get("spooled"))
         if spooled is not None:
-            host, mode = untrusted.text(said.get("host"), 255), untrusted.text(said.get("mode"), 10)
+            host, mode = untrusted.text(report.get("host"), 255), untrusted.text(report.get("mode"), 10)
             found[name] = Guarded(name, host, mode, int(spooled), text)
     return found
 
@@ -68,9 +68,9 @@ def places() -> list[tuple[str, Place]]:
 
 
 def bury(source: str, where: Place) -> int:
-    """A batch of what waits becomes dead, kind `lost`; its messages are kept, and can be replayed. Answers how many.
+    """Turn a batch of waiting jobs dead, kind `lost`; their messages are stored, and can be replayed. Return how many.
 
-    What somebody else has claimed is left alone: it is on its way to its queue, or comes back within half a minute.
+    A job claimed by another process is left alone: it is on its way to its queue, or returns within half a minute.
     """
     claimed, _ = where.delays.claim(is_due=False)
     if not claimed:
@@ -87,13 +87,13 @@ def bury(source: str, where: Place) -> int:
 
 
 def _dead(source: str, claimed: Sequence[Waiting]) -> set[str]:
-    """Those whose failure is known as waiting for this attempt; it is dead from now on."""
+    """Return those whose failure is waiting for this attempt; it is dead now."""
     attempts = {job.head.job_id: job.head.attempt for job in claimed}
     with transaction.atomic():
         rows = Failure.objects.filter(source=source, state=FailureState.RETRYING, job_id__in=list(attempts))
-        held = [f for f in lost_jobs.lock_failures(rows) if f.attempts == attempts[f.job_id] - 1]
-        lost_jobs.mark_lost(held, WHY, timezone.now())
-    return {f.job_id for f in held}
+        waiting_failures = [f for f in lost_jobs.lock_failures(rows) if f.attempts == attempts[f.job_id] - 1]
+        lost_jobs.mark_lost(waiting_failures, WHY, timezone.now())
+    return {f.job_id for f in waiting_failures}
 
 
 def _report(source: str, job: Waiting) -> Envelope:
@@ -136,6 +136,6 @@ def _ship(source: str, batch: list[Entry]) -> None:
 
 
 def _add(pipeline: Any, source: str, entry: Entry) -> None:
-    """Without asking for room: somebody waits for the workers to be empty."""
+    """Add without a check for room: the operator waits for the workers to be empty."""
     pipeline.xadd(keys.failures(source), entry)
     pipeline.eval(COUNT_ON, 1, keys.failures_bytes(source), str(weight(entry)))

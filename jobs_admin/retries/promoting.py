@@ -1,7 +1,7 @@
-"""Brings back what waits to be retried where no guarded worker lives to do so: the step `promote` of `watch`.
+"""Promotion of due retries without a live guarded worker: the step `promote` of `watch`.
 
-Workers bring back their own within a moment. What is late by seconds has nobody, or nobody who can: asking who lives
-would tell less. Should a worker be there all the same, each job still goes once.
+Workers promote their own within a moment. A retry that is late by seconds has no worker able to do so: a query of live
+workers would say less. If there is a worker nevertheless, each job still goes once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _of_source(name: str) -> bool:
 
 
 def _promote(found: Place) -> tuple[int, str]:
-    """How many jobs went, and why one or more could not. Raises redis.RedisError, OSError."""
+    """Return how many jobs went, and why one or more could not. Raises redis.RedisError, OSError."""
     jobs, failed = 0, ""
     for _ in range(_BATCHES):
         promoted = found.promote(LATE_S)

@@ -45,13 +45,13 @@ def step(name: str) -> bool:
     """Sees to it that each such source is read, by a thread of this process. Never finds more to do at once (False)."""
     for source in config.sources():
         thread = _threads.get(source)
-        if _is_kept(source) and (thread is None or not thread.is_alive()):
+        if _keeps_dead(source) and (thread is None or not thread.is_alive()):
             _threads[source] = threading.Thread(target=_go_on, args=(source,), daemon=True, name=f"pull {source}")
             _threads[source].start()
     return False
 
 
-def _is_kept(source: str) -> bool:
+def _keeps_dead(source: str) -> bool:
     try:
         return config.keeps_dead(source)
     except Exception:  # a defect of one adapter must not keep the others unread
@@ -68,7 +68,7 @@ def _go_on(source: str) -> None:
     """
     me = f"{socket.gethostname()}:{os.getpid()}"
     pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, least_s=_FIRST_PAUSE_S / 2)
-    said = ""
+    text = ""
     while config.keeps_dead(source):
         why = ""
         wait_s = _FIRST_PAUSE_S
@@ -80,21 +80,21 @@ def _go_on(source: str) -> None:
             why = str(error) or type(error).__name__
         except Exception as error:  # one round must not end the others; it is shown
             why = f"{type(error).__name__}: {error}"
-            if why != said:
+            if why != text:
                 log.exception("Source %s: its dead letters cannot be read.", source)
         if why:
-            if why != said:
+            if why != text:
                 log.warning("Source %s: its dead letters are not read: %s", source, why)
             connections.close_all()  # the next round dials anew
             _note_failed(source, why)
             connections.close_all()
             wait_s = pauses.failed()
-        said = why
+        text = why
         _rest(source, wait_s)
 
 
 def _rest(source: str, wait_s: float) -> None:
-    """Until it is read again, or somebody wants its retries to wait otherwise."""
+    """Wait until it is read again, or a reschedule of its retries is requested."""
     ends = time.monotonic() + wait_s
     while (left_s := ends - time.monotonic()) > 0:
         time.sleep(min(left_s, _LOOK_UP_S))
@@ -202,10 +202,10 @@ def _set_aside(source: str, unread: Sequence[Unread]) -> None:
 
 
 def _name(report: Envelope) -> bytes:
-    """Of a report, should it be kept raw: the same whenever it is read."""
+    """Return the name of a report that is stored raw: the same whenever it is read."""
     run = report.lineage.run if report.lineage else 1
-    said = "\0".join((report.source, report.queue, report.job_id, str(run), str(report.attempt), report.kind))
-    return b"pull-" + hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()[:32].encode()
+    text = "\0".join((report.source, report.queue, report.job_id, str(run), str(report.attempt), report.kind))
+    return b"pull-" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32].encode()
 
 
 def _lease(source: str, puller: str, now: datetime) -> bool:
@@ -213,16 +213,16 @@ def _lease(source: str, puller: str, now: datetime) -> bool:
     Source.objects.get_or_create(
         name=source, defaults={"backend": config.sources()[source].backend, "is_configured": True}
     )
-    held_by = Source.objects.values_list("puller", flat=True).get(name=source)
+    holder = Source.objects.values_list("puller", flat=True).get(name=source)
     free = Q(puller_until__isnull=True) | Q(puller_until__lt=now)
-    if held_by == puller or _has_ended(held_by):
-        free |= Q(puller=held_by)
+    if holder == puller or _has_ended(holder):
+        free |= Q(puller=holder)
     taken = Source.objects.filter(free, name=source)
     return bool(taken.update(puller=puller, puller_until=now + _LEASE))
 
 
 def _has_ended(puller: str) -> bool:
-    """Whether it was a process of this machine that is no more: a watch that is started anew need not wait for its lease."""
+    """Return whether it was a process of this machine that has ended: a restarted watch need not wait for its lease."""
     host, _, pid = puller.rpartition(":")
     if host != socket.gethostname() or not pid.isdigit():
         return False

@@ -1,7 +1,7 @@
-"""What became of the jobs that a source told us of: asked again, since people retry and remove jobs there, too.
+"""Recheck of reported jobs at their source, since people retry and remove jobs there, too.
 
-Some of each state, in rotation: what was sent or waits for a retry at each round, the dead every few seconds. What was discarded here
-is taken out there, where the system can.
+Some of each state, in rotation: sent and retrying jobs at each round, dead ones every few seconds. A job discarded here
+is removed there, if the system can.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _AT_REST = (
     FailureState.QUARANTINED,
 )  # these, and the discarded, seldom: who asks costs the source something
 _BETWEEN_S = 5.0
-_ASKED = ("queue", "job_id", "state", "run", "attempts", "due_at", "failed_at", "caveats", "made_at")
+_COLUMNS = ("queue", "job_id", "state", "run", "attempts", "due_at", "failed_at", "caveats", "made_at")
 
 _rested: dict[str, float] = {}  # source -> when its dead were last asked for, by the monotonic clock
 # Up to which failure each rotation came: source and state -> its id. Of this process, since a rotation may begin anew at any time.
@@ -40,13 +40,13 @@ _places: dict[tuple[str, FailureState], int] = {}
 
 
 def recheck(source: str, adapter: PulledSource, file: Callable[[Sequence[Envelope]], object]) -> None:
-    """Ask about some jobs and write what is told. `file` puts reports into the tables. Raises as the adapter does."""
+    """Check some jobs and write their changes. `file` puts reports into the tables. Raises as the adapter does."""
     is_time = time.monotonic() - _rested.get(source, float("-inf")) >= _BETWEEN_S
     for state in (*_ON_THE_WAY, *(_AT_REST if is_time else ())):
         if rows := _next(source, state):
-            looked = adapter.check_jobs(list(rows))
-            file(looked.reports)
-            _note(rows, looked)
+            changes = adapter.check_jobs(list(rows))
+            file(changes.reports)
+            _note(rows, changes)
     if not is_time:
         return
     _rested[source] = time.monotonic()
@@ -75,7 +75,7 @@ def _next(source: str, state: FailureState) -> dict[Ref, Failure]:
     """The next of these in rotation, by how the source knows them."""
     place = (source, state)
     rows = Failure.objects.filter(source=source, state=state, pk__gt=_places.get(place, 0)).order_by("pk")
-    found = list(rows.only(*_ASKED)[:_AT_ONCE])
+    found = list(rows.only(*_COLUMNS)[:_AT_ONCE])
     _places[place] = found[-1].pk if len(found) == _AT_ONCE else 0
     return {_ref(row): row for row in found}
 
@@ -86,9 +86,9 @@ def _ref(row: Failure) -> Ref:
     return Ref(row.queue, row.job_id, row.state, row.failed_at.timestamp(), was_removed, made_at)
 
 
-def _note(rows: Mapping[Ref, Failure], looked: JobChanges) -> None:
+def _note(rows: Mapping[Ref, Failure], changes: JobChanges) -> None:
     gone: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for job, why in looked.gone.items():
+    for job, why in changes.gone.items():
         if (row := rows.get(job)) is not None:
             gone[representable(why)[:200], row.state, row.run, row.attempts].append(row.pk)
     # As it was when it was asked for: a replay that began meanwhile, and a report that came, are newer than this look. What a replay
@@ -101,7 +101,7 @@ def _note(rows: Mapping[Ref, Failure], looked: JobChanges) -> None:
             as_it_was.update(state=FailureState.GONE, reason=why, due_at=None)
     moved = [
         (row, due_at)
-        for job, seconds in looked.due.items()
+        for job, seconds in changes.due.items()
         if (row := rows.get(job)) is not None
         and (due_at := _moment(seconds)) is not None
         and (row.due_at is None or abs(row.due_at - due_at) > _SAME_MOMENT)

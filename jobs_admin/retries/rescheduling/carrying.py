@@ -1,7 +1,7 @@
-"""Carrying out what was planned, where the source is read: some at a time, each part told to the source and then written down.
+"""Execution of a reschedule: a part at a time, each sent to the source and then recorded.
 
-Who dies between the two leaves rows that wait as they were told and a desk that does not know it: the part is done again, and
-comes to the same.
+A crash between the two leaves rows that wait as rescheduled and a desk that does not know it: the part is done again,
+with the same result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jobs_admin.models import Failure, Reschedule, ReschedulePart
 from jobs_admin.models.access import ENGINE
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.reschedule import RescheduleState
-from jobs_admin.retries.rescheduling import scoping
+from jobs_admin.retries.rescheduling import retry_selection
 from jobs_admin.sources.base import PulledSource, Ref, Rescheduled, SourceRefused
 
 _AT_ONCE = 100  # of one transaction: on SQLite nobody else writes meanwhile
@@ -62,16 +62,18 @@ def _part(planned: Reschedule, adapter: PulledSource, now: datetime) -> None:
         return
     found = {pk: (queue, job_id) for pk, queue, job_id in _names(rows)}
     refs = {pk: Ref(*name) for pk, name in found.items()}
-    told = [Rescheduled(refs[row[0]], row[5], row[6] if row[6] != row[4] else None) for row in rows if row[0] in refs]
-    moved = adapter.reschedule(told) if told else set()
+    rescheduled = [
+        Rescheduled(refs[row[0]], row[5], row[6] if row[6] != row[4] else None) for row in rows if row[0] in refs
+    ]
+    moved = adapter.reschedule(rescheduled) if rescheduled else set()
     _write(planned, [row for row in rows if refs.get(row[0]) in moved], looked, below)
 
 
 def _forth(planned: Reschedule, now: datetime) -> tuple[int | None, list[_Row], int]:
-    """Where to go on, what is to change, and how many were looked at. None: that was all."""
+    """Return where to continue, the changes, and how many rows were read. None: the end."""
     change: Change = read(planned.change, planned.created_at.timestamp())
     columns = ("pk", "run", "attempts", "due_at", "max_attempts", "failed_at")
-    found = list(scoping.of(planned).order_by("-pk").values_list(*columns)[:_AT_ONCE])
+    found = list(retry_selection.remaining(planned).order_by("-pk").values_list(*columns)[:_AT_ONCE])
     if not found:
         return None, [], 0
     rows: list[_Row] = []
@@ -130,6 +132,6 @@ def _end(planned: Reschedule, state: RescheduleState, why: str = "") -> None:
         if going.update(state=state, ended_at=now, why=why):
             planned.refresh_from_db()
             audit.record(
-                ENGINE, f"{scoping.ACT}.{state}", f"reschedule:{planned.pk}", source=planned.source, reason=why,
+                ENGINE, f"{retry_selection.ACT}.{state}", f"reschedule:{planned.pk}", source=planned.source, reason=why,
                 after={"changed": planned.changed, "left": planned.left},
             )  # fmt: skip

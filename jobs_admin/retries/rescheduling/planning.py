@@ -17,11 +17,11 @@ from jobs_admin.db import audit
 from jobs_admin.models import Reschedule
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.models.reschedule import RescheduleState
-from jobs_admin.retries.rescheduling import scoping
-from jobs_admin.retries.rescheduling.previewing import asked
-from jobs_admin.retries.rescheduling.scoping import ACT
+from jobs_admin.retries.rescheduling import retry_selection
+from jobs_admin.retries.rescheduling.previewing import parse_change
+from jobs_admin.retries.rescheduling.retry_selection import ACT
 
-_KEPT = timedelta(days=90)
+_LISTED_FOR = timedelta(days=90)
 _LAST = 2**63 - 1  # also what the part that is being written now will have
 _BEFORE = "It was taken back before. Nothing was changed."
 
@@ -40,22 +40,22 @@ def plan(
 
     Raises Refused.
     """
-    scoping.allow(viewer)
+    retry_selection.allow(viewer)
     now = now or timezone.now()
-    what, pinned = asked(change, now), "" if selection else scoping.frozen(query, now)
-    rows = scoping.waiting(viewer, pinned, selection)
-    source = scoping.source_of(viewer, rows)
+    what, pinned = parse_change(change, now), "" if selection else retry_selection.pin_query(query, now)
+    rows = retry_selection.find_waiting(viewer, pinned, selection)
+    source = retry_selection.source_of(viewer, rows)
     rows = rows.filter(source=source)
     if highest is not None:
         rows = rows.filter(pk__lte=highest)
-    newest = rows.aggregate(highest=Max("pk"))["highest"] or 0
+    latest = rows.aggregate(highest=Max("pk"))["highest"] or 0
     matched = rows.count()
     reason = representable(reason.strip())[:500]
     if matched > 1 and not reason:
         raise Refused("reason_required", "Say why: changing more than one job needs a reason.", field="reason")
-    values = {"query": pinned, "selection": sorted(set(selection)), "scope_max_id": newest, "change": what.document()}
+    values = {"query": pinned, "selection": sorted(set(selection)), "scope_max_id": latest, "change": what.document()}
     with transaction.atomic():
-        planned = _write(viewer, source, reason, now, below=newest + 1, matched=matched, **values)
+        planned = _write(viewer, source, reason, now, below=latest + 1, matched=matched, **values)
         audit.record(
             viewer, ACT, f"reschedule:{planned.pk}", source=source, reason=reason,
             after={"query": pinned, "selection": len(values["selection"]), "matched": matched, "change": planned.change},
@@ -64,8 +64,8 @@ def plan(
 
 
 def undo(viewer: Viewer, planned: Reschedule, *, reason: str = "", now: datetime | None = None) -> Reschedule:
-    """Those that still wait as it left them wait as they did before. Raises Refused."""
-    scoping.allow(viewer, planned.source)
+    """Restore the former waits of jobs that still wait as it left them. Raises Refused."""
+    retry_selection.allow(viewer, planned.source)
     now = now or timezone.now()
     if planned.undo_of_id is not None or not planned.changed:
         raise Refused("wrong_state", "There is nothing to take back. Nothing was changed.")
@@ -91,7 +91,7 @@ def undo(viewer: Viewer, planned: Reschedule, *, reason: str = "", now: datetime
 
 
 def _write(viewer: Viewer, source: str, reason: str, now: datetime, **values: Any) -> Reschedule:
-    old = Reschedule.objects.filter(created_at__lt=now - _KEPT).exclude(state=RescheduleState.PLANNED)
+    old = Reschedule.objects.filter(created_at__lt=now - _LISTED_FOR).exclude(state=RescheduleState.PLANNED)
     Reschedule.objects.filter(pk__in=list(old.values_list("pk", flat=True)[:20])).delete()
     name = representable(viewer.name)[:150]
     person = viewer.person_id
@@ -108,8 +108,8 @@ class Listed:
 
 
 def listing(viewer: Viewer, *, after: str | None = None, limit: int = 50) -> Listed:
-    """Newest first, of the sources that the viewer sees."""
-    found = _seen(viewer).order_by("-pk")
+    """Return a page, latest first, of the sources that the viewer sees."""
+    found = _visible(viewer).order_by("-pk")
     count = found.count()
     if (below := whole_number(after)) is not None:
         found = found.filter(pk__lt=below)
@@ -119,10 +119,10 @@ def listing(viewer: Viewer, *, after: str | None = None, limit: int = 50) -> Lis
 
 def find(viewer: Viewer, pk: int) -> Reschedule:
     """Raises Reschedule.DoesNotExist, also for one of a source out of sight."""
-    return _seen(viewer).get(pk=pk)
+    return _visible(viewer).get(pk=pk)
 
 
-def _seen(viewer: Viewer) -> Any:
+def _visible(viewer: Viewer) -> Any:
     sources = viewer.sources(VIEWER)
     found = Reschedule.objects.all()
     return found if sources is None else found.filter(source__in=sources)

@@ -1,4 +1,4 @@
-"""What a change would do, before it is done: from attempt to wait, and how many would come at once."""
+"""Preview of a reschedule: waits by attempt, and how many retries come at the same time."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from django.utils import timezone
 
 from jobs_admin.core.retry_change import Change, read
 from jobs_admin.models.access import Viewer
-from jobs_admin.retries.rescheduling import scoping
+from jobs_admin.retries.rescheduling import retry_selection
 
-MOST_LOOKED = 20_000  # rows that a preview looks at
+MOST_SAMPLED = 20_000  # rows that a preview looks at
 BINS = 60
 MOST_LINES = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Those that have made so many attempts. Waits are seconds from when they failed; None where nothing is told."""
+    """Jobs with this number of attempts. Waits are seconds since they failed; None if unknown."""
 
     attempts: int
     jobs: int
@@ -32,7 +32,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Herd:
-    """How many come in each of BINS equal parts of the time from now, and the most that come within one second."""
+    """Number of retries in each of BINS equal parts of the time from now, and the most within one second."""
 
     counts: list[int]
     at_once: int  # due already
@@ -57,7 +57,7 @@ class Preview:
     change: Change
 
 
-def asked(change: dict[str, Any], now: datetime) -> Change:
+def parse_change(change: dict[str, Any], now: datetime) -> Change:
     """Raises Refused."""
     return read(change, now.timestamp())
 
@@ -72,20 +72,20 @@ def preview(
 ) -> Preview:
     """Raises Refused."""
     now = now or timezone.now()
-    what, pinned = asked(change, now), "" if selection else scoping.frozen(query, now)
-    rows = scoping.waiting(viewer, pinned, selection)
-    source = scoping.source_of(viewer, rows)
+    what, pinned = parse_change(change, now), "" if selection else retry_selection.pin_query(query, now)
+    rows = retry_selection.find_waiting(viewer, pinned, selection)
+    source = retry_selection.source_of(viewer, rows)
     rows = rows.filter(source=source)
     matched = rows.count()
     highest = rows.aggregate(highest=Max("pk"))["highest"] or 0
     columns = ("pk", "attempts", "failed_at", "due_at")
-    looked = list(rows.order_by("-pk").values_list(*columns)[:MOST_LOOKED])
+    looked = list(rows.order_by("-pk").values_list(*columns)[:MOST_SAMPLED])
     at = now.timestamp()
     fitting = [one for one in looked if what.may_have(one[1])]
     before = [(one[3].timestamp() if one[3] else at) for one in fitting]
     after = [
-        due if (due := what.due(pk, attempts, failed_at.timestamp(), at)) is not None else held
-        for (pk, attempts, failed_at, _), held in zip(fitting, before, strict=True)
+        due if (due := what.due(pk, attempts, failed_at.timestamp(), at)) is not None else former
+        for (pk, attempts, failed_at, _), former in zip(fitting, before, strict=True)
     ]
     span_s = max([1.0, *(due - at for due in [*before, *after])])
     lines = _lines(fitting, before, after)

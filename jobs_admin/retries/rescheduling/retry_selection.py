@@ -1,4 +1,4 @@
-"""Which retries a change is about: those of one source that wait, by a search or by hand; and who may change them."""
+"""Retries that a reschedule covers: waiting ones of one source, by a search or by hand; and the right to change them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ACT = "retry.reschedule"  # in the audit
 # CLASSDEL  # where one of several is to be chosen
 
 
-def frozen(query: str, now: datetime) -> str:
+def pin_query(query: str, now: datetime) -> str:
     """The search with the times that it has at `now`. Raises Refused where it cannot be the scope of an act."""
     read = language.parse(query, now)
     if why := language.unfit_for_acts(read):
@@ -32,8 +32,8 @@ def frozen(query: str, now: datetime) -> str:
     return language.format(language.pin(read, now))
 
 
-def waiting(viewer: Viewer, query: str, selection: Sequence[int]) -> QuerySet[Failure]:
-    """Those that wait for a retry, where the viewer is operator. `query` as `frozen` gives it."""
+def find_waiting(viewer: Viewer, query: str, selection: Sequence[int]) -> QuerySet[Failure]:
+    """Return jobs that wait for a retry, where the viewer is operator. `query` as `pin_query` returns it."""
     if selection:
         ids = {pk for pk in selection if 0 < pk < 2**63}
         if len(ids) > MOST_SELECTED:
@@ -44,14 +44,14 @@ def waiting(viewer: Viewer, query: str, selection: Sequence[int]) -> QuerySet[Fa
     return found.filter(state=FailureState.RETRYING)
 
 
-def of(planned: Reschedule) -> QuerySet[Failure]:
-    """What is left to look at of what was planned."""
-    found = waiting(ENGINE, planned.query, planned.selection)
+def remaining(planned: Reschedule) -> QuerySet[Failure]:
+    """Return the jobs of a reschedule that are not done."""
+    found = find_waiting(ENGINE, planned.query, planned.selection)
     return found.filter(source=planned.source, pk__lt=planned.below, pk__lte=planned.scope_max_id)
 
 
 def source_of(viewer: Viewer, rows: QuerySet[Failure]) -> str:
-    """The one source that they wait in, and that can be told. Raises Refused."""
+    """Return the one source that they wait in, which must be able to reschedule. Raises Refused."""
     sources = sorted(set(rows.order_by().values_list("source", flat=True).distinct()))
     able = [name for name in sources if (can := abilities.capabilities(name)) is not None and can.reschedule]
     if len(able) == 1:
