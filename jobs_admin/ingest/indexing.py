@@ -18,7 +18,17 @@ from jobs_admin.models.terms import FAILURES, STACKS, STATE, write_failures, wri
 
 AT_ONCE = {FAILURES: 300, STACKS: 20}  # rows of a transaction: on SQLite nobody else writes meanwhile
 _MODELS = {FAILURES: Failure, STACKS: Traceback}
-_COLUMNS = ("id", "first_job_id", "job_id", "traceback_id", "error_type", "message", "args", "kwargs", *search_terms.NAMED)
+_COLUMNS = (
+    "id",
+    "first_job_id",
+    "job_id",
+    "traceback_id",
+    "error_type",
+    "message",
+    "args",
+    "kwargs",
+    *search_terms.NAMED,
+)
 
 
 def step() -> bool:

@@ -320,7 +320,9 @@ def _contained_part(field: str, value: language.Value) -> Part:
     if not value.exact:
         of_error = field == "error"
         column = error_text() if of_error else F("message")
-        return _text_part(value.text, value.glob, search_terms.phrases_of_error if of_error else search_terms.phrases, column)
+        return _text_part(
+            value.text, value.glob, search_terms.phrases_of_error if of_error else search_terms.phrases, column
+        )
     if field == "error":
         return _index_part(Phrase((search_terms.name("error", value.text),)))
     own, phrases = Q(message=value.text), search_terms.phrases(value.text)

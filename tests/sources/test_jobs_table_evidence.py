@@ -11,13 +11,13 @@ import pytest
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import OutgoingMessage, Ref, Rescheduled, SourceError
 from jobs_admin.sources.jobs_table.names import read as names_of
-from jobs_admin.sources.jobs_table.place import Stand
-from jobs_admin.sources.jobs_table.rows import Job, kind
-from jobs_admin.sources.jobs_table.sql import Standing
+from jobs_admin.sources.jobs_table.place import TableState
+from jobs_admin.sources.jobs_table.rows import Job, outcome
+from jobs_admin.sources.jobs_table.sql import TableIdentity
 from tests.kit.jobs_tables import OnSQLite
 
-FOUND = Standing("file 7", (12, 40), is_sure=True)
-BEFORE = Stand("file 7", (12, 40), "ledger 1", ("a", "b"))
+FOUND = TableIdentity("file 7", (12, 40), is_sure=True)
+BEFORE = TableState("file 7", (12, 40), "ledger 1", ("a", "b"))
 
 
 @pytest.fixture
@@ -60,25 +60,25 @@ def test_a_secret_of_the_payload_is_hidden_where_the_error_repeats_it(table, sou
     (FOUND, "ledger 1", ["a"], True),
 ])  # fmt: skip
 def test_each_sign_alone_tells_another_table(found, ledger, known, was_away):
-    stand = Stand.now(found, ledger, known, ["a"], BEFORE, 1000.0, was_away=was_away)
-    assert stand.since == 1000 and not stand.is_proof and stand.is_read_anew(999) and not stand.proves(999)
+    stand = TableState.now(found, ledger, known, ["a"], BEFORE, 1000.0, was_away=was_away)
+    assert stand.since == 1000 and not stand.is_proof and stand.is_from_another_table(999) and not stand.proves(999)
 
 
 def test_where_nothing_else_is_sure_rows_that_are_all_others_tell_another_table():
     found, before = replace(FOUND, is_sure=False), replace(BEFORE, ledger=None)
-    assert Stand.now(found, None, [], ["x"], before, 1000.0).since == 1000
-    same = Stand.now(found, None, ["b"], ["x"], before, 1000.0)
+    assert TableState.now(found, None, [], ["x"], before, 1000.0).since == 1000
+    same = TableState.now(found, None, ["b"], ["x"], before, 1000.0)
     assert same.since == 0 and same.proves(999)
-    emptied = Stand.now(found, None, [], [], before, 1000.0)
+    emptied = TableState.now(found, None, [], [], before, 1000.0)
     assert emptied.since == 1000 and not emptied.proves(999)  # nothing is there to say which it is
     # What fails in the empty table is its own.
-    filled = Stand.now(found, None, [], ["x"], emptied, 1010.0)
+    filled = TableState.now(found, None, [], ["x"], emptied, 1010.0)
     assert filled.since == 1000 and not filled.proves(1005)
-    assert Stand.now(found, None, ["x"], ["y"], filled, 1020.0).proves(1005)
+    assert TableState.now(found, None, ["x"], ["y"], filled, 1020.0).proves(1005)
 
 
 def test_the_same_table_that_has_gone_on_proves_that_a_row_was_taken_out():
-    stand = Stand.now(replace(FOUND, tides=(13, 41)), "ledger 1", [], ["x"], BEFORE, 1000.0)
+    stand = TableState.now(replace(FOUND, tides=(13, 41)), "ledger 1", [], ["x"], BEFORE, 1000.0)
     assert stand.since == 0 and stand.proves(999) and stand.proves(None)
 
 
@@ -109,7 +109,7 @@ def test_a_row_that_is_completed_without_an_attempt_left_did_not_run_well_by_its
 
 
 def test_a_row_that_is_completed_and_that_we_never_sent_tells_nothing():
-    assert kind(Job("a", "completed", 1, 3, 1000.0), names_of("shop", {}), 2000.0) == ""
+    assert outcome(Job("a", "completed", 1, 3, 1000.0), names_of("shop", {}), 2000.0) == ""
 
 
 def test_a_worker_that_left_its_lock_on_what_failed_finds_none_on_what_was_sent(table, source):

@@ -6,7 +6,7 @@ import pytest
 
 from jobs_admin.core import lint
 from jobs_admin.core.lint.options import FoundOptions, Looked
-from jobs_admin.sources.jobs_table.options import UNKNOWN, found, recognised
+from jobs_admin.sources.jobs_table.options import UNKNOWN, find_options, recognise_curve
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from jobs_admin.sources.jobs_table.options import UNKNOWN, found, recognised
     ],
 )
 def test_a_curve_is_told_by_two_attempts(seen, curve):
-    kind, first = recognised(seen)
+    kind, first = recognise_curve(seen)
     assert kind == curve[0] and first == pytest.approx(curve[1], abs=1)
 
 
@@ -33,7 +33,7 @@ def test_rows_of_one_kind_are_quoted_together_and_a_linear_wait_fails_the_check(
         ("jobs", "send_email", str(n), n % 3 + 1, 4, 1000.0 + n, 1000.0 + n + 30 * (n % 3 + 1), True) for n in range(9)
     ]
     rows += [("jobs", "send_email", "99", 4, 4, 2000.0, 1000.0, False), ("jobs", "once", "7", 1, 1, 5.0, 5.0, False)]
-    options = found(rows, {"jobs": 11})
+    options = find_options(rows, {"jobs": 11})
     check = lint.check(
         lint.case([], [], lint.Facts(), [FoundOptions("db", 0, tuple(options), (Looked("jobs", 11, 11),))])
     )

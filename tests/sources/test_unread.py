@@ -115,7 +115,7 @@ def test_a_retry_that_waits_until_an_absurd_time_keeps_no_other_from_being_read(
 
 
 def test_a_row_of_a_jobs_table_is_set_aside_once_and_those_behind_it_are_filed(configured, tmp_path, defect):
-    defect(jobs_table_rows, "report", lambda given: given[1].id == "j5")
+    defect(jobs_table_rows, "build_report", lambda given: given[1].id == "j5")
     table = OnSQLite(tmp_path / "shop.db")
     configured(f'backend = "jobs_table"\nurl = "{table.url}"\n')
     for n in range(10):

@@ -43,7 +43,11 @@ class Command(SearchCommand):
         near = [] if rows else nearest.near(ENGINE, page.query, text)
         if options["json"]:
             answer = {"items": [_item(row) for row in rows], "next": page.next, "count": page.count}
-            answer |= {"count_is_capped": page.count_is_capped, "reading": page.reading, "hints": list(page.hint_sentences)}
+            answer |= {
+                "count_is_capped": page.count_is_capped,
+                "reading": page.reading,
+                "hints": list(page.hint_sentences),
+            }
             answer |= {"searched": page.searched, "near": [asdict(one) for one in near]}
             self.stdout.write(json.dumps(answer, default=_as_json))
             return

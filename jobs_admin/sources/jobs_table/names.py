@@ -1,4 +1,4 @@
-"""What a jobs table, its columns and its statuses are called: the usual names, or those of the configuration."""
+"""Names of a jobs table, its columns and its statuses: the usual names, or those of the configuration."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Names:
     stale_after_s: float
     discard_deletes: bool
     outcome_within_s: float
-    attempts_at_start: bool  # their `attempts` counts executions that began, not those that failed
-    timezone: str  # in which PostgreSQL's times without a zone are written; "" where that is found out
+    attempts_at_start: bool  # their `attempts` counts started executions, not failed ones
+    timezone: str  # of PostgreSQL's times without a zone; "" where it is found out
 
     def has(self, column: str) -> bool:
         return column in self.columns
@@ -52,7 +52,7 @@ class Names:
 
 
 def read(source: str, options: Mapping[str, Any]) -> Names:
-    """The options of `sources.toml`. Raises SourceRefused, with a sentence, for those that cannot be used."""
+    """Parse the options of `sources.toml`. Raises SourceRefused, with a sentence, for those that cannot be used."""
 
     def refuse(what: str) -> SourceRefused:
         return SourceRefused(f"Source {source}: {what}")
@@ -62,13 +62,13 @@ def read(source: str, options: Mapping[str, Any]) -> Names:
     columns = _words(options.get("columns", {}), COLUMNS, "columns", refuse)
     if missing := [name for name in NEEDED if not columns[name]]:
         raise refuse(f"the column for {missing[0]!r} cannot be left out: without it nothing can be read.")
-    said = options.get("statuses", {})
-    others = said.get("others", []) if isinstance(said, Mapping) else []
+    given = options.get("statuses", {})
+    others = given.get("others", []) if isinstance(given, Mapping) else []
     if not isinstance(others, list) or not all(isinstance(word, str) and word for word in others):
         raise refuse("statuses.others is a list of words.")
-    if isinstance(said, Mapping):
-        said = {name: word for name, word in said.items() if name != "others"}
-    statuses = _words(said, STATUSES, "statuses", refuse)
+    if isinstance(given, Mapping):
+        given = {name: word for name, word in given.items() if name != "others"}
+    statuses = _words(given, STATUSES, "statuses", refuse)
     words = [*statuses.values(), *others]
     if len(set(words)) < len(words) or "" in words:
         raise refuse("each status needs a word of its own.")
@@ -90,15 +90,15 @@ def read(source: str, options: Mapping[str, Any]) -> Names:
     )
 
 
-def _words(said: Any, known: Mapping[str, str], where: str, refuse: Any) -> dict[str, str]:
-    if not isinstance(said, Mapping):
+def _words(given: Any, known: Mapping[str, str], where: str, refuse: Any) -> dict[str, str]:
+    if not isinstance(given, Mapping):
         raise refuse(f"{where} is a table of names: [sources.{{name}}.{where}].")
-    if unknown := sorted(str(name) for name in said if name not in known):
+    if unknown := sorted(str(name) for name in given if name not in known):
         raise refuse(f"{where}.{unknown[0]} is not known; known: {', '.join(known)}.")
-    for name, word in said.items():
+    for name, word in given.items():
         if not isinstance(word, str) or "\0" in word or len(word.encode("utf-8", "replace")) > _LONGEST_NAME:
             raise refuse(f"{where}.{name} must be a name of at most {_LONGEST_NAME} bytes.")
-    return {**known, **said}
+    return {**known, **given}
 
 
 def _table(name: Any, option: str, refuse: Any) -> str:
@@ -109,7 +109,7 @@ def _table(name: Any, option: str, refuse: Any) -> str:
 
 
 def _may_be_one(table: str, other: str) -> bool:
-    """Whether two names may be of one table: SQLite takes no notice of case, and no schema may stand for any."""
+    """Return whether two names may be of one table: SQLite ignores case, and a missing schema may be any."""
     (schema, _, last), (others, _, others_last) = (name.casefold().rpartition(".") for name in (table, other))
     return last == others_last and (schema == others or not schema or not others)
 

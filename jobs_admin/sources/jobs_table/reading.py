@@ -1,4 +1,5 @@
-"""Rows of a jobs table that have something to tell, in pages: by time where indexes help, else all of it in slices."""
+"""Rows of a jobs table that may have something to report, in pages: by time where indexes help, else all of it in
+slices."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from jobs_admin.sources.jobs_table import ledger as jobs_table_ledger
 from jobs_admin.sources.jobs_table import times
 from jobs_admin.sources.jobs_table.ledger import Ledger
 from jobs_admin.sources.jobs_table.names import Names
-from jobs_admin.sources.jobs_table.place import Place, Stand
+from jobs_admin.sources.jobs_table.place import Place, TableState
 from jobs_admin.sources.jobs_table.rows import MOST_PAYLOAD, Job
 from jobs_admin.sources.jobs_table.shape import Shape
 from jobs_admin.sources.jobs_table.sql import Database, Row
@@ -21,7 +22,7 @@ _SLICE = 5_000  # rows that a statement goes through where no index helps
 _BYTES_AT_ONCE = 32 * 2**20
 _OVERLAP_S = 60.0  # a transaction may be seen so much later than the time that it wrote
 _FIRST_OVERLAP_S = 3600.0  # …, and its clock may differ from ours
-_TURN_S = 7200.0  # where clocks were turned back, what is written later may say an earlier time
+_TURN_S = 7200.0  # where clocks were turned back, a later write may have an earlier time
 _AHEAD_S = 86_400.0  # times beyond are no times: what sorts behind all others would hide them
 
 _COLUMNS = (
@@ -34,15 +35,15 @@ Where = tuple[str, list[object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A row that may have something to tell."""
+class RowRef:
+    """A row that may have something to report."""
 
     id: str
     status: str
     attempts: int
     updated: str  # as the table has it
     size: int  # of its payload
-    run: int  # that we sent last; 0 without one: a row may look the same after it was sent and failed within a second
+    run: int  # that we sent last; 0 without one: a row may be the same after it was sent and failed within a second
 
     @property
     def weight(self) -> int:
@@ -56,21 +57,21 @@ class Reader:
         self._ledger = ledger
         self._queues = queues
 
-    def page(self, shape: Shape, place: Place) -> tuple[list[Found], Place, bool]:
-        """Some rows; where to go on; and whether that was all."""
+    def page(self, shape: Shape, place: Place) -> tuple[list[RowRef], Place, bool]:
+        """Some rows; the next position; and whether that was all."""
         place = replace(place, at=shape.sane(place.at), began=place.began or time.time())
         return self._by_time(shape, place) if shape.is_indexed else self._by_id(shape, place)
 
     def after(self, shape: Shape, place: Place) -> Place:
-        """Where the next look begins. What changed while this one was under way may lie behind it."""
+        """Position of the next reading. What changed during this one may be behind it."""
         following = place.next
         if following is None:
             following = shape.plain(shape.moment(math.floor(place.began - _FIRST_OVERLAP_S), "updated_at"))
         return replace(place, id=None, since=following, next=shape.plain(place.at), spent_s=0.0, began=0.0)
 
-    def _by_time(self, shape: Shape, place: Place) -> tuple[list[Found], Place, bool]:
+    def _by_time(self, shape: Shape, place: Place) -> tuple[list[RowRef], Place, bool]:
         p, identity, at = shape.p, shape.columns["id"], shape.order
-        where, values = self._telling(shape, place)
+        where, values = self._reportable(shape, place)
         where += f" AND {at} <= {p}"
         values.append(shape.plain(shape.moment(time.time() + _AHEAD_S, "updated_at")))
         if place.at is not None and place.id is not None:
@@ -84,20 +85,20 @@ class Reader:
             place = replace(place, at=rows[-1][3], id=str(rows[-1][0]))
         is_over = len(rows) < _ROWS_AT_ONCE
         if is_over:
-            # They stay as they are: a page of them in each look, in rotation.
+            # They stay as they are: a page of them in each reading, in rotation.
             stale, values = self._stale(shape)
             order = f"{shape.columns['locked_at']}, {identity}" if shape.has("locked_at") else identity
             page = f"WHERE {stale} ORDER BY {order} LIMIT {_ROWS_AT_ONCE} OFFSET {place.stale}"
-            held = self._light(shape, place, page, values)
-            rows += held
-            place = replace(place, stale=place.stale + len(held) if len(held) == _ROWS_AT_ONCE else 0)
-        return _found(rows), place, is_over
+            stale_rows = self._light(shape, place, page, values)
+            rows += stale_rows
+            place = replace(place, stale=place.stale + len(stale_rows) if len(stale_rows) == _ROWS_AT_ONCE else 0)
+        return _row_refs(rows), place, is_over
 
-    def _by_id(self, shape: Shape, place: Place) -> tuple[list[Found], Place, bool]:
+    def _by_id(self, shape: Shape, place: Place) -> tuple[list[RowRef], Place, bool]:
         p, identity, at = shape.p, shape.columns["id"], shape.order
-        telling, values = self._telling(shape, place)
+        reportable, values = self._reportable(shape, place)
         if place.since is not None:
-            telling += f" AND {at} >= {p}"
+            reportable += f" AND {at} >= {p}"
             values.append(self._before(shape, place.since))
         stale, more = self._stale(shape)
         beyond: Where = (f"{identity} > {p}", [place.id]) if place.id is not None else ("1 = 1", [])
@@ -110,27 +111,27 @@ class Reader:
         rows = self._light(
             shape,
             place,
-            f"WHERE {beyond[0]}{until[0]} AND (({telling}) OR ({stale})) ORDER BY {identity}",
+            f"WHERE {beyond[0]}{until[0]} AND (({reportable}) OR ({stale})) ORDER BY {identity}",
             [*beyond[1], *until[1], *values, *more],
         )
         place = replace(
             place, id=ends[0][0] if ends else None, at=self._latest(shape, place.at, (row[3] for row in rows))
         )
-        return _found(rows), place, not ends
+        return _row_refs(rows), place, not ends
 
-    def _telling(self, shape: Shape, place: Place) -> Where:
-        """Rows that failed, that wait for another try, or that ended after we sent them."""
+    def _reportable(self, shape: Shape, place: Place) -> Where:
+        """Condition for rows that failed, that wait for another try, or that ended after we sent them."""
         names, p, status = self._names, shape.p, shape.status
         where = f"{status} = {p} OR ({status} = {p} AND {shape.columns['attempts']} > 0)"
         values: list[object] = [names.failed, names.pending]
-        if _has_ledger(place.stand):
+        if _has_ledger(place.table_state):
             where += f" OR ({status} = {p} AND {self._ledger.was_sent(shape.identity)})"
             values += [names.completed, names.table]
         chosen, more = self._chosen(shape)
         return f"({where}){chosen}", [*values, *more]
 
     def _stale(self, shape: Shape) -> Where:
-        """Rows whose worker holds them for too long."""
+        """Condition for rows whose worker holds them for too long."""
         if not shape.has("locked_at") or shape.forms["locked_at"] == times.MIXED:
             return "1 = 0", []
         chosen, more = self._chosen(shape)
@@ -144,7 +145,9 @@ class Reader:
         return f" AND {shape.columns['queue']} IN ({', '.join([shape.p] * len(self._queues))})", [*self._queues]
 
     def _light(self, shape: Shape, place: Place, where: str, values: Sequence[object]) -> list[Row]:
-        run, of = (self._ledger.run(shape.identity), [self._names.table]) if _has_ledger(place.stand) else ("0", [])
+        run, of = (
+            (self._ledger.run(shape.identity), [self._names.table]) if _has_ledger(place.table_state) else ("0", [])
+        )
         columns = (
             f"{shape.identity}, CAST({shape.status} AS TEXT), {shape.columns['attempts']}, {shape.read_order}, "
             f"{shape.size}, {run}"
@@ -152,7 +155,7 @@ class Reader:
         return self._db.read(f"SELECT {columns} FROM {shape.table} {where}", [*of, *values])
 
     def _before(self, shape: Shape, at: object) -> object:
-        """A while before this place: what began earlier may be seen later."""
+        """Time a while before this position: what began earlier may be seen later."""
         seconds = shape.seconds(at)
         if seconds is None:
             return at
@@ -166,10 +169,10 @@ class Reader:
         sane = [(seconds, at) for seconds, at in moments if seconds is not None and seconds <= soon]
         return max(sane, key=lambda one: one[0])[1] if sane else None
 
-    # -- whole rows ----------------------------------------------------------------------------------------------
+    # -- complete rows -------------------------------------------------------------------------------------------
 
-    def whole(self, shape: Shape, found: Sequence[Found], stand: Stand | None) -> list[Job]:
-        """These with error and payload, as they are now, a few megabytes at a time; some may not be there any more."""
+    def complete_jobs(self, shape: Shape, found: Sequence[RowRef], table_state: TableState | None) -> list[Job]:
+        """Read rows with error and payload, as they are now, a few megabytes at a time; some may not be there any more."""
         jobs: list[Job] = []
         some: list[str] = []
         size = 0
@@ -177,30 +180,32 @@ class Reader:
             some.append(one.id)
             size += one.weight
             if size > _BYTES_AT_ONCE or len(some) == _ROWS_AT_ONCE:
-                jobs += self.jobs(shape, some, stand, is_whole=True)
+                jobs += self.jobs(shape, some, table_state, with_payload=True)
                 some, size = [], 0
-        return jobs + self.jobs(shape, some, stand, is_whole=True)
+        return jobs + self.jobs(shape, some, table_state, with_payload=True)
 
-    def jobs(self, shape: Shape, ids: Sequence[str], stand: Stand | None, *, is_whole: bool = False) -> list[Job]:
-        """Those of these rows that are there; without `is_whole` not their error and payload."""
+    def jobs(
+        self, shape: Shape, ids: Sequence[str], table_state: TableState | None, *, with_payload: bool = False
+    ) -> list[Job]:
+        """Read the rows that are there; without `with_payload` not their error and payload."""
         wanted = [one for one in ids if shape.is_id(one)]
         p = shape.p
         columns = [shape.selected(column) for column in _COLUMNS]
-        columns += [shape.selected(column) if is_whole else "NULL" for column in _BULKY]
-        columns += [shape.size, self._ledger.latest(shape.identity) if _has_ledger(stand) else "NULL"]
+        columns += [shape.selected(column) if with_payload else "NULL" for column in _BULKY]
+        columns += [shape.size, self._ledger.latest(shape.identity) if _has_ledger(table_state) else "NULL"]
         found: list[Job] = []
         for start in range(0, len(wanted), _ROWS_AT_ONCE):
             some = wanted[start : start + _ROWS_AT_ONCE]
             rows = self._db.read(
                 f"SELECT {', '.join(columns)} FROM {shape.table} WHERE {shape.columns['id']} IN ({', '.join([p] * len(some))})",
-                [*([self._names.table] if _has_ledger(stand) else []), *some],
+                [*([self._names.table] if _has_ledger(table_state) else []), *some],
             )
             by_id = {str(row[0]): row for row in rows}
             found += [self._job(by_id[one]) for one in some if one in by_id]
         return found
 
-    def retried(self, shape: Shape) -> list[Job]:
-        """Some of those that wait for another try, and some that are dead: how they are retried. Raises TookTooLong."""
+    def sample_retried(self, shape: Shape) -> list[Job]:
+        """Some rows that wait for another try, and some that are dead: a sample of retry options. Raises TookTooLong."""
         p, attempts = shape.p, shape.columns["attempts"]
         found = []
         for status, beyond in ((self._names.pending, f" AND {attempts} > 0"), (self._names.failed, "")):
@@ -220,7 +225,7 @@ class Reader:
             name: times.read(times.number(it[name]))
             for name in ("updated_at", "created_at", "scheduled_at", "locked_at")
         }
-        payload, sent = it["payload"], jobs_table_ledger.sent(it["sent"])
+        payload, sent = it["payload"], jobs_table_ledger.parse_sent(it["sent"])
         made_at = moment["created_at"]
         # The table's own value, compared with itself.
         is_another = sent is not None and made_at is not None and sent.made_at not in (None, made_at)
@@ -246,13 +251,13 @@ class Reader:
         )
 
 
-def _has_ledger(stand: Stand | None) -> bool:
-    return stand is not None and stand.ledger is not None and stand.reads_ledger
+def _has_ledger(table_state: TableState | None) -> bool:
+    return table_state is not None and table_state.ledger is not None and table_state.reads_ledger
 
 
-def _found(rows: Iterable[Row]) -> list[Found]:
+def _row_refs(rows: Iterable[Row]) -> list[RowRef]:
     return [
-        Found(
+        RowRef(
             str(identity), str(status), whole_number(n) or 0, str(at), whole_number(size) or 0, whole_number(run) or 0
         )
         for identity, status, n, at, size, run in rows
@@ -264,7 +269,7 @@ def _text(value: object) -> str:
 
 
 def whole_number(value: object) -> int | None:
-    """What a hostile column holds, as a number that others can hold; None where it is none."""
+    """Value of a hostile column as a number that fits elsewhere; None where it is none."""
     try:
         number = int(str(value)) if isinstance(value, str | bytes) else int(value)  # type: ignore[call-overload]
     except (ValueError, OverflowError, TypeError):

@@ -1,4 +1,4 @@
-"""A row of a jobs table as the report of an attempt, and as the message that is kept of it."""
+"""A row of a jobs table as the report of an attempt, and as the message that is stored of it."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from jobs_admin.core.job_secrets import named_values, without_values
 from jobs_admin.sources.base import SourceRefused
 from jobs_admin.sources.jobs_table.names import Names
 
-MOST_PAYLOAD = 15 * 2**20  # of a larger one only the beginning is read, and the desk keeps no whole message of it
+MOST_PAYLOAD = 15 * 2**20  # of a larger one only the beginning is read, and no complete message is stored
 HEAD_OF_PAYLOAD = 64 * 1024
-_MOST_ERROR = 1_000_000  # characters that are looked at
+_MOST_ERROR = 1_000_000  # characters that are read
 
 _TYPE = re.compile(
     r"\s*(?:Uncaught )?((?:[A-Za-z_$][\w$]*[.:]{1,2})*[\w$]*"
     r"(?:Error|Exception|Timeout|Interrupt|Fault|Failure|Warning|Exit))(?: \[[\w.]+\])?(?::\s|$)"
 )
-_LONGEST_TYPE = 1_000  # characters of a line in which a class is looked for
+_LONGEST_TYPE = 1_000  # characters of a line that is searched for a class
 _FRAME = re.compile(r"^\s+at \S|^\s+File \"", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """What the ledger says of the last time that a job was sent by us."""
+class SentRecord:
+    """Record of the last time that a job was sent by us."""
 
     lineage: Lineage | None
     attempts: int  # that counted as made then
-    made_at: float | None = None  # the row, as it said then; None where it did not
+    made_at: float | None = None  # the row, by its own account then; None where it had none
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is read of a row. Times are seconds since 1970; None where the table does not say."""
+    """Values read from a row. Times are seconds since 1970; None where the table has none."""
 
     id: str
     status: str
@@ -57,12 +57,12 @@ class Job:
     priority: int | None = None
     payload: str | bytes | None = None  # its beginning, where it is too large
     payload_size: int = 0
-    sent: Sent | None = None  # when it was sent by us last
+    sent: SentRecord | None = None  # when it was sent by us last
     is_another: bool = False  # than the one that was sent by us under this id
 
 
-def kind(job: Job, names: Names, now: float) -> str:
-    """How its latest attempt ended; "" where there is nothing to tell."""
+def outcome(job: Job, names: Names, now: float) -> str:
+    """Outcome of the latest attempt; "" where there is nothing to report."""
     if job.status == names.failed:
         return "exception"
     if job.status == names.pending and is_retry(job):
@@ -75,7 +75,7 @@ def kind(job: Job, names: Names, now: float) -> str:
 
 
 def is_retry(job: Job) -> bool:
-    """Whether it waits for another try, and not for a first one that we sent, or somebody else."""
+    """Return whether a row waits for another try, and not for a first one that we sent, or someone else."""
     if job.attempts < 1 or (job.sent is not None and job.attempts == job.sent.attempts):
         return False
     return job.max_attempts is None or job.attempts < job.max_attempts
@@ -86,27 +86,27 @@ def is_stale(job: Job, names: Names, now: float) -> bool:
 
 
 def ended_at(job: Job, kind: str, names: Names) -> float:
-    """When the attempt ended, seconds since 1970; of one that was lost: when it was given up."""
+    """Time when the attempt ended, seconds since 1970; of a lost one: when it was given up."""
     return (job.locked_at or job.updated_at) + names.stale_after_s if kind == "lost" else job.updated_at
 
 
-def report(source: str, job: Job, kind: str, names: Names) -> Envelope:
-    """The attempt that ended so."""
-    # The column counts attempts that failed: one that was lost, or ran well, is one more.
+def build_report(source: str, job: Job, kind: str, names: Names) -> Envelope:
+    """Report of an attempt with this outcome."""
+    # The column counts attempts that failed: one that was lost, or succeeded, is one more.
     is_beyond = kind in ("lost", "success") and not names.attempts_at_start
-    if kind == "success":  # its message is kept already
+    if kind == "success":  # its message is stored already
         return Envelope(
             source=source, queue=job.queue, task=job.type or names.table, job_id=job.id, kind=kind,
             attempt=max(1, job.attempts + is_beyond), at=job.updated_at, max_attempts=job.max_attempts, tenant=job.tenant,
             priority=job.priority, lineage=job.sent.lineage if job.sent else None,
         )  # fmt: skip
-    args, kwargs, value = _shown(job.payload)
+    args, kwargs, value = _shown_payload(job.payload)
     headers = display.shown_json(
         {"table": names.table, "id": job.id, "status": job.status}
         | ({"locked_by": job.locked_by} if job.locked_by else {})
     )
-    raw, size = raw_of(job, names)
-    said = Envelope(
+    raw, size = pack(job, names)
+    envelope = Envelope(
         source=source,
         queue=job.queue,
         task=job.type or names.table,
@@ -132,24 +132,24 @@ def report(source: str, job: Job, kind: str, names: Names) -> Envelope:
             f"Its row is {names.running}, and its lock is older than {names.stale_after_s:g} s: "
             "its worker is not there any more, or it hangs."
         )
-        return replace(said, at=ended_at(job, kind, names), message=text, worker=job.locked_by, reason="stale lock")
+        return replace(envelope, at=ended_at(job, kind, names), message=text, worker=job.locked_by, reason="stale lock")
     error_type, message, trace = error(job.error)
     secrets = named_values(value) if args.redacted + kwargs.redacted else ()
     (message, in_message), (trace, in_trace) = without_values(message, secrets), without_values(trace, secrets)
-    shown, told = display.shown_message(message), display.shown_trace(trace)
+    shown, shown_stack = display.shown_message(message), display.shown_trace(trace)
     return replace(
-        said,
+        envelope,
         error_type=error_type[:255],
         message=shown.text,
-        trace=told.text if trace else "",
-        redacted=said.redacted + in_message + in_trace + shown.redacted + (told.redacted if trace else 0),
+        trace=shown_stack.text if trace else "",
+        redacted=envelope.redacted + in_message + in_trace + shown.redacted + (shown_stack.redacted if trace else 0),
         due_at=(job.due_at if job.due_at is not None else job.updated_at) if kind == "retry" else None,
         worker=job.locked_by,
     )
 
 
 def error(text: str) -> tuple[str, str, str]:
-    """The class, the message and the stack that an error's text holds; "" for what it does not."""
+    """Class, message and stack in an error's text; "" for what it does not contain."""
     text = text[:_MOST_ERROR].strip()
     first, _, below = text.partition("\n")
     trace = ""
@@ -164,31 +164,31 @@ def error(text: str) -> tuple[str, str, str]:
     return found[1], message[found.end() :].strip() or message, trace
 
 
-def raw_of(job: Job, names: Names) -> tuple[bytes, int]:
-    """The message that is kept of it, and how long the whole would be: what sending it again, and editing it, needs."""
+def pack(job: Job, names: Names) -> tuple[bytes, int]:
+    """The stored message of a row, and its length without a bound: all that sending it again, and editing it, needs."""
     payload: Any = job.payload
     if isinstance(payload, bytes):
         payload = {"base64": base64.b64encode(payload).decode()}
-    said = {"jobs_table": 1, "table": names.table, "id": job.id, "type": job.type, "payload": payload}
-    raw = json.dumps(said, ensure_ascii=True, separators=(",", ":")).encode()
+    fields = {"jobs_table": 1, "table": names.table, "id": job.id, "type": job.type, "payload": payload}
+    raw = json.dumps(fields, ensure_ascii=True, separators=(",", ":")).encode()
     left_out = 0 if job.payload is None else max(0, job.payload_size - MOST_PAYLOAD)
     return raw, len(raw) + left_out
 
 
-def message(raw: bytes) -> Mapping[str, Any]:
-    """Raises SourceRefused where it is none of ours."""
+def unpack(raw: bytes) -> Mapping[str, Any]:
+    """Parse a stored message. Raises SourceRefused where it is none of ours."""
     try:
-        said = json.loads(raw)
+        fields = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise SourceRefused("The captured message is none of a jobs table.") from error
-    if not isinstance(said, dict) or said.get("jobs_table") != 1 or "payload" not in said:
+    if not isinstance(fields, dict) or fields.get("jobs_table") != 1 or "payload" not in fields:
         raise SourceRefused("The captured message is none of a jobs table.")
-    return said
+    return fields
 
 
 def arguments(raw: bytes) -> tuple[list[Any], dict[str, Any]]:
     """The payload as arguments: an object is named ones, a list is a list, anything else is one. Raises SourceRefused."""
-    payload = message(raw)["payload"]
+    payload = unpack(raw)["payload"]
     try:
         value = json.loads(payload) if isinstance(payload, str) else None
     except (ValueError, RecursionError) as error:
@@ -200,10 +200,10 @@ def arguments(raw: bytes) -> tuple[list[Any], dict[str, Any]]:
     return (value, {}) if isinstance(value, list) else ([value], {})
 
 
-def edited(raw: bytes, args: list[Any] | None, kwargs: dict[str, Any] | None) -> str:
+def edit_payload(raw: bytes, args: list[Any] | None, kwargs: dict[str, Any] | None) -> str:
     """The payload with these arguments in it, in the shape that it had. Raises SourceRefused where they do not fit it."""
     had_args, had_kwargs = arguments(raw)
-    value = json.loads(message(raw)["payload"])
+    value = json.loads(unpack(raw)["payload"])
     new_args = had_args if args is None else args
     new_kwargs = had_kwargs if kwargs is None else kwargs
     new: Any
@@ -220,7 +220,7 @@ def edited(raw: bytes, args: list[Any] | None, kwargs: dict[str, Any] | None) ->
     return json.dumps(new, ensure_ascii=False, separators=(",", ":"))
 
 
-def _shown(payload: str | bytes | None) -> tuple[display.Shown, display.Shown, Any]:
+def _shown_payload(payload: str | bytes | None) -> tuple[display.Shown, display.Shown, Any]:
     """Arguments by place and by name, and the value itself; None where it is no JSON."""
     nothing = display.Shown("[]", 0), display.Shown("{}", 0)
     if payload is None:

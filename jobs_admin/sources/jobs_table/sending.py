@@ -1,4 +1,4 @@
-"""What changes rows of a jobs table: conditional updates, some at a time, in one transaction with what we note of them."""
+"""Changes of rows in a jobs table: conditional updates, some at a time, in one transaction with their record."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Sender:
         self._ledger = ledger
         self._part = _FIRST_PART
 
-    def send(self, shape: Shape, replay: str, letters: Sequence[OutgoingMessage]) -> dict[int, str]:
-        payloads = {letter.token: self._payload(shape, letter) for letter in letters}
+    def send(self, shape: Shape, replay: str, messages: Sequence[OutgoingMessage]) -> dict[int, str]:
+        payloads = {outgoing.token: self._payload(shape, outgoing) for outgoing in messages}
         answers: dict[int, str] = {}
 
         def some(part: Sequence[OutgoingMessage]) -> None:
             answers.update(self._send(shape, replay, part, payloads))
 
-        self._in_parts(letters, some)
+        self._in_parts(messages, some)
         return answers
 
     def reschedule(self, shape: Shape, changes: Sequence[Rescheduled]) -> set[Ref]:
@@ -53,15 +53,15 @@ class Sender:
         return done
 
     def remove(self, shape: Shape, jobs: Sequence[Ref]) -> set[Ref]:
-        """Only the very rows that were discarded: a row that failed later, or another under the same id, is nobody's yet.
+        """Delete only the very rows that were discarded: a row that failed later, or another under the same id, is not.
 
-        Each is kept in the ledger, whole, in the transaction that deletes it: `send` puts it back.
+        Each is stored in the ledger, complete, in the transaction that deletes it: `send` puts it back.
         """
         done: set[Ref] = set()
         where = f"{shape.columns['id']} = {shape.p} AND {shape.status} = {shape.p} AND {shape.read_order} = {shape.p}"
 
         def some(part: Sequence[Ref]) -> None:
-            # Looked at before: nobody waits for a transaction that has nothing to do.
+            # Checked before: no one waits for a transaction that has nothing to do.
             failed = self._failed(shape, part)
             known = [
                 (ref, failed[ref.job_id]) for ref in part if _is_same(shape.seconds(failed.get(ref.job_id)), ref.at)
@@ -81,7 +81,7 @@ class Sender:
         return done
 
     def _failed(self, shape: Shape, jobs: Sequence[Ref]) -> dict[str, object]:
-        """Those that are dead, with their `updated_at` as it is compared."""
+        """Dead rows, with their `updated_at` as it is compared."""
         among = ", ".join([shape.p] * len(jobs))
         rows = self._db.read(
             f"SELECT {shape.identity}, {shape.read_order} FROM {shape.table} "
@@ -91,7 +91,7 @@ class Sender:
         return {str(job_id): at for job_id, at in rows}
 
     def _in_parts(self, them: Sequence[T], act: Callable[[Sequence[T]], None]) -> None:
-        """As many at once as are written in the time that others may wait."""
+        """Work on as many at once as are written in the time that others may wait."""
         start = 0
         while start < len(them):
             part = them[start : start + self._part]
@@ -100,35 +100,35 @@ class Sender:
             took_s = time.monotonic() - began
             start += len(part)
             if start < len(them) and self._db.has_one_writer:
-                # Who waits for the lock asks for it now and then: without a rest it would find it taken again and again.
+                # Waiting writers poll for the lock: without a rest they would find it taken again and again.
                 time.sleep(max(_SHORTEST_REST_S, min(took_s, 0.1) * _REST))
             fitting = int(len(part) * _WRITE_S / max(took_s, 1e-6))
             self._part = max(_SMALLEST_PART, min(_LARGEST_PART, fitting, self._part * 2))
 
     def _send(
-        self, shape: Shape, replay: str, letters: Sequence[OutgoingMessage], payloads: Mapping[int, str | None]
+        self, shape: Shape, replay: str, messages: Sequence[OutgoingMessage], payloads: Mapping[int, str | None]
     ) -> dict[int, str]:
-        """In one transaction with the ledger: whole, or not at all."""
+        """Send in one transaction with the ledger: all of it, or nothing."""
         now = time.time()
-        answers = dict.fromkeys(self._ledger.withheld(replay, [letter.token for letter in letters]), "recalled")
-        letters = [letter for letter in letters if letter.token not in answers]
+        answers = dict.fromkeys(self._ledger.withheld(replay, [outgoing.token for outgoing in messages]), "recalled")
+        messages = [outgoing for outgoing in messages if outgoing.token not in answers]
         refused: dict[int, OutgoingMessage] = {}
         repeated: list[int] = []  # their place in the ledger is taken
-        before = self._now(shape, letters)
+        before = self._now(shape, messages)
         try:
             with self._db.changing() as run:
                 before |= self._put_back(
-                    run, shape, replay, [one for one in letters if one.was_removed and one.job_id not in before]
+                    run, shape, replay, [one for one in messages if one.was_removed and one.job_id not in before]
                 )
-                for letter in letters:
-                    _, attempts, made_at = before.get(letter.job_id, ("", 0, None))
-                    attempts = attempts if letter.retries is None else letter.retries
-                    if not self._ledger.add(run, replay, letter, attempts, made_at, now):
-                        repeated.append(letter.token)
-                    elif self._bring_back(run, shape, letter, payloads[letter.token], now):
-                        answers[letter.token] = "sent"
+                for outgoing in messages:
+                    _, attempts, made_at = before.get(outgoing.job_id, ("", 0, None))
+                    attempts = attempts if outgoing.retries is None else outgoing.retries
+                    if not self._ledger.add(run, replay, outgoing, attempts, made_at, now):
+                        repeated.append(outgoing.token)
+                    elif self._bring_back(run, shape, outgoing, payloads[outgoing.token], now):
+                        answers[outgoing.token] = "sent"
                     else:
-                        refused[letter.token] = letter
+                        refused[outgoing.token] = outgoing
                 if refused:
                     raise _NotDead
         except _NotDead:
@@ -137,64 +137,64 @@ class Sender:
         return {token: "already" if token in known else "recalled" for token in repeated} | answers
 
     def _put_back(
-        self, run: Run, shape: Shape, replay: str, letters: Sequence[OutgoingMessage]
+        self, run: Run, shape: Shape, replay: str, messages: Sequence[OutgoingMessage]
     ) -> dict[str, tuple[str, int, float | None]]:
-        """Insert the rows again that were deleted after a discard, as they were. Return them as `_now` does."""
-        sent = self._ledger.tokens(replay, [letter.token for letter in letters])
-        back = [letter for letter in letters if letter.token not in sent]
-        for letter in back:
-            if (row := self._ledger.kept_row(letter.job_id)) is not None:
+        """Insert rows again that were deleted after a discard, as they were. Return them as `_now` does."""
+        sent = self._ledger.tokens(replay, [outgoing.token for outgoing in messages])
+        back = [outgoing for outgoing in messages if outgoing.token not in sent]
+        for outgoing in back:
+            if (row := self._ledger.removed_row(outgoing.job_id)) is not None:
                 try:
                     self._db.put_row(run, self._names.table, row)
                 except SourceRefused as error:
                     raise SourceRefused(
-                        f"Its row cannot be put back: {error} Nothing was sent.", letter.token
+                        f"Its row cannot be put back: {error} Nothing was sent.", outgoing.token
                     ) from error
         return self._now(shape, back)
 
-    def _bring_back(self, run: Run, shape: Shape, letter: OutgoingMessage, payload: str | None, now: float) -> bool:
+    def _bring_back(self, run: Run, shape: Shape, outgoing: OutgoingMessage, payload: str | None, now: float) -> bool:
         p, columns = shape.p, shape.columns
         values: dict[str, object] = {"status": self._names.pending}
-        if letter.retries is not None:
-            values["attempts"] = letter.retries
+        if outgoing.retries is not None:
+            values["attempts"] = outgoing.retries
         values |= {one: shape.moment(math.floor(now), one) for one in ("scheduled_at", "updated_at") if shape.has(one)}
         values |= {one: None for one in ("locked_by", "locked_at") if shape.has(one)}
         if payload is not None:
             values["payload"] = payload
-        if letter.priority is not None and shape.has("priority"):
-            values["priority"] = letter.priority
+        if outgoing.priority is not None and shape.has("priority"):
+            values["priority"] = outgoing.priority
         sets = ", ".join(f"{columns[one]} = {p}" for one in values)
         changed = run(
             f"UPDATE {shape.table} SET {sets} WHERE {columns['id']} = {p} AND {shape.status} = {p}",
-            [*values.values(), letter.job_id, self._names.failed],
+            [*values.values(), outgoing.job_id, self._names.failed],
         )
         return changed == 1
 
-    def _payload(self, shape: Shape, letter: OutgoingMessage) -> str | None:
-        """What replaces the payload; None keeps it as it lies there, byte for byte. Raises SourceRefused."""
+    def _payload(self, shape: Shape, outgoing: OutgoingMessage) -> str | None:
+        """The new payload; None keeps the old one, byte for byte. Raises SourceRefused."""
         try:
-            jobs_table_rows.message(letter.raw)
-            if not shape.is_id(letter.job_id):
-                raise SourceRefused(f"{letter.job_id!r} is no id of {self._names.table}.")
-            if letter.args is None and letter.kwargs is None:
+            jobs_table_rows.unpack(outgoing.raw)
+            if not shape.is_id(outgoing.job_id):
+                raise SourceRefused(f"{outgoing.job_id!r} is no id of {self._names.table}.")
+            if outgoing.args is None and outgoing.kwargs is None:
                 return None
-            return jobs_table_rows.edited(letter.raw, letter.args, letter.kwargs)
+            return jobs_table_rows.edit_payload(outgoing.raw, outgoing.args, outgoing.kwargs)
         except SourceRefused as error:
-            raise SourceRefused(f"{error} Nothing was sent.", letter.token) from error
+            raise SourceRefused(f"{error} Nothing was sent.", outgoing.token) from error
 
-    def _why_not(self, shape: Shape, letters: Sequence[OutgoingMessage]) -> str:
-        there = self._now(shape, letters)
-        said = [
+    def _why_not(self, shape: Shape, messages: Sequence[OutgoingMessage]) -> str:
+        there = self._now(shape, messages)
+        states = [
             f"row {one.job_id} is {there[one.job_id][0]}"
             if one.job_id in there
             else f"row {one.job_id} is not there any more"
-            for one in letters[:3]
+            for one in messages[:3]
         ]
-        more = f" (and {len(letters) - 3} more)" if len(letters) > 3 else ""
-        return f"{self._names.table}: {', '.join(said)}{more}, so not {self._names.failed}: another process changed it. Nothing was sent."
+        more = f" (and {len(messages) - 3} more)" if len(messages) > 3 else ""
+        return f"{self._names.table}: {', '.join(states)}{more}, so not {self._names.failed}: another process changed it. Nothing was sent."
 
     def _now(self, shape: Shape, jobs: Sequence[OutgoingMessage | Ref]) -> dict[str, tuple[str, int, float | None]]:
-        """Status and attempts of those that are there, and when they were made."""
+        """Status and attempts of the rows that are there, and when they were made."""
         ids = [job.job_id for job in jobs if shape.is_id(job.job_id)]
         if not ids:
             return {}
@@ -225,7 +225,7 @@ class Sender:
 
 
 def _is_same(seconds: float | None, known: float | None) -> bool:
-    """Whether a row that was changed last at `seconds` is the one that failed at `known`."""
+    """Return whether a row that was changed last at `seconds` is the one that failed at `known`."""
     return seconds is not None and known is not None and abs(seconds - known) < _SAME_S
 
 

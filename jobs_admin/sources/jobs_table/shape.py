@@ -1,4 +1,5 @@
-"""What a jobs table looks like: which of the configured columns it has, how it writes times, and why nothing may be sent to it."""
+"""Structure of a jobs table: which of the configured columns it has, how it writes times, and why nothing may be sent
+to it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class Shape:
     types: dict[str, str]  # ours -> type
     forms: dict[str, str]  # of the times
     order: str  # an expression of `updated_at` in the order of time
-    is_indexed: bool  # by time and by status: what is new is found without looking at the rest
+    is_indexed: bool  # by time and by status: new rows are found without reading the rest
     lacking: tuple[str, ...]  # indexes that would make it so
     closed: str  # why nothing may be sent, a sentence; "" where it may
     p: str
@@ -40,7 +41,8 @@ class Shape:
 
     @property
     def read_order(self) -> str:
-        """`order` as it is read, and told again in a condition: a driver may know no object for a time such as `infinity`."""
+        """`order` as it is read, and repeated in a condition: a driver may know no object for a time such as
+        `infinity`."""
         return self.order if self.p == "?" else f"CAST({self.order} AS TEXT)"
 
     @property
@@ -51,15 +53,15 @@ class Shape:
     def moment(self, seconds: float, column: str) -> object:
         """A value for the column, or for a comparison with it."""
         form = self.forms[column]
-        return times.written(seconds, times.SPACE if form == times.MIXED else form, self._zone)
+        return times.format_time(seconds, times.SPACE if form == times.MIXED else form, self._zone)
 
     def seconds(self, at: object) -> float | None:
-        """A place's time."""
+        """Seconds since 1970 of a position's time."""
         is_local = self.forms["updated_at"] == times.WITHOUT_ZONE
         return times.read(times.number(at), self._zone if is_local else UTC)
 
     def turns_back(self, seconds: float) -> bool:
-        """Whether the clock by which `updated_at` is written is turned, some hours around this moment."""
+        """Return whether the clock by which `updated_at` is written is turned, some hours around this moment."""
         if self.forms["updated_at"] != times.WITHOUT_ZONE:
             return False
         around = (datetime.fromtimestamp(seconds + off, UTC).astimezone(self._zone) for off in (-10800.0, 10800.0))
@@ -70,17 +72,17 @@ class Shape:
         return times.zone(self.zone) or UTC
 
     def plain(self, at: object) -> object:
-        """As it is kept in a place, and compared with `order`."""
+        """The form that a position stores, compared with `order`."""
         return at.isoformat(" ") if isinstance(at, datetime) else at
 
     def sane(self, at: object) -> object:
-        """A place's time; None where it is none of this table's, which may have changed its form."""
+        """A position's time; None where it is none of this table's, which may have changed its form."""
         is_number = self.forms["updated_at"] in (times.SECONDS, times.MILLISECONDS)
         known = times.read(times.number(at)) is not None
         return at if known and (self.p == "%s" or isinstance(at, int | float) == is_number) else None
 
     def is_id(self, job_id: str) -> bool:
-        """Whether a row can have this id: PostgreSQL takes none that does not fit the type."""
+        """Return whether a row can have this id: PostgreSQL takes none that does not fit the type."""
         kind = self.types["id"]
         if self.p == "%s" and ("int" in kind or "serial" in kind):
             return job_id.removeprefix("-").isdecimal() and job_id.isascii() and len(job_id) <= 19
@@ -98,8 +100,8 @@ class Shape:
                 it = f"({it} AT TIME ZONE '{self.zone}')"
             return f"CAST(extract(epoch FROM {it}) AS double precision)"
         if column == "payload":
-            whole = it if kind == "bytea" or self.p == "?" else f"CAST({it} AS TEXT)"
-            return f"CASE WHEN {self.size} > {MOST_PAYLOAD} THEN substr({whole}, 1, {HEAD_OF_PAYLOAD}) ELSE {whole} END"
+            complete = it if kind == "bytea" or self.p == "?" else f"CAST({it} AS TEXT)"
+            return f"CASE WHEN {self.size} > {MOST_PAYLOAD} THEN substr({complete}, 1, {HEAD_OF_PAYLOAD}) ELSE {complete} END"
         if column == "last_error":
             return f"substr(CAST({it} AS TEXT), 1, 200000)"
         if column in ("attempts", "max_attempts", "priority", *TIMES):
@@ -108,7 +110,7 @@ class Shape:
 
     @property
     def size(self) -> str:
-        """Of the payload, in characters or bytes."""
+        """Expression for the length of the payload, in characters or bytes."""
         if "payload" not in self.columns:
             return "0"
         it = self.columns["payload"]
@@ -116,7 +118,7 @@ class Shape:
 
 
 def find(db: Database, names: Names) -> Shape:
-    """Raises SourceRefused where not even reading is possible, SourceUnreachable."""
+    """Read the structure of the table. Raises SourceRefused where not even reading is possible, SourceUnreachable."""
     there = db.columns(names.table)
     if not there:
         raise SourceRefused(
@@ -138,7 +140,7 @@ def find(db: Database, names: Names) -> Shape:
     indexed = db.indexed(names.table)
     zone = _zone(db, names, had, forms)
     if zone.doubt and forms.get("locked_at") == times.WITHOUT_ZONE:
-        del quoted["locked_at"]  # a row that runs would be told as lost
+        del quoted["locked_at"]  # a running row would be reported as lost
     is_mixed = forms["updated_at"] == times.MIXED
     lacking = tuple(had[ours] for ours in ("updated_at", "status") if had[ours] not in indexed)
     return Shape(

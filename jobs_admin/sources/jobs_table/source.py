@@ -1,7 +1,7 @@
-"""A jobs table in SQLite or PostgreSQL: the row is the job, and what is done to it is a conditional UPDATE.
+"""A jobs table in SQLite or PostgreSQL: the row is the job, and every change to it is a conditional UPDATE.
 
-The table is the one of the tutorial on database-backed queues (its `failJob` is what a failing attempt does to a row); other
-names are a matter of configuration. Their workers live on the same database: so every statement is short.
+The table is the one of the tutorial on database-backed queues (its `failJob` is what a failing attempt does to a row);
+other names are a matter of configuration. Their workers live on the same database: so every statement is short.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from jobs_admin.sources.jobs_table import rows as jobs_table_rows
 from jobs_admin.sources.jobs_table import shape as jobs_table_shape
 from jobs_admin.sources.jobs_table import times
 from jobs_admin.sources.jobs_table.ledger import Ledger
-from jobs_admin.sources.jobs_table.place import Place, Stand
-from jobs_admin.sources.jobs_table.reading import Found, Reader
+from jobs_admin.sources.jobs_table.place import Place, TableState
+from jobs_admin.sources.jobs_table.reading import Reader, RowRef
 from jobs_admin.sources.jobs_table.rows import Job
 from jobs_admin.sources.jobs_table.sending import Sender
 from jobs_admin.sources.jobs_table.shape import Shape
@@ -47,10 +47,13 @@ from jobs_admin.sources.jobs_table.sql import Row, TookTooLong, open_database
 _REPORTS_AT_ONCE = 300
 _BYTES_AT_ONCE = 32 * 2**20
 _PULLED_WITHIN_S = 1.0
-_TOLD_FOR_S, _MOST_TOLD = 240.0, 200_000  # what comes again in the overlap of two looks is not told again
+_REMEMBERED_S, _MOST_REMEMBERED = (
+    240.0,
+    200_000,
+)  # rows that come again in the overlap of two readings are not reported again
 _SHAPE_S = 60.0
 _EVERY_S, _LONGEST_EVERY_S = 2.0, 300.0
-_SHARE = 20  # of the time, a look at a whole table takes one part in so many
+_SHARE = 20  # reading a whole table takes one part in so many of the time
 _FORGET_EVERY_S = 3600.0
 _SAME_S = 1.0  # times that differ by less may be one, written in other units
 
@@ -91,21 +94,21 @@ class JobsTable:
             options=True,
         )
         self._shape: tuple[float, Shape] | None = None
-        self._told: dict[Found, float] = {}  # what was filed lately, and when
-        self._stand: Stand | None = None
-        self._was_away = False  # there was no such table: what stands there next is another one
+        self._filed: dict[RowRef, float] = {}  # recently filed rows, and when
+        self._table_state: TableState | None = None
+        self._was_away = False  # there was no such table: the next one is another
         self._depths: tuple[float, list[Depth]] | None = None
         self._forgot_at = -math.inf
 
-    # -- what is there -------------------------------------------------------------------------------------------
+    # -- depths and health ---------------------------------------------------------------------------------------
 
     def depths(self) -> list[Depth]:
         if self._depths and time.monotonic() < self._depths[0]:
             return self._depths[1]
-        shape, names, began = self._looked(), self._names, time.monotonic()
+        shape, names, began = self._current_shape(), self._names, time.monotonic()
         groups: dict[str, Counter[str]] = {}
         try:
-            for queue, status, is_later, count in self._counted(shape):
+            for queue, status, is_later, count in self._count_rows(shape):
                 word = "delayed" if status == names.pending and is_later else str(status)
                 groups.setdefault(self._queue(queue), Counter())[word] += int(count)
         except TookTooLong:
@@ -120,7 +123,7 @@ class JobsTable:
         self._depths = (time.monotonic() + took_s * _SHARE, found) if took_s > 0.05 else None
         return found
 
-    def _counted(self, shape: Shape, queues: Sequence[str] = ()) -> list[Row]:
+    def _count_rows(self, shape: Shape, queues: Sequence[str] = ()) -> list[Row]:
         names, p = self._names, shape.p
         queue = shape.columns.get("queue", "NULL")
         later, values = "0", []
@@ -138,19 +141,19 @@ class JobsTable:
             within_s=self._db.counts_within_s,
         )
 
-    def _queue(self, said: object) -> str:
-        return str(said) if said not in (None, "") else self._names.table
+    def _queue(self, value: object) -> str:
+        return str(value) if value not in (None, "") else self._names.table
 
     def workers(self) -> dict[str, set[str]] | None:
-        return None  # a table does not know who looks into it
+        return None  # a table does not know its readers
 
     def waiting(self, queues: Sequence[str]) -> dict[str, int | None]:
         if not queues:
             return {}
-        shape = self._looked()
+        shape = self._current_shape()
         found: dict[str, int | None] = dict.fromkeys(queues, 0)
         try:
-            for queue, status, is_later, count in self._counted(shape, queues):
+            for queue, status, is_later, count in self._count_rows(shape, queues):
                 if status == self._names.pending and not is_later and (known := self._queue(queue)) in found:
                     found[known] = (found[known] or 0) + int(count)
         except TookTooLong:
@@ -159,7 +162,7 @@ class JobsTable:
 
     def findings(self) -> list[Finding]:
         try:
-            shape = self._looked(anew=True)
+            shape = self._current_shape(refresh=True)
         except SourceRefused as error:
             return [
                 Finding(
@@ -227,7 +230,7 @@ class JobsTable:
         return found
 
     def _lacking(self) -> str:
-        """The statements that give what sending needs and this role has not; "" where it has it all."""
+        """The statements that give the rights which sending needs and this role lacks; "" where it has them all."""
         names = self._names
         deletes = _TO_DELETE if names.discard_deletes else ()
         grants = [
@@ -250,37 +253,37 @@ class JobsTable:
     def found_options(self) -> FoundOptions:
         names = self._names
         try:
-            jobs = self._reader.retried(self._looked())
+            jobs = self._reader.sample_retried(self._current_shape())
         except TookTooLong:
             jobs = []
-        looked = Counter(job.queue for job in jobs)
+        sampled = Counter(job.queue for job in jobs)
         dead = {depth.queue: depth.source_dead for depth in self.depths()} if jobs else {}
         rows = [
             (job.queue, job.type or names.table, job.id, job.attempts, job.max_attempts, job.updated_at, job.due_at,
              job.status == names.pending)
             for job in jobs
         ]  # fmt: skip
-        told = tuple(
-            InQueue(queue, count, max(count, dead.get(queue) or 0), dead.get(queue)) for queue, count in looked.items()
+        samples = tuple(
+            InQueue(queue, count, max(count, dead.get(queue) or 0), dead.get(queue)) for queue, count in sampled.items()
         )
-        return FoundOptions(self.name, time.time(), tuple(jobs_table_options.found(rows, looked)), told)
+        return FoundOptions(self.name, time.time(), tuple(jobs_table_options.find_options(rows, sampled)), samples)
 
-    def _looked(self, *, anew: bool = False) -> Shape:
-        """What the table looks like, as of a minute ago at most."""
-        if anew or self._shape is None or time.monotonic() - self._shape[0] > _SHAPE_S:
+    def _current_shape(self, *, refresh: bool = False) -> Shape:
+        """Structure of the table, a minute old at most."""
+        if refresh or self._shape is None or time.monotonic() - self._shape[0] > _SHAPE_S:
             self._shape = (time.monotonic(), jobs_table_shape.find(self._db, self._names))
         return self._shape[1]
 
-    def _open(self) -> Shape:
-        """Raises SourceRefused where nothing may be changed."""
-        shape = self._looked()
+    def _writable_shape(self) -> Shape:
+        """Structure of a table that may be changed. Raises SourceRefused where nothing may be changed."""
+        shape = self._current_shape()
         if shape.closed:
-            shape = self._looked(anew=True)
+            shape = self._current_shape(refresh=True)
         if shape.closed:
             raise SourceRefused(f"{self.name} is read-only here: {shape.closed}. Nothing was changed.")
         return shape
 
-    # -- what failed ---------------------------------------------------------------------------------------------
+    # -- dead letters --------------------------------------------------------------------------------------------
 
     def dead_letters(self, after: str) -> Pulled:
         try:
@@ -292,26 +295,26 @@ class JobsTable:
             raise
 
     def _dead_letters(self, after: str) -> Pulled:
-        shape, began = self._looked(), time.monotonic()
-        place = self._arrived(Place.read(after), shape)
-        found: dict[str, Found] = {}
+        shape, began = self._current_shape(), time.monotonic()
+        place = self._start_place(Place.read(after), shape)
+        found: dict[str, RowRef] = {}
         size, is_over, spent_s = 0, False, 0.0
         while not is_over and len(found) < _REPORTS_AT_ONCE and size < _BYTES_AT_ONCE:
-            asked = time.monotonic()
+            started = time.monotonic()
             rows, place, is_over = self._reader.page(shape, place)
-            spent_s += time.monotonic() - asked
-            news = {row.id: row for row in rows if row not in self._told}
+            spent_s += time.monotonic() - started
+            news = {row.id: row for row in rows if row not in self._filed}
             found |= news
             size += sum(row.weight for row in news.values())
             if time.monotonic() - began > _PULLED_WITHIN_S:
                 break
         now, reports, unread = time.time(), [], []
-        for job in self._reader.whole(shape, list(found.values()), self._stand):
+        for job in self._reader.complete_jobs(shape, list(found.values()), self._table_state):
             try:
-                if kind := jobs_table_rows.kind(job, self._names, now):
-                    reports.append(jobs_table_rows.report(self.name, job, kind, self._names))
+                if kind := jobs_table_rows.outcome(job, self._names, now):
+                    reports.append(jobs_table_rows.build_report(self.name, job, kind, self._names))
             except Exception as error:  # one row of a page: those behind it are read all the same
-                unread.append(Unread.from_error(job.queue, job.id, jobs_table_rows.raw_of(job, self._names)[0], error))
+                unread.append(Unread.from_error(job.queue, job.id, jobs_table_rows.pack(job, self._names)[0], error))
         place = replace(place, spent_s=round(place.spent_s + spent_s, 4))
         if is_over:
             rest_s = 0.0 if shape.is_indexed else place.spent_s * _SHARE
@@ -321,24 +324,24 @@ class JobsTable:
 
     def confirm_filed(self, pulled: Pulled) -> None:
         now = time.monotonic()
-        self._told.update(dict.fromkeys(pulled.receipt or (), now))
+        self._filed.update(dict.fromkeys(pulled.receipt or (), now))
         if not pulled.is_more:
-            self._told = {row: at for row, at in self._told.items() if now - at < _TOLD_FOR_S}
-        while len(self._told) > _MOST_TOLD:
-            del self._told[next(iter(self._told))]
+            self._filed = {row: at for row, at in self._filed.items() if now - at < _REMEMBERED_S}
+        while len(self._filed) > _MOST_REMEMBERED:
+            del self._filed[next(iter(self._filed))]
 
-    def _arrived(self, place: Place, shape: Shape) -> Place:
-        """Where to go on; from the beginning, where the table is not the one that was read."""
-        self._stand = stand = self._standing(shape, place.stand)
+    def _start_place(self, place: Place, shape: Shape) -> Place:
+        """Position to go on from; the beginning, where the table is not the one that was read."""
+        self._table_state = table_state = self._check_table(shape, place.table_state)
         self._was_away = False
-        if place.stand is not None and stand.since > place.stand.since:
-            self._told.clear()
-            return Place(stand=stand)
-        return replace(place, stand=stand)
+        if place.table_state is not None and table_state.since > place.table_state.since:
+            self._filed.clear()
+            return Place(table_state=table_state)
+        return replace(place, table_state=table_state)
 
-    def _standing(self, shape: Shape, before: Stand | None) -> Stand:
-        found, is_hidden = self._db.standing(self._names.table), self._ledger.is_hidden()
-        # One that may not be read is no other one: the table is as it was, only how replays ended is not told.
+    def _check_table(self, shape: Shape, before: TableState | None) -> TableState:
+        found, is_hidden = self._db.table_identity(self._names.table), self._ledger.is_hidden()
+        # A ledger that may not be read is no other one: the table is as it was, only outcomes of replays are unknown.
         epoch = (before.ledger if before else None) if is_hidden else self._ledger.epoch()
         witnesses = list(before.witnesses) if before is not None else []
         known = [job.id for job in self._reader.jobs(shape, witnesses, None)]
@@ -348,26 +351,26 @@ class JobsTable:
             for way in ("ASC", "DESC")
         ]
         seen = dict.fromkeys(str(row[0]) for rows in ends for row in rows)
-        stand = Stand.now(found, epoch, known, list(seen), before, time.time(), was_away=self._was_away)
-        return replace(stand, reads_ledger=not is_hidden)
+        table_state = TableState.now(found, epoch, known, list(seen), before, time.time(), was_away=self._was_away)
+        return replace(table_state, reads_ledger=not is_hidden)
 
-    # -- what became of it ---------------------------------------------------------------------------------------
+    # -- changes of jobs -----------------------------------------------------------------------------------------
 
     def check_jobs(self, jobs: Sequence[Ref]) -> JobChanges:
-        shape, now = self._looked(), time.time()
-        if self._stand is not None:
-            self._stand = self._standing(shape, self._stand)
-        there = {job.id: job for job in self._reader.jobs(shape, [ref.job_id for ref in jobs], self._stand)}
-        looked, ended, size = JobChanges(), dict[str, str](), 0
+        shape, now = self._current_shape(), time.time()
+        if self._table_state is not None:
+            self._table_state = self._check_table(shape, self._table_state)
+        there = {job.id: job for job in self._reader.jobs(shape, [ref.job_id for ref in jobs], self._table_state)}
+        changes, ended, size = JobChanges(), dict[str, str](), 0
         for ref in jobs:
             job = there.get(ref.job_id)
             if job is None:
-                if not ref.was_removed and self._stand is not None and self._stand.proves(ref.at):
-                    looked.gone[ref] = f"Its row is not in {self._names.table} any more: someone removed it."
+                if not ref.was_removed and self._table_state is not None and self._table_state.proves(ref.at):
+                    changes.gone[ref] = f"Its row is not in {self._names.table} any more: someone removed it."
                 continue
             if job.is_another and ref.state == "replaying":
-                if self._stand is not None and self._stand.proves(ref.at):
-                    looked.gone[ref] = (
+                if self._table_state is not None and self._table_state.proves(ref.at):
+                    changes.gone[ref] = (
                         f"Its row is not in {self._names.table} any more: someone removed it, and another job has its id now."
                     )
                 continue
@@ -376,53 +379,53 @@ class JobsTable:
                 ended[job.id] = kind
                 size += min(job.payload_size, jobs_table_rows.MOST_PAYLOAD)
             if kind == "retry" and job.due_at is not None:
-                looked.due[ref] = job.due_at
-            if why := self._gone(ref, job, kind):
-                looked.gone[ref] = why
-        whole = [job_id for job_id, kind in ended.items() if kind != "success"]
-        there |= {job.id: job for job in self._reader.jobs(shape, whole, self._stand, is_whole=True)}
+                changes.due[ref] = job.due_at
+            if why := self._why_gone(ref, job, kind):
+                changes.gone[ref] = why
+        incomplete = [job_id for job_id, kind in ended.items() if kind != "success"]
+        there |= {job.id: job for job in self._reader.jobs(shape, incomplete, self._table_state, with_payload=True)}
         for job in (there[job_id] for job_id in ended):
             if kind := self._kind(job, now):
-                looked.reports.append(jobs_table_rows.report(self.name, job, kind, self._names))
-        return looked
+                changes.reports.append(jobs_table_rows.build_report(self.name, job, kind, self._names))
+        return changes
 
     def _kind(self, job: Job, now: float) -> str:
-        """How its latest attempt ended. Of what is asked for also whether a retry ran well that nobody sent."""
+        """Outcome of the latest attempt. Of requested jobs also whether a retry succeeded that was not sent by us."""
         is_natural = job.max_attempts is None or job.attempts < job.max_attempts or self._names.attempts_at_start
         if job.status == self._names.completed and is_natural:
             return "success"
-        return jobs_table_rows.kind(job, self._names, now)
+        return jobs_table_rows.outcome(job, self._names, now)
 
     def _is_news(self, ref: Ref, job: Job, kind: str) -> bool:
         if kind == "success" or ref.state == "replaying" or ref.at is None:
             return True
         return abs(jobs_table_rows.ended_at(job, kind, self._names) - ref.at) > _SAME_S
 
-    def _gone(self, ref: Ref, job: Job, kind: str) -> str:
-        """How it is known that somebody else acted; "" where nobody did, or nothing is sure."""
+    def _why_gone(self, ref: Ref, job: Job, kind: str) -> str:
+        """Evidence that someone else acted; "" where no one did, or nothing is certain."""
         names, is_dead = self._names, ref.state in _DEAD
         if ref.state == "replaying" or kind in ("exception", "lost") or job.status not in names.statuses:
             return ""
         if not is_dead and (kind == "retry" or job.status == names.running):
             return ""  # as it was, or the retry that it waited for
-        if self._stand is None or self._stand.is_read_anew(ref.at):
-            return ""  # an older copy of the table: its rows are as they were, and nobody did that
+        if self._table_state is None or self._table_state.is_from_another_table(ref.at):
+            return ""  # an older copy of the table: its rows are as they were, by no one's act
         return f"Its row is {job.status} now: someone else changed it, not Redrive."
 
     # -- sending, and what else changes rows ---------------------------------------------------------------------
 
     def epoch(self, replay: str) -> str:
-        self._open()
+        self._writable_shape()
         now = time.time()
-        found = self._ledger.made(now)
+        found = self._ledger.ensure(now)
         if time.monotonic() - self._forgot_at > _FORGET_EVERY_S:
             self._forgot_at = time.monotonic()
             self._ledger.forget(now)
         return found
 
-    def send(self, replay: str, letters: Sequence[OutgoingMessage]) -> dict[int, str]:
+    def send(self, replay: str, messages: Sequence[OutgoingMessage]) -> dict[int, str]:
         self.epoch(replay)
-        return self._sender.send(self._open(), replay, letters)
+        return self._sender.send(self._writable_shape(), replay, messages)
 
     def was_sent(self, replay: str, tokens: Sequence[int]) -> set[int]:
         return self._ledger.tokens(replay, tokens) if tokens and self._ledger.exists() else set()
@@ -437,17 +440,17 @@ class JobsTable:
         raise SourceRefused("Rows of a jobs table are not taken back: what waits, waits. Nothing was changed.")
 
     def reschedule(self, changes: Sequence[Rescheduled]) -> set[Ref]:
-        return self._sender.reschedule(self._open(), changes)
+        return self._sender.reschedule(self._writable_shape(), changes)
 
     def remove(self, jobs: Sequence[Ref]) -> set[Ref]:
         if not self.can.remove:
             raise SourceRefused(
                 f"Rows of {self._names.table} are not deleted: discard_deletes is not set. Nothing was changed."
             )
-        shape = self._open()
+        shape = self._writable_shape()
         if self._db.grants(self._names.table, _TO_DELETE):
             raise SourceRefused(f"{self._may_not_delete()} Nothing was changed.")
-        self._ledger.made(time.time())
+        self._ledger.ensure(time.time())
         return self._sender.remove(shape, jobs)
 
     def _may_not_delete(self) -> str:
@@ -456,17 +459,17 @@ class JobsTable:
             "could not be put back is not deleted."
         )
 
-    # -- what a message says -------------------------------------------------------------------------------------
+    # -- content of a message ------------------------------------------------------------------------------------
 
     def arguments(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
         return jobs_table_rows.arguments(raw)
 
     def check_arguments(self, raw: bytes, args: list[Any], kwargs: dict[str, Any]) -> None:
-        jobs_table_rows.edited(raw, args, kwargs)
+        jobs_table_rows.edit_payload(raw, args, kwargs)
 
     def headers(self, raw: bytes) -> dict[str, Any]:
-        said = jobs_table_rows.message(raw)
-        return {name: said[name] for name in ("table", "id", "type") if name in said}
+        fields = jobs_table_rows.unpack(raw)
+        return {name: fields[name] for name in ("table", "id", "type") if name in fields}
 
     def is_chord_member(self, raw: bytes) -> bool:
         return False

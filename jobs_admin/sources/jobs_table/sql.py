@@ -1,7 +1,7 @@
-"""The database that holds a jobs table: SQLite or PostgreSQL, asked in the same words, never for long.
+"""The database that holds a jobs table: SQLite or PostgreSQL, used by the same methods, never for long.
 
-A statement that takes too long is broken off, a transaction that changes something holds a batch at most, and nothing waits
-for a server that hangs: their workers live on this database.
+A statement that takes too long is broken off, a transaction that changes something holds a batch at most, and nothing
+waits for a server that hangs: their workers live on this database.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from jobs_admin.sources.jobs_table import times
 _STATEMENT_S = 3.0
 _LOCK_S = 1.0
 _COUNT_S, _COUNT_LOCKED_S = 2.0, 0.1  # the latter where a reader keeps writers out (SQLite without WAL)
-_LOOKED_AT = 500  # rows, the newest, for how their times are written
-_JSON_NULLS = ""  # the key of a kept row that names the columns with a JSON null
-_HANGS_S = 4.5  # then the connection is cut off: within 5 s somebody is told
+_SAMPLED_ROWS = 500  # the latest rows, from which the form of times is read
+_JSON_NULLS = ""  # the key of a stored row that names the columns with a JSON null
+_HANGS_S = 4.5  # then the connection is cut off: an error is shown within 5 s
 
 Row = Sequence[Any]
 
@@ -39,8 +39,8 @@ class TookTooLong(SourceUnreachable):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What tells one table from another of its name, and from itself in an older copy."""
+class TableIdentity:
+    """Identity of a table: it differs from another one of its name, and from an older copy of itself."""
 
     place: str  # another one is another table
     tides: tuple[int, ...]  # numbers that only rise
@@ -50,7 +50,7 @@ class Standing:
 class Database(Protocol):
     p: str  # a parameter's place in a statement
     counts_within_s: float  # how long a statement that counts may take
-    has_one_writer: bool  # whoever writes waits for whoever does
+    has_one_writer: bool  # a writer waits for other writers
 
     def read(self, sql: str, values: Sequence[object] = (), *, within_s: float = _STATEMENT_S) -> list[Row]:
         """All rows. Raises SourceUnreachable, TookTooLong, SourceRefused for what the database does not allow."""
@@ -65,12 +65,12 @@ class Database(Protocol):
         """The columns that an index begins with, and that are in it for all rows."""
 
     def time_form(self, table: str, id: str, column: str, type: str, like: str = times.SPACE) -> str:
-        """How its times are written; as `like`, another column's form, where none stands there yet."""
+        """Form in which its times are written; `like`, another column's form, where it has none yet."""
 
     def comparable(self, column: str, form: str) -> str:
         """An expression of times in the order of time, where the column itself is not."""
 
-    def standing(self, table: str) -> Standing: ...
+    def table_identity(self, table: str) -> TableIdentity: ...
 
     def row_text(self, table: str, where: str, values: Sequence[object]) -> str | None:
         """One row with all its columns as text, from which `put_row` makes the same row; None where there is none.
@@ -82,10 +82,10 @@ class Database(Protocol):
         """Insert a row that `row_text` read; generated columns are made again. Raises as `read`."""
 
     def missing_rights(self, table: str, ledger: str) -> str:
-        """What is not allowed that sending needs, a sentence; "" where nothing is missing."""
+        """The right that sending needs and this role lacks, a sentence; "" where nothing is missing."""
 
     def may_read(self, table: str) -> bool:
-        """Whether a table that is there may be read."""
+        """Return whether a table that is there may be read."""
 
     def grants(self, table: str, rights: Sequence[str]) -> list[str]:
         """The statement that gives those of the rights that this role has not; of a table that is not there, all of them."""
@@ -98,11 +98,11 @@ class Database(Protocol):
 
 class Run(Protocol):
     def __call__(self, sql: str, values: Sequence[object] = ()) -> int:
-        """Runs a statement; answers how many rows it changed."""
+        """Run a statement; return how many rows it changed."""
 
 
 def name(text: str, *, percent: bool = False) -> str:
-    """A quoted identifier; `percent` for a driver to whom % means something."""
+    """A quoted identifier; `percent` for a driver that interprets %."""
     quoted = ".".join('"{}"'.format(part.replace('"', '""')) for part in text.split("."))
     return quoted.replace("%", "%%") if percent else quoted
 
@@ -140,12 +140,12 @@ class _SQLite:
         self.counts_within_s = _COUNT_LOCKED_S
 
     def read(self, sql: str, values: Sequence[object] = (), *, within_s: float = _STATEMENT_S) -> list[Row]:
-        with self._asked(within_s) as connection:
+        with self._connected(within_s) as connection:
             return connection.execute(sql, values).fetchall()
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[Run]:
-        with self._asked(_STATEMENT_S) as connection:
+        with self._connected(_STATEMENT_S) as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield lambda sql, values=(): connection.execute(sql, values).rowcount
@@ -168,21 +168,21 @@ class _SQLite:
 
     def time_form(self, table: str, id: str, column: str, type: str, like: str = times.SPACE) -> str:
         it = column_name(column)
-        newest = f"SELECT {it} FROM {name(table)} ORDER BY {column_name(id)} DESC LIMIT {_LOOKED_AT}"
-        rows = self.read(f"SELECT {it} FROM ({newest}) WHERE {it} IS NOT NULL")
-        whole = any(word in type for word in ("int", "real", "num", "float"))
-        return times.form((row[0] for row in rows), _as_others(like, whole))
+        latest = f"SELECT {it} FROM {name(table)} ORDER BY {column_name(id)} DESC LIMIT {_SAMPLED_ROWS}"
+        rows = self.read(f"SELECT {it} FROM ({latest}) WHERE {it} IS NOT NULL")
+        is_number = any(word in type for word in ("int", "real", "num", "float"))
+        return times.form((row[0] for row in rows), _form_like(like, is_number))
 
     def comparable(self, column: str, form: str) -> str:
         return f"strftime('%Y-%m-%d %H:%M:%f', {column})" if form == times.MIXED else column
 
-    def standing(self, table: str) -> Standing:
+    def table_identity(self, table: str) -> TableIdentity:
         ((version,),) = self.read("PRAGMA schema_version")
         tides = [int(version)]
         if self.read("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'"):
             rows = self.read("SELECT seq FROM sqlite_sequence WHERE name = ?", [table])
             tides.append(int(rows[0][0]) if rows else 0)
-        return Standing(str(self._path.stat().st_ino), tuple(tides), is_sure=len(tides) > 1 and tides[1] > 0)
+        return TableIdentity(str(self._path.stat().st_ino), tuple(tides), is_sure=len(tides) > 1 and tides[1] > 0)
 
     def row_text(self, table: str, where: str, values: Sequence[object]) -> str | None:
         columns = list(self.columns(table))
@@ -201,7 +201,7 @@ class _SQLite:
         cells: dict[str, tuple[str, str | int | None]] = json.loads(text)
         columns = ", ".join(column_name(it) for it in cells)
         places = ", ".join("CAST(? AS TEXT)" if kind == "text" else "?" for kind, _ in cells.values())
-        values = [_from_text(kind, said) for kind, said in cells.values()]
+        values = [_from_text(kind, value) for kind, value in cells.values()]
         run(f"INSERT INTO {name(table)} ({columns}) VALUES ({places})", values)
 
     def missing_rights(self, table: str, ledger: str) -> str:
@@ -235,18 +235,18 @@ class _SQLite:
             self._connection = None
 
     @contextlib.contextmanager
-    def _asked(self, within_s: float) -> Iterator[sqlite3.Connection]:
+    def _connected(self, within_s: float) -> Iterator[sqlite3.Connection]:
         with self._lock:
             self._ends = time.monotonic() + within_s
             try:
-                yield self._dialled()
+                yield self._connect()
             except sqlite3.Error as error:
-                raise self._said(error, within_s) from error
+                raise self._translate_error(error, within_s) from error
             except OSError as error:
                 raise SourceUnreachable(f"The file {self._path.name} is not there: {error.strerror}.") from error
 
-    def _dialled(self) -> sqlite3.Connection:
-        # Whatever stands under the name now: a file that was moved away is not asked any more.
+    def _connect(self) -> sqlite3.Connection:
+        # The file under the name now: one that was moved away is not used any more.
         of = (os.getpid(), self._path.stat().st_ino)
         if self._connection is None or of != self._of:
             self.close()
@@ -268,7 +268,7 @@ class _SQLite:
             self.counts_within_s = _COUNT_S if str(journal).lower() == "wal" else _COUNT_LOCKED_S
         return self._connection
 
-    def _said(self, error: sqlite3.Error, within_s: float) -> Exception:
+    def _translate_error(self, error: sqlite3.Error, within_s: float) -> Exception:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         where = self._path.name
         if code == sqlite3.SQLITE_INTERRUPT:
@@ -293,13 +293,13 @@ class _PostgreSQL:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
 
-        # As the driver reads it: only then what it says of a server is known to be no part of the password.
+        # As the driver reads it: only then its server is known to be no part of the password.
         try:
             service_url.split(url)
-            said = conninfo_to_dict(url)
+            parts = conninfo_to_dict(url)
         except (ValueError, psycopg.Error):
-            said = {"host": "@"}
-        host, port = str(said.get("host") or ""), str(said.get("port") or 5432)
+            parts = {"host": "@"}
+        host, port = str(parts.get("host") or ""), str(parts.get("port") or 5432)
         if "@" in host or not port.isdecimal():
             # Nothing of it is repeated, not even by the error that this one came of.
             raise SourceRefused(
@@ -307,7 +307,7 @@ class _PostgreSQL:
                 "Write @ : / # ? % in a user or password as %40 %3A %2F %23 %3F %25."
             )
         self._where = f"{host or 'the local server'}:{port}"
-        self._secrets = [str(said[word]) for word in ("password", "sslpassword") if said.get(word)]
+        self._secrets = [str(parts[word]) for word in ("password", "sslpassword") if parts.get(word)]
         self._psycopg = psycopg
         self._url = url
         self._lock = threading.RLock()
@@ -323,17 +323,17 @@ class _PostgreSQL:
         except TookTooLong:
             raise
         except SourceUnreachable:
-            # A connection that was closed while nobody used it says nothing of the server.
+            # A connection that was closed while idle proves nothing about the server.
             if had is None or time.monotonic() - began > 1:
                 raise
             return self._read(sql, values, within_s)
 
     def _read(self, sql: str, values: Sequence[object], within_s: float) -> list[Row]:
-        with self._asked() as connection:
+        with self._connected() as connection:
             if within_s != _STATEMENT_S:
                 connection.execute("SELECT set_config('statement_timeout', %s, false)", [f"{round(within_s * 1000)}ms"])
             try:
-                # Never prepared: a plan that is kept would outlive what it was made for, and poolers know none.
+                # Never prepared: a stored plan would outlive its table, and poolers know none.
                 rows: list[Row] = connection.execute(sql, values, prepare=False).fetchall()
                 return rows
             finally:
@@ -342,8 +342,8 @@ class _PostgreSQL:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[Run]:
-        self.read("SELECT 1")  # so that a transaction begins on a connection that stands
-        with self._asked() as connection, connection.transaction():
+        self.read("SELECT 1")  # so that a transaction begins on an open connection
+        with self._connected() as connection, connection.transaction():
             yield lambda sql, values=(): connection.execute(sql, values, prepare=False).rowcount
 
     def columns(self, table: str) -> dict[str, str]:
@@ -367,15 +367,15 @@ class _PostgreSQL:
             return times.WITHOUT_ZONE if "without" in type else times.WITH_ZONE
         it = column_name(column, percent=True)
         order = column_name(id, percent=True)
-        newest = f"SELECT {it} FROM {name(table, percent=True)} ORDER BY {order} DESC LIMIT {_LOOKED_AT}"
-        rows = self.read(f"SELECT {it} FROM ({newest}) newest WHERE {it} IS NOT NULL")
-        whole = any(word in type for word in ("int", "numeric", "double", "real"))
-        return times.form((row[0] for row in rows), _as_others(like, whole))
+        latest = f"SELECT {it} FROM {name(table, percent=True)} ORDER BY {order} DESC LIMIT {_SAMPLED_ROWS}"
+        rows = self.read(f"SELECT {it} FROM ({latest}) newest WHERE {it} IS NOT NULL")
+        is_number = any(word in type for word in ("int", "numeric", "double", "real"))
+        return times.form((row[0] for row in rows), _form_like(like, is_number))
 
     def comparable(self, column: str, form: str) -> str:
         return f"({column})::timestamptz" if form == times.MIXED else column
 
-    def standing(self, table: str) -> Standing:
+    def table_identity(self, table: str) -> TableIdentity:
         rows = self.read(
             "SELECT to_regclass(%s)::oid::bigint, (SELECT oid::bigint FROM pg_database WHERE datname = current_database()), "
             "txid_snapshot_xmax(txid_current_snapshot())",
@@ -383,7 +383,7 @@ class _PostgreSQL:
         )
         oid, database, tide = rows[0]
         # Transactions are numbered for ever: a copy from before has not come so far.
-        return Standing(f"{database}:{oid}", (int(tide),), is_sure=True)
+        return TableIdentity(f"{database}:{oid}", (int(tide),), is_sure=True)
 
     def row_text(self, table: str, where: str, values: Sequence[object]) -> str | None:
         it, columns = name(table, percent=True), self._json_columns(table)
@@ -451,9 +451,9 @@ class _PostgreSQL:
         return bool(self.read("SELECT has_table_privilege(to_regclass(%s), 'SELECT')", [name(table)])[0][0])
 
     def grants(self, table: str, rights: Sequence[str]) -> list[str]:
-        asked = ", ".join("has_table_privilege(to_regclass(%s), %s)" for _ in rights)
+        checks = ", ".join("has_table_privilege(to_regclass(%s), %s)" for _ in rights)
         values = [value for right in rights for value in (name(table), right)]
-        ((*has, role),) = self.read(f"SELECT {asked}, current_user::text", values)
+        ((*has, role),) = self.read(f"SELECT {checks}, current_user::text", values)
         lacking = [right for right, may in zip(rights, has, strict=True) if not may]  # None: there is no such table
         return [f"GRANT {', '.join(lacking)} ON {name(table)} TO {column_name(role)}"] if lacking else []
 
@@ -480,11 +480,11 @@ class _PostgreSQL:
             self._connection = None
 
     @contextlib.contextmanager
-    def _asked(self) -> Iterator[Any]:
+    def _connected(self) -> Iterator[Any]:
         with self._lock:
             watchdog = None
             try:
-                connection = self._dialled()
+                connection = self._connect()
                 watchdog = threading.Timer(_HANGS_S, _cut_off, [connection.fileno()])
                 watchdog.daemon = True
                 watchdog.start()
@@ -494,12 +494,12 @@ class _PostgreSQL:
                     self._is_new = False
                 yield connection
             except self._psycopg.Error as error:
-                raise self._said(error) from (None if self._quotes_a_secret(error) else error)
+                raise self._translate_error(error) from (None if self._quotes_a_secret(error) else error)
             finally:
                 if watchdog is not None:
                     watchdog.cancel()
 
-    def _dialled(self) -> Any:
+    def _connect(self) -> Any:
         if self._connection is None or self._connection.closed or self._of != os.getpid():
             # A connection of the parent is the parent's: it is neither used nor closed here.
             self._connection = self._psycopg.connect(
@@ -518,7 +518,7 @@ class _PostgreSQL:
     def _quotes_a_secret(self, error: Exception) -> bool:
         return any(secret in str(error) for secret in self._secrets)
 
-    def _said(self, error: Exception) -> Exception:
+    def _translate_error(self, error: Exception) -> Exception:
         state = getattr(error, "sqlstate", None) or ""
         text = str(error).strip().split("\n")[0]
         for secret in self._secrets:
@@ -537,20 +537,20 @@ def _as_text(value: object) -> str | int | None:
     return repr(value) if isinstance(value, float) else value  # type: ignore[return-value]
 
 
-def _from_text(kind: str, said: str | int | None) -> object:
+def _from_text(kind: str, value: str | int | None) -> object:
     if kind in ("text", "blob"):
-        return base64.b64decode(str(said))
-    return float(said) if kind == "real" and said is not None else said
+        return base64.b64decode(str(value))
+    return float(value) if kind == "real" and value is not None else value
 
 
-def _as_others(like: str, whole: bool) -> str:
-    if whole:
+def _form_like(like: str, is_number: bool) -> str:
+    if is_number:
         return like if like in (times.SECONDS, times.MILLISECONDS) else times.SECONDS
     return like if like in (times.SPACE, times.ISO) else times.SPACE
 
 
 def _cut_off(number: int) -> None:
-    """End a connection that says nothing: who waits for it is woken with an error."""
+    """End a silent connection: its waiting reader is woken with an error."""
     import socket
 
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as mine:

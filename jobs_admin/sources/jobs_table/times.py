@@ -1,6 +1,6 @@
-"""How a column of a jobs table writes times down: read, and written back in the same form.
+"""Forms of times in a column of a jobs table: parsed, and written back in the same form.
 
-SQLite has no type for times, so their form is found by what stands in the column; PostgreSQL tells its type.
+SQLite has no type for times, so their form is found by the column's values; PostgreSQL has a type.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LATEST = 253_402_300_799.0  # the last second of the year 9999
 
 
 def zone(name: str) -> tzinfo | None:
-    """The time zone of this name, which may stand within a statement too; None for one that is not known here."""
+    """The time zone of this name, which may be part of a statement too; None for one that is not known here."""
     if name.upper().removeprefix("ETC/") in ("UTC", "GMT"):  # PostgreSQL takes any case of it
         return UTC
     try:
@@ -58,8 +58,8 @@ def read(value: object, zone: tzinfo = UTC) -> float | None:
     return seconds if math.isfinite(seconds) and abs(seconds) <= _LATEST else None
 
 
-def written(seconds: float, form: str, zone: tzinfo = UTC) -> object:
-    """What stands in a column of this form for the moment; whole seconds where the form has no others.
+def format_time(seconds: float, form: str, zone: tzinfo = UTC) -> object:
+    """Value of a moment in a column of this form; whole seconds where the form has no others.
 
     `zone` is that of WITHOUT_ZONE.
     """

@@ -1,4 +1,4 @@
-"""In which time zone a jobs table's times without one were written. Nobody says so; it is taken for known, or not."""
+"""The time zone of a jobs table's times without one. No column states it; it is certain, or a guess."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class Zone:
 
 
 def find(db: Database, table: str, columns: Sequence[str]) -> Zone:
-    """Of these columns of PostgreSQL's `timestamp`.
+    """Find the zone of these columns of PostgreSQL's `timestamp`.
 
-    They were written by the default of the column, or else by somebody's now() in the zone in which his session began: that
-    is known only where all begin in the same one.
+    They were written by the default of the column, or else by a session's now() in the zone in which it began: that is
+    known only where all begin in the same one.
     """
     named, is_plain = set(), False
-    for (said,) in db.read(
+    for (default,) in db.read(
         "SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid "
         "AND a.attnum = d.adnum WHERE d.adrelid = to_regclass(%s) AND a.attname = ANY(%s::text[])",
         [name(table), list(columns)],
     ):
-        zones = set(_NAMED.findall(said))
+        zones = set(_NAMED.findall(default))
         named |= zones
-        is_plain = is_plain or (not zones and _NOW.search(said) is not None)
+        is_plain = is_plain or (not zones and _NOW.search(default) is not None)
     begins, doubt = _sessions(db)
     if named:
         found = sorted(named)
@@ -73,7 +73,7 @@ def _sessions(db: Database) -> tuple[str, str]:
 
 
 def _are_same(one: str, other: str) -> bool:
-    """Whether clocks show the same in both, this year."""
+    """Return whether clocks agree in both zones, this year."""
     first, second = known(one), known(other)
     if first is None or second is None:
         return False
