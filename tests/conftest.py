@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
 
@@ -66,17 +67,20 @@ def pytest_collection_modifyitems(config, items):
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
-    # What takes minutes begins first, so that no process is left alone with it at the end.
-    whole = {item.path for item in items if item.get_closest_marker("server")}
-    ranks = {item.path: _rank(item.path, item.path in whole) for item in items}
+    # What takes longest begins first, so that no process is left alone with it at the end.
+    spent = durations.recorded()["files"]
+    files = Counter(item.path for item in items)
+    with_servers = {item.path for item in items if item.get_closest_marker("server")}
+    ranks = {path: _rank(path, spent, count, path in with_servers) for path, count in files.items()}
     items.sort(key=lambda item: ranks[item.path])
 
 
-def _rank(path, needs_servers):
-    kind = path.relative_to(Path(__file__).parent).parts[0]
+def _rank(path, spent, count, needs_servers):
+    place = path.relative_to(Path(__file__).parents[1])
     # The main journey brings the desk's dead jobs back: the other journeys need some.
     empties = path.name == "test_main_journey.py"
-    return (path.name != "test_incident.py", kind != "journeys", empties, not needs_servers)
+    seconds = spent.get(place.as_posix(), count * (1 if needs_servers else 0.1))
+    return path.name != "test_incident.py", place.parts[1] != "journeys", empties, -seconds, place
 
 
 def _is_part(item):

@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from dashboard.web import server as web
+from tests.kit import durations
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTRACTS = (
@@ -270,3 +271,31 @@ def imports_of(module: Path) -> set[str]:
     return plain | {
         f"{node.module}.{one.name}" for node in nodes if isinstance(node, ast.ImportFrom) for one in node.names
     }
+
+
+def test_a_long_test_says_why():
+    silent = []
+    for test, seconds in durations.recorded()["tests"].items():
+        file, *names = test.partition("[")[0].split("::")
+        if seconds > durations.LONG_S and not is_long((ROOT / file).read_text(), names):
+            silent.append(f"{test}: {seconds:g} s")
+    assert silent == [], "give it less to do, or the mark `long` with the reason"
+
+
+def test_the_reason_of_a_long_test_is_a_sentence():
+    code = '@pytest.mark.long("{}")\ndef test_a(): pass\nclass TestB:\n    def test_c(self): pass\n'
+    assert is_long(code.format("Starts a desk twice."), ["test_a"]) and not is_long(code.format(""), ["test_a"])
+    assert not is_long(code.format("Starts a desk twice."), ["TestB", "test_c"])
+
+
+def is_long(code: str, names: list[str]) -> bool:
+    """Return whether a test, or its class, carries the mark with a reason; a test that is gone carries all marks."""
+    scope: ast.AST = ast.parse(code)
+    for name in names:
+        scope = next((node for node in ast.walk(scope) if getattr(node, "name", "") == name), None)
+        if scope is None:
+            return True
+        for mark in scope.decorator_list:
+            if ast.unparse(getattr(mark, "func", mark)) == "pytest.mark.long" and len(ast.literal_eval(mark.args[0])) > 10:
+                return True
+    return False

@@ -25,6 +25,7 @@ from jobs_admin.fleet import heartbeats, worker_store
 from jobs_admin.ingest import uncaptured
 from jobs_admin.models import AuditEvent, Channel, Payload, RefusedReports, Source, Unfiled, Worker
 from jobs_admin.models.access import ENGINE
+from jobs_admin.sources.celery import workers
 from jobs_admin.trust import unsealing
 from jobs_admin.worker.dropped import Dropped
 from jobs_admin.worker.versions import GUARD_VERSION
@@ -33,6 +34,14 @@ from tests.kit.sources import forget_configuration
 from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def patience(request, monkeypatch):
+    """Where no worker runs, none is waited for."""
+    if "unguarded_worker" not in request.fixturenames:
+        monkeypatch.setattr(checkup, "PING_S", 0.05)
+        monkeypatch.setattr(workers, "_ANSWER_S", 0.05)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 from django.core.management.base import CommandError
 
 from dashboard.setup import command_line
+from tests.kit import migrated
 from tests.kit.up import ROOT, SILENT, Desk
 
 pytestmark = [pytest.mark.server]
@@ -39,6 +40,7 @@ def test_a_second_terminal_finds_the_desk_that_was_told_its_addresses(tmp_path, 
     (tmp_path / "key").write_text("k" * 50)
     told = {"REDRIVE_REDIS_URL": engine.url, "CELERY_BROKER_URL": engine.url.removesuffix("0") + "1"}
     told |= {"DATABASE_URL": f"sqlite:///{tmp_path}/elsewhere.sqlite3", "SECRET_KEY_FILE": str(tmp_path / "key")}
+    migrated.into(tmp_path, "elsewhere.sqlite3"), migrated.into(tmp_path / "data")
     desk = Desk(tmp_path / "data", "--no-demo", **told).is_ready()
     try:
         said = terminal(desk.data, "doctor").stdout

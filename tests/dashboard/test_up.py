@@ -46,8 +46,30 @@ def up(tmp_path):
     assert all(desk.is_gone() for desk in started)
 
 
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """A desk for the tests that leave one behind: on a port that was busy, with a password and a token that were given."""
+    folder = tmp_path_factory.mktemp("running") / "data"
+    migrated.into(folder)
+    given = {"REDRIVE_ADMIN_PASSWORD": "chosen-by-hand", "REDRIVE_API_TOKEN": "token-by-hand"}
+    with socket.create_server(("127.0.0.1", free_port())) as taken:
+        port = taken.getsockname()[1]
+        desk = Desk(folder, "--no-demo", "--port", str(port), **given)
+        desk.busy_port = port
+        try:
+            desk.is_ready()
+        except BaseException:
+            desk.send(signal.SIGTERM).ends()
+            raise
+    yield desk
+    desk.send(signal.SIGTERM).ends()
+    assert desk.is_gone()
+
+
 def test_the_ready_line_is_true_and_ctrl_c_leaves_no_process(up):
     desk = up("--no-demo").is_ready()
+    made = [desk.data, *(desk.data / name for name in ("up.json", "redrive.sqlite3", "log/web.log"))]
+    assert [path for path in made if stat.S_IMODE(path.stat().st_mode) & 0o077] == [], "they are their owner's alone"
     assert desk.status() == 200
     steps = [
         "Starting the store …",
@@ -84,14 +106,14 @@ def test_the_reaper_killed_with_its_supervisor_leaves_no_process(up):
 
 
 def test_the_demo_shows_failures_and_its_pool_ends_with_a_killed_parent(up):
-    desk = up().is_ready()
+    desk = up(has_tables=True).is_ready()
     assert failures(desk) > 0
     desk.send(signal.SIGKILL).ends()
     assert desk.is_gone()
 
 
 def test_a_second_run_reuses_secrets_and_says_where_the_password_was_shown(up):
-    first = up("--no-demo").is_ready()
+    first = up("--no-demo", has_tables=True).is_ready()
     made = secrets_of(first)
     assert first.text.count("password") == 1
     first.send(signal.SIGKILL).ends()
@@ -102,19 +124,9 @@ def test_a_second_run_reuses_secrets_and_says_where_the_password_was_shown(up):
     assert "changepassword admin" in second.text and "Creating the database" not in second.text
 
 
-def test_what_it_makes_is_its_owners_alone(up):
-    desk = up("--no-demo").is_ready()
-    for path in (desk.data, desk.data / "up.json", desk.data / "redrive.sqlite3", desk.data / "log" / "web.log"):
-        if path.exists():
-            assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
-
-
-def test_a_given_password_and_token_are_used_and_not_shown(up):
-    desk = up(
-        "--no-demo", REDRIVE_ADMIN_PASSWORD="chosen-by-hand", REDRIVE_API_TOKEN="token-by-hand", has_tables=True
-    ).is_ready()
-    assert "by-hand" not in desk.text
-    assert rows(desk, "select name, role from jobs_admin_apitoken") == [("up", "admin")]
+def test_a_given_password_and_token_are_used_and_not_shown(running):
+    assert "by-hand" not in running.text
+    assert rows(running, "select name, role from jobs_admin_apitoken") == [("up", "admin")]
 
 
 @pytest.mark.django_db
@@ -154,11 +166,10 @@ def test_a_failure_that_the_list_does_not_show_is_not_visible_yet():
     assert up_command._a_failure_is_visible()
 
 
-def test_a_second_desk_on_the_folder_says_where_the_first_runs(up):
-    first = up("--no-demo", has_tables=True).is_ready()
-    second = up("--no-demo")
+def test_a_second_desk_on_the_folder_says_where_the_first_runs(running):
+    second = Desk(running.data, "--no-demo")
     assert second.ends() == 1
-    assert f"already runs on {first.data}: {first.url}" in second.text
+    assert f"already runs on {running.data}: {running.url}" in second.text
 
 
 def test_the_pages_stand_below_a_prefix_whether_or_not_a_proxy_takes_it_off(up):
@@ -173,12 +184,9 @@ def test_the_pages_stand_below_a_prefix_whether_or_not_a_proxy_takes_it_off(up):
             assert answer.status == 200
 
 
-def test_a_busy_port_gives_the_next_free_one(up):
-    with socket.create_server(("127.0.0.1", free_port())) as taken:
-        port = taken.getsockname()[1]
-        desk = up("--no-demo", "--port", str(port), has_tables=True).is_ready()
-    assert f"Port {port} is busy" in desk.text
-    assert desk.url != f"http://127.0.0.1:{port}"
+def test_a_busy_port_gives_the_next_free_one(running):
+    assert f"Port {running.busy_port} is busy" in running.text
+    assert running.url != f"http://127.0.0.1:{running.busy_port}"
 
 
 def test_two_desks_that_start_at_once_get_a_port_each(up):
@@ -190,9 +198,8 @@ def test_two_desks_that_start_at_once_get_a_port_each(up):
     assert [desk.status() for desk in desks] == [200, 200]
 
 
-def test_no_other_server_of_the_same_user_can_share_its_port(up):
-    desk = up("--no-demo", has_tables=True).is_ready()
-    port = int(desk.url.rpartition(":")[2])
+def test_no_other_server_of_the_same_user_can_share_its_port(running):
+    port = int(running.url.rpartition(":")[2])
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -200,30 +207,27 @@ def test_no_other_server_of_the_same_user_can_share_its_port(up):
         other.listen()
 
 
-def test_a_request_waits_while_the_web_process_is_started_again(up):
-    desk = up("--no-demo", has_tables=True).is_ready()
-    (web,) = children_named(desk, "dashboard.web", parent=desk.process.pid)
+def test_a_request_waits_while_the_web_process_is_started_again(running):
+    (web,) = children_named(running, "dashboard.web", parent=running.process.pid)
     os.killpg(web, signal.SIGKILL)
-    desk.wait_until(lambda: "web ended" in desk.text, 60)
-    assert desk.status() == 200
+    running.wait_until(lambda: "web ended" in running.text, 60)
+    assert running.status() == 200
 
 
-def test_a_process_that_dies_is_started_again(up):
-    desk = up("--no-demo", has_tables=True).is_ready()
-    (watch,) = children_named(desk, "manage.py\0watch", parent=desk.process.pid)
+def test_a_process_that_dies_is_started_again(running):
+    (watch,) = children_named(running, "manage.py\0watch", parent=running.process.pid)
     os.kill(watch, signal.SIGKILL)
-    desk.wait_until(lambda: children_named(desk, "manage.py\0watch", parent=desk.process.pid) not in ([], [watch]), 90)
-    assert "watch ended (exit -9); starting it again in 1 s" in desk.text
+    running.wait_until(lambda: children_named(running, "manage.py\0watch", parent=running.process.pid) not in ([], [watch]), 90)
+    assert "watch ended (exit -9); starting it again in 1 s" in running.text
 
 
-def test_the_engine_that_dies_is_started_again_with_what_it_held(up):
-    desk = up("--no-demo", has_tables=True).is_ready()
-    client = store_of(desk)
+def test_the_engine_that_dies_is_started_again_with_what_it_held(running):
+    client = store_of(running)
     client.set("kept", "1")
     # A disk that is slow has it wait for the append-only file.
-    desk.wait_until(lambda: client.info("persistence")["aof_buffer_length"] == 0, 60)
+    running.wait_until(lambda: client.info("persistence")["aof_buffer_length"] == 0, 60)
     os.kill(client.info()["process_id"], signal.SIGKILL)
-    desk.wait_until(lambda: answers(client), 90)
+    running.wait_until(lambda: answers(client), 90)
     assert client.get("kept") == b"1"
 
 
