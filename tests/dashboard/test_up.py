@@ -56,12 +56,23 @@ def running(tmp_path_factory):
         port = taken.getsockname()[1]
         desk = Desk(folder, "--no-demo", "--port", str(port), **given)
         desk.busy_port = port
-        try:
-            desk.is_ready()
-        except BaseException:
-            desk.send(signal.SIGTERM).ends()
-            raise
+        desk.is_ready()
     yield desk
+    desk.send(signal.SIGTERM).ends()
+    assert desk.is_gone()
+
+
+@pytest.fixture(scope="module")
+def configured(tmp_path_factory, engine):
+    """A desk below a prefix, on a store that was given, with a source that cannot be reached."""
+    folder = tmp_path_factory.mktemp("configured")
+    (folder / "sources.toml").write_text(
+        '[sources.billing]\nbackend = "celery"\nurl = "redis://:hidden@127.0.0.1:1/0"\n'
+    )
+    migrated.into(folder / "data")
+    told = {"REDRIVE_URL_PREFIX": "ops/jobs", "REDRIVE_REDIS_URL": engine.url}
+    desk = Desk(folder / "data", "--no-demo", **told, REDRIVE_SOURCES=str(folder / "sources.toml"))
+    yield desk.is_ready()
     desk.send(signal.SIGTERM).ends()
     assert desk.is_gone()
 
@@ -83,10 +94,10 @@ def test_the_ready_line_is_true_and_ctrl_c_leaves_no_process(up):
     assert desk.is_gone(within_s=0)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_no_process_is_left_after(up, number):
+def test_no_process_is_left_after_a_hangup(up):
+    """Nor after SIGTERM, by which `up` ends every desk here, nor after SIGKILL, below."""
     desk = up("--no-demo", has_tables=True).is_ready()
-    desk.send(number).ends()
+    desk.send(signal.SIGHUP).ends()
     assert desk.is_gone()
 
 
@@ -172,11 +183,10 @@ def test_a_second_desk_on_the_folder_says_where_the_first_runs(running):
     assert f"already runs on {running.data}: {running.url}" in second.text
 
 
-def test_the_pages_stand_below_a_prefix_whether_or_not_a_proxy_takes_it_off(up):
-    desk = up("--no-demo", REDRIVE_URL_PREFIX="ops/jobs", has_tables=True).is_ready()
-    assert desk.url.endswith("/ops/jobs")
-    bare = desk.url.removesuffix("/ops/jobs")
-    for address in (f"{desk.url}/login/", f"{bare}/login/"):
+def test_the_pages_stand_below_a_prefix_whether_or_not_a_proxy_takes_it_off(configured):
+    assert configured.url.endswith("/ops/jobs")
+    bare = configured.url.removesuffix("/ops/jobs")
+    for address in (f"{configured.url}/login/", f"{bare}/login/"):
         with urllib.request.urlopen(address, timeout=60) as answer:
             page = answer.read().decode()
         sheet = re.search(r'href="(/ops/jobs/static/[^"]+\.css)"', page)[1]
@@ -258,15 +268,11 @@ def test_a_setting_that_cannot_be_used_ends_the_start_in_one_sentence(up, name, 
     assert "hidden" not in desk.text
 
 
-def test_a_source_that_cannot_be_reached_is_named_and_keeps_no_desk_from_starting(up, tmp_path):
-    (tmp_path / "sources.toml").write_text(
-        '[sources.billing]\nbackend = "celery"\nurl = "redis://:hidden@127.0.0.1:1/0"\n'
-    )
-    desk = up("--no-demo", has_tables=True, REDRIVE_SOURCES=str(tmp_path / "sources.toml")).is_ready()
-    assert "Source billing cannot be reached (redis://127.0.0.1:1: " in desk.text and "hidden" not in desk.text
-    desk.wait_until(
-        lambda: rows(desk, "select is_reachable from jobs_admin_source where name = 'billing'") == [(0,)], 60
-    )
+def test_a_source_that_cannot_be_reached_is_named_and_keeps_no_desk_from_starting(configured):
+    said = configured.text
+    assert "Source billing cannot be reached (redis://127.0.0.1:1: " in said and "hidden" not in said
+    looked = "select is_reachable from jobs_admin_source where name = 'billing'"
+    configured.wait_until(lambda: rows(configured, looked) == [(0,)], 60)
 
 
 def test_a_redis_cluster_is_refused(up, tmp_path):
@@ -285,9 +291,8 @@ class ClusterEngine(Engine):
     settings = "cluster-enabled yes\n"
 
 
-def test_a_given_store_is_used_and_no_engine_started(up, engine):
-    desk = up("--no-demo", REDRIVE_REDIS_URL=engine.url, has_tables=True).is_ready()
-    assert not (desk.data / "engine").exists()
+def test_a_given_store_is_used_and_no_engine_started(configured):
+    assert not (configured.data / "engine").exists()
 
 
 def secrets_of(desk: Desk) -> dict:

@@ -73,7 +73,15 @@ class Desk:
         return self
 
     def wait_until(self, is_true: Callable[[], bool], within_s: float) -> None:
-        wait_until(is_true, within_s=within_s, every_s=0.05, process=self.process, text=lambda: self.text)
+        """`within_s` counts from the latest line that it said."""
+        wait_until(
+            is_true,
+            progress=lambda: self.text,
+            within_s=within_s,
+            every_s=0.05,
+            process=self.process,
+            text=lambda: self.text,
+        )
 
     def status(self, path: str = "/") -> int:
         with urllib.request.urlopen(self.url + path, timeout=60) as answer:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-EVERY_S = 0.02
+_LONGEST_PAUSE_S = 0.05
 
 
 def wait_until(
@@ -16,18 +16,20 @@ def wait_until(
     *,
     progress: Callable[[], object] | None = None,
     within_s: float = 90,
-    every_s: float = EVERY_S,
+    every_s: float | None = None,
     meanwhile: Callable[[], object] | None = None,
     process: subprocess.Popen[Any] | None = None,
     text: Callable[[], object] | None = None,
 ) -> Any:
     """Return the first true answer of `reached`.
 
-    `within_s` counts from the latest change of `progress()`: what goes on, however slowly, is waited for. `meanwhile` is
-    called each round in place of a pause of `every_s`. Raises AssertionError, with `text()`, when nothing has changed for
-    so long, and at once when `process` has ended and `reached` is still false.
+    `within_s` counts from the latest change of `progress()`: what goes on, however slowly, is waited for. The pauses are of
+    `every_s`, or grow with the wait: what comes at once is seen at once, and what takes long is not held up by looks.
+    `meanwhile` is called each round in place of a pause. Raises AssertionError, with `text()`, when nothing has changed
+    for so long, and at once when `process` has ended and `reached` is still false.
     """
-    seen, since = None, time.monotonic()
+    began = since = time.monotonic()
+    seen = None
     while not (answer := reached()):
         ended = process is not None and process.poll() is not None
         if ended and (answer := reached()):  # what it did last
@@ -38,7 +40,7 @@ def wait_until(
             why = f"the process ended ({process.returncode})" if ended else f"nothing changed for {within_s:g} s"
             raise AssertionError(f"waited for {what}: {why}\n{'' if text is None else str(text())[-4000:]}")
         if meanwhile is None:
-            time.sleep(every_s)
+            time.sleep(every_s or min(_LONGEST_PAUSE_S, max(0.005, (time.monotonic() - began) / 10)))
         else:
             meanwhile()
     return answer

@@ -312,7 +312,7 @@ ghp_|sk-|SG.|-----BEGIN PRIVATE KEY-----|-----BEGIN |AKIA|=|:'|"|pwd|\\|access_|
 
 
 @pytest.mark.parametrize("piece", [*HOSTILE, "x" * 99 + " "])
-def test_a_megabyte_of_hostile_text_is_read_in_linear_time(piece):
+def test_half_a_megabyte_of_hostile_text_is_read_in_linear_time(piece):
     def seconds(size: int) -> float:
         text = (piece * (size // len(piece) + 1))[:size]
         started = time.process_time()
@@ -320,7 +320,7 @@ def test_a_megabyte_of_hostile_text_is_read_in_linear_time(piece):
         return time.process_time() - started
 
     # Generous: a quadratic pattern needs minutes here, not seconds.
-    assert seconds(1_000_000) < 20
+    assert seconds(500_000) < 5
 
 
 def lines_run(text: str) -> int:
