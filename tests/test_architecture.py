@@ -289,13 +289,13 @@ def test_the_reason_of_a_long_test_is_a_sentence():
 
 
 def is_long(code: str, names: list[str]) -> bool:
-    """Return whether a test, or its class, carries the mark with a reason; a test that is gone carries all marks."""
+    """Return whether a test, its class or its module carries the mark with a reason. A test that is gone counts as marked."""
     scope: ast.AST = ast.parse(code)
+    marks = [node for one in scope.body if "pytestmark" in ast.unparse(one)[:10] for node in ast.walk(one)]
     for name in names:
         scope = next((node for node in ast.walk(scope) if getattr(node, "name", "") == name), None)
         if scope is None:
             return True
-        for mark in scope.decorator_list:
-            if ast.unparse(getattr(mark, "func", mark)) == "pytest.mark.long" and len(ast.literal_eval(mark.args[0])) > 10:
-                return True
-    return False
+        marks += scope.decorator_list
+    calls = [mark for mark in marks if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.long"]
+    return any(len(ast.literal_eval(call.args[0])) > 10 for call in calls)

@@ -58,8 +58,10 @@ def run_server(binaries: Path, folder: Path):
     subprocess.run(
         [*initdb, "--no-sync", f"--pwfile={folder / 'password'}"], check=True, capture_output=True, cwd="/", **as_user
     )
+    # What the machine forgets when it stops, the tests need no more.
+    quick = ["-c", "fsync=off", "-c", "full_page_writes=off", "-c", "synchronous_commit=off"]
     server = subprocess.Popen(
-        [binaries / "postgres", "-D", data, "-p", str(port), "-k", "", "-c", "fsync=off", "-h", "127.0.0.1"],
+        [binaries / "postgres", "-D", data, "-p", str(port), "-k", "", *quick, "-h", "127.0.0.1"],
         stdout=subprocess.DEVNULL,
         stderr=(folder / "log").open("w"),
         cwd="/",

@@ -78,7 +78,7 @@ def test_of_a_pasted_error_nothing_is_an_operator(error_type, message, pasted):
     assert query.rewritten(pasted) == ""
 
 
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(TANGLED | st.text(max_size=60) | st.text('-.*/\\"a ()<>:,', max_size=12))
 @example("<2d*--")
 def test_what_is_formatted_is_read_as_the_same_query(text):
