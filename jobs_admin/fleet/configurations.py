@@ -1,4 +1,4 @@
-"""What live workers really have configured, as they told it: one configuration for all workers that have the same."""
+"""Effective configurations of live workers, as they report them: one for all workers that have the same."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_NAMES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """A source of which nobody lives: what its workers last told is judged."""
+    """A source without live workers: their last report is judged."""
 
     source: str
     seen_at: datetime
@@ -33,22 +33,22 @@ class Stale:
 
 @dataclass(frozen=True, slots=True)
 class ReportedConfigurations:
-    """`found` is of live workers, and of sources where nobody lives of those that did last."""
+    """`found` is of live workers, and, of sources without any, of those that lived last."""
 
     found: tuple[Configuration, ...] = ()
     stale: tuple[Stale, ...] = ()
-    silent: tuple[tuple[str, int], ...] = ()  # (source, workers that live and tell nothing: older guards)
+    silent: tuple[tuple[str, int], ...] = ()  # (source, live workers that report none: older guards)
     is_reachable: bool = True  # False: the store does not answer, so nothing is known of workers
 
     @property
     def complete(self) -> frozenset[str]:
-        """Sources of which every guarded worker that lives told what it has."""
+        """Sources of which every live guarded worker reported its configuration."""
         silent = {source for source, _ in self.silent} | {one.source for one in self.stale}
         return frozenset({one.source for one in self.found} - silent)
 
     @property
     def workers(self) -> int:
-        """That live and told."""
+        """Number of live workers that reported a configuration."""
         stale = {one.source for one in self.stale}
         return sum(len(one.workers) for one in self.found if one.source not in stale)
 
@@ -66,7 +66,7 @@ class _Heartbeat:
 
 
 def reported_configurations(viewer: Viewer, now: datetime | None = None) -> ReportedConfigurations:
-    """Of the sources that the viewer may see. Two round trips to the store, one query."""
+    """Configurations of the sources that the viewer may see. Two round trips to the store, one query."""
     now = now or datetime.now(UTC)
     try:
         store = config.store()
@@ -102,21 +102,21 @@ def _build_configuration(words: list[_Heartbeat], text: bytes) -> Configuration 
 
 
 def _read_heartbeats(raw: dict[Named, bytes], now: datetime) -> list[_Heartbeat]:
-    """What the heartbeats say; when they came is told by our clock, where `watch` has written it down."""
+    """Parse the heartbeats; their time is by our clock, where `watch` has recorded it."""
     seen = {(source, name): at for source, name, at in Worker.objects.values_list("source", "name", "seen_at")}
     found = []
     for (source, field), text in raw.items():
-        said, name = untrusted.read_object(text), untrusted.text(field, 255)
-        if said and name:
-            at = seen.get((source, name)) or min(untrusted.moment(said.get("at")) or untrusted.FIRST, now)
+        values, name = untrusted.read_object(text), untrusted.text(field, 255)
+        if values and name:
+            at = seen.get((source, name)) or min(untrusted.moment(values.get("at")) or untrusted.FIRST, now)
             found.append(
-                _Heartbeat(source, name, at, _digest(said), untrusted.text(said.get("mode"), 10), _queues(said))
+                _Heartbeat(source, name, at, _digest(values), untrusted.text(values.get("mode"), 10), _queues(values))
             )
     return found
 
 
 def _latest_heartbeats(words: list[_Heartbeat], now: datetime) -> tuple[list[_Heartbeat], list[Stale]]:
-    """Of each source those that live; where nobody does, those that were heard last."""
+    """Heartbeats of live workers by source; of a source without any, its latest ones."""
     by_source: dict[str, list[_Heartbeat]] = defaultdict(list)
     for word in words:
         by_source[word.source].append(word)
@@ -131,11 +131,11 @@ def _latest_heartbeats(words: list[_Heartbeat], now: datetime) -> tuple[list[_He
     return speaking, stale
 
 
-def _digest(said: dict[str, Any]) -> str:
-    digest = said.get("configuration")
+def _digest(values: dict[str, Any]) -> str:
+    digest = values.get("configuration")
     return digest if isinstance(digest, str) and _IS_DIGEST.match(digest) else ""
 
 
-def _queues(said: dict[str, Any]) -> tuple[str, ...]:
-    named = said.get("queues")
+def _queues(values: dict[str, Any]) -> tuple[str, ...]:
+    named = values.get("queues")
     return tuple(untrusted.text(queue, 200) for queue in named[:_MOST_NAMES]) if isinstance(named, list) else ()

@@ -1,8 +1,9 @@
-"""What a worker that dies takes with it: the durability grade of a queue, as its guarded workers tell.
+"""Durability grade of a queue, as its guarded workers report it: what a worker that dies takes with it.
 
-Two things decide. *When its jobs are acknowledged*: late, after they ended, so that the broker gives them again; or early,
-before they run. And *how its broker hands messages out*: from Redis kombu takes a message with one call and notes that it
-did with a second one, so a worker killed in between loses that message, also under late ack (`docs/failure-modes.md`).
+Two things decide. *When its jobs are acknowledged*: late, after they ended, so that the broker gives them again; or
+early, before they run. And *how its broker hands messages out*: from Redis kombu takes a message with one call and
+notes that it did with a second one, so a worker killed in between loses that message, also under late ack
+(`docs/failure-modes.md`).
 """
 
 from __future__ import annotations
@@ -16,35 +17,35 @@ from jobs_admin.models import Worker
 from jobs_admin.models.source import ALIVE_S
 
 LATE, EARLY, MIXED = "late", "early", "mixed"
-_WINDOW = "-window"  # behind one of these, as it is stored with a look at a queue
+_WINDOW = "-window"  # behind one of these, as it is stored with a sample of a queue
 _HAVE_A_WINDOW = {"redis"}  # transports of kombu
 
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    acks: str = ""  # late, early or mixed; "" where no guarded worker has told
+    acks: str = ""  # late, early or mixed; "" where no guarded worker reported it
     has_window: bool = False  # whether a message may be lost between the broker and the worker
 
 
 @dataclass(frozen=True, slots=True)
 class AtStake:
-    """What is gone should all the living guarded workers of a queue be killed in one moment: at most so much."""
+    """Upper bound of what is lost should all live guarded workers of a queue be killed in one moment."""
 
     workers: int
     running: (
         int | None
-    )  # jobs that were acknowledged before they ran; None: a worker does not tell how many it runs at once
+    )  # jobs that were acknowledged before they ran; None: a worker does not report how many it runs at once
     fetched: int  # messages that were just being handed out
 
 
 def grade_code(queue: str, guards: Iterable[Heartbeat]) -> str:
-    """The grade in a word, to be kept with a look at the queue; "" where nobody tells."""
-    told = [guard for guard in guards if queue in guard.late_ack]
-    if not told:
+    """The grade in a word, to be stored with a sample of the queue; "" where unknown."""
+    reporting = [guard for guard in guards if queue in guard.late_ack]
+    if not reporting:
         return ""
-    acks = {guard.late_ack[queue] for guard in told}  # None: this worker does both
+    acks = {guard.late_ack[queue] for guard in reporting}  # None: this worker does both
     word = MIXED if len(acks) > 1 or None in acks else LATE if True in acks else EARLY
-    return word + (_WINDOW if any(guard.broker in _HAVE_A_WINDOW for guard in told) else "")
+    return word + (_WINDOW if any(guard.broker in _HAVE_A_WINDOW for guard in reporting) else "")
 
 
 def parse_grade(word: str) -> Grade:

@@ -1,4 +1,4 @@
-"""How jobs that lie in queues are told to be retried, kept in the store from one look of `sample` to the next."""
+"""Retry options of queued jobs, stored from one check of `sample` to the next."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from jobs_admin.core import keys
 from jobs_admin.core.lint.options import FoundOptions, document, read
 from jobs_admin.models.access import VIEWER, Viewer
 
-_STORED_S = 86_400  # should nobody look again
+_STORED_S = 86_400  # without a new check
 _FRESH_S = 300
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedOptions:
-    """`found` is of the sources that the viewer may see, each as it was last looked at."""
+    """`found` is of the sources that the viewer may see, each as of its last check."""
 
     found: tuple[FoundOptions, ...] = ()
     is_reachable: bool = True  # False: the store does not answer
 
     def stale(self, now: datetime) -> list[tuple[str, datetime]]:
-        """Sources that nobody has looked at for a while, and since when."""
+        """Sources that were not checked for a while, with the time of the last check."""
         return [
             (one.source, datetime.fromtimestamp(one.at, UTC))
             for one in self.found
@@ -33,12 +33,12 @@ class QueuedOptions:
 
 
 def store_options(found: FoundOptions) -> None:
-    """Raises redis.RedisError."""
+    """Store the options of one source. Raises redis.RedisError."""
     config.store().set(keys.options(found.source), document(found), ex=_STORED_S)
 
 
 def stored_options(viewer: Viewer) -> QueuedOptions:
-    """One round trip to the store."""
+    """Stored options of the viewer's sources, in one round trip to the store."""
     names = [name for name in config.sources() if viewer.may(VIEWER, name)]
     if not names:
         return QueuedOptions()

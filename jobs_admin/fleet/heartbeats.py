@@ -1,4 +1,4 @@
-"""What workers say of themselves every five seconds -> Worker rows and the counters of their queues."""
+"""Heartbeats of workers, every five seconds -> Worker rows and the counters of their queues."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 _FORGOTTEN_AFTER = timedelta(hours=1)
 
 # Workers write under their source's keys what they like, as often as they like.
-MOST_OF_SOURCE = 1_000  # heartbeats, those that were heard last
+MOST_OF_SOURCE = 1_000  # heartbeats, the latest ones
 MOST_COUNTED = 100  # queues of one heartbeat
-MOST_ROWS = 2_000  # workers of a source that are remembered, those that were heard last
+MOST_ROWS = 2_000  # remembered workers of a source, those heard last
 MOST_QUEUES = 2_000  # queues of a source that are counted within an hour, those that were counted in it first
 _HEARTBEATS_AT_ONCE = 100  # in a transaction
 _QUEUES_AT_ONCE = 500  # that they count, in a transaction
@@ -49,38 +49,38 @@ class Heartbeat:
     source: str
     name: str
     boot: str
-    told_at: float  # by the worker's clock: only tells one heartbeat from the next
-    seen_at: datetime  # by ours, when it last said something new
-    said: dict[str, Any]
+    reported_at: float  # by the worker's clock: only distinguishes heartbeats
+    seen_at: datetime  # by ours, at its latest new heartbeat
+    values: dict[str, Any]
     counts: dict[str, dict[str, float]]  # queue -> cumulative since boot
     tasks: frozenset[str] | None = None  # without Celery's own; None: an older worker, or one that knows too many
 
     @property
     def queues(self) -> list[str]:
-        named = self.said.get("queues")
+        named = self.values.get("queues")
         return [_text(q, 200) for q in named[:500]] if isinstance(named, list) else []
 
     @property
     def broker(self) -> str:
-        """What kombu calls the kind of its broker; "" where it does not tell."""
-        return _text(self.said.get("broker"), 20)
+        """Kombu's name for the kind of its broker; "" where unknown."""
+        return _text(self.values.get("broker"), 20)
 
     @property
     def late_ack(self) -> dict[str, bool | None]:
-        said = self.said.get("late_ack")
+        late_ack = self.values.get("late_ack")
         return (
-            {_text(q, 200): v if isinstance(v, bool) else None for q, v in said.items()}
-            if isinstance(said, dict)
+            {_text(q, 200): v if isinstance(v, bool) else None for q, v in late_ack.items()}
+            if isinstance(late_ack, dict)
             else {}
         )
 
 
 def count_heartbeats(now: datetime) -> list[Heartbeat]:
-    """Add what workers did since their last heartbeat to the counters, exactly once; answers who is alive.
+    """Add what workers did since their last heartbeat to the counters, exactly once; return the live workers.
 
-    Numbers are cumulative since the worker's boot and what was counted stands in its row, locked meanwhile: only the
-    difference is added. A heartbeat that is lost or read twice changes nothing. Each source is counted apart, those with few
-    workers first, in small transactions.
+    Numbers are cumulative since the worker's boot and the counted ones are in its row, locked meanwhile: only the
+    difference is added. A heartbeat that is lost or read twice changes nothing. Each source is counted apart, those
+    with few workers first, in small transactions.
     """
     store = config.store()
     raw = worker_store.fields(store, "workers", worker_store.all_sources(store), all_shared=True)
@@ -103,24 +103,24 @@ def count_heartbeats(now: datetime) -> list[Heartbeat]:
     if forget:  # counted by now
         worker_store.forget_fields(store, "workers", forget)
     alive = [h for h in heard if (now - h.seen_at).total_seconds() <= ALIVE_S]
-    names = _task_names((h.source, _digest(h.said)) for h in alive)
-    return [replace(h, tasks=names.get((h.source, _digest(h.said)))) for h in alive]
+    names = _task_names((h.source, _digest(h.values)) for h in alive)
+    return [replace(h, tasks=names.get((h.source, _digest(h.values)))) for h in alive]
 
 
 def _from_known_sources(heard: list[Heartbeat], now: datetime) -> list[Heartbeat]:
-    """Without those of unknown sources: they are not signed, so a source has to be accepted first."""
+    """Remove heartbeats of unknown sources: they are not signed, so a source has to be accepted first."""
     unknown = {one.source for one in heard} - trust.current().sources.keys()
     if unknown:
         unknown -= admission.accept_first(unknown, now)
     return [one for one in heard if one.source not in unknown]
 
 
-# Sources with more than is read of them, and what is left out: said when it begins.
+# Sources with more than is read of them, and what is left out: logged when it begins.
 _excluded: dict[str, frozenset[str]] = {}
 
 
 def _limit(heard: list[Heartbeat], now: datetime) -> list[Heartbeat]:
-    """At most so many of each source, with at most so many queues; those of a source together, the source with fewest first."""
+    """Limit the heartbeats of each source, and their queues; those of a source together, the source with fewest first."""
     of_source: dict[str, list[Heartbeat]] = defaultdict(list)
     for one in heard:
         of_source[one.source].append(one)
@@ -189,7 +189,7 @@ def _forget_oldest(sources: set[str]) -> None:
 
 
 def _slices(heard: list[Heartbeat]) -> Iterator[list[Heartbeat]]:
-    """As many as one transaction counts, of one source."""
+    """Groups of heartbeats of one source, as many as one transaction counts."""
     some: list[Heartbeat] = []
     queues = 0
     for one in heard:
@@ -203,14 +203,14 @@ def _slices(heard: list[Heartbeat]) -> Iterator[list[Heartbeat]]:
         yield some
 
 
-# -- who works, for those who plan --------------------------------------------------------------------------------
+# -- live workers, for planning -----------------------------------------------------------------------------------
 
 
 def known_tasks(source: str, now: datetime | None = None) -> set[str] | None:
     """The tasks that at least one live worker of the source knows, without Celery's own (`celery.…`: all know them).
 
-    None where it cannot be told: nobody lives, somebody is not guarded, is of an older version, or knows too many; or
-    our store does not answer.
+    None where they are unknown: no worker lives, one is not guarded, is of an older version, or knows too many; or our
+    store does not answer.
     """
     alive = [name for name, _ in _alive(source, now)]
     samples = _latest_samples(source, now)
@@ -222,19 +222,19 @@ def known_tasks(source: str, now: datetime | None = None) -> set[str] | None:
         names = _task_names(digests)
     except redis.RedisError:
         return None
-    told = [names.get(digest) for digest in digests]
-    return None if None in told else {task for tasks in told for task in tasks or ()}
+    reported = [names.get(digest) for digest in digests]
+    return None if None in reported else {task for tasks in reported for task in tasks or ()}
 
 
 def count_live_workers(source: str, queue: str, now: datetime | None = None) -> int:
-    """Guarded workers that consume the queue and beat within the last 30 s. Of others nobody knows so soon."""
+    """Number of guarded workers that consume the queue and beat within the last 30 s. Others are not known so soon."""
     return sum(queue in queues for _, queues in _alive(source, now))
 
 
 def count_workers(source: str, queue: str, now: datetime | None = None) -> tuple[int, int | None]:
-    """How many guarded workers consume the queue, and how many do in all; None where the source could not be asked.
+    """Numbers of guarded workers and of all workers that consume the queue; None where the source could not be asked.
 
-    Those without a guard are asked for once a minute, so that one which just ended may still be counted.
+    Those without a guard are counted once a minute, so one which just ended may still be included.
     """
     live = count_live_workers(source, queue, now)
     sample = next((s for s in _latest_samples(source, now) if s.queue == queue), None)
@@ -245,7 +245,7 @@ def count_workers(source: str, queue: str, now: datetime | None = None) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """A live worker, and what its latest heartbeat says of policies and replays."""
+    """A live worker, and the policies and replays of its latest heartbeat."""
 
     source: str
     name: str
@@ -258,13 +258,13 @@ class WorkerReport:
         0  # jobs that ran on while their place under a limit was given to another: it had not answered for 30 s
     )
     shared_out: int = 0  # retries by its own share of a budget: the store did not answer
-    unkept: int = 0  # jobs that a policy wanted kept while they run, and that were not
+    unkept: int = 0  # jobs that a policy wanted stored while they run, and that were not
     unplaced: int = 0  # jobs that no policy decided over, because it is not sure which queue they came from
     repeated: int = 0  # second copies of replayed jobs that it did not run
-    unasked: int = 0  # replayed jobs that it started although the store did not say whether they are such a copy
-    tasks: frozenset[str] | None = None  # only where they were asked for; None: not told
+    unasked: int = 0  # replayed jobs that it started without the store's answer whether they are such a copy
+    tasks: frozenset[str] | None = None  # only on request; None: unknown
     guard: str = ""  # its version
-    store_user: str = ""  # as the store knows it; "" where that is not told
+    store_user: str = ""  # as the store knows it; "" where unknown
     seals_for: str | None = None  # id of the payload key that it encrypts for; "" for none, None: an older guard
     spooled: int = 0  # reports on its disk
     key: str = ""  # id of the key that signs its reports; "" where none does
@@ -282,38 +282,40 @@ def worker_reports(
     if sources is not None:
         rows = rows.filter(source__in=sources)
     alive = list(rows.order_by("source", "name").values_list("source", "name"))
-    # Asked also where no row is young: a store that was away for long looks like workers that are.
+    # Read also where no row is young: a store that was away for long looks like workers that are.
     texts = worker_store.fields(config.store(), "workers", {source for source, _ in alive})
-    said = [untrusted.read_object(texts.get(named)) for named in alive]
+    values = [untrusted.read_object(texts.get(named)) for named in alive]
     names = (
-        _task_names((source, _digest(one)) for (source, _), one in zip(alive, said, strict=True)) if with_tasks else {}
+        _task_names((source, _digest(one)) for (source, _), one in zip(alive, values, strict=True))
+        if with_tasks
+        else {}
     )
-    return [_build_report(source, name, one, names) for (source, name), one in zip(alive, said, strict=True)]
+    return [_build_report(source, name, one, names) for (source, name), one in zip(alive, values, strict=True)]
 
 
-def _build_report(source: str, name: str, said: dict[str, Any], names: dict[Named, frozenset[str]]) -> WorkerReport:
-    policies, refused, queues = said.get("policies"), said.get("refused"), said.get("queues")
-    seals_for = said.get("seals_for")
+def _build_report(source: str, name: str, values: dict[str, Any], names: dict[Named, frozenset[str]]) -> WorkerReport:
+    policies, refused, queues = values.get("policies"), values.get("refused"), values.get("queues")
+    seals_for = values.get("seals_for")
     return WorkerReport(
         source,
         name,
         [_text(queue, 200) for queue in queues[:500]] if isinstance(queues, list) else [],
-        _text(said.get("mode"), 10),
+        _text(values.get("mode"), 10),
         {_text(n, 100): int(_number(v)) for n, v in policies.items()} if isinstance(policies, dict) else {},
         {_text(n, 100): _text(why, 300) for n, why in refused.items()} if isinstance(refused, dict) else {},
-        int(_number(said.get("uncounted"))),
-        int(_number(said.get("overrun"))),
-        int(_number(said.get("shared_out"))),
-        int(_number(said.get("unkept"))),
-        int(_number(said.get("unplaced"))),
-        int(_number(said.get("repeated"))),
-        int(_number(said.get("unasked"))),
-        names.get((source, _digest(said))),
-        _text(said.get("guard"), 20),
-        _text(said.get("store_user"), 100),
+        int(_number(values.get("uncounted"))),
+        int(_number(values.get("overrun"))),
+        int(_number(values.get("shared_out"))),
+        int(_number(values.get("unkept"))),
+        int(_number(values.get("unplaced"))),
+        int(_number(values.get("repeated"))),
+        int(_number(values.get("unasked"))),
+        names.get((source, _digest(values))),
+        _text(values.get("guard"), 20),
+        _text(values.get("store_user"), 100),
         seals_for if seals_for == "" or is_payload_key_id(seals_for) else None,
-        int(_number(said.get("spooled"))),
-        _text(said.get("key"), 12),
+        int(_number(values.get("spooled"))),
+        _text(values.get("key"), 12),
     )
 
 
@@ -332,9 +334,9 @@ def workers_on_shared_keys(now: datetime) -> list[Named]:
 
 
 def partly_guarded_queues(source: str, now: datetime | None = None) -> list[tuple[str, int, int]]:
-    """(queue, guarded workers, workers) of the queues that somebody without a guard consumes, by the last look.
+    """(queue, guarded workers, workers) of the queues that workers without a guard consume, by the last sample.
 
-    None of a source that keeps its dead letters: there it matters to nobody.
+    None of a source that keeps its dead letters: there it does not matter.
     """
     if config.keeps_dead(source):
         return []
@@ -351,15 +353,15 @@ def _alive(source: str, now: datetime | None) -> list[tuple[str, list[str]]]:
 
 
 def _latest_samples(source: str, now: datetime | None) -> list[DepthSample]:
-    """The rows of the last look at the source's queues."""
+    """Rows of the last sample of the source's queues."""
     since = (now or datetime.now(UTC)) - _SAMPLED_WITHIN
     taken = DepthSample.objects.filter(source=source, step=10, at__gte=since)
     latest = taken.order_by("-at").values_list("at", flat=True).first()
     return list(taken.filter(at=latest)) if latest else []
 
 
-def _digest(said: dict[str, Any]) -> str:
-    digest = said.get("tasks")
+def _digest(values: dict[str, Any]) -> str:
+    digest = values.get("tasks")
     return digest if isinstance(digest, str) and _IS_DIGEST.match(digest) else ""
 
 
@@ -387,17 +389,17 @@ def _task_names(digests: Iterable[Named]) -> dict[Named, frozenset[str]]:
 # -- folding ------------------------------------------------------------------------------------------------------
 
 
-# What each worker last said and when we first read that. A worker's clock may be wrong; that its word changed is not.
+# The latest heartbeat of each worker and when we first read it. A worker's clock may be wrong; that the heartbeat changed is not.
 _last_heard: dict[tuple[str, str], tuple[str, float, datetime]] = {}
 
 
-def _seen_at(source: str, name: str, boot: str, told_at: float, now: datetime) -> datetime:
+def _seen_at(source: str, name: str, boot: str, reported_at: float, now: datetime) -> datetime:
     known = _last_heard.get((source, name))
     if known is None:  # this process just began: there is nothing better yet than the worker's clock
-        seen = min(datetime.fromtimestamp(told_at, UTC), now)
+        seen = min(datetime.fromtimestamp(reported_at, UTC), now)
     else:
-        seen = known[2] if known[:2] == (boot, told_at) else now
-    _last_heard[source, name] = boot, told_at, seen
+        seen = known[2] if known[:2] == (boot, reported_at) else now
+    _last_heard[source, name] = boot, reported_at, seen
     return seen
 
 
@@ -457,36 +459,36 @@ _GROWING = ("overrun", "shared_out")
 
 
 def _describe(worker: Worker, h: Heartbeat, now: datetime) -> None:
-    said = h.said
+    values = h.values
     for column in _GROWING:
-        count = int(_number(said.get(column)))
+        count = int(_number(values.get(column)))
         if count > (getattr(worker, column) if worker.boot == h.boot else 0):
             setattr(worker, f"{column}_at", now)
         setattr(worker, column, count)
     worker.boot, worker.seen_at, worker.counted, worker.queues = h.boot, h.seen_at, h.counts, h.queues
-    worker.host, worker.release = _text(said.get("host"), 255), _text(said.get("release"), 100)
-    worker.celery, worker.guard = _text(said.get("celery"), 20), _text(said.get("guard"), 20)
-    worker.mode, worker.pool = _text(said.get("mode"), 10), _text(said.get("pool"), 20)
-    concurrency = said.get("concurrency")
+    worker.host, worker.release = _text(values.get("host"), 255), _text(values.get("release"), 100)
+    worker.celery, worker.guard = _text(values.get("celery"), 20), _text(values.get("guard"), 20)
+    worker.mode, worker.pool = _text(values.get("mode"), 10), _text(values.get("pool"), 20)
+    concurrency = values.get("concurrency")
     worker.concurrency = int(_number(concurrency)) if concurrency is not None else None
-    worker.spooled, worker.dropped = int(_number(said.get("spooled"))), int(_number(said.get("dropped")))
+    worker.spooled, worker.dropped = int(_number(values.get("spooled"))), int(_number(values.get("dropped")))
 
 
 def _parse_heartbeat(source: str, name: str, text: bytes, now: datetime) -> Heartbeat | None:
     """The heartbeat, or None for one that cannot be read (of a later version, or not ours)."""
-    said, name = untrusted.read_object(text), _text(name, 255)
-    boot, at = _text(said.get("boot"), 32), untrusted.moment(said.get("at"))
+    values, name = untrusted.read_object(text), _text(name, 255)
+    boot, at = _text(values.get("boot"), 32), untrusted.moment(values.get("at"))
     if at is None or not name:
         return None
-    told_at = at.timestamp()
-    counts = said.get("counts") if isinstance(said.get("counts"), dict) else {}
+    reported_at = at.timestamp()
+    counts = values.get("counts") if isinstance(values.get("counts"), dict) else {}
     return Heartbeat(
         source,
         name,
         boot,
-        told_at,
-        _seen_at(source, name, boot, told_at, now),
-        said,
+        reported_at,
+        _seen_at(source, name, boot, reported_at, now),
+        values,
         {
             _text(queue, 200): {column: _number(n.get(column)) for column in _REPORTED}
             for queue, n in counts.items()

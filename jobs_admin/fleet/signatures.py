@@ -36,16 +36,16 @@ class Signatures:
 
 def signatures(now: datetime | None = None) -> Signatures:
     """Return the signatures of all tasks; empty where the store does not answer. Two store round trips, one query."""
-    told = configurations.reported_configurations(ENGINE, now)
+    reported = configurations.reported_configurations(ENGINE, now)
     found: dict[tuple[str, str], list[Signature] | None] = {}
-    for one in told.found:
-        if one.source not in told.complete:
-            continue  # a worker that reports nothing, or nobody lives: what it has now is not known
+    for one in reported.found:
+        if one.source not in reported.complete:
+            continue  # a worker that reports none, or no live worker: the present configuration is unknown
         for task in one.tasks:
-            place, said = (one.source, task.name), None if task.signature is None else read(task.signature)
+            place, signature = (one.source, task.name), None if task.signature is None else read(task.signature)
             known = found.setdefault(place, [])
-            if said is None:
+            if signature is None:
                 found[place] = None
             elif known is not None:
-                known.append(said)
+                known.append(signature)
     return Signatures({place: tuple(known) for place, known in found.items() if known})

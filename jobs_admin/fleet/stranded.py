@@ -55,23 +55,23 @@ class Stranded:
     def text(self) -> str:
         """State first: `1 job was running or fetched in worker w1, last seen at 08:01:12 UTC; the job returns at 09:01:05 UTC`."""
         gone = f"in worker {self.worker}, last seen at {self.seen_at:%H:%M:%S} UTC"
-        said = []
+        sentences = []
         if self.tags:
             one = len(self.tags) == 1
             return_ = "the job returns" if one else "the first returns"
             at = "" if self.returns_at is None else f"; {return_} at {self.returns_at:%H:%M:%S} UTC"
-            said.append(f"{len(self.tags):,} job{' was' if one else 's were'} running or fetched {gone}{at}.")
+            sentences.append(f"{len(self.tags):,} job{' was' if one else 's were'} running or fetched {gone}{at}.")
         if self.lost:
             one = self.lost == 1
-            said.append(
+            sentences.append(
                 f"{self.lost:,} job{' was' if one else 's were'} running {gone}; acknowledged on receipt, so "
                 f"{'the job is' if one else 'these jobs are'} lost."
             )
-        return " ".join(said)
+        return " ".join(sentences)
 
     @property
     def fix(self) -> str:
-        """What to do about it."""
+        """Suggested action."""
         parts = []
         if self.tags:
             parts.append("Wait, or return the jobs now: on the queue’s page, or with manage.py workers return.")
@@ -83,8 +83,10 @@ class Stranded:
 def find_stranded(source: str, store: redis.Redis | None = None) -> list[Stranded]:
     """Return a source's stranded jobs by worker, and forget workers without any. Raises redis.RedisError, SourceError."""
     store = config.store() if store is None else store
-    told = worker_store.fields(store, "in-hand", [source])
-    places = {boot: said for (_, boot), text in told.items() if boot.isalnum() and (said := _parse_fetched(text))}
+    reported = worker_store.fields(store, "in-hand", [source])
+    places = {
+        boot: values for (_, boot), text in reported.items() if boot.isalnum() and (values := _parse_fetched(text))
+    }
     if not places:
         return []
     pipeline = store.pipeline(transaction=False)
@@ -94,11 +96,11 @@ def find_stranded(source: str, store: redis.Redis | None = None) -> list[Strande
         pipeline.hget(keys.boot(source, boot), "gone")
     (seconds, _), *signs = cast(Any, pipeline.execute())
     found, over = [], []
-    for (boot, said), sign, gone in zip(places.items(), signs[::2], signs[1::2], strict=True):
-        seen_s = min(float(said["at"]), seconds) if sign is None else sign / 1000
+    for (boot, values), sign, gone in zip(places.items(), signs[::2], signs[1::2], strict=True):
+        seen_s = min(float(values["at"]), seconds) if sign is None else sign / 1000
         if seconds - seen_s < SILENT_S and gone is None:
             continue
-        one = _build_stranded(source, boot, said, seen_s, seconds, has_left=gone is not None)
+        one = _build_stranded(source, boot, values, seen_s, seconds, has_left=gone is not None)
         if one is not None:
             found.append(one)
         else:
@@ -156,15 +158,17 @@ def _find_or_empty(source: str) -> list[Stranded]:
 
 
 def _build_stranded(
-    source: str, boot: str, said: Mapping[str, Any], seen_s: float, now_s: float, *, has_left: bool
+    source: str, boot: str, values: Mapping[str, Any], seen_s: float, now_s: float, *, has_left: bool
 ) -> Stranded | None:
-    told = [job for job in said["jobs"] if isinstance(job, list) and len(job) == 5]
-    jobs = [[*(untrusted.text(part, 255) for part in job[:4]), bool(job[4])] for job in told]
+    entries = [job for job in values["jobs"] if isinstance(job, list) and len(job) == 5]
+    jobs = [[*(untrusted.text(part, 255) for part in job[:4]), bool(job[4])] for job in entries]
     adapter = config.adapter(source)
     fetched: dict[str, float] = {}
     if adapter.can.gives_back:
-        fetched = cast(GivesBack, adapter).fetched_at([tag for tag, *_, is_held in jobs if is_held and tag])
-    timeout_s = min(untrusted.number(said.get("visibility_timeout")) or _USUAL_TIMEOUT_S, _LONGEST_TIMEOUT_S)
+        fetched = cast(GivesBack, adapter).fetched_at(
+            [tag for tag, *_, is_unacknowledged in jobs if is_unacknowledged and tag]
+        )
+    timeout_s = min(untrusted.number(values.get("visibility_timeout")) or _USUAL_TIMEOUT_S, _LONGEST_TIMEOUT_S)
     # Of a worker that ended in order nothing that it had acknowledged is left undone.
     is_lost = not has_left and now_s - seen_s <= LOST_FOR_S
     lost = _unfiled(source, [job for job in jobs if is_lost and not job[4]])
@@ -174,7 +178,7 @@ def _build_stranded(
     return Stranded(
         source,
         boot,
-        untrusted.text(said.get("worker"), 255),
+        untrusted.text(values.get("worker"), 255),
         datetime.fromtimestamp(seen_s, UTC),
         tuple(sorted({job[3][:200] for job in jobs})),
         tuple(fetched),
@@ -256,5 +260,5 @@ def _outcome(one: Stranded, adapter: GivesBack, error: str) -> tuple[str, dict[s
 
 
 def _parse_fetched(text: bytes) -> dict[str, Any] | None:
-    said = untrusted.read_object(text)
-    return said if isinstance(said.get("jobs"), list) and untrusted.moment(said.get("at")) else None
+    values = untrusted.read_object(text)
+    return values if isinstance(values.get("jobs"), list) and untrusted.moment(values.get("at")) else None

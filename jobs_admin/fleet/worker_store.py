@@ -1,8 +1,8 @@
 """Names and hashes that workers write in the store, by source.
 
-The key tells whose they are; what a text says of its own source is not read. Guards of the version before write for all
-sources in shared keys: there the name of a field begins with the source. Everything is read within bounds, and a key that
-holds something else is read as empty, so that no source keeps another from being read.
+The source is that of the key; a source named in a text is not read. Guards of the version before write for all sources
+in shared keys: there the name of a field begins with the source. Everything is read within bounds, and a key that holds
+something else is read as empty, so that no source keeps another from being read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Named = tuple[str, str]  # a source, and a worker's name, or one of its lives
 
 MOST_FOUND = 200  # sources that are found and known no other way
 _KEYS_A_PAGE = 1_000
-_PAGES = 5  # of the store's keys, looked through in one call
+_PAGES = 5  # of the store's keys, searched in one call
 _EVERY_S = 1.0  # such a call, where they are more than a page: some per mille of the store's time
 _ALL_PAGES = 5_000  # in the first call of a process
 _REGISTERED_S = 5.0  # for which they are remembered
@@ -41,7 +41,8 @@ _KEY_OF: dict[str, Callable[[str], str]] = {
 
 
 class _Found:
-    """Sources found among the store's keys, as far as this process has looked, and those that the desk has registered."""
+    """Sources found among the store's keys, as far as this process has searched, and those that the desk has
+    registered."""
 
     def __init__(self) -> None:
         self._cursor = 0
@@ -50,7 +51,7 @@ class _Found:
         self._has_passed = False
         self._pages = 0  # of this pass
         self._is_large = False
-        self._looked_at = float("-inf")  # monotonic
+        self._searched_at = float("-inf")  # monotonic
         self._registered: tuple[float, set[str]] = float("-inf"), set()
 
     @property
@@ -59,10 +60,10 @@ class _Found:
             self._registered = time.monotonic(), set(Source.objects.values_list("name", flat=True))
         return self._registered[1]
 
-    def look(self, store: redis.Redis) -> set[str]:
-        if self._is_large and time.monotonic() - self._looked_at < _EVERY_S:
+    def search(self, store: redis.Redis) -> set[str]:
+        if self._is_large and time.monotonic() - self._searched_at < _EVERY_S:
             return self._before | self._names
-        self._looked_at = time.monotonic()
+        self._searched_at = time.monotonic()
         pattern = keys.SOURCES_PATTERN.format(prefix=keys.PREFIX)
         for _ in range(_PAGES if self._has_passed else _ALL_PAGES):
             answer: Any = store.scan(self._cursor, match=pattern, count=_KEYS_A_PAGE)
@@ -82,22 +83,24 @@ _found = _Found()
 
 
 def restart_search() -> None:
-    """Begin to look for sources again, as a process that starts does."""
+    """Search for sources from the beginning, as a process that starts does."""
     global _found
     _found = _Found()
 
 
 def all_sources(store: redis.Redis) -> list[str]:
-    """Sources that are configured, those that the desk had registered some seconds ago, and at most MOST_FOUND others whose
-    workers left something to read in the store. Raises redis.RedisError, and what the database raises.
+    """Sources that are configured, those that the desk had registered some seconds ago, and at most MOST_FOUND others
+    whose workers left something in the store.
+
+    Raises redis.RedisError, and what the database raises.
     """
-    return sorted({*_found.look(store), *config.sources(), *_found.registered})
+    return sorted({*_found.search(store), *config.sources(), *_found.registered})
 
 
 def fields(
     store: redis.Redis, name: str, of: Iterable[str], most: int = MOST_FIELDS, *, all_shared: bool = False
 ) -> dict[Named, bytes]:
-    """Return the fields of the hash `name` (`workers`, `in-hand`, `dropped`) of these sources, at most so many each.
+    """Return the fields of the hash `name` (`workers`, `in-hand`, `dropped`) of these sources, at most `most` of each.
 
     `all_shared`: also those of other sources in the hash that guards of the version before share.
     """
@@ -119,7 +122,7 @@ def shared_fields(store: redis.Redis, name: str, most: int = MOST_FIELDS) -> dic
 
 
 def forget_fields(store: redis.Redis, name: str, which: Iterable[Named]) -> None:
-    """Take fields out of a hash that workers write."""
+    """Remove fields from a hash that workers write."""
     pipeline = store.pipeline(transaction=False)
     for source, field in which:
         pipeline.hdel(_KEY_OF[name](source), field)
@@ -159,7 +162,7 @@ def texts(store: redis.Redis, name: str, wanted: Iterable[Named]) -> dict[Named,
 def hashes(
     store: redis.Redis, names: Sequence[str], most: int, most_bytes: int = _MOST_BYTES
 ) -> list[list[tuple[bytes, bytes]]]:
-    """Return fields and values of each hash, at most so many and so long together; none of what is no hash."""
+    """Return fields and values of each hash, bounded in number and total length; none of what is no hash."""
     answers: Any = store.register_script(_script())(keys=names, args=[most, most_bytes])
     return [list(zip(pairs[::2], pairs[1::2], strict=True)) for pairs in answers]
 

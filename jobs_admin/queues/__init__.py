@@ -1,7 +1,7 @@
-"""Every queue with what waits, runs and lies dead, the worst first, page by page.
+"""List of all queues with their waiting, running and dead jobs, the worst first, page by page.
 
-Queues' names come from messages: somebody who may publish can make thousands of them. So what is read, and not only
-what is shown, is a page: the ranking happens in the database, and the rest is looked up for the page's queues alone.
+Queues' names come from messages: anyone who may publish can make thousands of them. So what is read, and not only what
+is shown, is a page: the ranking happens in the database, and the rest is read for the page's queues alone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class QueueRow:
     succeeded_per_minute: float
     workers: int | None
     guarded_workers: int | None
-    durability: str  # when its jobs are acknowledged: late, early, mixed; "" where nobody tells
+    durability: str  # when its jobs are acknowledged: late, early, mixed; "" where unknown
     fetch_window: bool  # whether a message may be lost between the broker and a worker that dies
     by_priority: dict[str, int]
 
@@ -74,7 +74,7 @@ def queue_page(
 ) -> QueuePage:
     """A page of queues: those with the most dead jobs first, then those that fail most often, then by name.
 
-    The live numbers are the order, so a queue that gets worse while somebody leafs may come twice or be passed over.
+    The live numbers are the order, so a queue that gets worse between two pages may come twice or be passed over.
     """
     now = now or datetime.now(UTC)
     limit = max(1, min(limit, LARGEST_PAGE))
@@ -85,13 +85,13 @@ def queue_page(
 
 
 def get_queue(viewer: Viewer, source: str, queue: str, now: datetime | None = None) -> QueueRow:
-    """One queue, as it is in the list; of one that nobody knows all is unknown."""
+    """One queue, as it is in the list; of an unknown one all is unknown."""
     (row,) = _build_rows(viewer, [Ranked(source, queue, 0, 0, 1)], now or datetime.now(UTC))
     return row
 
 
 def is_cursor(after: str) -> bool:
-    """Whether `listing` would go on after it, rather than begin."""
+    """Return whether `queue_page` would go on after it, rather than begin."""
     return _parse_cursor(after) is not None
 
 
@@ -106,13 +106,13 @@ def rank_queues(
 ) -> list[Ranked]:
     """The first queues of the ranking, by one statement; `of` counts them all."""
     within = scopes.visible(viewer) & (Q(source=source) if source else Q())
-    held = FailureCount.objects.filter(within, count__gt=0)
-    rows = held.filter(state="dead").values("source", "queue").annotate(dead=Sum("count"), failed=Value(0))
+    counts = FailureCount.objects.filter(within, count__gt=0)
+    rows = counts.filter(state="dead").values("source", "queue").annotate(dead=Sum("count"), failed=Value(0))
     arms = [rows]
     failed = QueueCounter.objects.filter(within, step=MINUTE, at__gte=rates.window_start(now)).values("source", "queue")
     arms.append(failed.annotate(dead=Value(0), failed=Sum(rates.FAILED)))
     if not only_dead:
-        retrying = held.filter(state="retrying").values("source", "queue").distinct()
+        retrying = counts.filter(state="retrying").values("source", "queue").distinct()
         arms.append(retrying.annotate(dead=Value(0), failed=Value(0)))
         sampled = _recent_samples(viewer, now).filter(within).values("source", "queue").distinct()
         arms.append(sampled.annotate(dead=Value(0), failed=Value(0)))
@@ -163,7 +163,7 @@ def _recent_samples(viewer: Viewer, now: datetime):
 def _build_rows(viewer: Viewer, page: list[Ranked], now: datetime) -> list[QueueRow]:
     if not page:
         return []
-    # May take in a queue of the same name at another source of the page; that is not asked for below.
+    # May take in a queue of the same name at another source of the page; that is not used below.
     these = Q(source__in={one.source for one in page}, queue__in={one.queue for one in page})
     samples = _latest_samples(_recent_samples(viewer, now).filter(these))
     states: dict[tuple[str, str], dict[str, int]] = {}

@@ -1,4 +1,4 @@
-"""Whether the desk itself is alive: who watches, whether Redrive's own store answers, and what endangers it."""
+"""Liveness of the desk itself: its watch processes, its own store, and what endangers it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _IS_STEP = re.compile(r"[a-z_-]{1,20}\Z")
 RECENTLY_REFUSED = timedelta(minutes=15)  # a source whose latest refused report is older is no longer reported
 _NOT_BELIEVED = ("unsigned", "signature")  # causes (`trust.Cause`) for which reports of known sources are refused
 LATE_AFTER_S = 30  # a step of watch ends a round every few seconds
-# What is shown may be so old, in seconds: pages of many screens ask again and again.
+# The largest age of a shown state, in seconds: pages of many screens read it again and again.
 STATE_CACHED_S = 1.0
 _cached_state: list[tuple[float, DeskState]] = []
 
@@ -53,33 +53,33 @@ class Stale:
 
 @dataclass(frozen=True, slots=True)
 class DeskState:
-    """What Redrive's own store says of the desk itself."""
+    """State of the desk itself, from Redrive's own store."""
 
     stale: Stale | None
-    guard: str  # `on`, `off` (all workers are silent), `drain` (they only record); `on` too where nobody answers
+    guard: str  # `on`, `off` (all workers are silent), `drain` (they only record); `on` too where the store does not answer
     findings: list[dict[str, str]]  # unsafe settings of the store
 
 
 def forget() -> None:
-    """Something changed: what is shown next is looked up anew."""
+    """Drop the cached state after a change, so that the next one shown is read again."""
     _cached_state.clear()
 
 
 def current_state(now: datetime | None = None) -> DeskState:
-    """Asked in one round trip, and as it was at most WATCHED_HELD_S ago."""
+    """State of the desk, read in one round trip; at most STATE_CACHED_S old."""
     at = time.monotonic()
-    held = _cached_state[-1] if _cached_state else None
-    if held is None or at - held[0] > STATE_CACHED_S:
-        held = at, _read_store(now or datetime.now(UTC))
-        _cached_state[:] = [held]
-    return held[1]
+    cached = _cached_state[-1] if _cached_state else None
+    if cached is None or at - cached[0] > STATE_CACHED_S:
+        cached = at, _read_store(now or datetime.now(UTC))
+        _cached_state[:] = [cached]
+    return cached[1]
 
 
 def _read_store(now: datetime) -> DeskState:
     try:
-        asked = config.store().pipeline(transaction=False)
-        asked.hgetall(keys.steps()).get(keys.switch()).get(keys.store_findings())
-        ended, switch, found = asked.execute()
+        pipeline = config.store().pipeline(transaction=False)
+        pipeline.hgetall(keys.steps()).get(keys.switch()).get(keys.store_findings())
+        ended, switch, found = pipeline.execute()
     except (redis.RedisError, config.BadConfiguration):
         return DeskState(_unreachable_store(now), "on", [])
     return DeskState(
@@ -88,7 +88,10 @@ def _read_store(now: datetime) -> DeskState:
 
 
 def steps(now: datetime | None = None) -> dict[str, datetime]:
-    """When each step of watch last ended a round, or a part of a long one. Raises redis.RedisError where the store does not answer."""
+    """Time at which each step of watch last ended a round, or a part of a long one.
+
+    Raises redis.RedisError where the store does not answer.
+    """
     return _parse_steps(config.store().hgetall(keys.steps()))
 
 
@@ -116,7 +119,7 @@ class Stall:
 
 
 def stalled_reader(source: Source, now: datetime) -> Stall | None:
-    """What keeps the dead jobs of a source from being read; None while its reader makes progress, or it has none."""
+    """The reason why the dead jobs of a source are not read; None while its reader makes progress, or it has none."""
     if source.why_not_pulled and source.not_pulled_since is not None:
         return Stall(source.not_pulled_since, source.why_not_pulled)
     try:
@@ -129,8 +132,10 @@ def stalled_reader(source: Source, now: datetime) -> Stall | None:
 
 
 def stalled_sources(now: datetime) -> dict[str, Stall | None]:
-    """Why each configured source is not read or sampled, and why reports of any source are not filed; None while they are, or
-    while the source is unreachable, which is reported by itself."""
+    """Reasons why each configured source is not read or sampled, and why reports of any source are not filed.
+
+    None while they are, or while the source is unreachable, which is reported separately.
+    """
     found: dict[str, Stall | None] = {}
     for source in Source.objects.filter(is_configured=True):
         sampled_at = source.sampled_at or source.first_seen
@@ -146,13 +151,16 @@ def stalled_sources(now: datetime) -> dict[str, Stall | None]:
 
 
 def recently_refused(now: datetime) -> QuerySet[RefusedReports]:
-    """Reports of known sources that were not believed in the last REFUSED_LATELY."""
+    """Reports of known sources that were not believed within RECENTLY_REFUSED."""
     of_known = Q(source__in=Source.objects.values("name"), cause__in=_NOT_BELIEVED)
     return RefusedReports.objects.filter(of_known, last_at__gte=now - RECENTLY_REFUSED)
 
 
 def stalled_steps(now: datetime) -> dict[str, Stall | None]:
-    """Of each step of watch that has run: since when it makes no progress; None while it does. Raises redis.RedisError."""
+    """For each step of watch that has run, the time of its last progress; None while it makes any.
+
+    Raises redis.RedisError.
+    """
     return {
         name: Stall(at, "The step makes no progress.") if _is_late(at, now) else None for name, at in steps(now).items()
     }
@@ -168,7 +176,7 @@ def _moment(value: bytes) -> datetime | None:
 
 
 def find_stale(now: datetime | None = None) -> Stale | None:
-    """What is late, or None while everything is watched."""
+    """The late steps, or None while everything is watched."""
     now = now or datetime.now(UTC)
     try:
         return _find_late(steps(now), now)
@@ -190,7 +198,7 @@ def _find_late(ended: dict[str, datetime], now: datetime) -> Stale | None:
 
 
 def _unreachable_store(now: datetime) -> Stale:
-    """The store does not answer; what was last sampled through it tells since when."""
+    """The store does not answer; the last sample taken through it shows for how long."""
     try:
         at = config.store().connection_pool.connection_kwargs
         where = f" ({at['host']}:{at.get('port', 6379)})" if "host" in at else f" ({at.get('path', '')})"
@@ -206,7 +214,10 @@ def _unreachable_store(now: datetime) -> Stale:
 
 
 def guard_switch() -> str:
-    """`on`, `off` (`manage.py off` silences all workers) or `drain` (they only record). `on` too where nobody answers."""
+    """`on`, `off` (`manage.py off` silences all workers) or `drain` (they only record).
+
+    `on` too where the store does not answer.
+    """
     try:
         return (config.store().get(keys.switch()) or b"on").decode("utf-8", "replace")
     except (redis.RedisError, config.BadConfiguration):
@@ -284,7 +295,7 @@ def unjudged_rules() -> dict[str, str]:
 
 
 def store_findings() -> list[dict[str, str]]:
-    """What `sample` found at the store; nothing where it does not answer, which `stale` says."""
+    """Findings of `sample` about the store; none where it does not answer, which `find_stale` reports."""
     try:
         return _findings(config.store().get(keys.store_findings()))
     except (redis.RedisError, config.BadConfiguration):

@@ -1,6 +1,6 @@
-"""How often attempts fail now: one window and one way to count, so that no two screens tell two rates of one queue.
+"""Rates of failed attempts now: one window and one way to count, so that all screens show the same rate of a queue.
 
-A failed attempt counts whether it will be retried or not. The minute that runs counts with as much of it as is over.
+A failed attempt counts whether it will be retried or not. The running minute counts with its elapsed part.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WINDOW = f"the last {OVER_MIN} minutes"  # as every screen says it
 FAILED = F("failed") + F("retried")
 LONGEST_OUTAGE = timedelta(hours=24)  # for the beginning of an outage
 STILL = 4  # it goes on while a minute has a fourth of the failures of now
-CALM_MIN = 5  # so many minutes below that in a row are its end
+CALM_MIN = 5  # it ends after this many minutes below that in a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,13 @@ class Rate:
 
     @property
     def is_over(self) -> bool:
-        """Whether what the window tells of has ended within it."""
+        """Return whether the failures of the window have ended within it."""
         return max(self.last, self.running) < max(1.0, self.failed / STILL)
 
 
 def failing_since(rate: Rate, now: datetime) -> datetime | None:
-    """Since when this queue fails about as it does now: a whole minute; LOOKED_BACK ago where that is longer.
+    """Time since which this queue has failed about as it does now: a whole minute; LONGEST_OUTAGE ago where that is
+    longer.
 
     None where it began within the minutes that the rate is compared with anyway. Reads this queue's minutes only.
     """
@@ -84,12 +85,12 @@ def failing_since(rate: Rate, now: datetime) -> datetime | None:
 
 
 def window_start(now: datetime) -> datetime:
-    """When the window of a rate begins: with a whole minute, as counters count in those."""
+    """Start of the window of a rate: a whole minute, as counters count in those."""
     return (now - timedelta(minutes=OVER_MIN)).replace(second=0, microsecond=0)
 
 
 def window_minutes(now: datetime) -> float:
-    """How long the window is by now."""
+    """Present length of the window, in minutes."""
     return (now - window_start(now)).total_seconds() / 60
 
 

@@ -52,16 +52,16 @@ def find(now: datetime, sources: Collection[str] | None = None) -> list[RefusedS
     lately: dict[str, list[RefusedReports]] = {}
     for row in liveness.recently_refused(now).filter(source__in=guarded):
         lately.setdefault(row.source, []).append(row)
-    # A source that needs no signature and was never refused is not asked about.
+    # A source that needs no signature and was never refused is not checked.
     suspects = {one.source for one in known.keys.values()} | lately.keys()
-    asked = sorted(name for name in guarded if name in suspects or known.why_not_unsigned(name, now))
+    names_to_check = sorted(name for name in guarded if name in suspects or known.why_not_unsigned(name, now))
     try:
-        told = heartbeats.worker_reports(now, sources=asked) if asked else []
+        workers = heartbeats.worker_reports(now, sources=names_to_check) if names_to_check else []
     except (redis.RedisError, config.BadConfiguration):
-        told = []
+        workers = []
     found = (
-        _find_refused_source(name, [one for one in told if one.source == name], lately.get(name, []), known, now)
-        for name in asked
+        _find_refused_source(name, [one for one in workers if one.source == name], lately.get(name, []), known, now)
+        for name in names_to_check
     )
     return [one for one in found if one is not None]
 

@@ -1,7 +1,7 @@
-"""How deep the queues are: one look every ten seconds, at every source within its own deadline.
+"""Samples of the queues' depths: every ten seconds, of every source within its own deadline.
 
-Once a minute also who works on them, how the jobs that lie in them are told to be retried, and whether the settings of the
-sources, and of Redrive's own store, lose jobs.
+Once a minute also the workers of the queues, the retry options of queued jobs, and the settings of the sources, and of
+Redrive's own store, that lose jobs.
 """
 
 from __future__ import annotations
@@ -40,69 +40,69 @@ log = logging.getLogger(__name__)
 
 STEP_S = 10
 _PATIENCE_S = 8.0
-_FROZEN_S = 60.0  # this process stood still meanwhile: what it saw was not so at the moment that it looked
-_REMOVED_AFTER = timedelta(minutes=1)  # since it was looked at last
-_CHECK_PATIENCE_S = 1.5  # then what is still being asked is picked up by the next look
+_FROZEN_S = 60.0  # this process was frozen meanwhile: its samples are not of the moment that they name
+_REMOVED_AFTER = timedelta(minutes=1)  # since it was last sampled
+_CHECK_PATIENCE_S = 1.5  # then a running check is picked up by the next sample
 _CHECK_EVERY = timedelta(minutes=1)
-_STORE_FINDINGS_S = 300  # how long what was found at the store is believed, should nobody look again
+_STORE_FINDINGS_S = 300  # how long findings about the store are believed without a new check
 
 
 def sample(now: datetime) -> bool:
-    """Look at every configured source and write what was found; a source that cannot be reached is a sample too.
+    """Sample every configured source and write what was found; a source that cannot be reached is a sample too.
 
     Several may run at once: a queue has one sample for each ten seconds. Never finds more to do at once (False).
     """
     at = datetime.fromtimestamp(now.timestamp() // STEP_S * STEP_S, UTC)
     began = time.monotonic()
-    looks = _probe_sources(now)
+    probes = _probe_sources(now)
     alive = heartbeats.count_heartbeats(now)
     uncaptured.record_counts(now)
-    for name, look in looks.items():
-        _save_source(name, look, now)
+    for name, probe in probes.items():
+        _save_source(name, probe, now)
     _mark_removed_sources(now)
     _audit_guard_switch()
-    rows = [row for name, look in looks.items() for row in _build_samples(name, look, alive, at)]
+    rows = [row for name, probe in probes.items() for row in _build_samples(name, probe, alive, at)]
     if time.monotonic() - began < _FROZEN_S:
         DepthSample.objects.bulk_create(rows, ignore_conflicts=True)
     _check_store(now)
     return False
 
 
-# -- the look ---------------------------------------------------------------------------------------------------
+# -- probes -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Check:
-    """What a source answered to the questions of every minute."""
+    """Answers of a source to the questions of every minute."""
 
     findings: list[Finding]
-    workers: dict[str, set[str]] | None  # queue -> who consumes it; None: nobody can be asked
-    options: FoundOptions | None = None  # None: this system's jobs do not say how they are retried
+    workers: dict[str, set[str]] | None  # queue -> its consumers; None: unknown
+    options: FoundOptions | None = None  # None: this system's jobs carry no retry options
 
 
 @dataclass(slots=True)
 class Probe:
-    """What a source answered. `why` is empty where it did."""
+    """Answer of a source. `why` is the reason for a missing one."""
 
     why: str = ""
     is_refused: bool = False  # it answers, and cannot be used as it is configured
     depths: list[Depth] = field(default_factory=list)
-    closer: Check | None = None  # None: not asked this time, or not answered yet
+    closer: Check | None = None  # None: not due, or not answered yet
 
 
-# Looks under way, by source: one that hangs is not asked again beside itself.
+# Running probes, by source: one that hangs is not started a second time.
 _running_probes: dict[str, threading.Thread] = {}
 _running_checks: dict[str, threading.Thread] = {}
-_finished_checks: dict[str, Check] = {}  # answered, and not picked up yet
+_finished_checks: dict[str, Check] = {}  # ended, and not picked up yet
 _checked_at: dict[str, datetime] = {}
 _NEVER = datetime.min.replace(tzinfo=UTC)
-# Who consumed each queue without a guard when its source was last asked: believed until it is asked again. The guarded
-# are told by their heartbeats; one of those that has ended since is no worker, and least of all one without a guard.
+# Consumers of each queue without a guard at the last check of its source: believed until the next one. The guarded
+# are known by their heartbeats; one of those that has ended since is no worker, and least of all one without a guard.
 _unguarded: dict[str, dict[str, set[str]] | None] = {}
 
 
 def _probe_sources(now: datetime) -> dict[str, Probe]:
-    """Ask all sources at once; whoever has not answered by the deadline is unreachable, and the others are not."""
+    """Probe all sources at once; one that has not answered by the deadline is unreachable, and the others are not."""
     answers: dict[str, Probe] = {}
     threads = {}
     for name in config.sources():
@@ -117,13 +117,13 @@ def _probe_sources(now: datetime) -> dict[str, Probe]:
     _wait_for(list(_running_checks.values()), min(_PATIENCE_S, _CHECK_PATIENCE_S))
     found = {}
     for name in config.sources():
-        look = answers.get(name)
-        if look is None:
-            look = Probe(why=f"it did not answer within {_PATIENCE_S:.0f} s")
-        look.closer = _finished_checks.pop(name, None)
-        if look.closer is not None:
+        probe = answers.get(name)
+        if probe is None:
+            probe = Probe(why=f"it did not answer within {_PATIENCE_S:.0f} s")
+        probe.closer = _finished_checks.pop(name, None)
+        if probe.closer is not None:
             _checked_at[name] = now
-        found[name] = look
+        found[name] = probe
     return found
 
 
@@ -138,35 +138,35 @@ def _wait_for(threads: Iterable[threading.Thread], within_s: float) -> None:
 
 
 def _probe_source(name: str, closer: bool, answers: dict[str, Probe]) -> None:
-    """Runs in a thread of its own; touches no table."""
+    """Probe one source in a thread of its own, without touching a table."""
     try:
         source = config.adapter(name)
-        look = Probe(depths=source.depths())
+        probe = Probe(depths=source.depths())
         if closer:
             thread = threading.Thread(target=_check_source, args=(name, source), daemon=True, name=f"closer {name}")
             _running_checks[name] = thread
             thread.start()
     except SourceError as error:
-        look = Probe(why=str(error) or type(error).__name__, is_refused=isinstance(error, SourceRefused))
+        probe = Probe(why=str(error) or type(error).__name__, is_refused=isinstance(error, SourceRefused))
     except Exception as error:  # a defect of one adapter must not blind us for the others
         log.exception("Source %s could not be sampled", name)
-        look = Probe(why=f"{type(error).__name__}: {error}")
-    answers[name] = look
+        probe = Probe(why=f"{type(error).__name__}: {error}")
+    answers[name] = probe
 
 
 def _check_source(name: str, source: Adapter) -> None:
-    """Beside the depths, which do not wait for it: workers are given a second to answer."""
+    """Check a source beside its depths, which do not wait for it: workers are given a second to answer."""
     try:
         findings, workers = source.findings(), source.workers()
         _finished_checks[name] = Check(findings, workers, _find_options(name, source))
-    except SourceError as error:  # the next look at its depths tells
+    except SourceError as error:  # the next sample of its depths reports it
         log.info("Source %s did not report its settings: %s", name, error)
     except Exception:  # a defect of one adapter must not blind us for the others
         log.exception("Source %s could not be checked closer", name)
 
 
 def _find_options(name: str, source: Adapter) -> FoundOptions | None:
-    """None where it does not tell; what else it told is kept all the same."""
+    """Retry options of the source's jobs; None where it does not report them, which does not void its other answers."""
     if not source.can.options:
         return None
     try:
@@ -178,9 +178,9 @@ def _find_options(name: str, source: Adapter) -> FoundOptions | None:
     return None
 
 
-def _save_source(name: str, look: Probe, now: datetime) -> None:
+def _save_source(name: str, probe: Probe, now: datetime) -> None:
     configured = config.sources()[name]
-    why = representable(look.why)[:2000]
+    why = representable(probe.why)[:2000]
     row, _ = Source.objects.get_or_create(name=name, defaults={"backend": configured.backend, "is_configured": True})
     changes: dict[str, Any] = {
         "backend": configured.backend,
@@ -192,20 +192,20 @@ def _save_source(name: str, look: Probe, now: datetime) -> None:
     if row.is_reachable != (not why):
         changes["changed_at"] = now
         if why:
-            log.warning("Source %s cannot be %s: %s", name, "used" if look.is_refused else "reached", why)
+            log.warning("Source %s cannot be %s: %s", name, "used" if probe.is_refused else "reached", why)
         elif row.is_reachable is False:
             log.info("Source %s is reachable again.", name)
-    found = row.findings if look.closer is None else [asdict(finding) for finding in look.closer.findings]
+    found = row.findings if probe.closer is None else [asdict(finding) for finding in probe.closer.findings]
     changes["findings"] = _stranded_findings(name, row.findings) + [
         one for one in found if one.get("id") != stranded.FINDING
     ]
-    if look.closer is not None and look.closer.options is not None:
-        found_options.store_options(look.closer.options)
+    if probe.closer is not None and probe.closer.options is not None:
+        found_options.store_options(probe.closer.options)
     Source.objects.filter(name=name).update(**changes)
 
 
 def _stranded_findings(name: str, before: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Findings on workers that are gone; those from before where nobody answers."""
+    """Findings on workers that are gone; the previous ones where the store or a broker does not answer."""
     try:
         return [asdict(finding) for finding in stranded.findings(name)]
     except (redis.RedisError, SourceError) as error:
@@ -214,8 +214,9 @@ def _stranded_findings(name: str, before: list[dict[str, Any]]) -> list[dict[str
 
 
 def _mark_removed_sources(now: datetime) -> None:
-    """Of a source that is not configured any more nothing is known from now on. Another process may still have it configured,
-    while the configuration changes: then it was looked at a moment ago.
+    """Mark sources that are not configured any more.
+
+    Another process may still have one configured, while the configuration changes: then it was sampled a moment ago.
     """
     gone = Source.objects.filter(is_configured=True).exclude(name__in=config.sources())
     for name in gone.filter(sampled_at__lt=now - _REMOVED_AFTER).values_list("name", flat=True):
@@ -224,19 +225,20 @@ def _mark_removed_sources(now: datetime) -> None:
 
 
 def _audit_guard_switch() -> None:
-    """Record in the audit that someone switched the guard directly in the store: since when it is off is read from there."""
+    """Record in the audit that someone switched the guard directly in the store: the time when it is off is read from
+    there."""
     try:
         found = (config.store().get(keys.switch()) or b"on").decode("utf-8", "replace")
     except (redis.RedisError, config.BadConfiguration):
-        return  # nobody knows
-    stands = found if found in ("off", "drain") else "on"
-    if stands == liveness.recorded_guard_switch():
+        return  # unknown
+    switch = found if found in ("off", "drain") else "on"
+    if switch == liveness.recorded_guard_switch():
         return
     with transaction.atomic():
-        before = liveness.recorded_guard_switch()  # who switches by command writes it down in a transaction, too
-        if before != stands:
+        before = liveness.recorded_guard_switch()  # the command records a switch in a transaction, too
+        if before != switch:
             reason = "Switched directly in the store, not by manage.py. Noticed by watch."
-            audit.record(ENGINE, f"guard.{stands}", "guard", before=before, after=stands, reason=reason)
+            audit.record(ENGINE, f"guard.{switch}", "guard", before=before, after=switch, reason=reason)
 
 
 def store_finding(found: Finding) -> Finding:
@@ -257,7 +259,7 @@ def _check_store(now: datetime) -> None:
     store = connect("store", "celery", settings.REDRIVE_REDIS_URL)
     try:
         found = [asdict(store_finding(finding)) for finding in store.findings()]
-    except SourceError as error:  # liveness.stale says that it does not answer
+    except SourceError as error:  # liveness.find_stale reports that it does not answer
         log.warning("Redrive's store could not be checked: %s", error)
         return
     finally:
@@ -269,20 +271,20 @@ def _check_store(now: datetime) -> None:
 # -- the rows ---------------------------------------------------------------------------------------------------
 
 
-def _build_samples(name: str, look: Probe, alive: Iterable[Heartbeat], at: datetime) -> list[DepthSample]:
+def _build_samples(name: str, probe: Probe, alive: Iterable[Heartbeat], at: datetime) -> list[DepthSample]:
     mine = [h for h in alive if h.source == name]
-    depths = {representable(depth.queue)[:200]: depth for depth in look.depths}
+    depths = {representable(depth.queue)[:200]: depth for depth in probe.depths}
     dead = _dead_jobs(name)
     rates = _rates(name, at)
-    if look.closer is not None:
-        asked, guarded = look.closer.workers, {h.name for h in mine}
-        _unguarded[name] = None if asked is None else {queue: names - guarded for queue, names in asked.items()}
-    if look.why:
+    if probe.closer is not None:
+        consumers, guarded = probe.closer.workers, {h.name for h in mine}
+        _unguarded[name] = None if consumers is None else {queue: names - guarded for queue, names in consumers.items()}
+    if probe.why:
         _unguarded[name] = None
     unguarded = _unguarded.get(name)
     queues = depths.keys() | dead.keys() | rates.keys() | {queue for h in mine for queue in h.queues}
-    if look.why:
-        # Those it had when it last answered: a queue that cannot be seen is not a queue that is gone.
+    if probe.why:
+        # The queues of its last answer: a queue that cannot be seen is not gone.
         last = DepthSample.objects.filter(source=name, at__gte=at - timedelta(hours=1)).order_by()
         queues |= set(last.values_list("queue", flat=True).distinct())
     rows = []
@@ -296,8 +298,8 @@ def _build_samples(name: str, look: Probe, alive: Iterable[Heartbeat], at: datet
                 queue=queue,
                 at=at,
                 step=STEP_S,
-                is_reachable=not look.why,
-                why=representable(look.why)[:300],
+                is_reachable=not probe.why,
+                why=representable(probe.why)[:300],
                 waiting=depth.waiting,
                 active=depth.active,
                 delayed=depth.delayed,
@@ -326,22 +328,22 @@ def _count_workers(source: str, seen: dict[str, set[str]] | None, queue: str, gu
 
 
 def _dead_jobs(name: str) -> dict[str, tuple[int, datetime | None]]:
-    """Dead jobs of each queue, and since when the oldest is."""
+    """Dead jobs of each queue, and the time of the oldest."""
     counts = FailureCount.objects.filter(source=name, state=FailureState.DEAD).values("queue").annotate(n=Sum("count"))
     found = {row["queue"]: row["n"] for row in counts}
     since = _oldest_dead(name, sum(found.values()))
     return {queue: (n, since.get(queue) if n else None) for queue, n in found.items()}
 
 
-# Looking for the oldest reads every dead row (1 s at a million): with many, once a minute is enough.
+# Finding the oldest reads every dead row (1 s at a million): with many, once a minute is enough.
 _MANY = 20_000
 _oldest: dict[str, tuple[float, dict[str, datetime]]] = {}
 
 
 def _oldest_dead(name: str, dead: int) -> dict[str, datetime]:
-    """Since when the oldest dead job of each queue is dead."""
-    looked_at, known = _oldest.get(name, (float("-inf"), {}))
-    if dead > _MANY and time.monotonic() - looked_at < 60:
+    """Time of the oldest dead job of each queue."""
+    read_at, known = _oldest.get(name, (float("-inf"), {}))
+    if dead > _MANY and time.monotonic() - read_at < 60:
         return known
     rows = Failure.objects.filter(source=name, state=FailureState.DEAD).values("queue").annotate(at=Min("failed_at"))
     found = {row["queue"]: row["at"] for row in rows} if dead else {}

@@ -1,4 +1,5 @@
-"""How deep each queue was, as far back as it is kept: folded as it ages, read as a picture, with what happened meanwhile."""
+"""Depth of each queue over time, as far back as it is stored: folded as it ages, read as a picture, with the events
+meanwhile."""
 
 from jobs_admin.queues.depths.marking import DeadDepth, DeadLine, Mark, Threshold, dead_depth, marks, replays_of_queue
 from jobs_admin.queues.depths.reading import MOST, Gap, History, Point, history, require_visible, sampled_since

@@ -1,4 +1,4 @@
-"""Dead jobs of several queues over a day, and what happened on the desk meanwhile: bounded, whatever there is."""
+"""Dead jobs of several queues over a day, and the events on the desk meanwhile: bounded, whatever there is."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Mark:
 
 
 def marks(viewer: Viewer, source: str, queue: str, since: datetime, until: datetime) -> list[Mark]:
-    """The newest MOST_OF_A_KIND of each kind, the oldest first. Raises NotFound where the source is out of sight."""
+    """The latest MOST_OF_A_KIND marks of each kind, the oldest first. Raises NotFound where the source is out of sight."""
     if not viewer.may(VIEWER, source):
         raise NotFound("There is no such queue.")
     found = [
@@ -71,12 +71,12 @@ def _replays(source: str, queue: str, since: datetime, until: datetime) -> list[
         return []
     begun = Replay.objects.filter(started_at__gte=since, started_at__lte=until).order_by("-pk")
     rows = list(begun.values_list("pk", "started_at")[:_MOST_REPLAYS])
-    held = replays_of_queue([pk for pk, _ in rows], source, queue)
-    return [Mark(at, REPLAY, f"replay #{pk}", str(pk)) for pk, at in rows if pk in held][:MOST_OF_A_KIND]
+    of_queue = replays_of_queue([pk for pk, _ in rows], source, queue)
+    return [Mark(at, REPLAY, f"replay #{pk}", str(pk)) for pk, at in rows if pk in of_queue][:MOST_OF_A_KIND]
 
 
 def replays_of_queue(replays: list[int], source: str, queue: str) -> set[int]:
-    """Those of the replays that have a job of the queue among their first and their last ones."""
+    """Return the replays that have a job of the queue among their first and their last ones."""
     if not replays:
         return set()
     seek = (
@@ -126,9 +126,9 @@ class Threshold:
 
 
 def thresholds(viewer: Viewer) -> list[Threshold]:
-    """Those of the enabled rules on the dead jobs of whole queues that the viewer may see, the lowest first."""
-    whole = dict.fromkeys(("task", "group", "tenant"), "*")
-    found = Rule.objects.filter(metric="dead", enabled=True, **whole).order_by("threshold", "name")
+    """Thresholds of the enabled alert rules on dead jobs of entire queues that the viewer may see, the lowest first."""
+    of_all = dict.fromkeys(("task", "group", "tenant"), "*")
+    found = Rule.objects.filter(metric="dead", enabled=True, **of_all).order_by("threshold", "name")
     rows = found.values_list("name", "source", "queue", "threshold", "severity")[:_MOST_RULES]
     return [Threshold(*row) for row in rows if viewer.sees_any_of(row[1])]
 
@@ -159,7 +159,7 @@ class DeadDepth:
 
 
 def dead_depth(viewer: Viewer, queues: Sequence[tuple[str, str]], now: datetime) -> DeadDepth:
-    """Of the first MOST_QUEUES of these queues, (source, name), which the viewer sees."""
+    """Dead jobs of the first MOST_QUEUES of these queues, (source, name), which the viewer sees."""
     last = start_of(int(now.timestamp()), STEP_S)
     first = start_of(last - round(SPAN.total_seconds()), STEP_S) + STEP_S
     times = list(range(first, last + 1, STEP_S))
@@ -187,7 +187,7 @@ def _read_dead(queues: Sequence[tuple[str, str]], first: int) -> dict[tuple[str,
 
 
 def desk_marks(viewer: Viewer, since: datetime, until: datetime) -> list[Mark]:
-    """The newest MOST_OF_A_KIND of each kind on all sources that the viewer sees, the oldest first."""
+    """The latest MOST_OF_A_KIND marks of each kind on all sources that the viewer sees, the oldest first."""
     seen = viewer.sources()
     mine = Q() if seen is None else Q(source__in=seen)
     within = {"fired_at__gte": since, "fired_at__lte": until, "opened_at__gte": since - timedelta(days=1)}

@@ -1,4 +1,4 @@
-"""One queue over time: at most so many points, whatever the span."""
+"""One queue over time: a bounded number of points, whatever the span."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from jobs_admin.queues.depths.steps import LADDER, LOOK_S, epoch, retention_by_s
 _MOST_GAPS = 50  # told, the longest ones
 _SAMPLES = DepthSample._meta.db_table
 
-UNREACHABLE = "unreachable"  # somebody looked, and the source did not answer
+UNREACHABLE = "unreachable"  # sampled, and the source did not answer
 PARTLY = "partly_unreachable"  # the same for a part of each step
-UNWATCHED = "unwatched"  # nobody looked
-UNSEEN = "unseen"  # somebody looked, and the queue was not there
+UNWATCHED = "unwatched"  # not sampled
+UNSEEN = "unseen"  # sampled, and the queue was not there
 BEFORE = "before"  # nothing is known of any queue from then, or from before
 
 WORDS = {
@@ -34,7 +34,7 @@ WORDS = {
 
 
 class Point(NamedTuple):
-    """A step of time that begins at `at` (seconds since 1970). Each number is the last of the step; null: not known."""
+    """A step of time that begins at `at` (seconds since 1970). Each number is the last of the step; null: unknown."""
 
     at: int
     waiting: int | None
@@ -62,18 +62,18 @@ class Gap:
     since: int  # seconds since 1970
     until: int
     reason: str
-    why: str = ""  # what the source, or the connection to it, said
+    why: str = ""  # error of the source, or of the connection to it
 
     @property
     def words(self) -> str:
         return f"{WORDS[self.reason]}: {self.why}" if self.why else WORDS[self.reason]
 
 
-def find_gaps(points: Sequence[Point], step: int, kept_step: int, begin: int, end: int) -> list[Gap]:
+def find_gaps(points: Sequence[Point], step: int, stored_step: int, begin: int, end: int) -> list[Gap]:
     """The gaps in points of `step` seconds, in the order of time; the longest MOST of them."""
     found = _unreachable(points, step)
     missing = _missing_steps(points, step, begin, end)
-    found += _explain_gaps(sorted(missing, key=lambda gap: gap.since - gap.until)[:_MOST_GAPS], kept_step)
+    found += _explain_gaps(sorted(missing, key=lambda gap: gap.since - gap.until)[:_MOST_GAPS], stored_step)
     longest = sorted(found, key=lambda gap: gap.since - gap.until)[:_MOST_GAPS]
     return sorted(longest, key=lambda gap: gap.since)
 
@@ -93,7 +93,7 @@ def _unreachable(points: Sequence[Point], step: int) -> list[Gap]:
 
 
 def _missing_steps(points: Sequence[Point], step: int, begin: int, end: int) -> list[Gap]:
-    # Of looks one may be late or left out without anything being wrong; a folded step is there or not.
+    # One sample may be late or missing without anything being wrong; a folded step is there or not.
     leave = 2 * step if step <= LOOK_S else step // 2
     found, at = [], begin
     for point in points:
@@ -107,7 +107,7 @@ def _missing_steps(points: Sequence[Point], step: int, begin: int, end: int) -> 
 
 
 def _explain_gaps(gaps: list[Gap], step: int) -> list[Gap]:
-    """Whether anybody looked at other queues meanwhile, or ever before."""
+    """Explain gaps by samples of other queues meanwhile, or ever before."""
     if not gaps:
         return []
     within = f"EXISTS (SELECT 1 FROM {_SAMPLES} WHERE step = %s AND at >= %s AND at < %s)"
@@ -147,9 +147,10 @@ def require_visible(viewer: Viewer, source: str, queue: str) -> None:
 
 
 def sampled_since(source: str, queue: str) -> datetime | None:
-    """The oldest look at this queue that is kept as it was taken, so at most a day ago; None: there is none."""
-    looks = DepthSample.objects.filter(source=source, queue=queue, step=LOOK_S)
-    return looks.order_by("at").values_list("at", flat=True).first()
+    """Time of the oldest sample of this queue that is stored as it was taken, so at most a day ago; None: there is
+    none."""
+    samples = DepthSample.objects.filter(source=source, queue=queue, step=LOOK_S)
+    return samples.order_by("at").values_list("at", flat=True).first()
 
 
 def history(
@@ -162,10 +163,10 @@ def history(
     most: int = MOST,
     now: datetime | None = None,
 ) -> History:
-    """The queue from `since` until `until`, or until now, in the shortest step that is kept so long and gives at most
+    """The queue from `since` until `until`, or until now, in the shortest step that is stored so long and gives at most
     `most` points.
 
-    Raises NotFound where the source is out of sight. A queue that nobody knows is one gap.
+    Raises NotFound where the source is out of sight. An unknown queue is one gap.
     """
     if not viewer.may(VIEWER, source):
         raise NotFound("There is no such queue.")
@@ -180,12 +181,12 @@ def history(
 
 
 def _step(begin: int, end: int, now: datetime, most: int) -> tuple[int, int]:
-    """A step that is kept, and how many of them make a point."""
+    """A stored step, and how many of them make a point."""
     ages = retention_by_step()
     for rung in LADDER:
         step, age = rung.step_s, ages[rung.step_s]
-        is_kept = age is None or begin >= (now - age).timestamp()
-        if is_kept and _count(begin, end, step) <= most:
+        is_stored = age is None or begin >= (now - age).timestamp()
+        if is_stored and _count(begin, end, step) <= most:
             return step, 1
     times = 1
     while _count(begin, end, step * times) > most:
@@ -206,7 +207,7 @@ def _read(source: str, queue: str, step: int, begin: int, end: int, now: datetim
 
 
 def _sql(step: int, now: datetime) -> str:
-    # A step ends with its last look; the one that runs, now.
+    # A step ends with its last sample; the running one, now.
     ends = f"{epoch('at')} + {0 if step == LADDER[0].step_s else step}"
     least = "MIN" if epoch("at").startswith("CAST") else "LEAST"
     age = f"{least}({ends}, {int(now.timestamp())}) - {epoch('oldest_dead_at')}"
@@ -222,7 +223,7 @@ def _sql(step: int, now: datetime) -> str:
 
 
 def _thin(points: list[Point], step: int, now: datetime) -> list[Point]:
-    """Several as one. The least, the most and the last stay what they are."""
+    """Merge several points into one. Minimum, maximum and last stay what they are."""
     found: dict[int, list[Point]] = {}
     for point in points:
         found.setdefault(start_of(point.at, step), []).append(point)

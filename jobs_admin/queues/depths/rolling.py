@@ -1,8 +1,8 @@
-"""Folds looks into longer steps as they come, and what was missed while nobody watched.
+"""Folding of samples into longer steps as they come, and of what was missed while `watch` was not running.
 
-Where it stands follows from the rows: the newest step that is written, less LATE_S, is where each fold goes on. Several
-may run, and each may be ended at any point. Steps are written in the order of time, so all before the newest are whole;
-a step is written again only by who folded more looks, so that one that was frozen on its way takes nothing back.
+Progress follows from the rows: the latest step that is written, less LATE_S, is where each fold goes on. Several may
+run, and each may be ended at any point. Steps are written in the order of time, so all before the latest are complete;
+a step is written again only by a fold of more samples, so that one that was frozen on its way takes nothing back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jobs_admin.queues.depths.steps import FOLDS, LATE_S, epoch, moment, start_o
 
 
 class Folded(NamedTuple):
-    """Some looks. Each depth is the last that is known, beside it the least and the most; null: nobody could tell."""
+    """Several samples as one. Each depth is the last known one, beside its minimum and maximum; null: unknown."""
 
     looks: int
     is_reachable: bool  # by any of the looks
@@ -44,7 +44,7 @@ class Folded(NamedTuple):
 
 
 def fold(rows: Sequence[Folded]) -> Folded:
-    """One of several, which come in the order of time."""
+    """Fold rows, which come in the order of time, into one."""
     # By columns: a day of fifty queues is half a million rows.
     columns = list(zip(*rows, strict=True))
     looks, reachable, whys, *depths, source_dead, oldest, failed, succeeded = columns[:_FIRST_EXTREME]
@@ -64,7 +64,7 @@ def fold(rows: Sequence[Folded]) -> Folded:
     )
 
 
-_FIRST_EXTREME = Folded._fields.index("waiting_min")  # from here on: the least and the most in turn
+_FIRST_EXTREME = Folded._fields.index("waiting_min")  # the rest: minimum and maximum in turn
 
 
 def _known_values(column: Sequence[int | None]) -> Sequence[int]:
@@ -90,7 +90,7 @@ _READ = ("source", "queue", *Folded._fields)
 _TABLE = DepthSample._meta.db_table
 _KEY = ("source", "queue", "step", "at")
 _COLUMNS = (*_KEY, *Folded._fields, "durability", "by_priority")
-# Who saw less writes nothing; who saw the same has nothing to say.
+# A fold of fewer samples writes nothing; one of as many has nothing new.
 _CONFLICT = statements.replace(_COLUMNS, key=_KEY) + f' WHERE excluded."looks" > "{_TABLE}"."looks"'
 
 
@@ -123,15 +123,15 @@ _due: dict[int, float] = {}  # by the longer step, on this process's clock
 
 
 def rolled_until(step: int, now: datetime) -> datetime | None:
-    """All rows of a step before this moment are in rows of the next; None where nothing is.
+    """Moment before which all rows of a step are in rows of the next; None where nothing is.
 
     Nothing follows the longest step: all of it counts as rolled.
     """
     higher = dict(FOLDS).get(step)
     if higher is None:
         return now
-    newest = _latest_written(higher, now)
-    return None if newest is None else moment(start_of(newest - LATE_S, higher))
+    latest = _latest_written(higher, now)
+    return None if latest is None else moment(start_of(latest - LATE_S, higher))
 
 
 def _fold_all(low: int, high: int, now: datetime, ends: float) -> bool:
@@ -151,7 +151,7 @@ def _fold_all(low: int, high: int, now: datetime, ends: float) -> bool:
 
 
 def _fold(low: int, high: int, since: int, until: int) -> int:
-    """Answers how many rows were read."""
+    """Fold one span; return how many rows were read."""
     rows = _rows(low, since, until)
     folded = [
         (at, source, queue, fold([row for _, _, _, row in some]))
@@ -178,7 +178,7 @@ def _row(step: int, at: int, source: str, queue: str, one: Folded) -> tuple[Any,
 
 
 def _rows(step: int, since: int, until: int) -> list[tuple[str, str, int, Folded]]:
-    """By queue, and each queue's in the order of time."""
+    """Rows by queue, and each queue's in the order of time."""
     columns = ", ".join(_column_sql(name) for name in _READ)
     sql = (
         f"SELECT {epoch('at')}, {columns} FROM {_TABLE} WHERE step = %s AND at >= %s AND at < %s "
@@ -197,8 +197,8 @@ def _parse_row(values: list[Any]) -> Folded:
 
 
 def _column_sql(name: str) -> str:
-    whole, _, end = name.rpartition("_")
-    return f"COALESCE({name}, {whole})" if end in ("min", "max") and whole in _EXTREME_COLUMNS else name
+    column, _, end = name.rpartition("_")
+    return f"COALESCE({name}, {column})" if end in ("min", "max") and column in _EXTREME_COLUMNS else name
 
 
 _EXTREME_COLUMNS = ("waiting", "active", "delayed", "dead")
@@ -210,7 +210,7 @@ def _first_step(step: int, since: int, now: datetime) -> int | None:
 
 
 def _latest_written(step: int, now: datetime) -> int | None:
-    # Not what lies in the future: a clock that was wrong for a moment would end all folding until then.
+    # No future time: a clock that was wrong for a moment would end all folding until then.
     return _seconds(
         f"SELECT {epoch('MAX(at)')} FROM {_TABLE} WHERE step = %s AND at <= %s", step, to_database_time(now)
     )

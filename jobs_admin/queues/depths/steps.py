@@ -1,5 +1,5 @@
-"""Times as whole seconds since 1970, told to and by either database: to make a time of each of a thousand rows costs more
-than to read them."""
+"""Times as whole seconds since 1970, exchanged with either database: to make a time of each of a thousand rows costs
+more than to read them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LATE_S = 120
 
 
 def retention_by_step() -> dict[int, timedelta | None]:
-    """How long the rows of each step stay; None is for ever."""
+    """Time for which the rows of each step are stored; None is for ever."""
     longest = config.keep()["depths"]
     return {
         rung.step_s: longest if rung.longest is None else min(rung.longest, longest or rung.longest) for rung in LADDER
@@ -51,7 +51,7 @@ def moment(seconds: int) -> datetime:
 
 
 def epoch(expression: str) -> str:
-    """A time as seconds since 1970."""
+    """Expression of a time as seconds since 1970."""
     if connection.vendor == "sqlite":
         return f"CAST(strftime('%%s', {expression}) AS INTEGER)"
     return f"EXTRACT(EPOCH FROM {expression})::bigint"
