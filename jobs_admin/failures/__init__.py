@@ -294,7 +294,7 @@ def _hidden(viewer: Viewer, query: Query, *, is_empty: bool) -> list[str]:
 
 def _hidden_among(viewer: Viewer, query: Query, hidden: Phrase) -> tuple[int, bool]:
     searcher = FailureSearch(viewer, query)
-    searcher.also(hidden)
+    searcher.require(hidden)
     found = searcher.count(_HIDDEN + 1)
     return min(found, _HIDDEN), found > _HIDDEN
 

@@ -123,7 +123,7 @@ def _jobs(viewer: Viewer, query: Query, block: Pasted) -> Iterator[Near]:
     ids = [] if number is None else [number]
     if named:
         begun = FailureSearch(viewer, Query((_EVERY_STATE,), now=query.now))
-        begun.also(any_of(named))
+        begun.require(any_of(named))
         ids += begun.ids(None, _MOST_NAMES)
     if not ids:
         return
@@ -207,7 +207,7 @@ def _as_argument(viewer: Viewer, query: Query, text: str) -> Candidates:
         return
     known = completing.paths(viewer)[:_MOST_PATHS]
     searcher = FailureSearch(viewer, Query((_EVERY_STATE,), now=query.now))
-    searcher.also(any_of(index.argument(path, value) for path in known))
+    searcher.require(any_of(index.argument(path, value) for path in known))
     # All at once, because mostly none has it.
     if not known or not searcher.count(1):
         return
@@ -268,7 +268,7 @@ def _words_near(viewer: Viewer, word: str) -> list[str]:
 def _find_by_name(viewer: Viewer, name: str) -> Iterator[tuple[Term, str]]:
     """Yield searches with exactly this name: all looked up at once, because most find nothing."""
     searcher = FailureSearch(viewer, Query((_EVERY_STATE,)))
-    searcher.also(any_of(Phrase((index.name(field, name),)) for field in index.NAMED))
+    searcher.require(any_of(Phrase((index.name(field, name),)) for field in index.NAMED))
     if searcher.count(1):
         for field in index.NAMED:
             yield Match(field, (Value(name),)), f"the {field} of this name"

@@ -1,4 +1,4 @@
-"""An outage told from its beginning to its end: when it was, what happened in which order, and what it came to."""
+"""Incidents: their span, events in order, and numbers."""
 
 from jobs_admin.incidents.counts import Counts
 from jobs_admin.incidents.moments import Moment, Ref

@@ -1,4 +1,4 @@
-"""What an incident came to: attempts by counters, jobs by their rows, tenants among the newest of these."""
+"""Numbers of an incident: attempts by counters, jobs by their rows, tenants among the latest of these."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Counts:
 
     @property
     def open(self) -> int:
-        """Jobs that wait for somebody: dead, or in quarantine."""
+        """Jobs that need an operator: dead, or in quarantine."""
         return self.jobs[FailureState.DEAD] + self.jobs[FailureState.QUARANTINED]
 
 
@@ -94,7 +94,7 @@ def _capped(jobs: QuerySet[Failure], state: str) -> int:
 
 
 def _some(jobs: QuerySet[Failure], state: str) -> list[tuple[str, datetime]]:
-    """Tenant and first failure of the newest of them."""
+    """Return tenant and first failure of the latest of them."""
     rows = jobs.filter(state=state).order_by("-pk").values_list("tenant", "first_failed_at")
     return list(rows[:SAMPLE])
 

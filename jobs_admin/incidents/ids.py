@@ -1,4 +1,4 @@
-"""Where in a table a moment is: ids rise in the order of arrival, and no index on the time has to be paid for."""
+"""Position of a moment in a table: ids rise in the order of arrival, so that no index on the time is needed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from django.db.models import Model
 def first_since(model: type[Model], column: str, moment: datetime) -> int:
     """About the lowest id of a row that came at that moment or later; one more than the highest where none did."""
     rows = model._default_manager.values_list("pk", column)
-    newest = rows.order_by("-pk").first()
-    low, high = 0, (newest[0] if newest else 0) + 1
+    latest = rows.order_by("-pk").first()
+    low, high = 0, (latest[0] if latest else 0) + 1
     while low < high:
         middle = (low + high) // 2
         found = rows.filter(pk__gte=middle).order_by("pk").first()

@@ -1,4 +1,4 @@
-"""How many attempts of a queue failed in each step of time, and when that was much more than it mostly is."""
+"""Failed attempts of a queue in each step of time, and the times in which they far exceeded the usual."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Loudness:
 
     @classmethod
     def read(cls, source: str, queue: str, since: datetime, until: datetime, now: datetime) -> Loudness:
-        """Of one queue, or of the whole source where none is named; in the shortest step that is still kept."""
+        """Read one queue, or the whole source without one; in the shortest step that is still stored."""
         back = now - since
         step = MINUTE if back <= MINUTES_BACK else QUARTER if back <= QUARTERS_BACK else HOUR
         first = step_start(since, step)
@@ -54,9 +54,9 @@ class Loudness:
 
 
 def _background(failed: Sequence[int]) -> int:
-    """Return how many attempts go on failing in each step since the peak, 0 where that may be the outage itself.
+    """Return how many attempts continue to fail in each step since the peak, 0 if that may be the outage itself.
 
-    On a fresh desk there is no time before the outage to tell what is usual.
+    A fresh desk has no time before the outage to compare with.
     """
     peak = max(range(len(failed)), key=failed.__getitem__)
     after = sorted(failed[peak + 1 : -1])  # the last step may have just begun

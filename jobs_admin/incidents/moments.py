@@ -1,4 +1,4 @@
-"""What happened during an incident, in the order of time: each thing once, bounded by its kind."""
+"""Events of an incident in order of time: each once, bounded by its kind."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from jobs_admin.search import scope as scopes
 
 MOST_OF_A_KIND = 50
 MOST_GROUPS = 200  # of the place, with the most jobs: which of them were new, came back, were resolved
-_TOLD = (AlertState.FIRING, AlertState.ACKNOWLEDGED, AlertState.SILENCED, AlertState.RESOLVED)
+_SHOWN_STATES = (AlertState.FIRING, AlertState.ACKNOWLEDGED, AlertState.SILENCED, AlertState.RESOLVED)
 # Acts on a replay -> the kind of moment.
 _ACTS = {
     "replay.hold": "held",
@@ -91,7 +91,7 @@ def _alerts(viewer: Viewer, where: Span) -> Iterator[Moment]:
     if where.queue:
         found = found.filter(subject__in=(where.queue, ""))
     alerts = list(found.order_by("-opened_at").values_list("pk", flat=True)[:MOST_OF_A_KIND])
-    events = AlertEvent.objects.filter(alert__in=alerts, to__in=_TOLD, at__gte=where.since, at__lte=where.until)
+    events = AlertEvent.objects.filter(alert__in=alerts, to__in=_SHOWN_STATES, at__gte=where.since, at__lte=where.until)
     rows = events.select_related("alert__rule").order_by("-at", "-pk")[: MOST_OF_A_KIND * 2]
     for event in rows:
         alert, to = event.alert, str(event.to)
@@ -106,8 +106,8 @@ def _alerts(viewer: Viewer, where: Span) -> Iterator[Moment]:
 def _releases(where: Span) -> Iterator[Moment]:
     found = Release.objects.filter(source=where.source, at__gte=where.since, at__lte=where.until)
     for version, at, by in found.order_by("-at").values_list("version", "at", "told_by")[:MOST_OF_A_KIND]:
-        said = f"Release {version} was {'deployed' if by else 'first seen'}"
-        yield Moment(at, "release", "released", said, by, ref=Ref("release", version))
+        text = f"Release {version} was {'deployed' if by else 'first seen'}"
+        yield Moment(at, "release", "released", text, by, ref=Ref("release", version))
 
 
 def _policies(viewer: Viewer, where: Span) -> Iterator[Moment]:
@@ -115,14 +115,14 @@ def _policies(viewer: Viewer, where: Span) -> Iterator[Moment]:
     marks = policy_marks(viewer, where.since, where.until, source=where.source, queue=where.queue)
     names = {mark.version.rpartition("@")[0] for mark in marks}
     rows = PolicyVersion.objects.filter(name__in=names).values_list("name", "version", "published_by", "reason")
-    told = {f"{name}@{version}": (by, reason) for name, version, by, reason in rows}
+    published = {f"{name}@{version}": (by, reason) for name, version, by, reason in rows}
     for mark in marks:
         name, _, version = mark.version.rpartition("@")
         # Of a withdrawal the version does not know who did it.
-        by, why = told.get(mark.version, ("", "")) if mark.mode else ("", "")
-        said = f"Policy {name} v{version} {words.get(mark.mode, 'withdrawn')}"
+        by, why = published.get(mark.version, ("", "")) if mark.mode else ("", "")
+        text = f"Policy {name} v{version} {words.get(mark.mode, 'withdrawn')}"
         yield Moment(
-            mark.at, "policy", "published" if mark.mode else "withdrawn", said, by, Ref("policy", mark.version), why
+            mark.at, "policy", "published" if mark.mode else "withdrawn", text, by, Ref("policy", mark.version), why
         )
 
 
@@ -136,8 +136,8 @@ def _replays(viewer: Viewer, where: Span) -> Iterator[Moment]:
         ref = Ref("replay", str(replay.pk))
         size = f"{replay.total:,} job{'' if replay.total == 1 else 's'}"
         if replay.started_at is not None and where.since <= replay.started_at <= where.until:
-            said = f"Replay #{replay.pk} of {size} started"
-            yield Moment(replay.started_at, "replay", "started", said, replay.actor, ref, replay.reason)
+            text = f"Replay #{replay.pk} of {size} started"
+            yield Moment(replay.started_at, "replay", "started", text, replay.actor, ref, replay.reason)
         if replay.state in _OVER and replay.ended_at is not None and where.since <= replay.ended_at <= where.until:
             ends = f"{replay.succeeded:,} ran well, {replay.failed_again:,} failed again"
             ends += f", {replay.cancelled:,} were not sent" if replay.cancelled else ""
@@ -160,12 +160,12 @@ def _replays(viewer: Viewer, where: Span) -> Iterator[Moment]:
         # Why it is held names errors, also those of sources out of sight.
         why = row.reason if replays[int(number)].seen_sources is None else ""
         who = "" if row.actor == "controller" else row.actor
-        said = f"Replay #{number} {'got another pace' if what == 'pace' else what}"
-        yield Moment(row.at, "replay", what, said, who, Ref("replay", number), why)
+        text = f"Replay #{number} {'got another pace' if what == 'pace' else what}"
+        yield Moment(row.at, "replay", what, text, who, Ref("replay", number), why)
 
 
 def _started(viewer: Viewer, where: Span) -> dict[int, Replay]:
-    """Those that were under way meanwhile with jobs of the place; of its queue as far as their first and last jobs tell."""
+    """Return the replays that were active meanwhile with jobs of the place; of its queue by their first and last jobs."""
     begun = AuditEvent.objects.filter(act="replay.start", allowed=True, source=where.source, at__lte=where.until)
     objects = list(begun.order_by("-id").values_list("object", flat=True)[: MOST_OF_A_KIND * 4])
     numbers = [int(name.removeprefix("replay:")) for name in objects if name.removeprefix("replay:").isdigit()]
@@ -182,10 +182,10 @@ def _started(viewer: Viewer, where: Span) -> dict[int, Replay]:
 
 
 def _groups(viewer: Viewer, where: Span) -> Iterator[Moment]:
-    held = FailureCount.objects.filter(source=where.source, group_id__gt=0)
+    counters = FailureCount.objects.filter(source=where.source, group_id__gt=0)
     if where.queue:
-        held = held.filter(queue=where.queue)
-    ids = list(held.order_by("-count").values_list("group_id", flat=True)[: MOST_GROUPS * 4])
+        counters = counters.filter(queue=where.queue)
+    ids = list(counters.order_by("-count").values_list("group_id", flat=True)[: MOST_GROUPS * 4])
     lately = Q(first_seen__gte=where.since, first_seen__lte=where.until)
     lately |= Q(state_since__gte=where.since, state_since__lte=where.until)
     groups = list(Group.objects.filter(lately, pk__in=ids).exclude(IS_TAKEN_IN).order_by("-count")[:MOST_OF_A_KIND])
@@ -213,7 +213,7 @@ def _after(text: str) -> str:
 
 
 def _shared(viewer: Viewer, groups: list[int]) -> set[int]:
-    """Those that failed at sources out of sight too."""
+    """Return the groups that failed at sources out of sight too."""
     return group_sight.partial(viewer, groups)
 
 

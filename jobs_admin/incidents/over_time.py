@@ -1,4 +1,4 @@
-"""An incident as a picture: attempts that failed and ran well after a failure, and how many jobs lay dead."""
+"""Chart data of an incident: attempts that failed and that succeeded after a failure, and dead jobs."""
 
 from __future__ import annotations
 
@@ -72,18 +72,18 @@ def _step(where: Span, now: datetime) -> int:
 
 
 def _dead(viewer: Viewer, where: Span, now: datetime) -> tuple[int, list[tuple[datetime, int]]]:
-    """How long a step is, and what lay dead at the end of each. Of one queue alone: what several had at one moment,
-    nobody sampled.
+    """Return the length of a step, and the dead jobs at the end of each. Of one queue only: no sample covers several at
+    one moment.
     """
     if not where.queue:
         return MINUTE, []
-    told = depths.history(viewer, where.source, where.queue, where.since, where.until, now=now)
+    history = depths.history(viewer, where.source, where.queue, where.since, where.until, now=now)
     zone = where.since.tzinfo
-    return told.step_s, [(datetime.fromtimestamp(p.at, zone), p.dead) for p in told.points if p.dead is not None]
+    return history.step_s, [(datetime.fromtimestamp(p.at, zone), p.dead) for p in history.points if p.dead is not None]
 
 
 def _most(dead: list[tuple[datetime, int]], at: datetime, step: int) -> int | None:
-    """The most of the step; where nobody looked in it, what the last look found a minute before at most."""
+    """Return the most of the step; without a sample in it, the last one at most a minute before."""
     end = bisect_left(dead, at + timedelta(seconds=step), key=lambda one: one[0])
     begin = bisect_left(dead, at, key=lambda one: one[0])
     if begin < end:
@@ -95,9 +95,9 @@ def _most(dead: list[tuple[datetime, int]], at: datetime, step: int) -> int | No
 def _depth(
     dead: list[tuple[datetime, int]], quiet_until: datetime | None
 ) -> tuple[int | None, int | None, datetime | None]:
-    """How many lay dead before, the most, and when there were no more than before for good.
+    """Return the dead jobs before, the most, and when there were permanently no more than before.
 
-    `quiet_until`: the last step that can have ended before it became loud. What died earlier is of something else.
+    `quiet_until`: the last step that can have ended before it became loud. Earlier deaths have another cause.
     """
     if not dead:
         return None, None, None

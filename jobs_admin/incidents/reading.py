@@ -39,7 +39,7 @@ class Incident:
 
 
 def incident(viewer: Viewer, where: Span, now: datetime) -> Incident:
-    """Of a span that `span` answered to this viewer."""
+    """Return the incident of a span that `span` returned to this viewer."""
     seen = over_time(viewer, where, now)
     acts = _acts(where) if viewer.may(ADMIN, where.source) else None
     return Incident(
@@ -53,7 +53,7 @@ def incident(viewer: Viewer, where: Span, now: datetime) -> Incident:
 
 
 def _acts(where: Span) -> list[Act]:
-    """What was done, or refused, at the source meanwhile; the oldest first, one more than MOST_ACTS at most."""
+    """Return the acts done, or refused, at the source meanwhile; oldest first, one more than MOST_ACTS at most."""
     lowest, highest = first_since(AuditEvent, "at", where.since), first_since(AuditEvent, "at", where.until)
     rows = AuditEvent.objects.filter(
         pk__gte=lowest, pk__lte=highest, source=where.source, at__gte=where.since, at__lte=where.until

@@ -1,4 +1,4 @@
-"""Where and when an incident was: as asked for, or the last one that alerts or counters know of."""
+"""Place and time of an incident: as requested, or the last one by alerts or counters."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def span(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> Span | None:
-    """What is asked for; without times the last incident there; without a source the last of all that the viewer sees.
+    """Return the requested span; without times the last incident there; without a source the last of all visible.
 
-    None where there was none. Raises NotFound, and Refused for times that no incident has.
+    None if there was none. Raises NotFound, and Refused for times that no incident has.
     """
     if queue and not source:
         raise Refused("invalid", "Name the source of the queue too. Nothing was read.", "source")
@@ -94,16 +94,16 @@ def _last(viewer: Viewer, now: datetime, source: str, queue: str) -> Span | None
 
 
 def _of_alerts(viewer: Viewer, now: datetime, source: str, queue: str) -> Span | None:
-    """The newest alert that fired, with those that were open beside it."""
+    """Return the span of the latest alert that fired, with those that were open beside it."""
     fired = Alert.objects.filter(alert_sight.visible(viewer), fired_at__isnull=False).exclude(source="")
     if source:
         fired = fired.filter(source=source)
     if queue:
         fired = fired.filter(subject__in=(queue, ""))
-    newest = fired.order_by("-opened_at").values_list("source", "subject").first()
-    if newest is None:
+    latest = fired.order_by("-opened_at").values_list("source", "subject").first()
+    if latest is None:
         return None
-    source, subject = newest
+    source, subject = latest
     queue = queue or (subject if _is_queue(source, subject) else "")
     same = fired.filter(source=source)
     if queue:
@@ -137,12 +137,12 @@ def _widened(found: Span, now: datetime) -> Span:
 
 
 def _brought_back(found: Span, since: datetime, begin: datetime, until: datetime, now: datetime) -> datetime | None:
-    """When no more jobs lay dead than just before its beginning, if that was within a day of its end: the replays that people
-    make of it belong to it. None where it was so at the end, or is not yet so, or nobody looked.
+    """Return when there were no more dead jobs than just before its beginning, if within a day of its end: replays of
+    the incident belong to it. None if so at the end already, not yet, or without samples.
     """
     for step in _STEPS:
-        looks = DepthSample.objects.filter(source=found.source, queue=found.queue, step=step, dead__isnull=False)
-        meanwhile = looks.filter(at__gte=since, at__lte=until)
+        samples = DepthSample.objects.filter(source=found.source, queue=found.queue, step=step, dead__isnull=False)
+        meanwhile = samples.filter(at__gte=since, at__lte=until)
         # A look tells of the end of its step.
         quiet = meanwhile.filter(at__lte=begin - timedelta(seconds=step)).order_by("-at")
         before = quiet.values_list("dead", flat=True).first()
@@ -153,13 +153,13 @@ def _brought_back(found: Span, since: datetime, begin: datetime, until: datetime
         there = meanwhile.order_by("-at").values_list("dead", flat=True).first()
         if there <= before:
             return None
-        later = looks.filter(at__gt=until, at__lte=min(now, until + _AFTERWARDS), dead__lte=before)
+        later = samples.filter(at__gt=until, at__lte=min(now, until + _AFTERWARDS), dead__lte=before)
         return later.order_by("at").values_list("at", flat=True).first()
     return None
 
 
 def _of_counters(viewer: Viewer, now: datetime, source: str, queue: str, after: datetime | None = None) -> Span | None:
-    """The newest time in which a queue failed much more than it mostly does: the one that failed most, or that failed
+    """Return the latest time in which a queue failed much more than usual: the one that failed most, or that failed
     most since `after`.
     """
     for back in (MINUTES_BACK, HOURS_BACK):
@@ -174,18 +174,18 @@ def _of_counters(viewer: Viewer, now: datetime, source: str, queue: str, after: 
         if found:
             begin, end = found[-1]
             is_open = end >= now - timedelta(seconds=2 * loud.step_s)
-            whole = Span(*place, begin, min(end, now), is_open, "counters")
-            return _widened(whole, now)
+            complete = Span(*place, begin, min(end, now), is_open, "counters")
+            return _widened(complete, now)
     return None
 
 
 def _loudest(
     viewer: Viewer, now: datetime, since: datetime, until: datetime, source: str = ""
 ) -> tuple[str, str] | None:
-    """The queue with the most failed attempts, of those that the viewer sees.
+    """Return the queue with the most failed attempts, of those that the viewer sees.
 
-    Chosen by hours, of which no more than _MOST_COUNTED are added up: with thousands of queues what is long ago counts
-    no more. The minutes of those that lead tell which it was exactly, where they are kept.
+    Chosen by hours, of which no more than _MOST_COUNTED are added up: with thousands of queues the distant past does
+    not count. The minutes of the leading ones decide, if stored.
     """
     within = scopes.visible(viewer) & (Q(source=source) if source else Q())
     hours = QueueCounter.objects.filter(step=HOUR, at__gte=step_start(since, HOUR), at__lte=until).order_by("-at")

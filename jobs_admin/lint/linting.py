@@ -1,33 +1,162 @@
-"""Lint as somebody may see it: our policies, what live workers have and what lies in queues, held against what was seen."""
+"""Lint of the desk: policies, workers' configurations and queued jobs, checked against facts within a viewer's sight.
+
+Facts are volume, outages and errors, from counters; no failure is read.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.db.models import F, Max, Q, Sum
+
 from jobs_admin.core import lint
+from jobs_admin.core.canonical_error import name_of
 from jobs_admin.core.lint import Case, Check, Finding
+from jobs_admin.core.lint.case import Facts, Outage
 from jobs_admin.core.lint.finding import count
+from jobs_admin.core.lint.rules.errors import PROGRAMMING
 from jobs_admin.core.policy import ENFORCE, Policy
 from jobs_admin.core.refused import Refused
 from jobs_admin.fleet import configurations, found_options
 from jobs_admin.fleet.configurations import ReportedConfigurations
 from jobs_admin.fleet.found_options import QueuedOptions
-from jobs_admin.lint import lint_facts
-from jobs_admin.models import PolicyVersion
+from jobs_admin.models import Failure, FailureCount, Group, PolicyVersion, QueueCounter
 from jobs_admin.models.access import Viewer
+from jobs_admin.models.counter import MINUTE, QUARTER
+from jobs_admin.search import scope as scopes
+
+_DAY = timedelta(days=1)
+_OUTAGES_BY_MINUTE = timedelta(days=2)  # retention keeps minutes so long, and quarters of an hour for two weeks
+_OUTAGES = timedelta(days=7)
+_LEAST_FAILED = 10  # a minute, for a minute of an outage
+_CALM = timedelta(minutes=5)  # so much in between, and it is another one
+_FAILED = F("failed") + F("retried")
+_MOST_GROUPS = 5_000  # whose errors are looked at, the newest
+
+# What says that a server was asked too often, in the class or in the message: for the database, and to the letter.
+_MAYBE_LIMITED = Q(message__contains="429")
+for _error_word in ("ratelimit", "rate limit", "toomanyrequests", "too many requests", "throttl"):
+    _MAYBE_LIMITED |= Q(error_type__icontains=_error_word) | Q(message__icontains=_error_word)
+_LIMITED = re.compile(r"rate ?limit|too ?many ?requests|throttl|\b429\b", re.IGNORECASE)
+# What calls itself permanent: "Permanent failure: …", "550 permanent error"; not "301 Moved Permanently".
+_PERMANENT = re.compile(r"\A\s*permanent\b|\bpermanent(ly)? (failure|failed|error)\b", re.IGNORECASE)
+_MOST_ERRORS = 500
+_MOST_RETRIED = 10_000  # failures that are counted, the newest
+_PROGRAMMING = Q()
+for _error_word in PROGRAMMING:
+    _PROGRAMMING |= Q(error_type=_error_word) | Q(error_type__endswith=f".{_error_word}")
+
+
+def facts(viewer: Viewer, now: datetime, complete: frozenset[str], outage_s: float) -> Facts:
+    """Return the facts, in at most seven queries.
+
+    `complete`: sources of which every worker reported its configuration; `outage_s`: used if no outage was seen.
+    """
+    started, failed = _busiest(viewer, now)
+    errors, limited = _errors(viewer)
+    return Facts(
+        per_minute=started,
+        failed_per_minute=failed,
+        outages=tuple(_outages(viewer, now)),
+        errors=errors,
+        rate_limited=limited,
+        permanent_retried=_permanent_retried(viewer),
+        told_by_all=complete,
+        outage_s=outage_s,
+    )
+
+
+def _busiest(viewer: Viewer, now: datetime) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], float]]:
+    """Jobs started, and attempts failed, a minute: in the busiest quarter of an hour of the last day, by queue."""
+    counted = QueueCounter.objects.filter(scopes.visible(viewer), step=QUARTER, at__gte=now - _DAY, at__lte=now)
+    rows = counted.values_list("source", "queue").annotate(started=Max("started"), failed=Max(_FAILED))
+    minutes = QUARTER / MINUTE
+    started, failed = {}, {}
+    for source, queue, most_started, most_failed in rows:
+        started[source, queue] = most_started / minutes
+        failed[source, queue] = most_failed / minutes
+    return started, failed
+
+
+def _outages(viewer: Viewer, now: datetime) -> list[Outage]:
+    """Return the stretches in which no more attempts succeeded than failed: by the minute for two days, by quarters
+    before.
+    """
+    recent = now - _OUTAGES_BY_MINUTE
+    minutes = _bad(viewer, MINUTE, recent, now)
+    quarters = _bad(viewer, QUARTER, now - _OUTAGES, recent)
+    return [*_stretches(minutes, MINUTE), *_stretches(quarters, QUARTER)]
+
+
+_Bad = tuple[str, str, datetime, int, int]  # source, queue, start of the step, attempts that failed, and that ran well
+
+
+def _bad(viewer: Viewer, step: int, since: datetime, until: datetime) -> Iterable[_Bad]:
+    counted = QueueCounter.objects.filter(scopes.visible(viewer), step=step, at__gte=since, at__lt=until)
+    counted = counted.annotate(bad=_FAILED).filter(bad__gte=_LEAST_FAILED * step // MINUTE)
+    bad = counted.filter(bad__gte=F("succeeded")).order_by("source", "queue", "at")
+    return bad.values_list("source", "queue", "at", "bad", "succeeded").iterator()
+
+
+def _stretches(bad: Iterable[_Bad], step: int) -> list[Outage]:
+    found: list[Outage] = []
+    for source, queue, at, failed, succeeded in bad:
+        last = found[-1] if found else None
+        ended = last and last.began + timedelta(seconds=last.seconds)
+        if last and ended and (last.source, last.queue) == (source, queue) and at - ended <= _CALM:
+            seconds = (at - last.began).total_seconds() + step
+            found[-1] = Outage(source, queue, last.began, seconds, last.failed + failed, last.succeeded + succeeded)
+        else:
+            found.append(Outage(source, queue, at, step, failed, succeeded))
+    return found
+
+
+def _errors(viewer: Viewer) -> tuple[dict[tuple[str, str], dict[str, int]], dict[tuple[str, str], int]]:
+    """Programming errors by their class, and rate limits, of the failures that are kept, by task."""
+    groups = Group.objects.filter(_PROGRAMMING | _MAYBE_LIMITED).order_by("-last_seen")
+    named = {
+        pk: (name_of(kind), _LIMITED.search(f"{kind} {message}") is not None)
+        for pk, kind, message in groups.values_list("pk", "error_type", "message")[:_MOST_GROUPS]
+    }
+    errors: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+    limits: dict[tuple[str, str], int] = defaultdict(int)
+    counts = FailureCount.objects.filter(scopes.visible(viewer), group_id__in=named, count__gt=0)
+    for source, task, group, n in counts.values_list("source", "task", "group_id").annotate(n=Sum("count")):
+        name, is_limited = named[group]
+        if is_limited:
+            limits[source, task] += n
+        if name in PROGRAMMING:
+            errors[source, task][name] = errors[source, task].get(name, 0) + n
+    return dict(errors), dict(limits)
+
+
+def _permanent_retried(viewer: Viewer) -> dict[tuple[str, str], int]:
+    """Failures that ran more than once in their run although their message says permanent, by task."""
+    groups = Group.objects.filter(message__icontains="permanent").order_by("-last_seen")
+    named = [pk for pk, message in groups.values_list("pk", "message")[:_MOST_GROUPS] if _PERMANENT.search(message)]
+    if not named:
+        return {}
+    retried = Failure.objects.filter(scopes.visible(viewer), group_id__in=named[:_MOST_ERRORS], attempts__gt=1)
+    return dict(Counter(retried.order_by("-id").values_list("source", "task")[:_MOST_RETRIED]))
+
+
+pass  # folded
 
 _MOST_NAMED = 3  # tasks that a sentence names
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found, of what was looked at. Policies of a newer Redrive that cannot be read are named, not judged."""
+    """Findings and what was checked. Policies of a newer Redrive that cannot be read are named, not judged."""
 
     findings: tuple[Finding, ...]
     check: Check
-    told: ReportedConfigurations
+    reported: ReportedConfigurations
     policies: int
     unread: tuple[str, ...]
     looked_at: datetime
@@ -35,16 +164,16 @@ class Report:
 
     @property
     def tasks(self) -> int:
-        return len({(one.source, task.name) for one in self.told.found for task in one.tasks})
+        return len({(one.source, task.name) for one in self.reported.found for task in one.tasks})
 
     @property
     def left_out(self) -> int:
-        """Tasks that workers have and could not tell."""
-        return sum(one.left_out for one in self.told.found)
+        """Number of tasks that workers have and could not report."""
+        return sum(one.left_out for one in self.reported.found)
 
     @property
     def options(self) -> int:
-        """Distinct ways of being retried that lie in queues, as far as they are told."""
+        """Number of distinct retry options of queued jobs, if reported."""
         return sum(len(one.options) for one in self.lying.found)
 
     def count(self, severity: str) -> int:
@@ -55,19 +184,19 @@ def report(viewer: Viewer, now: datetime | None = None, *, outage_s: float | Non
     """Everything that the viewer may see. `outage_s` is the outage to survive, where none was seen."""
     now = now or datetime.now(UTC)
     policies, unread = _policies(viewer)
-    told = configurations.reported_configurations(viewer, now)
+    reported = configurations.reported_configurations(viewer, now)
     lying = found_options.stored_options(viewer)
-    case = _case(viewer, policies, told, now, outage_s, lying)
-    return Report(tuple(lint.findings(case)), lint.check(case), told, len(policies), tuple(unread), now, lying)
+    case = _case(viewer, policies, reported, now, outage_s, lying)
+    return Report(tuple(lint.findings(case)), lint.check(case), reported, len(policies), tuple(unread), now, lying)
 
 
 def attempts_given(viewer: Viewer, policy: Policy, now: datetime | None = None) -> list[str]:
     """A sentence for tasks that get more attempts by this policy than they have now, as far as live workers report it."""
     if not policy.retries:
         return []
-    told = configurations.reported_configurations(viewer, now)
-    stale = {one.source for one in told.stale}
-    found = [one for one in told.found if one.source not in stale]
+    reported = configurations.reported_configurations(viewer, now)
+    stale = {one.source for one in reported.stale}
+    found = [one for one in reported.found if one.source not in stale]
     in_force = _policies(viewer)[0]
     others = [one for one in in_force if one.name != policy.name]
     before = {one.where: one.attempts for one in lint.known_tasks(in_force, found)}
@@ -83,24 +212,24 @@ def attempts_given(viewer: Viewer, policy: Policy, now: datetime | None = None) 
             fewer[one.task.name] = attempts
     gives = "This gives" if policy.mode == ENFORCE else "Once enforced, this gives"
     most = f"up to {count(policy.max_attempts, 'attempt')}"
-    said = []
+    sentences = []
     if none:
         has = "it has no retries now" if len(none) == 1 else "they have no retries now"
-        said.append(f"{gives} {count(len(none), 'task')} {most}; {has}: {_named(sorted(none))}.")
+        sentences.append(f"{gives} {count(len(none), 'task')} {most}; {has}: {_list_names(sorted(none))}.")
     if fewer:
         has = "it has fewer now" if len(fewer) == 1 else "they have fewer now"
-        named = _named([f"{task} ({attempts})" for task, attempts in sorted(fewer.items())])
-        said.append(f"{gives} {count(len(fewer), 'task')} {most}; {has}: {named}.")
-    return said
+        named = _list_names([f"{task} ({attempts})" for task, attempts in sorted(fewer.items())])
+        sentences.append(f"{gives} {count(len(fewer), 'task')} {most}; {has}: {named}.")
+    return sentences
 
 
-def _named(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     more = len(names) - _MOST_NAMED
     return ", ".join(names[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def findings_of(viewer: Viewer, policy: Policy, now: datetime | None = None) -> list[Finding]:
-    """What is wrong with one policy, published or only a draft, as if it were in force among the others."""
+    """Return the findings of one policy, published or a draft, as if it were in force among the others."""
     now = now or datetime.now(UTC)
     others = [one for one in _policies(viewer)[0] if one.name != policy.name]
     case = _case(viewer, [*others, policy], configurations.reported_configurations(viewer, now), now, None)
@@ -110,17 +239,17 @@ def findings_of(viewer: Viewer, policy: Policy, now: datetime | None = None) -> 
 def _case(
     viewer: Viewer,
     policies: list[Policy],
-    told: ReportedConfigurations,
+    reported: ReportedConfigurations,
     now: datetime,
     outage_s: float | None,
     lying: QueuedOptions | None = None,
 ) -> Case:
-    seen = lint_facts.facts(viewer, now, told.complete, lint.OUTAGE_S if outage_s is None else outage_s)
-    return lint.case(policies, told.found, seen, lying.found if lying else ())
+    seen = facts(viewer, now, reported.complete, lint.OUTAGE_S if outage_s is None else outage_s)
+    return lint.case(policies, reported.found, seen, lying.found if lying else ())
 
 
 def _policies(viewer: Viewer) -> tuple[list[Policy], list[str]]:
-    """Those in force that may decide about the viewer's sources, and the names of those that cannot be read."""
+    """Return those in force that may decide about the viewer's sources, and the names of those that cannot be read."""
     found, unread = [], []
     for version in PolicyVersion.objects.filter(is_published=True).order_by("name"):
         if not viewer.sees_any_of(version.match_source):
@@ -135,22 +264,22 @@ def _policies(viewer: Viewer) -> tuple[list[Policy], list[str]]:
 # -- for the terminal, the API and the page ------------------------------------------------------------------------
 
 
-def looked_at(report: Report) -> str:
-    """What was judged, in words: 3 policies and 26 tasks of 2 live workers."""
+def coverage(report: Report) -> str:
+    """Return what was checked, in words: 3 policies and 26 tasks of 2 live workers."""
     parts = [count(report.policies, "policy")] if report.policies else []
     if report.tasks:
-        stale = {one.source for one in report.told.stale}
+        stale = {one.source for one in report.reported.stale}
         whose = (
-            f" of {count(report.told.workers, 'live worker')}"
-            if report.told.workers
+            f" of {count(report.reported.workers, 'live worker')}"
+            if report.reported.workers
             else " of workers"
             if stale
             else ""
         )
         parts.append(count(report.tasks, "task") + whose)
     if report.options:
-        looked = sum(queue.jobs for one in report.lying.found for queue in one.queues)
-        parts.append(f"{count(report.options, 'kind')} of options of {count(looked, 'job')} in queues")
+        jobs_checked = sum(queue.jobs for one in report.lying.found for queue in one.queues)
+        parts.append(f"{count(report.options, 'kind')} of options of {count(jobs_checked, 'job')} in queues")
     return _listed(parts) or "no policy and no task"
 
 
@@ -159,39 +288,39 @@ def _listed(parts: list[str]) -> str:
 
 
 def reservations(report: Report) -> list[str]:
-    """What the verdict does not cover, a sentence each."""
-    told = report.told
-    said = []
-    if not told.is_reachable:
-        said.append("The store does not answer: live workers were not looked at.")
-    for one in told.stale:
-        said.append(
+    """Return what the verdict does not cover, a sentence each."""
+    reported = report.reported
+    sentences = []
+    if not reported.is_reachable:
+        sentences.append("The store does not answer: live workers were not looked at.")
+    for one in reported.stale:
+        sentences.append(
             f"No worker of {one.source} lives: judged is what its workers told until {one.seen_at:%-d %b %H:%M} UTC."
         )
-    for source, workers in told.silent:
-        said.append(
+    for source, workers in reported.silent:
+        sentences.append(
             f"{count(workers, 'worker')} of {source} tell nothing of what they have: their guard is of an older version."
         )
     if report.left_out:
-        said.append(f"{count(report.left_out, 'task')} beyond what workers tell were not looked at.")
+        sentences.append(f"{count(report.left_out, 'task')} beyond what workers tell were not looked at.")
     for name, at in report.lying.stale(report.looked_at):
-        said.append(f"What lies in the queues of {name} was last looked at on {at:%-d %b %H:%M} UTC.")
+        sentences.append(f"What lies in the queues of {name} was last looked at on {at:%-d %b %H:%M} UTC.")
     for one_found in report.lying.found:
         jobs, there = sum(q.jobs for q in one_found.queues), sum(q.of for q in one_found.queues)
         if jobs < there:
-            said.append(
+            sentences.append(
                 f"{jobs:,} of {there:,} jobs in the queues of {one_found.source} were looked at: the newest, and others in turn."
             )
         if one_found.left_out:
-            said.append(f"{count(one_found.left_out, 'kind')} of options more of {one_found.source} are not told.")
+            sentences.append(f"{count(one_found.left_out, 'kind')} of options more of {one_found.source} are not told.")
     for name in report.unread:
-        said.append(f"The policy {name} cannot be read by this version of Redrive, and was not judged.")
-    return said
+        sentences.append(f"The policy {name} cannot be read by this version of Redrive, and was not judged.")
+    return sentences
 
 
 def as_json(report: Report) -> dict[str, Any]:
     """As the API answers."""
-    check, told = report.check, report.told
+    check, reported = report.check, report.reported
     return {
         "findings": [finding_as_json(one) for one in report.findings],
         "counts": {severity: report.count(severity) for severity in lint.SEVERITIES},
@@ -208,7 +337,7 @@ def as_json(report: Report) -> dict[str, Any]:
         },
         "policies": report.policies,
         "tasks": report.tasks,
-        "workers": told.workers,
+        "workers": reported.workers,
         "options": [
             {"source": some.source, "queue": one.queue, "task": one.task, "quoted": one.quoted, "jobs": one.jobs,
              "looked_at": one.looked, "in_queue": some.looked(one.queue).of, "example": one.example}

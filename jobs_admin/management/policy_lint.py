@@ -67,7 +67,7 @@ def run(command: BaseCommand, *, app: list[str], outage: str | None, excepted: l
             command.stderr.write(shown(line, _WIDTH))
     if report.count(lint.HIGH):
         raise SystemExit(1)
-    if not report.told.is_reachable:
+    if not report.reported.is_reachable:
         raise CommandError("Live workers could not be looked at.", returncode=CANNOT_LOOK)
 
 
@@ -84,12 +84,12 @@ def text(report: linting.Report, left: int = 0) -> Iterable[str]:
         yield f"        Known from: {shown(found[0].source, _WIDTH)}"
     yield from _lying(report)
     counts = [f"{report.count(severity)} {severity}" for severity in lint.SEVERITIES]
-    yield f"{', '.join(counts)}{f', {left} excepted' if left else ''}; of {linting.looked_at(report)}."
+    yield f"{', '.join(counts)}{f', {left} excepted' if left else ''}; of {linting.coverage(report)}."
     check = report.check
     if check.verdicts:
-        told = ", ".join(f"{check.count(verdict)} {verdict}" for verdict in lint.VERDICTS)
+        reported = ", ".join(f"{check.count(verdict)} {verdict}" for verdict in lint.VERDICTS)
         kinds = ", ".join(f"{n} {kind}" for kind, n in check.kinds.items())
-        yield f"Exponential backoff: {told}.{f' By kind: {kinds}.' if kinds else ''}"
+        yield f"Exponential backoff: {reported}.{f' By kind: {kinds}.' if kinds else ''}"
 
 
 def _lying(report: linting.Report) -> Iterable[str]:

@@ -1,1 +1,1 @@
-"""Queries as SQL: the terms looked up in the index, the scope, and the newest matching rows."""
+"""Queries as SQL: terms in the index, the scope, and the latest matching rows."""

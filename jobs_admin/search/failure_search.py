@@ -1,13 +1,13 @@
-"""The statements that give the newest failures which match, and count them: each follows an index, newest first.
+"""Statements that read and count the latest matching failures: each follows an index, latest first.
 
-A page costs the same however many failures there are. What drives a statement is chosen by what the search names:
+A page costs the same however many failures there are. The search decides what drives a statement:
 
-- words, arguments, hosts …: the index of terms, which gives its rows newest first; with states that few are in, only
+- words, arguments, hosts …: the index of terms, which returns its rows latest first; with states that few are in, only
   those among them;
 - a short time, a kind, a number of attempts, a policy … that few failures have: those few;
 - a few queues, groups, tenants, kinds …: a slice for each value and state, from the index that is sorted so;
-- a long time that ended a while ago: what had arrived by its end, and the few that arrived late;
-- text that no index has: the newest SEARCHED of all the rest.
+- a long time that ended a while ago: rows that had arrived by its end, and the few that arrived late;
+- text that no index has: the latest SEARCHED of all the rest.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def fields_of(term: Term) -> set[str]:
 
 
 def is_sliced(term: Term) -> bool:
-    """Whether slices serve it. Tenants that begin so are many, and none may be in sight: walking would read every row."""
+    """Return whether slices serve the term. Tenants with a common beginning are many, and none may be in sight: walking
+    would read every row.
+    """
     begins = any(_is_pattern(leaf, "tenant") for leaf in language.leaves((term,)))
     return fields_of(term) <= {*SLICED, "state"} and not begins
 
@@ -139,24 +141,25 @@ class FailureSearch:
         self.scanned = scopes.all_conditions(scanned) if scanned else None
         self.parts = [(term, part) for term, part in parts if term is not None and not is_scanned(term)]
 
-    def also(self, asked: IndexQuery) -> None:
+    def require(self, index_query: IndexQuery) -> None:
         """Ask the index for this, too."""
-        self.parts.append((_WORDS, scopes.Part(Q(InIndex(asked)), asked)))
+        self.parts.append((_WORDS, scopes.Part(Q(InIndex(index_query)), index_query)))
 
     # -- what is asked for --------------------------------------------------------------------------------------
 
     def ids(self, after: int | None, limit: int) -> list[int]:
-        """The ids of the newest that match, below `after`, highest first."""
+        """Return the ids of the latest that match, below `after`, highest first."""
         if self.scanned is not None:
-            return [pk for pk in self._looked_at if after is None or pk < after][:limit]
+            return [pk for pk in self._text_matches if after is None or pk < after][:limit]
         if self.driver is not None and connection.vendor == "postgresql":
             return self._ids_on_postgresql(self.driver, after, limit)
         statement = self.statement(after, limit)
         return [] if statement is None else [row[0] for row in _fetch(statement)]
 
     def _ids_on_postgresql(self, driver: IndexQuery, after: int | None, limit: int) -> list[int]:
-        """Its index finds every hit before it gives the first: good for rare words. Common ones are met by walking
-        a little way from the newest. How common a word is, its planner guesses badly; the first steps tell.
+        """Return the ids. Its index finds every hit before it returns the first: good for rare words. Common ones are
+        met by walking a little way from the latest. Its planner guesses badly how common a word is; the first steps
+        show.
         """
         highest = _fetch_number("SELECT COALESCE(MAX(id), 0) FROM " + FAILURES, [])
         after = highest + 1 if after is None else after
@@ -175,16 +178,16 @@ class FailureSearch:
             return found if statement is None else [*found, *(row[0] for row in _fetch(statement))]
 
     def count(self, most: int) -> int:
-        """How many match, counted up to `most`."""
+        """Return how many match, counted up to `most`."""
         if self.scanned is not None:
-            return min(len(self._looked_at), most)
+            return min(len(self._text_matches), most)
         if self.driver is None:
             return self._number_of(most)
         with prefer_term_index(self._are_most_in_scope, ordered=False):
             return self._number_of(most)
 
     def newer(self, last: int, most: int) -> int:
-        """How many match that came after the failure `last`, counted up to `most`. Nothing older is read."""
+        """Return how many match that came after the failure `last`, counted up to `most`. Nothing older is read."""
         statement = self.newer_statement(last, most)
         return 0 if statement is None else _fetch_number(*statement)
 
@@ -198,24 +201,24 @@ class FailureSearch:
         where = _where(found)
         if where is None:
             return None
-        after, of, asked = f"{_TABLE}.id > {int(last)}", _TABLE, []
+        after, of, key_values = f"{_TABLE}.id > {int(last)}", _TABLE, []
         if self.driver is not None:
             # The index is asked from that row on; by the failure's own key it would give each hit first.
             of = f"{FAILURES} CROSS JOIN {_TABLE}"
-            after, asked = (
+            after, key_values = (
                 f"{_TABLE}.id = {key_column()} AND {match_condition()} AND {key_column()} > {int(last)}",
                 [expression(self.driver)],
             )
         rows = f"SELECT 1 FROM {of} WHERE {after} AND {where[0]} LIMIT {int(most)}"
-        return f"SELECT COUNT(*) FROM ({rows}) AS found", [*asked, *where[1]]
+        return f"SELECT COUNT(*) FROM ({rows}) AS found", [*key_values, *where[1]]
 
     def _number_of(self, most: int) -> int:
         if self.driver is not None and self._index_is_sure:
             if self._are_many(self.driver, most):
                 return most
-            held, values = self._in_scope
+            in_states, values = self._in_scope
             return _fetch_number(
-                f"SELECT COUNT(*) FROM (SELECT 1 FROM {FAILURES}{held} LIMIT {most}) AS found",
+                f"SELECT COUNT(*) FROM (SELECT 1 FROM {FAILURES}{in_states} LIMIT {most}) AS found",
                 [expression(self.driver), *values],
             )
         statement = self.statement(None, most, ordered=False)
@@ -224,19 +227,19 @@ class FailureSearch:
         )
 
     @cached_property
-    def _looked_at(self) -> list[int]:
-        """Those of the newest SEARCHED that have the text, highest first: read once for page and count."""
+    def _text_matches(self) -> list[int]:
+        """Those of the latest SEARCHED that have the text, highest first: read once for page and count."""
         statement = self.statement(None, SEARCHED)
         return [] if statement is None else [row[0] for row in _fetch(statement)]
 
     @cached_property
     def searched(self) -> int | None:
-        """How many of the newest were looked at; None where every one was."""
+        """Number of the latest that were searched; None if every one was."""
         if self.scanned is None:
             return None
         base = self._indexed(None, SEARCHED + 1)
-        held = 0 if base is None else _fetch_number(f"SELECT COUNT(*) FROM ({base[0]}) AS found", base[1])
-        return SEARCHED if held > SEARCHED else None
+        matching = 0 if base is None else _fetch_number(f"SELECT COUNT(*) FROM ({base[0]}) AS found", base[1])
+        return SEARCHED if matching > SEARCHED else None
 
     def statement(self, after: int | None, limit: int, *, ordered: bool = True) -> Statement | None:
         """The statement that gives `ids`; None where nothing can match."""
@@ -264,24 +267,24 @@ class FailureSearch:
 
     @cached_property
     def driver(self) -> IndexQuery | None:
-        """What the index of terms is asked for; None where it would not help."""
-        known = [(term, part) for term, part in self.parts if part.asked is not None or part.but is not None]
+        """The query of the index of terms; None if it would not help."""
+        known = [(term, part) for term, part in self.parts if part.index_query is not None or part.but is not None]
         if all(is_sliced(term) for term, _ in known):
             return None
-        asked = [part.asked for _, part in known if part.asked is not None]
+        queries = [part.index_query for _, part in known if part.index_query is not None]
         sources = self.viewer.sources()
-        if sources is None and not asked:  # only what must not be there: of everything else
+        if sources is None and not queries:  # only what must not be there: of everything else
             sources = list(FailureCount.objects.values_list("source", flat=True).distinct())
         if sources is not None:
-            asked.append(any_of(Phrase((search_terms.name("source", source),)) for source in sources))
-        return all_of(asked, [part.but for _, part in known if part.but is not None])
+            queries.append(any_of(Phrase((search_terms.name("source", source),)) for source in sources))
+        return all_of(queries, [part.but for _, part in known if part.but is not None])
 
     @cached_property
     def _rest(self) -> QuerySet[Failure]:
-        """What remains to be asked of the rows that the index gives."""
+        """Conditions on the rows that the index returns."""
         found = Failure.objects.filter(scopes.visible(self.viewer))
         for _, part in self.parts:
-            if part.asked is not None:
+            if part.index_query is not None:
                 found = found if part.rest is None else found.filter(part.rest)
             elif part.but is None:
                 found = found.filter(part.alone)
@@ -289,14 +292,14 @@ class FailureSearch:
 
     @cached_property
     def _index_is_sure(self) -> bool:
-        """Whether the index of terms gives what matches in whatever state, and nothing else."""
-        return all(part.but is not None or (part.asked is not None and part.is_sure) for _, part in self.parts)
+        """Return whether the index of terms returns exactly the matches in any state."""
+        return all(part.but is not None or (part.index_query is not None and part.is_sure) for _, part in self.parts)
 
     def _are_many(self, driver: IndexQuery, most: int) -> bool:
-        """Whether there are at least `most`, told from the oldest hits alone: for common words the fastest way.
+        """Return whether there are at least `most`, by the oldest hits alone: for common words the fastest way.
 
-        Of a few more than `most` hits those in other states are taken away, which stand close together in the index
-        by state.
+        Of a few more than `most` hits those in other states are subtracted, which are close together in the index by
+        state.
         """
         hits = f"SELECT {key_column()} AS id FROM {FAILURES} WHERE {match_condition()} LIMIT {most + most // 4}"
         others = [state for state in language.STATES if state not in self.states]
@@ -308,25 +311,25 @@ class FailureSearch:
             f"SELECT id FROM {_TABLE} {by_state} WHERE state IN ({', '.join(['%s'] * len(others))}) "
             f"AND id <= (SELECT MAX(id) FROM hits) AND (SELECT COUNT(*) FROM hits) >= {most} LIMIT {10 * most}"
         )
-        told = (
+        sql = (
             f"WITH hits AS ({hits}), outside AS ({outside}) SELECT (SELECT COUNT(*) FROM outside), "
             "(SELECT COUNT(*) FROM hits WHERE id NOT IN (SELECT id FROM outside))"
         )
-        [(in_range, left)] = _fetch((told, [expression(driver), *others]))
+        [(in_range, left)] = _fetch((sql, [expression(driver), *others]))
         return int(in_range) < 10 * most and int(left) >= most
 
     @property
     def _in_scope(self) -> Statement:
         """The rows of the index that are in the states asked for, without reading a failure."""
-        in_scope, in_sight = self._counted
+        in_scope, in_sight = self._count_known
         if in_scope == in_sight:
             return f" WHERE {match_condition()}", []
         if not self.states:  # `state:` of something that is none
             return f" WHERE {match_condition()} AND 1 = 0", []
         states = ", ".join(["%s"] * len(self.states))
         if connection.vendor != "sqlite":
-            held = f"SELECT 1 FROM {_TABLE} WHERE id = {key_column()} AND state IN ({states})"
-            return f" WHERE {match_condition()} AND EXISTS ({held})", list(self.states)
+            row = f"SELECT 1 FROM {_TABLE} WHERE id = {key_column()} AND state IN ({states})"
+            return f" WHERE {match_condition()} AND EXISTS ({row})", list(self.states)
         among, ids = self._among(self.driver) if self.driver is not None else ("", [])
         # The index by state has the ids too, ten times closer together than the rows.
         return (
@@ -336,17 +339,17 @@ class FailureSearch:
         )
 
     @cached_property
-    def _counted(self) -> tuple[int, int]:
-        """How many failures counters know of in the states that are asked for, and in any."""
+    def _count_known(self) -> tuple[int, int]:
+        """Numbers of failures, by counters, in the requested states, and in any."""
         known = [term for term, _ in self.parts if fields_of(term) <= scopes.COUNTED]
         anywhere = Match("state", (language.Value("*", glob=True),))
-        held = scopes.matching_counts(self.viewer, Query((*known, anywhere), now=self.now)).order_by()
-        found = held.aggregate(in_scope=Sum("count", filter=Q(state__in=self.states)), in_sight=Sum("count"))
+        counters = scopes.matching_counts(self.viewer, Query((*known, anywhere), now=self.now)).order_by()
+        found = counters.aggregate(in_scope=Sum("count", filter=Q(state__in=self.states)), in_sight=Sum("count"))
         return found["in_scope"] or 0, found["in_sight"] or 0
 
     @property
     def _are_most_in_scope(self) -> bool:
-        in_scope, in_sight = self._counted
+        in_scope, in_sight = self._count_known
         return in_scope * 10 > in_sight
 
     def _driven(
@@ -368,12 +371,12 @@ class FailureSearch:
         )
 
     def _among(self, driver: IndexQuery) -> Statement:
-        """Where few rows can match at all, only those: else each of a million words would be looked up in vain."""
+        """Return the few rows that can match at all: otherwise each of a million words would be looked up in vain."""
         row = key_column()
         if self._few is not None:
             within = f" AND {row} BETWEEN {self._few.lowest} AND {self._few.highest}"
             return f" AND +{row} IN ({self._few.sql}){within}", self._few.values
-        in_scope, in_sight = self._counted
+        in_scope, in_sight = self._count_known
         if in_scope > _SOME or in_scope * 10 > in_sight:
             return "", []
         some = f"SELECT COUNT(*) FROM (SELECT 1 FROM {FAILURES} WHERE {match_condition()} LIMIT {_FEW + 1}) AS found"
@@ -421,8 +424,8 @@ class FailureSearch:
         """Columns with their values, which do not overlap and each follow one index, and what else is to be asked."""
         term = self._term_to_slice()
         rest = [part.alone for one, part in self.parts if one is not term]
-        if term is not None and (held := sliceable_values(term)) is not None:
-            name, values = held
+        if term is not None and (sliceable := sliceable_values(term)) is not None:
+            name, values = sliceable
             return [{name: value, "state": state} for value, state in product(values, self.states)], rest
         sources = self.viewer.sources()
         if sources is not None and len(sources) * len(self.states) <= _MOST_SLICES:
@@ -435,7 +438,7 @@ class FailureSearch:
     def _term_to_slice(self) -> Term | None:
         """The term that narrows the most and has an index; None where no term names a few plain values."""
         values = [(t, sliceable_values(t)) for t, _ in self.parts]
-        few = [t for t, held in values if held is not None and len(held[1]) * len(self.states) <= _MOST_SLICES]
+        few = [t for t, found in values if found is not None and len(found[1]) * len(self.states) <= _MOST_SLICES]
         return min(few, key=lambda t: SLICED.index(t.field), default=None)
 
     # -- by what few have ---------------------------------------------------------------------------------------
@@ -464,9 +467,10 @@ class FailureSearch:
 
     @cached_property
     def _arrived(self) -> tuple[int, list[int]] | None:
-        """Of a time that has ended: the highest id that had arrived by its end, and those of that time that came later.
+        """Return, for a time that has ended, the highest id that had arrived by its end, and those of that time that
+        came later.
 
-        None where walking from the newest is as good.
+        None if walking from the latest is as good.
         """
         timed = [(term, part.alone) for term, part in self.parts if is_timed(term)]
         ends = [end for term, _ in timed if (end := _end_of_time(term, self.now)) is not None]
@@ -495,12 +499,14 @@ class FailureSearch:
         )
 
 
-def _further_rows(share: float, wanted: int, held: int) -> int:
-    """How many rows to walk on, where that is less work than fetching every hit; else 0. A row costs either the same."""
+def _further_rows(share: float, wanted: int, hits: int) -> int:
+    """Return how many rows to walk on, if that is less work than fetching every hit; otherwise 0. A row costs either
+    the same.
+    """
     if not share:
         return 0
     further = int(1.5 * wanted / share)
-    return further if further < min(share * held, _FURTHEST) else 0
+    return further if further < min(share * hits, _FURTHEST) else 0
 
 
 @dataclass(frozen=True, slots=True)

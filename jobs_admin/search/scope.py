@@ -94,7 +94,7 @@ class Fits(Func):
 
 
 def visible(viewer: Viewer, role: str = VIEWER) -> Q:
-    """Only what the viewer holds at least `role` on."""
+    """Return the condition of rows of sources where the viewer holds at least `role`."""
     sources = viewer.sources(role)
     return Q() if sources is None else Q(source__in=sources)
 
@@ -116,8 +116,8 @@ def restrict_replays(viewer: Viewer, replays: Iterable[Replay]) -> None:
     named: dict[int, set[str]] = {replay.pk: set(replay.by_source) for replay in begun}
     older = [f"replay:{pk}" for pk, found in named.items() if not found]  # started before their sources were counted
     started = AuditEvent.objects.filter(object__in=older, act="replay.start", allowed=True)
-    told = started.exclude(source="") if older else ()
-    for event in told:
+    events = started.exclude(source="") if older else ()
+    for event in events:
         named[int(event.object.partition(":")[2])].add(event.source)
     # Where its start names none, nobody knows whose jobs it has.
     partly = {replay.pk: replay for replay in begun if not (named[replay.pk] or {""}) <= {*sources}}
@@ -134,8 +134,8 @@ def restrict_replays(viewer: Viewer, replays: Iterable[Replay]) -> None:
 
 def _restrict(replay: Replay, sources: Collection[str], counts: Counter[str], *, is_frozen: bool) -> None:
     if is_frozen:
-        laid = counts.total()
-        counts["planned"] += max(0, sum(n for name, n in replay.by_source.items() if name in sources) - laid)
+        created = counts.total()
+        counts["planned"] += max(0, sum(n for name, n in replay.by_source.items() if name in sources) - created)
     for state in ItemState.values:
         setattr(replay, state, counts[state])
     replay.total = replay.matched = counts.total()
@@ -156,10 +156,10 @@ def build_condition(query: Query, *, states: bool = True) -> Q:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a term asks of a failure."""
+    """Condition of a term on a failure."""
 
     alone: Q  # the whole of it
-    asked: IndexQuery | None = None  # what the index is asked; None where it knows nothing of it …
+    index_query: IndexQuery | None = None  # what the index is asked; None where it knows nothing of it …
     rest: Q | None = None  # … and what remains to be asked of a row that the index gave; None for nothing
     is_sure: bool = True  # the index by itself gives no row too many
     but: IndexQuery | None = None  # instead of `asked`: what the index must not hold
@@ -180,12 +180,12 @@ def states_of(query: Query) -> tuple[str, ...]:
     """The states that a match can be in, by the top level of the query: the default scope where none is named."""
     if not query.names_state:
         return language.DEFAULT_STATES
-    held = set(language.STATES)
+    states = set(language.STATES)
     for term in query.terms:
         if is_state(term):
             named = set(language.expand_states(term.values))
-            held = held - named if term.negated else held & named
-    return tuple(s for s in language.STATES if s in held)
+            states = states - named if term.negated else states & named
+    return tuple(s for s in language.STATES if s in states)
 
 
 def is_state(term: Term) -> bool:
@@ -208,8 +208,8 @@ class _Compiler:
         found = self._leaf(term)
         if not term.negated:
             return found
-        sure = found.asked is not None and found.rest is None
-        return Part(~found.alone, but=found.asked if sure else None)
+        sure = found.index_query is not None and found.rest is None
+        return Part(~found.alone, but=found.index_query if sure else None)
 
     def _leaf(self, term: Text | Match | Numbers | Age | Time) -> Part:
         if isinstance(term, Text):
@@ -230,16 +230,16 @@ class _Compiler:
         if not language.may_be_job_id(term):
             return found
         ids: list[IndexQuery] = [Phrase((search_terms.name("job", term.value),)), *self.renamed.get(term.value, ())]
-        if found.asked is not None:
-            return _index_part(any_of((found.asked, *ids)))
+        if found.index_query is not None:
+            return _index_part(any_of((found.index_query, *ids)))
         return Part(found.alone | Q(job_id=term.value) | Q(first_job_id=term.value))
 
     def _trace(self, value: language.Value) -> Part:
         head, _ = language.before_star(value.text) if value.glob else (value.text, True)
         phrases = search_terms.phrases(head, prefix=value.glob and search_terms.is_word_end(head))
         if not phrases:
-            held = Traceback.objects.filter(_contains(F("text"), like(value.text))).values("pk")
-            return Part(Q(traceback_id__in=held) & Q(traceback_id__isnull=False))
+            stacks = Traceback.objects.filter(_contains(F("text"), like(value.text))).values("pk")
+            return Part(Q(traceback_id__in=stacks) & Q(traceback_id__isnull=False))
         if value not in self.stacks:
             self.stacks[value] = _find_stacks(any_of(phrases))
         ids = self.stacks[value]
@@ -252,13 +252,13 @@ class _Compiler:
 _MOST_STACKS = 500
 
 
-def _find_stacks(asked: IndexQuery) -> list[int] | None:
+def _find_stacks(index_query: IndexQuery) -> list[int] | None:
     """The ids of the stacks that the index holds for it; None where they are too many to be named."""
     with connection.cursor() as cursor:
         statement = (
             f"SELECT {key_column(STACKS)} FROM {STACKS} WHERE {match_condition(STACKS)} LIMIT {_MOST_STACKS + 1}"
         )
-        cursor.execute(statement, [expression(asked)])
+        cursor.execute(statement, [expression(index_query)])
         found = [row[0] for row in cursor.fetchall()]
     return None if len(found) > _MOST_STACKS else found
 
@@ -277,14 +277,14 @@ def _find_resent_ids(query: Query) -> dict[str, tuple[IndexQuery, ...]]:
 
 
 def _all_parts(found: list[Part]) -> Part:
-    known = [part.asked for part in found if part.asked is not None]
-    remaining = [part.alone if part.asked is None else part.rest for part in found]
+    known = [part.index_query for part in found if part.index_query is not None]
+    remaining = [part.alone if part.index_query is None else part.rest for part in found]
     rest = [q for q in remaining if q is not None]
     return Part(
         all_conditions(part.alone for part in found),
         all_of(known) if known else None,
         all_conditions(rest) if rest else None,
-        all(part.asked is not None and part.is_sure for part in found),
+        all(part.index_query is not None and part.is_sure for part in found),
     )
 
 
@@ -292,17 +292,17 @@ def _any_part(found: list[Part]) -> Part:
     if len(found) == 1:
         return found[0]
     alone = any_condition(part.alone for part in found)
-    known = [part.asked for part in found if part.asked is not None]
+    known = [part.index_query for part in found if part.index_query is not None]
     if len(known) < len(found):
         return Part(alone)
-    asked = any_of(known)
+    index_query = any_of(known)
     if all(part.rest is None for part in found):
-        return _index_part(asked)
-    return Part(alone, asked, alone, all(part.is_sure for part in found))
+        return _index_part(index_query)
+    return Part(alone, index_query, alone, all(part.is_sure for part in found))
 
 
-def _index_part(asked: IndexQuery) -> Part:
-    return Part(Q(InIndex(asked)), asked)
+def _index_part(index_query: IndexQuery) -> Part:
+    return Part(Q(InIndex(index_query)), index_query)
 
 
 def _text_part(text: str, glob: bool, phrases_of: Callable[..., tuple[Phrase, ...]], column: F | Concat) -> Part:
@@ -313,7 +313,7 @@ def _text_part(text: str, glob: bool, phrases_of: Callable[..., tuple[Phrase, ..
     if not phrases:
         return Part(holds)
     found = _index_part(any_of(phrases))
-    return found if is_all else Part(found.alone & holds, found.asked, holds, False)
+    return found if is_all else Part(found.alone & holds, found.index_query, holds, False)
 
 
 def _contained_part(field: str, value: language.Value) -> Part:
@@ -373,7 +373,7 @@ def _column_condition(term: Match | Numbers | Age | Time, now: datetime) -> Q:
 
 
 def kinds_named(term: Match) -> list[str]:
-    """Those that a term without its sign asks for."""
+    """Return the kinds that a term names, ignoring its sign."""
     return sorted({kind for v in term.values for kind in KINDS if (fits(v.text, kind) if v.glob else v.text == kind)})
 
 
@@ -402,7 +402,7 @@ def _policies() -> list[str]:
 
 
 def is_text_search(leaf: Text | Match | Numbers | Age | Time) -> bool:
-    """Whether it asks only for the error's text, which groups have too."""
+    """Return whether it searches only the error's text, which groups have too."""
     return isinstance(leaf, Text) or (isinstance(leaf, Match) and leaf.field in language.CONTAINED)
 
 
@@ -497,7 +497,7 @@ def all_conditions(conditions: Iterable[Q]) -> Q:
 
 
 def is_counted(query: Query) -> bool:
-    """Whether counters can answer it: it touches nothing but source, queue, task, group and state."""
+    """Return whether counters suffice: it uses nothing but source, queue, task, group and state."""
     return query.fields <= COUNTED
 
 

@@ -1,6 +1,6 @@
-"""What a search asks of the index of terms, in the words of either database.
+"""Queries of the index of terms, in the syntax of either database.
 
-An expression holds exactly the rows that match; what it is made of are terms of ours, never a user's text.
+An expression matches exactly the intended rows; it consists of our terms, never of a user's text.
 """
 
 from __future__ import annotations
@@ -48,27 +48,27 @@ def all_of(of: Iterable[IndexQuery], but: Iterable[IndexQuery] = ()) -> IndexQue
     return found[0] if len(found) == 1 and not without else AllOf(found, without)
 
 
-def expression(asked: IndexQuery) -> str:
+def expression(index_query: IndexQuery) -> str:
     """The expression for the database in use: a parameter of `MATCH`, or of `@@`."""
-    return fts5(asked) if connection.vendor == "sqlite" else tsquery(asked)
+    return fts5(index_query) if connection.vendor == "sqlite" else tsquery(index_query)
 
 
-def fts5(asked: IndexQuery) -> str:
-    if isinstance(asked, Phrase):
-        return f'"{" ".join(asked.terms)}"{"*" if asked.prefix else ""}'
-    if isinstance(asked, AnyOf):
-        return f"({' OR '.join(fts5(one) for one in asked.of)})"
-    found = " AND ".join(fts5(one) for one in asked.of)
-    return f"(({found}) NOT {fts5(any_of(asked.but))})" if asked.but else f"({found})"
+def fts5(index_query: IndexQuery) -> str:
+    if isinstance(index_query, Phrase):
+        return f'"{" ".join(index_query.terms)}"{"*" if index_query.prefix else ""}'
+    if isinstance(index_query, AnyOf):
+        return f"({' OR '.join(fts5(one) for one in index_query.of)})"
+    found = " AND ".join(fts5(one) for one in index_query.of)
+    return f"(({found}) NOT {fts5(any_of(index_query.but))})" if index_query.but else f"({found})"
 
 
-def tsquery(asked: IndexQuery) -> str:
-    if isinstance(asked, Phrase):
-        *before, last = asked.terms
-        return "(" + " <-> ".join([*(f"'{t}'" for t in before), f"'{last}'{':*' if asked.prefix else ''}"]) + ")"
-    if isinstance(asked, AnyOf):
-        return f"({' | '.join(tsquery(one) for one in asked.of)})"
-    parts = [*(tsquery(one) for one in asked.of), *(f"!{tsquery(one)}" for one in asked.but)]
+def tsquery(index_query: IndexQuery) -> str:
+    if isinstance(index_query, Phrase):
+        *before, last = index_query.terms
+        return "(" + " <-> ".join([*(f"'{t}'" for t in before), f"'{last}'{':*' if index_query.prefix else ''}"]) + ")"
+    if isinstance(index_query, AnyOf):
+        return f"({' | '.join(tsquery(one) for one in index_query.of)})"
+    parts = [*(tsquery(one) for one in index_query.of), *(f"!{tsquery(one)}" for one in index_query.but)]
     return f"({' & '.join(parts)})"
 
 
@@ -90,17 +90,17 @@ class InIndex(Func):
     output_field = BooleanField()
     arity = 1
 
-    def __init__(self, asked: IndexQuery, table: str = FAILURES, field: str = "pk") -> None:
+    def __init__(self, index_query: IndexQuery, table: str = FAILURES, field: str = "pk") -> None:
         super().__init__(F(field))
-        self.asked, self.table = asked, table
+        self.index_query, self.table = index_query, table
 
     def __repr__(self) -> str:
-        return f"InIndex({self.asked!r})"
+        return f"InIndex({self.index_query!r})"
 
     def as_sql(self, compiler, connection, **more):
         column, parameters = compiler.compile(self.source_expressions[0])
         inside = f"SELECT {key_column(self.table)} FROM {self.table} WHERE {match_condition(self.table)}"
-        return f"({column} IN ({inside}))", [*parameters, expression(self.asked)]
+        return f"({column} IN ({inside}))", [*parameters, expression(self.index_query)]
 
 
 @contextmanager

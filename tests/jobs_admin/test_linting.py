@@ -61,7 +61,7 @@ def ids(report: linting.Report) -> list[str]:
 
 def test_a_desk_that_knows_nothing_finds_nothing_and_says_so(store):
     report = linting.report(ENGINE, NOW)
-    assert (report.findings, report.tasks, report.policies, report.told.is_reachable) == ((), 0, 0, True)
+    assert (report.findings, report.tasks, report.policies, report.reported.is_reachable) == ((), 0, 0, True)
 
 
 def test_live_workers_and_published_policies_are_judged_together(store):
@@ -69,8 +69,8 @@ def test_live_workers_and_published_policies_are_judged_together(store):
     beat(store, "w2")
     publish()
     report = linting.report(ENGINE, NOW)
-    assert report.told.found[0].workers == ("w1", "w2")
-    assert (report.tasks, report.policies, report.told.workers) == (1, 1, 2)
+    assert report.reported.found[0].workers == ("w1", "w2")
+    assert (report.tasks, report.policies, report.reported.workers) == (1, 1, 2)
     assert [(str(f.where), f.severity) for f in report.findings] == [
         ("policy emails", "high"), ("policy emails", "low"), ("shop · send", "low"),
     ]  # fmt: skip
@@ -87,17 +87,17 @@ def test_where_nobody_lives_what_was_last_told_is_judged_and_called_stale(store)
     beat(store, ago=900)
     beat(store, "older", ago=5000)
     report = linting.report(ENGINE, NOW)
-    (stale,) = report.told.stale
+    (stale,) = report.reported.stale
     assert (stale.source, stale.seen_at) == ("shop", NOW - timedelta(seconds=900))
-    assert [one.workers for one in report.told.found] == [("w1",)]
-    assert (report.tasks, report.told.workers, report.told.complete) == (1, 0, frozenset())
+    assert [one.workers for one in report.reported.found] == [("w1",)]
+    assert (report.tasks, report.reported.workers, report.reported.complete) == (1, 0, frozenset())
 
 
 def test_a_worker_that_lives_counts_and_a_dead_one_beside_it_does_not(store):
     beat(store)
     beat(store, "gone", ago=900, digest="f" * 32)
     report = linting.report(ENGINE, NOW)
-    assert ([one.workers for one in report.told.found], report.told.stale) == ([("w1",)], ())
+    assert ([one.workers for one in report.reported.found], report.reported.stale) == ([("w1",)], ())
 
 
 def test_workers_that_tell_nothing_are_counted_by_source(store):
@@ -105,8 +105,8 @@ def test_workers_that_tell_nothing_are_counted_by_source(store):
     beat(store, "old", digest="", tells=False)
     beat(store, "lost", digest="a" * 32, tells=False)  # its text has expired
     report = linting.report(ENGINE, NOW)
-    assert report.told.silent == (("shop", 2),)
-    assert report.told.complete == frozenset()
+    assert report.reported.silent == (("shop", 2),)
+    assert report.reported.complete == frozenset()
 
 
 def test_a_store_that_is_away_is_said_and_policies_are_judged_all_the_same(store, settings):
@@ -117,7 +117,7 @@ def test_a_store_that_is_away_is_said_and_policies_are_judged_all_the_same(store
     settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
     forget_configuration(config)
     report = linting.report(ENGINE, NOW)
-    assert not report.told.is_reachable
+    assert not report.reported.is_reachable
     assert report.policies == 1 and report.findings
 
 
@@ -199,7 +199,7 @@ def test_a_viewer_is_told_of_what_belongs_to_sources_in_sight(store):
     publish()
     publish("every", match={"source": "*", "task": "x*"})
     seen = linting.report(Viewer("ann", {"bank": "viewer"}), NOW)
-    assert {one.source for one in seen.told.found} == {"bank"}
+    assert {one.source for one in seen.reported.found} == {"bank"}
     assert {f.where.policy or f.where.source for f in seen.findings} == {"bank", "every"}
     assert "shop" not in repr(seen)
 

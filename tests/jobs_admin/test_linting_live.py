@@ -57,7 +57,7 @@ def test_each_planted_mistake_of_a_live_app_is_found_and_the_tidy_app_has_none(f
     QueueCounter.objects.create(source="shop", queue="bulk", step=900, at=now, started=15 * 150)
     report = linting.report(ENGINE, now)
     assert linting.reservations(report) == []
-    assert linting.looked_at(report) == "20 tasks of 2 live workers"
+    assert linting.coverage(report) == "20 tasks of 2 live workers"
     found: dict[str, set[str]] = {}
     for one in report.findings:
         found.setdefault(f"{one.where.source}:{one.where.task}", set()).add(one.id)

@@ -61,7 +61,7 @@ def test_what_lies_in_queues_is_sampled_judged_and_quoted(sources):
                 bull.add("work", name, {}, **options)
     now = datetime.now(UTC)
     report = sampled(now)
-    assert linting.looked_at(report) == "2 kinds of options of 3 jobs in queues"
+    assert linting.coverage(report) == "2 kinds of options of 3 jobs in queues"
     assert linting.reservations(report) == []
     found = [(str(one.where), one.id, json.loads(one.quoted)) for one in report.findings]
     assert found == [

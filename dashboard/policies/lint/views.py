@@ -20,7 +20,7 @@ def index(request: HttpRequest) -> HttpResponse:
     report = linting.report(request.viewer)
     context = {
         "report": report,
-        "looked_at": linting.looked_at(report),
+        "looked_at": linting.coverage(report),
         "rules": policy_lint.broken(report),
         "severities": policy_lint.severities(report),
         "check": policy_lint.table(report.check),
