@@ -25,6 +25,7 @@ from jobs_admin.models import ApiToken, Failure, Unfiled
 from jobs_admin.models.access import ENGINE
 from jobs_admin.queues import liveness, sampling
 from jobs_admin.trust import source_keys
+from tests.kit.endurance import times
 from tests.kit.failures import bury
 from tests.rigs.shapes import prepare, reports, shapes
 from tests.rigs.store_shapes import FIELDS, KEYS, MANY, NAMED_BY, NOT_HERE, PARSERS, reports_of
@@ -35,7 +36,7 @@ PAGES = (
     "/audit/", "/metrics", "/readyz?strict=1", "/api/queues",
 )  # fmt: skip
 TOKEN = "fuzz-" + "x" * 40
-SEED, SHAPES, PAGES_EVERY = 17, 120, 40
+SEED, SHAPES, PAGES_EVERY = 17, times(40, 120), times(20, 40)
 
 
 def assert_no_page_fails(browser, pages=PAGES) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from jobs_admin.core import query
 from jobs_admin.core.query import Age, All, Any, Match, Numbers, Text, Time, Value, format, parse, pin, unfit_for_acts
 from jobs_admin.core.text import representable
+from tests.kit.endurance import times
 from tests.kit.pasted import PASTED, TANGLED
 
 NOW = datetime(2026, 11, 21, 2, 14, tzinfo=UTC)
@@ -78,7 +79,7 @@ def test_of_a_pasted_error_nothing_is_an_operator(error_type, message, pasted):
     assert query.rewritten(pasted) == ""
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=times(1_000, 3_000), deadline=None)
 @given(TANGLED | st.text(max_size=60) | st.text('-.*/\\"a ()<>:,', max_size=12))
 @example("<2d*--")
 def test_what_is_formatted_is_read_as_the_same_query(text):

@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from tests.kit.desks import Desk
+from tests.kit.endurance import times
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True), pytest.mark.databases]
 
@@ -82,7 +83,7 @@ def test_who_lays_out_is_killed_and_the_next_goes_on_where_it_was(desk):
     desk.run("bury(6000)\nreplays.start(ANN, replays.draft(ANN, query='queue:emails', pace={'rate': 1}, reason='x'))")
     left = desk.run(LAID)[1]
     kills = 0
-    while left and kills < 4:
+    while left and kills < times(4, 8):
         layers = [desk.start(LAYER) for _ in range(2)]
         for layer in layers:
             layer.stdout.readline()

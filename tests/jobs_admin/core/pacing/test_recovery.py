@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from jobs_admin.core import pacing
 from jobs_admin.core.pacing import Controller, Judged, Seen, parse
+from tests.kit.endurance import times
 from tests.rigs.recovery import ALL_CURVES, CURVES, UNFAIR, WAYS, Paced, Partner, World, story
 
 
@@ -45,7 +46,7 @@ def test_careful_takes_at_most_half_as_long_again_as_who_knows_the_capacity():
     assert story("warming", "careful", 45_000, 0)["through_after_s"] < 1.3 * knows
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=times(4, 10), deadline=None)
 @given(st.floats(20, 400), st.floats(1.5, 4), st.integers(0, 99))
 @example(20.0, 2.0, 0)
 @example(370.0060450536296, 3.0, 0)  # two steps down within 12 s with steps up between: no fall
