@@ -48,6 +48,7 @@ def test_a_call_of_the_api_is_not_made_by_somebody_who_is_logged_in(desk):
     none_of(found)
 
 
+@pytest.mark.long("Asks every address by every method that it does not declare.")
 def test_a_method_that_no_address_declares_changes_nothing(desk, watched):
     page, call, found = come("root", staff=True), Client(headers={"Authorization": f"Bearer {token('root')}"}), []
     declared: dict[str, set[str]] = {}

@@ -23,7 +23,7 @@ from jobs_admin.models import ApiToken, AuditEvent, Failure
 from tests.kit import migrated
 from tests.kit.up import Desk
 
-pytestmark = [pytest.mark.server]
+pytestmark = [pytest.mark.server, pytest.mark.long("Each starts desks: `up` takes some five seconds of a processor.")]
 
 
 @pytest.fixture

@@ -66,11 +66,13 @@ def test_whatever_stands_between_a_name_and_its_value(text):
     assert redact_text(text)[1] == 1
 
 
+@pytest.mark.long("Reads every text by each pattern apart.")
 def test_ordinary_texts_are_left_as_every_pattern_would():
     for text in CLEAN:
         assert redact_text(text) == in_full(text)
 
 
+@pytest.mark.long("Reads every text by each pattern apart.")
 def test_any_mixture_too():
     pick = random.Random(5)
     pieces = _PIECES + KNOWN + CLEAN

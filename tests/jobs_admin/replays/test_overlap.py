@@ -9,7 +9,12 @@ import pytest
 from tests.kit.desks import Desk
 from tests.kit.endurance import times
 
-pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True), pytest.mark.databases]
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases,
+    pytest.mark.long("Starts a process for each who overlaps, or is killed."),
+]
 
 
 @pytest.fixture

@@ -27,7 +27,11 @@ from tests.kit.policies import obeyed, policy, published, running
 from tests.kit.sources import forget_configuration
 from tests.kit.streams import of_job, reports
 
-pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.long("Each kills real workers, and starts others that find what was left."),
+]
 
 ANN = Viewer("ann", {"*": OPERATOR})
 

@@ -46,6 +46,7 @@ def test_careful_takes_at_most_half_as_long_again_as_who_knows_the_capacity():
     assert story("warming", "careful", 45_000, 0)["through_after_s"] < 1.3 * knows
 
 
+@pytest.mark.long("Plays four minutes of a partner for each capacity that is drawn.")
 @settings(max_examples=times(4, 10), deadline=None)
 @given(st.floats(20, 400), st.floats(1.5, 4), st.integers(0, 99))
 @example(20.0, 2.0, 0)
