@@ -17,13 +17,13 @@ from django.core import checks
 from django.urls import NoReverseMatch, URLPattern, URLResolver, get_resolver, get_script_prefix, reverse
 
 from dashboard.web.access import READS
-from jobs_admin.admin.records import ADMIN_OF_ALL, NOBODY, PERMISSION
+from jobs_admin.admin.records import ADMIN_OF_ALL, NO_ROLE, PERMISSION
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER
 
 ANYONE = "anyone"  # no login
 USER = "user"  # logged in, with or without a role
 STAFF = "staff"  # logged in as staff: Django's admin
-RIGHTS = (ANYONE, USER, VIEWER, OPERATOR, ADMIN, STAFF, ADMIN_OF_ALL, PERMISSION, NOBODY)
+RIGHTS = (ANYONE, USER, VIEWER, OPERATOR, ADMIN, STAFF, ADMIN_OF_ALL, PERMISSION, NO_ROLE)
 
 # Django's own addresses, which carry no mark of ours.
 _OF_DJANGO = {
@@ -34,12 +34,12 @@ _OF_DJANGO = {
     "admin:index": STAFF,
     "admin:app_list": STAFF,
     "admin:jsi18n": STAFF,
-    "admin:autocomplete": NOBODY,  # no field of ours asks it
-    "admin:view_on_site": NOBODY,  # no record has a site of its own
+    "admin:autocomplete": NO_ROLE,  # no field of ours asks it
+    "admin:view_on_site": NO_ROLE,  # no record has a site of its own
     "admin:password_change": STAFF,
     "admin:password_change_done": STAFF,
     "admin:auth_user_password_change": PERMISSION,
-    "admin:": NOBODY,  # what no other address takes
+    "admin:": NO_ROLE,  # what no other address takes
 }
 _TAKEN = {"admin:logout": ("POST",), "admin:login": ("GET", "POST"), "admin:password_change": ("GET", "POST")}
 _TAKEN |= {"admin:auth_user_password_change": ("GET", "POST")}

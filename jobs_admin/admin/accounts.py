@@ -25,7 +25,9 @@ _RIGHTS = frozenset({"is_superuser", "groups", "user_permissions"})
 
 
 class KeepsRights(admin.ModelAdmin):
-    """Somebody who is no superuser makes none, and leaves alone whoever may do more: a new password would be theirs."""
+    """Admin for which a non-superuser creates no superuser, and cannot change one: a new password would give them its
+    rights.
+    """
 
     needs = adds = changes = deletes = PERMISSION
 
@@ -71,21 +73,21 @@ def _may_keep(request: HttpRequest, account: Model | None) -> bool:
 
 
 class Audited(admin.ModelAdmin):
-    """Whoever may log in, and with which of Django's permissions: each change stands in the audit."""
+    """Admin of logins and Django permissions: each change is audited."""
 
     act: str
 
     def log_addition(self, request: HttpRequest, obj: Model, message: object) -> LogEntry:
-        self._record(request, "add", obj, after=self._said(obj))
+        self._record(request, "add", obj, after=self._audited(obj))
         return super().log_addition(request, obj, message)
 
     def log_change(self, request: HttpRequest, obj: Model, message: object) -> LogEntry:
-        self._record(request, "change", obj, after=self._said(obj) | {"changed": message})
+        self._record(request, "change", obj, after=self._audited(obj) | {"changed": message})
         return super().log_change(request, obj, message)
 
     def log_deletions(self, request: HttpRequest, queryset: QuerySet) -> object:
         for obj in queryset:
-            self._record(request, "delete", obj, before=self._said(obj))
+            self._record(request, "delete", obj, before=self._audited(obj))
         return super().log_deletions(request, queryset)
 
     def _record(self, request: HttpRequest, verb: str, obj: Model, **more: object) -> None:
@@ -96,7 +98,7 @@ class Audited(admin.ModelAdmin):
 class AuditedUserAdmin(Audited, KeepsRights, UserAdmin):
     act = "user"
 
-    def _said(self, user: AbstractUser) -> dict[str, object]:
+    def _audited(self, user: AbstractUser) -> dict[str, object]:
         return {
             "is_active": user.is_active,
             "is_staff": user.is_staff,
@@ -109,12 +111,12 @@ class AuditedUserAdmin(Audited, KeepsRights, UserAdmin):
 class AuditedAccountGroupAdmin(Audited, ForSuperusers, AccountGroupAdmin):
     act = "account-group"
 
-    def _said(self, group: AccountGroup) -> dict[str, object]:
+    def _audited(self, group: AccountGroup) -> dict[str, object]:
         return {"permissions": _permissions(group.permissions)}
 
 
-def _permissions(held: Manager[Permission]) -> list[str]:
-    return sorted(".".join(pair) for pair in held.values_list("content_type__app_label", "codename"))
+def _permissions(manager: Manager[Permission]) -> list[str]:
+    return sorted(".".join(pair) for pair in manager.values_list("content_type__app_label", "codename"))
 
 
 admin.site.unregister(get_user_model())

@@ -42,8 +42,8 @@ class SilenceAdmin(Records):
     fields = ("matchers", "author", "comment", "created_at", "starts_at", "ends_at", "ended_by")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Silence]:
-        newest = Silence.objects.order_by("-pk")[:_MOST_SILENCES]
-        seen = [one.pk for one in newest if silencing.may_see(viewer(request), one)]
+        latest = Silence.objects.order_by("-pk")[:_MOST_SILENCES]
+        seen = [one.pk for one in latest if silencing.may_see(viewer(request), one)]
         return Silence.objects.filter(pk__in=seen)
 
 

@@ -127,7 +127,7 @@ class FailureAdmin(Records):
     @admin.action(description="Replay…", permissions=["operate"])
     def replay(self, request: HttpRequest, chosen: QuerySet) -> HttpResponse | None:
         """To the page that shows what a replay does before anything is sent. There it is decided."""
-        scope = _scope(request)
+        scope = _selected_jobs(request)
         if "query" in scope:
             given = {"q": scope["query"]}
         else:
@@ -146,7 +146,7 @@ class FailureAdmin(Records):
         self, request: HttpRequest, name: str, act: Callable[..., triage.Acted], came_of_it: str
     ) -> HttpResponse | None:
         """Ask, then do it to what was chosen."""
-        scope = _scope(request)
+        scope = _selected_jobs(request)
         if "confirmed" not in request.POST:
             return self._confirm(request, name, scope)
         try:
@@ -159,8 +159,8 @@ class FailureAdmin(Records):
 
     def _confirm(self, request: HttpRequest, act: str, scope: dict[str, Any]) -> HttpResponse:
         if scope.get("query") is not None:
-            asked = parse(f"{scope['query']}", timezone.now())
-            count, is_capped = failures.count(viewer(request), asked)
+            query = parse(f"{scope['query']}", timezone.now())
+            count, is_capped = failures.count(viewer(request), query)
         else:
             count, is_capped = len(scope["selection"]), False
         context = self.admin_site.each_context(request) | {
@@ -179,22 +179,24 @@ class FailureAdmin(Records):
         return TemplateResponse(request, "redrive/admin/confirm_failures.html", context)
 
 
-def _scope(request: HttpRequest) -> dict[str, Any]:
-    """What an action is for: the search itself when all across the pages were chosen, else the rows ticked.
+def _selected_jobs(request: HttpRequest) -> dict[str, Any]:
+    """Return the jobs of an action: the search itself if all across the pages were chosen, otherwise the ticked rows.
 
-    The confirmed search comes back with the absolute times that were shown, never as thousands of ids.
+    The confirmed search returns with the absolute times that were shown, never as thousands of ids.
     """
     if request.POST.get("select_across") == "1":
         shown = request.POST.get("query") if "confirmed" in request.POST else None
         now = timezone.now()
-        return {"query": shown if shown is not None else _named(query_of(request), now)}
+        return {"query": shown if shown is not None else _pin_search(query_of(request), now)}
     ticked = request.POST.getlist(ACTION_CHECKBOX_NAME)
     # Never empty: to the services an empty selection means the search instead, and an empty search means everything.
     return {"selection": [pk for pk in map(whole_number, ticked) if pk is not None] or [0]}
 
 
-def _named(query: Query, now: timezone.datetime) -> str:
-    """The text of the search with absolute times; the default scope named too, so that it is never empty by chance."""
+def _pin_search(query: Query, now: timezone.datetime) -> str:
+    """Return the text of the search with absolute times; the default states included, so that it is never empty by
+    chance.
+    """
     if query.is_cut:
         return language.format(query) + " " + "x" * language.MAX_CHARS  # stays too long, and so is refused as a scope
     text = language.format(language.pin(query, now))

@@ -35,7 +35,7 @@ class Document(forms.JSONField):
 
 
 class PolicyForm(forms.ModelForm):
-    """What is to be in force: in the place of the version that the form was opened on, or under a name of its own."""
+    """Form of a policy to be in force: in place of the version that the form was opened on, or under a name of its own."""
 
     viewer: Viewer  # set by the admin, for each request
     called = forms.CharField(label="Name", max_length=63)
@@ -59,14 +59,14 @@ class PolicyForm(forms.ModelForm):
         return self.instance.name if self.instance.pk else self.cleaned_data.get("called", "")
 
     def clean(self) -> dict[str, Any]:
-        said = super().clean() or self.cleaned_data
-        if "document" in said and not self.errors:
+        cleaned = super().clean() or self.cleaned_data
+        if "document" in cleaned and not self.errors:
             try:
-                policies.check(self.viewer, self.name, said["document"])
+                policies.check(self.viewer, self.name, cleaned["document"])
             except Refused as refused:
                 for message in [one.message for one in refused.details.get("problems", ())] or [refused.message]:
                     self.add_error("document", ValidationError(message))
-        return said
+        return cleaned
 
 
 @admin.register(PolicyVersion)
@@ -104,7 +104,7 @@ class PolicyAdmin(Records):
         return () if obj is None else ("name", "version")
 
     def has_change_permission(self, request: HttpRequest, obj: PolicyVersion | None = None) -> bool:
-        """What is in force can be replaced; what was is history."""
+        """Allow changes of the version in force, which is replaced; former versions are history."""
         if obj is None or not super().has_change_permission(request):
             return super().has_change_permission(request)
         return obj.is_published and policies.may_publish(viewer(request), obj.match_source)
@@ -125,17 +125,17 @@ class PolicyAdmin(Records):
         try:
             return super().changeform_view(request, *args, **kwargs)
         except _REFUSED as refused:  # between the form's look and the act, or for a right that only the act asks
-            self.message_user(request, _said(refused), messages.ERROR)
+            self.message_user(request, _refusal_text(refused), messages.ERROR)
             return HttpResponseRedirect(request.path)
 
     def save_model(self, request: HttpRequest, obj: PolicyVersion, form: PolicyForm, change: bool) -> None:
-        said = form.cleaned_data
+        cleaned = form.cleaned_data
         made = policies.publish(
             viewer(request),
             form.name,
-            said["document"],
-            expected_version=said.get("expected_version") if change else None,
-            reason=said["reason"],
+            cleaned["document"],
+            expected_version=cleaned.get("expected_version") if change else None,
+            reason=cleaned["reason"],
         )
         obj.__dict__.update(made.__dict__)
 
@@ -151,7 +151,7 @@ class PolicyAdmin(Records):
         try:
             policies.withdraw(viewer(request), version.name, expected_version=version.version)
         except _REFUSED as refused:
-            self.message_user(request, _said(refused), messages.ERROR)
+            self.message_user(request, _refusal_text(refused), messages.ERROR)
         else:
             self.message_user(request, f"{version.name} is withdrawn. Any version can be put back.", messages.SUCCESS)
 
@@ -164,14 +164,14 @@ class PolicyAdmin(Records):
 
     def _put_back(self, request: HttpRequest, version: PolicyVersion) -> None:
         current = PolicyVersion.objects.filter(name=version.name, is_published=True).first()
-        stands = current.version if current else None
+        present = current.version if current else None
         try:
-            made = policies.put_back(viewer(request), version.name, version.version, expected_version=stands)
+            made = policies.put_back(viewer(request), version.name, version.version, expected_version=present)
         except _REFUSED as refused:
-            self.message_user(request, _said(refused), messages.ERROR)
+            self.message_user(request, _refusal_text(refused), messages.ERROR)
         else:
             self.message_user(request, f"{version} is in force again, as {made}.", messages.SUCCESS)
 
 
-def _said(refused: Exception) -> str:
+def _refusal_text(refused: Exception) -> str:
     return str(refused) if isinstance(refused, Refused) else "There is no such policy. Nothing was changed."

@@ -1,4 +1,4 @@
-"""What all records have in common: who sees them, how they are paged, and that strangers' text is shown as it is."""
+"""Base of all records: sight, paging, and foreign text displayed safely."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER, View
 # Beside the roles, what an address of Django's admin may need.
 ADMIN_OF_ALL = "admin of all"  # admin of every source
 PERMISSION = "permission"  # Django's own permission, which superusers hold
-NOBODY = "nobody"
+NO_ROLE = "nobody"
 
 PER_PAGE = 50
 
 
 def viewer(request: HttpRequest) -> Viewer:
-    """Who asks; looked up once a request."""
+    """Return the viewer of the request; looked up once a request."""
     if not hasattr(request, "viewer"):
         request.viewer = viewer_of(request.user)
     return request.viewer
@@ -30,7 +30,7 @@ def viewer(request: HttpRequest) -> Viewer:
 
 def _holds(request: HttpRequest, right: str) -> bool:
     """On at least one source; which rows they see follows from `get_queryset`."""
-    if right == NOBODY:
+    if right == NO_ROLE:
         return False
     if right == ADMIN_OF_ALL:
         return viewer(request).may(ADMIN, EVERY_SOURCE)
@@ -57,12 +57,12 @@ class CappedPaginator(Paginator):
 
 
 class Records(admin.ModelAdmin):
-    """To be read. What else may be done is said by a right, which is a role, ADMIN_OF_ALL or NOBODY."""
+    """Read-only admin. Other acts take a right: a role, ADMIN_OF_ALL or NO_ROLE."""
 
     needs = VIEWER  # to see them
-    adds = NOBODY
-    changes = NOBODY
-    deletes = NOBODY
+    adds = NO_ROLE
+    changes = NO_ROLE
+    deletes = NO_ROLE
 
     list_per_page = PER_PAGE
     show_full_result_count = False

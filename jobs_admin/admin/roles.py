@@ -39,8 +39,8 @@ class RoleAdmin(Records):
         except config.BadConfiguration:
             return
         if source != EVERY_SOURCE and source not in known:
-            said = f"No source {shown(source, 40)!r} is configured here; known: {', '.join(known) or 'none'}. The role is saved."
-            messages.warning(request, said)
+            message = f"No source {shown(source, 40)!r} is configured here; known: {', '.join(known) or 'none'}. The role is saved."
+            messages.warning(request, message)
 
     def delete_model(self, request: HttpRequest, obj: Role) -> None:
         with transaction.atomic():

@@ -12,7 +12,7 @@ from jobs_admin.models import Unfiled
 
 @admin.register(Unfiled)
 class UnfiledAdmin(Records):
-    """Nobody knows of which source they are, so only for admins of every source."""
+    """Unfiled reports: their source is unknown, so only for admins of every source."""
 
     needs = ADMIN_OF_ALL
     list_display = ("received_at", "source", "cause", "short_why", "size")

@@ -1,4 +1,4 @@
-"""How the desk stands, in numbers by state: items of replays, alerts, deliveries, sources and workers. For Prometheus."""
+"""State of the desk in numbers: items of replays, alerts, deliveries, sources and workers. For Prometheus."""
 
 from __future__ import annotations
 
@@ -33,11 +33,13 @@ class SourceState:
 
 
 def replay_items(viewer: Viewer, now: datetime) -> dict[str, int]:
-    """State -> items of the newest MOST_REPLAYS replays that were started and are not over, or ended within a day."""
+    """Return state -> items of the latest MOST_REPLAYS replays that were started and have not ended, or ended within a
+    day.
+    """
     lately = Q(ended_at__isnull=True) | Q(ended_at__gt=now - ENDED_WITHIN)
-    newest = list(Replay.objects.filter(lately, started_at__isnull=False).order_by("-pk")[:MOST_REPLAYS])
-    whole, shared = _shared_out(viewer, [replay.pk for replay in newest])
-    found = {state: sum(getattr(one, state) for one in newest if one.pk in whole) for state in ItemState.values}
+    latest = list(Replay.objects.filter(lately, started_at__isnull=False).order_by("-pk")[:MOST_REPLAYS])
+    complete, shared = _shared_out(viewer, [replay.pk for replay in latest])
+    found = {state: sum(getattr(one, state) for one in latest if one.pk in complete) for state in ItemState.values}
     if shared:
         theirs = ReplayItem.objects.filter(replay__in=shared, failure__source__in=viewer.sources() or ())
         for state, n in theirs.order_by().values_list("state").annotate(n=Count("pk")):
@@ -46,7 +48,9 @@ def replay_items(viewer: Viewer, now: datetime) -> dict[str, int]:
 
 
 def _shared_out(viewer: Viewer, replays: list[int]) -> tuple[set[int], set[int]]:
-    """Those of which the viewer sees all sources, whose rows tell the numbers, and those of which only some."""
+    """Return the replays of which the viewer sees all sources, whose rows have the numbers, and those of which only
+    some.
+    """
     sources = viewer.sources()
     if sources is None:
         return {*replays}, set()
@@ -55,8 +59,8 @@ def _shared_out(viewer: Viewer, replays: list[int]) -> tuple[set[int], set[int]]
     begun = AuditEvent.objects.filter(object__in=objects, act="replay.start", allowed=True).exclude(source="")
     for name, source in begun.values_list("object", "source"):
         named[objects[name]].add(source)
-    whole = {pk for pk, theirs in named.items() if theirs <= {*sources}}
-    return whole, {pk for pk in replays if pk not in whole and not named[pk].isdisjoint(sources)}
+    complete = {pk for pk, theirs in named.items() if theirs <= {*sources}}
+    return complete, {pk for pk in replays if pk not in complete and not named[pk].isdisjoint(sources)}
 
 
 def alerts(viewer: Viewer) -> dict[str, int]:
@@ -80,13 +84,13 @@ def sources(viewer: Viewer, now: datetime) -> list[SourceState]:
     found = Source.objects.all() if theirs is None else Source.objects.filter(name__in=theirs)
     rows = list(found.order_by("name").values_list("name", "is_reachable", "sampled_at", "pulled_at")[:MOST_SOURCES])
     alive = Worker.objects.filter(seen_at__gte=now - timedelta(seconds=ALIVE_S), source__in=[row[0] for row in rows])
-    told = alive.order_by().values("source").annotate(n=Count("pk"), spool=Sum("spooled"), lost=Sum("dropped"))
-    workers = {one["source"]: (one["n"], one["spool"], one["lost"]) for one in told}
+    workers = alive.order_by().values("source").annotate(n=Count("pk"), spool=Sum("spooled"), lost=Sum("dropped"))
+    workers = {one["source"]: (one["n"], one["spool"], one["lost"]) for one in workers}
     return [SourceState(*row, *workers.get(row[0], (0, 0, 0))) for row in rows]
 
 
 def unfiled(viewer: Viewer) -> int | None:
-    """Reports that could not be filed; None to whom not every source is shown: nobody knows whose they are."""
+    """Return the number of unfiled reports; None unless every source is visible: their sources are unknown."""
     return Unfiled.objects.filter(cause="").count() if viewer.sources() is None else None
 
 

@@ -1,7 +1,7 @@
-"""Every column that the payload keys encrypt: re-encryption with the first key, and which key may be taken out.
+"""Columns encrypted with the payload keys: re-encryption with the first key, and keys that may be removed.
 
-Rows are encrypted outside the transaction that writes them, and written only where they are as they were read. Any number of
-processes may do it at once and be killed at any point: the id of its key stands beside each body, so what remains is found again.
+Rows are encrypted outside the transaction that writes them, and written only if unchanged since read. Any number of
+processes may do it at once and be killed at any point: each body has the id of its key, so what remains is found again.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ _unrecorded: Counter[str] = Counter()
 
 
 def begin_again() -> None:
-    """Try the rows of no known key once more, as a process that starts does."""
+    """Try the rows with unknown keys again, as a process that starts does."""
     _unrecorded.clear()
     for column in COLUMNS:
         column.begin_again()
@@ -245,12 +245,12 @@ class Rotation:
 
     @property
     def older(self) -> list[Use]:
-        """Those behind the first, which are there to be taken out."""
+        """The keys after the first, which are to be removed."""
         return [use for use in self.uses if use.place > 1]
 
     @property
     def missing(self) -> list[Use]:
-        """Those that something needs and that are not in REDRIVE_PAYLOAD_KEYS."""
+        """The needed keys that are not in REDRIVE_PAYLOAD_KEYS."""
         return [use for use in self.uses if not use.place and use.id != NOT_DETERMINED]
 
     @property
@@ -301,15 +301,15 @@ def rotation(now: datetime) -> Rotation:
     ids = unsealing.key_ids()
     for key, count in _sealed_reports(ids).items():
         rows[key][_SEALED_REPORTS] = count
-    is_store_known, late, told = True, {}, []
+    is_store_known, late, reports = True, {}, []
     try:
-        told = heartbeats.worker_reports(now)
+        reports = heartbeats.worker_reports(now)
         late = liveness.late_sources(now)
     except (redis.RedisError, config.BadConfiguration):
         is_store_known = False
     workers: dict[str, list[Named]] = defaultdict(list)
-    which = _bounded(Counter((one.source, one.seals_for) for one in told if one.seals_for), ids)
-    for worker in told:
+    which = _bounded(Counter((one.source, one.seals_for) for one in reports if one.seals_for), ids)
+    for worker in reports:
         if worker.seals_for:
             workers[which[worker.source, worker.seals_for]].append((worker.source, worker.name))
     others = sorted(key for key in {*rows, *workers} - {*ids})
@@ -319,8 +319,8 @@ def rotation(now: datetime) -> Rotation:
             for place, key in [*enumerate(ids, 1), *((0, key) for key in others)]
         ),
         is_store_known,
-        tuple((worker.source, worker.name) for worker in told if worker.seals_for is None),
-        tuple((worker.source, worker.name) for worker in told if worker.spooled and worker.seals_for != ""),
+        tuple((worker.source, worker.name) for worker in reports if worker.seals_for is None),
+        tuple((worker.source, worker.name) for worker in reports if worker.spooled and worker.seals_for != ""),
         tuple(late.values()),
     )
 

@@ -1,7 +1,7 @@
-"""What is broken now, and is it getting worse: the overview's sentence and the numbers behind its pictures.
+"""Overview: its sentence and the numbers behind its charts.
 
 Everything here reads counters, samples and a bounded number of rows: it costs the same at any number of failures.
-"Failures" of a rate or a picture are failed attempts, those that will be retried included.
+"Failures" of a rate or a chart are failed attempts, those that will be retried included.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ NOT_RUNNING = ("draft", "done", "stopped", "cancelled")
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """What is going on, in one sentence, and the search that shows it."""
+    """The present state in one sentence, and the search that shows it."""
 
     text: str
     tone: str  # calm, trouble, stale
@@ -94,12 +94,12 @@ class SourceRow:
 
     @property
     def system(self) -> str:
-        """What people call its kind."""
+        """Common name of its kind."""
         return abilities.system_name(self.backend)
 
     @property
     def has_guards(self) -> bool:
-        """Whether it matters which of its workers have a guard: of a source that is read only where some have."""
+        """Whether unguarded workers matter: in a polled source only if some have a guard."""
         return bool(self.workers) or not self.keeps_dead
 
     @property
@@ -120,7 +120,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """All that the overview shows of the sources that somebody may see."""
+    """Everything that the overview shows of the visible sources."""
 
     at: datetime
     sentence: Sentence
@@ -142,16 +142,16 @@ _IN_HEADLINE = 3  # facts
 
 # A page that refreshes itself on many screens asks for the same again and again. What is shown may be so old, in seconds;
 # an act in this process forgets at once (dashboard.web.middleware.identity).
-BOARD_HELD_S = 3.0
+BOARD_CACHED_S = 3.0
 _boards: dict[tuple[str, ...] | None, tuple[float, Board]] = {}  # by the sources that may be seen
 _MOST_BOARDS = 50
 # Looks come every ten seconds, and a quarter of an hour of them is a point.
-_DEPTH_HELD_S = 15.0
+_DEPTH_CACHED_S = 15.0
 _depths: dict[tuple[str, ...] | None, tuple[float, depths.DeadDepth]] = {}
 
 
 def forget() -> None:
-    """Something changed: what is shown next is looked up anew."""
+    """Clear the caches after a change."""
     _boards.clear()
     _depths.clear()
     liveness.forget()
@@ -161,24 +161,24 @@ def board(viewer: Viewer, now: datetime | None = None) -> Board:
     """As it was at most BOARD_HELD_S ago."""
     allowed = viewer.sources()
     key, clock = None if allowed is None else tuple(allowed), time.monotonic()
-    held = _boards.get(key)
-    if held is None or clock - held[0] > BOARD_HELD_S:
+    cached = _boards.get(key)
+    if cached is None or clock - cached[0] > BOARD_CACHED_S:
         if len(_boards) >= _MOST_BOARDS:
             _boards.clear()
-        held = _boards[key] = clock, _board(viewer, now or datetime.now(UTC))
-    return held[1]
+        cached = _boards[key] = clock, _board(viewer, now or datetime.now(UTC))
+    return cached[1]
 
 
 def _depth(viewer: Viewer, wanted: list[tuple[str, str]], now: datetime) -> depths.DeadDepth:
     """As it was at most _DEPTH_HELD_S ago."""
     allowed = viewer.sources()
     key, clock = None if allowed is None else tuple(allowed), time.monotonic()
-    held = _depths.get(key)
-    if held is None or clock - held[0] > _DEPTH_HELD_S:
+    cached = _depths.get(key)
+    if cached is None or clock - cached[0] > _DEPTH_CACHED_S:
         if len(_depths) >= _MOST_BOARDS:
             _depths.clear()
-        held = _depths[key] = clock, depths.dead_depth(viewer, wanted, now)
-    return held[1]
+        cached = _depths[key] = clock, depths.dead_depth(viewer, wanted, now)
+    return cached[1]
 
 
 def _board(viewer: Viewer, now: datetime) -> Board:
@@ -186,7 +186,7 @@ def _board(viewer: Viewer, now: datetime) -> Board:
     series = failures_over_time(viewer, now)
     return Board(
         at=now,
-        sentence=sentence(viewer, now, asked=(None,)),
+        sentence=sentence(viewer, now, known_stale=(None,)),
         series=series,
         depth=_depth(viewer, [(source, queue) for source, queue, _ in dead] or series.fullest, now),
         policies=policy_marks(viewer, datetime.fromtimestamp(series.times[0], UTC), now),
@@ -212,18 +212,20 @@ def source_without_workers(rows: Sequence[SourceRow]) -> str:
 
 
 def silent_channels() -> list[Channel]:
-    """Those that are disabled, the latest first: there are a few hundred channels at most. Whoever sees a source may
-    know their names; why they are disabled tells where they lead.
+    """Return the disabled channels, latest first: there are a few hundred channels at most. Every viewer of a source
+    may know their names; the reason discloses their address.
     """
     return list(Channel.objects.exclude(disabled_at=None).order_by("-disabled_at", "-pk"))
 
 
 def sentence(
-    viewer: Viewer, now: datetime | None = None, *, asked: tuple[liveness.Stale | None] | None = None
+    viewer: Viewer, now: datetime | None = None, *, known_stale: tuple[liveness.Stale | None] | None = None
 ) -> Sentence:
-    """One sentence for the person who was just woken up. `asked`: what `liveness.find_stale` said, where that is known already."""
+    """Return one sentence for an on-call operator. `known_stale`: the result of `liveness.find_stale`, if known
+    already.
+    """
     now = now or datetime.now(UTC)
-    late = asked[0] if asked else liveness.find_stale(now)
+    late = known_stale[0] if known_stale else liveness.find_stale(now)
     if late is not None:
         return Sentence(late.text, "stale")
     loudest = rates.queue_rates(viewer, now, most=MOST_LOUD + 1)
@@ -255,14 +257,14 @@ def _trouble(viewer: Viewer, rate: rates.Rate, loud: int, now: datetime) -> Sent
     tenants, is_all = _tenants_hit(viewer, rate, now)
     if tenants:
         parts.append(f"{'' if is_all else 'at least '}{tenants} {'tenant' if tenants == 1 else 'tenants'} hit")
-    query = f"{language.qualifier('queue', rate.queue)} since:{_iso(_first_looked_at(now))}"
+    query = f"{language.qualifier('queue', rate.queue)} since:{_iso(_first_sampled_at(now))}"
     rest = "; ".join(parts[_IN_HEADLINE:])
     more = f"{rest[0].upper()}{rest[1:]}." if rest else ""
     return Sentence("; ".join(parts[:_IN_HEADLINE]), "trouble", query, more)
 
 
 def _beside(rate: rates.Rate) -> str:
-    """What the rate is beside that of the minutes before, in words that cannot be read as a count."""
+    """Return the comparison with the rate of the minutes before, in words that cannot be read as a count."""
     if not rate.before:
         return f"none in the {rates.BEFORE_MIN} minutes before"
     if rate.failed / rate.before >= 1.5:
@@ -272,7 +274,7 @@ def _beside(rate: rates.Rate) -> str:
     return f"as in the {rates.BEFORE_MIN} minutes before"
 
 
-def _first_looked_at(now: datetime) -> datetime:
+def _first_sampled_at(now: datetime) -> datetime:
     return rates.window_start(now) - timedelta(minutes=rates.BEFORE_MIN)
 
 
@@ -286,10 +288,10 @@ def _calm(viewer: Viewer, now: datetime) -> Sentence:
         total = sum(row["n"] for row in failed)
         times = "One attempt" if total == 1 else f"{total:,} attempts"
         where = f"in {failed[0]['queue']}" if len(failed) == 1 else f"most in {failed[0]['queue']}"
-        said = f"{times} failed in the last hour, {where}; {_now(rates.failed_per_minute(viewer, now))}."
+        text = f"{times} failed in the last hour, {where}; {_now(rates.failed_per_minute(viewer, now))}."
     else:
-        said = "Nothing has failed in the last hour."
-    return Sentence(f"{said} {waits or 'No dead job waits.'}", "calm", "state:dead" if waits else "")
+        text = "Nothing has failed in the last hour."
+    return Sentence(f"{text} {waits or 'No dead job waits.'}", "calm", "state:dead" if waits else "")
 
 
 def _now(per_minute: float) -> str:
@@ -309,7 +311,7 @@ def _waiting_dead(viewer: Viewer, now: datetime) -> str:
 
 
 def _dead_since(viewer: Viewer, now: datetime) -> str:
-    """How many jobs lie dead, in all that the viewer sees, and since when the oldest: that may be of another outage."""
+    """Return the number of visible dead jobs, and the time of the oldest: that may be of another outage."""
     dead, queues_hit = _dead(viewer)
     if not dead:
         return ""
@@ -320,7 +322,7 @@ def _dead_since(viewer: Viewer, now: datetime) -> str:
 
 
 def _dead(viewer: Viewer) -> tuple[int, int]:
-    """How many jobs are dead, and in how many queues."""
+    """Return how many jobs are dead, and in how many queues."""
     counted = FailureCount.objects.filter(scopes.visible(viewer), state="dead", count__gt=0)
     found = counted.aggregate(n=Sum("count"), queues=Count("queue", distinct=True))
     return found["n"] or 0, found["queues"]
@@ -342,7 +344,7 @@ def _counters(viewer: Viewer, since: datetime, step: int = MINUTE):
 
 
 def _new_groups(viewer: Viewer, rate: rates.Rate, now: datetime) -> list[datetime]:
-    """When each group that is new, and has open failures in this queue, was first seen."""
+    """Return when each new group with open failures in this queue was first seen."""
     seen_at = group_sight.seen_at(viewer, "first_seen")
     found = Group.objects.annotate(seen_at=seen_at).filter(
         seen_at__gte=now - NEW_WITHIN, last_seen__gte=now - NEW_WITHIN
@@ -355,13 +357,13 @@ def _new_groups(viewer: Viewer, rate: rates.Rate, now: datetime) -> list[datetim
 
 
 def _tenants_hit(viewer: Viewer, rate: rates.Rate, now: datetime) -> tuple[int, bool]:
-    """How many tenants this queue's newest failures name, and whether all of the last minutes were looked at."""
+    """Return how many tenants this queue's latest failures have, and whether all of the last minutes were read."""
     tenants: set[str] = set()
     is_all = True
     for state in ("dead", "retrying"):
-        newest = Failure.objects.filter(source=rate.source, queue=rate.queue, state=state).order_by("-id")
-        rows = list(newest.values_list("tenant", "failed_at")[:SAMPLE])
-        recent = [tenant for tenant, at in rows if at >= _first_looked_at(now)]
+        latest = Failure.objects.filter(source=rate.source, queue=rate.queue, state=state).order_by("-id")
+        rows = list(latest.values_list("tenant", "failed_at")[:SAMPLE])
+        recent = [tenant for tenant, at in rows if at >= _first_sampled_at(now)]
         tenants.update(tenant for tenant in recent if tenant)
         is_all = is_all and len(recent) < SAMPLE
     return len(tenants), is_all
@@ -385,7 +387,9 @@ def source(viewer: Viewer, name: str, now: datetime | None = None) -> SourceRow 
 
 
 def sources(viewer: Viewer, now: datetime | None = None) -> list[SourceRow]:
-    """A line per source: whether it answers, since when, and how old its last sample is. Bounded: see `more_sources`."""
+    """Return a line per source: reachability, time of the last change, and age of its last sample. Bounded:
+    `more_sources`.
+    """
     now = now or datetime.now(UTC)
     allowed = viewer.sources()
     # A report can name a new source: those that somebody configured are never pushed out by it.
@@ -439,7 +443,7 @@ def _source_row(source: Source, now: datetime, dead: int = 0, workers: Mapping[s
 
 
 def more_sources(viewer: Viewer) -> int:
-    """How many sources `sources` leaves out."""
+    """Return how many sources `sources` omits."""
     allowed = viewer.sources()
     found = Source.objects.all() if allowed is None else Source.objects.filter(name__in=allowed)
     return max(0, found.count() - MOST_SOURCES)
@@ -498,13 +502,13 @@ def failures_over_time(viewer: Viewer, now: datetime | None = None, hours: int =
         others = by_queue.count() - len(fullest)
     rows = rows.annotate(place=StepNumber("at", step_s))
     these = Q(source__in={s for s, _, _ in fullest}, queue__in={q for _, q, _ in fullest})
-    kept = {(source, queue) for source, queue, _ in fullest}
+    shown_queues = {(source, queue) for source, queue, _ in fullest}
     counted = [
         row
         for row in rows.filter(these).values_list("source", "queue", "place").annotate(n=failed)
-        if (row[0], row[1]) in kept
+        if (row[0], row[1]) in shown_queues
     ]
-    many = len({source for source, _ in kept}) > 1
+    many = len({source for source, _ in shown_queues}) > 1
     found: dict[str, list[int]] = {}
     for source, queue, place, n in counted:
         if first <= place <= last and n:

@@ -1,4 +1,4 @@
-"""Versions of the user's code, told when they are deployed; one that nobody told makes itself known with its first report."""
+"""Releases of the user's code, recorded at deployment; an unrecorded one appears with its first report."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ _AHEAD = timedelta(minutes=5)  # of our clock, which another may be
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RecordedRelease:
     release: Release
     is_new: bool  # False: it was known already, and stays as it was
 
 
-def tell(viewer: Viewer, source: str, version: str, at: datetime | None = None, *, now: datetime | None = None) -> Told:
-    """Note that a version was deployed, now or at a moment. To tell it again changes nothing.
+def record_release(
+    viewer: Viewer, source: str, version: str, at: datetime | None = None, *, now: datetime | None = None
+) -> RecordedRelease:
+    """Record that a version was deployed, now or at a moment. Recording it again changes nothing.
 
     Raises NotFound and Refused.
     """
@@ -36,15 +38,15 @@ def tell(viewer: Viewer, source: str, version: str, at: datetime | None = None, 
     if not viewer.may(VIEWER, source) or not _is_known(source):
         raise NotFound("There is no such source. Nothing was changed.")
     message = "To tell a release takes the role {role} on {where}. Nothing was changed."
-    authorize(viewer, OPERATOR, source, "release.tell", _named(version), message=message)
+    authorize(viewer, OPERATOR, source, "release.tell", _parse_version(version), message=message)
     version = _checked(version, at, now)
     with transaction.atomic():
         release, is_new = Release.objects.get_or_create(
             source=source, version=version, defaults={"at": at or now, "told_by": viewer.name[:150]}
         )
         if is_new:
-            audit.record(viewer, "release.tell", _named(version), source=source, after={"at": release.at})
-    return Told(release, is_new)
+            audit.record(viewer, "release.tell", _parse_version(version), source=source, after={"at": release.at})
+    return RecordedRelease(release, is_new)
 
 
 def _is_known(source: str) -> bool:
@@ -62,5 +64,5 @@ def _checked(version: str, at: datetime | None, now: datetime) -> str:
     return version
 
 
-def _named(version: str) -> str:
+def _parse_version(version: str) -> str:
     return f"release:{version}"

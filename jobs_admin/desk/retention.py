@@ -1,9 +1,9 @@
-"""What is kept, and for how long. What is over goes for good, in transactions so short that nobody waits for them.
+"""Retention: stored rows and their ages. Expired ones are deleted, in transactions too short to block others.
 
-Failures go by age, counted from the last thing that happened to them: a failed attempt, news of a run, an act of a
-person. Beyond a size of the database the oldest closed ones go before their time; dead ones never do. What is retrying or
-replaying, or part of a replay that is not over, stays. Numbers outlive the jobs that they counted: replays, groups and
-counters for a while longer, the audit for ever.
+Failures go by age, counted from their last event: a failed attempt, a report of a run, an act of a person. Beyond a
+size of the database the oldest closed ones go early; dead ones never do. Retrying and replaying ones, and those in a
+replay that has not ended, stay. Numbers outlive the jobs that they counted: replays, groups and counters for a while
+longer, the audit permanently.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ _SILENT_WORKERS, _DRAFTS = timedelta(days=7), timedelta(days=7)
 
 _LONGEST_S = 0.06  # aimed at for a transaction; on SQLite nobody else writes meanwhile, and a busy machine doubles it
 _FEWEST, _MOST = 20, 1_000  # failures of one transaction
-_LOOKED_AT = 2_000  # failures looked at in one statement, outside of any transaction
+_READ_AT_ONCE = 2_000  # failures looked at in one statement, outside of any transaction
 _AGAIN_S = 300.0  # between two rounds of `watch` that found nothing more to do
 _ROUND_S = 10.0  # of `watch`, so that it shows a sign of life
 
 
 @dataclass(slots=True)
 class Pruned:
-    """What went, or with `dry_run` would go: rows by what they are, failures also by state."""
+    """Rows that were deleted, or with `dry_run` would be: by kind, failures also by state."""
 
     failures: Counter[str] = field(default_factory=Counter)  # by state
     rows: Counter[str] = field(default_factory=Counter)  # of everything else
@@ -118,9 +118,9 @@ def prune(
     """
     if config.is_read_only() and not dry_run:
         raise Refused("read_only", config.READ_ONLY)
-    kept = config.keep() if older_than is None else config.keep() | dict.fromkeys((*CLOSED, *_DEAD), older_than)
+    ages = config.keep() if older_than is None else config.keep() | dict.fromkeys((*CLOSED, *_DEAD), older_than)
     limit = config.keep_bytes() if larger_than is None else larger_than
-    run = _Run(now, kept, limit, dry_run, None if within_s is None else time.monotonic() + within_s)
+    run = _Run(now, ages, limit, dry_run, None if within_s is None else time.monotonic() + within_s)
     run.all()
     if not dry_run and (run.pruned.count or run.pruned.rows):
         # A word for each round, not for each transaction: the settings act here, nobody's wish.
@@ -140,7 +140,7 @@ class _TimeIsUp(Exception):
 @dataclass(slots=True)
 class _Run:
     now: datetime
-    kept: dict[str, timedelta | None]
+    ages: dict[str, timedelta | None]
     limit: int | None
     dry_run: bool
     ends: float | None
@@ -153,7 +153,7 @@ class _Run:
         self.weight, self.pruned.bytes_before = weigh()
         try:
             for state in (*CLOSED, *_DEAD):
-                if (age := self.kept.get(state)) is not None:
+                if (age := self.ages.get(state)) is not None:
                     self._failures(state, self.now - age)
             if self.limit is not None:
                 self._excess()
@@ -165,7 +165,7 @@ class _Run:
     # -- failures ---------------------------------------------------------------------------------------------------
 
     def _failures(self, state: str, before: datetime, most: int | None = None) -> int:
-        """Those of a state to which nothing happened since `before`; at most so many, the oldest first."""
+        """Delete those of a state without an event since `before`; at most `most`, oldest first."""
         went = 0
         for ids in self._over(state, before):
             while ids:
@@ -181,29 +181,29 @@ class _Run:
         after = 0
         while True:
             # Ids rise with the time of arrival: what came in later than `before` ends the search.
-            looked = list(
+            batch = list(
                 Failure.objects.filter(state=state, pk__gt=after)
                 .order_by("pk")
-                .values_list("pk", "received_at", "failed_at")[:_LOOKED_AT]
+                .values_list("pk", "received_at", "failed_at")[:_READ_AT_ONCE]
             )
-            old = [pk for pk, received, failed in looked if received < before and failed < before]
+            old = [pk for pk, received, failed in batch if received < before and failed < before]
             if old := self._untouched(old, state, before):
                 yield list(
                     may_go(Failure.objects.filter(pk__in=old), before).order_by("pk").values_list("pk", flat=True)
                 )
             self._check_time()
-            if len(looked) < _LOOKED_AT or looked[-1][1] >= before:
+            if len(batch) < _READ_AT_ONCE or batch[-1][1] >= before:
                 return
-            after = looked[-1][0]
+            after = batch[-1][0]
 
     def _untouched(self, ids: list[int], state: str, before: datetime) -> list[int]:
-        """Without those that a person discarded or restored since: only the audit knows when that was."""
+        """Return those that no person discarded or restored since: only the audit has that time."""
         if not ids or state not in {FailureState.DISCARDED, FailureState.DEAD}:
             return ids
         if self.touched is None or self.touched[0] > before:
             self.touched = before, _touched(before)
-        held = self.touched[1]
-        return [pk for pk in ids if (at := bisect_left(held, pk)) == len(held) or held[at] != pk]
+        touched_ids = self.touched[1]
+        return [pk for pk in ids if (at := bisect_left(touched_ids, pk)) == len(touched_ids) or touched_ids[at] != pk]
 
     def _take(self, state: str, before: datetime, ids: list[int]) -> int:
         if self.dry_run:
@@ -260,7 +260,7 @@ class _Run:
     # -- what is not about one job ------------------------------------------------------------------------------------
 
     def _history(self) -> None:
-        history = self.kept.get("history")
+        history = self.ages.get("history")
         self._rows("group counters", GroupCounter.objects.filter(step=MINUTE, at__lt=self.now - MINUTES_KEPT))
         self._rows("queue counters", QueueCounter.objects.filter(step=MINUTE, at__lt=self.now - MINUTES_KEPT))
         self._rows("queue counters", QueueCounter.objects.filter(step=QUARTER, at__lt=self.now - QUARTERS_KEPT))
@@ -288,9 +288,11 @@ class _Run:
             rolled = rolled_until(step, self.now)
             # What is not in a longer step yet stays, however old it is.
             if age is not None and rolled is not None:
-                self._looks(DepthSample.objects.filter(step=step, at__lt=min(self.now - age, rolled)).order_by("at"))
+                self._depth_samples(
+                    DepthSample.objects.filter(step=step, at__lt=min(self.now - age, rolled)).order_by("at")
+                )
 
-    def _looks(self, rows: QuerySet[DepthSample]) -> None:
+    def _depth_samples(self, rows: QuerySet[DepthSample]) -> None:
         """The oldest first, by their times: there are millions of them, and to sort those by id for each part takes long."""
         if self.dry_run:
             self.pruned.rows["depth samples"] += rows.count()
@@ -327,12 +329,12 @@ class _Run:
 
 
 def may_go(failures: QuerySet[Failure], before: datetime) -> QuerySet[Failure]:
-    """Those to which nothing happened since `before` and that no replay which is not over holds."""
+    """Return those without an event since `before` and in no replay that has not ended."""
     items = ReplayItem.objects.filter(failure=OuterRef("pk"))
-    held = Q(state__in=OPEN_ITEM) | ~Q(replay__state__in=_OVER) | Q(sent_at__gte=before) | Q(settled_at__gte=before)
+    blocking = Q(state__in=OPEN_ITEM) | ~Q(replay__state__in=_OVER) | Q(sent_at__gte=before) | Q(settled_at__gte=before)
     news = Attempt.objects.filter(failure=OuterRef("pk"), received_at__gte=before)
     closed = failures.filter(state__in=(*CLOSED, *_DEAD), received_at__lt=before, failed_at__lt=before)
-    return closed.filter(~Exists(items.filter(held)), ~Exists(news))
+    return closed.filter(~Exists(items.filter(blocking)), ~Exists(news))
 
 
 def _touched(since: datetime) -> array:
@@ -372,7 +374,7 @@ def _orphans() -> QuerySet[Traceback]:
 
 
 def _empty_groups(before: datetime) -> QuerySet[Group]:
-    """Groups without a job, not seen for long, on which nobody wrote anything."""
+    """Return groups without a job, not seen for long, without a note."""
     jobs = FailureCount.objects.filter(group_id=OuterRef("pk"), count__gt=0)
     attempts = Attempt.objects.filter(group=OuterRef("pk"))
     rules = GroupRule.objects.filter(group=OuterRef("pk"))
@@ -382,13 +384,15 @@ def _empty_groups(before: datetime) -> QuerySet[Group]:
 
 
 def _over_notices(before: datetime) -> QuerySet[Notice]:
-    """Without the last one of each alert that is kept: the next is numbered after it, and it says whether an end is told."""
+    """Return old notices except the last one of each stored alert: the next is numbered after it, and it shows whether
+    an end was reported.
+    """
     newer = Notice.objects.filter(alert=OuterRef("alert"), pk__gt=OuterRef("pk"))
     return Notice.objects.filter(Q(alert=None) | Exists(newer), created_at__lt=before)
 
 
 def _forget_notices(ids: list[int]) -> None:
-    """With their deliveries. What happened to an alert stays told by its events, without the notice."""
+    """Delete notices with their deliveries. An alert's events stay, without the notice."""
     AlertEvent.objects.filter(notice__in=ids).update(notice=None)
     _delete(Delivery, notice__in=ids)
     _delete(Notice.channels.through, notice__in=ids)
@@ -396,9 +400,11 @@ def _forget_notices(ids: list[int]) -> None:
 
 
 def _over_alerts(before: datetime) -> QuerySet[Alert]:
-    """Without those under whose key something is told that is not over so long."""
-    told = Alert.objects.filter(told_with=OuterRef("pk")).exclude(state=AlertState.RESOLVED, resolved_at__lt=before)
-    return Alert.objects.filter(~Exists(told), state=AlertState.RESOLVED, resolved_at__lt=before)
+    """Return ended alerts except those whose bundle has one that has not ended so long ago."""
+    open_members = Alert.objects.filter(told_with=OuterRef("pk")).exclude(
+        state=AlertState.RESOLVED, resolved_at__lt=before
+    )
+    return Alert.objects.filter(~Exists(open_members), state=AlertState.RESOLVED, resolved_at__lt=before)
 
 
 def _forget_alerts(ids: list[int]) -> None:
@@ -460,7 +466,7 @@ _WEIGHT = f"""
 
 
 def in_words() -> str:
-    """What is kept, in a sentence."""
+    """Return the retention in a sentence."""
     by_age: dict[timedelta | None, list[str]] = {}
     for state in (*CLOSED, *_DEAD):
         by_age.setdefault(config.keep().get(state), []).append(str(state.value))

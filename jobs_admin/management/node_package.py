@@ -1,6 +1,7 @@
-"""`manage.py node-package [DIR]`: the piece for BullMQ workers as an npm package, without npm.
+"""`manage.py node-package [DIR]`: the Node agent for BullMQ workers as an npm package, without npm.
 
-Some text files in an archive, written with what comes with Python; the same files give the same bytes, so its hash can be pinned.
+Some text files in an archive, written with Python's standard library; the same files give the same bytes, so its hash
+can be pinned.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Package:
 
 
 def build(folder: Path, root: Path = ROOT) -> Package:
-    """Write the package of the files in `root` into `folder`, whole or not at all. One that lies there makes way. Raises OSError."""
+    """Write the package of the files in `root` into `folder`, atomically. An existing one is replaced. Raises OSError."""
     described = json.loads((root / HOME / "package.json").read_text())
     packed = _packed(_files(root, described["files"]))
     name = described["name"].removeprefix("@").replace("/", "-")

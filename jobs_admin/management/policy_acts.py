@@ -84,10 +84,10 @@ def run_publish(
     document, before = _document(file), _in_force(name)
     if expected_version == NOW:
         expected_version = before.version if before else None
-    drafted = _done(lambda: policies.check(terminal.viewer(), name, document))
+    drafted = _run_act(lambda: policies.check(terminal.viewer(), name, document))
     for warning in linting.attempts_given(terminal.viewer(), drafted):
         command.stderr.write(f"note: {shown(warning, 500)}")
-    made = _done(
+    made = _run_act(
         lambda: policies.publish(terminal.viewer(), name, document, expected_version=expected_version, reason=reason)
     )
     if before is not None and made.pk == before.pk:
@@ -98,18 +98,18 @@ def run_publish(
 
 def run_put_back(command: BaseCommand, *, name: str, number: int, reason: str, **_: Any) -> None:
     before = _in_force(name)
-    stands = before.version if before else None
-    made = _done(lambda: policies.put_back(terminal.viewer(), name, number, expected_version=stands, reason=reason))
+    current = before.version if before else None
+    made = _run_act(lambda: policies.put_back(terminal.viewer(), name, number, expected_version=current, reason=reason))
     command.stdout.write(f"{name}@{number} is in force again, as {made}{_when()}")
 
 
 def run_withdraw(command: BaseCommand, *, name: str, reason: str, **_: Any) -> None:
-    gone = _done(lambda: policies.withdraw(terminal.viewer(), name, reason=reason))
+    gone = _run_act(lambda: policies.withdraw(terminal.viewer(), name, reason=reason))
     command.stdout.write(f"{gone} is withdrawn{_when()}")
 
 
 def _when() -> str:
-    """When workers know of it: at the end of a sentence."""
+    """Return when workers know of it, for the end of a sentence."""
     try:
         policies.push()
     except (config.BadConfiguration, redis.RedisError) as error:
@@ -117,7 +117,7 @@ def _when() -> str:
     return ": workers know of it within two seconds."
 
 
-def _done(act: Any) -> Any:
+def _run_act(act: Any) -> Any:
     try:
         return act()
     except NotFound as none:

@@ -35,7 +35,7 @@ _OURS = ("DJANGO_SETTINGS_MODULE", "REDRIVE_SOURCES", "CELERY_BROKER_URL")
 
 
 def add(acts: Any) -> None:
-    """Its place among the acts of `policies`."""
+    """Add its parser to the acts of `policies`."""
     parser: ArgumentParser = acts.add_parser(
         "lint", help="Mistakes in how jobs are retried. Ends with 1 when one of them is of severity high."
     )
@@ -55,9 +55,9 @@ def add(acts: Any) -> None:
 def run(command: BaseCommand, *, app: list[str], outage: str | None, excepted: list[str], **options: Any) -> None:
     outage_s = _seconds(outage)
     report = _of_apps(app, outage_s) if app else linting.report(ENGINE, outage_s=outage_s)
-    kept = tuple(finding for finding in report.findings if not _is_excepted(finding, excepted))
-    left = len(report.findings) - len(kept)
-    report = replace(report, findings=kept)
+    remaining = tuple(finding for finding in report.findings if not _is_excepted(finding, excepted))
+    left = len(report.findings) - len(remaining)
+    report = replace(report, findings=remaining)
     if options["json"]:
         command.stdout.write(json.dumps(linting.as_json(report)))
     else:
@@ -93,7 +93,7 @@ def text(report: linting.Report, left: int = 0) -> Iterable[str]:
 
 
 def _lying(report: linting.Report) -> Iterable[str]:
-    """Each distinct way of jobs that lie in queues, right or wrong."""
+    """Yield each distinct kind of options of queued jobs, right or wrong."""
     if report.options:
         yield "Options of jobs that lie in queues:"
     for some in report.lying.found:
@@ -153,6 +153,6 @@ def _read(name: str) -> Configuration:
     return found
 
 
-def _last_line(said: str) -> str:
+def _last_line(output: str) -> str:
     """Apps print what they like while they are imported."""
-    return (said.strip().splitlines() or [""])[-1]
+    return (output.strip().splitlines() or [""])[-1]

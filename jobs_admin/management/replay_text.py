@@ -91,5 +91,5 @@ def _picture(planned: Outlook) -> Iterator[str]:
         yield (
             f"{label:>9} |" + "".join("#" if height > top * (row - 0.5) / _ROWS else " " for height in heights).rstrip()
         )
-    whole_s = planned.starts[-1][0] + (planned.starts[1][0] - planned.starts[0][0])
-    yield f"{'0 s':>9} +{'-' * columns} {duration(whole_s)}"
+    total_s = planned.starts[-1][0] + (planned.starts[1][0] - planned.starts[0][0])
+    yield f"{'0 s':>9} +{'-' * columns} {duration(total_s)}"

@@ -39,7 +39,7 @@ def options_first(parser: CommandParser, words: Sequence[str]) -> list[str]:
 
 
 def _option(parser: CommandParser, word: str) -> Action | None:
-    """What a word is as an option, whole or, of a long one, by a beginning that no other has."""
+    """Return the option that a word names, in full or, of a long one, by a unique beginning."""
     name, known = word.partition("=")[0], parser._option_string_actions
     if name in known or not name.startswith("--") or name == "--":
         return known.get(name)

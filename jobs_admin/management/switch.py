@@ -16,7 +16,7 @@ DRAIN = "drain"  # workers record, and hold back nothing: no policy decides
 
 
 def turn(to: str) -> bool:
-    """Whether it stood otherwise before. Raises CommandError; then nothing was changed."""
+    """Switch the guard. Return whether it was different before. Raises CommandError; then nothing was changed."""
     try:
         store = config.store()
         before = (store.get(keys.switch()) or ON.encode()).decode("utf-8", "replace")
@@ -33,9 +33,9 @@ def turn(to: str) -> bool:
     except DatabaseError as error:
         # The workers may need silence just when our database is down: say how without us.
         without_us = "DEL" if to == ON else "SET"
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0]  # PostgreSQL adds the statement
+        message = (str(error).strip().splitlines() or [type(error).__name__])[0]  # PostgreSQL adds the statement
         raise CommandError(
-            f"Nothing was changed, because it could not be written down ({said}). Without a record: "
+            f"Nothing was changed, because it could not be written down ({message}). Without a record: "
             f"redis-cli -u <REDRIVE_REDIS_URL> {without_us} {keys.switch()}{'' if to == ON else f' {to}'}"
         ) from error
     return True

@@ -1,4 +1,4 @@
-"""Who acts from a terminal: whoever has a shell on this machine may do everything, under the name of the login."""
+"""Viewer of a terminal: every user of a shell on this machine may do everything, under the name of the login."""
 
 from __future__ import annotations
 

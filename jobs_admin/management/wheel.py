@@ -71,7 +71,7 @@ class Wheel:
 
 
 def build(folder: Path, root: Path = ROOT) -> Wheel:
-    """Write the wheel of the files in `root` into `folder`, whole or not at all. One that lies there makes way. Raises OSError."""
+    """Write the wheel of the files in `root` into `folder`, atomically. An existing one is replaced. Raises OSError."""
     files = _files(root)
     files[f"{_INFO}/METADATA"] = _METADATA.encode()
     files[f"{_INFO}/WHEEL"] = _WHEEL.encode()
@@ -104,7 +104,7 @@ def _files(root: Path) -> dict[str, bytes]:
 
 
 def _record(files: dict[str, bytes], record: str) -> str:
-    """What an installer checks, and what it removes again: name, hash, size."""
+    """Return the lines that an installer checks, and uses to uninstall: name, hash, size."""
     lines = []
     for name, content in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()

@@ -14,7 +14,7 @@ from django.views.decorators.http import require_safe
 from dashboard import routes
 from dashboard.web import rights
 from dashboard.web.access import can
-from dashboard.web.rights import ANYONE, NOBODY, PERMISSION, STAFF, USER, Address, addresses
+from dashboard.web.rights import ANYONE, NO_ROLE, PERMISSION, STAFF, USER, Address, addresses
 from jobs_admin.admin.records import ADMIN_OF_ALL
 from jobs_admin.models.access import OPERATOR, RANK
 from tests.kit.matrix import (
@@ -59,7 +59,7 @@ def expected(address: Address, method: str, person: str) -> str:
     if right in {USER, STAFF}:
         return IN
     if right not in RANK:
-        held = {ADMIN_OF_ALL: person == "root", PERMISSION: person == "root", NOBODY: False}[right]
+        held = {ADMIN_OF_ALL: person == "root", PERMISSION: person == "root", NO_ROLE: False}[right]
         return IN if held else REFUSED
     if not any(RANK[role] >= RANK[right] for role in roles.values()):
         return REFUSED

@@ -100,7 +100,7 @@ def depth(
 @needs(OPERATOR)
 def tell_release(request: HttpRequest, body: Told) -> Any:
     """A version was deployed. 201 where it was not known; told again (200) it stays as it was."""
-    found = releases.tell(request.auth, body.source, body.version, body.at)
+    found = releases.record_release(request.auth, body.source, body.version, body.at)
     made = found.release
     return Status(201 if found.is_new else 200, {"source": made.source, "version": made.version, "at": made.at})
 

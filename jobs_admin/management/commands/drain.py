@@ -19,7 +19,7 @@ from jobs_admin.worker.heartbeat import BEAT_SECONDS
 
 _OBEYED_WITHIN_S = BEAT_SECONDS + 3
 _SPOOLS_WITHIN_S = 60.0
-_TOLD_EVERY_S = 5.0
+_REPORT_EVERY_S = 5.0
 _CLAIMED_S = 0.5  # between two looks at what others have claimed
 
 
@@ -48,7 +48,7 @@ class Command(BaseCommand):
         self.stdout.write(self.style.SUCCESS("safe to remove install()"))
 
     def _hold(self) -> list[Guarded]:
-        """The workers that live; all of them hold back nothing from now on."""
+        """Stop the live workers from holding back jobs. Return them."""
         before = draining.workers()
         if config.store().get(keys.switch()) != OFF.encode():
             turn(DRAIN)
@@ -69,10 +69,10 @@ class Command(BaseCommand):
         return alive
 
     def _empty(self, source: str, where: Place, *, now: bool, to_dead: bool) -> None:
-        buried, told_at = 0, float("-inf")
+        buried, reported_at = 0, float("-inf")
         while left := where.delays.count():
-            if time.monotonic() - told_at >= _TOLD_EVERY_S:
-                told_at = time.monotonic()
+            if time.monotonic() - reported_at >= _REPORT_EVERY_S:
+                reported_at = time.monotonic()
                 self.stdout.write(f"{source}: {left:,} wait for their next attempt.")
             if to_dead:
                 buried += (went := draining.bury(source, where))
@@ -104,8 +104,8 @@ class Command(BaseCommand):
         if shipped:
             self.stdout.write(f"{shipped:,} reports that dead workers had left on this machine are told now.")
         names = {one.name for one in alive}
-        told = draining.workers()
-        gone = [one for one in told.values() if one.name not in names and one.spooled]
+        workers = draining.workers()
+        gone = [one for one in workers.values() if one.name not in names and one.spooled]
         if gone:
             where = ", ".join(sorted(f"{one.spooled:,} on {one.host}" for one in gone)[:10])
             self.stdout.write(
@@ -119,8 +119,8 @@ class Command(BaseCommand):
             )
 
 
-def _spooled(told: dict[str, Guarded], names: set[str]) -> list[int]:
-    return [one.spooled for one in told.values() if one.name in names]
+def _spooled(workers: dict[str, Guarded], names: set[str]) -> list[int]:
+    return [one.spooled for one in workers.values() if one.name in names]
 
 
 def _text(one: Guarded | None) -> bytes:

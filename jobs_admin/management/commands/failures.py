@@ -39,7 +39,7 @@ class Command(SearchCommand):
 
     def handle(self, *, query: list[str], limit: int, **options: object) -> None:
         text = " ".join(query)
-        rows, page = found(text, max(1, limit))
+        rows, page = find_page(text, max(1, limit))
         near = [] if rows else nearest.near(ENGINE, page.query, text)
         if options["json"]:
             answer = {"items": [_item(row) for row in rows], "next": page.next, "count": page.count}
@@ -69,7 +69,7 @@ class Command(SearchCommand):
         self.stderr.write(f"{len(rows):,} of {more}{page.count:,}")
 
 
-def found(query: str, limit: int) -> tuple[list[Failure], failures.Page]:
+def find_page(query: str, limit: int) -> tuple[list[Failure], failures.Page]:
     """The first `limit` that match, page by page, and the last page."""
     now = timezone.now()
     page = failures.search(ENGINE, query, limit=min(limit, failures.LARGEST_PAGE), now=now)

@@ -43,9 +43,9 @@ class Command(BaseCommand):
         if options["json"]:
             self.stdout.write(json.dumps(_numbers(pruned, bool(options["dry_run"]))))
         else:
-            self._say(pruned, bool(options["dry_run"]))
+            self._print_pruned(pruned, bool(options["dry_run"]))
 
-    def _say(self, pruned: retention.Pruned, dry_run: bool) -> None:
+    def _print_pruned(self, pruned: retention.Pruned, dry_run: bool) -> None:
         would = "would go" if dry_run else "went"
         size = retention.size_in_words(pruned.bytes)
         self.stdout.write(f"{pruned.count:,} failures {would}, about {size}.")

@@ -1,4 +1,4 @@
-"""`reindex [--again]`: makes the search index anew, while everything else goes on."""
+"""`reindex [--again]`: builds the search index again, while everything else continues."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand
 
 from jobs_admin.ingest import indexing
 
-_SAY_EVERY_S = 2.0
+_REPORT_EVERY_S = 2.0
 
 
 class Command(BaseCommand):
@@ -22,9 +22,9 @@ class Command(BaseCommand):
     def handle(self, **options: object) -> None:
         if options["again"]:
             indexing.mark_all_outdated()
-        said_at = time.monotonic()
+        reported_at = time.monotonic()
         while indexing.step():
-            if time.monotonic() - said_at > _SAY_EVERY_S:
-                said_at = time.monotonic()
+            if time.monotonic() - reported_at > _REPORT_EVERY_S:
+                reported_at = time.monotonic()
                 self.stderr.write(f"{indexing.count_outdated():,} rows to go")
         self.stdout.write("The search index is by today's rules, for every failure and stack.")

@@ -27,7 +27,7 @@ _SILENT_AFTER_S = 10
 _WARN_EVERY_S = 5
 _OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
 # What only a person can go on from: who waits for it would wait for ever.
-_STANDS = (ReplayState.HELD, ReplayState.AWAITING_APPROVAL)
+_NOT_SENDING = (ReplayState.HELD, ReplayState.AWAITING_APPROVAL)
 
 
 class Command(SearchCommand):
@@ -74,13 +74,13 @@ class Command(SearchCommand):
         parser.add_argument("--wait", action="store_true", help="Show progress until every job has ended.")
         parser.add_argument("--reason", default="", help="Why; kept in the audit. Needed for more than one job.")
 
-    def handle(self, *args: object, query: list[str], dry_run: bool, wait: bool, reason: str, **asked: Any) -> None:
+    def handle(self, *args: object, query: list[str], dry_run: bool, wait: bool, reason: str, **arguments: Any) -> None:
         viewer = terminal.viewer()
         text = " ".join(query)
         try:
-            how = {"pace": _pace(asked), "options": _options(asked)}
+            how = {"pace": _pace(arguments), "options": _options(arguments)}
             seen = replays.preview(viewer, query=text, **how)
-            self._tell(text, seen)
+            self._print_preview(text, seen)
             if dry_run:
                 return
             how["options"] = seen.options  # with the groups that the preview excludes
@@ -95,7 +95,7 @@ class Command(SearchCommand):
         if wait:
             self._wait(replay, page, {*seen.warnings})
 
-    def _tell(self, query: str, seen: replays.Preview) -> None:
+    def _print_preview(self, query: str, seen: replays.Preview) -> None:
         read = language.parse(query)
         for hint in read.hints:
             self.stderr.write(shown(hint, 200))
@@ -126,25 +126,25 @@ class Command(SearchCommand):
 
     def _wait(self, replay: Replay, page: str, warned: set[str]) -> None:
         """Show progress until it ends. `warned`: what was printed before it began."""
-        begun, told = time.monotonic(), False
-        progress, looked = replay_text.Progress(self.stdout), float("-inf")
+        begun, reported = time.monotonic(), False
+        progress, checked_at = replay_text.Progress(self.stdout), float("-inf")
         try:
             while True:
                 replay.refresh_from_db()
                 progress.show(replay)
-                if time.monotonic() - looked > _WARN_EVERY_S:
-                    looked = time.monotonic()
+                if time.monotonic() - checked_at > _WARN_EVERY_S:
+                    checked_at = time.monotonic()
                     for text in outcomes.refused_report_warnings(ENGINE, [replay], timezone.now()).get(replay.pk, []):
                         if text not in warned:
                             warned.add(text)
                             self.stderr.write(f"\n{text}")
-                if replay.state in _STANDS:
-                    raise CommandError(f"\n{_why_it_stands(replay)} {page}")
+                if replay.state in _NOT_SENDING:
+                    raise CommandError(f"\n{_stopped_reason(replay)} {page}")
                 # What is still sent of one that is done ended where nobody tells how.
                 if replay.state == ReplayState.DONE or (replay.state in _OVER and not (replay.sent or replay.running)):
                     break
-                if replay.sender_until is None and not told and time.monotonic() - begun > _SILENT_AFTER_S:
-                    told = True
+                if replay.sender_until is None and not reported and time.monotonic() - begun > _SILENT_AFTER_S:
+                    reported = True
                     self.stderr.write("\nNothing is sent yet. Is `manage.py watch` (or `up`) running?")
                 time.sleep(_LOOK_EVERY_S)
         except KeyboardInterrupt:
@@ -152,9 +152,9 @@ class Command(SearchCommand):
                 f"\nNo longer watching. Replay #{replay.pk} goes on; pause or cancel it on its page: {page}"
             ) from None
         progress.end()
-        self._say_how_it_ended(replay)
+        self._print_outcome(replay)
 
-    def _say_how_it_ended(self, replay: Replay) -> None:
+    def _print_outcome(self, replay: Replay) -> None:
         if replay.failed_again or replay.uncertain or replay.cancelled:
             for group, count in replays.failed_again_groups(ENGINE, replay, limit=5):
                 self.stderr.write(f"  {count:,} × {shown(group.title, 100)}")
@@ -170,27 +170,27 @@ class Command(SearchCommand):
         self.stdout.write(f"All {replay.total:,} jobs succeeded.")
 
 
-def _pace(asked: dict[str, Any]) -> dict[str, Any] | None:
+def _pace(arguments: dict[str, Any]) -> dict[str, Any] | None:
     """None is the default by size."""
-    if asked["careful"]:
+    if arguments["careful"]:
         return {"style": "careful"}
-    if asked["at_once"]:
+    if arguments["at_once"]:
         return {"style": "at_once"}
-    return {"style": "steady", "rate": asked["rate"]} if asked["rate"] else None
+    return {"style": "steady", "rate": arguments["rate"]} if arguments["rate"] else None
 
 
-def _options(asked: dict[str, Any]) -> replays.Options:
-    said: dict[str, Any] = {name: asked[name] for name in ("attempts", "to_queue") if asked[name]}
-    if asked["all_groups"] or asked["without_group"]:
-        said["without_groups"] = asked["without_group"] or []
-    if asked["patch"]:
-        said["patch"] = _patch(asked["patch"])
-    return replays.Options.parse(said | {"accept": asked["accept"]})
+def _options(arguments: dict[str, Any]) -> replays.Options:
+    given: dict[str, Any] = {name: arguments[name] for name in ("attempts", "to_queue") if arguments[name]}
+    if arguments["all_groups"] or arguments["without_group"]:
+        given["without_groups"] = arguments["without_group"] or []
+    if arguments["patch"]:
+        given["patch"] = _patch(arguments["patch"])
+    return replays.Options.parse(given | {"accept": arguments["accept"]})
 
 
-def _refusal(said: str) -> str:
-    """What was refused, and that nothing came of it: beside a form that is plain, in a terminal it is not."""
-    return said if "Nothing was " in said else f"{said.rstrip()} Nothing was changed."
+def _refusal(given: str) -> str:
+    """Return the refusal, and that nothing was changed: a form shows that, a terminal does not."""
+    return given if "Nothing was " in given else f"{given.rstrip()} Nothing was changed."
 
 
 def _patch(path: str) -> Any:
@@ -202,7 +202,7 @@ def _patch(path: str) -> Any:
         raise CommandError(f"{path} is not JSON: {error}. Nothing was changed.") from error
 
 
-def _why_it_stands(replay: Replay) -> str:
+def _stopped_reason(replay: Replay) -> str:
     if replay.state == ReplayState.HELD:
         return f"Replay #{replay.pk} is held: {shown(replay.held_because_now, 300)} Resume or cancel it on its page:"
     return f"Replay #{replay.pk} awaits approval by another operator; nothing was sent. Its page:"

@@ -35,12 +35,12 @@ class Command(BaseCommand):
                 self.stdout.write(line)
             return
         try:
-            self.stdout.write(_done(act, source))
+            self.stdout.write(_confirmation(act, source))
         except Refused as error:
             raise CommandError(str(error)) from error
 
 
-def _done(act: str, source: str) -> str:
+def _confirmation(act: str, source: str) -> str:
     if act == "accept":
         count = admission.accept(terminal.viewer(), source)
         done = f"The source {source} is accepted. {count:,} stored reports are filed by `watch` within seconds."

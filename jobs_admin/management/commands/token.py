@@ -70,7 +70,7 @@ class Command(BaseCommand):
 
 
 def listing() -> list[str]:
-    """A line for every token, the newest first, below a line of headings."""
+    """Return a line for every token, latest first, below a line of headings."""
     rows = [("NAME", "ROLE", "SOURCE", "CREATED", "REVOKED", "OWNER")]
     for token in ApiToken.objects.select_related("owner").order_by("-created_at", "-pk"):
         owner = shown(token.owner.get_username(), 40) if token.owner else "-"

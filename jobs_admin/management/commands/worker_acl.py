@@ -64,11 +64,11 @@ class Command(BaseCommand):
             self.stdout.write(_line(source, password))
             return
         try:
-            self._apply(source, password, is_new_asked=new_password)
+            self._apply(source, password, is_new_requested=new_password)
         except (config.BadConfiguration, redis.RedisError) as error:
             raise CommandError(f"The user was not made: {error} (REDRIVE_REDIS_URL)") from error
 
-    def _apply(self, source: str, password: str, *, is_new_asked: bool) -> None:
+    def _apply(self, source: str, password: str, *, is_new_requested: bool) -> None:
         if config.is_read_only():
             raise CommandError(config.READ_ONLY)
         store, user = config.store(), worker_acl.user_of(source)
@@ -79,7 +79,7 @@ class Command(BaseCommand):
                 f"{_LEAST_VERSION} or Valkey. Nothing was changed."
             )
         is_new = store.execute_command("ACL GETUSER", user) is None
-        made = "" if password or not (is_new or is_new_asked) else secrets.token_urlsafe(32)
+        made = "" if password or not (is_new or is_new_requested) else secrets.token_urlsafe(32)
         secret = [] if not (password or made) else ["resetpass", f">{password or made}"]
         after = {"user": user} | ({"password": "changed"} if secret and not is_new else {})
         with transaction.atomic():
@@ -115,7 +115,7 @@ class Command(BaseCommand):
 
 
 def _line(source: str, password: str) -> str:
-    """A line of the store's configuration, or of its file of users. The password stands there as its hash."""
+    """Return a line of the store's configuration, or of its file of users. It has the password as its hash."""
     secret = f"#{hashlib.sha256(password.encode()).hexdigest()}" if password else "#<SHA-256 of the password, in hex>"
     rules = [rule for rule in worker_acl.rules(source) if rule not in ("resetkeys", "clearselectors")]
     return " ".join(("user", worker_acl.user_of(source), rules[0], secret, *rules[1:]))

@@ -20,7 +20,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         acts = parser.add_subparsers(dest="act", required=True)
         gone = acts.add_parser("gone", help="Workers without a heartbeat for 30 s, and the jobs that they had in hand.")
-        gone.set_defaults(run=self._gone)
+        gone.set_defaults(run=self._print_gone)
         back = acts.add_parser("return", help="Put the jobs of one back on their queues now, each once.")
         back.add_argument("source")
         back.add_argument("boot", help="As `workers gone` shows it: one life of the worker.")
@@ -33,7 +33,7 @@ class Command(BaseCommand):
         except Refused as refused:
             raise CommandError(refused.message) from refused
 
-    def _gone(self, **_: Any) -> None:
+    def _print_gone(self, **_: Any) -> None:
         found = stranded.list_stranded(terminal.viewer())
         for one in found:
             self.stdout.write(f"{one.source} {one.boot}  {shown(one.text, 500)} {one.fix}")
