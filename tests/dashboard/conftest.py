@@ -15,7 +15,7 @@ from tests.kit.sources import shop, sources, watched
 
 @pytest.fixture(autouse=True)
 def memory(monkeypatch):
-    """Who asks, and the overview, are remembered for the whole test: a stall has nothing be asked a second time."""
+    """Cache the viewer and the overview for the whole test, so that a stall causes no second query."""
     monkeypatch.setattr(identity, "REMEMBERED_S", 3600)
     monkeypatch.setattr(overview, "BOARD_HELD_S", 3600)
 

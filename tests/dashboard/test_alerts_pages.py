@@ -51,14 +51,14 @@ def test_who_has_taken_it_is_said_and_it_is_not_offered_again(otto, watched):
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("requested", "found"),
     [("state=firing", "emails"), ("state=resolved", "webhooks"), ("source=shop", "emails webhooks"), ("queue=emails", "emails")],
 )  # fmt: skip
-def test_the_list_is_narrowed_by_state_source_and_queue(ann, watched, asked, found):
+def test_the_list_is_narrowed_by_state_source_and_queue(ann, watched, requested, found):
     episode("emails")
     episode("webhooks", state="resolved", ago_s=9_000)
     episode("ledger", source="bank", state="pending")
-    rows = re.findall(r'<a class="row-link" href="/alerts/\d+/">(\w+)', ann.get(f"/alerts/?{asked}").content.decode().split('id="all"')[1])  # fmt: skip
+    rows = re.findall(r'<a class="row-link" href="/alerts/\d+/">(\w+)', ann.get(f"/alerts/?{requested}").content.decode().split('id="all"')[1])  # fmt: skip
     assert sorted(rows) == found.split()
 
 
@@ -117,8 +117,8 @@ def test_those_of_other_sources_are_seen_by_nobody_else(vera, watched):
 
 def test_an_unknown_filter_or_cursor_finds_nothing_or_is_left_out(ann, watched):
     episode("emails")
-    for asked in ("state=nonsense", "rule=nobody", "after=x", "days=12345678901234567890", "after=99999999999999999999999", "source=%00"):  # fmt: skip
-        assert ann.get(f"/alerts/?{asked}").status_code == 200
+    for requested in ("state=nonsense", "rule=nobody", "after=x", "days=12345678901234567890", "after=99999999999999999999999", "source=%00"):  # fmt: skip
+        assert ann.get(f"/alerts/?{requested}").status_code == 200
 
 
 def test_a_watch_that_stopped_is_said_on_every_page_about_alerts(ann, watched):
@@ -469,9 +469,9 @@ def test_its_incident_is_told_from_before_it_was_true_until_now(otto, watched):
 def test_its_incident_is_its_own_time_and_a_little_around(ann, watched):
     made = episode("emails", state="resolved", ago_s=7_200, lasted_s=600)
     link = re.search(r'href="(/incidents/[^"]+)"', ann.get(page_of(made)).content.decode())[1]
-    asked = dict(parse_qsl(urlsplit(html.unescape(link)).query))
-    assert asked["since"] == f"{made.opened_at - timedelta(minutes=5):%Y-%m-%dT%H:%M:%SZ}"
-    assert asked["until"] == f"{made.resolved_at + timedelta(minutes=5):%Y-%m-%dT%H:%M:%SZ}"
+    requested = dict(parse_qsl(urlsplit(html.unescape(link)).query))
+    assert requested["since"] == f"{made.opened_at - timedelta(minutes=5):%Y-%m-%dT%H:%M:%SZ}"
+    assert requested["until"] == f"{made.resolved_at + timedelta(minutes=5):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def test_a_picture_says_what_it_shows_more_than_the_rule_counts(ann, watched):

@@ -168,8 +168,8 @@ def test_a_program_is_told_where_changed_arguments_are_not_checked(ask, store):
     one, another = dead_emails(2, task="shop.send")
     edit = {"patch": {"kwargs": {"order": 42}}, "accept": ["unguarded"]}
     assert ask("GET", f"failures/{one.pk}").json()["takes"] == []
-    said = "Live workers of shop report no signature of shop.send: the changed arguments are checked only when the job runs."
-    assert ask("POST", f"failures/{one.pk}/replay", edit).json()["warnings"] == [said]
+    message = "Live workers of shop report no signature of shop.send: the changed arguments are checked only when the job runs."
+    assert ask("POST", f"failures/{one.pk}/replay", edit).json()["warnings"] == [message]
     reports(store, "order, to=")
     assert ask("GET", f"failures/{another.pk}").json()["takes"] == ["(order, to=…)"]
     assert ask("POST", f"failures/{another.pk}/replay", edit).json()["warnings"] == []
@@ -243,9 +243,9 @@ def test_the_second_of_two_is_told_who_and_when(ask):
     first = ask("POST", f"failures/{one.pk}/replay", {"reason": "r"})
     second = ask("POST", f"failures/{one.pk}/replay", {"reason": "r"}, role="operator")
     assert (first.status_code, second.status_code) == (201, 409)
-    told = second.json()["error"]
-    assert (told["code"], told["replay"], told["by"]) == ("already_open", first.json()["id"], "token admin of *")
-    assert datetime.fromisoformat(told["since"]) > STARTED_AT
+    answer = second.json()["error"]
+    assert (answer["code"], answer["replay"], answer["by"]) == ("already_open", first.json()["id"], "token admin of *")
+    assert datetime.fromisoformat(answer["since"]) > STARTED_AT
 
 
 def test_the_same_idempotency_key_starts_one_replay(ask):

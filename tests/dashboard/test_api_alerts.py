@@ -76,9 +76,9 @@ def test_the_second_who_acknowledges_is_told_who_did(ask, alert):
 
 
 def test_a_silence_for_a_time_and_its_end(ask, alert):
-    said = {"matchers": {"alert": alert.pk}, "comment": "known"}
-    assert ask("POST", "silences", said).status_code == 422
-    made = ask("POST", "silences", said | {"for_s": 600}, role="operator", source="shop")
+    message = {"matchers": {"alert": alert.pk}, "comment": "known"}
+    assert ask("POST", "silences", message).status_code == 422
+    made = ask("POST", "silences", message | {"for_s": 600}, role="operator", source="shop")
     assert made.status_code == 201 and made.json()["matchers"] == {"alert": alert.pk, "source": "shop"}
     alerts.judge(timezone.now() + timedelta(seconds=5))
     assert ask("GET", f"alerts/{alert.pk}").json()["state"] == "silenced"
@@ -104,9 +104,9 @@ def test_a_preview_is_drawn_on_history_and_changes_nothing(ask, settings):
 
 
 def test_runbooks_by_task(ask):
-    said = {"task": "shop.*", "url": "https://wiki.example/shop"}
-    assert ask("PUT", "runbooks", said, role="operator", source="shop").status_code == 403
-    made = ask("PUT", "runbooks", said, role="operator").json()
+    message = {"task": "shop.*", "url": "https://wiki.example/shop"}
+    assert ask("PUT", "runbooks", message, role="operator", source="shop").status_code == 403
+    made = ask("PUT", "runbooks", message, role="operator").json()
     assert ask("GET", "runbooks", role="viewer").json()["items"] == [made]
     assert ask("DELETE", f"runbooks/{made['id']}").status_code == 204
     assert ask("DELETE", f"runbooks/{made['id']}").status_code == 404

@@ -113,8 +113,8 @@ def test_a_test_arrives_and_its_delivery_tells_what_came_back(ann, otto):
 def test_deliveries_are_filtered_paged_and_sent_again(ann, otto):
     channel = Channel.objects.create(name="pager", kind="webhook", url=URL)
     for n, source in enumerate(("shop", "shop", "bank")):
-        told = Notice.objects.create(key=f"k{n}", type="alert.firing", source=source, body={"title": "t"})
-        Delivery.objects.create(notice=told, channel=channel, state="parked" if n else "delivered")
+        reported = Notice.objects.create(key=f"k{n}", type="alert.firing", source=source, body={"title": "t"})
+        Delivery.objects.create(notice=reported, channel=channel, state="parked" if n else "delivered")
     assert [one["key"] for one in otto("GET", "deliveries")["items"]] == ["k1", "k0"]
     assert [one["key"] for one in otto("GET", "deliveries?state=parked")["items"]] == ["k1"]
     page = ann("GET", f"deliveries?limit=2&channel={channel.pk}")

@@ -26,41 +26,41 @@ def test_depth_is_a_series_with_its_step_gaps_and_marks(ask, now):
     lay(now - timedelta(minutes=30), 180)
     rule = Rule.objects.create(name="Growing", metric="dead", threshold=1)
     at = now - timedelta(minutes=3)
-    held = {"severity": "warning", "value": 5, "threshold": 1, "opened_at": at, "fired_at": at, "state": "firing"}
-    alert = Alert.objects.create(rule=rule, source="shop", subject="emails", **held)
+    row = {"severity": "warning", "value": 5, "threshold": 1, "opened_at": at, "fired_at": at, "state": "firing"}
+    alert = Alert.objects.create(rule=rule, source="shop", subject="emails", **row)
     Release.objects.create(source="shop", version="v2", at=at)
-    said = depth(ask, since=(now - timedelta(hours=1)).isoformat()).json()
-    assert said["step_s"] == 10 and said["extremes"] is None and said["source_dead"] is None
-    time, waiting, active, delayed, dead, age, failed, succeeded = said["series"][0]
+    answer = depth(ask, since=(now - timedelta(hours=1)).isoformat()).json()
+    assert answer["step_s"] == 10 and answer["extremes"] is None and answer["source_dead"] is None
+    time, waiting, active, delayed, dead, age, failed, succeeded = answer["series"][0]
     assert time.endswith("Z") and (waiting, dead, failed, succeeded) == (0, 0, 1.0, 2.0)
-    assert active is delayed is age is None and len(said["series"]) == 180
-    assert [gap["reason"] for gap in said["gaps"]] == ["before"]
-    assert [(mark["kind"], mark["ref"]) for mark in said["marks"]] == [("alert", str(alert.pk)), ("release", "v2")]
+    assert active is delayed is age is None and len(answer["series"]) == 180
+    assert [gap["reason"] for gap in answer["gaps"]] == ["before"]
+    assert [(mark["kind"], mark["ref"]) for mark in answer["marks"]] == [("alert", str(alert.pk)), ("release", "v2")]
 
 
 def test_where_a_point_covers_many_looks_the_least_and_the_most_stand_beside_it(ask, now):
     lay(now - timedelta(hours=5), 1800)
     roll(now)
-    said = depth(ask).json()
-    assert said["step_s"] == 300 and len(said["extremes"]) == len(said["series"])
-    least, most = said["extremes"][5][6:]
-    assert 0 <= least < said["series"][5][4] <= most <= 96
+    answer = depth(ask).json()
+    assert answer["step_s"] == 300 and len(answer["extremes"]) == len(answer["series"])
+    least, most = answer["extremes"][5][6:]
+    assert 0 <= least < answer["series"][5][4] <= most <= 96
 
 
 @pytest.mark.parametrize("hours", [1, 6, 24, 7 * 24, 14 * 24, 90 * 24, 400 * 24, 4000 * 24])
 def test_no_span_has_more_than_a_thousand_points(ask, now, hours):
     lay(now - timedelta(hours=1), 6)
     since = (now - timedelta(hours=hours)).isoformat()
-    said = depth(ask, since=since)
-    assert said.status_code == 200 and len(said.json()["series"]) <= 1000
+    message = depth(ask, since=since)
+    assert message.status_code == 200 and len(message.json()["series"]) <= 1000
 
 
 def test_what_is_wrong_with_a_question_is_said_with_its_field(ask, now):
     lay(now - timedelta(hours=1), 6)
     later = (now + timedelta(hours=1)).isoformat()
     for query, field in (({"since": later}, "since"), ({"points": 1001}, "points"), ({"since": "x"}, "since")):
-        said = depth(ask, **query)
-        assert said.status_code == 422 and said.json()["error"]["field"] == field
+        message = depth(ask, **query)
+        assert message.status_code == 422 and message.json()["error"]["field"] == field
     assert ask("GET", "depth?source=shop").status_code == 422
 
 
@@ -79,9 +79,9 @@ def test_a_release_is_told_once_and_stands_in_the_audit(ask, now):
     first = ask("POST", "releases", {"source": "shop", "version": "v2", "at": at}, role="operator")
     again = ask("POST", "releases", {"source": "shop", "version": "v2"}, role="operator")
     assert (first.status_code, again.status_code) == (201, 200) and first.json() == again.json()
-    told = Release.objects.get()
-    assert told.at == now - timedelta(hours=1)
-    assert told.told_by == AuditEvent.objects.get(act="release.tell", allowed=True).actor != ""
+    reported = Release.objects.get()
+    assert reported.at == now - timedelta(hours=1)
+    assert reported.told_by == AuditEvent.objects.get(act="release.tell", allowed=True).actor != ""
     assert AuditEvent.objects.filter(act="release.tell", source="shop", allowed=True).count() == 1
 
 
@@ -103,8 +103,8 @@ def test_of_another_source_nothing_can_be_told(ask):
     [({"version": ""}, "version"), ({"version": " "}, "version"), ({"version": "x" * 101}, "version"), ({"at": "2001-01-01T00:00:00Z"}, "at"), ({"at": "2101-01-01T00:00:00Z"}, "at"), ({"extra": 1}, "extra")],
 )  # fmt: skip
 def test_an_absurd_release_is_refused_with_its_field(ask, changes, field):
-    said = ask("POST", "releases", {"source": "shop", "version": "v2"} | changes, role="operator")
-    assert said.status_code == 422 and said.json()["error"]["field"] == field and not Release.objects.exists()
+    message = ask("POST", "releases", {"source": "shop", "version": "v2"} | changes, role="operator")
+    assert message.status_code == 422 and message.json()["error"]["field"] == field and not Release.objects.exists()
 
 
 def test_a_read_only_desk_takes_no_release(ask, settings):

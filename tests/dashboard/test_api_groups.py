@@ -78,10 +78,10 @@ def test_a_viewers_token_changes_no_groups(ask, path, body):
 
 def test_a_rule_is_seen_made_listed_and_taken_back(ask):
     left, right = some(2)
-    asked = {"kind": "merge", "groups": [left, right]}
-    seen = ask("POST", "groups/rules/preview", asked).json()
+    requested = {"kind": "merge", "groups": [left, right]}
+    seen = ask("POST", "groups/rules/preview", requested).json()
     assert [(row["fingerprint"], row["becomes"]) for row in seen["rows"]] == [(right, left)]
-    made = ask("POST", "groups/rules", asked | {"note": "one partner"})
+    made = ask("POST", "groups/rules", requested | {"note": "one partner"})
     assert made.status_code == 201 and made.json()["others"] == [right]
     assert [row["note"] for row in ask("GET", "groups/rules").json()["items"]] == ["one partner"]
     path = f"groups/rules/{made.json()['id']}/withdraw"

@@ -193,8 +193,8 @@ def test_what_it_would_have_changed_is_told(ask, put):
     put(mode="observe")
     (failure,) = bury(1)
     times = {"ended_at": failure.failed_at, "received_at": failure.failed_at}
-    said = {"policy": "emails@1", "reason": "would retry in 12 s", **times}
-    Attempt.objects.create(failure=failure, run=1, attempt=1, kind="exception", **said)
+    message = {"policy": "emails@1", "reason": "would retry in 12 s", **times}
+    Attempt.objects.create(failure=failure, run=1, attempt=1, kind="exception", **message)
     assert ask("GET", "policies/emails/observed", role="viewer").json() == {
         "policy": "emails", "version": 1, "attempts": 1, "is_capped": False,
         "changed": 1, "tried_again": 1, "given_up": 0, "waited_otherwise": 0,

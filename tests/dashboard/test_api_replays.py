@@ -68,18 +68,18 @@ def test_a_held_replay_goes_on_without_the_group_that_is_named(ask, group):
 
 @pytest.mark.parametrize("role, source", [("operator", "*"), ("viewer", "shop")])
 def test_a_list_of_replays_costs_the_same_queries_however_many_there_are(ask, group, role, source):
-    told = {"group": group.pk, "phase": "run", "code": "failed_again", "reason": "5 of 5", "by": "controller"}
-    aside = [told | {"at": STARTED_AT.isoformat(), "jobs": None}]
+    reported = {"group": group.pk, "phase": "run", "code": "failed_again", "reason": "5 of 5", "by": "controller"}
+    aside = [reported | {"at": STARTED_AT.isoformat(), "jobs": None}]
     taken = []
     for count in (2, 7):
         for _ in range(count):
             dead_emails(1), dead_emails(1, source="bank")
             ask("POST", "replays", {"q": "queue:emails", "reason": "r"})
         Replay.objects.update(state="running", without_groups=[group.pk], set_aside=aside)
-        with CaptureQueriesContext(connection) as asked:
+        with CaptureQueriesContext(connection) as requested:
             listed = ask("GET", "replays", role=role, source=source).json()["items"]
-        taken.append(len(asked))
-        assert not [query for query in asked.captured_queries if '"set_aside"' in query["sql"]]
+        taken.append(len(requested))
+        assert not [query for query in requested.captured_queries if '"set_aside"' in query["sql"]]
         assert [row["total"] for row in listed] == [2 if source == "*" else 1] * len(listed)
     assert len(listed) == 9 and taken[0] == taken[1], taken
     assert ask("GET", f"replays/{listed[0]['id']}").json()["set_aside"][0]["reason"] == "5 of 5"

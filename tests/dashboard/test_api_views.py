@@ -76,8 +76,8 @@ def test_a_quarantined_job_tells_its_crashes_and_is_readmitted_once(ask):
     crash = {"how": "killed", "at": 999.0, "seen_at": 1000.0, "worker": "w1@a", "said": "signal 9", "alone": True}
     bury(1, state="quarantined", crashes=json.dumps([crash]))
     pk = Failure.objects.get().pk
-    (told,) = ask("GET", f"failures/{pk}", role="viewer").json()["crashes"]
-    assert told == {
+    (reported,) = ask("GET", f"failures/{pk}", role="viewer").json()["crashes"]
+    assert reported == {
         "how": "killed",
         "seen_at": "1970-01-01T00:16:40Z",
         "worker": "w1@a",

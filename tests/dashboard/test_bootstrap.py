@@ -86,9 +86,9 @@ def test_two_installs_at_once_take_turns(checkout):
     )
     command = [sys.executable, "-c", program, str(checkout)]
     both = [subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=60)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
-    assert sum("Making .venv" in text for text in said) == 1, said
+    lines = [process.communicate(timeout=60)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], lines
+    assert sum("Making .venv" in text for text in lines) == 1, lines
 
 
 def test_a_lock_without_hashes_is_refused(checkout):

@@ -38,7 +38,7 @@ def channel(name: str = "ops", **changes) -> Channel:
     return Channel.objects.get(pk=made.pk)
 
 
-def delivery(held: Channel, state: str = "parked", source: str = "shop", **changes) -> Delivery:
+def delivery(row: Channel, state: str = "parked", source: str = "shop", **changes) -> Delivery:
     now = timezone.now()
     title = changes.pop("title", "Dead Letter Queue Growing")
     number = Notice.objects.count()
@@ -51,7 +51,7 @@ def delivery(held: Channel, state: str = "parked", source: str = "shop", **chang
         "tries": 1,
         "tried_at": now,
     }
-    return Delivery.objects.create(notice=notice, channel=held, state=state, **values | changes)
+    return Delivery.objects.create(notice=notice, channel=row, state=state, **values | changes)
 
 
 def text_of(answer) -> str:
@@ -67,33 +67,33 @@ def test_a_desk_without_channels_says_that_nothing_leaves_it(ann, vera):
 
 
 def test_the_list_says_how_each_channel_is(ann):
-    held = channel(events=["replay.held"])
-    Channel.objects.filter(pk=held.pk).update(failures=3)
-    delivery(held, "delivered", status=204)
+    row = channel(events=["replay.held"])
+    Channel.objects.filter(pk=row.pk).update(failures=3)
+    delivery(row, "delivered", status=204)
     alerts.save_rule(ENGINE, {"name": "Tells ops", "metric": "dead", "threshold": 1, "channels": ["ops"]})
-    said = text_of(ann.get("/alerts/channels/"))
-    assert "3 tries failed in a row" in said and "also when a replay was held" in said
-    assert "delivered" in said and "1 rule Tells ops" in said and "http://127.0.0.1:9" in said
-    Channel.objects.filter(pk=held.pk).update(disabled_at=timezone.now(), why_disabled="It answered 410.")
+    text = text_of(ann.get("/alerts/channels/"))
+    assert "3 tries failed in a row" in text and "also when a replay was held" in text
+    assert "delivered" in text and "1 rule Tells ops" in text and "http://127.0.0.1:9" in text
+    Channel.objects.filter(pk=row.pk).update(disabled_at=timezone.now(), why_disabled="It answered 410.")
     assert "disabled It answered 410." in text_of(ann.get("/alerts/channels/"))
 
 
 def test_where_a_channel_leads_is_shown_to_admins_of_every_source_only(vera, otto, django_user_model):
-    held = channel("ops", url="http://127.0.0.1:9/zircon")
-    made = delivery(held, answer="zircon answer", error="zircon error")
+    row = channel("ops", url="http://127.0.0.1:9/zircon")
+    made = delivery(row, answer="zircon answer", error="zircon error")
     admin_of_one = log_in(django_user_model, "ada", shop="admin")
     for person in (vera, otto, admin_of_one):
-        for path in ("channels/", f"channels/{held.pk}/", "deliveries/", f"deliveries/{made.pk}/"):
+        for path in ("channels/", f"channels/{row.pk}/", "deliveries/", f"deliveries/{made.pk}/"):
             page = person.get(f"/alerts/{path}").content.decode()
             assert "zircon" not in page and "127.0.0.1:9" not in page and "ops" in page
 
 
 @pytest.mark.parametrize("act", ["change", "rotate", "end-rotation", "enable", "test", "delete"])
 def test_the_admin_of_one_source_changes_no_channel(act, django_user_model):
-    held = channel()
+    row = channel()
     before = Channel.objects.values().get()
     ada = log_in(django_user_model, "ada", shop="admin")
-    assert ada.post(f"/alerts/channels/{held.pk}/{act}/", {"name": "mine"}).status_code == 403
+    assert ada.post(f"/alerts/channels/{row.pk}/{act}/", {"name": "mine"}).status_code == 403
     assert ada.get("/alerts/channels/new/").status_code == 403
     assert Channel.objects.values().get() == before and not Delivery.objects.exists()
     assert AuditEvent.objects.filter(actor="ada", allowed=False).exists()
@@ -102,7 +102,7 @@ def test_the_admin_of_one_source_changes_no_channel(act, django_user_model):
 # --- making one, and its secret ----------------------------------------------------------------------------------
 
 
-def shown(answer) -> str:
+def shown_secret(answer) -> str:
     found = re.search(r'id="the-secret"[^>]*>([^<]+)<', answer.content.decode())
     return found[1] if found else ""
 
@@ -111,32 +111,32 @@ def test_a_webhooks_secret_is_made_shown_once_and_signs(ann):
     answer = ann.post(
         "/alerts/channels/create/", {"name": "ops", "kind": "webhook", "url": URL, "events": ["replay.done"]}
     )
-    secret = shown(answer)
-    held = Channel.objects.get()
-    assert secret.startswith("whsec_") and sealing.unseal(held.secrets) == [secret] and held.events == ["replay.done"]
-    assert f'data-now-at="/alerts/channels/{held.pk}/"' in answer.content.decode()
-    assert secret not in ann.get(f"/alerts/channels/{held.pk}/").content.decode()
+    secret = shown_secret(answer)
+    row = Channel.objects.get()
+    assert secret.startswith("whsec_") and sealing.unseal(row.secrets) == [secret] and row.events == ["replay.done"]
+    assert f'data-now-at="/alerts/channels/{row.pk}/"' in answer.content.decode()
+    assert secret not in ann.get(f"/alerts/channels/{row.pk}/").content.decode()
     assert secret not in json.dumps(list(AuditEvent.objects.values("before", "after")))
     now = timezone.now()
     assert Webhook(secret).sign("id", now, "{}").startswith("v1,")
 
 
 def test_the_new_secret_of_a_rotation_is_shown_once_and_two_sign_until_it_is_ended(ann):
-    held = channel()
-    [before] = sealing.unseal(held.secrets)
-    answer = ann.post(f"/alerts/channels/{held.pk}/rotate/")
-    held.refresh_from_db()
-    assert sealing.unseal(held.secrets) == [shown(answer), before]
+    row = channel()
+    [before] = sealing.unseal(row.secrets)
+    answer = ann.post(f"/alerts/channels/{row.pk}/rotate/")
+    row.refresh_from_db()
+    assert sealing.unseal(row.secrets) == [shown_secret(answer), before]
     assert "End the rotation" in text_of(answer) and "two signatures" in text_of(answer)
-    again = ann.post(f"/alerts/channels/{held.pk}/rotate/", follow=True)
-    assert "End that rotation first" in text_of(again) and not shown(again)
-    ann.post(f"/alerts/channels/{held.pk}/end-rotation/")
-    held.refresh_from_db()
-    assert sealing.unseal(held.secrets) == [shown(answer)]
+    again = ann.post(f"/alerts/channels/{row.pk}/rotate/", follow=True)
+    assert "End that rotation first" in text_of(again) and not shown_secret(again)
+    ann.post(f"/alerts/channels/{row.pk}/end-rotation/")
+    row.refresh_from_db()
+    assert sealing.unseal(row.secrets) == [shown_secret(answer)]
 
 
 @pytest.mark.parametrize(
-    ("form", "place", "said"),
+    ("form", "place", "message"),
     [
         ({"name": ""}, "c-name", "a name of 1 to 100"),
         ({"kind": "pigeon"}, "c-kind", "one of webhook"),
@@ -148,12 +148,12 @@ def test_the_new_secret_of_a_rotation_is_shown_once_and_two_sign_until_it_is_end
         ({"events": ["nothing"]}, "c-events", "no event"),
     ],
 )
-def test_what_is_refused_stands_beside_its_field(ann, form, place, said):
+def test_what_is_refused_stands_beside_its_field(ann, form, place, message):
     answer = ann.post("/alerts/channels/create/", {"name": "my ops", "kind": "webhook", "url": URL} | form)
     page = answer.content.decode()
     assert answer.status_code == 422 and not Channel.objects.exists()
     slot = re.search(rf'id="refused-{place}"[^>]*>(.*?)</div>', page, re.S)[1]
-    assert said in html.unescape(slot)
+    assert message in html.unescape(slot)
     assert form.get("name") == "" or 'value="my ops"' in page
 
 
@@ -166,29 +166,29 @@ def test_a_secret_that_was_typed_is_not_sent_back(ann):
 def test_slacks_address_is_a_secret_and_is_kept_where_nothing_is_typed(ann):
     slack = "http://127.0.0.1:9/services/T0/B0/zircon"
     ann.post("/alerts/channels/create/", {"name": "chat", "kind": "slack", "url": slack})
-    held = Channel.objects.get()
-    assert "zircon" not in ann.get(f"/alerts/channels/{held.pk}/").content.decode()
-    ann.post(f"/alerts/channels/{held.pk}/change/", {"name": "the chat", "url": ""})
-    held.refresh_from_db()
-    assert held.name == "the chat" and sealing.unseal(held.secrets) == [slack]
+    row = Channel.objects.get()
+    assert "zircon" not in ann.get(f"/alerts/channels/{row.pk}/").content.decode()
+    ann.post(f"/alerts/channels/{row.pk}/change/", {"name": "the chat", "url": ""})
+    row.refresh_from_db()
+    assert row.name == "the chat" and sealing.unseal(row.secrets) == [slack]
 
 
 def test_a_channel_that_a_rule_tells_is_not_deleted(ann):
-    held = channel()
+    row = channel()
     made = alerts.save_rule(ENGINE, {"name": "Tells ops", "metric": "dead", "threshold": 1, "channels": ["ops"]})
-    assert "told by 1 rule" in text_of(ann.get(f"/alerts/channels/{held.pk}/"))
-    answer = ann.post(f"/alerts/channels/{held.pk}/delete/", follow=True)
+    assert "told by 1 rule" in text_of(ann.get(f"/alerts/channels/{row.pk}/"))
+    answer = ann.post(f"/alerts/channels/{row.pk}/delete/", follow=True)
     assert "Change them first" in text_of(answer) and Channel.objects.exists()
     alerts.delete_rule(ENGINE, made.pk)
-    ann.post(f"/alerts/channels/{held.pk}/delete/")
+    ann.post(f"/alerts/channels/{row.pk}/delete/")
     assert not Channel.objects.exists()
 
 
 def test_a_disabled_channel_says_why_and_is_enabled_again(ann):
-    held = channel()
-    Channel.objects.filter(pk=held.pk).update(disabled_at=timezone.now(), why_disabled="It answered 410 Gone.")
-    assert "It answered 410 Gone." in text_of(ann.get(f"/alerts/channels/{held.pk}/"))
-    ann.post(f"/alerts/channels/{held.pk}/enable/")
+    row = channel()
+    Channel.objects.filter(pk=row.pk).update(disabled_at=timezone.now(), why_disabled="It answered 410 Gone.")
+    assert "It answered 410 Gone." in text_of(ann.get(f"/alerts/channels/{row.pk}/"))
+    ann.post(f"/alerts/channels/{row.pk}/enable/")
     assert Channel.objects.get().disabled_at is None
 
 
@@ -196,10 +196,10 @@ def test_a_disabled_channel_says_why_and_is_enabled_again(ann):
 
 
 def test_a_test_is_sent_and_what_came_back_arrives_by_itself(ann):
-    held = channel()
-    answer = ann.post(f"/alerts/channels/{held.pk}/test/")
+    row = channel()
+    answer = ann.post(f"/alerts/channels/{row.pk}/test/")
     sent = Delivery.objects.get()
-    assert answer["Location"] == f"/alerts/channels/{held.pk}/?test={sent.pk}#test"
+    assert answer["Location"] == f"/alerts/channels/{row.pk}/?test={sent.pk}#test"
     page = ann.get(answer["Location"]).content.decode()
     assert f'data-live="fast" hx-get="/alerts/deliveries/{sent.pk}/"' in page and "It goes out within seconds" in page
     Delivery.objects.filter(pk=sent.pk).update(
@@ -231,9 +231,9 @@ def test_deliveries_are_narrowed_by_channel_and_state(vera):
 
 
 def test_deliveries_have_pages(vera):
-    held = channel()
+    row = channel()
     for n in range(55):
-        delivery(held, title=f"told {n:02}")
+        delivery(row, title=f"told {n:02}")
     page = vera.get("/alerts/deliveries/").content.decode()
     assert "told 54" in page and "told 04" not in page
     following = html.unescape(re.search(r'rel="next" href="([^"]+)"', page)[1])
@@ -268,9 +268,9 @@ def test_a_delivery_shows_what_was_sent_what_came_back_and_every_try(ann):
     )
     page = ann.get(f"/alerts/deliveries/{made.pk}/").content.decode()
     assert "&lt;script&gt;" in page and "<script>alert" not in page and "U+001B" in page
-    said = text_of(ann.get(f"/alerts/deliveries/{made.pk}/"))
-    assert '{"type": "alert.firing"}' in said and "2026-11-22 02:07:00 no answer within 10 s, after 10 s" in said
-    assert "Next try in 4 min" in said
+    text = text_of(ann.get(f"/alerts/deliveries/{made.pk}/"))
+    assert '{"type": "alert.firing"}' in text and "2026-11-22 02:07:00 no answer within 10 s, after 10 s" in text
+    assert "Next try in 4 min" in text
 
 
 def test_it_is_sent_again_by_an_operator_of_its_source_and_not_by_a_viewer(otto, vera):
@@ -283,8 +283,8 @@ def test_it_is_sent_again_by_an_operator_of_its_source_and_not_by_a_viewer(otto,
 
 
 def test_what_is_being_sent_or_goes_to_a_disabled_channel_is_refused_in_words(otto):
-    held = channel()
-    made = delivery(held, "sending")
+    row = channel()
+    made = delivery(row, "sending")
     assert "being sent just now" in text_of(otto.post(f"/alerts/deliveries/{made.pk}/send-again/", follow=True))
-    Channel.objects.filter(pk=held.pk).update(disabled_at=timezone.now())
+    Channel.objects.filter(pk=row.pk).update(disabled_at=timezone.now())
     assert "Enable it first" in text_of(otto.post(f"/alerts/deliveries/{made.pk}/send-again/", follow=True))

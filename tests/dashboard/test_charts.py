@@ -66,7 +66,7 @@ def test_one_is_visible_beside_a_million_and_bars_stand_on_each_other():
 
 
 def test_what_is_read_out_names_its_steps_by_time_or_by_words():
-    told = json.loads(charts.reading({"dead": [1, None]}, times=Times(100, 200), at=[100, 150], gaps=[(150, 200, "away")]))
-    assert told == {"series": {"dead": [1, None]}, "since": 100, "until": 200, "at": [0, 50], "gaps": [[150, 200, "away"]]}
-    told = json.loads(charts.reading({"wait": ["5 s"]}, labels=["after attempt 1"], lefts=[0.25]))
-    assert told == {"series": {"wait": ["5 s"]}, "labels": ["after attempt 1"], "at": [0.25]}
+    answer = json.loads(charts.reading({"dead": [1, None]}, times=Times(100, 200), at=[100, 150], gaps=[(150, 200, "away")]))
+    assert answer == {"series": {"dead": [1, None]}, "since": 100, "until": 200, "at": [0, 50], "gaps": [[150, 200, "away"]]}
+    answer = json.loads(charts.reading({"wait": ["5 s"]}, labels=["after attempt 1"], lefts=[0.25]))
+    assert answer == {"series": {"wait": ["5 s"]}, "labels": ["after attempt 1"], "at": [0.25]}

@@ -1,4 +1,4 @@
-"""What is asked of a URL at the start: that the adapter takes it, and that somebody answers there."""
+"""The check of a URL at the start: the adapter accepts it, and a server answers there."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_what_follows_the_name_of_a_postgresql_database_holds():
 
 
 @pytest.mark.parametrize(
-    ("url", "says"),
+    ("url", "text"),
     [
         ("postgresql://u@db:port/redrive", "DATABASE_URL is not a URL"),
         ("postgresql://u@[db/redrive", "DATABASE_URL is not a URL"),
@@ -98,8 +98,8 @@ def test_what_follows_the_name_of_a_postgresql_database_holds():
         ("sqlite://", "names no file"),
     ],
 )
-def test_a_database_url_that_cannot_be_meant_is_refused_in_one_sentence(url, says):
-    with pytest.raises(Misconfigured, match=says):
+def test_a_database_url_that_cannot_be_meant_is_refused_in_one_sentence(url, text):
+    with pytest.raises(Misconfigured, match=text):
         environment.database(url)
 
 
@@ -139,13 +139,13 @@ def test_a_mail_server_that_cannot_be_read_ends_the_start_and_tells_nothing_of_i
 
 
 @pytest.mark.parametrize(
-    "name, value, says",
+    "name, value, text",
     [
         ("REDRIVE_WEBHOOK_ALLOW", "10.0.0.0/8, 10.0.0.0/99", "'10.0.0.0/99' is neither a host nor a network"),
         ("REDRIVE_HEARTBEAT_URL", "ftp://a/secret", "begins with https:// or http://"),
     ],
 )
-def test_what_channels_and_heartbeat_are_told_ends_the_start_where_it_cannot_be_used(monkeypatch, name, value, says):
+def test_what_channels_and_heartbeat_are_told_ends_the_start_where_it_cannot_be_used(monkeypatch, name, value, text):
     monkeypatch.setenv(name, value)
-    with pytest.raises(Misconfigured, match=f"^{name}.*{says}.*Nothing was started"):
+    with pytest.raises(Misconfigured, match=f"^{name}.*{text}.*Nothing was started"):
         (environment.allowances if name.endswith("ALLOW") else environment.web_address)(name)

@@ -15,7 +15,7 @@ def values(left, right, piece=Plain):
     return of_values(piece(left), piece(right))
 
 
-def said(difference):
+def row_texts(difference):
     """(what, left, right) of each row, in plain text."""
 
     def plain(words):
@@ -54,7 +54,7 @@ def test_texts_with_little_in_common_are_not_marked_word_by_word():
 
 def test_only_the_lines_around_a_change_stay_and_the_rest_says_how_many_it_was():
     left = {f"f{n:02}": n for n in range(30)}
-    rows = said(values(left, left | {"f15": "x"}))
+    rows = row_texts(values(left, left | {"f15": "x"}))
     assert [what for what, *_ in rows] == ["gap", *["same"] * 3, "changed", *["same"] * 3, "gap"]
     gaps = [row.count for row in values(left, left | {"f15": "x"}).rows if row.what == "gap"]
     assert gaps == [12, 11]
@@ -64,7 +64,7 @@ def test_where_a_change_lies_is_never_left_out():
     left = {"order": {"customer": {"id": 1, **{f"f{n}": n for n in range(20)}, "z": 1}}}
     right = json.loads(json.dumps(left))
     right["order"]["customer"]["z"] = 2
-    rows = said(values(left, right))
+    rows = row_texts(values(left, right))
     assert rows[:2] == [("open", "order:", "order:"), ("open", "customer:", "customer:")]
     assert rows[-1] == ("changed", "z: 1", "z: 2")
 
@@ -75,7 +75,7 @@ def test_a_field_that_moved_has_not_changed():
 
 def test_an_entry_put_into_a_list_is_the_only_one_that_is_new():
     left = [{"sku": n} for n in range(100)]
-    rows = said(values(left, [{"sku": "new"}, *left]))
+    rows = row_texts(values(left, [{"sku": "new"}, *left]))
     assert [row for row in rows if row[0] not in {"gap", "same"}] == [
         ("added", None, "0:"),
         ("added", None, 'sku: "new"'),
@@ -83,7 +83,7 @@ def test_an_entry_put_into_a_list_is_the_only_one_that_is_new():
 
 
 def test_a_whole_new_field_shows_what_is_in_it():
-    assert said(values({}, {"to": {"city": "Oslo"}})) == [("added", None, "to:"), ("added", None, 'city: "Oslo"')]
+    assert row_texts(values({}, {"to": {"city": "Oslo"}})) == [("added", None, "to:"), ("added", None, 'city: "Oslo"')]
 
 
 def test_one_true_and_one_point_nought_are_three_values():
@@ -91,7 +91,7 @@ def test_one_true_and_one_point_nought_are_three_values():
 
 
 def test_of_two_hidden_values_is_told_only_whether_they_differ():
-    rows = said(values({"password": "hunter2"}, {"password": "hunter3"}, Veiled))
+    rows = row_texts(values({"password": "hunter2"}, {"password": "hunter3"}, Veiled))
     assert rows == [("changed", "password: [redacted]", "password: [redacted] (another value)")]
     assert values({"password": "hunter2"}, {"password": "hunter2"}, Veiled).is_same
 
@@ -101,7 +101,7 @@ def test_five_megabytes_are_compared_in_time_and_the_answer_has_a_bound():
     right = json.loads(json.dumps(left))
     right["lines"][40_000]["n"] = "x"
     began = time.process_time()
-    rows = [row for row in said(values(left, right, Veiled)) if row[0] == "changed"]
+    rows = [row for row in row_texts(values(left, right, Veiled)) if row[0] == "changed"]
     assert rows == [("changed", "n: 40000", 'n: "x"')] and time.process_time() - began < 5
     assert len(values([[n] for n in range(9_000)], [[-n - 1] for n in range(9_000)]).rows) <= MOST_ROWS
 

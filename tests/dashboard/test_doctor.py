@@ -53,24 +53,24 @@ def shop(store, settings, engine):
 
 
 def doctor() -> tuple[int, str]:
-    said = StringIO()
+    output = StringIO()
     try:
-        call_command("doctor", stdout=said)
+        call_command("doctor", stdout=output)
     except SystemExit as end:
-        return end.code, said.getvalue()
-    return 0, said.getvalue()
+        return end.code, output.getvalue()
+    return 0, output.getvalue()
 
 
 def test_a_sound_desk_is_well(shop):
     Worker.objects.create(source="shop", name="w1@vm", boot="b", seen_at=timezone.now())
-    code, said = doctor()
-    assert code == 0, said
-    assert said.endswith("All is well.\n")
+    code, output = doctor()
+    assert code == 0, output
+    assert output.endswith("All is well.\n")
 
 
 def test_what_a_worker_says_is_printed_without_control_characters(shop, store):
     name = "\x1b[31mw\nAll is well.\n"
-    said = {
+    heartbeat = {
         "v": 1,
         "source": "shop",
         "name": name,
@@ -79,34 +79,34 @@ def test_what_a_worker_says_is_printed_without_control_characters(shop, store):
         "queues": [],
         "spooled": 3,
     }
-    store.hset(keys.workers("shop"), name, json.dumps(said))
+    store.hset(keys.workers("shop"), name, json.dumps(heartbeat))
     heartbeats.count_heartbeats(timezone.now())
     printed = doctor()[1]
     assert "\\x1b[31mw All is well.  keeps 3 reports" in printed and "\x1b" not in printed
 
 
 def test_a_source_without_a_report_from_any_worker_is_not_well(shop):
-    code, said = doctor()
-    assert "No worker has reported yet" in said and "install(app, source='shop')" in said
-    assert code == 0 and said.endswith("Nothing is severe.\n")
+    code, output = doctor()
+    assert "No worker has reported yet" in output and "install(app, source='shop')" in output
+    assert code == 0 and output.endswith("Nothing is severe.\n")
 
 
 def test_a_store_that_evicts_is_severe(shop, store):
     store.config_set("maxmemory-policy", "allkeys-lru")
     try:
-        code, said = doctor()
+        code, output = doctor()
     finally:
         store.config_set("maxmemory-policy", "noeviction")
     assert code == 1
-    assert "maxmemory-policy is allkeys-lru" in said
-    assert "CONFIG SET maxmemory-policy noeviction" in said
+    assert "maxmemory-policy is allkeys-lru" in output
+    assert "CONFIG SET maxmemory-policy noeviction" in output
 
 
 def test_a_store_whose_scripts_have_known_faults_is_a_warning(shop, store):
     version = store.info("server")["valkey_version"]
-    said = doctor()[1]
-    assert f"store: Valkey {version}" in said and least_fixed_version(VALKEY, version) is None
-    assert "known faults" not in said, "the server of these tests has the fixes"
+    output = doctor()[1]
+    assert f"store: Valkey {version}" in output and least_fixed_version(VALKEY, version) is None
+    assert "known faults" not in output, "the server of these tests has the fixes"
     [finding] = checkup.about_its_scripts(VALKEY, "8.1.3")
     assert finding.severity == "warning" and finding.text.startswith("Valkey 8.1.3 has known faults in Lua scripts")
     assert finding.fix.startswith("Upgrade it to Valkey 8.1.6 or later")
@@ -126,9 +126,9 @@ def test_workers_that_write_keys_which_all_sources_share_are_named_until_none_do
         store.hset(keys.shared("workers"), name, json.dumps({"boot": "b", "at": seen}))
     store.hset(keys.shared("workers"), "shop/w6", "[")
     store.hset(keys.workers("shop"), "w7", json.dumps({"boot": "b", "at": at}))
-    code, said = doctor()
-    assert code == 0 and "shared keys: 2 workers write them" in said
-    assert "write to keys that all sources share: bank/w\\x1b3, shop/w1@h." in said
+    code, output = doctor()
+    assert code == 0 and "shared keys: 2 workers write them" in output
+    assert "write to keys that all sources share: bank/w\\x1b3, shop/w1@h." in output
     store.set(keys.shared("workers"), "no hash")
     assert "shared keys: no worker writes them" in doctor()[1]
 
@@ -152,9 +152,9 @@ def test_a_store_that_is_not_persistent_loses_reports_not_jobs(shop, store):
 
 def test_a_guard_that_is_off_is_severe(shop, store):
     call_command("off")
-    code, said = doctor()
+    code, output = doctor()
     assert code == 1
-    assert "The guard is off: nothing is recorded." in said and "All is well" not in said
+    assert "The guard is off: nothing is recorded." in output and "All is well" not in output
 
 
 def test_a_database_that_goes_away_while_sources_are_checked_is_a_finding_of_each(shop):
@@ -164,12 +164,12 @@ def test_a_database_that_goes_away_while_sources_are_checked_is_a_finding_of_eac
         return execute(sql, *rest)
 
     with connection.execute_wrapper(lose):
-        code, said = doctor()
+        code, output = doctor()
     assert code == 1
-    lines = [line for line in said.splitlines() if "was not checked" in line]
+    lines = [line for line in output.splitlines() if "was not checked" in line]
     assert len(lines) == 2  # of the source, and of the payload keys, for which workers encrypt
     assert all("The database failed during the check" in line for line in lines)
-    assert "audit" in said, "the later checks go on"
+    assert "audit" in output, "the later checks go on"
 
 
 def make_store_safe(store):
@@ -218,11 +218,11 @@ def changed_store(shop, store):
 )
 def test_a_finding_about_the_store_hides_neither_watch_nor_reports(changed_store, change_store, change_watch):
     expected = {change_store(changed_store), change_watch(changed_store)} - {""}
-    code, said = doctor()
-    assert all(text in said for text in expected), said
-    assert code == (1 if expected else 0), said
-    assert "does not answer" not in said
-    assert "reports: all filed" in said and re.search(r"^(ok|high) +watch", said, re.M)
+    code, output = doctor()
+    assert all(text in output for text in expected), output
+    assert code == (1 if expected else 0), output
+    assert "does not answer" not in output
+    assert "reports: all filed" in output and re.search(r"^(ok|high) +watch", output, re.M)
 
 
 def test_a_store_whose_settings_may_not_be_read_answers_all_the_same(shop, store, settings):
@@ -230,20 +230,20 @@ def test_a_store_whose_settings_may_not_be_read_answers_all_the_same(shop, store
     settings.REDRIVE_REDIS_URL = "redis://narrow:narrow@" + settings.REDRIVE_REDIS_URL.rpartition("@")[2]
     config.store.cache_clear()
     try:
-        code, said = doctor()
+        code, output = doctor()
     finally:
         config.store.cache_clear()
         store.execute_command("ACL", "DELUSER", "narrow")
-    assert code == 0, said
-    assert "The store answers, but its settings cannot be read" in said and "store does not answer" not in said
+    assert code == 0, output
+    assert "The store answers, but its settings cannot be read" in output and "store does not answer" not in output
 
 
 def test_tables_that_are_older_than_the_code_hide_neither_store_nor_watch(shop, store):
     MigrationRecorder.Migration.objects.filter(app="jobs_admin").order_by("-id").first().delete()
     store.delete(keys.steps())
-    code, said = doctor()
+    code, output = doctor()
     assert code == 1
-    assert "The tables are older than the code." in said and "has not run yet" in said and "source shop" in said
+    assert "The tables are older than the code." in output and "has not run yet" in output and "source shop" in output
 
 
 def test_a_guard_that_is_held_to_recording_is_said(shop, store):
@@ -260,36 +260,36 @@ def test_what_to_correct_is_named_by_its_variable(shop, settings):
 
 def test_a_watch_that_never_ran_is_severe(shop, store):
     store.delete(keys.steps())
-    code, said = doctor()
+    code, output = doctor()
     assert code == 1
-    assert "manage.py watch" in said
+    assert "manage.py watch" in output
 
 
 def test_a_source_that_cannot_be_reached_is_severe(shop, settings):
     settings.REDRIVE_DEMO_BROKER_URL = "redis://127.0.0.1:1/0"
     forget_configuration(config)
-    code, said = doctor()
+    code, output = doctor()
     assert code == 1
-    assert "source shop" in said
-    assert "cannot be reached" in said
+    assert "source shop" in output
+    assert "cannot be reached" in output
 
 
 def test_a_store_that_does_not_answer_is_severe_and_the_rest_is_still_looked_at(shop, settings):
     settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
     config.store.cache_clear()
-    code, said = doctor()
+    code, output = doctor()
     assert code == 1
-    assert "REDRIVE_REDIS_URL" in said
-    assert "audit" in said
-    assert "reports: not known: the store does not answer" in said
+    assert "REDRIVE_REDIS_URL" in output
+    assert "audit" in output
+    assert "reports: not known: the store does not answer" in output
 
 
 def test_no_source_is_a_warning(store):
     store.hset(keys.steps(), "ingest", datetime.now(UTC).timestamp())
-    code, said = doctor()
+    code, output = doctor()
     assert code == 0
-    assert "No source is configured" in said
-    assert said.endswith("Nothing is severe.\n")
+    assert "No source is configured" in output
+    assert output.endswith("Nothing is severe.\n")
 
 
 def test_a_broken_audit_chain_is_severe(shop):
@@ -298,9 +298,9 @@ def test_a_broken_audit_chain_is_severe(shop):
     audit.record(ENGINE, "failure.discard", "failure:1")
     audit.record(ENGINE, "failure.discard", "failure:2")
     AuditEvent.objects.filter(object="failure:1").update(actor="somebody else")
-    code, said = doctor()
+    code, output = doctor()
     assert code == 1
-    assert "chain breaks" in said
+    assert "chain breaks" in output
 
 
 def test_reports_that_could_not_be_filed_are_counted(shop):
@@ -314,18 +314,18 @@ def test_reports_that_could_not_be_captured_are_severe(shop, store, tmp_path):
         dropped.add()
     dropped.tell(store, "shop")
     uncaptured.record_counts(timezone.now())
-    code, said = doctor()
-    assert code == 1 and "neither Redrive's store nor the spool on its disk took them" in said
-    assert f"3 reports of host {socket.gethostname()} could not be captured since" in said
+    code, output = doctor()
+    assert code == 1 and "neither Redrive's store nor the spool on its disk took them" in output
+    assert f"3 reports of host {socket.gethostname()} could not be captured since" in output
 
 
 @pytest.mark.server
 def test_a_worker_that_reports_nothing_here_is_named(shop, settings, unguarded_worker):
     # Workers are given a second to answer; on a busy machine it is not always enough.
-    code, said = next((told for told in (doctor() for _ in range(10)) if "bare@" in told[1]), doctor())
-    assert code == 0, said  # no worker of this source was ever guarded: somebody is bringing the guard in
-    assert "1 of its workers answer on the broker, and this store has never had a heartbeat of them: bare@" in said
-    assert "REDRIVE_MODE=off" in said and "REDRIVE_REDIS_URL" in said and "put install(app, source='shop')" in said
+    code, output = next((reported for reported in (doctor() for _ in range(10)) if "bare@" in reported[1]), doctor())
+    assert code == 0, output  # no worker of this source was ever guarded: somebody is bringing the guard in
+    assert "1 of its workers answer on the broker, and this store has never had a heartbeat of them: bare@" in output
+    assert "REDRIVE_MODE=off" in output and "REDRIVE_REDIS_URL" in output and "put install(app, source='shop')" in output
 
 
 def about_the_silent(*names):
@@ -353,9 +353,9 @@ def test_workers_that_were_heard_before_are_told_from_those_that_never_were(shop
 def test_workers_that_report_under_another_name_are_told_by_it(shop, store):
     Worker.objects.create(source="mini", name="w1@vm", boot="b", seen_at=timezone.now())
     Source.objects.create(name="mini")
-    said = {"v": 1, "name": "w3@vm", "boot": "b", "at": timezone.now().timestamp(), "queues": []}
-    store.hset(keys.workers("unheard"), "w3@vm", json.dumps(said))
-    store.hset(keys.workers("unheard"), "w2@vm", json.dumps(said | {"at": timezone.now().timestamp() - 300}))
+    heartbeat = {"v": 1, "name": "w3@vm", "boot": "b", "at": timezone.now().timestamp(), "queues": []}
+    store.hset(keys.workers("unheard"), "w3@vm", json.dumps(heartbeat))
+    store.hset(keys.workers("unheard"), "w2@vm", json.dumps(heartbeat | {"at": timezone.now().timestamp() - 300}))
     worker_store.restart_search()
     known, unknown, never = about_the_silent("w1@vm", "w2@vm", "w3@vm")
     assert known.severity == "high" and known.text == "1 of its workers report as source mini: w1@vm."
@@ -375,9 +375,9 @@ def test_a_source_of_which_reports_were_refused_is_not_said_to_have_none(shop):
 @pytest.mark.server
 def test_while_nobody_watches_no_worker_is_blamed(shop, unguarded_worker, store):
     store.hset(keys.steps(), "ingest", datetime.now(UTC).timestamp() - 300)
-    said = next((told for told in (doctor()[1] for _ in range(10)) if "its workers" in told), "")
-    assert "report here is not known: nobody files what they say" in said
-    assert "install(app" not in said
+    output = next((reported for reported in (doctor()[1] for _ in range(10)) if "its workers" in reported), "")
+    assert "report here is not known: nobody files what they say" in output
+    assert "install(app" not in output
 
 
 def test_workers_with_a_guard_of_another_version_are_said(shop, store):
@@ -386,7 +386,7 @@ def test_workers_with_a_guard_of_another_version_are_said(shop, store):
     for number, more in enumerate(
         ({"guard": "0.0.9"}, {}, {"guard": GUARD_VERSION})
     ):  # the second: an older guard still
-        said = {
+        heartbeat = {
             "v": 1,
             "source": source,
             "name": f"w{number}@h",
@@ -395,10 +395,10 @@ def test_workers_with_a_guard_of_another_version_are_said(shop, store):
             "queues": [],
             **more,
         }
-        store.hset(keys.workers(source), f"w{number}@h", json.dumps(said))
+        store.hset(keys.workers(source), f"w{number}@h", json.dumps(heartbeat))
     heartbeats.count_heartbeats(now)
-    code, said = doctor()
-    assert f"2 of its workers have a guard of another version (0.0.9, unknown) than Redrive ({GUARD_VERSION})" in said
+    code, output = doctor()
+    assert f"2 of its workers have a guard of another version (0.0.9, unknown) than Redrive ({GUARD_VERSION})" in output
     assert code == 0
 
 
@@ -414,8 +414,8 @@ def test_workers_that_may_write_for_every_source_are_said(shop, store, settings,
     bound = worker_acl.user_of(source)
 
     def beat(name, **more):
-        said = {"v": 1, "boot": "b", "at": datetime.now(UTC).timestamp(), "queues": [], "guard": GUARD_VERSION, **more}
-        store.hset(keys.workers(source), name, json.dumps(said))
+        heartbeat = {"v": 1, "boot": "b", "at": datetime.now(UTC).timestamp(), "queues": [], "guard": GUARD_VERSION, **more}
+        store.hset(keys.workers(source), name, json.dumps(heartbeat))
 
     try:
         beat("w1", store_user=bound)
@@ -425,9 +425,9 @@ def test_workers_that_may_write_for_every_source_are_said(shop, store, settings,
         beat("w3", store_user="default")
         store.execute_command("ACL SETUSER", bound, "~redrive:{other}:*")
         heartbeats.count_heartbeats(datetime.now(UTC))
-        code, said = doctor()
-        assert f"2 of its workers connect to the store as default, {bound}, which may write for every source" in said
-        assert f"worker-acl {source} --apply" in said and code == 0
+        code, output = doctor()
+        assert f"2 of its workers connect to the store as default, {bound}, which may write for every source" in output
+        assert f"worker-acl {source} --apply" in output and code == 0
     finally:
         store.acl_deluser(bound)
 
@@ -476,24 +476,24 @@ def test_a_channel_that_is_disabled_or_fails_is_said(shop):
         name="chat", kind="slack", disabled_at=timezone.now(), why_disabled="Slack's channel is gone."
     )
     Channel.objects.create(name="pager", kind="webhook", failures=7)
-    code, said = doctor()
+    code, output = doctor()
     assert code == 1
-    assert "The channel chat is disabled: Slack's channel is gone." in said
-    assert "The last 7 tries at the channel pager failed." in said
+    assert "The channel chat is disabled: Slack's channel is gone." in output
+    assert "The last 7 tries at the channel pager failed." in output
 
 
 def test_a_heartbeat_that_is_refused_is_said(shop, settings):
     settings.REDRIVE_HEARTBEAT_URL = "http://169.254.169.254/beat/very-secret"
-    code, said = doctor()
+    code, output = doctor()
     assert code == 0
-    assert "No heartbeat is sent" in said and "169.254.169.254 is not a public address" in said
-    assert "very-secret" not in said
+    assert "No heartbeat is sent" in output and "169.254.169.254 is not a public address" in output
+    assert "very-secret" not in output
 
 
 def test_an_allowance_that_cannot_be_read_is_severe(shop, settings):
     settings.REDRIVE_WEBHOOK_ALLOW = ["10.0.0.0/99"]
-    code, said = doctor()
-    assert code == 1 and "REDRIVE_WEBHOOK_ALLOW: '10.0.0.0/99' is neither a host nor a network" in said
+    code, output = doctor()
+    assert code == 1 and "REDRIVE_WEBHOOK_ALLOW: '10.0.0.0/99' is neither a host nor a network" in output
 
 
 def test_a_payload_key_that_is_missing_is_severe_and_an_old_one_is_told(shop, settings):
@@ -506,12 +506,12 @@ def test_a_payload_key_that_is_missing_is_severe_and_an_old_one_is_told(shop, se
     new = Fernet.generate_key().decode()
     settings.REDRIVE_PAYLOAD_KEYS = [new]
     forget_configuration(config)
-    code, said = doctor()
-    assert code == 1 and f"1 message cannot be decrypted: key {name} is not in REDRIVE_PAYLOAD_KEYS." in said
+    code, output = doctor()
+    assert code == 1 and f"1 message cannot be decrypted: key {name} is not in REDRIVE_PAYLOAD_KEYS." in output
     settings.REDRIVE_PAYLOAD_KEYS = [new, old]
     forget_configuration(config)
-    code, said = doctor()
-    assert code == 0 and f"The old key {name} is still needed: Still encrypted with it: 1 message." in said
+    code, output = doctor()
+    assert code == 0 and f"The old key {name} is still needed: Still encrypted with it: 1 message." in output
     while key_rotation.step():
         pass
     assert f"The old key {name} is not needed any more." in doctor()[1]

@@ -34,8 +34,8 @@ def test_it_listens_on_the_loopback_only(running):
 
 
 def test_it_throws_nothing_away_and_writes_everything_down(running):
-    told = redis.Redis.from_url(running.url).config_get("maxmemory-policy", "appendonly")
-    assert told == {"maxmemory-policy": "noeviction", "appendonly": "yes"}
+    reported = redis.Redis.from_url(running.url).config_get("maxmemory-policy", "appendonly")
+    assert reported == {"maxmemory-policy": "noeviction", "appendonly": "yes"}
 
 
 def test_its_password_is_readable_by_its_owner_alone(running):

@@ -1,4 +1,4 @@
-"""What is pressed on a page whose session ended: nothing changes, and the login leads back to a page.
+"""An act on a page whose session ended: nothing changes, and the login leads back to a page.
 
 Made from the URLconf, so that an address which is added is tried too.
 """
@@ -30,12 +30,12 @@ def test_no_act_and_no_part_asked_for_while_logged_out_changes_a_thing_or_leads_
     for address in [one for one in of("page", "admin") if one.right != ANYONE]:
         for method in address.methods:
             with writes() as written:
-                whole = out.ask(method, address, desk.shop, **(PAGE if method == "GET" else ACT))
+                complete = out.ask(method, address, desk.shop, **(PAGE if method == "GET" else ACT))
                 part = out.ask(method, address, desk.shop, **HTMX, **PAGE)
-            if written or (whole.status_code, part.status_code) != (302, 401):
-                found.append(f"{method} {address.route}: {whole.status_code}, {part.status_code}, {written[:1]}")
+            if written or (complete.status_code, part.status_code) != (302, 401):
+                found.append(f"{method} {address.route}: {complete.status_code}, {part.status_code}, {written[:1]}")
                 continue
-            ways = {next_of(whole["Location"]), next_of(part["Redrive-Login"])}
+            ways = {next_of(complete["Location"]), next_of(part["Redrive-Login"])}
             # A page that can be looked at leads to itself, with what it was asked.
             led |= {way for way in ways if method != "GET" or not way.startswith(path_of(address, desk.shop))}
     # After an act or for a part: only the page that one was on, where that was told and can be looked at.

@@ -60,12 +60,12 @@ def small_steps(monkeypatch):
 
 
 def gone_on_with(client, answer):
-    """What each step says it has looked at, and the answer after the last."""
-    looked = []
+    """Return the number of jobs checked by each step, and the answer after the last."""
+    checked = []
     while answer.status_code == 200:
-        looked.append(answer.context["looked"])
+        checked.append(answer.context["looked"])
         answer = client.post(reverse("redrive:failure-sweep"), {"sweep": field(answer, "sweep"), "q": ""})
-    return looked, answer
+    return checked, answer
 
 
 def test_a_large_act_shows_its_progress_and_goes_on_until_it_is_done_and_is_undone_so(ann, shop, small_steps):
@@ -73,8 +73,8 @@ def test_a_large_act_shows_its_progress_and_goes_on_until_it_is_done_and_is_undo
     everything = {"everything": "1", "q": "", "act": "discard", "reason": "x"}
     answer = ann.post(reverse("redrive:failure-bulk"), everything)
     assert "Discarding 10 of 25" in answer.content.decode()
-    looked, answer = gone_on_with(ann, answer)
-    assert looked == [10, 20] and Failure.objects.filter(state="discarded").count() == 25
+    checked, answer = gone_on_with(ann, answer)
+    assert checked == [10, 20] and Failure.objects.filter(state="discarded").count() == 25
     answer = ann.post(reverse("redrive:failure-undo"), {"key": undo_key(ann.get(answer.url))})
     assert "Taking back" in answer.content.decode()
     gone_on_with(ann, answer)

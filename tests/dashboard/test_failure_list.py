@@ -89,10 +89,10 @@ def test_htmx_gets_only_the_part_and_the_back_button_the_page(ann):
 
 def test_what_came_since_is_told_and_not_pushed_under_the_cursor(ann):
     bury(2)
-    newest = page(ann, "failure-list")[0].context["newest"]
-    assert "new failure" not in page(ann, "failure-newer", since=newest)[1].split('id="newer"')[-1]
+    latest = page(ann, "failure-list")[0].context["newest"]
+    assert "new failure" not in page(ann, "failure-newer", since=latest)[1].split('id="newer"')[-1]
     bury(3)
-    answer = ann.get(reverse("redrive:failure-newer"), {"since": newest}, headers=HTMX)
+    answer = ann.get(reverse("redrive:failure-newer"), {"since": latest}, headers=HTMX)
     assert "3 new failures" in answer.content.decode()
 
 
@@ -117,8 +117,8 @@ def test_the_number_of_a_failure_leads_to_it_and_what_has_nothing_near_says_so(a
 def test_any_string_is_a_search_and_none_is_an_error(ann):
     bury()
     for text in ('"', "(((", "state:", "-", "\u202e<script>alert(1)</script>", "x" * 5000, "age:<9999999d"):
-        answer, said = page(ann, "failure-list", q=text)
-        assert answer.status_code == 200 and "<script>alert" not in said
+        answer, message = page(ann, "failure-list", q=text)
+        assert answer.status_code == 200 and "<script>alert" not in message
 
 
 def test_a_viewer_sees_the_list_without_acts(vera):

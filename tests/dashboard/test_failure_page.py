@@ -40,8 +40,8 @@ def get(client, name, *args, part=False, **query) -> str:
     return answer.content.decode()
 
 
-def told(text: str) -> list[int]:
-    """The numbers of the attempts that a page or part shows, in its order."""
+def attempt_numbers(text: str) -> list[int]:
+    """Return the numbers of the attempts that a page or part shows, in its order."""
     return [int(n) for n in re.findall(r'<span class="n">(\d+)</span>', text)]
 
 
@@ -49,8 +49,8 @@ def raw(pk: int, run: int, args, kwargs, **headers) -> None:
     """Keep this as the message of a run."""
     text = json.dumps({"args": args, "kwargs": kwargs, "headers": headers}).encode()
     body, digest = config.payload_keys().encrypt(text), hashlib.sha256(text).hexdigest()
-    kept = {"body": body, "size": len(text), "sha256": digest, "is_whole": True}
-    Payload.objects.update_or_create(failure_id=pk, run=run, defaults=kept)
+    stored = {"body": body, "size": len(text), "sha256": digest, "is_whole": True}
+    Payload.objects.update_or_create(failure_id=pk, run=run, defaults=stored)
 
 
 # ---------- the timeline ----------
@@ -60,19 +60,19 @@ def test_a_hundred_attempts_are_folded_and_none_is_lost(ann):
     failure = one(attempts=100)
     attempts(failure, *((1, n) for n in range(1, 101)))
     text = get(ann, "failure-detail", failure.pk)
-    assert told(text) == list(range(93, 101)) and "92 earlier attempts" in text
+    assert attempt_numbers(text) == list(range(93, 101)) and "92 earlier attempts" in text
     url = re.search(r'href="(/failures/\d+/attempts/\?[^"]+)"', text)[1].replace("&amp;", "&")
-    assert told(ann.get(url, headers=HTMX).content.decode()) == list(range(1, 93))
+    assert attempt_numbers(ann.get(url, headers=HTMX).content.decode()) == list(range(1, 93))
 
 
 def test_thousands_of_attempts_are_reached_in_steps(ann):
     failure = one(attempts=1_300)
     attempts(failure, *((1, n) for n in range(1, 1_301)))
     text, seen = get(ann, "failure-detail", failure.pk), []
-    seen += told(text)
+    seen += attempt_numbers(text)
     while found := re.search(r'hx-get="(/failures/\d+/attempts/\?[^"]+)"', text):
         text = ann.get(found[1].replace("&amp;", "&"), headers=HTMX).content.decode()
-        seen += told(text)
+        seen += attempt_numbers(text)
     assert sorted(seen) == list(range(1, 1_301))
 
 
@@ -81,8 +81,8 @@ def test_runs_long_ago_are_a_line_each_that_opens(ann):
     attempts(failure, *((run, 1) for run in range(1, 21)), kind="exception")
     text = get(ann, "failure-detail", failure.pk)
     assert [f"Run {n}</strong>" in text for n in range(1, 21)] == [True] * 20
-    assert len(told(text)) == 8 and text.count(">1 attempt</a>") == 12
-    assert told(get(ann, "failure-attempts", failure.pk, part=True, run=3)) == [1]
+    assert len(attempt_numbers(text)) == 8 and text.count(">1 attempt</a>") == 12
+    assert attempt_numbers(get(ann, "failure-attempts", failure.pk, part=True, run=3)) == [1]
 
 
 def test_two_rows_of_one_attempt_are_never_parted_by_the_fold(ann):
@@ -91,8 +91,8 @@ def test_two_rows_of_one_attempt_are_never_parted_by_the_fold(ann):
     attempts(failure, *((1, n) for n in range(1, 21)), kind="lost")
     text = get(ann, "failure-detail", failure.pk)
     url = re.search(r'hx-get="(/failures/\d+/attempts/\?[^"]+)"', text)[1].replace("&amp;", "&")
-    rest = told(ann.get(url, headers=HTMX).content.decode())
-    assert sorted(told(text) + rest) == sorted([*range(1, 21), *range(1, 21)])
+    rest = attempt_numbers(ann.get(url, headers=HTMX).content.decode())
+    assert sorted(attempt_numbers(text) + rest) == sorted([*range(1, 21), *range(1, 21)])
 
 
 def test_an_attempt_says_where_and_how_it_ran(ann):
@@ -100,7 +100,7 @@ def test_an_attempt_says_where_and_how_it_ran(ann):
     facts = {"worker": "w@h1", "host": "h2", "release": "r7", "policy": "p@3", "duration_s": 1.5, "reason": "budget"}
     attempts(failure, (1, 1), **facts)
     text = get(ann, "failure-detail", failure.pk)
-    for said in (
+    for message in (
         "w@h1",
         "h2",
         "release r7",
@@ -109,7 +109,7 @@ def test_an_attempt_says_where_and_how_it_ran(ann):
         "budget",
         "then a wait of 30 s",
     ):
-        assert said in text, said
+        assert message in text, message
 
 
 def test_each_attempt_has_its_own_traceback_and_error(ann):
@@ -123,8 +123,8 @@ def test_each_attempt_has_its_own_traceback_and_error(ann):
     part = get(ann, "failure-attempt", failure.pk, attempt.pk, part=True)
     assert part.lstrip().startswith('<section id="told"') and "earlyError" in part and "the first said this" in part
     assert "early" in get(ann, "failure-text", failure.pk, "traceback", attempt=attempt.pk)
-    whole = get(ann, "failure-attempt", failure.pk, attempt.pk)
-    assert "<html" in whole and "earlyError" in whole and 'aria-current="true"' in whole
+    complete = get(ann, "failure-attempt", failure.pk, attempt.pk)
+    assert "<html" in complete and "earlyError" in complete and 'aria-current="true"' in complete
 
 
 def test_an_attempt_of_another_failure_is_not_shown(ann, vera):
@@ -225,8 +225,8 @@ def test_what_differs_begins_with_whether_both_errors_are_one_group(ann, replaye
 
 def test_a_run_is_compared_with_the_one_before_it_in_everything_that_differs(ann, replayed):
     text = get(ann, "failure-diff", replayed.pk)
-    for said in ("shop.Refused", "<mark>refused</mark>", "<mark>declined</mark>", "0: 43", "retries"):
-        assert said in text, said
+    for message in ("shop.Refused", "<mark>refused</mark>", "<mark>declined</mark>", "0: 43", "retries"):
+        assert message in text, message
     assert "another value" in text and "s3cret" not in text and "0ther" not in text
     assert "The tracebacks are the same" in text or "Neither has a traceback" in text
 

@@ -32,8 +32,8 @@ def test_an_unknown_failure_is_a_404_page(ann):
 def test_the_page_tells_error_arguments_traceback_and_what_was_hidden(ann, shop):
     (pk,) = dead(trace='Traceback (most recent call last):\n  File "/app/pay.py", line 7, in charge\n    pay()\nE: x')
     _, text = page(ann, "failure-detail", pk)
-    for said in ("TimeoutError", "no answer", "app/pay.py", "customer", "1 value hidden", "Edit and replay"):
-        assert said in text, said
+    for message in ("TimeoutError", "no answer", "app/pay.py", "customer", "1 value hidden", "Edit and replay"):
+        assert message in text, message
 
 
 def test_what_a_job_says_is_shown_and_never_obeyed(ann, shop):
@@ -82,9 +82,9 @@ def test_arguments_that_are_no_json_are_shown_as_they_are_and_cannot_be_edited(a
 
 def test_the_copies_are_plain_text(ann, shop):
     (pk,) = dead(trace="Traceback: here")
-    for form, said in (("python", "app.send_task("), ("json", '"task": "shop.deliver"'), ("traceback", "here")):
+    for form, message in (("python", "app.send_task("), ("json", '"task": "shop.deliver"'), ("traceback", "here")):
         answer, text = page(ann, "failure-text", pk, form)
-        assert said in text and answer["Content-Type"].startswith("text/plain")
+        assert message in text and answer["Content-Type"].startswith("text/plain")
 
 
 # ---------- acts ----------
@@ -94,16 +94,16 @@ def test_one_job_is_replayed_by_a_plain_form_and_the_page_says_where(ann, shop):
     (pk,) = dead()
     answer = ann.post(reverse("redrive:failure-replay", args=[pk]), follow=True)
     assert Replay.objects.get().total == 1
-    said = answer.content.decode()
-    assert f"Planned in replay #{Replay.objects.get().pk}" in said and "within seconds" in said
+    text = answer.content.decode()
+    assert f"Planned in replay #{Replay.objects.get().pk}" in text and "within seconds" in text
 
 
 def test_one_job_of_a_dangerous_task_waits_for_a_second_person_and_the_page_says_so(ann, shop, settings):
     (pk,) = dead(task="billing.charge")
     settings.REDRIVE_DANGEROUS_TASKS = ["billing.*"]
-    said = ann.post(reverse("redrive:failure-replay", args=[pk]), follow=True).content.decode()
+    text = ann.post(reverse("redrive:failure-replay", args=[pk]), follow=True).content.decode()
     assert Replay.objects.get().state == "awaiting_approval"
-    assert "Nothing is sent before another operator approves it." in said and "within seconds" not in said
+    assert "Nothing is sent before another operator approves it." in text and "within seconds" not in text
 
 
 def test_the_second_operator_is_told_who_and_when_and_nothing_is_sent_twice(ann, shop):
@@ -133,7 +133,7 @@ def test_an_edit_shows_what_changes_before_it_goes_and_sends_what_was_shown(ann,
 
 
 @pytest.mark.parametrize(
-    ("args", "kwargs", "said"),
+    ("args", "kwargs", "message"),
     [
         ("[1,", "{}", "line 1, column"),
         ('{"a": 1}', "{}", "JSON list"),
@@ -142,11 +142,11 @@ def test_an_edit_shows_what_changes_before_it_goes_and_sends_what_was_shown(ann,
         ("[" * 20_000, "{}", "not JSON"),
     ],
 )
-def test_arguments_that_are_not_json_are_refused_beside_their_field(ann, shop, args, kwargs, said):
+def test_arguments_that_are_not_json_are_refused_beside_their_field(ann, shop, args, kwargs, message):
     (pk,) = dead()
     answer = ann.post(reverse("redrive:failure-edit", args=[pk]), {"args": args, "kwargs": kwargs, "step": "look"})
     text = answer.content.decode()
-    assert answer.status_code == 422 and said in text and 'aria-invalid="true"' in text
+    assert answer.status_code == 422 and message in text and 'aria-invalid="true"' in text
     assert not Replay.objects.exists()
 
 
@@ -213,12 +213,12 @@ def test_a_job_that_could_be_accepted_is_refused_with_the_way_to_accept_it(ann, 
     page = answer.content.decode()
     assert answer.status_code == 409 and "member of a chord" in page and "Nothing was changed." in page
     (way,) = set(re.findall(r'href="(/replays/new/[^"]+)"', page))
-    looked = ann.get(way)
+    checked = ann.get(way)
     assert (
-        "Nothing here can be replayed" in looked.content.decode()
-        and 'name="accept" value="chord"' in looked.content.decode()
+        "Nothing here can be replayed" in checked.content.decode()
+        and 'name="accept" value="chord"' in checked.content.decode()
     )
-    form = carried(looked) | {"accept": "chord", "style": "steady", "amount": "50"}
+    form = carried(checked) | {"accept": "chord", "style": "steady", "amount": "50"}
     ready = ann.post("/replays/new/", form)
     assert "Replay 1 job to webhooks" in ready.content.decode()
     ann.post("/replays/new/", carried(ready) | {"accept": "chord", "style": "steady", "amount": "50", "step": "start"})

@@ -1,4 +1,4 @@
-"""What a browser without a cache loads for a first view: the page, its styles, scripts and icons, compressed.
+"""The first view in a browser without a cache: the page, its styles, scripts and icons, compressed.
 
 Not counted is what a page asks for by itself once it stands (`hx-trigger="load"`: facets and tabs of the list, the
 related jobs of a failure, the story of a group), nor the headers of answers.
@@ -31,17 +31,17 @@ def pages(watched):
     random, now = Random(1), timezone.now()
     for n in range(50):
         name = f"{random.choice(['shop', 'billing', 'mail'])}.{random.choice(['errors', 'hooks'])}.Error{n:02}"
-        said = f"POST /v1/events/{random.randbytes(6).hex()} answered {random.randrange(400, 600)}"
+        message = f"POST /v1/events/{random.randbytes(6).hex()} answered {random.randrange(400, 600)}"
         grouped = group(
             name, message="POST <path> answered <n>", culprit=f"shop/{random.randbytes(3).hex()}.py in send"
         )
         where = {"queue": f"queue-{n % 9}", "tenant": f"tenant-{random.randrange(90)}", "task": f"shop.task_{n % 20}"}
-        trace = f'Traceback:\n  File "/app/shop/hooks.py", line {n}, in send\n    raise {name}()\n{name}: {said}\n'
+        trace = f'Traceback:\n  File "/app/shop/hooks.py", line {n}, in send\n    raise {name}()\n{name}: {message}\n'
         hours = [now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=past) for past in range(24)]
         GroupCounter.objects.bulk_create(
             GroupCounter(group=grouped, step=3600, at=at, failed=random.randrange(400)) for at in hours
         )
-        (failure,) = bury(trace=trace, error_type=name, message=said, group=grouped, **where)
+        (failure,) = bury(trace=trace, error_type=name, message=message, group=grouped, **where)
     return {
         "list": "/failures/",
         "groups": "/groups/",
@@ -56,7 +56,7 @@ def test_each_group_of_the_list_has_a_small_picture_of_its_own(ann, pages):
     assert len(set(lines)) >= 50, lines[:3]
 
 
-def sent(file: str) -> str:
+def shortened_text(file: str) -> str:
     return shortened(file, Path(finders.find(file)).read_text())
 
 
@@ -65,7 +65,7 @@ def test_a_first_view_is_at_most_40_kilobytes(ann, pages, name):
     document = ann.get(pages[name], headers={"Accept-Encoding": "br"}).content
     files = set(_LOADED.findall(brotli.decompress(document).decode()))
     assert any(file.endswith("htmx-2.min.js") for file in files) and "redrive/icons/sprite.svg" in files
-    sizes = {file: len(brotli.compress(sent(file).encode())) for file in files}
+    sizes = {file: len(brotli.compress(shortened_text(file).encode())) for file in files}
     assert len(document) + sum(sizes.values()) <= MOST, sizes | {"document": len(document)}
 
 

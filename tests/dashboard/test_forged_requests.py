@@ -1,4 +1,4 @@
-"""What somebody else makes a browser send, methods that nobody declared, and rights that were taken away meanwhile.
+"""Forged requests of a browser, methods that no view declares, and rights that were revoked meanwhile.
 
 Made from the URLconf, so that an address which is added is tried too.
 """

@@ -67,9 +67,9 @@ def test_what_reaches_the_pages_through_the_gateway(desk):
     with granian(desk.environment, "/healthz") as (port, _):
 
         def ask(method, path, body=None, **headers):
-            asked = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-            asked.request(method, path, body, headers)
-            answer = asked.getresponse()
+            requested = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            requested.request(method, path, body, headers)
+            answer = requested.getresponse()
             return answer, answer.read()
 
         token = cookies["vera"].rpartition("=")[2]

@@ -127,8 +127,8 @@ def test_the_fields_of_the_api_change_a_group_too(otto, watched):
         "runbook_url": "https://wiki.example/x",
     }
     otto.post(f"/groups/{name}/change/", fields)
-    held = Group.objects.get()
-    assert (held.state, held.muted_until_count, held.note, held.runbook_url) == (
+    row = Group.objects.get()
+    assert (row.state, row.muted_until_count, row.note, row.runbook_url) == (
         "muted",
         7,
         "known\nissue",

@@ -1,4 +1,4 @@
-"""Why a group is one, and people's rules: seen first, saved, listed, taken back."""
+"""The grouping of a group, and grouping rules: previewed, saved, listed, withdrawn."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def test_a_merge_names_what_went_in_to_who_sees_all_of_it(otto, vera, watched):
 
 def test_the_address_of_a_group_is_its_name_too(otto, watched):
     left, right = two()
-    asked = {"kind": "merge", "groups": [left.fingerprint, f"http://desk.example/groups/{right.fingerprint}/"]}
-    assert "join the" in text_of(otto.post("/groups/rules/preview/", asked))
+    requested = {"kind": "merge", "groups": [left.fingerprint, f"http://desk.example/groups/{right.fingerprint}/"]}
+    assert "join the" in text_of(otto.post("/groups/rules/preview/", requested))
 
 
 def test_a_split_and_a_frame_are_seen_first(otto, watched):
@@ -125,14 +125,14 @@ def test_a_split_and_a_frame_are_seen_first(otto, watched):
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [{}, {"kind": "merge"}, {"kind": "merge", "groups": "v1-nobody"}, {"kind": "split", "by": "x"}, {"kind": "ignore"},
      {"kind": "ignore", "frame": "*"}, {"kind": "<b>"}, {"kind": "merge", "groups": "\0"}],
 )  # fmt: skip
-def test_what_cannot_be_a_rule_is_said(otto, watched, asked):
+def test_what_cannot_be_a_rule_is_said(otto, watched, requested):
     two()
     for path, status in (("preview", 422), ("save", 409)):
-        answer = otto.post(f"/groups/rules/{path}/", asked)
+        answer = otto.post(f"/groups/rules/{path}/", requested)
         assert answer.status_code == status and 'role="alert"' in answer.content.decode()
     assert not GroupRule.objects.exists()
 
@@ -154,8 +154,8 @@ def test_groups_out_of_sight_are_in_no_preview(otto, watched):
     left, _ = two()
     hidden = group("Zircon")
     bury(group=hidden, source="bank", error_type="Zircon", trace=TRACE)
-    for asked in (merge(left, hidden), {"kind": "ignore", "frame": "shop/tasks.py in deliver"}):
-        answer = otto.post("/groups/rules/preview/", asked)
+    for requested in (merge(left, hidden), {"kind": "ignore", "frame": "shop/tasks.py in deliver"}):
+        answer = otto.post("/groups/rules/preview/", requested)
         assert answer.status_code == 422 and "Zircon" not in text_of(answer) and "bank" not in text_of(answer)
 
 
@@ -176,8 +176,8 @@ def at_the_field(answer, field: str, sentence: str) -> bool:
     """The page that asked is shown again, with the sentence at its field."""
     page = answer.content.decode()
     marked = re.search(rf'<(?:input|select) id="{field}"[^>]* aria-describedby="([\w-]+)" autofocus>', page)
-    said = marked and re.search(rf'id="{marked[1]}" role="alert">.*?</p>', page)
-    return answer.status_code == 422 and bool(said) and sentence in said[0]
+    message = marked and re.search(rf'id="{marked[1]}" role="alert">.*?</p>', page)
+    return answer.status_code == 422 and bool(message) and sentence in message[0]
 
 
 def test_a_merge_with_nothing_ticked_stays_on_the_page_with_the_sentence_at_the_field(otto, watched):
@@ -193,8 +193,8 @@ def test_a_merge_with_nothing_ticked_stays_on_the_page_with_the_sentence_at_the_
 
 def test_a_split_or_a_frame_that_is_refused_stays_on_its_page(otto, watched):
     left, _ = two()
-    asked = {"kind": "split", "groups": left.fingerprint, "by": "weather"}
-    assert at_the_field(otto.post("/groups/rules/preview/", asked), "split-by", "Split by one of")
+    requested = {"kind": "split", "groups": left.fingerprint, "by": "weather"}
+    assert at_the_field(otto.post("/groups/rules/preview/", requested), "split-by", "Split by one of")
     answer = otto.post("/groups/rules/preview/", {"kind": "ignore", "frame": "*"})
     assert at_the_field(answer, "frame", "true of every frame") and "Rules of grouping" in text_of(answer)
 
@@ -203,8 +203,8 @@ def test_the_preview_of_an_ignored_frame_names_it_in_title_sentence_and_button(o
     two()
     answer = otto.post("/groups/rules/preview/", {"kind": "ignore", "frame": "*/tasks.py in deliver"})
     page = answer.content.decode()
-    for said in (r"<title>.*?</title>", r"<h1.*?</h1>", r'<p class="sub">.*?</p>', r'<button[^>]*class="primary">.*?<'):
-        assert any("*/tasks.py in deliver" in found for found in re.findall(said, page, re.S)), said
+    for message in (r"<title>.*?</title>", r"<h1.*?</h1>", r'<p class="sub">.*?</p>', r'<button[^>]*class="primary">.*?<'):
+        assert any("*/tasks.py in deliver" in found for found in re.findall(message, page, re.S)), message
 
 
 def test_the_preview_of_a_merge_tells_groups_of_one_title_apart(otto, watched):

@@ -50,8 +50,8 @@ def test_what_only_failures_have_finds_the_groups_of_those_that_match(ann, watch
     one = {"queue": "emails", "state": "recovered"}
     bury(group=group("Loud"), tenant="acme", host="h-12", kwargs='{"id": 7}', attempts=3, **one)
     bury(group=group("Quiet"), tenant="other", host="x", kwargs='{"id": 8}', attempts=1, **one)
-    said = text_of(ann.get("/groups/", {"q": text}))
-    assert "Loud" in said and "Quiet" not in said and "matches all of the search" in said
+    page_text = text_of(ann.get("/groups/", {"q": text}))
+    assert "Loud" in page_text and "Quiet" not in page_text and "matches all of the search" in page_text
 
 
 @pytest.mark.parametrize(
@@ -66,35 +66,35 @@ def test_what_only_failures_have_finds_the_groups_of_those_that_match(ann, watch
 )
 def test_a_search_of_groups_by_what_no_failure_has_answers_with_none(ann, watched, text):
     bury(group=group("Loud"), queue="emails", tenant="acme", kwargs='{"id": 7}')
-    said = text_of(ann.get("/groups/", {"q": text, "state": "all"}))
-    assert "Loud" not in said and "No group matches" in said and "0 groups" in said
+    page_text = text_of(ann.get("/groups/", {"q": text, "state": "all"}))
+    assert "Loud" not in page_text and "No group matches" in page_text and "0 groups" in page_text
 
 
 def test_states_of_groups_and_of_failures_may_be_named_together(ann, watched):
     bury(group=group("Fresh"), state="recovered")
     bury(group=group("Heavy", state="muted"))
     bury(group=group("Light", state="muted"), state="gone")
-    said = text_of(ann.get("/groups/?q=state:new,dead"))
-    assert "Fresh" in said and "Heavy" in said and "Light" not in said and "is no state" not in said
-    said = text_of(ann.get("/groups/?q=-state:new,dead"))
-    assert "Light" in said and "Fresh" not in said and "Heavy" not in said
+    text = text_of(ann.get("/groups/?q=state:new,dead"))
+    assert "Fresh" in text and "Heavy" in text and "Light" not in text and "is no state" not in text
+    text = text_of(ann.get("/groups/?q=-state:new,dead"))
+    assert "Light" in text and "Fresh" not in text and "Heavy" not in text
 
 
 def test_groups_found_by_the_newest_failures_say_so(ann, watched, monkeypatch):
     monkeypatch.setattr(groups, "MATCHED", 2)
     bury(group=group("Old"), tenant="acme")
     bury(2, group=group("Young"), tenant="acme")
-    said = text_of(ann.get("/groups/?q=tenant:acme"))
-    assert "Young" in said and "Old" not in said and "at least 1 group" in said
-    assert "Only the newest 2 failures that match were looked at" in said
+    text = text_of(ann.get("/groups/?q=tenant:acme"))
+    assert "Young" in text and "Old" not in text and "at least 1 group" in text
+    assert "Only the newest 2 failures that match were looked at" in text
 
 
 def test_groups_by_text_that_no_index_has_say_how_far_it_was_looked_for(ann, watched, monkeypatch):
     monkeypatch.setattr(failure_search, "SEARCHED", 2)
     bury(group=group("Old"), tenant="acme")
     bury(2, group=group("Young"), tenant="acme")
-    said = text_of(ann.get("/groups/?q=tenant:acme message:*nswer"))
-    assert "Young" in said and "Old" not in said and "Only the newest 2 failures were looked at" in said
+    text = text_of(ann.get("/groups/?q=tenant:acme message:*nswer"))
+    assert "Young" in text and "Old" not in text and "Only the newest 2 failures were looked at" in text
 
 
 def test_a_failure_out_of_sight_finds_no_group_by_its_tenant(vera, watched):
@@ -351,11 +351,11 @@ def test_the_story_of_a_group_tells_acts_regressions_and_replays(otto, watched):
     Group.objects.update(state="regressed", regressed_after=f"replay:{replay.pk}", state_since=timezone.now())
     otto.post(f"/groups/{where.fingerprint}/change/", {"act": "mute_count", "muted_until_count": "5"})
     text = text_of(otto.get(f"/groups/{where.fingerprint}/story/"))
-    for said in (
+    for message in (
         "muted by otto until", "Came back after replay #", "resolved by otto partner is back", "First seen in r1",
         f"Replayed by ann in replay #{replay.pk} : 0 of 1 ran well, 1 failed again",
     ):  # fmt: skip
-        assert said in text
+        assert message in text
 
 
 def test_the_story_keeps_what_was_done_for_sources_out_of_sight(ann, vera, watched):

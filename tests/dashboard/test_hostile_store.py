@@ -1,4 +1,4 @@
-"""Whatever stands in the store, or in a report, no page is a 500, no step ends and doctor says what it found."""
+"""Hostile values in the store and in reports: no page is a 500, no step ends, and doctor reports its findings."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def assert_no_page_fails(browser, pages=PAGES) -> None:
     overview.forget()
     liveness.forget()
     for page in pages:
-        told = {"Authorization": f"Bearer {TOKEN}"} if page.startswith(("/api/", "/metrics", "/readyz")) else {}
-        answer = browser.get(page, headers=told)
+        reported = {"Authorization": f"Bearer {TOKEN}"} if page.startswith(("/api/", "/metrics", "/readyz")) else {}
+        answer = browser.get(page, headers=reported)
         assert answer.status_code == 200 or page.startswith("/readyz"), (page, answer.content[:300])
 
 
@@ -96,7 +96,7 @@ def test_no_shape_among_many_stops_a_reader(name, desk, store):
 
 
 def test_every_field_of_an_entry_and_of_its_report_is_fuzzed():
-    """Of an entry as a worker writes it, and the desk adds to it: `core/envelope.py` names them."""
+    """Return the fields of an entry as a worker writes it and the desk adds to it (`core/envelope.py`)."""
     in_docs = set(re.findall(r"^    (\w+)  ", envelope.__doc__, re.MULTILINE))
     assert in_docs == {"v", "meta", "raw", "trace", "key", "sig", "lost"} <= {*FIELDS, "meta"}
 

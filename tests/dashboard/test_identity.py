@@ -1,4 +1,4 @@
-"""Who asks is remembered for a moment where they only look: nobody sees another's name, nobody acts on a lost role."""
+"""The cached user of requests that only read: no one sees another's name, no one acts with a lost role."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from tests.kit.people import log_in
 
 
 @pytest.fixture(autouse=True)
-def nobody_is_known():
+def empty_cache():
     identity.forget()
     yield
     identity.forget()
 
 
 def reading(connection, client, path="/failures/"):
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as requested:
         assert client.get(path).status_code == 200
-    return [one["sql"] for one in asked if "django_session" in one["sql"] or "auth_user" in one["sql"]]
+    return [one["sql"] for one in requested if "django_session" in one["sql"] or "auth_user" in one["sql"]]
 
 
 def test_a_second_look_asks_for_neither_session_nor_user_nor_roles(vera, watched):
     from django.db import connection
 
     assert len(reading(connection, vera)) == 2
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as requested:
         vera.get("/failures/")
     tables = ("django_session", "auth_user", "jobs_admin_role")
-    assert [one["sql"] for one in asked if any(table in one["sql"] for table in tables)] == []
+    assert [one["sql"] for one in requested if any(table in one["sql"] for table in tables)] == []
 
 
 def test_after_the_moment_everything_is_asked_again(vera, watched, monkeypatch):
@@ -88,8 +88,8 @@ def test_another_process_may_take_a_role_away_and_no_act_of_this_one_believes_it
 def test_what_a_page_does_to_its_user_is_its_own(rf, ann, django_user_model):
     ann.get("/failures/")
     key = ann.cookies["sessionid"].value
-    held = identity._known[key].user
-    assert held.username == "ann" and "_perm_cache" not in vars(held)
+    row = identity._known[key].user
+    assert row.username == "ann" and "_perm_cache" not in vars(row)
 
 
 def test_two_people_in_one_browser_after_each_other_are_two(client, db, django_user_model, watched):

@@ -26,7 +26,7 @@ HOSTILE = "<img src=x onerror=alert(1)> | [x](javascript:x) @everyone #12 `a` **
 
 @pytest.fixture
 def outage(watched):
-    """Twenty e-mails of the shop died an hour ago; an alert fired, and somebody did something."""
+    """Twenty e-mails of the shop died an hour ago; an alert fired, and an operator acted."""
     began = (timezone.now() - timedelta(hours=1)).replace(second=0, microsecond=0)
     dead = [
         report(f"j{n}", at=(began + timedelta(seconds=5 * n)).timestamp(), error_type="shop.Refused", message=HOSTILE, tenant=HOSTILE)
@@ -68,30 +68,30 @@ def facts(page: str) -> dict[str, str]:
 
 
 def test_what_did_not_happen_is_told_in_words(ann, outage):
-    """An alert of before the failures, nobody who acknowledged, no replay; and why nobody knows when all were back."""
-    told = facts(ann.get("/incidents/").text)
-    assert told["Alert after"].startswith("2 min") and told["Acknowledged after"] == "by nobody"
-    assert told["Replay after"] == "no replay" and told["All back after"].startswith("25 min")
-    assert told["Attempts failed"] == "20 | in steps of 1 min"
+    """An alert before the failures, no acknowledgement, no replay; and why the time of recovery is unknown."""
+    reported = facts(ann.get("/incidents/").text)
+    assert reported["Alert after"].startswith("2 min") and reported["Acknowledged after"] == "by nobody"
+    assert reported["Replay after"] == "no replay" and reported["All back after"].startswith("25 min")
+    assert reported["Attempts failed"] == "20 | in steps of 1 min"
     AlertEvent.objects.filter(to="firing").update(at=outage - timedelta(minutes=3))
     DepthSample.objects.filter(dead=0, at__gt=outage).update(dead=1)
-    told = facts(ann.get("/incidents/", {"source": "shop", "queue": "emails", **around(outage)}).text)
-    assert told["Alert after"].startswith("before it") and told["All back after"] == "not by then | 0 lay dead before"
+    reported = facts(ann.get("/incidents/", {"source": "shop", "queue": "emails", **around(outage)}).text)
+    assert reported["Alert after"].startswith("before it") and reported["All back after"] == "not by then | 0 lay dead before"
     DepthSample.objects.update(dead=20)
-    told = facts(ann.get("/incidents/", {"source": "shop", "queue": "emails", **around(outage)}).text)
-    assert told["All back after"] == "never more dead | than the 20 before"
+    reported = facts(ann.get("/incidents/", {"source": "shop", "queue": "emails", **around(outage)}).text)
+    assert reported["All back after"] == "never more dead | than the 20 before"
     DepthSample.objects.all().delete()
     AlertEvent.objects.all().delete()
-    told = facts(ann.get("/incidents/", {"source": "shop", "queue": "emails", **around(outage)}).text)
-    assert (told["Alert after"], told["All back after"]) == ("no alert", "not known | nobody looked at its depth")
-    told = facts(ann.get("/incidents/", {"source": "shop", **around(outage)}).text)
-    assert told["All back after"] == "not known | told of one queue"
+    reported = facts(ann.get("/incidents/", {"source": "shop", "queue": "emails", **around(outage)}).text)
+    assert (reported["Alert after"], reported["All back after"]) == ("no alert", "not known | nobody looked at its depth")
+    reported = facts(ann.get("/incidents/", {"source": "shop", **around(outage)}).text)
+    assert reported["All back after"] == "not known | told of one queue"
     quiet = {
         "since": (outage - timedelta(minutes=20)).isoformat(),
         "until": (outage - timedelta(minutes=5)).isoformat(),
     }
-    told = facts(ann.get("/incidents/", {"source": "shop", "queue": "emails", **quiet}).text)
-    assert told["Failing for"] == "– | never much more than usual"
+    reported = facts(ann.get("/incidents/", {"source": "shop", "queue": "emails", **quiet}).text)
+    assert reported["Failing for"] == "– | never much more than usual"
 
 
 def around(outage) -> dict[str, str]:
@@ -125,14 +125,14 @@ def test_a_source_out_of_sight_or_of_no_name_is_not_there(vera, ann, outage):
 
 
 def test_a_time_that_is_none_is_refused_in_words(ann, outage):
-    for asked, words in (
+    for requested, words in (
         ({"source": "shop", "since": "yesterday"}, "since is no time"),
         ({"source": "shop", "since": "2026-01-02", "until": "2026-01-01"}, "begin before it ends"),
         ({"queue": "emails"}, "Name the source"),
     ):
-        answer = ann.get("/incidents/", asked)
+        answer = ann.get("/incidents/", requested)
         assert answer.status_code == 400 and words in answer.text
-        assert ann.get("/incidents/as/json/", asked).status_code == 400
+        assert ann.get("/incidents/as/json/", requested).status_code == 400
 
 
 def test_an_empty_desk_says_so(ann, watched):
@@ -141,8 +141,8 @@ def test_an_empty_desk_says_so(ann, watched):
 
 
 def test_a_time_that_is_asked_for_is_shown_as_asked(ann, outage):
-    asked = {"source": "shop", "queue": "emails", "since": outage.isoformat(), "until": (outage + timedelta(minutes=5)).isoformat()}  # fmt: skip
-    page = ann.get("/incidents/", asked).text
+    requested = {"source": "shop", "queue": "emails", "since": outage.isoformat(), "until": (outage + timedelta(minutes=5)).isoformat()}  # fmt: skip
+    page = ann.get("/incidents/", requested).text
     assert (
         f'value="{outage:%Y-%m-%dT%H:%M}"' in page
         and "resolved" not in page.split("incident-story")[1].split("</ol>")[0]
@@ -159,16 +159,16 @@ def test_every_number_of_jobs_leads_to_these_jobs(ann, outage):
 
 def test_the_json_holds_what_the_page_tells(ann, outage):
     answer = ann.get("/incidents/as/json/")
-    told = json.loads(answer.content)
+    data = json.loads(answer.content)
     assert answer.headers["Content-Disposition"].startswith('attachment; filename="incident-')
-    assert (told["source"], told["queue"], told["counts"]["attempts_failed"]) == ("shop", "emails", 20)
-    assert told["counts"]["jobs"]["dead"] == 20 and told["tenants"][0]["jobs"] == 20
-    assert {"failing", "alert", "calm", "back", "group"} <= {one["kind"] for one in told["timeline"]}
-    assert told["failing_since"] == outage.strftime("%Y-%m-%dT%H:%M:%SZ")
-    assert sum(row[1] for row in told["series"]) == 20 and told["acts"][0]["act"] == "failure.discard"
+    assert (data["source"], data["queue"], data["counts"]["attempts_failed"]) == ("shop", "emails", 20)
+    assert data["counts"]["jobs"]["dead"] == 20 and data["tenants"][0]["jobs"] == 20
+    assert {"failing", "alert", "calm", "back", "group"} <= {one["kind"] for one in data["timeline"]}
+    assert data["failing_since"] == outage.strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert sum(row[1] for row in data["series"]) == 20 and data["acts"][0]["act"] == "failure.discard"
     # Its own address gives the same.
     assert (
-        json.loads(ann.get("/incidents/as/json/?" + told["url"].split("?")[1]).content)["timeline"] == told["timeline"]
+        json.loads(ann.get("/incidents/as/json/?" + data["url"].split("?")[1]).content)["timeline"] == data["timeline"]
     )
 
 
@@ -178,10 +178,10 @@ def test_the_call_gives_what_the_file_holds(ann, client, outage):
     def call(**asked):
         return client.get("/api/incident", asked, headers={"Authorization": f"Bearer {token}"})
 
-    told = call().json()
-    assert told["acts"] is None, "a viewer does not read the audit"
-    whole = json.loads(ann.get("/incidents/as/json/").content)
-    assert {**whole, "acts": None} == told
+    answer = call().json()
+    assert answer["acts"] is None, "a viewer does not read the audit"
+    complete = json.loads(ann.get("/incidents/as/json/").content)
+    assert {**complete, "acts": None} == answer
     assert call(source="bank").status_code == 404 and call(source="shop", queue="none").status_code == 404
     refused = call(source="shop", since="soon")
     assert refused.status_code == 422 and refused.json()["error"]["field"] == "since"
@@ -206,7 +206,7 @@ def test_markdown_is_a_page_of_rows_that_no_text_can_leave(ann, outage):
 
 
 @pytest.mark.parametrize(
-    ("said", "safe"),
+    ("message", "safe"),
     [
         ("a | b", r"a \| b"),
         ("<script>", r"\<script\>"),
@@ -220,8 +220,8 @@ def test_markdown_is_a_page_of_rows_that_no_text_can_leave(ann, outage):
         ("x" * 600, "x" * 499 + "…"),
     ],
 )
-def test_text_of_others_is_text_of_markdown(said, safe):
-    assert plain(said) == safe
+def test_text_of_others_is_text_of_markdown(message, safe):
+    assert plain(message) == safe
 
 
 def test_it_is_linked_from_the_alert(ann, outage):

@@ -37,12 +37,12 @@ FIXED = Task("shop.hook", "webhooks", max_retries=9, calls=(RetryCall("self.retr
 
 @pytest.fixture
 def fleet(watched):
-    """Tells what a worker of the shop has."""
+    """Report the configuration of a worker of the shop."""
 
     def tell(*tasks: Task, ago=0.0, digest="0" * 32, name="w1", source="shop"):
         seen = timezone.now() - timezone.timedelta(seconds=ago)
-        said = {"source": source, "name": name, "at": seen.timestamp(), "mode": "enforce", "configuration": digest}
-        watched.hset(keys.workers(source), name, json.dumps(said))
+        message = {"source": source, "name": name, "at": seen.timestamp(), "mode": "enforce", "configuration": digest}
+        watched.hset(keys.workers(source), name, json.dumps(message))
         watched.set(keys.configuration(source, digest), document(Configuration(source, App("redis", "m", 3600), tasks=tasks)))
         Worker.objects.create(source=source, name=name, boot="1", seen_at=seen)
 
@@ -132,19 +132,19 @@ def test_findings_of_sources_out_of_sight_are_not_told(vera, fleet):
 def test_the_call_answers_as_the_command_does(ask, fleet):
     fleet(SOUND, FIXED)
     publish()
-    told = ask("GET", "policies/lint", role="viewer").json()
-    assert (told["counts"], told["policies"], told["tasks"], told["workers"]) == (
+    answer = ask("GET", "policies/lint", role="viewer").json()
+    assert (answer["counts"], answer["policies"], answer["tasks"], answer["workers"]) == (
         {"high": 2, "medium": 0, "low": 1},
         1,
         2,
         1,
     )
-    first = told["findings"][1]
+    first = answer["findings"][1]
     assert first["id"] == GROWTH and first["where"] == "shop · shop.hook"
     assert first["at"] == {"source": "shop", "queue": "webhooks", "task": "shop.hook", "policy": ""}
-    assert told["check"]["kinds"] == {"exponential": 1, "fixed": 2}
-    assert [one["verdict"] for one in told["check"]["verdicts"]] == ["fail", "fail", "pass"]
-    assert told["reservations"] == []
+    assert answer["check"]["kinds"] == {"exponential": 1, "fixed": 2}
+    assert [one["verdict"] for one in answer["check"]["verdicts"]] == ["fail", "fail", "pass"]
+    assert answer["reservations"] == []
 
 
 LYING = Options(
@@ -179,10 +179,10 @@ def test_queues_of_sources_out_of_sight_are_not_told(vera, watched):
 
 def test_the_call_enumerates_options_and_says_how_many_jobs_were_looked_at(ask, watched):
     lie(watched, LYING)
-    told = ask("GET", "policies/lint", role="viewer").json()
-    assert told["options"] == [
+    answer = ask("GET", "policies/lint", role="viewer").json()
+    assert answer["options"] == [
         {"source": "shop", "queue": "hooks", "task": "hook", "quoted": LYING.quoted, "jobs": 2, "looked_at": 9, "in_queue": 45_000, "example": "42"}
     ]  # fmt: skip
-    assert told["reservations"] == [
+    assert answer["reservations"] == [
         "9 of 45,000 jobs in the queues of shop were looked at: the newest, and others in turn."
     ]

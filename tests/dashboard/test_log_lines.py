@@ -13,7 +13,7 @@ FORGED = "x\n2026-11-23 18:00:00,000 INFO jobs_admin.db.audit_anchor: Audit head
 
 
 @pytest.fixture
-def written():
+def logger_and_lines():
     """A logger of the desk, with its handler as the settings configure it, and what it writes."""
     text = StringIO()
     configured = settings.LOGGING["formatters"]["plain"]
@@ -30,8 +30,8 @@ def unseen(text: str) -> set[str]:
     return set(text) & set("\r\x1b\u202e\x85")
 
 
-def test_a_message_is_one_line_without_control_characters(written):
-    logger, text = written
+def test_a_message_is_one_line_without_control_characters(logger_and_lines):
+    logger, text = logger_and_lines
     logger.warning("A report for key %s cannot be opened.", FORGED)
     line = text.getvalue()
     assert line.count("\n") == 1 and line.endswith(" cannot be opened.\n") and not unseen(line)
@@ -39,8 +39,8 @@ def test_a_message_is_one_line_without_control_characters(written):
     assert "\\x1b[2J\\u202e" in line, "what was there is still readable"
 
 
-def test_a_traceback_keeps_its_lines_and_none_of_them_looks_like_a_message(written):
-    logger, text = written
+def test_a_traceback_keeps_its_lines_and_none_of_them_looks_like_a_message(logger_and_lines):
+    logger, text = logger_and_lines
     try:
         raise ValueError(FORGED)
     except ValueError:

@@ -55,8 +55,8 @@ def test_pages_refuse_them_or_look_past_them(ann, at):
     for query in (f"seen:>{at}", f"failed:<{at}", f"first_seen:<{at}"):
         assert ann.get(f"/failures/?q={quote(query)}").status_code == 200
     form = {"source": "shop", "comment": "c"}
-    for said in ({"for": "3600", "starts": at}, {"for": "until", "until": at}):
-        assert ann.post("/alerts/silences/save/", form | said).status_code in (302, 422)
+    for message in ({"for": "3600", "starts": at}, {"for": "until", "until": at}):
+        assert ann.post("/alerts/silences/save/", form | message).status_code in (302, 422)
 
 
 def test_a_moment_is_told_in_utc():

@@ -92,8 +92,8 @@ def test_a_budget_that_could_not_be_asked_and_an_exceeded_limit_are_said_for_an_
     now = timezone.now()
 
     def beat(boot: str, at: datetime, **counts: int) -> None:
-        told = {"source": "shop", "name": "w1", "boot": boot, "at": at.timestamp(), "queues": ["emails"], **counts}
-        watched.hset(keys.workers("shop"), "w1", json.dumps(told))
+        reported = {"source": "shop", "name": "w1", "boot": boot, "at": at.timestamp(), "queues": ["emails"], **counts}
+        watched.hset(keys.workers("shop"), "w1", json.dumps(reported))
         heartbeats.count_heartbeats(at)
         overview.forget()
 
@@ -103,9 +103,9 @@ def test_a_budget_that_could_not_be_asked_and_an_exceeded_limit_are_said_for_an_
     assert "budget could not be read" not in text_of(ann.get("/"))
     beat("b1", now - timedelta(minutes=5), overrun=1, shared_out=13)
     page = ann.get("/")
-    said = text_of(page)
-    assert "shop: the retry budget could not be read, last 5 min ago" in said
-    assert "13 retries made by the workers’ own shares." in said
+    text = text_of(page)
+    assert "shop: the retry budget could not be read, last 5 min ago" in text
+    assert "13 retries made by the workers’ own shares." in text
     assert "limit was exceeded" not in text_of(page) and 'href="/policies/"' in page.content.decode()
     beat("b2", now, overrun=2, shared_out=0)
     assert "shop: a limit was exceeded by 2 jobs, last" in text_of(ann.get("/"))
@@ -175,19 +175,19 @@ def test_it_costs_the_same_for_one_failure_and_for_many(ann, watched, django_ass
 
 def test_a_held_replay_is_among_what_needs_attention_also_behind_many_later_ones(ann, watched):
     why, at = "6 of the last 6 jobs failed again with <ReadTimeout>.", timezone.now()
-    held = {"scope_max_id": 1, "actor": "ann", "state": "held", "total": 1_396, "state_since": at, "held_because": why}
-    first = Replay.objects.create(**held, planned=1_055)
+    row = {"scope_max_id": 1, "actor": "ann", "state": "held", "total": 1_396, "state_since": at, "held_because": why}
+    first = Replay.objects.create(**row, planned=1_055)
     for n in range(11):
         Replay.objects.create(scope_max_id=1, actor="ann", state="running", total=10, planned=n)
     text, page = text_of(ann.get("/")), ann.get("/").text
-    said = f"Replay #{first.pk} is held since {clock_of(at)} : 1,055 jobs not sent. {why}"
-    assert said.replace(" : ", ": ") in text.replace(" : ", ": ") and text.index("is held") < text.index(
+    message = f"Replay #{first.pk} is held since {clock_of(at)} : 1,055 jobs not sent. {why}"
+    assert message.replace(" : ", ": ") in text.replace(" : ", ": ") and text.index("is held") < text.index(
         "need attention"
     )
     assert page.index("is held") < page.index('aria-label="Sources"') and "&lt;ReadTimeout&gt;" in page
     assert f'<a href="/replays/{first.pk}/">Replay #{first.pk} is held</a>' in page
     for planned in (1, 2, 3):
-        Replay.objects.create(**held, planned=planned)
+        Replay.objects.create(**row, planned=planned)
     overview.forget()
     text = text_of(ann.get("/"))
     assert "3 jobs not sent" in text and "1 job not sent" in text
@@ -219,11 +219,11 @@ def test_a_guard_that_is_off_is_said_where_it_would_be_missed(ann, watched):
 
 def test_a_source_that_was_not_looked_at_lately_is_not_called_reachable(ann, watched):
     bury()
-    looked = timezone.now() - timedelta(minutes=7)
-    Source.objects.filter(name="shop").update(is_reachable=True, sampled_at=looked)
+    checked = timezone.now() - timedelta(minutes=7)
+    Source.objects.filter(name="shop").update(is_reachable=True, sampled_at=checked)
     for page in ("/", "/queues/"):
         text = text_of(ann.get(page))
-        assert "not known" in text and f"since {clock_of(looked)}" in text and "reachable" not in text
+        assert "not known" in text and f"since {clock_of(checked)}" in text and "reachable" not in text
 
 
 def test_whoever_may_read_reports_that_could_not_be_filed_has_the_way_there(ann, vera, watched, django_user_model):
@@ -290,8 +290,8 @@ def test_dead_jobs_over_a_day_stand_with_thresholds_and_what_happened(ann, watch
         Rule.objects.create(name="Of emails", metric="dead", queue="emails", threshold=5),
     )
     at = now - timedelta(minutes=30)
-    held = {"severity": "warning", "value": 5, "threshold": 1, "opened_at": at, "fired_at": at, "state": "resolved"}
-    alert = Alert.objects.create(rule=rule, source="shop", subject="webhooks", **held)
+    row = {"severity": "warning", "value": 5, "threshold": 1, "opened_at": at, "fired_at": at, "state": "resolved"}
+    alert = Alert.objects.create(rule=rule, source="shop", subject="webhooks", **row)
     Release.objects.create(source="shop", version="v2", at=at)
     overview.forget()
     text = text_of(ann.get("/"))

@@ -85,18 +85,18 @@ def test_the_page_of_queues_and_the_doctor_say_no_password(client, django_user_m
     is_told(page)
     settings.REDRIVE_REDIS_URL = url
     forget_configuration(config)
-    said = _said_by(call_command)
-    assert "REDRIVE_REDIS_URL" in said and "CELERY_BROKER_URL" in said
-    is_told(said)
+    message = _said_by(call_command)
+    assert "REDRIVE_REDIS_URL" in message and "CELERY_BROKER_URL" in message
+    is_told(message)
 
 
 def _said_by(call_command) -> str:
     from io import StringIO
 
-    said = StringIO()
+    message = StringIO()
     with pytest.raises(SystemExit):
-        call_command("doctor", stdout=said)
-    return said.getvalue()
+        call_command("doctor", stdout=message)
+    return message.getvalue()
 
 
 @database_spelling
@@ -129,15 +129,15 @@ def test_a_command_with_an_unusable_store_says_one_sentence(tmp_path, command, u
 
 
 def run(tmp_path, command: str, *, has_tables: bool = False, **variables: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(SILENT)}
-    kept |= {"REDRIVE_DATA": str(tmp_path), "SECRET_KEY": "x" * 50, "REDRIVE_PAYLOAD_KEYS": "a" * 43 + "=", **variables}
+    stored = {name: value for name, value in os.environ.items() if not name.startswith(SILENT)}
+    stored |= {"REDRIVE_DATA": str(tmp_path), "SECRET_KEY": "x" * 50, "REDRIVE_PAYLOAD_KEYS": "a" * 43 + "=", **variables}
     manage = [sys.executable, str(ROOT / "manage.py")]
     if has_tables:
         migrated.into(tmp_path)
     arguments = command.split() + (["--port", str(free_port())] if command.startswith("up") else [])
     return subprocess.run(
         [*manage, *arguments],
-        env=kept,
+        env=stored,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -147,7 +147,7 @@ def run(tmp_path, command: str, *, has_tables: bool = False, **variables: str) -
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("redis://u:secret@cache.example:6380/2", "redis://cache.example:6380"),
         ("rediss://:a@b@cache.example/2?ssl_cert_reqs=none", "rediss://cache.example"),
@@ -156,8 +156,8 @@ def run(tmp_path, command: str, *, has_tables: bool = False, **variables: str) -
         ("postgresql://u:secret@db/redrive", "postgresql://db"),
     ],
 )
-def test_scheme_host_and_port_are_shown_where_they_are_beyond_doubt(url, said):
-    assert shown(url) == said
+def test_scheme_host_and_port_are_shown_where_they_are_beyond_doubt(url, message):
+    assert shown(url) == message
 
 
 @pytest.mark.parametrize("url", ["redis://h/zero", "redis://:p#w@h/0", "redis://:p/w@h/0"])

@@ -62,10 +62,10 @@ def test_a_desk_without_policies_offers_every_preset_to_begin_with(vera):
 
 def test_the_list_says_what_is_in_force_for_what_and_who_runs_it(vera):
     publish(mode="enforce", backoff={"kind": "fixed", "first_delay_s": 60})
-    said = text_of(vera.get("/policies/"))
-    assert "shop.deliver of shop" in said and "enforce" in said
-    assert "6 attempts over 5 min always 1 min, no jitter" in said
-    assert "no guarded worker lives that it is for" in said
+    text = text_of(vera.get("/policies/"))
+    assert "shop.deliver of shop" in text and "enforce" in text
+    assert "6 attempts over 5 min always 1 min, no jitter" in text
+    assert "no guarded worker lives that it is for" in text
 
 
 def test_a_policy_of_a_source_that_is_out_of_sight_is_not_there(django_user_model):
@@ -85,8 +85,8 @@ def test_a_policy_that_observes_says_how_many_attempts_it_would_have_changed(ver
         Attempt.objects.create(
             failure=failure, run=1, attempt=1, kind="exception", policy="webhooks@1", reason=reason, **times
         )
-    said = text_of(vera.get("/policies/webhooks/"))
-    assert "would have changed 2 of 3 failed attempts (2 tried again instead of dead)" in said
+    text = text_of(vera.get("/policies/webhooks/"))
+    assert "would have changed 2 of 3 failed attempts (2 tried again instead of dead)" in text
     publish(mode="enforce")
     assert "would have changed" not in text_of(vera.get("/policies/webhooks/"))
 
@@ -104,18 +104,18 @@ def test_a_new_policy_begins_with_a_preset_and_for_the_task_of_a_link(vera):
 
 def test_the_editor_says_which_outage_is_survived_and_when_it_gives_up(vera):
     publish(backoff={"kind": "linear", "first_delay_s": 30}, max_attempts=5)
-    said = text_of(vera.get("/policies/webhooks/"))
-    assert "Survives an outage of 5 min, not a longer one." in said
-    assert "5 attempts; gives up after 5 min." in said
+    text = text_of(vera.get("/policies/webhooks/"))
+    assert "Survives an outage of 5 min, not a longer one." in text
+    assert "5 attempts; gives up after 5 min." in text
 
 
 def test_an_edit_is_drawn_beside_what_is_in_force_and_nothing_is_kept(vera):
     publish(backoff={"kind": "fixed", "first_delay_s": 60})
     part = vera.post("/policies/webhooks/preview/", typed(begun="1", jobs="500"), headers=HTMX)
-    said = text_of(part)
+    text = text_of(part)
     assert part.status_code == 200 and "<html" not in part.content.decode()
-    assert "In force, v1: Survives an outage of 5 min" in said
-    assert "Delays grow: fixed" not in said and "Backoff: delays grow fixed exponential" in said
+    assert "In force, v1: Survives an outage of 5 min" in text
+    assert "Delays grow: fixed" not in text and "Backoff: delays grow fixed exponential" in text
     assert 'id="delays-table"' in part.content.decode() and 'id="herd-table"' in part.content.decode()
     assert PolicyVersion.objects.count() == 1 and not AuditEvent.objects.filter(act="policy.publish").exclude(
         actor="redrive"
@@ -124,10 +124,10 @@ def test_an_edit_is_drawn_beside_what_is_in_force_and_nothing_is_kept(vera):
 
 def test_the_herd_of_all_at_the_same_moment_is_told_beside_one_that_is_spread(vera):
     publish(backoff={"kind": "fixed", "first_delay_s": 60})
-    said = text_of(
+    text = text_of(
         vera.post("/policies/webhooks/preview/", typed(backoff__first_delay_s="60", jobs="500"), headers=HTMX)
     )
-    assert re.search(r"At most [\d,]+ in one second; v1: 500 \.", said)
+    assert re.search(r"At most [\d,]+ in one second; v1: 500 \.", text)
 
 
 def test_without_scripts_the_preview_is_the_whole_page_with_what_was_typed(vera):
@@ -137,7 +137,7 @@ def test_without_scripts_the_preview_is_the_whole_page_with_what_was_typed(vera)
 
 
 @pytest.mark.parametrize(
-    ("field", "text", "said"),
+    ("field", "text", "message"),
     [
         ("max_attempts", "1e9", "This must be a whole number from 1 to 1,000"),
         ("max_attempts", "0", "This must be a whole number from 1 to 1,000"),
@@ -149,7 +149,7 @@ def test_without_scripts_the_preview_is_the_whole_page_with_what_was_typed(vera)
         ("expires_at", "soon", "This must be a time such as"),
     ],
 )
-def test_what_is_refused_stands_beside_its_field_with_its_bound_and_nothing_is_lost(otto, field, text, said):
+def test_what_is_refused_stands_beside_its_field_with_its_bound_and_nothing_is_lost(otto, field, text, message):
     form = typed(
         backoff__factor="2", cap_s="1 h", reason="because", note="what for", expires="at", expires_at="2026-12-01T10:00"
     )
@@ -157,10 +157,10 @@ def test_what_is_refused_stands_beside_its_field_with_its_bound_and_nothing_is_l
     page = answer.content.decode()
     assert answer.status_code == 422 and not PolicyVersion.objects.exists()
     slot = "refused-p-" + field.replace(".", "-").replace("_", "-")
-    assert said in re.search(rf'id="{slot}".*?</div>', page)[0]
+    assert message in re.search(rf'id="{slot}".*?</div>', page)[0]
     assert f'value="{text}"' in page
-    for kept in ('value="shop.deliver"', 'value="because"', 'value="what for"'):
-        assert kept in page
+    for stored in ('value="shop.deliver"', 'value="because"', 'value="what for"'):
+        assert stored in page
     assert "Drawn is the policy without it" in page  # and yet there is a picture
     assert 'class="bars"' in page
 
@@ -168,9 +168,9 @@ def test_what_is_refused_stands_beside_its_field_with_its_bound_and_nothing_is_l
 def test_what_is_refused_is_drawn_as_it_is_in_force(vera):
     publish(backoff={"kind": "fixed", "first_delay_s": 60}, max_attempts=9)
     form = typed(begun="1", max_attempts="abc", backoff__kind="fixed", backoff__first_delay_s="-1")
-    said = text_of(vera.post("/policies/webhooks/preview/", form, headers=HTMX))
-    assert "What is drawn has there what is in force." in said
-    assert "always 1 min" in said and "9 attempts; gives up" in said
+    text = text_of(vera.post("/policies/webhooks/preview/", form, headers=HTMX))
+    assert "What is drawn has there what is in force." in text
+    assert "always 1 min" in text and "9 attempts; gives up" in text
 
 
 def test_all_that_is_wrong_is_told_at_once_also_while_typing(vera):
@@ -217,8 +217,8 @@ def test_publishing_puts_it_in_force_with_its_reason_and_its_end_and_offers_the_
         "outages",
     )
     assert abs(made.expires_at - begun - timedelta(hours=4)) < timedelta(minutes=1)
-    said = text_of(otto.get(answer["Location"]))
-    assert "Published webhooks v1. It decides now" in said and "Undo" in said
+    text = text_of(otto.get(answer["Location"]))
+    assert "Published webhooks v1. It decides now" in text and "Undo" in text
     assert AuditEvent.objects.filter(actor="otto", act="policy.publish", allowed=True).exists()
 
 
@@ -244,10 +244,10 @@ def test_a_stale_edit_is_refused_with_the_difference_and_goes_on_when_told(otto)
     publish(max_attempts=6, cap_s=900, exhausted="escalate")  # somebody else, meanwhile
     form = typed(begun="1", max_attempts="9", cap_s="5 min", reason="mine")
     answer = otto.post("/policies/webhooks/publish/", form)
-    said = text_of(answer)
+    text = text_of(answer)
     assert answer.status_code == 409 and PolicyVersion.objects.count() == 2
-    assert "Never longer than 5 min 15 min 5 min" in said  # begun from, in force, yours
-    assert "Attempts in all 6 6 9" in said
+    assert "Never longer than 5 min 15 min 5 min" in text  # begun from, in force, yours
+    assert "Attempts in all 6 6 9" in text
     page = answer.content.decode()
     assert 'name="begun" value="2"' in page and 'value="mine"' in page and 'value="9"' in page
     assert otto.post("/policies/webhooks/publish/", form | {"begun": "2"}).status_code == 302
@@ -275,8 +275,8 @@ def test_an_edit_of_what_was_withdrawn_meanwhile_is_not_lost(otto):
 def test_the_history_says_what_each_version_changed_and_puts_one_back(otto):
     publish(max_attempts=6)
     publish(max_attempts=8, cap_s=600)
-    said = text_of(otto.get("/policies/webhooks/versions/"))
-    assert "Attempts in all 6 8" in said and "Never longer than – 10 min" in said and "in force" in said
+    text = text_of(otto.get("/policies/webhooks/versions/"))
+    assert "Attempts in all 6 8" in text and "Never longer than – 10 min" in text and "in force" in text
     answer = otto.post("/policies/webhooks/versions/1/put-back/", {"begun": "2", "reason": "it was right"})
     assert answer.status_code == 302
     made = PolicyVersion.objects.get(version=3)
@@ -294,8 +294,8 @@ def test_what_is_put_back_over_a_newer_version_is_refused_with_a_sentence(otto):
 def test_two_versions_are_compared_field_by_field(vera):
     publish(max_attempts=6)
     publish(max_attempts=8)
-    said = text_of(vera.get("/policies/webhooks/versions/?left=1&right=2"))
-    assert "v1 beside v2" in said and "Attempts in all 6 8" in said
+    text = text_of(vera.get("/policies/webhooks/versions/?left=1&right=2"))
+    assert "v1 beside v2" in text and "Attempts in all 6 8" in text
     assert vera.get("/policies/webhooks/versions/?left=1&right=99").status_code == 404
 
 
@@ -419,15 +419,15 @@ def test_a_policy_that_files_lost_jobs_is_set_by_a_tick_and_says_which_jobs_it_d
     }
     watched.hset(keys.workers("shop"), "w1", json.dumps(word))
     heartbeats.count_heartbeats(now)
-    said = text_of(otto.get("/policies/kept/"))
-    assert "7 jobs started without being kept" in said and "5 jobs started without any policy: it is not sure" in said
+    text = text_of(otto.get("/policies/kept/"))
+    assert "7 jobs started without being kept" in text and "5 jobs started without any policy: it is not sure" in text
 
 
 def test_what_a_poison_pill_costs_is_drawn_beside_the_herd(vera):
     publish(poison={"crashes": 2})
-    said = text_of(vera.post("/policies/webhooks/preview/", typed(begun="1", poison__crashes="5"), headers=HTMX))
-    assert "Quarantined after 5 crashes ; in force: 2 crashes" in said
-    assert "10 s 50 s 20 s" in said and "1 min 5 min 2 min" in said
+    text = text_of(vera.post("/policies/webhooks/preview/", typed(begun="1", poison__crashes="5"), headers=HTMX))
+    assert "Quarantined after 5 crashes ; in force: 2 crashes" in text
+    assert "10 s 50 s 20 s" in text and "1 min 5 min 2 min" in text
 
 
 def test_a_pill_that_nobody_counts_costs_without_end(vera):
@@ -437,16 +437,16 @@ def test_a_pill_that_nobody_counts_costs_without_end(vera):
 
 
 def test_the_worst_minute_of_a_budget_is_told(vera):
-    said = text_of(
+    text = text_of(
         vera.post("/policies/new/preview/", typed(budget__per_minute="100", budget__burst="10"), headers=HTMX)
     )
-    assert "at most 110 retries of all its jobs in any minute" in said
+    assert "at most 110 retries of all its jobs in any minute" in text
 
 
 def test_the_editor_warns_of_tasks_that_get_attempts_which_they_do_not_have(vera, watched):
     reports(watched, None)
-    said = text_of(vera.post("/policies/new/preview/", typed(match__task="shop.*", mode="enforce"), headers=HTMX))
-    assert "This gives 1 task up to 6 attempts; it has no retries now: shop.send." in said
+    text = text_of(vera.post("/policies/new/preview/", typed(match__task="shop.*", mode="enforce"), headers=HTMX))
+    assert "This gives 1 task up to 6 attempts; it has no retries now: shop.send." in text
     alone = typed(
         match__task="shop.*", mode="enforce", leaves_retries="on", concurrency__key="tenant", concurrency__limit="2"
     )
@@ -455,8 +455,8 @@ def test_the_editor_warns_of_tasks_that_get_attempts_which_they_do_not_have(vera
 
 def test_a_policy_for_a_limit_alone_is_published_without_a_word_about_retries(otto):
     form = typed(leaves_retries="on", concurrency__key="tenant", concurrency__limit="2")
-    said = text_of(otto.post("/policies/new/preview/", form))
-    assert "Changes no retries." in said and "The task’s own code decides how often a failed job is retried" in said
+    text = text_of(otto.post("/policies/new/preview/", form))
+    assert "Changes no retries." in text and "The task’s own code decides how often a failed job is retried" in text
     assert otto.post("/policies/new/publish/", form).status_code == 302
     document = PolicyVersion.objects.get().document
     assert document["concurrency"] == {"key": "tenant", "limit": 2} and document["retries"] is False

@@ -1,4 +1,4 @@
-"""What is typed into the editor of a policy, and back."""
+"""The form of a policy's editor: from a document to inputs, and back."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from jobs_admin.core.refused import Refused
 NOW = datetime(2026, 11, 22, 2, 6, 30, tzinfo=UTC)
 
 
-def sent(draft: Draft) -> QueryDict:
-    """The form as a browser would send it."""
+def as_form_data(draft: Draft) -> QueryDict:
+    """Return the form as a browser sends it."""
     form = QueryDict(mutable=True)
     for name, text in draft.texts.items():
         form[name] = text
@@ -59,14 +59,14 @@ FULL = {
 
 
 def test_every_part_of_a_policy_has_an_input_that_gives_it_back():
-    again = Draft.from_form(sent(Draft.from_document(FULL))).document(NOW)
+    again = Draft.from_form(as_form_data(Draft.from_document(FULL))).document(NOW)
     assert core.document(core.parse(again)) == core.document(core.parse(FULL))
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_comes_back_as_it_was(name):
     document = PRESETS[name].document
-    again = Draft.from_form(sent(Draft.from_document(document))).document(NOW)
+    again = Draft.from_form(as_form_data(Draft.from_document(document))).document(NOW)
     assert core.document(core.parse(again)) == core.document(core.parse(document))
 
 

@@ -1,4 +1,4 @@
-"""The dashboard and the rules of docs/prometheus ask for nothing that a scrape does not tell."""
+"""The dashboard and the rules of docs/prometheus use only metrics of a scrape."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LABEL = re.compile(r"([a-z_]+)=~?\"")
 
 
 def expressions_of_rules() -> list[str]:
-    """Of the plain form that the file has: `expr: …`, or `expr: >-` and deeper lines."""
+    """Return the expressions of a file in its plain form: `expr: …`, or `expr: >-` and deeper lines."""
     found, deeper = [], 0
     for line in (FOLDER / "redrive.rules.yml").read_text().splitlines():
         depth = len(line) - len(line.lstrip())
@@ -29,62 +29,62 @@ def expressions_of_rules() -> list[str]:
             continue
         deeper = 0
         if line.strip().startswith("expr: "):
-            said = line.strip().removeprefix("expr: ")
-            found.append("" if said == ">-" else said)
-            deeper = depth if said == ">-" else 0
+            message = line.strip().removeprefix("expr: ")
+            found.append("" if message == ">-" else message)
+            deeper = depth if message == ">-" else 0
     return found
 
 
 def expressions_of_dashboard() -> list[str]:
     board = json.loads((FOLDER / "redrive-dashboard.json").read_text())
-    asked = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
-    return asked + [one["definition"] for one in board["templating"]["list"] if "definition" in one]
+    requested = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    return requested + [one["definition"] for one in board["templating"]["list"] if "definition" in one]
 
 
 @pytest.fixture
-def told(client, history):
-    """Metric -> the names of its labels, of a scrape with a token for everything."""
+def scraped(client, history):
+    """The label names of each metric, of a scrape with a token for every source."""
     return {
         name: {label for series in values for label in re.findall(r"([a-z_]+)=\"", series)}
         for name, values in samples(scrape(client)).items()
     }
 
 
-def unknown(expressions: list[str], told: dict[str, set[str]]) -> list[str]:
-    wrong = [name for said in expressions for name in NAME.findall(said) if name not in told and name not in LABELS]
-    for said in expressions:
-        for name, inside in SELECTOR.findall(said):
-            wrong += [f"{name}.{label}" for label in LABEL.findall(inside) if label not in told.get(name, ())]
-        for labels, name in GROUPED.findall(said):
-            wrong += [f"{name} by {one}" for one in labels.split(", ") if one not in told.get(name, ())]
+def unknown(expressions: list[str], scraped: dict[str, set[str]]) -> list[str]:
+    wrong = [name for message in expressions for name in NAME.findall(message) if name not in scraped and name not in LABELS]
+    for message in expressions:
+        for name, inside in SELECTOR.findall(message):
+            wrong += [f"{name}.{label}" for label in LABEL.findall(inside) if label not in scraped.get(name, ())]
+        for labels, name in GROUPED.findall(message):
+            wrong += [f"{name} by {one}" for one in labels.split(", ") if one not in scraped.get(name, ())]
     return wrong
 
 
 LABELS = {"job_name"}  # named like a metric
 
 
-def test_every_metric_and_label_of_the_rules_is_told(told):
-    asked = expressions_of_rules()
-    assert len(asked) == 16 and all(asked) and unknown(asked, told) == []
+def test_every_metric_and_label_of_the_rules_is_told(scraped):
+    requested = expressions_of_rules()
+    assert len(requested) == 16 and all(requested) and unknown(requested, scraped) == []
 
 
-def test_every_metric_and_label_of_the_dashboard_is_told(told):
-    asked = expressions_of_dashboard()
-    assert len(asked) > 20 and unknown(asked, told) == []
+def test_every_metric_and_label_of_the_dashboard_is_told(scraped):
+    requested = expressions_of_dashboard()
+    assert len(requested) > 20 and unknown(requested, scraped) == []
 
 
-def test_every_exported_metric_is_on_the_dashboard(told):
-    shown = {name for said in expressions_of_dashboard() for name in NAME.findall(said)}
-    assert told.keys() - shown == set() or told.keys() - shown <= {"redrive_store_up"}
+def test_every_exported_metric_is_on_the_dashboard(scraped):
+    shown = {name for message in expressions_of_dashboard() for name in NAME.findall(message)}
+    assert scraped.keys() - shown == set() or scraped.keys() - shown <= {"redrive_store_up"}
 
 
-def test_what_is_not_told_would_be_noticed(told):
+def test_what_is_not_told_would_be_noticed(scraped):
     wrong = [
         "sum(job_failure_total)",
         'rate(job_failures_total{task="x",host="y"}[5m])',
         "sum by (tenant) (rate(job_retries_total[5m]))",
     ]
-    assert unknown(wrong, told) == ["job_failure_total", "job_failures_total.host", "job_retries_total by tenant"]
+    assert unknown(wrong, scraped) == ["job_failure_total", "job_failures_total.host", "job_retries_total by tenant"]
 
 
 def test_panels_do_not_cover_each_other():

@@ -22,17 +22,17 @@ def call(args, kwargs, *, task="shop.charge", queue="webhooks", said=()) -> str:
 
 
 def asked_of_celery(text: str):
-    """What the call asks Celery to send, as Python reads it."""
-    asked = []
+    """Return the arguments of the call, as Python reads them."""
+    requested = []
 
     class App:
         def send_task(self, *args, **kwargs):
-            asked.append((args, kwargs))
+            requested.append((args, kwargs))
 
     tree = ast.parse(text)
     tree.body = [node for node in tree.body if not isinstance(node, ast.ImportFrom)]
     exec(compile(tree, "call", "exec"), {"app": App()})
-    return asked[0]
+    return requested[0]
 
 
 def is_same(one, other) -> bool:
@@ -52,9 +52,9 @@ def is_same(one, other) -> bool:
     ANY_TEXT,
 )
 def test_python_reads_back_every_json(args, kwargs, task, queue):
-    (name,), asked = asked_of_celery(call(args, kwargs, task=task, queue=queue, said=[task]))
-    assert (name, asked["queue"]) == (task, queue)
-    assert is_same(asked["args"], args) and is_same(asked["kwargs"], kwargs)
+    (name,), requested = asked_of_celery(call(args, kwargs, task=task, queue=queue, said=[task]))
+    assert (name, requested["queue"]) == (task, queue)
+    assert is_same(requested["args"], args) and is_same(requested["kwargs"], kwargs)
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,13 @@ CRASHES = [
 ]
 
 
-def held(**changes) -> int:
+def quarantined(**changes) -> int:
     bury(1, state="quarantined", crashes=json.dumps(CRASHES), **changes)
     return Failure.objects.latest("pk").pk
 
 
 def test_a_pill_stands_there_with_what_it_did_to_which_workers(ann, watched):
-    held()
+    quarantined()
     text = text_of(ann.get("/quarantine/"))
     assert "3 crashes in 90 s" in text
     assert "its process died: signal 11 (SIGSEGV) on w1@a" in text
@@ -38,7 +38,7 @@ def test_crashes_that_were_reported_out_of_order_are_shown_oldest_first(ann, wat
 
 
 def test_the_page_of_the_job_tells_it_too_also_when_it_was_readmitted(ann, watched):
-    pk = held()
+    pk = quarantined()
     ann.post(f"/quarantine/{pk}/readmit/")
     text = text_of(ann.get(f"/failures/{pk}/"))
     assert "How it ended its workers" in text and "signal 11 (SIGSEGV)" in text
@@ -49,7 +49,7 @@ def test_an_empty_quarantine_says_what_would_put_something_there(ann, watched):
 
 
 def test_a_job_is_readmitted_and_that_is_taken_back(ann, watched):
-    pk = held()
+    pk = quarantined()
     answer = ann.post(f"/quarantine/{pk}/readmit/", headers=HTMX)
     assert Failure.objects.get().state == "dead" and "No job is in quarantine" in text_of(answer)
     fields = dict(re.findall(r'name="(key|back)" value="([^"]+)"', answer.content.decode()))
@@ -59,7 +59,7 @@ def test_a_job_is_readmitted_and_that_is_taken_back(ann, watched):
 
 
 def test_a_job_is_discarded_with_a_reason_and_the_page_comes_back_without_htmx(ann, watched):
-    pk = held()
+    pk = quarantined()
     answer = ann.post(f"/quarantine/{pk}/discard/", {"reason": "a broken image", "after": str(pk + 9)})
     assert answer.status_code == 302 and answer.url == f"/quarantine/?after={pk + 9}"
     assert Failure.objects.get().state == "discarded" and AuditEvent.objects.get().reason == "a broken image"
@@ -74,8 +74,8 @@ def test_one_that_is_not_there_any_more_is_said(ann, watched):
 
 
 def test_who_may_not_act_sees_no_buttons_and_is_refused(vera, otto, watched):
-    pk = held()
-    held(source="bank")
+    pk = quarantined()
+    quarantined(source="bank")
     assert (
         "/readmit/" not in vera.get("/quarantine/").content.decode()
         and vera.post(f"/quarantine/{pk}/readmit/").status_code == 403
@@ -95,7 +95,7 @@ def test_hostile_words_stay_words(ann, watched):
 
 
 def test_a_store_that_is_away_hides_no_job(ann, settings):
-    held()
+    quarantined()
     settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
     config.store.cache_clear()
     text = text_of(ann.get("/quarantine/"))

@@ -61,7 +61,7 @@ def test_what_it_says_now_stands_above(ann, watched, history):
 
 
 @pytest.mark.parametrize(
-    ("grade", "said"),
+    ("grade", "message"),
     [
         (
             "early-window",
@@ -70,13 +70,13 @@ def test_what_it_says_now_stands_above(ann, watched, history):
         ("late", "nothing would be lost"),
     ],
 )
-def test_what_a_kill_of_its_workers_would_take_is_said(ann, watched, db, now, grade, said):
+def test_what_a_kill_of_its_workers_would_take_is_said(ann, watched, db, now, grade, message):
     Worker.objects.create(source="shop", name="w1", boot="b", seen_at=now, queues=["emails"], concurrency=4)
     DepthSample.objects.create(
         source="shop", queue="emails", at=now, step=10, workers=3, guarded_workers=1, durability=grade
     )
     text = text_of(page(ann))
-    assert f"Should its guarded worker be killed now: {said}." in text
+    assert f"Should its guarded worker be killed now: {message}." in text
     assert "1 of 3 guarded: what fails in the other 2 is not seen here." in text
 
 
@@ -100,8 +100,8 @@ def zoomed_out(client, **query):
 
 
 def test_no_zoom_leads_into_the_future_or_beyond_what_is_kept(ann, watched, history, now):
-    whole = parse_qs(urlsplit(zoomed_out(ann, span="24h")).query)
-    since, until = (datetime.fromisoformat(whole[one][0]) for one in ("since", "until"))
+    complete = parse_qs(urlsplit(zoomed_out(ann, span="24h")).query)
+    since, until = (datetime.fromisoformat(complete[one][0]) for one in ("since", "until"))
     assert until <= timezone.now() and timedelta(hours=47) < until - since < timedelta(hours=49)
     assert zoomed_out(ann, span="400d") == ""
 
@@ -114,11 +114,11 @@ def test_long_steps_that_are_not_filled_in_yet_are_not_called_nothing(ann, watch
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [{"span": "x"}, {"since": "x"}, {"since": "9" * 11}, {"since": "-5"}, {"since": "2026-02-31"}, {"until": "0"}, {"since": "0"}, {"hide": "x,dead"}, {"since": "10", "until": "5"}],
 )  # fmt: skip
-def test_an_address_that_means_nothing_is_still_a_page(ann, watched, history, asked):
-    assert page(ann, **asked).status_code == 200
+def test_an_address_that_means_nothing_is_still_a_page(ann, watched, history, requested):
+    assert page(ann, **requested).status_code == 200
 
 
 def test_lines_can_be_left_out(ann, watched, history):
@@ -197,9 +197,9 @@ def test_a_page_asks_the_same_number_of_questions_at_any_span(ann, watched, hist
     for span in SPANS:
         with CaptureQueriesContext(
             connection,
-        ) as asked:
+        ) as requested:
             page(ann, span=span)
-        counts.add(len(asked))
+        counts.add(len(requested))
     assert max(counts) <= 26, counts
 
 

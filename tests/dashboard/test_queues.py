@@ -13,8 +13,8 @@ from tests.kit.pages import clock_of, count_of_link, text_of
 
 def sample(queue: str = "webhooks", **changes) -> None:
     Source.objects.get_or_create(name="shop", defaults={"is_configured": True, "is_reachable": True})
-    held = {"waiting": 1234, "active": 5, "delayed": 0, "workers": 14, "guarded_workers": 12, "durability": "early"}
-    DepthSample.objects.create(source="shop", queue=queue, at=timezone.now(), **held | changes)
+    row = {"waiting": 1234, "active": 5, "delayed": 0, "workers": 14, "guarded_workers": 12, "durability": "early"}
+    DepthSample.objects.create(source="shop", queue=queue, at=timezone.now(), **row | changes)
 
 
 def test_a_queue_shows_what_waits_runs_and_lies_dead(ann, watched):

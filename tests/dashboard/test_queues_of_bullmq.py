@@ -1,4 +1,4 @@
-"""Dead letters of a real BullMQ, as Prometheus, the API and an alert tell them: what the desk holds, and beside it what the system holds."""
+"""Dead letters of a real BullMQ in metrics, API and alerts: the desk's count, and the system's count beside it."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def test_what_died_counts_here_although_the_system_has_dropped_some(hooks, ask, 
     (queue,) = ask("GET", "queues").json()["items"]
     assert (queue["source"], queue["queue"], queue["dead"], queue["source_dead"]) == ("hooks", "hooks", 3, 2)
     token = create("scraper", "viewer", "*")
-    told = samples(client.get("/metrics", headers={"Authorization": f"Bearer {token}"}))
-    assert list(told["job_queue_dlq_depth"].values()) == [3]
-    assert sum(told["job_queue_dlq_jobs_total"].values()) == 3
+    reported = samples(client.get("/metrics", headers={"Authorization": f"Bearer {token}"}))
+    assert list(reported["job_queue_dlq_depth"].values()) == [3]
+    assert sum(reported["job_queue_dlq_jobs_total"].values()) == 3
     Rule.objects.all().delete()
     alerts.save_rule(ANN, {"name": "dead hooks", "metric": "dead", "source": "hooks", "threshold": 2, "for_s": 0})
     alerts.judge(now)

@@ -96,7 +96,7 @@ def needs_argument(given):
 
 
 def context(rows=ROWS, **more) -> Context:
-    held = {
+    row = {
         "rows": rows,
         "outer": {"deep": ["<0>", "<1>"]},
         "outer_safe": mark_safe("<i>"),
@@ -108,7 +108,7 @@ def context(rows=ROWS, **more) -> Context:
         "function": lambda: "called<",
         "needs_argument": needs_argument,
     }
-    return Context(held | more)
+    return Context(row | more)
 
 
 def both(text: str, **more) -> tuple[str, str]:

@@ -56,8 +56,8 @@ def test_people_come_and_go(root):
 
 def test_a_page_previews_a_replay_and_starts_none(otto, shop):
     bury(2)
-    looked = otto.post("/replays/new/", {"q": "queue:webhooks", "step": "preview"})
-    assert looked.status_code == 200
+    checked = otto.post("/replays/new/", {"q": "queue:webhooks", "step": "preview"})
+    assert checked.status_code == 200
     assert otto.post("/replays/new/", {"q": "queue:webhooks", "step": "start", "reason": "r"}).status_code == 403
     assert not Replay.objects.exists()
 

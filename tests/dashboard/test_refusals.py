@@ -1,4 +1,4 @@
-"""What the engine does not find or refuses, where a page does not show it itself."""
+"""Refusals and missing objects of the engine that no page shows itself."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from jobs_admin.core import pacing
 from jobs_admin.core.refused import Refused
 
 
-def asked(text: str) -> dict | None:
+def document(text: str) -> dict | None:
     return Pace(QueryDict(text)).document
 
 
@@ -37,7 +37,7 @@ def asked(text: str) -> dict | None:
     ],
 )  # fmt: skip
 def test_what_is_typed_becomes_the_words_of_the_api_and_the_engine_takes_them(typed, pace):
-    assert asked(typed) == pace
+    assert document(typed) == pace
     pacing.parse(pace, 1000)
 
 
@@ -87,7 +87,7 @@ def test_options_become_those_of_the_engine(typed, options):
 
 
 @pytest.mark.parametrize(
-    "typed, field, says",
+    "typed, field, text",
     [
         ("patch={", "patch", "This is not JSON: Expecting property name"),
         ("patch=NaN", "patch", "NaN is not a JSON value"),
@@ -96,10 +96,10 @@ def test_options_become_those_of_the_engine(typed, options):
         ("attempts=number", "attempts_number", "1 to 1,000"),
     ],
 )
-def test_an_option_that_cannot_be_is_said_beside_its_field(typed, field, says):
+def test_an_option_that_cannot_be_is_said_beside_its_field(typed, field, text):
     form = Options(QueryDict(typed))
     if form.is_valid():
         with pytest.raises(Refused) as refused:
             replays.Options.parse(form.document)
         form.refuse(refused.value.field, refused.value.message)
-    assert says in form.errors[field][0], form.errors
+    assert text in form.errors[field][0], form.errors

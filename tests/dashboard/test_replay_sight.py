@@ -93,9 +93,9 @@ def test_its_pages_show_no_name_and_no_number_of_another_source(sue, replay, url
 def test_its_numbers_are_of_the_sources_that_are_seen(sue, replay):
     text = seen_of(sue.get(f"/replays/{replay.pk}/"))
     assert "5 of 30 sent; 5 of 5 settled, 100 %" in text and "OursError" in text
-    held = replays.find(OWN, replay.pk)
-    assert (held.total, held.planned, held.succeeded, held.failed_again) == (30, 25, 4, 1)
-    assert progress.over_time(held).buckets[-1][1:] == (5, 4, 1)
+    row = replays.find(OWN, replay.pk)
+    assert (row.total, row.planned, row.succeeded, row.failed_again) == (30, 25, 4, 1)
+    assert progress.over_time(row).buckets[-1][1:] == (5, 4, 1)
     # Who sees all sees all.
     full = replays.find(BOB, replay.pk)
     assert (full.total, full.planned, full.seen_sources) == (100, 75, None)
@@ -117,8 +117,8 @@ def test_one_that_waits_for_a_second_person_counts_what_is_frozen(both, settings
     dead(70, source="web", queue="secrets")
     made = replays.launch(BOB, query="state:dead", reason="back")
     assert made.state == "awaiting_approval" and made.by_source == {"shop": 30, "web": 70}
-    held = replays.find(OWN, made.pk)
-    assert (held.total, held.planned) == (30, 30)
+    row = replays.find(OWN, made.pk)
+    assert (row.total, row.planned) == (30, 30)
 
 
 @pytest.mark.django_db

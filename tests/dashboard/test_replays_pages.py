@@ -181,8 +181,8 @@ def test_what_came_after_the_first_look_is_told_and_taken_in_only_when_asked(ann
     again = ann.post(NEW, form | {"step": "preview", "style": "steady", "amount": "10"})
     text = again.content.decode()
     assert "Replay 3 jobs" in text and "2 more match since you looked" in text
-    anew = ann.post(NEW, carried(again) | {"step": "anew"}).content.decode()
-    assert "Replay 5 jobs" in anew and "since you looked" not in anew
+    repeated = ann.post(NEW, carried(again) | {"step": "anew"}).content.decode()
+    assert "Replay 5 jobs" in repeated and "since you looked" not in repeated
 
 
 def test_what_is_left_out_and_may_be_accepted_has_a_box_that_stays_ticked(ann, shop):
@@ -245,8 +245,8 @@ def test_a_pace_that_cannot_be_is_refused_beside_its_field(ann, shop, amount):
 
 def test_a_scope_with_or_is_shown_with_its_parentheses(ann, shop):
     dead(2, error_type="shop.Timeout")
-    asked = "queue:emails error:Timeout OR error:Refused"
-    assert 'Read as: queue emails · (error has "Timeout" or error has "Refused")' in text_of(ann.get(NEW, {"q": asked}))
+    requested = "queue:emails error:Timeout OR error:Refused"
+    assert 'Read as: queue emails · (error has "Timeout" or error has "Refused")' in text_of(ann.get(NEW, {"q": requested}))
     assert "Read as:" not in text_of(ann.get(NEW, {"q": "queue:emails"}))
 
 
@@ -435,17 +435,17 @@ def test_a_held_replay_has_the_numbers_of_now_on_its_page_the_overview_and_the_l
     page, since = reverse("redrive:replay-detail", args=[replay.pk]), "Since then"
     assert since not in ann.get(page).text and "Without news for" in ann.get(page).text
     moved(replay, 2, "succeeded"), moved(replay, 3, "succeeded"), moved(replay, 4, "failed_again")
-    said = "Since then 2 succeeded and 1 failed again; all are settled."
+    message = "Since then 2 succeeded and 1 failed again; all are settled."
     overview.forget()
     for url in (page, reverse("redrive:overview"), reverse("redrive:replay-list")):
-        assert said in text_of(ann.get(url)), url
+        assert message in text_of(ann.get(url)), url
     text = text_of(ann.get(page))
     assert "Sent, not settled 0" in text and "Without news for" not in text
-    assert replay_shapes.replay(Replay.objects.get(pk=replay.pk), "", 0.0, [], [])["held_because"].endswith(said)
+    assert replay_shapes.replay(Replay.objects.get(pk=replay.pk), "", 0.0, [], [])["held_because"].endswith(message)
 
 
 def test_a_limit_that_careful_learned_is_shown_until_the_pace_is_changed(ann, shop):
-    """It may be an outage of the service's own that met the climb: an operator who knows better lifts it."""
+    """A learned limit may come from an outage during the climb: an operator can lift it."""
     replay = held(others=1, kind="failing", failed=20, judged=20)
     pace = settled(parse({"style": "careful", "rate": 40}), jobs=200)
     core = Controller(pace, timezone.now().timestamp()).as_dict() | {"cap": 15.0, "cap_of": 40.0, "bad": 20.0}
@@ -491,17 +491,17 @@ def test_the_rest_of_a_climb_takes_less_than_at_the_rate_it_begins_at(ann, shop)
     climbing = {"pace": {"style": "careful", "ramp": {"from": 5, "to": 50}}, "rate": 5, "planned": 1000, "total": 1000}
     Replay.objects.filter(pk=replay.pk).update(**climbing)
     Replay.objects.filter(pk=replay.pk).update(state="ramping")
-    said = "<dd>about 3 min 20 s at the present rate, 43 s at the soonest</dd>"
-    assert said in ann.get(f"/replays/{replay.pk}/").content.decode()
+    message = "<dd>about 3 min 20 s at the present rate, 43 s at the soonest</dd>"
+    assert message in ann.get(f"/replays/{replay.pk}/").content.decode()
     Replay.objects.filter(pk=replay.pk).update(rate=50)
     assert "<dd>20 s</dd>" in ann.get(f"/replays/{replay.pk}/").content.decode()
     # A steady one that was held begins again below its rate.
     Replay.objects.filter(pk=replay.pk).update(rate=5, pace={"style": "steady", "rate": 50})
-    assert said in ann.get(f"/replays/{replay.pk}/").content.decode()
+    assert message in ann.get(f"/replays/{replay.pk}/").content.decode()
 
 
 @pytest.mark.parametrize(
-    ("state", "rate_now", "said"),
+    ("state", "rate_now", "message"),
     [
         ("running", 9.0, "10 s"),  # at 10 a second
         ("running", 1.0, "about 1 min 40 s at the present rate"),
@@ -511,9 +511,9 @@ def test_the_rest_of_a_climb_takes_less_than_at_the_rate_it_begins_at(ann, shop)
         ("done", 2.0, ""),
     ],
 )
-def test_how_long_the_rest_takes_is_what_is_really_sent(state, rate_now, said):
+def test_how_long_the_rest_takes_is_what_is_really_sent(state, rate_now, message):
     replay = Replay(state=state, planned=100, rate=10.0, pace={"style": "steady", "rate": 10})
-    assert replay_page.remaining(replay, rate_now) == said
+    assert replay_page.remaining(replay, rate_now) == message
 
 
 def test_the_rest_of_a_replay_that_was_slowed_down_takes_what_its_rate_says_and_the_page_says_why(ann, shop):
@@ -617,8 +617,8 @@ def test_uncertain_jobs_are_settled_at_once_all_or_by_a_search_after_a_count(ann
     }  # fmt: skip
     replay.refresh_from_db()
     assert (replay.uncertain, replay.succeeded, replay.failed_again) == (0, 2, 3)
-    told = AuditEvent.objects.filter(act="replay.resolve").order_by("pk").values_list("after", flat=True)
-    assert list(told) == [
+    reported = AuditEvent.objects.filter(act="replay.resolve").order_by("pk").values_list("after", flat=True)
+    assert list(reported) == [
         {"state": "succeeded", "count": 2, "query": "tenant:acme"},
         {"state": "failed_again", "count": 3},
     ]
@@ -780,8 +780,8 @@ def test_a_second_person_sees_what_they_approve(ann, otto, shop, django_user_mod
     ids = [*dead(300, tenant="acme", queue="emails"), *dead(100, tenant="cobalt", task="shop.refund")]
     replay = replays.start(by, replays.draft(by, selection=ids, reason="partner is back"))
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", otto.get(f"/replays/{replay.pk}/").content.decode()))
-    for said in ("emails 300", "webhooks 100", "shop.refund 100", "acme 300", "cobalt 100"):
-        assert said in text, said
+    for message in ("emails 300", "webhooks 100", "shop.refund 100", "acme 300", "cobalt 100"):
+        assert message in text, message
 
 
 def test_of_many_a_second_person_sees_some_evenly_and_only_of_their_sources(shop, settings, monkeypatch):
@@ -822,8 +822,8 @@ def test_a_replay_under_way_while_the_guard_was_off_says_how_many_outcomes_are_m
     audit.record(BOB, "guard.on", "guard", after="on")
     on = now - timedelta(minutes=5)
     AuditEvent.objects.filter(act="guard.on").update(at=on)
-    said = f"The guard was off from {clock(off, now)} to {clock(on, now)} UTC: outcomes of 2 jobs were not reported."
-    assert said in text_of(ann.get(url))
+    message = f"The guard was off from {clock(off, now)} to {clock(on, now)} UTC: outcomes of 2 jobs were not reported."
+    assert message in text_of(ann.get(url))
     moved(replay, 1, "succeeded"), moved(replay, 2, "succeeded")
     assert "outcomes of" not in text_of(ann.get(url))
 
@@ -831,12 +831,12 @@ def test_a_replay_under_way_while_the_guard_was_off_says_how_many_outcomes_are_m
 def test_queues_out_of_sight_are_not_named_to_who_waits_for_a_worker():
     at = timezone.now().replace(hour=12, minute=31)
     found = Unattended(at, [("bank", "loans"), *(("shop", f"q{n}") for n in range(5))])
-    said = "Nobody has taken a job of it since 12:31 UTC. See whether a worker takes from "
+    message = "Nobody has taken a job of it since 12:31 UTC. See whether a worker takes from "
     assert (
         replay_page.unattended_words(found, Viewer("v", {"shop": OPERATOR}))
-        == f"{said}q0 of shop, q1 of shop, q2 of shop and 2 more."
+        == f"{message}q0 of shop, q1 of shop, q2 of shop and 2 more."
     )
-    assert replay_page.unattended_words(found, Viewer("v", {"web": OPERATOR})) == f"{said}its queues."
+    assert replay_page.unattended_words(found, Viewer("v", {"web": OPERATOR})) == f"{message}its queues."
 
 
 # ---------- groups, drafts, jobs that wait ----------
@@ -878,8 +878,8 @@ def test_the_number_of_excluded_jobs_is_the_sum_of_its_groups_also_in_a_scope_th
     assert (replay.total, sorted(row["jobs"] for row in replay.set_aside)) == (5, [3, 4])
     assert "7 jobs stay dead" in text_of(ann.get(f"/replays/{replay.pk}/"))
     (ours,) = replay.items.filter(n=1).values_list("failure__group", flat=True)
-    told = {"group": ours, "phase": "run", "code": "failed_again", "reason": "5 of 5", "by": "controller", "jobs": None}
-    noted = [*replay.set_aside, told | {"at": timezone.now().isoformat()}]
+    reported = {"group": ours, "phase": "run", "code": "failed_again", "reason": "5 of 5", "by": "controller", "jobs": None}
+    noted = [*replay.set_aside, reported | {"at": timezone.now().isoformat()}]
     Replay.objects.update(without_groups=[*replay.without_groups, ours], set_aside=noted)
     assert "12 jobs stay dead" in text_of(ann.get(f"/replays/{replay.pk}/"))
     # Of a replay that an earlier version started, some are not known.
@@ -890,8 +890,8 @@ def test_the_number_of_excluded_jobs_is_the_sum_of_its_groups_also_in_a_scope_th
 def test_a_group_set_aside_is_named_and_brought_back(ann, shop):
     replay = running(4, group=group("KeyError", "sku"))
     pk = Failure.objects.first().group_id
-    told = {"group": pk, "phase": "run", "code": "failed_again", "reason": "5 of 5 failed", "by": "controller"}
-    Replay.objects.update(without_groups=[pk], set_aside=[told | {"at": timezone.now().isoformat(), "jobs": None}])
+    reported = {"group": pk, "phase": "run", "code": "failed_again", "reason": "5 of 5 failed", "by": "controller"}
+    Replay.objects.update(without_groups=[pk], set_aside=[reported | {"at": timezone.now().isoformat(), "jobs": None}])
     text = text_of(ann.get(f"/replays/{replay.pk}/"))
     assert "Set aside during the replay" in text and "5 of 5 failed" in text and "Bring back" in text
     ann.post(f"/replays/{replay.pk}/bring-back/", {"group": [Failure.objects.first().group.fingerprint]})
@@ -948,7 +948,7 @@ FULL_PACE = {
 
 
 class Fields(HTMLParser):
-    """What a browser sends of the forms with one action: hidden and typed fields, ticked boxes, chosen options."""
+    """Return the fields that a browser sends of the forms with one action: hidden, typed, ticked and chosen ones."""
 
     def __init__(self, page, action):
         super().__init__()
@@ -1033,9 +1033,9 @@ def test_a_replay_whose_outcomes_would_be_refused_says_so_before_and_while_it_wa
         source="shop", cause="unsigned", refused=1, first_at=now, last_at=now, why="not signed"
     )
     trust.forget()
-    said = "Reports of shop are refused, so the outcome of its jobs stays unknown (the latest at"
-    assert said in text_of(ann.get(url))
+    message = "Reports of shop are refused, so the outcome of its jobs stays unknown (the latest at"
+    assert message in text_of(ann.get(url))
     dead(2, queue="emails")
-    assert said in text_of(ann.get(NEW, {"q": "queue:emails"}))
+    assert message in text_of(ann.get(NEW, {"q": "queue:emails"}))
     moved(replay, 1, "succeeded"), moved(replay, 2, "succeeded")
-    assert said not in text_of(ann.get(url))
+    assert message not in text_of(ann.get(url))

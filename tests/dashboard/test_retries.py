@@ -61,8 +61,8 @@ def test_a_waiting_job_leads_to_the_page_where_that_is_changed(table, olga):
     page = olga.get(f"/failures/{failure.pk}/").content.decode()
     assert f"/retries/reschedule/?selection={failure.pk}" in page
     assert 'href="/retries/"' in page
-    looked = olga.get(f"/retries/reschedule/?selection={failure.pk}")
-    assert looked.status_code == 200 and "Change when 1 retry runs?" in text_of(looked)
+    checked = olga.get(f"/retries/reschedule/?selection={failure.pk}")
+    assert checked.status_code == 200 and "Change when 1 retry runs?" in text_of(checked)
     assert not Reschedule.objects.exists()
 
 
@@ -79,18 +79,18 @@ def test_what_is_selected_on_the_list_is_brought_there(table, olga):
     assert 'formaction="/retries/reschedule/"' in listed and 'href="/retries/"' in listed
     assert "/retries/reschedule/" not in olga.get("/failures/").content.decode()
     chosen = [Failure.objects.get(job_id=name).pk for name in ("j1", "j3")]
-    looked = olga.post(
+    checked = olga.post(
         "/retries/reschedule/", {"step": "preview", "q": "state:retrying", "selection": chosen, "reason": ""}
     )
-    assert "Change when 2 retries run?" in text_of(looked) and not Reschedule.objects.exists()
+    assert "Change when 2 retries run?" in text_of(checked) and not Reschedule.objects.exists()
     all_of_it = olga.post("/retries/reschedule/", {"step": "preview", "q": "state:retrying", "everything": "1"})
     assert "Change when 3 retries run?" in text_of(all_of_it)
 
 
 def test_all_that_wait_are_shown_before_and_after_then_changed_and_taken_back(table, olga):
-    looked = olga.get("/retries/reschedule/", {"q": "state:retrying"} | CURVE)
-    said = text_of(looked)
-    assert "Change when 3 retries run?" in said and "3 1 90 s 2 min" in said.replace("1 min 30 s", "90 s")
+    checked = olga.get("/retries/reschedule/", {"q": "state:retrying"} | CURVE)
+    text = text_of(checked)
+    assert "Change when 3 retries run?" in text and "3 1 90 s 2 min" in text.replace("1 min 30 s", "90 s")
     form = dict(CURVE, q="state:retrying", highest=Failure.objects.latest("pk").pk, step="start")
     refused = olga.post("/retries/reschedule/", form)
     assert refused.status_code == 422 and "needs a reason" in text_of(refused)
@@ -110,13 +110,13 @@ def test_all_that_wait_are_shown_before_and_after_then_changed_and_taken_back(ta
     assert again.status_code == 409 and "taken back before" in text_of(again)
 
 
-@pytest.mark.parametrize(("changed", "says"), [
+@pytest.mark.parametrize(("changed", "text"), [
     ({"first_delay_s": "soon"}, "first_delay_s"), ({"factor": "0"}, "factor"), ({"how": "moment", "due_at": "tomorrow"}, "due_at is"),
     ({"max_attempts": "many"}, "max_attempts is"), ({"how": "keep"}, "Say what is to change"),
 ])  # fmt: skip
-def test_what_cannot_be_is_said_beside_its_field_and_nothing_is_changed(table, olga, changed, says):
+def test_what_cannot_be_is_said_beside_its_field_and_nothing_is_changed(table, olga, changed, text):
     answer = olga.post("/retries/reschedule/", CURVE | {"q": "", "step": "start", "reason": "x"} | changed)
-    assert answer.status_code == 422 and says in text_of(answer)
+    assert answer.status_code == 422 and text in text_of(answer)
     assert not Reschedule.objects.exists()
 
 

@@ -47,7 +47,7 @@ LEAKS = re.compile(rf"{CANARY}|{NUMBER}|{NUMBER:,}", re.IGNORECASE)
 
 
 def expected(address: Address, method: str, person: str) -> str:
-    """What the declared right means for a person, where the address is about the shop."""
+    """Return the expected answer to a person by the declared right, for an address about the shop."""
     right = address.right_to(method)
     if address.kind == "api":
         return _of_call(address, method, right, person)
@@ -59,8 +59,8 @@ def expected(address: Address, method: str, person: str) -> str:
     if right in {USER, STAFF}:
         return IN
     if right not in RANK:
-        held = {ADMIN_OF_ALL: person == "root", PERMISSION: person == "root", NO_ROLE: False}[right]
-        return IN if held else REFUSED
+        is_allowed = {ADMIN_OF_ALL: person == "root", PERMISSION: person == "root", NO_ROLE: False}[right]
+        return IN if is_allowed else REFUSED
     if not any(RANK[role] >= RANK[right] for role in roles.values()):
         return REFUSED
     of_desk = is_of_desk(address) and address.kind == "page"
@@ -221,6 +221,6 @@ def test_a_call_of_the_api_that_declares_no_right_is_closed_to_everybody(rf, db)
 
     made = PathView()
     made.add_operation("", ["GET"], call)
-    asked = rf.get("/", headers={"Authorization": f"Bearer {token('root')}"})
-    asked.resolver_match = None
-    assert door(made.get_view())(asked).status_code == 403
+    requested = rf.get("/", headers={"Authorization": f"Bearer {token('root')}"})
+    requested.resolver_match = None
+    assert door(made.get_view())(requested).status_code == 403

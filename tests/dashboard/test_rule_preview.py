@@ -1,4 +1,4 @@
-"""What a rule would have done on stored history, in the browser: counted, drawn, and refused beside its field."""
+"""The preview of an alert rule on stored history, in the browser: counts, picture, and refusals beside fields."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def grow(values: list[int], queue: str = "webhooks", *, every: timedelta = timed
 def test_the_preview_says_how_often_it_would_have_fired_and_draws_it(vera):
     grow([0] * 60 + [150] * 30 + [0] * 60 + [300] * 30 + [0] * 30)
     answer = vera.post("/alerts/rules/preview/", typed(), headers=HTMX)
-    said = text_of(answer)
-    assert "It would have fired twice in the last week, with 4 notices." in said
+    text = text_of(answer)
+    assert "It would have fired twice in the last week, with 4 notices." in text
     page = answer.content.decode()
     assert page.count('class="fired"') == 2 and re.search(r'<path d="M[\d.]+ \d+L', page)
-    assert "300 jobs" in said and not Rule.objects.exists()
+    assert "300 jobs" in text and not Rule.objects.exists()
 
 
 def test_a_higher_threshold_would_not_have_fired(vera):
     grow([0] * 60 + [150] * 30 + [0] * 60)
-    said = text_of(vera.post("/alerts/rules/preview/", typed(threshold="1000"), headers=HTMX))
-    assert "It would not have fired in the last week." in said
-    assert "never above the threshold for long enough" in said
+    text = text_of(vera.post("/alerts/rules/preview/", typed(threshold="1000"), headers=HTMX))
+    assert "It would not have fired in the last week." in text
+    assert "never above the threshold for long enough" in text
 
 
 def test_the_preview_is_a_page_without_scripts_and_keeps_what_is_typed(vera):
@@ -77,15 +77,15 @@ def test_a_rule_without_a_name_is_previewed_all_the_same(vera):
 def test_the_preview_tells_nothing_of_a_source_that_is_out_of_sight(django_user_model):
     grow([500] * 120, "zircon-queue")
     eve = log_in(django_user_model, "eve", bank="operator")
-    said = eve.post("/alerts/rules/preview/", typed(source="*", queue="*"), headers=HTMX).content.decode()
-    assert "zircon" not in said and "500" not in said
+    text = eve.post("/alerts/rules/preview/", typed(source="*", queue="*"), headers=HTMX).content.decode()
+    assert "zircon" not in text and "500" not in text
 
 
 def test_without_history_nothing_is_claimed(vera):
-    said = text_of(vera.post("/alerts/rules/preview/", typed(queue="never-seen"), headers=HTMX))
-    assert "There is nothing to draw" in said and "would not have fired" not in said
+    text = text_of(vera.post("/alerts/rules/preview/", typed(queue="never-seen"), headers=HTMX))
+    assert "There is nothing to draw" in text and "would not have fired" not in text
 
 
 def test_what_the_history_does_not_keep_is_said_instead_of_drawn(vera):
-    said = text_of(vera.post("/alerts/rules/preview/", typed(metric="quarantined"), headers=HTMX))
-    assert "The history keeps no count of the quarantine." in said
+    text = text_of(vera.post("/alerts/rules/preview/", typed(metric="quarantined"), headers=HTMX))
+    assert "The history keeps no count of the quarantine." in text

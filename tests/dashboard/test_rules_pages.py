@@ -56,9 +56,9 @@ def fired(rule: Rule, subject: str = "webhooks", state: str = "firing", **change
 def test_a_rule_says_in_a_sentence_what_it_watches_when_it_fires_and_who_is_told(vera):
     channel()
     rule(channels=["ops-slack"], escalate_s=600)
-    said = text_of(vera.get("/alerts/rules/"))
-    assert "dead jobs of webhooks in shop above 100 for 1 min → then warning , to ops-slack" in said
-    assert "escalates after 10 min without acknowledgement" in said
+    text = text_of(vera.get("/alerts/rules/"))
+    assert "dead jobs of webhooks in shop above 100 for 1 min → then warning , to ops-slack" in text
+    assert "escalates after 10 min without acknowledgement" in text
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_the_list_says_how_many_fire_now_and_when_one_fired_last(vera):
     first = rule()
     fired(first), fired(first, "emails", "acknowledged"), fired(first, "later", "pending", fired_at=None)
     rule("Never fired")
-    said = text_of(vera.get("/alerts/rules/"))
-    assert "2 firing" in said and "never" in said and "quiet" in said
+    text = text_of(vera.get("/alerts/rules/"))
+    assert "2 firing" in text and "never" in text and "quiet" in text
 
 
 def test_alerts_of_a_source_that_is_out_of_sight_are_not_counted(vera):
@@ -113,19 +113,19 @@ def test_a_viewer_is_offered_nothing_that_changes(vera):
 
 
 def test_the_list_asks_the_database_the_same_for_one_rule_and_for_fifty(vera):
-    def asked() -> int:
+    def count_queries() -> int:
         with CaptureQueriesContext(connection) as queries:
             assert vera.get("/alerts/rules/").status_code == 200
         return len(queries)
 
     channel()
     rule("first", channels=["ops-slack"])
-    asked()
-    one = asked()
+    count_queries()
+    one = count_queries()
     for n in range(50):
         rule(f"rule {n}", channels=["ops-slack"])
-    asked()  # who asks is remembered for a moment only
-    assert asked() == one
+    count_queries()  # who asks is remembered for a moment only
+    assert count_queries() == one
 
 
 def test_the_list_looks_at_alerts_once_for_what_is_open_and_once_for_the_last_of_each_rule(vera):
@@ -136,8 +136,8 @@ def test_the_list_looks_at_alerts_once_for_what_is_open_and_once_for_the_last_of
             fired(one, state="resolved", opened_at=ago, fired_at=ago)
         fired(one, subject="b"), fired(one, subject="c", state="pending", fired_at=None)
     with CaptureQueriesContext(connection) as queries:
-        told = text_of(vera.get("/alerts/rules/"))
-    assert told.count("1 firing") == 5
+        text = text_of(vera.get("/alerts/rules/"))
+    assert text.count("1 firing") == 5
     about = [one["sql"] for one in queries if 'FROM "jobs_admin_alert"' in one["sql"]]
     assert len(about) == 2 and all('"state" IN' in sql or "LIMIT 1" in sql for sql in about)
 
@@ -219,7 +219,7 @@ def test_what_another_metric_left_in_its_input_is_no_part_of_the_rule(otto):
 
 
 @pytest.mark.parametrize(
-    ("field", "text", "said"),
+    ("field", "text", "message"),
     [
         ("threshold", "lots", "This is a number from 0 to 1,000,000,000,000"),
         ("threshold", "-5", "it is a number from 0"),
@@ -231,12 +231,12 @@ def test_what_another_metric_left_in_its_input_is_no_part_of_the_rule(otto):
         ("channels", "nobody", "There is no channel"),
     ],
 )
-def test_what_is_refused_stands_beside_its_field_and_nothing_is_lost(otto, field, text, said):
+def test_what_is_refused_stands_beside_its_field_and_nothing_is_lost(otto, field, text, message):
     answer = otto.post("/alerts/rules/create/", typed(queue="emails") | {field: text})
     page = answer.content.decode()
     assert answer.status_code == 422 and not Rule.objects.exists()
     slot = re.search(rf'id="refused-p-{field.replace("_", "-")}"[^>]*>(.*?)</div>', page, re.S)[1]
-    assert said in html.unescape(slot)
+    assert message in html.unescape(slot)
     assert 'value="emails"' in page
     if field not in ("name", "channels"):
         assert f'value="{text}"' in page
@@ -330,15 +330,15 @@ def test_a_channel_that_tells_nobody_is_said_where_people_look(ann, vera, addres
     assert "nobody is told" not in text_of(ann.get(address))
     disabled()
     overview.forget()
-    told = text_of(ann.get(address))
-    assert "ops-slack is disabled since" in told and ": it answered 410 (gone); nobody is told by it." in told
-    told = text_of(vera.get(address))
-    assert "ops-slack is disabled since" in told and "An admin of every source sees why." in told and "410" not in told
+    text = text_of(ann.get(address))
+    assert "ops-slack is disabled since" in text and ": it answered 410 (gone); nobody is told by it." in text
+    text = text_of(vera.get(address))
+    assert "ops-slack is disabled since" in text and "An admin of every source sees why." in text and "410" not in text
     for n in range(4):
         disabled(f"c{n}")
     overview.forget()
-    told = text_of(ann.get(address))
-    assert told.count("nobody is told by it") == 3 and "2 more channels are disabled too." in told
+    text = text_of(ann.get(address))
+    assert text.count("nobody is told by it") == 3 and "2 more channels are disabled too." in text
 
 
 def test_a_rule_of_which_nobody_would_be_told_says_so(vera):
@@ -347,11 +347,11 @@ def test_a_rule_of_which_nobody_would_be_told_says_so(vera):
     rule("Told by one that is gone", channels=["ops-slack"])
     rule("Escalates", channels=["ops-slack"], escalate_to=["pager"], escalate_s=300)
     rule("Told", channels=["ops-slack", "pager"])
-    told = text_of(vera.get("/alerts/rules/"))
-    assert told.count("nobody would be told") == 3
-    assert "nobody would be told: it names no channel" in told
-    assert "nobody would be told: its channels are disabled" in told
-    assert "nobody would be told before it escalates: its channels are disabled" in told
+    text = text_of(vera.get("/alerts/rules/"))
+    assert text.count("nobody would be told") == 3
+    assert "nobody would be told: it names no channel" in text
+    assert "nobody would be told: its channels are disabled" in text
+    assert "nobody would be told before it escalates: its channels are disabled" in text
     page = f"/alerts/rules/{lonely.pk}/"
     assert "As it stands nobody would be told: it names no channel." in text_of(vera.get(page))
     lonely.channels.set([gone, works])

@@ -1,4 +1,4 @@
-"""What a person meets in a second terminal, before the first start, and with a word too many."""
+"""Commands in a second terminal, before the first start, and with an argument too many."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ pytestmark = [pytest.mark.server]
 
 
 def terminal(data, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """`manage.py` in a shell that was told nothing but where the data are."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(SILENT)}
+    """Run `manage.py` in a shell that has only the data folder in its environment."""
+    stored = {name: value for name, value in os.environ.items() if not name.startswith(SILENT)}
     return subprocess.run(
         [sys.executable, str(ROOT / "manage.py"), *arguments],
-        env={**kept, "REDRIVE_DATA": str(data), **variables},
+        env={**stored, "REDRIVE_DATA": str(data), **variables},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -38,14 +38,14 @@ def terminal(data, *arguments: str, **variables: str) -> subprocess.CompletedPro
 @pytest.mark.usefixtures("store")  # empty: the switch of the guard is on
 def test_a_second_terminal_finds_the_desk_that_was_told_its_addresses(tmp_path, engine):
     (tmp_path / "key").write_text("k" * 50)
-    told = {"REDRIVE_REDIS_URL": engine.url, "CELERY_BROKER_URL": engine.url.removesuffix("0") + "1"}
-    told |= {"DATABASE_URL": f"sqlite:///{tmp_path}/elsewhere.sqlite3", "SECRET_KEY_FILE": str(tmp_path / "key")}
+    variables = {"REDRIVE_REDIS_URL": engine.url, "CELERY_BROKER_URL": engine.url.removesuffix("0") + "1"}
+    variables |= {"DATABASE_URL": f"sqlite:///{tmp_path}/elsewhere.sqlite3", "SECRET_KEY_FILE": str(tmp_path / "key")}
     migrated.into(tmp_path, "elsewhere.sqlite3"), migrated.into(tmp_path / "data")
-    desk = Desk(tmp_path / "data", "--no-demo", **told).is_ready()
+    desk = Desk(tmp_path / "data", "--no-demo", **variables).is_ready()
     try:
-        said = terminal(desk.data, "doctor").stdout
-        assert "source celery: " in said and "REDRIVE_REDIS_URL is not set" not in said, said
-        assert "Read as" not in said and terminal(desk.data, "failures").returncode == 0
+        message = terminal(desk.data, "doctor").stdout
+        assert "source celery: " in message and "REDRIVE_REDIS_URL is not set" not in message, message
+        assert "Read as" not in message and terminal(desk.data, "failures").returncode == 0
         assert "The guard is off: workers" in terminal(desk.data, "off").stdout
         severe = terminal(desk.data, "doctor")
         assert severe.returncode == 1
@@ -130,11 +130,11 @@ def test_a_port_that_is_none_is_refused_in_one_sentence(tmp_path, port):
 
 
 def test_a_reader_that_ends_early_is_no_fault(tmp_path):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(SILENT)}
+    stored = {name: value for name, value in os.environ.items() if not name.startswith(SILENT)}
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, str(ROOT / "manage.py"), "doctor"]
-    environment = {**kept, "REDRIVE_DATA": str(tmp_path), "SECRET_KEY": "x" * 50}
+    environment = {**stored, "REDRIVE_DATA": str(tmp_path), "SECRET_KEY": "x" * 50}
     done = subprocess.run(command, env=environment, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (1, b"")

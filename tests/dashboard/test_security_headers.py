@@ -37,8 +37,8 @@ def test_pages_are_not_framed_sniffed_or_told_to_others(ann, watched):
 
 def test_htmx_evaluates_nothing_and_stays_at_home(ann, watched):
     page = ann.get("/").content.decode()
-    for said in ('"allowEval":false', '"allowScriptTags":false', '"selfRequestsOnly":true', '"historyCacheSize":0'):
-        assert said in page
+    for message in ('"allowEval":false', '"allowScriptTags":false', '"selfRequestsOnly":true', '"historyCacheSize":0'):
+        assert message in page
 
 
 def test_no_template_trusts_text_or_needs_eval():

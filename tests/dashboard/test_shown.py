@@ -34,8 +34,8 @@ def test_durations_are_in_the_unit_one_would_say(value, words):
 
 
 def test_a_time_is_relative_with_the_exact_one_on_hover_and_for_machines():
-    said = ago(NOW - timedelta(minutes=7), NOW)
-    assert ">7 min ago<" in said and 'datetime="2026-11-21T02:07:00Z"' in said and "2026-11-21 02:07:00 UTC" in said
+    message = ago(NOW - timedelta(minutes=7), NOW)
+    assert ">7 min ago<" in message and 'datetime="2026-11-21T02:07:00Z"' in message and "2026-11-21 02:07:00 UTC" in message
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_pages_write_no_time_in_a_form_of_their_own():
 
 
 def test_a_state_has_colour_shape_and_word():
-    said = state("failed_again")
-    assert 'class="state is-dead"' in said and "#state-dead" in said and "failed again" in said
+    message = state("failed_again")
+    assert 'class="state is-dead"' in message and "#state-dead" in message and "failed again" in message
 
 
 def test_text_that_would_reorder_or_hide_is_shown_by_its_number():
-    said = visible("pay\u202egnp.exe\x00<b>")
-    assert "U+202E" in said and "U+0000" in said and "\u202e" not in said and "&lt;b&gt;" in said
+    message = visible("pay\u202egnp.exe\x00<b>")
+    assert "U+202E" in message and "U+0000" in message and "\u202e" not in message and "&lt;b&gt;" in message
 
 
 def test_lines_and_tabs_of_ordinary_text_stay():

@@ -1,4 +1,4 @@
-"""Nobody is shown anything of a source out of sight: a random desk, random people, every address of the URLconf."""
+"""No one sees anything of a source without a role on it: a random desk, random people, every address of the URLconf."""
 
 from __future__ import annotations
 

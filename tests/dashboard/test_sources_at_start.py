@@ -49,16 +49,16 @@ def source(name: str, backend: str, url: str, more: str = "") -> str:
     ],
 )
 def test_a_system_that_is_away_is_said_and_the_start_goes_on(start, backend, url):
-    (said,) = start(source("bus", backend, url, 'dead_letter_queues = ["dlq"]' if backend == "rabbitmq" else ""))
-    assert said.startswith("Source bus cannot be reached (") and said.endswith("reads it once it answers.")
-    assert "hidden" not in said and "\n" not in said
+    (message,) = start(source("bus", backend, url, 'dead_letter_queues = ["dlq"]' if backend == "rabbitmq" else ""))
+    assert message.startswith("Source bus cannot be reached (") and message.endswith("reads it once it answers.")
+    assert "hidden" not in message and "\n" not in message
 
 
 @pytest.mark.parametrize("backend", ["celery", "bullmq"])
 def test_a_password_that_is_wrong_is_said_and_the_start_goes_on(start, engine, backend):
     host = engine.url.rpartition("@")[2]
-    (said,) = start(source("bus", backend, f"redis://:hidden@{host}"))
-    assert said.startswith("Source bus cannot be reached (") and "hidden" not in said
+    (message,) = start(source("bus", backend, f"redis://:hidden@{host}"))
+    assert message.startswith("Source bus cannot be reached (") and "hidden" not in message
 
 
 def test_one_that_answers_is_not_spoken_of(start, engine):
@@ -67,26 +67,26 @@ def test_one_that_answers_is_not_spoken_of(start, engine):
 
 def test_all_that_is_wrongly_written_down_is_said_at_once(start):
     text = '[sources.a]\nbackend = "bullmqq"\n[sources.B]\nurl = "x"\n[sources.c]\nbackend = "celery"\nurl = "redis://h"\nqueues = "emails"\n'
-    said = refused(start, f"{text}[sources.d]\nurl = 3\n")
+    message = refused(start, f"{text}[sources.d]\nurl = 3\n")
     for what in (
         "[sources.a] has backend 'bullmqq'; known: celery, bullmq,", "[sources.a] needs a url.", "'B' cannot name a source",
         "[sources.c]: queues is a list of names.", "[sources.d] needs a backend", "[sources.d] needs a url.",
     ):  # fmt: skip
-        assert what in said
+        assert what in message
 
 
 def test_what_an_adapter_refuses_is_said_of_all_and_is_not_laid_on_the_url(start):
-    said = refused(
+    message = refused(
         start,
         source("bus", "bullmq", f"redis://:hidden@{NOBODY}/0")
         + source("pay", "jobs_table", "sqlite:////nowhere/jobs.db", 'tabel = "jobs"')
         + source("node", "bullmq", f"redis://:hidden@{NOBODY}/0", "major = 3")
         + source("mail", "celery", f"redis://:hidden@{NOBODY}/0", 'priority_steps = ["low"]'),
     )
-    assert "[sources.pay] (sqlite:////nowhere/jobs.db) cannot be used: the option 'tabel' is not known; known: " in said
-    assert "queues" in said.partition("known: ")[2].partition(".")[0]
-    assert "[sources.node]" in said and "major is 4, 5 or 6" in said and "[sources.mail]" in said
-    assert "the url of" not in said and "[sources.bus]" not in said
+    assert "[sources.pay] (sqlite:////nowhere/jobs.db) cannot be used: the option 'tabel' is not known; known: " in message
+    assert "queues" in message.partition("known: ")[2].partition(".")[0]
+    assert "[sources.node]" in message and "major is 4, 5 or 6" in message and "[sources.mail]" in message
+    assert "the url of" not in message and "[sources.bus]" not in message
 
 
 @pytest.mark.parametrize("text", ["sources = 3", "[sources]\nbus = 3", "[sources.bus", "[[sources]]\nurl = 'x'"])

@@ -83,8 +83,8 @@ def test_reports_are_deleted_only_after_a_look_at_their_number(refused):
 
 def test_who_accepts_a_source_without_a_key_reads_that_its_next_reports_are_refused(refused, capsys):
     call_command("sources", "accept", "new")
-    assert "new has no key: its workers' further reports are refused" in (said := capsys.readouterr().out)
-    assert "manage.py source-key create new" in said
+    assert "new has no key: its workers' further reports are refused" in (message := capsys.readouterr().out)
+    assert "manage.py source-key create new" in message
 
 
 def test_an_accepted_source_whose_unsigned_reports_are_filed_needs_no_key(watched, capsys):
@@ -93,7 +93,7 @@ def test_an_accepted_source_whose_unsigned_reports_are_filed_needs_no_key(watche
     for n in range(6):  # five are accepted automatically
         file(entry(f"j{n}", source=f"new{n}"))
     call_command("sources", "accept", "new5")
-    assert "is accepted" in (said := capsys.readouterr().out) and "has no key" not in said
+    assert "is accepted" in (message := capsys.readouterr().out) and "has no key" not in message
 
 
 def test_an_admin_of_one_source_sees_its_own_and_no_unknown_one(refused):
@@ -214,8 +214,8 @@ def test_a_program_does_by_the_api_what_an_admin_does_on_the_page(refused):
     assert ask("post", "new/accept", source="shop")[0] == 403
     assert ask("post", "shop/file") == (200, {"reports": 3})
     assert ask("post", "shop/discard-refused") == (200, {"reports": 6})
-    status, said = ask("post", "shop/file")
-    assert (status, said["error"]["code"]) == (409, "wrong_state")
+    status, message = ask("post", "shop/file")
+    assert (status, message["error"]["code"]) == (409, "wrong_state")
     assert ask("post", "new/accept") == (200, {"reports": 1})
     refile()
     assert Failure.objects.count() == 4

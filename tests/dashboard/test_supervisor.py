@@ -56,10 +56,10 @@ def test_time_without_a_look_is_not_quiet_and_a_change_begins_anew():
 
 
 def test_a_long_wait_is_reported_while_it_lasts(supervisor, monkeypatch):
-    said = []
-    supervisor.report = said.append
+    lines = []
+    supervisor.report = lines.append
     monkeypatch.setattr("dashboard.setup.supervisor.REPORT_S", 1.0)
     child = start(supervisor, "import time; time.sleep(60)")
     ends = time.monotonic() + 3.2
     supervisor.wait_until(lambda: time.monotonic() > ends, "the page answers", time.monotonic, [child])
-    assert said and said[0] == "Still waiting after 1 s until the page answers. Ctrl-C ends it."
+    assert lines and lines[0] == "Still waiting after 1 s until the page answers. Ctrl-C ends it."

@@ -68,8 +68,8 @@ def page_of(client, failure: Failure) -> str:
 
 
 def sample(**changes) -> None:
-    held = {"queue": "jobs", "waiting": 7, "workers": None, "guarded_workers": 0, "source_dead": 4}
-    DepthSample.objects.create(source="table", at=timezone.now(), **held | changes)
+    row = {"queue": "jobs", "waiting": 7, "workers": None, "guarded_workers": 0, "source_dead": 4}
+    DepthSample.objects.create(source="table", at=timezone.now(), **row | changes)
 
 
 def test_the_queues_of_a_system_that_is_read_say_when_and_nothing_of_guards(ann, table):
@@ -165,8 +165,8 @@ def test_arguments_that_a_job_cannot_have_are_refused_before_they_are_shown_as_a
 
 
 def test_a_program_is_refused_such_arguments_before_a_replay_is_made(ask, node):
-    asked = {"args": [1, 2], "kwargs": {"a": 1}, "reason": "r"}
-    answer = ask("POST", f"failures/{node.pk}/replay", asked)
+    requested = {"args": [1, 2], "kwargs": {"a": 1}, "reason": "r"}
+    answer = ask("POST", f"failures/{node.pk}/replay", requested)
     assert (answer.status_code, Replay.objects.exists()) == (422, False)
     assert "has one value" in answer.json()["error"]["message"]
 
@@ -251,8 +251,8 @@ def test_what_one_source_of_a_replay_cannot_do_is_not_offered_and_says_why(ann, 
 
 def test_a_priority_is_refused_where_a_source_cannot_be_told_one(ann, both, table):
     table.can = replace(table.can, priority=False)
-    told = {"q": "", "step": "start", "style": "at_once", "priority": "high", "reason": "mended", "confirm": "3"}
-    answer = ann.post("/replays/new/", {**told, "seen": '{"replayable": 3}'})
+    reported = {"q": "", "step": "start", "style": "at_once", "priority": "high", "reason": "mended", "confirm": "3"}
+    answer = ann.post("/replays/new/", {**reported, "seen": '{"replayable": 3}'})
     assert answer.status_code == 422 and "Jobs of table cannot be given a priority" in text_of(answer)
 
 
@@ -272,9 +272,9 @@ def test_a_viewer_of_one_source_sees_nothing_of_another_that_is_read(vera, otto,
 
 def test_metrics_say_how_long_ago_a_system_was_read(table):
     source(pulled_at=timezone.now() - timedelta(seconds=7)), source("shop")
-    told = metrics.text(Viewer("prometheus", {"*": VIEWER}))
-    (age,) = re.findall(r'^redrive_source_read_age_seconds\{source="table"\} (\S+)$', told, re.M)
-    assert 7 <= float(age) < 600 and 'read_age_seconds{source="shop"}' not in told
+    reported = metrics.text(Viewer("prometheus", {"*": VIEWER}))
+    (age,) = re.findall(r'^redrive_source_read_age_seconds\{source="table"\} (\S+)$', reported, re.M)
+    assert 7 <= float(age) < 600 and 'read_age_seconds{source="shop"}' not in reported
 
 
 def test_doctor_says_of_a_system_that_is_read_whether_it_is(table):

@@ -35,8 +35,8 @@ def test_the_error_that_ended_the_job_stands_first_and_each_cause_says_how_it_le
 
 
 def test_what_only_quotes_the_words_between_two_exceptions_parts_nothing():
-    said = "  During handling of the above exception, another exception occurred: said the log\n"
-    assert len(parse(HEAD + OURS + "E: no\n" + said).sections) == 1
+    message = "  During handling of the above exception, another exception occurred: said the log\n"
+    assert len(parse(HEAD + OURS + "E: no\n" + message).sections) == 1
 
 
 def test_no_line_of_a_chain_is_lost():
@@ -47,10 +47,10 @@ def test_no_line_of_a_chain_is_lost():
 
 
 def test_a_stack_is_made_into_html_once_and_memory_has_a_bound():
-    held = _Cache(1_000)
+    row = _Cache(1_000)
     for n in range(100):
-        held.keep(str(n), "x" * 100)
-    assert held.characters == 1_000 and held.get("0") is None and held.get("99") == "x" * 100
+        row.keep(str(n), "x" * 100)
+    assert row.characters == 1_000 and row.get("0") is None and row.get("99") == "x" * 100
     as_html("once", lambda: HEAD + OURS + "E\n")
     assert "shop/tasks.py" in as_html("once", lambda: pytest.fail("asked twice"))
 

@@ -117,8 +117,8 @@ def test_a_look_for_what_is_everywhere_stops_and_says_so():
 def test_a_long_text_opens_whole():
     (line,) = tree.lines(Plain({"body": "y" * 5_000}), "kwargs")
     assert line.what == "long" and "5,000 characters" in line.text
-    (whole,) = tree.lines(Plain("y" * 5_000), "kwargs.0")
-    assert whole.text == "y" * 5_000
+    (complete,) = tree.lines(Plain("y" * 5_000), "kwargs.0")
+    assert complete.text == "y" * 5_000
     assert json.dumps(line.text)
 
 

@@ -43,14 +43,14 @@ def test_one_job_is_taken_back_without_being_asked_about_and_many_are_asked_abou
 
 
 def test_a_change_of_groups_is_taken_back_from_anywhere(ann):
-    held = [group(), group("KeyError")]
-    for one in held:
+    lines = [group(), group("KeyError")]
+    for one in lines:
         bury(group=one)
-    ann.post(reverse("redrive:group-bulk"), {"act": "resolve", "groups": [one.fingerprint for one in held]})
+    ann.post(reverse("redrive:group-bulk"), {"act": "resolve", "groups": [one.fingerprint for one in lines]})
     answer = ann.get(reverse("redrive:undo"))
     assert "You changed 2 groups" in answer.content.decode()
     take_back(ann, answer.context["offer"])
-    for one in held:
+    for one in lines:
         one.refresh_from_db()
         assert one.state == "new"
 
@@ -70,10 +70,10 @@ def test_the_audit_offers_what_is_ones_own_and_says_how_many_jobs(ann, otto, sho
 
 def test_a_merge_is_asked_about_by_its_name_and_taken_back_where_one_stands(ann, shop):
     discard(ann, dead(1), reason="earlier")
-    held = [group(), group("KeyError")]
-    for one in held:
+    lines = [group(), group("KeyError")]
+    for one in lines:
         bury(group=one)
-    names = ",".join(one.fingerprint for one in held)
+    names = ",".join(one.fingerprint for one in lines)
     ann.post(reverse("redrive:group-rule-save"), {"kind": "merge", "groups": names})
     answer = ann.get(reverse("redrive:undo"), {"back": "/queues/"})
     text = answer.content.decode()

@@ -27,16 +27,16 @@ def one(kind: str, raw: bytes = b"{}", state: str = "dead", **changes) -> Failur
 def test_its_page_says_what_happened_and_what_to_do(ann, watched, kind):
     failure = one(kind)
     text = text_of(ann.get(f"/failures/{failure.pk}/"))
-    told = unread.explanation(failure)
-    assert "It never ran" in text and told.what in text and told.to_do in text
+    reported = unread.explanation(failure)
+    assert "It never ran" in text and reported.what in text and reported.to_do in text
 
 
 @pytest.mark.parametrize(
-    ("args", "said"), [("", "Its arguments are not plain JSON: nobody has read them."), ("[]", "It was called without")]
+    ("args", "message"), [("", "Its arguments are not plain JSON: nobody has read them."), ("[]", "It was called without")]
 )
-def test_arguments_that_nobody_has_read_are_not_called_none(ann, watched, args, said):
+def test_arguments_that_nobody_has_read_are_not_called_none(ann, watched, args, message):
     failure = one("exception", args=args, kwargs="")
-    assert said in text_of(ann.get(f"/failures/{failure.pk}/"))
+    assert message in text_of(ann.get(f"/failures/{failure.pk}/"))
 
 
 def test_messages_of_no_task_are_counted_in_the_quarantine_by_that(ann, watched):

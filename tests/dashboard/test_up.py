@@ -148,8 +148,8 @@ def test_the_keys_that_it_makes_and_changes_are_written_down_once_each(monkeypat
         up_command._set_token(), up_command._make_admin()
 
     start("first-password", "first"), start("first-password", "first"), start("second-password", "second")
-    told = list(AuditEvent.objects.order_by("id").values_list("actor", "act", "object"))
-    assert told == [
+    reported = list(AuditEvent.objects.order_by("id").values_list("actor", "act", "object"))
+    assert reported == [
         ("up", "token.create", "token:up"),
         ("up", "user.create", "user:admin"),
         ("up", "token.change", "token:up"),
@@ -169,9 +169,9 @@ def test_a_key_that_is_another_tokens_is_refused(monkeypatch):
 @pytest.mark.django_db
 def test_a_failure_that_the_list_does_not_show_is_not_visible_yet():
     now = timezone.now()
-    held = {"source": "shop", "queue": "q", "task": "t", "kind": "exception", "first_job_id": "a", "job_id": "a"}
-    held |= {"first_failed_at": now, "failed_at": now, "received_at": now}
-    failure = Failure.objects.create(**held, state="recovered")
+    row = {"source": "shop", "queue": "q", "task": "t", "kind": "exception", "first_job_id": "a", "job_id": "a"}
+    row |= {"first_failed_at": now, "failed_at": now, "received_at": now}
+    failure = Failure.objects.create(**row, state="recovered")
     assert not up_command._a_failure_is_visible()
     Failure.objects.filter(pk=failure.pk).update(state="dead")
     assert up_command._a_failure_is_visible()
@@ -242,7 +242,7 @@ def test_the_engine_that_dies_is_started_again_with_what_it_held(running):
 
 
 @pytest.mark.parametrize(
-    ("name", "url", "says"),
+    ("name", "url", "text"),
     [
         ("REDRIVE_REDIS_URL", "redis://127.0.0.1:1/0", "cannot be used"),
         ("REDRIVE_REDIS_URL", "http://127.0.0.1/", "cannot be used"),
@@ -259,12 +259,12 @@ def test_the_engine_that_dies_is_started_again_with_what_it_held(running):
         ("SECRET_KEY_FILE", "/nowhere/key", "cannot be read"),
     ],
 )
-def test_a_setting_that_cannot_be_used_ends_the_start_in_one_sentence(up, name, url, says):
+def test_a_setting_that_cannot_be_used_ends_the_start_in_one_sentence(up, name, url, text):
     desk = up("--no-demo", **{name: url})
     assert desk.ends() == 1
     assert len(desk.lines) == 1, desk.text
     assert name in desk.text
-    assert says in desk.text
+    assert text in desk.text
     assert "hidden" not in desk.text
 
 
@@ -327,7 +327,7 @@ def failures(desk: Desk) -> int:
 
 
 def children_named(desk: Desk, part: str, parent: int | None = None) -> list[int]:
-    """Its processes with this in their command line (words parted by NUL)."""
+    """Return the processes with this text in their command line (words separated by NUL)."""
     found = []
     for pid in desk.processes():
         try:

@@ -45,10 +45,10 @@ class Desk:
     token: str
     folder: Path
     process: subprocess.Popen[str]
-    said: list[str] = field(default_factory=list)
+    output: list[str] = field(default_factory=list)
 
     def get(self, path: str, **query: object) -> Any:
-        """What the API answers, e.g. `get("failures", q="queue:webhooks")`; any status but 200 is an error."""
+        """Return the API's answer, e.g. of `get("failures", q="queue:webhooks")`; any status but 200 is an error."""
         answer = httpx.get(
             f"{self.url}/api/{path}",
             params=query,
@@ -71,10 +71,10 @@ class Desk:
 
     def wait_until(self, truth: Callable[[], Any], what: str, within_s: float) -> Any:
         """The first true answer; fails when it does not come in time, and at once when the desk has died."""
-        said = self.said
+        lines = self.output
         return wait_until(
-            truth, what, progress=lambda: len(said), within_s=within_s, every_s=0.1, process=self.process,
-            text=lambda: "".join(said),
+            truth, what, progress=lambda: len(lines), within_s=within_s, every_s=0.1, process=self.process,
+            text=lambda: "".join(lines),
         )  # fmt: skip
 
 
@@ -91,12 +91,12 @@ class TheDesk:
             migrated.into(made)
             self._running = _up(made)
             try:
-                said = self._running.wait_until(
-                    lambda: re.search(r"Redrive is ready: (http\S+)", "".join(self._running.said)),
+                message = self._running.wait_until(
+                    lambda: re.search(r"Redrive is ready: (http\S+)", "".join(self._running.output)),
                     "the desk is ready",
                     READY_WITHIN_S,
                 )
-                self._running.url = said[1].rstrip("/")
+                self._running.url = message[1].rstrip("/")
                 self._running.wait_until(
                     lambda: self._running.get("failures", q="state:any")["count"] >= PLAYED,
                     "the day is in",
@@ -136,7 +136,7 @@ def _up(folder: Path) -> Desk:
         command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     running = Desk("", password, token, folder, process)
-    reader = threading.Thread(target=lambda: running.said.extend(process.stdout), daemon=True)
+    reader = threading.Thread(target=lambda: running.output.extend(process.stdout), daemon=True)
     reader.start()
     return running
 
@@ -148,7 +148,7 @@ def desk(tmp_path_factory):
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item, nextitem):
-    """A desk takes an eighth of a processor while nobody looks: it is stopped when this process goes on to other tests."""
+    """Stop the desk when this process goes on to other tests: an idle desk takes an eighth of a processor."""
     if nextitem is None or not nextitem.path.is_relative_to(Path(__file__).parent):
         _the_desk.stop()
 
@@ -177,7 +177,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def logged_in(desk, browser):
-    """What the browser remembers of having logged in as admin."""
+    """The storage state of a browser that is logged in as admin."""
     context = browser.new_context(base_url=desk.url)
     context.set_default_timeout(WITHIN_S * 1000)
     page = context.new_page()

@@ -48,8 +48,8 @@ def watched(desk, receiver):
     channel = ask(
         desk, "POST", "channels", {"name": TENANT, "kind": "webhook", "url": address, "secret": receiver.secret}
     )
-    said = {"name": TENANT, "metric": "dead", "source": "shop", "tenant": TENANT, "threshold": JOBS - 1, "for_s": FOR_S}
-    rule = ask(desk, "POST", "rules", {**said, "severity": "critical", "channels": [TENANT]})
+    message = {"name": TENANT, "metric": "dead", "source": "shop", "tenant": TENANT, "threshold": JOBS - 1, "for_s": FOR_S}
+    rule = ask(desk, "POST", "rules", {**message, "severity": "critical", "channels": [TENANT]})
     yield
     ask(desk, "DELETE", f"rules/{rule['id']}")
     ask(desk, "DELETE", f"channels/{channel['id']}")
@@ -62,9 +62,9 @@ def test_dead_jobs_call_somebody_whose_link_lands_on_the_act(desk, browser, rece
     desk.wait_until(lambda: desk.get("failures", q=dead)["count"] == JOBS, "the jobs are dead", within_s=90)
     desk.wait_until(lambda: receiver.told or receiver.refused, "somebody is called", within_s=90)
     assert receiver.refused == []
-    key, told = receiver.told[0]
-    about = told["data"]
-    assert (told["type"], about["queue"], about["value"], about["threshold"]) == (
+    key, reported = receiver.told[0]
+    about = reported["data"]
+    assert (reported["type"], about["queue"], about["value"], about["threshold"]) == (
         "alert.firing",
         "payments",
         JOBS,
@@ -96,5 +96,5 @@ def test_dead_jobs_call_somebody_whose_link_lands_on_the_act(desk, browser, rece
     # What came later is not in the link: it shows those that the alert was about.
     desk.send("shop.billing.forecast", "payments", tenant=TENANT, account=99, takings=[])
     desk.wait_until(lambda: desk.get("failures", q=dead)["count"] == JOBS + 1, "one more is dead", within_s=90)
-    asked = httpx.URL(about["failures_url"]).params["q"]
-    assert desk.get("failures", q=asked)["count"] == JOBS
+    requested = httpx.URL(about["failures_url"]).params["q"]
+    assert desk.get("failures", q=requested)["count"] == JOBS

@@ -21,8 +21,8 @@ def alert_over_dead_jobs(desk):
     return next((one for one in found if one["state"] in ("firing", "acknowledged")), None)
 
 
-def looked_at(page, name):
-    """What is wrong with the page at both sizes, in light and in dark."""
+def layout_faults(page, name):
+    """Return the layout faults of the page at both sizes, in light and in dark."""
     found = []
     for size in SIZES:
         page.set_viewport_size(SIZES[size])
@@ -46,21 +46,21 @@ def test_an_alert_over_the_mixed_day_is_replayed_by_its_link_and_one_button(desk
     cured = ",".join(transient)
     curable = desk.get("failures", q=f"{query} group:{cured}")["count"]
     assert transient and curable >= 50 and len(permanent) >= 10 and len(permanent) < len(titles)
-    assert looked_at(page, "preview") == []
+    assert layout_faults(page, "preview") == []
 
     page.get_by_role("button", name=re.compile(rf"^Replay [\d,]+ jobs to {QUEUE}$")).click()
     page.wait_for_url(re.compile(r"/replays/\d+/$"))
     number = re.search(r"/replays/(\d+)/", page.url)[1]
 
     def ended():
-        told = desk.get(f"replays/{number}")
-        return told if told["state"] in ("done", "held", "stopped", "cancelled") else None
+        reported = desk.get(f"replays/{number}")
+        return reported if reported["state"] in ("done", "held", "stopped", "cancelled") else None
 
-    told = desk.wait_until(ended, "it ends without another act", within_s=240)
+    reported = desk.wait_until(ended, "it ends without another act", within_s=240)
     page.reload()
-    assert looked_at(page, "replay") == []
-    assert told["state"] == "done", told["held_because"]
-    assert told["reason"].startswith(f"Alert #{alert['id']}: ")
+    assert layout_faults(page, "replay") == []
+    assert reported["state"] == "done", reported["held_because"]
+    assert reported["reason"].startswith(f"Alert #{alert['id']}: ")
     # Every job that could be cured is; every other one is dead, and its group is named on the page.
     assert desk.get("failures", q=f"replay:{number} state:recovered group:{cured}")["count"] == curable
     assert desk.get("failures", q=f"{query} group:{cured}")["count"] == 0

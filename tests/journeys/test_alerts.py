@@ -119,8 +119,8 @@ def test_from_the_link_through_the_login_to_acknowledged_silenced_and_a_draft(li
 
     page.get_by_role("link", name="Draft replay").click()
     page.wait_for_url(re.compile(r"/replays/new/\?q="))
-    asked = parse_qs(urlsplit(page.url).query)["q"][0]
-    assert "queue:emails" in asked and re.search(r"since:20\d\d-\d\d-\d\dT", asked)
+    requested = parse_qs(urlsplit(page.url).query)["q"][0]
+    assert "queue:emails" in requested and re.search(r"since:20\d\d-\d\d-\d\dT", requested)
     page.get_by_role("button", name=re.compile("^Replay 143 jobs to emails")).wait_for()
     assert not Replay.objects.exclude(state="draft").exists()
     page.go_back()

@@ -76,7 +76,7 @@ def refused() -> None:
     file(*(entry(f"j{n}") for n in range(3)), *forged(key).values(), entry("x1", source="new-and-unknown-source"))
 
 
-def looked_at(page, url: str) -> list[str]:
+def layout_faults(page, url: str) -> list[str]:
     page.goto(url, wait_until="load")
     found = faults(page, url) + page.evaluate(CUT)
     if shots := os.environ.get("SHOTS"):
@@ -86,7 +86,7 @@ def looked_at(page, url: str) -> list[str]:
 
 def test_sources_and_their_menus(phone):
     refused()
-    assert looked_at(phone, "/sources/") == []
+    assert layout_faults(phone, "/sources/") == []
     assert "Signed since 3 d ago" in phone.evaluate(
         """() => [...document.querySelectorAll("td[data-label]")].map(
             (e) => getComputedStyle(e, "::before").content.replaceAll('"', "") + e.textContent).join(" ")"""
@@ -112,4 +112,4 @@ def test_a_replay_and_its_preview(phone):
     Replay.objects.filter(pk=replay.pk).update(to_queue="other-queue", attempts="kept")
     pages = [f"/replays/{stopped.pk}/", f"/replays/{replay.pk}/", "/replays/", "/replays/new/?q=state:dead"]
     running(3, queue=QUEUE)
-    assert [fault for url in pages for fault in looked_at(phone, url)] == []
+    assert [fault for url in pages for fault in layout_faults(phone, url)] == []

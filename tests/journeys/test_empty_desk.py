@@ -1,4 +1,4 @@
-"""A desk on its first day: each page of the URLconf where nothing has failed yet, nothing answers, nobody has acted."""
+"""A desk on its first day: each page of the URLconf without failures, without answers and without acts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def asked_in_a_loop():
 
 @pytest.fixture
 def session(store, transactional_db) -> dict:
-    """What a browser of somebody who may see everything sends."""
+    """The cookies of a browser whose user may see everything."""
     client = Client()
     client.force_login(get_user_model().objects.create_superuser("first", password="x"))
     return {"name": "sessionid", "value": client.cookies["sessionid"].value}

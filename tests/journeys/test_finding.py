@@ -26,7 +26,7 @@ def found(desk, page):
     return page
 
 
-def asked(page):
+def query_of(page):
     return parse_qs(urlsplit(page.url).query).get("q", [""])[0]
 
 
@@ -54,7 +54,7 @@ def test_from_a_search_to_a_discard_and_back_by_keyboard_alone(desk, found):
     page.keyboard.type(SETTLED)
     press(page, "Enter")
     page.wait_for_url(re.compile("state"))
-    assert asked(page) == f"queue:emails {SETTLED}"
+    assert query_of(page) == f"queue:emails {SETTLED}"
     dead = desk.get("failures", q=f"queue:emails {SETTLED}")["count"]
     heading(page, f"{dead:,} failures")
 
@@ -83,7 +83,7 @@ def test_enter_searches_for_what_was_typed_while_nothing_is_chosen(found):
     page.get_by_role("option", name=re.compile("^emails")).wait_for()
     press(page, "Enter")
     page.wait_for_url(re.compile(r"q="))
-    assert asked(page) == "queue:e"
+    assert query_of(page) == "queue:e"
 
 
 def test_escape_closes_the_list_and_then_leaves_the_field(found):
@@ -108,7 +108,7 @@ def test_what_was_searched_for_is_offered_on_the_empty_field(found):
     page.get_by_role("option", name=re.compile("^timeout")).wait_for()
     press(page, "ArrowDown", "Enter")
     page.wait_for_url(re.compile("/failures/"))
-    assert asked(page) == "timeout age:<2d"
+    assert query_of(page) == "timeout age:<2d"
 
 
 def test_a_search_sent_before_the_completion_came_is_remembered_too(found):
@@ -134,7 +134,7 @@ def test_the_language_is_one_key_away_and_its_examples_are_searches(found):
     example.focus()
     press(page, "Enter")
     page.wait_for_url(re.compile("connection"))
-    assert asked(page) == "connection refused"
+    assert query_of(page) == "connection refused"
 
 
 def test_a_term_is_edited_where_it_stands(found):
@@ -145,7 +145,7 @@ def test_a_term_is_edited_where_it_stands(found):
     page.keyboard.type("queue:webhooks")
     press(page, "Enter")
     page.wait_for_url(re.compile("webhooks"))
-    assert asked(page) == "queue:webhooks state:dead"
+    assert query_of(page) == "queue:webhooks state:dead"
 
 
 def test_a_selection_survives_paging(found):
@@ -205,8 +205,8 @@ def focused(page):
     )
 
 
-def stands(page):
-    """Something has the focus: a new page says what was done before its script is there to give it."""
+def wait_for_focus(page):
+    """Wait until an element has the focus: a new page shows its message before its script can set the focus."""
     page.locator("body :focus").wait_for()
 
 
@@ -232,7 +232,7 @@ def test_after_a_search_was_saved_one_stands_where_it_was_saved(found):
     page.keyboard.type("what is dead")
     press(page, "Enter")
     page.locator("[data-toast]").wait_for()
-    stands(page)
+    wait_for_focus(page)
 
 
 def test_a_notice_leaves_by_itself_and_an_undo_when_something_else_is_done(found):
@@ -274,7 +274,7 @@ def test_a_group_that_was_assigned_keeps_the_focus_and_another_page_takes_it_bac
     page.locator("main form button:is([value=assign_me], [value=resolve]):visible").first.focus()
     press(page, "Enter")
     page.locator("[data-toast]").wait_for()
-    stands(page)
+    wait_for_focus(page)
     changed = desk.get(f"groups/{name}")
     assert changed["state"] == "resolved" or changed["assignee"] == "admin"
     page.goto("/queues/")
@@ -313,5 +313,5 @@ def test_what_was_discarded_is_taken_back_from_another_page_after_being_asked_ab
     press(page, "Enter")
     page.get_by_text(f"Took back {dead:,} jobs.").wait_for()
     assert page.url.endswith("/groups/")
-    stands(page)
+    wait_for_focus(page)
     assert desk.get("failures", q=f"queue:emails {SETTLED}")["count"] == dead

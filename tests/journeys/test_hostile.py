@@ -1,4 +1,4 @@
-"""What strangers write into every field that we keep, shown on every page, part and export, in a real browser.
+"""Hostile text in every stored field, shown on every page, part and export, in a real browser.
 
 Nothing of it runs, nothing is fetched from elsewhere, nothing becomes markup, and the browser has no offence against the
 content security policy to report.
@@ -77,7 +77,7 @@ def asked_in_a_loop():
 
 
 def said(n: int, field: int) -> str:
-    """The payload of a field in row `n`: over all rows each field has each payload."""
+    """Return the payload of a field in row `n`: over all rows each field has each payload."""
     return PAYLOADS[(n + field * 13) % len(PAYLOADS)]
 
 
@@ -162,7 +162,7 @@ def hostile(store, settings, tmp_path, transactional_db):
 
 
 def lay_alerts(user) -> dict:
-    """Alerts on queues of such names, told together, with all that stands around them; the last has everything."""
+    """Create alerts on queues of such names, in one notification, with all related rows; the last has everything."""
     now, leader = timezone.now(), None
     for n in range(0, ROWS, 4):
         text = [said(n, field) for field in range(16)] if n + 4 < ROWS else [EVERYTHING] * 16
@@ -228,8 +228,8 @@ def lay_failure(n: int, group: Group, trace: Traceback) -> Failure:
 
 def lay_payload(failure: Failure) -> Payload:
     """The message behind its display copy, where that is JSON."""
-    whole = failure.args.startswith("[") and failure.kwargs.startswith("{")
-    raw = f'{{"args": {failure.args}, "kwargs": {failure.kwargs}}}'.encode() if whole else b'{"args": [], "kwargs": {}}'
+    complete = failure.args.startswith("[") and failure.kwargs.startswith("{")
+    raw = f'{{"args": {failure.args}, "kwargs": {failure.kwargs}}}'.encode() if complete else b'{"args": [], "kwargs": {}}'
     return Payload(failure=failure, run=1, body=config.payload_keys().encrypt(raw), size=len(raw), sha256="0")
 
 
@@ -351,9 +351,9 @@ class Look:
         self.look()
 
     def post(self, path: str, **fields: object) -> None:
-        """What a form answers, as the page that it is; a field of several values is a list. From the page that stands."""
+        """Submit a form from the open page, and check the answer as a page; a field of several values is a list."""
         pairs = [
-            (name, str(one)) for name, held in fields.items() for one in (held if isinstance(held, list) else [held])
+            (name, str(one)) for name, row in fields.items() for one in (row if isinstance(row, list) else [row])
         ]
         self.at = f"POST {path[:100]}"
         with self.page.expect_navigation(wait_until="load") as gone:
@@ -375,7 +375,7 @@ class Look:
 
 @pytest.fixture
 def look(hostile, live_server, browser):
-    """Somebody who may see everything looks."""
+    """A browser whose user may see everything."""
     opened = Look(browser, live_server.url, hostile[3])
     yield opened
     opened.close()
@@ -424,7 +424,7 @@ def test_nothing_runs_on_any_page(hostile, look):
 
 
 def test_nothing_runs_in_what_a_page_says_back(hostile, look):
-    """What stands in the address itself: searches, cursors, names."""
+    """Hostile text in the address itself: searches, cursors, names."""
     parts = [EVERYTHING[start : start + 900] for start in range(0, len(EVERYTHING), 900)]
     for n, text in enumerate(parts):
         page = ("/failures/?q={}", "/groups/?q={}", "/audit/?act={}", "/replays/new/?q={}")[n % 4]
@@ -581,8 +581,8 @@ def test_exports_and_answers_of_the_api_are_no_pages(hostile, live_server, clien
             found += formulas(address.route, answer)
     for form in ("jsonl", "csv"):  # the page's own, which is a POST
         answer = client.post(f"/failures/export/{form}/", {"q": "state:any"})
-        kept = answer.headers["Content-Disposition"].startswith("attachment;")
-        if answer.status_code != 200 or not kept or answer.headers.get("X-Content-Type-Options") != "nosniff":
+        stored = answer.headers["Content-Disposition"].startswith("attachment;")
+        if answer.status_code != 200 or not stored or answer.headers.get("X-Content-Type-Options") != "nosniff":
             found.append(f"export {form} {answer.status_code} {answer.headers}")
         if form == "csv":
             found += formulas("export", answer)

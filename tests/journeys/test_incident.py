@@ -1,4 +1,4 @@
-"""The played incident: one button, and what the page tells of it is what happened."""
+"""The played incident: one button, and the page reports what happened."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def player(desk):
 
 
 def warehouse(desk):
-    """What the partner of the played incident says of itself."""
+    """Return the state of the played incident's partner."""
     made = json.loads((desk.folder / "up.json").read_text())
     return control.partner(made["REDRIVE_DEMO_PARTNER_URL"] + "/played")
 
@@ -83,23 +83,23 @@ def test_the_incident_is_played_to_its_end_and_told_as_it_was(desk, page, browse
         desk.get(f"replays/{re.search(r'[0-9]+', link.get_attribute('href'))[0]}")
         for link in page.locator(".side h3 a").all()
     )
-    told = {
+    text = {
         row.locator("th").inner_text(): row.locator("td").all_inner_texts()
         for row in page.locator(".figures tbody tr").all()
     }
     assert naive["reason"].endswith("everything at once") and naive["state"] == careful["state"] == "done"
     assert naive["counts"]["failed_again"] >= naive["counts"]["total"] * 0.5
     assert careful["counts"]["succeeded"] == careful["counts"]["total"] == naive["counts"]["failed_again"]
-    assert told["Failed again"] == [
+    assert text["Failed again"] == [
         f"{replay['counts']['failed_again']} of {replay['counts']['total']}" for replay in (naive, careful)
     ]
     # As often as the partner itself counted: more than twice where a slow machine draws the retries out.
     falls = warehouse(desk)["falls"] - stood
-    assert falls > 0 and told["Fell over"] == [{1: "once", 2: "twice"}.get(falls, f"{falls} times"), "never"]
-    down = [int(figure.replace(",", "")) for figure in told["Requests while it was down"]]
+    assert falls > 0 and text["Fell over"] == [{1: "once", 2: "twice"}.get(falls, f"{falls} times"), "never"]
+    down = [int(figure.replace(",", "")) for figure in text["Requests while it was down"]]
     # Celery tries each job four times: that is the trap.
     assert down[0] >= 3 * naive["counts"]["failed_again"] and down[1] == 0
-    assert told["All through after"][0].startswith("never") and told["All through after"][1].endswith("s")
+    assert text["All through after"][0].startswith("never") and text["All through after"][1].endswith("s")
     assert desk.get("failures", q=ALL)["count"] == before + naive["counts"]["total"]
     left_as_it_was(desk)
 

@@ -37,8 +37,8 @@ def test_an_alert_leads_to_its_incident_and_that_to_a_post_mortem(desk, browser,
     assert saved.value.suggested_filename.endswith(".md") and f"# Incident: {alert['queue']} of shop" in text
     with page.expect_download() as saved:
         page.get_by_role("link", name="JSON").click()
-    told = json.loads(saved.value.path().read_text())
-    assert "fired" in {one["what"] for one in told["timeline"]} and told["url"].startswith(desk.url)
+    answer = json.loads(saved.value.path().read_text())
+    assert "fired" in {one["what"] for one in answer["timeline"]} and answer["url"].startswith(desk.url)
     page.context.close()
 
 

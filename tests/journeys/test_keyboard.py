@@ -138,7 +138,7 @@ def test_a_palette_whose_script_never_comes_searches(page, late):
     press(page, "Control+k", "q", "u", "e", "Enter")
     late(False)
     page.wait_for_url(re.compile(r"/failures/\?q=que$"))
-    page.complaints[:] = [said for said in page.complaints if "ERR_FAILED" not in said]
+    page.complaints[:] = [message for message in page.complaints if "ERR_FAILED" not in message]
 
 
 def test_the_palettes_script_comes_without_being_asked_for(page):
@@ -257,7 +257,7 @@ def test_what_is_typed_stays_while_its_page_refreshes_itself(page):
 
 
 def test_a_session_that_ended_costs_nothing_that_was_typed(desk, browser, logged_in):
-    """What is pressed then stays where it is, as a part and as a form; after a login in another tab it is done."""
+    """An act after a logout stays where it is, as a part and as a form; after a login in another tab it is done."""
     context = browser.new_context(base_url=desk.url, storage_state=logged_in)
     context.set_default_timeout(WITHIN_S * 1000)
     page = context.new_page()
@@ -314,7 +314,7 @@ def test_a_row_is_edited_from_the_list_and_what_is_refused_has_the_focus(page):
     page.locator("button", has_text="Show what changes").press("Enter")
     page.locator("#args-refused").wait_for()
     page.locator("#edit-args:focus").wait_for()
-    page.complaints[:] = [said for said in page.complaints if "422" not in said]
+    page.complaints[:] = [message for message in page.complaints if "422" not in message]
 
 
 def test_arguments_are_found_as_they_are_pasted(page):

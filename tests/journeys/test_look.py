@@ -72,8 +72,8 @@ def rows(desk, browser, logged_in) -> Iterator[Rows]:
     replay = int(re.search(r"\d+", a_replay(page))[0])
     page.context.close()
     attempts = SimpleNamespace(latest=lambda by: SimpleNamespace(pk=int(of_failure[1])))
-    told = desk.get(f"failures/{failure}")
-    job = SimpleNamespace(pk=failure, attempt_set=attempts, source=told["source"], queue=told["queue"])
+    answer = desk.get(f"failures/{failure}")
+    job = SimpleNamespace(pk=failure, attempt_set=attempts, source=answer["source"], queue=answer["queue"])
     run = SimpleNamespace(pk=replay)
     more = {"reschedule": SimpleNamespace(pk=a_reschedule(desk))}
     more |= {"savedview": SimpleNamespace(pk=a_view(desk)), "policyversion": SimpleNamespace(name=a_policy(desk))}
@@ -88,11 +88,11 @@ def rows(desk, browser, logged_in) -> Iterator[Rows]:
 
 
 def an_alert(desk) -> dict[str, int]:
-    """A rule that fires at once, its alert, and a channel at which nobody listens, with a test that failed there."""
+    """A rule that fires at once, its alert, and a channel without a server, with a test that failed there."""
     hook = {"name": "looked-at", "kind": "webhook", "url": "http://127.0.0.1:9/hook", "events": ["replay.held"]}
     channel = ask(desk, "channels", hook)["id"]
-    said = {"name": "Looked at", "metric": "dead", "source": "shop", "queue": "webhooks", "threshold": 0, "for_s": 0}
-    rule = ask(desk, "rules", said)["id"]
+    message = {"name": "Looked at", "metric": "dead", "source": "shop", "queue": "webhooks", "threshold": 0, "for_s": 0}
+    rule = ask(desk, "rules", message)["id"]
     (alert,) = desk.wait_until(lambda: desk.get("alerts", rule="Looked at")["items"], "it fires", within_s=60)
     delivery = ask(desk, f"channels/{channel}/test", {})["id"]
     return {"rule": rule, "alert": alert["id"], "channel": channel, "delivery": delivery}
@@ -114,7 +114,7 @@ def a_view(desk) -> int:
 
 
 def a_reschedule(desk) -> int:
-    """One that was carried out: the shop's workers keep their retries themselves, so that nobody can ask for one here."""
+    """A rescheduling that was carried out: the shop's workers hold their retries themselves, so none can be started here."""
     script = (
         "from jobs_admin.models import Reschedule as R; from django.utils.timezone import now; print('#', R.objects.create("
         "source='shop', state='done', query='state:retrying', scope_max_id=1, below=0, change={'max_attempts': 9}, actor='ann', "
@@ -122,8 +122,8 @@ def a_reschedule(desk) -> int:
     )
     environment = os.environ | {"REDRIVE_DATA": str(desk.folder)}
     command = [sys.executable, "manage.py", "shell", "-c", script]
-    said = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True).stdout
-    return int(said.rpartition("#")[2])
+    message = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True).stdout
+    return int(message.rpartition("#")[2])
 
 
 def a_policy(desk) -> str:
@@ -136,7 +136,7 @@ def a_policy(desk) -> str:
 
 
 def ask(desk, path: str, body: dict, method: str = "POST") -> dict:
-    """What the API answers when something is to be changed."""
+    """Return the API's answer to a change."""
     headers = {"Authorization": f"Bearer {desk.token}"}
     answer = httpx.request(
         method, f"{desk.url}/api/{path}", json=body, headers=headers, timeout=WITHIN_S, trust_env=False
@@ -160,7 +160,7 @@ def test_every_page_fits_is_accessible_and_breaks_no_policy(desk, browser, logge
 
 @pytest.fixture(scope="module")
 def stranger(desk):
-    """The name and password of somebody who may log in and has no role."""
+    """The name and password of a user who may log in and has no role."""
     script = "from django.contrib.auth import get_user_model as m; m().objects.create_user('stranger', password='no role at all')"
     environment = os.environ | {"REDRIVE_DATA": str(desk.folder)}
     subprocess.run([sys.executable, "manage.py", "shell", "-c", script], cwd=ROOT, env=environment, check=True)
@@ -177,7 +177,7 @@ def test_the_login_and_a_refusal_fit_and_are_accessible(desk, browser, stranger)
         page.get_by_label("Password").fill(stranger[1])
         page.get_by_role("button", name="Log in").click()
         page.get_by_role("heading", name="Not allowed").wait_for()
-        page.complaints[:] = [said for said in page.complaints if "403" not in said]
+        page.complaints[:] = [message for message in page.complaints if "403" not in message]
         found += faults(page, f"refused {size}")
         page.context.close()
     assert found == [], "\n".join(["", *found])

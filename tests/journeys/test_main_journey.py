@@ -1,4 +1,4 @@
-"""The main job: the partner breaks, its failures come onto the screen, it is mended, the jobs come back."""
+"""The main job: the partner breaks, its failures come onto the screen, it is fixed, the jobs recover."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def all_came_back(desk, page, jobs):
 
 
 def seen_on_the_list(page, query, after, within_s):
-    """Whether the page of failures shows one newer than the failure `after`, as somebody who reloads it sees it."""
+    """Return whether the reloaded page of failures shows one newer than the failure `after`."""
     ends = time.monotonic() + within_s
     while time.monotonic() < ends:
         page.goto(f"/failures/?q={query}")
@@ -90,11 +90,11 @@ def test_a_partner_breaks_and_every_job_comes_back(desk, page):
     press(page, "25/s")
     # What this break does to a webhook, and nothing else of the demo does at this hour.
     query = "queue:webhooks+task:shop.hooks.deliver+error:ReadError+state:any"
-    newest = desk.get("failures", q=query.replace("+", " "), limit=1)["items"]
-    newest = newest[0]["id"] if newest else 0
+    latest = desk.get("failures", q=query.replace("+", " "), limit=1)["items"]
+    latest = latest[0]["id"] if latest else 0
     press(page, "Break")
     broken_at = time.monotonic()
-    assert seen_on_the_list(page, query, newest, within_s=60)
+    assert seen_on_the_list(page, query, latest, within_s=60)
     assert page.locator("[data-row]").first.inner_text().count("ReadError") >= 1
     print(f"A failure was visible {time.monotonic() - broken_at:.2f} s after the partner broke.")
 

@@ -53,8 +53,8 @@ def test_a_policy_is_drawn_while_it_is_typed_published_made_stricter_and_put_bac
     page.get_by_role("button", name="Publish", exact=True).click()
     page.wait_for_url("**/policies/journey/")
     expect(page.locator("#messages")).to_contain_text("Published journey v1. It decides nothing yet")
-    told = desk.get("policies/journey")
-    assert (told["version"], told["mode"], told["max_attempts"]) == (1, "observe", 8)
+    answer = desk.get("policies/journey")
+    assert (answer["version"], answer["mode"], answer["max_attempts"]) == (1, "observe", 8)
 
     # The edit stands beside what is in force, and says what changes.
     page.get_by_label("Attempts in all").fill("3")
@@ -119,8 +119,8 @@ def test_a_job_obeys_what_was_published_a_stale_edit_is_told_and_one_for_a_time_
     stale.get_by_role("button", name="Publish v3 of obeyed").click()
     expect(stale.locator("#in-force")).to_contain_text(re.compile(r"reverts in (59 min|1 h)"))
     expect(stale.locator("#publish")).to_contain_text("v3 is in force again, or what was before it")
-    told = desk.get("policies/obeyed")
-    assert (told["version"], told["max_attempts"], told["cap_s"], told["reverts_to"]) == (3, 2, 300, 2)
+    answer = desk.get("policies/obeyed")
+    assert (answer["version"], answer["max_attempts"], answer["cap_s"], answer["reverts_to"]) == (3, 2, 300, 2)
     for size in SIZES:
         stale.set_viewport_size(SIZES[size])
         assert faults(stale, f"for a time {size}") == []

@@ -16,19 +16,19 @@ PATH = "/queues/shop/webhooks/"
 
 
 @pytest.fixture(scope="module")
-def looked_at(desk) -> None:
+def layout_faults(desk) -> None:
     """The queue was looked at for a while, and what was seen is folded: also into the steps of a week, which take longest."""
 
     def is_folded(days: int, step_s: int) -> bool:
         since = (datetime.now(UTC) - timedelta(days=days)).isoformat()
-        told = desk.get("depth", source="shop", queue="webhooks", since=since)
-        return bool(told["step_s"] == step_s and told["series"])
+        answer = desk.get("depth", source="shop", queue="webhooks", since=since)
+        return bool(answer["step_s"] == step_s and answer["series"])
 
     desk.wait_until(lambda: is_folded(1, 300) and is_folded(7, 900), "looks are folded", within_s=200)
 
 
 @pytest.fixture
-def page(desk, browser, logged_in, looked_at) -> Iterator:
+def page(desk, browser, logged_in, layout_faults) -> Iterator:
     page = opened(browser, desk.url, "wide", storage_state=logged_in)
     yield page
     assert faults(page, "queue") == []
@@ -70,8 +70,8 @@ def test_what_is_dragged_over_is_what_is_shown_and_back_is_back(page):
     page.goto(f"{PATH}?span=24h")
     drag(page, 0.5, 0.75)
     page.wait_for_url(re.compile(r"since=\d+&until=\d+"))
-    asked = parse_qs(urlsplit(page.url).query)
-    assert abs(int(asked["until"][0]) - int(asked["since"][0]) - 6 * 3600) < 900
+    requested = parse_qs(urlsplit(page.url).query)
+    assert abs(int(requested["until"][0]) - int(requested["since"][0]) - 6 * 3600) < 900
     assert "1 min a step" in page.locator(".window").inner_text()
     page.go_back()
     page.wait_for_url(re.compile(r"span=24h"))
@@ -95,7 +95,7 @@ def test_a_line_can_be_left_out_and_come_back(page):
     page.wait_for_url(lambda url: "hide" not in url)
 
 
-def test_without_a_script_the_pictures_the_spans_and_the_table_are_there(desk, browser, logged_in, looked_at):
+def test_without_a_script_the_pictures_the_spans_and_the_table_are_there(desk, browser, logged_in, layout_faults):
     page = opened(browser, desk.url, "phone", storage_state=logged_in, java_script_enabled=False)
     page.goto(PATH)
     page.get_by_role("link", name="1h", exact=True).click()
@@ -107,14 +107,14 @@ def test_without_a_script_the_pictures_the_spans_and_the_table_are_there(desk, b
 
 
 @pytest.mark.parametrize("span", ["1h", "400d"])
-def test_on_a_phone_it_fits(desk, browser, logged_in, looked_at, span):
+def test_on_a_phone_it_fits(desk, browser, logged_in, layout_faults, span):
     page = opened(browser, desk.url, "phone", storage_state=logged_in)
     page.goto(f"{PATH}?span={span}")
     assert faults(page, "queue on a phone") == [] and page.get_by_role("link", name="Zoom in").is_visible()
     page.context.close()
 
 
-def test_it_goes_on_by_itself(desk, browser, logged_in, looked_at):
+def test_it_goes_on_by_itself(desk, browser, logged_in, layout_faults):
     page = opened(browser, desk.url, "wide", storage_state=logged_in)
     page.goto(f"{PATH}?span=1h")
     before = page.locator(".depth").get_attribute("data-chart")

@@ -88,12 +88,12 @@ def test_an_edit_is_refused_beside_its_field_shown_as_a_difference_and_sent(page
 
 def test_what_is_typed_before_the_script_is_there_is_worked_out_too(page, desk):
     history_is_in(desk)
-    script, held = re.compile(r"/js/replays\b.*\.js"), []
-    page.route(script, lambda route: held.append(route))
+    script, row = re.compile(r"/js/replays\b.*\.js"), []
+    page.route(script, lambda route: row.append(route))
     with page.expect_request(script):
         page.goto("/replays/new/?q=state:dead+age:>1h", wait_until="commit")
     page.get_by_label("How many").fill("7")
-    for route in held:
+    for route in row:
         route.continue_()
     expect(page.locator("dl.pairs")).to_contain_text("7 a second")
     expect(page.get_by_role("radio", name="Steady")).to_be_checked()
@@ -135,7 +135,7 @@ def history_is_in(desk):
 
 @pytest.fixture
 def broken_partner(desk, logged_in, browser):
-    """The demo's partner answers nobody; at the end it is well again."""
+    """Break the demo's partner; at the end it is well again."""
     context = browser.new_context(base_url=desk.url, storage_state=logged_in)
     demo = context.new_page()
     demo.goto("/demo/")
@@ -166,11 +166,11 @@ def test_a_careful_replay_is_held_by_itself_with_its_evidence_and_goes_on_when_t
         re.compile(r"Held: \d+ of (the last \d+|\d+ canary) jobs failed again"), timeout=120_000
     )
     number = re.search(r"/replays/(\d+)/", page.url)[1]
-    told = desk.get(f"replays/{number}")
-    assert told["state"] == "held" and told["planned"] > 0 and told["total"] - told["planned"] <= 20
-    held = page.locator("#held")
-    expect(held).to_contain_text(f"{told['evidence']['failed']} of the last {told['evidence']['judged']}")
-    expect(held.get_by_role("link").first).to_have_attribute("href", re.compile("^/groups/"))
+    answer = desk.get(f"replays/{number}")
+    assert answer["state"] == "held" and answer["planned"] > 0 and answer["total"] - answer["planned"] <= 20
+    row = page.locator("#held")
+    expect(row).to_contain_text(f"{answer['evidence']['failed']} of the last {answer['evidence']['judged']}")
+    expect(row.get_by_role("link").first).to_have_attribute("href", re.compile("^/groups/"))
     expect(page.locator(".bands .band-canary")).not_to_have_count(0)
     page.complaints = []
     for size in SIZES:
@@ -213,9 +213,9 @@ def test_options_typed_under_advanced_stay_and_are_sent(page, desk):
     page.get_by_label("Why").fill("three more tries")
     page.get_by_role("button", name=re.compile(r"^Replay [\d,]+ jobs to emails$")).click()
     page.wait_for_url(re.compile(r"/replays/\d+/$"))
-    told = desk.get(f"replays/{re.search(r'/replays/(.+)/', page.url)[1]}")
-    assert told["options"] == {"attempts": 3, "patch": {"kwargs": {"tenant": "again"}}}
-    assert told["pace"]["window"] == {"from": "00:00", "to": "00:00"} and told["pace"]["rate"] == 1
+    answer = desk.get(f"replays/{re.search(r'/replays/(.+)/', page.url)[1]}")
+    assert answer["options"] == {"attempts": 3, "patch": {"kwargs": {"tenant": "again"}}}
+    assert answer["pace"]["window"] == {"from": "00:00", "to": "00:00"} and answer["pace"]["rate"] == 1
     page.locator("#cancel-menu > summary").click()
     page.get_by_role("button", name=re.compile("^Never send the remaining")).click()
     expect(page.locator("#replay-sentence")).to_contain_text("Cancelled:")
@@ -276,8 +276,8 @@ def test_a_picture_reads_out_what_is_pointed_at_and_what_the_arrow_keys_come_to(
     # A step that ends meanwhile would be another picture.
     page.evaluate("for (const part of document.querySelectorAll('[data-live]')) part.removeAttribute('data-live')")
     plot, note = page.locator("#failures-chart [data-plot]"), page.locator("#failures-chart .read-out")
-    area, told = plot.bounding_box(), "JSON.parse(document.querySelector('#failures-chart').dataset.chart)"
-    latest = page.evaluate(f"{told}.until - ({told}.until - {told}.since) / Object.values({told}.series)[0].length")
+    area, reported = plot.bounding_box(), "JSON.parse(document.querySelector('#failures-chart').dataset.chart)"
+    latest = page.evaluate(f"{reported}.until - ({reported}.until - {reported}.since) / Object.values({reported}.series)[0].length")
     last = datetime.fromtimestamp(latest, UTC).strftime("%m-%d %H:%M UTC")
 
     def under(part):

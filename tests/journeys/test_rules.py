@@ -18,7 +18,7 @@ VERDICT = "#outlook .verdict"
 
 @pytest.fixture
 def receiver():
-    """Somebody's own program; it has no secret of ours before it is told one."""
+    """A receiver of webhooks, which has no secret before one is set."""
     running = Receiver()
     threading.Thread(target=running.serve_forever, args=(0.05,), daemon=True).start()
     yield running
@@ -31,7 +31,7 @@ def ask(desk, method, path):
     return httpx.request(method, f"{desk.url}/api/{path}", headers=headers, timeout=60, trust_env=False)
 
 
-def looked_at(page, name):
+def layout_faults(page, name):
     """Nothing is wrong with the page as it stands, at both sizes, in light and dark."""
     found = []
     for size in SIZES:
@@ -58,14 +58,14 @@ def test_a_rule_is_previewed_while_it_is_typed_refused_beside_its_field_and_save
     expect(page.locator("#outlook .has-fired path").first).to_be_attached()
     page.locator("#episodes-table summary").click()
     expect(page.locator("#episodes-table tbody tr").first).to_be_visible()
-    looked_at(page, "drawn")
+    layout_faults(page, "drawn")
 
     # A bound is missed: said beside its field while it is typed, and gone when it is mended.
     page.get_by_label("For so long").fill("3 d")
     refused = page.locator("#refused-p-for-s")
     expect(refused).to_contain_text("from 0 to 86,400 seconds, a day")
     expect(page.get_by_label("For so long")).to_have_attribute("aria-invalid", "true")
-    looked_at(page, "refused")
+    layout_faults(page, "refused")
     page.get_by_label("Fires above").fill("1000000")
     page.get_by_label("For so long").fill("1 min")
     expect(refused).to_be_empty()
@@ -94,7 +94,7 @@ def test_a_rule_is_previewed_while_it_is_typed_refused_beside_its_field_and_save
     expect(page.locator("tr", has_text="Journey of a rule")).to_contain_text("disabled")
     page.get_by_role("link", name="Journey of a rule").click()
     page.locator("summary", has_text="Delete").click()
-    looked_at(page, "a rule")
+    layout_faults(page, "a rule")
     page.get_by_role("button", name="Delete Journey of a rule").click()
     expect(page.locator("#messages")).to_contain_text("is deleted")
 
@@ -123,13 +123,13 @@ def test_a_channel_is_made_its_secret_shown_once_and_a_test_arrives(page, desk, 
     page.get_by_label("URL").fill("http://169.254.169.254/latest")
     page.get_by_role("button", name="Make the channel").click()
     expect(page.locator("#refused-c-url")).to_contain_text("not a public address")
-    page.complaints[:] = [said for said in page.complaints if "422" not in said]
-    looked_at(page, "refused channel")
+    page.complaints[:] = [message for message in page.complaints if "422" not in message]
+    layout_faults(page, "refused channel")
     page.get_by_label("URL").fill(f"http://127.0.0.1:{receiver.server_address[1]}/hook")
     page.get_by_role("button", name="Make the channel").click()
     receiver.secret = page.locator("#the-secret").inner_text()
     assert receiver.secret.startswith("whsec_")
-    looked_at(page, "secret")
+    layout_faults(page, "secret")
     assert re.search(r"/alerts/channels/\d+/$", page.url)  # loading it again makes nothing, and shows no secret
     page.reload()
     expect(page.locator("#the-secret")).to_have_count(0)
@@ -141,9 +141,9 @@ def test_a_channel_is_made_its_secret_shown_once_and_a_test_arrives(page, desk, 
     expect(result).to_contain_text(" ms")
     expect(page.locator("#recent li").first).to_contain_text("delivered")  # by itself, as does the line below the name
     expect(page.locator("#stands")).to_contain_text("last delivery delivered")
-    (key, told), refused = receiver.told[0], receiver.refused
-    assert refused == [] and key.startswith("ping-") and told["type"] == "ping"
-    looked_at(page, "tested")
+    (key, reported), refused = receiver.told[0], receiver.refused
+    assert refused == [] and key.startswith("ping-") and reported["type"] == "ping"
+    layout_faults(page, "tested")
 
     # Two secrets while it is rotated: the receiver goes on with the old one, and takes the new one.
     page.get_by_role("button", name="Rotate the secret").click()
@@ -162,13 +162,13 @@ def test_a_channel_is_made_its_secret_shown_once_and_a_test_arrives(page, desk, 
     # Sent again: the same id.
     page.locator("#test").get_by_role("link", name="All of it").or_(page.locator(".recent a").first).first.click()
     page.wait_for_url(re.compile(r"/alerts/deliveries/\d+/$"))
-    looked_at(page, "a delivery")
+    layout_faults(page, "a delivery")
     before = len(receiver.told)
     page.get_by_role("button", name="Send again").click()
     desk.wait_until(lambda: len(receiver.told) > before, "it is sent again", within_s=90)
     assert receiver.told[-1][0] in {key for key, _ in receiver.told[:before]}
     page.goto("/alerts/deliveries/")
-    looked_at(page, "deliveries")
+    layout_faults(page, "deliveries")
     page.goto("/alerts/channels/")
     page.get_by_role("link", name="journey hook").click()
     page.locator("summary", has_text="Delete").click()
@@ -184,7 +184,7 @@ def test_a_runbook_is_added_changed_and_deleted(page):
     page.get_by_role("button", name="Save").click()
     row = page.locator("tr", has_text="journey.*")
     expect(row).to_contain_text("https://wiki.example/journey")
-    looked_at(page, "runbooks")
+    layout_faults(page, "runbooks")
     row.locator("summary").click()
     row.get_by_role("button", name="Delete it").click()
     expect(page.locator("#messages")).to_contain_text("is deleted")
@@ -204,8 +204,8 @@ def test_a_stale_edit_of_a_rule_is_told(page, desk, browser, logged_in):
     other.get_by_label("Fires above").fill("700000")
     other.get_by_role("button", name="Save Edited by two").click()
     expect(other.locator(".stale")).to_contain_text("admin changed this rule")
-    other.complaints[:] = [said for said in other.complaints if "409" not in said]
-    looked_at(other, "stale")
+    other.complaints[:] = [message for message in other.complaints if "409" not in message]
+    layout_faults(other, "stale")
     assert ask(desk, "GET", f"rules/{number}").json()["threshold"] == 800_000
     other.context.close()
     assert ask(desk, "DELETE", f"rules/{number}").is_success
