@@ -63,7 +63,7 @@ def gone_on_with(client, answer):
     """Return the number of jobs checked by each step, and the answer after the last."""
     checked = []
     while answer.status_code == 200:
-        checked.append(answer.context["looked"])
+        checked.append(answer.context["checked"])
         answer = client.post(reverse("redrive:failure-sweep"), {"sweep": field(answer, "sweep"), "q": ""})
     return checked, answer
 
