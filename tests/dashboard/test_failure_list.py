@@ -89,7 +89,7 @@ def test_htmx_gets_only_the_part_and_the_back_button_the_page(ann):
 
 def test_what_came_since_is_told_and_not_pushed_under_the_cursor(ann):
     bury(2)
-    latest = page(ann, "failure-list")[0].context["newest"]
+    latest = page(ann, "failure-list")[0].context["latest"]
     assert "new failure" not in page(ann, "failure-newer", since=latest)[1].split('id="newer"')[-1]
     bury(3)
     answer = ann.get(reverse("redrive:failure-newer"), {"since": latest}, headers=HTMX)
