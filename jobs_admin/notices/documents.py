@@ -83,7 +83,7 @@ def _webhook(fields: _Fields) -> dict[str, Any]:
     if fields.before is not None and fields.is_left_out("url"):
         return {"url": fields.before.url, "secret": secret}
     address = _parse_address(fields.text("url"))
-    return {"url": str(address), "asked": address, "secret": secret}
+    return {"url": str(address), "address": address, "secret": secret}
 
 
 def _slack(fields: _Fields) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _slack(fields: _Fields) -> dict[str, Any]:
     if fields.is_left_out("url") or (fields.before is not None and fields.text("url").endswith("…")):
         return {}
     address = _parse_address(fields.text("url"))
-    return {"secret": str(address), "asked": address}
+    return {"secret": str(address), "address": address}
 
 
 def _pagerduty(fields: _Fields) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _pagerduty(fields: _Fields) -> dict[str, Any]:
     if fields.before is not None and fields.is_left_out("url"):
         return {"url": fields.before.url, "secret": key or None}
     address = _parse_address(fields.text("url") or PAGERDUTY)
-    return {"url": str(address), "asked": address, "secret": key or None}
+    return {"url": str(address), "address": address, "secret": key or None}
 
 
 def _email(fields: _Fields) -> dict[str, Any]:
