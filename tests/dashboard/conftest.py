@@ -17,7 +17,7 @@ from tests.kit.sources import shop, sources, watched
 def memory(monkeypatch):
     """Cache the viewer and the overview for the whole test, so that a stall causes no second query."""
     monkeypatch.setattr(identity, "REMEMBERED_S", 3600)
-    monkeypatch.setattr(overview, "BOARD_HELD_S", 3600)
+    monkeypatch.setattr(overview, "BOARD_CACHED_S", 3600)
 
 
 @pytest.fixture

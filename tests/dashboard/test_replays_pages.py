@@ -631,8 +631,8 @@ def test_who_settles_very_many_jobs_is_told_how_far_it_came(ann, shop, monkeypat
     Failure.objects.update(state="replaying", run=2)
     for n in range(1, 6):
         moved(replay, n, "uncertain", settled_at=None)
-    monkeypatch.setattr(acts, "_AT_ONCE", 2)
-    monkeypatch.setattr(acts, "_WITHIN_S", -1)
+    monkeypatch.setattr(acts, "_RESOLVED_AT_ONCE", 2)
+    monkeypatch.setattr(acts, "_RESOLVING_S", -1)
     with pytest.raises(Refused) as refused:
         replays.resolve_all(BOB, replay, "lost")
     monkeypatch.undo()
@@ -788,7 +788,7 @@ def test_of_many_a_second_person_sees_some_evenly_and_only_of_their_sources(shop
     settings.REDRIVE_APPROVE_ABOVE = "1"
     ids = [*dead(700, tenant="acme"), *dead(700, tenant="cobalt")]
     replay = replays.start(BOB, replays.draft(BOB, selection=ids, reason="partner is back"))
-    monkeypatch.setattr(spread, "LOOKED_AT", 200)
+    monkeypatch.setattr(spread, "SAMPLED", 200)
     held = spread.spread_of_frozen(BOB, replay)
     assert 100 <= held.replayable <= 220 and held.counted_over["tenant"] == held.replayable
     (_, one), (_, other) = held.by_tenant

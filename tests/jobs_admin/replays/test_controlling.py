@@ -263,7 +263,7 @@ def test_a_group_brought_back_while_its_jobs_are_being_cancelled_is_planned_agai
         replays.bring_back(ANN, replay, ["v1-bad"], reason="its partner is back")
         return answer
 
-    monkeypatch.setattr(setting_aside, "carry_out", carry_out)
+    monkeypatch.setattr(setting_aside, "apply", carry_out)
     steered.passed()
     assert steered.passed().without_groups == []
     assert counts(steered.replay) == {"planned": 730, "failed_again": 10}

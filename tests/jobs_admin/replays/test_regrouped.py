@@ -244,7 +244,7 @@ def test_all_jobs_of_a_group_that_is_brought_back_are_planned_also_where_no_outc
 
 def awaits_approval(ids, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(approval, "why_needed", lambda *_: "large")
+        patch.setattr(approval, "approval_reason", lambda *_: "large")
         return replays.start(ANN, replays.draft(ANN, selection=ids, reason="x", options=Options(without_groups=())))
 
 

@@ -264,7 +264,7 @@ def test_much_news_is_written_in_short_transactions_of_three_statements(shop, bu
 
 def test_with_very_many_out_only_what_was_filed_since_is_looked_at_and_nothing_is_missed(replay, monkeypatch):
     monkeypatch.setattr(settling, "_MANY", 0)
-    monkeypatch.setattr(settling, "_filed", settling._SettledUntil())
+    monkeypatch.setattr(settling, "_settled_until", settling._SettledUntil())
     one, two, three = replay.items.order_by("n")
     came_home(one, "success")
     replays.settle()

@@ -118,7 +118,7 @@ def test_a_write_that_fails_between_two_rounds_loses_nothing(shop, bury, monkeyp
     replay.refresh_from_db()
     assert [stopping.recall_sent(replay, timezone.now(), within_s=0) for _ in range(2)] == [True, True]
     with monkeypatch.context() as broken:
-        broken.setattr(stopping, "_write_taken_back", lambda *_: 1 / 0)
+        broken.setattr(stopping, "_write_recalled", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             stopping.recall_sent(replay, timezone.now())
     while stopping.recall_sent(Replay.objects.get(pk=replay.pk), timezone.now(), within_s=0):
