@@ -126,7 +126,7 @@ def _edit_page(
         "error": failure_page.short(failure.error_type),
         "form": form,
         "fields": replays.editable_fields(failure),
-        "takes": replays.signatures().of(failure.source, failure.task),
+        "takes": replays.signatures().for_task(failure.source, failure.task),
         "accept_url": accept_url,
         "is_checked": changes is not None,
         "changes": [{"name": name, "difference": (changes or {}).get(field)} for field, name in _EDITED.items()],

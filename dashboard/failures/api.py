@@ -51,7 +51,7 @@ def export_failures(request: HttpRequest, q: str = "", form: Literal["jsonl", "c
 def one_failure(request: HttpRequest, failure_id: Number) -> Any:
     found = failures.get(viewer_of(request), failure_id)
     started = progress.started_runs(found)
-    takes = replays.signatures().of(found.source, found.task)
+    takes = replays.signatures().for_task(found.source, found.task)
     page, waits_in = page_of("redrive:failure-detail", found.pk), _waits_in(viewer_of(request), found)
     return failure_shapes.failure_detail(found, failures.attempts(found), started, takes, page, waits_in)
 

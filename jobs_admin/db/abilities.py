@@ -1,4 +1,4 @@
-"""What each source can do, as its adapter says, and in a sentence what it cannot. Who plans and who shows asks here."""
+"""Abilities of each source, from its adapter, and as a sentence the missing ones. For planning and display."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WITHOUT = {
 
 
 def capabilities(source: str) -> Capabilities | None:
-    """None where nobody can be asked: it is not configured here, or its address is no good."""
+    """Capabilities of a source; None where they are unknown: it is not configured here, or its address is unusable."""
     try:
         return config.adapter(source).can
     except (KeyError, SourceRefused):
@@ -29,7 +29,7 @@ def capabilities(source: str) -> Capabilities | None:
 
 
 def missing_ability(source: str, ability: str) -> str:
-    """What cannot be done there, in a sentence; "" where it can, or where it is not known."""
+    """The missing ability, in a sentence; "" where there is none, or where it is not known."""
     can = capabilities(source)
     if can is None or getattr(can, ability):
         return ""
@@ -39,5 +39,5 @@ def missing_ability(source: str, ability: str) -> str:
 
 
 def system_name(backend: str) -> str:
-    """What people call that kind of queue system."""
+    """Display name of a source's queue system."""
     return SYSTEMS[backend].label if backend in SYSTEMS else backend

@@ -1,4 +1,4 @@
-"""Who did, or was refused, what: a chain in which no row can be changed, moved, added or taken out unnoticed."""
+"""The audit of acts and refusals: a chain in which no row can be changed, moved, added or taken out unnoticed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def record(
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is written down of one object of an act."""
+    """Audit entry for one object of an act."""
 
     object: str = ""
     source: str = ""
@@ -102,10 +102,10 @@ class AuditPage:
 def list_events(
     viewer: Viewer, *, act: str = "", object: str = "", after: str | None = None, limit: int = 50
 ) -> AuditPage:
-    """Newest first: what belongs to the sources on which the viewer is admin; everything, for an admin of every source.
+    """Events, the latest first: those of the sources on which the viewer is admin; all, for an admin of every source.
 
-    `act` matches from its beginning (`replay` finds `replay.start`), `object` exactly (`replay:12`). An `after` that
-    is none of ours begins at the newest.
+    `act` matches from its beginning (`replay` finds `replay.start`), `object` exactly (`replay:12`). An `after` that is
+    none of ours begins at the latest.
     """
     sources = viewer.sources(ADMIN)
     found = AuditEvent.objects.order_by("-id")
@@ -148,7 +148,7 @@ def _lock_chain() -> None:
 
 
 def _mac(previous: str, event: AuditEvent) -> str:
-    said = {
+    facts = {
         "at": event.at.astimezone(UTC).isoformat(),
         "actor": event.actor,
         "user": event.user_id,
@@ -161,7 +161,7 @@ def _mac(previous: str, event: AuditEvent) -> str:
         "after": _plain(event.after),
         "allowed": event.allowed,
     }
-    text = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hmac.new(_key(), f"{previous}\n{text}".encode(), hashlib.sha256).hexdigest()
 
 
@@ -175,7 +175,7 @@ def _key() -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """What both databases give back exactly as it was stored."""
+    """A value that both databases return exactly as it was stored."""
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, float):

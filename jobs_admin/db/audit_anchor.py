@@ -38,8 +38,8 @@ class Head:
 
     def signed(self) -> str:
         """Return signed JSON: write access to the store alone does not suffice to name another row."""
-        said = {"id": self.id, "mac": self.mac, "at": self.at.astimezone(UTC).isoformat()}
-        return json.dumps(said | {"signature": audit.sign(json.dumps(said, sort_keys=True))})
+        facts = {"id": self.id, "mac": self.mac, "at": self.at.astimezone(UTC).isoformat()}
+        return json.dumps(facts | {"signature": audit.sign(json.dumps(facts, sort_keys=True))})
 
 
 class BadAnchor(Exception):
@@ -68,14 +68,14 @@ def read() -> Head | None:
     text = config.store().get(keys.audit_head())
     if text is None:
         return None
-    told = untrusted.read_object(text)
+    anchor = untrusted.read_object(text)
     try:
-        signature = str(told.pop("signature"))
-        found = Head(int(told["id"]), str(told["mac"]), datetime.fromisoformat(told["at"]))
+        signature = str(anchor.pop("signature"))
+        found = Head(int(anchor["id"]), str(anchor["mac"]), datetime.fromisoformat(anchor["at"]))
     except (ValueError, TypeError, KeyError) as error:
         raise BadAnchor from error
     if not hmac.compare_digest(
-        signature.encode("utf-8", "replace"), audit.sign(json.dumps(told, sort_keys=True)).encode()
+        signature.encode("utf-8", "replace"), audit.sign(json.dumps(anchor, sort_keys=True)).encode()
     ):
         raise BadAnchor
     return found

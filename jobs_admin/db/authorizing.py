@@ -1,6 +1,6 @@
-"""Who may act: asked before every act, outside its transaction, so that a refusal stays in the audit.
+"""Authorization before every act, outside its transaction, so that a refusal stays in the audit.
 
-A source may be a pattern: what is about several sources belongs to all of them, also to those that will come.
+A source may be a pattern: an act on several sources belongs to all of them, also to those that will come.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ def spread_over_steps(
     for (key, at), numbers in counts.items():
         for step in steps:
             place = key, step, step_start(at, step)
-            held = found.get(place)
-            found[place] = [a + b for a, b in zip(held, numbers, strict=True)] if held else numbers
+            before = found.get(place)
+            found[place] = [a + b for a, b in zip(before, numbers, strict=True)] if before else numbers
     return [(*place, numbers) for place, numbers in sorted(found.items())]
 
 

@@ -12,22 +12,22 @@ from jobs_admin.models import GroupAlias, GroupRule
 from jobs_admin.models.group_rule import GroupRuleKind
 
 _CACHED_S = 1.0
-_held: tuple[float, Rules] | None = None
+_cached: tuple[float, Rules] | None = None
 
 
 def current() -> Rules:
     """The rules in force, at most a second old."""
-    global _held
+    global _cached
     now = time.monotonic()
-    if _held is None or not 0 <= now - _held[0] < _CACHED_S:
-        _held = now, read_rules()
-    return _held[1]
+    if _cached is None or not 0 <= now - _cached[0] < _CACHED_S:
+        _cached = now, read_rules()
+    return _cached[1]
 
 
 def forget() -> None:
-    """Read them anew the next time: this process changed them."""
-    global _held
-    _held = None
+    """Read the rules again the next time: this process changed them."""
+    global _cached
+    _cached = None
 
 
 def read_rules(*, but: int | None = None) -> Rules:

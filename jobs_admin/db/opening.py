@@ -22,14 +22,14 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 class OpenerGone(Exception):
-    """The process ended. What it was asked is not opened, and has to be opened elsewhere."""
+    """The process ended. Its last request is not decrypted, and has to be done elsewhere."""
 
 
 class Opener:
-    """Is asked and answers in turn: of two questions at once each could wait for the other to be read."""
+    """A process that decrypts. One request at a time: of two, each could wait for the other to be read."""
 
     def __init__(self, keys: Sequence[str]) -> None:
-        """Returns at once, with a first question asked: for nothing. `keys` are those of REDRIVE_PAYLOAD_KEYS."""
+        """Start the process with an empty first request, and return at once. `keys` are those of REDRIVE_PAYLOAD_KEYS."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "jobs_admin.db.opening"],
             cwd=_ROOT,
@@ -38,17 +38,17 @@ class Opener:
             pipesize=PIPE_BYTES,
             start_new_session=True,  # who ends us at a terminal ends it by the pipe
         )
-        self._tell(list(keys))  # its answer is empty
+        self._write(list(keys))  # its answer is empty
 
     def has_answered(self) -> bool:
         return bool(select.select([self._process.stdout], [], [], 0)[0])
 
-    def ask(self, bodies: Sequence[bytes]) -> None:
+    def submit(self, bodies: Sequence[bytes]) -> None:
         """Begin to decrypt these. Waits for nothing where they are fewer bytes than PIPE_BYTES. Raises OpenerGone."""
-        self._tell(list(bodies))
+        self._write(list(bodies))
 
     def answer(self) -> list[bytes | None]:
-        """What was asked, in its order; None where no key opens it. Raises OpenerGone."""
+        """The decrypted bodies, in the order of the request; None where no key opens one. Raises OpenerGone."""
         assert self._process.stdout
         try:
             found: list[bytes | None] = pickle.load(self._process.stdout)  # noqa: S301 - written below
@@ -60,7 +60,7 @@ class Opener:
         self._process.kill()  # it holds nothing
         self._process.communicate()
 
-    def _tell(self, what: list[bytes] | list[str]) -> None:
+    def _write(self, what: list[bytes] | list[str]) -> None:
         assert self._process.stdin
         try:
             pickle.dump(what, self._process.stdin, protocol=5)
@@ -86,5 +86,5 @@ def _opened(keys: MultiFernet, body: bytes) -> bytes | None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(EOFError, BrokenPipeError):  # who asked is gone
+    with contextlib.suppress(EOFError, BrokenPipeError):  # the parent is gone
         _serve()

@@ -1,4 +1,4 @@
-"""When policies were changed, to be marked in a picture over time: what fails more, or less, may do so since then."""
+"""Changes of policies, as marks in a picture over time: more or fewer failures may begin there."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class PolicyMark:
 def policy_marks(
     viewer: Viewer, since: datetime, until: datetime, *, source: str = "", queue: str = ""
 ) -> list[PolicyMark]:
-    """The newest MOST changes of policies that may decide about the viewer's sources, the oldest of them first.
+    """The latest MOST changes of policies that may decide about the viewer's sources, the oldest of them first.
 
-    Of those about one source, and one queue of it, where these are named: about a task of which jobs failed there.
+    Only those about one source, and one queue of it, where these are named: about a task of which jobs failed there.
     """
     within = Q(published_at__gte=since, published_at__lte=until)
     ended = Q(ended_at__gte=since, ended_at__lte=until)
@@ -56,7 +56,7 @@ def policy_marks(
 
 
 def _tasks(source: str, queue: str) -> list[str]:
-    """Those of which jobs failed on this queue; nothing where they are too many to be looked at, or none is known."""
-    held = FailureCount.objects.filter(source=source, queue=queue).values_list("task", flat=True).distinct()
-    tasks = list(held.order_by()[: _TASKS + 1])
+    """Tasks of which jobs failed on this queue; none where they are too many to read, or unknown."""
+    counts = FailureCount.objects.filter(source=source, queue=queue).values_list("task", flat=True).distinct()
+    tasks = list(counts.order_by()[: _TASKS + 1])
     return tasks if len(tasks) <= _TASKS else []

@@ -20,7 +20,7 @@ def level_of(source: str, number: int | None) -> str | None:
 
 
 def priority_text(source: str, number: int | None) -> str:
-    """`3, high`; "" where a job has none. On Redis every job has one, and 0 says only that nobody gave it another."""
+    """`3, high`; "" where a job has none. On Redis every job has one, and 0 is the default."""
     if number is None:
         return ""
     if number == 0:

@@ -99,11 +99,11 @@ def _existing(wanted: Iterable[Counted]) -> set[Counted]:
 
 
 def _assign_rows(unknown: Iterable[Counted]) -> dict[Counted, Counted]:
-    """Where each is counted: as itself while there is room."""
+    """Row in which each is counted: its own while there is room."""
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:  # who counts rooms is alone, as on SQLite all who write are
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
-    held: dict[str, set[Counted]] = defaultdict(set)
+    known: dict[str, set[Counted]] = defaultdict(set)
     errors: Counter[tuple[str, ...]] = Counter()
     metrics = sorted({it.metric for it in unknown})
     for row in fetch_rows(
@@ -111,11 +111,11 @@ def _assign_rows(unknown: Iterable[Counted]) -> dict[Counted, Counted]:
         f"WHERE metric IN ({', '.join(['%s'] * len(metrics))})",
         metrics,
     ):
-        held[row[0]].add(Counted._make(row))
+        known[row[0]].add(Counted._make(row))
         errors[row[:4]] += 1
     places = {}
     for counted in sorted(unknown):
-        there = held[counted.metric]
+        there = known[counted.metric]
         is_one_too_many = errors[counted[:4]] >= MOST_ERRORS
         places[counted] = place = next(
             it
@@ -133,6 +133,6 @@ def _candidates(counted: Counted) -> Iterator[tuple[Counted, int]]:
     depth = _DEPTH.get(counted.metric, 1)
     metric, source, *labels = counted[: 2 + depth]
     yield counted, _ROOM
-    for kept in reversed(range(depth)):
-        yield Counted(metric, source, *labels[:kept], *[OTHER] * (depth - kept)), _ROOM_OF_OTHER[kept]
+    for level in reversed(range(depth)):
+        yield Counted(metric, source, *labels[:level], *[OTHER] * (depth - level)), _ROOM_OF_OTHER[level]
     yield Counted(metric, "", *[OTHER] * depth), MOST_SETS

@@ -1,9 +1,10 @@
-"""Processes that write much (file reports, lay out replays) take turns on SQLite, and leave a part of the time to everybody else.
+"""Turns of processes that write much (file reports, create replay items) on SQLite, which leave a part of the time to
+all others.
 
-SQLite has one writer at a time, and whoever waits asks again at intervals that grow to 100 ms. Of two processes that
-file reports one would mostly sleep while the lock is free, and between two that did not sleep a person's click would find
-it taken for seconds. So these wait for each other at a lock of their own, which wakes them at once, and after each turn
-nobody has one for a while.
+SQLite has one writer at a time, and a waiting one tries again at intervals that grow to 100 ms. Of two processes that
+file reports one would mostly sleep while the lock is free, and between two that did not sleep a person's click would
+find it taken for seconds. So these wait for each other at a lock of their own, which wakes them at once, and after each
+turn no process has one for a while.
 """
 
 from __future__ import annotations

@@ -18,14 +18,14 @@ class Signatures:
 
     reported: Mapping[tuple[str, str], tuple[Signature, ...]] = field(default_factory=dict)
 
-    def of(self, source: str, task: str) -> tuple[Signature, ...]:
+    def for_task(self, source: str, task: str) -> tuple[Signature, ...]:
         """Return a task's signatures; empty unless every live worker that has the task reports one."""
         return self.reported.get((source, task), ())
 
     def check(self, source: str, task: str, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Raise Refused where the call fits no version of the task that a live worker runs."""
         refused = None
-        for one in self.of(source, task):
+        for one in self.for_task(source, task):
             try:
                 return one.check(task, args, kwargs)
             except Refused as error:

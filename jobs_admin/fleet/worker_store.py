@@ -131,7 +131,7 @@ def forget_fields(store: redis.Redis, name: str, which: Iterable[Named]) -> None
         empty_if_wrong_type(None, answer)
 
 
-def kept_boots(store: redis.Redis, of: Sequence[str]) -> list[Named]:
+def boots_with_jobs(store: redis.Redis, of: Sequence[str]) -> list[Named]:
     """Return the lives of workers that keep jobs, of these sources; at most a thousand of each."""
     pipeline = store.pipeline(transaction=False)
     for source in of:

@@ -100,7 +100,7 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Reading:
-    """What this process remembers between batches."""
+    """State of this process between batches."""
 
     claimed_at: float = -1e9  # monotonic
     # One at first: a process that ran out of memory must not be followed by the same.
@@ -132,7 +132,7 @@ def step(consumer: str, now: datetime | None = None, *, wait_s: float = 0.1) -> 
     _reading.finished.discard(consumer)
     with_fields = [entry for entry in entries if entry.fields]
     now = now or timezone.now()
-    # Asked here: a database that is away makes no entry suspect.
+    # Read here: a database that is away makes no entry suspect.
     rules, trusted = grouping_rules.current(), trust.current()
     _file_batches(
         suspects.read_entries(
@@ -152,7 +152,7 @@ def streams(store: redis.Redis) -> dict[str, str]:
 
 
 def _acknowledge(store: redis.Redis, entries: Sequence[Entry]) -> None:
-    """They leave their streams. What another process took over and was quicker with has left already, and is counted off once."""
+    """Remove entries from their streams. Those that another process took over and removed are counted off only once."""
     by_source: dict[str, list[Any]] = {}
     for entry in entries:
         by_source.setdefault(entry.source, [GROUP]).extend((entry.entry_id, weight(entry.fields)))
@@ -256,9 +256,9 @@ def set_aside(entry: tuple[Any, ...], why: str, now: datetime | None = None) -> 
 
 
 def _parse_entries(entries: Sequence[Entry], now: datetime, rules: Rules, trusted: Trust | None) -> _Batch:
-    """What the entries say. Asks neither database nor store: how this ends depends on the entries alone."""
+    """Parse the entries. Reads neither database nor store: the result depends on the entries alone."""
     batch = _Batch()
-    # Encrypted here, before the transaction: on SQLite everybody else's writes wait for its end.
+    # Encrypted here, before the transaction: on SQLite all other writes wait for its end.
     seal = config.payload_keys().encrypt
     if len(_reading.stacks) > _MOST_STACKS:
         _reading.stacks.clear()
@@ -400,7 +400,7 @@ def _sqlstate(error: Exception) -> str:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether the database answered no to a value, rather than not at all."""
+    """Return whether the database refused a value, rather than did not answer."""
     if isinstance(error, OperationalError):
         # PostgreSQL: class 54 is "program limit exceeded" (a value too large for an index).
         return _sqlstate(error).startswith("54")

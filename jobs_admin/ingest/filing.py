@@ -4,7 +4,7 @@ The same reports twice, or in another order, or split over several transactions 
 
 - a failure has a name of its own (source, queue and job id of run 1), and so has an attempt;
 - the state of a failure is decided by its highest attempt (`report.rank`), never by which report came last;
-- `lost` is what nobody saw. It stands until a worker's own word on that attempt comes, and is nothing once that is known;
+- `lost` is an unobserved end. It holds until a worker's own report on that attempt comes, and is dropped once that is known;
 - counters move only with an attempt row that was not there before.
 """
 
@@ -82,7 +82,7 @@ def _build_notices(failure: int, report: Report) -> Iterable[Notice]:
 
 
 def _escalation_body(report: Report) -> dict[str, Any]:
-    """It used up its attempts under a policy that says `exhausted: escalate`."""
+    """Body of the notice about a job that used up its attempts under a policy with `exhausted: escalate`."""
     tries = "its only attempt" if report.attempt == 1 else f"all {report.attempt} attempts"
     return {
         "title": f"{report.task} needs a person",
@@ -293,19 +293,20 @@ def _failure_ids(names: Iterable[Name]) -> dict[Name, int]:
 
 
 def _is_about_failure(reports: Iterable[Report]) -> bool:
-    """Whether these are about a job that failed. A job that ran well at once is none of our business.
+    """Return whether reports are about a job that failed. A job that succeeded at once is not stored.
 
     A success at a second attempt is: its failure is on the way, held up in a worker's spool. Dropping the success would
-    leave the job `retrying`, then `lost`, and somebody would run it again.
+    leave the job `retrying`, then `lost`, and it would be run again.
     """
     # One with a reason ends what was filed as lost, perhaps by another process and not yet.
     return any(r.kind != "success" or r.attempt > 1 or r.has_lineage or r.reason for r in reports)
 
 
 def _confirmed_reports(reports: Sequence[Report], reported: Container[tuple[int, int]] = ()) -> list[Report]:
-    """Without those that call lost what a worker tells of, here or in the attempts (run, number) that were `told`.
+    """Remove reports that call an attempt lost which a worker reported, here or in the attempts (run, number) of
+    `reported`.
 
-    Of these only the message is kept, where the worker brought none.
+    Of these only the message is stored, where the worker brought none.
     """
     words = {(r.run, r.attempt) for r in reports if r.kind != LOST}
     return [r for r in reports if r.kind != LOST or not ((r.run, r.attempt) in words or (r.run, r.attempt) in reported)]
@@ -354,22 +355,22 @@ def _display_columns(report: Report, marks: _References) -> dict[str, Any]:
 
 
 def _caveats(reports: Iterable[Report], expires_at: datetime | None, before: int | None) -> int | None:
-    """What a replay has to know of the message, when these reports are added to what was known `before`.
+    """Facts about the message that a replay needs, when these reports are added to those of `before`.
 
-    A message that was kept whole once stays, and who is in a chord stays in it: so the order of reports does not matter.
+    A message that was once stored in full stays, and a chord member stays one: so the order of reports does not matter.
     """
-    held = before or 0
+    caveats = before or 0
     for r in reports:
-        if r.sealed is not None and held & Caveat.NO_MESSAGE:
-            held += Caveat.TRUNCATED - Caveat.NO_MESSAGE
+        if r.sealed is not None and caveats & Caveat.NO_MESSAGE:
+            caveats += Caveat.TRUNCATED - Caveat.NO_MESSAGE
         if r.sealed is not None and r.raw_is_whole:
-            held &= ~Caveat.TRUNCATED
+            caveats &= ~Caveat.TRUNCATED
         if r.is_chord_member:
-            held |= Caveat.CHORD
+            caveats |= Caveat.CHORD
         if r.is_formless:
-            held |= Caveat.NO_FORM
-    held = held | Caveat.EXPIRES if expires_at else held & ~Caveat.EXPIRES
-    return held or None
+            caveats |= Caveat.NO_FORM
+    caveats = caveats | Caveat.EXPIRES if expires_at else caveats & ~Caveat.EXPIRES
+    return caveats or None
 
 
 def _failed_reports(reports: Iterable[Report]) -> list[Report]:
@@ -398,7 +399,7 @@ def _insert(unknown: dict[Name, list[Report]], marks: _References, now: datetime
 
 
 def search_document(row: Mapping[str, Any], face: Report | None = None) -> str:
-    """What the search index holds of a failure; `face` is the report that it shows."""
+    """Text of the search index for a failure; `face` is the report that it shows."""
     # That brings what would be made of the row, unless the row has its name or its job from another report.
     is_all = face is not None and face.name == _name_of(row) and face.job_id == row["job_id"]
     made = face.terms if face is not None and is_all else document_without_stack(row)
@@ -415,23 +416,21 @@ def _rank_of(report: Report) -> Rank:
 
 
 def _precedence(report: Report) -> tuple[Rank, bool]:
-    """The latest attempt, by whoever knows what the job was."""
+    """Order of reports: the latest attempt, by a reporter that knows what the job was."""
     return report.rank, report.task != ""
 
 
 @dataclass(slots=True)
 class _PriorAttempts:
-    """What was known of a failure: its attempts that failed, highest first in `face`, and the highest of each run."""
+    """Known attempts of a failure: those that failed, highest first in `face`, and the highest of each run."""
 
     face: Rank | None = None
     runs: dict[int, Rank] = field(default_factory=dict)
-    told: set[tuple[int, int]] = field(
-        default_factory=set
-    )  # attempts (run, number) of which a worker told how they ended
+    reported: set[tuple[int, int]] = field(default_factory=set)  # attempts (run, number) whose end a worker reported
 
 
 def _update(of_failure: dict[int, list[Report]], marks: _References, now: datetime) -> dict[int, _PriorAttempts]:
-    """Fold the reports into failures that are known. Answers what was known of them before."""
+    """Fold the reports into failures that are known. Return the attempts that were known before."""
     before: dict[int, _PriorAttempts] = {pk: _PriorAttempts() for pk in of_failure}
     if not of_failure:
         return before
@@ -440,18 +439,18 @@ def _update(of_failure: dict[int, list[Report]], marks: _References, now: dateti
         # In one order for all; what others write to these waits until we are through. "No key": inserting an attempt
         # or a failure shares its parent's key, and two that share a key could not both go on to lock it whole.
         rows = rows.select_for_update(of=("self",), no_key=True)
-    held = [dict(zip(("id", *_COLUMNS), values, strict=True)) for values in rows.values_list("id", *_COLUMNS)]
+    current = [dict(zip(("id", *_COLUMNS), values, strict=True)) for values in rows.values_list("id", *_COLUMNS)]
     known = Attempt.objects.filter(failure__in=of_failure)
     for pk, run, attempt, kind in known.values_list("failure_id", "run", "attempt", "kind"):
         it, place = before[pk], rank(run, attempt, kind)
         if kind != LOST:
-            it.told.add((run, attempt))
+            it.reported.add((run, attempt))
         if kind == "success":
             continue
         it.face = max(place, it.face or place)
         it.runs[run] = max(place, it.runs.get(run, place))
     changed, documents = [], []
-    for row in held:
+    for row in current:
         change, face = _changes(row, of_failure[row["id"]], before[row["id"]], marks)
         new = row | change
         if new != row:
@@ -466,10 +465,10 @@ def _update(of_failure: dict[int, list[Report]], marks: _References, now: dateti
 def _changes(
     row: dict[str, Any], reports: list[Report], before: _PriorAttempts, marks: _References
 ) -> tuple[dict[str, Any], Report | None]:
-    """What changes in a failure by these reports; and the one that it shows now, where that is one of them."""
+    """Changes of a failure by these reports; and the report that it shows now, where that is one of them."""
     change: dict[str, Any] = {}
     face = None
-    seen = _confirmed_reports(reports, before.told)
+    seen = _confirmed_reports(reports, before.reported)
     if seen and _overrules(top := max(seen, key=_precedence), row):
         change |= _state_columns(top)
     failed = _failed_reports(seen)
@@ -508,7 +507,7 @@ def _write_attempts(
     """Write the attempts; answers those that were not there before, each once."""
     first: dict[tuple[int, int, int, str], Report] = {}
     for pk in sorted(of_failure):
-        seen = _confirmed_reports(of_failure[pk], before[pk].told if pk in before else ())
+        seen = _confirmed_reports(of_failure[pk], before[pk].reported if pk in before else ())
         for r in sorted(seen, key=lambda r: not r.task):  # as their failure shows them
             first.setdefault((pk, r.run, r.attempt, r.kind), r)
     rows = [
@@ -523,13 +522,13 @@ def _write_attempts(
 
 
 def _write_payloads(of_failure: dict[int, list[Report]], before: dict[int, _PriorAttempts]) -> None:
-    """Keep the raw message of each run: that of its newest attempt; a whole one is not given away for a part."""
+    """Store the raw message of each run: that of its latest attempt; a complete one is not replaced by a part."""
     latest: dict[tuple[int, int], Report] = {}
     for pk, reports in of_failure.items():
         for r in reports:
             if r.sealed is not None:
-                held = latest.get((pk, r.run))
-                if held is None or (r.raw_is_whole, r.rank) > (held.raw_is_whole, held.rank):
+                stored = latest.get((pk, r.run))
+                if stored is None or (r.raw_is_whole, r.rank) > (stored.raw_is_whole, stored.rank):
                     latest[pk, r.run] = r
     later, earlier = [], []
     payload_key = unsealing.key_ids()[0]
@@ -573,7 +572,10 @@ def _write_counters(
 def _write_totals(
     counted: list[Sighting], queues: dict[int, tuple[str, str]], before: dict[int, _PriorAttempts]
 ) -> None:
-    """What Prometheus is told of these attempts. One that we had already counted as lost fails no second time."""
+    """Add these attempts to the totals for Prometheus.
+
+    One that was already counted as lost does not fail a second time.
+    """
     found: dict[Counted, float] = defaultdict(float)
     for it in counted:
         r, (source, queue) = it.report, queues[it.failure]

@@ -1,4 +1,4 @@
-"""Groups that are seen again: how often, since when and when last, and what that means for their state."""
+"""Sightings of groups: how often, first and last time, and the resulting state."""
 
 from __future__ import annotations
 

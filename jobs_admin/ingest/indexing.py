@@ -1,7 +1,7 @@
-"""Makes the search index anew: for rows that ingest did not write, and where other rules made it.
+"""Rebuilding of the search index: for rows that ingest did not write, and for those made by other rules.
 
-In short transactions, the newest first, so that search is whole again soonest where people look; each begins where the
-one before it ended, whoever ran that. Ingest goes on meanwhile and writes what is new by today's rules.
+In short transactions, the latest first, so that search is complete again soonest where people look; each begins where
+the one before it ended, whoever ran that. Ingest goes on meanwhile and writes new rows by today's rules.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COLUMNS = (
 
 
 def step() -> bool:
-    """Make the next few rows anew; False where every row is by today's rules."""
+    """Rebuild the next few rows; False where every row is by today's rules."""
     for table in (STACKS, FAILURES):
         with transaction.atomic():
             version, below = _read_progress(table, is_locked=True)
@@ -45,18 +45,18 @@ def step() -> bool:
 
 
 def is_complete(table: str) -> bool:
-    """Whether every row of the table is by today's rules."""
+    """Return whether every row of the table is by today's rules."""
     return _read_progress(table)[0] == search_terms.VERSION
 
 
 def mark_all_outdated() -> None:
-    """Every row is to be made anew."""
+    """Mark every row to be rebuilt."""
     for table in AT_ONCE:
         _save_progress(table, 0, None)
 
 
 def count_outdated() -> int:
-    """How many rows are still to be made anew, about."""
+    """Approximate number of rows that are still to be rebuilt."""
     total = 0
     for table in AT_ONCE:
         version, below = _read_progress(table)

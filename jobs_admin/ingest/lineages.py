@@ -1,8 +1,8 @@
-"""Whether a report is of the job that a replay sent, or of one that only says so.
+"""Verification of lineages: whether a report is of the job that a replay sent, or only claims to be.
 
-The header that tells of a replay may be handed on to other jobs, and anybody who publishes may write one. The workers tell
-the first by the header itself; what an older one reported, and much of what is forged, is told here by the id under which
-the run was sent.
+The header of a replay may be handed on to other jobs, and anyone who publishes may write one. Workers recognise the
+first case by the header itself; what an older one reported, and much of what is forged, is recognised here by the id
+under which the run was sent.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class _ReusedId:
 
 
 def assign_runs(reports: Sequence[Envelope]) -> list[Envelope]:
-    """The reports, in their order; one of a job that was made after all that its id is known to have belonged to has a run of its own.
+    """Return the reports, in their order; one of a job that was made after all known jobs of its id has a run of its
+    own.
 
     Reports whose job was sent by us have their run already.
     """
@@ -51,13 +52,13 @@ def _with_run(report: Envelope, known: _ReusedId | None) -> Envelope:
         return report
     run = known.made.get(made_at)
     if run is None:
-        # One from before is of a job that was never told of while it had the id: there is nothing that it could be told apart by.
+        # One from before is of a job that was never reported while it had the id: nothing distinguishes it.
         run = _begin_run(known, made_at) if made_at > max(known.made) else 1
     return report if run == 1 else replace(report, lineage=_lineage(report, run))
 
 
 def _job_name(report: Envelope) -> _JobName:
-    """As it stands in the tables (`report.parse_report`)."""
+    """Name of the job as the tables have it (`report.parse_report`)."""
     return report.source, representable(report.queue)[:200], representable(report.job_id)[:255]
 
 
@@ -66,7 +67,7 @@ def _lineage(report: Envelope, run: int) -> Lineage:
 
 
 def _begin_run(known: _ReusedId, made_at: datetime) -> int:
-    """Written down before it is filed: who comes again after a death finds the same run."""
+    """Record a run before it is filed: a process that comes again after a death finds the same run."""
     with transaction.atomic():
         later = Comeback.objects.filter(failure=known.failure)
         run = max([known.run, *later.values_list("run", flat=True)]) + 1
@@ -76,7 +77,7 @@ def _begin_run(known: _ReusedId, made_at: datetime) -> int:
 
 
 def _find_reused_ids(reports: Sequence[Envelope]) -> dict[_JobName, _ReusedId]:
-    """Of those whose first job is known, when it was made."""
+    """Known first jobs of these reports, with the time when each was made."""
     places: dict[tuple[str, str], set[str]] = defaultdict(set)
     for one in reports:
         source, queue, job_id = _job_name(one)
@@ -109,12 +110,11 @@ log = logging.getLogger(__name__)
 
 
 def verify_lineages(reports: Sequence[Report]) -> list[Report]:
-    """The reports, in their order; those that claim a run which was sent under another id have no lineage any more, and
-    successes of runs that the desk did not send are left out.
+    """Return the reports, in their order; those that claim a run which was sent under another id lose their lineage.
 
-    A failing run of which no item tells (pruned, older than a restored database, or not marked as sent yet) is believed. The
-    item that a report names is believed only where that item sent this run of this job, so it was sent to the report's own
-    source.
+    Successes of runs that the desk did not send are left out. A failing run without an item (pruned, older than a
+    restored database, or not marked as sent yet) is believed. The item that a report names is believed only where that
+    item sent this run of this job, so it was sent to the report's own source.
     """
     claims = [r for r in reports if r.has_lineage]
     if not claims:

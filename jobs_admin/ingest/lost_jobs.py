@@ -1,4 +1,4 @@
-"""What time alone changes: a retry that never came back is lost; a group is neither new nor muted for ever."""
+"""Changes by time alone: a retry that never came back is lost; a group is neither new nor muted for ever."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from jobs_admin.models.group import GroupState
 from jobs_admin.worker.ledger import KEPT_DAYS, with_report
 from jobs_admin.worker.store import STREAM_BYTES
 
-# A store that was away or hung makes every worker look silent until each has dialled anew and given a sign: ten seconds.
-# Who is silent is looked at once more after this time, with no long gap between two looks.
+# A store that was away or hung makes every worker look silent until each has dialled again and given a sign: ten seconds.
+# A silent worker is checked again after this time, with no long gap between two checks.
 CONFIRM_SILENCE_S = 12.0
 LONGEST_GAP_S = 40.0
-_KEPT_AT_ONCE = 500
-_KEPT_BYTES_AT_ONCE = 4 * 1024**2
+_FILED_AT_ONCE = 500
+_FILED_BYTES_AT_ONCE = 4 * 1024**2
 _LONGEST_NAME = 80
-# What the store refuses to everybody; all else that it refuses is due to what a source wrote under its own keys.
+# Refusals that concern every client; all others are due to what a source wrote under its own keys.
 _REFUSED_TO_ALL = (
     redis.exceptions.OutOfMemoryError,
     redis.exceptions.ReadOnlyError,
@@ -67,7 +67,7 @@ class Reaper:
         is_more = False
         found: dict[Named, _Silence] = {}
         unusable: set[str] = set()
-        for place in worker_store.kept_boots(store, worker_store.all_sources(store)):
+        for place in worker_store.boots_with_jobs(store, worker_store.all_sources(store)):
             try:
                 is_more |= self._look_at(store, place, now, found)
             except _REFUSED_TO_ALL:
@@ -89,14 +89,14 @@ class Reaper:
         sign, is_gone, name, stream_bytes = _read_last_sign(store, source, boot)
         if sign is not None and _store_time_ms(store) - sign <= keys.SILENT_MS:
             return False
-        silence = found[place] = self._seen(place, sign, now)
+        silence = found[place] = self._update_silence(place, sign, now)
         if not is_gone and now - silence.since < CONFIRM_SILENCE_S:
             return False
-        is_more = _file_kept_jobs(store, source, boot, sign, _worker_reason(name, sign, is_gone), stream_bytes)
+        is_more = _file_stored_jobs(store, source, boot, sign, _worker_reason(name, sign, is_gone), stream_bytes)
         step_progress.report()
         return is_more
 
-    def _seen(self, place: Named, sign: float | None, now: float) -> _Silence:
+    def _update_silence(self, place: Named, sign: float | None, now: float) -> _Silence:
         before = self._silent.get(place)
         if before is None or before.sign != sign or now - before.last > LONGEST_GAP_S:
             return _Silence(sign, now, now)
@@ -112,8 +112,10 @@ def file_jobs_of_dead_workers(now: float) -> bool:
 
 
 def _read_last_sign(store: redis.Redis, source: str, boot: str) -> tuple[float | None, bool, str, int]:
-    """When it gave its last sign (ms since 1970, the store's clock; None: never, or too long ago), whether that was its last
-    word, its name, and how many bytes the stream may hold by its setting."""
+    """Last sign of a worker (ms since 1970, the store's clock; None: never, or too long ago).
+
+    Also whether it said goodbye, its name, and how many bytes the stream may have by its setting.
+    """
     pipeline = store.pipeline(transaction=False)
     pipeline.zscore(keys.boots(source), boot)
     pipeline.hmget(keys.boot(source, boot), ["gone", "worker", "stream"])
@@ -138,17 +140,17 @@ def _worker_reason(name: str, sign: float | None, is_gone: bool) -> str:
     return f"{WORKER_REASON}{worker} stopped{at}; the job had been acknowledged, so the broker will not give it again"
 
 
-def _file_kept_jobs(
+def _file_stored_jobs(
     store: redis.Redis, source: str, boot: str, sign: float | None, why: str, stream_bytes: int
 ) -> bool:
-    kept_key = keys.kept(source, boot)
+    jobs_key = keys.kept(source, boot)
     answer: Any = store.eval(
         _reaping_script(),
         6,
-        *(keys.kept_boots(source), kept_key, keys.boots(source), keys.failures(source), keys.failures_bytes(source)),
+        *(keys.kept_boots(source), jobs_key, keys.boots(source), keys.failures(source), keys.failures_bytes(source)),
         keys.shared("kept"),
         *(f"{source}/{boot}", boot, "" if sign is None else repr(sign), keys.SILENT_MS),
-        *(json.dumps(why), _KEPT_AT_ONCE, _KEPT_BYTES_AT_ONCE, KEPT_DAYS * 86_400_000, stream_bytes),
+        *(json.dumps(why), _FILED_AT_ONCE, _FILED_BYTES_AT_ONCE, KEPT_DAYS * 86_400_000, stream_bytes),
     )
     filed, is_more = map(int, answer)
     if filed:
@@ -168,20 +170,20 @@ _AT_ONCE = 500
 RETRY_REASON = "The retry did not report"  # the reason of what is filed here
 
 
-# What lies in a queue or in a spool is waited for so much longer, and then no more: a busy queue is never empty.
+# Extra patience for jobs in a queue or in a spool, and no more: a busy queue is never empty.
 _BACKLOG_PATIENCE = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """What may hold up a retry, or the word of it (`awaiting.py`)."""
+    """Possible delays of a retry, or of its report (`awaiting.py`)."""
 
     is_blind: bool = False  # reports of any source may wait to be filed, or the store is away: nothing is filed as lost
     late: frozenset[str] = frozenset()  # sources with reports that wait to be filed
     # source -> visibility timeout that its workers have, in seconds; a longer one than the desk's own configuration counts
     timeouts_s: Mapping[str, float] = field(default_factory=dict)
     spooling: frozenset[str] = frozenset()  # sources whose workers have reports that did not get through yet
-    backlogged: frozenset[tuple[str, str]] = frozenset()  # (source, queue) in which it may lie
+    backlogged: frozenset[tuple[str, str]] = frozenset()  # (source, queue) in which it may wait
 
 
 def reconcile(now: datetime, delays: Delays = Delays()) -> bool:
@@ -195,7 +197,7 @@ def reconcile(now: datetime, delays: Delays = Delays()) -> bool:
 
 
 def end_mutes(now: datetime) -> int:
-    """`muted` past its time, or its count of failed attempts -> `ongoing`. Answers how many."""
+    """`muted` past its time, or its count of failed attempts -> `ongoing`. Return the number."""
     over = Q(muted_until__lte=now) | Q(muted_until_count__lte=F("count"))
     ended = 0
     for group in Group.objects.filter(over, state=GroupState.MUTED).order_by("pk")[:_AT_ONCE]:

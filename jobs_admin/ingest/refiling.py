@@ -1,7 +1,7 @@
-"""Reports that were stored raw (`Unfiled`) are filed: those that a person accepted, and those of a newer guard.
+"""Filing of reports that were stored raw (`Unfiled`): those that a person accepted, and those of a newer guard.
 
-A fleet is upgraded in any order. What came before the desk could read it is looked at again by each `watch` that starts: it
-runs the version that can read it, or the report is stored for the next.
+A fleet is upgraded in any order. Reports from before the desk could read them are tried again by each `watch` that
+starts: it runs the version that can read them, or they stay stored for the next.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Position:
-    """How far this process is: everything that was there when it began is looked at once."""
+    """Progress of this process: everything that was there when it began is tried once."""
 
     at: int = 0
     until: int | None = None
@@ -36,12 +36,12 @@ _position = _Position()
 
 
 def restart() -> None:
-    """Look at all of them once more, as a process that starts does."""
+    """Try all of them again, as a process that starts does."""
     _position.at, _position.until = 0, None
 
 
 def step() -> bool:
-    """File the next few, of what was accepted and of what can be read now; True while there are more. Idempotent, whoever dies."""
+    """File the next few accepted or now readable ones; True while there are more. Idempotent, whoever dies."""
     accepted = list(_next_rows(Unfiled.objects.filter(cause=Cause.ACCEPTED).order_by("id")))
     for row in accepted:
         _file_accepted(row)
@@ -64,18 +64,18 @@ def step() -> bool:
 
 
 def _next_rows(found: QuerySet[Unfiled]) -> Iterator[Unfiled]:
-    """One at a time, until they are many bytes: a report may hold a message of 16 MB."""
+    """Rows one at a time, up to a bound of bytes: a report may hold a message of 16 MB."""
     size = 0
     for number, row in found.values_list("id", "size")[:_AT_ONCE]:
         if size and size + row > _BYTES_AT_ONCE:
             return
         size += row
-        if kept := Unfiled.objects.filter(pk=number).first():
-            yield kept
+        if row_found := Unfiled.objects.filter(pk=number).first():
+            yield row_found
 
 
 def _file_accepted(unfiled: Unfiled) -> None:
-    """File a report without a look at its signature. What cannot be filed all the same is stored as any other such report."""
+    """File a report without a check of its signature. If that fails, it is stored as any other such report."""
     try:
         fields, key = raw_entries.decode(config.payload_keys().decrypt(bytes(unfiled.body)))
     except (InvalidToken, ValueError) as error:
@@ -98,5 +98,5 @@ def _file_again(unfiled: Unfiled) -> bool:
         return False
     with unsealing.stored_key(key):
         ingest.file([ingest.Entry.of_name(unfiled.entry_id, fields)])
-    # Not where it was refused for another reason: that stands in its row now.
+    # Not where it was refused for another reason: its row has that now.
     return bool(Unfiled.objects.filter(pk=unfiled.pk, why=unfiled.why).delete()[0])

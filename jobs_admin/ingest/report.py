@@ -1,4 +1,4 @@
-"""What a stream entry says, made fit for the tables: text both databases take, lengths and numbers in bounds."""
+"""Parsed stream entries, fit for the tables: text both databases take, lengths and numbers in bounds."""
 
 from __future__ import annotations
 
@@ -85,10 +85,10 @@ class Report:
     raw_sha256: str
     raw_is_whole: bool
     is_chord_member: bool
-    is_formless: bool  # no message of its queue system: it can be kept, and not sent
+    is_formless: bool  # no message of its queue system: it can be stored, not sent
     expires_at: datetime | None
     made_at: datetime | None  # when the job was made, where its system may give its id to another later
-    terms: str  # what the search index holds of it, but for its stack
+    terms: str  # text of the search index, without its stack
 
     @property
     def name(self) -> tuple[str, str, str]:
@@ -215,7 +215,7 @@ def _foreign_source_error(source: str, stream: str, trust: Trust | None) -> Valu
 
 
 def document_without_stack(failure: Mapping[str, Any]) -> str:
-    """What the search index holds of a failure (or of the report that it comes from), but for its stack."""
+    """Text of the search index for a failure (or for the report that it comes from), without its stack."""
     return search_terms.document(
         error_type=failure["error_type"],
         message=failure["message"],
@@ -227,7 +227,7 @@ def document_without_stack(failure: Mapping[str, Any]) -> str:
 
 
 def _message_facts(source: str, raw: bytes | None, kind: str) -> dict[str, Any]:
-    """What only the queue system that wrote the message can read in it."""
+    """Facts that only the queue system that wrote the message can read in it."""
     if raw is not None:
         # Without it nothing is known of the message: the source is only heard from, or its address is no good.
         with suppress(KeyError, SourceRefused):
@@ -249,7 +249,7 @@ def _has_headers(adapter: Source, raw: bytes) -> bool:
 
 
 def _parse_crashes(text: Any) -> str | None:
-    """The last of them, oldest first, each with nothing but words and numbers; None where nothing is told."""
+    """The last crashes, oldest first, each with nothing but words and numbers; None where there are none."""
     found = [
         {
             "how": _text(one.get("how"), 20),
@@ -282,7 +282,7 @@ def _finite(value: Any) -> bool:
 
 
 def _difference(later: Any, earlier: Any) -> float | None:
-    """In seconds, nought where the order is wrong, None where it cannot be told."""
+    """Difference in seconds, 0 where the order is wrong, None where it is unknown."""
     if not (_finite(later) and _finite(earlier)):
         return None
     between = float(later) - float(earlier)

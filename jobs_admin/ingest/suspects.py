@@ -1,10 +1,10 @@
-"""An entry that ends the process which reads it (memory, a crash below Python, no end) must not come back for ever.
+"""Protection from entries that end the process which reads them (memory, a crash below Python, no end).
 
-While a process reads a batch, and only then, its entries stand in a hash of the store, under a name that no other
-process has. What others left there ended them. A batch that did so three times is read entry by entry; one that ended
-a process when it was alone is left out, and the caller keeps it raw.
+While a process reads a batch, and only then, its entries are in a hash of the store, under a name that no other process
+has. Entries that others left there ended them. A batch that did so three times is read entry by entry; one that ended a
+process when it was alone is left out, and the caller stores it raw.
 
-Reading asks nobody else: a database that is away, slow or locked is no reason to suspect an entry.
+Reading depends on nothing else: a database that is away, slow or locked is no reason to suspect an entry.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _FORGOTTEN_S = 86_400
 
 @dataclass(slots=True)
 class _Suspects:
-    """What is known of the entries of a batch."""
+    """Known deaths over the entries of a batch."""
 
     deaths: int = 0  # processes that ended over some of them
-    alone: set[str] = field(default_factory=set)  # those that ended one with nobody beside them
+    alone: set[str] = field(default_factory=set)  # those that ended one alone
     left: dict[bytes, dict[str, Any]] = field(default_factory=dict)  # what those processes left in the hash
 
 
@@ -54,7 +54,7 @@ def read_entries(
     read: Callable[[Sequence[E]], T],
     exclude: Callable[[E, str], T],
 ) -> list[T]:
-    """What `read` makes of the entries, in one batch or one by one; `left_out` for those that end their reader."""
+    """Results of `read` for the entries, in one batch or one by one; of `exclude` for those that end their reader."""
     named = {entry.name: entry for entry in entries}
     if not named:
         return []

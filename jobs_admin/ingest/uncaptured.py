@@ -1,9 +1,9 @@
-"""Failures that no worker could capture: how many, on which host, since when. What is told here is in no other number.
+"""Failures that no worker could capture: their number by host and start time. They are in no other number.
 
 Only known sources are read (`trust`): these counts are not signed, so an invented source would be a number on the desk.
-Workers tell each episode by a name of its own and always as the whole number (`worker/dropped.py`): reading it twice, or
-again after its worker was started anew, adds nothing. An episode is a row of `Total`, whose labels are then source, host,
-name and beginning.
+Workers report each episode by a name of its own and always as the full number (`worker/dropped.py`): reading it twice,
+or again after a restart of its worker, adds nothing. An episode is a row of `Total`, whose labels are then source,
+host, name and beginning.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Uncaptured:
 
 
 def record_counts(now: datetime) -> None:
-    """Take over what workers of known sources told. Raises redis.RedisError."""
+    """Take over the reports of workers of known sources. Raises redis.RedisError."""
     store, known = config.store(), trust.current().sources
     by_source: dict[str, dict[str, bytes]] = defaultdict(dict)
     # What is forgotten makes room for the rest.
@@ -76,7 +76,7 @@ def _record_source(source: str, episodes: dict[str, bytes], now: datetime) -> li
 
 def _record_episode(name: str, source: str, host: str, count: int, since: str) -> None:
     labels = {"metric": METRIC, "source": source, "queue": host, "task": name, "error": since}
-    # Whoever writes first makes the row; a smaller number than the one that stands is an older word.
+    # The first writer makes the row; a smaller number than the stored one is an older report.
     if Total.objects.filter(**labels, value__lt=count).update(value=count):
         return
     if not Total.objects.filter(**labels).exists():
@@ -84,7 +84,7 @@ def _record_episode(name: str, source: str, host: str, count: int, since: str) -
 
 
 def _sum_up(now: datetime, known: set[str]) -> None:
-    """Old episodes, but for those that the store still tells of: they would come back."""
+    """Sum up old episodes, except for those that the store still has: they would come back."""
     rows = Total.objects.filter(metric=METRIC, error__gt="", error__lt=_sortable_time(now - _APART_FOR)).exclude(
         task__in=known
     )
@@ -103,7 +103,7 @@ def _sum_up(now: datetime, known: set[str]) -> None:
 
 
 def _parse_episode(text: bytes) -> tuple[str, int, str, float] | None:
-    """Host, how many, since when (ISO), the last (seconds since 1970); None for what cannot be read."""
+    """Host, number, start time (ISO), the last (seconds since 1970); None for what cannot be read."""
     episode = untrusted.read_object(text)
     host = untrusted.text(episode.get("host"), 200)
     count, last = untrusted.number(episode.get("count")), untrusted.number(episode.get("last"))
@@ -114,12 +114,12 @@ def _parse_episode(text: bytes) -> tuple[str, int, str, float] | None:
 
 
 def _sortable_time(at: datetime) -> str:
-    """In this form the order of texts is that of moments."""
+    """Time as text, of which the order is that of the moments."""
     return at.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def recent_counts(viewer: Viewer, now: datetime, source: str = "", limit: int = 20) -> list[Uncaptured]:
-    """Per source and host, of the episodes that began within SHOWN_FOR; the largest first."""
+    """Counts by source and host, of the episodes that began within SHOWN_FOR; the largest first."""
     rows = _rows(viewer).filter(error__gt=_sortable_time(now - SHOWN_FOR))
     if source:
         rows = rows.filter(source=source)
@@ -132,7 +132,7 @@ def recent_counts(viewer: Viewer, now: datetime, source: str = "", limit: int = 
 
 
 def totals_by_source(viewer: Viewer) -> list[tuple[str, int]]:
-    """All that was ever told, for Prometheus."""
+    """Total of all reports by source, for Prometheus."""
     rows = _rows(viewer).values("source").annotate(n=Sum("value")).order_by("source")
     return [(row["source"], int(row["n"])) for row in rows]
 

@@ -1,4 +1,4 @@
-"""Who may do what: roles are per source."""
+"""Roles and viewers: roles are per source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RoleName(models.TextChoices):
 
 
 class Role(models.Model):
-    """What a user may do on a source. A viewer reads, an operator replays and triages, an admin also configures."""
+    """Role of a user on a source. A viewer reads, an operator replays and triages, an admin also configures."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="redrive_roles")
     source = models.CharField(max_length=63, default=EVERY_SOURCE, help_text="A source's name, or * for every source.")
@@ -62,7 +62,7 @@ class ApiToken(models.Model):
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Somebody who reads or acts: a user, a token, or the machine itself. Every reader and every act takes one."""
+    """A reader or actor: a user, a token, or the machine itself. Every reader and every act takes one."""
 
     name: str
     roles: dict[str, str] = field(default_factory=dict)  # source or "*" -> role
@@ -72,7 +72,7 @@ class Viewer:
 
     @property
     def person_id(self) -> int | None:
-        """The user who acts, logged in or by a token of theirs; None where nobody knows who that is."""
+        """The user who acts, logged in or by a token of theirs; None where that is unknown."""
         return self.owner_id if self.user_id is None else self.user_id
 
     def role_on(self, source: str) -> str | None:
@@ -81,8 +81,8 @@ class Viewer:
         return max(found, key=RANK.__getitem__, default=None)
 
     def may(self, role: str, source: str) -> bool:
-        held = self.role_on(source)
-        return held is not None and RANK[held] >= RANK[role]
+        current = self.role_on(source)
+        return current is not None and RANK[current] >= RANK[role]
 
     def may_anywhere(self, role: str) -> bool:
         return any(r in RANK and RANK[r] >= RANK[role] for r in self.roles.values())
@@ -94,7 +94,10 @@ class Viewer:
         return sorted(s for s in self.roles if s != EVERY_SOURCE and self.may(role, s))
 
     def sees_any_of(self, pattern: str) -> bool:
-        """Whether the viewer sees a source that this glob matches. One who sees every source sees also those to come."""
+        """Return whether the viewer sees a source that this glob matches.
+
+        One who sees every source sees also those to come.
+        """
         theirs = self.sources()
         return theirs is None or any(matches(pattern, one) for one in theirs)
 
@@ -106,7 +109,7 @@ CONTROLLER = Viewer(name="controller", roles={EVERY_SOURCE: ADMIN})
 
 
 def viewer_of(user) -> Viewer:
-    """The viewer behind a logged-in user. A superuser is admin of every source; an inactive user is nobody."""
+    """The viewer behind a logged-in user. A superuser is admin of every source; an inactive user has no role."""
     if not user.is_active:
         return Viewer(name=user.get_username(), user_id=user.pk)
     if user.is_superuser:
@@ -118,4 +121,4 @@ def viewer_of(user) -> Viewer:
 def lent(role: str, source: str, owner: Viewer) -> dict[str, str]:
     """The roles of a token that has this role on this source, or on "*", and an owner: nowhere more than the owner's."""
     theirs = owner.roles if source == EVERY_SOURCE else {source: owner.role_on(source)}
-    return {name: min(role, held, key=RANK.__getitem__) for name, held in theirs.items() if held in RANK}
+    return {name: min(role, owned, key=RANK.__getitem__) for name, owned in theirs.items() if owned in RANK}

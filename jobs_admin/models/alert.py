@@ -106,8 +106,8 @@ class AlertState(models.TextChoices):
 class Alert(models.Model):
     """One episode of a rule being true for one queue (or source, group, view: `subject`).
 
-    Alerts of one rule and source that fire soon after each other are told together: `told_with` is the first of them, whose
-    number is in the key of their notices and in the links to them.
+    Alerts of one rule and source that fire soon after each other share their notices: `told_with` is the first of them,
+    whose number is in the key of their notices and in the links to them.
     """
 
     rule = models.ForeignKey(Rule, models.CASCADE, related_name="alerts")
@@ -169,7 +169,7 @@ class AlertEvent(models.Model):
 
 
 class Silence(models.Model):
-    """Keeps alerts quiet for a time: all that every matcher fits. What fires meanwhile is shown, and not told."""
+    """Keeps alerts quiet for a time: all that every matcher fits. Meanwhile they fire without notices."""
 
     matchers = models.JSONField(
         help_text='Globs: {"source", "queue", "rule"}, and {"severity"}, {"alert": id}; what is left out fits all.'
@@ -188,7 +188,7 @@ class Silence(models.Model):
 
 
 class Runbook(models.Model):
-    """What to do where this task fails. A group's own runbook, and a rule's, go before it."""
+    """Instructions for failures of a task. A group's own runbook, and a rule's, go before it."""
 
     task = models.CharField(max_length=255, unique=True, help_text="A glob; the most particular one counts.")
     url = models.URLField(max_length=LONGEST_URL)

@@ -5,7 +5,7 @@ from django.db import models
 
 
 class AuditEvent(models.Model):
-    """Who did, or was refused, what. Rows form a chain: each holds a MAC over itself and the one before."""
+    """An act, done or refused. Rows form a chain: each holds a MAC over itself and the one before."""
 
     at = models.DateTimeField()
     actor = models.CharField(max_length=150)

@@ -1,8 +1,8 @@
-"""What the database itself holds a policy's document to, in the words of each database.
+"""Bounds of a policy's document in the database itself, in the language of each database.
 
-A constraint over columns would leave the document beside them free to say something else. These look into the document,
-so that a row which somebody writes by hand is held to the same bounds as one that a service writes. What a path does
-not find is not refused: the document's reader has a default for it. A path may go over a list: `classes[*].as`.
+A constraint over columns would leave the document beside them unchecked. These look into the document, so that a row
+which someone writes by hand has the same bounds as one that a service writes. What a path does not find is not refused:
+the document's reader has a default for it. A path may go over a list: `classes[*].as`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def unless_false(path: str, condition: Holds) -> Holds:
 
 
 def at_most(path: str, longest: int) -> Holds:
-    """A list with at most so many entries, or nothing."""
+    """A list with at most `longest` entries, or nothing."""
     return Holds(
         _none_but(path, f'@.type() == "array" && @.size() <= {longest}'),
         f"COALESCE(json_type({COLUMN}, '$.{path}') = 'array' AND json_array_length({COLUMN}, '$.{path}') <= {longest},1)",

@@ -19,7 +19,7 @@ class FailureState(models.TextChoices):
 
 
 class Caveat:
-    """What a replay has to know of a failure's message before it sends it again: bits of `Failure.caveats`."""
+    """Facts about a failure's message that a replay checks before sending it: bits of `Failure.caveats`."""
 
     TRUNCATED = 1  # too large to be kept whole
     NO_MESSAGE = 2

@@ -1,8 +1,8 @@
-"""How many failures are in each state, by queue, task and group: always equal to a recount.
+"""Number of failures in each state, by queue, task and group: always equal to a recount.
 
-Triggers keep it, because the state of a failure changes in many places (ingest, triage, replays, one row or
-45,000 in a statement) and a number beside a link must be what the link shows. Counting rows instead
-costs in proportion to them; this costs the same at a thousand and at a million (design.md, law 13).
+Triggers keep it, because the state of a failure changes in many places (ingest, triage, replays, one row or 45,000 in a
+statement) and a number beside a link must be what the link shows. Counting rows instead costs in proportion to them;
+this costs the same at a thousand and at a million.
 """
 
 from __future__ import annotations

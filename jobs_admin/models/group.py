@@ -62,7 +62,7 @@ class Group(models.Model):
 
     @property
     def name(self) -> str:
-        """Its fingerprint for people. Of one that is being taken in: the alias, which opens the group that takes it in."""
+        """Fingerprint for display. Of a group that is being merged: the alias, which opens the group that takes it in."""
         return self.fingerprint.removeprefix(TAKEN_IN)
 
     @property

@@ -14,7 +14,7 @@ class GroupRuleKind(models.TextChoices):
 
 
 class GroupRule(models.Model):
-    """What a person decided about grouping, over what the fingerprint finds by itself. The newest first where two differ."""
+    """A person's decision about grouping, which overrides the fingerprint. The latest first where two differ."""
 
     kind = models.CharField(max_length=10, choices=GroupRuleKind)
     # merge: the group that takes the others in. split: the group that is split. ignore: none, the rule is for all.

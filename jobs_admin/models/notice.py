@@ -1,4 +1,4 @@
-"""Something to tell, where to tell it, and each try at telling."""
+"""Notices, their channels, and each try to deliver one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EVENTS = ("poison.quarantined", "job.escalated", "replay.held", "replay.done")
 
 
 class Channel(models.Model):
-    """Where to tell: an endpoint of a program, a chat, a pager, addresses."""
+    """Destination of notices: an endpoint of a program, a chat, a pager, addresses."""
 
     name = models.CharField(max_length=100, unique=True)
     kind = models.CharField(max_length=10, choices=[(k, k) for k in KINDS])

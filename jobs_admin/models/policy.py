@@ -23,7 +23,7 @@ LONGEST_REASON = 500
 _NEEDED = ("name", "mode", "match.source", "match.queue", "match.task")
 
 
-def _said(*path: str, longest: int = shape.LONGEST_TEXT) -> models.GeneratedField:
+def _document_column(*path: str, longest: int = shape.LONGEST_TEXT) -> models.GeneratedField:
     """A column that the database reads off the document, so that the two cannot differ."""
     expression = KT("__".join(("document", *path)))
     return models.GeneratedField(
@@ -43,12 +43,12 @@ class PolicyVersion(models.Model):
 
     # As `core.policy.document` writes it.
     document = models.JSONField()
-    name = _said("name", longest=LONGEST_NAME)
+    name = _document_column("name", longest=LONGEST_NAME)
     version = models.PositiveIntegerField()
-    mode = _said("mode", longest=10)
-    match_source = _said("match", "source")
-    match_queue = _said("match", "queue")
-    match_task = _said("match", "task")
+    mode = _document_column("mode", longest=10)
+    match_source = _document_column("match", "source")
+    match_queue = _document_column("match", "queue")
+    match_task = _document_column("match", "task")
     is_published = models.BooleanField(default=True)
     published_at = models.DateTimeField()
     published_by = models.CharField(max_length=150)

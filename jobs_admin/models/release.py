@@ -4,7 +4,7 @@ from django.db import models
 
 
 class Release(models.Model):
-    """A deployed version of the user's code, told by the API or first seen on a report."""
+    """A deployed version of the user's code, reported by the API or first seen on a report."""
 
     source = models.CharField(max_length=63)
     version = models.CharField(max_length=100)

@@ -208,15 +208,16 @@ class ReplayItem(models.Model):
         ]
 
     @property
-    def was_kept_back(self) -> bool:
-        """Not sent, though nobody cancelled it by itself: it was refused, left out or not fit any more, as `outcome` says."""
+    def was_excluded(self) -> bool:
+        """Return whether it was not sent, without an operator's act on it: it was refused, left out or not fit any
+        more, as `outcome` states."""
         return self.state == ItemState.CANCELLED and bool(self.outcome) and self.sent_at is None
 
 
 class FrozenBatch(models.Model):
-    """Some of the frozen scope of a replay, in the order of sending, until it is laid out as items.
+    """Some of the frozen scope of a replay, in the order of sending, until its items are created.
 
-    A start writes these in a moment, also for a million jobs; `watch` lays them out in short transactions.
+    A start writes these in a moment, also for a million jobs; `watch` creates the items in short transactions.
     """
 
     replay = models.ForeignKey(Replay, models.CASCADE, related_name="frozen", db_index=False)

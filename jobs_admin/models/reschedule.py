@@ -52,7 +52,7 @@ class Reschedule(models.Model):
 
 
 class ReschedulePart(models.Model):
-    """What one transaction of it changed, so that it can be taken back."""
+    """Changes of one transaction of a reschedule, so that they can be taken back."""
 
     reschedule = models.ForeignKey(Reschedule, models.CASCADE, related_name="parts")
     # [failure, run, attempts, due before, most attempts before, due after, most attempts after]; times in seconds since 1970.

@@ -43,7 +43,7 @@ class Source(models.Model):
 
 
 class Worker(models.Model):
-    """A worker with our guard, as its latest heartbeat tells."""
+    """A worker with our guard, by its latest heartbeat."""
 
     source = models.CharField(max_length=63)
     name = models.CharField(max_length=255)

@@ -79,7 +79,7 @@ def _sqlite() -> list[str]:
             f"DROP TRIGGER IF EXISTS {table}_delete",
             f"CREATE TRIGGER {table}_delete AFTER DELETE ON {of} FOR EACH ROW "
             f"BEGIN DELETE FROM {table} WHERE rowid = OLD.id; END",
-            _made(table, of),
+            _initial_state(table, of),
         ]
     return statements
 
@@ -101,7 +101,7 @@ def _postgresql() -> list[str]:
             f"DROP TRIGGER IF EXISTS {table}_truncate ON {of}",
             f"CREATE TRIGGER {table}_truncate AFTER TRUNCATE ON {of} "
             f"FOR EACH STATEMENT EXECUTE FUNCTION {table}_truncate()",
-            _made(table, of),
+            _initial_state(table, of),
         ]
     return statements
 
@@ -109,8 +109,8 @@ def _postgresql() -> list[str]:
 _STATE = f"CREATE TABLE IF NOT EXISTS {STATE} (name varchar(63) PRIMARY KEY, version integer NOT NULL, below bigint)"
 
 
-def _made(table: str, of: str) -> str:
-    """What is new and empty was made by the rules of today; anything else by rules that are not known."""
+def _initial_state(table: str, of: str) -> str:
+    """SQL that records the version of the rules: today's for an empty table, unknown for any other."""
     return (
         f"INSERT INTO {STATE} (name, version, below) "
         f"SELECT '{table}', CASE WHEN EXISTS (SELECT 1 FROM {of}) THEN 0 ELSE {search_terms.VERSION} END, NULL "

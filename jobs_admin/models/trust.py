@@ -1,4 +1,4 @@
-"""Whose reports are believed: keys of sources, the time for which unsigned reports are accepted, and what was refused."""
+"""Trust in reports: keys of sources, the time for which unsigned reports are accepted, and refused reports."""
 
 from __future__ import annotations
 

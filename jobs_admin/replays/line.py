@@ -53,7 +53,7 @@ class DecryptAhead:
                 self._take(self._opener)
             if self._opener is not None and not self._is_requested and (some := _choose_encrypted(coming)):
                 self._requested, self._is_requested = some, True
-                self._opener.ask([item.body for item in some])
+                self._opener.submit([item.body for item in some])
         except (OpenerGone, OSError):
             log.warning("the process that decrypts beside the line ended; messages are decrypted here")
             self.close()

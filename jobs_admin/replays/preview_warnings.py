@@ -125,7 +125,7 @@ def unchecked_task_warnings(tasks: Collection[tuple[str, str]]) -> list[str]:
     reported = signatures()
     without: dict[str, list[str]] = {}
     for source, task in sorted(tasks):
-        if not reported.of(source, task):
+        if not reported.for_task(source, task):
             without.setdefault(source, []).append(task)
     return [
         f"Live workers of {source} report no signature of {names[0] or 'these jobs'}"

@@ -1,4 +1,4 @@
-"""Which alerts a viewer may see: the one answer, also for marks, moments, figures and notices of alerts."""
+"""Visibility of alerts: the one answer, also for marks, moments, figures and notices of alerts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ _VIEWS = [one.name for one in METRICS.values() if one.subject is Subject.VIEW]
 
 
 def visible(viewer: Viewer) -> Q:
-    """Those of the viewer's sources; of the desk's own lag and steps everybody's. What a view finds is its owner's sight.
+    """Filter for alerts of the viewer's sources; of the desk's own lag and steps for all.
 
-    An alert of a view that the viewer may not read, and of one whose rule was deleted, is for its owner and for who sees
-    every source; of a view over several sources, shared or not, too.
+    Alerts of a view are their owner's.
+
+    An alert of a view that the viewer may not read, and of one whose rule was deleted, is for its owner and for viewers
+    of every source; of a view over several sources, shared or not, too.
     """
     sources = viewer.sources()
     if sources is None:
@@ -34,7 +36,7 @@ def visible(viewer: Viewer) -> Q:
 
 
 def sees_rule(viewer: Viewer, rule: Rule) -> bool:
-    """What a view finds is its owner's sight; who may not see the view does not see the rule on it."""
+    """Return whether the viewer sees the rule. A rule on a view is seen by those who may see the view."""
     if rule.deleted_at is not None or not viewer.sees_any_of(rule.source):
         return False
     return rule.view is None or view_sight.sees(viewer, rule.view)

@@ -80,7 +80,7 @@ def _restrict(viewer: Viewer, groups: list[Group]) -> None:
     for group in groups:
         if group.pk in parts:  # else nothing was filed of it, and one error was put in it by its fingerprint alone
             mine = [part for part in parts[group.pk] if part.source in sources]
-            _reduce(group, mine or _of_newest(viewer, group))
+            _reduce(group, mine or _part_of_latest(viewer, group))
         group.muted_until_count = None  # a count of attempts at every source
     _restrict_words(viewer, groups)
     _restrict_origins(viewer, groups)
@@ -93,18 +93,18 @@ def _reduce(group: Group, parts: list[GroupSource]) -> None:
     group.last_seen = max(part.last_seen for part in parts)
 
 
-def _of_newest(viewer: Viewer, group: Group) -> list[GroupSource]:
-    """Return a part made of the newest failure in sight, for a group of which nothing was filed since it was made."""
-    newest = Failure.objects.filter(scopes.visible(viewer), group=group.pk).order_by("-pk").first()
-    if newest is None:
+def _part_of_latest(viewer: Viewer, group: Group) -> list[GroupSource]:
+    """Return a part made of the latest failure in sight, for a group of which nothing was filed since it was made."""
+    latest = Failure.objects.filter(scopes.visible(viewer), group=group.pk).order_by("-pk").first()
+    if latest is None:
         return [GroupSource(error_type=_UNKNOWN, first_seen=group.first_seen, last_seen=group.first_seen)]
     return [
         GroupSource(
-            error_type=newest.error_type or _UNKNOWN,
-            message=newest.message[:500],
-            first_seen=newest.first_failed_at,
-            first_release=newest.release,
-            last_seen=newest.failed_at,
+            error_type=latest.error_type or _UNKNOWN,
+            message=latest.message[:500],
+            first_seen=latest.first_failed_at,
+            first_release=latest.release,
+            last_seen=latest.failed_at,
         )
     ]
 
@@ -113,27 +113,27 @@ _WORDS = ("state", "assignee", "note", "runbook_url")
 
 
 def _restrict_words(viewer: Viewer, groups: list[Group]) -> None:
-    """Take away what people wrote in an act of which no visible source was told."""
+    """Remove what people wrote in an act that no visible source's audit has."""
     written = [g for g in groups if g.state_by or g.assignee_id or g.note or g.runbook_url]
     if not written:
         return
     named = {f"group:{group.fingerprint}": group.pk for group in written}
     for name, pk in GroupAlias.objects.filter(group__in=[g.pk for g in written]).values_list("fingerprint", "group"):
         named[f"group:{name}"] = pk
-    told: dict[tuple[int, str], dict[str, object]] = {}
+    visible_words: dict[tuple[int, str], dict[str, object]] = {}
     events = AuditEvent.objects.filter(scopes.visible(viewer), object__in=named, act=CHANGE, allowed=True)
     for name, after in events.order_by("-pk").values_list("object", "after").iterator():
         for word in _WORDS:
             if word in (after or {}):
-                told.setdefault((named[name], word), after)
+                visible_words.setdefault((named[name], word), after)
     users = get_user_model().objects.in_bulk({group.assignee_id for group in written if group.assignee_id})
     for group in written:
-        of_state, of_assignee, of_note, of_runbook = (told.get((group.pk, word), {}) for word in _WORDS)
+        of_state, of_assignee, of_note, of_runbook = (visible_words.get((group.pk, word), {}) for word in _WORDS)
         if (of_state.get("state"), of_state.get("state_by", "")) != (group.state, group.state_by):
             group.state_by = ""
         user = users.get(group.assignee_id)
-        is_told = user is not None and of_assignee.get("assignee") == user.get_username()
-        if not is_told and (group.assignee_id is None or group.assignee_id != viewer.user_id):
+        is_visible = user is not None and of_assignee.get("assignee") == user.get_username()
+        if not is_visible and (group.assignee_id is None or group.assignee_id != viewer.user_id):
             group.assignee = None
         if of_note.get("note") != group.note:
             group.note = ""
@@ -184,17 +184,17 @@ def seen_at(viewer: Viewer, column: str):
 
 
 def assigned(viewer: Viewer, username: str) -> Q:
-    """The groups that a user looks after, as far as the viewer may read it; those of nobody for ""."""
+    """Filter for the groups of an assignee, as far as the viewer may read it; unassigned ones for ""."""
     if not username:
         return Q(assignee__isnull=True)
     theirs = Q(assignee__username=username)
     if viewer.sources() is None:
         return theirs
-    told = AuditEvent.objects.filter(
+    events = AuditEvent.objects.filter(
         scopes.visible(viewer), object=Concat(Value("group:"), OuterRef("fingerprint")), act=CHANGE, allowed=True,
         after__assignee=username,
     )  # fmt: skip
-    return theirs & (Q(assignee_id=viewer.user_id or 0) | ~_is_partial(viewer) | Exists(told))
+    return theirs & (Q(assignee_id=viewer.user_id or 0) | ~_is_partial(viewer) | Exists(events))
 
 
 def _is_partial(viewer: Viewer) -> Q:

@@ -1,4 +1,4 @@
-"""Who can be given something to look after, and who may act."""
+"""People: possible assignees, and operators of sources."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from jobs_admin.models import Role
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, Viewer
 
 MOST_NAMED = 200
-_HELD_S = 5.0
-_MOST_HELD = 100
-_held: dict[tuple[str, ...] | None, tuple[float, list[str]]] = {}  # by the sources of who asked
+_CACHED_S = 5.0
+_MOST_CACHED = 100
+_cached: dict[tuple[str, ...] | None, tuple[float, list[str]]] = {}  # by the viewer's sources
 
 
 def names(viewer: Viewer) -> list[str]:
@@ -23,11 +23,11 @@ def names(viewer: Viewer) -> list[str]:
     sources = viewer.sources()
     key = None if sources is None else tuple(sources)
     now = time.monotonic()
-    if key not in _held or not 0 <= now - _held[key][0] < _HELD_S:
-        if len(_held) >= _MOST_HELD:
-            _held.clear()
-        _held[key] = now, list(users(viewer).values_list("username", flat=True)[:MOST_NAMED])
-    return _held[key][1]
+    if key not in _cached or not 0 <= now - _cached[key][0] < _CACHED_S:
+        if len(_cached) >= _MOST_CACHED:
+            _cached.clear()
+        _cached[key] = now, list(users(viewer).values_list("username", flat=True)[:MOST_NAMED])
+    return _cached[key][1]
 
 
 def users(viewer: Viewer) -> QuerySet[Any]:
@@ -44,6 +44,6 @@ def operators(sources: Sequence[str], *, only_admins: bool = False) -> list[str]
     roles = (ADMIN,) if only_admins else (OPERATOR, ADMIN)
     found = get_user_model().objects.filter(is_active=True)
     for source in sources:
-        held = Role.objects.filter(user=OuterRef("pk"), role__in=roles, source__in=(source, EVERY_SOURCE))
-        found = found.filter(Q(is_superuser=True) | Exists(held))
+        matching = Role.objects.filter(user=OuterRef("pk"), role__in=roles, source__in=(source, EVERY_SOURCE))
+        found = found.filter(Q(is_superuser=True) | Exists(matching))
     return list(found.order_by("username").values_list("username", flat=True)[:MOST_NAMED])

@@ -1,8 +1,9 @@
-"""Which shared views a viewer may read: a view's name and its search are text that its owner wrote about sources.
+"""Visibility of shared views: a view's name and its search are text that its owner wrote about sources.
 
-Whoever sees every source shares with everyone; anyone else with those who see one of the same sources. A view of an owner
+A viewer of every source shares with all; anyone else with those who see one of the same sources. A view of an owner
 without a role, or of an unknown token, is read by viewers of every source only.
-Beyond that, nobody reads a view that names what other sources alone have: in its search a source, queue, task, tenant,
+
+Beyond that, no one reads a view that names what only other sources have: in its search a source, queue, task, tenant,
 release, host, worker or group, and as a word anywhere a source, queue or task.
 """
 
@@ -55,7 +56,7 @@ def _sources_of_owners(views: Iterable[SavedView]) -> dict[int, set[str]]:
 
 
 def _sources_of_tokens(views: Sequence[int]) -> dict[int, set[str]]:
-    """View -> the source of the token that saved it, as the audit tells."""
+    """View -> the source of the token that saved it, by the audit."""
     if not views:
         return {}
     saved = AuditEvent.objects.filter(object__in=[f"view:{pk}" for pk in views], act="view.save", allowed=True)
@@ -106,13 +107,13 @@ class _Names:
         if field not in search_terms.NAMED:
             return False
         if value.glob:
-            asked = search_terms.name_begins(field, language.before_star(value.text)[0])
+            searched = search_terms.name_begins(field, language.before_star(value.text)[0])
         else:
-            asked = search_terms.Phrase((search_terms.name(field, value.text),))
+            searched = search_terms.Phrase((search_terms.name(field, value.text),))
         theirs = any_of(search_terms.Phrase((search_terms.name("source", source),)) for source in self._sources)
-        if Failure.objects.filter(InIndex(all_of((asked, theirs))), source__in=self._sources).exists():
+        if Failure.objects.filter(InIndex(all_of((searched, theirs))), source__in=self._sources).exists():
             return False
-        return Failure.objects.filter(InIndex(asked)).exists()
+        return Failure.objects.filter(InIndex(searched)).exists()
 
     def _is_group_elsewhere(self, fingerprint: str) -> bool:
         named = set(Group.objects.filter(fingerprint=fingerprint).values_list("pk", flat=True))

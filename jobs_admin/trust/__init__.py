@@ -26,12 +26,12 @@ from jobs_admin.models import Source, SourceKey, UnsignedReports
 # A source whose workers sign takes unsigned reports no longer than this after its first signed one: a fleet's rollout.
 UNSIGNED_AFTER_SIGNED = timedelta(days=1)
 _NOTED_EVERY = timedelta(minutes=1)
-_HELD_S = 1.0
+_CACHED_S = 1.0
 _DESK = "desk"  # id of the key of the desk itself
 
 
 class Cause(StrEnum):
-    """Why a report is not filed."""
+    """Reason why a report is not filed."""
 
     UNFILED = ""  # it is believed, and could not be read or written
     UNSIGNED = "unsigned"
@@ -128,7 +128,7 @@ class Trust:
         key_id = entry.get(KEY, b"").decode("ascii", "replace")[:20]
         known = self.keys.get(key_id)
         if known is None:
-            why = f"it is signed with a key that is not known here ({_shown(key_id)})"
+            why = f"it is signed with a key that is not known here ({_displayable_id(key_id)})"
         elif known.source != source:
             why = f"it is signed with a key of another source ({key_id})"
         elif known.revoked_at is not None:
@@ -142,13 +142,13 @@ class Trust:
         raise ReportRefused(source, Cause.SIGNATURE, why)
 
 
-def _shown(key_id: str) -> str:
+def _displayable_id(key_id: str) -> str:
     """Return the id; what is none came from outside and is shown nowhere."""
     return key_id if key_id == _DESK or is_key_id(key_id) else "its id is none that a key can have"
 
 
 def read() -> Trust:
-    """Return what the tables say now."""
+    """Return the present content of the tables."""
     rows = SourceKey.objects.values_list("key_id", "source", "sealed", "revoked_at", "last_used_at")
     found = {
         key_id: _Key(None if revoked else _opened(sealed), source, revoked, used)
@@ -161,22 +161,22 @@ def read() -> Trust:
     return Trust(found, sources, until)
 
 
-_held: tuple[float, Trust] | None = None
+_cached: tuple[float, Trust] | None = None
 
 
 def current() -> Trust:
-    """Return what the tables say, at most a second old."""
-    global _held
+    """Return the content of the tables, at most a second old."""
+    global _cached
     now = time.monotonic()
-    if _held is None or not 0 <= now - _held[0] < _HELD_S:
-        _held = now, read()
-    return _held[1]
+    if _cached is None or not 0 <= now - _cached[0] < _CACHED_S:
+        _cached = now, read()
+    return _cached[1]
 
 
 def forget() -> None:
     """Read the tables again the next time: this process changed them."""
-    global _held
-    _held = None
+    global _cached
+    _cached = None
 
 
 def note(trust: Trust, used: Iterable[tuple[str, str]], now: datetime) -> None:

@@ -99,7 +99,7 @@ def _store(source: str, cause: Cause, refused: Sequence[RefusedEntry], now: date
             return 0
         has_room = cause != Cause.UNKNOWN or _may_wait(source)
         fitting = _fitting(source, cause, news) if has_room else []
-        kept = [one for one in fitting if one.entry_id in sealed]
+        storable = [one for one in fitting if one.entry_id in sealed]
         rows = [
             Unfiled(
                 entry_id=one.entry_id,
@@ -111,17 +111,17 @@ def _store(source: str, cause: Cause, refused: Sequence[RefusedEntry], now: date
                 size=one.size,
                 payload_key=unsealing.key_ids()[0],
             )
-            for one in kept
+            for one in storable
         ]
         Unfiled.objects.bulk_create(rows)
         name = source if has_room else ""
         why = _why(news[-1]) if has_room else f"{MOST_WAITING} unknown sources are waiting to be accepted already"
-        dropped = len(news) - len(kept)
+        dropped = len(news) - len(storable)
         # What could not be filed is refused by nobody: it is counted here only where it is not stored.
         if count := dropped if cause == Cause.UNFILED else len(news):
             _count(name, cause, why, count, dropped, now)
     if cause == Cause.UNFILED:
-        for one in kept:
+        for one in storable:
             log.warning("A report (%s) could not be filed and is kept raw: %s", one.entry_id, one.why[:300])
     return len(rows)
 
@@ -167,8 +167,8 @@ def _count(source: str, cause: Cause, why: str, refused: int, dropped: int, now:
 def _fitting(source: str, cause: Cause, refused: Sequence[RefusedEntry]) -> list[RefusedEntry]:
     """Return those for which there is room."""
     stored = Unfiled.objects.filter(source=source, cause=cause)
-    held = stored.aggregate(count=Count("id"), size=Sum("size"))
-    count, size, bound = held["count"], held["size"] or 0, _BOUNDS[cause]
+    totals_stored = stored.aggregate(count=Count("id"), size=Sum("size"))
+    count, size, bound = totals_stored["count"], totals_stored["size"] or 0, _BOUNDS[cause]
     found = []
     for one in refused:
         if count < bound.reports and size + one.size <= bound.bytes:
@@ -201,8 +201,9 @@ def _waiting() -> QuerySet[RefusedReports]:
 
 
 def accept_first(sources: Collection[str], now: datetime) -> set[str]:
-    """Accept unknown sources without a person, a few in a desk's life, while unsigned reports are accepted: so the first
-    worker that somebody tries needs no act. Return those that were, here or just now by another process.
+    """Accept unknown sources without a person, a few in a desk's life, while unsigned reports are accepted.
+
+    So the first worker that someone tries needs no act. Return those that were, here or just now by another process.
     """
     accepted: set[str] = set()
     with transaction.atomic():
@@ -308,7 +309,7 @@ def extend(viewer: Viewer, until: datetime, now: datetime) -> None:
 
 
 def end(viewer: Viewer, now: datetime) -> None:
-    """Accept no unsigned report from now on. Raises Refused."""
+    """Accept no unsigned report any more. Raises Refused."""
     _need(viewer, EVERY_SOURCE, "unsigned_reports.end", "")
     _set(viewer, "unsigned_reports.end", now)
 
@@ -344,13 +345,13 @@ class Refusals:
 
     @property
     def word(self) -> str:
-        """Its cause in a word."""
+        """The cause in a word."""
         return self.cause or "unfiled"
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How far signing is, and what is to be decided, of the sources that a viewer sees."""
+    """State of signing, and pending decisions, for the sources that a viewer sees."""
 
     unsigned_until: datetime | None
     is_unsigned_open: bool

@@ -17,10 +17,10 @@ _MESSAGE_KEY = ""  # no field of an entry is called so
 
 def encode(fields: Mapping[bytes, bytes], key: bytes | None = None) -> bytes:
     """Return the fields of an entry, byte for byte, with the key of its message: `key`, else the one that this desk finds."""
-    whole = {name.decode("latin-1"): value for name, value in fields.items()}
+    encoded = {name.decode("latin-1"): value for name, value in fields.items()}
     if key := key or unsealing.message_key(fields):
-        whole[_MESSAGE_KEY] = key
-    return json.dumps({name: base64.b64encode(value).decode() for name, value in whole.items()}).encode()
+        encoded[_MESSAGE_KEY] = key
+    return json.dumps({name: base64.b64encode(value).decode() for name, value in encoded.items()}).encode()
 
 
 def size(fields: Mapping[bytes, bytes]) -> int:
@@ -29,7 +29,7 @@ def size(fields: Mapping[bytes, bytes]) -> int:
 
 
 def head(fields: Mapping[bytes, bytes], most: int) -> dict[bytes, bytes]:
-    """Return the fields cut to so many bytes, the short ones first: they say what the entry is."""
+    """Return the fields cut to `most` bytes, the short ones first: they identify the entry."""
     found: dict[bytes, bytes] = {}
     for name, value in sorted(fields.items(), key=lambda field: len(field[0]) + len(field[1])):
         if len(name) >= most:
@@ -41,9 +41,9 @@ def head(fields: Mapping[bytes, bytes], most: int) -> dict[bytes, bytes]:
 
 def decode(document: bytes) -> tuple[dict[bytes, bytes], bytes | None]:
     """Return the fields of the entry, and the key of its message where one is stored. Raises ValueError."""
-    whole = {name: base64.b64decode(value) for name, value in json.loads(document).items()}
-    key = whole.pop(_MESSAGE_KEY, None)
-    return {name.encode("latin-1"): value for name, value in whole.items()}, key
+    encoded = {name: base64.b64decode(value) for name, value in json.loads(document).items()}
+    key = encoded.pop(_MESSAGE_KEY, None)
+    return {name.encode("latin-1"): value for name, value in encoded.items()}, key
 
 
 def with_message_key(document: bytes) -> bytes:

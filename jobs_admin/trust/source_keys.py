@@ -21,7 +21,7 @@ VARIABLE = "REDRIVE_SOURCE_KEY"
 def create(viewer: Viewer, source: str) -> SigningKey:
     """Make a key of the source, beside those that it has. Raises ValueError for a name that cannot name a source.
 
-    The key is shown to nobody again: the table holds it sealed.
+    The key is never shown again: the table holds it sealed.
     """
     if not valid_source(source):
         raise ValueError(f"{source!r} cannot name a source: use a-z, 0-9, - and _. Nothing was changed.")
@@ -34,7 +34,7 @@ def create(viewer: Viewer, source: str) -> SigningKey:
 
 
 def revoke(viewer: Viewer, key_id: str, now: datetime) -> SourceKey:
-    """End a key: reports that are signed with it are refused from now on, also those on their way. Raises NotFound."""
+    """End a key: reports that are signed with it are refused, also those on their way. Raises NotFound."""
     with transaction.atomic():
         key = SourceKey.objects.filter(key_id=key_id, revoked_at=None).first()
         if key is None or not SourceKey.objects.filter(pk=key.pk, revoked_at=None).update(revoked_at=now):

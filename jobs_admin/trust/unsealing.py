@@ -1,6 +1,7 @@
 """The desk's counterpart of `worker/sealing.py`: its public key, and decryption of raw messages as they are filed.
 
-Each payload key has an id, the one that its public key has in reports: eight hex characters that tell nothing of the key.
+Each payload key has an id, the one that its public key has in reports: eight hex characters that reveal nothing of the
+key.
 """
 
 from __future__ import annotations

@@ -301,7 +301,7 @@ def forget() -> None:
     """Drop what the process remembers from one request to the next."""
     overview.forget()
     liveness.forget()
-    people._held.clear()
+    people._cached.clear()
     identity.forget()
 
 

@@ -77,7 +77,7 @@ def test_a_message_that_is_refused_ends_its_item_and_no_other(shop, bury):
     sent_all()
     assert counts(replay) == {"sent": 2, "cancelled": 1}
     item = replay.items.get(failure=bad)
-    assert item.outcome.startswith("shop refused it: The captured message is not JSON") and item.was_kept_back
+    assert item.outcome.startswith("shop refused it: The captured message is not JSON") and item.was_excluded
     assert Failure.objects.get(pk=bad).state == "dead"
 
 
