@@ -17,9 +17,9 @@ def opener():
 
 
 def test_messages_are_opened_in_their_order_and_one_without_a_key_is_told(opener):
-    opener.ask([Fernet(key).encrypt(raw) for key, raw in ((OLD, b"one"), (LOST, b"two"), (NEW, b"three" * 100_000))])
+    opener.submit([Fernet(key).encrypt(raw) for key, raw in ((OLD, b"one"), (LOST, b"two"), (NEW, b"three" * 100_000))])
     assert opener.answer() == [b"one", None, b"three" * 100_000]
-    opener.ask([])
+    opener.submit([])
     assert opener.answer() == [] and not opener.has_answered()
 
 
@@ -27,7 +27,7 @@ def test_a_process_that_was_killed_is_told(opener):
     opener._process.kill()
     opener._process.wait()
     with pytest.raises(OpenerGone):
-        opener.ask([b"x" * 1_000_000])
+        opener.submit([b"x" * 1_000_000])
     with pytest.raises(OpenerGone):
         opener.answer()
 
