@@ -67,7 +67,7 @@ class CeleryDesk(World):
 
         self._skipped += seconds
         for sender in sending._senders.values():
-            for held in sender._held.values():
+            for held in sender._active.values():
                 with held.line.lock:
                     held.line.lock.notify()
 
