@@ -29,6 +29,9 @@ IS_STRICT = bool(os.environ.get("REDRIVE_STRICT"))  # `manage.py test --strict`:
 STRICT = "The strict suite skips nothing."
 
 
+gc.disable()  # until all tests are collected: they stay, and would be looked through again and again
+
+
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so would all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -45,6 +48,7 @@ def pytest_collection_finish():
     # Thousands of collected tests stay to the end: looking through them again and again takes half a second each time.
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -17,10 +17,14 @@ import pytest
 import redis
 from cryptography.fernet import Fernet
 
-from tests.kit import postgresql_server
+from tests.kit import migrated, postgresql_server
 from tests.kit.desks import ROOT, SENDER, Desk
 
-pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.long("Kills and stops a rotation on a desk of its own, and replays every job of it."),
+]
 
 JOBS = 4_000
 
@@ -81,9 +85,10 @@ def desk(request, tmp_path, engine, monkeypatch):
         found = Desk(tmp_path, engine.url)
         if request.param == "postgresql":
             found.environment["DATABASE_URL"] = stack.enter_context(postgresql_server.running())
+            command(found, "migrate", "-v0")
         else:
             found.environment["DATABASE_URL"] = f"sqlite:///{tmp_path / 'desk.sqlite3'}"
-        command(found, "migrate", "-v0")
+            migrated.into(tmp_path, "desk.sqlite3")
         found.broker = client
         yield found
         client.close()
