@@ -279,7 +279,7 @@ def test_with_very_many_out_only_what_was_filed_since_is_looked_at_and_nothing_i
     Attempt.objects.filter(failure=three.failure_id, run=2).update(id=late)
     replays.settle()
     assert counts(replay) == {"sent": 1, "succeeded": 2}
-    settling._settled_until.whole_at -= settling._COMPLETE_EVERY_S
+    settling._settled_until.complete_at -= settling._COMPLETE_EVERY_S
     replays.settle()
     assert counts(replay) == {"succeeded": 3}
 
