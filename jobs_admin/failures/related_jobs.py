@@ -135,7 +135,7 @@ def _by_job(viewer: Viewer, source: str, job_ids: Iterable[str]) -> dict[str, Fa
 
 
 def _in_flow(viewer: Viewer, failure: Failure, headers: dict[str, Any]) -> list[Relative]:
-    """Parent and children, as the headers of BullMQ's jobs say them (`sources/bullmq/job_hash.py`, `flows.py`)."""
+    """Parent and children, as the headers of BullMQ's jobs say them (`sources/bullmq/job_hash.py`, `jobs.py`)."""
     named: list[tuple[str, str, str]] = []  # how, queue, id
     parent, children = headers.get("parent"), headers.get("children")
     if isinstance(parent, dict) and (job_id := _id(parent.get("id"))):
