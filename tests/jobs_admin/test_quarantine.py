@@ -37,7 +37,7 @@ def test_the_newest_come_first_with_their_crashes_and_their_policy():
     Attempt.objects.filter(failure=second).update(policy="old@1")
     page = quarantine.listing(ENGINE)
     assert [row.failure.pk for row in page.rows] == [second, first]
-    assert page.rows[0].lasted_s == 40 and [one.said for one in page.rows[0].crashes] == ["signal 9"] * 2
+    assert page.rows[0].lasted_s == 40 and [one.text for one in page.rows[0].crashes] == ["signal 9"] * 2
     assert page.count == 2 and dict(page.by_task)["shop.resize"] == 1
 
 
