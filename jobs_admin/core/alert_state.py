@@ -58,7 +58,7 @@ QUIET = Stand()
 def step(
     stand: Stand, value: float | None, at: float, numbers: Numbers, *, is_held: bool = False
 ) -> tuple[Stand, Act | None]:
-    """Where it stands after a value of the moment `at`, and what to do, if anything.
+    """Return where it stands after a value of the moment `at`, and what to do, if anything.
 
     `value` is None where there is no data. A value that is not younger than the last changes nothing. While it is held
     (what it looks at cannot be trusted) it neither fires nor resolves nor passes; it may become true.

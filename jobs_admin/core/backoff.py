@@ -69,7 +69,7 @@ def _means(first: float, cap: float) -> tuple[float, ...]:
 
 
 def _spread(masses: list[float], tops: list[float], last: list[int], edges: list[float]) -> list[float]:
-    """What becomes of masses that are each spread evenly from the first edge to a top of their own: the mass of each cell."""
+    """Return what becomes of masses that are each spread evenly from the first edge to a top of their own: the mass of each cell."""
     first = edges[0]
     ends, parts = [0.0] * _CELLS, [0.0] * _CELLS
     for mass, top, cell in zip(masses, tops, last, strict=True):
@@ -128,7 +128,7 @@ def spread(policy: Policy, attempt: int, previous_s: float | None = None) -> Spr
 
 
 def envelope(backoff: Backoff, attempt: int) -> float:
-    """What the backoff grows to, without cap and jitter; `inf` where it is beyond every number. Never falls, but in a table."""
+    """Return what the backoff grows to, without cap and jitter; `inf` where it is beyond every number. Never falls, but in a table."""
     n = _counted(attempt)
     match backoff.kind:
         case "exponential":
@@ -167,7 +167,7 @@ def asked(policy: Policy, asked_s: float) -> Spread:
 
 
 def bounds(policy: Policy, attempt: int) -> Range:
-    """What the wait after `attempt` may be, whatever was waited before."""
+    """Return what the wait after `attempt` may be, whatever was waited before."""
     if policy.backoff.kind == "decorrelated":
         known = policy.backoff.first_delay_s, policy.longest_s, _counted(attempt)
         return Range(known[0], longest_s(*known), mean_s(*known))

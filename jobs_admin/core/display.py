@@ -54,7 +54,7 @@ def redact_trace(text: str) -> tuple[str, int]:
 
 
 def _last_lines(frames: str) -> int:
-    """Where the last two lines begin."""
+    """Return where the last two lines begin."""
     return frames.rfind("\n", 0, frames.rfind("\n", 0, -1)) + 1
 
 
@@ -109,7 +109,7 @@ def _beginning(text: str, longest: int) -> tuple[str, int]:
 
 
 def _up_to(end: int, read: str, redacted: str) -> str:
-    """What of `redacted` comes from `read[:end]`."""
+    """Return what of `redacted` comes from `read[:end]`."""
     pieces = redacted.split(PLACEHOLDER)
     place, after = len(read), False
     while pieces:
@@ -128,7 +128,7 @@ def _up_to(end: int, read: str, redacted: str) -> str:
 
 
 def _from(start: int, read: str, redacted: str) -> str:
-    """What of `redacted` comes from `read[start:]`."""
+    """Return what of `redacted` comes from `read[start:]`."""
     end = len(read) - start
     return _reversed(_up_to(end, read[::-1], _reversed(redacted)))
 

@@ -208,7 +208,7 @@ def explain(
     rules: Rules = NO_RULES,
     facts: Mapping[str, str] | None = None,
 ) -> Explanation:
-    """Why an error has the fingerprint that it has. `facts` as `fingerprint` takes them."""
+    """Return why an error has the fingerprint that it has. `facts` as `fingerprint` takes them."""
     replaced: list[tuple[str, str]] = []
     parts = parts_of(error_type, message, trace, rules.ignored, (facts or {}).get("task", ""), replaced)
     counted = set(parts.frames)
@@ -250,7 +250,7 @@ class Difference:
 
 
 def differences(left: Explanation, right: Explanation) -> list[Difference]:
-    """Where two errors part; nothing where they are one group."""
+    """Return where two errors part; nothing where they are one group."""
     found = []
     if left.type != right.type:
         found.append(Difference("type", "the type", left.type, right.type))
@@ -276,7 +276,7 @@ def _way(told: Explanation) -> list[str]:
 
 
 def _parted(left: Sequence[str], right: Sequence[str]) -> list[tuple[str, str, str]]:
-    """What stands between the first and the last that are the same: (`3` or `3 to 5`, left, right)."""
+    """Return what stands between the first and the last that are the same: (`3` or `3 to 5`, left, right)."""
     if list(left) == list(right):
         return []
     start = 0

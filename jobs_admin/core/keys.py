@@ -31,7 +31,7 @@ def _kept(source: str, name: str, prefix: str) -> str:
 
 
 def valid_source(name: str) -> bool:
-    """Whether `name` may name a source: lower-case letters, digits, `-` and `_`, at most 63."""
+    """Return whether `name` may name a source: lower-case letters, digits, `-` and `_`, at most 63."""
     return _SOURCE.match(name) is not None
 
 
@@ -41,7 +41,7 @@ def failures(source: str, prefix: str = PREFIX) -> str:
 
 
 def failures_bytes(source: str, prefix: str = PREFIX) -> str:
-    """How many bytes that stream holds (`core/stream.py`). Means nothing while the stream is empty."""
+    """Return the key of the number of bytes in that stream (`core/stream.py`). Means nothing while the stream is empty."""
     return f"{prefix}:{{{source}}}:failures:bytes"
 
 
@@ -66,7 +66,7 @@ def in_hand(source: str, prefix: str = PREFIX) -> str:
 
 
 def configuration(source: str, digest: str, prefix: str = PREFIX) -> str:
-    """What some workers have configured for retries (`core/lint/configuration.py`), written once for all that have the same."""
+    """Return the key of the retry configuration of some workers (`core/lint/configuration.py`), written once for all that have the same."""
     return f"{prefix}:{{{source}}}:configuration:{digest}"
 
 
@@ -92,7 +92,7 @@ def source_of(key: str, prefix: str = PREFIX) -> str | None:
 
 
 def options(source: str, prefix: str = PREFIX) -> str:
-    """How the jobs that lie in a source's queues are told to be retried (`core/lint/options.py`), as `sample` found it last."""
+    """Return the key of the retry options of the jobs in a source's queues (`core/lint/options.py`), as `sample` found it last."""
     return f"{prefix}:{{{source}}}:options"
 
 
@@ -112,7 +112,7 @@ def reading(prefix: str = PREFIX) -> str:
 
 
 def store_findings(prefix: str = PREFIX) -> str:
-    """What endangers what this store holds (JSON list), as `sample` found it in the last minutes."""
+    """Return the key of the dangers to the data of this store (JSON list), as `sample` found it in the last minutes."""
     return f"{prefix}:store-findings"
 
 

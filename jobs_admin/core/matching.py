@@ -15,7 +15,7 @@ _BUILT_IN = "builtins."
 
 
 def matches(glob: str, name: str) -> bool:
-    """Whether the glob matches the whole name. In linear time, whatever the glob: each part is looked for once."""
+    """Return whether the glob matches the whole name. In linear time, whatever the glob: each part is looked for once."""
     first, *others = glob.split("*")
     if not others:
         return glob == name
@@ -90,7 +90,7 @@ def _rank(match: Match) -> tuple[tuple[bool, int], ...]:
 
 
 def _meet(one: str, other: str) -> bool:
-    """Whether some name fits both globs."""
+    """Return whether some name fits both globs."""
     below = [set(other[j:]) <= {"*"} for j in range(len(other) + 1)]  # whether the ends from here on meet
     for i in reversed(range(len(one))):
         row = [set(one[i:]) <= {"*"}]
@@ -131,7 +131,7 @@ class Dead:
 
 
 def judge(policy: Policy, ended: Ended, random: Callable[[], float], budget: Callable[[], bool]) -> Again | Dead:
-    """What becomes of the job. `random` gives a number from 0 up to, not including, 1, and is asked at most once.
+    """Return what becomes of the job. `random` gives a number from 0 up to, not including, 1, and is asked at most once.
 
     `budget` spends one retry and says whether there was one; it is asked last, only where all else says again.
     """

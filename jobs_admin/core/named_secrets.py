@@ -299,7 +299,7 @@ def _is_pass(text: str, found: _Named) -> bool:
 
 
 def _value(text: str, lower: str, found: _Named, branches: _Branches) -> tuple[int, int] | None:
-    """Where the value behind a name begins and ends; None where it is to be left alone."""
+    """Return where the value behind a name begins and ends; None where it is to be left alone."""
     name, between, start = found.name, found.between, found.end
     quote = _QUOTE.match(text, start)
     if quote:
@@ -391,7 +391,7 @@ class _Branches:
         self._harmless_to = 0  # nothing up to here is data
 
     def value(self, between: str, start: int) -> tuple[int, int] | None:
-        """Where that which opens at `start` begins and ends; None where it is to be left alone."""
+        """Return where that which opens at `start` begins and ends; None where it is to be left alone."""
         text = self._text
         if between.isspace() or (between != "=" and '"' not in between and "'" not in between):
             return None
@@ -449,7 +449,7 @@ def _whole_header(text: str, name: str, between: str, start: int) -> int | None:
 
 
 def _end_of_quoted(text: str, quote: re.Match[str]) -> int:
-    """Where a quoted value ends: before the quote that closes it, or with the line where none does."""
+    """Return where a quoted value ends: before the quote that closes it, or with the line where none does."""
     backslashes, mark = quote.groups()
     if not backslashes:
         return _QUOTED[mark].match(text, quote.end()).end()  # type: ignore[union-attr]  # matches also nothing

@@ -83,7 +83,7 @@ _NOUN_BEFORE = re.compile(r"([A-Za-z]{2,20})[ =:]{1,2}\Z")
 
 
 def is_code_word(word: str, before: str, *, is_thing: bool) -> bool:
-    """Whether a word that stands bare in the place of a value is a name in code: by its form, and the noun before it.
+    """Return whether a word that stands bare in the place of a value is a name in code: by its form, and the noun before it.
 
     `is_thing`: the value's own name is that of a person or thing (`tenant`), which a noun before it overrules.
     """
@@ -335,7 +335,7 @@ _LETTERS_BEFORE = re.compile(r"(?<!\w)[A-Z]{1,6}\Z")
 
 
 def _is_code(start: int, message: str, end: int) -> bool:
-    """Whether the word there has the form of an error's code, and the words before it announce one: `error E1001`."""
+    """Return whether the word there has the form of an error's code, and the words before it announce one: `error E1001`."""
     return _IS_CODE.match(message, start, end) is not None and (
         _BEFORE_CODE.search(message, max(0, start - 40), start) is not None
     )

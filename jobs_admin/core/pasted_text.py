@@ -49,7 +49,7 @@ class Pasted:
 
 
 def read(text: str) -> Pasted:
-    """What stands in a pasted text. An `error` is a part of it, with its escapes read; nothing is made up."""
+    """Return what stands in a pasted text. An `error` is a part of it, with its escapes read; nothing is made up."""
     if len(text) > 2 * MOST_READ:
         text = f"{text[:MOST_READ]}\n\n{text[-MOST_READ:]}"
     named = list(_BRACKETED.finditer(text))
@@ -84,7 +84,7 @@ def _blocks(text: str) -> Iterator[str]:
 
 
 def _first_error(text: str) -> int:
-    """Where the traceback begins in JSON that was cut off."""
+    """Return where the traceback begins in JSON that was cut off."""
     return max(text.find("Traceback (most"), 0)
 
 
@@ -151,7 +151,7 @@ def _after(last: str) -> Iterator[str]:
 
 
 def _named(text: str) -> Iterator[int]:
-    """Where names of errors stand in a text, with what they say behind them."""
+    """Return where names of errors stand in a text, with what they say behind them."""
     for found in _NAME.finditer(text):
         if _is_error(found[1], text[found.end() : found.end() + 1]):
             yield found.start()

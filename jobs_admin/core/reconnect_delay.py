@@ -1,4 +1,4 @@
-"""How long to wait before the next try to reach what is away."""
+"""The delay before the next try to reach a server that is away."""
 
 from __future__ import annotations
 

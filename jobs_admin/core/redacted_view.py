@@ -35,10 +35,10 @@ class Piece(Protocol):
         """A scalar's words: of a text at most so many characters, of another its JSON; "" of a list or mapping."""
 
     def holds(self, words: str) -> bool:
-        """Whether a scalar's words hold these, which are in lower case."""
+        """Return whether a scalar's words hold these, which are in lower case."""
 
     def same(self, other: Piece) -> bool:
-        """Whether both stand for one JSON value: `1`, `1.0` and `true` are three."""
+        """Return whether both stand for one JSON value: `1`, `1.0` and `true` are three."""
 
     def digest(self) -> str:
         """The same of two pieces that are the `same`, and else another; tells nothing of what it stands for."""
@@ -145,7 +145,7 @@ def shown(piece: Piece) -> Any:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether `redact` leaves it as it is, known without asking: a message of megabytes is mostly such."""
+    """Return whether `redact` leaves it as it is, known without asking: a message of megabytes is mostly such."""
     return value is None or isinstance(value, float) or (isinstance(value, int) and value < 10**SHORTEST)
 
 
@@ -159,7 +159,7 @@ def kind_of(value: object) -> str:
 
 
 def is_hidden_text(text: str) -> bool:
-    """Whether something in it was hidden."""
+    """Return whether something in it was hidden."""
     return PLACEHOLDER in text or text == TOO_DEEP
 
 

@@ -84,7 +84,7 @@ def _redacted(value: object, depth: int) -> tuple[object, int]:
 
 
 def hides_all(value: object, depth: int) -> bool:
-    """Whether `redact` shows nothing of a list or mapping that lies so deep."""
+    """Return whether `redact` shows nothing of a list or mapping that lies so deep."""
     return depth >= DEEPEST and isinstance(value, _BRANCHES)
 
 
@@ -100,7 +100,7 @@ def fields(value: dict[Any, object]) -> Iterator[tuple[str, object, bool]]:
 
 
 class _Judged(NamedTuple):
-    """What a field's name tells."""
+    """The judgement of a field's name."""
 
     name: str
     is_secret: bool
@@ -153,7 +153,7 @@ def _named_by_others(value: dict[object, object]) -> frozenset[str]:
 
 
 def _tells(name: str, value: object) -> bool:
-    """Whether the value gives the secret away. Nothing, true and false do not, and explain many failures."""
+    """Return whether the value gives the secret away. Nothing, true and false do not, and explain many failures."""
     if value is None or isinstance(value, bool) or value in ("", [], {}):
         return False
     return not (isinstance(value, int | float) and _AMOUNT.search(_NOT_ALPHANUMERIC.sub("", name.lower())))

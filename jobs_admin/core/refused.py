@@ -39,4 +39,4 @@ class Refused(Exception):
 
 
 class NotFound(Exception):
-    """It is not there, or the viewer may not see it: which of the two is not told. The text is for people."""
+    """The object is missing or hidden from the viewer: the text does not say which. The text is for people."""

@@ -36,7 +36,7 @@ def seconds(wish: object, now: float) -> float | None:
 
 
 def asked(error: BaseException) -> Wish | None:
-    """What an exception carries: its own `retry_after`, else the header `Retry-After` of its response, or its own headers.
+    """Return what an exception carries: its own `retry_after`, else the header `Retry-After` of its response, or its own headers.
 
     Found by the shape of things, so that requests, httpx, aiohttp, urllib, botocore and their like all do.
     """
@@ -60,7 +60,7 @@ def _is_wish(found: object) -> bool:
 
 
 def is_at_hand(error: BaseException) -> bool:
-    """Whether `asked` runs no code of others': what it would look at lies in plain attributes. Else it may take any time."""
+    """Return whether `asked` runs no code of others': what it would look at lies in plain attributes. Else it may take any time."""
     if _is_known(error):
         return True
     try:
@@ -122,7 +122,7 @@ def _lies_in(thing: object, name: str) -> Any:
 
 
 def _lookup(kind: type) -> list[tuple[str, Mapping[str, Any]]]:
-    """Where Python looks for an attribute: each class's module and what lies in it."""
+    """Return where Python looks for an attribute: each class's module and what lies in it."""
     mro = type.__dict__["__mro__"].__get__(kind)
     return [(type.__getattribute__(one, "__module__"), type.__getattribute__(one, "__dict__")) for one in mro]
 

@@ -19,7 +19,7 @@ _LATEST_S = 400 * 86_400.0  # from now
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What becomes of a retry that waits. None keeps what it has."""
+    """The change of a retry that waits. None keeps what it has."""
 
     due_at: float | None = None  # seconds since 1970
     curve: Policy | None = None  # of which only backoff, cap and jitter count
@@ -31,7 +31,7 @@ class Change:
         return self.due_at is not None or self.curve is not None
 
     def due(self, job: int, attempts: int, failed_at: float, now: float) -> float | None:
-        """When attempt number `attempts` + 1 is due, seconds since 1970; never before `now`. None: it stays as it is.
+        """Return when attempt number `attempts` + 1 is due, seconds since 1970; never before `now`. None: it stays as it is.
 
         `job` names it: its place in the jitter is the same whenever it is asked for, so that what was previewed is what is done.
         """
@@ -42,7 +42,7 @@ class Change:
         return max(now, failed_at + backoff.delay(self.curve, attempts, lambda: _drawn(job, attempts)))
 
     def may_have(self, attempts: int) -> bool:
-        """Whether a job that has made so many attempts may be given this change: it needs one more."""
+        """Return whether a job that has made so many attempts may be given this change: it needs one more."""
         return self.max_attempts is None or self.max_attempts > attempts
 
     def document(self) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def herd(policy: Policy, jobs: int, least_step_s: int = 1) -> Herd:
 
 
 def collisions(policy: Policy, jobs: int, within_s: float = 0.001, attempt: int = 1) -> float:
-    """How many pairs of jobs are expected to start in the same `within_s` seconds after they failed attempt `attempt` together.
+    """Return how many pairs of jobs are expected to start in the same `within_s` seconds after they failed attempt `attempt` together.
 
     Of the n (n - 1) / 2 pairs the share within_s / width of the jitter. For seconds, that is about n² / (2 width).
     Whole-second jitter has no instants between the seconds: there the share is one by the number of them.
@@ -77,7 +77,7 @@ def collisions(policy: Policy, jobs: int, within_s: float = 0.001, attempt: int 
 
 
 def lost_capacity_s(crashes: int, seconds_each: float) -> float:
-    """What a poison pill costs before it is quarantined: each crash takes a worker away until it runs again."""
+    """Return what a poison pill costs before it is quarantined: each crash takes a worker away until it runs again."""
     return crashes * seconds_each
 
 
@@ -97,7 +97,7 @@ def _share(times: tuple[Law, ...], at: float, length: float) -> float:
 
 
 def _busy(one: Law) -> tuple[float, ...]:
-    """Where the busiest second may begin, as far as this retry goes: its own, and where others may lie over its ends."""
+    """Return where the busiest second may begin, as far as this retry goes: its own, and where others may lie over its ends."""
     room = max(0.0, one.end - one.start - 1)
     places = (one.start + room * i / _PLACES for i in range(_PLACES + 1))
     own = max(places, key=lambda at: one.share_until(at + 1) - one.share_until(at))

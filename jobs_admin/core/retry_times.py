@@ -88,7 +88,7 @@ class Law:
 
 
 def laws(policy: Policy) -> tuple[Law, ...]:
-    """When retries 1, 2 … start: that of retry n is the time after n waits. At most MOST_RETRIES."""
+    """Return when retries 1, 2 … start: that of retry n is the time after n waits. At most MOST_RETRIES."""
     retries = min(policy.max_attempts - 1, MOST_RETRIES)
     if policy.backoff.kind == "decorrelated":
         return _of_paths(policy.backoff.first_delay_s, policy.longest_s, retries)
@@ -96,7 +96,7 @@ def laws(policy: Policy) -> tuple[Law, ...]:
 
 
 def whole(policy: Policy) -> Law:
-    """When the last retry of all starts; the failure itself where there is none."""
+    """Return when the last retry of all starts; the failure itself where there is none."""
     retries = policy.max_attempts - 1
     if policy.backoff.kind == "decorrelated":
         return _of_path(policy.backoff.first_delay_s, policy.longest_s, retries)

@@ -64,7 +64,7 @@ _LONGEST_JOIN = 4  # parts of a joined run; and all of them
 def document(
     *, error_type: str, message: str, job_ids: list[str], names: dict[str, str], args: str, kwargs: str
 ) -> str:
-    """What the index holds of a failure: its terms, parted by blanks. Linear in the (bounded) input; never raises.
+    """Return what the index holds of a failure: its terms, parted by blanks. Linear in the (bounded) input; never raises.
 
     `job_ids`: of its first run and of its latest. `names`: NAMED and `stack` -> name, found whole and with regard to
     case; an empty one is none. `args`, `kwargs`: the display copy, JSON or not. Text is `representable`.
@@ -87,7 +87,7 @@ def document(
 
 
 def stack_document(text: str) -> str:
-    """What the index holds of a stack."""
+    """Return what the index holds of a stack."""
     words, joined = _read_ends(text, HEAD_OF_STACK, END_OF_STACK)
     tail = [TAIL]
     for one in joined:
@@ -165,7 +165,7 @@ def name_begins(field: str, beginning: str) -> Phrase:
 
 
 def is_kept(beginning: str) -> bool:
-    """Whether the beginning of a name is short enough to be told from every other."""
+    """Return whether the beginning of a name is short enough to be told from every other."""
     return len(_escaped(beginning)) <= _KEPT
 
 
@@ -182,7 +182,7 @@ def hidden_argument(path: str) -> Phrase:
 
 
 def is_word_end(character: str) -> bool:
-    """Whether a word could go on behind it."""
+    """Return whether a word could go on behind it."""
     return bool(re.match(r"[^\W_]", unicodedata.normalize("NFKC", character)[-1:]))
 
 

@@ -94,7 +94,7 @@ _PARTS_ELSEWHERE = tuple(_NO_WORD.sub("", word) for word in ELSEWHERE)
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a field of this name holds a secret, judged by the name alone, however long it is."""
+    """Return whether a field of this name holds a secret, judged by the name alone, however long it is."""
     # The same few names stand in every job of a task, and in every line of a long text.
     return _remembered(name) if len(name) <= 100 else _is_secret_name(name)
 
@@ -229,7 +229,7 @@ def without_columns(text: str) -> tuple[str, int]:
 
 
 def _rows(text: str) -> Iterator[tuple[int, int, bool]]:
-    """Where each value of a list of columns begins and ends, and whether its column is secret. Each list is read once."""
+    """Return where each value of a list of columns begins and ends, and whether its column is secret. Each list is read once."""
     at = 0
     for found in _COLUMNS.finditer(text):
         secret = [any(map(is_secret_name, _NAME.findall(column))) for column in found[1].split(",")]
@@ -288,7 +288,7 @@ def _secret_slots(statement: str) -> set[int]:
 
 
 def _items(text: str, at: int) -> tuple[list[tuple[int, int]], int]:
-    """Where each item of the list that opens at `at` begins and ends, and where the list ends: with the text if it was cut."""
+    """Return where each item of the list that opens at `at` begins and ends, and where the list ends: with the text if it was cut."""
     items, depth, start = [], 0, at + 1
     for mark in _MARKS.finditer(text, at):
         if mark[0] in "[({" and len(mark[0]) == 1:

@@ -1,4 +1,4 @@
-"""What the stream of reports holds, in bytes: counted by who writes to it and by who takes from it, in the same way."""
+"""The size of the stream of reports, in bytes: writers and readers count it in the same way."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ COUNT_ON = with_counted("count_on(KEYS[1], tonumber(ARGV[1])) return 1")
 
 
 def counted(held: bytes | None) -> int | None:
-    """What the count says; None where nobody counted."""
+    """Return what the count says; None where nobody counted."""
     return int(held) if held is not None and _COUNT.fullmatch(held) else None
 
 

@@ -50,7 +50,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def fits(pattern: str, text: str) -> bool:
-    """Whether the whole text fits a pattern whose only wildcard is `*`. Takes time linear in both, however many stars."""
+    """Return whether the whole text fits a pattern whose only wildcard is `*`. Takes time linear in both, however many stars."""
     first, *others = pattern.split("*")
     if not others:
         return text == pattern

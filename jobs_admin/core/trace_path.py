@@ -1,4 +1,4 @@
-"""What of a trace counts: its way through the application, its causes, and whether a library raised it."""
+"""The parts of a trace that count: its way through the application, its causes, and whether a library raised it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """What of a trace counts."""
+    """The parts of a trace that count."""
 
     frames: tuple[str, ...]  # where the last exception went through the application
     causes: tuple[tuple[str, str], ...]  # type and message: the first cause, and what the application raised since
@@ -140,7 +140,7 @@ def _cause(one: Raised) -> Cause:
 
 
 def is_counted(frame: Frame, ignored: tuple[str, ...]) -> bool:
-    """Whether the frame is of the application, and no rule leaves it out."""
+    """Return whether the frame is of the application, and no rule leaves it out."""
     if not frame.is_application:
         return False
     if not ignored:
@@ -150,5 +150,5 @@ def is_counted(frame: Frame, ignored: tuple[str, ...]) -> bool:
 
 
 def ignores(pattern: str, place: str) -> bool:
-    """Whether a rule with this pattern would leave the frame `file in function` out."""
+    """Return whether a rule with this pattern would leave the frame `file in function` out."""
     return fits(pattern, place)

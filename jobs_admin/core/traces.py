@@ -41,7 +41,7 @@ class Stack:
 
 
 def stack_of(text: str) -> Stack | None:
-    """What a stack says; None where the text is none. Linear in the text, whatever it is."""
+    """Return what a stack says; None where the text is none. Linear in the text, whatever it is."""
     place = _first_call(text)
     if place < 0:
         return None
@@ -83,7 +83,7 @@ def apart(text: str, most: int = 100) -> list[str]:
 
 
 def _first_call(text: str) -> int:
-    """Where the frames begin; -1 where there are none. Of a message that looks like frames, its own are the last in a row."""
+    """Return where the frames begin; -1 where there are none. Of a message that looks like frames, its own are the last in a row."""
     if text.startswith(_AT[1:]):
         return -1
     place = end = text.rfind(_AT)

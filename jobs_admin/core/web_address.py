@@ -58,7 +58,7 @@ _UNICAST = IPv6Network("2000::/3")
 
 
 def why_not(address: Address) -> str | None:
-    """What kind of address it is where it is not public; None for a public one."""
+    """Return what kind of address it is where it is not public; None for a public one."""
     if isinstance(address, IPv6Address) and address.scope_id is not None:
         return "of one link only"
     for network, why in _NETWORKS:
@@ -90,7 +90,7 @@ class Allowed:
     networks: tuple[tuple[Network, int | None], ...] = ()
 
     def names(self, host: str, port: int) -> bool:
-        """Whether the host is named itself: then it may lead anywhere."""
+        """Return whether the host is named itself: then it may lead anywhere."""
         return not self.hosts.isdisjoint({(host.lower(), None), (host.lower(), port)})
 
     def holds(self, address: Address, port: int) -> bool:

@@ -1,4 +1,4 @@
-"""What a worker's main process does about a failed attempt under a policy: let the job wait, or let it be dead.
+"""The acts of a worker's main process on a failed attempt under a policy: let the job wait, or let it be dead.
 
 In this order, so that a death at any moment loses neither job nor report. Under late ack: the report is written; the job waits,
 durable; Celery acknowledges. Until it waits the broker has the job, and delivers it again; once it waits, bringing it back takes the old
@@ -39,7 +39,7 @@ class DeadLetter(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an attempt ended after all."""
+    """The end of an attempt."""
 
     outcome: Outcome | None  # what is reported; None: nothing
     decision: Decision | None
@@ -78,7 +78,7 @@ class Acting:
         return Ending(outcome, self._notes.take(str(request.id), report.attempt_of(request)), exc_info)
 
     def concerns(self, request: Any) -> bool:
-        """Whether some policy is for jobs of this task, from whatever queue."""
+        """Return whether some policy is for jobs of this task, from whatever queue."""
         return self._in_force.concerns(str(request.type))
 
     def given_up(self, request: Any, exc_info: Any, why: str) -> Ending:
@@ -185,7 +185,7 @@ def _crashed(outcome: Outcome | None, error: Quarantined) -> Outcome | None:
 
 
 def looks_like_waiting(exc_info: Any) -> bool:
-    """Whether Celery was told in the child that the job will come again, and only we can see to it that it does."""
+    """Return whether Celery was told in the child that the job will come again, and only we can see to it that it does."""
     return is_a(raised(exc_info), GuardRetry | GuardWait)
 
 

@@ -47,11 +47,11 @@ class Appending:
 
     @property
     def holds_enough(self) -> bool:
-        """Whether no more should be sent before what was sent is answered."""
+        """Return whether no more should be sent before what was sent is answered."""
         return len(self._sent) >= MOST_UNANSWERED or self._bytes >= MOST_BYTES
 
     def is_stale(self) -> bool:
-        """Whether the other end has hung up while nothing was asked."""
+        """Return whether the other end has hung up while nothing was asked."""
         return not self._sent and self._line.is_stale()
 
     def send(self, entry: Entry, deadline: float) -> None:

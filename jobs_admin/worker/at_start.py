@@ -107,7 +107,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """It ran in a worker that died: it may start when nothing else runs in this one."""
+    """The job ran in a worker that died: it may start when nothing else runs in this one."""
 
     deaths: int = 1  # of whole workers, in which it ran
 
@@ -127,7 +127,7 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """It never starts again: it ended its workers as often as the policy allows."""
+    """The job never starts again: it ended its workers as often as the policy allows."""
 
     crashes: tuple[Crash, ...]
 
@@ -164,7 +164,7 @@ class AtStart:
         self._open: Sequence[bytes] = ()  # tokens of which no end was told at the last beat
 
     def starting(self, policy: Policy, job: Job) -> Proceed | Wait | Alone | Quarantine:
-        """Whether the job may start now; if so, it is counted as running."""
+        """Return whether the job may start now; if so, it is counted as running."""
         poison, rate = policy.poison, policy.rate_limit
         value = _value(policy, job)
         at_once = policy.concurrency.limit if policy.concurrency is not None and value is not None else 0
@@ -266,7 +266,7 @@ class AtStart:
 
 
 def _lives(token: bytes) -> bool:
-    """Whether the process that a token names is there."""
+    """Return whether the process that a token names is there."""
     try:
         os.kill(int(token.split(b":")[1]), 0)
     except ProcessLookupError:
@@ -277,7 +277,7 @@ def _lives(token: bytes) -> bool:
 
 
 def _value(policy: Policy, job: Job) -> str | None:
-    """What the policy counts by, of this job. None: it has none, and is not held up."""
+    """Return what the policy counts by, of this job. None: it has none, and is not held up."""
     if policy.concurrency is None:
         return None
     key = policy.concurrency.key
@@ -292,7 +292,7 @@ def _ms(seconds: float) -> int:
 
 
 def _shown(said: str) -> str:
-    """What is kept of an error's words beside a crash: 200 characters at most, without secrets, as Redis takes them."""
+    """Return what is kept of an error's words beside a crash: 200 characters at most, without secrets, as Redis takes them."""
     return redact_text(said[:1_000])[0][:200].encode("utf-8", "backslashreplace").decode()
 
 

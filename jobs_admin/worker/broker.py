@@ -138,7 +138,7 @@ class Publisher:
 
 
 def _is_of_connection(connection: Any, error: Exception) -> bool:
-    """Whether the connection broke. amqp counts what it says of one message, or of its queue, among neither."""
+    """Return whether the connection broke. amqp counts what it says of one message, or of its queue, among neither."""
     return isinstance(error, tuple(connection.connection_errors))
 
 

@@ -1,4 +1,4 @@
-"""How many retries a minute may be made: one bucket for all workers of a source, and for all policies that name it.
+"""The limit of retries a minute: one bucket for all workers of a source, and for all policies that name it.
 
 Where the store does not answer in time, each worker has a share of it: the budget divided by the workers that live.
 """
@@ -35,13 +35,13 @@ class Budgets:
     source: str
 
     def spend(self, name: str, per_minute: float, burst: int) -> bool | None:
-        """Whether one retry may be made, which is then spent. None: the store did not answer, and nothing is known."""
+        """Return whether one retry may be made, which is then spent. None: the store did not answer, and nothing is known."""
         answer = self.calls.run(SCRIPT, [keys.budget(self.source)], arguments(name, per_minute, burst, spent=1))
         return None if answer is None else bool(answer[0])
 
 
 def arguments(name: str, per_minute: float, burst: int, *, spent: int = 0) -> list[str | int]:
-    """What the script is given, also by those who only look (`spent` 0); it answers [granted, left]."""
+    """Return what the script is given, also by those who only look (`spent` 0); it answers [granted, left]."""
     # Rounded up: whole microseconds that are a little too long never grant one too many.
     interval = math.ceil(60_000_000 / per_minute) if per_minute > 0 else 0
     return [name, interval, burst, spent, KEPT_MS]
@@ -49,7 +49,7 @@ def arguments(name: str, per_minute: float, burst: int, *, spent: int = 0) -> li
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Whether a retry may be made, and how long it has to wait for its turn beside what the policy says (seconds)."""
+    """The answer to a retry: whether it may be made, and how long it has to wait for its turn beside what the policy says (seconds)."""
 
     is_granted: bool
     wait_s: float = 0.0
@@ -111,7 +111,7 @@ class Shares:
         return Grant(True, wait_s, is_of_share=True)
 
     def _place(self, digest: bytes) -> tuple[int, float]:
-        """Where in the memory a budget is, and when its share will be full again."""
+        """Return where in the memory a budget is, and when its share will be full again."""
         first = int.from_bytes(digest, "big") % _PLACES
         for n in range(_PLACES):
             at = 8 + (first + n) % _PLACES * _PLACE.size

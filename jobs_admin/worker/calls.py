@@ -97,7 +97,7 @@ class Calls:
             self._begin()  # forked: the connection and the lock are the parent's
 
     def run(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any | None:
-        """What the script answers; None where the Redis did not within 100 ms, or did not just before."""
+        """Return what the script answers; None where the Redis did not within 100 ms, or did not just before."""
         return self._locked(self._ask, _Call(script, keys, args))
 
     def tell(
@@ -122,7 +122,7 @@ class Calls:
             self._locked(lambda call, deadline: None, _Call(_NOTHING, (), ()))
 
     def _locked(self, act: Callable[[_Call, float], Any], call: _Call) -> Any:
-        """What `act` answers, while nobody else has the line; None where there is none."""
+        """Return what `act` answers, while nobody else has the line; None where there is none."""
         self._here()
         deadline = time.monotonic() + self._timeout_s
         if not self._lock.acquire(timeout=self._timeout_s):

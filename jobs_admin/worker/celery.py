@@ -46,7 +46,7 @@ class NotInstalled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What `install` was called with."""
+    """The arguments of `install`."""
 
     source: str
     redis_url: str | None
@@ -106,7 +106,7 @@ def _leave_note(
 
 
 def _has_begun(app: Any) -> bool:
-    """Whether a worker of this app has put together what it consists of: nothing is added to it then. Also in its children."""
+    """Return whether a worker of this app has put together what it consists of: nothing is added to it then. Also in its children."""
     if not getattr(app, "use_fast_trace_task", False):
         return False  # no worker begins in this process: a look at a number
     consumer = sys.modules.get("celery.worker.consumer.consumer")
@@ -117,7 +117,7 @@ def _has_begun(app: Any) -> bool:
 
 
 def is_supported(version: str) -> bool:
-    """Whether the guard may be put into this version of Celery."""
+    """Return whether the guard may be put into this version of Celery."""
     return OLDEST <= _series(version) <= NEWEST
 
 
@@ -303,7 +303,7 @@ def _guard_tasks(app: Any, guard: Any) -> list[Any]:
 
 
 def _forks(consumer: Any) -> bool:
-    """Whether the pool's children have what stands around the tasks here."""
+    """Return whether the pool's children have what stands around the tasks here."""
     if getattr(consumer.pool, "forking_enable", True):
         return True
     logger.warning("Redrive's retry policies need a pool that forks (worker_pool_start_method): none is in force here.")
@@ -387,7 +387,7 @@ def _megabytes(name: str, otherwise: int) -> int:
 
 
 def _transport(app: Any) -> str:
-    """What kombu calls the kind of the broker; "" for one that it does not know. Connects to nothing."""
+    """Return what kombu calls the kind of the broker; "" for one that it does not know. Connects to nothing."""
     try:
         return str(app.connection_for_read().transport.driver_type)
     except Exception:  # a transport of the app's own, that cannot even be made: the worker will say so itself

@@ -18,7 +18,7 @@ _MOST_ATTEMPTS = 1_000
 
 
 def client_retries(function: Callable[..., Any]) -> tuple[ClientRetries, ...]:
-    """What is found from the function on, by the names that the code uses, each once."""
+    """Return what is found from the function on, by the names that the code uses, each once."""
     if not isinstance(function, FunctionType):
         return ()
     package = function.__module__.partition(".")[0] if function.__module__ else ""
@@ -69,7 +69,7 @@ def _attempts(value: Any) -> Iterator[tuple[str, int]]:
 
 
 def _at(value: Any, name: str) -> Any:
-    """What an object or a dict holds under the name, and nothing that would have to be worked out."""
+    """Return what an object or a dict holds under the name, and nothing that would have to be worked out."""
     if isinstance(value, dict):
         return value.get(name)
     held = getattr(value, "__dict__", None)

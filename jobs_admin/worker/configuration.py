@@ -49,7 +49,7 @@ def told(found: Configuration) -> Told:
 
 
 def configuration(app: Any, source: str, controller: Any = None) -> Configuration:
-    """What the app has now. `controller` is the running worker, whose command line may overrule the app."""
+    """Return what the app has now. `controller` is the running worker, whose command line may overrule the app."""
     queues = tuple(_queues(app))
     tasks, left_out = [], 0
     for name in sorted(app.tasks):
@@ -175,7 +175,7 @@ def _signature(task: Any) -> str | None:
 
 
 def _autoretry(task: Any) -> dict[str, Any] | None:
-    """What Celery's wrapper holds: an option of the decorator beats an annotation there, though the task shows the latter."""
+    """Return what Celery's wrapper holds: an option of the decorator beats an annotation there, though the task shows the latter."""
     layer = task.run
     for _ in range(10):
         layer = getattr(layer, "__func__", layer)

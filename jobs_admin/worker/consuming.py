@@ -145,7 +145,7 @@ def _content(message: Any) -> str:
 
 
 def _lacking(payload: Any) -> str:
-    """What kombu needs of an element and this one does not have."""
+    """Return what kombu needs of an element and this one does not have."""
     if not isinstance(payload, dict):
         return "It is JSON, but no object."
     properties = payload.get("properties")

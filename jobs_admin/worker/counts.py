@@ -61,7 +61,7 @@ class Counts:
         return counts
 
     def late_ack(self, queue: str, configured: set[bool]) -> bool | None:
-        """Whether the jobs of a queue are acknowledged late; None where they differ.
+        """Return whether the jobs of a queue are acknowledged late; None where they differ.
 
         Told from those that ran; `configured` is what the app's tasks say, for a queue on which none did.
         """

@@ -35,7 +35,7 @@ class TooManyWait(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What is known of a waiting job beside its message."""
+    """The facts about a waiting job beside its message."""
 
     job_id: str
     attempt: int  # that will run, counted from 1

@@ -41,7 +41,7 @@ class Gate:
         self._kept_back: deque[tuple[int, Go]] = deque()
 
     def enters(self, request: Any, go: Go) -> bool:
-        """Whether the request goes to the pool now. If not, it does as soon as it may."""
+        """Return whether the request goes to the pool now. If not, it does as soon as it may."""
         # Only we say that a job is alone: a message that says so took it over from another job's headers, or was forged.
         request._request_dict.pop(ALONE, None)
         with self._lock:
@@ -62,7 +62,7 @@ class Gate:
         self._turn()
 
     def takes_back(self, request: Any, exc_info: Any) -> bool:
-        """Whether that was no end: the request is to run alone, and will."""
+        """Return whether that was no end: the request is to run alone, and will."""
         if not wants_to_be_alone(exc_info):
             return False
         with self._lock:

@@ -45,7 +45,7 @@ class Guard:
         self.broken = 0  # reports that could not be made whole, for an error of ours
 
     def is_repeated(self, request: Any) -> bool:
-        """Whether the job was begun by another copy of its message, and is not to be run."""
+        """Return whether the job was begun by another copy of its message, and is not to be run."""
         try:
             if self.once is None or "redrive" not in request.request_dict or self.is_silenced:
                 return False
@@ -106,7 +106,7 @@ class Guard:
         return ended.exc_info, ended.options
 
     def job_timed_out(self, request: Any, seconds: float | None) -> bool:
-        """Whether Celery is to be told: not of a job that waits for its next attempt."""
+        """Return whether Celery is to be told: not of a job that waits for its next attempt."""
         ended: Ending | None = getattr(request, _ENDING, None)
         if ended is None:
             try:
@@ -140,7 +140,7 @@ class Guard:
         self.message_ended(lambda: report.queue_of(request, self.origin), told)
 
     def refuses(self, request: Any, why: str) -> bool:
-        """Whether a request that would end the worker ends here: told, and rejected. Switched off, all is as without us."""
+        """Return whether a request that would end the worker ends here: told, and rejected. Switched off, all is as without us."""
         if self.is_silenced:
             return False
         self._tell_misshapen(request, why)
@@ -283,7 +283,7 @@ def _seconds_of(request: Any) -> float | None:
 
 
 def _follows_trouble(request: Any) -> bool:
-    """Whether a success is news: it ends a retry, a replay, or a run whose worker was lost."""
+    """Return whether a success is news: it ends a retry, a replay, or a run whose worker was lost."""
     return (
         report.attempt_of(request) > 1
         or report.lineage_of(request) is not None

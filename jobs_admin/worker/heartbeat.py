@@ -40,7 +40,7 @@ logger = logging.getLogger("redrive.worker")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this worker is; the same from its start to its end."""
+    """The identity of this worker; the same from its start to its end."""
 
     name: str  # Celery's node name
     release: str

@@ -18,7 +18,7 @@ KEPT_S = 86_400
 
 
 class InHand:
-    """Of one life of a worker. Costs no call while nothing is in hand, and none for a job."""
+    """The jobs in hand during one life of a worker. Costs no call while nothing is in hand, and none for a job."""
 
     def __init__(self, origin: Origin, boot: str, worker: str) -> None:
         self._origin = origin

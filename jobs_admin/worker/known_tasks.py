@@ -1,4 +1,4 @@
-"""Which tasks a worker knows, told so that a fleet of the same app tells it once."""
+"""The tasks that a worker knows, reported once by a fleet of the same app."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class KnownTasks:
 
 
 def known_tasks(names: Iterable[str]) -> KnownTasks:
-    """Those of the app; Celery's own are in every worker."""
+    """Return the tasks of the app; Celery's own are in every worker."""
     told = sorted(name for name in names if not name.startswith("celery."))
     text = json.dumps(told)
     # A part of them would be of no use: what is not in it may be known all the same.

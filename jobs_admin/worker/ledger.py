@@ -60,7 +60,7 @@ _PUT, _END, _LIST = Script(_script("put")), Script(with_report(_script("end"))),
 
 
 class Ledger:
-    """Of one life of a worker; called by its main process, in any of its threads. May raise: the guard lets nothing out."""
+    """The ledger of one life of a worker; called by its main process, in any of its threads. May raise: the guard lets nothing out."""
 
     def __init__(self, calls: Calls, in_force: InForce, origin: Origin, boot: str, stream_bytes: int) -> None:
         self._calls = calls
@@ -152,7 +152,7 @@ class Ledger:
             )
 
     def keeps(self, request: Any) -> bool:
-        """Whether the job is kept, or may be."""
+        """Return whether the job is kept, or may be."""
         return hasattr(request, _ON)
 
     def ended(self, request: Any, success: Envelope | None = None) -> None:
@@ -216,7 +216,7 @@ def _name(request: Any) -> str:
 
 
 def _report(request: Any, origin: Origin, chosen: Chosen) -> Envelope:
-    """What will be told; when and why is added by whoever finds the worker dead."""
+    """Return what will be told; when and why is added by whoever finds the worker dead."""
     told = report.failure(request, Outcome("lost", "", WHAT, ""), origin, None)
     raw = told.raw or b""
     raw = raw if len(raw) <= MOST_RAW else raw[: report.RAW_HEAD]

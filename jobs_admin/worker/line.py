@@ -72,11 +72,11 @@ class Line:
         self._poll.register(self._connection._sock, select.POLLIN)
 
     def is_stale(self) -> bool:
-        """Whether the other end has hung up, where every answer was read: it says nothing unasked."""
+        """Return whether the other end has hung up, where every answer was read: it says nothing unasked."""
         return self.has_come()
 
     def has_come(self) -> bool:
-        """Whether there is something to read now: an answer, the beginning of one, or that the other end has hung up."""
+        """Return whether there is something to read now: an answer, the beginning of one, or that the other end has hung up."""
         return self._answers.holds_some or bool(self._poll.poll(0))
 
     def ask(self, command: Sequence[str | bytes | int], deadline: float) -> Any:
@@ -117,7 +117,7 @@ def _size(text: str) -> int:
 
 
 class _Answers:
-    """What the other end says, answer by answer (RESP 2)."""
+    """The answers of the other end, one by one (RESP 2)."""
 
     def __init__(self, socket: Any) -> None:
         self._socket = socket

@@ -1,4 +1,4 @@
-"""Whether a message has the shape that Celery takes for granted. Asked only of one that Celery has just broken on.
+"""The check of the shape that Celery takes for granted in a message. Made only for one that Celery has just broken on.
 
 Celery checks what a producer of its own can get wrong, and believes the rest: a header of another type, or a body that is
 no list of three, ends the worker by whatever error comes of it. Nothing is decoded here, but JSON that says it is such.
@@ -14,7 +14,7 @@ _OF_A_SHAPE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticErr
 
 
 def fault(message: Any, error: Exception) -> str:
-    """What is wrong with it, as a sentence; "" where the error cannot be laid to the message."""
+    """Return what is wrong with it, as a sentence; "" where the error cannot be laid to the message."""
     if not isinstance(error, _OF_A_SHAPE) or isinstance(error, OSError):
         return ""
     headers, body = message.headers, _decoded(message)

@@ -32,7 +32,7 @@ class Once:
         self.unasked = 0  # jobs that started although the store did not say whether they are a second copy
 
     def is_repeated(self, request: Any) -> bool:
-        """Whether this attempt of the job was begun by another copy of its message. If not, it is begun now."""
+        """Return whether this attempt of the job was begun by another copy of its message. If not, it is begun now."""
         lineage = _asking(request)
         if lineage is None:
             return False
@@ -56,7 +56,7 @@ class Once:
 
 
 def _asking(request: Any) -> Lineage | None:
-    """Where the job comes from, if its message asks to be started once."""
+    """Return where the job comes from, if its message asks to be started once."""
     said = request.request_dict.get("redrive")
     if not isinstance(said, dict) or said.get("once") is not True:
         return None
@@ -71,6 +71,6 @@ def _which(request: Any) -> str:
 
 
 def _came_back(request: Any) -> bool:
-    """Whether the broker itself delivers it again: its worker died or let go of it before it was acknowledged, or it went
+    """Return whether the broker itself delivers it again: its worker died or let go of it before it was acknowledged, or it went
     round through a dead-letter exchange. A run that was begun and not ended must run again."""
     return bool(request.delivery_info.get("redelivered")) or "x-death" in request.request_dict

@@ -53,7 +53,7 @@ def is_a(thing: object, kinds: Any) -> bool:
 
 
 def raised(exc_info: Any) -> Any:
-    """What the pool tells a request of its end, without what billiard puts around it."""
+    """Return what the pool tells a request of its end, without what billiard puts around it."""
     error = exc_info.exception
     return error.exc if is_a(error, ExceptionWithTraceback) else error
 
@@ -83,7 +83,7 @@ def keep_raised(exception: Any = None, einfo: Any = None, **_: Any) -> None:
 
 
 def outcome_of(request: Any, exc_info: Any) -> Outcome | None:
-    """How a job ended badly; None where it did not: ignored, put back, or ended by an operator."""
+    """Return how a job ended badly; None where it did not: ignored, put back, or ended by an operator."""
     error = raised(exc_info)
     trace = exc_info.traceback if isinstance(exc_info.traceback, str) else ""
     if is_a(error, Retry):
@@ -111,7 +111,7 @@ def outcome_of(request: Any, exc_info: Any) -> Outcome | None:
 
 
 def ran_well(request: Any, exc_info: Any) -> bool:
-    """Whether the job ran well and its child died only afterwards: Celery acknowledges it then, and it never runs again.
+    """Return whether the job ran well and its child died only afterwards: Celery acknowledges it then, and it never runs again.
 
     What Celery asks its result backend for (from 5.7 on), before it does anything else about a child that was lost.
     """
@@ -226,7 +226,7 @@ def qualified(error: type) -> str:
 
 
 def _message(error_type: str, trace: str) -> str:
-    """What stands behind the error's name at the end of its traceback; it may have many lines."""
+    """Return what stands behind the error's name at the end of its traceback; it may have many lines."""
     for ending in (":", "\n"):
         at = trace.rfind(f"\n{error_type}{ending}")
         if at >= 0:

@@ -1,4 +1,4 @@
-"""Which policies are in force in this worker: the main process learns of them, and the pool's children read them.
+"""The policies in force in this worker: the main process learns of them, and the pool's children read them.
 
 They fail static: without the store, with a document that cannot be used, or after a start while the store is away, the last
 good ones stay in force.
@@ -57,7 +57,7 @@ class _Page:
 
 
 class InForce:
-    """What is on the board, as jobs ask for it. May be asked in any process and any thread."""
+    """The policies on the board, as jobs need them. May be asked in any process and any thread."""
 
     def __init__(self, board: Board, source: str) -> None:
         self._board = board
@@ -80,7 +80,7 @@ class InForce:
             return found
 
     def concerns(self, task: str) -> bool:
-        """Whether some policy is for this task, on whatever queue."""
+        """Return whether some policy is for this task, on whatever queue."""
         page = self._now()
         return page.ceiling in (OBSERVE, ENFORCE) and any(
             matching.matches(one.policy.match.task, task) for one in page.policies.values()
@@ -93,12 +93,12 @@ class InForce:
         return page
 
     def asks_at_start(self) -> bool:
-        """Whether some policy wants a job counted before it starts, or its retries."""
+        """Return whether some policy wants a job counted before it starts, or its retries."""
         policies = [one.policy for one in _read(self._board).policies.values() if one.is_enforced]
         return any(one.poison or one.concurrency or one.rate_limit or one.budget for one in policies)
 
     def files_lost(self) -> bool:
-        """Whether some policy wants jobs kept while they run."""
+        """Return whether some policy wants jobs kept while they run."""
         return any(one.is_enforced and one.policy.file_lost for one in _read(self._board).policies.values())
 
     def _look(self, page: _Page, place: tuple[str, str]) -> Chosen | None:
@@ -142,7 +142,7 @@ class Policies:
         return {name: document["version"] for name, document in self._documents.items()}
 
     def hold_to(self, rung: str) -> bool:
-        """Whether that changed something."""
+        """Return whether that changed something."""
         if rung == self.held_to:
             return False
         self.held_to = rung

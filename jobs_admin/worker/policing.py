@@ -73,7 +73,7 @@ class Policing:
             logger.exception("Redrive could not make a process of the pool ready.")
 
     def obey(self, asked: redis.Redis, switch: bytes | None, number: bytes | None) -> bool:
-        """What the store says now; whether that changed something. Raises redis.RedisError."""
+        """Apply what the store says now. Return whether that changed something. Raises redis.RedisError."""
         is_held = self.policies.hold_to(_HELD_TO.get(switch or b"", ENFORCE))
         return self.policies.poll(asked, number) or is_held
 

@@ -92,7 +92,7 @@ def _is_json(element: bytes) -> bool:
 
 
 def _can_be_taken(channel: Any, payload: Any) -> bool:
-    """Whether kombu could make a message of it and write that down as taken. Asked only after something went wrong."""
+    """Return whether kombu could make a message of it and write that down as taken. Asked only after something went wrong."""
     try:
         message = channel.Message(payload, channel=channel)
         message.delivery_info["exchange"], message.delivery_info["routing_key"]

@@ -38,7 +38,7 @@ def _sure(name: str) -> Place:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What one queue gets from one exchange."""
+    """The messages that one queue gets from one exchange."""
 
     exchange: str
     kind: str  # of the exchange: direct, topic, fanout, …
@@ -47,7 +47,7 @@ class Bound:
 
 
 class Queues:
-    """Of one worker; asked in any thread of its main process."""
+    """The queues of one worker; used in any thread of its main process."""
 
     def __init__(
         self, bound: Callable[[], Iterable[Bound]] = tuple, consumed: Callable[[], Collection[str]] = tuple
@@ -69,7 +69,7 @@ class Queues:
         self._consumer = consumer if is_amqp else None
 
     def of(self, message: Any) -> Place:
-        """Where a message came from: its list on Redis, the consumer that RabbitMQ gave it to, else how it was routed."""
+        """Return where a message came from: its list on Redis, the consumer that RabbitMQ gave it to, else how it was routed."""
         payload = getattr(message, "_raw", None)
         if isinstance(payload, Popped) and payload.queue:
             return _sure(payload.queue)
@@ -103,7 +103,7 @@ class Queues:
 
 
 def place_of(request: Any, queues: Queues) -> Place:
-    """Of a job, in the main process."""
+    """Return the place of a job, in the main process."""
     found: Place | None = getattr(request, _PLACE, None)
     if found is None:
         found = queues.of(request.message)
@@ -128,7 +128,7 @@ def handed_over(context: Any) -> str:
 
 
 def bound_in(app: Any) -> list[Bound]:
-    """What a Celery app knows of its queues. Connects to nothing."""
+    """Return what a Celery app knows of its queues. Connects to nothing."""
     found = []
     for name, queue in list(app.amqp.queues.items()):
         own = (queue.exchange, queue.routing_key or name)

@@ -25,7 +25,7 @@ _SLICE_S = 0.2  # so soon a worker that is told to end does
 
 
 def is_jitter(seconds: Any) -> bool:
-    """Whether it may be asked for: a number of seconds from 0 (Celery's own way) to LONGEST_S."""
+    """Return whether it may be asked for: a number of seconds from 0 (Celery's own way) to LONGEST_S."""
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool) and math.isfinite(seconds)
     return is_number and 0 <= seconds <= LONGEST_S
 

@@ -27,7 +27,7 @@ def pack(entry: Entry) -> bytes:
 
 
 def is_of_another_version(descriptor: int) -> bool:
-    """Whether another guard wrote it, which will read it when it is back. Raises OSError."""
+    """Return whether another guard wrote it, which will read it when it is back. Raises OSError."""
     begins = os.pread(descriptor, len(MAGIC), 0)
     return begins.startswith(_OF_ANY_VERSION) and begins.endswith(b"\n") and begins != MAGIC
 
@@ -69,7 +69,7 @@ def read(descriptor: int, at: int, end: int, unread: set[int]) -> Iterator[tuple
 
 
 def _fields(descriptor: int, at: int, end: int, size: int, checksum: int) -> tuple[int, bool]:
-    """How long the fields are that stand there and have this checksum (0: none have); whether they look cut off instead."""
+    """Return how long the fields are that stand there and have this checksum (0: none have); whether they look cut off instead."""
     if not size and not checksum:
         return 0, _is_zero(descriptor, at, end)  # a disk that lost its power leaves zeros behind what was synced
     length = found = 0

@@ -44,7 +44,7 @@ HOST = socket.gethostname()
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What is the same in every report of a worker."""
+    """The part that every report of a worker shares."""
 
     source: str
     release: str
@@ -72,13 +72,13 @@ def known_queue(request: Any, origin: Origin) -> str:
 
 
 def may_be_retried(request: Any, said: dict[str, Any], origin: Origin) -> bool:
-    """Whether a message can come again by our hand. `said` are its headers, as Celery holds them."""
+    """Return whether a message can come again by our hand. `said` are its headers, as Celery holds them."""
     # `utc` is of Celery's first protocol, whose messages have no place where we could count retries.
     return "utc" not in said and request.delivery_info.get("exchange") not in origin.queues.fanouts
 
 
 def lineage_of(request: Any) -> Lineage | None:
-    """Where a replayed job comes from. Celery hands custom headers on to the message of a retry (tested), under the same id.
+    """Return where a replayed job comes from. Celery hands custom headers on to the message of a retry (tested), under the same id.
 
     None for a job that only has the header of the one that sent it.
     """
@@ -94,7 +94,7 @@ def attempt_of(request: Any) -> int:
 
 
 def attempt_number(retries: Any) -> int:
-    """What a message's header says as an attempt, counted from 1; hostile or missing: the first."""
+    """Return what a message's header says as an attempt, counted from 1; hostile or missing: the first."""
     if not retries:
         return 1
     try:
@@ -151,7 +151,7 @@ def failure(
 
 
 def _would(decision: Decision) -> str:
-    """What a policy would have done, had it been enforced."""
+    """Return what a policy would have done, had it been enforced."""
     if decision.act == AGAIN:
         return f"would retry in {decision.delay_s:,.3g} s" + (f": {decision.reason}" if decision.reason else "")
     return f"would be dead: {decision.reason}"
@@ -190,7 +190,7 @@ def least(request: Any, kind: str, origin: Origin) -> Envelope:
 
 
 def or_nothing(part: Callable[[], T], nothing: T) -> T:
-    """What can be told of a part; `nothing` where that fails."""
+    """Return what can be told of a part; `nothing` where that fails."""
     try:
         return part()
     except Exception:  # the border of capture: the guard has counted and said the error that led here
@@ -296,7 +296,7 @@ def _max_attempts(task: Any, attempt: int, kind: str) -> int | None:
 
 
 def tenant_of(args: Any, kwargs: Any, paths: tuple[str, ...]) -> str:
-    """Whose job it is, by the first of the paths that is there; "" where none is."""
+    """Return whose job it is, by the first of the paths that is there; "" where none is."""
     for path in paths:
         value = value_at(path, args, kwargs)
         if isinstance(value, str | int) and not isinstance(value, bool) and value != "":

@@ -36,7 +36,7 @@ def retry_calls(function: Callable[..., Any], settings: Mapping[str, Any]) -> tu
 
 
 def calls_retry(code: CodeType) -> bool:
-    """Whether anything named `retry` is asked for, in the code or a function within: most tasks are through with that."""
+    """Return whether anything named `retry` is asked for, in the code or a function within: most tasks are through with that."""
     return "retry" in code.co_names or any(calls_retry(c) for c in code.co_consts if isinstance(c, CodeType))
 
 

@@ -165,7 +165,7 @@ class Retrying:
         raise asked.error or MaxRetriesExceededError(f"Can't retry {request.task}[{request.id}]")
 
     def _starts(self, chosen: Chosen, request: Any) -> Job | None:
-        """Whether the job may start, where its policy counts that; None where nothing has to be counted off at its end."""
+        """Return whether the job may start, where its policy counts that; None where nothing has to be counted off at its end."""
         policy = chosen.policy
         if policy.poison is None and policy.concurrency is None and policy.rate_limit is None:
             return None
@@ -224,7 +224,7 @@ class Retrying:
         return asked
 
     def _again(self, chosen: Chosen, request: Any, error: BaseException) -> GuardRetry | None:
-        """What is to be raised where the policy says again; None where the error itself is."""
+        """Return what is to be raised where the policy says again; None where the error itself is."""
         decision = self._note(chosen, request, error)
         if decision is None or decision.act != AGAIN:
             return None
@@ -278,7 +278,7 @@ def decide(
     waited_s: float | None = None,
     expires: Any = None,
 ) -> Decision:
-    """What becomes of a job whose attempt (from 1) failed so. Asked in a child, or in the main process where the child died."""
+    """Return what becomes of a job whose attempt (from 1) failed so. Asked in a child, or in the main process where the child died."""
     policy, is_observed = chosen.policy, not chosen.is_enforced
     ended = Ended(attempt, error_names, retry_after_s, waited_s if attempt > 1 else None)
     # The budget is asked below: what expires before its retry spends none.
@@ -301,7 +301,7 @@ def decide(
 
 
 def _because(verdict: Again, grant: Grant) -> str:
-    """Why it waits so long, where that is not the policy's own curve."""
+    """Return why it waits so long, where that is not the policy's own curve."""
     said = []
     if verdict.asked_s is not None:
         said.append(f"asked to wait {verdict.asked_s:,.6g} s")
@@ -326,7 +326,7 @@ def _waited_s(request: Any) -> float | None:
 
 
 def _expires_within(expires: Any, seconds: float) -> bool:
-    """Whether a message's `expires` header comes first: Celery would drop the job without a word."""
+    """Return whether a message's `expires` header comes first: Celery would drop the job without a word."""
     if not isinstance(expires, str):
         return False
     try:

@@ -36,7 +36,7 @@ class SpoolFull(Exception):
 
 
 def directory_for(source: str, configured: str = "") -> Path:
-    """Where a source's spool is: REDRIVE_SPOOL, else a folder of this user in the temporary directory."""
+    """Return where a source's spool is: REDRIVE_SPOOL, else a folder of this user in the temporary directory."""
     return (Path(configured) if configured else _unconfigured()) / source
 
 
@@ -358,7 +358,7 @@ class _File:
         return os.fstat(self.descriptor).st_size
 
     def is_in_place(self) -> bool:
-        """Whether it is found under its name, as others would look for it."""
+        """Return whether it is found under its name, as others would look for it."""
         try:
             return os.path.samestat(os.lstat(self.path), os.fstat(self.descriptor))
         except OSError:

@@ -1,4 +1,4 @@
-"""Where a worker's reports go: the stream in Redrive's store, else the spool on disk, else a count of what was lost.
+"""The destination of a worker's reports: the stream in Redrive's store, else the spool on disk, else a count of what was lost.
 
 A job waits for the store for 100 ms at most, whatever that does: connections are only made by the heartbeat's thread,
 and one deadline spans the wait for the line, the sending and the answer. The first report that finds the store slow or
@@ -117,7 +117,7 @@ class Store:
         return left
 
     def _heard(self, line: Appending, deadline: float, *, waits: bool) -> list[Entry]:
-        """What is known now not to be on the stream, or not known to be. With the lock held."""
+        """Return what is known now not to be on the stream, or not known to be. With the lock held."""
         try:
             line.hear(deadline, waits=waits)
         except (redis.RedisError, OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""How often something happened in a worker, the children of its pool included: whoever sees it adds one, the main process reads.
+"""Counts of what happened in a worker, its pool's children included: the process that sees it adds one, the main process reads.
 
 The memory is shared by all that are forked after it was made. Each thread of each process adds in a place of its own, so
 that there is no lock which a child that is killed would keep.
@@ -25,5 +25,5 @@ class Tally:
 
     @property
     def total(self) -> int:
-        """Of all processes that are, or were."""
+        """Return the total of all processes that are, or were."""
         return sum(number for (number,) in _NUMBER.iter_unpack(self._memory[:]))

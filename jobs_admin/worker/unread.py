@@ -93,7 +93,7 @@ def words_of(error: BaseException | None) -> tuple[str, str]:
 
 
 def queue_of(message: Any, origin: Origin) -> str:
-    """Where it came from, or most likely came from; "" where nothing tells."""
+    """Return where it came from, or most likely came from; "" where nothing tells."""
     return report.or_nothing(lambda: origin.queues.of(message).name, "")
 
 

@@ -73,7 +73,7 @@ class Known:
         return self.policy if is_in_force else None
 
     def replaced(self, curve: Curve) -> bool:
-        """Whether a policy decides instead of this curve; a call that is more than a retry stays Celery's."""
+        """Return whether a policy decides instead of this curve; a call that is more than a retry stays Celery's."""
         policy = self.enforced
         return (
             policy is not None
@@ -84,7 +84,7 @@ class Known:
 
     @property
     def attempts(self) -> int | None:
-        """How often a job runs at most: of the way of retrying that has most. 1: it is not retried. None: one has no bound."""
+        """Return how often a job runs at most: of the way of retrying that has most. 1: it is not retried. None: one has no bound."""
         ways = [curve.attempts for curve in self.curves if not self.replaced(curve)]
         if self.enforced is not None and self.enforced.retries:
             ways.append(self.enforced.max_attempts)
@@ -117,7 +117,7 @@ class Case:
         return sorted(one for one in known if matches(match.source, one[0]) and matches(match.queue, one[1]))
 
     def tasks_in(self, source: str, queue: str) -> int:
-        """How many tasks share a queue, as its workers tell; at least 1."""
+        """Return how many tasks share a queue, as its workers tell; at least 1."""
         return max(1, self.shared.get((source, queue), 0))
 
 

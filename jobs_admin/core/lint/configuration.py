@@ -60,7 +60,7 @@ class ClientRetries:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a task has once the app's settings, annotations and its own options are put together. Seconds."""
+    """The retry options of a task after the app's settings, annotations and its own options are merged. Seconds."""
 
     name: str
     queue: str = ""  # by its routes; "" where a function of the app decides
@@ -140,7 +140,7 @@ def document(found: Configuration) -> str:
 
 
 def read(text: str | bytes, source: str) -> Configuration | None:
-    """What `document` wrote; None where it is no such text, or of a version that means something else."""
+    """Return what `document` wrote; None where it is no such text, or of a version that means something else."""
     told = untrusted.read_object(text)
     if told.get("v") != VERSION:
         return None

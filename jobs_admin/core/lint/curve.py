@@ -34,7 +34,7 @@ class CannotTell(Exception):
 
 
 def number(text: str) -> float | None:
-    """What a constant expression comes to; None where it is none."""
+    """Return what a constant expression comes to; None where it is none."""
     found = waits(text, 0)
     return found.shortest if found is not None and found.shortest == found.longest else None
 
@@ -61,7 +61,7 @@ def _tree(text: str) -> ast.expr | None:
 
 
 def asks_the_server(text: str) -> bool:
-    """Whether the wait is what a server asked for: `error.retry_after`, a header `Retry-After`."""
+    """Return whether the wait is what a server asked for: `error.retry_after`, a header `Retry-After`."""
     return "retry_after" in text.lower().replace("-", "_")
 
 
@@ -205,7 +205,7 @@ class Curve:
 
     @property
     def is_known(self) -> bool:
-        """Whether its waits can be told."""
+        """Return whether its waits can be told."""
         return bool(self.waits)
 
     @property
@@ -214,7 +214,7 @@ class Curve:
 
     @property
     def waits_in_worker(self) -> bool:
-        """Whether a job that waits has been fetched, and is not acknowledged: what Celery does with a countdown."""
+        """Return whether a job that waits has been fetched, and is not acknowledged: what Celery does with a countdown."""
         if self.found is None:
             return False
         queue = self.found.queue(self.where.queue)
@@ -318,7 +318,7 @@ _GROWN: dict[str, tuple[str, Callable[[int], float]]] = {
 
 
 def _seen(options: Options) -> str:
-    """How many jobs have it, and one of them."""
+    """Return how many jobs have it, and one of them."""
     jobs = f"{options.jobs:,} of {options.looked:,} jobs looked at in {options.queue}"
     return f"{jobs}, the newest {options.example}" if options.example else jobs
 
@@ -446,6 +446,6 @@ def _shape(growing: Sequence[float]) -> str:
 
 
 def doubles(growing: Iterable[float]) -> bool:
-    """Whether each wait is at least twice the one before, from a first that is more than nought."""
+    """Return whether each wait is at least twice the one before, from a first that is more than nought."""
     waits = list(growing)
     return bool(waits) and waits[0] > 0 and all(later >= 2 * earlier - _CLOSE for earlier, later in pairwise(waits))

@@ -59,7 +59,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a rule itself adds to what is the same in all of its findings."""
+    """The part of a finding that differs between the findings of one rule."""
 
     where: Where
     evidence: str
@@ -97,7 +97,7 @@ def rule(
 
 
 def findings(case: Case) -> list[Finding]:
-    """What all rules find, the worst first, in one order however often it is asked."""
+    """Return what all rules find, the worst first, in one order however often it is asked."""
     found = [
         Finding(
             rule.id, one.severity or rule.severity, rule.title, one.evidence, rule.fix, rule.source, one.where, one.quoted

@@ -44,7 +44,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """How much of a queue was looked at."""
+    """The part of a queue that was sampled."""
 
     queue: str
     jobs: int = 0  # looked at
@@ -81,7 +81,7 @@ def document(found: FoundOptions) -> str:
 
 
 def read(text: str | bytes, source: str) -> FoundOptions | None:
-    """What `document` wrote; None where it is no such text, or of a version that means something else."""
+    """Return what `document` wrote; None where it is no such text, or of a version that means something else."""
     told = untrusted.read_object(text)
     if told.get("v") != VERSION:
         return None

@@ -1,4 +1,4 @@
-"""How many jobs may go now: the bound on sending that holds whatever happened before.
+"""The number of jobs that may go now: the bound on sending that holds whatever happened before.
 
 Pure: a clock's reading in seconds is passed in, and nothing here sleeps.
 """
@@ -54,7 +54,7 @@ class Bucket:
         self._ready = min(self._ready, 1.0 + self._jitter)
 
     def take(self, wanted: int, now: float) -> int:
-        """How many of the wanted jobs go now. They count as sent."""
+        """Return how many of the wanted jobs go now. They count as sent."""
         self._fill(now)
         if self._rate is None:
             return wanted
@@ -71,7 +71,7 @@ class Bucket:
             self._ready -= max(0.0, seconds - self._CALL_S) * self._rate * self._FASTER
 
     def ahead(self, seconds: float, now: float) -> int:
-        """How many jobs will be granted within so many seconds; at least 0. Takes none."""
+        """Return how many jobs will be granted within so many seconds; at least 0. Takes none."""
         self._fill(now)
         if self._rate is None:
             return 2**31
@@ -98,5 +98,5 @@ class Bucket:
             self._ready = min(self._ready + passed * self._rate * self._FASTER, most)
 
     def _drawn(self) -> float:
-        """How late the next one is, in gaps."""
+        """Return how late the next one is, in gaps."""
         return self._jitter * self._random.random() if self._jitter else 0.0

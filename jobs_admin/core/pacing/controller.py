@@ -296,7 +296,7 @@ class Controller:
 
     @property
     def _judges_jobs(self) -> bool:
-        """Whether jobs that fail can stop anything: also a group."""
+        """Return whether jobs that fail can stop anything: also a group."""
         canary = self.pace.canary if self._state == CANARY else None
         return bool((canary and canary.success) or (self.pace.stop and self.pace.stop.failed < 1))
 
@@ -416,7 +416,7 @@ class Controller:
         return high if high is None or not self._climbs else min(self._steering.rate, high)
 
     def _leash(self, seen: Seen) -> int | None:
-        """How many may have been sent in all."""
+        """Return how many may have been sent in all."""
         bounds: list[int] = []
         if self.pace.in_flight is not None:
             bounds.append(seen.sent - seen.unsettled + self.pace.in_flight)

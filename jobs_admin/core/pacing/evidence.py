@@ -58,7 +58,7 @@ class _Failed:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What came home at one look."""
+    """The outcomes that one look found."""
 
     ok: int
     failed: tuple[_Failed, ...]
@@ -145,7 +145,7 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Why a replay is held, or was slowed down: numbers, and a sentence that says them.
+    """The reason why a replay is held, or was slowed down: numbers, and a sentence that says them.
 
     kind          what happened                                       numbers
     canary        too many of the canary failed                       failed, judged, limit, bound, group, in_group

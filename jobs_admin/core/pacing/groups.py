@@ -162,7 +162,7 @@ class Groups:
         return tuple(_evidence("group", {group: one}) for group, one in failing.items())
 
     def outage(self) -> Evidence | None:
-        """Why what fails holds the replay: nearly all fails, nothing succeeded since another group was set aside, or nothing
+        """Return why what fails holds the replay: nearly all fails, nothing succeeded since another group was set aside, or nothing
         is left to send but jobs of groups that fail."""
         if (self.innocent or self.are_last) and (failing := self._failing()):
             return _evidence("failing", failing | {group: self.counts[group] for group in self.innocent})

@@ -1,4 +1,4 @@
-"""What a pace says: how a replay is spread over time, and when it stops by itself."""
+"""The fields of a pace: how a replay is spread over time, and when it stops by itself."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class PerKey:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How a replay is spread. Rates in jobs per second, times in seconds; None is no such bound."""
+    """The spread of a replay over time. Rates in jobs per second, times in seconds; None is no such bound."""
 
     style: str  # careful, steady, at_once
     rate: float | None = None

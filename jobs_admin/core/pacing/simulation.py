@@ -1,4 +1,4 @@
-"""What a pace would do, before anything is done: starts over time, waiting, the end, and when it would be held.
+"""The effect of a pace, before anything is done: starts over time, waiting, the end, and when it would be held.
 
 The Bucket and the Controller that really send are run against made-up workers, by steps of time rather than job by job.
 """
@@ -57,7 +57,7 @@ class Estimate:
 
 
 def estimate(jobs: int, pace: Pace) -> Estimate:
-    """How long sending takes where all runs well, in seconds, and the most jobs in any one second."""
+    """Return how long sending takes where all runs well, in seconds, and the most jobs in any one second."""
     if not jobs:
         return Estimate(0.0, 0.0)
     pace = settled(pace, jobs=jobs)

@@ -49,7 +49,7 @@ FRESH_S = 0.5  # until the sender goes at a new rate
 
 @dataclass(slots=True)
 class Steering:
-    """What it remembers; plain numbers, so that any process can go on."""
+    """The state of the steering: plain numbers, so that any process can go on."""
 
     rate: float
     changed_at: float

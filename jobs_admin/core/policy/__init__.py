@@ -1,4 +1,4 @@
-"""How a task is retried: what a policy says, the bounds it is held to, and reading one from JSON."""
+"""The retries of a task: what a policy says, the bounds it is held to, and reading one from JSON."""
 
 from jobs_admin.core.policy.parsing import Problem, parse
 from jobs_admin.core.policy.shape import (

@@ -53,7 +53,7 @@ class Reading:
         return self._fields.get(name) is not None
 
     def is_fine(self, *names: str) -> bool:
-        """Whether nothing was wrong with these fields, or with what is in them."""
+        """Return whether nothing was wrong with these fields, or with what is in them."""
         paths = [self._at(name) for name in names]
         return not any(f"{p.field}.".startswith(f"{at}.") for p in self._problems for at in paths)
 
@@ -172,7 +172,7 @@ def _is_clean(value: str, lines: bool) -> bool:
 
 
 def _shown(value: object) -> str:
-    """What was written, short enough to be quoted. An int of a million digits cannot even be written out."""
+    """Return what was written, short enough to be quoted. An int of a million digits cannot even be written out."""
     if isinstance(value, str):
         return f"a text of {len(value):,} characters" if len(value) > 60 else repr(value)
     if isinstance(value, list):

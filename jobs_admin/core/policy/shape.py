@@ -1,4 +1,4 @@
-"""What a policy says, and its bounds. Durations are seconds; attempts count from 1."""
+"""The fields of a policy, and their bounds. Durations are seconds; attempts count from 1."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LONGEST_NOTE = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Which jobs a policy is for: globs in which `*` matches anything and nothing else is special."""
+    """The jobs that a policy is for: globs in which `*` matches anything and nothing else is special."""
 
     source: str = "*"
     queue: str = "*"
@@ -48,7 +48,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How the wait grows. Which of the fields a kind reads is in `parsing.BACKOFF_FIELDS`; the formulas are in backoff.py."""
+    """The growth of the wait. Which of the fields a kind reads is in `parsing.BACKOFF_FIELDS`; the formulas are in backoff.py."""
 
     kind: str = "exponential"
     first_delay_s: float = 2.0
@@ -84,7 +84,7 @@ class ErrorClass:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How many retries a minute, with how many at once. Zero a minute: none, every failure is dead at once."""
+    """The retries a minute, and how many at once. Zero a minute: none, every failure is dead at once."""
 
     per_minute: float
     burst: int
@@ -119,7 +119,7 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How the tasks that match are retried. Only `parse` makes one from what somebody wrote."""
+    """The rules by which the tasks that match are retried. Only `parse` makes one from a document."""
 
     name: str = ""  # "" is a draft that nobody has named
     match: Match = Match()

@@ -409,7 +409,7 @@ def _size(leaf: Text | Match | Numbers | Age | Time) -> int:
 
 
 def _cost(text: str, glob: bool) -> int:
-    """How many words a word or value counts as. The fewer letters before its star, the more of the index is read."""
+    """Return how many words a word or value counts as. The fewer letters before its star, the more of the index is read."""
     if not glob:
         return 1
     return STAR if len(before_star(text)[0]) >= SHORT else SHORT_STAR
@@ -489,6 +489,6 @@ def _moment(text: str) -> Time | None:
 
 
 def is_path(field: str) -> bool:
-    """Whether an argument's path can be written as a qualifier: one with blanks or colons cannot."""
+    """Return whether an argument's path can be written as a qualifier: one with blanks or colons cannot."""
     found = _QUALIFIER.match(f"{field}:x")
     return is_argument(field) and found is not None and found.group(2) == field

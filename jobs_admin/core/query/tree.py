@@ -93,7 +93,7 @@ Term: TypeAlias = Text | Match | Numbers | Age | Time | Any | All
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What a search asks for: every term, in the default states unless a term names states."""
+    """The request of a search: every term, in the default states unless a term names states."""
 
     terms: tuple[Term, ...] = ()
     hints: tuple[str, ...] = field(default=(), compare=False)
@@ -103,12 +103,12 @@ class Query:
 
     @property
     def names_state(self) -> bool:
-        """Whether the text says which states; otherwise the default scope applies."""
+        """Return whether the text says which states; otherwise the default scope applies."""
         return any(isinstance(t, Match) and t.field == "state" for t in leaves(self.terms))
 
     @property
     def is_bounded(self) -> bool:
-        """Whether no index can answer a part of it, so that a page looks at the newest only. No scope for acts."""
+        """Return whether no index can answer a part of it, so that a page looks at the newest only. No scope for acts."""
         return any(is_scanned(t) for t in leaves(self.terms))
 
     @property
@@ -118,7 +118,7 @@ class Query:
 
 
 def may_be_job_id(term: Text) -> bool:
-    """Whether it is one word. Ids are matched whole, with regard to case."""
+    """Return whether it is one word. Ids are matched whole, with regard to case."""
     return not term.glob and not any(c.isspace() for c in term.value)
 
 
@@ -127,7 +127,7 @@ def is_argument(field: str) -> bool:
 
 
 def before_star(pattern: str) -> tuple[str, bool]:
-    """What stands before the first `*` of a pattern, and whether nothing stands behind that star."""
+    """Return what stands before the first `*` of a pattern, and whether nothing stands behind that star."""
     head, _, rest = pattern.partition("*")
     return head, not rest.strip("*")
 
@@ -137,7 +137,7 @@ LISTED = ("source", "queue", "task", "state", "group", "kind", "policy")
 
 
 def is_scanned(term: Text | Match | Numbers | Age | Time) -> bool:
-    """Whether no index has it: nothing of it is a word, or it begins with `*`."""
+    """Return whether no index has it: nothing of it is a word, or it begins with `*`."""
     if isinstance(term, Text):
         return _has_no_word(term.value, term.glob)
     if not isinstance(term, Match) or term.field in LISTED or is_argument(term.field):
@@ -200,7 +200,7 @@ def _pinned(term: Term, now: datetime) -> Term:
 
 
 def is_pin_of(pinned: Query, asked: Query, now: datetime, within: timedelta) -> bool:
-    """Whether the one is the other, pinned at about `now`: relative times may differ by so much, all else not at all."""
+    """Return whether the one is the other, pinned at about `now`: relative times may differ by so much, all else not at all."""
     return _are_pins(pinned.terms, asked.terms, now, within)
 
 

@@ -112,7 +112,7 @@ _VERBS = {"kind": "ended as", "replay": "in replay", "since": "failed since", "u
 
 
 def reading(query: Query) -> str:
-    """How the query was read: `type or message has "errno" and "-2" · state dead, retrying, replaying or quarantined`."""
+    """Return how the query was read: `type or message has "errno" and "-2" · state dead, retrying, replaying or quarantined`."""
     words = [t for t in query.terms if isinstance(t, Text) and not t.negated]
     parts = []
     if words:
@@ -128,7 +128,7 @@ def reading(query: Query) -> str:
 
 
 def in_words(term: Term, *, jobs: bool = True) -> str:
-    """How one term was read. `jobs`: words may be jobs' ids, as they may not be where groups are searched."""
+    """Return how one term was read. `jobs`: words may be jobs' ids, as they may not be where groups are searched."""
     if isinstance(term, Any):
         return " or ".join(in_words(t, jobs=jobs) for t in term.of)
     if isinstance(term, All):
@@ -170,7 +170,7 @@ def _shown(text: str) -> str:
 
 
 def unfit_for_acts(query: Query) -> str:
-    """Why it cannot be the scope of an act; "" where it can."""
+    """Return why it cannot be the scope of an act; "" where it can."""
     if query.is_cut:
         return "The search was cut short because it is too long, so it would not match what you asked for. Shorten it."
     for term in leaves(query.terms):

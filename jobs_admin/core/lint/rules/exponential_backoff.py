@@ -31,7 +31,7 @@ VERDICTS = (PASS, FAIL, NOT_APPLICABLE, CANNOT_TELL)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the check says of one configuration of retries."""
+    """The result of the check for one configuration of retries."""
 
     where: Where
     by: str  # policy, autoretry_for, self.retry, job options; "" for a task that is not retried
