@@ -32,7 +32,7 @@ def ahead():
 
 
 def until_asked(ahead, items):
-    while not ahead._asked:
+    while not ahead._requested:
         ahead.open(items, _DECRYPT_AHEAD_FROM)
 
 
@@ -40,7 +40,7 @@ def test_what_was_coming_is_open_before_long(ahead, claimed):
     items, raw = claimed
     items[1].body = b"no key opens this"
     until_asked(ahead, items)
-    while ahead._asked:
+    while ahead._requested:
         ahead.open([], 0)
     assert [item.is_open for item in items] == [True, False, True]
     assert [items[0].body, items[2].body] == [raw[0], raw[2]]
@@ -50,7 +50,7 @@ def test_what_the_line_was_faster_with_stays_as_the_line_left_it(ahead, claimed)
     items, _ = claimed
     until_asked(ahead, items)
     items[0].body = b""
-    while ahead._asked:
+    while ahead._requested:
         ahead.open([], 0)
     assert [(item.is_open, bool(item.body)) for item in items] == [(False, False), (True, True), (True, True)]
 
@@ -59,7 +59,7 @@ def test_a_message_that_is_too_large_for_the_pipe_is_left_to_the_line(ahead, cla
     items, _ = claimed
     items[0].body *= 10_000
     until_asked(ahead, items)
-    assert ahead._asked == items[1:]
+    assert ahead._requested == items[1:]
 
 
 def test_a_few_jobs_are_worth_no_process(ahead, claimed):
@@ -72,6 +72,6 @@ def test_when_the_process_dies_messages_are_left_to_who_makes_letters(ahead, cla
     until_asked(ahead, items)
     ahead._opener._process.kill()
     ahead._opener._process.wait()
-    while not ahead._is_over:  # what it had answered before it died counts
+    while not ahead._is_ended:  # what it had answered before it died counts
         ahead.open([item for item in items if not item.is_open], _DECRYPT_AHEAD_FROM)
     assert [item.body if item.is_open else opened(item) for item in items] == raw
