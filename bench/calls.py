@@ -117,7 +117,7 @@ def _kept(bench: Bench, calls: Calls, url: str) -> dict[str, Any]:
         policies = Policies("shop", "enforce", Path(folder))
         policies._take({"k": {"name": "k", "version": 1, "policy": {"mode": "enforce", "file_lost": True}}})
         origin = Origin("shop", "2026.11", ("kwargs.customer",))
-        ledger = Ledger(calls, policies.in_force(), origin, "boot")
+        ledger = Ledger(calls, policies.in_force(), origin, "boot", 1 << 30)
         found: dict[str, Any] = {}
         for size, more in (("", {}), (" 10 kB", {"text": "word " * 2000})):
             one = _request(url, {"customer": "c7", "order": 4711, "lines": [{"sku": "a", "n": 1}] * 3, **more})

@@ -143,8 +143,8 @@ def test_a_part_of_a_split_group_is_called_by_its_own_text(merged):
 
 
 def test_a_rule_names_its_group_as_the_viewer_reads_it(merged):
-    assert [row.says for row in group_rules.listing(SHOP)] == ["merge 1 group into plain.Error: plain is out"]
-    assert SECRET in group_rules.listing(ANN)[0].says
+    assert [row.summary for row in group_rules.listing(SHOP)] == ["merge 1 group into plain.Error: plain is out"]
+    assert SECRET in group_rules.listing(ANN)[0].summary
 
 
 def test_a_refused_rule_is_audited_without_a_title(merged):

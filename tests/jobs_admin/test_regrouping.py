@@ -499,12 +499,12 @@ def test_rules_stand_in_the_story_of_the_groups_that_they_are_about():
     one, other = bury(2), bury(3, task="refund")
     rule = save("merge", one, other, note="one outage")
     all_of_it()
-    told = [(e.what, e.why, e.told["is_about_it"]) for e in group_history.read_history(ANN, one)[0] if e.kind == "rule"]
+    told = [(e.what, e.why, e.details["is_about_it"]) for e in group_history.read_history(ANN, one)[0] if e.kind == "rule"]
     assert told == [("rule.save", "one outage", True)]
     group_rules.withdraw(ANN, rule)
     all_of_it()
     back = Group.objects.get(fingerprint=other.fingerprint)
-    told = [(e.what, e.told["is_about_it"]) for e in group_history.read_history(ANN, back)[0] if e.kind == "rule"]
+    told = [(e.what, e.details["is_about_it"]) for e in group_history.read_history(ANN, back)[0] if e.kind == "rule"]
     assert told == [("rule.withdraw", False), ("rule.save", False)]
 
 
@@ -514,7 +514,7 @@ def test_the_parts_of_a_split_tell_where_they_come_from():
     save("split", group, by="queue")
     all_of_it()
     for part in Group.objects.exclude(pk=group.pk):
-        assert [e.told["by"] for e in group_history.read_history(ANN, part)[0] if e.kind == "rule"] == ["queue"]
+        assert [e.details["by"] for e in group_history.read_history(ANN, part)[0] if e.kind == "rule"] == ["queue"]
 
 
 def test_merges_of_merges_are_taken_back_in_any_order():

@@ -99,7 +99,7 @@ def test_a_customer_with_thousands_of_waiting_jobs_is_passed_once(shop, bury):
     replay.items.filter(n__lte=2_990).update(key="cobalt")
     replay.items.filter(n__gt=2_990).update(key=F("n"))
     until(lambda: gone(replay).total() == 11)
-    choice = sending._senders["one", os.getpid()]._held[replay.pk].choice
+    choice = sending._senders["one", os.getpid()]._active[replay.pk].choice
     assert choice.far == 3_000 and list(choice.waiting) == ["cobalt"]
     ended(replay, 1, key="cobalt")
     until(lambda: gone(replay)["cobalt"] == 2)

@@ -32,7 +32,7 @@ def nested(levels):
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_beside_its_field(field, value):
-    said = refusal(Options.read, {field: value})
+    said = refusal(Options.parse, {field: value})
     assert (said.code, said.field) == ("bad_option", field)
 
 
