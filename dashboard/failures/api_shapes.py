@@ -134,7 +134,7 @@ def failure_detail(
         "redacted": row.redacted,
         "takes": [one.shown for one in takes],
         "traceback": row.traceback.text if row.traceback else None,
-        "crashes": [asdict(crash) for crash in crashes_of(row)],
+        "crashes": [asdict(crash) | {"said": crash.text} for crash in crashes_of(row)],
         "url": url,
     }
 

@@ -53,7 +53,7 @@ def test_an_attacker_stops_nobody_and_leaves_nothing_running(desk):
 @pytest.mark.skipif("connection.vendor != 'sqlite'", reason="PostgreSQL has statement_timeout")
 def test_a_busy_machine_ends_no_search_early_but_a_long_one_is_ended():
     work = limits.Work(0.2, 0.4)
-    with work.here():
+    with work.bound_thread():
         time.sleep(0.5)  # as if other programs had the processor
         work.begin_statement(connection)
         assert not work.is_over
@@ -120,7 +120,7 @@ def run_endless():
 @pytest.mark.django_db(transaction=True)
 def test_a_statement_ends_after_its_time_and_the_viewer_is_told_what_to_do(watched):
     began = time.monotonic()
-    with limits.Work(0.3, 60).here():
+    with limits.Work(0.3, 60).bound_thread():
         with pytest.raises(OperationalError) as ended:
             run_endless()
         text = limits.sentence(ended.value)
@@ -133,16 +133,16 @@ def test_a_client_that_left_ends_its_statement(watched):
     work = limits.Work(60, 60)
     threading.Timer(0.3, work.stop).start()
     began = time.monotonic()
-    with work.here(), pytest.raises(OperationalError):
+    with work.bound_thread(), pytest.raises(OperationalError):
         run_endless()
     assert time.monotonic() - began < 20
-    with work.here(), pytest.raises(limits.TimeIsUp):
+    with work.bound_thread(), pytest.raises(limits.TimeIsUp):
         run_endless()
 
 
 @pytest.mark.django_db(transaction=True)
 def test_an_error_that_is_not_the_limits_is_told_as_one(watched):
-    with limits.Work(60, 60).here(), connection.cursor() as cursor:
+    with limits.Work(60, 60).bound_thread(), connection.cursor() as cursor:
         with pytest.raises(Exception, match="no_such_table") as error:
             cursor.execute("SELECT * FROM no_such_table")
         assert limits.sentence(error.value) == ""

@@ -210,13 +210,13 @@ def test_only_the_very_row_that_was_discarded_is_deleted(table):
 SENDER = """
 import sys
 from jobs_admin.sources import connect
-from jobs_admin.sources.base import Letter
+from jobs_admin.sources.base import OutgoingMessage
 url, count = sys.argv[1], int(sys.argv[2])
 source = connect("shop", "jobs_table", url)
 raw = b'{"jobs_table":1,"table":"jobs","id":"x","type":"t","payload":"{}"}'
 for n in range(0, count, 20):
     lineage = {"queue": "jobs", "run": 2, "replay": "r"}
-    source.send("r", [Letter(i, raw, "jobs", f"j{i}", lineage | {"job_id": f"j{i}", "item": i}) for i in range(n, n + 20)])
+    source.send("r", [OutgoingMessage(i, raw, "jobs", f"j{i}", lineage | {"job_id": f"j{i}", "item": i}) for i in range(n, n + 20)])
 """
 
 

@@ -315,7 +315,7 @@ def test_a_start_without_what_the_preview_accepted_says_so(shop, bury):
     seen = replays.preview(ANN, query="queue:emails", options=accepting)
     assert seen.replayable == 19
     refused = refusal(lambda: replays.launch(ANN, query=seen.query, reason="x", snapshot=seen.snapshot))
-    assert (refused.field, refused.accept) == ("accept", ("expired",))
+    assert (refused.field, refused.details["accept"]) == ("accept", ["expired"])
     assert refused.message == (
         "The preview accepted expired, but this start does not: name it in accept, or preview without it. "
         "The preview had 19 jobs, this start has 17. Nothing was changed."
