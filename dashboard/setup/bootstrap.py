@@ -287,8 +287,7 @@ def run_tests(arguments: list[str]) -> int:
     if not names_tests and not any(argument.startswith("-n") for argument in arguments):
         # Whole files to a process, because what they start (a desk, a worker) is shared within one; in the order that
         # tests/conftest.py gives them.
-        # One more than there are processors, because tests wait for servers.
-        processes = str(min(4, (os.cpu_count() or 1) + 1))
+        processes = str(min(4, os.cpu_count() or 1))
         arguments = ["-n", processes, "--dist", "loadfile", "--no-loadscope-reorder", *arguments]
     # Hundreds of processes are started, and each would compile the same modules anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -104,9 +104,9 @@ def test_a_replay_is_previewed_started_paused_made_slower_and_cancelled(page, de
     # Of long ago: nothing joins them between the preview and the start, whatever the shop does meanwhile.
     page.goto("/replays/new/?q=state:dead+age:>1h")
     expect(page.get_by_role("radio", name="Careful")).to_be_checked()  # more than 100 jobs
-    page.get_by_label("How many").fill("0.75")  # few are sent before Pause, however busy the machine: none may hold it
+    page.get_by_label("How many").fill("0.1")  # few are sent before Pause, however busy the machine: none may hold it
     expect(page.get_by_role("radio", name="Steady")).to_be_checked()
-    expect(page.locator("dl.pairs dd").first).to_have_text("one every 1.3 s")
+    expect(page.locator("dl.pairs dd").first).to_have_text("one every 10 s")
     page.get_by_label("Why").fill("a journey")
     page.get_by_role("button", name=re.compile(r"^Replay [\d,]+ jobs? to ")).click()
     page.wait_for_url(re.compile(r"/replays/\d+/$"))
@@ -119,10 +119,10 @@ def test_a_replay_is_previewed_started_paused_made_slower_and_cancelled(page, de
     page.get_by_role("button", name="Pause").click()
     expect(page.locator("#replay-sentence")).to_contain_text("Paused:")
     page.get_by_role("button", name="Slower").click()
-    expect(page.locator("#replay .facts")).to_contain_text("one every 2 s")
-    page.get_by_label("Faster or slower").fill("0.25")
+    expect(page.locator("#replay .facts")).to_contain_text("one every 15 s")
+    page.get_by_label("Faster or slower").fill("0.05")
     page.get_by_role("button", name="Change the pace").click()
-    expect(page.locator("#replay .facts")).to_contain_text("one every 4 s")
+    expect(page.locator("#replay .facts")).to_contain_text("one every 20 s")
     page.locator("#cancel-menu > summary").click()
     page.get_by_role("button", name=re.compile("^Never send the remaining")).click()
     expect(page.locator("#replay-sentence")).to_contain_text("Cancelled:")
