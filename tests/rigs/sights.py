@@ -507,6 +507,8 @@ def _sources_of(replay: Replay) -> set[str]:
 _VOLATILE = re.compile(
     r'csrfmiddlewaretoken" value="[^"]+"|"X-CSRFToken": ?"[^"]+"|nonce-?="?[\w+/=-]+|\b[\w-]{64}\b|name="snapshot" value="[^"]+|'
     r"\d{4}-\d\d-\d\d(T|%20| )\d\d(:|%3A)\d\d(:|%3A)\d\d[.\d]*Z?|\d+(\.\d+)? (ms|s|min|seconds|minutes)( ago)?\b|\d+\.\d+%|"
+    # The Unix seconds of a chart's values.
+    r"\b1\d{9}\b|&quot;at&quot;:\[[^]]*\]|"
     r'points="[^"]+"|name="shown_at" value="\d+|name="idempotency_key" value="\w+|>\d\d:\d\d<|>now<|M[\d.]+ 0V\d+|\b(x|width|d)="[-MLHVZz \d.]+"|(?<=\.\d\d)\d+|"rate_now": [\d.]+|[\d.]+ a second|_seconds(\{[^}]*\})? [\d.]+'
 )
 
