@@ -28,10 +28,10 @@ from dashboard.web.limits import Work
 # A page takes a few ms of one processor, and Python runs one page at a time: more threads only wait for each other, and
 # each takes 4 MB.
 THREADS = 3
-BODY_S, ANYBODYS_S = 30.0, 10.0  # for all of a request's body: of whoever shows a session or a token, and of others
+BODY_S, ANONYMOUS_BODY_S = 30.0, 10.0  # for all of a request's body: of a viewer, and of anyone else
 WRITE_S = 20.0  # for the next 64 KiB of a response
 WAIT_S = 30.0  # for a thread
-SMALL = 64 * 1024  # bytes of a body that anyone may send; larger ones need a session or a token …
+SMALL = 64 * 1024  # bytes of a body that anyone may send; larger ones need the session or the token of a viewer …
 LARGE_TOGETHER = 64 * 1024 * 1024  # … and share this much memory
 MOST_WAITING = 64  # requests of one client
 MOST_KNOWN = 10_000  # sessions and tokens whose viewer is remembered
@@ -151,11 +151,12 @@ class Gateway:
     """The application that granian calls (RSGI); `pages` is the one that Django made (WSGI)."""
 
     def __init__(self, pages: Callable[..., Any]) -> None:
-        from dashboard.web.login_limits import find_client  # not before the apps are loaded
+        from dashboard.web.login_limits import counted_address  # not before the apps are loaded
 
-        self.pages, self.find_client = pages, find_client
-        self.turns = {name: Turns(n, name) for name, n in (("pages", THREADS), ("exports", 1), ("probes", 1))}
-        self.known: OrderedDict[Credential, str] = OrderedDict()  # -> whose it is
+        self.pages, self.counted_address = pages, counted_address
+        threads = {"pages": THREADS, "exports": 1, "probes": 1, "viewers": 1}
+        self.turns = {name: Turns(n, name) for name, n in threads.items()}
+        self.known: OrderedDict[Credential, str] = OrderedDict()  # -> the viewer
         self.large = 0  # bytes of large bodies that are held
         limits.install()
         sys.setswitchinterval(0.001)  # s; the loop has a little to do often, beside threads that compute
@@ -173,8 +174,11 @@ class Gateway:
             return
         sizes: list[int] = []
         try:
-            body = await self._body(scope, protocol, sizes)
-            await self._serve(scope, protocol, path, body)
+            address = self._address(scope)
+            # /readyz is answered without a look-up: it takes no turn of anyone.
+            viewer = "" if path == "/readyz" else await self._viewer(scope, address)
+            body = await self._body(scope, protocol, sizes, is_viewer=viewer != "")
+            await self._serve(scope, protocol, path, body, viewer or address)
         except Refused as refused:
             protocol.response_str(refused.status, [*_PLAIN, ("connection", "close")], refused.text)
         finally:
@@ -182,10 +186,35 @@ class Gateway:
 
     # -- before the page -----------------------------------------------------------------------------------------
 
-    async def _body(self, scope: Any, protocol: Any, sizes: list[int]) -> bytes:
+    def _address(self, scope: Any) -> str:
+        return f"address {self.counted_address(_host(scope.client), scope.headers.get('x-forwarded-for', ''))}"
+
+    async def _viewer(self, scope: Any, address: str) -> str:
+        """Return the viewer of the session or token that the request shows; "" for an unknown one. Raises Refused.
+
+        The look-ups of an address take turns: an unknown credential costs one each time, since it may be valid later.
+        """
+        credential = _credential(scope)
+        if credential is None:
+            return ""
+        if credential not in self.known:
+            turns = self.turns["viewers"]
+            await turns.take(address)
+            lookup = asyncio.get_running_loop().run_in_executor(turns.pool, _find_viewer, credential)
+            lookup.add_done_callback(lambda _: turns.free_thread())
+            lookup.add_done_callback(lambda _: turns.free_client(address))
+            if not (viewer := await asyncio.shield(lookup)):
+                return ""
+            self.known[credential] = viewer
+            if len(self.known) > MOST_KNOWN:
+                self.known.popitem(last=False)
+        self.known.move_to_end(credential)
+        return self.known[credential]
+
+    async def _body(self, scope: Any, protocol: Any, sizes: list[int], *, is_viewer: bool) -> bytes:
         if int(scope.headers.get("content-length") or 0) == 0 and "transfer-encoding" not in scope.headers:
             return b""
-        most, within_s = (settings.DATA_UPLOAD_MAX_MEMORY_SIZE, BODY_S) if _credential(scope) else (SMALL, ANYBODYS_S)
+        most, within_s = (settings.DATA_UPLOAD_MAX_MEMORY_SIZE, BODY_S) if is_viewer else (SMALL, ANONYMOUS_BODY_S)
         try:
             return await asyncio.wait_for(self._read(scope, protocol, most, sizes), within_s)
         except TimeoutError:
@@ -210,30 +239,15 @@ class Gateway:
             raise Refused(400, "The request did not arrive whole. Nothing was changed.")
         return b"".join(parts)
 
-    async def _client(self, scope: Any) -> str:
-        """Return the client to queue: the viewer of the session or token, else the address."""
-        credential = _credential(scope)
-        if credential and credential not in self.known:
-            loop = asyncio.get_running_loop()
-            viewer = await loop.run_in_executor(self.turns["probes"].pool, _viewer, credential)
-            if viewer:
-                self.known[credential] = viewer
-                if len(self.known) > MOST_KNOWN:
-                    self.known.popitem(last=False)
-        if credential in self.known:
-            self.known.move_to_end(credential)
-            return self.known[credential]
-        forwarded = scope.headers.get("x-forwarded-for", "")
-        return f"address {self.find_client(_host(scope.client), forwarded, settings.REDRIVE_TRUSTED_PROXIES)}"
-
     # -- the page ------------------------------------------------------------------------------------------------
 
-    async def _serve(self, scope: Any, protocol: Any, path: str, body: bytes) -> None:
+    async def _serve(self, scope: Any, protocol: Any, path: str, body: bytes, client: str) -> None:
         is_export, is_probe = _IS_EXPORT.match(path) is not None, path == "/readyz"
         turns = self.turns["exports" if is_export else "probes" if is_probe else "pages"]
         is_read = scope.method in ("GET", "HEAD", "OPTIONS")
         work = Work(*(_EXPORTS if is_export else _READS if is_read else _ACTS))
-        client = f"probe {id(scope)}" if is_probe else await self._client(scope)
+        if is_probe:
+            client = f"probe {id(scope)}"
         send = self._send_export if is_export else self._send_page
         sending = asyncio.ensure_future(self._in_turn(turns, client, send, scope, protocol, body, work))
         leaving = asyncio.ensure_future(_disconnected(protocol))
@@ -338,15 +352,16 @@ async def _send(transport: Any, part: bytes) -> None:
 
 
 def _credential(scope: Any) -> Credential | None:
-    """The token or the session that the request shows; None where it shows none."""
-    if token := scope.headers.get("authorization", ""):
+    """Return the token or the session that the request shows, valid or not; None where it shows none."""
+    token = scope.headers.get("authorization", "")
+    if token[:7].lower() == "bearer ":  # a proxy may have a login of its own
         return "token", token[:500]
     session = _SESSION.search(scope.headers.get("cookie", ""))
     return ("session", session[1]) if session else None
 
 
-def _viewer(credential: Credential) -> str:
-    """Return the owner of a session or token; "" if unknown. Queries the database once, in a thread."""
+def _find_viewer(credential: Credential) -> str:
+    """Return the viewer of a session or token; "" for an unknown one. Reads the database, in a thread."""
     from dashboard.web.middleware.identity import holder
 
     with Work(*_READS).bound_thread():

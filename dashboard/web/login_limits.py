@@ -25,12 +25,13 @@ Network = IPv4Network | IPv6Network
 
 
 def client_address(request: HttpRequest) -> str | None:
-    """The address that wrong passwords are counted for; of IPv6 its /64 network's. None where the server gives none."""
-    found = find_client(
-        request.META.get("REMOTE_ADDR", ""),
-        request.META.get("HTTP_X_FORWARDED_FOR", ""),
-        settings.REDRIVE_TRUSTED_PROXIES,
-    )
+    """Return the address that wrong passwords are counted for; None where the server gives none."""
+    return counted_address(request.META.get("REMOTE_ADDR", ""), request.META.get("HTTP_X_FORWARDED_FOR", ""))
+
+
+def counted_address(peer: str, forwarded: str) -> str | None:
+    """Return the address of a client, of IPv6 its /64 network's; None where `peer` is no address."""
+    found = find_client(peer, forwarded, settings.REDRIVE_TRUSTED_PROXIES)
     if (
         isinstance(found, IPv6Address)
         and not found.is_loopback

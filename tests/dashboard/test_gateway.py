@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
@@ -91,6 +92,27 @@ def test_what_reaches_the_pages_through_the_gateway(desk):
         assert checkup.forwards_unread_bodies(f"http://127.0.0.1:{port}")
         logged_out, _ = ask("POST", "/logout/", b"", **vera)
         assert logged_out.status == 302 and "sessionid" in " ".join(logged_out.headers.get_all("Set-Cookie"))
+
+
+@pytest.mark.server
+def test_a_made_up_credential_gets_no_more_than_none(desk):
+    cookies = json.loads(desk.run("-c", PREPARE))
+    with granian(desk.environment, "/healthz") as (port, _), contextlib.ExitStack() as opened:
+        lines = [opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)) for _ in range(8)]
+        for n, line in enumerate(lines):
+            shown = f"Authorization: Bearer {n}" if n % 2 else f"Cookie: sessionid=made-up-{n}"
+            head = f"POST /login/ HTTP/1.1\r\nHost: a\r\n{shown}\r\nContent-Length: 9000000\r\n\r\n"
+            line.sendall(head.encode() + b"x" * 70_000)
+
+        def ask(path, **headers):
+            asked = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            asked.request("POST", path, b"x" * 100_000, {"X-CSRFToken": cookies["vera"].rpartition("=")[2], **headers})
+            return asked.getresponse().status
+
+        assert [line.recv(12) for line in lines] == [b"HTTP/1.1 413"] * 8
+        assert ask("/failures/bulk/", Cookie=cookies["vera"]) in (200, 400, 403)
+        # The login of a proxy, beside which a browser shows its session.
+        assert ask("/failures/bulk/", Cookie=cookies["vera"], Authorization="Basic cHJveHk6eA==") != 413
 
 
 def test_what_waits_for_the_body_is_taken_for_a_proxy_that_buffers(monkeypatch):
