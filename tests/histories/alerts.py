@@ -31,7 +31,7 @@ _BOUNDS: dict[str, Any] = {
     "alerts.judging._AT_ONCE": 2,
     "notices.routing._RULES_AT_ONCE": 2,
     "notices.routing._ROWS_AT_ONCE": 2,
-    "notices.delivering._LOOKED_AT": 2,
+    "notices.delivering._READ_AT_ONCE": 2,
     "notices.delivering._WAIT_S": 0.02,
 }
 _EVERY_S = 5

@@ -28,7 +28,7 @@ WATCHED = ("dead", "discarded", "quarantined")
 _BOUNDS = {
     "failures.triage._AT_ONCE": BATCH,
     "failures.triage._FOUND_AT_ONCE": FOUND,
-    "failures.triage._LOOKED_BACK_ON": 2,
+    "failures.triage._STEPS_AT_ONCE": 2,
     "groups.group_changes.PER_TRANSACTION": 2,
     "groups.regrouping._FEWEST": 1,
     "groups.regrouping._MOST": 3,
