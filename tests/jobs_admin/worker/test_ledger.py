@@ -53,7 +53,10 @@ def test_what_ran_in_a_killed_worker_is_filed_once_each_byte_for_byte_and_is_rep
     worker.wait(lambda: len(worker.marks("until")) == 2 and len(kept(desk)) == 2, what="two that run")
     with redis.Redis.from_url(worker.broker_url) as client:
         # All fetched: what kombu has popped and not yet written into `unacked` dies with the process.
-        worker.wait(lambda: client.hlen("unacked") == 3, what="two acknowledged and the others fetched")
+        worker.wait(
+            lambda: (client.hlen("unacked"), client.llen("celery")) == (3, 0),
+            what="two acknowledged and the others fetched",
+        )
     ran = {worker.marks("until")[0], worker.marks("until")[1]}
     lost = {job for n, job in enumerate(jobs) if f"j{n}" in ran}
     worker.kill()
