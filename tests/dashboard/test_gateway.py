@@ -105,9 +105,9 @@ def test_a_made_up_credential_gets_no_more_than_none(desk):
             line.sendall(head.encode() + b"x" * 70_000)
 
         def ask(path, **headers):
-            asked = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-            asked.request("POST", path, b"x" * 100_000, {"X-CSRFToken": cookies["vera"].rpartition("=")[2], **headers})
-            return asked.getresponse().status
+            sender = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            sender.request("POST", path, b"x" * 100_000, {"X-CSRFToken": cookies["vera"].rpartition("=")[2], **headers})
+            return sender.getresponse().status
 
         assert [line.recv(12) for line in lines] == [b"HTTP/1.1 413"] * 8
         assert ask("/failures/bulk/", Cookie=cookies["vera"]) in (200, 400, 403)

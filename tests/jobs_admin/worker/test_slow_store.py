@@ -26,8 +26,6 @@ pytestmark = pytest.mark.server
 HUNG = 30  # seconds
 
 
-
-
 @pytest.fixture
 def road(own_store):
     made = SlowRoad(own_store.url)
@@ -218,8 +216,10 @@ def test_a_budget_holds_by_shares_while_the_store_takes_longer_than_a_job_may_wa
     retries = len(worker.marks("attempts")) - 40
     assert retries <= 3 + 30 * (time.monotonic() - began) / 60 + 3  # as many before the first that found the store slow
     road.delay = 0.0
-    told = worker.wait(lambda: (said := running(own_store.url)) and said[0]["shared_out"] and said, what="the heartbeat")
-    assert told[0]["shared_out"] >= 40 - 3
+    # A heartbeat may be of the time before the last of them was decided.
+    worker.wait(
+        lambda: (workers := running(own_store.url)) and workers[0]["shared_out"] >= 40 - 3,
+        what="a heartbeat that counts the retries decided by shares",
+    )
     worker.stop()
     road.close()
-

@@ -25,8 +25,8 @@ def test_ten_kinds_are_drawn_and_the_same_seed_draws_the_same():
     ["step 1", "drift 4", "periodic 1", "per tenant 1", "slow 3", "flapping 4", "below the start 2", "no sign 4"],
 )
 def test_a_fresh_desk_knocks_a_partner_over_at_most_once_and_few_jobs_die_again(name):
-    told = meet(DRAWN[name], "fresh", JOBS, seed=1)
-    assert told["collapses"] <= 1 and told["dead_percent"] < 2
+    met = meet(DRAWN[name], "fresh", JOBS, seed=1)
+    assert met["collapses"] <= 1 and met["dead_percent"] < 2
 
 
 def test_a_partner_that_gives_no_sign_is_not_knocked_over_twice_by_the_same_climb():
@@ -40,8 +40,8 @@ def test_a_partner_that_gives_no_sign_is_not_knocked_over_twice_by_the_same_clim
 
 def test_one_tenant_of_several_is_not_knocked_over_again_and_again():
     """Its failures are few among all, and never hold the replay."""
-    told = meet(DRAWN["per tenant 4"], "fresh", 45_000, seed=1)
-    assert told["collapses"] <= 1 and told["dead_percent"] < 0.5
+    met = meet(DRAWN["per tenant 4"], "fresh", 45_000, seed=1)
+    assert met["collapses"] <= 1 and met["dead_percent"] < 0.5
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,14 @@ def test_one_tenant_of_several_is_not_knocked_over_again_and_again():
 def test_one_collapse_and_two_and_a_half_times_the_oracle_are_the_most(seed, name, way):
     """Several services behind one rate, groups that fail whatever it does, and a canary that meets a cold service."""
     drawn = next(drawn for drawn in partners(seed) if drawn.name == name)
-    told = meet(drawn, way, 45_000, seed=seed)
-    assert told["collapses"] <= 1 and told["dead_percent"] < 2 and told["times_the_oracle"] <= 2.5
+    met = meet(drawn, way, 45_000, seed=seed)
+    assert met["collapses"] <= 1 and met["dead_percent"] < 2 and met["times_the_oracle"] <= 2.5
 
 
 def test_a_partner_below_the_start_is_not_failed_for_long():
     """It carries less than careful begins with: careful goes below that, or holds."""
-    told = meet(DRAWN["below the start 2"], "fresh", 300, seed=1)
-    assert told["collapses"] <= 1 and told["dead"] < 30
+    met = meet(DRAWN["below the start 2"], "fresh", 300, seed=1)
+    assert met["collapses"] <= 1 and met["dead"] < 30
 
 
 def test_what_this_desk_knows_bounds_the_climb():
