@@ -4,8 +4,8 @@
 
 Each desk (`tests/rigs/sights.py`) has three or four sources with a word of their own in every text, merged and split groups, and
 replays, views and alerts of several. 1,000 pairs of a person and an object are drawn on each: answers are searched for words
-out of sight, and a part of the pages is asked again on the same desk without the rows out of sight. Prints JSON; ends with
-1, and prints the question, where an answer tells of another source.
+out of sight, and a part of the pages, with every answer that repeats such a word from its request, is asked again on the same
+desk without the rows out of sight. Prints JSON; ends with 1, and prints the question, where an answer tells of another source.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ def run(pairs: int, seed: int, compared: float, folder: Path) -> dict[str, objec
         words |= set(world.words.values())
         total.asked += found.asked
         total.compared += found.compared
+        total.repeating += found.repeating
         total.addresses |= found.addresses
         for status, n in found.answers.items():
             total.answers[status] = total.answers.get(status, 0) + n
@@ -90,6 +91,7 @@ def run(pairs: int, seed: int, compared: float, folder: Path) -> dict[str, objec
         "sources": len(words),
         "answers": dict(sorted(total.answers.items())),
         "compared with a desk without the others": total.compared,
+        "of these repeating a word of the request": total.repeating,
         "leaks": len(total.leaks),
         "seconds": round(time.monotonic() - began),
     }

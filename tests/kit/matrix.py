@@ -550,8 +550,11 @@ class Asker:
         self.client.raise_request_exception = True
 
     def ask(self, method: str, address: Address, rows: Rows, **headers: str) -> HttpResponse:
+        return self.send(method, address, path_of(address, rows), self.sent(method, address, rows), **headers)
+
+    def send(self, method: str, address: Address, path: str, sent: dict[str, Any], **headers: str) -> HttpResponse:
         self.client.cookies = SimpleCookie(self.cookies)
-        path, headers, sent = path_of(address, rows), self.headers | headers, self.sent(method, address, rows)
+        headers = self.headers | headers
         if method in {"GET", "HEAD"}:
             return getattr(self.client, method.lower())(path, sent, headers=headers)
         if address.kind == "api":

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -322,6 +323,19 @@ class Question:
         asker.given = self.given
         return asker
 
+    @cached_property
+    def path(self) -> str:
+        """The same URL each time: on a desk without the rows it names, it could not be worked out."""
+        return path_of(self.address, self.rows)
+
+    @cached_property
+    def sent(self) -> dict[str, Any]:
+        return self.asker.sent(self.method, self.address, self.rows)
+
+    @property
+    def seen(self) -> frozenset[str]:
+        return self.person.seen(self.address)
+
     def __str__(self) -> str:
         return f"{self.method} {self.address.route} ({self.address.name}) {self.given} by {self.person.name}"
 
@@ -330,6 +344,7 @@ class Question:
 class Found:
     asked: int = 0
     compared: int = 0
+    repeating: int = 0  # of these: a word out of sight that the request named
     answers: dict[str, int] = field(default_factory=dict)
     addresses: set[str] = field(default_factory=set)
     leaks: list[str] = field(default_factory=list)
@@ -377,12 +392,13 @@ def ask(question: Question) -> tuple[int, str]:
     """The status and all of the answer. What it changed is changed back."""
     forget()
     with undone():
-        answer = question.asker.ask(question.method, question.address, question.rows)
+        answer = question.asker.send(question.method, question.address, question.path, question.sent)
         return answer.status_code, body_of(answer)
 
 
 def look(rng: random.Random, world: World, number: int, *, compared: float = 0.3) -> Found:
-    """Ask so many questions, and some of them again on a desk without the rows that are out of sight."""
+    """Ask `number` questions, and some of them again on a desk without the rows that are out of sight: a share of the pages, and
+    every answer that repeats a word out of sight which the request named."""
     found, again = Found(), []
     for n, question in enumerate(questions(rng, world, number), 1):
         status, text = ask(question)
@@ -390,8 +406,11 @@ def look(rng: random.Random, world: World, number: int, *, compared: float = 0.3
         found.addresses.add(f"{question.method} {question.address.route}")
         found.answers[str(status)] = found.answers.get(str(status), 0) + 1
         found.leaks += leaks(question, world, status, text)
-        if question.method == "GET" and status == 200 and rng.random() < compared:
-            again.append((question, text))
+        drawn = question.method == "GET" and status == 200 and rng.random() < compared
+        repeats = bool(repeated(question, world, text))
+        found.repeating += repeats
+        if drawn or repeats:
+            again.append((question, (status, text)))
         if n % _AT_ONCE == 0 or n == number:
             _ask_again(found, world, again)
             again = []
@@ -401,36 +420,43 @@ def look(rng: random.Random, world: World, number: int, *, compared: float = 0.3
 _AT_ONCE = 100  # questions, before some of them are asked again: soon, as pages say how long ago something was
 
 
-def _ask_again(found: Found, world: World, again: list[tuple[Question, str]]) -> None:
+def _ask_again(found: Found, world: World, again: list[tuple[Question, tuple[int, str]]]) -> None:
     found.compared += len(again)
     for _ in range(3):  # what differs because of the time that went by in between does not differ each time
         differing = []
-        for seen in {question.person.seen(question.address) for question, _ in again}:
-            mine = [(question, text) for question, text in again if question.person.seen(question.address) == seen]
+        for seen in {question.seen for question, _ in again}:
+            mine = [(question, answer) for question, answer in again if question.seen == seen]
             with without(world, seen):
                 alone = [ask(question) for question, _ in mine]
-            for (question, text), (status, other) in zip(mine, alone, strict=True):
-                if said := differences(question, text, other if status == 200 else f"status {status}\n"):
+            for (question, answer), other in zip(mine, alone, strict=True):
+                if said := differences(question, answer, other):
                     differing.append((question, said))
-        again = [(question, ask(question)[1]) for question, _ in differing]
+        again = [(question, ask(question)) for question, _ in differing]
     found.leaks += [one for _, said in differing for one in said]
 
 
 def leaks(question: Question, world: World, status: int, text: str) -> list[str]:
+    """Return what an answer tells of sources out of sight that the request did not name."""
     if status >= 500 and question.address.name != "readyz":
         return [f"{question}: {status}"]
-    seen, asked = question.person.seen(question.address), _asked_about(question)
-    found = []
-    for source, one in world.words.items():
-        if source not in seen and one not in asked and (at := text.lower().find(one)) >= 0:
+    named, found = repeated(question, world, text), []
+    for one in _words_out_of_sight(question, world, text):
+        if one not in named:
+            at = text.lower().find(one)
             found.append(f"{question} tells {text[max(0, at - 120) : at + 60]!r}")
     return found
 
 
-def _asked_about(question: Question) -> str:
-    """The URL of the question and what is sent with it: an answer may repeat it."""
-    sent = question.asker.sent(question.method, question.address, question.rows)
-    return " ".join([path_of(question.address, question.rows), *map(str, sent.values())])
+def repeated(question: Question, world: World, text: str) -> list[str]:
+    """Return the words out of sight that an answer has from the URL of the request, or from what was sent with it. That the answer
+    is no leak is shown by a desk without their rows, which answers the same."""
+    requested = " ".join([question.path, *map(str, question.sent.values())])
+    return [one for one in _words_out_of_sight(question, world, text) if one in requested]
+
+
+def _words_out_of_sight(question: Question, world: World, text: str) -> list[str]:
+    lower = text.lower()
+    return [one for source, one in world.words.items() if source not in question.seen and one in lower]
 
 
 # -- the same desk without what is out of sight ----------------------------------------------------------------------
@@ -513,10 +539,12 @@ _VOLATILE = re.compile(
 )
 
 
-def differences(question: Question, text: str, alone: str) -> list[str]:
-    one, other = (
-        _VOLATILE.sub("·", it.rpartition("\n")[0]).splitlines() for it in (text, alone)
-    )  # without the headers
+# The headers that a person or their browser reads; the others hold nonces and cookies.
+_SHOWN_HEADERS = re.compile(r"'((?:Location|HX-[\w-]+|Content-Disposition)': (?:'[^']*'|\"[^\"]*\"))")
+
+
+def differences(question: Question, answer: tuple[int, str], alone: tuple[int, str]) -> list[str]:
+    one, other = map(_comparable_lines, (answer, alone))
     if one == other:
         return []
     lines = [
@@ -525,6 +553,13 @@ def differences(question: Question, text: str, alone: str) -> list[str]:
         if line[:1] in "+-" and line[1:2] not in "+-"
     ]
     return [f"{question} depends on what is out of sight: {_nearest(lines)}"]
+
+
+def _comparable_lines(answer: tuple[int, str]) -> list[str]:
+    status, text = answer
+    body, _, headers = text.rpartition("\n")
+    shown = _SHOWN_HEADERS.findall(headers)
+    return _VOLATILE.sub("·", "\n".join([f"status {status}", *shown, body])).splitlines()
 
 
 def _nearest(lines: list[str]) -> str:
