@@ -4,8 +4,9 @@
 
 A shape that was drawn before gives what it gave then, so each is read once: `different` says how many were. It is read by every
 function that reads the key; where a parser takes the text (`store_shapes.PARSERS`), every shape goes to the parser and each 20th
-the whole way. Overview, Queues, quarantine and lint are opened every 2,000 shapes. Of reports each shape of each field is read as
-`ingest` reads it, with the check of its signature, and each 50th filed. Ends with 1, and prints the shape, where a reader raises
+the whole way. Overview, Queues, a queue, quarantine and lint are opened every 2,000 different shapes (`page_rounds`). Of reports each
+shape of each field is read as `ingest` reads it, with the check of its signature, and each 50th filed (`whole`); the pages are opened
+after every 100 that are filed, and at the end. Ends with 1, and prints the shape, where a reader raises
 or a page is a 500.
 """
 
@@ -103,7 +104,7 @@ def run(count: int, seed: int, only: list[str]) -> dict[str, dict[str, object]]:
     for name in [name for name in KEYS if not only or name in only]:
         key, many, began, failed = KEYS[name], MANY.get(name), time.monotonic(), []
         source = _different(shapes(random.Random(f"{seed} {name}"), key.sound, count))
-        at, whole = 0, 0
+        at, whole, rounds = 0, 0, 0
         while batch := list(itertools.islice(source, len(many.fields) if many else 1)):
             if at // PAGES_EVERY != (at - len(batch)) // PAGES_EVERY:
                 prepare(store)
@@ -117,13 +118,15 @@ def run(count: int, seed: int, only: list[str]) -> dict[str, dict[str, object]]:
                     failed += _failures(read, batch)
             if at // PAGES_EVERY != (at - len(batch)) // PAGES_EVERY:
                 failed += [f"{page}: {batch[0][:300]!r}" for page in _pages_that_fail(browser)]
+                rounds += 1
             at += len(batch)
-        report(name, began, failed, different=at, whole=whole)
+        report(name, began, failed, different=at, whole=whole, page_rounds=rounds)
         store.flushdb()
     for field in [field for field in FIELDS if not only or field in only or "reports" in only]:
         began = time.monotonic()
-        failed, different = _read_reports(field, count, seed)
-        report(f"field {field}", began, failed, different=different, whole=-(-different // FILED_EVERY))
+        failed, different, rounds = _read_reports(field, count, seed, browser)
+        whole = -(-different // FILED_EVERY)
+        report(f"field {field}", began, failed, different=different, whole=whole, page_rounds=rounds)
     return found
 
 
@@ -159,8 +162,8 @@ def _pages_that_fail(browser: Client) -> list[str]:
     return [page for page in PAGES if browser.get(page).status_code >= 500]
 
 
-def _read_reports(field: str, count: int, seed: int) -> tuple[list[str], int]:
-    """Read every report as `ingest` does, and file some; those that the reader or the writer failed over, and how many were read."""
+def _read_reports(field: str, count: int, seed: int, browser: Client) -> tuple[list[str], int, int]:
+    """Read every report as `ingest` does, and file some; return what failed, how many were read, and how often pages were opened."""
     from datetime import UTC, datetime
 
     from jobs_admin import config, ingest, trust
@@ -171,7 +174,10 @@ def _read_reports(field: str, count: int, seed: int) -> tuple[list[str], int]:
     from jobs_admin.trust import source_keys
     from tests.rigs.store_shapes import reports_of
 
-    now, seal, failed, filed, n = datetime.now(UTC), config.payload_keys().encrypt, [], [], -1
+    now, seal = datetime.now(UTC), config.payload_keys().encrypt
+    failed: list[str] = []
+    filed: list[tuple[bytes, dict[bytes, bytes]]] = []
+    n, rounds = -1, 0
     key = source_keys.create(ENGINE, "shop")
     trusted = trust.current()
     for n, entry in enumerate(reports_of(field, random.Random(f"{seed} {field}"), count, key)):
@@ -185,12 +191,14 @@ def _read_reports(field: str, count: int, seed: int) -> tuple[list[str], int]:
             filed.append((f"{n + 1}-1".encode(), entry))
         if len(filed) == REPORTS_AT_ONCE:
             ingest.file(filed)
-            filed = []
+            failed += [f"{page}: after reports with shapes of {field}" for page in _pages_that_fail(browser)]
+            filed, rounds = [], rounds + 1
     ingest.file(filed)
+    failed += [f"{page}: after reports with shapes of {field}" for page in _pages_that_fail(browser)]
     for words in ("reading it failed", "writing it failed"):
         failed += Unfiled.objects.filter(why__startswith=words).values_list("why", flat=True)
     Unfiled.objects.all().delete()
-    return failed, n + 1
+    return failed, n + 1, rounds + 1
 
 
 if __name__ == "__main__":

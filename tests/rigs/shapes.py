@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import marshal
 import random
+import string
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
@@ -37,6 +38,12 @@ _ODD_BYTES = [
     b"", b"null", b"true", b"0", b'"x"', b"[]", b"{}", b"[[[]]]", b"\xff\xfe", b"\x00", b"{", b'{"a"', b"[" * 5_000,
     b'{"a":' * 5_000, b"1" * 5_000, b"NaN", b"[Infinity]", b"-", b'{"at": 1e999}', b'{"v": 1}',
 ]  # fmt: skip
+_ALPHABETS = (
+    "0123456789", "0123456789.eE+-_ ", "0123456789-T:Z+", "0123456789abcdef", "abcdefghijklmnopqrstuvwxyz", string.printable,
+    "<>\"'&;/\\{}[]%$`=,:", "\x00\x01\x07\x1b\x7f\x85\u2028\ufeff", "äöüßéèçñøåłİıſ", "αβγδабвгд", "אבגد\u202e\u202d\u2066\u200fשل", "語漢字かなカナ한글",
+    "😀🏽\u200d👩🇩🇪\ufe0f", "\ud800\udfff\udc00x", "./\\:*?#@ ", "١٢٣٤٥²½Ⅷ",
+)  # fmt: skip
+_ENCODERS = (json.JSONEncoder(), json.JSONEncoder(ensure_ascii=False))
 
 
 def shapes(source: random.Random, sound: Any, count: int) -> Iterator[bytes]:
@@ -44,19 +51,82 @@ def shapes(source: random.Random, sound: Any, count: int) -> Iterator[bytes]:
     copied = marshal.dumps(json.loads(json.dumps(sound)))
     for _ in range(count):
         if source.random() < 0.1:
-            yield source.choice(_ODD_BYTES)
+            yield _odd_bytes(source)
             continue
         document = marshal.loads(copied)  # several times faster than another copy
         for _ in range(source.choice((1, 1, 1, 2, 3, 6))):
             document = _changed(source, document)
-        text = json.dumps(document).encode()
-        yield text[: source.randrange(len(text) + 1)] if source.random() < 0.05 else text
+        text = _ENCODERS[source.random() < 0.2].encode(document).encode("utf-8", "surrogatepass")
+        yield _damaged(source, text) if source.random() < 0.08 else text
+
+
+def odd(source: random.Random) -> Any:
+    """A value of any type: one of a list, or a number, a text or a container that is drawn."""
+    kind = source.random()
+    if kind < 0.15:
+        return deepcopy(source.choice(_ODD))
+    if kind < 0.5:
+        return _drawn_number(source)
+    return _drawn_text(source) if kind < 0.9 else _nested(source, source.randrange(5))
+
+
+def _drawn_number(source: random.Random) -> int | float:
+    kind, sign = source.randrange(6), source.choice((1, -1))
+    if kind == 0:
+        return sign * source.getrandbits(source.randrange(1, 80))
+    if kind == 1:
+        return sign * (2 ** source.randrange(70) + source.randrange(-2, 3))
+    if kind == 2:
+        return sign * source.random() * 10.0 ** source.randrange(-320, 309)
+    if kind == 3:  # seconds, milliseconds or microseconds of some date
+        return source.uniform(-7e10, 3e11) * source.choice((1, 1_000, 1_000_000))
+    if kind == 4:
+        return round(sign * source.uniform(0, 10_000), source.randrange(5))
+    return sign * source.getrandbits(source.randrange(80, 1_400))
+
+
+def _drawn_text(source: random.Random) -> str:
+    length = int(source.expovariate(0.1)) + 1 if source.random() < 0.995 else source.randrange(5_000)
+    text = "".join(source.choices(source.choice(_ALPHABETS), k=length))
+    return text + _drawn_text(source) if source.random() < 0.2 else text
+
+
+def _nested(source: random.Random, depth: int) -> Any:
+    if depth <= 0:
+        return _drawn_number(source) if source.random() < 0.5 else _drawn_text(source)
+    inner = [_nested(source, depth - source.randrange(1, 3)) for _ in range(source.randrange(4))]
+    return inner if source.random() < 0.5 else {_drawn_text(source): value for value in inner}
+
+
+def _odd_bytes(source: random.Random) -> bytes:
+    kind = source.random()
+    if kind < 0.2:
+        return source.choice(_ODD_BYTES)
+    if kind < 0.5:
+        return source.randbytes(int(source.expovariate(0.05)) + 1)
+    if kind < 0.6:
+        opening = source.choice((b"[", b'{"a":', b'[{"":', b"-", b"1", b'"\\u'))
+        return opening * (int(source.expovariate(0.02)) + 1) + source.choice((b"", b"0", b"]", b"}", b"null"))
+    return _damaged(source, json.dumps(odd(source)).encode())
+
+
+def _damaged(source: random.Random, text: bytes) -> bytes:
+    """The text cut off, with a piece dropped or doubled, or with other bytes in it."""
+    start, end = sorted((source.randrange(len(text) + 1), source.randrange(len(text) + 1)))
+    kind = source.randrange(4)
+    if kind == 0:
+        return text[:end]
+    if kind == 1:
+        return text[:start] + text[end:]
+    if kind == 2:
+        return text[:end] + text[start:]
+    return text[:start] + source.randbytes(source.randrange(1, 4)) + text[start + 1 :]
 
 
 def _changed(source: random.Random, value: Any) -> Any:
     """The value, with one part of it another."""
     if not isinstance(value, dict | list) or not value or source.random() < 0.15:
-        return deepcopy(source.choice(_ODD))
+        return _varied(source, value) if source.random() < 0.2 else odd(source)
     place = source.choice(list(value)) if isinstance(value, dict) else source.randrange(len(value))
     kind = source.random()
     if kind < 0.7:
@@ -64,10 +134,21 @@ def _changed(source: random.Random, value: Any) -> Any:
     elif kind < 0.8:
         del value[place]
     elif isinstance(value, dict):
-        value[source.choice(("", "x", "\x00", "9" * 300, "a b"))] = deepcopy(source.choice(_ODD))
+        value[_drawn_text(source) if source.random() < 0.7 else source.choice(("", "x", "\x00", "9" * 300, "a b"))] = odd(source)
     else:
-        value.insert(place, deepcopy(source.choice(_ODD)))
+        value.insert(place, odd(source))
     return value
+
+
+def _varied(source: random.Random, value: Any) -> Any:
+    """A value near to the sound one: another spelling, or a little more or less."""
+    if isinstance(value, str):
+        at = source.randrange(len(value) + 1)
+        return value[:at] + _drawn_text(source) + value[at + source.randrange(2) :]
+    if isinstance(value, int | float) and abs(value) < 1e300:
+        near = value + source.choice((-1, 1)) * source.random() * 10.0 ** source.randrange(-9, 18)
+        return source.choice((near, str(near), -near, [near], {"": near}))
+    return [value, odd(source)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +272,7 @@ def reports(source: random.Random, count: int) -> Iterator[dict[bytes, bytes]]:
                 [text] = shapes(source, json.loads(sound[inner]), 1)
                 sound[inner] = text.decode("utf-8", "replace")
         field = source.choice(list(sound))
-        sound[field] = source.choice(_ODD) if source.random() < 0.8 else _changed(source, sound[field])
+        sound[field] = odd(source) if source.random() < 0.8 else _changed(source, sound[field])
         meta = json.dumps(sound).encode()
         raw = source.choice((b"{}", b"", b"\xff", b"[" * 3_000, meta))
         trace = source.choice((b"", b"\xff\x00", b"Traceback (most recent call last):\n" * 3))

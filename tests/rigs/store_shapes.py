@@ -469,7 +469,7 @@ def reports_of(field: str, source: random.Random, count: int, key: SigningKey) -
             [text] = shapes.shapes(source, json.loads(sound[field]), 1)
             sound[field] = text.decode("utf-8", "replace")
         elif source.random() < 0.5:
-            sound[field] = source.choice(shapes._ODD)
+            sound[field] = shapes.odd(source)
         else:
             [text] = shapes.shapes(source, sound[field], 1)
             try:

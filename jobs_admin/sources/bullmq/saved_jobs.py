@@ -31,9 +31,12 @@ Job = tuple[str, str]  # queue, id
 
 
 def waiting(client: redis.Redis, place: str, start: int, most: int) -> list[Job]:
-    """Saved jobs, the oldest first, without the first `start`. Raises redis.RedisError."""
+    """Saved jobs, the oldest first, without the first `start`. Raises redis.RedisError.
+
+    The Node agent writes names as UTF-8: others are of no job, and are left out.
+    """
     names: Any = client.zrange(place, start, start + most - 1)
-    found = [_text(name).partition(":") for name in names]
+    found = [name.partition(":") for name in map(_name_of, names) if name]
     return [(queue, job_id) for queue, _, job_id in found if queue and job_id]
 
 
@@ -76,5 +79,8 @@ def _key(place: str, job: Job) -> str:
     return f"{place}:{_name(job)}"
 
 
-def _text(value: bytes | str) -> str:
-    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+def _name_of(member: bytes | str) -> str:
+    try:
+        return member.decode() if isinstance(member, bytes) else member
+    except UnicodeDecodeError:
+        return ""
