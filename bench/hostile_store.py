@@ -1,11 +1,11 @@
-"""Shapes that nobody should write, under every key of the store that is read and in every field of a report.
+"""Shapes that no one should write, under every key of the store that is read and in every field of a report.
 
     python -m bench.hostile_store --shapes 100000 [--seed 1] [--only workers options]
 
 A shape that was drawn before gives what it gave then, so each is read once: `different` says how many were. It is read by every
 function that reads the key; where a parser takes the text (`store_shapes.PARSERS`), every shape goes to the parser and each 20th
 the whole way. Overview, Queues, a queue, quarantine and lint are opened every 2,000 different shapes (`page_rounds`). Of reports each
-shape of each field is read as `ingest` reads it, with the check of its signature, and each 50th filed (`whole`); the pages are opened
+shape of each field is read as `ingest` reads it, with the check of its signature, and each 50th filed (`complete`); the pages are opened
 after every 100 that are filed, and at the end. Ends with 1, and prints the shape, where a reader raises
 or a page is a 500.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 PAGES = ("/", "/queues/", "/queues/shop/emails/", "/quarantine/", "/policies/lint/")
-PAGES_EVERY, WHOLE_EVERY, FILED_EVERY, REPORTS_AT_ONCE = 2_000, 20, 50, 100
+PAGES_EVERY, COMPLETE_EVERY, FILED_EVERY, REPORTS_AT_ONCE = 2_000, 20, 50, 100
 
 
 def main() -> None:
@@ -104,15 +104,15 @@ def run(count: int, seed: int, only: list[str]) -> dict[str, dict[str, object]]:
     for name in [name for name in KEYS if not only or name in only]:
         key, many, began, failed = KEYS[name], MANY.get(name), time.monotonic(), []
         source = _different(shapes(random.Random(f"{seed} {name}"), key.sound, count))
-        at, whole, rounds = 0, 0, 0
+        at, complete, rounds = 0, 0, 0
         while batch := list(itertools.islice(source, len(many.fields) if many else 1)):
             if at // PAGES_EVERY != (at - len(batch)) // PAGES_EVERY:
                 prepare(store)
-            is_whole = name not in PARSERS or at % WHOLE_EVERY == 0
+            is_complete = name not in PARSERS or at % COMPLETE_EVERY == 0
             if name in PARSERS:
                 failed += _failures(lambda name=name, batch=batch: PARSERS[name](batch[0]), batch)
-            if is_whole:
-                whole += len(batch)
+            if is_complete:
+                complete += len(batch)
                 _put(store, key, many, batch)
                 for read in key.read:
                     failed += _failures(read, batch)
@@ -120,13 +120,13 @@ def run(count: int, seed: int, only: list[str]) -> dict[str, dict[str, object]]:
                 failed += [f"{page}: {batch[0][:300]!r}" for page in _pages_that_fail(browser)]
                 rounds += 1
             at += len(batch)
-        report(name, began, failed, different=at, whole=whole, page_rounds=rounds)
+        report(name, began, failed, different=at, complete=complete, page_rounds=rounds)
         store.flushdb()
     for field in [field for field in FIELDS if not only or field in only or "reports" in only]:
         began = time.monotonic()
         failed, different, rounds = _read_reports(field, count, seed, browser)
-        whole = -(-different // FILED_EVERY)
-        report(f"field {field}", began, failed, different=different, whole=whole, page_rounds=rounds)
+        complete = -(-different // FILED_EVERY)
+        report(f"field {field}", began, failed, different=different, complete=complete, page_rounds=rounds)
     return found
 
 

@@ -36,7 +36,7 @@ PHRASES = re.compile(
 )
 # Offences that are left, by package. A number only ever falls; a package that is not named has none.
 LEFT = {
-    "bench": 265,
+    "bench": 260,
     "dashboard/alerts": 46,
     "dashboard/audit": 2,
     "dashboard/demo": 11,
@@ -71,7 +71,7 @@ LEFT = {
     "jobs_admin/search": 1,
     "jobs_admin/sources": 9,
     "jobs_admin/worker": 305,
-    "tests": 3237,
+    "tests": 3235,
 }
 
 

@@ -120,14 +120,15 @@ def test_more_queues_than_are_read_are_a_finding(client, source):
     assert one.text.startswith("1000 queues are read") and "5 more" in one.text
 
 
-def test_kept_jobs_that_did_not_fail_after_all_stand_in_nobodys_way(client, source):
+@pytest.mark.parametrize("unreadable", [0, 1, 99, 100])  # of the 100 that are read at once
+def test_saved_jobs_that_did_not_fail_and_unreadable_names_block_no_other(client, source, unreadable):
     script, place = Path("clients/node/lua/keep.lua").read_text(), keys.bullmq_kept("shop", "redrive")
-    for job_id in (*(f"c{n}" for n in range(100)), "dead"):
+    for job_id in (*(f"c{n}" for n in range(unreadable, 100)), "dead"):
         key, name = f"bull:{QUEUE}:{job_id}", f"{QUEUE}:{job_id}"
         client.hset(key, mapping={"name": "w", "data": "{}", "timestamp": 1})
         bounds = (name, 10_000, 2**28, 86_400, "failedReason", "x")
         assert client.eval(script, 4, key, f"{place}:{name}", place, f"{place}-bytes", *bounds) == 1
-    client.zadd(place, {f"{QUEUE}:dead": 2e9})  # the last of them
+    client.zadd(place, {f"{QUEUE}:dead": 2e9} | {b"\xff%d" % n: n for n in range(unreadable)})  # it is the last of them
     client.delete(f"bull:{QUEUE}:dead")
     reports, _ = read_until(source, bool)
     assert [one.job_id for one in reports] == ["dead"]

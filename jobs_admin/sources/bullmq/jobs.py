@@ -191,10 +191,7 @@ class Jobs:
         (queue, id) and report, of some megabytes together; and whether there are more.
         """
         client, place = self._wire.client, keys.bullmq_kept(self._wire.source, self._wire.store_prefix)
-        waiting = bullmq_saved.waiting(client, place, self._saved_from, _SAVED_AT_ONCE)
-        if not waiting:
-            self._saved_from = 0
-            return [], False
+        waiting, has_more = bullmq_saved.waiting(client, place, self._saved_from, _SAVED_AT_ONCE)
         for job in waiting:
             self._saved[job] = None
         while len(self._saved) > _KNOWN_SAVED:
@@ -208,7 +205,7 @@ class Jobs:
         # The others have not failed yet.
         ended = {job: failed_at for job, is_there, failed_at in there if is_there != 1 or isinstance(failed_at, float)}
         if not ended:  # those that did not fail after all block no others
-            self._saved_from = self._saved_from + _SAVED_AT_ONCE if len(waiting) == _SAVED_AT_ONCE else 0
+            self._saved_from = self._saved_from + _SAVED_AT_ONCE if has_more else 0
             return [], False
         some = list(ended)[: bullmq_saved.fitting(client, place, list(ended), SAVED_BYTES)]
         versions = self._wire.versions()

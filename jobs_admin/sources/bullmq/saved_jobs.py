@@ -30,14 +30,14 @@ return 1
 Job = tuple[str, str]  # queue, id
 
 
-def waiting(client: redis.Redis, place: str, start: int, most: int) -> list[Job]:
-    """Saved jobs, the oldest first, without the first `start`. Raises redis.RedisError.
+def waiting(client: redis.Redis, place: str, start: int, most: int) -> tuple[list[Job], bool]:
+    """Return saved jobs, the oldest first, skipping `start`, and whether more may follow. Raises redis.RedisError.
 
-    The Node agent writes names as UTF-8: others are of no job, and are left out.
+    Of `most` names read, those that are of no job (not UTF-8, without a queue or an id) are left out.
     """
     names: Any = client.zrange(place, start, start + most - 1)
     found = [name.partition(":") for name in map(_name_of, names) if name]
-    return [(queue, job_id) for queue, _, job_id in found if queue and job_id]
+    return [(queue, job_id) for queue, _, job_id in found if queue and job_id], len(names) == most
 
 
 def fields(client: redis.Redis, place: str, jobs: Sequence[Job]) -> list[dict[bytes, bytes]]:
