@@ -40,6 +40,7 @@ def main() -> int:
     parser.add_argument("--histories", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1, help="of the first history")
     parser.add_argument("--within", type=float, default=float("inf"), help="seconds after which no history begins")
+    parser.add_argument("--at-least", type=int, default=1, help="histories that run even after --within")
     parser.add_argument("--failures", type=int, default=5, help="after so many no history begins")
     parser.add_argument("--kills", action="store_true", help="end processes of the desk and its servers by SIGKILL")
     asked = parser.parse_args()
@@ -57,6 +58,7 @@ def main() -> int:
                 command=f"python -m bench.histories {asked.world}{' --kills' if asked.kills else ''}",
                 most_failed=asked.failures,
                 within_s=asked.within,
+                at_least=asked.at_least,
             )
             if asked.kills:
                 print(f"{world.killed} kills", file=sys.stderr)

@@ -156,17 +156,18 @@ def run_histories(
     command: str = "",
     most_failed: int = 5,
     within_s: float = float("inf"),
+    at_least: int = 1,
 ) -> list[Failed]:
     """Run `count` histories, one a seed from `first_seed` on, and print each that fails with the command that repeats it.
 
-    Ends early after `most_failed` failures, or `within_s` seconds. Returns the failures.
+    Ends early after `most_failed` failures, or after `within_s` seconds and `at_least` histories. Returns the failures.
     """
     failed: list[Failed] = []
     began = reported = time.perf_counter()
     done = 0
     for seed in range(first_seed, first_seed + count):
         now = time.perf_counter()
-        if len(failed) >= most_failed or now - began > within_s:
+        if len(failed) >= most_failed or (now - began > within_s and done >= at_least):
             break
         if now - reported > _PROGRESS_EVERY_S:
             reported = now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,13 +13,20 @@ from tests.histories.kit import Divergence, Step, World, act, run_histories, shr
 from tests.kit import node, rabbitmq
 
 ROOT = Path(__file__).resolve().parents[2]
-_WITHIN_S = 6  # after which no history begins: a busy machine runs fewer of them
+_WITHIN_S = 6  # after which no history begins but the first ones: a busy machine runs fewer of them
+_AT_LEAST = 5
 
 
-def run(*arguments: str) -> None:
-    command = [sys.executable, "-m", "bench.histories", *arguments, "--seed", "1", "--within", str(_WITHIN_S)]
+def run(*arguments: str, at_least: int = _AT_LEAST) -> None:
+    limits = ["--seed", "1", "--within", str(_WITHIN_S), "--at-least", str(at_least)]
+    command = [sys.executable, "-m", "bench.histories", *arguments, *limits]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-6_000:]
+    counted = re.search(r"^(\d+) histories from seed 1 on", done.stderr, re.MULTILINE)
+    assert counted and int(counted[1]) >= at_least, done.stderr[-6_000:]
+    if "--kills" in arguments:
+        killed = re.search(r"^(\d+) kills$", done.stderr, re.MULTILINE)
+        assert killed and int(killed[1]) > 0, done.stderr[-6_000:]
 
 
 @pytest.mark.server
@@ -57,8 +65,9 @@ class TestHistories:
     def test_of_undoing(self):
         run("undo", "--histories", "60")
 
-    def test_of_processes_that_are_killed(self):
-        run("jobs_table", "--kills", "--histories", "10")
+    @pytest.mark.parametrize("world", ["celery_redis", "jobs_table", "replays", "alerts", "undo"])
+    def test_of_processes_that_are_killed(self, world):
+        run(world, "--kills", "--histories", "10")
 
     def need_rabbitmq(self):
         if rabbitmq.server() is None:
@@ -92,6 +101,10 @@ class TestKit:
         failed = run_histories(Counting(), first_seed=1, count=200, command="here")
         assert failed and all([step.act for step in one.steps] == ["add"] * 3 + ["take"] for one in failed)
         assert f"here --seed {failed[0].seed} --histories 1" in capsys.readouterr().err
+
+    def test_a_busy_machine_runs_the_least_number_of_histories(self, capsys):
+        run_histories(Counting(), first_seed=1, count=200, most_failed=200, within_s=0, at_least=7)
+        assert "7 histories from seed 1 on" in capsys.readouterr().err
 
     def test_a_seed_is_always_the_same_history(self, capsys):
         first, again = (run_histories(Counting(), first_seed=1, count=100, command="") for _ in range(2))
