@@ -231,18 +231,6 @@ def count_live_workers(source: str, queue: str, now: datetime | None = None) -> 
     return sum(queue in queues for _, queues in _alive(source, now))
 
 
-def count_workers(source: str, queue: str, now: datetime | None = None) -> tuple[int, int | None]:
-    """Numbers of guarded workers and of all workers that consume the queue; None where the source could not be asked.
-
-    Those without a guard are counted once a minute, so one which just ended may still be included.
-    """
-    live = count_live_workers(source, queue, now)
-    sample = next((s for s in _latest_samples(source, now) if s.queue == queue), None)
-    if sample is None or sample.workers is None:
-        return live, None
-    return live, live + max(0, sample.workers - (sample.guarded_workers or 0))
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
     """A live worker, and the policies and replays of its latest heartbeat."""

@@ -411,10 +411,6 @@ def _name_of(row: Mapping[str, Any]) -> Name:
     return row["source"], row["queue"], row["first_job_id"]
 
 
-def _rank_of(report: Report) -> Rank:
-    return report.rank
-
-
 def _precedence(report: Report) -> tuple[Rank, bool]:
     """Order of reports: the latest attempt, by a reporter that knows what the job was."""
     return report.rank, report.task != ""

@@ -199,7 +199,7 @@ def imported() -> set[str]:
     return found
 
 
-SHARED = f"-n {min(4, (os.cpu_count() or 1) + 1)} --dist loadfile --no-loadscope-reorder"
+SHARED = f"-n {min(4, os.cpu_count() or 1)} --dist loadfile --no-loadscope-reorder"
 
 
 @pytest.mark.parametrize(

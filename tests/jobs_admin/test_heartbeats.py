@@ -97,17 +97,6 @@ def test_live_workers_are_counted_for_the_queues_that_they_consume(store):
     assert heartbeats.count_live_workers("shop", "emails", NOW + timedelta(seconds=31)) == 0
 
 
-def test_guarded_are_told_beside_all_that_consume_a_queue(store):
-    beat(store)
-    assert heartbeats.count_workers("shop", "emails", NOW) == (1, None)
-    sample(workers=1, at=NOW - timedelta(seconds=20))
-    sample(workers=3)
-    sample(queue="webhooks", workers=2, guarded=0)
-    assert heartbeats.count_workers("shop", "emails", NOW) == (1, 3)
-    assert heartbeats.count_workers("shop", "webhooks", NOW) == (0, 2)
-    assert heartbeats.count_workers("shop", "emails", NOW + timedelta(minutes=6)) == (0, None)
-
-
 def test_what_workers_did_is_counted_once_over_lost_repeated_and_restarted_heartbeats(store):
     def beat_with(boot, at, **counts):
         word = {"source": "shop", "name": "w1", "boot": boot, "at": NOW.timestamp() + at, "queues": ["emails"]}
