@@ -16,7 +16,9 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sources")]
 
 @pytest.fixture
 def group():
-    return Group.objects.create(fingerprint="v1-a", error_type="KeyError", message="x", first_seen=STARTED_AT, last_seen=STARTED_AT)
+    return Group.objects.create(
+        fingerprint="v1-a", error_type="KeyError", message="x", first_seen=STARTED_AT, last_seen=STARTED_AT
+    )
 
 
 def started(ask, **more):
@@ -76,6 +78,7 @@ def test_a_list_of_replays_costs_the_same_queries_however_many_there_are(ask, gr
             dead_emails(1), dead_emails(1, source="bank")
             ask("POST", "replays", {"q": "queue:emails", "reason": "r"})
         Replay.objects.update(state="running", without_groups=[group.pk], set_aside=aside)
+        trust.forget()  # both lists read the keys of sources: otherwise the one that comes seconds later reads them alone
         with CaptureQueriesContext(connection) as requested:
             listed = ask("GET", "replays", role=role, source=source).json()["items"]
         taken.append(len(requested))
@@ -107,7 +110,9 @@ def test_a_replay_whose_outcomes_would_be_refused_is_answered_with_that(ask):
     now = timezone.now()
     Source.objects.get_or_create(name="shop")
     UnsignedReports.objects.update(until=now)
-    RefusedReports.objects.create(source="shop", cause="unsigned", refused=1, first_at=now, last_at=now, why="not signed")
+    RefusedReports.objects.create(
+        source="shop", cause="unsigned", refused=1, first_at=now, last_at=now, why="not signed"
+    )
     trust.forget()
     dead_emails(2, queue="orders")
     seen = ask("POST", "replays/preview", {"q": "queue:orders"}).json()["warnings"]
