@@ -82,14 +82,14 @@ class Bullmq(PulledWorld):
         self.producers.do(["empty", self.queues])
 
     def choose_bounds(self, rng: random.Random) -> None:
-        from jobs_admin.sources.bullmq import reading, source
+        from jobs_admin.sources.bullmq import jobs, reading
 
         bound = super().choose_bounds(rng)
         self.set_bound(reading, "_PAGE", bound)
         self.set_bound(reading, "_TURN_PAGE", rng.choice([bound, 300]))
         self.set_bound(reading, "_EVENTS", rng.choice([bound, 2_000, 2_000]))
         self.set_bound(reading, "_TURN_MS", rng.choice([0, 3_000]))
-        self.set_bound(source, "_LETTERS_PER_CALL", rng.choice([1, bound, 100]))
+        self.set_bound(jobs, "_SAVED_AT_ONCE", rng.choice([1, bound, 100]))
 
     # Acts of producers and workers
 
