@@ -70,7 +70,7 @@ def mark_uncertain(replay: Replay, items: Sequence[Claimed], why: str, now: date
 
 
 def mark_refused(replay: Replay, why: Mapping[int, str], now: datetime) -> None:
-    """Cancel items that are never sent: item id -> reason. Their failures stay unchanged and free."""
+    """Cancel items that no sender may be about to send: item id -> reason. Their failures stay unchanged and free."""
     by_reason: dict[str, list[int]] = {}
     for pk, reason in why.items():
         by_reason.setdefault(reason[:255], []).append(pk)

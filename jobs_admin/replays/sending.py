@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -206,9 +206,10 @@ class Sender:
     def _claim(self, active: _ActiveReplay, count: int, now: datetime) -> list[Claimed]:
         replay = active.replay
         chosen = active.choice.choose(replay, count, self._limits(active))
-        gone = {item.pk: f"not sent: it is {item.state} meanwhile" for item in chosen if not item.is_dead_still}
-        send_results.mark_refused(replay, gone, now)
-        going = [item for item in chosen if item.pk not in gone]
+        gone = [item for item in chosen if not item.is_dead_still]
+        reasons = {item.pk: f"not sent: it is {item.state} meanwhile" for item in gone}
+        active.choice.put_back(self._refuse(active, gone, reasons, now))
+        going = [item for item in chosen if item.pk not in reasons]
         epochs = {name: epoch for name in {item.source for item in going} if (epoch := self._epoch(replay, name))}
         left = [item for item in going if item.source not in epochs]
         active.choice.put_back(left)
@@ -299,16 +300,17 @@ class Sender:
         """Record the results of the line; of the sent items, as many as there is time for."""
         ended, replay = active.line.collect(), active.replay
         active.went.extend(ended.sent)
-        if ended.refused:
-            send_results.mark_refused(replay, ended.refused, now)
-        if ended.unsent:
-            send_results.mark_unsent(replay, [item.pk for item in ended.unsent], now)
-            active.choice.put_back(ended.unsent)
-        for items in (ended.unsent, ended.unknown):
+        refused = [active.out[pk] for pk in ended.refused if pk in active.out]
+        unknown = [*ended.unknown, *self._refuse(active, refused, ended.refused, now)]
+        # What an earlier sender had claimed, too, may still be sent by that one: its claim is looked up again.
+        unsent = [item for item in ended.unsent if not item.claim_epoch]
+        unknown += [item for item in ended.unsent if item.claim_epoch]
+        if unsent:
+            send_results.mark_unsent(replay, [item.pk for item in unsent], now)
+            active.choice.put_back(unsent)
+        for items in (unsent, unknown, refused):
             active.forget(items)
-        for pk in ended.refused:
-            active.out.pop(pk, None)
-        if ended.unknown:
+        if unknown:
             active.to_look_up = True
         for source, why in ended.failed.items():
             log.warning("replay #%s: %d of unknown end: %s", replay.pk, len(ended.unknown), why)
@@ -316,6 +318,25 @@ class Sender:
         if active.line.error is not None and replay.pk in self._active:
             raise active.line.error
         self._mark_sent(active)
+
+    def _refuse(
+        self, active: _ActiveReplay, items: Sequence[Claimed], why: Mapping[int, str], now: datetime
+    ) -> list[Claimed]:
+        """Cancel these items, which are never sent. Those that a stalled sender may still send are withheld by their source
+        first; return those whose source does not answer, which are unchanged.
+        """
+        replay, left = active.replay, []
+        returned: dict[str, list[Claimed]] = {}
+        for item in items:
+            if item.claim_epoch:
+                item.job_id = active.writer.job_id(item)
+                returned.setdefault(item.source, []).append(item)
+        for name, some in returned.items():
+            if not self._settle_claims(replay, name, some, now, withhold=True):
+                left += some
+        waiting = {item.pk for item in left}
+        send_results.mark_refused(replay, {item.pk: why[item.pk] for item in items if item.pk not in waiting}, now)
+        return left
 
     def _mark_sent(self, active: _ActiveReplay) -> None:
         (moment, then), begun = self._clock, time.monotonic()
@@ -367,18 +388,21 @@ class Sender:
             if mine is None or item.pk not in mine.out:
                 item.job_id = writer.job_id(item)
                 by_source.setdefault(item.source, []).append(item)
-        answers = {name: self._settle_claims(replay, name, items, now) for name, items in by_source.items()}
+        is_over = replay.state in ENDED
+        answers = {
+            name: self._settle_claims(replay, name, items, now, withhold=is_over) for name, items in by_source.items()
+        }
         if mine is not None:
             mine.choice.put_back(item for items in by_source.values() for item in items)
         return not all(answers.values())
 
-    def _settle_claims(self, replay: Replay, name: str, items: list[Claimed], now: datetime) -> bool:
+    def _settle_claims(self, replay: Replay, name: str, items: list[Claimed], now: datetime, *, withhold: bool) -> bool:
         """Return whether the source could be queried."""
         epoch, source = self._epoch(replay, name), self._source(replay, name)
         if epoch is None or source is None:
             return False
         try:
-            send_results.settle_claims(replay, source, epoch, items, now, withhold=replay.state in ENDED)
+            send_results.settle_claims(replay, source, epoch, items, now, withhold=withhold)
         except SourceError as error:
             self._rest(replay, name, _retry_sentence(name, error))
             return False

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from jobs_admin import config, replays
 from jobs_admin.core.pacing import Bucket
-from jobs_admin.models import Failure, QueueCounter, Replay, ReplayItem
+from jobs_admin.models import Failure, Payload, QueueCounter, Replay, ReplayItem
 from jobs_admin.replays import claiming, progress, send_results, sending, setting_aside
 from jobs_admin.replays.line import Line
 from jobs_admin.replays.messages import Writer
@@ -229,6 +229,82 @@ def test_a_group_whose_jobs_were_withheld_is_sent_when_it_is_brought_back(shop, 
     sent_all("a third")
     assert counts(replay) == {"sent": 5}
     assert wakes(replay, items) == {"recalled"} and len(shop.queues["emails"]) == 5
+
+
+@pytest.mark.parametrize("is_awake", [True, False])
+def test_a_stalled_sender_sends_no_job_that_is_cancelled_because_its_failure_changed(shop, bury, is_awake):
+    replay, items, _ = stalled(bury)
+    if is_awake:
+        assert wakes(replay, items[:1]) == {"sent"}
+    Failure.objects.filter(pk__in=[item.failure for item in items]).update(state="recovered")
+    replays.resume(ANN, replay)
+    sent_all("a third")
+    assert counts(replay) == ({"sent": 3, "cancelled": 2} if is_awake else {"sent": 2, "cancelled": 3})
+    outcomes = set(replay.items.filter(state="cancelled").values_list("outcome", flat=True))
+    assert outcomes == {"not sent: it is recovered meanwhile"}
+    assert wakes(replay, items) == ({"already", "recalled"} if is_awake else {"recalled"})
+    assert len(shop.queues["emails"]) == (3 if is_awake else 2)
+
+
+@pytest.mark.parametrize("is_awake", [True, False])
+def test_a_stalled_sender_sends_no_job_that_another_sender_could_not_build(shop, bury, is_awake):
+    replay, items, _ = stalled(bury)
+    if is_awake:
+        assert wakes(replay, items[:1]) == {"sent"}
+    Payload.objects.filter(failure__in=[item.failure for item in items]).delete()
+    replays.resume(ANN, replay)
+    sent_all("a third")
+    assert counts(replay) == ({"sent": 3, "cancelled": 2} if is_awake else {"sent": 2, "cancelled": 3})
+    outcomes = set(replay.items.filter(state="cancelled").values_list("outcome", flat=True))
+    assert outcomes == {"no whole message is kept"}
+    assert wakes(replay, items) == ({"already", "recalled"} if is_awake else {"recalled"})
+
+
+def test_jobs_of_a_stalled_sender_are_not_cancelled_while_their_source_cannot_withhold_them(shop, bury):
+    replay, items, _ = stalled(bury)
+    Failure.objects.filter(pk__in=[item.failure for item in items]).update(state="recovered")
+    replays.resume(ANN, replay)
+    shop.reachable = False
+    replays.send("a third")
+    assert counts(replay) == {"planned": 5}
+    shop.reachable = True
+    sending._senders["a third", os.getpid()]._resting.clear()
+    sent_all("a third")
+    assert counts(replay) == {"sent": 2, "cancelled": 3} and wakes(replay, items) == {"recalled"}
+
+
+def released(replay, act):
+    """Another sender claims jobs of a replay whose sender stalled, and releases some of them unsent because of `act`."""
+    replays.resume(ANN, replay)
+    replays.change_pace(ANN, replay, {"rate": 10})
+    with config.adapter("shop")._lock:  # its first call has no answer yet, so the others are not due
+        replays.send("a third")
+        assert replay.items.filter(state="planned").exclude(claimed_at=None).count() > 1
+        act(ANN, replay)
+        replays.send("a third")
+    while replays.send("a third"):
+        pass
+    sending.Sender("a fourth").round(timezone.now() + timedelta(minutes=1))  # after the third's lease
+
+
+def test_a_stalled_sender_sends_no_excluded_job_that_another_sender_released(shop, bury):
+    replay, items, group = stalled(bury)
+    released(replay, replays.pause)
+    went = len(shop.queues["emails"])
+    assert counts(replay) == {"planned": 5 - went, "sent": went}
+    set_aside(replay, group)
+    bad = replay.items.filter(pk__in=[item.pk for item in items])
+    assert counts(replay)["cancelled"] == bad.exclude(state="sent").count() > 0
+    assert "sent" not in wakes(replay, items) and len(shop.queues["emails"]) == went
+
+
+def test_a_stalled_sender_sends_no_job_that_another_sender_released_because_of_a_cancel(shop, bury):
+    replay, items, _ = stalled(bury)
+    released(replay, replays.cancel)
+    went = len(shop.queues["emails"])
+    assert counts(replay) == {"cancelled": 5 - went, "sent": went}
+    assert replay.items.filter(pk__in=[item.pk for item in items], state="cancelled").exists()
+    assert "sent" not in wakes(replay, items) and len(shop.queues["emails"]) == went
 
 
 def test_who_died_before_sending_leaves_nothing_unsent(shop, bury):
