@@ -19,6 +19,7 @@ from hypothesis import settings as generated
 
 from dashboard.setup.engine import Engine
 from tests.kit import durations, migrated, node, rabbitmq
+from tests.kit.browsing import Browser
 from tests.kit.sources import forget_configuration
 
 # How long an example takes says how busy the machine is, not whether the code is right.
@@ -114,6 +115,12 @@ def _fail_skipped(report, why):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome, report.longrepr = "failed", f"{why} {reason}"
     return report
+
+
+@pytest.fixture
+def client():
+    """A browser in which nobody is logged in."""
+    return Browser()
 
 
 @pytest.fixture(scope="session")

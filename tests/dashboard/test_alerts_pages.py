@@ -7,7 +7,6 @@ from datetime import timedelta
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from django.test import Client
 from django.utils import timezone
 
 from jobs_admin import alerts
@@ -15,6 +14,7 @@ from jobs_admin.core import keys
 from jobs_admin.models import Alert, AuditEvent, Rule, Silence
 from jobs_admin.models.access import ENGINE
 from tests.kit.alerts import episode, rule, samples, tell
+from tests.kit.browsing import Browser
 from tests.kit.failures import bury
 from tests.kit.groups import group
 from tests.kit.matrix import digest
@@ -250,7 +250,7 @@ def test_what_is_out_of_sight_is_answered_like_what_is_not_there(otto, watched):
 
 def test_a_link_in_a_notice_leads_through_the_login_to_the_same_page(watched, django_user_model, otto):
     alert = episode("emails")
-    stranger = Client()
+    stranger = Browser()
     answer = stranger.get(page_of(alert))
     assert (answer.status_code, answer["Location"]) == (302, f"/login/?next={page_of(alert)}")
     came = stranger.post(
@@ -261,7 +261,7 @@ def test_a_link_in_a_notice_leads_through_the_login_to_the_same_page(watched, dj
 
 def test_the_login_leads_to_no_other_desk(watched, otto):
     form = {"username": "otto", "password": "correct horse battery", "next": "https://evil.example/alerts/1/"}
-    assert Client().post("/login/", form)["Location"] == "/"
+    assert Browser().post("/login/", form)["Location"] == "/"
 
 
 def test_ten_prefetches_change_no_row(otto, vera, watched):
@@ -272,7 +272,7 @@ def test_ten_prefetches_change_no_row(otto, vera, watched):
     page = html.unescape(otto.get(page_of(alert)).content.decode())
     links = {page_of(alert), *re.findall(r'href="(/(?:failures|replays|alerts)/[^"#]*)"', page)}
     for _ in range(2):  # of each link twelve in all
-        for client in (otto, vera, Client()):
+        for client in (otto, vera, Browser()):
             for link in links:
                 client.get(link, headers=ahead)
                 client.head(link, headers=ahead)

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 from django.db import transaction
-from django.test import Client
 
 from jobs_admin.db import audit
 from jobs_admin.models.access import EVERY_SOURCE, Viewer
+from tests.kit.browsing import Browser
 
 pytestmark = pytest.mark.django_db
 OTTO = Viewer("otto", {EVERY_SOURCE: "operator"})
@@ -59,7 +59,7 @@ def test_an_operator_is_told_that_it_needs_an_admin(otto):
 
 
 def test_a_stranger_gets_the_login():
-    assert Client().get("/audit/").status_code == 302
+    assert Browser().get("/audit/").status_code == 302
 
 
 def test_hostile_text_is_shown_not_obeyed(ann):

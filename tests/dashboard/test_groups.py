@@ -308,7 +308,7 @@ def test_what_failed_this_hour_is_a_bar_of_full_height_on_the_list_the_page_and_
     counters.add_group_counts({(where.pk, now): [9, 1], (where.pk, now - timedelta(hours=3)): [5, 0]})
     (spark,) = re.findall(r'class="sparkline.*?<path d="([^"]*)"', ann.get("/groups/").content.decode(), re.DOTALL)
     assert [22 - int(top) for top in re.findall(r"V(\d+)h1", spark) if top != "22"] == [11, 22]
-    (bars,) = re.findall(r'</path><path d="(M[^"]*)"', page_of(ann, where).content.decode())
+    (bars,) = re.findall(r'</path> ?<path d="(M[^"]*)"', page_of(ann, where).content.decode())
     assert [int(tall) for tall in re.findall(r"v-(\d+)h", bars)] == [500, 1000]
     bearer = {"Authorization": f"Bearer {create('me', 'viewer', '*')}"}
     (found,) = ann.get("/api/groups", headers=bearer).json()["items"]

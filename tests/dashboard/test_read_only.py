@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from django.contrib.auth import get_user_model
 from django.core.management import CommandError, call_command
-from django.test import Client
 
 from jobs_admin.management.commands.token import create
 from jobs_admin.models import ApiToken, AuditEvent, Replay, Role
+from tests.kit.browsing import Browser
 from tests.kit.failures import bury
 
 pytestmark = pytest.mark.django_db
@@ -27,13 +27,13 @@ def read_only(token, watched, settings):
 @pytest.fixture
 def root(db):
     user = get_user_model().objects.create_superuser("root", password="correct horse battery")
-    client = Client()
+    client = Browser()
     client.force_login(user)
     return client
 
 
 def call(path: str, token: str, body: str = '{"q": ""}'):
-    return Client().post(
+    return Browser().post(
         f"/api/{path}", data=body, content_type="application/json", headers={"Authorization": f"Bearer {token}"}
     )
 

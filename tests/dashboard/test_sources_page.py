@@ -8,7 +8,6 @@ from datetime import timedelta
 import pytest
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
-from django.test import Client
 from django.utils import timezone
 
 from dashboard.setup import checkup
@@ -18,6 +17,7 @@ from jobs_admin.management.commands import token
 from jobs_admin.models import AuditEvent, Failure, RefusedReports, Role, Source, Unfiled, UnsignedReports
 from jobs_admin.models.access import ENGINE
 from jobs_admin.trust import admission, source_keys
+from tests.kit.browsing import Browser
 from tests.kit.signed_reports import end_unsigned, entry, file, forged, known, refile
 
 pytestmark = pytest.mark.django_db
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db
 def browser(role="admin", source="*"):
     user = get_user_model().objects.create_user(f"{role}-{source}", password="x")
     Role.objects.create(user=user, source=source, role=role)
-    client = Client()
+    client = Browser()
     client.force_login(user)
     return client
 
@@ -202,7 +202,7 @@ def test_a_program_does_by_the_api_what_an_admin_does_on_the_page(refused):
     def ask(method, path, role="admin", source="*"):
         text = tokens.get((role, source)) or token.create(f"{role} of {source}", role, source)
         tokens[role, source] = text
-        answer = getattr(Client(), method)(f"/api/sources/{path}", headers={"Authorization": f"Bearer {text}"})
+        answer = getattr(Browser(), method)(f"/api/sources/{path}", headers={"Authorization": f"Bearer {text}"})
         return answer.status_code, answer.json()
 
     status, listed = ask("get", "refused")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group, Permission
-from django.test import Client
 
 from jobs_admin.models import AuditEvent, Role
+from tests.kit.browsing import Browser
 
 pytestmark = pytest.mark.django_db
 PASSWORD = "correct horse battery"
@@ -19,7 +19,7 @@ def keeper(django_user_model):
     """A member of staff with Django's permissions for accounts and groups, and no role."""
     user = django_user_model.objects.create_user("keeper", password=PASSWORD, is_staff=True)
     user.user_permissions.set(Permission.objects.filter(content_type__app_label="auth"))
-    client = Client()
+    client = Browser()
     client.force_login(user)
     return client
 

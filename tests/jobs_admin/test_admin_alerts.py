@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.test import Client
 from django.utils import timezone
 
 from jobs_admin import alerts
 from jobs_admin.models import Alert, AuditEvent, Channel, Delivery, Notice, Role, Rule
 from jobs_admin.models.access import ENGINE
+from tests.kit.browsing import Browser
 
 pytestmark = pytest.mark.django_db
 SEALED = "sealed-zircon"
 
 
-def staff(name: str, **roles: str) -> Client:
+def staff(name: str, **roles: str) -> Browser:
     user = get_user_model().objects.create_user(name, is_staff=True)
     for source, role in roles.items():
         Role.objects.create(user=user, source="*" if source == "every" else source, role=role)
-    client = Client()
+    client = Browser()
     client.force_login(user)
     return client
 
@@ -38,7 +38,7 @@ def delivery():
     return Delivery.objects.create(notice=notice, channel=channel, state="parked", answer="zircon", error="zircon")
 
 
-def act(client: Client, model: str, name: str, pk: int):
+def act(client: Browser, model: str, name: str, pk: int):
     form = {"action": name, "_selected_action": str(pk)}
     return client.post(f"/admin/jobs_admin/{model}/", form, follow=True)
 

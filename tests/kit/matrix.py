@@ -22,7 +22,6 @@ from django.contrib.auth import get_user_model
 from django.contrib.contenttypes.models import ContentType
 from django.db import connection, transaction
 from django.http import HttpResponse
-from django.test import Client
 from django.utils import timezone
 
 from dashboard.web.rights import Address, addresses
@@ -64,6 +63,7 @@ from jobs_admin.models import (
     Worker,
 )  # fmt: skip
 from jobs_admin.models.access import ENGINE
+from tests.kit.browsing import Browser
 
 # Stands in every field of the source that is out of sight; as does a number that nothing else comes to.
 CANARY, NUMBER = "zircon", 918273
@@ -338,9 +338,9 @@ PEOPLE: dict[str, dict[str, str] | None] = {
 }
 
 
-def come(name: str, *, staff: bool = False) -> Client:
+def come(name: str, *, staff: bool = False) -> Browser:
     """The browser of one of PEOPLE."""
-    client = Client()
+    client = Browser()
     if PEOPLE[name] is not None:
         user = get_user_model().objects.create_user(f"p-{name}".replace(" ", "-"), password="x", is_staff=staff)
         user.is_superuser = name == "root"
@@ -542,7 +542,7 @@ def undone() -> Iterator[None]:
 class Asker:
     """Sends one request after the other as if each were the first."""
 
-    def __init__(self, client: Client, bearer: str = "") -> None:
+    def __init__(self, client: Browser, bearer: str = "") -> None:
         self.client = client
         self.cookies = client.cookies.output(header="", sep=";")
         self.headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from django.test import Client
 
 from jobs_admin.models import Role
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
+from tests.kit.browsing import Browser
 
 
-def log_in(django_user_model, name: str, **roles: str) -> Client:
+def log_in(django_user_model, name: str, **roles: str) -> Browser:
     """A browser in which `name` is logged in; `roles`: source (`every` for all) -> role."""
     user = django_user_model.objects.create_user(name, password="correct horse battery")
     for source, role in roles.items():
         Role.objects.create(user=user, source="*" if source == "every" else source, role=role)
-    client = Client()
+    client = Browser()
     client.force_login(user)
     return client
 
