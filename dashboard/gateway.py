@@ -8,15 +8,19 @@ thread. A client that leaves ends its own request, down to the statement in the 
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import logging
 import os
 import re
+import secrets
 import sys
 import tempfile
+import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -28,13 +32,15 @@ from dashboard.web.limits import Work
 # A page takes a few ms of one processor, and Python runs one page at a time: more threads only wait for each other, and
 # each takes 4 MB.
 THREADS = 3
+EXPORT_THREADS = 3  # so many viewers' exports are made side by side
 BODY_S, ANONYMOUS_BODY_S = 30.0, 10.0  # for all of a request's body: of a viewer, and of anyone else
 WRITE_S = 20.0  # for the next 64 KiB of a response
 WAIT_S = 30.0  # for a thread
 SMALL = 64 * 1024  # bytes of a body that anyone may send; larger ones need the session or the token of a viewer …
 LARGE_TOGETHER = 64 * 1024 * 1024  # … and share this much memory
 MOST_WAITING = 64  # requests of one client
-MOST_KNOWN = 10_000  # sessions and tokens whose viewer is remembered
+MOST_KNOWN = 10_000  # sessions and tokens whose viewer is remembered …
+KNOWN_S = 60.0  # … for this time, then looked up again: a revoked one is no longer a viewer's
 MOST_SPOOLED = 4 * 2**30  # bytes of one export
 _CHUNK = 64 * 1024
 # Seconds for one statement and for all of a request's.
@@ -150,13 +156,22 @@ class Spool:
 class Gateway:
     """The application that granian calls (RSGI); `pages` is the one that Django made (WSGI)."""
 
-    def __init__(self, pages: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        pages: Callable[..., Any],
+        *,
+        body_s: float = BODY_S,
+        anonymous_body_s: float = ANONYMOUS_BODY_S,
+        write_s: float = WRITE_S,
+        known_s: float = KNOWN_S,
+    ) -> None:
         from dashboard.web.login_limits import counted_address  # not before the apps are loaded
 
         self.pages, self.counted_address = pages, counted_address
-        threads = {"pages": THREADS, "exports": 1, "probes": 1, "viewers": 1}
+        self.body_s, self.anonymous_body_s, self.write_s, self.known_s = body_s, anonymous_body_s, write_s, known_s
+        threads = {"pages": THREADS, "exports": EXPORT_THREADS, "probes": 1, "viewers": 1}
         self.turns = {name: Turns(n, name) for name, n in threads.items()}
-        self.known: OrderedDict[Credential, str] = OrderedDict()  # -> the viewer
+        self.known: OrderedDict[Credential, tuple[str, float]] = OrderedDict()  # -> the viewer, and until when
         self.large = 0  # bytes of large bodies that are held
         limits.install()
         sys.setswitchinterval(0.001)  # s; the loop has a little to do often, beside threads that compute
@@ -192,29 +207,33 @@ class Gateway:
     async def _viewer(self, scope: Any, address: str) -> str:
         """Return the viewer of the session or token that the request shows; "" for an unknown one. Raises Refused.
 
-        The look-ups of an address take turns: an unknown credential costs one each time, since it may be valid later.
+        The look-ups of an address take turns: an unknown credential costs one each time, since it may be valid later. A
+        viewer's own credential is looked up again in the viewer's turn, so that no address delays that.
         """
         credential = _credential(scope)
         if credential is None:
             return ""
-        if credential not in self.known:
-            turns = self.turns["viewers"]
-            await turns.take(address)
-            lookup = asyncio.get_running_loop().run_in_executor(turns.pool, _find_viewer, credential)
-            lookup.add_done_callback(lambda _: turns.free_thread())
-            lookup.add_done_callback(lambda _: turns.free_client(address))
-            if not (viewer := await asyncio.shield(lookup)):
-                return ""
-            self.known[credential] = viewer
+        viewer, until = self.known.get(credential, ("", 0.0))
+        if time.monotonic() < until:
+            return viewer
+        turns, client = self.turns["viewers"], viewer or address
+        await turns.take(client)
+        lookup = asyncio.get_running_loop().run_in_executor(turns.pool, _find_viewer, credential)
+        lookup.add_done_callback(lambda _: turns.free_thread())
+        lookup.add_done_callback(lambda _: turns.free_client(client))
+        viewer = await asyncio.shield(lookup)
+        self.known.pop(credential, None)
+        if viewer:
+            self.known[credential] = viewer, time.monotonic() + self.known_s
             if len(self.known) > MOST_KNOWN:
                 self.known.popitem(last=False)
-        self.known.move_to_end(credential)
-        return self.known[credential]
+        return viewer
 
     async def _body(self, scope: Any, protocol: Any, sizes: list[int], *, is_viewer: bool) -> bytes:
         if int(scope.headers.get("content-length") or 0) == 0 and "transfer-encoding" not in scope.headers:
             return b""
-        most, within_s = (settings.DATA_UPLOAD_MAX_MEMORY_SIZE, BODY_S) if is_viewer else (SMALL, ANONYMOUS_BODY_S)
+        most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE if is_viewer else SMALL
+        within_s = self.body_s if is_viewer else self.anonymous_body_s
         try:
             return await asyncio.wait_for(self._read(scope, protocol, most, sizes), within_s)
         except TimeoutError:
@@ -269,14 +288,16 @@ class Gateway:
         head: asyncio.Future[Head] = loop.create_future()
         thread = loop.run_in_executor(turns.pool, self._make, _environ(scope, body), work, head, spool)
         thread.add_done_callback(lambda _: turns.free_thread())
+        if spool is None:  # the next page may be made while the client reads this one
+            thread.add_done_callback(lambda _: turns.free_client(client))
         try:
             await send(scope, protocol, head, thread, spool)
         finally:
-            # A thread cannot be interrupted, but what it asks of the database can. Only then may the client have another.
-            thread.add_done_callback(lambda _: turns.free_client(client))
+            # A thread cannot be interrupted, but what it asks of the database can. Its client may have another only then.
             if not thread.done():
                 loop.run_in_executor(None, work.stop)
             if spool is not None:
+                thread.add_done_callback(lambda _: turns.free_client(client))
                 thread.add_done_callback(lambda _: spool.close())
 
     def _make(self, environ: dict[str, Any], work: Work, head: asyncio.Future[Head], spool: Spool | None) -> bytes:
@@ -315,8 +336,12 @@ class Gateway:
             raise Refused(500, "The desk could not answer, and wrote why into its log.") from None
         if scope.method == "HEAD" or not body:
             protocol.response_empty(status, headers)
-        else:
+        elif len(body) <= _CHUNK:
             protocol.response_bytes(status, headers, body)
+        else:
+            length = ("content-length", str(len(body)))  # so that the client sees when the rest is missing
+            headers = [pair for pair in headers if pair[0].lower() != length[0]]
+            await self._stream(protocol, (status, [*headers, length]), _chunks(body))
 
     async def _send_export(
         self, scope: Any, protocol: Any, head: asyncio.Future[Head], thread: asyncio.Future[bytes], spool: Spool
@@ -325,30 +350,79 @@ class Gateway:
         if not head.done():
             await self._send_page(scope, protocol, head, thread, None)  # says that it failed
             return
-        transport = protocol.response_stream(*head.result())
-        async for part in spool.chunks():
+        await self._stream(protocol, head.result(), spool.chunks())
+
+    async def _stream(self, protocol: Any, head: Head, chunks: AsyncIterator[bytes]) -> None:
+        """Send the response as fast as its client reads it, and break it off where the client does not for too long.
+
+        As a named pipe: granian 2.8 takes all of a stream into memory, unread or not, but reads a file only as its client does
+        (https://github.com/emmett-framework/granian/pull/887).
+        """
+        path = settings.DATA_DIR / f"response-{secrets.token_hex(16)}"
+        os.mkfifo(path, 0o600)
+        pipe = None
+        try:
             try:
-                await asyncio.wait_for(_send(transport, part), WRITE_S)
-            except TimeoutError:
-                log.info("An export was not read for %d s and is broken off", WRITE_S)
-                return
+                protocol.response_file(*head, str(path))
+                async with asyncio.timeout(self.write_s):
+                    pipe = await _open_pipe(path)
+            finally:
+                waker = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # for granian, if it still waits for a writer
+                path.unlink()
+                os.close(waker)
+            async for chunk in chunks:
+                async with asyncio.timeout(self.write_s):
+                    await _write(pipe, chunk)
+        except TimeoutError:
+            log.info("A response was not read for %g s and is broken off", self.write_s)
+        except BrokenPipeError:
+            log.debug("The client of a response left")
+        finally:
+            if pipe is not None:
+                os.close(pipe)
 
 
 Head = tuple[int, list[tuple[str, str]]]
 Credential = tuple[str, str]  # `token` or `session`, and its text
 
 
-def _settle(head: asyncio.Future[Head], found: Head) -> None:
-    if not head.done():
-        head.set_result(found)
+def _settle(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done():
+        future.set_result(result)
 
 
 async def _disconnected(protocol: Any) -> None:
     await protocol.client_disconnect()
 
 
-async def _send(transport: Any, part: bytes) -> None:
-    await transport.send_bytes(part)
+async def _chunks(body: bytes) -> AsyncIterator[bytes]:
+    for at in range(0, len(body), _CHUNK):
+        yield body[at : at + _CHUNK]
+
+
+async def _open_pipe(path: Path) -> int:
+    """Open the pipe for writing once somebody reads it."""
+    while True:
+        try:
+            return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+        await asyncio.sleep(0.001)
+
+
+async def _write(pipe: int, data: bytes) -> None:
+    loop = asyncio.get_running_loop()
+    while data:
+        try:
+            data = data[os.write(pipe, data) :]
+        except BlockingIOError:
+            room: asyncio.Future[None] = loop.create_future()
+            loop.add_writer(pipe, _settle, room, None)
+            try:
+                await room
+            finally:
+                loop.remove_writer(pipe)
 
 
 def _credential(scope: Any) -> Credential | None:

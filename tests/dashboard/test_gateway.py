@@ -16,9 +16,13 @@ from django.db.utils import OperationalError
 
 from dashboard.setup import checkup
 from dashboard.web import limits
-from tests.rigs.attack import PREPARE, round_of
+from tests.kit.waiting import wait_until
+from tests.rigs.attack import PREPARE, _left, round_of
 from tests.rigs.pages import Desk, granian
 
+# Of the gateway before `tests.rigs.short_gateway`'s pages, in seconds.
+BOUNDS = {"anonymous_body_s": 1.0, "body_s": 4.0, "write_s": 1.5, "known_s": 1.0}
+EXPORT = "/failures/export/endless/"
 _ENDLESS = {
     "sqlite": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n",
     "postgresql": "SELECT pg_sleep(60)",
@@ -110,9 +114,165 @@ def test_a_made_up_credential_gets_no_more_than_none(desk):
             return sender.getresponse().status
 
         assert [line.recv(12) for line in lines] == [b"HTTP/1.1 413"] * 8
-        assert ask("/failures/bulk/", Cookie=cookies["vera"]) in (200, 400, 403)
+        # A viewer may not act: the desk read the body and says so.
+        assert ask("/failures/bulk/", Cookie=cookies["vera"]) == 403
         # The login of a proxy, beside which a browser shows its session.
-        assert ask("/failures/bulk/", Cookie=cookies["vera"], Authorization="Basic cHJveHk6eA==") != 413
+        assert ask("/failures/bulk/", Cookie=cookies["vera"], Authorization="Basic cHJveHk6eA==") == 403
+
+
+@pytest.fixture(scope="module")
+def cookies(desk):
+    return json.loads(desk.run("-c", PREPARE))
+
+
+@pytest.fixture(scope="module")
+def gateway(desk, cookies):
+    """The port and the process of a gateway with short deadlines (`tests.rigs.short_gateway`)."""
+    environment = {**desk.environment, "GATEWAY_BOUNDS": json.dumps(BOUNDS)}
+    with granian(environment, "/healthz", gateway="tests.rigs.short_gateway:application") as (port, process):
+        yield port, process
+
+
+def send(port, path, *, cookie="made=up", body=None, length=None, source="127.0.0.1", buffer=None):
+    """An open connection on which this was sent; `length` says that more of the body follows."""
+    line = socket.socket()
+    line.settimeout(60)
+    if buffer:  # bytes that the client's kernel reads ahead
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    line.bind((source, 0))
+    line.connect(("127.0.0.1", port))
+    head = f"{'GET' if body is None else 'POST'} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {cookie}\r\nConnection: close\r\n"
+    head += "" if body is None else f"Content-Length: {length or len(body)}\r\n"
+    with contextlib.suppress(OSError):  # refused before all of it was sent
+        line.sendall(f"{head}\r\n".encode() + (body or b""))
+    return line
+
+
+def read(line):
+    """All that the desk sends, to the end; the connection may be cut."""
+    parts = []
+    with line, contextlib.suppress(ConnectionError):
+        while part := line.recv(2**20):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def status(line):
+    return int(line.recv(12).split()[1])
+
+
+def timed(work, *words, **named):
+    began = time.monotonic()
+    return work(*words, **named), time.monotonic() - began
+
+
+@pytest.mark.server
+def test_exports_of_several_viewers_go_on_side_by_side_and_a_second_of_one_does_not_begin(gateway, cookies):
+    port, _ = gateway
+    with contextlib.ExitStack() as opened:
+
+        def export(cookie):
+            return opened.enter_context(send(port, EXPORT, cookie=cookie, buffer=2**16))
+
+        lines = [export(cookies["vera"]), export(cookies["mallory"]), export("made=up")]
+        assert [status(line) for line in lines] == [200] * 3
+        second = export(cookies["vera"])
+        # While all three are made, pages are.
+        asked = [timed(read, send(port, "/failures/", cookie=cookies[name])) for name in ("vera", "mallory") * 3]
+        assert all(answer.startswith(b"HTTP/1.1 200") and took < 5 for answer, took in asked)
+        second.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            second.recv(1)
+        lines[0].close()
+        second.settimeout(20)
+        assert status(second) == 200
+
+
+@pytest.mark.server
+def test_an_unread_export_ends_after_its_time_with_its_thread_its_file_and_its_turn(gateway, desk, cookies):
+    port, process = gateway
+    before = _left(process.pid, port)["spools"]  # pytest's own output is one
+    with send(port, EXPORT, cookie=cookies["vera"], buffer=2**16) as unread:
+        assert status(unread) == 200
+        assert len(_left(process.pid, port)["spools"]) > len(before)
+        # The turn of its viewer is free only when its thread is.
+        with send(port, EXPORT, cookie=cookies["vera"]) as second:
+            assert timed(status, second)[1] < BOUNDS["write_s"] + 10
+    wait_until(lambda: sorted(_left(process.pid, port)["spools"]) == sorted(before))
+    assert not list(desk.folder.glob("response-*"))  # pipes
+
+
+@pytest.mark.server
+def test_a_large_page_that_is_not_read_is_broken_off_and_its_viewer_has_the_next_meanwhile(gateway, cookies):
+    port, _ = gateway
+    with send(port, "/large/", cookie=cookies["vera"], buffer=2**16) as unread:
+        assert status(unread) == 200
+        answer, took = timed(read, send(port, "/length/", cookie=cookies["vera"]))
+        assert answer.startswith(b"HTTP/1.1 200") and took < BOUNDS["write_s"]
+        time.sleep(BOUNDS["write_s"] + 2)
+        broken_off = read(unread)
+    whole = read(send(port, "/large/")).partition(b"\r\n\r\n")[2]
+    assert len(broken_off) < len(whole) == 32 * 2**20
+
+
+@pytest.mark.server
+def test_a_slow_body_is_refused_after_its_time_and_a_viewer_has_more_of_it(gateway, cookies):
+    port, _ = gateway
+    for cookie, within_s in (("made=up", BOUNDS["anonymous_body_s"]), (cookies["vera"], BOUNDS["body_s"])):
+        answer, took = timed(read, send(port, "/length/", cookie=cookie, body=b"x", length=1_000))
+        assert answer.startswith(b"HTTP/1.1 408") and f"within {within_s:g} s".encode() in answer
+        assert within_s - 0.1 < took < within_s + 2
+
+
+@pytest.mark.server
+def test_made_up_sessions_from_many_addresses_delay_no_probe(gateway):
+    port, _ = gateway
+    with contextlib.ExitStack() as opened:
+        for n in range(10):
+            cookie = f"sessionid=slow-made-up-{n}"
+            opened.enter_context(send(port, "/length/", cookie=cookie, source=f"127.0.0.{2 + n}"))
+        for cookie in ("made=up", "sessionid=slow-as-well"):
+            answer, took = timed(read, send(port, "/readyz", cookie=cookie))
+            assert answer.startswith((b"HTTP/1.1 200", b"HTTP/1.1 503")) and b'"ready"' in answer
+            assert took < 2  # one of their look-ups takes 0.5 s, all of them 5 s
+
+
+@pytest.mark.server
+def test_a_viewers_large_body_is_accepted_beside_many_of_made_up_sessions(gateway, cookies):
+    port, _ = gateway
+    with contextlib.ExitStack() as opened:
+        made_up = []
+        for n in range(16):  # each within what one request may have, and more than all may have together
+            body = b"x" * (9_000_000 if n < 8 else 60_000)
+            cookie = f"sessionid=made-up-{n}"
+            made_up.append(opened.enter_context(send(port, "/length/", cookie=cookie, body=body, length=10_000_000)))
+        answer = read(send(port, "/length/", cookie=cookies["vera"], body=b"x" * 9_000_000))
+        assert answer.startswith(b"HTTP/1.1 200") and answer.endswith(b"9000000")
+        assert {status(line) for line in made_up[8:]} == {408}
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "Session.objects.all().delete()",
+        "User.objects.filter(username='vera').update(is_active=False)",
+        "u = User.objects.get(username='vera'); u.set_password('new'); u.save()",
+    ],
+)
+def test_a_session_that_ended_may_send_no_large_body_soon_after(gateway, desk, ending):
+    port, _ = gateway
+    start = "import django; django.setup(); from django.contrib.auth.models import User; "
+    start += "from django.contrib.sessions.models import Session; "
+    desk.run("-c", f"{start} User.objects.update(is_active=True)")
+    session = json.loads(desk.run("-c", PREPARE))["vera"]
+
+    def send_large():
+        return read(send(port, "/length/", cookie=session, body=b"x" * 100_000))
+
+    assert send_large().startswith(b"HTTP/1.1 200")
+    desk.run("-c", start + ending)
+    wait_until(lambda: send_large().startswith(b"HTTP/1.1 413"))
 
 
 def test_what_waits_for_the_body_is_taken_for_a_proxy_that_buffers(monkeypatch):

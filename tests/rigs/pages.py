@@ -215,14 +215,22 @@ _BARE = ("--interface", "wsgi", "--host", "127.0.0.1", "--blocking-threads", "3"
 
 
 @contextlib.contextmanager
-def granian(environment: dict[str, str], path: str, bare: str = "") -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    """The web server as `up` starts it, or granian with a bare WSGI application, on a free port, until the block ends."""
+def granian(
+    environment: dict[str, str], path: str, bare: str = "", gateway: str = ""
+) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """The web server as `up` starts it, or granian with a bare WSGI application, on a free port, until the block ends.
+
+    `gateway` names another gateway than the desk's own.
+    """
     from dashboard.setup.engine import die_with_parent, free_port
     from dashboard.web.server import ENVIRONMENT, server
 
     port = free_port()
+    words = ["-m", "granian", *_BARE, "--port", str(port), bare] if bare else server(port)
+    if gateway:
+        words = ["-c", f"from dashboard.web.server import *; serve(hold({port}), {gateway!r})"]
     process = subprocess.Popen(
-        [sys.executable, *(["-m", "granian", *_BARE, "--port", str(port), bare] if bare else server(port))],
+        [sys.executable, *words],
         cwd=ROOT,
         env={**environment, **ENVIRONMENT},
         stdout=sys.stderr,

@@ -93,7 +93,7 @@ def _recognised(request: HttpRequest) -> Any:
 
 
 def holder(kind: str, shown: str) -> str:
-    """Return the owner of a `session` or `token` (`user 5`, `token 7`), valid or not; "" if it is unknown."""
+    """Return the owner of a `session` or `token` (`user 5`, `token 7`); "" if it is unknown or no longer valid."""
     from dashboard.web.api.tokens import viewer_of_header  # it needs the models
 
     if kind == "token":
@@ -101,5 +101,10 @@ def holder(kind: str, shown: str) -> str:
         if viewer is None:
             return ""
         return f"user {viewer.owner_id}" if viewer.owner_id else f"token {viewer.token_id}"
-    user = SessionStore(shown).get(auth.SESSION_KEY)
-    return f"user {user}" if user else ""
+    session = SessionStore(shown)
+    user = get_user_model().objects.filter(pk=session.get(auth.SESSION_KEY), is_active=True).first()
+    if user is None:
+        return ""
+    # Of the present password, as Django checks; `auth.get_user` would write.
+    valid = {user.get_session_auth_hash(), *user.get_session_auth_fallback_hash()}
+    return f"user {user.pk}" if session.get(auth.HASH_SESSION_KEY) in valid else ""
