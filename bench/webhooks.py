@@ -71,7 +71,7 @@ def main() -> None:
 
 def forbidden(tries: int) -> dict[str, Any]:
     """Spellings of forbidden addresses, names that lead to one, names that lead elsewhere each time, and redirects."""
-    from jobs_admin.core.web_address import Allowed, BadAddress, allowed, parse
+    from jobs_admin.core.web_address import Allowed, BadAddress, parse, parse_allowed
     from jobs_admin.notices import posting
     from tests.kit.addresses import ANSWERS, URLS
     from tests.kit.endpoints import Listener, answering, opened
@@ -98,7 +98,7 @@ def forbidden(tries: int) -> dict[str, Any]:
                 resolve = lambda host, port: next(turns)  # noqa: E731
             else:
                 one = pointing[n // 4 % len(pointing)]
-                url, may = one.url, allowed([f"127.0.0.1:{one.port}"])
+                url, may = one.url, parse_allowed([f"127.0.0.1:{one.port}"])
             try:
                 answer = posting.send(posting.Request(parse(url), {}, b"{}"), may, resolve)
                 said = "redirect, not followed" if answer.status else "refused at the socket"

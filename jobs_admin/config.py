@@ -237,7 +237,7 @@ def webhook_allow() -> web_address.Allowed:
     """What the desk may ask although it is not public: REDRIVE_WEBHOOK_ALLOW, and the demo's pager in its own `up`."""
     demo = [urlsplit(settings.REDRIVE_DEMO_PARTNER_URL).netloc] if settings.REDRIVE_DEMO_PARTNER_URL else []
     try:
-        return web_address.allowed([*settings.REDRIVE_WEBHOOK_ALLOW, *demo])
+        return web_address.parse_allowed([*settings.REDRIVE_WEBHOOK_ALLOW, *demo])
     except web_address.BadAllowance as error:
         raise BadConfiguration(f"REDRIVE_WEBHOOK_ALLOW: {error}. Write such as 10.2.0.0/16, hooks.internal.") from error
 

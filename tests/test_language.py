@@ -18,7 +18,11 @@ BANNED = {
     *("anew", "nought", "mend", "mends", "mended", "kin", "letter", "letters", "newest", "whole", "somebody", "nobody"),
 }
 # Terms of the field, of the wire and of libraries that hold a banned word.
-TERMS = {"dead_letter", "dead_letters", "dead_letter_queues", "DeadLetter", "DeadLetters", "whole_number"}
+TERMS = {
+    *("dead_letter", "dead_letters", "dead_letter_queues", "DeadLetter", "DeadLetters", "whole_number"),
+    # The state `held`, fields of the API, and keys that Redis knows by these names.
+    *("HELD", "held_because", "held_after_s", "newest_at", "whole_since", "kept_boots", "bullmq_kept"),
+}
 # Participles, pronouns and prepositions that say nothing alone as the name of a function.
 BARE = {
     *("again", "alike", "allowed", "also", "asked", "begun", "both", "counted", "done", "drawn", "felt", "found"),
@@ -36,8 +40,8 @@ PHRASES = re.compile(
 )
 # Offences that are left, by package. A number only ever falls; a package that is not named has none.
 LEFT = {
-    "bench": 260,
-    "dashboard/alerts": 46,
+    "bench": 259,
+    "dashboard/alerts": 45,
     "dashboard/audit": 2,
     "dashboard/demo": 11,
     "dashboard/failures": 8,
@@ -46,23 +50,23 @@ LEFT = {
     "dashboard/overview": 3,
     "dashboard/policies": 26,
     "dashboard/queues": 11,
-    "dashboard/replays": 12,
+    "dashboard/replays": 9,
     "dashboard/retries": 4,
     "dashboard/setup": 2,
     "dashboard/web": 7,
     "demo": 10,
     "jobs_admin/admin": 1,
     "jobs_admin/alerts": 7,
-    "jobs_admin/core": 354,
+    "jobs_admin/core": 3,
     "jobs_admin/desk": 2,
     "jobs_admin/failures": 2,
     "jobs_admin/fleet": 1,
     "jobs_admin/groups": 8,
     "jobs_admin/incidents": 1,
-    "jobs_admin/ingest": 3,
+    "jobs_admin/ingest": 2,
     "jobs_admin/lint": 1,
     "jobs_admin/management": 2,
-    "jobs_admin/models": 14,
+    "jobs_admin/models": 11,
     "jobs_admin/notices": 1,
     "jobs_admin/policies": 3,
     "jobs_admin/queues": 4,
@@ -71,7 +75,7 @@ LEFT = {
     "jobs_admin/search": 1,
     "jobs_admin/sources": 9,
     "jobs_admin/worker": 305,
-    "tests": 3235,
+    "tests": 3234,
 }
 
 

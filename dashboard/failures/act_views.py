@@ -16,7 +16,7 @@ from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import add_toast
 from jobs_admin import replays
-from jobs_admin.core.redacted_view import Piece, Plain, shown
+from jobs_admin.core.redacted_view import Piece, Plain, build_display
 from jobs_admin.core.refused import Refused
 from jobs_admin.failures import contents, triage
 from jobs_admin.failures.triage import Acted
@@ -114,7 +114,7 @@ _EDITED = {"args": "Arguments", "kwargs": "Keyword arguments"}
 
 
 def _pretty(piece: Piece) -> str:
-    return json.dumps(shown(piece), indent=2, ensure_ascii=False)
+    return json.dumps(build_display(piece), indent=2, ensure_ascii=False)
 
 
 def _edit_page(

@@ -132,7 +132,7 @@ def failure_detail(
         "kwargs": _json(row.kwargs),
         "headers": _json(row.headers),
         "redacted": row.redacted,
-        "takes": [one.shown for one in takes],
+        "takes": [one.in_parentheses for one in takes],
         "traceback": row.traceback.text if row.traceback else None,
         "crashes": [asdict(crash) | {"said": crash.text} for crash in crashes_of(row)],
         "url": url,

@@ -49,7 +49,7 @@ def grouping(failure: Failure, left: Attempt, right: Attempt) -> Grouping | None
     if not left.error_type or not right.error_type:
         return None
     (one, parts_of_one), (other, parts_of_other) = _printed(failure, left), _printed(failure, right)
-    parts = [] if one == other else [(d.says, d.left, d.right) for d in differences(parts_of_one, parts_of_other)]
+    parts = [] if one == other else [(d.place, d.left, d.right) for d in differences(parts_of_one, parts_of_other)]
     return Grouping(one == other, parts)
 
 

@@ -17,7 +17,7 @@ from dashboard.web import links, tracebacks
 from dashboard.web.access import can
 from dashboard.web.htmx import render_page
 from jobs_admin import config, failures
-from jobs_admin.core.redacted_view import Piece, shown
+from jobs_admin.core.redacted_view import Piece, build_display
 from jobs_admin.core.text import whole_number
 from jobs_admin.db import abilities, priorities
 from jobs_admin.desk import overview
@@ -302,7 +302,7 @@ def _json(failure: Failure) -> str:
     arguments = failure_page.document(failure)
     try:
         stored = _copied(failure)
-        arguments |= {"args": shown(stored.args), "kwargs": shown(stored.kwargs)}
+        arguments |= {"args": build_display(stored.args), "kwargs": build_display(stored.kwargs)}
     except contents.Unreadable:
         pass  # what is no JSON is left out
     job = {

@@ -122,7 +122,7 @@ def _offer(name: str, preset: Any, chosen: str, given: Mapping[str, str]) -> Off
     policy = parse({**preset.document, "name": "preset"})
     url = f"{reverse('redrive:policy-new')}?{urlencode({'preset': name, **given})}"
     return Offer(
-        name, preset.title, preset.says, policy_words.curve(policy), policy_words.attempts(policy.max_attempts),
+        name, preset.title, preset.purpose, policy_words.curve(policy), policy_words.attempts(policy.max_attempts),
         _bars([one.mean_s for one in backoff.schedule(policy)]), url, name == chosen,
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ from dashboard.setup import environment
 from dashboard.setup.environment import Misconfigured
 from jobs_admin import config
 from jobs_admin.config import SourceConfig
-from jobs_admin.core.service_url import Unreadable, for_redis_py, shown
+from jobs_admin.core.service_url import Unreadable, display_url, for_redis_py
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import SourceError, SourceUnreachable
 
@@ -69,12 +69,12 @@ def _check_source(source: SourceConfig) -> tuple[str, str]:
         if source.system.is_guarded and source.url.startswith(("redis", "unix")):
             check_redis(f"the url of {named}", source.url)
     except SourceUnreachable as error:
-        why = f"{shown(source.url)}: {without_secrets(error)}"
+        why = f"{display_url(source.url)}: {without_secrets(error)}"
         text = f"Source {source.name} cannot be reached ({why}). The desk starts, shows it so, and reads it once it answers."
         return "", text
     except (SourceError, ValueError, TypeError) as error:  # the last two: an option of a wrong kind
         why = without_secrets(error).removeprefix(f"Source {source.name}: ")
-        return f"{named} ({shown(source.url)}) cannot be used: {why}.", ""
+        return f"{named} ({display_url(source.url)}) cannot be used: {why}.", ""
     except Misconfigured as error:
         return str(error).removesuffix(" Nothing was started."), ""
     return "", ""
@@ -99,7 +99,9 @@ def check_broker(source: SourceConfig, name: str = "CELERY_BROKER_URL") -> None:
             adapter.close()
     except (SourceError, ValueError, TypeError) as error:  # the last two: an option of a wrong kind
         why = without_secrets(error).removeprefix(f"Source {source.name}: ")
-        raise Misconfigured(f"{name} cannot be used: {shown(source.url)} ({why}). Nothing was started.") from error
+        raise Misconfigured(
+            f"{name} cannot be used: {display_url(source.url)} ({why}). Nothing was started."
+        ) from error
     if source.system.is_guarded and source.url.startswith(("redis", "unix")):
         check_redis(name, source.url)
 
@@ -114,17 +116,17 @@ def check_redis(name: str, url: str) -> None:
             answers = client.info()
     except (redis.RedisError, ValueError, TypeError, OSError) as error:
         raise Misconfigured(
-            f"{name} cannot be used: {shown(url)} ({without_secrets(error)}). Nothing was started."
+            f"{name} cannot be used: {display_url(url)} ({without_secrets(error)}). Nothing was started."
         ) from error
     if answers.get("cluster_enabled"):
         raise Misconfigured(
-            f"{name} is a Redis Cluster ({shown(url)}), which neither Celery nor Redrive can use: give a single "
+            f"{name} is a Redis Cluster ({display_url(url)}), which neither Celery nor Redrive can use: give a single "
             "server. Nothing was started."
         )
     version = str(answers.get("redis_version", "0.0"))
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_REDIS:
         raise Misconfigured(
-            f"{name} is Redis {version} ({shown(url)}): Redrive needs 6.2 or newer. Nothing was started."
+            f"{name} is Redis {version} ({display_url(url)}): Redrive needs 6.2 or newer. Nothing was started."
         )
 
 
@@ -134,7 +136,7 @@ def check_database() -> None:
         connection.ensure_connection()
     except (DatabaseError, ImproperlyConfigured, ValueError) as error:
         given = environment.get("DATABASE_URL")
-        what = f"DATABASE_URL cannot be used: {shown(given)}" if given else "The database cannot be opened"
+        what = f"DATABASE_URL cannot be used: {display_url(given)}" if given else "The database cannot be opened"
         raise Misconfigured(f"{what} ({about_database(error)}). Nothing was started.") from error
 
 

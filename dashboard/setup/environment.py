@@ -238,7 +238,7 @@ def allowances(name: str) -> list[str]:
     """Hosts and networks."""
     found = get_list(name)
     try:
-        web_addresses.allowed(found)
+        web_addresses.parse_allowed(found)
     except web_addresses.BadAllowance as error:
         raise Misconfigured(
             f"{name}: {error}. Write such as 10.2.0.0/16, hooks.internal. Nothing was started."

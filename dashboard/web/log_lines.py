@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from types import TracebackType
 
-from jobs_admin.core.text import shown
+from jobs_admin.core.text import terminal_line
 
 _WIDTH = 20_000  # characters of a line
 _INDENT = "  "  # of a traceback's lines, so that none begins as a message does
@@ -21,7 +21,7 @@ class Formatter(logging.Formatter):
         return super().format(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        return shown(super().formatMessage(record), _WIDTH)
+        return terminal_line(super().formatMessage(record), _WIDTH)
 
     def formatException(self, ei: _Raised) -> str:
         return _indented(super().formatException(ei))
@@ -31,4 +31,4 @@ class Formatter(logging.Formatter):
 
 
 def _indented(text: str) -> str:
-    return "\n".join(_INDENT + shown(line, _WIDTH) for line in text.split("\n"))
+    return "\n".join(_INDENT + terminal_line(line, _WIDTH) for line in text.split("\n"))

@@ -10,7 +10,7 @@ from django.http import HttpRequest
 
 from jobs_admin import config
 from jobs_admin.admin.records import ADMIN_OF_ALL, Records, viewer
-from jobs_admin.core.text import representable, shown
+from jobs_admin.core.text import representable, terminal_line
 from jobs_admin.db import audit
 from jobs_admin.models import Role
 from jobs_admin.models.access import EVERY_SOURCE
@@ -39,7 +39,7 @@ class RoleAdmin(Records):
         except config.BadConfiguration:
             return
         if source != EVERY_SOURCE and source not in known:
-            message = f"No source {shown(source, 40)!r} is configured here; known: {', '.join(known) or 'none'}. The role is saved."
+            message = f"No source {terminal_line(source, 40)!r} is configured here; known: {', '.join(known) or 'none'}. The role is saved."
             messages.warning(request, message)
 
     def delete_model(self, request: HttpRequest, obj: Role) -> None:

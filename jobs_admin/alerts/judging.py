@@ -225,7 +225,7 @@ def _plan_rounds(
             continue
         observed = Observation(value, measured.held_reason(rule.metric, *key))
         stand, act = alert_state.step(
-            _stand(alert, moment.at), observed.value, moment.at.timestamp(), numbers, is_held=bool(observed.held)
+            _stand(alert, moment.at), observed.value, moment.at.timestamp(), numbers, is_blocked=bool(observed.held)
         )
         checked[key[0]].append((alert, observed, stand))
         if act is not None or observed.held != alert.held_because or _flips(rule, alert, moment.silences):
@@ -350,7 +350,7 @@ def _gives_way(alert: Alert, worse: str, at: datetime) -> bool:
 def _begin(rule: Rule, source: str, subject: str, observed: Observation, moment: Moment) -> list[tuple[Alert, str]]:
     """A new episode, not written yet, and why it began."""
     stand, act = alert_state.step(
-        QUIET, observed.value, moment.at.timestamp(), _numbers(rule), is_held=bool(observed.held)
+        QUIET, observed.value, moment.at.timestamp(), _numbers(rule), is_blocked=bool(observed.held)
     )
     if act is None:
         return []
@@ -399,7 +399,7 @@ def _advance(rule: Rule, alert: Alert, observed: Observation, moment: Moment) ->
     """Make the next step of an open alert. Return whether its state changed."""
     at = moment.at
     stand, act = alert_state.step(
-        _stand(alert, at), observed.value, at.timestamp(), _numbers(rule), is_held=bool(observed.held)
+        _stand(alert, at), observed.value, at.timestamp(), _numbers(rule), is_blocked=bool(observed.held)
     )
     if stand.judged_at != at.timestamp():
         return False  # judged by a younger look already

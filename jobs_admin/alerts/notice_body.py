@@ -12,7 +12,7 @@ from jobs_admin import config
 from jobs_admin.alerts import affected_groups, wording
 from jobs_admin.alerts.links import alert_page, links
 from jobs_admin.alerts.runbooks import find_alert_runbook
-from jobs_admin.core.text import shown
+from jobs_admin.core.text import terminal_line
 from jobs_admin.models import Alert
 from jobs_admin.models.alert import AlertState
 
@@ -62,7 +62,7 @@ def build(
         "threshold": _plain(main.threshold),
         "since": main.opened_at.isoformat(),
         "top_groups": [
-            {"title": shown(one.title, _LONGEST_TITLE), "count": one.count, "url": one.url} for one in groups
+            {"title": terminal_line(one.title, _LONGEST_TITLE), "count": one.count, "url": one.url} for one in groups
         ],
         "url": alert_page(leader.pk),
         "failures_url": led.failures_url,
@@ -119,7 +119,7 @@ def _within(body: dict[str, Any]) -> dict[str, Any]:
         body["more"] += len(body["also"]) - len(body["also"][:3])
         body["also"] = body["also"][:3]
     if size(body) > LARGEST:
-        body["top_groups"] = [{**one, "title": shown(one["title"], 60)} for one in body["top_groups"]]
+        body["top_groups"] = [{**one, "title": terminal_line(one["title"], 60)} for one in body["top_groups"]]
     for name in ("replay_url", "failures_url"):
         if size(body) > LARGEST and body[name]:
             body[name] = body["url"]  # which has both links

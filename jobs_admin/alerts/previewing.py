@@ -197,7 +197,7 @@ def _find_episodes(rule: Rule, key: Key, points: Sequence[Look]) -> list[Episode
         if stand.phase is Phase.QUIET and (quiet_on_nothing if value is None else value <= rule.threshold):
             continue  # nearly all of them
         peak = stand.peak
-        stand, act = alert_state.step(stand, value, at, law, is_held=is_held)
+        stand, act = alert_state.step(stand, value, at, law, is_blocked=is_held)
         if act is Act.FIRE:
             fired, opened = at, stand.opened_at if stand.opened_at is not None else at
         elif act is Act.RESOLVE:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs_admin.core.alert_metrics import METRICS, Subject, Unit
-from jobs_admin.core.text import shown
+from jobs_admin.core.text import terminal_line
 from jobs_admin.models import Alert, Rule
 
 _LONGEST_NAME = 100
@@ -67,7 +67,7 @@ def duration(seconds: float) -> str:
 
 def name(text: str) -> str:
     """Return a foreign name shortened for a line: nothing in it ends the line or hides the rest."""
-    return shown(text, _LONGEST_NAME)
+    return terminal_line(text, _LONGEST_NAME)
 
 
 def narrowed(rule: Rule) -> str:

@@ -27,7 +27,7 @@ class Act(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What a rule says. It is true above `threshold`; `clear` is None where that is the same number."""
+    """The numbers of a rule. It is true above `threshold`; `clear` is None where that is the same number."""
 
     threshold: float
     clear: float | None = None
@@ -42,7 +42,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """Where a rule stands for one queue, or whatever else it looks at."""
+    """The state of a rule for one queue, or for another subject."""
 
     phase: Phase = Phase.QUIET
     opened_at: float | None = None  # since when it is true
@@ -56,7 +56,7 @@ QUIET = Stand()
 
 
 def step(
-    stand: Stand, value: float | None, at: float, numbers: Numbers, *, is_held: bool = False
+    stand: Stand, value: float | None, at: float, numbers: Numbers, *, is_blocked: bool = False
 ) -> tuple[Stand, Act | None]:
     """Return where it stands after a value of the moment `at`, and what to do, if anything.
 
@@ -72,11 +72,11 @@ def step(
     is_above = value > numbers.threshold if value is not None else numbers.no_data == FIRE
     if seen.phase is not Phase.QUIET and value is not None and value > seen.peak:
         seen = replace(seen, peak=value)
-    if is_held and value is None:
+    if is_blocked and value is None:
         is_above = False
     if seen.phase is Phase.QUIET:
-        return _begin(seen, at, numbers, is_held) if is_above else (seen, None)
-    if is_held:
+        return _begin(seen, at, numbers, is_blocked) if is_above else (seen, None)
+    if is_blocked:
         return replace(seen, below_since=None), None
     if value is None and numbers.no_data == KEEP:
         return replace(seen, below_since=None), None
@@ -86,8 +86,8 @@ def step(
     return _firing(seen, at, numbers, is_below)
 
 
-def _begin(seen: Stand, at: float, numbers: Numbers, is_held: bool) -> tuple[Stand, Act]:
-    fires = numbers.for_s <= 0 and not is_held
+def _begin(seen: Stand, at: float, numbers: Numbers, is_blocked: bool) -> tuple[Stand, Act]:
+    fires = numbers.for_s <= 0 and not is_blocked
     begun = replace(
         seen, phase=Phase.FIRING if fires else Phase.PENDING, opened_at=at, below_since=None, peak=seen.value or 0.0
     )

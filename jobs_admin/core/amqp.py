@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import Any
 
 # What a producer said. Not `user_id`, which RabbitMQ refuses from anybody but that user, nor `cluster_id`, which is its own.
-KEPT_PROPERTIES = (
+PROPERTIES = (
     "content_type",
     "content_encoding",
     "correlation_id",
@@ -42,31 +42,31 @@ _RESTORED: dict[str, Callable[[Any], Any]] = {
 class Parts:
     body: bytes | str
     headers: dict[str, Any]
-    properties: dict[str, Any]  # of KEPT_PROPERTIES, those that the message has
+    properties: dict[str, Any]  # of PROPERTIES, those that the message has
 
 
-def parts(kept: bytes) -> Parts:
+def parts(raw: bytes) -> Parts:
     """Raises ValueError, TypeError, KeyError, AttributeError or RecursionError for what is no message in that shape."""
-    said = json.loads(kept, object_hook=_restored)
-    properties = dict(said.get("properties") or {})
-    body = said["body"]
+    document = json.loads(raw, object_hook=_restored)
+    properties = dict(document.get("properties") or {})
+    body = document["body"]
     if properties.get("body_encoding") == "base64":
         body = base64.b64decode(body)
     if not isinstance(body, bytes | str):
         raise TypeError("its body is no text")
-    properties |= {"content_type": said.get("content-type"), "content_encoding": said.get("content-encoding")}
+    properties |= {"content_type": document.get("content-type"), "content_encoding": document.get("content-encoding")}
     return Parts(
         body,
-        dict(said.get("headers") or {}),
-        {name: properties[name] for name in KEPT_PROPERTIES if properties.get(name) is not None},
+        dict(document.get("headers") or {}),
+        {name: properties[name] for name in PROPERTIES if properties.get(name) is not None},
     )
 
 
-def _restored(said: dict[str, Any]) -> Any:
-    if said.keys() != {"__type__", "__value__"}:
-        return said
-    name, value = said["__type__"], said["__value__"]
+def _restored(value: dict[str, Any]) -> Any:
+    if value.keys() != {"__type__", "__value__"}:
+        return value
+    name, content = value["__type__"], value["__value__"]
     try:
-        return _RESTORED[name](value)
+        return _RESTORED[name](content)
     except (KeyError, TypeError, ValueError, ArithmeticError):
-        return said  # a header of the producer's own
+        return value  # a header of the producer's own

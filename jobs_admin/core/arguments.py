@@ -97,8 +97,8 @@ def _merge_list(real: Any, shown: Any, edited: list[Any], path: str) -> list[Any
         raise Refused("bad_edit", f"{path} is too long to be shown whole, so it cannot be edited.", path)
     if len(edited) != len(shown):
         # Places have moved, unless everything shown still stands where it stood and the rest is new.
-        kept = edited[: len(shown)]
-        if len(edited) > len(shown) and _same(kept, shown):
+        beginning = edited[: len(shown)]
+        if len(edited) > len(shown) and _same(beginning, shown):
             refuse_placeholder(edited[len(shown) :], path)
             return [*real, *edited[len(shown) :]]
         refuse_placeholder(edited, path)

@@ -121,7 +121,7 @@ class Spread:
 
 def spread(policy: Policy, attempt: int, previous_s: float | None = None) -> Spread:
     """The law of the wait after `attempt`. `previous_s`, the wait before it, matters only to a decorrelated backoff."""
-    attempt, cap = _counted(attempt), policy.longest_s
+    attempt, cap = _bounded(attempt), policy.longest_s
     if policy.backoff.kind == "decorrelated":
         return Spread(*span(policy.backoff.first_delay_s, cap, attempt, previous_s))
     return _SPREADS[policy.jitter.kind](policy, min(cap, envelope(policy.backoff, attempt)), cap, attempt)
@@ -129,7 +129,7 @@ def spread(policy: Policy, attempt: int, previous_s: float | None = None) -> Spr
 
 def envelope(backoff: Backoff, attempt: int) -> float:
     """Return what the backoff grows to, without cap and jitter; `inf` where it is beyond every number. Never falls, but in a table."""
-    n = _counted(attempt)
+    n = _bounded(attempt)
     match backoff.kind:
         case "exponential":
             return _product(backoff.first_delay_s, _power(backoff.factor, n - 1))
@@ -148,28 +148,28 @@ def delay(
     attempt: int,
     random: Callable[[], float],
     previous_s: float | None = None,
-    asked_s: float | None = None,
+    wish_s: float | None = None,
 ) -> float:
     """The wait after `attempt`, drawn with one call of `random` (from 0 up to, not including, 1).
 
-    Where a server asked for `asked_s` the wait is never shorter: what was asked with a share on top, or the backoff where
+    Where a server asked for `wish_s` the wait is never shorter: what was asked with a share on top, or the backoff where
     that is longer. So a server that always asks for a second does not use up all attempts in seconds.
     """
     u = random()
     own = spread(policy, attempt, previous_s).at(u)
-    return own if asked_s is None else max(own, asked(policy, asked_s).at(u))
+    return own if wish_s is None else max(own, wish_spread(policy, wish_s).at(u))
 
 
-def asked(policy: Policy, asked_s: float) -> Spread:
+def wish_spread(policy: Policy, wish_s: float) -> Spread:
     """From what a server asked for to a share more, but no more than the cap of what may be asked for."""
     wish = policy.retry_after
-    return Spread(asked_s, max(asked_s, min(asked_s * (1 + wish.jitter), wish.cap_s)))
+    return Spread(wish_s, max(wish_s, min(wish_s * (1 + wish.jitter), wish.cap_s)))
 
 
 def bounds(policy: Policy, attempt: int) -> Range:
     """Return what the wait after `attempt` may be, whatever was waited before."""
     if policy.backoff.kind == "decorrelated":
-        known = policy.backoff.first_delay_s, policy.longest_s, _counted(attempt)
+        known = policy.backoff.first_delay_s, policy.longest_s, _bounded(attempt)
         return Range(known[0], longest_s(*known), mean_s(*known))
     found = spread(policy, attempt)
     return Range(found.least, found.most, (found.least + found.most) / 2)
@@ -181,7 +181,7 @@ def schedule(policy: Policy) -> list[Step]:
     return [Step(n, one.shortest_s, one.longest_s, one.mean_s) for n, one in ranges]
 
 
-def _none(policy: Policy, wait: float, cap: float, attempt: int) -> Spread:
+def _without_jitter(policy: Policy, wait: float, cap: float, attempt: int) -> Spread:
     return Spread(wait, wait)
 
 
@@ -208,8 +208,8 @@ def _additive(policy: Policy, wait: float, cap: float, attempt: int) -> Spread:
 
 
 def _celery(policy: Policy, wait: float, cap: float, attempt: int) -> Spread:
-    whole = math.floor(wait)  # randrange(whole + 1): the end is included
-    return Spread(0.0, float(whole), whole)
+    steps = math.floor(wait)  # randrange(whole + 1): the end is included
+    return Spread(0.0, float(steps), steps)
 
 
 def _sidekiq(policy: Policy, wait: float, cap: float, attempt: int) -> Spread:
@@ -224,7 +224,7 @@ def _below(cap: float, wait: float, width: float) -> Spread:
 
 
 _SPREADS: dict[str, Callable[[Policy, float, float, int], Spread]] = {
-    "none": _none,
+    "none": _without_jitter,
     "full": _full,
     "equal": _equal,
     "down": _down,
@@ -235,7 +235,7 @@ _SPREADS: dict[str, Callable[[Policy, float, float, int], Spread]] = {
 }
 
 
-def _counted(attempt: int) -> int:
+def _bounded(attempt: int) -> int:
     """Counted from 1, and no more than a float counts exactly."""
     return max(1, min(attempt, 2**53))
 

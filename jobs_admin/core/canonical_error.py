@@ -19,7 +19,7 @@ _FIELD_UNNAMED = re.compile(r"\{[^{}]{0,200}\}")
 _PERCENT = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?[sdrifgxX]")
 _LAST_NAME = re.compile(r"([A-Za-z_]\w*)\W*\Z")
 # Values with such names say which error it is.
-_TELLS = re.compile(
+_DESCRIBES = re.compile(
     r"(?i)reason|code|status|state|err|exc|kind|type|why|cause|messag|msg|detail|action|method|field|column|attr|param|option|resp|body|content|\A(?:e|ex|op)\Z"
 )
 
@@ -77,14 +77,16 @@ class Piece(NamedTuple):
     is_written: bool = False
 
     def constants(self) -> list[tuple[int, int]]:
-        """Where, in a text that the code writes, words with digits stand: from, to. They are the same each time."""
+        """Return the places (start, end) of words with digits in a text that the code writes. They are the same each
+        time.
+        """
         if not self.is_written or not _ANY_DIGIT.search(self.text):
             return []
         return [found.span() for found in _WRITTEN.finditer(self.text)]
 
 
 def template_of(code: str, *, is_foreign: bool = False) -> Template | None:
-    """Of the line that raised; None where it says nothing of its message."""
+    """Return the template of the message in the line that raised; None where the line has none."""
     if not _RAISES.match(code):
         return None
     for found in _LITERAL.finditer(code[:1000]):
@@ -103,7 +105,7 @@ def template_of(code: str, *, is_foreign: bool = False) -> Template | None:
         if len(texts) >= 2 and all(texts[1:-1]):
             names += [""] * len(texts)
             names = names[: len(texts) - 1]
-            varies = tuple(not _tells(name) for name in names)
+            varies = tuple(not _is_descriptive(name) for name in names)
             things = tuple(_is_thing(name) and free for name, free in zip(names, varies, strict=True))
             codes = tuple(_is_code(name) for name in names)
             return Template(tuple(texts), varies, things, codes, is_foreign)
@@ -124,9 +126,9 @@ def _is_code(expression: str) -> bool:
     return last is not None and _IS_CODE.match(last[1]) is not None
 
 
-def _tells(expression: str) -> bool:
+def _is_descriptive(expression: str) -> bool:
     last = _LAST_NAME.search(expression)
-    return last is not None and _TELLS.search(last[1]) is not None
+    return last is not None and _DESCRIBES.search(last[1]) is not None
 
 
 # -- the type ---------------------------------------------------------------------------------------------------
@@ -176,20 +178,20 @@ def plain_message(
     if pieces is None:
         return normalise(message, keep_names=keep_names, replaced=replaced)
     # A bare word in the place of a value (`tenant acme has no gateway`): the code says that it varies.
-    kept: list[str] = []  # what stays as it is, whatever it looks like
+    protected: list[str] = []  # what stays as it is, whatever it looks like
 
-    def keep(words: str) -> str:
-        kept.append(words)
-        return chr(_FIRST_KEPT + len(kept) - 1)
+    def protect(words: str) -> str:
+        protected.append(words)
+        return chr(_FIRST_PROTECTED + len(protected) - 1)
 
     text = ""
     is_foreign = template is not None and template.is_foreign
     for piece in pieces:
         is_word = piece.varies and not is_foreign and _BARE_WORD.match(piece.text)
-        if len(kept) > _MOST_KEPT:
+        if len(protected) > _MOST_PROTECTED:
             text += piece.text
         elif piece.is_code or (is_word and is_code_word(piece.text, text, is_thing=piece.is_thing)):
-            text += keep(piece.text)
+            text += protect(piece.text)
         elif (is_word and not _PLACEHOLDER.match(normalise(piece.text))) or (piece.is_thing and " " in piece.text):
             if replaced is not None:
                 replaced.append(("word", piece.text))
@@ -197,17 +199,17 @@ def plain_message(
         else:
             at = 0
             for start, end in piece.constants()[:20]:
-                text += piece.text[at:start] + keep(piece.text[start:end])
+                text += piece.text[at:start] + protect(piece.text[start:end])
                 at = end
             text += piece.text[at:]
     plain = normalise(text, keep_names=keep_names, replaced=replaced).replace("\x00", "<word>")
-    if not kept:
+    if not protected:
         return plain
-    return _KEPT.sub(lambda found: "".join(kept[ord(found[0]) - _FIRST_KEPT :][:1]), plain)
+    return _PROTECTED.sub(lambda found: "".join(protected[ord(found[0]) - _FIRST_PROTECTED :][:1]), plain)
 
 
-_FIRST_KEPT, _MOST_KEPT = 0xE000, 100  # of Unicode's private use
-_KEPT = re.compile("[\ue000-\ue0ff]")
+_FIRST_PROTECTED, _MOST_PROTECTED = 0xE000, 100  # of Unicode's private use
+_PROTECTED = re.compile("[\ue000-\ue0ff]")
 
 
 @lru_cache(maxsize=2048)
@@ -219,7 +221,7 @@ def plain_known(name: str, message: str, template: Template | None) -> str:
 _NOTHING_HAS = re.compile(r"'NoneType' object has no attribute '(\w{1,80})'\Z")
 
 
-def asked(plain: str, code: str) -> str:
+def name_of_none(plain: str, code: str) -> str:
     """` (payer)` of `'NoneType' object has no attribute 'iban'` raised by `send(payer.iban)`: which one was missing."""
     found = _NOTHING_HAS.match(plain)
     if not found:
@@ -270,7 +272,7 @@ def status_alone(plain: str) -> str:
 
 
 # Words that tell that something went wrong, and not what.
-_SAYS_NOTHING = frozenset(
+_GENERIC = frozenset(
     "a after again all an and attempt attempts be been call caught client completed connect connecting "  # noqa: SIM905
     "connection could encountered error errors exception fail failed failing failure fatal fetch for gave "
     "general generic giving happened has have http https in internal is issue it job max maximum network "
@@ -281,20 +283,20 @@ _SAYS_NOTHING = frozenset(
 _CAPITAL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
-def says_nothing(name: str, plain: str) -> bool:
+def is_generic(name: str, plain: str) -> bool:
     """`Unknown error`, `Request failed`, the words of the class, or no words at all: a cause below it says more."""
     if len(plain) > 100:
         return False
     words = WORD.findall(plain.lower())
     if not words:
         return not _DIGIT.search(plain)
-    return set(words) <= _SAYS_NOTHING or words == [word.lower() for word in _CAPITAL.findall(name)]
+    return set(words) <= _GENERIC or words == [word.lower() for word in _CAPITAL.findall(name)]
 
 
 _DIGIT = re.compile(r"\d")
 
 # What the system said, inside what a library makes of it.
-_SYSTEM_SAID = re.compile(
+_SYSTEM_MESSAGE = re.compile(
     r"(?:\[Errno -?\d{1,6}\] )?((?i:connection refused|connection reset by peer|connection timed out|broken pipe|no route to host"
     r"|network is unreachable|name or service not known|temporary failure in name resolution|nodename nor servname provided"
     r"|no address associated with hostname|no space left on device|too many open files|cannot allocate memory))"
@@ -303,5 +305,5 @@ _SYSTEM_SAID = re.compile(
 
 def system_error(plain: str) -> str:
     """`connection refused` for whatever a library makes of it; the message itself where the system said nothing."""
-    found = _SYSTEM_SAID.search(plain)
+    found = _SYSTEM_MESSAGE.search(plain)
     return found[1].lower() if found else plain

@@ -35,22 +35,22 @@ def redact_trace(text: str) -> tuple[str, int]:
     for found in _FRAMES.finditer(text):
         frames = found[0]
         # Their beginning and their last lines stay: what begins before them or ends behind them is found as it would be.
-        kept = _last_lines(frames)
-        if kept <= len(_BEGINS) or len(frames) > _LONGEST or not _hide_nothing(frames):
+        tail_at = _last_lines(frames)
+        if tail_at <= len(_BEGINS) or len(frames) > _LONGEST or not _hide_nothing(frames):
             continue
-        cuts.append(frames[len(_BEGINS) : kept])
+        cuts.append(frames[len(_BEGINS) : tail_at])
         parts += [text[at : found.start()], _BEGINS, _FRAMES_CUT]
-        at = found.start() + kept
+        at = found.start() + tail_at
     if not cuts:
         return redact_text(text)
     shown, hidden = redact_text("".join([*parts, text[at:]]))
     pieces = shown.split(_FRAMES_CUT)
     if len(pieces) != len(cuts) + 1:
         return redact_text(text)  # something hidden reaches over a cut
-    whole = [pieces[0]]
+    joined = [pieces[0]]
     for cut, piece in zip(cuts, pieces[1:], strict=True):
-        whole += [cut, piece]
-    return "".join(whole), hidden
+        joined += [cut, piece]
+    return "".join(joined), hidden
 
 
 def _last_lines(frames: str) -> int:
@@ -102,7 +102,9 @@ def shown_message(text: str) -> Shown:
 
 
 def _beginning(text: str, longest: int) -> tuple[str, int]:
-    """The text without its secrets, or where it is much longer than `longest` so many characters; and how many were hidden."""
+    """The text without its secrets, where it is much longer than `longest` only its first `longest` characters; and how
+    many secrets were hidden.
+    """
     read = text[: longest + _SLACK]
     redacted, hidden = redact_text(read)
     return (redacted if len(read) == len(text) else _up_to(longest, read, redacted)[:longest]), hidden
@@ -154,7 +156,9 @@ def shown_trace(text: str, without: Callable[[str], str] = lambda part: part) ->
 
 
 class _Allowance:
-    """How much may still be copied, over all branches: a million short strings are as long as one long one."""
+    """The number of values that may still be copied, over all branches: a million short strings are as long as one long
+    one.
+    """
 
     def __init__(self, characters: int) -> None:
         self.characters = characters

@@ -56,7 +56,7 @@ class Unreadable(ValueError):
 
 # How the words begin that say that it may be read later, after an upgrade or with another key: it is kept raw until then.
 UNOPENABLE = "its message is encrypted "
-BY_SOMEBODY_NEWER = ("envelope version ", "unknown kind ", f"{UNOPENABLE}for key ")
+READABLE_LATER = ("envelope version ", "unknown kind ", f"{UNOPENABLE}for key ")
 
 
 class UnknownVersion(Unreadable):
@@ -69,7 +69,7 @@ class UnknownVersion(Unreadable):
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """Where a replayed job comes from; travels in the message's `redrive` header."""
+    """The origin of a replayed job; travels in the message's `redrive` header."""
 
     queue: str  # of run 1
     job_id: str  # of run 1
@@ -85,8 +85,8 @@ class Lineage:
         A task may hand its headers on to the jobs that it sends: what they have then is their parent's. Messages of a desk
         that did not write `sent_as` (they wait on queues while desk and workers are upgraded) are taken at their word.
         """
-        said = cls.from_header(header)
-        return said if said is not None and said.sent_as in (None, job_id) else None
+        lineage = cls.from_header(header)
+        return lineage if lineage is not None and lineage.sent_as in (None, job_id) else None
 
     @classmethod
     def from_header(cls, header: object) -> Lineage | None:
@@ -151,7 +151,7 @@ class Envelope:
     trace: str = ""
 
     @property
-    def raw_is_whole(self) -> bool:
+    def is_raw_complete(self) -> bool:
         return self.raw is not None and len(self.raw) == self.raw_size
 
 
@@ -172,9 +172,9 @@ def encode(envelope: Envelope) -> dict[bytes, bytes]:
     return entry
 
 
-def is_payload_key_id(said: object) -> bool:
+def is_payload_key_id(value: object) -> bool:
     """Return whether this is the id of a key that messages are encrypted for: eight hex digits."""
-    return isinstance(said, str) and re.fullmatch("[0-9a-f]{8}", said) is not None
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{8}", value) is not None
 
 
 def decode(entry: dict[bytes, bytes]) -> Envelope:

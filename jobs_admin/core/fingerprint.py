@@ -19,16 +19,16 @@ from functools import lru_cache
 
 from jobs_admin.core.canonical_error import (
     WORD,
-    asked,
+    is_generic,
     name_of,
+    name_of_none,
     plain_known,
     plain_message,
-    says_nothing,
     status_alone,
     system_error,
     value_read,
 )
-from jobs_admin.core.normalising import MOST_MESSAGE, alike
+from jobs_admin.core.normalising import MOST_MESSAGE, unify_placeholders
 from jobs_admin.core.trace_path import ignores, is_counted, on_the_way, path_of
 from jobs_admin.core.traces import Frame, chain_of, place_of, stack
 
@@ -53,7 +53,9 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What people decided over what is found here. Of merges nothing is known here: they are aliases."""
+    """The decisions of people about fingerprints: ignored frames and splits. Merges are not among them: they are
+    aliases.
+    """
 
     ignored: tuple[str, ...] = ()  # globs over `file in function`
     splits: Mapping[str, Split] = field(default_factory=dict)  # by fingerprint
@@ -77,8 +79,8 @@ def fingerprint(
     value = parts.value
     title = parts.title
     if (split := rules.splits.get(value)) is not None:
-        value, said = apart(split, message, facts or {})
-        title = f"{title[: 499 - len(said)]} {said}"
+        value, part = apart(split, message, facts or {})
+        title = f"{title[: 499 - len(part)]} {part}"
     return Fingerprint(value, title[:500], parts.culprit)
 
 
@@ -88,7 +90,9 @@ def value_of(*parts: object) -> str:
 
 
 def apart(split: Split, message: str, facts: Mapping[str, str]) -> tuple[str, str]:
-    """Of a failure in a group that is split: the fingerprint of its part, and how that is told from the others."""
+    """Return the fingerprint of a failure's part in a group that is split, and the label that distinguishes the part
+    from the others.
+    """
     fact = _fact(split.by, message, facts)
     return value_of("split", split.base, split.by, fact), f"({split.by}: {fact[:120]})"
 
@@ -104,7 +108,7 @@ _STRIKES_ANYWHERE = {"SoftTimeLimitExceeded", "TimeLimitExceeded"}
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What of an error makes its value, and what is shown of it."""
+    """The parts of an error that make its fingerprint, and its title and culprit."""
 
     type: str
     causes: tuple[tuple[str, str], ...]
@@ -123,9 +127,9 @@ class Parts:
 @lru_cache(maxsize=1024)
 def _value(kind: str, causes: tuple[tuple[str, str], ...], frames: tuple[str, ...], plain: str, task: str) -> str:
     """Cached: most failures are like one before in all that counts."""
-    alike_causes = tuple(dict.fromkeys((cause, alike(said)) for cause, said in causes))
+    alike_causes = tuple(dict.fromkeys((cause, unify_placeholders(message)) for cause, message in causes))
     of_task = (task,) if task else ()
-    return value_of(kind, alike_causes, frames, alike(plain)[:1000], *of_task)
+    return value_of(kind, alike_causes, frames, unify_placeholders(plain)[:1000], *of_task)
 
 
 def parts_of(
@@ -145,10 +149,10 @@ def parts_of(
         plain = plain_known(name, message[:MOST_MESSAGE], path.template)
     else:
         plain = plain_message(name, message, path.template, replaced)
-    said = message.lower()
+    lower = message.lower()
     # The library's words about the same thing change with its version; those of the cause that it repeats do not.
-    cause = next((cause for cause in path.wrapped if cause.said in said), None)
-    if cause is None and path.wrapped and says_nothing(name, plain):
+    cause = next((cause for cause in path.wrapped if cause.first_line in lower), None)
+    if cause is None and path.wrapped and is_generic(name, plain):
         cause = path.wrapped[0]
     if cause is None:
         causes, essence = path.causes, status_alone(plain)
@@ -158,7 +162,7 @@ def parts_of(
             replaced.clear()
             plain_message(name, cause.words, None, replaced)
     if name == "AttributeError" and cause is None:
-        essence += asked(plain, path.code)
+        essence += name_of_none(plain, path.code)
     essence += value_read(name, path.code)
     frames, culprit = path.frames, path.culprit
     if name in _STRIKES_ANYWHERE:
@@ -189,7 +193,7 @@ class ExplainedFrame:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What of an error made its fingerprint, and what did not."""
+    """The parts of an error that made its fingerprint, and those that did not."""
 
     type: str  # empty where the class does not count
     is_wrapped: bool  # a library's words about another error: the type, causes and message are of that one
@@ -212,7 +216,7 @@ def explain(
     replaced: list[tuple[str, str]] = []
     parts = parts_of(error_type, message, trace, rules.ignored, (facts or {}).get("task", ""), replaced)
     counted = set(parts.frames)
-    told = []
+    explained = []
     for one in chain_of(stack(trace, message)):
         own = {id(frame) for frame in on_the_way(one.frames)}
         for frame in one.frames:
@@ -221,9 +225,11 @@ def explain(
             is_passed = frame.is_application and id(frame) not in own and place not in counted
             why_not = "rule" if is_ignored else "passed" if is_passed else "" if frame.is_application else "library"
             counts = place in counted and not is_ignored
-            told.append(ExplainedFrame(frame, place, counts, "" if counts else why_not))
+            explained.append(ExplainedFrame(frame, place, counts, "" if counts else why_not))
     acted = [
-        f"the frame {p} is ignored" for p in rules.ignored if any(ignores(p, t.place) for t in told if not t.counts)
+        f"the frame {p} is ignored"
+        for p in rules.ignored
+        if any(ignores(p, t.place) for t in explained if not t.counts)
     ]
     if (split := rules.splits.get(parts.value)) is not None:
         acted.append(f"its group is split by {apart(split, message, facts or {})[1][1:-1]}")
@@ -231,7 +237,7 @@ def explain(
         parts.type,
         parts.is_wrapped,
         parts.causes,
-        tuple(told),
+        tuple(explained),
         parts.plain[:1000],
         tuple(dict.fromkeys(replaced)),
         parts.task,
@@ -244,7 +250,7 @@ class Difference:
     """One part in which two errors differ, so that they are two groups."""
 
     part: str  # type, task, cause, frame, message or rule
-    says: str  # `message word 3`
+    place: str  # `message word 3`
     left: str
     right: str
 
@@ -256,23 +262,29 @@ def differences(left: Explanation, right: Explanation) -> list[Difference]:
         found.append(Difference("type", "the type", left.type, right.type))
     if left.task != right.task:
         found.append(Difference("task", "the task", left.task, right.task))
-    for says, one, other in _parted(_causes(left), _causes(right)):
-        found.append(Difference("cause", f"cause {says}", one, other))
-    for says, one, other in _parted(_way(left), _way(right)):
-        found.append(Difference("frame", f"application frame {says}", one, other))
-    for says, one, other in _parted(alike(left.message).split(), alike(right.message).split()):
-        found.append(Difference("message", f"message word {says}", one, other))
-    for says, one, other in _parted(left.acted, right.acted):
-        found.append(Difference("rule", f"rule {says}", one, other))
+    for place, one, other in _parted(_causes(left), _causes(right)):
+        found.append(Difference("cause", f"cause {place}", one, other))
+    for place, one, other in _parted(_way(left), _way(right)):
+        found.append(Difference("frame", f"application frame {place}", one, other))
+    for place, one, other in _parted(
+        unify_placeholders(left.message).split(), unify_placeholders(right.message).split()
+    ):
+        found.append(Difference("message", f"message word {place}", one, other))
+    for place, one, other in _parted(left.acted, right.acted):
+        found.append(Difference("rule", f"rule {place}", one, other))
     return found
 
 
-def _causes(told: Explanation) -> list[str]:
-    return list(dict.fromkeys(f"{kind}: {alike(said)}" if said else kind for kind, said in told.causes))
+def _causes(explained: Explanation) -> list[str]:
+    return list(
+        dict.fromkeys(
+            f"{kind}: {unify_placeholders(message)}" if message else kind for kind, message in explained.causes
+        )
+    )
 
 
-def _way(told: Explanation) -> list[str]:
-    return list(dict.fromkeys(frame.place for frame in told.frames if frame.counts))
+def _way(explained: Explanation) -> list[str]:
+    return list(dict.fromkeys(frame.place for frame in explained.frames if frame.counts))
 
 
 def _parted(left: Sequence[str], right: Sequence[str]) -> list[tuple[str, str, str]]:
@@ -287,5 +299,5 @@ def _parted(left: Sequence[str], right: Sequence[str]) -> list[tuple[str, str, s
         end += 1
     one, other = left[start : len(left) - end], right[start : len(right) - end]
     last = start + max(len(one), len(other))
-    says = str(start + 1) if last <= start + 1 else f"{start + 1} to {last}"
-    return [(says, " ".join(one)[:500], " ".join(other)[:500])]
+    place = str(start + 1) if last <= start + 1 else f"{start + 1} to {last}"
+    return [(place, " ".join(one)[:500], " ".join(other)[:500])]

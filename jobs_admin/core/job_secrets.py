@@ -39,8 +39,8 @@ def named_values(*values: object) -> tuple[str, ...]:
     found: dict[str, None] = {}
     reading = _Reading()
     for value in values:
-        for text in _named(value, reading, 0, is_hidden=False):
-            if _tells_alone(text):
+        for text in _named_values(value, reading, 0, is_hidden=False):
+            if _is_unmistakable(text):
                 found[text] = None
                 if len(found) == MOST_VALUES:
                     break
@@ -64,7 +64,7 @@ def without_values(text: str, values: tuple[str, ...]) -> tuple[str, int]:
 
 
 class _Reading:
-    """How much may still be read, over all branches."""
+    """The number of values that may still be read, over all branches."""
 
     def __init__(self) -> None:
         self.left = _MOST_READ
@@ -74,7 +74,7 @@ class _Reading:
         return self.left >= 0
 
 
-def _named(value: object, reading: _Reading, depth: int, *, is_hidden: bool) -> Iterator[str]:
+def _named_values(value: object, reading: _Reading, depth: int, *, is_hidden: bool) -> Iterator[str]:
     if not reading.goes_on() or depth > _DEEPEST:
         return
     if isinstance(value, str):
@@ -87,13 +87,13 @@ def _named(value: object, reading: _Reading, depth: int, *, is_hidden: bool) -> 
         first = {str(name): inner for name, inner in islice(value.items(), _MOST_READ)}
         for name, inner, hides in fields(first):
             # Of an object that is hidden whole, `{"credentials": {"user": …, "password": …}}`, what is named so itself.
-            yield from _named(inner, reading, depth + 1, is_hidden=hides or (is_hidden and is_secret_name(name)))
+            yield from _named_values(inner, reading, depth + 1, is_hidden=hides or (is_hidden and is_secret_name(name)))
     elif isinstance(value, list | tuple):
         for inner, hides in elements(list(value[:_MOST_READ])):
-            yield from _named(inner, reading, depth + 1, is_hidden=hides or is_hidden)
+            yield from _named_values(inner, reading, depth + 1, is_hidden=hides or is_hidden)
 
 
-def _tells_alone(value: str) -> bool:
+def _is_unmistakable(value: str) -> bool:
     """Return whether a value is a secret wherever it stands: long enough, and nothing that a job may say otherwise."""
     if not _SHORTEST <= len(value) <= _LONGEST or PLACEHOLDER in value or value != value.strip():
         return False

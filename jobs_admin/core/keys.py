@@ -24,7 +24,7 @@ _SOURCE = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}(?:#\d{1,10})?\Z")  # a job's id, and `#2` for its second run
 
 
-def _kept(source: str, name: str, prefix: str) -> str:
+def _versioned(source: str, name: str, prefix: str) -> str:
     """The name of something that scripts keep for a source, of today's layout."""
     number = LAYOUTS[name]
     return f"{prefix}:{{{source}}}:{name}" + (f":{number}" if number > 1 else "")
@@ -143,7 +143,7 @@ def short(text: str) -> str:
 
 def once(source: str, token: str, attempt: int, prefix: str = PREFIX) -> str:
     """In the store: which life of a worker began this attempt of what a replay sent (`worker/once.py`)."""
-    return f"{prefix}:{{{source}}}:once:{_told(token)}:{attempt}"
+    return f"{prefix}:{{{source}}}:once:{_safe_part(token)}:{attempt}"
 
 
 def removals(source: str, prefix: str = PREFIX) -> str:
@@ -152,19 +152,23 @@ def removals(source: str, prefix: str = PREFIX) -> str:
 
 
 def sent(source: str, queue: str, prefix: str = PREFIX) -> str:
-    """What stands before a job's id in the keys that tell, in the broker's own Redis, that we sent it (`sources/bullmq/send.lua`)."""
+    """The prefix of a key in the broker's own Redis: with a job's id behind it, it marks the job as sent by Redrive
+    (`sources/bullmq/send.lua`).
+    """
     return f"{prefix}:{{{source}}}:sent:{queue}:"
 
 
 def whole_since(source: str, prefix: str = PREFIX) -> str:
-    """In the broker's own Redis, without a time to live: since when its data is whole (ms since 1970), `0` as long as we know it. Not
-    there any more: the data was lost."""
+    """A time in the broker's own Redis, without a time to live: since then no data was lost (ms since 1970), `0` where
+    none ever was. The key is missing where data was lost.
+    """
     return f"{prefix}:{{{source}}}:whole-since"
 
 
 def copies(source: str, prefix: str = PREFIX) -> str:
-    """A hash in BullMQ's own Redis: queue and id of a job -> where copies of it lie in dead-letter queues. Beside it, `…:places`:
-    dead-letter queue -> up to where it was read."""
+    """A hash in BullMQ's own Redis: queue and id of a job -> the places of its copies in dead-letter queues. Beside it,
+    `…:places`: dead-letter queue -> the place up to which it was read.
+    """
     return f"{prefix}:{{{source}}}:copies"
 
 
@@ -181,32 +185,32 @@ def policies_version(prefix: str = PREFIX) -> str:
 def due(source: str, prefix: str = PREFIX) -> str:
     """A sorted set: delayed job -> when it is due (ms since 1970 by the server's clock). In the broker's own Redis, where
     the broker is one, else in the store."""
-    return _kept(source, "due", prefix)
+    return _versioned(source, "due", prefix)
 
 
 def due_jobs(source: str, prefix: str = PREFIX) -> str:
     """A hash beside `due`: delayed job -> its message, and where it goes."""
-    return f"{_kept(source, 'due', prefix)}:jobs"
+    return f"{_versioned(source, 'due', prefix)}:jobs"
 
 
 def due_claims(source: str, prefix: str = PREFIX) -> str:
-    """A hash beside `due`: delayed job that somebody took for a while -> whose it is, until `due` says that it is due."""
-    return f"{_kept(source, 'due', prefix)}:claims"
+    """A hash beside `due`: delayed job that was claimed for a while -> its claimant, until `due` says that it is due."""
+    return f"{_versioned(source, 'due', prefix)}:claims"
 
 
 def budget(source: str, prefix: str = PREFIX) -> str:
     """A hash: budget -> when it will be full again, and what it was like when last spent from (`worker/budget.lua`)."""
-    return _kept(source, "budget", prefix)
+    return _versioned(source, "budget", prefix)
 
 
 def crash(source: str, job: str, prefix: str = PREFIX) -> str:
     """A hash: the starts of one job that have not ended in order. Not there for a job that never crashed and does not run."""
-    return f"{_kept(source, 'crash', prefix)}:job:{_told(job)}"
+    return f"{_versioned(source, 'crash', prefix)}:job:{_safe_part(job)}"
 
 
 def boots(source: str, prefix: str = PREFIX) -> str:
     """A sorted set: each life of a worker -> when it last gave a sign (ms since 1970). See `boot` for one of them."""
-    return f"{_kept(source, 'crash', prefix)}:boots"
+    return f"{_versioned(source, 'crash', prefix)}:boots"
 
 
 # A worker gives a sign every five seconds; one that has not for so long is dead.
@@ -216,7 +220,7 @@ SILENT_MS = 15_000
 def boot(source: str, boot: str, prefix: str = PREFIX) -> str:
     """A hash: who this life of a worker is, how it ended, and how many bytes the stream may hold for what it keeps. Beside
     it, `…:running`: the jobs that are counted and run in it, and `…:held`: the places (`leases`) that its jobs hold."""
-    return f"{_kept(source, 'crash', prefix)}:boot:{boot}"
+    return f"{_versioned(source, 'crash', prefix)}:boot:{boot}"
 
 
 def kept_boots(source: str, prefix: str = PREFIX) -> str:
@@ -238,18 +242,21 @@ def bullmq_kept(source: str, prefix: str = PREFIX) -> str:
 
 
 def leases(source: str, policy: str, value: str, prefix: str = PREFIX) -> str:
-    """A sorted set: who holds one of a policy's places for this value of its key -> until when (ms since 1970).
+    """A sorted set: holder of one of a policy's places for this value of its key -> expiry of the place (ms since
+    1970).
 
-    Beside it, `…:line`: the jobs that wait for one -> since when."""
-    return f"{_kept(source, 'limits', prefix)}:leases:{policy}:{_told(value)}"
+    Beside it, `…:line`: the jobs that wait for a place -> time at which they began to wait.
+    """
+    return f"{_versioned(source, 'limits', prefix)}:leases:{policy}:{_safe_part(value)}"
 
 
 def starts(source: str, policy: str, prefix: str = PREFIX) -> str:
-    """A list: when a policy's last jobs were started (µs since 1970), newest first. Beside it, `…:line`: the jobs that wait
-    for their turn -> when that is."""
-    return f"{_kept(source, 'limits', prefix)}:starts:{policy}"
+    """A list: start times of a policy's last jobs (µs since 1970), latest first. Beside it, `…:line`: the jobs that
+    wait for their turn -> time of that turn.
+    """
+    return f"{_versioned(source, 'limits', prefix)}:starts:{policy}"
 
 
-def _told(text: str) -> str:
+def _safe_part(text: str) -> str:
     """As it is where it is short and plain, else a digest: what a job says must not shape a key."""
     return text if _PLAIN.match(text) else "x" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

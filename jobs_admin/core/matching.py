@@ -46,7 +46,7 @@ def chosen(policies: Iterable[Policy], source: str, queue: str, task: str) -> Po
 
 
 def equal(policy: Policy, others: Iterable[Policy]) -> Policy | None:
-    """One of the others that is as particular and could match the same job, so that nobody could say which decides."""
+    """One of the others that is as particular and could match the same job, so that it is undefined which decides."""
     for other in others:
         if (
             _rank(policy.match) == _rank(other.match)
@@ -121,7 +121,7 @@ class Ended:
 class Again:
     delay_s: float
     cls: str  # transient or rate_limited
-    asked_s: float | None = None  # what the server asked for, where that was heeded
+    wish_s: float | None = None  # what the server asked for, where that was heeded
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +136,18 @@ def judge(policy: Policy, ended: Ended, random: Callable[[], float], budget: Cal
     `budget` spends one retry and says whether there was one; it is asked last, only where all else says again.
     """
     cls = class_of(policy, ended.error_names)
-    asked_s = _asked_s(policy, ended.retry_after_s)
+    wish_s = _heeded_wish_s(policy, ended.retry_after_s)
     if cls == PERMANENT:
         return Dead(PERMANENT, cls)
     if ended.attempt >= policy.max_attempts:
         return Dead(EXHAUSTED, cls)
-    if asked_s is not None and asked_s > policy.retry_after.cap_s:
+    if wish_s is not None and wish_s > policy.retry_after.cap_s:
         return Dead(TOO_LATE, cls)
     if not budget():
         return Dead(BUDGET, cls)
-    return Again(backoff.delay(policy, ended.attempt, random, ended.previous_s, asked_s), cls, asked_s)
+    return Again(backoff.delay(policy, ended.attempt, random, ended.previous_s, wish_s), cls, wish_s)
 
 
-def _asked_s(policy: Policy, seconds: float | None) -> float | None:
+def _heeded_wish_s(policy: Policy, seconds: float | None) -> float | None:
     """A wish that counts. Nothing, less than nothing and NaN are no wishes."""
     return seconds if policy.retry_after.respect and seconds is not None and seconds > 0 else None

@@ -20,10 +20,10 @@ from jobs_admin.core.secret_fields import (
     names_a_key,
     without_columns,
 )
-from jobs_admin.core.secret_patterns import PLACEHOLDER, counted
+from jobs_admin.core.secret_patterns import PLACEHOLDER, replace_counted
 
 # Found by `str.find`, in lower case: several times faster than one pattern of them all, and a trace has mostly none.
-_WHOLE = (
+_FRAGMENTS = (
     "password", "passwd", "passphrase", "passcode", "passwort", "kennwort", "secret", "token", "authorization", "cookie",
     "sess", "csrf", "xsrf", "credential", "signature", "macaroon", *FOREIGN,
 )  # fmt: skip
@@ -122,7 +122,7 @@ _PLAIN_WORDS = frozenset(
     }
 )
 # What a message says of an option: `--password needs a value`.
-_SAID_OF_AN_OPTION = frozenset(
+_AFTER_OPTION = frozenset(
     {
         "needs",
         "requires",
@@ -166,20 +166,20 @@ def without_named(text: str) -> tuple[str, int]:
     for found in _names(lower):
         if found.start < at:
             continue  # within a value that is hidden
-        name = _whole_name(text, found)
+        name = _complete_name(text, found)
         if name and not is_secret_name(name) and _DRAWN.match(text, found.end) is None:
             continue
         value = _value(text, lower, found, branches) if name else None
         if value is not None and _is_hidden(found, name, text[value[0] : value[1]]):
             start, end = value
-            if len(repeated) < _MOST_REPEATED and _tells_alone(text[start:end]):
+            if len(repeated) < _MOST_REPEATED and _is_unmistakable(text[start:end]):
                 repeated.add(text[start:end])
             parts += [text[at:start], PLACEHOLDER]
             hidden, at = hidden + 1, end
     parts.append(text[at:])
     text = "".join(parts)
     if "<" in text:
-        text, count = counted(_TAG, _hide_element, text)
+        text, count = replace_counted(_TAG, _hide_element, text)
         hidden += count
     for again in sorted(repeated, key=len, reverse=True):
         if again in text:
@@ -197,7 +197,7 @@ def _is_hidden(found: _Named, name: str, value: str) -> bool:
     return is_secret_name(name) or is_key(name, value)
 
 
-def _tells_alone(value: str) -> bool:
+def _is_unmistakable(value: str) -> bool:
     """Return whether a value that was hidden is a secret wherever it stands: no word, number or list."""
     return 6 <= len(value) <= 200 and not value.isalpha() and not value.isdigit() and _OF_WORDS.match(value) is None
 
@@ -220,7 +220,7 @@ def _lower(text: str) -> str:
 def _names(lower: str) -> list[_Named]:
     """All in a text in lower case, in its order."""
     found: list[_Named] = []
-    for word in _WHOLE + _PARTS if lower.isascii() else _WHOLE + _PARTS + ELSEWHERE:
+    for word in _FRAGMENTS + _PARTS if lower.isascii() else _FRAGMENTS + _PARTS + ELSEWHERE:
         start = lower.find(word)
         while start >= 0:
             _add(found, lower, start, word)
@@ -260,7 +260,7 @@ def _hide_element(found: re.Match[str]) -> str | None:
     return found[0][: found.start(2) - found.start()] + PLACEHOLDER
 
 
-def _whole_name(text: str, found: _Named) -> str:
+def _complete_name(text: str, found: _Named) -> str:
     """The whole name, "" where no value of a secret follows: `--password x` is followed by one, `pinned: x` is not."""
     between = found.between
     before = text[max(0, found.start - 60) : found.start]
@@ -323,9 +323,9 @@ def _value(text: str, lower: str, found: _Named, branches: _Branches) -> tuple[i
     if between.startswith("] =>"):  # `print_r` writes a value as it is, to the end of its line
         line = _LINE.match(text, start)
         return (start, line.end()) if line and line[0].strip() not in {"", "Array"} else None
-    whole = _whole_header(text, name, between, start)
-    if whole is not None:
-        return start, whole
+    header_end = _header_end(text, name, between, start)
+    if header_end is not None:
+        return start, header_end
     if text[start : start + 1] in {"|", ">"} and (block := _BLOCK.match(text, start)):
         return _block(text, block)
     if _WORDS_ALONE.match(text, start):
@@ -344,7 +344,7 @@ def _value(text: str, lower: str, found: _Named, branches: _Branches) -> tuple[i
         return None
     if name == "authorization" and bare.isalpha() and lower[end : end + 1] == " " and text[start].islower():
         return None
-    if between.isspace() and bare in _SAID_OF_AN_OPTION:
+    if between.isspace() and bare in _AFTER_OPTION:
         return None
     if between.rstrip(" ") != between and _is_path(text, found):  # `/run/secrets/db_password: Permission denied`
         return None
@@ -380,10 +380,10 @@ def _quoted(text: str, found: _Named, quote: re.Match[str]) -> tuple[int, int] |
 
 
 class _Branches:
-    """Whole lists and objects under a secret name, `'tokens': ['…']`; code that makes one is left alone.
+    """Complete lists and objects under a secret name, `'tokens': ['…']`; code that makes one is left alone.
 
-    However many names stand before brackets that do not close, or that lie in one another, each character is read once: one
-    that hides is left out with all in it, and what is in one that tells nothing tells nothing either.
+    However many names stand before brackets that do not close, or that are nested, each character is read once: one
+    that hides is left out with all in it, and nothing in a branch that reveals nothing reveals anything either.
     """
 
     def __init__(self, text: str) -> None:
@@ -435,7 +435,7 @@ def _block(text: str, block: re.Match[str]) -> tuple[int, int]:
             return start, line
 
 
-def _whole_header(text: str, name: str, between: str, start: int) -> int | None:
+def _header_end(text: str, name: str, between: str, start: int) -> int | None:
     """The end of the line where a header says more than one word: `Cookie: a=…; b=…`, `Authorization: Digest …`."""
     if "\n" in between:
         return None

@@ -50,7 +50,7 @@ _FILE_ENDING = re.compile(r"\.[a-z]{2,4}\Z")
 
 
 def is_name(inside: str, message: str, start: int, end: int) -> bool:
-    """Of what stands between the quotes at `start` and `end` of the message."""
+    """Return whether `inside`, between the quotes at `start` and `end` of the message, is a name in code."""
     if not _NAME_NUMBERED.match(inside):
         return _CLASS_NAME.match(inside) is not None and _CLASS.search(message, max(0, start - 20), start) is not None
     before = max(0, start - 70)
@@ -114,7 +114,7 @@ _CODE_KEY = re.compile(
     r"(?i)(?!content)(?:\w{1,40}[_-]|error|status|sub)?(?:error|code|type|reason|status|kind|errno)\Z"
 )
 _NUMBER_KEY = re.compile(r"(?i)(?:\w{1,40}[_-]|error|status|sub)?(?:code|status|errno|result)\Z")
-_SAYS_KEY = re.compile(
+_TEXT_KEY = re.compile(
     r"(?i)(?:\w{1,40}[_-])?(?:message|msg|detail|details|desc|description|reason|error|title|info|summary|errormessage|errmsg)\Z"
 )
 _CODE = re.compile(r"[A-Za-z][A-Za-z_.:/-]{0,60}\d{0,5}\Z")
@@ -130,12 +130,12 @@ def without_documents(message: str) -> str:
         return message
     parts, at = [], 0
     while (found := _OPENS.search(message, at)) is not None:
-        end, keys, told = _read(message, found.start())
+        end, keys, summary = _read(message, found.start())
         if keys > _FEW_KEYS:
-            told = told or ("<values>" if len(_WORD.findall(message, 0, found.start())) > 2 else "")
+            summary = summary or ("<values>" if len(_WORD.findall(message, 0, found.start())) > 2 else "")
         parts += [
             message[at : found.start()],
-            f"{{{told}}}" if keys > _FEW_KEYS and told else message[found.start() : end],
+            f"{{{summary}}}" if keys > _FEW_KEYS and summary else message[found.start() : end],
         ]
         at = end
     return "".join([*parts, message[at:]])
@@ -156,7 +156,7 @@ def _head(message: str) -> str:
 
 
 def _read(message: str, start: int) -> tuple[int, int, str]:
-    """Of the document that begins there: where it ends, how many keys it has, and its codes or else its words."""
+    """Return the end of the document that begins at `start`, the number of its keys, and its codes or else its words."""
     depth = keys = 0
     codes: dict[str, None] = {}
     words: dict[str, None] = {}
@@ -177,7 +177,7 @@ def _read(message: str, start: int) -> tuple[int, int, str]:
                 codes[f"{key}: {text}"] = None
             elif step["number"] and _NUMBER_KEY.match(key):
                 codes[f"{key}: {step['number']}"] = None
-            elif text and _SAYS_KEY.match(key):
+            elif text and _TEXT_KEY.match(key):
                 words[text] = None
     return len(message), keys, ", ".join(sorted(codes) or words)
 
@@ -320,7 +320,7 @@ def normalise(message: str, *, keep_names: bool = False, replaced: list[tuple[st
     return " ".join(_REPEATED.sub(r"\1", plain).split())
 
 
-def alike(plain: str) -> str:
+def unify_placeholders(plain: str) -> str:
     """A normalised message with one placeholder for all: a tenant is once a word, once an address, once a number."""
     plain = _LIST.sub("<value>", _SIDE_BY_SIDE.sub("<value>", _KIND.sub("<value>", plain)))
     plain = _JOINED.sub("-<value>", _SIDE_BY_SIDE.sub("<value>", plain))
@@ -331,7 +331,7 @@ def alike(plain: str) -> str:
     return plain.rstrip("}])")
 
 
-_LETTERS_BEFORE = re.compile(r"(?<!\w)[A-Z]{1,6}\Z")
+_CAPITALS_BEFORE = re.compile(r"(?<!\w)[A-Z]{1,6}\Z")
 
 
 def _is_code(start: int, message: str, end: int) -> bool:
@@ -359,7 +359,7 @@ def _normalised(message: str, keep_names: bool, replaced: list[tuple[str, str]] 
                 and not _COUNTED.match(message, found.end())
             ):
                 return text
-            prefix = _LETTERS_BEFORE.search(message, before, start) if message[start - 1 : start].isupper() else None
+            prefix = _CAPITALS_BEFORE.search(message, before, start) if message[start - 1 : start].isupper() else None
             if prefix and _is_code(prefix.start(), message, found.end()):
                 return text
         elif name == "id":

@@ -1,4 +1,4 @@
-"""What a block pasted from a log tells of: the jobs whose ids stand in it, and the errors, each as a message would say it.
+"""Jobs and errors in a block pasted from a log: the ids of the jobs, and each error as a message has it.
 
 Read where a search for the block itself found nothing: a line of a worker's log has more around its error than the
 error, a traceback has its error in its last line, and a `repr` or JSON writes the end of a line as `\\n`. What is
@@ -49,7 +49,9 @@ class Pasted:
 
 
 def read(text: str) -> Pasted:
-    """Return what stands in a pasted text. An `error` is a part of it, with its escapes read; nothing is made up."""
+    """Return the ids, errors and tasks in a pasted text. An `error` is a part of it, with its escapes read; nothing is
+    made up.
+    """
     if len(text) > 2 * MOST_READ:
         text = f"{text[:MOST_READ]}\n\n{text[-MOST_READ:]}"
     named = list(_BRACKETED.finditer(text))
@@ -58,9 +60,9 @@ def read(text: str) -> Pasted:
     errors: dict[str, None] = {}
     for block in _blocks(text):
         for error in islice(_errors(block), _MOST_ERRORS):
-            said = " ".join(error.split())[:_LONGEST]
-            if said and said != " ".join(text.split()):
-                errors[said] = None
+            line = " ".join(error.split())[:_LONGEST]
+            if line and line != " ".join(text.split()):
+                errors[line] = None
     return Pasted(tuple(dict.fromkeys(ids))[:_MOST_IDS], tuple(errors)[:_MOST_ERRORS], tuple(tasks)[:_MOST_NAMED])
 
 
@@ -75,9 +77,9 @@ def error_name(error: str) -> str:
 
 def _blocks(text: str) -> Iterator[str]:
     """The text with its escapes read; of a line of JSON, what its values say, those with a traceback first."""
-    told = [value for line in text.strip().splitlines()[:20] for value in _said_in_json(line)]
-    yield from sorted(told, key=lambda value: "Traceback" not in value)[:_MOST_ERRORS]
-    if told:
+    values = [value for line in text.strip().splitlines()[:20] for value in _texts_in_json(line)]
+    yield from sorted(values, key=lambda value: "Traceback" not in value)[:_MOST_ERRORS]
+    if values:
         return
     is_json = text.lstrip().startswith("{")
     yield _unescaped(_END_OF_STRING.split(text[_first_error(text) :], maxsplit=1)[0] if is_json else text)
@@ -88,7 +90,7 @@ def _first_error(text: str) -> int:
     return max(text.find("Traceback (most"), 0)
 
 
-def _said_in_json(line: str) -> list[str]:
+def _texts_in_json(line: str) -> list[str]:
     start = line.find("{")
     if start < 0 or not line.rstrip().endswith("}"):
         return []
@@ -96,16 +98,16 @@ def _said_in_json(line: str) -> list[str]:
         waiting = [json.loads(line[start:])]
     except (ValueError, RecursionError):
         return []
-    told: list[str] = []
-    while waiting and len(told) < 100:
+    texts: list[str] = []
+    while waiting and len(texts) < 100:
         value = waiting.pop(0)
         if isinstance(value, dict):
             waiting += value.values()
         elif isinstance(value, list):
             waiting += value
         elif isinstance(value, str) and (" " in value.strip() or _ERROR_NAME.match(value)):
-            told.append(_unescaped(value))
-    return told
+            texts.append(_unescaped(value))
+    return texts
 
 
 def _unescaped(text: str) -> str:
@@ -126,14 +128,14 @@ def _errors(block: str) -> Iterator[str]:
     head = _HEAD.match(line)
     rest = line[head.end() :] if head else line
     job = _JOB.search(rest[:1_000])
-    told = rest[job.end() :] if job else rest
-    again = _AGAIN.match(told)
-    told = told[again.end() :] if again else told
-    for name in islice(_named(told), _MOST_NAMED):
-        yield told[name:]
-    yield told
-    if head and ": " in told:
-        yield told.rpartition(": ")[2]
+    words = rest[job.end() :] if job else rest
+    again = _AGAIN.match(words)
+    words = words[again.end() :] if again else words
+    for name in islice(_find_error_names(words), _MOST_NAMED):
+        yield words[name:]
+    yield words
+    if head and ": " in words:
+        yield words.rpartition(": ")[2]
 
 
 def _after(last: str) -> Iterator[str]:
@@ -145,13 +147,13 @@ def _after(last: str) -> Iterator[str]:
         error = _STOP.split("\n".join(lines[below[0] :]), maxsplit=1)[0]
     else:
         # A field of one line made one line of all of it: code is kept apart by several blanks, the error by one.
-        error = next((last[at:] for at in _named(last)), last.split("  ")[-1])
+        error = next((last[at:] for at in _find_error_names(last)), last.split("  ")[-1])
     yield error
     yield error.partition("\n")[0]
 
 
-def _named(text: str) -> Iterator[int]:
-    """Return where names of errors stand in a text, with what they say behind them."""
+def _find_error_names(text: str) -> Iterator[int]:
+    """Return the places of errors' names in a text, with their messages behind them."""
     for found in _NAME.finditer(text):
         if _is_error(found[1], text[found.end() : found.end() + 1]):
             yield found.start()

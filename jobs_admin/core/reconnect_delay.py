@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 
 class Pauses:
-    """Each pause is drawn from everything up to twice as much as before, and never more than `most_s`; a success begins anew.
+    """Each pause is drawn from everything up to twice as much as before, and never more than `most_s`; a success resets
+    it.
 
-    The draw takes the whole range, since those who wait lost the same server at the same moment: a small jitter would have them
-    back in a small moment, too (*full jitter*, Marc Brooker, AWS Architecture Blog, March 2015).
+    The draw takes the complete range, since those who wait lost the same server at the same moment: a small jitter
+    would have them back in a small moment, too (*full jitter*, Marc Brooker, AWS Architecture Blog, March 2015).
     """
 
     def __init__(

@@ -1,7 +1,8 @@
-"""A JSON value looked at piece by piece. Of a raw message each piece is redacted when it is looked at: 5 MB open at once.
+"""Views of a JSON value, piece by piece. Of a raw message each piece is redacted when it is read: 5 MB open at once.
 
-Both kinds of piece answer the same questions. `Plain` is for what is redacted already (the display copy) and for what
-somebody just typed; `Veiled` is for a message's own values, and shows of them what `redact` would show of the whole.
+Both kinds of piece answer the same questions. `Plain` is for what is redacted already (the display copy) and for input
+that was just typed; `Veiled` is for a message's own values, and shows of them what `redact` would show of the complete
+message.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Piece(Protocol):
         """(name or place, piece) from number `start` (from 0) on; none of a scalar."""
 
     def text(self, longest: int | None = None) -> str:
-        """A scalar's words: of a text at most so many characters, of another its JSON; "" of a list or mapping."""
+        """A scalar's words: of a text at most `longest` characters, of another its JSON; "" of a list or mapping."""
 
     def holds(self, words: str) -> bool:
         """Return whether a scalar's words hold these, which are in lower case."""
@@ -41,7 +42,7 @@ class Piece(Protocol):
         """Return whether both stand for one JSON value: `1`, `1.0` and `true` are three."""
 
     def digest(self) -> str:
-        """The same of two pieces that are the `same`, and else another; tells nothing of what it stands for."""
+        """The same of two pieces that are the `same`, and else another; reveals nothing of the value."""
 
 
 class Plain:
@@ -132,13 +133,13 @@ class Veiled:
         return _digest(self._value)
 
 
-def shown(piece: Piece) -> Any:
+def build_display(piece: Piece) -> Any:
     """The whole value as it may be shown, to be written as JSON."""
     kind = piece.kind
     if kind == "object":
-        return {name: shown(inner) for name, inner in piece.entries()}
+        return {name: build_display(inner) for name, inner in piece.entries()}
     if kind == "list":
-        return [shown(inner) for _, inner in piece.entries()]
+        return [build_display(inner) for _, inner in piece.entries()]
     if kind in {"text", "hidden"}:
         return piece.text()
     return json.loads(piece.text())

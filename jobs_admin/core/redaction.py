@@ -18,7 +18,7 @@ from jobs_admin.core.secret_fields import is_key, is_secret_name, names_a_key
 from jobs_admin.core.secret_patterns import (
     PLACEHOLDER,
     is_card,
-    without_looks,
+    without_known_forms,
     without_private_keys,
     without_sentences,
     words_of,
@@ -37,12 +37,12 @@ _NOT_ALPHANUMERIC = re.compile(r"[^a-z0-9]+")
 _NAMING = frozenset({"name", "key", "field", "header", "param", "parameter", "k", "variable"})
 _NAMED_SO = frozenset({"value", "val", "v", "content", "data", "default"})
 # What one field says of others of its object: of a Secret of Kubernetes, of a JSON Web Key.
-_SAID_BY = {
+_NAMED_BY = {
     "kind": frozenset({"data", "stringdata"}),
     "kty": frozenset({"d", "p", "q", "dp", "dq", "qi", "k"}),
     "grant_type": frozenset({"code"}),
 }
-_SAID_BY |= dict.fromkeys(_NAMING, _NAMED_SO)
+_NAMED_BY |= dict.fromkeys(_NAMING, _NAMED_SO)
 _NONE: frozenset[str] = frozenset()
 _MARK = re.compile("[=:：＝]|[A-Za-z] [0-9]")
 _BRANCHES = (dict, list, tuple)
@@ -112,7 +112,7 @@ class _Judged(NamedTuple):
 
     def hides(self, value: object, named: frozenset[str]) -> bool:
         if self.is_secret or (named and self.lower in named):
-            return _tells(self.name, value)
+            return _is_revealing(self.name, value)
         return self.may_be_key and isinstance(value, str) and is_key(self.name, value)
 
 
@@ -123,7 +123,9 @@ def _judged(name: str) -> _Judged:
 
 def _judge(name: str) -> _Judged:
     lower = name.lower()
-    return _Judged(name, is_secret_name(name), names_a_key(name), *redact_text(name), lower, _SAID_BY.get(lower, _NONE))
+    return _Judged(
+        name, is_secret_name(name), names_a_key(name), *redact_text(name), lower, _NAMED_BY.get(lower, _NONE)
+    )
 
 
 _remembered = lru_cache(maxsize=2048)(_judge)
@@ -139,7 +141,7 @@ def _is_secret_pair(value: list[object] | tuple[object, ...]) -> TypeGuard[list[
     """`["password", …]`: a field written as a list."""
     if len(value) != 2 or not isinstance(value[0], str):
         return False
-    return is_secret_name(value[0]) and _tells(value[0], value[1])
+    return is_secret_name(value[0]) and _is_revealing(value[0], value[1])
 
 
 def _named_by_others(value: dict[object, object]) -> frozenset[str]:
@@ -152,7 +154,7 @@ def _named_by_others(value: dict[object, object]) -> frozenset[str]:
     return _NONE
 
 
-def _tells(name: str, value: object) -> bool:
+def _is_revealing(name: str, value: object) -> bool:
     """Return whether the value gives the secret away. Nothing, true and false do not, and explain many failures."""
     if value is None or isinstance(value, bool) or value in ("", [], {}):
         return False
@@ -169,5 +171,5 @@ def redact_text(text: str) -> tuple[str, int]:
         text, named = without_named(text)
         text, spoken = without_sentences(text, words)
         named += spoken
-    text, looks = without_looks(text, words)
-    return text, keys + named + looks
+    text, forms = without_known_forms(text, words)
+    return text, keys + named + forms

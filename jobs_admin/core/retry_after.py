@@ -1,4 +1,6 @@
-"""What a server asked for with `Retry-After`: seconds, or a date. Nothing here raises, whatever an error carries."""
+"""The wait that a server requests with `Retry-After`: seconds, or a date. Nothing here raises, whatever an error
+carries.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,10 @@ _WISHES = (int, float, Decimal, str, timedelta, datetime)
 
 
 def seconds(wish: object, now: float) -> float | None:
-    """So many seconds from `now` (since 1970) a server asked to wait; None where that cannot be read.
+    """The seconds from `now` (since 1970) that a server requested to wait; None where that cannot be read.
 
-    `wish` is seconds as a number or a text, an HTTP date (RFC 9110 section 10.2.3), or a timedelta or datetime. What is
-    negative, NaN or past is 0. It may be infinite, and is not bounded here: the policy's cap is the judge's business.
+    `wish` is seconds as a number or a text, an HTTP date (RFC 9110 section 10.2.3), or a timedelta or datetime. A
+    negative or past wish, or NaN, is 0. It may be infinite, and is not bounded here: the policy's cap is applied later.
     """
     try:
         found = _seconds(wish, now)
@@ -35,7 +37,7 @@ def seconds(wish: object, now: float) -> float | None:
     return None if found is None else found if found > 0 else 0.0  # NaN is not above 0
 
 
-def asked(error: BaseException) -> Wish | None:
+def find_wish(error: BaseException) -> Wish | None:
     """Return what an exception carries: its own `retry_after`, else the header `Retry-After` of its response, or its own headers.
 
     Found by the shape of things, so that requests, httpx, aiohttp, urllib, botocore and their like all do.
@@ -60,17 +62,19 @@ def _is_wish(found: object) -> bool:
 
 
 def is_at_hand(error: BaseException) -> bool:
-    """Return whether `asked` runs no code of others': what it would look at lies in plain attributes. Else it may take any time."""
+    """Return whether `find_wish` runs no code of others': all that it would read is in plain attributes. Else it may
+    take any time.
+    """
     if _is_known(error):
         return True
     try:
-        own = _lies_in(error, "retry_after")
+        own = _read_plain(error, "retry_after")
         if type(own) in _PLAIN and _is_wish(own):
             return True  # nothing else is looked at
-        found = [own, _lies_in(error, "headers")]
-        response = _lies_in(error, "response")
+        found = [own, _read_plain(error, "headers")]
+        response = _read_plain(error, "response")
         if response is not None and not _is_known(response):
-            found.append(_lies_in(response, "headers"))
+            found.append(_read_plain(response, "headers"))
     except _Dynamic:
         return False
     return all(type(one) in _PLAIN or _is_known(one) for one in found)
@@ -91,11 +95,13 @@ def _is_known(thing: object) -> bool:
 
 
 class _Dynamic(Exception):
-    """What an attribute is, only code can tell."""
+    """The attribute is computed by code."""
 
 
-def _lies_in(thing: object, name: str) -> Any:
-    """An attribute, read without running code; None where there is none. Raises _Dynamic where that cannot be."""
+def _read_plain(thing: object, name: str) -> Any:
+    """Return an attribute, read without running code; None where there is none. Raises _Dynamic where that is
+    impossible.
+    """
     classes = _lookup(type(thing))
     if any("__getattribute__" in own and module not in ("builtins", "types") for module, own in classes):
         raise _Dynamic
@@ -122,7 +128,7 @@ def _lies_in(thing: object, name: str) -> Any:
 
 
 def _lookup(kind: type) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return where Python looks for an attribute: each class's module and what lies in it."""
+    """Return the places where Python finds an attribute: each class's module and its namespace."""
     mro = type.__dict__["__mro__"].__get__(kind)
     return [(type.__getattribute__(one, "__module__"), type.__getattribute__(one, "__dict__")) for one in mro]
 
@@ -164,7 +170,7 @@ def _header(headers: Any) -> object:
 
 
 def _botocore(response: object) -> object:
-    """Its response is a dict, and the headers lie inside."""
+    """Return the headers in a response that is a dict."""
     metadata = response.get("ResponseMetadata") if isinstance(response, dict) else None
     return metadata.get("HTTPHeaders") if isinstance(metadata, dict) else None
 

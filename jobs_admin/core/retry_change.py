@@ -1,4 +1,4 @@
-"""When retries that wait are to run instead, and how many attempts they may have: a moment for all, or another curve."""
+"""A change of retries that wait: an earlier moment for all, another curve, or another number of attempts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Change:
     due_at: float | None = None  # seconds since 1970
     curve: Policy | None = None  # of which only backoff, cap and jitter count
     max_attempts: int | None = None
-    said: Mapping[str, Any] | None = None  # the curve as it was asked for
+    curve_document: Mapping[str, Any] | None = None  # the curve as it was asked for
 
     @property
     def moves(self) -> bool:
@@ -39,16 +39,16 @@ class Change:
             return max(now, self.due_at)
         if self.curve is None:
             return None
-        return max(now, failed_at + backoff.delay(self.curve, attempts, lambda: _drawn(job, attempts)))
+        return max(now, failed_at + backoff.delay(self.curve, attempts, lambda: _draw(job, attempts)))
 
     def may_have(self, attempts: int) -> bool:
-        """Return whether a job that has made so many attempts may be given this change: it needs one more."""
+        """Return whether a job that has made `attempts` attempts may be given this change: it needs one more."""
         return self.max_attempts is None or self.max_attempts > attempts
 
     def document(self) -> dict[str, Any]:
         """JSON that `read` reads as the same change."""
         at = None if self.due_at is None else datetime.fromtimestamp(self.due_at, timezone.utc).isoformat()
-        return {"due_at": at, "curve": self.said, "max_attempts": self.max_attempts}
+        return {"due_at": at, "curve": self.curve_document, "max_attempts": self.max_attempts}
 
 
 def read(document: object, now: float) -> Change:
@@ -62,24 +62,24 @@ def read(document: object, now: float) -> Change:
         )
     if unknown := sorted(str(name) for name in document if name not in ("due_at", "curve", "max_attempts")):
         raise Refused("bad_change", f"A change has no field {unknown[0]}. Nothing was changed.", unknown[0])
-    due_at, said, most = document.get("due_at"), document.get("curve"), document.get("max_attempts")
-    if due_at is None and said is None and most is None:
+    due_at, curve, most = document.get("due_at"), document.get("curve"), document.get("max_attempts")
+    if due_at is None and curve is None and most is None:
         raise Refused("bad_change", "Say what is to change: due_at, curve, or max_attempts. Nothing was changed.", "")
-    if due_at is not None and said is not None:
+    if due_at is not None and curve is not None:
         raise Refused("bad_change", "A moment for all, or a curve: not both. Nothing was changed.", "due_at")
     return Change(
         due_at=None if due_at is None else _moment(due_at, now),
-        curve=None if said is None else _curve(said),
+        curve=None if curve is None else _curve(curve),
         max_attempts=None if most is None else _attempts(most),
-        said=dict(said) if isinstance(said, Mapping) else None,
+        curve_document=dict(curve) if isinstance(curve, Mapping) else None,
     )
 
 
-def _moment(said: object, now: float) -> float:
-    if said == "now":
+def _moment(value: object, now: float) -> float:
+    if value == "now":
         return now
     try:
-        moment = datetime.fromisoformat(str(said).replace("Z", "+00:00"))
+        moment = datetime.fromisoformat(str(value).replace("Z", "+00:00"))
         seconds = (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
     except (ValueError, OverflowError):
         seconds = math.inf
@@ -92,29 +92,29 @@ def _moment(said: object, now: float) -> float:
     return seconds
 
 
-def _curve(said: object) -> Policy:
-    if not isinstance(said, Mapping) or set(said) - set(_CURVE):
+def _curve(value: object) -> Policy:
+    if not isinstance(value, Mapping) or set(value) - set(_CURVE):
         raise Refused(
             "bad_change", f"A curve has {', '.join(_CURVE)}, as a policy has them. Nothing was changed.", "curve"
         )
     try:
-        return parse(dict(said))
+        return parse(dict(value))
     except Refused as refused:
         first = refused.details["problems"][0]
         raise Refused("bad_change", f"{first.message} Nothing was changed.", f"curve.{first.field}") from refused
 
 
-def _attempts(said: object) -> int:
-    if isinstance(said, bool) or not isinstance(said, int) or not 1 <= said <= MOST_ATTEMPTS:
+def _attempts(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_ATTEMPTS:
         raise Refused(
             "bad_change",
             f"max_attempts is a whole number from 1 to {MOST_ATTEMPTS:,}. Nothing was changed.",
             "max_attempts",
         )
-    return said
+    return value
 
 
-def _drawn(job: int, attempts: int) -> float:
+def _draw(job: int, attempts: int) -> float:
     """From 0 up to, not including, 1."""
     made = hashlib.blake2b(f"{job}:{attempts}".encode(), digest_size=7).digest()
     return (int.from_bytes(made, "big") >> 3) / 2**53

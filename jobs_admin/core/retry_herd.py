@@ -1,7 +1,7 @@
-"""What comes back at once when many jobs fail together: how many start in each second, and how many in the same instant.
+"""Retries that come back at once when many jobs fail together: starts in each second, and starts in the same instant.
 
-Expected numbers by the law of each retry (`retry_times.py`), not one throw of the dice: where 750 are expected in each of sixty
-seconds, chance alone makes some second of them reach 830. Every attempt is taken to fail at once.
+Expected numbers by the law of each retry (`retry_times.py`), not one throw of the dice: where 750 are expected in each
+of sixty seconds, chance alone makes some second of them reach 830. Every attempt is taken to fail at once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STEPS_S = (
 )
 _LEAST_STARTS = 0.005  # fewer expected starts are left out of the picture
 _PLACES = 32  # looked at for the busiest second of one retry
-_WHOLE_SECONDS = ("celery", "sidekiq")
+_INTEGER_SECONDS = ("celery", "sidekiq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class Herd:
 
 
 def herd(policy: Policy, jobs: int, least_step_s: int = 1) -> Herd:
-    """The picture for so many jobs, in steps of a second or, where it would have more than 240 of them, of more.
+    """The picture for `jobs` jobs, in steps of a second or, where it would have more than 240 of them, of more.
 
-    `least_step_s`: steps of another picture, which this one is to be laid over.
+    `least_step_s`: steps of another picture, which this one is to be drawn over.
     """
     times = laws(policy)
     # Who waits whole seconds starts in the middle of a second of the picture, wherever rounding puts him.
-    early = 0.5 if policy.jitter.kind in _WHOLE_SECONDS else 0.0
+    early = 0.5 if policy.jitter.kind in _INTEGER_SECONDS else 0.0
     end = max((one.end + early for one in times), default=0.0)
     step = next((one for one in _STEPS_S if one >= least_step_s and end < one * _MOST_POINTS), _STEPS_S[-1])
     columns = ((second, jobs * _share(times, second - early, step)) for second in range(0, math.floor(end) + 1, step))
@@ -90,7 +90,7 @@ def _chance(wait: Spread, within_s: float) -> float:
 
 
 def _share(times: tuple[Law, ...], at: float, length: float) -> float:
-    """Retries of one job that start from `at` on in so many seconds, on average."""
+    """Retries of one job that start within `length` seconds from `at`, on average."""
     return sum(
         one.share_until(at + length) - one.share_until(at) for one in times if one.start < at + length and one.end >= at
     )

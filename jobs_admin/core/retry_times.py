@@ -33,7 +33,7 @@ _DRAWS = 32_768
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """Where a time lies, in seconds: a distribution function on an even grid, straight in between."""
+    """The distribution of a time in seconds: a distribution function on an even grid, straight in between."""
 
     start: float
     cell: float = 0.0  # width of one cell; 0: it is certain to be `start`
@@ -95,7 +95,7 @@ def laws(policy: Policy) -> tuple[Law, ...]:
     return _of_spreads(tuple(backoff.spread(policy, n) for n in range(1, retries + 1)))
 
 
-def whole(policy: Policy) -> Law:
+def total_time(policy: Policy) -> Law:
     """Return when the last retry of all starts; the failure itself where there is none."""
     retries = policy.max_attempts - 1
     if policy.backoff.kind == "decorrelated":
@@ -135,10 +135,10 @@ def _law(start: float, cell: float, shares: list[float]) -> Law:
     shares = list(accumulate((min(1.0, max(0.0, share)) for share in shares), max))
     first = max(0, bisect_left(shares, _UNLIKELY) - 1)
     last = min(len(shares) - 1, bisect_left(shares, 1 - _UNLIKELY))
-    kept = shares[first : last + 1]
-    kept[0], kept[-1] = 0.0, 1.0
-    areas = accumulate((cell * (low + high) / 2 for low, high in pairwise(kept)), initial=0.0)
-    return Law(start + cell * first, cell, tuple(kept), tuple(areas))
+    cut = shares[first : last + 1]
+    cut[0], cut[-1] = 0.0, 1.0
+    areas = accumulate((cell * (low + high) / 2 for low, high in pairwise(cut)), initial=0.0)
+    return Law(start + cell * first, cell, tuple(cut), tuple(areas))
 
 
 @lru_cache(maxsize=16)
@@ -188,20 +188,22 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Survival:
-    """How long everything may fail from a job's first attempt on, and its last one still comes later."""
+    """The time during which everything may fail, counted from a job's first attempt, while its last attempt still comes
+    later.
+    """
 
     surely_s: float  # every job outlives this
     probably_s: float  # 99 of 100 jobs outlive this
 
 
 def totals(policy: Policy) -> Totals:
-    """All zero where nothing is retried. Percentiles are of the law of the sum (`whole`), the other figures exact.
+    """All zero where nothing is retried. Percentiles are of the law of the sum (`total_time`), the other figures exact.
 
     With a decorrelated backoff percentiles are good to about 2 %. Budgets, limits and what servers ask for are not in it.
     """
     steps = schedule(policy)
     shortest, longest = fsum(one.shortest_s for one in steps), fsum(one.longest_s for one in steps)
-    last = whole(policy)
+    last = total_time(policy)
     p1, p50, p99 = (min(longest, max(shortest, last.quantile(share))) for share in (0.01, 0.5, 0.99))
     return Totals(shortest, p1, p50, p99, longest, fsum(one.mean_s for one in steps))
 

@@ -156,24 +156,24 @@ def has_more_words(text: str, most: int) -> bool:
 
 def name(field: str, value: str) -> str:
     """The term of a whole name, with regard to case."""
-    return f"{_NAME}{field}={_whole(value)}"
+    return f"{_NAME}{field}={_shortened(value)}"
 
 
 def name_begins(field: str, beginning: str) -> Phrase:
     """Names that begin so: those that do so in the characters which are kept of a long one."""
-    return Phrase((f"{_NAME}{field}={_escaped(beginning)[:_KEPT]}",), prefix=True)
+    return Phrase((f"{_NAME}{field}={_escaped(beginning)[:_LONGEST_NAME]}",), prefix=True)
 
 
-def is_kept(beginning: str) -> bool:
-    """Return whether the beginning of a name is short enough to be told from every other."""
-    return len(_escaped(beginning)) <= _KEPT
+def is_unabridged(beginning: str) -> bool:
+    """Return whether the beginning of a name is short enough to be stored in full."""
+    return len(_escaped(beginning)) <= _LONGEST_NAME
 
 
 def argument(path: str, value: str, *, prefix: bool = False) -> Phrase:
     """An argument at `path` (`args.0.tenant`, `kwargs.email`) that is `value`, or begins with it."""
     if prefix:
-        return Phrase((f"{_NAME}{_path(path)}={_escaped(value.casefold())[:_KEPT]}",), prefix=True)
-    return Phrase((f"{_NAME}{_path(path)}={_whole(value.casefold())}",))
+        return Phrase((f"{_NAME}{_path(path)}={_escaped(value.casefold())[:_LONGEST_NAME]}",), prefix=True)
+    return Phrase((f"{_NAME}{_path(path)}={_shortened(value.casefold())}",))
 
 
 def hidden_argument(path: str) -> Phrase:
@@ -263,16 +263,16 @@ def _within_bounds(words: list[str]) -> list[str]:
     if max(Counter(words).values()) <= MOST_PLACES:  # the usual case, counted without a loop of ours
         return words
     seen: Counter[str] = Counter()
-    kept = []
+    bounded = []
     for word in words:
         seen[word] += 1
-        kept.append(SEAM if seen[word] > MOST_PLACES else word)
-    return kept
+        bounded.append(SEAM if seen[word] > MOST_PLACES else word)
+    return bounded
 
 
 # -- names and arguments ----------------------------------------------------------------------------------------
 
-_KEPT = 60  # characters of a long name, before its hash
+_LONGEST_NAME = 60  # characters of a long name, before its hash
 _TO_ESCAPE = re.compile(r"[^a-z0-9.@/\-\u0080-\U0010ffff]")
 
 
@@ -287,16 +287,16 @@ def _escape(found: re.Match[str]) -> str:
 
 
 @lru_cache(maxsize=20_000)
-def _whole(value: str) -> str:
+def _shortened(value: str) -> str:
     escaped = _escaped(value)
     if len(escaped) <= LONGEST:
         return escaped
-    return f"{escaped[:_KEPT]}~{hashlib.sha256(value.encode('utf-8', 'replace')).hexdigest()[:20]}"
+    return f"{escaped[:_LONGEST_NAME]}~{hashlib.sha256(value.encode('utf-8', 'replace')).hexdigest()[:20]}"
 
 
 @lru_cache(maxsize=20_000)
 def _path(path: str) -> str:
-    return _whole(representable(path).casefold())
+    return _shortened(representable(path).casefold())
 
 
 def _arguments(root: str, text: str) -> list[str]:
@@ -313,7 +313,7 @@ def _arguments(root: str, text: str) -> list[str]:
 @lru_cache(maxsize=20_000)
 def _encoded(value: _Scalar) -> str:
     shown = representable(value) if isinstance(value, str) else json.dumps(value)
-    return "!" if PLACEHOLDER in shown else _whole(shown.casefold())
+    return "!" if PLACEHOLDER in shown else _shortened(shown.casefold())
 
 
 def indexed_paths(root: str, text: str) -> frozenset[str]:

@@ -1,7 +1,7 @@
 """Secrets known by the name of their field or column: `password`, `apiKey`, `X-Auth-Token`, `mot_de_passe` …
 
-In texts, the name may stand at a distance: `Key (api_token)=(…)`, `INSERT INTO t (login, password) VALUES (…)` with its
-parameters, `password … input_value='…'`. Each text is read once: no search looks back beyond the match before it.
+In texts, the name may be at a distance: `Key (api_token)=(…)`, `INSERT INTO t (login, password) VALUES (…)` with its
+parameters, `password … input_value='…'`. Each text is read once: no search goes back beyond the match before it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ _PARTS = (
     *(start + word for word, starts in ENDINGS.items() for start in starts),
     *(_NOT_ALPHANUMERIC.sub("", word) for word in FOREIGN),
 )  # fmt: skip
-_WHOLE = frozenset({"auth", "pass", "ssn", "pan", "mfa", "totp", "iban", "salt", "refresh", "parola", "clave", "mdp"})
+_COMPLETE = frozenset(
+    {"auth", "pass", "ssn", "pan", "mfa", "totp", "iban", "salt", "refresh", "parola", "clave", "mdp"}
+)
 # Whole words of a name (`db_pwd`, `userPin`), since many harmless words hold them (`spinner`).
 _ANY_WORD = frozenset(
     {"pwd", "pw", "psw", "pswd", "pin", "otp", "cvv", "cvc", "cvv2", "cvc2", "ssn", "mdp", "cred", "creds"}
@@ -102,7 +104,7 @@ def is_secret_name(name: str) -> bool:
 def _is_secret_name(name: str) -> bool:
     lower = name.translate(LOWER)
     plain = _HARMLESS.sub("", _NOT_ALPHANUMERIC.sub("", lower))
-    if plain in _WHOLE or any(part in plain for part in _PARTS):
+    if plain in _COMPLETE or any(part in plain for part in _PARTS):
         return _last_word(name) not in _ABOUT and _first_word(name) not in _ABOUT_FIRST
     if not name.isascii():
         plain = _NO_WORD.sub("", lower.lower())
@@ -266,7 +268,7 @@ def _parameters(text: str) -> Iterator[tuple[int, int]]:
         items, at = _items(text, at)
         rows = [_items(text, start)[0] for start, _ in items if text[start] in "[("]
         for row in rows or [items]:
-            yield from _shown(text, (item for n, item in enumerate(row) if n in secret))
+            yield from _nonempty(text, (item for n, item in enumerate(row) if n in secret))
 
 
 def _secret_slots(statement: str) -> set[int]:
@@ -314,8 +316,8 @@ def _trimmed(text: str, items: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return trimmed
 
 
-def _shown(text: str, items: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Those that tell something."""
+def _nonempty(text: str, items: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Return the items that hold a value."""
     return ((start, end) for start, end in items if not _NOTHING.match(text[start:end]))
 
 

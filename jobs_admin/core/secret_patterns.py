@@ -415,20 +415,20 @@ def words_of(text: str) -> set[str] | None:
     return words
 
 
-def without_looks(text: str, words: Collection[str] | None) -> tuple[str, int]:
+def without_known_forms(text: str, words: Collection[str] | None) -> tuple[str, int]:
     """`text` without what is known by its look alone, and how many were hidden. `words` are `words_of` it."""
     hidden = 0
     if "/" in text and ":" in text:
-        text, hidden = counted(_URL, _hide_userinfo, text)
-    text, found = _without_patterns(text, _LOOKS, words)
+        text, hidden = replace_counted(_URL, _hide_userinfo, text)
+    text, found = _without_patterns(text, _FORMS, words)
     hidden += found
     text, tokens = _without_tokens(text)
     cards = accounts = 0
-    letters = text.encode("utf-8", "replace")
-    if not text.isascii() or letters.translate(_OF_CARDS, b" -./_").find(_CARD_LONG) >= 0:
-        text, cards = counted(_CARD, _hide_card, text)
-    if b"AA00" in letters.translate(_OF_IBANS):
-        text, accounts = counted(_IBAN, _hide_iban, text)
+    characters = text.encode("utf-8", "replace")
+    if not text.isascii() or characters.translate(_OF_CARDS, b" -./_").find(_CARD_LONG) >= 0:
+        text, cards = replace_counted(_CARD, _hide_card, text)
+    if b"AA00" in characters.translate(_OF_IBANS):
+        text, accounts = replace_counted(_IBAN, _hide_iban, text)
     return text, hidden + tokens + cards + accounts
 
 
@@ -447,8 +447,8 @@ class _ByWord:
         self._usual = [patterns[n] for n in sorted(self._always)]
         self._remembered = lru_cache(maxsize=8192)(self._numbers)
 
-    def of(self, words: Collection[str] | None) -> Sequence[tuple[tuple[str, ...], re.Pattern[str], str]]:
-        """Those that a text of these words may need, in their order."""
+    def select(self, words: Collection[str] | None) -> Sequence[tuple[tuple[str, ...], re.Pattern[str], str]]:
+        """Return the patterns that a text of these words may need, in their order."""
         if words is None:
             return self._patterns
         numbers: set[int] = set()
@@ -462,12 +462,12 @@ class _ByWord:
         return tuple(n for n, parts in enumerate(self._parts) if any(len(part) > 1 and part in lower for part in parts))
 
 
-_LOOKS, _SPOKEN = _ByWord(_PATTERNS), _ByWord(_SENTENCES)
+_FORMS, _SPOKEN = _ByWord(_PATTERNS), _ByWord(_SENTENCES)
 
 
 def _without_patterns(text: str, patterns: _ByWord, words: Collection[str] | None) -> tuple[str, int]:
     lower, hidden = folded(text), 0
-    for needed, pattern, replacement in patterns.of(words):
+    for needed, pattern, replacement in patterns.select(words):
         for word in needed:
             if word in lower:
                 text, count = pattern.subn(replacement, text)
@@ -483,7 +483,7 @@ def folded(text: str) -> str:
 
 def _without_tokens(text: str) -> tuple[str, int]:
     if not text.isascii():
-        return counted(_RUN, lambda found: _shown_token(found[0]), text)
+        return replace_counted(_RUN, lambda found: _shown_token(found[0]), text)
     # The same runs, without a pattern that is tried at every character: a tenth of its cost, and most texts hold none.
     marked = text.encode().translate(_OF_RUNS)
     start = marked.find(_LONG_RUN)
@@ -506,7 +506,9 @@ def is_card(number: int) -> bool:
     return found is not None and _hide_card(found) is not None
 
 
-def counted(pattern: re.Pattern[str], hide: Callable[[re.Match[str]], str | None], text: str) -> tuple[str, int]:
+def replace_counted(
+    pattern: re.Pattern[str], hide: Callable[[re.Match[str]], str | None], text: str
+) -> tuple[str, int]:
     """Like `subn`, but counts only what `hide` really replaced (it answers None to leave a find alone)."""
     count = 0
 
@@ -559,9 +561,9 @@ def _shown_token(run: str) -> str | None:
 
 def _hide_iban(found: re.Match[str]) -> str | None:
     """An account number whose check digits are right, which those of one in 97 other words are."""
-    letters = found[0].replace(" ", "")
-    digits = "".join(str(int(letter, 36)) for letter in letters[4:] + letters[:4])
-    return PLACEHOLDER if 15 <= len(letters) <= 34 and int(digits) % 97 == 1 else None
+    characters = found[0].replace(" ", "")
+    digits = "".join(str(int(character, 36)) for character in characters[4:] + characters[:4])
+    return PLACEHOLDER if 15 <= len(characters) <= 34 and int(digits) % 97 == 1 else None
 
 
 def _hide_card(found: re.Match[str]) -> str | None:

@@ -19,7 +19,7 @@ _ESCAPES = "; in a user or password write @ as %40, # as %23, / as %2F, ? as %3F
 
 
 class Unreadable(ValueError):
-    """A URL whose parts cannot be told apart. Its text never repeats what the URL says."""
+    """A URL whose parts cannot be separated with certainty. Its text never repeats the URL."""
 
 
 def split(url: str) -> SplitResult:
@@ -35,8 +35,8 @@ def split(url: str) -> SplitResult:
     return parts
 
 
-def shown(url: str) -> str:
-    """Its scheme, host and port where they are beyond doubt, else its scheme, else nothing of it."""
+def display_url(url: str) -> str:
+    """Return the URL's scheme, host and port where they are beyond doubt, else its scheme, else none of it."""
     scheme = scheme_of(url)
     if not scheme:
         return "not a URL"
@@ -53,7 +53,7 @@ def shown(url: str) -> str:
 
 
 def scheme_of(url: str) -> str:
-    """Its scheme if that is one we know; empty else, because `password@host:1` has a scheme too."""
+    """Return the URL's scheme if it is a known one; empty else, because `password@host:1` has a scheme too."""
     scheme = url.partition(":")[0].lower()
     return scheme if scheme in _SCHEMES else ""
 

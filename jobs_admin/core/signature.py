@@ -26,7 +26,7 @@ class Signature:
 
     def check(self, task: str, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Raise Refused for a call that would end in a TypeError before the task's first line."""
-        takes = f"It takes {self.shown}."
+        takes = f"It takes {self.in_parentheses}."
         if len(args) > len(self.positional) and not self.takes_more_args:
             most = len(self.positional)
             raise Refused(
@@ -50,14 +50,14 @@ class Signature:
             raise Refused("bad_edit", f"{task} needs the argument {missing[0]!r}. {takes}", place)
 
     @property
-    def shown(self) -> str:
+    def in_parentheses(self) -> str:
         """Return the signature in parentheses: at most 20 arguments, `…` for a default value."""
         parts = self.text.split(", ") if self.text else []
         shown = ", ".join(f"{part}…" if part.endswith("=") else part for part in parts[:_MOST_NAMED])
         return f"({shown}{', …' if len(parts) > _MOST_NAMED else ''})"
 
 
-def written(signature: inspect.Signature) -> str | None:
+def format_signature(signature: inspect.Signature) -> str | None:
     """Return a signature as text; None if too long to be reported."""
     parts, kinds = [], [one.kind for one in signature.parameters.values()]
     for n, (name, one) in enumerate(signature.parameters.items()):
@@ -72,7 +72,7 @@ def written(signature: inspect.Signature) -> str | None:
 
 
 def read(text: str) -> Signature | None:
-    """Parse the text that `written` returns; None for anything else."""
+    """Parse the text that `format_signature` returns; None for anything else."""
     positional: list[str] = []
     named: list[str] = []
     optional: set[str] = set()

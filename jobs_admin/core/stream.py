@@ -29,8 +29,9 @@ end
 
 
 def with_counted(text: str) -> str:
-    """A script that may ask `counted(key)`: the bytes of the stream, or nil where nobody counted them; and may `count_on(key, bytes)`
-    what came or went (negative). Where nobody counted, whoever writes a report next measures.
+    """A script with the functions `counted(key)`, the bytes of the stream or nil where the count is missing, and
+    `count_on(key, bytes)` for bytes that came or went (negative). Where the count is missing, the next writer of a
+    report measures.
     """
     return _LUA_COUNT + text
 
@@ -39,9 +40,9 @@ def with_counted(text: str) -> str:
 COUNT_ON = with_counted("count_on(KEYS[1], tonumber(ARGV[1])) return 1")
 
 
-def counted(held: bytes | None) -> int | None:
-    """Return what the count says; None where nobody counted."""
-    return int(held) if held is not None and _COUNT.fullmatch(held) else None
+def parse_count(value: bytes | None) -> int | None:
+    """Return the stored count; None where it is missing."""
+    return int(value) if value is not None and _COUNT.fullmatch(value) else None
 
 
 def weight(entry: Mapping[bytes, bytes]) -> int:

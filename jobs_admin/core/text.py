@@ -26,14 +26,14 @@ def _visible(found: re.Match[str]) -> str:
 
 
 def whole_number(text: str | None, digits: int = 18) -> int | None:
-    """The number that `text` is, of at most so many digits; None where it is none. For ids and cursors from outside.
+    """The number that `text` is, of at most `digits` digits; None where it is none. For ids and cursors from outside.
 
     Plain digits alone: `int` would read signs, blanks and the digits of other scripts too. 18 of them fit a column.
     """
     return int(text) if text and text.isascii() and text.isdigit() and len(text) <= digits else None
 
 
-def shown(text: str, width: int) -> str:
+def terminal_line(text: str, width: int) -> str:
     """`text` for a terminal: one line of at most `width` characters, with every control character as its escape."""
     text = _CONTROL.sub(_escaped, text.replace("\n", " "))
     return text if len(text) <= width else f"{text[: width - 1]}…"
@@ -73,7 +73,7 @@ _SHARED_NAMES = frozenset(
     "ProgrammingError InternalError InterfaceError NotSupportedError APIError ClientError RequestError ResponseError "
     "ServerError AuthenticationError error timeout".split()
 )
-_SAYS_NO_MODULE = frozenset(
+_GENERIC_MODULES = frozenset(
     "exceptions exception errors error exc utils base core common db client_exceptions exceptions_ models".split()  # noqa: SIM905
 )
 
@@ -81,11 +81,11 @@ _SAYS_NO_MODULE = frozenset(
 def class_name(error_type: str) -> str:
     """The class without its module, `smtplib.SMTPServerDisconnected` as `SMTPServerDisconnected`; `_csv.Error` stays.
 
-    A name that many libraries share keeps the module that tells them apart: `requests.exceptions.HTTPError` is
+    A name that many libraries share keeps the module that distinguishes them: `requests.exceptions.HTTPError` is
     `requests.HTTPError`.
     """
     *modules, name = error_type.rstrip(".").split(".")
     if name not in _SHARED_NAMES:
         return name or error_type
-    telling = [module for module in modules if module and module.lstrip("_") not in _SAYS_NO_MODULE]
-    return f"{telling[-1]}.{name}" if telling else name
+    specific = [module for module in modules if module and module.lstrip("_") not in _GENERIC_MODULES]
+    return f"{specific[-1]}.{name}" if specific else name

@@ -26,7 +26,7 @@ _PASSES_ON = re.compile(r"(?:return |[a-z_]\w{0,60} = )?(?:await )?([a-z_]\w{0,6
 def on_the_way(frames: Sequence[Frame]) -> list[Frame]:
     """The frames of an exception without those of the application that only pass on to the next: they come and go with releases."""
     ahead: set[str] = set()  # functions further in
-    kept: list[Frame] = []
+    counted: list[Frame] = []
     for n in range(len(frames) - 1, -1, -1):
         frame = frames[n]
         if frame.is_application:
@@ -35,17 +35,17 @@ def on_the_way(frames: Sequence[Frame]) -> list[Frame]:
                 continue
             # Given under another name than the one that it has: no function of that name is called later.
             is_given = passes and frames[n + 1 : n + 2] and frames[n + 1].is_application and passes[1] not in ahead
-            if ahead and (_AROUND.match(frame.function) or (is_given and not kept[-1].function.startswith("__"))):
+            if ahead and (_AROUND.match(frame.function) or (is_given and not counted[-1].function.startswith("__"))):
                 continue
             ahead.add(frame.function)
-        kept.append(frame)
-    return kept[::-1]
+        counted.append(frame)
+    return counted[::-1]
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
     type: str
-    said: str  # the first line of its message in small letters, without its number
+    first_line: str  # the first line of its message in small letters, without its number
     plain: str
     words: str  # its message as it is
 
@@ -69,7 +69,9 @@ _NO_PATH = Path((), (), (), (), False, None, "", "", "")
 
 
 def path_of(trace: str, ignored: tuple[str, ...]) -> Path:
-    """Of a trace without the message at its end (`traces.stack`). `ignored`: globs over `file in function`."""
+    """Return the path of a trace without the message at its end (`traces.stack`). `ignored`: globs over `file in
+    function`.
+    """
     # Most failures come with a trace that was seen before; many are kept of the usual length, few of the long ones.
     return (_path_of_usual if len(trace) <= _USUAL_TRACE else _path_of_long)(trace, ignored)
 
@@ -90,18 +92,18 @@ def _path_through(trace: str, ignored: tuple[str, ...]) -> Path:
         if n > 0 and one.frames and is_counted(one.frames[-1], ignored)
     ]
     first = [(causes[0].type, causes[0].plain)] if causes else []
-    members = sorted({(name_of(m.error), normalise(m.said), m.place) for m in last.members})
+    members = sorted({(name_of(m.error), normalise(m.message), m.place) for m in last.members})
     was_raised_here = bool(last.frames) and is_counted(last.frames[-1], ignored)
     return Path(
         # In order, each once: the depth of a recursion does not count.
         frames=tuple(dict.fromkeys(counted)),
         causes=tuple(dict.fromkeys([*first, *of_ours])) + tuple((m[0], f"{m[1]} at {m[2]}") for m in members),
         own_causes=tuple(dict.fromkeys(of_ours)),
-        wrapped=() if was_raised_here else tuple(cause for cause in causes if len(cause.said) > 7),
+        wrapped=() if was_raised_here else tuple(cause for cause in causes if len(cause.first_line) > 7),
         is_of_library=bool(last.frames) and not was_raised_here,
         template=template_of(last.frames[-1].code, is_foreign=not was_raised_here) if last.frames else None,
         code=last.frames[-1].code if was_raised_here else "",
-        last_words=last.said,
+        last_words=last.message,
         culprit=(application or [""])[-1][:255],
     )
 
@@ -131,12 +133,12 @@ _NUMBER_BEFORE = re.compile(r"\[Errno -?\d{1,6}\] ")
 
 
 def _cause(one: Raised) -> Cause:
-    error, said = one.error, one.said
-    if caused := _CAUSED_BY.search(said):  # what the older urllib3 tells only in words
-        error, said = caused.groups()
+    error, message = one.error, one.message
+    if caused := _CAUSED_BY.search(message):  # what the older urllib3 tells only in words
+        error, message = caused.groups()
     name = name_of(error)
-    brief = _NUMBER_BEFORE.sub("", said.strip().partition("\n")[0], count=1).lower()
-    return Cause(name, brief, plain_message(name, said, None)[:500], said)
+    brief = _NUMBER_BEFORE.sub("", message.strip().partition("\n")[0], count=1).lower()
+    return Cause(name, brief, plain_message(name, message, None)[:500], message)
 
 
 def is_counted(frame: Frame, ignored: tuple[str, ...]) -> bool:

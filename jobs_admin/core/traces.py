@@ -36,7 +36,7 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Stack:
     error: str  # the type as printed; "" where the text does not begin with one
-    said: str
+    message: str
     calls: tuple[Call, ...]  # the innermost first
 
 
@@ -46,8 +46,8 @@ def stack_of(text: str) -> Stack | None:
     if place < 0:
         return None
     calls = [_call(line) for line in text[place + 1 :].split("\n", _MOST_FRAMES)[:_MOST_FRAMES] if _is_call(line)]
-    error, said = error_of(text[:place])
-    return Stack(error, said, tuple(calls))
+    error, message = error_of(text[:place])
+    return Stack(error, message, tuple(calls))
 
 
 def error_of(head: str) -> tuple[str, str]:
@@ -61,14 +61,16 @@ def error_of(head: str) -> tuple[str, str]:
 def without_message(text: str, message: str) -> str:
     """The stack without the message at its head, where that only repeats `message`."""
     place = _first_call(text)
-    error, said = error_of(text[:place]) if place >= 0 else ("", "")
-    if not error or not said or said != message.strip():
+    error, words = error_of(text[:place]) if place >= 0 else ("", "")
+    if not error or not words or words != message.strip():
         return text
-    return f"{text[: text.index(said, len(error))].rstrip().removesuffix(':')}{text[place:]}"
+    return f"{text[: text.index(words, len(error))].rstrip().removesuffix(':')}{text[place:]}"
 
 
 def apart(text: str, most: int = 100) -> list[str]:
-    """Stacks that were joined by line ends, the first first: at most the last so many, and what stands before them in one."""
+    """Stacks that were joined by line ends, the first first: the last `most` at most, with all text before them in the
+    first of these.
+    """
     found: list[str] = []
     end = len(text)
     while len(found) < most - 1:
@@ -101,12 +103,12 @@ def _is_call(line: str) -> bool:
 
 
 def _call(line: str) -> Call:
-    said = line.strip().removeprefix("at ").removeprefix("async ").removeprefix("new ")
+    place = line.strip().removeprefix("at ").removeprefix("async ").removeprefix("new ")
     function = ""
-    if said.endswith(")") and " (" in said:
-        function, _, said = said[:-1].partition(" (")
-    found = _PLACE.match(said)
-    file = _SCHEME.sub("", found[1] if found else said, count=2)
+    if place.endswith(")") and " (" in place:
+        function, _, place = place[:-1].partition(" (")
+    found = _PLACE.match(place)
+    file = _SCHEME.sub("", found[1] if found else place, count=2)
     is_library = found is None or _JAVASCRIPT_LIBRARY.search(file.replace("\\", "/")) is not None
     return Call(file, int(found[2]) if found else 0, _name(function), not is_library)
 
@@ -148,8 +150,8 @@ def stack(trace: str, message: str) -> str:
     while inside < len(lines) and lines[inside].startswith(" "):
         inside += 1
     last_words = "\n".join(lines[inside:])
-    error, _, said = last_words.partition(": ")
-    if not said or said.strip() != message.strip():
+    error, _, words = last_words.partition(": ")
+    if not words or words.strip() != message.strip():
         return trace
     return f"{trace[: len(trace) - len(last_words)]}{error}\n"
 
@@ -172,14 +174,14 @@ class Member:
     """One of the errors in an exception group."""
 
     error: str
-    said: str
+    message: str
     place: str
 
 
 @dataclass(slots=True)
 class Raised:
     error: str = ""  # the type as printed
-    said: str = ""  # its message
+    message: str = ""  # its message
     frames: list[Frame] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
     leads_on: bool = False  # the next one was raised `from` it, on purpose
@@ -209,7 +211,7 @@ def chain_of(trace: str) -> list[Raised]:
         for member in inner:
             for one in _raised(member)[-1:] or _unraised(member):
                 place = next((place_of(f) for f in reversed(one.frames) if f.is_application), "")
-                chain[-1].members.append(Member(one.error, one.said, place))
+                chain[-1].members.append(Member(one.error, one.message, place))
     return chain
 
 
@@ -218,7 +220,7 @@ def _raised_in_javascript(trace: str) -> list[Raised]:
     if found is None:
         return []
     calls = [Frame(c.file, c.line, c.function, "", c.is_application) for c in reversed(found.calls)]
-    return [Raised(found.error, found.said[:MOST_MESSAGE], calls)]
+    return [Raised(found.error, found.message[:MOST_MESSAGE], calls)]
 
 
 def _unraised(lines: list[str]) -> list[Raised]:
@@ -262,7 +264,7 @@ def _raised(lines: list[str]) -> list[Raised]:
             if words is None and not now.frames and (kind := _TYPE.match(alone)):  # raised nowhere: it has no traceback
                 now.error, words = kind[1], [alone[kind.end() :]]
             now.leads_on = line == _BETWEEN[1]
-            found.append(_told(now, words))
+            found.append(_with_message(now, words))
             now, words, alone = Raised(), None, ""
         elif words is not None:
             words.append(line)
@@ -271,10 +273,10 @@ def _raised(lines: list[str]) -> list[Raised]:
         elif not alone:
             alone = line
     if now.frames or now.error:
-        found.append(_told(now, words))
+        found.append(_with_message(now, words))
     return found
 
 
-def _told(raised: Raised, words: list[str] | None) -> Raised:
-    raised.said = "\n".join(words or ()).strip()[:MOST_MESSAGE]
+def _with_message(raised: Raised, words: list[str] | None) -> Raised:
+    raised.message = "\n".join(words or ()).strip()[:MOST_MESSAGE]
     return raised

@@ -18,7 +18,7 @@ FIRST, LAST = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in (1970, 3000
 def read(text: str | bytes | None) -> Any:
     """Return the JSON value in `text`, its impossible numbers as None; None where there is none."""
     try:
-        return json.loads(text or b"null", parse_int=_whole, parse_float=_finite, parse_constant=_no_number)
+        return json.loads(text or b"null", parse_int=_integer, parse_float=_finite, parse_constant=_no_number)
     except (ValueError, RecursionError):
         return None
 
@@ -53,7 +53,7 @@ def number(value: object) -> float | None:
     return value
 
 
-def whole(digits: str | bytes | None) -> int | None:
+def integer(digits: str | bytes | None) -> int | None:
     """Return plain digits as a number from 0 of at most 18 digits, which fits 64 bits; None for anything else."""
     return whole_number(digits.decode("ascii", "replace") if isinstance(digits, bytes) else digits)
 
@@ -66,7 +66,7 @@ def moment(value: object) -> datetime | None:
     return datetime.fromtimestamp(seconds, timezone.utc)
 
 
-def _whole(digits: str) -> int | None:
+def _integer(digits: str) -> int | None:
     found = int(digits) if len(digits) <= 20 else None
     return found if found is not None and abs(found) <= MOST_INT else None
 

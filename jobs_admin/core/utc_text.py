@@ -13,7 +13,7 @@ def dated(at: datetime, beside: datetime, with_seconds: bool = False) -> str:
 
 
 def clock(at: datetime, beside: datetime, with_seconds: bool = False) -> str:
-    """02:07 where the day is that of `beside` (now, or the beginning of what is told), else 20 Nov 02:07."""
+    """02:07 where the day is that of `beside` (now, or the start of the period shown), else 20 Nov 02:07."""
     at = at.astimezone(timezone.utc)
     time = "%H:%M:%S" if with_seconds else "%H:%M"
     return at.strftime(time if at.date() == beside.astimezone(timezone.utc).date() else f"%-d %b {time}")

@@ -78,13 +78,14 @@ def read(text: str) -> Address | None:
 
 
 class BadAllowance(ValueError):
-    """What is to be allowed is neither a host nor a network. Its text says which."""
+    """An allowed entry that is neither a host nor a network. The text names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What may be reached although it is not public: hosts by the name that the URL says, and networks; each with the
-    only port of it that is meant, or None for all."""
+    """The targets that may be reached although they are not public: hosts by the name in the URL, and networks; each
+    with the only port that is meant, or None for all.
+    """
 
     hosts: frozenset[tuple[str, int | None]] = frozenset()
     networks: tuple[tuple[Network, int | None], ...] = ()
@@ -107,7 +108,7 @@ _ENTRY = re.compile(
 _HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
 
 
-def allowed(entries: Iterable[str]) -> Allowed:
+def parse_allowed(entries: Iterable[str]) -> Allowed:
     """From `hooks.internal`, `10.2.0.0/16`, `::1`, `127.0.0.1:9000`, `[::1]:9000`. Raises BadAllowance."""
     hosts, networks = set(), []
     for entry in filter(None, (entry.strip().lower() for entry in entries)):
@@ -160,7 +161,7 @@ class WebAddress:
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
-    def shown(self) -> str:
+    def without_path(self) -> str:
         """Without path and query, which may hold a secret."""
         return f"{self.scheme}://{self.server}" + ("/…" if self.target not in ("", "/") else "/")
 
@@ -184,16 +185,16 @@ def parse(url: str) -> WebAddress:
         raise BadAddress("A URL has no user and password before its host.")
     if "#" in rest:
         raise BadAddress("A URL has no part after #: no server would see it.")
-    said = _SERVER.fullmatch(server)
-    if said is None or not said["host"]:
+    server_parts = _SERVER.fullmatch(server)
+    if server_parts is None or not server_parts["host"]:
         raise BadAddress("The host of the URL cannot be read.")
-    port = int(said["port"] or PORTS[scheme])
+    port = int(server_parts["port"] or PORTS[scheme])
     if not 1 <= port <= 65535:
         raise BadAddress("A port is a number from 1 to 65535.")
     target = rest if rest.startswith("/") else f"/{rest}"
     if not _TARGET.fullmatch(target):
         raise BadAddress('In path and query write ", <, >, \\, ^, `, {, | and } as %22 and so on.')
-    return WebAddress(scheme, _host(said["host"].lower()), port, target)
+    return WebAddress(scheme, _host(server_parts["host"].lower()), port, target)
 
 
 def _host(host: str) -> str:

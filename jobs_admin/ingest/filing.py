@@ -363,7 +363,7 @@ def _caveats(reports: Iterable[Report], expires_at: datetime | None, before: int
     for r in reports:
         if r.sealed is not None and caveats & Caveat.NO_MESSAGE:
             caveats += Caveat.TRUNCATED - Caveat.NO_MESSAGE
-        if r.sealed is not None and r.raw_is_whole:
+        if r.sealed is not None and r.is_raw_complete:
             caveats &= ~Caveat.TRUNCATED
         if r.is_chord_member:
             caveats |= Caveat.CHORD
@@ -524,16 +524,16 @@ def _write_payloads(of_failure: dict[int, list[Report]], before: dict[int, _Prio
         for r in reports:
             if r.sealed is not None:
                 stored = latest.get((pk, r.run))
-                if stored is None or (r.raw_is_whole, r.rank) > (stored.raw_is_whole, stored.rank):
+                if stored is None or (r.is_raw_complete, r.rank) > (stored.is_raw_complete, stored.rank):
                     latest[pk, r.run] = r
     later, earlier = [], []
     payload_key = unsealing.key_ids()[0]
     for (pk, run), r in sorted(latest.items(), key=lambda entry: entry[0]):
         known = before[pk].runs.get(run) if pk in before else None
-        row = (pk, run, r.sealed, r.raw_size, r.raw_sha256, r.raw_is_whole, payload_key)
+        row = (pk, run, r.sealed, r.raw_size, r.raw_sha256, r.is_raw_complete, payload_key)
         if known is None or r.rank > known:
             later.append(row)
-        elif r.raw_is_whole:
+        elif r.is_raw_complete:
             earlier.append(row)
     table = Payload._meta.db_table
     replace = statements.replace(_PAYLOAD_COLUMNS, key=("failure_id", "run"))

@@ -120,7 +120,7 @@ def _read_last_sign(store: redis.Redis, source: str, boot: str) -> tuple[float |
     pipeline.zscore(keys.boots(source), boot)
     pipeline.hmget(keys.boot(source, boot), ["gone", "worker", "stream"])
     sign, (gone, name, stream) = pipeline.execute()
-    answer = untrusted.whole(stream)
+    answer = untrusted.integer(stream)
     stream_bytes = STREAM_BYTES if answer is None else answer
     return sign, gone is not None, (name or boot.encode()).decode("utf-8", "replace"), stream_bytes
 

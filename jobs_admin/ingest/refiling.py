@@ -14,7 +14,7 @@ from cryptography.fernet import InvalidToken
 from django.db.models import Q, QuerySet
 
 from jobs_admin import config, ingest
-from jobs_admin.core.envelope import BY_SOMEBODY_NEWER, Unreadable, decode
+from jobs_admin.core.envelope import READABLE_LATER, Unreadable, decode
 from jobs_admin.models import Unfiled
 from jobs_admin.trust import Cause, raw_entries, unsealing
 
@@ -48,7 +48,7 @@ def step() -> bool:
     if accepted:
         return True
     from_newer_guard = Q()
-    for words in BY_SOMEBODY_NEWER:
+    for words in READABLE_LATER:
         from_newer_guard |= Q(cause="", why__startswith=words)
     found = Unfiled.objects.filter(from_newer_guard).order_by("id")
     if _position.until is None:

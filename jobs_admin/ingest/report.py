@@ -83,7 +83,7 @@ class Report:
     sealed: bytes | None  # the raw message, encrypted
     raw_size: int
     raw_sha256: str
-    raw_is_whole: bool
+    is_raw_complete: bool
     is_chord_member: bool
     is_formless: bool  # no message of its queue system: it can be stored, not sent
     expires_at: datetime | None
@@ -162,7 +162,7 @@ def parse_report(
     is_success = kind == "success"
     stack_text = "" if is_success else stack(trace, shown["message"])
     stack_sha256 = hashlib.sha256(stack_text.encode()).hexdigest() if stack_text else ""
-    raw, is_complete = envelope.raw, envelope.raw_is_whole
+    raw, is_complete = envelope.raw, envelope.is_raw_complete
     if raw is not None and len(raw) > _MOST_PAYLOAD:
         raw, is_complete = raw[:_HEAD_OF_PAYLOAD], False
     return Report(
@@ -199,7 +199,7 @@ def parse_report(
         sealed=None if raw is None else seal(raw),
         raw_size=max(_natural_number(envelope.raw_size), len(raw or b"")),
         raw_sha256=_text(envelope.raw_sha256, 64),
-        raw_is_whole=is_complete,
+        is_raw_complete=is_complete,
         made_at=_moment(envelope.made_at),
         **_message_facts(source, raw if is_complete else None, kind),
         terms="" if is_success else document_without_stack({**name, **shown}),

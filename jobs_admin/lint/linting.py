@@ -66,7 +66,7 @@ def facts(viewer: Viewer, now: datetime, complete: frozenset[str], outage_s: flo
         errors=errors,
         rate_limited=limited,
         permanent_retried=_permanent_retried(viewer),
-        told_by_all=complete,
+        fully_reported=complete,
         outage_s=outage_s,
     )
 
@@ -340,7 +340,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "workers": reported.workers,
         "options": [
             {"source": some.source, "queue": one.queue, "task": one.task, "quoted": one.quoted, "jobs": one.jobs,
-             "looked_at": one.looked, "in_queue": some.looked(one.queue).of, "example": one.example}
+             "looked_at": one.looked, "in_queue": some.find_queue(one.queue).of, "example": one.example}
             for some in report.lying.found for one in some.options
         ],
         "reservations": reservations(report),

@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from jobs_admin import config, policies
 from jobs_admin.core.refused import NotFound, Refused
-from jobs_admin.core.text import shown, whole_number
+from jobs_admin.core.text import terminal_line, whole_number
 from jobs_admin.lint import linting
 from jobs_admin.management import terminal
 from jobs_admin.models import PolicyVersion
@@ -59,7 +59,9 @@ def run_list(command: BaseCommand, **_: Any) -> None:
     for one in found:
         expires = f"{one.expires_at:%Y-%m-%d %H:%M}" if one.expires_at else "-"
         match = (one.match_source, one.match_queue, one.match_task)
-        rows.append((str(one), one.mode, *(shown(part, 40) for part in match), expires, running[one.name].sentence))
+        rows.append(
+            (str(one), one.mode, *(terminal_line(part, 40) for part in match), expires, running[one.name].sentence)
+        )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         command.stdout.write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -72,9 +74,9 @@ def run_show(command: BaseCommand, *, name: str, number: int | None, **_: Any) -
     except NotFound as none:
         raise CommandError(f"There is no {name}{'' if number is None else f'@{number}'} in force or kept.") from none
     command.stdout.write(json.dumps(found.document, indent=2, ensure_ascii=False))
-    by, at = shown(found.published_by, 60), found.published_at
+    by, at = terminal_line(found.published_by, 60), found.published_at
     state = "in force" if found.is_published else f"until {found.ended_at:%Y-%m-%d %H:%M:%S} UTC"
-    why = f": {shown(found.reason, 200)}" if found.reason else ""
+    why = f": {terminal_line(found.reason, 200)}" if found.reason else ""
     command.stderr.write(f"{found}, {state}; published by {by} on {at:%Y-%m-%d %H:%M:%S} UTC{why}")
 
 
@@ -86,7 +88,7 @@ def run_publish(
         expected_version = before.version if before else None
     drafted = _run_act(lambda: policies.check(terminal.viewer(), name, document))
     for warning in linting.attempts_given(terminal.viewer(), drafted):
-        command.stderr.write(f"note: {shown(warning, 500)}")
+        command.stderr.write(f"note: {terminal_line(warning, 500)}")
     made = _run_act(
         lambda: policies.publish(terminal.viewer(), name, document, expected_version=expected_version, reason=reason)
     )
@@ -125,7 +127,9 @@ def _run_act(act: Any) -> Any:
     except Refused as refused:
         if refused.code == "stale":
             changes = refused.details["difference"]
-            lines = [shown(f"  {c.field}: was {c.was!r}, is {c.now!r}, yours {c.yours!r}", 200) for c in changes]
+            lines = [
+                terminal_line(f"  {c.field}: was {c.was!r}, is {c.now!r}, yours {c.yours!r}", 200) for c in changes
+            ]
             how = "Give --expected-version with the version that you saw."
             raise CommandError("\n".join([refused.message, *lines, how])) from refused
         problems = refused.details.get("problems", ())

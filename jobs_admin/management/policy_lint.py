@@ -21,7 +21,7 @@ from jobs_admin.core.lint import Finding
 from jobs_admin.core.lint.configuration import Configuration, read
 from jobs_admin.core.lint.finding import span
 from jobs_admin.core.matching import matches
-from jobs_admin.core.text import shown
+from jobs_admin.core.text import terminal_line
 from jobs_admin.fleet.configurations import ReportedConfigurations
 from jobs_admin.lint import linting
 from jobs_admin.models.access import ENGINE
@@ -64,7 +64,7 @@ def run(command: BaseCommand, *, app: list[str], outage: str | None, excepted: l
         for line in text(report, left):
             command.stdout.write(line)
         for line in linting.reservations(report):
-            command.stderr.write(shown(line, _WIDTH))
+            command.stderr.write(terminal_line(line, _WIDTH))
     if report.count(lint.HIGH):
         raise SystemExit(1)
     if not report.reported.is_reachable:
@@ -77,11 +77,11 @@ def text(report: linting.Report, left: int = 0) -> Iterable[str]:
         found = list(some)
         yield f"{severity.upper():7} {found[0].title} ({id})"
         for one in found:
-            yield f"        {shown(str(one.where), 120)}: {shown(one.evidence, _WIDTH)}"
+            yield f"        {terminal_line(str(one.where), 120)}: {terminal_line(one.evidence, _WIDTH)}"
             if one.quoted:
-                yield f"            {shown(one.quoted, _WIDTH)}"
-        yield f"        To do: {shown(found[0].fix, _WIDTH)}"
-        yield f"        Known from: {shown(found[0].source, _WIDTH)}"
+                yield f"            {terminal_line(one.quoted, _WIDTH)}"
+        yield f"        To do: {terminal_line(found[0].fix, _WIDTH)}"
+        yield f"        Known from: {terminal_line(found[0].source, _WIDTH)}"
     yield from _lying(report)
     counts = [f"{report.count(severity)} {severity}" for severity in lint.SEVERITIES]
     yield f"{', '.join(counts)}{f', {left} excepted' if left else ''}; of {linting.coverage(report)}."
@@ -100,8 +100,8 @@ def _lying(report: linting.Report) -> Iterable[str]:
         for one in some.options:
             where = " · ".join((some.source, one.queue, one.task))
             seen = f"{one.jobs:,} of {one.looked:,} jobs looked at, the newest {one.example}"
-            yield f"        {shown(where, 120)}: {shown(seen, 120)}"
-            yield f"            {shown(one.quoted, _WIDTH)}"
+            yield f"        {terminal_line(where, 120)}: {terminal_line(seen, 120)}"
+            yield f"            {terminal_line(one.quoted, _WIDTH)}"
 
 
 def _is_excepted(finding: Finding, excepted: Iterable[str]) -> bool:
@@ -149,7 +149,7 @@ def _read(name: str) -> Configuration:
     found = read(_last_line(done.stdout), name) if done.returncode == 0 else None
     if found is None:
         why = _last_line(done.stderr) or "it said nothing"
-        raise CommandError(f"{name} cannot be read: {shown(why, _WIDTH)}", returncode=CANNOT_LOOK)
+        raise CommandError(f"{name} cannot be read: {terminal_line(why, _WIDTH)}", returncode=CANNOT_LOOK)
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import OutputWrapper
 
 from jobs_admin.core.pacing import Outlook
-from jobs_admin.core.text import shown
+from jobs_admin.core.text import terminal_line
 from jobs_admin.models import Replay
 from jobs_admin.replays import Preview
 
@@ -51,7 +51,7 @@ def _line(replay: Replay) -> str:
         f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {ended:,}/{replay.total:,} ended, {replay.sent_in_all:,} sent, "
         f"{replay.failed_again:,} failed again ({replay.state.replace('_', ' ')})"
     )
-    return f"{line} {shown(replay.held_because, 80)}" if replay.held_because else line
+    return f"{line} {terminal_line(replay.held_because, 80)}" if replay.held_because else line
 
 
 def duration(seconds: float) -> str:

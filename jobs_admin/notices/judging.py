@@ -75,7 +75,7 @@ def judge(
     )
     if wait_s is not None:
         wait_s = min(wait_s, LONGEST_RETRY_AFTER_S)
-    wait = backoff.delay(_POLICY, tries, random, asked_s=wait_s)
+    wait = backoff.delay(_POLICY, tries, random, wish_s=wait_s)
     return Verdict(Fate.AGAIN, message, now + timedelta(seconds=wait))
 
 

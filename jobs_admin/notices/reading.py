@@ -171,7 +171,7 @@ def _line(found: Channel, url: str, to: tuple[str, ...], sees: bool) -> str:
 def masked(url: str) -> str:
     """Without what may be secret in it."""
     try:
-        return parse(url).shown
+        return parse(url).without_path
     except BadAddress:
         return HIDDEN
 

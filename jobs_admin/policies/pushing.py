@@ -64,5 +64,5 @@ def _documents() -> dict[bytes, bytes]:
 
 def _next(raised: bytes | None) -> int:
     """A number that was never there before: microseconds since 1970, so that it grows also where Redis forgot the last."""
-    last = untrusted.whole(raised) or 0
+    last = untrusted.integer(raised) or 0
     return max(last + 1, time.time_ns() // 1_000)

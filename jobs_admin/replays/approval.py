@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from django.db.models import QuerySet
 
 from jobs_admin import config
-from jobs_admin.core.text import representable, shown
+from jobs_admin.core.text import representable, terminal_line
 from jobs_admin.models import AuditEvent, Failure, FailureCount, Replay
 from jobs_admin.models.access import ADMIN, Viewer
 
@@ -20,7 +20,7 @@ def approval_reason(ready: QuerySet[Failure], count: int) -> str:
     if most is not None and count > most:
         return f"It has {count:,} jobs; above {most:,} a second person approves (REDRIVE_APPROVE_ABOVE)."
     if dangerous := _dangerous_tasks(ready) if count else []:
-        names = ", ".join(shown(task, 60) for task in dangerous[:_NAMED])
+        names = ", ".join(terminal_line(task, 60) for task in dangerous[:_NAMED])
         more = f" and {len(dangerous) - _NAMED:,} more" if len(dangerous) > _NAMED else ""
         tasks = "a task" if len(dangerous) == 1 else "tasks"
         return f"It runs {tasks} that a second person approves (REDRIVE_DANGEROUS_TASKS): {names}{more}."[:255]

@@ -102,7 +102,7 @@ def start_columns(replay: Replay, now: datetime) -> dict[str, Any]:
     """Return the columns of a replay that begins now; `total` and `pace` as they will be in its row."""
     pace = pacing.settled(_pace(replay), jobs=replay.total)
     controller = Controller(pace, now.timestamp())
-    verdict = controller.look(Seen(now.timestamp(), sent=0, unsettled=0, planned=replay.total))
+    verdict = controller.assess(Seen(now.timestamp(), sent=0, unsettled=0, planned=replay.total))
     begins = _sending_columns(pace, verdict, now)
     return begins | {"pace": pace.as_dict(), "controller": _Memory().next(controller, begins["state"])}
 
@@ -114,11 +114,11 @@ def resume_columns(replay: Replay, now: datetime) -> dict[str, Any]:
     """
     pace, memory = _pace(replay), _Memory.load(replay)
     controller = memory.controller(replay, pace, now)
-    verdict = controller.look(_build_observation(replay, now))
+    verdict = controller.assess(_build_observation(replay, now))
     excluded = _aside_columns(replay, verdict, now)
     if verdict.state == ReplayState.HELD:
         controller.resumed(_resume_time(replay, now))
-        verdict = controller.look(_build_observation(replay, now))
+        verdict = controller.assess(_build_observation(replay, now))
     if excluded.get("without_groups", replay.without_groups):
         verdict = replace(verdict, may_send=observation.count_sent(replay))
     begins = _sending_columns(pace, verdict, now)
@@ -138,7 +138,7 @@ def new_pace_columns(replay: Replay, pace: Pace, now: datetime) -> dict[str, Any
     """Return the columns of a replay that continues at another pace, in any state."""
     memory = _Memory.load(replay)
     controller = memory.controller(replay, pace, now)
-    verdict = controller.look(_build_observation(replay, now))
+    verdict = controller.assess(_build_observation(replay, now))
     moves = replay.state in SENDING and verdict.state in SENDING and verdict.state != replay.state
     columns = {
         "pace": pace.as_dict(),
@@ -228,7 +228,7 @@ def _control_replay(replay: Replay, now: datetime) -> bool:
     left_out = setting_aside.apply(replay, memory.left_out, now)
     staffing = observation.read_staffing(observation.read_queues(replay), now)
     controller = memory.controller(replay, pace, now)
-    verdict = controller.look(
+    verdict = controller.assess(
         replace(_build_observation(replay, now, judged, staffing), are_reported=_are_reported(replay))
     )
     change = _state_columns(replay, pace, verdict, now)

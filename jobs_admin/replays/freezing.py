@@ -27,7 +27,7 @@ from django.db.models import F, Q
 
 from jobs_admin.core.arguments import value_at
 from jobs_admin.core.redaction import PLACEHOLDER, TOO_DEEP
-from jobs_admin.core.text import representable, shown
+from jobs_admin.core.text import representable, terminal_line
 from jobs_admin.db import turns
 from jobs_admin.models import Failure, FrozenBatch, Replay, ReplayItem
 from jobs_admin.models.replay import OPEN_ITEM, SENDING, ItemState, ReplayState
@@ -170,7 +170,7 @@ def _create_or_report(batch: FrozenBatch) -> bool:
         log.exception(
             "replay #%s: jobs %d to %d cannot be laid out", replay.pk, batch.first_n, batch.first_n + batch.count
         )
-        why = f"{_CANNOT}: {type(error).__name__}: {shown(str(error), 200)} It is tried again; the log of watch tells more."
+        why = f"{_CANNOT}: {type(error).__name__}: {terminal_line(str(error), 200)} It is tried again; the log of watch tells more."
         _write_reason(replay, why)
         return False
     if replay.held_because.startswith(_CANNOT):

@@ -21,7 +21,7 @@ from django.db import connection
 from django.db.models import Max, Min, Q
 
 from jobs_admin import config
-from jobs_admin.core.text import shown
+from jobs_admin.core.text import terminal_line
 from jobs_admin.fleet import heartbeats
 from jobs_admin.models import Failure, FailureCount, Payload, Replay, ReplayItem, Source
 from jobs_admin.models.failure import Caveat, FailureState
@@ -219,7 +219,7 @@ def _tasks(places: dict[str, tuple[set[str], set[str]]], now: datetime) -> Itera
         unknown = sorted(task for task in places[source][1] - known if task and not task.startswith("celery."))
         if unknown:
             more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-            names = ", ".join(shown(task, 60) for task in unknown[:3])
+            names = ", ".join(terminal_line(task, 60) for task in unknown[:3])
             reason = f"no live worker of {source} knows their task: {names}{more}"
             others = {task for other, (_, tasks) in places.items() if other != source for task in tasks}
             yield _place("unknown_task", reason, "task", unknown, source, is_shared=not others.isdisjoint(unknown))
@@ -233,7 +233,9 @@ def _queues(places: dict[str, tuple[set[str], set[str]]], to_queue: str, now: da
             if queue not in wanted:
                 continue
             are = "has" if workers - guarded == 1 else "have"
-            reason = f"queue {shown(queue, 60)}: {workers - guarded} of its {workers} live workers {are} no guard"
+            reason = (
+                f"queue {terminal_line(queue, 60)}: {workers - guarded} of its {workers} live workers {are} no guard"
+            )
             if to_queue:
                 yield _place("unguarded", reason, "source", [source], source)
             else:

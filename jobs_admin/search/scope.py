@@ -349,7 +349,7 @@ def _name_part(field: str, value: language.Value) -> Part:
         own = Q(**{f"{field}__in": list(listed.values_list(field, flat=True).distinct())})
     if not head:
         return Part(own)
-    return Part(own, search_terms.name_begins(field, head), own, is_all and search_terms.is_kept(head))
+    return Part(own, search_terms.name_begins(field, head), own, is_all and search_terms.is_unabridged(head))
 
 
 def _column_condition(term: Match | Numbers | Age | Time, now: datetime) -> Q:

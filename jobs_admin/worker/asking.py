@@ -20,7 +20,7 @@ logger = logging.getLogger("redrive.worker")
 
 def retry_after_s(error: BaseException) -> float | None:
     """Seconds from now that the server wants to be left alone; None where that is not said, or could not be found out."""
-    wish = retry_after.asked(error) if retry_after.is_at_hand(error) else _others.ask(error)
+    wish = retry_after.find_wish(error) if retry_after.is_at_hand(error) else _others.ask(error)
     return None if wish is None else retry_after.seconds(wish, time.time())
 
 
@@ -48,7 +48,7 @@ class Asking:
                 return None
             told: list[retry_after.Wish | None] = []
             self._thread = threading.Thread(
-                target=lambda: told.append(retry_after.asked(error)), name="redrive-asking", daemon=True
+                target=lambda: told.append(retry_after.find_wish(error)), name="redrive-asking", daemon=True
             )
             self._thread.start()
             self._thread.join(max(0.0, ends - time.monotonic()))

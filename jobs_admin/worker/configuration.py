@@ -169,7 +169,7 @@ def _signature(task: Any) -> str | None:
     run = getattr(task, "_orig_run", None) or task.run
     run = getattr(run, AROUND, run)
     try:
-        return signature.written(inspect.signature(run, follow_wrapped=False))
+        return signature.format_signature(inspect.signature(run, follow_wrapped=False))
     except (ValueError, TypeError):
         return None
 

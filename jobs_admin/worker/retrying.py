@@ -303,8 +303,8 @@ def decide(
 def _because(verdict: Again, grant: Grant) -> str:
     """Return why it waits so long, where that is not the policy's own curve."""
     said = []
-    if verdict.asked_s is not None:
-        said.append(f"asked to wait {verdict.asked_s:,.6g} s")
+    if verdict.wish_s is not None:
+        said.append(f"asked to wait {verdict.wish_s:,.6g} s")
     if grant.is_of_share:
         turn = f", its turn came {grant.wait_s:,.3g} s later" if grant.wait_s else ""
         said.append(f"the budget could not be read: by this worker's share of it{turn}")

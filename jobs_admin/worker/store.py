@@ -18,7 +18,7 @@ import redis
 
 from jobs_admin.core import keys
 from jobs_admin.core.reconnect_delay import Pauses
-from jobs_admin.core.stream import counted
+from jobs_admin.core.stream import parse_count
 from jobs_admin.worker.appending import APPEND, Appending, arguments, has_room
 from jobs_admin.worker.dropped import Dropped
 from jobs_admin.worker.line import BACKGROUND_TIMEOUT, CALL_TIMEOUT, client
@@ -198,7 +198,7 @@ class Store:
         pipeline.get(keys.failures_bytes(self._source))
         reports, held = pipeline.execute()
         # What nobody counted is measured by the next report.
-        self.is_full = bool(reports) and (counted(held) or 0) >= self.stream_bytes
+        self.is_full = bool(reports) and (parse_count(held) or 0) >= self.stream_bytes
 
     def keep_count(self) -> None:
         """See that the count of what was dropped outlives this worker. Raises OSError. Called by the heartbeat."""

@@ -13,7 +13,7 @@ from jobs_admin import config
 from jobs_admin.core import keys
 from jobs_admin.core.lint import GROWTH
 from jobs_admin.core.lint.configuration import App, Configuration, RetryCall, Task, document
-from jobs_admin.core.lint.options import FoundOptions, Looked, Options
+from jobs_admin.core.lint.options import FoundOptions, Options, SampledQueue
 from jobs_admin.core.lint.options import document as in_text
 from jobs_admin.core.policy import document as normal_form
 from jobs_admin.core.policy import parse
@@ -153,7 +153,7 @@ LYING = Options(
 
 
 def lie(store, *options: Options, source="shop", ago=0.0):
-    some = FoundOptions(source, timezone.now().timestamp() - ago, options, (Looked("hooks", 9, 45_000, 3),))
+    some = FoundOptions(source, timezone.now().timestamp() - ago, options, (SampledQueue("hooks", 9, 45_000, 3),))
     store.set(keys.options(source), in_text(some))
 
 

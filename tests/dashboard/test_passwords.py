@@ -12,7 +12,7 @@ from dashboard.setup import connections, environment
 from dashboard.setup.engine import free_port
 from dashboard.setup.environment import Misconfigured
 from jobs_admin import config
-from jobs_admin.core.service_url import Unreadable, for_redis_py, shown
+from jobs_admin.core.service_url import Unreadable, display_url, for_redis_py
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import SourceError
 from tests.kit import migrated
@@ -105,7 +105,7 @@ def test_a_database_that_cannot_be_used_is_refused_without_its_password(url):
         environment.database(url)
     except Misconfigured as refused:
         is_told(str(refused))
-    is_told(shown(url))
+    is_told(display_url(url))
 
 
 @pytest.mark.server
@@ -157,7 +157,7 @@ def run(tmp_path, command: str, *, has_tables: bool = False, **variables: str) -
     ],
 )
 def test_scheme_host_and_port_are_shown_where_they_are_beyond_doubt(url, message):
-    assert shown(url) == message
+    assert display_url(url) == message
 
 
 @pytest.mark.parametrize("url", ["redis://h/zero", "redis://:p#w@h/0", "redis://:p/w@h/0"])

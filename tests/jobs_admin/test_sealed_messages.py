@@ -51,7 +51,7 @@ def test_a_message_is_opened_as_it_was_sealed_and_tells_nothing_before(raw):
     assert raw == b"" or raw not in b"".join(entry.values())
     assert encode(seal(told(raw)))[b"raw"] != entry[b"raw"]
     found = unsealing.opened(decode(entry))
-    assert (found.raw, found.raw_is_whole, found.sealed) == (raw, True, "")
+    assert (found.raw, found.is_raw_complete, found.sealed) == (raw, True, "")
 
 
 def test_the_command_prints_the_key_and_nothing_else(capsys):

@@ -130,7 +130,7 @@ OLDER = {
         for name, rest in [("failures", ""), ("failures:bytes", ""), ("workers", ""), ("tasks", ":{digest}"), ("configuration", ":{digest}")]
     },
     "jobs_admin/core/policy/parsing.py": {
-        "    said.done(_FIELDS)": '    said.done([name for name in _FIELDS if name != "rate_limit"])'
+        "    reading.note_unknown(_FIELDS)": '    reading.note_unknown([name for name in _FIELDS if name != "rate_limit"])'
     },
     "jobs_admin/worker/versions.py": {"GUARD_VERSION = ": 'GUARD_VERSION = "0.0.9"  # '},
 }

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from demo.temper import Curve, Temper
-from jobs_admin.core.pacing import LOOK_S, Bucket, Controller, Judged, Pace, Seen, parse, settled
+from jobs_admin.core.pacing import CHECK_S, Bucket, Controller, Judged, Pace, Seen, parse, settled
 
 TICK_S = 0.02
 NEWS_S = 0.5  # from the end of an attempt until the controller may know of it
@@ -124,7 +124,7 @@ class Paced:
     def __init__(self, pace: Pace) -> None:
         self.pace = pace
         self.controller = Controller(pace, 0.0)
-        self.verdict = self.controller.look(Seen(0.0, 0, 0, 1))
+        self.verdict = self.controller.assess(Seen(0.0, 0, 0, 1))
         self.bucket = Bucket(self.verdict.rate, 0.0)
         self.holds: list[str] = []
         self.rates: list[tuple[float, str, float | None]] = []
@@ -150,7 +150,7 @@ class Paced:
         if self._held_at is not None and seen.now - self._held_at >= RESUMED_S:
             self.controller.resumed(seen.now)
             self._held_at = None
-        self.verdict = self.controller.look(seen)
+        self.verdict = self.controller.assess(seen)
         self._aside = (self._aside | {why.group for why in self.verdict.set_aside}) - set(self.verdict.bring_back)
         self.rates.append((seen.now, self.verdict.state, self.verdict.rate))
         if self.verdict.state == "held" and self._held_at is None:
@@ -217,7 +217,7 @@ class World:
     random: Random
     runtime_s: float = RUNTIME_S
     news_s: float = NEWS_S
-    look_s: float = LOOK_S
+    look_s: float = CHECK_S
     attempts: int = 6
     broken: float = 0.0  # the share of jobs that fail whatever the service does
     groups: Sequence[tuple[float, float]] = ()  # (share of the jobs that died of it, share of these that is broken)

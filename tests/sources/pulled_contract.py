@@ -110,7 +110,7 @@ class PulledContract:
         assert sorted(self.data(one) for one in reports) == [0, 1, 2]
         assert {ref(one) for one in reports} == set(buried)
         for one in reports:
-            assert one.source == source.name and one.raw_is_whole and one.error_type and one.message
+            assert one.source == source.name and one.is_raw_complete and one.error_type and one.message
             assert one.attempt >= 1 and abs(one.at - time.time()) < 600 and one.kind == "exception"
         assert read(source, after)[0] == []
 

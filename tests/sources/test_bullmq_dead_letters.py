@@ -608,7 +608,7 @@ class TestDeadLetterQueues(Bull):
             more, after = read_until(source, lambda seen, job_id=job_id: job_id in {r.job_id for r in seen}, after)
             told += more
         self.bull.rest(self.queue)
-        assert self.failed() == 3 and len({r.job_id for r in told if r.raw_is_whole}) == 8
+        assert self.failed() == 3 and len({r.job_id for r in told if r.is_raw_complete}) == 8
         oldest = told[0]
         assert source.send("r", [letter(oldest)]) == {1: "sent"} and self.ran(oldest.job_id)["name"] == "welcome"
 

@@ -37,7 +37,7 @@ def test_a_failed_job_says_why_when_and_at_which_attempt():
         3,
     )
     assert told.trace.endswith("at run (/app/w.js:1:2)") and '"id": 42' in told.kwargs
-    assert "hunter2" not in told.kwargs and told.raw_is_whole
+    assert "hunter2" not in told.kwargs and told.is_raw_complete
 
 
 def test_a_secret_of_the_data_is_hidden_where_the_error_repeats_it():
@@ -99,14 +99,14 @@ def test_any_value_is_shown_and_kept(value):
 
 def test_data_over_the_limit_is_told_by_its_size_and_kept_in_part():
     told = bullmq_job_hash.build_report("shop", "emails", "7", FAILED | {b"data": b'"' + b"x" * 2**24 + b'"'}, 6)
-    assert not told.raw_is_whole and told.raw_size > 2**24 and len(told.raw) <= 2**16 and len(told.args) < 20_000
+    assert not told.is_raw_complete and told.raw_size > 2**24 and len(told.raw) <= 2**16 and len(told.args) < 20_000
     with pytest.raises(SourceRefused):
         bullmq_job_hash.unpack(told.raw)
 
 
 def test_data_that_was_not_read_is_told_by_its_size():
     told = bullmq_job_hash.build_report("shop", "emails", "7", {b"name": b"a"}, 6, size=10**9)
-    assert not told.raw_is_whole and told.raw_size > 10**9 and "1000000000 bytes" in told.args
+    assert not told.is_raw_complete and told.raw_size > 10**9 and "1000000000 bytes" in told.args
 
 
 def test_data_of_16_megabytes_of_quotes_does_not_grow():

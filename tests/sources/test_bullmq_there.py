@@ -347,7 +347,7 @@ class TestReading(There):
         report, _ = self.buried(source)
         self.client.hset(self.key(report.job_id), "data", json.dumps({"x": "y" * 17_000_000}))
         (told,) = read(self.another())[0]
-        assert told.raw_size > 17_000_000 and not told.raw_is_whole
+        assert told.raw_size > 17_000_000 and not told.is_raw_complete
 
     def test_after_a_loss_what_somebody_takes_out_is_known_again(self, source):
         first, after = self.buried(source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobs_admin.core import lint
-from jobs_admin.core.lint.options import FoundOptions, Looked
+from jobs_admin.core.lint.options import FoundOptions, SampledQueue
 from jobs_admin.sources.jobs_table.options import UNKNOWN, find_options, recognise_curve
 
 
@@ -35,7 +35,7 @@ def test_rows_of_one_kind_are_quoted_together_and_a_linear_wait_fails_the_check(
     rows += [("jobs", "send_email", "99", 4, 4, 2000.0, 1000.0, False), ("jobs", "once", "7", 1, 1, 5.0, 5.0, False)]
     options = find_options(rows, {"jobs": 11})
     check = lint.check(
-        lint.case([], [], lint.Facts(), [FoundOptions("db", 0, tuple(options), (Looked("jobs", 11, 11),))])
+        lint.case([], [], lint.Facts(), [FoundOptions("db", 0, tuple(options), (SampledQueue("jobs", 11, 11),))])
     )
     assert [(one.where.task, one.verdict, one.quoted, one.why) for one in check.verdicts] == [
         ("send_email", "fail", "max_attempts = 4; waits seen: 30 s after attempt 1, 60 s after attempt 2, 90 s after attempt 3",

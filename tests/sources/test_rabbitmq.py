@@ -71,7 +71,7 @@ class TestDrained(Contract):
         self.bury(3)
         reports, after = read(source)
         assert [self.data(one) for one in reports] == [0, 1, 2] and read(source, after)[0] == []
-        assert all(one.raw_is_whole and one.error_type and one.kind == "exception" for one in reports)
+        assert all(one.is_raw_complete and one.error_type and one.kind == "exception" for one in reports)
         assert self.bus.depth(self.dlq) == 0
 
     def test_who_is_started_anew_in_the_middle_misses_nothing(self, source):

@@ -202,7 +202,7 @@ class TestByteForByte(Queues):
         wait_until(lambda: self.bus.depth(self.dlq) == 3)
         source = self.another(mode="drain")
         reports, _ = read(source)
-        assert [one.raw_is_whole for one in reports] == [True, False, True]
+        assert [one.is_raw_complete for one in reports] == [True, False, True]
         assert all(len(one.raw) < 2**24 for one in reports)
         source.close()
         wait_until(lambda: self.bus.depth(self.dlq) == 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.core.management.base import BaseCommand
 
 from dashboard.setup import checkup
-from jobs_admin.core.text import shown
+from jobs_admin.core.text import terminal_line
 
 _WIDTH = 2000  # characters of a line
 
@@ -27,4 +27,4 @@ class Command(BaseCommand):
         self.stdout.write("Nothing is severe." if checkup.WARNING in worst else "All is well.")
 
     def _write(self, line: str) -> None:
-        self.stdout.write(shown(line, _WIDTH))
+        self.stdout.write(terminal_line(line, _WIDTH))

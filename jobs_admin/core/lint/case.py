@@ -21,7 +21,7 @@ OUTAGE_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A time in which many attempts of a queue failed, and no more are known to have run well."""
+    """A time in which many attempts of a queue failed, and no more are known to have succeeded."""
 
     source: str
     queue: str
@@ -48,7 +48,7 @@ class Facts:
     rate_limited: Mapping[tuple[str, str], int] = field(default_factory=dict)
     # And the ones whose message says that they are permanent, and which ran more than once all the same; of a sample.
     permanent_retried: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    told_by_all: frozenset[str] = frozenset()  # sources of which every live worker told what it has
+    fully_reported: frozenset[str] = frozenset()  # sources of which every live worker told what it has
     outage_s: float = OUTAGE_S  # to be survived where none was seen
 
     def longest_outage(self, source: str, queue: str) -> Outage | None:
@@ -117,7 +117,7 @@ class Case:
         return sorted(one for one in known if matches(match.source, one[0]) and matches(match.queue, one[1]))
 
     def tasks_in(self, source: str, queue: str) -> int:
-        """Return how many tasks share a queue, as its workers tell; at least 1."""
+        """Return how many tasks share a queue, as its workers report; at least 1."""
         return max(1, self.shared.get((source, queue), 0))
 
 
@@ -152,10 +152,10 @@ def case(
 
 def known_tasks(policies: Sequence[Policy], found: Sequence[Configuration]) -> tuple[Known, ...]:
     """Every task of every configuration, with the policy that matches it."""
-    return tuple(_known(task, configuration, policies) for configuration in found for task in configuration.tasks)
+    return tuple(_known_task(task, configuration, policies) for configuration in found for task in configuration.tasks)
 
 
-def _known(task: Task, found: Configuration, policies: Sequence[Policy]) -> Known:
+def _known_task(task: Task, found: Configuration, policies: Sequence[Policy]) -> Known:
     where = Where(found.source, task.queue, task.name)
     policy = chosen(policies, found.source, task.queue, task.name) if policies else None
     return Known(found, task, where, tuple(curves.of_task(task, found)), policy)

@@ -51,7 +51,7 @@ class RetryCall:
 
 @dataclass(frozen=True, slots=True)
 class ClientRetries:
-    """A client that the task's code uses and that tries again by itself."""
+    """A client with retries of its own that the task's code uses."""
 
     library: str  # tenacity, urllib3, httpx …
     name: str  # as the code calls it
@@ -111,7 +111,7 @@ class App:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One app as some of its workers told it, all of them the same."""
+    """The configuration of one app, as some of its workers reported it, all of them the same."""
 
     source: str
     app: App = App()
@@ -128,28 +128,28 @@ class Configuration:
 
 
 def document(found: Configuration) -> str:
-    """As it is told: without what is as usual, and without what is known of the workers from their heartbeats."""
-    told = {
+    """Return the JSON that workers report: without defaults, and without facts that heartbeats carry."""
+    given = {
         "v": VERSION,
         "app": unusual(found.app),
         "queues": [unusual(queue) for queue in found.queues],
         "tasks": [unusual(task) for task in found.tasks],
         "left_out": found.left_out,
     }
-    return json.dumps(told, sort_keys=True, separators=(",", ":"))
+    return json.dumps(given, sort_keys=True, separators=(",", ":"))
 
 
 def read(text: str | bytes, source: str) -> Configuration | None:
     """Return what `document` wrote; None where it is no such text, or of a version that means something else."""
-    told = untrusted.read_object(text)
-    if told.get("v") != VERSION:
+    given = untrusted.read_object(text)
+    if given.get("v") != VERSION:
         return None
     return Configuration(
         source,
-        made(App, told.get("app")) or App(),
-        all_of(Queue, told.get("queues"), MOST_TASKS),
-        all_of(Task, told.get("tasks"), MOST_TASKS),
-        left_out=_whole(told.get("left_out")) or 0,
+        build_part(App, given.get("app")) or App(),
+        all_of(Queue, given.get("queues"), MOST_TASKS),
+        all_of(Task, given.get("tasks"), MOST_TASKS),
+        left_out=_integer(given.get("left_out")) or 0,
     )
 
 
@@ -161,23 +161,23 @@ _PARTS: dict[str, type[Any]] = {"calls": RetryCall, "clients": ClientRetries}
 
 def unusual(part: Any) -> dict[str, Any]:
     """The fields that are not as the class has them."""
-    told = {f.name: getattr(part, f.name) for f in fields(part) if getattr(part, f.name) != f.default}
-    return {name: [unusual(one) for one in value] if name in _PARTS else value for name, value in told.items()}
+    given = {f.name: getattr(part, f.name) for f in fields(part) if getattr(part, f.name) != f.default}
+    return {name: [unusual(one) for one in value] if name in _PARTS else value for name, value in given.items()}
 
 
-def all_of(kind: type[T], told: Any, most: int) -> tuple[T, ...]:
-    if not isinstance(told, list):
+def all_of(kind: type[T], given: Any, most: int) -> tuple[T, ...]:
+    if not isinstance(given, list):
         return ()
-    return tuple(one_made for one in told[:most] if (one_made := made(kind, one)) is not None)
+    return tuple(one_made for one in given[:most] if (one_made := build_part(kind, one)) is not None)
 
 
-def made(kind: type[T], told: Any) -> T | None:
-    """One of `kind`; None where what has no default is missing. A value of the wrong kind is taken for not told."""
-    if not isinstance(told, Mapping):
+def build_part(kind: type[T], given: Any) -> T | None:
+    """Return one of `kind`; None where a field without default is missing. A value of the wrong kind counts as missing."""
+    if not isinstance(given, Mapping):
         return None
     values = {}
     for field in fields(kind):  # type: ignore[arg-type]
-        if field.name in told and (value := _value(field.name, str(field.type), told[field.name])) is not _NOT_TOLD:
+        if field.name in given and (value := _value(field.name, str(field.type), given[field.name])) is not _MISSING:
             values[field.name] = value
     try:
         return kind(**values)
@@ -185,37 +185,37 @@ def made(kind: type[T], told: Any) -> T | None:
         return None
 
 
-_NOT_TOLD = object()
+_MISSING = object()
 
 
-def _value(name: str, kind: str, told: Any) -> Any:
+def _value(name: str, kind: str, given: Any) -> Any:
     if name in _PARTS:
-        return all_of(_PARTS[name], told, _MOST_PARTS)
-    if kind.endswith("| None") and told is None:
+        return all_of(_PARTS[name], given, _MOST_PARTS)
+    if kind.endswith("| None") and given is None:
         return None
     kind = kind.removesuffix(" | None")
     if kind == "bool":
-        return told if isinstance(told, bool) else _NOT_TOLD
+        return given if isinstance(given, bool) else _MISSING
     if name == "signature":  # a part of one would refuse what the task takes
-        return told if isinstance(told, str) and len(told) <= signature.LONGEST and told.isprintable() else _NOT_TOLD
+        return given if isinstance(given, str) and len(given) <= signature.LONGEST and given.isprintable() else _MISSING
     if kind == "str":
         most = _LONGEST_QUOTE if name in ("quoted", "countdown", "max_retries") else _LONGEST_NAME
-        return representable(told)[:most] if isinstance(told, str) else _NOT_TOLD
+        return representable(given)[:most] if isinstance(given, str) else _MISSING
     if kind == "tuple[str, ...]":
-        named = told if isinstance(told, list) else []
+        named = given if isinstance(given, list) else []
         return tuple(representable(one)[:_LONGEST_NAME] for one in named[:_MOST_PARTS] if isinstance(one, str))
-    number = _number(told)
+    number = _number(given)
     if number is None:
-        return _NOT_TOLD
+        return _MISSING
     return int(number) if kind == "int" else number
 
 
-def _whole(told: Any) -> int | None:
-    number = _number(told)
+def _integer(given: Any) -> int | None:
+    number = _number(given)
     return None if number is None else int(number)
 
 
-def _number(told: Any) -> float | None:
-    """From nought to what a signed 32-bit number holds."""
-    number = untrusted.number(told)
+def _number(given: Any) -> float | None:
+    """Return the value within 0 and the largest signed 32-bit number; None where it is no number."""
+    number = untrusted.number(given)
     return None if number is None else min(max(number, 0), 2**31 - 1)

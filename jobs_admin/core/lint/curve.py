@@ -29,7 +29,7 @@ class Between:
     longest: float
 
 
-class CannotTell(Exception):
+class Undecidable(Exception):
     """The expression asks what only the running job knows."""
 
 
@@ -40,13 +40,13 @@ def number(text: str) -> float | None:
 
 
 def waits(text: str, retries: int) -> Between | None:
-    """The wait after so many retries (0 at the first failure); None where it cannot be told."""
+    """Return the wait after this many retries (0 at the first failure); None where it cannot be worked out."""
     tree = _tree(text)
     if tree is None:
         return None
     try:
         found = _Reader(retries).read(tree)
-    except (CannotTell, ValueError, ArithmeticError, RecursionError, LookupError, TypeError):
+    except (Undecidable, ValueError, ArithmeticError, RecursionError, LookupError, TypeError):
         return None
     # Celery runs at once what was due before now.
     return Between(max(0.0, found.shortest), max(0.0, found.longest)) if not math.isnan(found.longest) else None
@@ -60,7 +60,7 @@ def _tree(text: str) -> ast.expr | None:
         return None
 
 
-def asks_the_server(text: str) -> bool:
+def follows_server(text: str) -> bool:
     """Return whether the wait is what a server asked for: `error.retry_after`, a header `Retry-After`."""
     return "retry_after" in text.lower().replace("-", "_")
 
@@ -88,21 +88,21 @@ class _Reader:
             at = self.read(node.slice)
             if at.shortest == at.longest:
                 return self.read(node.value.elts[int(at.shortest)])
-        raise CannotTell
+        raise Undecidable
 
     def _attribute(self, node: ast.Attribute) -> Between:
         owner = node.value
         if node.attr == "retries" and isinstance(owner, ast.Attribute) and owner.attr == "request":
             return Between(self.retries, self.retries)
-        raise CannotTell
+        raise Undecidable
 
     def _binary(self, node: ast.BinOp) -> Between:
         apply = _OPERATORS.get(type(node.op))
         if apply is None:
-            raise CannotTell
+            raise Undecidable
         left, right = self.read(node.left), self.read(node.right)
         if isinstance(node.op, ast.Mod) and (left.shortest != left.longest or right.shortest != right.longest):
-            raise CannotTell  # not monotone: its ends are not at the ends
+            raise Undecidable  # not monotone: its ends are not at the ends
         ends = [apply(a, b) for a in (left.shortest, left.longest) for b in (right.shortest, right.longest)]
         return Between(min(ends), max(ends))
 
@@ -111,7 +111,7 @@ class _Reader:
         if name == "get_exponential_backoff_interval":
             return self._celery(node)
         if node.keywords or name not in _CALLS:
-            raise CannotTell
+            raise Undecidable
         return _CALLS[name]([self.read(argument) for argument in node.args])
 
     def _celery(self, node: ast.Call) -> Between:
@@ -170,11 +170,11 @@ _CALLS: dict[str, Callable[[list[Between]], Between]] = {
 
 POLICY, AUTORETRY, CALL, OPTIONS = "policy", "autoretry_for", "self.retry", "job options"
 EXPONENTIAL, LINEAR, FIXED, IMMEDIATE, TABLE = "exponential", "linear", "fixed", "immediate", "table"
-ASKED, OTHER, UNKNOWN, NONE = "as asked", "other", "unknown", "none"
+BY_SERVER, OTHER, UNKNOWN, NONE = "as asked", "other", "unknown", "none"
 KINDS = (
-    EXPONENTIAL, LINEAR, FIXED, IMMEDIATE, TABLE, "polynomial", "decorrelated", OTHER, ASKED, UNKNOWN, NONE,
+    EXPONENTIAL, LINEAR, FIXED, IMMEDIATE, TABLE, "polynomial", "decorrelated", OTHER, BY_SERVER, UNKNOWN, NONE,
 )  # fmt: skip
-_LEAST_LOOKED = 12  # waits that are worked out at least: how they grow shows by then …
+_FEWEST_WAITS = 12  # waits that are worked out at least: how they grow shows by then …
 _FAR = (62, 63)  # … and whether there is a cap
 _ENDLESS = 64  # waits of what has no end
 _CLOSE = 1e-9
@@ -205,7 +205,7 @@ class Curve:
 
     @property
     def is_known(self) -> bool:
-        """Return whether its waits can be told."""
+        """Return whether its waits are known."""
         return bool(self.waits)
 
     @property
@@ -222,11 +222,11 @@ class Curve:
 
     @property
     def longest_wait_s(self) -> float:
-        """The longest single wait; 0 where none can be told."""
+        """The longest single wait in seconds; 0 where none is known."""
         return max((wait.longest_s for wait in self.waits), default=0.0)
 
     def total(self) -> Range | None:
-        """From the first failure to the last attempt; None where it has no end or cannot be told."""
+        """Return the time from the first failure to the last attempt; None where it has no end or is unknown."""
         if self.retries is None or not self.waits:
             return None
         beyond = self.retries - len(self.waits)  # what was cut goes on as it ended
@@ -292,7 +292,7 @@ def of_options(options: Options, found: FoundOptions) -> Curve:
     """BullMQ's backoffs have no cap: `delay * 2 ** (n - 1)` after attempt n, and jitter only takes off (5.81, `backoffs.js`)."""
     curve = Curve(
         Where(found.source, options.queue, options.task), OPTIONS, options.quoted, UNKNOWN, max(options.attempts, 1),
-        options=options, seen=_seen(options),
+        options=options, seen=_describe_jobs(options),
     )  # fmt: skip
     kind, grown = _GROWN.get(options.backoff, (UNKNOWN, _GROWN[lying.FIXED][1]))
     if kind == UNKNOWN or not options.is_named:
@@ -317,7 +317,7 @@ _GROWN: dict[str, tuple[str, Callable[[int], float]]] = {
 }
 
 
-def _seen(options: Options) -> str:
+def _describe_jobs(options: Options) -> str:
     """Return how many jobs have it, and one of them."""
     jobs = f"{options.jobs:,} of {options.looked:,} jobs looked at in {options.queue}"
     return f"{jobs}, the newest {options.example}" if options.example else jobs
@@ -377,8 +377,8 @@ def _tuple(names: Sequence[str]) -> str:
 def _of_call(call: RetryCall, task: Task, found: Configuration) -> Curve:
     retries = task.max_retries
     if call.max_retries is not None and call.max_retries != "None":  # None means: as the task says
-        said = number(call.max_retries)
-        retries = int(said) if said is not None else retries
+        limit = number(call.max_retries)
+        retries = int(limit) if limit is not None else retries
     quoted = call.quoted
     if call.countdown is None and not call.is_eta:
         quoted += f", default_retry_delay={task.default_retry_delay:g}"
@@ -393,12 +393,12 @@ def _of_call(call: RetryCall, task: Task, found: Configuration) -> Curve:
         return _with_waits(curve, lambda n: Between(task.default_retry_delay, task.default_retry_delay))
     text = call.countdown
     if waits(text, 0) is None:
-        return replace(curve, kind=ASKED) if asks_the_server(text) else curve
+        return replace(curve, kind=BY_SERVER) if follows_server(text) else curve
     return _with_waits(curve, lambda n: waits(text, n))
 
 
 def _with_waits(curve: Curve, wait: Callable[[int], Between | None]) -> Curve:
-    near = list(takewhile(_is_told, map(wait, range(max(_LEAST_LOOKED, _cut(curve.retries))))))
+    near = list(takewhile(_is_finite, map(wait, range(max(_FEWEST_WAITS, _cut(curve.retries))))))
     known = [one for one in near if one is not None]
     far = [wait(n) for n in _FAR]
     longest, shortest = tuple(one.longest for one in known), tuple(one.shortest for one in known)
@@ -413,7 +413,7 @@ def _with_waits(curve: Curve, wait: Callable[[int], Between | None]) -> Curve:
     return replace(curve, kind=kind, cap_s=cap, envelope=envelope, waits=tuple(waits[: _cut(curve.retries)]))
 
 
-def _is_told(wait: Between | None) -> bool:
+def _is_finite(wait: Between | None) -> bool:
     return wait is not None and math.isfinite(wait.longest)
 
 
@@ -446,6 +446,6 @@ def _shape(growing: Sequence[float]) -> str:
 
 
 def doubles(growing: Iterable[float]) -> bool:
-    """Return whether each wait is at least twice the one before, from a first that is more than nought."""
+    """Return whether each wait is at least twice the one before, from a first that is more than zero."""
     waits = list(growing)
     return bool(waits) and waits[0] > 0 and all(later >= 2 * earlier - _CLOSE for earlier, later in pairwise(waits))

@@ -18,10 +18,10 @@ def span(seconds: float) -> str:
         return f"{seconds:.3g} s"
     for n, (size, unit) in enumerate(_UNITS):
         if seconds >= size:
-            whole, rest = divmod(round(seconds), size)
+            amount, rest = divmod(round(seconds), size)
             smaller, small_unit = _UNITS[min(n + 1, len(_UNITS) - 1)]
             more = f" {rest // smaller} {small_unit}" if rest >= smaller and unit != "s" else ""
-            return f"{whole:,} {unit}{more}"
+            return f"{amount:,} {unit}{more}"
     raise AssertionError(seconds)
 
 
@@ -86,7 +86,7 @@ RULES: dict[str, Rule] = {}
 def rule(
     id: str, severity: str, *, title: str, why: str, fix: str, source: str
 ) -> Callable[[Callable[[Case], Iterator[Found]]], Callable[[Case], Iterator[Found]]]:
-    """Make a rule of the function that finds its offences. Rules are told in the order in which they are made."""
+    """Make a rule of the function that finds its offences. Findings follow the order in which rules are made."""
 
     def add(judge: Callable[[Case], Iterator[Found]]) -> Callable[[Case], Iterator[Found]]:
         assert id not in RULES, id

@@ -1,7 +1,7 @@
-"""How jobs that lie in a queue system are told to be retried: each distinct way of a queue once, quoted as it lies there.
+"""Retry options of the jobs in a queue system: each distinct way of a queue once, quoted as found.
 
-`document` and `read` are the two ends between what watches and what judges. What lies in a queue is hostile text, and so is
-what is read here: every value is checked and bounded.
+`document` and `read` are the two ends between what watches and what judges. The content of a queue is hostile text, and
+so is what is read here: every value is checked and bounded.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class SampledQueue:
     """The part of a queue that was sampled."""
 
     queue: str
@@ -55,41 +55,41 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class FoundOptions:
-    """What lies in the queues of one source, as far as it was looked at."""
+    """The retry options in the queues of one source, as far as they were sampled."""
 
     source: str
     at: float = 0.0  # seconds since 1970
     options: tuple[Options, ...] = ()
-    queues: tuple[Looked, ...] = ()
+    queues: tuple[SampledQueue, ...] = ()
     left_out: int = 0  # distinct ways beyond what is told
 
-    def looked(self, queue: str) -> Looked:
-        return next((one for one in self.queues if one.queue == queue), Looked(queue))
+    def find_queue(self, queue: str) -> SampledQueue:
+        return next((one for one in self.queues if one.queue == queue), SampledQueue(queue))
 
 
 def document(found: FoundOptions) -> str:
-    """Those that most jobs have first; what is beyond the most is counted."""
-    kept = sorted(found.options, key=lambda one: (-one.jobs, one.queue, one.task, one.quoted))[:MOST_OPTIONS]
-    told = {
+    """Return the options as JSON, those of the most jobs first; options beyond MOST_OPTIONS are counted."""
+    listed = sorted(found.options, key=lambda one: (-one.jobs, one.queue, one.task, one.quoted))[:MOST_OPTIONS]
+    values = {
         "v": VERSION,
         "at": found.at,
-        "options": [unusual(one) for one in kept],
+        "options": [unusual(one) for one in listed],
         "queues": [unusual(one) for one in found.queues[:MOST_QUEUES]],
-        "left_out": found.left_out + len(found.options) - len(kept),
+        "left_out": found.left_out + len(found.options) - len(listed),
     }
-    return json.dumps(told, sort_keys=True, separators=(",", ":"))
+    return json.dumps(values, sort_keys=True, separators=(",", ":"))
 
 
 def read(text: str | bytes, source: str) -> FoundOptions | None:
     """Return what `document` wrote; None where it is no such text, or of a version that means something else."""
-    told = untrusted.read_object(text)
-    if told.get("v") != VERSION:
+    values = untrusted.read_object(text)
+    if values.get("v") != VERSION:
         return None
-    at, left_out = untrusted.moment(told.get("at")), untrusted.number(told.get("left_out")) or 0
+    at, left_out = untrusted.moment(values.get("at")), untrusted.number(values.get("left_out")) or 0
     return FoundOptions(
         source,
         at.timestamp() if at is not None else 0.0,
-        tuple(sorted(all_of(Options, told.get("options"), MOST_OPTIONS), key=lambda one: (one.queue, one.task, one.quoted))),
-        all_of(Looked, told.get("queues"), MOST_QUEUES),
+        tuple(sorted(all_of(Options, values.get("options"), MOST_OPTIONS), key=lambda one: (one.queue, one.task, one.quoted))),
+        all_of(SampledQueue, values.get("queues"), MOST_QUEUES),
         max(0, int(left_out)),
     )  # fmt: skip

@@ -1,7 +1,9 @@
-"""How a replay is spread over time: what a pace says, how many jobs may go now, and when it is held."""
+"""The spread of a replay over time: the fields of a pace, the number of jobs that may go now, and the reasons to hold
+it.
+"""
 
 from jobs_admin.core.pacing.bucket import Bucket
-from jobs_admin.core.pacing.controller import CANARY, HELD, LOOK_S, RAMPING, RUNNING, Controller, Seen, Verdict
+from jobs_admin.core.pacing.controller import CANARY, CHECK_S, HELD, RAMPING, RUNNING, Controller, Seen, Verdict
 from jobs_admin.core.pacing.evidence import Evidence, Judged, stop_rule
 from jobs_admin.core.pacing.pace import (
     AT_ONCE,
@@ -24,8 +26,8 @@ from jobs_admin.core.pacing.simulation import Estimate, Limit, Outlook, Simulati
 from jobs_admin.core.pacing.window import Window
 
 __all__ = [
-    "AT_ONCE", "CANARY", "CAREFUL", "DEFAULT", "FASTEST", "HELD",
-    "LEAST_KNOWN", "LOOK_S", "RAMPING", "RUNNING", "SLOWEST", "STEADY",
+    "AT_ONCE", "CANARY", "CAREFUL", "CHECK_S", "DEFAULT", "FASTEST", "HELD",
+    "LEAST_KNOWN", "RAMPING", "RUNNING", "SLOWEST", "STEADY",
     "Bucket", "Canary", "Controller", "Estimate", "Evidence", "Judged", "Limit",
     "Outlook", "Pace", "PerKey", "Ramp", "Seen",
     "Simulation",

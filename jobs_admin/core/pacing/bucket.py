@@ -9,17 +9,17 @@ from random import Random
 
 
 class Bucket:
-    """Says how many jobs may go now. In any one second at most 1.05 × the rate + 3, whatever happened before.
+    """The number of jobs that may go now. In any one second at most 1.05 × the rate + 3, whatever happened before.
 
-    Two buckets in one. The long one keeps the promised rate: what a short stall (under a second) held back is owed.
-    The short one keeps the bound while that debt is paid: it fills hardly faster than the rate and holds what 24 ms
-    let through, so neither a stall nor a pause is ever followed by a bunch. Nor is a call to the queue that takes long,
-    where `delayed` is told of it: 1.015 of the rate, 24 ms that are held and 10 ms that a call may take are 1.049.
+    Two buckets in one. The long one keeps the promised rate: what a short stall (under a second) held back is owed. The
+    short one keeps the bound while that debt is paid: it fills hardly faster than the rate and holds what 24 ms let
+    through, so neither a stall nor a pause is ever followed by a bunch. Nor is a call to the queue that takes long,
+    where `delayed` reports it: 1.015 of the rate, 24 ms that are held and 10 ms that a call may take are 1.049.
     """
 
     _FORGIVEN_S = 1.0
     _FASTER = 1.015
-    _HELD_S = 0.024
+    _BURST_S = 0.024
     _CALL_S = 0.01
 
     def __init__(self, rate: float | None, now: float, jitter: float = 0.0, random: Random | None = None) -> None:
@@ -33,7 +33,7 @@ class Bucket:
         self._jitter = jitter
         self._owed, self._ready = 1.0, 1.0 + jitter
         self._random = random or Random()
-        self._late = self._drawn()
+        self._late = self._draw()
 
     @property
     def rate(self) -> float | None:
@@ -49,7 +49,7 @@ class Bucket:
         self._rate = rate
         if jitter is not None:
             self._jitter = jitter
-            self._late = self._drawn()
+            self._late = self._draw()
         self._owed = min(self._owed, 1.0)
         self._ready = min(self._ready, 1.0 + self._jitter)
 
@@ -62,16 +62,18 @@ class Bucket:
         self._owed -= granted
         self._ready -= granted
         if granted:
-            self._late = self._drawn()
+            self._late = self._draw()
         return granted
 
     def delayed(self, seconds: float) -> None:
-        """What was taken last arrives up to so many seconds later: what was gathered meanwhile would come on top of it."""
+        """Note that the jobs taken last arrive up to `seconds` later: what was gathered meanwhile would come on top of
+        them.
+        """
         if self._rate is not None:
             self._ready -= max(0.0, seconds - self._CALL_S) * self._rate * self._FASTER
 
     def ahead(self, seconds: float, now: float) -> int:
-        """Return how many jobs will be granted within so many seconds; at least 0. Takes none."""
+        """Return how many jobs will be granted within `seconds` from `now`; at least 0. Takes none."""
         self._fill(now)
         if self._rate is None:
             return 2**31
@@ -94,9 +96,9 @@ class Bucket:
         if self._rate is not None:
             self._owed = min(self._owed + passed * self._rate, 1 + self._jitter + self._rate * self._FORGIVEN_S)
             # Who goes late by a gap and the next one on time are two at once.
-            most = 1.5 + self._jitter + self._HELD_S * self._rate
+            most = 1.5 + self._jitter + self._BURST_S * self._rate
             self._ready = min(self._ready + passed * self._rate * self._FASTER, most)
 
-    def _drawn(self) -> float:
+    def _draw(self) -> float:
         """Return how late the next one is, in gaps."""
         return self._jitter * self._random.random() if self._jitter else 0.0

@@ -1,6 +1,6 @@
-"""The replay that watches itself: from what came home to how fast it goes on, or that it is held.
+"""The controller of a replay: from the outcomes of first attempts to its rate, or to a hold.
 
-A pure state machine: every look takes what is known now and answers what may be sent. What it remembers is JSON that any
+A pure state machine: every look takes what is known now and answers what may be sent. Its memory is JSON that any
 process can take up. It judges first attempts after sending, and no news is not good news. See docs/replays.md.
 """
 
@@ -22,13 +22,13 @@ CANARY, RAMPING, RUNNING, HELD = "canary", "ramping", "running", "held"
 FIRST = 10  # of a canary are sent before any of them came home, or FEWEST after a hold; then two more for each that succeeded
 PROVEN_FIRST, PROVEN = 20, 50  # of a steady replay go before any was judged; it is leashed until so many were
 AHEAD_LAGS = 3.0  # times what it sends until news come may be on their way
-LOOK_S = 0.5  # how often to look: what careful promises is measured so (bench/recovery.py)
-LONGEST_LOOK_S = 5.0  # between two looks: what is more (nobody looked) does not count as time without news
+CHECK_S = 0.5  # how often to look: what careful promises is measured so (bench/recovery.py)
+LONGEST_CHECK_S = 5.0  # between two looks: what is more (nobody looked) does not count as time without news
 QUIET_S = 10.0  # without news: then nothing more is sent …
 QUIET_LAGS = 3.0  # … or so many times what it takes from sending until news come, where that is more
-HELD_AFTER_S = 300.0  # without news, where no canary says otherwise
+SILENT_AFTER_S = 300.0  # without news, where no canary says otherwise
 WORKERLESS_S = 30.0
-NEWEST, NEARLY_ALL = 20, 18  # of the newest first attempts so many failed: an outage
+LATEST, NEARLY_ALL = 20, 18  # of the newest first attempts so many failed: an outage
 BY_CHANCE = 1e-6  # a run of failures that is less likely is an outage, too …
 LEAST_USUAL, MOST_USUAL = 0.05, 0.99  # … where at least this share is reckoned to fail anyhow, and never all
 CAP = 0.75  # of the rate at which it had to be held: a climb goes no further after that …
@@ -48,7 +48,7 @@ _PLAIN = (
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is known at a look. `now` in seconds of any clock that goes forward, also across processes."""
+    """The facts known at a look. `now` in seconds of any clock that goes forward, also across processes."""
 
     now: float
     sent: int  # in all
@@ -73,7 +73,7 @@ class Verdict:
 
 
 class Controller:
-    """Steers one replay. Make it anew at every look: `Controller.from_dict(pace, column)`; or keep it."""
+    """The controller of one replay. Make a new one at every look: `Controller.from_dict(pace, column)`; or keep it."""
 
     def __init__(self, pace: Pace, now: float, sent: int = 0) -> None:
         """`pace` as `settled` gives it; `now` as in Seen; `sent` before it began to look."""
@@ -109,17 +109,17 @@ class Controller:
     def state(self) -> str:
         return self._state
 
-    def look(self, seen: Seen) -> Verdict:
-        passed_s = min(max(0.0, seen.now - self._at), LONGEST_LOOK_S)
+    def assess(self, seen: Seen) -> Verdict:
+        passed_s = min(max(0.0, seen.now - self._at), LONGEST_CHECK_S)
         self._at = max(self._at, seen.now)
         evidence = self._note(seen, passed_s)
         if self._state == HELD or not seen.planned:
             return self._verdict(seen)
         set_aside = self._groups.to_set_aside(seen.has_others) if self._judges_jobs else ()
-        if held_for := self._reason_to_hold(seen):
-            self._cap_after(held_for)
-            self._state, self._held_for = HELD, held_for
-            bring_back = self._groups.innocent if held_for.judged else ()
+        if reason := self._reason_to_hold(seen):
+            self._cap_after(reason)
+            self._state, self._held_for = HELD, reason
+            bring_back = self._groups.innocent if reason.judged else ()
             self._groups.bring_back(bring_back)
             return replace(self._verdict(seen), set_aside=set_aside, bring_back=bring_back)
         slowed = None
@@ -185,7 +185,7 @@ class Controller:
         return self._low if self._start else max(SLOWEST, LOWEST * self._low)
 
     def _note(self, seen: Seen, passed_s: float) -> list[Judged]:
-        """Take in what came home; what of it is evidence."""
+        """Take in the outcomes that were reported; return those that are evidence."""
         self._sent = seen.sent
         came = sum(one.n for one in seen.judged)
         self._home += came
@@ -204,11 +204,11 @@ class Controller:
         self._outcomes = self._outcomes.joined(since, (self.pace.stop or Stop()).of_last)
         for one in evidence:
             known = [one.ok, one.died_of, one.group, one.is_same_group]
-            self._newest = [*self._newest, *[known] * min(one.n, NEWEST)][-NEWEST:]
+            self._newest = [*self._newest, *[known] * min(one.n, LATEST)][-LATEST:]
         return evidence
 
     def _out(self, seen: Seen) -> int:
-        """First attempts that were sent and have not come home."""
+        """Return the number of first attempts that were sent and have no outcome yet."""
         return max(0, min(seen.unsettled, seen.sent - self._home))
 
     # When it is held
@@ -231,7 +231,7 @@ class Controller:
             return None  # a job of another group may still succeed; nothing more is sent before it is known
         judged, allowed = self._well + self._failed, 1 - canary.success
         bound = surely_above(self._failed, judged)
-        cannot_pass = self._canary_jobs(canary) - self._failed < self._needed(canary)
+        cannot_pass = self._canary_jobs(canary) - self._failed < self._required_successes(canary)
         if judged >= FEWEST and self._failed and (bound > allowed or cannot_pass):
             return self._failures("canary", self._failed, judged, allowed, bound)
         return None
@@ -239,10 +239,10 @@ class Controller:
     def _outage(self, stop: Stop) -> Evidence | None:
         """Return the evidence of an outage: nearly all of the latest failed, or a run of failures too long for chance."""
         without = self._groups.no_evidence
-        newest = [one for one in self._newest if one[0] or one[1] not in without]
-        bad, judged = [one for one in newest if not one[0]], len(newest)
-        if judged < NEWEST or len(bad) < NEARLY_ALL:
-            bad = list(takewhile(lambda one: not one[0], reversed(newest)))
+        latest = [one for one in self._newest if one[0] or one[1] not in without]
+        bad, judged = [one for one in latest if not one[0]], len(latest)
+        if judged < LATEST or len(bad) < NEARLY_ALL:
+            bad = list(takewhile(lambda one: not one[0], reversed(latest)))
             judged = len(bad)
             usual = min(max(LEAST_USUAL, self._steering.usual), MOST_USUAL)
             if judged < max(FEWEST, math.log(BY_CHANCE) / math.log(usual)):
@@ -306,16 +306,16 @@ class Controller:
 
     @property
     def _is_watched(self) -> bool:
-        """Goes on only while news come home; a plain steady pace does not ask for them."""
+        """Return whether it goes on only while news arrive; a plain steady pace needs none."""
         return self._state == CANARY or self.pace.ramp is not None
 
     @property
     def _longest_silence_s(self) -> float:
-        return self.pace.canary.within if self.pace.canary else HELD_AFTER_S
+        return self.pace.canary.within if self.pace.canary else SILENT_AFTER_S
 
-    def _cap_after(self, held_for: Evidence) -> None:
-        """What it was held at is not tried again: some services give no other sign before they fall over."""
-        if (not self._climbs and self._state != CANARY) or held_for.kind not in ("canary", "failing", "new_groups"):
+    def _cap_after(self, reason: Evidence) -> None:
+        """Bound the rate below the one it was held at: some services give no other sign before they fall over."""
+        if (not self._climbs and self._state != CANARY) or reason.kind not in ("canary", "failing", "new_groups"):
             return
         if self._state == CANARY and not self._well:
             return  # it was down before
@@ -340,12 +340,12 @@ class Controller:
         """A small canary with a failure in it proves nothing: it becomes as large as can prove something."""
         return max(canary.jobs, FEWEST) if self._failed else canary.jobs
 
-    def _needed(self, canary: Canary) -> float:
+    def _required_successes(self, canary: Canary) -> float:
         return canary.success * self._canary_jobs(canary) - 1e-9
 
     def _pass_canary(self) -> None:
         canary = self.pace.canary
-        if canary is None or (self._well >= 1 and self._well >= self._needed(canary)):
+        if canary is None or (self._well >= 1 and self._well >= self._required_successes(canary)):
             self._leave_canary()
 
     def _leave_canary(self) -> None:
@@ -459,4 +459,4 @@ class Controller:
 def _outcomes_of(failed: Sequence[Sequence[Any]]) -> Outcomes:
     """Return the outcomes of these failures; the error is unknown of those that an older version stored."""
     errors = [error or (None, False) for _, _, *error in failed]
-    return Outcomes().joined([Judged(0.0, 0.0, False, group, is_same_group=same) for group, same in errors], NEWEST)
+    return Outcomes().joined([Judged(0.0, 0.0, False, group, is_same_group=same) for group, same in errors], LATEST)

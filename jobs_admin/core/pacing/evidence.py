@@ -1,4 +1,4 @@
-"""What came of first attempts, when that is beyond doubt, and how it is told."""
+"""Outcomes of first attempts, the shares that are beyond doubt, and the sentences that report them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FEWEST = 5  # first attempts: from fewer nothing is concluded
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A first attempt after sending that came home, or `n` alike. A native retry that follows counts as not ok.
+    """A first attempt after sending with its outcome, or `n` alike. A native retry that follows counts as not ok.
 
-    Times are seconds of the clock that `Seen.now` reads: `sent_at` when it was put on the queue, `at` when its
-    outcome was known to us. Of a group: that it was first seen in this replay; that the job died of it before.
-    `died_of`: the group of the failure that is replayed; None where it has none.
+    Times are seconds of the clock that `Seen.now` reads: `sent_at` when it was put on the queue, `at` when its outcome
+    was known to us. Of a group: that it was first seen in this replay; that the job died of it before. `died_of`: the
+    group of the failure that is replayed; None where it has none.
     """
 
     at: float
@@ -65,25 +65,25 @@ class _Batch:
     total: int
 
     @staticmethod
-    def of(ok: int, failed: Iterable[_Failed]) -> _Batch:
+    def build(ok: int, failed: Iterable[_Failed]) -> _Batch:
         parts = tuple(failed)
         return _Batch(ok, parts, ok + sum(part.n for part in parts))
 
     def cut(self, most: int) -> _Batch:
-        """The same in fewer: in which order they came home is not known within a look."""
+        """Return the same shares in fewer attempts: their order is not known within a look."""
         share = most / self.total
         failed = tuple(replace(f, n=n) for f in self.failed if (n := round(f.n * share)))
-        return _Batch.of(max(0, most - sum(f.n for f in failed)), failed)
+        return _Batch.build(max(0, most - sum(f.n for f in failed)), failed)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """The last first attempts that came home, oldest batch first."""
+    """The last first attempts with an outcome, oldest batch first."""
 
     batches: tuple[_Batch, ...] = ()
 
     def joined(self, judged: Iterable[Judged], most: int) -> Outcomes:
-        """With these, and of all the `most` that are newest."""
+        """Return these outcomes and the given ones, of which the latest `most` remain."""
         failed: Counter[tuple[GroupId | None, bool, bool, GroupId | None]] = Counter()
         ok = 0
         for one in judged:
@@ -91,22 +91,24 @@ class Outcomes:
                 ok += one.n
             else:
                 failed[one.group, one.is_new_group, one.is_same_group, one.died_of] += one.n
-        newest = _Batch.of(ok, [_Failed(*what[:3], n, what[3]) for what, n in failed.items()])
-        if not newest.total:
+        latest = _Batch.build(ok, [_Failed(*what[:3], n, what[3]) for what, n in failed.items()])
+        if not latest.total:
             return self
-        kept, room = [], most
-        for batch in (newest, *reversed(self.batches)):
+        batches, room = [], most
+        for batch in (latest, *reversed(self.batches)):
             if room <= 0:
                 break
-            kept.append(batch if batch.total <= room else batch.cut(room))
-            room -= kept[-1].total
-        return Outcomes(tuple(reversed(kept)))
+            batches.append(batch if batch.total <= room else batch.cut(room))
+            room -= batches[-1].total
+        return Outcomes(tuple(reversed(batches)))
 
     def without(self, groups: Collection[GroupId | None]) -> Outcomes:
         """Without failures of jobs that had died of these groups."""
         if not groups:
             return self
-        return Outcomes(tuple(_Batch.of(b.ok, [f for f in b.failed if f.died_of not in groups]) for b in self.batches))
+        return Outcomes(
+            tuple(_Batch.build(b.ok, [f for f in b.failed if f.died_of not in groups]) for b in self.batches)
+        )
 
     @property
     def judged(self) -> int:
@@ -140,7 +142,7 @@ class Outcomes:
 
     @staticmethod
     def from_list(batches: Sequence[Any]) -> Outcomes:
-        return Outcomes(tuple(_Batch.of(ok, [_Failed(*part) for part in failed]) for ok, failed in batches))
+        return Outcomes(tuple(_Batch.build(ok, [_Failed(*part) for part in failed]) for ok, failed in batches))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ class Evidence:
     failing       too many of the last failed                         the same
     new_groups    too many failed with an error not seen before       the same
     group         the jobs of one group fail again: it is set aside   the same
-    no_news       nothing came home for long                          unsettled, seconds
+    no_news       no outcome for long                                 unsettled, seconds
     not_draining  the same, and `limit` are sent and unsettled        unsettled, seconds, limit
     workers_gone  the workers vanished                                unsettled, seconds
     backed_off    failures that come with the rate                    failed, judged, rate (before), to_rate

@@ -101,7 +101,7 @@ class Groups:
         return self.counts.setdefault(group, _Count())
 
     def _count_small_together(self) -> None:
-        """Count the groups with the fewest failures under None from now on: evidence as before, and never set aside."""
+        """Count the groups with the fewest failures under None in future: evidence as before, and never set aside."""
         alone = [group for group in self.counts if group is not None and group not in self.aside]
         alone.sort(key=lambda group: (self.counts[group].failed, self.counts[group].judged))
         together = self.counts.setdefault(None, _Count())

@@ -1,4 +1,4 @@
-"""The fields of a pace: how a replay is spread over time, and when it stops by itself."""
+"""The fields of a pace: the spread of a replay over time, and the conditions on which it stops automatically."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Pace:
 
 
 def default_for(jobs: int) -> Pace:
-    """The pace of a replay where nobody said one."""
+    """The pace of a replay of `jobs` jobs for which none was requested."""
     return Pace(CAREFUL) if jobs > CAREFUL_ABOVE else Pace(STEADY, rate=float(DEFAULT["rate"]))
 
 

@@ -1,4 +1,4 @@
-"""From what somebody wrote to a pace, or to a sentence that says which part of it cannot be."""
+"""Parsing of a requested pace; a sentence names the part that is refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\Z")
 
 
 def parse(pace: object, jobs: int = 0) -> Pace:
-    """The pace that somebody asked for; None or empty is the default for so many jobs. Raises Refused."""
+    """The pace that was requested; None or empty is the default for this many jobs. Raises Refused."""
     if pace is None or pace == {}:
         return default_for(jobs)
     if not isinstance(pace, Mapping):
@@ -45,33 +45,33 @@ def parse(pace: object, jobs: int = 0) -> Pace:
     for name in pace:
         if name not in _NAMES:
             raise Refused("bad_pace", f"A pace has no {str(name)[:40]!r}. It has {', '.join(_NAMES)}.", str(name)[:40])
-    said = {name: value for name, value in pace.items() if value is not None}
-    style = _style(said, jobs)
+    given = {name: value for name, value in pace.items() if value is not None}
+    style = _style(given, jobs)
     if style == AT_ONCE:
         for name in ("rate", "every", "over", "jitter", "canary", "ramp"):
-            if name in said:
+            if name in given:
                 raise Refused("bad_pace", f"at_once has no {name}. Choose steady or careful to set one.", name)
-    rate = _rate(said)
-    ramp = _ramp(said["ramp"], rate) if "ramp" in said else None
-    over = _number("over", said["over"], 1, LONGEST_S, "seconds to spread it over") if "over" in said else None
+    rate = _rate(given)
+    ramp = _ramp(given["ramp"], rate) if "ramp" in given else None
+    over = _number("over", given["over"], 1, LONGEST_S, "seconds to spread it over") if "over" in given else None
     if style == STEADY and rate is None and over is None and (ramp is None or ramp.to is None):
         rate = float(DEFAULT["rate"])
     return Pace(
         style=style,
         rate=rate,
         over=over,
-        jitter=_number("jitter", said.get("jitter", 0), 0, 1, "share of the gap between two jobs"),
-        canary=_canary(said["canary"]) if "canary" in said else None,
+        jitter=_number("jitter", given.get("jitter", 0), 0, 1, "share of the gap between two jobs"),
+        canary=_canary(given["canary"]) if "canary" in given else None,
         ramp=ramp,
-        in_flight=_whole("in_flight", said["in_flight"], 1, 10_000_000, "jobs") if "in_flight" in said else None,
-        per_key=_per_key(said["per_key"]) if "per_key" in said else None,
-        queue_cap=_whole("queue_cap", said["queue_cap"], 1, 10_000_000, "waiting jobs")
-        if "queue_cap" in said
+        in_flight=_integer("in_flight", given["in_flight"], 1, 10_000_000, "jobs") if "in_flight" in given else None,
+        per_key=_per_key(given["per_key"]) if "per_key" in given else None,
+        queue_cap=_integer("queue_cap", given["queue_cap"], 1, 10_000_000, "waiting jobs")
+        if "queue_cap" in given
         else None,
-        stop=_stop(said["stop"]) if "stop" in said else None,
-        window=_window(said["window"]) if "window" in said else None,
-        priority=_priority(said["priority"]) if "priority" in said else None,
-        shuffle=_truth("shuffle", said.get("shuffle", False)),
+        stop=_stop(given["stop"]) if "stop" in given else None,
+        window=_window(given["window"]) if "window" in given else None,
+        priority=_priority(given["priority"]) if "priority" in given else None,
+        shuffle=_truth("shuffle", given.get("shuffle", False)),
     )
 
 
@@ -79,30 +79,30 @@ def _priority(value: object) -> int | str:
     """The queue system's own number, or a level that is another number in each."""
     if isinstance(value, str) and value.strip().lower() in LEVELS:
         return value.strip().lower()
-    return _whole("priority", value, 0, 9, f"or {', '.join(LEVELS)}")
+    return _integer("priority", value, 0, 9, f"or {', '.join(LEVELS)}")
 
 
-def _style(said: Mapping[Any, Any], jobs: int) -> str:
+def _style(given: Mapping[Any, Any], jobs: int) -> str:
     """Without a word about it: steady where a rate is given, careful where a ramp or canary is, else the default."""
-    style = said.get("style")
+    style = given.get("style")
     if style is None:
-        if said.keys() & {"rate", "every", "over"}:
+        if given.keys() & {"rate", "every", "over"}:
             return STEADY
-        return CAREFUL if said.keys() & {"ramp", "canary"} else default_for(jobs).style
+        return CAREFUL if given.keys() & {"ramp", "canary"} else default_for(jobs).style
     if style not in STYLES:
         raise Refused("bad_pace", "Choose careful, steady (with a rate) or at_once.", "style")
     return str(style)
 
 
-def _rate(said: Mapping[Any, Any]) -> float | None:
-    if "rate" in said and "every" in said:
+def _rate(given: Mapping[Any, Any]) -> float | None:
+    if "rate" in given and "every" in given:
         raise Refused("bad_pace", "Give rate (jobs per second) or every (seconds between jobs), not both.", "every")
     for name in ("rate", "every"):
-        if name in said and "over" in said:
+        if name in given and "over" in given:
             raise Refused("bad_pace", f"Give {name} or over (seconds to spread it over), not both.", "over")
-    if "every" in said:
-        return 1 / _number("every", said["every"], 1 / FASTEST, 1 / SLOWEST, "seconds between two jobs")
-    return _number("rate", said["rate"], SLOWEST, FASTEST, "jobs per second") if "rate" in said else None
+    if "every" in given:
+        return 1 / _number("every", given["every"], 1 / FASTEST, 1 / SLOWEST, "seconds between two jobs")
+    return _number("rate", given["rate"], SLOWEST, FASTEST, "jobs per second") if "rate" in given else None
 
 
 def _ramp(value: object, rate: float | None) -> Ramp:
@@ -123,7 +123,7 @@ def _canary(value: object) -> Canary:
     part = _part("canary", value, ("jobs", "success", "within"), '{"jobs": 50, "success": 0.8, "within": 300}')
     usual = Canary()
     return Canary(
-        jobs=_whole("canary.jobs", part.get("jobs", usual.jobs), 1, 10_000, "jobs"),
+        jobs=_integer("canary.jobs", part.get("jobs", usual.jobs), 1, 10_000, "jobs"),
         success=_number("canary.success", part.get("success", usual.success), 0, 1, "share that must run well"),
         within=_number("canary.within", part.get("within", usual.within), 1, 86_400, "seconds"),
     )
@@ -134,7 +134,7 @@ def _stop(value: object) -> Stop:
     usual = Stop()
     return Stop(
         failed=_number("stop.failed", part.get("failed", usual.failed), 0.01, 1, "share of jobs; 1 never stops"),
-        of_last=_whole("stop.of_last", part.get("of_last", usual.of_last), 10, 10_000, "jobs"),
+        of_last=_integer("stop.of_last", part.get("of_last", usual.of_last), 10, 10_000, "jobs"),
         new_groups=_truth("stop.new_groups", part.get("new_groups", usual.new_groups)),
     )
 
@@ -155,7 +155,7 @@ def _per_key(value: object) -> PerKey:
     at_once, rate = part.get("concurrency"), part.get("rate")
     return PerKey(
         key,
-        None if at_once is None else _whole("per_key.concurrency", at_once, 1, 100_000, "jobs at once"),
+        None if at_once is None else _integer("per_key.concurrency", at_once, 1, 100_000, "jobs at once"),
         None if rate is None else _number("per_key.rate", rate, SLOWEST, FASTEST, "jobs per second"),
     )
 
@@ -185,7 +185,7 @@ def _part(field: str, value: object, names: tuple[str, ...], example: str) -> di
             raise Refused(
                 "bad_pace", f"{field} has no {str(name)[:40]!r}. It has {', '.join(names)}.", f"{field}.{name}"[:80]
             )
-    return {name: held for name, held in value.items() if held is not None}
+    return {name: inner for name, inner in value.items() if inner is not None}
 
 
 def _truth(field: str, value: object) -> bool:
@@ -194,7 +194,7 @@ def _truth(field: str, value: object) -> bool:
     return value
 
 
-def _whole(field: str, value: object, least: int, most: int, unit: str) -> int:
+def _integer(field: str, value: object, least: int, most: int, unit: str) -> int:
     number = _read(value)
     if not least <= number <= most or number != int(number):
         raise Refused("bad_pace", f"{field} must be a whole number from {least:,} to {most:,} ({unit}).", field)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from jobs_admin.core.pacing.bucket import Bucket
-from jobs_admin.core.pacing.controller import HELD, LOOK_S, RUNNING, Controller, Seen, Verdict
+from jobs_admin.core.pacing.controller import CHECK_S, HELD, RUNNING, Controller, Seen, Verdict
 from jobs_admin.core.pacing.evidence import Evidence, Judged
 from jobs_admin.core.pacing.pace import Pace, settled
 
@@ -23,12 +23,12 @@ SHARES = (0.0, 0.1, 0.5)  # of jobs that fail again: as planned, some, half
 _SLICE_S = 0.02  # how often a sender asks its bucket, which holds 24 ms
 _CALM = 40  # looks without any change, after which the steps become longer
 _POINTS = 120
-_LOOKS = 4_000
+_MOST_STEPS = 4_000
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """How it goes when such a share of the jobs fails again. Times in seconds from the start."""
+    """The course of a replay when the share `failing` of its jobs fails again. Times in seconds from the start."""
 
     failing: float
     starts: tuple[tuple[float, float], ...]  # (from when, jobs started per second), at most 120
@@ -57,7 +57,7 @@ class Estimate:
 
 
 def estimate(jobs: int, pace: Pace) -> Estimate:
-    """Return how long sending takes where all runs well, in seconds, and the most jobs in any one second."""
+    """Return how long sending takes where all jobs succeed, in seconds, and the most jobs in any one second."""
     if not jobs:
         return Estimate(0.0, 0.0)
     pace = settled(pace, jobs=jobs)
@@ -164,12 +164,12 @@ class _Run:
 
     def end(self) -> Outlook:
         controller = Controller(self.pace, 0.0)
-        verdict = controller.look(self._seen())
+        verdict = controller.assess(self._observe())
         bucket = Bucket(verdict.rate, 0.0)
-        while self.sent < self.jobs and len(self.points) < _LOOKS:
+        while self.sent < self.jobs and len(self.points) < _MOST_STEPS:
             step_s = self._step_s(verdict)
             self._go(self._granted(bucket, verdict, step_s), step_s)
-            before, verdict = verdict, controller.look(self._seen())
+            before, verdict = verdict, controller.assess(self._observe())
             if verdict.state == HELD:
                 return self._outlook(verdict.because)
             self.calm = self.calm + 1 if (verdict.state, verdict.rate) == (before.state, before.rate) else 0
@@ -183,13 +183,13 @@ class _Run:
     def _step_s(self, verdict: Verdict) -> float:
         """Longer where nothing changes: between two jobs, and once it is running: hours are not looked at twice a second."""
         if verdict.rate is None:
-            return LOOK_S
+            return CHECK_S
         if self.calm < _CALM or verdict.state != RUNNING:
-            return max(LOOK_S, 0.5 / verdict.rate)
+            return max(CHECK_S, 0.5 / verdict.rate)
         longest = (self.jobs - self.sent) / verdict.rate / 20
         if self.pace.in_flight is not None:
             longest = min(longest, self.pace.in_flight / verdict.rate / 4)
-        return max(LOOK_S, longest)
+        return max(CHECK_S, longest)
 
     def _granted(self, bucket: Bucket, verdict: Verdict, step_s: float) -> int:
         most = self.jobs - self.sent
@@ -199,7 +199,7 @@ class _Run:
             most = min(most, max(0, self.pace.queue_cap - int(self.queued)))
         if verdict.rate is None:
             return min(most, math.ceil(AT_ONCE_GUESS * step_s))
-        if step_s > LOOK_S:
+        if step_s > CHECK_S:
             # The bucket keeps its rate over any long time, so that it need not be asked 50 times a second.
             self.owed = min(self.owed, 1.0) + verdict.rate * step_s
             count = min(most, int(self.owed))
@@ -225,7 +225,7 @@ class _Run:
         if count:
             self.coming.append((self.now + wait_s + self.runtime_s, begun + step_s / 2, count))
 
-    def _seen(self) -> Seen:
+    def _observe(self) -> Seen:
         judged = []
         while self.coming and self.coming[0][0] <= self.now:
             at, sent_at, count = self.coming.popleft()
@@ -246,19 +246,19 @@ class _Run:
         spread = math.sqrt(count * self.failing * (1 - self.failing))
         return min(count, max(0, round(self.random.gauss(count * self.failing, spread))))
 
-    def _outlook(self, held: Evidence | None) -> Outlook:
+    def _outlook(self, reason: Evidence | None) -> Outlook:
         rest_s = self.queued / self.serves
-        if held is None and self.queued:
-            self.points.append((self.now, max(LOOK_S, rest_s), self.queued))
+        if reason is None and self.queued:
+            self.points.append((self.now, max(CHECK_S, rest_s), self.queued))
         return Outlook(
             failing=self.failing,
             starts=_merged(self.points),
             peak_per_second=self._peak(),
             longest_wait_s=self.longest_wait_s,
             sent=self.sent,
-            ends_after_s=None if held else self.now + rest_s + self.runtime_s,
-            held_after_s=self.now if held else None,
-            held_because=held,
+            ends_after_s=None if reason else self.now + rest_s + self.runtime_s,
+            held_after_s=self.now if reason else None,
+            held_because=reason,
         )
 
     def _peak(self) -> float:
@@ -276,9 +276,9 @@ class _Run:
 def _merged(points: list[tuple[float, float, float]]) -> tuple[tuple[float, float], ...]:
     if not points:
         return ()
-    whole_s = points[-1][0] + points[-1][1]
-    width = max(whole_s / _POINTS, LOOK_S)
-    bins = [0.0] * min(_POINTS, math.ceil(whole_s / width - 1e-9))
+    total_s = points[-1][0] + points[-1][1]
+    width = max(total_s / _POINTS, CHECK_S)
+    bins = [0.0] * min(_POINTS, math.ceil(total_s / width - 1e-9))
     for begun, took_s, count in points:
         first, last = int(begun / width), min(len(bins) - 1, int((begun + took_s) / width))
         for n in range(min(first, last), last + 1):

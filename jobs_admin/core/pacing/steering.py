@@ -1,11 +1,11 @@
-"""How fast to go: up by small steps while what was sent runs well, down by a share when it does not.
+"""The rate of a replay: up by small steps while jobs succeed, down by a share when they do not.
 
 Additive increase, multiplicative decrease (Chiu and Jain 1989), on the outcomes of first attempts. Three things make it
-gentle enough for a service that falls over at 1.3 times what it bears:
+gentle enough for a service that falls over at 1.3 times the load it can handle:
 
-- a step waits until jobs sent *since the last step* came home, and is never more than a tenth of the rate that was seen to work;
+- a step waits for the outcomes of jobs sent *since the last step*, and is never more than a tenth of the rate that was seen to work;
 - near a rate that failed it goes slowly, and faster again once that is behind (the curve of CUBIC, RFC 9438);
-- what failed is judged against what usually fails, so that broken jobs do not slow down whole ones.
+- failures are judged against what usually fails, so that broken jobs do not slow down sound ones.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FRESH_OF_S = 4.0  # of a slow replay, fewer: those of so many seconds
 FRESH_OF_USUAL = 500  # more of them, times the share that usually fails: that hides what the rate does
 SURE_OF_USUAL = 100  # from fewer, times the share that usually fails, nothing is concluded
 LONG_SUSPICIOUS = 300  # first attempts at one rate of which more fail than usual, if never for sure
-KEPT = 0.25  # of what was known, after a step up
+CARRIED = 0.25  # of what was known, after a step up
 MEMORY = 400  # first attempts, the latest: what succeeded for an hour must not hide what fails now
 FRESH_S = 0.5  # until the sender goes at a new rate
 
@@ -263,12 +263,13 @@ class Steering:
         self.rate = min(high, max(self.rate, rate))
         if self.ceiling is None or self.rate >= self.before:
             self._leave_trouble()
-        self.well, self.failed = KEPT * self.well, KEPT * self.failed
+        self.well, self.failed = CARRIED * self.well, CARRIED * self.failed
         self._change(now)
 
     def _adapt(self) -> None:
-        """What fails and how long it takes becomes less usual by itself, never more: else a little too much, for long,
-        would become usual bit by bit."""
+        """Lower the usual share of failures and the usual runtime, never raise them: else a little too much, for long,
+        would become usual bit by bit.
+        """
         total = self.well + self.failed
         share = self.failed / max(1.0, total)
         if share < self.usual:
@@ -287,6 +288,8 @@ class Steering:
 
 
 def _share_failed(judged: Sequence[Judged]) -> float:
-    """Of what came home just now, which is nearer to how it stands than all that is known; 0 of too few."""
+    """Return the failed share of the outcomes just reported, which is nearer to the present than all that is known; 0
+    of too few.
+    """
     total = sum(one.n for one in judged)
     return sum(one.n for one in judged if not one.ok) / total if total >= FEWEST else 0.0

@@ -39,7 +39,7 @@ class Problem:
 class Reading:
     """One object of a document. Every reader answers with the default where the field is missing, null or wrong.
 
-    So the whole document is read whatever is wrong with parts of it, and all problems are told at once.
+    So the document is read to its end whatever is wrong with parts of it, and all problems are reported together.
     """
 
     def __init__(self, value: object, path: str, problems: list[Problem], unknown: list[str]) -> None:
@@ -62,7 +62,7 @@ class Reading:
         value = self._take(name)
         return default if value is None else self._number(name, value, least, most, default, unit)
 
-    def whole(self, name: str, least: int, most: int, default: int, unit: str) -> int:
+    def integer(self, name: str, least: int, most: int, default: int, unit: str) -> int:
         value = self._take(name)
         if value is None:
             return default
@@ -113,7 +113,7 @@ class Reading:
     def refuse(self, name: str, bound: str, value: object = None, because: str = "") -> None:
         """Note that a field must be something else."""
         field = self._at(name)
-        was = "" if value is None else f" It is {_shown(value)}."
+        was = "" if value is None else f" It is {_quote(value)}."
         self._problems.append(
             Problem(field, f"{field or 'A policy'} must be {bound}.{because and f' {because}'}{was}", bound)
         )
@@ -125,8 +125,8 @@ class Reading:
         field = self._at(name)
         self._problems.append(Problem(field, f"{field} is missing: it must be {bound}.", bound))
 
-    def done(self, names: Sequence[str]) -> None:
-        """All was read: what else the object holds is unknown."""
+    def note_unknown(self, names: Sequence[str]) -> None:
+        """Note fields of the object that are not among `names`, the known ones, as unknown."""
         others = [name for name in self._fields if name not in names and self._fields[name] not in (None, [])]
         self._unknown.extend(self._at(repr(str(name)[:40])[1:-1]) for name in others[:_MOST_NAMES])
 
@@ -171,7 +171,7 @@ def _is_clean(value: str, lines: bool) -> bool:
     return all(c in "\n\r\t" or category(c) not in ("Cc", "Cs") for c in value)
 
 
-def _shown(value: object) -> str:
+def _quote(value: object) -> str:
     """Return what was written, short enough to be quoted. An int of a million digits cannot even be written out."""
     if isinstance(value, str):
         return f"a text of {len(value):,} characters" if len(value) > 60 else repr(value)
@@ -218,64 +218,66 @@ def parse(document: object, *, lenient: bool = False) -> Policy:
     return replace(policy, mode=shape.OBSERVE, unknown=tuple(unknown))
 
 
-def _policy(said: Reading) -> Policy:
-    said.done(_FIELDS)
-    named = [name for name in shape.OF_RETRIES if said.has(name)]
-    if not said.truth("retries", bool(named)):
-        return _without_retries(said, named)
-    backoff = _backoff(said.part("backoff"))
+def _policy(reading: Reading) -> Policy:
+    reading.note_unknown(_FIELDS)
+    named = [name for name in shape.OF_RETRIES if reading.has(name)]
+    if not reading.truth("retries", bool(named)):
+        return _without_retries(reading, named)
+    backoff = _backoff(reading.part("backoff"))
     default_attempts = len(backoff.delays_s) + 1 if backoff.kind == "table" else _USUAL.max_attempts
     policy = Policy(
-        name=_name(said, "name") or "",
-        match=_match(said.part("match")),
-        mode=said.choice("mode", shape.MODES, shape.OBSERVE),
-        native=said.choice("native", shape.NATIVE, shape.REPLACE),
-        max_attempts=said.whole("max_attempts", 1, shape.MOST_ATTEMPTS, default_attempts, "runs, the first included"),
+        name=_name(reading, "name") or "",
+        match=_match(reading.part("match")),
+        mode=reading.choice("mode", shape.MODES, shape.OBSERVE),
+        native=reading.choice("native", shape.NATIVE, shape.REPLACE),
+        max_attempts=reading.integer(
+            "max_attempts", 1, shape.MOST_ATTEMPTS, default_attempts, "runs, the first included"
+        ),
         backoff=backoff,
-        cap_s=said.number("cap_s", shape.LEAST_CAP_S, LONGEST_S, 0, "seconds") if said.has("cap_s") else None,
-        jitter=_jitter(said.part("jitter")),
-        retry_after=_retry_after(said.part("retry_after")),
-        classes=tuple(_class(one) for one in said.parts("classes", shape.MOST_CLASSES)),
-        budget=_budget(said.part("budget")),
-        poison=_poison(said.part("poison")),
-        concurrency=_concurrency(said.part("concurrency")),
-        rate_limit=_rate_limit(said.part("rate_limit")),
-        exhausted=said.choice("exhausted", shape.EXHAUSTED, shape.DEAD),
-        file_lost=said.truth("file_lost", False),
-        expires_at=_time(said, "expires_at"),
-        note=said.text("note", shape.LONGEST_NOTE, "", lines=True),
+        cap_s=reading.number("cap_s", shape.LEAST_CAP_S, LONGEST_S, 0, "seconds") if reading.has("cap_s") else None,
+        jitter=_jitter(reading.part("jitter")),
+        retry_after=_retry_after(reading.part("retry_after")),
+        classes=tuple(_class(one) for one in reading.parts("classes", shape.MOST_CLASSES)),
+        budget=_budget(reading.part("budget")),
+        poison=_poison(reading.part("poison")),
+        concurrency=_concurrency(reading.part("concurrency")),
+        rate_limit=_rate_limit(reading.part("rate_limit")),
+        exhausted=reading.choice("exhausted", shape.EXHAUSTED, shape.DEAD),
+        file_lost=reading.truth("file_lost", False),
+        expires_at=_time(reading, "expires_at"),
+        note=reading.text("note", shape.LONGEST_NOTE, "", lines=True),
     )
-    _agree(said, policy)
+    _agree(reading, policy)
     return policy
 
 
-def _without_retries(said: Reading, named: list[str]) -> Policy:
+def _without_retries(reading: Reading, named: list[str]) -> Policy:
     """A policy that only limits starts, counts crashes or files lost jobs."""
     for name in named:
-        said.refuse(name, "left out", None, "It means nothing where retries is false.")
+        reading.refuse(name, "left out", None, "It means nothing where retries is false.")
     return Policy(
-        name=_name(said, "name") or "",
-        match=_match(said.part("match")),
-        mode=said.choice("mode", shape.MODES, shape.OBSERVE),
+        name=_name(reading, "name") or "",
+        match=_match(reading.part("match")),
+        mode=reading.choice("mode", shape.MODES, shape.OBSERVE),
         retries=False,
         max_attempts=1,
-        poison=_poison(said.part("poison")),
-        concurrency=_concurrency(said.part("concurrency")),
-        rate_limit=_rate_limit(said.part("rate_limit")),
-        file_lost=said.truth("file_lost", False),
-        expires_at=_time(said, "expires_at"),
-        note=said.text("note", shape.LONGEST_NOTE, "", lines=True),
+        poison=_poison(reading.part("poison")),
+        concurrency=_concurrency(reading.part("concurrency")),
+        rate_limit=_rate_limit(reading.part("rate_limit")),
+        file_lost=reading.truth("file_lost", False),
+        expires_at=_time(reading, "expires_at"),
+        note=reading.text("note", shape.LONGEST_NOTE, "", lines=True),
     )
 
 
-def _agree(said: Reading, policy: Policy) -> None:
-    """What no field says alone."""
+def _agree(reading: Reading, policy: Policy) -> None:
+    """Refuse fields that contradict each other."""
     backoff, first = policy.backoff, _first_delay_s(policy.backoff)
-    if policy.cap_s is not None and said.is_fine("cap_s", "backoff") and policy.cap_s < first:
-        said.refuse("cap_s", f"at least the first delay ({first:,g} seconds)", policy.cap_s)
-    if backoff.kind == "decorrelated" and policy.jitter.kind != "none" and said.is_fine("jitter"):
+    if policy.cap_s is not None and reading.is_fine("cap_s", "backoff") and policy.cap_s < first:
+        reading.refuse("cap_s", f"at least the first delay ({first:,g} seconds)", policy.cap_s)
+    if backoff.kind == "decorrelated" and policy.jitter.kind != "none" and reading.is_fine("jitter"):
         because = "A decorrelated backoff is drawn already."
-        said.refuse("jitter.kind", "none", policy.jitter.kind, because)
+        reading.refuse("jitter.kind", "none", policy.jitter.kind, because)
 
 
 def _first_delay_s(backoff: Backoff) -> float:
@@ -286,151 +288,151 @@ def _first_delay_s(backoff: Backoff) -> float:
     return backoff.first_delay_s
 
 
-def _name(said: Reading, field: str) -> str | None:
-    name = said.text(field, LONGEST_TEXT, "")
+def _name(reading: Reading, field: str) -> str | None:
+    name = reading.text(field, LONGEST_TEXT, "")
     if name and not _NAME.match(name):
-        said.refuse(field, _NAMED, name)
+        reading.refuse(field, _NAMED, name)
     elif name in _TAKEN:
-        said.refuse(field, f"none of {', '.join(_TAKEN)}", name, "Pages are called so.")
+        reading.refuse(field, f"none of {', '.join(_TAKEN)}", name, "Pages are called so.")
     return name or None
 
 
-def _match(said: Reading | None) -> Match:
-    if said is None:
+def _match(reading: Reading | None) -> Match:
+    if reading is None:
         return Match()
-    said.done(tuple(Match.__dataclass_fields__))
-    return Match(*(_glob(said, name) or "*" for name in Match.__dataclass_fields__))
+    reading.note_unknown(tuple(Match.__dataclass_fields__))
+    return Match(*(_glob(reading, name) or "*" for name in Match.__dataclass_fields__))
 
 
-def _glob(said: Reading, name: str) -> str:
-    glob = said.text(name, LONGEST_TEXT, "")
+def _glob(reading: Reading, name: str) -> str:
+    glob = reading.text(name, LONGEST_TEXT, "")
     return re.sub(r"\*+", "*", glob)
 
 
-def _backoff(said: Reading | None) -> Backoff:
-    if said is None:
+def _backoff(reading: Reading | None) -> Backoff:
+    if reading is None:
         return Backoff()
-    said.done(("kind", *_BACKOFF))
-    kind = said.choice("kind", shape.BACKOFFS, _USUAL_BACKOFF.kind)
+    reading.note_unknown(("kind", *_BACKOFF))
+    kind = reading.choice("kind", shape.BACKOFFS, _USUAL_BACKOFF.kind)
     fields = shape.BACKOFF_FIELDS[kind]
-    if not said.is_fine("kind"):
+    if not reading.is_fine("kind"):
         return Backoff()
-    said.has_not([name for name in _BACKOFF if name not in fields], kind)
+    reading.has_not([name for name in _BACKOFF if name not in fields], kind)
     values: dict[str, Any] = {}
     if "first_delay_s" in fields:
         default = 1.0 if kind == "polynomial" else _USUAL_BACKOFF.first_delay_s
         least = shape.LEAST_DRAWN_S if kind == "decorrelated" else 0
-        values["first_delay_s"] = said.number("first_delay_s", least, LONGEST_S, default, "seconds")
+        values["first_delay_s"] = reading.number("first_delay_s", least, LONGEST_S, default, "seconds")
     if "factor" in fields:
-        values["factor"] = said.number("factor", shape.LEAST_FACTOR, shape.MOST_FACTOR, _USUAL_BACKOFF.factor, "")
+        values["factor"] = reading.number("factor", shape.LEAST_FACTOR, shape.MOST_FACTOR, _USUAL_BACKOFF.factor, "")
     if "power" in fields:
-        values["power"] = said.number("power", 0, shape.MOST_POWER, _USUAL_BACKOFF.power, "")
-        values["plus_s"] = said.number("plus_s", 0, LONGEST_S, _USUAL_BACKOFF.plus_s, "seconds")
+        values["power"] = reading.number("power", 0, shape.MOST_POWER, _USUAL_BACKOFF.power, "")
+        values["plus_s"] = reading.number("plus_s", 0, LONGEST_S, _USUAL_BACKOFF.plus_s, "seconds")
     if "delays_s" in fields:
-        values["delays_s"] = said.numbers("delays_s", 0, LONGEST_S, shape.MOST_DELAYS, "seconds")
-        if not values["delays_s"] and said.is_fine("delays_s"):
-            said.needs("delays_s", f"a list of 1 to {shape.MOST_DELAYS} numbers of seconds")
+        values["delays_s"] = reading.numbers("delays_s", 0, LONGEST_S, shape.MOST_DELAYS, "seconds")
+        if not values["delays_s"] and reading.is_fine("delays_s"):
+            reading.needs("delays_s", f"a list of 1 to {shape.MOST_DELAYS} numbers of seconds")
     return Backoff(kind, **values)
 
 
-def _jitter(said: Reading | None) -> Jitter:
-    if said is None:
+def _jitter(reading: Reading | None) -> Jitter:
+    if reading is None:
         return Jitter()
-    said.done(("kind", *_JITTER))
-    kind = said.choice("kind", shape.JITTERS, _USUAL_JITTER.kind)
-    if not said.is_fine("kind"):
+    reading.note_unknown(("kind", *_JITTER))
+    kind = reading.choice("kind", shape.JITTERS, _USUAL_JITTER.kind)
+    if not reading.is_fine("kind"):
         return Jitter()
     fields = shape.JITTER_FIELDS.get(kind, ())
-    said.has_not([name for name in _JITTER if name not in fields], kind)
+    reading.has_not([name for name in _JITTER if name not in fields], kind)
     bounds = {"fraction": (0.0, 1.0, "of the delay"), "seconds": (0.0, LONGEST_S, "seconds")}
     values = {}
     for name in fields:
         least, most, unit = bounds[name]
-        if not said.has(name):
-            said.needs(name, f"a number from {least:g} to {most:,.0f} {unit}")
-        values[name] = said.number(name, least, most, least, unit)
+        if not reading.has(name):
+            reading.needs(name, f"a number from {least:g} to {most:,.0f} {unit}")
+        values[name] = reading.number(name, least, most, least, unit)
     return Jitter(kind, **values)
 
 
-def _retry_after(said: Reading | None) -> RetryAfter:
-    if said is None:
+def _retry_after(reading: Reading | None) -> RetryAfter:
+    if reading is None:
         return RetryAfter()
-    said.done(tuple(RetryAfter.__dataclass_fields__))
+    reading.note_unknown(tuple(RetryAfter.__dataclass_fields__))
     usual = RetryAfter()
     return RetryAfter(
-        respect=said.truth("respect", usual.respect),
-        jitter=said.number("jitter", 0, 1, usual.jitter, "of what was asked for"),
-        cap_s=said.number("cap_s", 0, LONGEST_S, usual.cap_s, "seconds"),
+        respect=reading.truth("respect", usual.respect),
+        jitter=reading.number("jitter", 0, 1, usual.jitter, "of what was asked for"),
+        cap_s=reading.number("cap_s", 0, LONGEST_S, usual.cap_s, "seconds"),
     )
 
 
-def _class(said: Reading) -> ErrorClass:
-    said.done(("error", "as"))
-    error = _glob(said, "error")
-    if not error and said.is_fine("error"):
-        said.needs("error", "the name of an error's class, in which * matches anything")
-    return ErrorClass(error, said.choice("as", shape.CLASSES, shape.TRANSIENT))
+def _class(reading: Reading) -> ErrorClass:
+    reading.note_unknown(("error", "as"))
+    error = _glob(reading, "error")
+    if not error and reading.is_fine("error"):
+        reading.needs("error", "the name of an error's class, in which * matches anything")
+    return ErrorClass(error, reading.choice("as", shape.CLASSES, shape.TRANSIENT))
 
 
-def _budget(said: Reading | None) -> Budget | None:
-    if said is None:
+def _budget(reading: Reading | None) -> Budget | None:
+    if reading is None:
         return None
-    said.done(tuple(Budget.__dataclass_fields__))
-    if not said.has("per_minute"):
-        said.needs("per_minute", f"a number from 0 to {shape.MOST_PER_MINUTE:,.0f} retries a minute")
-    per_minute = said.number("per_minute", 0, shape.MOST_PER_MINUTE, 0, "retries a minute")
+    reading.note_unknown(tuple(Budget.__dataclass_fields__))
+    if not reading.has("per_minute"):
+        reading.needs("per_minute", f"a number from 0 to {shape.MOST_PER_MINUTE:,.0f} retries a minute")
+    per_minute = reading.number("per_minute", 0, shape.MOST_PER_MINUTE, 0, "retries a minute")
     if 0 < per_minute < shape.LEAST_PER_MINUTE:
         # Slower than what is spent is remembered; of 1e-308 the time between two retries is no number any more.
-        said.refuse(
+        reading.refuse(
             "per_minute", f"0, or at least {shape.LEAST_PER_MINUTE} retries a minute (one in a week)", per_minute
         )
     usual = min(shape.MOST_BURST, max(1, round(per_minute / 10))) if per_minute else 0
-    burst = said.whole("burst", 0, shape.MOST_BURST, usual, "retries at once")
-    if per_minute and not burst and said.is_fine("burst"):
-        said.refuse("burst", "at least 1 where per_minute is more than 0", 0, "Nothing could ever be spent.")
-    return Budget(per_minute, burst, _name(said, "group"))
+    burst = reading.integer("burst", 0, shape.MOST_BURST, usual, "retries at once")
+    if per_minute and not burst and reading.is_fine("burst"):
+        reading.refuse("burst", "at least 1 where per_minute is more than 0", 0, "Nothing could ever be spent.")
+    return Budget(per_minute, burst, _name(reading, "group"))
 
 
-def _poison(said: Reading | None) -> Poison | None:
-    if said is None:
+def _poison(reading: Reading | None) -> Poison | None:
+    if reading is None:
         return None
-    said.done(tuple(Poison.__dataclass_fields__))
+    reading.note_unknown(tuple(Poison.__dataclass_fields__))
     usual = Poison()
     return Poison(
-        said.whole("crashes", 1, shape.MOST_CRASHES, usual.crashes, "crashes"),
-        said.number("window_s", 1, shape.LONGEST_WINDOW_S, usual.window_s, "seconds"),
+        reading.integer("crashes", 1, shape.MOST_CRASHES, usual.crashes, "crashes"),
+        reading.number("window_s", 1, shape.LONGEST_WINDOW_S, usual.window_s, "seconds"),
     )
 
 
-def _concurrency(said: Reading | None) -> Concurrency | None:
-    if said is None:
+def _concurrency(reading: Reading | None) -> Concurrency | None:
+    if reading is None:
         return None
-    said.done(tuple(Concurrency.__dataclass_fields__))
+    reading.note_unknown(tuple(Concurrency.__dataclass_fields__))
     for name in ("key", "limit"):
-        if not said.has(name):
-            said.needs(
+        if not reading.has(name):
+            reading.needs(
                 name, "a path" if name == "key" else f"a whole number from 1 to {shape.MOST_AT_ONCE:,} jobs at once"
             )
-    key = said.text("key", LONGEST_TEXT, "")
+    key = reading.text("key", LONGEST_TEXT, "")
     if key and not _KEY.match(key):
-        said.refuse("key", "tenant, queue, task, or a path such as kwargs.customer_id or args.0.tenant", key)
-    return Concurrency(key, said.whole("limit", 1, shape.MOST_AT_ONCE, 1, "jobs at once"))
+        reading.refuse("key", "tenant, queue, task, or a path such as kwargs.customer_id or args.0.tenant", key)
+    return Concurrency(key, reading.integer("limit", 1, shape.MOST_AT_ONCE, 1, "jobs at once"))
 
 
-def _rate_limit(said: Reading | None) -> RateLimit | None:
-    if said is None:
+def _rate_limit(reading: Reading | None) -> RateLimit | None:
+    if reading is None:
         return None
-    said.done(tuple(RateLimit.__dataclass_fields__))
-    if not said.has("max"):
-        said.needs("max", f"a whole number from 1 to {shape.MOST_STARTS:,} starts")
+    reading.note_unknown(tuple(RateLimit.__dataclass_fields__))
+    if not reading.has("max"):
+        reading.needs("max", f"a whole number from 1 to {shape.MOST_STARTS:,} starts")
     return RateLimit(
-        said.whole("max", 1, shape.MOST_STARTS, 1, "starts"),
-        said.number("per_s", shape.SHORTEST_PER_S, shape.LONGEST_PER_S, 1.0, "seconds"),
+        reading.integer("max", 1, shape.MOST_STARTS, 1, "starts"),
+        reading.number("per_s", shape.SHORTEST_PER_S, shape.LONGEST_PER_S, 1.0, "seconds"),
     )
 
 
-def _time(said: Reading, field: str) -> datetime | None:
-    text = said.text(field, LONGEST_TEXT, "")
+def _time(reading: Reading, field: str) -> datetime | None:
+    text = reading.text(field, LONGEST_TEXT, "")
     if not text:
         return None
     try:
@@ -440,5 +442,5 @@ def _time(said: Reading, field: str) -> datetime | None:
             return at.astimezone(_UTC) if at.tzinfo else at.replace(tzinfo=_UTC)
     except (ValueError, OverflowError):
         pass
-    said.refuse(field, "a time such as 2026-11-20T10:00:00Z", text)
+    reading.refuse(field, "a time such as 2026-11-20T10:00:00Z", text)
     return None

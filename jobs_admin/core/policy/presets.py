@@ -14,7 +14,7 @@ from typing import Any
 class Preset:
     name: str
     title: str
-    says: str  # for what, in a sentence
+    purpose: str  # for what, in a sentence
     document: dict[str, Any]  # a policy's, without name and match
 
 

@@ -67,7 +67,7 @@ class Jitter:
 
 @dataclass(frozen=True, slots=True)
 class RetryAfter:
-    """What becomes of a server's wish: waited for with up to the share `jitter` on top; above the cap the job is dead."""
+    """The treatment of a server's wish: waited for with up to the share `jitter` on top; above the cap the job is dead."""
 
     respect: bool = True
     jitter: float = 0.2
@@ -91,13 +91,13 @@ class Budget:
     group: str | None = None  # policies that name the same group spend from one budget; None: its own
 
     def most_in(self, seconds: float) -> float:
-        """So many retries at most in any window of so many seconds, wherever it begins."""
+        """The most retries in any window of `seconds`, wherever it begins."""
         return self.burst + self.per_minute * seconds / 60 if self.per_minute else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """So many starts without an orderly end within the window, and the job is quarantined."""
+    """The number of starts without an orderly end within the window at which the job is quarantined."""
 
     crashes: int = 3
     window_s: float = 300.0
@@ -183,7 +183,7 @@ def document(policy: Policy) -> dict[str, Any]:
         "exhausted": policy.exhausted,
         # Only where it is true: a worker that does not know it would only observe the policy.
         "file_lost": policy.file_lost or None,
-        "expires_at": _written(policy.expires_at),
+        "expires_at": _iso(policy.expires_at),
         "note": policy.note,
     }  # fmt: skip
     if not policy.retries:
@@ -197,7 +197,7 @@ def _parts(part: Any, names: tuple[str, ...] | None = None) -> dict[str, Any]:
     return {name: _plain(value) for name, value in values.items() if value is not None}
 
 
-def _written(at: datetime | None) -> str | None:
+def _iso(at: datetime | None) -> str | None:
     if at is None:
         return None
     return at.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")

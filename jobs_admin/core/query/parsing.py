@@ -54,7 +54,7 @@ MAX_WORDS = 100  # sub-words that one term asks for in a row
 # What a bare word is made of. Everything else (brackets, quotes, colons, commas …) parts words, so that
 # `TimeoutError('x')` and `KeyError: 'x'` find a failure of that type with that message.
 _WORD = re.compile(r"[^\s()\[\]{}<>'\"`,;:=!?|\\‘’“”«»…]+")
-_LETTER = re.compile(r"[^\W_]")  # or digit
+_ALPHANUMERIC = re.compile(r"[^\W_]")  # or digit
 _TOKEN = re.compile(r"\S+")
 # `is:dead` is `state:dead`, with the words that other tools have for a state.
 _IS = {
@@ -66,7 +66,7 @@ _IS = {
 }
 _ARGUMENT_RANGE = re.compile(r"[<>]=?-?\d")
 _QUALIFIER = re.compile(r"(-?)([a-z]+(?:\.[^\s:,()\"*=]{1,200})?):(?=[^\s])")
-_LOOKS_LIKE_QUALIFIER = re.compile(r"-?([A-Za-z_]{1,30}):[A-Za-z_\"*]")
+_QUALIFIER_FORM = re.compile(r"-?([A-Za-z_]{1,30}):[A-Za-z_\"*]")
 _COMPARISON = re.compile(r"(>=|<=|>|<|=)?(-?\d{1,9})\Z")
 _SPAN = re.compile(r"(-?\d{1,9})\.\.(-?\d{1,9})\Z")
 _DURATION = re.compile(r"(\d{1,6})(s|m|h|d|w)\Z")
@@ -74,7 +74,7 @@ _AGE = re.compile(r"(<=|>=|<|>)(\d{1,6})(s|m|h|d|w)\Z")
 
 
 def parse(text: str, now: datetime | None = None) -> Query:
-    """The query in `text`. Never fails; what was not understood as an operator is text, told in `hints`."""
+    """The query in `text`. Never fails; what was not understood as an operator is text, explained in `hints`."""
     return _Reader(text, now).query()
 
 
@@ -124,10 +124,10 @@ class _Reader:
             terms = terms[:MAX_TERMS]
             self.is_cut = True
             self.hint(f"Only the first {MAX_TERMS} terms were searched for.")
-        kept = _first_values(terms, MAX_VALUES)
-        if kept != terms:
-            terms, self.is_cut = kept, True
-            stars = any(_size(leaf) > len(getattr(leaf, "values", (leaf,))) for leaf in leaves(kept))
+        bounded = _first_values(terms, MAX_VALUES)
+        if bounded != terms:
+            terms, self.is_cut = bounded, True
+            stars = any(_size(leaf) > len(getattr(leaf, "values", (leaf,))) for leaf in leaves(bounded))
             dear = (
                 f" A word with a star counts as {STAR}, with fewer than {SHORT} letters before it as {SHORT_STAR}."
                 if stars
@@ -142,23 +142,23 @@ class _Reader:
         return at
 
     def _words(self, token: str) -> list[Term | str]:
-        looks = _LOOKS_LIKE_QUALIFIER.match(token)
+        named = _QUALIFIER_FORM.match(token)
         inside = _QUALIFIER.match(token.lstrip("("))
         if token.startswith("(") and inside and (inside.group(2) in QUALIFIERS or is_argument(inside.group(2))):
             self.hint(
                 f"“{token[:60]}” was searched for as text: a group holds nothing but qualifiers and OR, and ends with “)”."
             )
-        elif looks and (name := looks.group(1)) in QUALIFIERS:
-            if not any(f"“{name}:”" in said for said in self.hints):  # else one says which form a value must have
+        elif named and (name := named.group(1)) in QUALIFIERS:
+            if not any(f"“{name}:”" in hint for hint in self.hints):  # else one says which form a value must have
                 self.hint(f"“{name}:” was not understood: it was searched for as text.")
-        elif looks and looks.group(1) == "is":
+        elif named and named.group(1) == "is":
             self.hint(f"“is:” takes a state: {', '.join(STATES)}. It was searched for as text.")
-        elif looks:
-            near = difflib.get_close_matches(looks.group(1).lower(), (*QUALIFIERS, *ARGUMENTS), 1, 0.7)
+        elif named:
+            near = difflib.get_close_matches(named.group(1).lower(), (*QUALIFIERS, *ARGUMENTS), 1, 0.7)
             meant = f" Did you mean {near[0]}:?" if near else ""
             if near and near[0] in ARGUMENTS:
                 meant = f" An argument is named by its path, as in {near[0]}.customer.id:42."
-            self.hint(f"“{looks.group(1)}:” was not understood as a qualifier: it was searched for as text.{meant}")
+            self.hint(f"“{named.group(1)}:” was not understood as a qualifier: it was searched for as text.{meant}")
         elif token.endswith(":") and (token[:-1] in QUALIFIERS or is_argument(token[:-1])):
             self.hint(f"“{token}” has no value: it was searched for as text.")
         return [Text(word, glob="*" in word) for word in bare_words(token)]
@@ -348,7 +348,7 @@ class _Reader:
 def bare_words(token: str) -> list[str]:
     """The words of unquoted text: `TimeoutError('x')` is `TimeoutError` and `x`."""
     words = (_fewer_stars(word.lstrip(".").rstrip(".-")) for word in _WORD.findall(token))
-    return [word for word in words if _LETTER.search(word)]
+    return [word for word in words if _ALPHANUMERIC.search(word)]
 
 
 def _ends_in_star(pattern: str, name: str) -> bool:
@@ -381,7 +381,7 @@ def _unescaped(body: str, stops: str) -> str:
 
 def _first_values(terms: tuple[Term, ...], most: int) -> tuple[Term, ...]:
     """The terms without what comes after the first `most` words, values and ranges: a statement has a depth."""
-    kept: list[Term] = []
+    bounded: list[Term] = []
     for term in terms:
         if most <= 0:
             break
@@ -396,8 +396,8 @@ def _first_values(terms: tuple[Term, ...], most: int) -> tuple[Term, ...]:
         elif isinstance(term, Numbers):
             term = replace(term, ranges=term.ranges[:most])
         most -= sum(_size(leaf) for leaf in leaves((term,)))
-        kept.append(term)
-    return tuple(kept)
+        bounded.append(term)
+    return tuple(bounded)
 
 
 def _size(leaf: Text | Match | Numbers | Age | Time) -> int:

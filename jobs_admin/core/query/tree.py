@@ -70,7 +70,7 @@ class Age:
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """Failed at or after (`since`), at or before (`until`): a moment, or so many seconds before now."""
+    """Failed at or after (`since`), at or before (`until`): a moment, or a number of seconds before now."""
 
     field: str
     at: datetime | None = None
@@ -108,7 +108,7 @@ class Query:
 
     @property
     def is_bounded(self) -> bool:
-        """Return whether no index can answer a part of it, so that a page looks at the newest only. No scope for acts."""
+        """Return whether no index can answer a part of it, so that a page searches the latest only. No scope for acts."""
         return any(is_scanned(t) for t in leaves(self.terms))
 
     @property
@@ -199,21 +199,21 @@ def _pinned(term: Term, now: datetime) -> Term:
     return term
 
 
-def is_pin_of(pinned: Query, asked: Query, now: datetime, within: timedelta) -> bool:
+def is_pin_of(pinned: Query, original: Query, now: datetime, within: timedelta) -> bool:
     """Return whether the one is the other, pinned at about `now`: relative times may differ by so much, all else not at all."""
-    return _are_pins(pinned.terms, asked.terms, now, within)
+    return _are_pins(pinned.terms, original.terms, now, within)
 
 
-def _are_pins(pinned: tuple[Term, ...], asked: tuple[Term, ...], now: datetime, within: timedelta) -> bool:
-    pairs = zip(pinned, asked, strict=False)
-    return len(pinned) == len(asked) and all(_is_pin(one, other, now, within) for one, other in pairs)
+def _are_pins(pinned: tuple[Term, ...], original: tuple[Term, ...], now: datetime, within: timedelta) -> bool:
+    pairs = zip(pinned, original, strict=False)
+    return len(pinned) == len(original) and all(_is_pin(one, other, now, within) for one, other in pairs)
 
 
-def _is_pin(pinned: Term, asked: Term, now: datetime, within: timedelta) -> bool:
-    if isinstance(asked, Any | All):
-        return type(pinned) is type(asked) and _are_pins(pinned.of, asked.of, now, within)
-    expected = _pinned(asked, now)
-    if expected is not asked and isinstance(expected, Time) and isinstance(pinned, Time):
+def _is_pin(pinned: Term, original: Term, now: datetime, within: timedelta) -> bool:
+    if isinstance(original, Any | All):
+        return type(pinned) is type(original) and _are_pins(pinned.of, original.of, now, within)
+    expected = _pinned(original, now)
+    if expected is not original and isinstance(expected, Time) and isinstance(pinned, Time):
         if expected.at is None or pinned.at is None:
             return False
         return replace(pinned, at=expected.at) == expected and abs(pinned.at - expected.at) <= within
@@ -221,7 +221,7 @@ def _is_pin(pinned: Term, asked: Term, now: datetime, within: timedelta) -> bool
 
 
 def before(now: datetime, seconds: int) -> datetime:
-    """So many seconds before now; the beginning of time where that is further."""
+    """The moment `seconds` before now; the beginning of time where that is further."""
     try:
         return now - timedelta(seconds=seconds)
     except OverflowError:

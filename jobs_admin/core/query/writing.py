@@ -65,7 +65,7 @@ def _format_text(term: Text) -> str:
 
 
 def format_value(value: Value) -> str:
-    """One value as it stands in a qualifier, quoted where it must be."""
+    """One value in the form of a qualifier, quoted where it must be."""
     if value.glob:
         return value.text
     if value.exact:
@@ -117,7 +117,7 @@ def reading(query: Query) -> str:
     parts = []
     if words:
         or_id = " (or is the job's id)" if any(may_be_job_id(t) for t in words) else ""
-        parts.append("type or message has " + _listed([_shown(t.value) for t in words], "and") + or_id)
+        parts.append("type or message has " + _listed([_in_quotes(t.value) for t in words], "and") + or_id)
     rest = [t for t in query.terms if t not in words]
     is_alone = len(rest) == 1 and not words and query.names_state
     # OR binds closer than the blank between two terms: what it joins is in parentheses.
@@ -138,7 +138,7 @@ def in_words(term: Term, *, jobs: bool = True) -> str:
         or_id = (
             (" (nor is it" if term.negated else " (or is") + " the job's id)" if jobs and may_be_job_id(term) else ""
         )
-        return f"type or message has {no}{_shown(term.value)}{or_id}"
+        return f"type or message has {no}{_in_quotes(term.value)}{or_id}"
     if isinstance(term, Age):
         return f"{no}failed {'less' if term.younger else 'more'} than {duration(term.seconds)} ago"
     if isinstance(term, Time):
@@ -149,7 +149,7 @@ def in_words(term: Term, *, jobs: bool = True) -> str:
     if term.field in (*CONTAINED, "trace"):
         verb = "is" if all(v.exact for v in term.values) else "has"
         what = "traceback" if term.field == "trace" else term.field
-        return f"{what} {verb} {no}" + _listed([_shown(v.text) for v in term.values], "or")
+        return f"{what} {verb} {no}" + _listed([_in_quotes(v.text) for v in term.values], "or")
     return f"{_VERBS.get(term.field, term.field)} {no}" + _listed([v.text for v in term.values], "or")
 
 
@@ -165,7 +165,7 @@ def _listed(words: list[str], joint: str) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {joint} {words[-1]}"
 
 
-def _shown(text: str) -> str:
+def _in_quotes(text: str) -> str:
     return f'"{text}"'
 
 

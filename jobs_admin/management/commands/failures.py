@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from jobs_admin import config, failures, replays
-from jobs_admin.core.text import shown
+from jobs_admin.core.text import terminal_line
 from jobs_admin.failures import nearest
 from jobs_admin.management.searching import SearchCommand
 from jobs_admin.models import Failure, Replay
@@ -52,12 +52,12 @@ class Command(SearchCommand):
             self.stdout.write(json.dumps(answer, default=_as_json))
             return
         for hint in page.hint_sentences:
-            self.stderr.write(shown(hint, 200))
-        self.stderr.write(shown(page.reading, 500))
+            self.stderr.write(terminal_line(hint, 200))
+        self.stderr.write(terminal_line(page.reading, 500))
         if not rows:
-            self.stdout.write(shown(page.why_empty, 500))
+            self.stdout.write(terminal_line(page.why_empty, 500))
             for one in near:
-                self.stdout.write(f"  {shown(nearest.in_words(one), 200)}")
+                self.stdout.write(f"  {terminal_line(nearest.in_words(one), 200)}")
             return
         for row in _table(rows):
             self.stdout.write(row)
@@ -89,9 +89,9 @@ def _table(rows: list[Failure]) -> list[str]:
             str(row.pk),
             row.state,
             f"{row.failed_at:%Y-%m-%d %H:%M:%S}",
-            shown(f"{row.source}/{row.queue}", 30),
-            shown(row.task, 40),
-            shown(f"{row.error_type or row.kind}: {row.message}", 80),
+            terminal_line(f"{row.source}/{row.queue}", 30),
+            terminal_line(row.task, 40),
+            terminal_line(f"{row.error_type or row.kind}: {row.message}", 80),
         )
         for row in rows
     ]
@@ -109,7 +109,7 @@ def _waiting(rows: list[Failure]) -> list[str]:
     for replay in Replay.objects.filter(pk__in=numbers).order_by("pk"):
         jobs = "1 job waits" if numbers[replay.pk] == 1 else f"{numbers[replay.pk]:,} jobs wait"
         page = config.page_url(reverse("redrive:replay-detail", args=[replay.pk]))
-        why = f": {shown(replay.held_because_now, 300)}" if replay.held_because else "."
+        why = f": {terminal_line(replay.held_because_now, 300)}" if replay.held_because else "."
         lines.append(f"{jobs} in {replay.state} replay #{replay.pk}{why} {page}")
     return lines
 

@@ -14,7 +14,7 @@ from django.utils import timezone
 from jobs_admin import config, replays
 from jobs_admin.core import query as language
 from jobs_admin.core.refused import Refused
-from jobs_admin.core.text import shown
+from jobs_admin.core.text import terminal_line
 from jobs_admin.management import replay_text, terminal
 from jobs_admin.management.searching import SearchCommand
 from jobs_admin.models import Replay
@@ -98,20 +98,22 @@ class Command(SearchCommand):
     def _print_preview(self, query: str, seen: replays.Preview) -> None:
         read = language.parse(query)
         for hint in read.hints:
-            self.stderr.write(shown(hint, 200))
-        self.stdout.write(f"Read as: {shown(language.reading(read), 500)}")
+            self.stderr.write(terminal_line(hint, 200))
+        self.stdout.write(f"Read as: {terminal_line(language.reading(read), 500)}")
         self.stdout.write(f"{seen.matched:,} match, {seen.replayable:,} can be replayed.")
         for row in seen.blocked:
             accept = f" (--accept {row['accept']} sends them)" if row.get("accept") else ""
-            self.stdout.write(f"  left out: {row['count']:,} {shown(row['reason'], 200)}{accept}")
+            self.stdout.write(f"  left out: {row['count']:,} {terminal_line(row['reason'], 200)}{accept}")
         for source, count in seen.by_source if len(seen.by_source) > 1 else ():
             self.stdout.write(f"  source {source}: {count:,}")
         for queue, count in seen.by_queue:
-            self.stdout.write(f"  {shown(queue, 255)}: {count:,}")
+            self.stdout.write(f"  {terminal_line(queue, 255)}: {count:,}")
         for group in seen.choices if len(seen.choices) > 1 else ():
             mark = "on " if group.is_on else "off"
             why = f" ({group.reason})" if group.reason else ""
-            self.stdout.write(f"  group {mark} {group.fingerprint} {group.count:,} {shown(group.title, 80)}{why}")
+            self.stdout.write(
+                f"  group {mark} {group.fingerprint} {group.count:,} {terminal_line(group.title, 80)}{why}"
+            )
         for warning in seen.warnings:
             self.stdout.write(f"  note: {warning}")
         if seen.needs_approval:
@@ -157,7 +159,7 @@ class Command(SearchCommand):
     def _print_outcome(self, replay: Replay) -> None:
         if replay.failed_again or replay.uncertain or replay.cancelled:
             for group, count in replays.failed_again_groups(ENGINE, replay, limit=5):
-                self.stderr.write(f"  {count:,} × {shown(group.title, 100)}")
+                self.stderr.write(f"  {count:,} × {terminal_line(group.title, 100)}")
             raise CommandError(
                 f"Of {replay.total:,} jobs {replay.succeeded:,} succeeded, {replay.failed_again:,} failed again, "
                 f"{replay.uncertain:,} are uncertain and {replay.cancelled:,} were not sent."
@@ -204,5 +206,5 @@ def _patch(path: str) -> Any:
 
 def _stopped_reason(replay: Replay) -> str:
     if replay.state == ReplayState.HELD:
-        return f"Replay #{replay.pk} is held: {shown(replay.held_because_now, 300)} Resume or cancel it on its page:"
+        return f"Replay #{replay.pk} is held: {terminal_line(replay.held_because_now, 300)} Resume or cancel it on its page:"
     return f"Replay #{replay.pk} awaits approval by another operator; nothing was sent. Its page:"

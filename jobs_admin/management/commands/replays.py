@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from jobs_admin import replays
 from jobs_admin.core.refused import Refused
-from jobs_admin.core.text import shown
+from jobs_admin.core.text import terminal_line
 from jobs_admin.management import terminal
 from jobs_admin.models import Replay
 from jobs_admin.models.replay import ReplayState
@@ -67,11 +67,13 @@ class Command(BaseCommand):
             if row.started_at
             else f"{row.matched:,} jobs matched"
         )
-        why = f": {shown(row.held_because_now, 300)}" if row.held_because else ""
-        self.stdout.write(f"#{row.pk} {row.state}  {jobs}  {shown(row.reason, 100)}{why}")
+        why = f": {terminal_line(row.held_because_now, 300)}" if row.held_because else ""
+        self.stdout.write(f"#{row.pk} {row.state}  {jobs}  {terminal_line(row.reason, 100)}{why}")
         for one in replays.groups_aside(terminal.viewer(), row) if row.without_groups else ():
             count = "" if one.jobs is None else f"{one.jobs:,} jobs  "
-            self.stdout.write(f"  {one.group.name}  {count}{shown(one.group.title, 80)}: {shown(one.reason, 200)}")
+            self.stdout.write(
+                f"  {one.group.name}  {count}{terminal_line(one.group.title, 80)}: {terminal_line(one.reason, 200)}"
+            )
 
     def _bring_back(self, *, replay: int, groups: list[str], reason: str, **_: Any) -> None:
         viewer = terminal.viewer()

@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
 from jobs_admin import config
-from jobs_admin.core.text import shown
+from jobs_admin.core.text import terminal_line
 from jobs_admin.desk import key_rotation
 from jobs_admin.desk.key_rotation import NOT_DETERMINED, UNKNOWN, Rotation
 from jobs_admin.management import terminal
@@ -86,10 +86,10 @@ class Command(BaseCommand):
             self._write(f"{name} is not in REDRIVE_PAYLOAD_KEYS. Put it back behind the first.")
 
     def _write(self, line: str) -> None:
-        self.stdout.write(shown(line, _WIDTH))
+        self.stdout.write(terminal_line(line, _WIDTH))
 
 
 def _remaining(rotation: Rotation) -> str:
     left = [*rotation.older, *(use for use in rotation.uses if use.id == NOT_DETERMINED)]
     by_key = [f"{use.count:,} under {use.id or 'a key not tried yet'}" for use in left if use.count]
-    return shown(f"{rotation.remaining:,} rows remain" + (f": {', '.join(by_key)}." if by_key else "."), _WIDTH)
+    return terminal_line(f"{rotation.remaining:,} rows remain" + (f": {', '.join(by_key)}." if by_key else "."), _WIDTH)

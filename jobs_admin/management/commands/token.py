@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from jobs_admin import config
 from jobs_admin.core import keys
-from jobs_admin.core.text import shown
+from jobs_admin.core.text import terminal_line
 from jobs_admin.db import audit
 from jobs_admin.management import terminal
 from jobs_admin.management.table import moment, table
@@ -73,9 +73,16 @@ def listing() -> list[str]:
     """Return a line for every token, latest first, below a line of headings."""
     rows = [("NAME", "ROLE", "SOURCE", "CREATED", "REVOKED", "OWNER")]
     for token in ApiToken.objects.select_related("owner").order_by("-created_at", "-pk"):
-        owner = shown(token.owner.get_username(), 40) if token.owner else "-"
+        owner = terminal_line(token.owner.get_username(), 40) if token.owner else "-"
         rows.append(
-            (shown(token.name, 40), token.role, token.source, moment(token.created_at), moment(token.revoked_at), owner)
+            (
+                terminal_line(token.name, 40),
+                token.role,
+                token.source,
+                moment(token.created_at),
+                moment(token.revoked_at),
+                owner,
+            )
         )
     return table(rows)
 

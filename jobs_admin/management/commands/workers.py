@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from jobs_admin.core.refused import Refused
-from jobs_admin.core.text import shown
+from jobs_admin.core.text import terminal_line
 from jobs_admin.fleet import stranded
 from jobs_admin.management import terminal
 
@@ -36,7 +36,7 @@ class Command(BaseCommand):
     def _print_gone(self, **_: Any) -> None:
         found = stranded.list_stranded(terminal.viewer())
         for one in found:
-            self.stdout.write(f"{one.source} {one.boot}  {shown(one.text, 500)} {one.fix}")
+            self.stdout.write(f"{one.source} {one.boot}  {terminal_line(one.text, 500)} {one.fix}")
         if not found:
             self.stdout.write("No worker is gone with jobs in hand.")
 

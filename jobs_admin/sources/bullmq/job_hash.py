@@ -365,7 +365,7 @@ def _error(reason: str, trace: str) -> tuple[str, str]:
     The stack trace begins with both, `Class: message`; the reason is most often the message alone.
     """
     read = stack_of(trace)
-    kind, message = (read.error, read.said) if read else error_of(trace)
+    kind, message = (read.error, read.message) if read else error_of(trace)
     if not kind:
         kind, _ = error_of(reason)
     return kind or (_UNKNOWN_TYPE if reason or trace else ""), reason or message.partition("\n")[0]

@@ -72,7 +72,7 @@ class Jobs:
     def complete_since(self) -> int | None:
         """Time (ms) since which nothing was lost; 0: nothing ever was. None: just now something was."""
         mark = self._wire.client.get(keys.whole_since(self._wire.source, self._wire.store_prefix))
-        return untrusted.whole(mark)
+        return untrusted.integer(mark)
 
     # Reports
 
@@ -238,7 +238,7 @@ class Jobs:
         last = ends[-1]
         lineage, before = sent_with(self._wire.client.get(self._wire.sent_key(queue) + job_id))
         counts = [
-            n for one in events if one.event == "retries-exhausted" and (n := untrusted.whole(one.more)) is not None
+            n for one in events if one.event == "retries-exhausted" and (n := untrusted.integer(one.more)) is not None
         ]
         attempt = max(1, min(counts[-1], 10_000) - before[0]) if counts else 1
         if last.event == "failed" and (queue, job_id) in self._saved:

@@ -15,7 +15,7 @@ from typing import Any
 
 import redis
 
-from jobs_admin.core.lint.options import EXPONENTIAL, FIXED, MOST_QUEUES, NONE, FoundOptions, Looked, Options
+from jobs_admin.core.lint.options import EXPONENTIAL, FIXED, MOST_QUEUES, NONE, FoundOptions, Options, SampledQueue
 from jobs_admin.core.redaction import redact
 from jobs_admin.core.text import representable
 
@@ -79,7 +79,7 @@ class OptionsSurvey:
                     seen[key] = _merge(seen[key], one) if key in seen else one
         self._remember(seen, sizes, sampled)
         samples = tuple(
-            Looked(queue, sampled[queue], sum(p.size for p in places), _dead(places), queue in for_dead)
+            SampledQueue(queue, sampled[queue], sum(p.size for p in places), _dead(places), queue in for_dead)
             for queue, places in sizes.items()
         )
         return FoundOptions(source, at, tuple(one for _, one in self._known.values()), samples)

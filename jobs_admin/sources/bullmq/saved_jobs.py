@@ -58,7 +58,7 @@ def fitting(client: redis.Redis, place: str, jobs: Sequence[Job], most: int) -> 
     for job in jobs:
         pipe.hget(_key(place, job), "keptBytes")
     sizes = [
-        untrusted.whole(size) or 0 if isinstance(size, bytes) else 0 for size in pipe.execute(raise_on_error=False)
+        untrusted.integer(size) or 0 if isinstance(size, bytes) else 0 for size in pipe.execute(raise_on_error=False)
     ]
     return max(1, bisect.bisect_right(list(itertools.accumulate(sizes)), most))
 

@@ -458,7 +458,7 @@ def _name(key: bytes | str) -> str:
 
 def _numbers(tokens: Iterable[bytes]) -> set[int]:
     """Tokens as numbers, without entries that are none: the broker's Redis is written by others too."""
-    return {number for token in tokens if (number := untrusted.whole(token)) is not None}
+    return {number for token in tokens if (number := untrusted.integer(token)) is not None}
 
 
 def _number(answer: object) -> int:

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from jobs_admin.core.lint.options import FoundOptions
-from jobs_admin.core.lint.options import Looked as InQueue
+from jobs_admin.core.lint.options import SampledQueue as InQueue
 from jobs_admin.sources.base import (
     READ_ONLY,
     Capabilities,

@@ -122,7 +122,7 @@ class Copies:
             return {}
         with self._border() as client:
             counts = client.mget([self._key("held", name) for name in names])
-        return {name: untrusted.whole(count) or 0 for name, count in zip(names, counts, strict=True)}
+        return {name: untrusted.integer(count) or 0 for name, count in zip(names, counts, strict=True)}
 
     def _add(self, what: str, dlq: str, names: Collection[str]) -> None:
         if names:

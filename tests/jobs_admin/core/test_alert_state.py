@@ -41,7 +41,7 @@ def test_acts_follow_each_other_as_they_must(rule, taken):
     stand, last, at = QUIET, None, 0
     for wait, value, is_held in taken:
         at += wait
-        stand, act = step(stand, value, at, rule, is_held=is_held)
+        stand, act = step(stand, value, at, rule, is_blocked=is_held)
         if act:
             assert act in after[last]
             last = act
@@ -52,7 +52,7 @@ def test_nothing_fires_or_ends_while_it_is_held_or_for_want_of_data_that_is_kept
     stand, at = QUIET, 0
     for wait, value, is_held in taken:
         at += wait
-        stand, act = step(stand, value, at, rule, is_held=is_held)
+        stand, act = step(stand, value, at, rule, is_blocked=is_held)
         if is_held:
             assert act in (None, Act.OPEN)
         elif (value is None or math.isnan(value)) and rule.no_data == KEEP:
@@ -81,7 +81,7 @@ def test_an_older_value_changes_nothing(rule, taken, back):
     stand, at = QUIET, 0
     for wait, value, is_held in taken:
         at += wait
-        stand, _ = step(stand, value, at, rule, is_held=is_held)
+        stand, _ = step(stand, value, at, rule, is_blocked=is_held)
     assert step(stand, 10**6, at - back, rule) == (stand, None) if taken else True
 
 
@@ -90,7 +90,7 @@ def test_the_peak_is_the_highest_value_of_the_episode(rule, taken):
     stand, at, highest = QUIET, 0, 0
     for wait, value, is_held in taken:
         at += wait
-        stand, act = step(stand, value, at, rule, is_held=is_held)
+        stand, act = step(stand, value, at, rule, is_blocked=is_held)
         known = value if value is not None and not math.isnan(value) else None
         if act in (Act.OPEN, Act.FIRE) and stand.opened_at == at:
             highest = 0
@@ -131,6 +131,6 @@ def test_what_was_true_while_it_was_held_fires_as_soon_as_it_is_let_go():
     rule = Numbers(10, None, 30, 0)
     stand, done = QUIET, []
     for at in range(0, 100, 5):
-        stand, act = step(stand, 50, at, rule, is_held=at < 60)
+        stand, act = step(stand, 50, at, rule, is_blocked=at < 60)
         done += [(at, act)] if act else []
     assert done == [(0, Act.OPEN), (60, Act.FIRE)]

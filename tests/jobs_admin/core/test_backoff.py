@@ -65,7 +65,7 @@ def test_doubling_means_that_each_wait_is_at_least_twice_the_one_before_until_th
 @given(POLICIES, ATTEMPTS)
 def test_one_question_is_one_draw(document, attempt):
     drawn = []
-    backoff.delay(parse(document), attempt, lambda: drawn.append(1) or 0.5, asked_s=3.0)
+    backoff.delay(parse(document), attempt, lambda: drawn.append(1) or 0.5, wish_s=3.0)
     assert len(drawn) == 1
 
 
@@ -91,18 +91,18 @@ def test_an_additive_jitter_is_not_lost_at_the_cap():
 def test_what_is_asked_for_is_never_cut_short_and_at_most_a_fifth_is_put_on_top():
     case = CASES["retry_after"]
     policy = parse({"retry_after": {"jitter": case["jitter_up_to"]}})
-    waits = [backoff.delay(policy, 1, lambda u=u: u / 1000, asked_s=case["retry_after_s"]) for u in range(1000)]
+    waits = [backoff.delay(policy, 1, lambda u=u: u / 1000, wish_s=case["retry_after_s"]) for u in range(1000)]
     assert waits[0] == case["shortest_s"] and case["longest_s"] - 0.1 < waits[-1] <= case["longest_s"]
 
 
 def test_where_the_backoff_is_longer_than_what_is_asked_for_it_decides():
     policy = parse({"backoff": {"kind": "fixed", "first_delay_s": 100}})
-    assert backoff.delay(policy, 1, lambda: 0.5, asked_s=1) == 100
+    assert backoff.delay(policy, 1, lambda: 0.5, wish_s=1) == 100
 
 
 def test_what_is_put_on_top_does_not_go_beyond_the_cap_of_what_may_be_asked_for():
     policy = parse({"retry_after": {"cap_s": 66}})
-    assert backoff.delay(policy, 1, lambda: math.nextafter(1, 0), asked_s=60) == pytest.approx(66)
+    assert backoff.delay(policy, 1, lambda: math.nextafter(1, 0), wish_s=60) == pytest.approx(66)
 
 
 def test_a_decorrelated_backoff_follows_what_was_waited_and_not_what_a_server_asked_for():

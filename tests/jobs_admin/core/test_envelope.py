@@ -61,9 +61,9 @@ def test_an_unknown_kind_is_refused():
 
 
 def test_a_cut_payload_knows_that_it_is_cut():
-    assert Envelope(**LEAST, raw=b"abc", raw_size=3).raw_is_whole
-    assert not Envelope(**LEAST, raw=b"abc", raw_size=9).raw_is_whole
-    assert not Envelope(**LEAST).raw_is_whole
+    assert Envelope(**LEAST, raw=b"abc", raw_size=3).is_raw_complete
+    assert not Envelope(**LEAST, raw=b"abc", raw_size=9).is_raw_complete
+    assert not Envelope(**LEAST).is_raw_complete
 
 
 @pytest.mark.parametrize("header", [None, "x", [], {}, {"queue": "q"}, {"queue": "q", "job_id": "1", "run": "x"}])

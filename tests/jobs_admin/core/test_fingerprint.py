@@ -571,7 +571,7 @@ def test_of_a_wrapped_cause_it_is_told_what_was_replaced_in_its_own_words():
 )
 def test_two_errors_are_told_apart_in_words(message, trace, part, says, left, right):
     (told,) = differences(explain("E", "order 4711 refused", TRACE), explain("E", message, trace))
-    assert (told.part, told.says, told.left, told.right) == (part, says, left, right)
+    assert (told.part, told.place, told.left, told.right) == (part, says, left, right)
 
 
 def test_errors_of_one_group_differ_in_nothing():

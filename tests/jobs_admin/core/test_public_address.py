@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from jobs_admin.core.web_address import BadAddress, BadAllowance, allowed, parse, why_not
+from jobs_admin.core.web_address import BadAddress, BadAllowance, parse, parse_allowed, why_not
 
 PUBLIC = ["1.1.1.1", "8.8.8.8", "9.9.9.9", "100.63.255.255", "100.128.0.1", "172.15.0.1", "172.32.0.1", "192.0.1.1"]
 PUBLIC += [
@@ -40,7 +40,7 @@ def test_it_is_not_public_and_is_said_what_it_is(text):
 
 
 def test_what_is_allowed_is_a_host_or_a_network_with_a_port_or_without():
-    found = allowed(["hooks.internal", "10.2.0.0/16", "[::1]:9000", "127.0.0.1:8025", " ", "fd00::/8", "build:80"])
+    found = parse_allowed(["hooks.internal", "10.2.0.0/16", "[::1]:9000", "127.0.0.1:8025", " ", "fd00::/8", "build:80"])
     assert (
         found.names("hooks.internal", 1)
         and found.names("HOOKS.internal", 443)
@@ -72,13 +72,13 @@ def test_what_is_allowed_is_a_host_or_a_network_with_a_port_or_without():
 )
 def test_what_is_neither_is_refused_by_name(entry):
     with pytest.raises(BadAllowance, match="neither a host nor a network"):
-        allowed([entry])
+        parse_allowed([entry])
 
 
 def test_a_url_is_read_into_its_parts():
     found = parse("HTTPS://Hooks.Example:8443/a/b?c=d%20e")
     assert (found.scheme, found.host, found.port, found.target) == ("https", "hooks.example", 8443, "/a/b?c=d%20e")
-    assert (str(found), found.shown) == ("https://hooks.example:8443/a/b?c=d%20e", "https://hooks.example:8443/…")
+    assert (str(found), found.without_path) == ("https://hooks.example:8443/a/b?c=d%20e", "https://hooks.example:8443/…")
     assert (parse("http://a").server, parse("https://[2606:4700::1]").server) == ("a", "[2606:4700::1]")
     assert parse("https://a?b=c").target == "/?b=c"
 

@@ -5,19 +5,19 @@ import json
 import pytest
 from hypothesis import given
 
-from jobs_admin.core.redacted_view import Plain, Veiled, shown
+from jobs_admin.core.redacted_view import Plain, Veiled, build_display
 from jobs_admin.core.redaction import PLACEHOLDER, redact
 from tests.kit.values import VALUES
 
 
 @given(VALUES)
 def test_piece_by_piece_shows_exactly_what_the_whole_redacted_shows(value):
-    assert shown(Veiled(value)) == redact(value)[0]
+    assert build_display(Veiled(value)) == redact(value)[0]
 
 
 @given(VALUES)
 def test_what_is_plain_is_shown_as_it_is(value):
-    assert shown(Plain(value)) == value
+    assert build_display(Plain(value)) == value
 
 
 @given(VALUES, VALUES)
@@ -42,7 +42,7 @@ def test_values_nested_deeper_than_they_are_shown_end_in_a_mark():
     value = []
     for _ in range(300):
         value = [value]
-    assert shown(Veiled(value)) == redact(value)[0]
+    assert build_display(Veiled(value)) == redact(value)[0]
 
 
 @pytest.mark.parametrize("start", [0, 1, 99_999])

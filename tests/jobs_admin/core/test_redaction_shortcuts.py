@@ -39,13 +39,13 @@ def in_full(text: str) -> tuple[str, int]:
     for _, pattern, replacement in looks._SENTENCES:
         text, count = pattern.subn(replacement, text)
         named += count
-    text, found = looks.counted(looks._URL, looks._hide_userinfo, text)
+    text, found = looks.replace_counted(looks._URL, looks._hide_userinfo, text)
     for _, pattern, replacement in looks._PATTERNS:
         text, count = pattern.subn(replacement, text)
         found += count
-    text, tokens = looks.counted(looks._RUN, lambda run: looks._shown_token(run[0]), text)
-    text, cards = looks.counted(looks._CARD, looks._hide_card, text)
-    text, accounts = looks.counted(looks._IBAN, looks._hide_iban, text)
+    text, tokens = looks.replace_counted(looks._RUN, lambda run: looks._shown_token(run[0]), text)
+    text, cards = looks.replace_counted(looks._CARD, looks._hide_card, text)
+    text, accounts = looks.replace_counted(looks._IBAN, looks._hide_iban, text)
     return text, keys + named + found + tokens + cards + accounts
 
 

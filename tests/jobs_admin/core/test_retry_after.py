@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from jobs_admin.core import retry_after
-from jobs_admin.core.retry_after import asked, seconds
+from jobs_admin.core.retry_after import find_wish, seconds
 from tests.kit import hostile
 
 NOW = datetime(2026, 11, 20, 10, 0, 0, tzinfo=UTC).timestamp()
@@ -103,36 +103,36 @@ class Forwards(Exception):
 
 
 def test_an_error_may_say_it_itself_or_carry_a_response():
-    assert asked(RateLimited()) == 17
-    assert asked(Refused({"Retry-After": "9"})) == "9"
-    assert asked(Refused({"retry-after": "9"})) == "9"
+    assert find_wish(RateLimited()) == 17
+    assert find_wish(Refused({"Retry-After": "9"})) == "9"
+    assert find_wish(Refused({"retry-after": "9"})) == "9"
 
 
 def test_the_errors_of_known_libraries_are_read():
     response = httpx.Response(429, headers={"Retry-After": "30"}, request=httpx.Request("GET", "https://partner.test"))
     with pytest.raises(httpx.HTTPStatusError) as raised:
         response.raise_for_status()
-    assert asked(raised.value) == "30"
+    assert find_wish(raised.value) == "30"
     headers = Message()
     headers["Retry-After"] = "31"
-    assert asked(HTTPError("https://partner.test", 503, "Busy", headers, None)) == "31"
+    assert find_wish(HTTPError("https://partner.test", 503, "Busy", headers, None)) == "31"
     botocore = Exception()
     botocore.response = {"ResponseMetadata": {"HTTPHeaders": {"retry-after": "32"}}}
-    assert asked(botocore) == "32"
+    assert find_wish(botocore) == "32"
 
 
 @pytest.mark.parametrize("headers", [None, 5, "Retry-After", [("Retry-After", "9")], {5: "9"}, {"Retry-After": None}])
 def test_an_error_without_a_wish_has_none(headers):
-    assert asked(Refused(headers)) is None
-    assert asked(ValueError()) is None
+    assert find_wish(Refused(headers)) is None
+    assert find_wish(ValueError()) is None
 
 
 def test_an_error_that_breaks_when_it_is_looked_at_has_none():
-    assert asked(Tricky()) is None
+    assert find_wish(Tricky()) is None
 
 
 def test_headers_without_end_are_looked_at_for_a_while():
-    assert asked(hostile.Answered(hostile.Endless())) is None
+    assert find_wish(hostile.Answered(hostile.Endless())) is None
 
 
 def test_it_is_known_without_asking_whether_only_code_of_others_can_tell():
@@ -155,5 +155,5 @@ def test_it_is_known_without_asking_whether_only_code_of_others_can_tell():
         hostile.Answered(hostile.GetattributeRaises()),
     )
     assert [retry_after.is_at_hand(error) for error in at_hand] == [True] * 8
-    assert [asked(error) for error in at_hand] == [None, 5, "5", None, "3", 17, 5, 5]
+    assert [find_wish(error) for error in at_hand] == [None, 5, "5", None, "3", 17, 5, 5]
     assert [retry_after.is_at_hand(error) for error in others] == [False] * 6

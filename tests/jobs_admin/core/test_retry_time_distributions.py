@@ -13,7 +13,7 @@ FULL = {"kind": "full"}
 
 
 def whole(attempts, jitter=FULL, **backoff):
-    return retry_times.whole(parse({"backoff": backoff, "jitter": jitter, "max_attempts": attempts}))
+    return retry_times.total_time(parse({"backoff": backoff, "jitter": jitter, "max_attempts": attempts}))
 
 
 def test_one_wait_is_even():

@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from jobs_admin.core.refused import Refused
-from jobs_admin.core.signature import LONGEST, read, written
+from jobs_admin.core.signature import LONGEST, format_signature, read
 
 
 def nothing(): ...
@@ -25,7 +25,7 @@ NAMES = ("order_id", "kind", "currency", "note", "other")
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_call_is_refused_where_python_refuses_it_and_nowhere_else(function):
-    takes = read(written(inspect.signature(function)))
+    takes = read(format_signature(inspect.signature(function)))
     for count in range(5):
         for size in range(len(NAMES)):
             for names in itertools.combinations(NAMES, size):
@@ -40,7 +40,7 @@ def test_a_call_is_refused_where_python_refuses_it_and_nowhere_else(function):
 
 
 def test_the_signature_is_written_as_python_writes_it_and_without_its_default_values():
-    said = {function.__name__: written(inspect.signature(function)) for function in FUNCTIONS}
+    said = {function.__name__: format_signature(inspect.signature(function)) for function in FUNCTIONS}
     assert said == {
         "nothing": "",
         "plain": "order_id, currency=",
@@ -73,4 +73,4 @@ def test_what_is_no_signature_or_too_long_is_none():
     long = inspect.Signature(
         [inspect.Parameter(f"argument_{n}", inspect.Parameter.KEYWORD_ONLY) for n in range(LONGEST)]
     )
-    assert written(long) is None
+    assert format_signature(long) is None

@@ -97,4 +97,4 @@ def test_every_failure_gets_a_verdict_that_can_be_carried_out(document, attempt,
         assert found.reason in REASONS
     else:
         assert has and attempt < policy.max_attempts and 0 <= found.delay_s <= 30 * 86_400
-        assert found.asked_s is None or found.delay_s >= found.asked_s
+        assert found.wish_s is None or found.delay_s >= found.wish_s

@@ -13,7 +13,7 @@ import pytest
 
 from jobs_admin import notices
 from jobs_admin.core.refused import Refused
-from jobs_admin.core.web_address import Allowed, BadAddress, allowed, parse
+from jobs_admin.core.web_address import Allowed, BadAddress, parse, parse_allowed
 from jobs_admin.models import Channel, Delivery
 from jobs_admin.notices import guard, posting, sealing
 from jobs_admin.notices.posting import Request
@@ -46,7 +46,7 @@ def test_the_listener_counts_what_reaches_it(listener):
         f"http://localhost:{listener.port}/",
         f"http://[::1]:{listener.port}/",
     ):
-        ask(url, allowed_=allowed(["127.0.0.0/8", "::1", "localhost"]))
+        ask(url, allowed_=parse_allowed(["127.0.0.0/8", "::1", "localhost"]))
     assert listener.count == 3
 
 
@@ -84,7 +84,7 @@ def test_the_name_is_looked_up_once_a_request_and_the_connection_goes_to_what_wa
         asked.append(host)
         return ["127.0.0.1"] if len(asked) == 1 else ["10.0.0.1"]
 
-    ask(f"http://once.example:{listener.port}/", resolve, allowed(["127.0.0.1"]))
+    ask(f"http://once.example:{listener.port}/", resolve, parse_allowed(["127.0.0.1"]))
     assert (asked, listener.count) == (["once.example"], 1)
 
 
@@ -99,7 +99,7 @@ def test_the_connection_refuses_another_host_than_the_one_that_was_judged():
 def test_a_redirect_is_not_followed_wherever_it_points(listener, endpoint):
     for status in (301, 302, 303, 307, 308):
         there = endpoint(answering(status, Location=f"http://127.0.0.2:{listener.port}/"))
-        assert ask(there.url, allowed_=allowed([f"127.0.0.1:{there.port}"])).status == status
+        assert ask(there.url, allowed_=parse_allowed([f"127.0.0.1:{there.port}"])).status == status
     assert listener.count == 0
 
 
@@ -107,7 +107,7 @@ def test_proxies_of_the_environment_are_ignored(listener, endpoint, monkeypatch)
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{listener.port}")
     there = endpoint(answering(204))
-    assert ask(there.url, allowed_=allowed([f"127.0.0.1:{there.port}"])).status == 204
+    assert ask(there.url, allowed_=parse_allowed([f"127.0.0.1:{there.port}"])).status == 204
     assert listener.count == 0
 
 

@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from jobs_admin import replays
-from jobs_admin.core.redacted_view import shown
+from jobs_admin.core.redacted_view import build_display
 from jobs_admin.replays import target
 from tests.kit.people import ANN
 from tests.kit.replays import refusal
@@ -23,8 +23,8 @@ def test_each_job_is_shown_before_and_after(shop, bury):
     got = page({"kwargs": {"to": "bob", "dry_run": True}})
     assert (got.changed, got.unchanged, got.unreadable, got.next) == (2, 0, 0, None)
     row = got.rows[0]
-    assert shown(row.before.kwargs) == {"to": "ann"} and shown(row.after.kwargs) == {"to": "bob", "dry_run": True}
-    assert shown(row.after.args) == [1]
+    assert build_display(row.before.kwargs) == {"to": "ann"} and build_display(row.after.kwargs) == {"to": "bob", "dry_run": True}
+    assert build_display(row.after.args) == [1]
 
 
 def test_what_would_not_change_or_cannot_be_read_is_told(shop, bury):
@@ -40,7 +40,7 @@ def test_what_would_not_change_or_cannot_be_read_is_told(shop, bury):
 def test_secrets_are_hidden_before_and_after(shop, bury):
     bury(1, raw=json.dumps({"args": [], "kwargs": {"password": "swordfish", "n": 1}}).encode())
     (row,) = page({"kwargs": {"n": 2}}).rows
-    said = json.dumps([shown(row.before.kwargs), shown(row.after.kwargs)])
+    said = json.dumps([build_display(row.before.kwargs), build_display(row.after.kwargs)])
     assert "swordfish" not in said and "redacted" in said
 
 

@@ -236,7 +236,7 @@ def test_a_message_over_the_bound_tells_its_size_and_keeps_its_head(worker):
     )
     assert report.raw_size > 17_000_000
     assert len(report.raw) == 64 * 1024
-    assert not report.raw_is_whole
+    assert not report.is_raw_complete
 
 
 def test_the_raw_message_is_the_element_that_lay_in_the_queue(start, own_store):
@@ -507,7 +507,7 @@ def test_a_producer_stays_as_it_was():
 )
 def test_no_header_keeps_a_failure_from_being_told(worker, options):
     (report,) = told(worker, worker.send("fail", **options), ["exception"])
-    assert report.message == "it failed" and report.raw_is_whole
+    assert report.message == "it failed" and report.is_raw_complete
 
 
 def test_a_job_whose_report_cannot_be_made_is_told_by_its_name_and_its_message(own_store, tmp_path):
@@ -523,7 +523,7 @@ def test_a_job_whose_report_cannot_be_made_is_told_by_its_name_and_its_message(o
     guard.job_timed_out(request, 1)
     (report,) = reports(own_store)
     assert (report.job_id, report.task, report.queue, report.kind) == ("j1", "fail", "its-own", "hard_limit")
-    assert report.raw_is_whole and json.loads(report.raw)["headers"]["id"] == "j1" and guard.broken == 1
+    assert report.is_raw_complete and json.loads(report.raw)["headers"]["id"] == "j1" and guard.broken == 1
 
 
 def test_a_worker_tells_which_tasks_it_knows_once_and_again_when_the_store_forgot(start, own_store):

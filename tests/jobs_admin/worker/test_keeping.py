@@ -100,7 +100,7 @@ def test_of_a_message_that_is_too_long_the_head_is_kept_and_the_job_is_told(keep
     keeper.begins(request)
     reap(store)
     (only,) = of_job(engine, request.id)
-    assert (only.kind, only.raw_is_whole, len(only.raw)) == ("lost", False, RAW_HEAD)
+    assert (only.kind, only.is_raw_complete, len(only.raw)) == ("lost", False, RAW_HEAD)
     assert only.raw_size > MOST_RAW and keeper.unkept == 0
 
 

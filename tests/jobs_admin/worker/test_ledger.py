@@ -65,7 +65,7 @@ def test_what_ran_in_a_killed_worker_is_filed_once_each_byte_for_byte_and_is_rep
     assert sorted(one.job_id for one in found) == sorted(lost) and desk.xlen(keys.failures("shop")) == 2
     for one in found:
         assert (one.kind, one.attempt, one.queue, one.task) == ("lost", 1, "celery", "until")
-        assert (one.raw, one.raw_is_whole, one.late_ack) == (sent[one.job_id], True, False)
+        assert (one.raw, one.is_raw_complete, one.late_ack) == (sent[one.job_id], True, False)
         assert one.policy == f"keeping@{version}" and one.args.startswith('["j') and one.release == "2026.11"
         assert one.reason.startswith(f"worker {one.worker} stopped soon after ")
         assert one.reason.endswith("the job had been acknowledged, so the broker will not give it again")

@@ -339,7 +339,7 @@ def test_what_runs_in_a_killed_worker_is_lost_and_what_it_had_fetched_comes_agai
             (only,) = reports(store)
             assert client.xlen(keys.failures("shop")) == 1  # by one of the two watches
             assert (only.job_id, only.kind, only.queue) == (lost, "lost", "kept")
-            assert json.loads(only.raw)["headers"]["id"] == lost and only.raw_is_whole
+            assert json.loads(only.raw)["headers"]["id"] == lost and only.is_raw_complete
             worker.start()
             worker.wait(lambda: worker.marks("ok") and not kept(client), what="the other to have run")
             assert worker.marks("until") == ["never"]

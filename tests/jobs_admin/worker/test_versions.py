@@ -105,7 +105,7 @@ def test_each_bad_end_is_told_once_and_whole(worker):
     for task, (kind, error_type) in ends.items():
         (report,) = told(worker, jobs[task], [kind])
         assert error_type in (report.error_type, None)
-        assert (report.attempt, report.late_ack, report.raw_is_whole) == (1, task == "late", True)
+        assert (report.attempt, report.late_ack, report.is_raw_complete) == (1, task == "late", True)
         assert json.loads(report.raw)["headers"]["id"] == jobs[task]
     assert [of_job(worker.store_engine, job) for job in fine] == [[], [], []]
 

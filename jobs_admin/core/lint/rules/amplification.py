@@ -7,7 +7,7 @@ from math import prod
 
 from jobs_admin.core.lint.case import Case, Known
 from jobs_admin.core.lint.configuration import ClientRetries
-from jobs_admin.core.lint.curve import ASKED, OPTIONS, Curve
+from jobs_admin.core.lint.curve import BY_SERVER, OPTIONS, Curve
 from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, Found, rule
 from jobs_admin.core.policy import ENFORCE
 
@@ -41,7 +41,7 @@ def busiest(case: Case, curve: Curve) -> tuple[float, str]:
 def no_jitter_at_volume(case: Case) -> Iterator[Found]:
     for curve in case.curves:
         jobs, queue = busiest(case, curve)
-        if jobs and curve.is_known and curve.retries != 0 and not curve.is_jittered and curve.kind != ASKED:
+        if jobs and curve.is_known and curve.retries != 0 and not curve.is_jittered and curve.kind != BY_SERVER:
             yield Found(
                 curve.where,
                 f"{queue} started {jobs:,.0f} jobs a minute in its busiest quarter of an hour.",
@@ -98,12 +98,12 @@ def budget_group_differs(case: Case) -> Iterator[Found]:
             groups.setdefault(budget.group, {}).setdefault((budget.per_minute, budget.burst), []).append(curve)
     for group, ways in groups.items():
         if len(ways) > 1:
-            told = "; ".join(
+            listed = "; ".join(
                 f"{per_minute:g} a minute, burst {burst} ({_names(ways[per_minute, burst])})"
                 for per_minute, burst in sorted(ways)
             )
             for curve in (one for curves in ways.values() for one in curves):
-                yield Found(curve.where, f"The group {group}: {told}.")
+                yield Found(curve.where, f"The group {group}: {listed}.")
 
 
 def _names(curves: list[Curve]) -> str:
@@ -133,16 +133,16 @@ def retries_multiplied(case: Case) -> Iterator[Found]:
         if not clients or attempts < 2:
             continue
         requests = attempts * prod(client.attempts for client in clients)
-        evidence = f"{attempts} attempts of the task × {' × '.join(map(_said, clients))}: up to {requests} requests for one job."
+        evidence = f"{attempts} attempts of the task × {' × '.join(map(_quote_client, clients))}: up to {requests} requests for one job."
         yield Found(known.where, evidence, "", HIGH if requests >= TOO_MANY else None)
 
 
-def _said(client: ClientRetries) -> str:
+def _quote_client(client: ClientRetries) -> str:
     return f"{client.attempts} of {client.name} ({client.library})"
 
 
 def _attempts(known: Known) -> int:
-    """Of the way of retrying that has most; 1 where none is bounded or none is there."""
+    """Return the attempts of the way of retrying that has most; 1 where none is bounded or none exists."""
     ways = [curve.attempts for curve in known.curves if not known.replaced(curve)]
     if known.enforced is not None and known.enforced.retries:
         ways.append(known.enforced.max_attempts)

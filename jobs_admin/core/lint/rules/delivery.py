@@ -136,9 +136,9 @@ def visibility_timeouts_differ(case: Case) -> Iterator[Found]:
             seen.setdefault(found.app.visibility_timeout, []).append(found)
     for seen in by_broker.values():
         if len(seen) > 1:
-            told = ", ".join(f"{span(timeout)} in {_whose(seen[timeout])}" for timeout in sorted(seen))
+            listed = ", ".join(f"{span(timeout)} in {_whose(seen[timeout])}" for timeout in sorted(seen))
             for source in sorted({found.source for founds in seen.values() for found in founds}):
-                yield Found(Where(source), f"visibility_timeout: {told}.")
+                yield Found(Where(source), f"visibility_timeout: {listed}.")
 
 
 def _whose(found: list[Configuration]) -> str:

@@ -1,4 +1,4 @@
-"""Errors that no retry can mend, and servers that say when to come back."""
+"""Errors that no retry can fix, and servers that say when to come back."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def retries_permanent_errors(case: Case) -> Iterator[Found]:
         caught = [short for name in task.autoretry_for if (short := name.removeprefix("builtins.")) in _CATCH_SOME]
         caught += [short for name in task.autoretry_for if (short := name.removeprefix("builtins.")) in _CATCH_ALL]
         if caught:
-            seen = _seen(case, (curve.where.source, curve.where.task), caught)
-            evidence = f"It retries {', '.join(caught)}.{_told(seen)}"
+            seen = _find_programming_errors(case, (curve.where.source, curve.where.task), caught)
+            evidence = f"It retries {', '.join(caught)}.{_quote_errors(seen)}"
             yield Found(curve.where, evidence, curve.quoted, HIGH if seen else None)
     for curve in case.of_policies:
         if curve.policy is not None and curve.policy.max_attempts > 1 and not _names_permanent(curve.policy):
             seen = _seen_by(case, curve.policy)
-            evidence = f"No error is classed as permanent: all are retried.{_told(seen)}"
+            evidence = f"No error is classed as permanent: all are retried.{_quote_errors(seen)}"
             yield Found(curve.where, evidence, "", HIGH if seen else None)
 
 
@@ -57,7 +57,7 @@ def _names_permanent(policy: Policy) -> bool:
     return any(one.as_ == PERMANENT for one in policy.classes)
 
 
-def _seen(case: Case, place: tuple[str, str], caught: list[str]) -> dict[str, int]:
+def _find_programming_errors(case: Case, place: tuple[str, str], caught: list[str]) -> dict[str, int]:
     """Programming errors of a task among its failures, of those that are caught."""
     takes_all = any(name in _CATCH_ALL for name in caught)
     errors = case.facts.errors.get(place, {})
@@ -74,7 +74,7 @@ def _seen_by(case: Case, policy: Policy) -> dict[str, int]:
     return found
 
 
-def _told(seen: Mapping[str, int]) -> str:
+def _quote_errors(seen: Mapping[str, int]) -> str:
     if not seen:
         return ""
     worst = sorted(seen.items(), key=lambda pair: -pair[1])[:3]

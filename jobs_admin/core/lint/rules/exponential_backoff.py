@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jobs_admin.core.lint.case import Case
 from jobs_admin.core.lint.configuration import Where
 from jobs_admin.core.lint.curve import (
-    ASKED,
+    BY_SERVER,
     EXPONENTIAL,
     FIXED,
     IMMEDIATE,
@@ -25,8 +25,8 @@ from jobs_admin.core.lint.finding import HIGH, Found, listed, rule, span
 
 ID = "sending-pipeline-infrastructure.retry-error-handling.exponential-backoff"  # as AuditBuffet names the check: https://auditbuffet.com/patterns/ab-002450
 LONGEST_CAP_S = 600.0  # "no more than 600 seconds (10 minutes)"
-PASS, FAIL, NOT_APPLICABLE, CANNOT_TELL = "pass", "fail", "not applicable", "cannot tell"
-VERDICTS = (PASS, FAIL, NOT_APPLICABLE, CANNOT_TELL)
+PASS, FAIL, NOT_APPLICABLE, UNDECIDED = "pass", "fail", "not applicable", "cannot tell"
+VERDICTS = (PASS, FAIL, NOT_APPLICABLE, UNDECIDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def check(case: Case) -> Check:
     found = [judged(curve) for curve in case.curves]
     found += [_replaced(curve, policy.name) for curve, policy in case.replaced]
     found += [_not_retried(known.where) for known in case.tasks if not known.curves]
-    order = (FAIL, CANNOT_TELL, PASS, NOT_APPLICABLE)
+    order = (FAIL, UNDECIDED, PASS, NOT_APPLICABLE)
     once = sorted(set(found), key=lambda one: (order.index(one.verdict), one.where, one.quoted))
     counted = Counter(one.kind for one in once if one.kind != NONE)
     return Check(tuple(once), {kind: counted[kind] for kind in KINDS if counted[kind]})
@@ -77,10 +77,10 @@ def judged(curve: Curve) -> Verdict:
 def _judge(curve: Curve) -> tuple[str, str]:
     if curve.kind == NONE or curve.retries == 0:
         return NOT_APPLICABLE, "One attempt, and no retry."
-    if curve.kind == ASKED:
+    if curve.kind == BY_SERVER:
         return NOT_APPLICABLE, "It waits for as long as the server asks for."
     if curve.kind == UNKNOWN:
-        return CANNOT_TELL, "How long it waits is decided by code while it runs."
+        return UNDECIDED, "How long it waits is decided by code while it runs."
     if curve.kind == EXPONENTIAL and curve.by == OPTIONS:
         return _without_cap(curve)
     waits = listed(curve.envelope[: curve.retries] if curve.retries else curve.envelope)

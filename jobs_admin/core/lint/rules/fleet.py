@@ -1,4 +1,4 @@
-"""What workers have that others do not, and policies that reach none of them."""
+"""Differences between workers, and policies that reach none of them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def workers_differ(case: Case) -> Iterator[Found]:
         seen[known.where][quotes] += max(1, len(known.found.workers))
     for where, ways in seen.items():
         if len(ways) > 1:
-            told = [f"{count(n, 'worker')}: {'; '.join(quotes) or 'not retried'}" for quotes, n in ways.items()]
-            yield Found(where, f"{len(ways)} ways.", " | ".join(sorted(told)))
+            listed = [f"{count(n, 'worker')}: {'; '.join(quotes) or 'not retried'}" for quotes, n in ways.items()]
+            yield Found(where, f"{len(ways)} ways.", " | ".join(sorted(listed)))
 
 
 @rule(
@@ -66,14 +66,14 @@ def rate_limit_per_worker(case: Case) -> Iterator[Found]:
     fix="Start these workers with REDRIVE_MODE=enforce, or set the policy to observe.",
     source="docs/workers.md",
 )
-def policy_held_back(case: Case) -> Iterator[Found]:
-    held: dict[str, dict[tuple[str, str], set[str]]] = defaultdict(lambda: defaultdict(set))
+def policy_limited_by_mode(case: Case) -> Iterator[Found]:
+    limited: dict[str, dict[tuple[str, str], set[str]]] = defaultdict(lambda: defaultdict(set))
     for known in case.tasks:
         if known.policy is not None and known.policy.mode == ENFORCE:
             for mode in known.found.modes - {ENFORCE}:
-                held[known.policy.name][known.found.source, mode].update(known.found.workers)
+                limited[known.policy.name][known.found.source, mode].update(known.found.workers)
     for policy in case.policies:
-        for (source, mode), names in sorted(held[policy.name].items()):
+        for (source, mode), names in sorted(limited[policy.name].items()):
             where = Where(source, policy.match.queue, policy.match.task, policy.name)
             yield Found(where, f"{count(len(names), 'worker')} of {source} run in mode {mode}.")
 
@@ -116,8 +116,8 @@ def policy_matches_nothing(case: Case) -> Iterator[Found]:
         policy = curve.policy
         if policy is None:
             continue
-        asked = [found for found in case.found if matches(policy.match.source, found.source)]
-        is_told = all(found.source in case.facts.told_by_all and not found.left_out for found in asked)
-        if asked and is_told and not case.queues_of(curve):
-            names = ", ".join(sorted({found.source for found in asked}))
+        covered = [found for found in case.found if matches(policy.match.source, found.source)]
+        is_complete = all(found.source in case.facts.fully_reported and not found.left_out for found in covered)
+        if covered and is_complete and not case.queues_of(curve):
+            names = ", ".join(sorted({found.source for found in covered}))
             yield Found(curve.where, f"No live worker of {names} knows a task that it matches.")

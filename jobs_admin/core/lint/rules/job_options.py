@@ -1,4 +1,4 @@
-"""Options of jobs as they lie in their queues: what does not do what it says, and what loses dead letters."""
+"""Options of jobs in their queues: options without effect, and those that lose dead letters."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from jobs_admin.core.lint.case import Case
 from jobs_admin.core.lint.configuration import Where
 from jobs_admin.core.lint.curve import Curve
 from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, Found, count, rule, span
-from jobs_admin.core.lint.options import NONE, Looked, Options
+from jobs_admin.core.lint.options import NONE, Options, SampledQueue
 
 A_QUARTER_MIN = 15.0
 A_DAY_S = 86_400.0
 
 
-def _each(case: Case) -> Iterator[tuple[Curve, Options, Looked]]:
-    looked = {(some.source, one.queue): one for some in case.lying for one in some.queues}
+def _each(case: Case) -> Iterator[tuple[Curve, Options, SampledQueue]]:
+    sampled = {(some.source, one.queue): one for some in case.lying for one in some.queues}
     for curve in case.of_options:
         if curve.options is not None:
             where = curve.where.source, curve.where.queue
-            yield curve, curve.options, looked.get(where, Looked(where[1]))
+            yield curve, curve.options, sampled.get(where, SampledQueue(where[1]))
 
 
 @rule(
@@ -51,13 +51,13 @@ def dropped_at_once(case: Case) -> Iterator[Found]:
     "keeps, and sends again from its own copy.",
     source="docs/sources.md",
 )
-def fewer_kept(case: Case) -> Iterator[Found]:
-    for curve, options, looked in _each(case):
+def fewer_stored(case: Case) -> Iterator[Found]:
+    for curve, options, sampled in _each(case):
         failed = case.facts.failed_per_minute.get((curve.where.source, curve.where.queue), 0.0) * A_QUARTER_MIN
-        if options.keeps and looked.dead is not None and looked.dead >= options.keeps:
-            held = f"{count(looked.dead, 'dead letter')} lie in {looked.queue}"
+        if options.keeps and sampled.dead is not None and sampled.dead >= options.keeps:
+            count_now = f"{count(sampled.dead, 'dead letter')} lie in {sampled.queue}"
             yield Found(
-                curve.where, f"{held}, and {options.keeps:,} are kept: the next deletes the oldest. {curve.seen}.", curve.quoted
+                curve.where, f"{count_now}, and {options.keeps:,} are kept: the next deletes the oldest. {curve.seen}.", curve.quoted
             )  # fmt: skip
         elif options.keeps and failed > options.keeps:
             evidence = f"{options.keeps:,} are kept; {failed:,.0f} attempts failed in the worst quarter of an hour. {curve.seen}."
@@ -116,19 +116,19 @@ def backoff_without_strategy(case: Case) -> Iterator[Found]:
 )
 def no_priority_goes_first(case: Case) -> Iterator[Found]:
     for some in case.lying:
-        for looked in some.queues:
+        for sampled in some.queues:
             mine = [
                 curve
                 for curve in case.of_options
-                if (curve.where.source, curve.where.queue) == (some.source, looked.queue)
+                if (curve.where.source, curve.where.queue) == (some.source, sampled.queue)
             ]
             without = sum(curve.options.without_priority for curve in mine if curve.options)
             marked = sum(curve.options.with_priority for curve in mine if curve.options)
             if without and marked:
                 evidence = (
-                    f"{without:,} of {looked.jobs:,} jobs looked at in {looked.queue} have none, {marked:,} have one."
+                    f"{without:,} of {sampled.jobs:,} jobs looked at in {sampled.queue} have none, {marked:,} have one."
                 )
-                yield Found(Where(some.source, looked.queue), evidence)
+                yield Found(Where(some.source, sampled.queue), evidence)
 
 
 @rule(
@@ -141,7 +141,7 @@ def no_priority_goes_first(case: Case) -> Iterator[Found]:
     fix="Leave the priority out, or give a great number.",
     source="https://docs.bullmq.io/guide/jobs/prioritized",
 )
-def dead_letters_go_first(case: Case) -> Iterator[Found]:
-    for curve, options, looked in _each(case):
-        if looked.is_for_dead and options.first_priority:
+def dead_jobs_go_first(case: Case) -> Iterator[Found]:
+    for curve, options, sampled in _each(case):
+        if sampled.is_for_dead and options.first_priority:
             yield Found(curve.where, f"{count(options.first_priority, 'job')} of it have priority 1. {curve.seen}.")

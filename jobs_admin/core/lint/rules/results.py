@@ -1,4 +1,4 @@
-"""What is forgotten before the last attempt, or before somebody can replay."""
+"""Data that is forgotten before the last attempt, or before it can be replayed."""
 
 from __future__ import annotations
 

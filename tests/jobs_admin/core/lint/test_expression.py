@@ -49,9 +49,9 @@ def test_what_only_the_running_job_knows_cannot_be_told(text):
 
 
 def test_what_a_server_asks_for_is_told_apart():
-    assert curve.asks_the_server("error.retry_after")
-    assert curve.asks_the_server("int(e.response.headers.get('Retry-After', 5))")
-    assert not curve.asks_the_server("2 ** self.request.retries")
+    assert curve.follows_server("error.retry_after")
+    assert curve.follows_server("int(e.response.headers.get('Retry-After', 5))")
+    assert not curve.follows_server("2 ** self.request.retries")
 
 
 @given(st.floats(0, 100), st.floats(0, 100), st.integers(0, 20), st.integers(0, 2**32))

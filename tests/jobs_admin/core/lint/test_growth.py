@@ -8,7 +8,7 @@ import pytest
 
 from jobs_admin.core import lint
 from jobs_admin.core.lint.configuration import App, Configuration, RetryCall, Task
-from jobs_admin.core.lint.rules.exponential_backoff import CANNOT_TELL, FAIL, NOT_APPLICABLE, PASS
+from jobs_admin.core.lint.rules.exponential_backoff import FAIL, NOT_APPLICABLE, PASS, UNDECIDED
 from jobs_admin.core.policy import parse
 
 EXPONENTIAL = {"kind": "exponential", "first_delay_s": 2, "factor": 2}
@@ -72,7 +72,7 @@ def test_policies_are_judged_by_the_letter_of_the_seed(document, kind, verdict, 
         ("self.request.retries ** 4 + 15", "other", FAIL),
         ("[1, 10, 100][self.request.retries]", "table", PASS),
         ("error.retry_after", "as asked", NOT_APPLICABLE),
-        ("wait_for(error)", "unknown", CANNOT_TELL),
+        ("wait_for(error)", "unknown", UNDECIDED),
     ],
 )
 def test_calls_of_retry_are_judged_by_what_is_written(countdown, kind, verdict):

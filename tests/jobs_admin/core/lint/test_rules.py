@@ -9,7 +9,7 @@ import pytest
 
 from jobs_admin.core import lint
 from jobs_admin.core.lint.configuration import App, ClientRetries, Configuration, Queue, RetryCall, Task
-from jobs_admin.core.lint.options import FoundOptions, Looked, Options, document, read
+from jobs_admin.core.lint.options import FoundOptions, Options, SampledQueue, document, read
 from jobs_admin.core.lint.rules.exponential_backoff import ID as GROWTH
 from jobs_admin.core.policy import parse
 
@@ -279,9 +279,9 @@ def test_a_policy_that_workers_may_not_enforce_is_told_with_them():
 
 def test_a_policy_for_no_known_task_is_told_where_every_worker_told_its_tasks():
     lost = GOOD_POLICY | {"match": {"task": "sned"}}
-    assert "policy-matches-nothing" in ids(one(), policies=[lost], told_by_all=frozenset({"shop"}))
+    assert "policy-matches-nothing" in ids(one(), policies=[lost], fully_reported=frozenset({"shop"}))
     assert ids(one(), policies=[lost]) == []
-    assert "policy-matches-nothing" not in ids(one(left_out=1), policies=[lost], told_by_all=frozenset({"shop"}))
+    assert "policy-matches-nothing" not in ids(one(left_out=1), policies=[lost], fully_reported=frozenset({"shop"}))
     assert ids(policies=[lost]) == []  # nobody lives
 
 
@@ -331,7 +331,7 @@ LYING = Options(
 
 
 def lying(options: Options = LYING, dead: int = 0, **facts) -> list[tuple[str, str]]:
-    some = FoundOptions("shop", options=(options,), queues=(Looked(options.queue, 9, 9, dead),))
+    some = FoundOptions("shop", options=(options,), queues=(SampledQueue(options.queue, 9, 9, dead),))
     found = lint.findings(lint.case([], [], lint.Facts(**facts), [some]))
     assert all(one.quoted == options.quoted and "3 of 9 jobs looked at in hooks" in one.evidence for one in found)
     return [(one.id, one.severity) for one in found]
@@ -372,7 +372,7 @@ def test_options_that_lose_dead_letters_or_do_nothing():
 
 def test_a_queue_in_which_only_some_jobs_have_a_priority():
     def found(**more: int) -> list[str]:
-        some = FoundOptions("shop", options=(replace(LYING, **more),), queues=(Looked("hooks", 9, 9, 0),))
+        some = FoundOptions("shop", options=(replace(LYING, **more),), queues=(SampledQueue("hooks", 9, 9, 0),))
         return [f"{one.where}: {one.evidence}" for one in lint.findings(lint.case([], [], lint.Facts(), [some]))]
 
     assert found(without_priority=3) == found(with_priority=3) == []
@@ -403,7 +403,7 @@ def test_an_error_that_calls_itself_permanent_is_retried():
 
 
 def test_what_is_told_of_options_is_read_again_as_it_was():
-    some = FoundOptions("shop", 5.0, (LYING, replace(LYING, queue="mail", keeps=0)), (Looked("hooks", 9, 10, 2),), 3)
+    some = FoundOptions("shop", 5.0, (LYING, replace(LYING, queue="mail", keeps=0)), (SampledQueue("hooks", 9, 10, 2),), 3)
     assert read(document(some), "shop") == some
     assert read(b'{"v": 2}', "shop") is None and read(b"[" * 9999, "shop") is None
     assert (

@@ -71,7 +71,7 @@ class Replayed:
     def __post_init__(self) -> None:
         self.plan = settled(parse(self.pace), jobs=JOBS)
         self.controller = Controller(self.plan, 0.0)
-        self.verdict = self.controller.look(self.seen([]))
+        self.verdict = self.controller.assess(self.seen([]))
         self.bucket = Bucket(self.verdict.rate, 0.0)
 
     def seen(self, judged: list[Judged]) -> Seen:
@@ -90,11 +90,11 @@ class Replayed:
         self.send(stretch.every_s)
         judged = [self.ended(*job, stretch) for job in self.coming_home(stretch.home)]
         self.judged += len(judged)
-        return self.take(self.controller.look(self.seen(judged)))
+        return self.take(self.controller.assess(self.seen(judged)))
 
     def resume(self) -> None:
         self.controller.resumed(self.now)
-        self.take(self.controller.look(self.seen([])))
+        self.take(self.controller.assess(self.seen([])))
 
     def take(self, verdict: Verdict) -> Verdict:
         self.verdict = verdict

@@ -25,7 +25,7 @@ class Look:
         seen = Seen(self.now, self.sent, self.sent - self.settled, self.jobs - self.sent, judged, self.workers)
         # Every look through JSON, as if the process before had been killed.
         self.controller = Controller.from_dict(self.pace, json.loads(json.dumps(self.controller.as_dict())))
-        return self.controller.look(seen)
+        return self.controller.assess(seen)
 
     def past_the_canary(self):
         self(send=10)
@@ -58,7 +58,7 @@ def test_a_canary_passes_where_the_sender_has_a_clock_behind_that_of_the_start()
     look.now += 1
     look.settled += 3
     behind = [Judged(look.now, -1.5, True, n=1), Judged(look.now, 0.5, True, n=2)]
-    verdict = look.controller.look(Seen(look.now, 3, 0, 997, behind))
+    verdict = look.controller.assess(Seen(look.now, 3, 0, 997, behind))
     assert verdict.state == "ramping" and (verdict.may_send is None or verdict.may_send > 3)
 
 
@@ -81,7 +81,7 @@ def test_a_held_canary_names_its_jobs_canary_jobs_whichever_rule_was_quicker():
 
     def look(now, unsettled, failed):
         judged = [Judged(now, 0.2, False, 7, is_same_group=True, died_of=7)] * failed
-        return controller.look(Seen(now, 10, unsettled, 990, judged, has_others=lambda groups: True))
+        return controller.assess(Seen(now, 10, unsettled, 990, judged, has_others=lambda groups: True))
 
     look(1.0, 10, 5)
     verdict = look(1.5, 5, 4)
@@ -190,7 +190,7 @@ def test_a_person_may_go_on_and_it_begins_slowly():
     look.controller.resumed(look.now)
     # What was sent before is no evidence any more.
     old = [Judged(look.now, look.now - 2, False, 1, n=40)]
-    verdict = look.controller.look(Seen(look.now, look.sent, 0, look.jobs - look.sent, old))
+    verdict = look.controller.assess(Seen(look.now, look.sent, 0, look.jobs - look.sent, old))
     assert (verdict.state, verdict.may_send) == ("canary", look.sent + 5) and verdict.rate < 2
 
 
@@ -331,7 +331,7 @@ def test_a_steady_replay_goes_on_where_news_take_long_or_never_come():
     assert [look().may_send for _ in range(12)][-1] is None
     silent = Look({"rate": 50}, jobs=190)
     seen = Seen(1.0, 20, 0, 170, are_reported=False)
-    assert silent.controller.look(seen).may_send is None
+    assert silent.controller.assess(seen).may_send is None
 
 
 def test_it_goes_on_from_what_the_version_before_wrote():
@@ -343,7 +343,7 @@ def test_it_goes_on_from_what_the_version_before_wrote():
     older = {"downs": 2, "share": 0.2, "before": 12.0, "rate": 8.0, "changed_at": 1.0}
     values["steering"] = older
     read = Controller.from_dict(look.pace, values)
-    verdict = read.look(Seen(look.now + 1, look.sent, 0, 1000))
+    verdict = read.assess(Seen(look.now + 1, look.sent, 0, 1000))
     assert (verdict.state, verdict.rate) == ("ramping", 8.0)
 
 

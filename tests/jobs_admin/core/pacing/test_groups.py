@@ -43,7 +43,7 @@ class Mixed:
         )
         # Every look through JSON, as if the process before had been killed.
         self.controller = Controller.from_dict(self.pace, json.loads(json.dumps(self.controller.as_dict())))
-        verdict = self.controller.look(seen)
+        verdict = self.controller.assess(seen)
         for why in verdict.set_aside:
             self.set_aside[why.group] = why
             self.planned = [group for group in self.planned if group != why.group]

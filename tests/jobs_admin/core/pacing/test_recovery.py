@@ -126,8 +126,8 @@ def test_any_process_goes_on_where_another_was_killed(curve):
 def test_whatever_comes_home_the_bounds_hold_and_the_state_survives_the_trip(looks, more):
     pace = careful(2_000, 100, **more)
     kept, now, sent, home = Controller(pace, 0.0), 0.0, 0, 0
-    again, verdict = Controller(pace, 0.0), kept.look(Seen(0.0, 0, 0, 2_000))
-    again.look(Seen(0.0, 0, 0, 2_000))
+    again, verdict = Controller(pace, 0.0), kept.assess(Seen(0.0, 0, 0, 2_000))
+    again.assess(Seen(0.0, 0, 0, 2_000))
     for send, ok, failed, passed in looks:
         now += passed
         most = 2_000 if verdict.may_send is None else verdict.may_send
@@ -137,9 +137,9 @@ def test_whatever_comes_home_the_bounds_hold_and_the_state_survives_the_trip(loo
         home += ok + failed
         judged = [Judged(now, now - 0.3, True, n=ok), Judged(now, now - 0.3, False, 1, n=failed)]
         seen = Seen(now, sent, sent - home, 2_000 - sent, [one for one in judged if one.n])
-        verdict = kept.look(seen)
+        verdict = kept.assess(seen)
         again = Controller.from_dict(pace, json.loads(json.dumps(again.as_dict())))
-        assert again.look(seen) == verdict
+        assert again.assess(seen) == verdict
         assert again.as_dict() == kept.as_dict()
         assert verdict.rate is not None and 0 < verdict.rate <= pace.highest
         if verdict.state == "held":
@@ -155,7 +155,7 @@ def test_one_of_two_never_trips(style, is_new, first_fails, canary):
     controller = Controller(pace, 0.0)
     for n, ok in enumerate([not first_fails, first_fails], start=1):
         judged = [Judged(n, n - 0.5, ok, None if ok else 1, is_new_group=is_new and not ok)]
-        assert controller.look(Seen(float(n), 2, 2 - n, 998, judged)).state != "held"
+        assert controller.assess(Seen(float(n), 2, 2 - n, 998, judged)).state != "held"
 
 
 def test_every_way_of_the_story_is_one():

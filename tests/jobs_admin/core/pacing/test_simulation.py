@@ -73,7 +73,7 @@ def test_any_replay_comes_to_an_end_or_is_held_and_never_starts_more_than_there_
 def test_a_slow_pace_ends_when_its_last_job_has_run(jobs, every):
     seen = outlook(jobs, settled(parse({"every": every}), jobs=jobs), 0.0, runtime_s=0.3)
     assert seen.ends_after_s == pytest.approx(
-        (jobs - 1) * every, abs=max(2 * simulation.LOOK_S, every / 10, jobs * every / 20)
+        (jobs - 1) * every, abs=max(2 * simulation.CHECK_S, every / 10, jobs * every / 20)
     )
 
 
