@@ -61,6 +61,7 @@ _THEN = re.compile(r"""\\{0,7}["']\s{0,3}:\s{0,3}""")
 _QUOTE = re.compile(r"""(?i)[bru]{0,2}(\\{0,7})(["'])""")
 _FOLDER = re.compile(r"(?<![\w-])(?:OLD)?PWD\Z")  # of an environment
 _SNAKE_CASE = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)+")
+_OPTION = re.compile(r"-\w|--[a-z-]+")
 _TRIPLE = re.compile(r"""(?i)[bru]{0,2}('''|\"\"\")""")
 _QUOTED = {
     '"': re.compile(r'[^"\\\n]*(?:\\.[^"\\\n]*)*'),
@@ -367,6 +368,8 @@ def _quoted(text: str, found: _Named, quote: re.Match[str]) -> tuple[int, int] |
         return None
     if "," not in found.between:
         return start, end
+    if _OPTION.fullmatch(bare):  # `["sshpass", "-p", "…"]`
+        return None
     # `{"name": "DB_PASSWORD", "value": "…"}`: the next text is a name, and the one after it is meant.
     then = _THEN.match(text, end)
     if then:

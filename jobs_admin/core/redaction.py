@@ -8,6 +8,7 @@ apart and is not touched by this. All of it is linear in the length of the text.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from functools import lru_cache
@@ -44,6 +45,8 @@ _NAMED_BY = {
 }
 _NAMED_BY |= dict.fromkeys(_NAMING, _NAMED_SO)
 _NONE: frozenset[str] = frozenset()
+_NO_PLACES: frozenset[int] = frozenset()
+_LONGEST_COMMAND = 100  # elements of a list that may be a command and its options
 _MARK = re.compile("[=:：＝]|[A-Za-z] [0-9]")
 _BRANCHES = (dict, list, tuple)
 
@@ -76,7 +79,10 @@ def _redacted(value: object, depth: int) -> tuple[object, int]:
     if isinstance(value, list | tuple):
         if _is_secret_pair(value):
             return [redact_text(value[0])[0], PLACEHOLDER], 1
-        pairs = [_redacted(inner, depth + 1) for inner in value]
+        options = _option_values(value)
+        pairs = [
+            (PLACEHOLDER, 1) if place in options else _redacted(inner, depth + 1) for place, inner in enumerate(value)
+        ]
         return [shown for shown, _ in pairs], sum(count for _, count in pairs)
     if isinstance(value, int) and 10**SHORTEST <= value < 10**19 and is_card(value):
         return PLACEHOLDER, 1
@@ -133,8 +139,8 @@ _remembered = lru_cache(maxsize=2048)(_judge)
 
 def elements(value: list[object]) -> Iterator[tuple[object, bool]]:
     """(raw value, whether it is hidden) of each element, as `redact` decides."""
-    hides_second = _is_secret_pair(value)
-    return ((inner, hides_second and place == 1) for place, inner in enumerate(value))
+    hidden = frozenset({1}) if _is_secret_pair(value) else _option_values(value)
+    return ((inner, place in hidden) for place, inner in enumerate(value))
 
 
 def _is_secret_pair(value: list[object] | tuple[object, ...]) -> TypeGuard[list[str]]:
@@ -142,6 +148,25 @@ def _is_secret_pair(value: list[object] | tuple[object, ...]) -> TypeGuard[list[
     if len(value) != 2 or not isinstance(value[0], str):
         return False
     return is_secret_name(value[0]) and _is_revealing(value[0], value[1])
+
+
+def _option_values(value: list[Any] | tuple[Any, ...]) -> frozenset[int]:
+    """Return the places of secrets in a list that is a command: `["deploy", "--token", "…"]`."""
+    if not (
+        2 <= len(value) <= _LONGEST_COMMAND and any(isinstance(inner, str) and inner[:1] == "-" for inner in value)
+    ):
+        return _NO_PLACES
+    words = [inner if isinstance(inner, str) else "" for inner in value]
+    joined, hidden = redact_text(json.dumps(words, ensure_ascii=False))
+    if not hidden:
+        return _NO_PLACES
+    try:
+        together = json.loads(joined)
+    except ValueError:
+        together = []
+    if len(together) != len(words):  # something hidden reaches over several
+        together = [word if word and json.dumps(word, ensure_ascii=False) in joined else None for word in words]
+    return frozenset(n for n, word in enumerate(words) if word and together[n] != redact_text(word)[0])
 
 
 def _named_by_others(value: dict[object, object]) -> frozenset[str]:

@@ -31,6 +31,7 @@ ENDINGS = {
     "assertion": ("client", "saml"),
     "response": ("saml",),
     "phrase": ("seed", "recovery", "backup"),
+    "words": ("seed", "recovery", "backup"),
 }  # fmt: skip
 # Passwords and secrets as other languages name them; those behind are not parts of other words in ASCII.
 ELSEWHERE = (
@@ -46,8 +47,8 @@ FOREIGN = (
 _NOT_ALPHANUMERIC = re.compile(r"[^a-z0-9]+")
 # Compared with the name in lower case and without `_`, `-` and the like; sentry-sdk's list, and what it misses.
 _PARTS = (
-    "password", "passwd", "passphrase", "passcode", "passwort", "kennwort", "secret", "token",
-    "authorization", "cookie", "session", "sessid", "csrf", "xsrf", "fernet", "credential", "jwt", "bearer", "signature", "macaroon",
+    "password", "passwd", "passphrase", "passcode", "passwort", "kennwort", "secret", "token", "authorization", "cookie", "session",
+    "sessid", "csrf", "xsrf", "fernet", "mnemonic", "credential", "jwt", "bearer", "signature", "macaroon",
     *(start + word for word, starts in ENDINGS.items() for start in starts),
     *(_NOT_ALPHANUMERIC.sub("", word) for word in FOREIGN),
 )  # fmt: skip
@@ -162,7 +163,10 @@ def is_key(name: str, value: str) -> bool:
 _COLUMNS = re.compile(
     r"""(?i)\(([^()]{0,4000}(?:\([^()]{0,200}\)[^()]{0,400}){0,10})\)\s{0,5}(?:=\s{0,5}|(?:[\w ]{0,60}\s)?values?\s{0,5})(?=\()"""
 )
-# MySQL names the index behind the value.
+# SQL Server names the constraint before the value, MySQL the index behind it.
+_DUPLICATE_KEY = re.compile(
+    r"""(?:constraint|index) '([^'\n]{1,200})'[^\n]{0,300}?duplicate key value is \(([^()\n]{3,500})\)"""
+)
 _DUPLICATE = re.compile(r"""Duplicate entry '([^'\n]{3,500})' for key '([\w.`-]{1,200})'""")
 _NEXT_ROW = re.compile(r"\s{0,5},\s{0,5}(?=\()")
 _MARKS = re.compile(r"""\\.|'(?:[^'\\]|\\.|'')*(?:'|\Z)|"(?:[^"\\]|\\.|"")*(?:"|\Z)|[\[({\])},]""", re.DOTALL)
@@ -215,6 +219,12 @@ def without_columns(text: str) -> tuple[str, int]:
     if "Duplicate entry '" in text:
         spans += [
             found.span(1) for found in _DUPLICATE.finditer(text) if any(map(is_secret_name, _NAME.findall(found[2])))
+        ]
+    if "duplicate key value is (" in text:
+        spans += [
+            found.span(2)
+            for found in _DUPLICATE_KEY.finditer(text)
+            if any(map(is_secret_name, _NAME.findall(found[1])))
         ]
     if "Secret" in text and _MANIFEST.search(text):
         spans += _data(text)

@@ -23,6 +23,7 @@ _PREFIXES = (
     "pscale_oauth_", "dckr_pat_", "dckr_oat_", "xkeysib-", "xsmtpsib-", "HRKU-", "NRAK-", "NRJS-", "NRII-", "ATATT3",
     "ATCTT3", "ATBB", "tskey-", "AGE-SECRET-KEY-1", "PMAK-", "figd_", "dp.pt.", "dp.st.", "dp.ct.", "dp.sa.", "dp.scim.",
     "dp.audit.", "rubygems_", "sk.eyJ", "api_sk_", "wh_sk_", "ntn_", "pplx-", "xai-", "CFPAT-", "FLWSECK", "rzp_live_",
+    "CfDJ8",
 )  # fmt: skip
 _PREFIXES_OF_MORE = ("sk-", "npm_", "pypi-", "hf_", "r8_", "secret_")
 _NO_TOKENS = ("sk-ssh-", "sk-ecdsa-")  # kinds of keys
@@ -41,11 +42,34 @@ _MAILGUN = re.compile(r"key-[0-9A-Za-z]{20,}")
 _JWT = re.compile(r"eyJ[\w-]{8,}\.\.?[\w-]{4,}(?:\.[\w-]*){0,3}")
 # A Discord bot's: the digits of its id as base64, a time, a signature.
 _DISCORD = re.compile(r"[MNO](?=[\w-]{0,30}\d)[\w-]{23,27}\.[\w-]{6}\.(?=[\w-]{0,40}\d)[\w-]{27,40}\Z")
+_PASETO = re.compile(r"[vk][1-4]\.(?:local|public|secret|seal|local-pw|secret-pw)\.[\w-]{20,}")
 _AZURE = re.compile(r"(?<![\w~.-])[\w~.-]{3}\dQ~[\w~.-]{31,40}")
 
 _FOREIGN_PASSWORDS = (
     "mot de passe", "contraseña", "contrasena", "senha", "wachtwoord", "пароль", "hasło", "lösenord", "密码", "密碼", "パスワード",
 )  # fmt: skip
+
+# Options of one or two letters that take a password, by the commands that have them.
+_SHORT_OPTIONS = (
+    (("ldapsearch", "ldapadd", "ldapmodify", "ldapdelete", "ldapwhoami", "ldappasswd", "ldapcompare"), ("w",)),
+    (("ldappasswd",), ("s",)),
+    (("snmpget", "snmpwalk", "snmpset", "snmpbulk", "snmptrap", "snmptable", "snmpinform"), ("c", "A", "X")),
+    (("unzip", "zip", "ipmitool", "mosquitto_", "sqlcmd", "bcp", "tsql", "isql", "ssh-keygen"), ("P",)),
+    (("cqlsh", "rdesktop", "mongosh", "mongo", "mongodump", "mongorestore", "mongoexport", "mongoimport"), ("p",)),
+    (("openssl",), ("k",)),
+    (("ssh-keygen",), ("N",)),
+    (("plink", "pscp", "psftp", "putty"), ("pw",)),
+)  # fmt: skip
+
+
+def _short_option(commands: tuple[str, ...], flag: str) -> tuple[tuple[str, ...], re.Pattern[str], str]:
+    command = "|".join(commands)
+    pattern = re.compile(
+        rf"""((?<![\w-])(?:{command})\w{{0,8}}["']?[\s,](?:[^\n|]{{0,300}}?[\s"'])?-{flag}["']?[\s,=]{{1,3}}["']?)"""
+        r"""(?!\[redacted|-)[^\s"',|<>]{3,}"""
+    )
+    return commands, pattern, rf"\g<1>{PLACEHOLDER}"
+
 
 # What a text must hold for the pattern to be tried (any of these, in lower case), the pattern, and what stands there afterwards.
 _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
@@ -71,6 +95,12 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (
         ("bearer.",),
         re.compile(r"(?i)(\bbearer\.)(?=[\w-]{0,99}\d)(?-i:(?=[\w-]{0,99}[A-Z]))[\w-]{14,}"),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    # The secret beside the id that it belongs to: `'AKIA…', '…'`.
+    (
+        ("akia", "asia"),
+        re.compile(r"""((?<![A-Z0-9])(?:AKIA|ASIA)[A-Z0-9]{16}["']?\s{0,2}[,:;]\s{0,2}["']?)[\w/+]{40}(?![\w/+=])"""),
         rf"\g<1>{PLACEHOLDER}",
     ),
     (
@@ -294,6 +324,219 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         re.compile(r"(\blogin\s{1,3}\S{1,100}\s{1,3}password\s{1,3})(?!\[redacted)\S+"),
         rf"\g<1>{PLACEHOLDER}",
     ),
+    *(_short_option(commands, flag) for commands, flags in _SHORT_OPTIONS for flag in flags),
+    (
+        ("smbclient ", "rpcclient ", "winexe ", "smbget ", "smbclient'", 'smbclient"'),
+        re.compile(
+            r"""((?<![\w-])(?:smbclient|rpcclient|winexe|smbget)[^\n]{0,300}?[\s"'](?:-U|--user)[\s=,"']{0,4}[^\s%"',]{1,100}%)"""
+            r"""(?!\[redacted)[^\s"',]{3,}"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("freerdp", "mstsc"),
+        re.compile(r"""((?:freerdp|mstsc)[^\n]{0,300}?[\s"']/p:["']?)(?!\[redacted)[^\s"',]{3,}"""),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("htpasswd", "rabbitmqctl", "mysqladmin", "wpa_passphrase"),
+        re.compile(
+            r"""((?<![\w-])(?:htpasswd(?=[^\n]{0,40}[\s"']-\w{0,4}b)[^\n]{1,200}?[\s"',]{1,4}[^\s"',-][^\s"',]{0,200}[\s"',]{1,4}[\w.@+-]{1,100}"""
+            r"""|rabbitmqctl[^\n]{1,100}?(?:add_user|change_password|authenticate_user)[\s"',]{1,4}[\w.@+-]{1,100}"""
+            r"""|mysqladmin[^\n]{1,200}?[\s"']password|wpa_passphrase[\s"',]{1,4}[^\s"',]{1,64})[\s"',]{1,4})(?!\[redacted|-)[^\s"',|]{3,}"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    # Said to a command that reads it: `echo … | sudo -S`.
+    (
+        ("| sudo", "|sudo", "stdin", "| chpasswd", "|chpasswd"),
+        re.compile(
+            r"""((?<![\w-])(?:echo|printf)(?:\s-\w+)?\s{1,3}(?:["']%s(?:\\{1,2}n)?["']\s)?["']?)(?!\[redacted)[^\n"'|]{3,100}"""
+            r"""(?=["']?\s{0,3}\|\s{0,3}(?:sudo\s[^\n|]{0,40}-\w{0,4}S|[^\n|]{0,200}--?(?:password-|passphrase-)?stdin|chpasswd))"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    # A setting and its value: `CONFIG SET requirepass …`, `aws configure set aws_secret_access_key …`, `vault login …`.
+    (
+        ("requirepass", "masterauth"),
+        re.compile(
+            r"""(?i)((?<![\w-])(?:requirepass|masterauth)[\s"',:=]{1,4}(?:b['"])?)(?!\[redacted|is\s|was\s|and\s|or\s)[^\s"',]{3,}"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("setuser",),
+        re.compile(r"""(?i)(\bsetuser[\s"',][^\n]{0,200}?[\s"'][>#])(?!\[redacted)[^\s"',]{3,}"""),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        tuple(
+            f"config{ure}{between}set" for ure in ("", "ure") for between in (" ", "', '", '", "', " --global ", " -g ")
+        ),
+        re.compile(
+            r"""(?i)((?<![\w-])config(?:ure)?[\s"',]{1,4}(?:(?:--global|-g)\s)?set[\s"',]{1,4}[^\s"',]{0,100}"""
+            r"""(?:secret|password|passwd|token|_auth|api_?key|access_?key)\w{0,30}[\s"',]{1,4})(?!\[redacted|-)[^\s"',]{3,}"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    # Keys of ciphers and signatures, as a line of code gives them: `hmac.new(b'…'`, `jwt.encode(payload, '…'`.
+    (
+        tuple(
+            f"{call}("
+            for call in (
+                "hmac",
+                "hmac.new",
+                "hmac.digest",
+                "fernet",
+                "aes.new",
+                "des.new",
+                "des3.new",
+                "blowfish.new",
+                "arc4.new",
+                "aesgcm",
+                "aesccm",
+                "aessiv",
+                "chacha20poly1305",
+                "chacha20.new",
+                "secretkeyspec",
+                "signer",
+                "serializer",
+                "secretbox",
+            )
+        ),
+        re.compile(
+            r"""((?<!\w)(?:(?:[Hh]mac|HMAC)(?:\.(?:new|digest|HMAC))?|(?:Multi)?Fernet|(?:AES|DES3?|Blowfish|ARC4|ChaCha20\w{0,12})\.new"""
+            r"""|AES(?:GCM|CCM|SIV)?|ChaCha20Poly1305|SecretKeySpec|(?:Timestamp|Token)?Signer|URLSafe(?:Timed)?Serializer"""
+            r"""|\w{0,20}JSONWebSignatureSerializer|SecretBox)\(\s?[bru]{0,2}["'])(?!\[redacted|sha\d|md5)[^"'\n]{5,}(?=["'])"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        (
+            *(f"jwt.{verb}(" for verb in ("encode", "decode", "sign", "verify")),
+            "createhmac",
+            "createcipher",
+            "createdecipher",
+            "hash_hmac",
+            "openssl_encrypt",
+            "openssl_decrypt",
+        ),
+        re.compile(
+            r"""((?<!\w)(?:jwt\.(?:encode|decode|sign|verify)\([^"'\n]{1,200},|create(?:Hmac|Cipheriv|Decipheriv|Cipher)\(\s?["'][\w-]{2,30}["'],"""
+            r"""|hash_hmac\(\s?["']\w{2,20}["'],[^"'\n]{1,200},|openssl_(?:en|de)crypt\([^"'\n]{1,200},\s?["'][\w-]{2,30}["'],)"""
+            r"""\s?(?:key=)?[bru]{0,2}["'])(?!\[redacted|(?:HS|RS|ES|PS)\d)[^"'\n]{5,}(?=["'])"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    # Statements of SQL that set a password or a key.
+    (
+        ("password",),
+        re.compile(
+            r"""(?i)((?<![\w-])(?:set\s{1,3}password\s{1,3}(?:for\s[^=\n]{1,100})?=\s{0,3}(?:\w{1,20}\()?|(?:old_|auth_string_)?password\s?\("""
+            r"""|passw(?:or)?d\w{0,20}["`\]]?\s?=\s?(?!str|int|len|get|map|re)\w{1,20}\("""
+            r"""|(?:alter|create)\s[^\n]{1,200}?\bpassword\s{1,3})["'])(?!\[redacted|[a-z]+ [a-z]+ )[^"'\n]{3,}(?=["'])"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("sp_addlogin", "sp_password", "sp_addapprole", "sp_setapprole"),
+        re.compile(
+            r"""(?i)((?<!\w)sp_(?:addlogin|password|addapprole|setapprole)\s(?:\s?(?:@\w{1,30}\s?=\s?)?N?'[^'\n]{1,100}',){1}\s?(?:@\w{1,30}\s?=\s?)?N?')"""
+            r"""(?!\[redacted)[^'\n]{3,}(?=')"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("pragma ", "attach "),
+        re.compile(
+            r"""(?i)((?<!\w)(?:pragma\s{1,3}(?:\w{1,30}\.)?(?:hex)?(?:re)?key\s{0,3}[=(]|attach\s[^\n]{1,200}?\skey)\s{0,3}["'])(?!\[redacted)[^"'\n]{3,}(?=["'])"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("crypt(",),
+        re.compile(r"""(?i)((?<![\w.])crypt\(\s?')(?!\[redacted)[^'\n]{3,}(?=')"""),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("login ",),
+        re.compile(r"""((?<![\w.])LOGIN ["']?[\w.@+-]{1,100}["']? \\{0,3}["'])(?!\[redacted)[^"'\n\\]{3,}"""),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    # Keys that stand in no PEM: of PuTTY, minisign, .NET and `openssl -text`, and the beginnings of such as were written as base64.
+    (
+        ("private-lines", "private-mac", "private-hash"),
+        re.compile(
+            r"""(Private-(?:Lines:\s{0,2}\d{1,3}(?:\s|\\[rn]){1,4}|(?:MAC|Hash):\s{0,2}))(?!\[redacted)[\w+/=]+(?:(?:\r?\n|(?:\\r)?\\n)(?=[\w+/=]{20})[\w+/=]+)*"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("minisign",),
+        re.compile(r"""(secret key(?:\s|\\[rn]){1,4})(?!\[redacted)RW[\w+/=]{12,}"""),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("rsakeyvalue", "rsaparameters", "inverseq"),
+        re.compile(r"""(<(D|P|Q|DP|DQ|InverseQ)>)[\w+/=\s]{8,}(?=</)"""),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("privateexponent:", "prime1:", "prime2:", "priv:"),
+        re.compile(
+            r"""(?<!\w)((?:privateExponent|prime[12]|priv):\s{1,10})(?:[0-9a-f]{2}:\s{0,10}){7,}[0-9a-f]{2}(?!\w)"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("ls0tls1crudjti", "ibaa", "ibad", "mhccaqee", "mighageamb", "migkageb", "mc4caqawbq", "b3blbnnzac1rzxkt"),
+        re.compile(
+            r"(?<![\w+/])(?:LS0tLS1CRUdJTi(?:BQUklWQV|BSU0Eg|BFQyBQ|BPUEVOU|BFTkNSW|BEU0Eg)|MII[A-J][\w+/]{2}IBA[AD]|MHcCAQEE|MIGHAgEAMB|MIGkAgEB"
+            r"|MC4CAQAwBQ|b3BlbnNzaC1rZXkt)[\w+/=]{16,}"
+        ),
+        PLACEHOLDER,
+    ),
+    # Cookies by their names, and what is followed by a cookie's attributes.
+    (
+        (
+            ".aspxauth=",
+            ".aspnet",
+            "wordpress_",
+            "rememberme=",
+            "remember_me=",
+            "auth_tkt=",
+            "li_at=",
+            "fedauth=",
+            "rtfa=",
+            "estsauth",
+            "oauth2_proxy",
+            "cf_clearance",
+            "apisid=",
+            "hsid=",
+            "ssid=",
+            "psid",
+            "mellon-",
+            "robloxsecurity",
+        ),
+        re.compile(
+            r"""(?i)((?<![\w-])(?:\.aspxauth|\.aspnet(?:core)?(?:\.\w{1,40}){1,4}|wordpress(?:_sec|_logged_in)?_\w{1,64}|remember_?me|auth_tkt|li_at"""
+            r"""|fedauth|rtfa|estsauth\w{0,20}|_?oauth2_proxy\w{0,20}|cf_clearance|s?apisid|[hs]sid|__secure-\w{0,4}psid\w{0,4}|mellon-\w{1,30}"""
+            r"""|\.robloxsecurity)=)(?!\[redacted)(?=[^\s;,"'&]{0,99}\d)[^\s;,"'&]{16,}"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        tuple(
+            f";{blank}{name}"
+            for blank in ("", " ")
+            for name in ("path=", "expires=", "max-age=", "domain=", "httponly", "secure", "samesite=")
+        ),
+        re.compile(
+            r"""(?i)((?<![\w.!#$&'*+^`|~-])[\w.!#$&*+^`|~-]{1,80}=)(?!\[redacted)(?=[^\s;,"'=]{0,99}\d)[^\s;,"'=]{16,}={0,2}"""
+            r"""(?=;\s?(?:path=|expires=|max-age=|domain=|httponly|secure|samesite=))"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
 )
 # The same, of texts that name a secret: in a sentence, behind the name, stands what is no word.
 _SENTENCES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
@@ -327,6 +570,14 @@ _SENTENCES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
+    (
+        ("secret ",),
+        re.compile(
+            r"""((?<!\w)(?i:[\w-]{0,30}secret(?: (?:is|was|key))?:? [("'“`]{0,2})(?!\[redacted)(?=[\w.~+/=-]{0,200}[a-z])"""
+            r"""(?=[\w.~+/=-]{0,200}[A-Z])(?=[\w.~+/=-]{0,200}\d))[\w.~+/=-]{15,}"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
     # Behind more words of the sentence stands what is drawn: `CSRF token from POST incorrect: …`.
     (
         ("token ", "secret ", "password ", "credential", "session ", "api key "),
@@ -342,6 +593,13 @@ _SENTENCES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         re.compile(
             r"""(?i)((?<![a-z])credentials?(?: (?:for|of|are|were|used|given))?:? ["'(]{0,2}[\w.@+-]{1,60}[/:])(?!//|\[redacted)"""
             r"""(?!\S{0,99}\.[a-z]{2,5}(?!\w))(?=[^\s"'()/,]{0,99}[\d!#$%&*?^_])[^\s"'()/,]{4,}"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("credential",),
+        re.compile(
+            r"""(?i)((?<![a-z])credentials?[^\n("']{0,30}\(["']?[\w.@+-]{1,60}["']?,\s?["']?)(?!\[redacted)(?=[^\s"'(),]{0,99}[\d!#$%&*?^])[^\s"'(),]{4,}(?=["']?\))"""
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
@@ -383,13 +641,20 @@ _OF_IBANS = bytes(ord("0" if 48 <= code <= 57 else "A" if 65 <= code <= 90 else 
 _IBAN = re.compile(
     r"(?<![A-Za-z0-9_-])[A-Z]{2}[0-9]{2}(?=[A-Z0-9 ]{0,40}[0-9])(?:[A-Z0-9]{11,30}|(?: [A-Z0-9]{4}){2,7}(?: [A-Z0-9]{1,3})?)(?![\w-])"
 )
-_KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----")
-_KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----")
+# A URL writes a blank as `+` or `%20`; those of SSH2 stand between four dashes.
+_BLANK = r"(?: |\+|%20)"
+_KEY_BEGINS, _KEY_ENDS = (
+    re.compile(
+        rf"----[- ]{word}{_BLANK}(?:[A-Z0-9]{{1,12}}{_BLANK}){{0,4}}PRIVATE{_BLANK}KEY(?:{_BLANK}BLOCK)?[- ]----"
+    )
+    for word in ("BEGIN", "END")
+)
+_ANY_END = re.compile(rf"----[- ]END{_BLANK}")
 
 
 def without_private_keys(text: str) -> tuple[str, int]:
     """By hand and not by one pattern: that would read on from every BEGIN to the end of the text."""
-    if "PRIVATE KEY" not in text:
+    if "PRIVATE" not in text:
         return text, 0
     parts, hidden, at = [], 0, 0
     began, ended = _KEY_BEGINS.search(text), _KEY_ENDS.search(text)
@@ -398,11 +663,12 @@ def without_private_keys(text: str) -> tuple[str, int]:
     while found := _KEY_BEGINS.search(text, at):
         parts += [text[at : found.start()], PLACEHOLDER]
         hidden += 1
-        end = text.find("-----END ", found.end())
-        if end < 0:  # a key that was cut is still a key
+        ends = _ANY_END.search(text, found.end())
+        if ends is None:  # a key that was cut is still a key
             return "".join(parts), hidden
-        close = text.find("-----", end + 9)
-        at = close + 5 if 0 <= close <= end + 80 else end + 9
+        close = text.find("----", ends.end())
+        at = close + 4 if 0 <= close <= ends.start() + 80 else ends.end()
+        at += text.startswith("-", at)
     parts.append(text[at:])
     return "".join(parts), hidden
 
@@ -555,7 +821,7 @@ def _shown_token(run: str) -> str | None:
         return PLACEHOLDER if _DIGIT.search(run, 3) and not run.startswith(_NO_TOKENS) else None
     if ".atlasv1." in run or (run[0] in "MNO" and _DISCORD.match(run)):
         return PLACEHOLDER
-    known = (_JWT if run.startswith("eyJ") else _MAILGUN).match(run)
+    known = (_JWT if run.startswith("eyJ") else _PASETO if run[1:2] in "1234" else _MAILGUN).match(run)
     return PLACEHOLDER + run[known.end() :] if known else None
 
 
