@@ -192,6 +192,7 @@ def noticed(settings):
         id=7, rule=rule, state="firing", source="shop", subject="emails", severity="warning", value=120, peak=120,
         threshold=100, opened_at=AT, fired_at=AT, judged_at=AT, transitions=2,
     )  # fmt: skip
+    AuditEvent.objects.create(id=1204, at=AT, act="rule.create", mac="9f86d081884c7d65" + "0" * 48)
     body = notice_body.build(alert, [alert], AT, reason="fired")
     notice = Notice(key="alert-7-2", type="alert.firing", severity="warning", body=body, created_at=AT)
     secrets = {

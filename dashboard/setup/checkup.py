@@ -629,7 +629,7 @@ def check_logins() -> Result:
 
 def check_audit() -> Result:
     """The audit's chain, and its end against the anchor in the store."""
-    found = [Finding("audit", HIGH, text, fix) for text, fix in audit_anchor.findings()]
+    found = [Finding("audit", HIGH, one.text, one.fix) for one in audit_anchor.findings()]
     return Result("audit", "the chain holds" if not found else "", found)
 
 

@@ -32,13 +32,17 @@ def healthz(request: HttpRequest) -> HttpResponse:
 def readyz(request: HttpRequest) -> HttpResponse:
     """Readiness: 200 if failures are captured and filed, else 503. The failing part is shown to a token only.
 
-    With `?strict=1` every configured source has to be reachable, sampled and read too, and its reports filed in time.
+    With `?strict=1` every configured source has to be reachable, sampled and read too, its reports filed in time, and the
+    audit's end the anchored one.
     """
     now = datetime.now(UTC)
     checks = _checks(now)
     viewer = viewer_of_request(request) if checks["database"]["ok"] else None
     if request.GET.get("strict") == "1" and checks["database"]["ok"]:
         checks["sources"] = _sources(viewer, now)
+        with suppress(redis.RedisError, config.BadConfiguration):  # a check of its own
+            stall = liveness.stalled_audit()
+            checks["audit"] = {"ok": stall is None, **({"why": stall.why} if stall else {})}
     is_ready = all(check["ok"] for check in checks.values())
     answer: dict[str, object] = {"ready": is_ready}
     if viewer is not None:

@@ -11,7 +11,7 @@ A queue's or source's metric is the property of `Measured` that is named as its 
 | retry_rate | queue | of the attempts that ended in the last five minutes, the share to be retried: 0 to 1; the same |
 | quarantined | queue | jobs in quarantine |
 | unreachable | source | seconds since it cannot be reached; 0 while it can |
-| stalled_s | source, or step of watch | seconds without progress of its reader, its sampling, or the step; 0 while there is progress |
+| stalled_s | source, step of watch, or the audit | seconds without progress; 0 while there is progress (docs/alerts.md) |
 | ingest_lag_s | source | age in seconds of its oldest report that is not filed; 0 while none waits |
 | view | saved view | failures that its search finds, for its owner's eyes, up to ten thousand |
 """
@@ -204,6 +204,7 @@ class Measured:
         found: dict[Key, float | None] = {(name, ""): _age(stall, self.now) for name, stall in stalls.items()}
         with contextlib.suppress(redis.RedisError, config.BadConfiguration):
             found |= {("", name): _age(stall, self.now) for name, stall in liveness.stalled_steps(self.now).items()}
+            found["", "audit"] = _age(liveness.stalled_audit(), self.now)
         return found
 
     @cached_property

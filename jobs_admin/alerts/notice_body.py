@@ -13,6 +13,7 @@ from jobs_admin.alerts import affected_groups, wording
 from jobs_admin.alerts.links import alert_page, links
 from jobs_admin.alerts.runbooks import find_alert_runbook
 from jobs_admin.core.text import terminal_line
+from jobs_admin.db import audit_anchor
 from jobs_admin.models import Alert
 from jobs_admin.models.alert import AlertState
 
@@ -73,6 +74,7 @@ def build(
         ],
         "more": max(0, len(rest) - MOST_ALSO) + left_out,
         "left_out": left_out,
+        "audit_head": audit_anchor.short_head(),
     }
     return _within(body)
 

@@ -37,7 +37,8 @@ def _fill_template(text: str, alert: Alert, value: float) -> str:
     rule, measure = alert.rule, alert.rule.measure
     subject = name(alert.subject)
     if measure.subject is Subject.SOURCE:
-        subject = name(alert.source) if alert.source else measure.no_source.format(subject=subject)
+        no_source = measure.named_subjects.get(alert.subject, measure.no_source)
+        subject = name(alert.source) if alert.source else no_source.format(subject=subject)
     jobs = "job" if value == 1 else "jobs"
     filled = text.format(subject=subject, value=figure(rule.metric, value), jobs=jobs)
     return f"{filled} of {some}" if (some := narrowed(rule)) else filled

@@ -7,8 +7,8 @@ A new metric is a record in `METRICS` and a measuring function in `jobs_admin/al
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 LARGEST = 1e12  # of any threshold
@@ -61,6 +61,9 @@ class Metric:
     noun: str = ""  # counted, or the rest of the unit: "jobs", "a minute"
     any_source: str = ""  # `{source}` of a rule on every source
     no_source: str = ""  # `{subject}` of an alert without a source: everybody sees those
+    named_subjects: Mapping[str, str] = field(
+        default_factory=dict
+    )  # subject without a source -> name instead of `no_source`
     largest: float = LARGEST  # threshold
     largest_because: str = ""
     # Failures in these states are counted, so that task, group and tenant narrow the rule. `retrying_replays`: those that
@@ -261,6 +264,7 @@ _ALL = (
         any_source="any source or step",
         above="for longer than",
         no_source="step {subject} of watch",
+        named_subjects={"audit": "the audit (its end cannot be verified)"},
         now="{subject} has made no progress for {value}",
         past="{subject} made no progress for {value}",
         link=Link.FAILED,

@@ -1,7 +1,8 @@
-"""The head of the audit's chain, stored outside the database: in Redrive's store and in the log of `watch`.
+"""The head of the audit's chain, outside the database: in Redrive's store, in the log of `watch`, and in notices of alerts.
 
 A chain whose latest rows were removed is a shorter chain without a break. The anchor shows the difference. Enters: the
-latest row, from `watch` each ten seconds; leaves: what `doctor` and `manage.py audit` report of the two.
+latest row, from `watch` each ten seconds; leaves: the findings of `watch`, `/readyz?strict=1`, the overview, `doctor` and
+`manage.py audit`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -26,6 +29,8 @@ log = logging.getLogger(__name__)
 
 LOG_EVERY_S = 3600.0
 _SAMPLED_EVERY = timedelta(seconds=10)
+_SHORT_MAC = 16  # of 64 digits: who cannot sign cannot search for a row with the same
+_SHORT_HEAD = re.compile(r"(\d{1,18}):([0-9a-f]{16,64})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,13 @@ class Head:
         """Return signed JSON: write access to the store alone does not suffice to name another row."""
         facts = {"id": self.id, "mac": self.mac, "at": self.at.astimezone(UTC).isoformat()}
         return json.dumps(facts | {"signature": audit.sign(json.dumps(facts, sort_keys=True))})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    text: str
+    fix: str
+    since: datetime | None = None  # of a missing end: the time of the anchored row
 
 
 class BadAnchor(Exception):
@@ -61,6 +73,23 @@ def head() -> Head | None:
     """Return the latest row; None where the audit is empty."""
     row = AuditEvent.objects.order_by("-id").first()
     return Head(row.pk, row.mac, row.at) if row is not None else None
+
+
+def short_head() -> str:
+    """Return the latest row as `number:MAC` with a shortened MAC, for notices; "" where the audit is empty."""
+    latest = head()
+    return f"{latest.id}:{latest.mac[:_SHORT_MAC]}" if latest else ""
+
+
+def compare(text: str) -> Finding | None:
+    """Return the finding where the audit lacks the row of a head as `short_head` returned it. Raises ValueError for another text."""
+    given = _SHORT_HEAD.fullmatch(text.strip())
+    if given is None:
+        raise ValueError(text)
+    number, mac = int(given[1]), given[2]
+    if AuditEvent.objects.filter(pk=number, mac__startswith=mac).exists():
+        return None
+    return Finding(f"{_end_text(head())}, but entry {number} with MAC {mac}… is missing or was replaced.", _ACCEPT)
 
 
 def read() -> Head | None:
@@ -119,11 +148,19 @@ def advance() -> bool:
 class _Logged:
     at = float("-inf")
     id = 0
+    finding = ""
 
 
 def step() -> None:
-    """Move the anchor (a step of `watch`), and log a moved anchor once an hour. Raises redis.RedisError."""
+    """Move the anchor (a step of `watch`). Log a moved anchor once an hour, and a missing end when it is new.
+
+    Raises redis.RedisError.
+    """
     advance()
+    finding = end_finding()
+    if finding is not None and finding.text != _Logged.finding:
+        log.error("%s %s", finding.text, finding.fix)
+    _Logged.finding = finding.text if finding else ""
     latest = head()
     if latest is not None and latest.id != _Logged.id and time.monotonic() - _Logged.at > LOG_EVERY_S:
         log.info("Audit head: entry %d of %s, MAC %s", latest.id, latest.at.isoformat(), latest.mac)
@@ -145,32 +182,42 @@ def accept(viewer: Viewer, reason: str) -> Head:
     return accepted
 
 
-def findings() -> list[tuple[str, str]]:
-    """Return findings about the audit as (text, fix): a broken chain, missing latest entries, an unreadable anchor."""
+def findings() -> list[Finding]:
+    """Return findings about the audit: a broken chain, missing latest entries, an unreadable anchor. Reads all entries."""
     found = []
     broken = audit.verify()
     if broken is not None:
         text = f"The audit's chain breaks at entry {broken}. This entry or the one before was changed or removed."
-        found.append((text, "Compare with a backup. After a change of SECRET_KEY, all older entries look changed."))
+        found.append(
+            Finding(text, "Compare with a backup. After a change of SECRET_KEY, all older entries look changed.")
+        )
+    # Where the store does not answer, the check of the store reports it.
+    with suppress(redis.RedisError, config.BadConfiguration):
+        if (end := end_finding()) is not None:
+            found.append(end)
+    return found
+
+
+def end_finding() -> Finding | None:
+    """Return the finding where the latest entries are missing or the anchor is unreadable; None otherwise. Costs two look-ups.
+
+    Raises redis.RedisError and config.BadConfiguration.
+    """
     try:
         gap = missing()
     except BadAnchor:
+        first = AuditEvent.objects.order_by("id").values_list("at", flat=True).first()
         text = "The audit's anchor in the store was written by another desk or with another SECRET_KEY."
-        found.append((text, f"Compare the end of the audit with the lines “Audit head” in watch's log. {_ACCEPT}"))
-    except (redis.RedisError, config.BadConfiguration):
-        pass  # the check of the store says so
-    else:
-        if gap is not None:
-            found.append((_describe(gap), _ACCEPT))
-    return found
+        fix = f"Compare the end of the audit with the lines “Audit head” in watch's log and in notices. {_ACCEPT}"
+        return Finding(text, fix, first)
+    return Finding(_gap_text(gap), _ACCEPT, gap.anchor.at) if gap else None
 
 
 _ACCEPT = "If you know why, accept the current end: `python3 manage.py audit accept --reason …`."
 
 
-def _describe(gap: Missing) -> str:
-    end = f"ends at entry {gap.head.id} of {_utc_text(gap.head.at)}" if gap.head else "is empty"
-    text = f"The audit {end}, but entry {gap.anchor.id} of {_utc_text(gap.anchor.at)} is missing or was replaced."
+def _gap_text(gap: Missing) -> str:
+    text = f"{_end_text(gap.head)}, but entry {gap.anchor.id} of {_utc_text(gap.anchor.at)} is missing or was replaced."
     if gap.has_later_records is None:
         return f"{text} A restored backup or a power cut has the same effect."
     if gap.has_later_records:
@@ -178,6 +225,10 @@ def _describe(gap: Missing) -> str:
             f"{text} The database has other records from the time between, so entries were removed only from the audit."
         )
     return f"{text} The database has no other records from the time between, as after a restored backup."
+
+
+def _end_text(latest: Head | None) -> str:
+    return f"The audit ends at entry {latest.id} of {_utc_text(latest.at)}" if latest else "The audit is empty"
 
 
 def _utc_text(at: datetime) -> str:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import redis
 from django.db.models import Case, Count, Exists, Max, OuterRef, Q, Subquery, Sum, When
 
 from jobs_admin import config, failures, queues
 from jobs_admin.core import query as language
 from jobs_admin.core.utc_text import clock
-from jobs_admin.db import abilities
+from jobs_admin.db import abilities, audit_anchor
 from jobs_admin.db.counters import StepNumber
 from jobs_admin.db.policy_marks import PolicyMark, policy_marks
 from jobs_admin.groups import GroupRow
@@ -452,7 +454,8 @@ def more_sources(viewer: Viewer) -> int:
 def findings(
     viewer: Viewer, rows: list[SourceRow] | None = None, of_the_store: list[dict[str, str]] | None = None
 ) -> list[dict[str, str]]:
-    """Unsafe settings of the sources that the viewer sees, and of Redrive's own store: source, id, severity, text, fix.
+    """Unsafe settings of the sources that the viewer sees and of Redrive's own store, and a missing end of the audit: source, id,
+    severity, text, fix.
 
     The worst first. `rows`: what `sources` gave, and `of_the_store` what `liveness.current_state` did, where that is known already.
     """
@@ -466,6 +469,9 @@ def findings(
         for row in (sources(viewer) if rows is None else rows)
         for finding in row.findings
     ]
+    with suppress(redis.RedisError, config.BadConfiguration):  # reported as the state of the store
+        if (end := audit_anchor.end_finding()) is not None:
+            found.append({"source": "Audit", "id": "audit", "severity": "high", "text": end.text, "fix": end.fix})
     return sorted(found, key=lambda finding: rank.get(finding.get("severity", ""), 3))
 
 

@@ -51,6 +51,8 @@ def _slack(notice: Notice, channel: Channel, now: datetime) -> Request:
         *_section("\n".join(filter(None, lines))),
         *_section(_joined([f"<{_address(address)}|{_mrkdwn(words)}>" for words, address in content.links])),
     ]
+    if head := dict(content.facts).get("Audit head"):
+        blocks.append({"type": "context", "elements": [{"type": "plain_text", "text": f"Audit head: {head}"}]})
     section = {"text": _mrkdwn(f"{content.title}: {content.message}")[:3_000], "blocks": blocks}
     text = json.dumps(section, ensure_ascii=False)
     (url, *_) = sealing.unseal(channel.secrets[:1])

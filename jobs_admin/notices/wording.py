@@ -20,6 +20,7 @@ _SPARED = ("also", "top_groups", "crashes", "workers", "failures_url", "replay_u
 _FACTS = {
     "source": "Source", "queue": "Queue", "task": "Task", "value": "Value", "threshold": "Threshold", "since": "Since",
     "job_id": "Job", "error_type": "Error", "policy": "Policy", "replay": "Replay", "reason": "Reason",
+    "audit_head": "Audit head",
 }  # fmt: skip
 _LINKS = {
     "url": "Open", "failures_url": "Open failures", "replay_url": "Draft a replay", "runbook": "Runbook",
@@ -50,7 +51,9 @@ def body(notice: Notice) -> dict[str, Any]:
         if len(encode_body(document)) <= LARGEST:
             return document
     about = document["data"]
-    document["data"] = {name: about[name] for name in ("title", "message", "url", "severity") if name in about}
+    document["data"] = {
+        name: about[name] for name in ("title", "message", "url", "severity", "audit_head") if name in about
+    }
     return document
 
 

@@ -14,6 +14,7 @@ from django.db.models import Max, Q, QuerySet
 from jobs_admin import config
 from jobs_admin.core import keys, untrusted
 from jobs_admin.core.utc_text import clock
+from jobs_admin.db import audit_anchor
 from jobs_admin.models import AuditEvent, RefusedReports, Source
 
 _MOST_LISTED = 50  # findings, and rules that cannot be judged
@@ -164,6 +165,15 @@ def stalled_steps(now: datetime) -> dict[str, Stall | None]:
     return {
         name: Stall(at, "The step makes no progress.") if _is_late(at, now) else None for name, at in steps(now).items()
     }
+
+
+def stalled_audit() -> Stall | None:
+    """The reason why the audit's end cannot be verified, since the time of the anchored entry; None while it can be.
+
+    Raises redis.RedisError.
+    """
+    finding = audit_anchor.end_finding()
+    return Stall(finding.since, finding.text) if finding is not None and finding.since is not None else None
 
 
 def _is_late(at: datetime, now: datetime) -> bool:

@@ -5,13 +5,15 @@ import time
 from datetime import timedelta
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.utils import timezone
 
 from jobs_admin import config
 from jobs_admin.core import keys
+from jobs_admin.db import audit, audit_anchor
 from jobs_admin.management.commands.token import create
-from jobs_admin.models import Source
+from jobs_admin.models import AuditEvent, Source
+from jobs_admin.models.access import ENGINE
 
 pytestmark = pytest.mark.django_db
 
@@ -93,6 +95,19 @@ def test_strictly_ready_only_while_every_source_is_read(client, watched):
     watched.delete(keys.failures("shop"), keys.failures("web"))
     Source.objects.update(is_configured=False, is_reachable=False)
     assert client.get("/readyz?strict=1").status_code == 200
+
+
+def test_strictly_ready_only_while_the_audit_has_its_anchored_end(client, watched):
+    with transaction.atomic():
+        row = audit.record(ENGINE, "failure.discard", "failure:1")
+    audit_anchor.advance()
+    assert client.get("/readyz?strict=1").status_code == 200
+    headers = {"Authorization": f"Bearer {create('probe', 'viewer')}"}
+    AuditEvent.objects.filter(pk__gte=row.pk).delete()
+    answer = client.get("/readyz?strict=1", headers=headers)
+    assert answer.status_code == 503 and f"entry {row.pk} of" in answer.json()["checks"]["audit"]["why"]
+    assert client.get("/readyz?strict=1").json() == {"ready": False}
+    assert client.get("/readyz").status_code == 200
 
 
 @pytest.mark.django_db(transaction=True)

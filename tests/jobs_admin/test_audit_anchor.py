@@ -10,11 +10,15 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import transaction
+from django.utils import timezone
 
+from jobs_admin import alerts
 from jobs_admin.core import keys
 from jobs_admin.db import audit, audit_anchor
-from jobs_admin.models import AuditEvent, DepthSample
+from jobs_admin.desk import overview
+from jobs_admin.models import Alert, AuditEvent, DepthSample, Notice
 from jobs_admin.models.access import ENGINE
+from tests.kit.people import ANN
 
 pytestmark = pytest.mark.django_db
 
@@ -48,7 +52,7 @@ def cut(rows) -> None:
 
 
 def texts() -> str:
-    return " ".join(text for text, _ in audit_anchor.findings())
+    return " ".join(one.text for one in audit_anchor.findings())
 
 
 def test_a_whole_chain_is_whole_and_grows_with_the_anchor(anchored):
@@ -131,9 +135,85 @@ def test_an_anchor_that_is_gone_is_made_anew_and_the_log_says_so(anchored, store
 
 
 def test_watch_writes_the_head_into_its_log(store, caplog, monkeypatch):
-    monkeypatch.setattr(audit_anchor, "_Logged", type("_Logged", (), {"at": float("-inf"), "id": 0}))
+    monkeypatch.setattr(audit_anchor, "_Logged", type("_Logged", (), {"at": float("-inf"), "id": 0, "finding": ""}))
     (row,) = act()
     with caplog.at_level(logging.INFO):
         audit_anchor.step()
         audit_anchor.step()
     assert caplog.text.count("Audit head: entry") == 1 and row.mac in caplog.text
+
+
+def test_watch_logs_a_missing_end_as_an_error_once(anchored, caplog):
+    cut(anchored)
+    with caplog.at_level(logging.ERROR):
+        audit_anchor.step()
+        audit_anchor.step()
+    (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
+    assert f"entry {anchored[-1].pk} of" in record.getMessage() and "audit accept" in record.getMessage()
+
+
+def judge_for_a_minute(now) -> None:
+    for seconds in range(0, 61, 5):
+        alerts.judge(now + timedelta(seconds=seconds))
+
+
+def test_a_cut_is_an_alert_within_a_minute_and_a_line_on_the_overview_until_it_is_accepted(anchored, first_rules):
+    now = timezone.now()
+    judge_for_a_minute(now)
+    assert not Alert.objects.exists() and overview.findings(ANN) == []
+    cut(anchored)
+    judge_for_a_minute(now)
+    alert = Alert.objects.exclude(fired_at=None).get()
+    assert (alert.rule.name, alert.source, alert.subject) == ("No Progress", "", "audit")
+    assert "the audit (its end cannot be verified) has made no progress for" in Notice.objects.get().body["message"]
+    (finding,) = overview.findings(ANN)
+    assert (finding["source"], finding["severity"]) == ("Audit", "high") and "is missing or was replaced" in finding[
+        "text"
+    ]
+    call_command("audit", "accept", "--reason", "known", stdout=StringIO())
+    for minute in (2, 3, 4):  # the rule resolves after two minutes without a break
+        judge_for_a_minute(now + timedelta(minutes=minute))
+    alert.refresh_from_db()
+    assert alert.resolved_at is not None and overview.findings(ANN) == []
+
+
+def test_an_anchor_that_this_desk_did_not_write_is_an_alert_within_a_minute(anchored, store, first_rules):
+    store.set(keys.audit_head(), "{")
+    judge_for_a_minute(timezone.now())
+    assert Alert.objects.exclude(fired_at=None).get().subject == "audit"
+
+
+def verified(*arguments) -> tuple[str, bool]:
+    said, is_whole = StringIO(), True
+    try:
+        call_command("audit", "verify", *arguments, stdout=said)
+    except SystemExit:
+        is_whole = False
+    return said.getvalue(), is_whole
+
+
+def test_the_head_of_a_notice_shows_a_cut_also_where_the_anchor_was_removed(anchored, store, first_rules):
+    store.hset(keys.steps(), "settle", json.dumps({"at": timezone.now().timestamp() - 600}))
+    judge_for_a_minute(timezone.now())
+    head = Notice.objects.get().body["audit_head"]
+    assert head == f"{anchored[-1].pk}:{anchored[-1].mac[:16]}"
+    said, is_whole = verified("--head", head)
+    assert is_whole and f"Entry {anchored[-1].pk} is the one of the given head." in said
+    cut(anchored)
+    store.delete(keys.audit_head())
+    assert verified()[1]
+    said, is_whole = verified("--head", head)
+    assert (
+        not is_whole
+        and f"but entry {anchored[-1].pk} with MAC {anchored[-1].mac[:16]}… is missing or was replaced" in said
+    )
+    AuditEvent.objects.all().delete()
+    assert "The audit is empty, but entry" in verified("--head", head)[0]
+
+
+def test_a_head_of_the_log_is_compared_too_and_another_text_is_refused(anchored):
+    assert verified("--head", f"{anchored[0].pk}:{anchored[0].mac}")[1]
+    assert not verified("--head", f"{anchored[0].pk}:{anchored[1].mac}")[1]
+    for text in ("", "12", "12:", "12:abc", f"x:{'0' * 16}", f"{'9' * 30}:{'0' * 16}", f"1:{'0' * 65}"):
+        with pytest.raises(CommandError, match="--head is NUMBER:MAC"):
+            verified("--head", text)

@@ -18,29 +18,41 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         acts = parser.add_subparsers(dest="act", required=True)
-        acts.add_parser("verify", help="Exit code 1 where an entry was changed or is missing.")
+        verify = acts.add_parser("verify", help="Exit code 1 where an entry was changed or is missing.")
+        verify.add_argument(
+            "--head", metavar="NUMBER:MAC", help="Head of a notice (Audit head) or of watch's log, compared too."
+        )
         accept = acts.add_parser("accept", help="Anchor the latest entry, such as after a backup was restored.")
         accept.add_argument("--reason", required=True, help="Reason why entries are missing, recorded in the audit.")
         acts.metavar = "{" + ",".join(acts.choices) + "}"
 
-    def handle(self, *, act: str, reason: str = "", **options: object) -> None:
+    def handle(self, *, act: str, reason: str = "", head: str | None = None, **options: object) -> None:
         if act == "accept":
             if config.is_read_only():
                 raise CommandError(config.READ_ONLY)
             if not reason.strip():
                 raise CommandError("--reason is empty. State why entries are missing. Nothing was changed.")
             try:
-                head = audit_anchor.accept(Viewer("manage.py audit"), reason.strip())
+                accepted = audit_anchor.accept(Viewer("manage.py audit"), reason.strip())
             except (redis.RedisError, config.BadConfiguration) as error:
                 raise CommandError(f"{error} (REDRIVE_REDIS_URL). Nothing was changed.") from error
-            self.stdout.write(f"The audit is anchored at entry {head.id}, which records the reason.")
+            self.stdout.write(f"The audit is anchored at entry {accepted.id}, which records the reason.")
             return
         findings = audit_anchor.findings()
-        for text, fix in findings:
-            self.stdout.write(f"{text}\n→ {fix}")
+        if head is not None:
+            try:
+                findings += filter(None, [audit_anchor.compare(head)])
+            except ValueError as error:
+                raise CommandError(
+                    "--head is NUMBER:MAC, such as 1204:9f86d081884c7d65, with at least 16 digits of the MAC."
+                ) from error
+        for one in findings:
+            self.stdout.write(f"{one.text}\n→ {one.fix}")
         if findings:
             raise SystemExit(1)
-        head = audit_anchor.head()
+        latest = audit_anchor.head()
         self.stdout.write(
-            f"The chain is intact up to entry {head.id}, MAC {head.mac}." if head else "The audit is empty."
+            f"The chain is intact up to entry {latest.id}, MAC {latest.mac}." if latest else "The audit is empty."
         )
+        if head is not None:
+            self.stdout.write(f"Entry {head.partition(':')[0]} is the one of the given head.")

@@ -26,6 +26,7 @@ ALERT = {
     "top_groups": [{"title": "SMTPServerDisconnected: <!channel>", "count": 1100, "url": "https://desk.example/groups/v1-a/"}],
     "url": "https://desk.example/alerts/7/", "failures_url": "https://desk.example/failures/?q=a|b>c",
     "replay_url": "https://desk.example/replays/new/?q=a", "runbook": "https://wiki.example/emails",
+    "audit_head": "1204:9f86d081884c7d65",
 }  # fmt: skip
 
 
@@ -73,10 +74,11 @@ def test_an_address_is_whole_or_left_out(endpoint):
     told = [json.loads(seen.body) for seen in there.seen]
     (data,) = [one["data"] for one in told if "data" in one]
     (slack,) = [one for one in told if "blocks" in one]
-    assert all(block["text"]["verbatim"] for block in slack["blocks"] if block["text"]["type"] == "mrkdwn")
+    texts = [block["text"] for block in slack["blocks"] if "text" in block]
+    assert all(text["verbatim"] for text in texts if text["type"] == "mrkdwn")
     assert data["failures_url"] == data["replay_url"] == whole and data["top_groups"] == [{"title": "x"}]
     assert "runbook" not in data
-    links = slack["blocks"][-1]["text"]["text"]
+    links = texts[-1]["text"]
     assert links == f"<https://desk.example/alerts/7/|Open> · <{whole}|Open failures>"
 
 
@@ -123,7 +125,8 @@ def test_slack_gets_blocks_in_which_a_name_mentions_nobody(endpoint):
     )
     deliver()
     told = said(there)
-    header, facts, links = told["blocks"]
+    header, facts, links, head = told["blocks"]
+    assert head["elements"] == [{"type": "plain_text", "text": "Audit head: 1204:9f86d081884c7d65"}]
     assert header["text"] == {"type": "plain_text", "text": "🟠 <!here> *bold* second line"}
     assert "&lt;@U1&gt; &amp; &lt;https://evil.example|click&gt;" in facts["text"]["text"]
     assert "1,100 × SMTPServerDisconnected: &lt;!channel&gt;" in facts["text"]["text"]
@@ -299,6 +302,7 @@ def test_a_mail_has_the_facts_and_the_links_and_no_header_that_a_name_wrote(mail
         "Value: 1,243",
         "1,100 × SMTPServerDisconnected",
         f"Draft a replay: {ALERT['replay_url']}",
+        "Audit head: 1204:9f86d081884c7d65",
     ):
         assert part in body
     assert set(Delivery.objects.values_list("state", flat=True)) == {"delivered"}
