@@ -15,27 +15,27 @@ from dashboard.gateway import Gateway
 from dashboard.wsgi import application as desk
 
 LARGE = 32 * 2**20  # bytes of /large/: more than the buffers of server, kernel and client hold
-EXPORT = "/failures/export/endless/"
+EXPORTS = {"/failures/export/endless/": 2**18, "/failures/export/slow/": 100}  # bytes each 20 ms
 SLOW_LOOKUP_S = 0.5  # of a session whose name begins with `slow`
 
 
 def pages(environ: dict[str, Any], start: Any) -> Any:
     path = environ["PATH_INFO"]
-    if path not in ("/large/", "/length/", EXPORT):
+    if path not in ("/large/", "/length/", *EXPORTS):
         return desk(environ, start)
     start("200 OK", [("Content-Type", "text/plain")])
-    if path == EXPORT:
-        return _export()
+    if path in EXPORTS:
+        return _export(EXPORTS[path])
     body = environ["wsgi.input"].read()
     return [b"x" * LARGE if path == "/large/" else str(len(body)).encode()]
 
 
-def _export() -> Iterator[bytes]:
+def _export(size: int) -> Iterator[bytes]:
     """Rows without end, each from the database."""
     while True:
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1")
-        yield b"x" * 2**18
+        yield b"x" * size
         time.sleep(0.02)
 
 
