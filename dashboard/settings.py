@@ -88,8 +88,7 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
             ],
-            # quick_for takes the place of Django's own {% for %}, in every template, those of Django's admin too.
-            "builtins": ["template_partials.templatetags.partials", "dashboard.web.quick_for"],
+            "builtins": ["template_partials.templatetags.partials"],
         },
     }
 ]
