@@ -207,7 +207,9 @@ class Celery(SourceWorld):
         while True:
             ran = int(self.plans.get("executions") or 0)
             told = (
-                self.store.xinfo_stream(keys.failures("shop"))["entries-added"] if self.store.exists(keys.failures("shop")) else 0
+                self.store.xinfo_stream(keys.failures("shop"))["entries-added"]
+                if self.store.exists(keys.failures("shop"))
+                else 0
             )
             if (ran, told) == (self.executions, self.entries):
                 return
@@ -231,7 +233,12 @@ class Celery(SourceWorld):
             ingest.step("histories", wait_s=0.001)
             if not self.store.xlen(keys.failures("shop")):  # a step that finds nothing waits
                 return
-        raise Divergence("The stream never becomes empty.")
+        stream = keys.failures("shop")
+        groups, pending = self.store.xinfo_groups(stream), self.store.xpending_range(stream, "ingest", "-", "+", 5)
+        raise Divergence(
+            f"The stream never becomes empty: {self.store.xlen(stream)} entries, groups {groups}, pending {pending}, "
+            f"{self.store.xinfo_stream(stream)['entries-added']} added, {self.entries} expected"
+        )
 
     def before_replay(self, jobs: list[Job], outcomes: list[list[str]]) -> None:
         for job, plan in zip(jobs, outcomes, strict=True):

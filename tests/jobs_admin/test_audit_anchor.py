@@ -29,7 +29,7 @@ def act(n: int = 1) -> list[AuditEvent]:
 
 
 def age(seconds: float) -> None:
-    """As if all so far had been written so long ago: the chain is made anew."""
+    """As if all so far had been written so long ago: the chain is built again."""
     rows, previous = list(AuditEvent.objects.order_by("id")), "0" * 64
     for row in rows:
         row.at -= timedelta(seconds=seconds)
@@ -104,20 +104,20 @@ def test_a_restored_backup_is_accepted_with_a_reason_that_stays(anchored):
     with pytest.raises(SystemExit):
         call_command("audit", "verify", stdout=StringIO())
     call_command("audit", "accept", "--reason", "backup of noon restored", stdout=StringIO())
-    said = StringIO()
-    call_command("audit", "verify", stdout=said)
+    output = StringIO()
+    call_command("audit", "verify", stdout=output)
     last = AuditEvent.objects.latest("id")
-    assert f"The chain is intact up to entry {last.pk}, MAC {last.mac}." in said.getvalue()
+    assert f"The chain is intact up to entry {last.pk}, MAC {last.mac}." in output.getvalue()
     assert (last.act, last.reason, last.before["id"]) == ("audit.accept", "backup of noon restored", anchored[-1].pk)
 
 
 @pytest.mark.parametrize("forge", ["id", "signature", "junk", "list"])
 def test_an_anchor_that_this_desk_did_not_write_is_said_and_left_alone(anchored, store, forge):
-    told = json.loads(store.get(keys.audit_head()))
+    anchor = json.loads(store.get(keys.audit_head()))
     first = AuditEvent.objects.earliest("id")
     forged = {
-        "id": json.dumps(told | {"id": first.pk, "mac": first.mac}),
-        "signature": json.dumps(told | {"signature": "0" * 64}),
+        "id": json.dumps(anchor | {"id": first.pk, "mac": first.mac}),
+        "signature": json.dumps(anchor | {"signature": "0" * 64}),
         "junk": "{",
         "list": "[1]",
     }[forge]
@@ -184,12 +184,12 @@ def test_an_anchor_that_this_desk_did_not_write_is_an_alert_within_a_minute(anch
 
 
 def verified(*arguments) -> tuple[str, bool]:
-    said, is_whole = StringIO(), True
+    output, is_verified = StringIO(), True
     try:
-        call_command("audit", "verify", *arguments, stdout=said)
+        call_command("audit", "verify", *arguments, stdout=output)
     except SystemExit:
-        is_whole = False
-    return said.getvalue(), is_whole
+        is_verified = False
+    return output.getvalue(), is_verified
 
 
 def test_the_head_of_a_notice_shows_a_cut_also_where_the_anchor_was_removed(anchored, store, first_rules):
@@ -197,15 +197,15 @@ def test_the_head_of_a_notice_shows_a_cut_also_where_the_anchor_was_removed(anch
     judge_for_a_minute(timezone.now())
     head = Notice.objects.get().body["audit_head"]
     assert head == f"{anchored[-1].pk}:{anchored[-1].mac[:16]}"
-    said, is_whole = verified("--head", head)
-    assert is_whole and f"Entry {anchored[-1].pk} is the one of the given head." in said
+    output, is_verified = verified("--head", head)
+    assert is_verified and f"Entry {anchored[-1].pk} is the one of the given head." in output
     cut(anchored)
     store.delete(keys.audit_head())
     assert verified()[1]
-    said, is_whole = verified("--head", head)
+    output, is_verified = verified("--head", head)
     assert (
-        not is_whole
-        and f"but entry {anchored[-1].pk} with MAC {anchored[-1].mac[:16]}… is missing or was replaced" in said
+        not is_verified
+        and f"but entry {anchored[-1].pk} with MAC {anchored[-1].mac[:16]}… is missing or was replaced" in output
     )
     AuditEvent.objects.all().delete()
     assert "The audit is empty, but entry" in verified("--head", head)[0]

@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import io
 import json
+import math
 import os
 import random
 import resource
@@ -690,6 +691,10 @@ def _app_of_the_environment() -> Celery | None:
 
             # Before the others read them.
             line.CALL_TIMEOUT = line.BACKGROUND_TIMEOUT = float(os.environ["REAL_PATIENCE"])
+            from jobs_admin.worker import store
+
+            # Slow answers that add up would send reports by the spool too: twice, or some seconds later.
+            store.LONG_SECONDS = math.inf
         from jobs_admin.worker import celery as guard
         from jobs_admin.worker.celery import install
 

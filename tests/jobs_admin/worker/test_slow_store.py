@@ -204,6 +204,16 @@ def test_a_worker_on_a_slow_road_runs_its_jobs_and_tells_all_of_them(road, own_s
     worker.wait(lambda: {report.job_id for report in reports(own_store)} == set(jobs), what="ten reports")
 
 
+def test_the_patient_worker_of_other_tests_sends_each_report_once_on_a_slow_road(road, own_store, start):
+    """A busy machine is a slow road: models of random histories count reports."""
+    worker = start(road.url, pool="solo", late_ack=True)
+    worker.wait(lambda: running(own_store.url), what="a heartbeat, so that there is a line")
+    road.delay = 0.09
+    jobs = [worker.send("fail", f"n{number}") for number in range(12)]
+    worker.wait(lambda: {report.job_id for report in reports(own_store)} >= set(jobs), what="twelve reports")
+    assert len(reports(own_store)) == 12 and "they go to" not in worker.text()
+
+
 def test_a_budget_holds_by_shares_while_the_store_takes_longer_than_a_job_may_wait(start, own_store):
     road = SlowRoad(own_store.url)
     worker = start(road.url, environment={"REAL_PATIENCE": ""})
