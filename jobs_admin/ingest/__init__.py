@@ -381,7 +381,7 @@ def _write_reports(reports: list[Report], now: datetime) -> filing.Written:
 
 def _next_batch_size(count: int, took_s: float) -> int:
     """As many reports as would have been written in the time that a transaction may last."""
-    return int(min(_BATCH, max(_BATCH // 10, count * _TRANSACTION_S / max(took_s, 1e-6))))
+    return int(min(_BATCH, max(1, _BATCH // 10, count * _TRANSACTION_S / max(took_s, 1e-6))))
 
 
 def _lock_writers() -> None:

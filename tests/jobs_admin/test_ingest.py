@@ -417,6 +417,11 @@ def test_a_batch_is_what_is_written_while_others_may_wait():
     assert ingest._next_batch_size(1, took_s=0.01) == 50 and ingest._next_batch_size(50, took_s=0.01) == 500
 
 
+def test_a_batch_has_at_least_one_report_however_small_its_bound_and_slow_the_database(monkeypatch):
+    monkeypatch.setattr(ingest, "_BATCH", 5)
+    assert ingest._next_batch_size(1, took_s=60.0) == 1
+
+
 @pytest.mark.django_db
 def test_a_row_that_the_database_refuses_is_found_by_halves_and_kept_raw():
     with connection.cursor() as cursor:
