@@ -144,7 +144,7 @@ def worker(number: int, url: str, count: int, done: Any, end: Any) -> None:
     from jobs_admin.worker import celery as installing
     from jobs_admin.worker.at_start import AtStart
     from jobs_admin.worker.calls import Calls
-    from jobs_admin.worker.configuration import Told
+    from jobs_admin.worker.configuration import ConfigurationReport
     from jobs_admin.worker.guard import Guard
     from jobs_admin.worker.heartbeat import Heartbeat, Identity, new_boot
     from jobs_admin.worker.known_tasks import known_tasks
@@ -157,7 +157,7 @@ def worker(number: int, url: str, count: int, done: Any, end: Any) -> None:
     boot, name = new_boot(), f"w{number}@flood"
     identity = Identity(
         name, "", "5.7", "bench", "prefork", "redis", 1, lambda: ["charges"], frozenset({False}), known_tasks(app.tasks),
-        lambda: Told("", ""), boot=boot,
+        lambda: ConfigurationReport("", ""), boot=boot,
     )  # fmt: skip
     heartbeat = Heartbeat(guard, identity, AtStart(Calls(url, "nothing"), "shop", boot, name, "flood"))
     heartbeat.start()

@@ -12,7 +12,7 @@ from jobs_admin.core import envelope, keys
 from jobs_admin.worker import report
 from jobs_admin.worker.at_start import AtStart
 from jobs_admin.worker.calls import Calls
-from jobs_admin.worker.configuration import Told
+from jobs_admin.worker.configuration import ConfigurationReport
 from jobs_admin.worker.delays import Delays, Head
 from jobs_admin.worker.heartbeat import Heartbeat, Identity
 from jobs_admin.worker.known_tasks import known_tasks
@@ -68,13 +68,13 @@ def _beats(bench: Timing, url: str, folder: Path) -> dict[str, Any]:
         queues=lambda: ["emails", "webhooks"],
         late_ack=frozenset({True}),
         tasks=known_tasks([f"shop.task_{n}" for n in range(40)]),
-        configuration=lambda: Told("", ""),
+        configuration=lambda: ConfigurationReport("", ""),
         boot="boot",
     )
     heartbeat = Heartbeat(guard, identity, at_start)
     found = {
         **bench.timed({"switch and version of policies: asked": lambda _: heartbeat._obey()}, server=("mget",)),
-        **bench.timed({"heartbeat: told": lambda _: heartbeat._tell()}, server=("hset", "expire", "set")),
+        **bench.timed({"heartbeat: told": lambda _: heartbeat._beat()}, server=("hset", "expire", "set")),
         **bench.timed({"heartbeat: room of the stream": lambda _: guard.store.measure()}, server=("xlen", "get")),
         **bench.timed({"heartbeat: jobs that are counted": lambda _: at_start.beat()}),
     }

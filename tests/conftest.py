@@ -119,7 +119,7 @@ def _fail_skipped(report, why):
 
 @pytest.fixture
 def client():
-    """A browser in which nobody is logged in."""
+    """A browser without a session."""
     return Browser()
 
 

@@ -40,7 +40,7 @@ PHRASES = re.compile(
 )
 # Offences that are left, by package. A number only ever falls; a package that is not named has none.
 LEFT = {
-    "bench": 259,
+    "bench": 256,
     "dashboard/alerts": 45,
     "dashboard/audit": 2,
     "dashboard/demo": 11,
@@ -74,7 +74,7 @@ LEFT = {
     "jobs_admin/retries": 10,
     "jobs_admin/search": 1,
     "jobs_admin/sources": 9,
-    "jobs_admin/worker": 305,
+    "jobs_admin/worker": 1,
     "tests": 3234,
 }
 

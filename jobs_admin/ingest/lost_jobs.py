@@ -27,7 +27,7 @@ from jobs_admin.models import Attempt, Failure, Group
 from jobs_admin.models.access import ENGINE
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.group import GroupState
-from jobs_admin.worker.ledger import KEPT_DAYS, with_report
+from jobs_admin.worker.ledger import STORED_DAYS, with_report
 from jobs_admin.worker.store import STREAM_BYTES
 
 # A store that was away or hung makes every worker look silent until each has dialled again and given a sign: ten seconds.
@@ -150,7 +150,7 @@ def _file_stored_jobs(
         *(keys.kept_boots(source), jobs_key, keys.boots(source), keys.failures(source), keys.failures_bytes(source)),
         keys.shared("kept"),
         *(f"{source}/{boot}", boot, "" if sign is None else repr(sign), keys.SILENT_MS),
-        *(json.dumps(why), _FILED_AT_ONCE, _FILED_BYTES_AT_ONCE, KEPT_DAYS * 86_400_000, stream_bytes),
+        *(json.dumps(why), _FILED_AT_ONCE, _FILED_BYTES_AT_ONCE, STORED_DAYS * 86_400_000, stream_bytes),
     )
     filed, is_more = map(int, answer)
     if filed:

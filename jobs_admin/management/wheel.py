@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from jobs_admin.worker.versions import GUARD_VERSION, NEWEST, OLDEST, OLDEST_PYTHON, OLDEST_REDIS_PY
+from jobs_admin.worker.versions import GUARD_VERSION, LATEST, OLDEST, OLDEST_PYTHON, OLDEST_REDIS_PY
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = ("jobs_admin/core", "jobs_admin/worker")
@@ -35,7 +35,7 @@ License: MIT
 Classifier: License :: OSI Approved :: MIT License
 Classifier: Programming Language :: Python :: 3
 Requires-Python: >={".".join(map(str, OLDEST_PYTHON))}
-Requires-Dist: celery>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}
+Requires-Dist: celery>={OLDEST[0]}.{OLDEST[1]},<{LATEST[0]}.{LATEST[1] + 1}
 Requires-Dist: redis>={OLDEST_REDIS_PY}
 Provides-Extra: encrypt
 Requires-Dist: cryptography>=42; extra == "encrypt"

@@ -124,7 +124,7 @@ def fold_in_spools(configured: str = "") -> int:
             shipped += spool.drain(partial(_ship, source))
             for _ in range(spool.unread):
                 dropped.add()
-            dropped.tell(config.store(), source)
+            dropped.report(config.store(), source)
     return shipped
 
 

@@ -20,7 +20,7 @@ from jobs_admin.core import matching
 from jobs_admin.worker import report
 from jobs_admin.worker.at_start import HARD_LIMIT, KILLED, KINDS_OF_CRASHES, AtStart, Job, Quarantine
 from jobs_admin.worker.decision import DEAD, WAIT, Decision, GuardRetry, GuardWait, Quarantined
-from jobs_admin.worker.later import Later, NotHeld
+from jobs_admin.worker.later import Later, NotScheduled
 from jobs_admin.worker.next_message import WAITED
 from jobs_admin.worker.notes import Notes
 from jobs_admin.worker.outcome import Outcome, is_a, outcome_of, qualified, raised, with_error
@@ -45,7 +45,7 @@ class Ending:
     decision: Decision | None
     exc_info: Any  # what Celery's `on_failure` is handed, and with which options
     options: dict[str, Any] = field(default_factory=dict)
-    is_held: bool = False  # it waits for its time: whatever else is told of this delivery changes nothing
+    is_delayed: bool = False  # it waits for its time: whatever else is told of this delivery changes nothing
     # What is to be done once this has been reported. Answers how the attempt ended instead, where that could not be done.
     then: Callable[[], Ending | None] | None = None
     afterwards: Callable[[], None] | None = None  # where that could be done
@@ -67,7 +67,7 @@ class Acting:
     def ending(self, request: Any, exc_info: Any) -> Ending:
         error = raised(exc_info)
         outcome = outcome_of(request, exc_info)
-        if looks_like_waiting(exc_info):
+        if is_waiting(exc_info):
             return self._hold(request, exc_info, outcome, Decision.from_text(error.decision))
         if is_a(error, Quarantined):
             return Ending(_crashed(outcome, error), Decision.from_text(error.decision), exc_info)
@@ -82,7 +82,9 @@ class Acting:
         return self._in_force.concerns(str(request.type))
 
     def given_up(self, request: Any, exc_info: Any, why: str) -> Ending:
-        """A job that was to wait, and cannot: dead. In the child it looked like a retry, so Celery is told that it failed."""
+        """A job that was to wait, and cannot: dead. In the child it looked like a retry, so Celery is notified that it
+        failed.
+        """
         error = raised(exc_info)
         outcome = outcome_of(request, exc_info) or Outcome("exception", qualified(type(error)), why, "")
         kind = _KINDS.get(outcome.error_type, "exception")
@@ -99,18 +101,18 @@ class Acting:
     def _hold(self, request: Any, exc_info: Any, outcome: Outcome | None, decision: Decision | None) -> Ending:
         if decision is None:
             return self.given_up(request, exc_info, "what was decided over it cannot be read")
-        held = Ending(None if decision.act == WAIT else outcome, decision, exc_info, is_held=True)
+        delayed = Ending(None if decision.act == WAIT else outcome, decision, exc_info, is_delayed=True)
 
         def hold() -> Ending | None:
             try:
                 self._later.hold(request, decision)
-            except NotHeld as error:
+            except NotScheduled as error:
                 return self.given_up(request, exc_info, str(error))
             return None
 
         if decision.act == WAIT or request.acknowledged:
-            return hold() or held
-        return replace(held, then=hold)
+            return hold() or delayed
+        return replace(delayed, then=hold)
 
     # Where the child could not decide any more
 
@@ -122,8 +124,8 @@ class Acting:
             return Ending(outcome, None, exc_info)
         kind = "hard_limit" if is_a(error, TimeLimitExceeded) else "worker_lost"
         ended = replace(outcome, kind=kind, due_at=None)
-        if chosen.is_enforced and (said := self._counted(request, chosen, ended)):
-            return Ending(ended, quarantined(chosen, said), _for_good(request.task, exc_info, error))
+        if chosen.is_enforced and (quarantine := self._count_crash(request, chosen, ended)):
+            return Ending(ended, quarantined(chosen, quarantine), _for_good(request.task, exc_info, error))
         # Acknowledged early: its author chose that it runs once at most.
         if request.acknowledged or not chosen.policy.retries:
             return Ending(outcome, None, exc_info)
@@ -139,7 +141,7 @@ class Acting:
         def hold() -> Ending | None:
             try:
                 self._later.hold(request, decision)
-            except NotHeld as why:
+            except NotScheduled as why:
                 return replace(dead, decision=replace(decision, act=DEAD, reason=f"{STORE}: {why}"))
             return None
 
@@ -147,12 +149,12 @@ class Acting:
             replace(outcome, kind="retry", due_at=time.time() + decision.delay_s),
             decision,
             with_error(exc_info, retry),
-            is_held=True,
+            is_delayed=True,
             then=hold,
-            afterwards=lambda: _tell_of_retry(request, retry, exc_info),
+            afterwards=lambda: _announce_retry(request, retry, exc_info),
         )
 
-    def _counted(self, request: Any, chosen: Chosen, ended: Outcome) -> Quarantine | None:
+    def _count_crash(self, request: Any, chosen: Chosen, ended: Outcome) -> Quarantine | None:
         """Count the crash where the policy asks for it, and let go of what the dead process held."""
         policy = chosen.policy
         if policy.poison is None and policy.concurrency is None:
@@ -161,20 +163,22 @@ class Acting:
         return self._at_start.crashed(policy, Job.of_request(request), how, ended.message, request.worker_pid or 0)
 
     def _decided(self, request: Any, error: BaseException, chosen: Chosen) -> Decision:
-        said = request.request_dict
-        waited = said.get(WAITED)
+        headers = request.request_dict
+        waited = headers.get(WAITED)
         return decide(
             chosen,
             attempt=report.attempt_of(request),
             error_names=matching.names_of(type(error)),
             waited_s=waited if isinstance(waited, int | float) else None,
-            expires=said.get("expires"),
+            expires=headers.get("expires"),
             spend=self._spend,
         )
 
 
 def _crashed(outcome: Outcome | None, error: Quarantined) -> Outcome | None:
-    """A job that was not started again is told by the last of its starts, whose end nobody else could tell."""
+    """Return the outcome of a job that was not started again: that of the last of its starts, whose end no one else
+    could report.
+    """
     decision = Decision.from_text(error.decision)
     try:
         last = json.loads(decision.records)[-1] if decision else {}
@@ -184,13 +188,15 @@ def _crashed(outcome: Outcome | None, error: Quarantined) -> Outcome | None:
     return outcome and replace(outcome, kind=kind, message=str(error), trace="")
 
 
-def looks_like_waiting(exc_info: Any) -> bool:
-    """Return whether Celery was told in the child that the job will come again, and only we can see to it that it does."""
+def is_waiting(exc_info: Any) -> bool:
+    """Return whether Celery was notified in the child that the job will come again, and only the guard can ensure that
+    it does.
+    """
     return is_a(raised(exc_info), GuardRetry | GuardWait)
 
 
 def _for_good(task: Any, exc_info: Any, error: BaseException) -> Any:
-    """What ends the job, also where Celery would put its message back or publish a retry by itself."""
+    """Return an end that ends the job, also where Celery would put its message back or publish a retry automatically."""
     if is_a(error, TimeLimitExceeded):
         acks = getattr(task, "acks_on_timeout", getattr(task, "acks_on_failure_or_timeout", True))
         comes_back = task.acks_late and not acks
@@ -199,8 +205,10 @@ def _for_good(task: Any, exc_info: Any, error: BaseException) -> Any:
     return with_error(exc_info, DeadLetter(f"{type(error).__name__}: {error}")) if comes_back else exc_info
 
 
-def _tell_of_retry(request: Any, retry: GuardRetry, exc_info: Any) -> None:
-    """What Celery's child tells when it raises a retry; here it died before (as `Request._retry_worker_lost`, Celery 5.7)."""
+def _announce_retry(request: Any, retry: GuardRetry, exc_info: Any) -> None:
+    """Announce the retry as Celery's child does; here the child died before (as `Request._retry_worker_lost`, Celery
+    5.7).
+    """
     task, context = request.task, request._context
     if request.store_errors:
         task.backend.mark_as_retry(request.id, retry.exc, exc_info.traceback, request=context)

@@ -25,7 +25,7 @@ MOST_BYTES = 1024**2  # of those that are not answered
 
 
 class Appending:
-    """Raises as `Line.ask`; then the line is of no more use, and whether the stream has what is `unanswered` is not known.
+    """Raises as `Line.query`; then the line is of no more use, and whether the stream has what is `unanswered` is not known.
 
     Not to be used by two threads at once.
     """
@@ -39,7 +39,7 @@ class Appending:
         self._sent: deque[tuple[Entry, float]] = deque()  # and until when the answer is to be there (monotonic)
         self._bytes = 0  # of these
         self._line = Line(url)
-        self._line.ask(("SCRIPT", "LOAD", APPEND.text), time.monotonic() + BACKGROUND_TIMEOUT)
+        self._line.query(("SCRIPT", "LOAD", APPEND.text), time.monotonic() + BACKGROUND_TIMEOUT)
 
     @property
     def unanswered(self) -> list[Entry]:
@@ -58,7 +58,7 @@ class Appending:
         """Whatever is raised, it is among the unanswered then."""
         self._sent.append((entry, deadline))
         self._bytes += weight(entry)
-        self._ask("EVALSHA", APPEND.sha, entry, deadline)
+        self._send_report("EVALSHA", APPEND.sha, entry, deadline)
 
     def hear(self, deadline: float, *, waits: bool) -> None:
         """Read the answers: all of them, or those that have come. Raises too where one is overdue."""
@@ -76,7 +76,7 @@ class Appending:
                 # That Redis was started anew. It comes behind those that were sent meanwhile.
                 self._sent.popleft()
                 self._sent.append((entry, deadline))
-                self._ask("EVAL", APPEND.text, entry, deadline)
+                self._send_report("EVAL", APPEND.text, entry, deadline)
                 continue
             is_taken = has_room(answer)
             self._sent.popleft()
@@ -85,24 +85,26 @@ class Appending:
             if not is_taken:
                 self.refused.append(entry)
 
-    def _ask(self, verb: str, script: str, entry: Entry, deadline: float) -> None:
-        asked = arguments([entry], self._stream_bytes)
-        self._line.send((verb, script, 2, *self._keys, *asked), deadline)
+    def _send_report(self, verb: str, script: str, entry: Entry, deadline: float) -> None:
+        parts = arguments([entry], self._stream_bytes)
+        self._line.send((verb, script, 2, *self._keys, *parts), deadline)
 
     def close(self) -> None:
         self._line.close()
 
 
 def has_room(answer: object) -> bool:
-    """Of `append.lua`: whether it took the reports. Raises redis.InvalidResponse for what it never answers: nobody took them."""
+    """Return whether `append.lua` took the reports, by its answer. Raises redis.InvalidResponse for what it never
+    answers: then it took none.
+    """
     if type(answer) is not int or answer not in (0, 1):
         raise redis.InvalidResponse(f"the store answered a report with {repr(answer)[:100]}, which says nothing of it")
     return answer == 1
 
 
 def arguments(entries: Sequence[Entry], stream_bytes: int) -> list[int | bytes]:
-    """Of `append.lua`."""
-    asked: list[int | bytes] = [stream_bytes, sum(map(weight, entries))]
+    """Arguments of `append.lua`."""
+    parts: list[int | bytes] = [stream_bytes, sum(map(weight, entries))]
     for entry in entries:
-        asked += [2 * len(entry), *(part for pair in entry.items() for part in pair)]
-    return asked
+        parts += [2 * len(entry), *(part for pair in entry.items() for part in pair)]
+    return parts

@@ -1,12 +1,13 @@
-"""What is counted when a job starts and ends: crashes, places, starts. One call before it; one after, for which nobody waits.
+"""Counts at the start and the end of a job: crashes, places, starts. One call before it; one after, for which no job
+waits.
 
 None where no policy asks.
 
-    said = at_start.starting(policy, job)      # Proceed, Wait, Alone or Quarantine
+    answer = at_start.starting(policy, job)      # Proceed, Wait, Alone or Quarantine
     …
-    at_start.ended(policy, job)                # whatever way Python saw it end
+    at_start.ended(policy, job)                  # whatever way Python saw it end
 
-A store that does not answer stops no job: it starts uncounted, which is counted here and told by the heartbeat.
+A store that does not answer stops no job: it starts uncounted, which is counted here and reported by the heartbeat.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ KINDS_OF_CRASHES = {HARD_LIMIT: "hard_limit", MEMORY: "memory"}
 
 def _script(*names: str) -> Script:
     here = Path(__file__).parent
-    said = f"local SILENT_MS = {keys.SILENT_MS}"
-    return Script("\n".join([said, *((here / f"{name}.lua").read_text() for name in names)]))
+    constant = f"local SILENT_MS = {keys.SILENT_MS}"
+    return Script("\n".join([constant, *((here / f"{name}.lua").read_text() for name in names)]))
 
 
 START = _script("limits", "crashes", "at_start")
@@ -52,7 +53,9 @@ BEAT = _script("limits", "crashes", "beat")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as it is about to start. `alone`: `alone` in its worker, `beside` others after all, "" where nobody looked."""
+    """A job as it is about to start. `alone`: `alone` in its worker, `beside` others after all, "" where that was not
+    checked.
+    """
 
     id: str
     run: int
@@ -64,8 +67,8 @@ class Job:
     alone: str = ""
 
     @classmethod
-    def of(cls, context: Any, tenant: str = "") -> Job:
-        """From `task.request`, in the process that runs it."""
+    def of_context(cls, context: Any, tenant: str = "") -> Job:
+        """Make a job from `task.request`, in the process that runs it."""
         header = context.get("redrive") or (context.get("headers") or {}).get("redrive")
         lineage = Lineage.of_message(header, str(context.id))
         delivery = context.get("delivery_info") or {}
@@ -82,13 +85,13 @@ class Job:
 
     @classmethod
     def of_request(cls, request: Any) -> Job:
-        """From Celery's request, in the worker's main process: enough to tell how it ended."""
+        """Make a job from Celery's request, in the worker's main process: enough to report how it ended."""
         lineage = lineage_of(request)
         return cls(id=str(request.id), run=lineage.run if lineage else 1, task=str(request.type), queue="")
 
     @property
     def name(self) -> str:
-        """A replay counts anew, also where it keeps the job's id."""
+        """The name under which it is counted. A replay is counted separately, also where it keeps the job's id."""
         return self.id if self.run == 1 else f"{self.id}#{self.run}"
 
 
@@ -132,8 +135,8 @@ class Quarantine:
     crashes: tuple[Crash, ...]
 
 
-def told(crashes: Sequence[Crash]) -> str:
-    """As JSON, as a report carries them."""
+def format_records(crashes: Sequence[Crash]) -> str:
+    """Return the crashes as JSON, in the form that a report carries."""
     return json.dumps([asdict(crash) for crash in crashes])
 
 
@@ -170,9 +173,9 @@ class AtStart:
         at_once = policy.concurrency.limit if policy.concurrency is not None and value is not None else 0
         if poison is None and rate is None and not at_once:
             return Proceed()
-        self.tell()  # a child has nobody else who would
+        self.report_crashes()  # a child has nobody else who would
         key = keys.crash(self._source, job.name)
-        told = {"id": job.id[:255], "task": job.task[:255], "queue": job.queue[:200], "run": job.run, "key": key}
+        described = {"id": job.id[:255], "task": job.task[:255], "queue": job.queue[:200], "run": job.run, "key": key}
         answer = self._calls.run(
             START,
             [
@@ -187,7 +190,7 @@ class AtStart:
                 self._token(),
                 self._boot,
                 self._worker,
-                json.dumps(told),
+                json.dumps(described),
                 job.name,
                 job.alone,
                 poison.crashes if poison else 0,
@@ -199,7 +202,7 @@ class AtStart:
         )
         if answer is None:
             self._uncounted.add()
-        return _said(answer)
+        return _parse_answer(answer)
 
     @property
     def uncounted(self) -> int:
@@ -209,22 +212,22 @@ class AtStart:
     def ended(self, policy: Policy, job: Job) -> None:
         """The job ended in order: well, with an error, or to be tried again. What was known against it is forgotten."""
         if policy.poison is not None or policy.concurrency is not None:
-            self._calls.tell(END, *self._end(policy, job, self._token()))
+            self._calls.notify(END, *self._end(policy, job, self._token()))
 
-    def crashed(self, policy: Policy, job: Job, how: str, said: str = "", pid: int | None = None) -> Quarantine | None:
+    def crashed(self, policy: Policy, job: Job, how: str, words: str = "", pid: int | None = None) -> Quarantine | None:
         """The process that ran the job is no more, or must not count as alive. None: it may come again.
 
-        `pid` is that process's, where another one tells; 0 where none had taken the job, and it cannot have started.
+        `pid` is that process's, where another one reports; 0 where none had taken the job, and it cannot have started.
         """
-        names, args = self._end(policy, job, self._token(pid), how, _shown(said), pid)
+        names, args = self._end(policy, job, self._token(pid), how, _stored_words(words), pid)
         answer = self._calls.run(END, names, args)
         if answer is None:
             self._untold.append((names, args))
-        decided = _said(answer)
+        decided = _parse_answer(answer)
         return decided if isinstance(decided, Quarantine) else None
 
     def _end(
-        self, policy: Policy, job: Job, token: str, how: str = "", said: str = "", pid: int | None = None
+        self, policy: Policy, job: Job, token: str, how: str = "", words: str = "", pid: int | None = None
     ) -> tuple[list[str], list[str | int]]:
         poison = policy.poison
         names = [keys.crash(self._source, job.name), self._key, self._boots, f"{self._key}:held"]
@@ -232,7 +235,7 @@ class AtStart:
             token,
             self._boot,
             how,
-            said,
+            words,
             poison.crashes if poison else 2**31,
             _ms(poison.window_s) if poison else 0,
             f"{token} {time.time_ns()}",
@@ -240,9 +243,9 @@ class AtStart:
         ]
 
     def beat(self, leaving: str = "") -> None:
-        """Say that this worker lives, and keep what its jobs hold. Called every five seconds.
+        """Report that this worker lives, and keep what its jobs hold. Called every five seconds.
 
-        `leaving`: it was told to end, and what it leaves open is nobody's crash; `gone`: it has ended.
+        `leaving`: it was ordered to end, and what it leaves open is no job's crash; `gone`: it has ended.
         """
         # An end that was lost with its connection, of a process that was then replaced, must hold no place and no job for ever.
         dead = [token for token in self._open if not _lives(token)]
@@ -251,8 +254,8 @@ class AtStart:
         live, overrun, *self._open = answer or (self.live_workers, self.overrun)
         self.live_workers, self.overrun = max(1, int(live)), int(overrun)
 
-    def tell(self) -> None:
-        """Tell the store of crashes that it has not heard of. Called every second."""
+    def report_crashes(self) -> None:
+        """Report crashes that the store has not heard of. Called every second."""
         while self._untold:
             crash = self._untold.popleft()
             if self._calls.run(END, *crash) is None:
@@ -291,12 +294,12 @@ def _ms(seconds: float) -> int:
     return math.ceil(seconds * 1000)
 
 
-def _shown(said: str) -> str:
+def _stored_words(words: str) -> str:
     """Return what is kept of an error's words beside a crash: 200 characters at most, without secrets, as Redis takes them."""
-    return redact_text(said[:1_000])[0][:200].encode("utf-8", "backslashreplace").decode()
+    return redact_text(words[:1_000])[0][:200].encode("utf-8", "backslashreplace").decode()
 
 
-def _said(answer: Sequence[bytes] | None) -> Proceed | Wait | Alone | Quarantine:
+def _parse_answer(answer: Sequence[bytes] | None) -> Proceed | Wait | Alone | Quarantine:
     word = answer[0] if answer else b"go"
     if answer and word == b"wait":
         return Wait(int(answer[1]) / 1000, answer[2].decode())
@@ -307,13 +310,13 @@ def _said(answer: Sequence[bytes] | None) -> Proceed | Wait | Alone | Quarantine
     return Proceed()
 
 
-def _crash(told: Mapping[str, Any]) -> Crash:
+def _crash(values: Mapping[str, Any]) -> Crash:
     return Crash(
-        how=str(told["how"]),
-        at=float(told["at"]) / 1000,
-        seen_at=float(told.get("seen", told["at"])) / 1000,
-        worker=str(told.get("worker", "")),
-        said=str(told.get("said", "")),
-        alone=bool(told.get("alone")),
-        beside=int(told.get("beside", 0)),
+        how=str(values["how"]),
+        at=float(values["at"]) / 1000,
+        seen_at=float(values.get("seen", values["at"])) / 1000,
+        worker=str(values.get("worker", "")),
+        said=str(values.get("said", "")),
+        alone=bool(values.get("alone")),
+        beside=int(values.get("beside", 0)),
     )

@@ -2,7 +2,7 @@
 
 The memory is shared by all that are forked after it was made. It has two places: a text is written into the one that is
 not in force, and then the number that names it. A reader that was interrupted for as long as two texts took finds that
-the checksum is wrong, and reads again. Nothing here waits, so a child that is killed while it reads holds up nobody.
+the checksum is wrong, and reads again. Nothing here waits, so a child that is killed while it reads holds up no other.
 """
 
 from __future__ import annotations

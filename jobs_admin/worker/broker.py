@@ -142,9 +142,9 @@ def _is_of_connection(connection: Any, error: Exception) -> bool:
     return isinstance(error, tuple(connection.connection_errors))
 
 
-def _parts(kept: bytes) -> tuple[Any, dict[str, Any]]:
+def _parts(raw: bytes) -> tuple[Any, dict[str, Any]]:
     """Body and options of a kept message, as kombu publishes them."""
-    parts = amqp.parts(kept)
+    parts = amqp.parts(raw)
     options = dict(parts.properties)
     for name in ("content_type", "content_encoding"):  # else kombu would encode the body anew
         options.setdefault(name, None)

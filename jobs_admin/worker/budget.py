@@ -24,7 +24,7 @@ from jobs_admin.worker.calls import Calls, Script
 from jobs_admin.worker.tally import Tally
 
 SCRIPT = Script((Path(__file__).parent / "budget.lua").read_text())
-KEPT_MS = 8 * 86_400_000  # at least, and until it is full again
+EXPIRY_MS = 8 * 86_400_000  # at least, and until it is full again
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def arguments(name: str, per_minute: float, burst: int, *, spent: int = 0) -> li
     """Return what the script is given, also by those who only look (`spent` 0); it answers [granted, left]."""
     # Rounded up: whole microseconds that are a little too long never grant one too many.
     interval = math.ceil(60_000_000 / per_minute) if per_minute > 0 else 0
-    return [name, interval, burst, spent, KEPT_MS]
+    return [name, interval, burst, spent, EXPIRY_MS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Shares:
         struct.pack_into("=q", self._memory, 0, max(1, count))
 
     @property
-    def taken(self) -> int:
+    def granted(self) -> int:
         """Retries that this worker let be made out of its shares."""
         return self._tally.total
 

@@ -29,7 +29,7 @@ logger = logging.getLogger("redrive.worker")
 
 
 class Script:
-    """A Lua script, by its text. It must not answer nil, which means that nobody answered."""
+    """A Lua script, by its text. It must not answer nil, which means that no answer came."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -63,10 +63,11 @@ _REFUSED = ("NOPERM", "NOAUTH", "WRONGPASS")  # how the store's errors of rights
 class Calls:
     """One connection a process, shared by its threads. No method raises, but what a signal raises in the midst of it.
 
-    After a call that was not answered in time nobody waits any more, until a thread has dialled anew and had a quick
+    After a call that was not answered in time no job waits any more, until a thread has connected again and had a quick
     answer to a PING.
 
-    What is only told (`tell`) is sent at once, and its answer is read before the next call: a job that has ended waits for nothing.
+    A script that is only sent (`notify`) is sent at once, and its answer is read before the next call: a job that has
+    ended waits for nothing.
     """
 
     def __init__(self, url: str, what_for: str, timeout_s: float = CALL_TIMEOUT) -> None:
@@ -84,46 +85,48 @@ class Calls:
         self._dial: _Dial | None = None
         self._dial_at = 0.0  # monotonic: not again before
         self._pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, least_s=FIRST_PAUSE_SECONDS / 2)
-        self._is_told = False
+        self._is_logged = False
 
     def connect(self) -> None:
-        """Where nothing waits yet: in a process that was just forked. Takes a second at most, and may be in vain."""
-        self._here()
+        """Connect in a process that was just forked, where nothing waits yet. Takes a second at most, and may be in
+        vain.
+        """
+        self._check_process()
         with self._lock:
             self._dialled(time.monotonic() + CONNECT_SECONDS)
 
-    def _here(self) -> None:
+    def _check_process(self) -> None:
         if os.getpid() != self._pid:
             self._begin()  # forked: the connection and the lock are the parent's
 
     def run(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any | None:
         """Return what the script answers; None where the Redis did not within 100 ms, or did not just before."""
-        return self._locked(self._ask, _Call(script, keys, args))
+        return self._locked(self._query, _Call(script, keys, args))
 
-    def tell(
+    def notify(
         self,
         script: Script,
         keys: Sequence[str],
         args: Sequence[str | bytes | int],
         unheard: Callable[[], None] | None = None,
     ) -> None:
-        """Run a script whose answer nobody needs. It comes before all that is asked later, or not at all.
+        """Run a script whose answer is not needed. It comes before all later calls, or not at all.
 
-        `unheard` is called where it is not known to have run, at once or when that is found out: by the next call, or `listen`.
-        It must not call anything here.
+        `unheard` is called where it is not known to have run, at once or when that is found out: by the next call, or
+        `listen`. It must not call anything here.
         """
         call = _Call(script, keys, args, unheard)
         if self._locked(self._send, call) is None:
             call.was_unheard()
 
     def listen(self) -> None:
-        """Find out whether what was told last was heard. Waits for 100 ms at most."""
+        """Find out whether the last `notify` was heard. Waits for 100 ms at most."""
         if self._unread is not None:
             self._locked(lambda call, deadline: None, _Call(_NOTHING, (), ()))
 
     def _locked(self, act: Callable[[_Call, float], Any], call: _Call) -> Any:
-        """Return what `act` answers, while nobody else has the line; None where there is none."""
-        self._here()
+        """Return what `act` answers, while no other thread has the line; None where there is none."""
+        self._check_process()
         deadline = time.monotonic() + self._timeout_s
         if not self._lock.acquire(timeout=self._timeout_s):
             return None
@@ -155,7 +158,7 @@ class Calls:
         return deadline
 
     def _settle(self, deadline: float) -> None:
-        """Read the answer to what was told."""
+        """Read the answer to the last `notify`."""
         if self._unread is None or self._line is None:
             return
         try:
@@ -164,13 +167,13 @@ class Calls:
         except (redis.ConnectionError, ConnectionError):  # it hung up, and may well be there again
             self._hang_up()
 
-    def _ask(self, call: _Call, deadline: float) -> Any | None:
+    def _query(self, call: _Call, deadline: float) -> Any | None:
         assert self._line is not None
         self._line.send(call.by_name, deadline)
         answer = self._answered(self._line, call, deadline)
         self._pauses.succeeded()
-        if self._is_told:
-            self._is_told = False
+        if self._is_logged:
+            self._is_logged = False
             logger.info("Redrive's store answers again: %s.", self._what_for)
         return answer
 
@@ -189,12 +192,12 @@ class Calls:
         except redis.ResponseError as error:
             if not str(error).startswith("NOSCRIPT"):
                 raise
-            answer = line.ask(call.by_text, deadline)
+            answer = line.query(call.by_text, deadline)
         self._known.add(call.script.sha)
         return answer
 
     def _dialled(self, deadline: float) -> bool:
-        """Whether there is a line now. Only who begins to dial waits for it."""
+        """Return whether there is a line now. Only the thread that begins to dial waits for it."""
         if self._line is not None:
             return True
         dial = self._dial
@@ -213,8 +216,8 @@ class Calls:
     def _went_wrong(self, error: Exception) -> None:
         self._hang_up()
         self._dial_at = time.monotonic() + self._pauses.failed()
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_logged:
+            self._is_logged = True
             if refusal := _refusal(self._url, error):
                 logger.warning("%s. Until then jobs go on without %s.", refusal, self._what_for)
                 return
@@ -227,10 +230,10 @@ class Calls:
 
     def _hang_up(self) -> None:
         line, self._line = self._line, None
-        told, self._unread = self._unread, None
+        unread, self._unread = self._unread, None
         self._known.clear()
-        if told is not None:
-            told.was_unheard()
+        if unread is not None:
+            unread.was_unheard()
         if line is not None:
             line.close()
 

@@ -1,7 +1,7 @@
 """The body that a message of RabbitMQ carried, kept beside what kombu made of it.
 
-kombu takes a compressed body apart and keeps no other, and leaves the header that says so: put together again, the message
-could be read by nobody. What the broker delivered is the truth.
+kombu takes a compressed body apart and keeps no other, and leaves the header that says so: put together again, the
+message would be unreadable. What the broker delivered is the truth.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _BODY = "_redrive_body"
 
 
 def keep_bodies(channel: Any) -> bool:
-    """From now on each message of this channel has the body that it came with. Costs a reference, and no call.
+    """Keep the body that each message of this channel came with. Costs a reference, and no call.
 
     False, and nothing changed, for a channel that is not kombu's on RabbitMQ.
     """

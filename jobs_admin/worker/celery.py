@@ -23,7 +23,7 @@ from celery import bootsteps, signals
 from celery.utils.imports import symbol_by_name
 
 from jobs_admin.core import keys
-from jobs_admin.worker.versions import GUARD_VERSION, NEWEST, OLDEST, TESTED
+from jobs_admin.worker.versions import GUARD_VERSION, LATEST, OLDEST, TESTED
 
 if TYPE_CHECKING:
     from jobs_admin.core.report_signature import SigningKey
@@ -118,7 +118,7 @@ def _has_begun(app: Any) -> bool:
 
 def is_supported(version: str) -> bool:
     """Return whether the guard may be put into this version of Celery."""
-    return OLDEST <= _series(version) <= NEWEST
+    return OLDEST <= _series(version) <= LATEST
 
 
 def _series(version: str) -> tuple[int, int]:
@@ -127,7 +127,7 @@ def _series(version: str) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def _said(versions: Iterable[tuple[int, int]]) -> str:
+def _list_versions(versions: Iterable[tuple[int, int]]) -> str:
     return ", ".join(f"{major}.{minor}" for major, minor in versions)
 
 
@@ -194,10 +194,12 @@ def _attach(consumer: Any) -> Heartbeat | None:
         return None
     if not is_supported(CELERY_VERSION):
         raise NotInstalled(
-            f"Celery {CELERY_VERSION} is not one of {_said([OLDEST])} to {_said([NEWEST])}, which it accepts."
+            f"Celery {CELERY_VERSION} is not one of {_list_versions([OLDEST])} to {_list_versions([LATEST])}, which it accepts."
         )
     if _series(CELERY_VERSION) not in TESTED:
-        logger.warning("Redrive's guard accepts Celery %s, and is tested with %s.", CELERY_VERSION, _said(TESTED))
+        logger.warning(
+            "Redrive's guard accepts Celery %s, and is tested with %s.", CELERY_VERSION, _list_versions(TESTED)
+        )
     if not keys.valid_source(wish.source):
         raise NotInstalled(f"{wish.source!r} cannot name a source: use a-z, 0-9, - and _.")
     pool = type(consumer.pool).__module__.rpartition(".")[2]
@@ -210,7 +212,7 @@ def _attach(consumer: Any) -> Heartbeat | None:
     from jobs_admin.worker import reconnecting
     from jobs_admin.worker.at_start import AtStart
     from jobs_admin.worker.calls import Calls
-    from jobs_admin.worker.configuration import configuration, told
+    from jobs_admin.worker.configuration import build_report, configuration
     from jobs_admin.worker.gate import Gate
     from jobs_admin.worker.guard import Guard
     from jobs_admin.worker.heartbeat import Heartbeat, Identity, new_boot
@@ -269,7 +271,7 @@ def _attach(consumer: Any) -> Heartbeat | None:
             queues=lambda: sorted(app.amqp.queues.consume_from),
             late_ack=frozenset(bool(t.acks_late) for t in app.tasks.values() if not t.name.startswith("celery.")),
             tasks=known_tasks(app.tasks),
-            configuration=lambda: told(configuration(app, wish.source, consumer.controller)),
+            configuration=lambda: build_report(configuration(app, wish.source, consumer.controller)),
             boot=boot,
         ),
         at_start,

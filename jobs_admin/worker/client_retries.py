@@ -25,9 +25,9 @@ def client_retries(function: Callable[..., Any]) -> tuple[ClientRetries, ...]:
     found: dict[str, ClientRetries] = {}
     waiting, seen = [function], {function}
     while waiting and len(seen) <= _MOST_FUNCTIONS:
-        looked = waiting.pop(0)
-        for name in _names(looked.__code__):
-            value = looked.__globals__.get(name)
+        current = waiting.pop(0)
+        for name in _names(current.__code__):
+            value = current.__globals__.get(name)
             for library, attempts in _attempts(value):
                 if attempts > 1:
                     found.setdefault(name, ClientRetries(library, name, min(attempts, _MOST_ATTEMPTS)))
@@ -53,7 +53,7 @@ def _attempts(value: Any) -> Iterator[tuple[str, int]]:
     """(library, attempts in all) of one object, by what its class is called: no library is imported for it."""
     names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(value).__mro__}
     if "urllib3.util.retry.Retry" in names:
-        yield from _whole("urllib3", _at(value, "total"), 1)
+        yield from _bounded("urllib3", _at(value, "total"), 1)
     elif "urllib3.poolmanager.PoolManager" in names:
         yield from _attempts(_at(_at(value, "connection_pool_kw"), "retries"))
     elif "requests.sessions.Session" in names:
@@ -61,21 +61,21 @@ def _attempts(value: Any) -> Iterator[tuple[str, int]]:
         totals = [
             _at(_at(one, "max_retries"), "total") for one in (adapters.values() if hasattr(adapters, "values") else ())
         ]
-        yield from _whole("requests", max((n for n in totals if type(n) is int), default=None), 1)
+        yield from _bounded("requests", max((n for n in totals if type(n) is int), default=None), 1)
     elif names & {"httpx.Client", "httpx.AsyncClient", "httpx._client.Client", "httpx._client.AsyncClient"}:
-        yield from _whole("httpx", _at(_at(_at(value, "_transport"), "_pool"), "_retries"), 1)
+        yield from _bounded("httpx", _at(_at(_at(value, "_transport"), "_pool"), "_retries"), 1)
     elif "tenacity.BaseRetrying" in {f"{k.__module__}.{k.__qualname__}" for k in type(_at(value, "retry")).__mro__}:
-        yield from _whole("tenacity", _at(_at(_at(value, "retry"), "stop"), "max_attempt_number"), 0)
+        yield from _bounded("tenacity", _at(_at(_at(value, "retry"), "stop"), "max_attempt_number"), 0)
 
 
 def _at(value: Any, name: str) -> Any:
     """Return what an object or a dict holds under the name, and nothing that would have to be worked out."""
     if isinstance(value, dict):
         return value.get(name)
-    held = getattr(value, "__dict__", None)
-    return held.get(name) if isinstance(held, dict) else None
+    attributes = getattr(value, "__dict__", None)
+    return attributes.get(name) if isinstance(attributes, dict) else None
 
 
-def _whole(library: str, number: Any, first: int) -> Iterator[tuple[str, int]]:
+def _bounded(library: str, number: Any, first: int) -> Iterator[tuple[str, int]]:
     if type(number) is int and number > 0:
         yield library, number + first

@@ -1,7 +1,7 @@
-"""What a live app really has configured for retries, told so that a fleet of the same app tells it once.
+"""The retry configuration of a live app, reported so that a fleet of the same app sends it once.
 
-Read from the running app, not from its settings: annotations, options of the decorator and the worker's command line are in
-it, and where two say different things, what Celery heeds. No addresses, no arguments, no texts of the code.
+Read from the running app, not from its settings: annotations, options of the decorator and the worker's command line
+are in it, and where two differ, the one that Celery heeds. No addresses, no arguments, no texts of the code.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ logger = logging.getLogger("redrive.worker")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ConfigurationReport:
     """`digest` travels with each heartbeat, `text` only where the store has none of that digest."""
 
     digest: str
     text: str
 
 
-def told(found: Configuration) -> Told:
+def build_report(found: Configuration) -> ConfigurationReport:
     """As many tasks as fit, those that are retried first; the rest is counted."""
     text = document(found)
     while len(text) > MOST_BYTES and found.tasks:
         fewer = found.tasks[: len(found.tasks) // 2]
         found = replace(found, tasks=fewer, left_out=found.left_out + len(found.tasks) - len(fewer))
         text = document(found)
-    return Told(hashlib.sha256(text.encode()).hexdigest()[:32], text)
+    return ConfigurationReport(hashlib.sha256(text.encode()).hexdigest()[:32], text)
 
 
 def configuration(app: Any, source: str, controller: Any = None) -> Configuration:
@@ -62,8 +62,8 @@ def configuration(app: Any, source: str, controller: Any = None) -> Configuratio
             logger.debug("Redrive cannot read the configuration of %s.", name, exc_info=True)
     tasks.sort(key=lambda task: not (task.autoretry_for or task.calls or task.is_unread))
     left_out += max(0, len(tasks) - MOST_TASKS)
-    kept = sorted(tasks[:MOST_TASKS], key=lambda task: task.name) if left_out == 0 else tasks[:MOST_TASKS]
-    return Configuration(source, _app(app, controller), queues, tuple(kept), left_out)
+    listed = sorted(tasks[:MOST_TASKS], key=lambda task: task.name) if left_out == 0 else tasks[:MOST_TASKS]
+    return Configuration(source, _app(app, controller), queues, tuple(listed), left_out)
 
 
 # -- the app ------------------------------------------------------------------------------------------------------
@@ -86,12 +86,14 @@ def _broker(app: Any) -> tuple[str, float | None]:
     """(transport, visibility timeout). Makes a connection's object, and connects to nothing."""
     connection = app.connection_for_read()
     channel = getattr(connection.transport, "Channel", None)
-    said = connection.transport_options.get("visibility_timeout")
+    configured = connection.transport_options.get("visibility_timeout")
     usual = getattr(channel, "visibility_timeout", None)
     if isinstance(usual, property):  # SQS works it out of this
         usual = getattr(channel, "default_visibility_timeout", None)
     has_one = usual is not None
-    return str(connection.transport.driver_type), _seconds(usual if said is None else said) if has_one else None
+    return str(connection.transport.driver_type), _seconds(
+        usual if configured is None else configured
+    ) if has_one else None
 
 
 def _mark(app: Any) -> str:
@@ -105,10 +107,10 @@ def _mark(app: Any) -> str:
 
 
 def _result_backend(app: Any) -> str:
-    said = app.conf.result_backend
-    if not said or said == "disabled":
+    backend = app.conf.result_backend
+    if not backend or backend == "disabled":
         return ""
-    return said.partition(":")[0] if isinstance(said, str) else "custom"
+    return backend.partition(":")[0] if isinstance(backend, str) else "custom"
 
 
 def _queues(app: Any) -> Iterator[Queue]:
@@ -190,22 +192,22 @@ def _autoretry(task: Any) -> dict[str, Any] | None:
 
 def _of_autoretry(native: Mapping[str, Any]) -> dict[str, Any]:
     kwargs = native["retry_kwargs"]
-    said = kwargs.get("max_retries")  # None there means: as the task says
+    most = kwargs.get("max_retries")  # None there means: as the task says
     return {
         "autoretry_for": _classes(native["autoretry_for"]),
         "dont_autoretry_for": _classes(native["dont_autoretry_for"]),
         "retry_backoff": float(native["retry_backoff"]),
         "retry_backoff_max": float(native["retry_backoff_max"]),
         "retry_jitter": bool(native["retry_jitter"]),
-        "autoretry_max_retries": None if said is None else int(said),
+        "autoretry_max_retries": None if most is None else int(most),
         "autoretry_countdown": _seconds(kwargs.get("countdown")),
     }
 
 
 def _of_idle_backoff(task: Any) -> dict[str, Any]:
     """Set for this very task; a base class that has it for its other tasks is no mistake."""
-    said = vars(type(task)).get("retry_backoff")
-    return {"retry_backoff": float(said), "idle_backoff": True} if isinstance(said, int | float) and said else {}
+    factor = vars(type(task)).get("retry_backoff")
+    return {"retry_backoff": float(factor), "idle_backoff": True} if isinstance(factor, int | float) and factor else {}
 
 
 def _classes(named: Any) -> tuple[str, ...]:
@@ -257,4 +259,4 @@ if __name__ == "__main__":
     named = find_app(sys.argv[1])
     named.loader.import_default_modules()
     named.finalize()
-    print(told(configuration(named, sys.argv[1])).text)
+    print(build_report(configuration(named, sys.argv[1])).text)

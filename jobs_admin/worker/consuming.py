@@ -1,7 +1,8 @@
-"""Messages that never become a job: of a task that nobody knows, in a form or a content that is not accepted, garbage.
+"""Messages that never become a job: of an unknown task, in a form or a content that is not accepted, garbage.
 
-Celery logs such a message and forgets it; some of them end the worker. Its hooks are wrapped on the consumer of this very
-worker, so that a consumer class of the user's own still runs: the message is told first, then Celery goes on as ever.
+Celery logs such a message and forgets it; some of them end the worker. Its hooks are wrapped on the consumer of this
+very worker, so that a consumer class of the user's own still runs: the message is reported first, then Celery goes on
+as ever.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from jobs_admin.worker.unread import (
     words_of,
 )
 
-_TOLD = "redrive_told"  # on a message: Celery may break on one that it has just been asked to forget
+_REPORTED = "redrive_told"  # on a message: Celery may break on one that it has just been asked to forget
 _MOST_SHOWN = 200
 
 logger = logging.getLogger("redrive.worker")
@@ -41,13 +42,13 @@ class Consuming:
 
     def wrap(self) -> None:
         """Before the consumer connects: it hands these on then, and looks at them no more."""
-        for name, tell in (
+        for name, report in (
             ("on_unknown_task", self._unknown_task),
             ("on_invalid_task", self._invalid),
             ("on_unknown_message", self._unknown_message),
             ("on_decode_error", self._undecodable),
         ):
-            setattr(self._consumer, name, _first(tell, getattr(self._consumer, name)))
+            setattr(self._consumer, name, _first(report, getattr(self._consumer, name)))
         create = self._consumer.create_task_handler
 
         def created(*args: Any, **options: Any) -> Any:
@@ -60,36 +61,36 @@ class Consuming:
     def _unknown_task(self, body: Any, message: Any, exc: Any) -> None:
         def words() -> tuple[str, str]:
             task = task_of(message)
-            said = f"No task of this worker is called {task}." if task else "The name of its task is no text."
-            return "celery.exceptions.NotRegistered", said
+            text = f"No task of this worker is called {task}." if task else "The name of its task is no text."
+            return "celery.exceptions.NotRegistered", text
 
-        self._tell(message, "unknown_task", words)
+        self._report(message, "unknown_task", words)
 
     def _invalid(self, body: Any, message: Any, exc: Any) -> None:
         kind = "bad_content" if isinstance(exc, ContentDisallowed) else "unknown_format"
-        self._tell(message, kind, lambda: words_of(exc))
+        self._report(message, kind, lambda: words_of(exc))
 
     def _unknown_message(self, body: Any, message: Any) -> None:
         def words() -> tuple[str, str]:
             return UNKNOWN_FORMAT, f"It names no task, as Celery's messages do ({_content(message)})."
 
-        self._tell(message, "unknown_format", words)
+        self._report(message, "unknown_format", words)
 
     def _undecodable(self, message: Any, exc: Any) -> None:
         kind = "bad_content" if isinstance(exc, ContentDisallowed) else "undecodable"
-        self._tell(message, kind, lambda: words_of(exc))
+        self._report(message, kind, lambda: words_of(exc))
 
-    def _tell(self, message: Any, kind: str, words: Callable[[], tuple[str, str]]) -> None:
-        if getattr(message, _TOLD, False):
+    def _report(self, message: Any, kind: str, words: Callable[[], tuple[str, str]]) -> None:
+        if getattr(message, _REPORTED, False):
             return
-        setattr(message, _TOLD, True)
+        setattr(message, _REPORTED, True)
         origin = self._guard.origin
 
-        def told() -> Envelope:
-            error_type, said = words()
-            return message_envelope(message, kind, error_type, said, origin, self._worker)
+        def build_report() -> Envelope:
+            error_type, text = words()
+            return message_envelope(message, kind, error_type, text, origin, self._worker)
 
-        self._guard.message_ended(lambda: queue_of(message, origin), told)
+        self._guard.message_ended(lambda: queue_of(message, origin), build_report)
 
     # -- what would end the worker ------------------------------------------------------------------------------------
 
@@ -111,33 +112,33 @@ class Consuming:
         why = fault(message, error)
         if not why or message.acknowledged:
             return False
-        self._tell(message, "unknown_format", lambda: (qualified(type(error)), why))
+        self._report(message, "unknown_format", lambda: (qualified(type(error)), why))
         message.reject_log_error(logger, self._consumer.connection_errors)
         return True
 
     def element_refused(self, element: bytes, payload: Any, queue: str, error: Exception) -> bool:
-        """Of a list in Redis, and no message: nobody has it any more."""
+        """Report an element of a list in Redis that is no message, and that is in no queue any more."""
         if self._guard.is_silenced:
             return False
         # A body in a broken encoding, or no JSON at all: else it is another program's.
         kind = "undecodable" if isinstance(error, ValueError | RecursionError) else "unknown_format"
 
-        def told() -> Envelope:
+        def build_report() -> Envelope:
             error_type, words = words_of(error)
             if kind == "unknown_format":
                 error_type, words = UNKNOWN_FORMAT, _lacking(payload)
             return element_envelope(element, payload, queue, kind, error_type, words, self._guard.origin, self._worker)
 
-        self._guard.message_ended(lambda: queue, told)
+        self._guard.message_ended(lambda: queue, build_report)
         return True
 
 
-def _first(tell: Any, then: Any) -> Any:
-    def told(*args: Any, **options: Any) -> Any:
-        tell(*args, **options)
+def _first(first: Any, then: Any) -> Any:
+    def call_both(*args: Any, **options: Any) -> Any:
+        first(*args, **options)
         return then(*args, **options)
 
-    return told
+    return call_both
 
 
 def _content(message: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a worker's jobs came to, per queue, counted in memory: no call for a job that went well."""
+"""Outcomes of a worker's jobs, per queue, counted in memory: no call for a job that went well."""
 
 from __future__ import annotations
 
@@ -31,19 +31,21 @@ class Counts:
 
     def started(self, queue: str, *, late_ack: bool) -> None:
         with self._lock:
-            count = self._of(queue)
+            count = self._count_of(queue)
             count.started += 1
             count.late_ack.add(late_ack)
 
     def put_off(self, queue: str) -> None:
-        """What was counted as started did not begin: it waits, or makes way, and starts once more later."""
+        """Take back a job that was counted as started and did not begin: it waits, or makes way, and starts again
+        later.
+        """
         with self._lock:
-            self._of(queue).started -= 1
+            self._count_of(queue).started -= 1
 
     def ended(self, queue: str, outcome: str, duration: float | None) -> None:
         """`outcome`: succeeded, failed, retried, or "" for one that is none of them (ignored, terminated)."""
         with self._lock:
-            count = self._of(queue)
+            count = self._count_of(queue)
             count.busy_s += duration or 0.0
             if outcome == "succeeded":
                 count.succeeded += 1
@@ -63,14 +65,14 @@ class Counts:
     def late_ack(self, queue: str, configured: set[bool]) -> bool | None:
         """Return whether the jobs of a queue are acknowledged late; None where they differ.
 
-        Told from those that ran; `configured` is what the app's tasks say, for a queue on which none did.
+        Known from those that ran; `configured` is what the app's tasks say, for a queue on which none did.
         """
         with self._lock:
             counted = self._queues.get(queue)
             seen = counted.late_ack if counted and counted.late_ack else configured
             return next(iter(seen)) if len(seen) == 1 else None
 
-    def _of(self, queue: str) -> QueueCount:
+    def _count_of(self, queue: str) -> QueueCount:
         found = self._queues.get(queue)
         if found is None:
             found = self._queues.setdefault(queue if len(self._queues) < MOST else OTHERS, QueueCount())

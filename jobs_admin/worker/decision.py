@@ -1,4 +1,4 @@
-"""What was decided over an attempt, and how that travels from a pool's child to the worker's main process: as text.
+"""The decision over an attempt, and its way from a pool's child to the worker's main process: as text.
 
 Only the child has the error itself, and an error may be one that cannot be pickled. So the child decides, and the main
 process acts: it alone holds the message, and it acknowledges.
@@ -35,8 +35,8 @@ class Decision:
     def from_text(cls, text: object) -> Decision | None:
         """None for what is no decision."""
         try:
-            said: dict[str, Any] = json.loads(text) if isinstance(text, str | bytes) else {}
-            found = cls(**{f.name: said[f.name] for f in fields(cls) if f.name in said})
+            values: dict[str, Any] = json.loads(text) if isinstance(text, str | bytes) else {}
+            found = cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
             return found if found.act in _ACTS and found.delay_s >= 0 else None
         except (ValueError, TypeError, AttributeError):
             return None
@@ -72,7 +72,7 @@ class Quarantined(Exception):
         return "it has ended its worker too often, and waits in quarantine"
 
 
-class AskedRetry(Retry):  # type: ignore[misc]
+class RequestedRetry(Retry):  # type: ignore[misc]
     """`self.retry()`, where a policy comes instead of it: raised in the task, and never leaves our wrapper."""
 
     def __init__(self, error: BaseException | None) -> None:

@@ -52,8 +52,8 @@ class Head:
     @property
     def member(self) -> bytes:
         """One name for one attempt of one job: so a second delivery that fails again adds nothing."""
-        said = f"{self.job_id}:{self.attempt}" + (f":{self.mark}" if self.mark else "")
-        return said.encode("utf-8", "backslashreplace")
+        name = f"{self.job_id}:{self.attempt}" + (f":{self.mark}" if self.mark else "")
+        return name.encode("utf-8", "backslashreplace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ class Delays:
     def schedule(self, head: Head, message: bytes, delay_s: float) -> bool:
         """Let a job wait. False where the same attempt of it waits already. Raises TooManyWait.
 
-        May be repeated when nobody knows whether it worked. An attempt that somebody has claimed is on its queue by now,
-        since a worker gives it here: it waits anew.
+        May be repeated when it is unknown whether it worked. An attempt that was claimed is on its queue by now, since
+        a worker gives it here: its wait starts again.
         """
         line = json.dumps({name: value for name, value in asdict(head).items() if value is not None}).encode()
         entry = line + b"\n" + message
@@ -107,18 +107,18 @@ class Delays:
     ) -> tuple[list[Waiting], float | None]:
         """Take jobs for half a minute, and how long until the next is due. They come back by themselves unless finished."""
         which, claim = "due" if is_due else "all", uuid4().hex
-        next_ms, *told = self._claim(
+        next_ms, *entries = self._claim(
             keys=self._names, args=[which, most, round(LEASE_S * 1000), round(late_by_s * 1000), claim]
         )
-        found = [_waiting(member, entry, claim) for member, entry in zip(told[::2], told[1::2], strict=True)]
+        found = [_waiting(member, entry, claim) for member, entry in zip(entries[::2], entries[1::2], strict=True)]
         return found, None if next_ms < 0 else next_ms / 1000
 
     def finish(self, claimed: Sequence[Waiting]) -> None:
-        """What was claimed is where it belongs now. What began to wait anew since stays."""
+        """Remove the claimed jobs, which are where they belong now. A job that began to wait again since then stays."""
         self._settle("done", claimed)
 
     def give_back(self, claimed: Sequence[Waiting]) -> None:
-        """What was claimed is due again at once."""
+        """Make the claimed jobs due again at once."""
         self._settle("back", claimed)
 
     def _settle(self, how: str, claimed: Sequence[Waiting]) -> None:
@@ -126,7 +126,7 @@ class Delays:
             self._finish(keys=self._names, args=[claimed[0].claim, how, *(job.member for job in claimed)])
 
     def hasten(self) -> int:
-        """All that wait are due now, but for what somebody has claimed. Answers how many wait."""
+        """Make all waiting jobs due now, but for those that are claimed. Return how many wait."""
         due: Any = self._client.zrange(self._names[0], 0, -1)
         for at in range(0, len(due), 1_000):
             self._hasten(keys=self._names, args=due[at : at + 1_000])
@@ -140,8 +140,8 @@ class Delays:
 def _waiting(member: bytes, entry: bytes, claim: str) -> Waiting:
     line, _, message = entry.partition(b"\n")
     try:
-        said = json.loads(line)
-        known = {name: _part(name, said[name]) for name in Head.__dataclass_fields__ if name in said}
+        values = json.loads(line)
+        known = {name: _part(name, values[name]) for name in Head.__dataclass_fields__ if name in values}
         return Waiting(member, Head(**known), message, claim)
     except (ValueError, TypeError, RecursionError):  # it must not hold up those that were claimed with it
         found = _MEMBER.fullmatch(representable(member.decode("utf-8", "replace")))

@@ -1,9 +1,9 @@
-"""Counts the reports that neither the store nor the spool took, so that the count itself is not lost with its worker.
+"""The count of reports that neither the store nor the spool took, kept so that it is not lost with its worker.
 
-It stands in a small file beside the spool, which takes its room when it is made: counting needs no more room on most disks,
-and what was counted is there after a kill. Where it cannot be written, the count goes on in memory. A file is told to the
-store under a name of its own, always as the whole number, so that telling it twice is telling it once. What a dead
-worker left is told by the next one that finds it.
+It is in a small file beside the spool, which takes its room when it is made: counting needs no more room on most disks,
+and what was counted is there after a kill. Where it cannot be written, the count goes on in memory. A file is reported
+to the store under a name of its own, always with its total, so that reporting it twice changes nothing. The file of a
+dead worker is reported by the next one that finds it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jobs_admin.core import keys
 from jobs_admin.worker.spool import own_directory
 
 QUIET_S = 3600.0  # after so long without one more, the next begins an episode of its own
-KEPT_S = 30 * 86_400  # in the store, should no desk read it
+EXPIRY_S = 30 * 86_400  # in the store, should no desk read it
 
 _NUMBERS = struct.Struct("=Qdd")  # how many, the first and the last of them (seconds since 1970)
 
@@ -74,34 +74,34 @@ class Dropped:
                 self._file = file
                 file.write(self._episode)
 
-    def tell(self, client: Any, source: str, now: Callable[[], float] = time.time) -> None:
-        """To the store, where there is something new. Raises redis.RedisError: then it is told next time."""
+    def report(self, client: Any, source: str, now: Callable[[], float] = time.time) -> None:
+        """Report the count to the store, where it is new. Raises redis.RedisError: then it is reported next time."""
         with self._lock:
             episode = Episode(*_parts(self._episode))
         if episode.count > self._told:
-            _tell(client, source, episode)
+            _write_episode(client, source, episode)
             self._told = episode.count
         for path in sorted(self._directory.glob("*.dropped")):
-            left = None if path.name in _held else _File.adopt(path)
+            left = None if path.name in _owned else _File.adopt(path)
             if left is not None:
                 try:
                     if left.episode.count:
-                        _tell(client, source, left.episode)
+                        _write_episode(client, source, left.episode)
                     left.delete()
                 finally:
                     left.close()
         with self._lock:
             if self._told and self._told == self._episode.count and now() - self._episode.last > QUIET_S:
-                self._begin_anew()
+                self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         if self._file is not None:
             self._file.delete()
             self._file.close()
         self._file, self._told, self._episode = None, 0, Episode(uuid4().hex)
 
     def close(self) -> None:
-        """What was not told stays for the next worker."""
+        """Close the file. A count that was not reported stays for the next worker."""
         with self._lock:
             if self._file is not None:
                 if self._told == self._episode.count:
@@ -114,34 +114,35 @@ def _parts(episode: Episode) -> tuple[str, int, float, float]:
     return episode.name, episode.count, episode.since, episode.last
 
 
-def _tell(client: Any, source: str, episode: Episode) -> None:
-    said = {
+def _write_episode(client: Any, source: str, episode: Episode) -> None:
+    values = {
         "host": socket.gethostname(),
         "count": episode.count,
         "since": episode.since,
         "last": episode.last,
     }
     pipeline = client.pipeline(transaction=False)
-    pipeline.hset(keys.dropped(source), episode.name, json.dumps(said))
-    pipeline.expire(keys.dropped(source), KEPT_S)
+    pipeline.hset(keys.dropped(source), episode.name, json.dumps(values))
+    pipeline.expire(keys.dropped(source), EXPIRY_S)
     pipeline.execute()
 
 
 # Names of the files that this process holds: its own lock never stops a process, and closing a second handle would drop it.
-_held: set[str] = set()
+_owned: set[str] = set()
 
 
 class _File:
     """Locked by this process (POSIX: never by the children that inherit it).
 
-    Written by calls, not as memory: memory of a file that somebody cut short, or whose disk is full, ends the process (SIGBUS).
+    Written by calls, not as memory: memory of a file that was cut short, or whose disk is full, ends the process
+    (SIGBUS).
     """
 
     def __init__(self, path: Path, descriptor: int, episode: Episode) -> None:
         self.path = path
         self.episode = episode  # as it was found
         self._descriptor = descriptor
-        _held.add(path.name)
+        _owned.add(path.name)
 
     @classmethod
     def create(cls, path: Path) -> _File:
@@ -160,7 +161,7 @@ class _File:
 
     @classmethod
     def adopt(cls, path: Path) -> _File | None:
-        """That of a dead worker; None while its owner lives."""
+        """Return the file of a dead worker; None while its owner lives."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
@@ -176,7 +177,7 @@ class _File:
         return None
 
     def write(self, episode: Episode) -> None:
-        """What another process reads, also after a SIGKILL. Raises OSError."""
+        """Write the count so that another process reads it, also after a SIGKILL. Raises OSError."""
         os.pwrite(self._descriptor, _NUMBERS.pack(episode.count, episode.since, episode.last), 0)
 
     def delete(self) -> None:
@@ -186,4 +187,4 @@ class _File:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             os.close(self._descriptor)
-        _held.discard(self.path.name)
+        _owned.discard(self.path.name)

@@ -51,7 +51,7 @@ class Gate:
             self._running[id(request)] = go
             return True
 
-    def left(self, request: Any) -> None:
+    def release(self, request: Any) -> None:
         """The request has ended, or never began."""
         with self._lock:
             self._running.pop(id(request), None)

@@ -11,13 +11,13 @@ from celery.worker.state import task_ready
 
 from jobs_admin.core.envelope import Envelope
 from jobs_admin.worker import report
-from jobs_admin.worker.acting import Acting, Ending, looks_like_waiting
+from jobs_admin.worker.acting import Acting, Ending, is_waiting
 from jobs_admin.worker.counts import Counts
 from jobs_admin.worker.decision import WAIT, Decision
 from jobs_admin.worker.gate import Gate
 from jobs_admin.worker.ledger import Ledger
 from jobs_admin.worker.once import Once
-from jobs_admin.worker.outcome import Outcome, expired, hard_limit, outcome_of, ran_well
+from jobs_admin.worker.outcome import Outcome, expired, hard_limit, has_succeeded, outcome_of
 from jobs_admin.worker.queues import Place, hand_over, place_of
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.store import Store
@@ -55,7 +55,7 @@ class Guard:
             return False
 
     def hand_over(self, request: Any) -> None:
-        """Tell the process that runs the job where it came from; before it goes to the pool."""
+        """Pass the job's origin to the process that runs it; before it goes to the pool."""
         if self.acting is None:
             return  # nobody asks there
         try:
@@ -87,7 +87,7 @@ class Guard:
             self._note(error)
 
     def job_put_off(self, request: Any) -> None:
-        """What was told as started makes way for others, and starts again."""
+        """Take back a start that was counted: the job makes way for others, and starts again."""
         try:
             self.counts.put_off(report.queue_of(request, self.origin))
         except Exception as error:
@@ -96,7 +96,7 @@ class Guard:
     def job_failed(self, request: Any, exc_info: Any) -> tuple[Any, dict[str, Any]]:
         """Before Celery acknowledges the message: what is durable here is forgotten there only afterwards.
 
-        Answers what Celery is to be told of this end, and with which options.
+        Answers the end that Celery is to be given, and with which options.
         """
         # The pool tells of some ends twice: a hard limit as an error and as a time-out.
         ended: Ending | None = getattr(request, _ENDING, None)
@@ -106,7 +106,7 @@ class Guard:
         return ended.exc_info, ended.options
 
     def job_timed_out(self, request: Any, seconds: float | None) -> bool:
-        """Return whether Celery is to be told: not of a job that waits for its next attempt."""
+        """Return whether Celery is to be notified: not of a job that waits for its next attempt."""
         ended: Ending | None = getattr(request, _ENDING, None)
         if ended is None:
             try:
@@ -114,9 +114,9 @@ class Guard:
                 setattr(request, _ENDING, ended)
                 self._report(request, ended.outcome, None)
             except Exception as error:
-                self._tell_least(request, error)
+                self._report_least(request, error)
             self._let_go(request)
-        return ended is None or not ended.is_held
+        return ended is None or not ended.is_delayed
 
     def job_succeeded(self, request: Any, duration: float | None) -> None:
         try:
@@ -126,54 +126,56 @@ class Guard:
                 entry = self.origin.entry(report.success(request, self.origin, duration))
                 self.store.write(entry, may_lag=self._may_lag(request))
             if self.ledger is not None and self.ledger.keeps(request):
-                told = None if is_news else report.success(request, self.origin, duration)
-                self.ledger.ended(request, told)
+                success = None if is_news else report.success(request, self.origin, duration)
+                self.ledger.ended(request, success)
         except Exception as error:
             self._note(error)
 
     def job_expired(self, request: Any) -> None:
         """Before Celery acknowledges a job that was to run by a time that has passed. It never ran."""
 
-        def told() -> Envelope:
+        def build() -> Envelope:
             return report.failure(request, expired(request), self.origin, None)
 
-        self.message_ended(lambda: report.queue_of(request, self.origin), told)
+        self.message_ended(lambda: report.queue_of(request, self.origin), build)
 
     def refuses(self, request: Any, why: str) -> bool:
-        """Return whether a request that would end the worker ends here: told, and rejected. Switched off, all is as without us."""
+        """Return whether a request that would end the worker ends here: reported, and rejected. Switched off, all is as
+        without us.
+        """
         if self.is_silenced:
             return False
-        self._tell_misshapen(request, why)
+        self._report_misshapen(request, why)
         task_ready(request)
         request.reject(requeue=False)
         return True
 
     def job_rejected(self, request: Any) -> None:
-        """Before a message is given up for good: one that was told as ended, or else one that was never begun."""
+        """Before a message is given up for good: one that was reported as ended, or else one that was never begun."""
         if request.time_start is None and getattr(request, _ENDING, None) is None:
-            self._tell_misshapen(request, "The time that it is to run at cannot be reckoned with.")
+            self._report_misshapen(request, "The time that it is to run at cannot be reckoned with.")
 
-    def _tell_misshapen(self, request: Any, why: str) -> None:
-        def told() -> Envelope:
+    def _report_misshapen(self, request: Any, why: str) -> None:
+        def build() -> Envelope:
             message, worker = request.message, str(request.hostname)
             return message_envelope(message, "unknown_format", UNKNOWN_FORMAT, why, self.origin, worker)
 
         setattr(request, _ENDING, Ending(None, None, None))
-        self.message_ended(lambda: report.queue_of(request, self.origin), told)
+        self.message_ended(lambda: report.queue_of(request, self.origin), build)
 
-    def message_ended(self, queue: Callable[[], str], told: Callable[[], Envelope]) -> None:
-        """Of a message that ends without having begun to run: told before Celery acknowledges or rejects it."""
+    def message_ended(self, queue: Callable[[], str], build: Callable[[], Envelope]) -> None:
+        """Report a message that ends without having begun to run, before Celery acknowledges or rejects it."""
         try:
             self.counts.ended(queue(), "failed", None)
             if not self.is_silenced:
-                self.store.write(self.origin.entry(told()))
+                self.store.write(self.origin.entry(build()))
         except Exception as error:
             self._note(error)
 
     def _end(self, request: Any, exc_info: Any) -> Ending:
         ended = Ending(None, None, exc_info)
         try:
-            if ran_well(request, exc_info):
+            if has_succeeded(request, exc_info):
                 setattr(request, _ENDING, ended)
                 self.job_succeeded(request, _seconds_of(request))
                 return ended
@@ -184,11 +186,11 @@ class Guard:
             setattr(request, _ENDING, ended)
             self._report(request, ended.outcome, ended.decision)
         except Exception as error:
-            self._tell_least(request, error)
+            self._report_least(request, error)
         return self._done_after(ended, request, exc_info) if ended.then is not None else ended
 
     def _done_after(self, ended: Ending, request: Any, exc_info: Any) -> Ending:
-        """What was to be done once it was reported is done; or it ended otherwise, and that is reported too."""
+        """Do what was to be done once the end was reported; where that fails, report how the attempt ended instead."""
         try:
             instead = ended.then and ended.then()
         except Exception as error:
@@ -199,7 +201,7 @@ class Guard:
                 self._report(request, instead.outcome, instead.decision, is_counted=True)
                 return instead
         except Exception as error:
-            self._tell_least(request, error)
+            self._report_least(request, error)
         try:
             if instead is None and ended.afterwards is not None:
                 ended.afterwards()
@@ -208,14 +210,16 @@ class Guard:
         return instead or ended
 
     def _may_lag(self, request: Any) -> bool:
-        """What was acknowledged early cannot be saved by waiting, unless it is kept until its report is durable."""
+        """Return whether the report may lag: a job that was acknowledged early cannot be saved by waiting, unless it is
+        kept until its report is durable.
+        """
         return bool(request.acknowledged) and not self._keeps(request)
 
     def _keeps(self, request: Any) -> bool:
         return self.ledger is not None and self.ledger.keeps(request)
 
     def _let_go(self, request: Any) -> None:
-        """What was to be told and done about this end is durable: the store need not keep the job any more.
+        """Let the store forget the job: all reports and acts about its end are durable.
 
         But where a worker that ends cold cancelled it: Celery calls that a retry, and publishes none.
         """
@@ -233,7 +237,7 @@ class Guard:
 
     def _not_acted(self, request: Any, exc_info: Any, error: Exception) -> Ending:
         self._note(error)
-        if self.acting is not None and looks_like_waiting(exc_info):  # and waits nowhere
+        if self.acting is not None and is_waiting(exc_info):  # and waits nowhere
             return self.acting.given_up(request, exc_info, f"an error of Redrive's ({type(error).__name__})")
         return Ending(outcome_of(request, exc_info), None, exc_info)
 
@@ -256,8 +260,8 @@ class Guard:
             setattr(request, _KIND, None)  # now it is the store's to keep
             self.store.write(entry, may_lag=self._may_lag(request))
 
-    def _tell_least(self, request: Any, error: Exception) -> None:
-        """A job whose report could not be made is told all the same, if only by its name: it must not just vanish."""
+    def _report_least(self, request: Any, error: Exception) -> None:
+        """Report a job whose report could not be made, if only by its name: it must not just vanish."""
         self._note(error)
         try:
             kind = getattr(request, _KIND, "exception")

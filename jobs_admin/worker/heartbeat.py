@@ -1,4 +1,6 @@
-"""The guard's first thread: obeys the switch, learns of policies, tells that the worker lives, ships the spool. Jobs never wait for it."""
+"""The guard's first thread: obeys the switch, learns of policies, reports that the worker lives, ships the spool. Jobs
+never wait for it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ import redis
 from jobs_admin.core import keys
 from jobs_admin.core.reconnect_delay import Pauses
 from jobs_admin.worker.at_start import AtStart
-from jobs_admin.worker.configuration import Told
+from jobs_admin.worker.configuration import ConfigurationReport
 from jobs_admin.worker.guard import Guard
 from jobs_admin.worker.in_hand import InHand
 from jobs_admin.worker.known_tasks import KnownTasks
@@ -52,7 +54,7 @@ class Identity:
     queues: Callable[[], list[str]]  # may change by remote control
     late_ack: frozenset[bool]  # what the app's tasks say, for queues on which none has run yet
     tasks: KnownTasks
-    configuration: Callable[[], Told]  # takes a while: it reads the code of tasks
+    configuration: Callable[[], ConfigurationReport]  # takes a while: it reads the code of tasks
     boot: str
 
 
@@ -65,7 +67,7 @@ class Heartbeat:
     def __init__(self, guard: Guard, identity: Identity, at_start: AtStart, policing: Policing | None = None) -> None:
         self.guard = guard
         self.identity = identity
-        self._configuration: Told | None = None  # not read yet
+        self._configuration: ConfigurationReport | None = None  # not read yet
         self.at_start = at_start
         self._store_user: str | None = None  # not asked yet
         self._in_hand = InHand(guard.origin, identity.boot, identity.name)
@@ -88,10 +90,11 @@ class Heartbeat:
             self._attempt(self._connect)
 
     def stop(self) -> None:
-        """Last words: ship the spool, tell the final counts, let go of the files. Takes three seconds, and little more.
+        """Last words: ship the spool, report the final counts, let go of the files. Takes three seconds, and little
+        more.
 
-        Only one where the store did not answer just before. What could not be said or shipped then stays on the disk for the
-        next worker.
+        Only one where the store did not answer just before. What could not be said or shipped then stays on the disk
+        for the next worker.
         """
         ends = time.monotonic() + (AWAY_FAREWELL_SECONDS if self._is_away else FAREWELL_SECONDS)
         self._ships_until = ends - SPARED_SECONDS
@@ -107,22 +110,24 @@ class Heartbeat:
 
     def _farewell(self) -> None:
         """In the thread, whose connection it is. A call that is not answered ends it: the next one would hang as well."""
-        for act in (self._settle, self._ship, self._tell, self._tell_dropped):
+        for act in (self._settle, self._ship, self._beat, self._report_dropped):
             if not self._attempt(act, is_last=True) and self._is_away:
                 return
 
     def note_leaving(self, **_: object) -> None:
-        """The worker was told to end. Should it be killed before it has, none of its jobs is to blame. In a signal's handler."""
+        """The worker was ordered to end. Should it be killed before it has, none of its jobs is to blame. In a signal's
+        handler.
+        """
         self._is_leaving = True
 
     def _run(self) -> None:
         was_leaving = False
         while not self._stop.is_set():
             self._attempt(self.guard.store.dial)
-            self.at_start.tell()
+            self.at_start.report_crashes()
             self._attempt(self._settle)
-            has_asked = is_reached = self._attempt(self._obey)
-            self._is_away = self._is_away and not has_asked
+            has_obeyed = is_reached = self._attempt(self._obey)
+            self._is_away = self._is_away and not has_obeyed
             if time.monotonic() >= self._beat_due or self._is_leaving != was_leaving:
                 self._beat_due, was_leaving = time.monotonic() + BEAT_SECONDS, self._is_leaving
                 self.at_start.beat("leaving" if was_leaving else "")
@@ -130,20 +135,20 @@ class Heartbeat:
                     self.policing.shares.live_workers = self.at_start.live_workers
                 self._attempt(self.guard.store.spool.tend)
                 self._attempt(self.guard.store.keep_count)
-                is_reached = self._attempt(self._tell) and self._attempt(self.guard.store.measure)
+                is_reached = self._attempt(self._beat) and self._attempt(self.guard.store.measure)
                 if is_reached:
-                    self._attempt(self._tell_dropped)
+                    self._attempt(self._report_dropped)
                 if self._configuration is None:
                     self._attempt(self._read_configuration)
                     self._beat_due = 0.0  # it is told with the next beat, which need not wait
             if is_reached:
                 self._attempt(self._ship)
-            self._stop.wait(self._pause(has_asked))
+            self._stop.wait(self._pause(has_obeyed))
         self._farewell()
 
-    def _pause(self, has_asked: bool) -> float:
+    def _pause(self, has_obeyed: bool) -> float:
         """Seconds. Drawn, so that a fleet that was started together, or lost the store together, does not ask together."""
-        if not has_asked:
+        if not has_obeyed:
             return self._pauses.failed()
         self._pauses.succeeded()
         return POLL_SECONDS * random.uniform(0.8, 1.2)
@@ -165,8 +170,8 @@ class Heartbeat:
 
     def _obey(self) -> None:
         client = self.guard.store.background
-        asked: Any = client.mget(keys.switch(), keys.policies_version())
-        switch, number = asked
+        answers: Any = client.mget(keys.switch(), keys.policies_version())
+        switch, number = answers
         is_silenced = switch == b"off"
         if is_silenced != self.guard.is_silenced:
             self.guard.is_silenced = is_silenced
@@ -175,16 +180,16 @@ class Heartbeat:
             self._beat_due = 0.0  # who runs which version is told at once
 
     def _read_configuration(self) -> None:
-        """Once, and after the first beat: that the worker lives is told before."""
-        self._configuration = Told("", "")  # stands where it cannot be read
+        """Once, and after the first beat: that the worker lives is reported before."""
+        self._configuration = ConfigurationReport("", "")  # stands where it cannot be read
         self._configuration = self.identity.configuration()
 
-    def _tell(self) -> None:
+    def _beat(self) -> None:
         guard, identity = self.guard, self.identity
-        has = self._configuration or Told("", "")
+        has = self._configuration or ConfigurationReport("", "")
         queues = identity.queues()
         counts = guard.counts.snapshot()
-        said = {
+        values = {
             "v": 1,
             "name": identity.name,
             "boot": identity.boot,
@@ -214,7 +219,7 @@ class Heartbeat:
             "broken": guard.broken,
             "uncounted": self.at_start.uncounted,
             "overrun": self.at_start.overrun,
-            "shared_out": self.policing.shares.taken if self.policing else 0,
+            "shared_out": self.policing.shares.granted if self.policing else 0,
             "repeated": guard.once.repeated if guard.once else 0,
             "unasked": guard.once.unasked if guard.once else 0,
             "unplaced": guard.unplaced,
@@ -228,11 +233,11 @@ class Heartbeat:
         pipeline = guard.store.background.pipeline(transaction=False)
         for name in texts:
             pipeline.expire(name, FORGET_SECONDS)
-        pipeline.hset(keys.workers(source), identity.name, json.dumps(said))
+        pipeline.hset(keys.workers(source), identity.name, json.dumps(values))
         pipeline.expire(keys.workers(source), FORGET_SECONDS)
-        self._in_hand.tell(pipeline)
-        is_told = pipeline.execute()
-        for name, known in zip(texts, is_told, strict=False):
+        self._in_hand.report(pipeline)
+        known_flags = pipeline.execute()
+        for name, known in zip(texts, known_flags, strict=False):
             if not known and texts[name]:
                 guard.store.background.set(name, texts[name], ex=FORGET_SECONDS)
 
@@ -247,8 +252,8 @@ class Heartbeat:
                 self._store_user = ""
         return self._store_user
 
-    def _tell_dropped(self) -> None:
-        self.guard.store.tell_count()
+    def _report_dropped(self) -> None:
+        self.guard.store.report_dropped()
 
     def _connect(self) -> None:
         if self.guard.ledger is not None:

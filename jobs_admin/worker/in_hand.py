@@ -1,4 +1,6 @@
-"""The jobs that a worker has in hand, told with its heartbeat: what it takes with it, or leaves unacknowledged, should it die."""
+"""The jobs that a worker has in hand, reported with its heartbeat: what it takes with it, or leaves unacknowledged,
+should it die.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from jobs_admin.core import keys
 from jobs_admin.worker.report import Origin, or_nothing, queue_of
 
 MOST = 200  # jobs that are told; the rest is counted
-KEPT_S = 86_400
+EXPIRY_S = 86_400
 
 
 class InHand:
@@ -25,23 +27,23 @@ class InHand:
         self._key = keys.in_hand(origin.source)
         self._boot = boot
         self._worker = worker
-        self._is_told = False
+        self._is_reported = False
 
-    def tell(self, pipeline: redis.client.Pipeline) -> None:
+    def report(self, pipeline: redis.client.Pipeline) -> None:
         """Add to a heartbeat's round trip what is in hand now."""
         requests = _requests()
-        if not requests and not self._is_told:
+        if not requests and not self._is_reported:
             return
-        self._is_told = bool(requests)
+        self._is_reported = bool(requests)
         if not requests:
             pipeline.hdel(self._key, self._boot)
             return
         jobs = [self._job(request) for request in requests[:MOST]]
         timeout = or_nothing(lambda: requests[0].message.channel.visibility_timeout, None)
-        said = {"worker": self._worker, "at": time.time(), "jobs": jobs, "more": max(0, len(requests) - MOST)}
-        said["visibility_timeout"] = timeout if isinstance(timeout, int | float) else None
-        pipeline.hset(self._key, self._boot, json.dumps(said))
-        pipeline.expire(self._key, KEPT_S)
+        values = {"worker": self._worker, "at": time.time(), "jobs": jobs, "more": max(0, len(requests) - MOST)}
+        values["visibility_timeout"] = timeout if isinstance(timeout, int | float) else None
+        pipeline.hset(self._key, self._boot, json.dumps(values))
+        pipeline.expire(self._key, EXPIRY_S)
 
     def _job(self, request: Any) -> list[Any]:
         """Tag of its delivery, id, task, queue, and whether the broker has it still."""
@@ -57,7 +59,7 @@ class InHand:
 
 
 def _requests() -> list[Any]:
-    """Those that were fetched and have not ended. Changed by other threads meanwhile."""
+    """Return the requests that were fetched and have not ended. Changed by other threads meanwhile."""
     for _ in range(3):
         with contextlib.suppress(RuntimeError):
             return list(state.reserved_requests)

@@ -37,7 +37,7 @@ def keep(directory: Path, documents: list[dict[str, Any]]) -> None:
         raise
 
 
-def kept(directory: Path) -> list[dict[str, Any]]:
+def load(directory: Path) -> list[dict[str, Any]]:
     """Nothing where there is no such file, or where it is not whole, or not this user's alone."""
     try:
         descriptor = os.open(directory / _NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -35,8 +35,8 @@ _SPREAD = 0.2  # seconds: so that not all workers ask for one job at the same mo
 logger = logging.getLogger("redrive.worker")
 
 
-class NotHeld(Exception):
-    """The job could not be put aside. The text says why; where nobody answered it may wait all the same."""
+class NotScheduled(Exception):
+    """The job could not be put aside. The text says why; where no answer came it may wait all the same."""
 
 
 class Later:
@@ -54,28 +54,28 @@ class Later:
         self._sooner = threading.Event()
         self._stopped = threading.Event()
         self._looks_at = 0.0  # monotonic: when the thread looks again
-        self._is_told = False
+        self._is_logged = False
         self._pauses = Pauses(IDLE_SECONDS, BREAKER_SECONDS, least_s=IDLE_SECONDS / 2)
 
     def hold(self, request: Any, decision: Decision) -> None:
-        """The job waits, durable, when this returns. Raises NotHeld."""
+        """The job waits, durable, when this returns. Raises NotScheduled."""
         attempt = report.attempt_of(request) + (decision.act == AGAIN)
         waited_s = decision.delay_s if decision.keeps_wait else None
         try:
             message = next_message(report.raw_message(request.message), attempt - 1, waited_s)
             head = replace(self._head(request, decision, attempt), mark=_mark(request.message.body))
         except NotCelerys as error:
-            raise NotHeld(str(error)) from error
+            raise NotScheduled(str(error)) from error
         if time.monotonic() < self._closed_until:
-            raise NotHeld("the place where retries wait did not answer just before")
+            raise NotScheduled("the place where retries wait did not answer just before")
         try:
             self._delays.schedule(head, message, decision.delay_s)
         except TooManyWait as error:
-            raise NotHeld(str(error)) from error
+            raise NotScheduled(str(error)) from error
         except (redis.RedisError, OSError, ValueError) as error:
             self._closed_until = time.monotonic() + closed_for(self._unanswered)
             self._unanswered += 1
-            raise NotHeld(f"the place where retries wait did not take it ({type(error).__name__})") from error
+            raise NotScheduled(f"the place where retries wait did not take it ({type(error).__name__})") from error
         self._unanswered = 0
         if time.monotonic() + decision.delay_s < self._looks_at:
             self._sooner.set()
@@ -83,7 +83,7 @@ class Later:
     def _head(self, request: Any, decision: Decision, attempt: int) -> Head:
         queue = report.known_queue(request, self._origin)
         if not queue:
-            raise NotHeld("which queue it came from is not known")
+            raise NotScheduled("which queue it came from is not known")
         head = Head(str(request.id), attempt, str(request.type), queue, decision.policy)
         if self._publisher is not None:
             return head
@@ -133,22 +133,23 @@ class Later:
         self._pauses.succeeded()
         if promoted.failed:
             logger.warning("Redrive could not bring back what waits to be retried (%s); it tries on.", promoted.failed)
-        if self._is_told and promoted.jobs:
-            self._is_told = False
+        if self._is_logged and promoted.jobs:
+            self._is_logged = False
             logger.info("Redrive brings back again what waits to be retried.")
         next_s = IDLE_SECONDS if promoted.next_s is None else min(IDLE_SECONDS, promoted.next_s)
         return max(_LEAST_PAUSE, next_s) + (0.0 if promoted.jobs else random.uniform(0, _SPREAD))
 
     def _failed(self, why: str) -> float:
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_logged:
+            self._is_logged = True
             logger.warning("Redrive cannot bring back what waits to be retried (%s); it tries on.", why)
         return self._pauses.failed()
 
 
 def closed_for(failed: int) -> float:
-    """Seconds for which nobody asks the place, after it did not answer `failed` times in a row before this one. No draw: Redis
-    takes a call of every worker at once, and what is drawn longer costs jobs."""
+    """Seconds for which the place is not called, after it did not answer `failed` times in a row before this one. No
+    draw: Redis takes a call of every worker at once, and what is drawn longer costs jobs.
+    """
     return float(min(BREAKER_SECONDS, BREAKER_FIRST_SECONDS * 2 ** min(failed, 10)))
 
 

@@ -1,11 +1,12 @@
-"""Jobs that are acknowledged before they run, kept in the store while they run: those of a worker that dies are filed as lost.
+"""Jobs that are acknowledged before they run, kept in the store while they run: those of a worker that dies are filed
+as lost.
 
-Only under a policy with `file_lost`. What is kept is the report as it will stand on the stream: the desk puts it there once the
-worker has given no sign for long enough (`lost_jobs.py`).
+Only under a policy with `file_lost`. What is kept is the report as it will be on the stream: the desk puts it there
+once the worker has given no sign for long enough (`lost_jobs.py`).
 
     ledger.begins(request)      # before Celery acknowledges; a job waits for 100 ms at most, and starts in any case
     …
-    ledger.ended(request)       # after its report is durable; nobody waits
+    ledger.ended(request)       # after its report is durable; no job waits
 
 What is acknowledged late is not kept: the broker itself gives it to another worker.
 """
@@ -33,7 +34,7 @@ from jobs_admin.worker.records import Entry
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.tally import Tally
 
-KEPT_DAYS = 8
+STORED_DAYS = 8
 MOST_BYTES = 64 * 1024**2  # that one worker keeps at a time
 MOST_RAW = 4 * 1024**2  # of one message; of a longer one its head: the job is told, and cannot be replayed
 WHAT = "The worker that ran this job stopped. How far the job came is not known."
@@ -53,7 +54,7 @@ def with_report(text: str) -> str:
 
 def _script(name: str) -> str:
     text = (Path(__file__).parent / f"ledger_{name}.lua").read_text()
-    return f"local KEPT_MS = {KEPT_DAYS * 86_400_000}\n{text}"
+    return f"local KEPT_MS = {STORED_DAYS * 86_400_000}\n{text}"
 
 
 _PUT, _END, _LIST = Script(_script("put")), Script(with_report(_script("end"))), Script(_script("list"))
@@ -83,8 +84,8 @@ class Ledger:
         return self._unkept.total
 
     @property
-    def held_bytes(self) -> int:
-        """Of what is kept just now, or may be."""
+    def open_bytes(self) -> int:
+        """The bytes of jobs that are kept just now, or may be."""
         return self._bytes
 
     def connect(self) -> None:
@@ -102,22 +103,22 @@ class Ledger:
         if chosen is None or not chosen.is_enforced or not chosen.policy.file_lost:
             return
         try:
-            is_kept = self._keep(request, chosen)
+            is_stored = self._keep(request, chosen)
         except BaseException:
             self._unkept.add()
             raise
-        if not is_kept:
+        if not is_stored:
             self._unkept.add()
 
     def _keep(self, request: Any, chosen: Chosen) -> bool:
         name, entry = _name(request), _packed(self._origin.entry(_report(request, self._origin, chosen)))
         with self._lock:
             # A second copy of its message takes the place of the first: the store keeps one of a name.
-            held = self._bytes - self._open.get(name, 0) + len(entry)
-            if held > MOST_BYTES:
+            size = self._bytes - self._open.get(name, 0) + len(entry)
+            if size > MOST_BYTES:
                 self._note_full()
                 return False
-            self._open[name], self._bytes = len(entry), held
+            self._open[name], self._bytes = len(entry), size
         setattr(request, _ON, (name, False))
         prefix = self._kept.removesuffix(self._boot)
         is_given_again = "1" if request.delivery_info.get("redelivered") else ""
@@ -156,7 +157,9 @@ class Ledger:
         return hasattr(request, _ON)
 
     def ended(self, request: Any, success: Envelope | None = None) -> None:
-        """The job has ended. `success`: what is told should it have been filed as lost meanwhile; None: it was told already."""
+        """The job has ended. `success`: the report to write should it have been filed as lost meanwhile; None: it was
+        reported already.
+        """
         name, is_sure = getattr(request, _ON, ("", False))
         if not name:
             return
@@ -170,7 +173,7 @@ class Ledger:
         if success is not None:
             entry = self._origin.entry(replace(success, reason=CAME_BACK))
             args += [part for pair in entry.items() for part in pair]
-        self._calls.tell(_END, self._ends, args, lambda: self._unheard.append(args))
+        self._calls.notify(_END, self._ends, args, lambda: self._unheard.append(args))
 
     @property
     def _ends(self) -> list[str]:
@@ -180,7 +183,7 @@ class Ledger:
     # -- where no job waits -----------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Tell again what the store did not hear, and take out what it keeps for nothing. Called every second."""
+        """Repeat what the store did not hear, and take out what it keeps for nothing. Called every second."""
         self._calls.listen()
         while self._unheard:
             args = self._unheard.popleft()
@@ -199,16 +202,16 @@ class Ledger:
                     self._is_unsure = True
 
     def _swept(self) -> bool:
-        kept = self._calls.run(_LIST, [self._kept], [])
-        if kept is None:
+        names = self._calls.run(_LIST, [self._kept], [])
+        if names is None:
             return False
         with self._lock:  # asked after the store: what began since then is open
-            stale = [name for name in kept if name.decode("utf-8", "replace") not in self._open]
+            stale = [name for name in names if name.decode("utf-8", "replace") not in self._open]
         return all(self._calls.run(_END, self._ends, [name]) is not None for name in stale)
 
 
 def _name(request: Any) -> str:
-    """Of this attempt of this run. What a job is called has no bound; a name here has."""
+    """Return the name of this attempt of this run. A job's id has no bound; a name here has."""
     name = f"{Job.of_request(request).name}:{report.attempt_of(request)}"
     if len(name) <= _LONGEST_NAME and name.isascii():
         return name
@@ -216,11 +219,11 @@ def _name(request: Any) -> str:
 
 
 def _report(request: Any, origin: Origin, chosen: Chosen) -> Envelope:
-    """Return what will be told; when and why is added by whoever finds the worker dead."""
-    told = report.failure(request, Outcome("lost", "", WHAT, ""), origin, None)
-    raw = told.raw or b""
+    """Return the report to be written; when and why is added by whoever finds the worker dead."""
+    envelope = report.failure(request, Outcome("lost", "", WHAT, ""), origin, None)
+    raw = envelope.raw or b""
     raw = raw if len(raw) <= MOST_RAW else raw[: report.RAW_HEAD]
-    return replace(told, raw=raw, late_ack=False, policy=chosen.label)
+    return replace(envelope, raw=raw, late_ack=False, policy=chosen.label)
 
 
 def _packed(entry: Entry) -> bytes:

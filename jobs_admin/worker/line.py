@@ -35,11 +35,11 @@ def client(url: str) -> redis.Redis:
         health_check_interval=0,
         decode_responses=False,
         client_name="redrive-worker",
-        **_understood(),
+        **_supported_options(),
     )
 
 
-def _understood() -> dict[str, Any]:
+def _supported_options() -> dict[str, Any]:
     base = getattr(redis.connection, "AbstractConnection", redis.connection.Connection)
     known = inspect.signature(base.__init__).parameters
     found = {name: value for name, value in _SILENCE.items() if name in known}
@@ -52,8 +52,8 @@ class Line:
     """An open connection. Raises redis.RedisError or OSError where the store cannot be reached, or is too slow.
 
     To be made by a thread that may wait: names are resolved, and each step of the handshake may take
-    BACKGROUND_TIMEOUT. A store that then takes longer than CALL_TIMEOUT for a PING gets no line: every report
-    would find that out anew.
+    BACKGROUND_TIMEOUT. A store that then takes longer than CALL_TIMEOUT for a PING gets no line: else every report
+    would find that out.
     """
 
     def __init__(self, url: str) -> None:
@@ -79,11 +79,12 @@ class Line:
         """Return whether there is something to read now: an answer, the beginning of one, or that the other end has hung up."""
         return self._answers.holds_some or bool(self._poll.poll(0))
 
-    def ask(self, command: Sequence[str | bytes | int], deadline: float) -> Any:
-        """The answer to one command, read before `deadline` (monotonic seconds): bytes, a number, a list of such, or None.
+    def query(self, command: Sequence[str | bytes | int], deadline: float) -> Any:
+        """The answer to one command, read before `deadline` (monotonic seconds): bytes, a number, a list of such, or
+        None.
 
-        Raises redis.ResponseError for an answer that is an error; after any other error the line is of no more use.
-        By hand, since redis-py's time-outs begin anew with each read and write.
+        Raises redis.ResponseError for an answer that is an error; after any other error the line is of no more use. By
+        hand, since redis-py's time-outs start again with each read and write.
         """
         self.send(command, deadline)
         return self.read(deadline)
@@ -91,18 +92,18 @@ class Line:
     def send(self, command: Sequence[str | bytes | int], deadline: float) -> None:
         """One command. Answers come in the order of what was asked."""
         socket = self._connection._sock
-        socket.settimeout(_left(deadline))
+        socket.settimeout(_remaining(deadline))
         socket.sendall(b"".join(self._connection.pack_command(*command)))
 
     def read(self, deadline: float) -> Any:
-        """The next answer; as `ask`."""
+        """The next answer; as `query`."""
         return self._answers.next(deadline)
 
     def close(self) -> None:
         self._connection.disconnect()
 
 
-def _left(deadline: float) -> float:
+def _remaining(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
         raise redis.TimeoutError(f"no answer within {CALL_TIMEOUT * 1000:.0f} ms")
@@ -164,7 +165,7 @@ class _Answers:
         return self._got[self._at - size : self._at]
 
     def _more(self) -> None:
-        self._socket.settimeout(_left(self._deadline))
+        self._socket.settimeout(_remaining(self._deadline))
         got = self._socket.recv(65_536)
         if not got:
             raise redis.ConnectionError("it hung up")

@@ -38,16 +38,16 @@ def limits_fault(limits: Any, is_timed: bool) -> str:
     return ""
 
 
-def _of_fields(said: Mapping[str, Any]) -> str:
-    if not isinstance(said.get("task"), str):
+def _of_fields(fields: Mapping[str, Any]) -> str:
+    if not isinstance(fields.get("task"), str):
         return "The name of its task is no text."
-    if not isinstance(said.get("id"), str):
+    if not isinstance(fields.get("id"), str):
         return "It has no id that is a text."
     for name in ("eta", "expires"):
-        if not isinstance(said.get(name), str | None):
+        if not isinstance(fields.get(name), str | None):
             return f"Its {name} is no text."
     for name, kind in (("stamped_headers", list), ("stamps", dict)):
-        if not isinstance(said.get(name), kind | None):
+        if not isinstance(fields.get(name), kind | None):
             return f"Its {name} have another type than Celery's."
     return ""
 

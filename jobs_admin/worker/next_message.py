@@ -45,19 +45,19 @@ def _object(text: str, at: int, changes: Mapping[Path, str | None]) -> tuple[str
     members, end = _members(text, at)
     if not changes:
         return text[at:end], end
-    kept: list[str] = []
+    pieces: list[str] = []
     last = at + 1
     for member in members:
         between, last = text[last : member.start], member.end
         value = _value(text, member, changes)
         if value is not None:
-            kept.append((between if kept else "") + text[member.start : member.value] + value)
+            pieces.append((between if pieces else "") + text[member.start : member.value] + value)
     known = {member.name for member in members}
     for path, value in changes.items():
         if len(path) == 1 and path[0] not in known and value is not None:
-            kept.append((", " if kept else "") + f"{dumps(path[0])}: {value}")
+            pieces.append((", " if pieces else "") + f"{dumps(path[0])}: {value}")
     lead = text[at + 1 : members[0].start] if members else ""
-    return "{" + lead + "".join(kept) + text[last : end - 1] + "}", end
+    return "{" + lead + "".join(pieces) + text[last : end - 1] + "}", end
 
 
 def _value(text: str, member: _Member, changes: Mapping[Path, str | None]) -> str | None:

@@ -18,7 +18,7 @@ from jobs_admin.worker.decision import Decision
 
 _LONGEST = 4096  # PIPE_BUF on Linux
 _WIDTH = 1024**2
-_KEPT = 10_000  # of those that nobody asked for: their child died after it wrote
+_MOST_UNREAD = 10_000  # of those that nobody asked for: their child died after it wrote
 
 
 class Notes:
@@ -53,7 +53,7 @@ class Notes:
                     name, text = json.loads(line)
                     if (decision := Decision.from_text(text)) is not None:
                         self._read[name] = decision
-        while len(self._read) > _KEPT:
+        while len(self._read) > _MOST_UNREAD:
             self._read.popitem(last=False)
 
 

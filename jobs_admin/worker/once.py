@@ -1,7 +1,8 @@
 """A replayed job whose message comes twice starts once, where its broker could not promise that it was sent once.
 
-Only messages that say so ask: `once` stands in the `redrive` header of what was replayed onto a broker without atomic sends
-(RabbitMQ). The first delivery of a run's attempt leaves a mark in the store; another one that finds it is a second copy.
+Only messages that say so ask: `once` is in the `redrive` header of what was replayed onto a broker without atomic sends
+(RabbitMQ). The first delivery of a run's attempt leaves a mark in the store; another one that finds it is a second
+copy.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Once:
 
     def is_repeated(self, request: Any) -> bool:
         """Return whether this attempt of the job was begun by another copy of its message. If not, it is begun now."""
-        lineage = _asking(request)
+        lineage = _once_lineage(request)
         if lineage is None:
             return False
         # Celery's own retry has the same header and is the next attempt. What a policy puts off, or tries again, has
@@ -55,18 +56,19 @@ class Once:
         return True
 
 
-def _asking(request: Any) -> Lineage | None:
+def _once_lineage(request: Any) -> Lineage | None:
     """Return where the job comes from, if its message asks to be started once."""
-    said = request.request_dict.get("redrive")
-    if not isinstance(said, dict) or said.get("once") is not True:
+    header = request.request_dict.get("redrive")
+    if not isinstance(header, dict) or header.get("once") is not True:
         return None
     lineage = report.lineage_of(request)
     return lineage if lineage and lineage.item is not None and lineage.replay else None
 
 
 def _which(request: Any) -> str:
-    """Its id: of a desk that did not say whose the header is, a child's may be its parent's. And how often it was replaced:
-    what takes a task's place (`self.replace`) has its id, begins at the first attempt, and is no copy."""
+    """Return the job's id, since the header of an older desk may be that of its parent, and how often it was replaced:
+    what takes a task's place (`self.replace`) has its id, begins at the first attempt, and is no copy.
+    """
     return f"{request.id}-{report.attempt_number(request.request_dict.get('replaced_task_nesting'))}"
 
 

@@ -1,9 +1,9 @@
-"""What a Celery request ended with, in words of ours: kind, error, message, trace. Text only.
+"""The outcome of a Celery request: kind, error, message, trace. Text only.
 
-Everything is read from the text that the pool's child made of the exception. Nothing of the exception itself is
-called here: its `__str__` is a user's code, and this runs in the main process of a worker, which must not wait
-for it. Only `keep_raised` runs in the child: where Celery replaces an error that cannot be pickled, the text of the
-replacement lacks what the error said.
+Everything is read from the text that the pool's child made of the exception. Nothing of the exception itself is called
+here: its `__str__` is a user's code, and this runs in the main process of a worker, which must not wait for it. Only
+`keep_raised` runs in the child: where Celery replaces an error that cannot be pickled, the text of the replacement
+lacks what the error said.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WHILE_HANDLING = "\nDuring handling of the above exception, another exception o
 _DIRECT_CAUSE = "\nThe above exception was the direct cause of the following exception:\n"
 
 _FARTHEST_S = 1e10
-_MOST_KEPT = 64 * 1024  # characters
+_LONGEST = 64 * 1024  # characters
 
 _POOL_JOB = re.compile(r" Job: \d+\.\Z")
 
@@ -53,13 +53,13 @@ def is_a(thing: object, kinds: Any) -> bool:
 
 
 def raised(exc_info: Any) -> Any:
-    """Return what the pool tells a request of its end, without what billiard puts around it."""
+    """Return the error with which the pool ends a request, without what billiard puts around it."""
     error = exc_info.exception
     return error.exc if is_a(error, ExceptionWithTraceback) else error
 
 
 def with_error(exc_info: Any, error: BaseException) -> Any:
-    """The same end, told as another error."""
+    """The same end, with another error."""
     other = copy.copy(exc_info)
     other.type, other.exception = type(error), error
     return other
@@ -77,7 +77,7 @@ def keep_raised(exception: Any = None, einfo: Any = None, **_: Any) -> None:
         return  # sent for something else than what is handled
     try:
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        einfo.redrive_raised = qualified(type(error)), str(error)[:_MOST_KEPT], trace[-_MOST_KEPT:]
+        einfo.redrive_raised = qualified(type(error)), str(error)[:_LONGEST], trace[-_LONGEST:]
     except Exception:  # noqa: S110 - a user's `__str__`: then what Celery made of the error is all there is
         pass
 
@@ -94,45 +94,50 @@ def outcome_of(request: Any, exc_info: Any) -> Outcome | None:
     if is_a(error, Ignore | Terminated):
         return None
     if is_a(error, SystemExit | KeyboardInterrupt):
-        was_asked_to = getattr(request, "_already_cancelled", False) or getattr(request, "_already_revoked", False)
-        return None if was_asked_to else _outcome("worker_lost", error, trace)
+        was_requested = getattr(request, "_already_cancelled", False) or getattr(request, "_already_revoked", False)
+        return None if was_requested else _outcome("worker_lost", error, trace)
     if is_a(error, WorkerLostError):
         return _worker_lost(request, error, trace)
     if is_a(error, TimeLimitExceeded):
         return Outcome("hard_limit", qualified(TimeLimitExceeded), _limit_exceeded(error.args), trace)
     if is_a(error, SoftTimeLimitExceeded):
-        told = _outcome("soft_limit", error, trace)
-        return _with_message(told, "soft time limit exceeded") if told.message == "SoftTimeLimitExceeded()" else told
+        outcome = _outcome("soft_limit", error, trace)
+        return (
+            _with_message(outcome, "soft time limit exceeded")
+            if outcome.message == "SoftTimeLimitExceeded()"
+            else outcome
+        )
     if is_a(error, MemoryError):
         return _outcome("memory", error, trace)
-    if (kept := getattr(exc_info, "redrive_raised", None)) is not None:
-        return Outcome("exception", *kept)
+    if (raised_parts := getattr(exc_info, "redrive_raised", None)) is not None:
+        return Outcome("exception", *raised_parts)
     return _as_raised(exc_info.type, _outcome("exception", error, trace))
 
 
-def ran_well(request: Any, exc_info: Any) -> bool:
-    """Return whether the job ran well and its child died only afterwards: Celery acknowledges it then, and it never runs again.
+def has_succeeded(request: Any, exc_info: Any) -> bool:
+    """Return whether the job succeeded and its child died only afterwards: Celery acknowledges it then, and it never
+    runs again.
 
-    What Celery asks its result backend for (from 5.7 on), before it does anything else about a child that was lost.
+    Celery asks its result backend for the same (from 5.7 on), before it does anything else about a child that was lost.
     """
     error = raised(exc_info)
-    asks = getattr(request, "_success_was_stored", None)
-    return is_a(error, WorkerLostError | SystemExit) and asks is not None and bool(asks())
+    was_stored = getattr(request, "_success_was_stored", None)
+    return is_a(error, WorkerLostError | SystemExit) and was_stored is not None and bool(was_stored())
 
 
-def _as_raised(raised: Any, told: Outcome) -> Outcome:
+def _as_raised(raised: Any, outcome: Outcome) -> Outcome:
     """Celery sends an error that cannot be pickled as its nearest base class that can, and its true class beside it."""
     if not isinstance(raised, type) or not issubclass(raised, BaseException) or raised is UnpickleableExceptionWrapper:
-        return told
+        return outcome
     true = qualified(raised)
-    if true == told.error_type or not told.trace:
-        return told
-    before, found, after = told.trace.rpartition(f"\n{told.error_type}")
-    return Outcome(told.kind, true, told.message, f"{before}\n{true}{after}" if found else told.trace)
+    if true == outcome.error_type or not outcome.trace:
+        return outcome
+    before, found, after = outcome.trace.rpartition(f"\n{outcome.error_type}")
+    return Outcome(outcome.kind, true, outcome.message, f"{before}\n{true}{after}" if found else outcome.trace)
 
 
 def hard_limit(seconds: float | None) -> Outcome:
-    """For pools that tell of a hard limit without an exception (gevent, eventlet)."""
+    """For pools that report a hard limit without an exception (gevent, eventlet)."""
     return Outcome("hard_limit", qualified(TimeLimitExceeded), _limit_exceeded((seconds,)), "")
 
 
@@ -160,7 +165,7 @@ def _outcome(kind: str, error: Any, trace: str, due_at: float | None = None) -> 
 
 
 def _retry(request: Any, retry: Retry, trace: str) -> Outcome:
-    """Celery's own retry, told as the error that caused it: so it joins the group of its last attempt."""
+    """Celery's own retry, reported as the error that caused it: so it joins the group of its last attempt."""
     due_at = _due_at(retry.when)
     original = _before_the_retry(trace)
     if is_a(retry, GuardRetry) and original != trace and not is_a(retry.exc, UnpickleableExceptionWrapper):
@@ -168,13 +173,17 @@ def _retry(request: Any, retry: Retry, trace: str) -> Outcome:
         if error_type:  # what was raised, also where only a base class of it could be pickled
             return Outcome("retry", error_type, message, original, due_at)
     if retry.exc is not None:
-        told = _outcome("retry", retry.exc, original, due_at)
+        outcome = _outcome("retry", retry.exc, original, due_at)
         error_type, message = _last_error(original) if original != trace else ("", "")
-        asked_with = trace.rpartition("Retry")[2]  # ` in 3s: Refused('no')`, written where the error was still itself
-        if error_type and f" {error_type.rpartition('.')[2]}(" in asked_with:
+        arguments = trace.rpartition("Retry")[2]  # ` in 3s: Refused('no')`, written where the error was still itself
+        if error_type and f" {error_type.rpartition('.')[2]}(" in arguments:
             # What was raised, also where only a base class of it could be pickled.
             return Outcome("retry", error_type, message, original, due_at)
-        return told if told.message else _with_message(told, _without_name(str(retry.excs or ""), told.error_type))
+        return (
+            outcome
+            if outcome.message
+            else _with_message(outcome, _without_name(str(retry.excs or ""), outcome.error_type))
+        )
     if original != trace:  # `self.retry()` inside `except`: the error stands in the text
         error_type, message = _last_error(original)
         if error_type:
@@ -187,7 +196,7 @@ def _with_message(outcome: Outcome, message: str) -> Outcome:
 
 
 def _without_name(text: str, error_type: str) -> str:
-    """`ValueError('no')` as `'no'`: what repr gives of an exception, without the name that stands beside it."""
+    """`ValueError('no')` as `'no'`: what repr gives of an exception, without the name that is known beside it."""
     name = error_type.rpartition(".")[2]
     if text.startswith(f"{name}(") and text.endswith(")"):
         return text[len(name) + 1 : -1].rstrip(",")
@@ -195,15 +204,15 @@ def _without_name(text: str, error_type: str) -> str:
 
 
 def _worker_lost(request: Any, error: WorkerLostError, trace: str) -> Outcome:
-    told = _outcome("worker_lost", error, trace)
-    told = _with_message(told, _POOL_JOB.sub("", told.message))  # the pool's own number says nothing
+    outcome = _outcome("worker_lost", error, trace)
+    outcome = _with_message(outcome, _POOL_JOB.sub("", outcome.message))  # the pool's own number says nothing
     task = request.task
     retries = int(request.request_dict.get("retries") or 0)
     most = getattr(task, "max_retries", None)
     if getattr(task, "retry_on_worker_lost", False) and (most is None or retries < most):
         # Celery 5.7 publishes a retry for it right after this: the job is not dead.
-        return replace(told, kind="retry", due_at=time.time() + float(task.default_retry_delay or 0))
-    return told
+        return replace(outcome, kind="retry", due_at=time.time() + float(task.default_retry_delay or 0))
+    return outcome
 
 
 def _due_at(when: object) -> float | None:
@@ -219,7 +228,7 @@ def _due_at(when: object) -> float | None:
 def qualified(error: type) -> str:
     """The class as a traceback names it: without a module for those that are built in."""
     # Not by a class of the class, which may answer anything.
-    module, name = (type.__getattribute__(error, told) for told in ("__module__", "__qualname__"))
+    module, name = (type.__getattribute__(error, part) for part in ("__module__", "__qualname__"))
     if not isinstance(module, str) or module in ("builtins", "__main__"):
         return str(name)
     return f"{module}.{name}"
@@ -237,7 +246,7 @@ def _message(error_type: str, trace: str) -> str:
 
 
 def _before_the_retry(trace: str) -> str:
-    """The traceback without its last part, when that only tells that somebody asked for a retry."""
+    """The traceback without its last part, when that only shows that a retry was requested."""
     # The one that stands last: what stands before it may be a chain of the error's own.
     before, found, last = trace.rpartition(max(_WHILE_HANDLING, _DIRECT_CAUSE, key=trace.rfind))
     if found and "Retry" in last[last.rfind("\n", 0, len(last) - 1) :]:
@@ -246,7 +255,7 @@ def _before_the_retry(trace: str) -> str:
 
 
 def _last_error(trace: str) -> tuple[str, str]:
-    """Name and message of the error at the end of a traceback, ("", "") where it cannot be told."""
+    """Name and message of the error at the end of a traceback, ("", "") where it cannot be read."""
     lines = trace[trace.rfind('\n  File "') + 1 :].splitlines()
     for index, line in enumerate(lines):
         if line and not line.startswith(" "):

@@ -74,7 +74,7 @@ class InForce:
         try:
             return page.choices[place]
         except KeyError:
-            found = self._look(page, place)
+            found = self._find(page, place)
             if len(page.choices) < _REMEMBERED:
                 page.choices[place] = found
             return found
@@ -92,7 +92,7 @@ class InForce:
             page = self._page = _read(self._board)
         return page
 
-    def asks_at_start(self) -> bool:
+    def counts_starts(self) -> bool:
         """Return whether some policy wants a job counted before it starts, or its retries."""
         policies = [one.policy for one in _read(self._board).policies.values() if one.is_enforced]
         return any(one.poison or one.concurrency or one.rate_limit or one.budget for one in policies)
@@ -101,7 +101,7 @@ class InForce:
         """Return whether some policy wants jobs kept while they run."""
         return any(one.is_enforced and one.policy.file_lost for one in _read(self._board).policies.values())
 
-    def _look(self, page: _Page, place: tuple[str, str]) -> Chosen | None:
+    def _find(self, page: _Page, place: tuple[str, str]) -> Chosen | None:
         if page.ceiling not in (OBSERVE, ENFORCE):
             return None
         found = matching.chosen([one.policy for one in page.policies.values()], self._source, *place)
@@ -127,7 +127,7 @@ class Policies:
         self._read_at = float("-inf")
         self._documents: dict[str, dict[str, Any]] = {}
         self._publish()
-        self._take({str(one.get("name")): one for one in last_good.kept(directory)})
+        self._take({str(one.get("name")): one for one in last_good.load(directory)})
 
     def in_force(self) -> InForce:
         return InForce(self._board, self.source)
@@ -138,7 +138,7 @@ class Policies:
 
     @property
     def versions(self) -> dict[str, int]:
-        """Those that may match a job of this source, as its pool has them."""
+        """The versions of policies that may match a job of this source, by name, as its pool has them."""
         return {name: document["version"] for name, document in self._documents.items()}
 
     def hold_to(self, rung: str) -> bool:
@@ -152,8 +152,8 @@ class Policies:
     def poll(self, client: redis.Redis, number: bytes | None) -> bool:
         """Read all where the number in the store is another one than before. True where something changed.
 
-        Raises redis.RedisError; then all is as it was. Without a number the store has lost its memory, or nobody ever
-        published: that takes no policy out of force.
+        Raises redis.RedisError; then all is as it was. Without a number the store has lost its memory, or no policy was
+        ever published: that takes no policy out of force.
         """
         is_fresh = time.monotonic() - self._read_at < _REREAD_S
         if number is None or (number == self._seen and is_fresh):
@@ -162,10 +162,10 @@ class Policies:
         pipeline = client.pipeline(transaction=True)
         pipeline.get(keys.policies_version())
         pipeline.hgetall(keys.policies())
-        seen, told = pipeline.execute()
+        seen, documents = pipeline.execute()
         refused_before = self.refused
         is_changed = seen is not None and self._take(
-            {name.decode("utf-8", "replace"): _json(text) for name, text in told.items()}
+            {name.decode("utf-8", "replace"): _json(text) for name, text in documents.items()}
         )
         self._seen, self._read_at = seen, time.monotonic()
         if is_changed:
@@ -175,11 +175,11 @@ class Policies:
                 logger.warning("Redrive cannot keep its policies in %s (%s).", self._directory, error.strerror)
         return is_changed or self.refused != refused_before
 
-    def _take(self, told: dict[str, Any]) -> bool:
+    def _take(self, documents: dict[str, Any]) -> bool:
         """Replace what is in force; of a name whose document cannot be used, the version before stays. True if it changed."""
         taken: dict[str, dict[str, Any]] = {}
         refused: dict[str, str] = {}
-        for name, document in told.items():
+        for name, document in documents.items():
             try:
                 found = _usable(name, document)
             except (Refused, ValueError, TypeError, KeyError) as error:
@@ -210,16 +210,16 @@ class Policies:
         return True
 
     def _publish(self) -> None:
-        said = {"ceiling": self.ceiling, "policies": list(self._documents.values())}
-        self._board.write(json.dumps(said).encode())
+        page = {"ceiling": self.ceiling, "policies": list(self._documents.values())}
+        self._board.write(json.dumps(page).encode())
 
 
 def _read(board: Board) -> _Page:
     number, text = board.read()
-    said: dict[str, Any] = json.loads(text) if text else {"ceiling": CAPTURE, "policies": []}
+    page: dict[str, Any] = json.loads(text) if text else {"ceiling": CAPTURE, "policies": []}
     # Only usable ones are put on the board.
-    policies = [_usable(one["name"], one) for one in said["policies"]]
-    return _Page(number, said["ceiling"], {one.name: one for one in policies}, {})
+    policies = [_usable(one["name"], one) for one in page["policies"]]
+    return _Page(number, page["ceiling"], {one.name: one for one in policies}, {})
 
 
 def _json(text: bytes) -> Any:

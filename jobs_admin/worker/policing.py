@@ -25,7 +25,7 @@ from jobs_admin.worker.report import Origin
 from jobs_admin.worker.retrying import Retrying
 from jobs_admin.worker.store import Store
 
-_HELD_TO = {b"off": "off", b"drain": CAPTURE}  # what `manage.py off` and `drain` leave of any policy
+_CEILINGS = {b"off": "off", b"drain": CAPTURE}  # what `manage.py off` and `drain` leave of any policy
 
 logger = logging.getLogger("redrive.worker")
 
@@ -37,10 +37,10 @@ class Policing:
         self, app: Any, origin: Origin, store: Store, url: str, ceiling: str, at_start: AtStart, calls: Calls
     ) -> None:
         self.policies = Policies(origin.source, ceiling, store.spool.directory)
-        with contextlib.suppress(redis.RedisError, OSError), client(url) as asked:
+        with contextlib.suppress(redis.RedisError, OSError), client(url) as connection:
             # Once before the first job; a store that is away is asked again each second.
-            told: Any = asked.mget(keys.switch(), keys.policies_version())
-            self.obey(asked, *told)
+            answers: Any = connection.mget(keys.switch(), keys.policies_version())
+            self.obey(connection, *answers)
         self._calls = calls
         notes = Notes()
         self._later = _later(app, origin, url)
@@ -52,10 +52,10 @@ class Policing:
             if budget is None:
                 return GRANTED
             name = budget.group or policy.name
-            said = budgets.spend(name, budget.per_minute, budget.burst)
-            if said is None:
+            is_granted = budgets.spend(name, budget.per_minute, budget.burst)
+            if is_granted is None:
                 return shares.take(name, budget)
-            return GRANTED if said else REFUSED
+            return GRANTED if is_granted else REFUSED
 
         self._retrying = Retrying(origin, self.policies.in_force(), notes, at_start, spend)
         self.acting = Acting(origin, self.policies.in_force(), notes, self._later, at_start, spend)
@@ -67,15 +67,15 @@ class Policing:
     def begin_child(self, **_: Any) -> None:
         """In a process of the pool that was just forked, before its first job: else that would wait for a connection."""
         try:
-            if self.policies.in_force().asks_at_start():
+            if self.policies.in_force().counts_starts():
                 self._calls.connect()
         except Exception:  # the border: the process starts, whatever we did not think of
             logger.exception("Redrive could not make a process of the pool ready.")
 
-    def obey(self, asked: redis.Redis, switch: bytes | None, number: bytes | None) -> bool:
+    def obey(self, connection: redis.Redis, switch: bytes | None, number: bytes | None) -> bool:
         """Apply what the store says now. Return whether that changed something. Raises redis.RedisError."""
-        is_held = self.policies.hold_to(_HELD_TO.get(switch or b"", ENFORCE))
-        return self.policies.poll(asked, number) or is_held
+        is_capped = self.policies.hold_to(_CEILINGS.get(switch or b"", ENFORCE))
+        return self.policies.poll(connection, number) or is_capped
 
     def start(self) -> None:
         self._later.start()

@@ -1,8 +1,8 @@
 """The element that a message was in the broker's list, kept beside what kombu made of it.
 
-kombu parses the JSON of an element and forgets the text. Written anew it has the same meaning, not the same bytes:
+kombu parses the JSON of an element and forgets the text. Written again it has the same meaning, not the same bytes:
 producers in other languages put no space behind a colon, and leave UTF-8 as it is. And of an element that it cannot
-take it says so with an error, when nobody has the element any more: that ends the worker, or its connection.
+take it says so with an error, when the element is in no list any more: that ends the worker, or its connection.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Popped(dict[str, Any]):
 
 
 def keep_elements(channel: Any, refused: Refused = lambda *_: False) -> bool:
-    """From now on each message of this channel carries its element. Costs a reference, and no call.
+    """Keep the element of each message of this channel. Costs a reference, and no call.
 
     `refused` is called with an element that kombu cannot make a message of; with no other, and for no other error.
-    False, and nothing changed, for a channel that is not kombu's on Redis. A kombu that reads in another way than
-    the one this was written for (5.7) leaves its messages without an element; it is not kept from working.
+    False, and nothing changed, for a channel that is not kombu's on Redis. A kombu that reads in another way than the
+    one this was written for (5.7) leaves its messages without an element; it is not kept from working.
     """
     read = getattr(channel, "handlers", {}).get("BRPOP")
     deliver = getattr(channel.connection, "_deliver", None)
@@ -53,14 +53,14 @@ def keep_elements(channel: Any, refused: Refused = lambda *_: False) -> bool:
             between.clear()
 
     def noting(parse_response: Any) -> Any:
-        def noted(connection: Any, command: Any, **options: Any) -> Any:
+        def parse_and_note(connection: Any, command: Any, **options: Any) -> Any:
             answer = parse_response(connection, command, **options)
             if command == "BRPOP" and answer and len(answer) == 2 and isinstance(answer[1], bytes):
                 queue: str = bytes_to_str(answer[0])  # type: ignore[no-untyped-call]
                 between[:] = [(answer[1], queue.rsplit(channel.sep, 1)[0])]
             return answer
 
-        return noted
+        return parse_and_note
 
     def deliver_on(message: Any, queue: Any) -> Any:
         if not between:

@@ -1,7 +1,8 @@
-"""Which queue a job came from: as its delivery tells it, and where that says nothing, by what the queues are bound to.
+"""The queue that a job came from: by its delivery, and where that names none, by the bindings of the queues.
 
-A routing key is no queue: a topic exchange takes thousands of them to one, and two queues may share one. A retry goes back to
-the queue that the job came from, and policies match by it; so it is told apart what is sure and what is only likely.
+A routing key is no queue: a topic exchange takes thousands of them to one, and two queues may share one. A retry goes
+back to the queue that the job came from, and policies match by it; so a sure queue is marked apart from one that is
+only likely.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Queues:
         is_amqp = hasattr(consumer.channel, "basic_publish_confirm")
         self._consumer = consumer if is_amqp else None
 
-    def of(self, message: Any) -> Place:
+    def find_place(self, message: Any) -> Place:
         """Return where a message came from: its list on Redis, the consumer that RabbitMQ gave it to, else how it was routed."""
         payload = getattr(message, "_raw", None)
         if isinstance(payload, Popped) and payload.queue:
@@ -95,10 +96,10 @@ class Queues:
         if not exchange:  # the default exchange, where a routing key is a queue's name
             name = key.partition("\x06\x16")[0]  # `emails\x06\x163` is the list of one priority of `emails`
             return Place(name, bool(name))
-        told = [one for one in self._bound if one.exchange == exchange]
-        fitting = {one.queue for one in told if one.key == key or (one.kind == "topic" and _takes(one.key, key))}
+        candidates = [one for one in self._bound if one.exchange == exchange]
+        fitting = {one.queue for one in candidates if one.key == key or (one.kind == "topic" and _takes(one.key, key))}
         ours = fitting.intersection(self._consumed())
-        is_read = all(one.kind in ("direct", "topic") for one in told)
+        is_read = all(one.kind in ("direct", "topic") for one in candidates)
         return Place(min(ours or fitting, default=key), is_read and len(ours) == 1)
 
 
@@ -106,7 +107,7 @@ def place_of(request: Any, queues: Queues) -> Place:
     """Return the place of a job, in the main process."""
     found: Place | None = getattr(request, _PLACE, None)
     if found is None:
-        found = queues.of(request.message)
+        found = queues.find_place(request.message)
         setattr(request, _PLACE, found)
     return found
 

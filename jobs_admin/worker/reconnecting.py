@@ -37,11 +37,12 @@ def spread_reconnects(
     draw: Callable[[], float] = random.random,
     wait: Callable[[float, Callable[[], Any]], None] | None = None,
 ) -> None:
-    """From now on this consumer's tries to come back are drawn: the first from `jitter_s` seconds after the loss, the next ones
-    from twice as many each time, up to MOST_S. When it connects for the first time nothing is waited for, and while the
-    guard is silenced all is as Celery has it. The number of tries stays that of `broker_connection_max_retries`.
+    """Draw the times of this consumer's tries to come back: the first from `jitter_s` seconds after the loss, the next
+    ones from twice as many each time, up to MOST_S. When it connects for the first time nothing is waited for, and
+    while the guard is silenced all is as Celery has it. The number of tries stays that of
+    `broker_connection_max_retries`.
 
-    `draw`: from 0 up to, not including, 1. `wait`, for so many seconds, calls what it is given again and again.
+    `draw`: from 0 up to, not including, 1. `wait`, for a number of seconds, calls what it is given again and again.
     """
     wait = wait or _wait
     ensure_connected = consumer.ensure_connected
@@ -63,7 +64,7 @@ def spread_reconnects(
 
 
 def _begins(consumer: Any) -> bool:
-    """Whether it never had a connection yet."""
+    """Return whether it never had a connection yet."""
     begins = getattr(consumer, "first_connection_attempt", None)
     return consumer.restart_count < 1 if begins is None else bool(begins)  # Celery 5.3.0 does not say
 
@@ -100,7 +101,7 @@ class _Patient:
 
 
 def _wait(seconds: float, callback: Callable[[], Any]) -> None:
-    """`callback` raises where the worker is told to end."""
+    """`callback` raises where the worker is ordered to end."""
     ends = time.monotonic() + seconds
     while (left := ends - time.monotonic()) > 0:
         callback()

@@ -33,9 +33,10 @@ def is_of_another_version(descriptor: int) -> bool:
 
 
 def read(descriptor: int, at: int, end: int, unread: set[int]) -> Iterator[tuple[int, Entry]]:
-    """The reports between two offsets, each with the offset behind it. Offsets of those that cannot be read go to `unread`.
+    """The reports between two offsets, each with the offset behind it. Offsets of those that cannot be read go to
+    `unread`.
 
-    A last record that was cut off (its worker died while writing, so that nobody relies on it) is none of these.
+    A last record that was cut off (its worker died while writing, so that no one relies on it) is none of these.
     """
     try:
         if (
@@ -47,13 +48,13 @@ def read(descriptor: int, at: int, end: int, unread: set[int]) -> Iterator[tuple
         while at + _RECORD.size <= end:
             size, checksum = _RECORD.unpack(_bytes(descriptor, _RECORD.size, at))
             body = at + _RECORD.size
-            is_whole = 0 < size <= min(end - body, _LARGEST)
-            if not (is_whole and zlib.crc32(_bytes(descriptor, size, body)) == checksum):
+            is_complete = 0 < size <= min(end - body, _LARGEST)
+            if not (is_complete and zlib.crc32(_bytes(descriptor, size, body)) == checksum):
                 length, is_cut_off = _fields(descriptor, body, end, size, checksum)
                 if not length:
                     if not is_cut_off:
                         unread.add(at)
-                    if not is_whole:
+                    if not is_complete:
                         return
                     at = body + size
                     continue
@@ -69,7 +70,9 @@ def read(descriptor: int, at: int, end: int, unread: set[int]) -> Iterator[tuple
 
 
 def _fields(descriptor: int, at: int, end: int, size: int, checksum: int) -> tuple[int, bool]:
-    """Return how long the fields are that stand there and have this checksum (0: none have); whether they look cut off instead."""
+    """Return how long the fields are that begin at `at` and have this checksum (0: none have); whether they look cut
+    off instead.
+    """
     if not size and not checksum:
         return 0, _is_zero(descriptor, at, end)  # a disk that lost its power leaves zeros behind what was synced
     length = found = 0
@@ -105,7 +108,7 @@ def _is_zero(descriptor: int, at: int, end: int) -> bool:
 
 
 def _bytes(descriptor: int, size: int, at: int) -> bytes:
-    """All of them. Raises OSError, also where somebody cut the file short meanwhile."""
+    """All of them. Raises OSError, also where the file was cut short meanwhile."""
     found = os.pread(descriptor, size, at)
     if len(found) < size:
         raise OSError(f"{len(found)} bytes where there were {size}")

@@ -1,4 +1,4 @@
-"""From a Celery request to the envelope that tells about it: the raw message as it is, and a copy to show."""
+"""From a Celery request to the envelope that reports it: the raw message as it is, and a copy to show."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Origin:
 
 
 def queue_of(request: Any, origin: Origin) -> str:
-    """The queue a job came from, or that it most likely came from. To tell; not to decide by."""
+    """The queue a job came from, or that it most likely came from. For reports; not for decisions."""
     return place_of(request, origin.queues).name
 
 
@@ -71,10 +71,10 @@ def known_queue(request: Any, origin: Origin) -> str:
     return place.name if place.is_sure else ""
 
 
-def may_be_retried(request: Any, said: dict[str, Any], origin: Origin) -> bool:
-    """Return whether a message can come again by our hand. `said` are its headers, as Celery holds them."""
+def may_be_retried(request: Any, headers: dict[str, Any], origin: Origin) -> bool:
+    """Return whether a message can come again by our hand. `headers` are as Celery holds them."""
     # `utc` is of Celery's first protocol, whose messages have no place where we could count retries.
-    return "utc" not in said and request.delivery_info.get("exchange") not in origin.queues.fanouts
+    return "utc" not in headers and request.delivery_info.get("exchange") not in origin.queues.fanouts
 
 
 def lineage_of(request: Any) -> Lineage | None:
@@ -109,9 +109,9 @@ def failure(
     """The report of a job that ended badly, or will be tried again. `decision`: what a policy says of it, or would."""
     raw = raw_message(request.message)
     args, kwargs = arguments_of(request.message)
-    shown_args, shown_kwargs = shown(args), shown(kwargs)
+    shown_args, shown_kwargs = display_copy(args), display_copy(kwargs)
     own_headers = {k: v for k, v in (request.message.headers or {}).items() if k not in HIDDEN_HEADERS}
-    headers = shown(own_headers)
+    headers = display_copy(own_headers)
     hidden = shown_args.redacted + shown_kwargs.redacted + headers.redacted
     secrets = named_values(args, kwargs, own_headers) if hidden else ()
     message, in_message = without_values(outcome.message, secrets)
@@ -166,9 +166,9 @@ def _without_us(trace: str) -> str:
 
 
 def least(request: Any, kind: str, origin: Origin) -> Envelope:
-    """The report of a job of which nothing more could be told: what it is, how it ended, and its message.
+    """The report of a job of which nothing more could be read: what it is, how it ended, and its message.
 
-    Each part is asked for by itself, because the one that cannot be had is not known here.
+    Each part is read separately, because the one that cannot be had is not known here.
     """
     raw = or_nothing(lambda: raw_message(request.message), None)
     return Envelope(
@@ -190,7 +190,7 @@ def least(request: Any, kind: str, origin: Origin) -> Envelope:
 
 
 def or_nothing(part: Callable[[], T], nothing: T) -> T:
-    """Return what can be told of a part; `nothing` where that fails."""
+    """Return what can be read of a part; `nothing` where that fails."""
     try:
         return part()
     except Exception:  # the border of capture: the guard has counted and said the error that led here
@@ -231,14 +231,14 @@ def raw_message(message: Any) -> bytes:
     if isinstance(payload, Popped):
         return payload.element
     if payload is None:
-        said = {name: value for name, value in message.properties.items() if name != "application_headers"}
+        properties = {name: value for name, value in message.properties.items() if name != "application_headers"}
         payload = {
             "body": base64.b64encode(carried.body_of(message)).decode(),
             "content-encoding": message.content_encoding,
             "content-type": message.content_type,
             "headers": message.headers,
             "properties": {
-                **said,  # without the headers, which stand above
+                **properties,  # without the headers, which stand above
                 "delivery_info": {k: message.delivery_info.get(k) for k in ("exchange", "routing_key")},
                 "body_encoding": "base64",
                 "delivery_tag": message.delivery_tag,
@@ -258,13 +258,13 @@ def _is_soon_read(body: Any) -> bool:
 def arguments_of(message: Any) -> tuple[Any, Any]:
     """Arguments as the message has them, (None, None) where they are not JSON. Nothing is ever unpickled here.
 
-    Of a message with so many of them that reading would hold up the worker: a sentence. The desk reads it whole.
+    Of a message with more of them than a worker can read without delay: a sentence. The desk reads them all.
     """
     if message.content_type != "application/json":
         return None, None
     if not _is_soon_read(message.body):
-        said = f"… {len(message.body)} bytes of arguments, too many to read in a worker …"
-        return [said], {}
+        note = f"… {len(message.body)} bytes of arguments, too many to read in a worker …"
+        return [note], {}
     try:
         body = json.loads(message.body)
     except (ValueError, TypeError, RecursionError):
@@ -276,7 +276,7 @@ def arguments_of(message: Any) -> tuple[Any, Any]:
     return None, None
 
 
-def shown(value: Any) -> Shown:
+def display_copy(value: Any) -> Shown:
     """The copy to show of what came in as JSON; empty where none can be made."""
     if value is None:
         return Shown("", 0)

@@ -1,4 +1,4 @@
-"""Celery's request, with the guard told before the message is acknowledged. Runs in the worker's main process only."""
+"""Celery's request, with the guard notified before the message is acknowledged. Runs in the worker's main process only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class GuardedRequest:
     def __init_subclass__(cls, **options: Any) -> None:
         # Celery derives one class a task, and what that defines calls none of its bases: it is wrapped where it is made.
         super().__init_subclass__(**options)
-        for name, wrapped in (("on_success", _telling), ("execute_using_pool", _gated)):
+        for name, wrapped in (("on_success", _reporting), ("execute_using_pool", _gated)):
             made = cls.__dict__.get(name)
             if made is not None:
                 setattr(cls, name, wrapped(made))
@@ -52,7 +52,7 @@ class GuardedRequest:
         try:
             return super().on_failure(exc_info, *args, **{**options, **more})  # type: ignore[misc]
         finally:
-            self.redrive.gate.left(self)
+            self.redrive.gate.release(self)
 
     def on_timeout(self, soft: bool, timeout: float | None) -> Any:
         if soft:
@@ -63,7 +63,7 @@ class GuardedRequest:
                 return super().on_timeout(soft, timeout)  # type: ignore[misc]
             return None
         finally:
-            self.redrive.gate.left(self)
+            self.redrive.gate.release(self)
 
     def reject(self, requeue: bool = False) -> Any:
         # Celery also does it with a job whose time it cannot reckon with, and which then never runs.
@@ -77,15 +77,15 @@ class GuardedRequest:
         return super().maybe_expire()  # type: ignore[misc]
 
     def _announce_revoked(self, reason: Any, terminated: Any, signum: Any, expired: Any) -> Any:
-        """Where Celery acknowledges what shall not run: by an operator's act, or because it is too late."""
+        """Report a job that expired, before Celery acknowledges it. Celery also calls this for an operator's act."""
         if expired and not self._redrive_was_revoked:
             self.redrive.job_expired(self)
         return super()._announce_revoked(reason, terminated, signum, expired)  # type: ignore[misc]
 
 
-def _telling(on_success: Any) -> Any:
+def _reporting(on_success: Any) -> Any:
     @wraps(on_success)
-    def told(self: Any, failed__retval__runtime: Any, **options: Any) -> Any:
+    def report_success(self: Any, failed__retval__runtime: Any, **options: Any) -> Any:
         # A job that failed arrives here too, and goes on to `on_failure`.
         if failed__retval__runtime[0]:
             return on_success(self, failed__retval__runtime, **options)
@@ -93,9 +93,9 @@ def _telling(on_success: Any) -> Any:
         try:
             return on_success(self, failed__retval__runtime, **options)
         finally:
-            self.redrive.gate.left(self)
+            self.redrive.gate.release(self)
 
-    return told
+    return report_success
 
 
 def _gated(execute_using_pool: Any) -> Any:
@@ -118,7 +118,7 @@ def _gated(execute_using_pool: Any) -> Any:
                         raise TaskRevokedError(why)
                 return execute_using_pool(self, pool, **options)
             except BaseException:  # revoked, or no pool any more: it has not begun
-                gate.left(self)
+                gate.release(self)
                 raise
 
         return go() if gate.enters(self, go) else None

@@ -1,4 +1,4 @@
-"""Where a task's own code calls `self.retry(…)`, and for how long it asks to wait: read from its source, nothing is run."""
+"""Calls of `self.retry(…)` in a task's own code, and the waits that they ask for: read from its source, nothing is run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST = 300  # characters of an expression
 _LONGEST_LIST = 50
 _DEEPEST = 5  # names that stand for names
 _POSITIONS = ("args", "kwargs", "exc", "throw", "eta", "countdown", "max_retries")  # of Task.retry
-_TOLD = ("exc", "countdown", "eta", "max_retries")
+_REPORTED = ("exc", "countdown", "eta", "max_retries")
 _CELERYS = {"current_task"}
 
 
@@ -60,13 +60,13 @@ class _Reader:
         is_hidden = any(keyword.arg is None for keyword in node.keywords) or any(
             isinstance(one, ast.Starred) for one in node.args
         )
-        told = {name: value for name, value in given.items() if name in _TOLD and not _is_none(value)}
-        countdown = self._text(told["countdown"]) if "countdown" in told else None
+        reported = {name: value for name, value in given.items() if name in _REPORTED and not _is_none(value)}
+        countdown = self._text(reported["countdown"]) if "countdown" in reported else None
         return RetryCall(
-            quoted=_quoted(node, told, is_hidden),
+            quoted=_quoted(node, reported, is_hidden),
             countdown="**" if is_hidden and countdown is None else countdown,
-            is_eta="eta" in told,
-            max_retries=self._text(told["max_retries"]) if "max_retries" in told else None,
+            is_eta="eta" in reported,
+            max_retries=self._text(reported["max_retries"]) if "max_retries" in reported else None,
             is_plain=not is_hidden and _is_plain(given),
         )
 
@@ -80,8 +80,8 @@ class _Reader:
         class Fill(ast.NodeTransformer):
             def visit_Name(self, name: ast.Name) -> ast.expr:
                 if name.id in reader.locals:
-                    held = reader.locals[name.id]
-                    return name if held is None or depth >= _DEEPEST else reader._filled(held, depth + 1)
+                    value = reader.locals[name.id]
+                    return name if value is None or depth >= _DEEPEST else reader._filled(value, depth + 1)
                 return _constant(reader.globals.get(name.id)) or name
 
             def visit_Attribute(self, attribute: ast.Attribute) -> ast.expr:
@@ -121,9 +121,9 @@ def _constant(value: Any) -> ast.expr | None:
     return None
 
 
-def _quoted(node: ast.Call, told: Mapping[str, ast.expr], is_hidden: bool) -> str:
+def _quoted(node: ast.Call, reported: Mapping[str, ast.expr], is_hidden: bool) -> str:
     """The call as it is written: without arguments of the job, and without texts, which may be secrets."""
-    parts = [f"{name}={ast.unparse(_without_texts(value))}" for name, value in told.items()]
+    parts = [f"{name}={ast.unparse(_without_texts(value))}" for name, value in reported.items()]
     if is_hidden:
         parts.append("…")
     return f"{ast.unparse(node.func)}({', '.join(parts)})"[:_LONGEST]
@@ -143,9 +143,11 @@ def _without_texts(node: ast.expr) -> ast.expr:
 
 
 def _is_plain(given: Mapping[str, ast.expr]) -> bool:
-    """As `worker/retrying.py` tells it while the task runs: what is more than a retry stays Celery's."""
+    """Return whether the call is no more than a retry, as `worker/retrying.py` decides while the task runs; all else
+    stays Celery's.
+    """
     throws = given.get("throw")
-    more = {name for name, value in given.items() if name not in _TOLD and name != "throw" and not _is_none(value)}
+    more = {name for name, value in given.items() if name not in _REPORTED and name != "throw" and not _is_none(value)}
     return not more and (throws is None or (isinstance(throws, ast.Constant) and bool(throws.value)))
 
 

@@ -22,25 +22,25 @@ from jobs_admin.core.matching import BUDGET, EXHAUSTED, Again, Dead, Ended, judg
 from jobs_admin.core.policy import Policy
 from jobs_admin.core.policy.shape import ESCALATE, REPLACE
 from jobs_admin.worker import report
-from jobs_admin.worker.asking import retry_after_s
-from jobs_admin.worker.at_start import MEMORY, Alone, AtStart, Job, Quarantine, RunAlone, Wait, told
+from jobs_admin.worker.at_start import MEMORY, Alone, AtStart, Job, Quarantine, RunAlone, Wait, format_records
 from jobs_admin.worker.budget import GRANTED, Grant
 from jobs_admin.worker.decision import (
     AGAIN,
     DEAD,
     QUARANTINE,
     WAIT,
-    AskedRetry,
     Decision,
     GuardRetry,
     GuardWait,
     Quarantined,
+    RequestedRetry,
 )
 from jobs_admin.worker.next_message import WAITED
 from jobs_admin.worker.notes import Notes
 from jobs_admin.worker.policies import Chosen, InForce
 from jobs_admin.worker.queues import handed_over
 from jobs_admin.worker.report import Origin
+from jobs_admin.worker.server_wish import retry_after_s
 
 # The system's, which has no state of ours: processes that were forked from one another draw different numbers, whoever
 # forked them, and a task that calls `random.seed(1)` for its own work does not put the whole fleet in step. It is asked
@@ -71,7 +71,7 @@ class Retrying:
         self._spend = spend
 
     def wrap(self, task: Any) -> None:
-        """From now on the policy that matches decides over this task's failures. Other tasks, other apps stay as they are."""
+        """Let the policy that matches decide over this task's failures. Other tasks, other apps stay as they are."""
         # Where a worker ran in this process before, what stood around the task for it makes way.
         retry, run = (getattr(one, AROUND, one) for one in (task.retry, task.run))
         task.retry, task.run = self._retry_of(task, retry), self._run_of(task, run)
@@ -137,32 +137,32 @@ class Retrying:
         except (SystemExit, KeyboardInterrupt):
             job = None  # the process ends: that is a crash, and the main process counts it
             raise
-        except AskedRetry as caught:
-            asked = caught
+        except RequestedRetry as caught:
+            requested = caught
         except (Ignore, Reject, Retry):
             raise
         except Exception as error:
             if isinstance(error, MemoryError):
                 job = self._ran_out(chosen, job, error)
-            again = self._again(chosen, request, error)
+            again = self._build_retry(chosen, request, error)
             if again is None:
                 raise
             raise again from error
         else:
             # Somebody may have caught what `self.retry()` raised. Celery would have published the retry all the same.
-            asked = request._redrive_asked
-            if asked is None:
+            requested = request._redrive_asked
+            if requested is None:
                 return answer
         finally:
             vars(request).pop(_RUNNING, None)
             if job is not None:
                 self._at_start.ended(chosen.policy, job)
         # Out of the handler, so that what Celery reports is the error, and not that a retry was asked for.
-        failed = asked.error or Retry("The task asked for it")
-        again = self._again(chosen, request, failed)
+        failed = requested.error or Retry("The task asked for it")
+        again = self._build_retry(chosen, request, failed)
         if again is not None:
             raise again from failed
-        raise asked.error or MaxRetriesExceededError(f"Can't retry {request.task}[{request.id}]")
+        raise requested.error or MaxRetriesExceededError(f"Can't retry {request.task}[{request.id}]")
 
     def _starts(self, chosen: Chosen, request: Any) -> Job | None:
         """Return whether the job may start, where its policy counts that; None where nothing has to be counted off at its end."""
@@ -170,17 +170,17 @@ class Retrying:
         if policy.poison is None and policy.concurrency is None and policy.rate_limit is None:
             return None
         try:
-            job = Job.of(request, self._tenant(policy, request))
-            said = self._at_start.starting(policy, job)
+            job = Job.of_context(request, self._tenant(policy, request))
+            answer = self._at_start.starting(policy, job)
         except Exception:  # the border: what cannot be counted holds up no job
             logger.exception("Redrive could not count the start of a job.")
             return None
-        if isinstance(said, Wait):
-            raise GuardWait(Decision(WAIT, chosen.label, said.why, said.delay_s).text())
-        if isinstance(said, Alone):
-            raise RunAlone(said.deaths)
-        if isinstance(said, Quarantine):
-            raise Quarantined(quarantined(chosen, said).text())
+        if isinstance(answer, Wait):
+            raise GuardWait(Decision(WAIT, chosen.label, answer.why, answer.delay_s).text())
+        if isinstance(answer, Alone):
+            raise RunAlone(answer.deaths)
+        if isinstance(answer, Quarantine):
+            raise Quarantined(quarantined(chosen, answer).text())
         return job
 
     def _tenant(self, policy: Policy, request: Any) -> str:
@@ -196,40 +196,40 @@ class Retrying:
         try:
             # Not by its `__str__`: that is a user's code, at a time when there is no memory.
             words = next((one for one in vars(BaseException)["args"].__get__(error) if type(one) is str), "")
-            said = self._at_start.crashed(chosen.policy, job, MEMORY, words)
+            answer = self._at_start.crashed(chosen.policy, job, MEMORY, words)
         except Exception:  # the border: the error that the job ended with is the one that is told
             logger.exception("Redrive could not count a crash.")
             return None
-        if said is not None:
-            raise Quarantined(quarantined(chosen, said).text()) from error
+        if answer is not None:
+            raise Quarantined(quarantined(chosen, answer).text()) from error
         return None
 
     def _retry_of(self, task: Any, retry: Callable[..., Any]) -> Callable[..., Any]:
         """`self.retry`, which `autoretry_for` calls too."""
 
         @wraps(retry)
-        def asked(*given: Any, **named: Any) -> Any:
+        def requested_retry(*given: Any, **named: Any) -> Any:
             __tracebackhide__ = True
-            said = {**dict(zip(_ASKED_WITH, given, strict=False)), **named}
+            values = {**dict(zip(_RETRY_PARAMETERS, given, strict=False)), **named}
             chosen = getattr(task.request, _RUNNING, None)
             # A retry with other arguments, on another queue, or after which the task goes on, is more than a retry.
             policy = None if chosen is None or not chosen.is_enforced else chosen.policy
-            if policy is None or not policy.retries or policy.native != REPLACE or not _is_plain(said):
+            if policy is None or not policy.retries or policy.native != REPLACE or not _is_plain(values):
                 return retry(*given, **named)
-            error = said.get("exc") or sys.exc_info()[1]
-            found = AskedRetry(error if isinstance(error, BaseException) else None)
+            error = values.get("exc") or sys.exc_info()[1]
+            found = RequestedRetry(error if isinstance(error, BaseException) else None)
             task.request._redrive_asked = found
             raise found
 
-        return asked
+        return requested_retry
 
-    def _again(self, chosen: Chosen, request: Any, error: BaseException) -> GuardRetry | None:
+    def _build_retry(self, chosen: Chosen, request: Any, error: BaseException) -> GuardRetry | None:
         """Return what is to be raised where the policy says again; None where the error itself is."""
         decision = self._note(chosen, request, error)
         if decision is None or decision.act != AGAIN:
             return None
-        said = f"Retry in {decision.delay_s:.3g}s by {decision.policy}: {_name(error)}"
-        return GuardRetry(said, error, decision.delay_s, decision.text())
+        message = f"Retry in {decision.delay_s:.3g}s by {decision.policy}: {_name(error)}"
+        return GuardRetry(message, error, decision.delay_s, decision.text())
 
     def _note(self, chosen: Chosen, request: Any, error: BaseException) -> Decision | None:
         """The decision over a failed attempt, left for the main process. None: all stays Celery's, because the policy leaves
@@ -256,15 +256,15 @@ class Retrying:
 
 
 # What Celery's own `retry` takes, in its order.
-_ASKED_WITH = ("args", "kwargs", "exc", "throw", "eta", "countdown", "max_retries")
+_RETRY_PARAMETERS = ("args", "kwargs", "exc", "throw", "eta", "countdown", "max_retries")
 
 
-def _is_plain(said: dict[str, Any]) -> bool:
+def _is_plain(values: dict[str, Any]) -> bool:
     return (
-        said.keys() <= set(_ASKED_WITH)
-        and said.get("args") is None
-        and said.get("kwargs") is None
-        and bool(said.get("throw", True))
+        values.keys() <= set(_RETRY_PARAMETERS)
+        and values.get("args") is None
+        and values.get("kwargs") is None
+        and bool(values.get("throw", True))
     )
 
 
@@ -302,18 +302,18 @@ def decide(
 
 def _because(verdict: Again, grant: Grant) -> str:
     """Return why it waits so long, where that is not the policy's own curve."""
-    said = []
+    reasons = []
     if verdict.wish_s is not None:
-        said.append(f"asked to wait {verdict.wish_s:,.6g} s")
+        reasons.append(f"asked to wait {verdict.wish_s:,.6g} s")
     if grant.is_of_share:
         turn = f", its turn came {grant.wait_s:,.3g} s later" if grant.wait_s else ""
-        said.append(f"the budget could not be read: by this worker's share of it{turn}")
-    return ", ".join(said)
+        reasons.append(f"the budget could not be read: by this worker's share of it{turn}")
+    return ", ".join(reasons)
 
 
-def quarantined(chosen: Chosen, said: Quarantine) -> Decision:
+def quarantined(chosen: Chosen, quarantine: Quarantine) -> Decision:
     most = chosen.policy.max_attempts if chosen.policy.retries else None
-    return Decision(QUARANTINE, chosen.label, "poison", max_attempts=most, records=told(said.crashes))
+    return Decision(QUARANTINE, chosen.label, "poison", max_attempts=most, records=format_records(quarantine.crashes))
 
 
 def _name(error: BaseException) -> str:

@@ -1,9 +1,9 @@
 """Reports that the store did not take, on the worker's own disk until it does.
 
 One worker writes to files of its own (mode 0600, in a directory of mode 0700); each record has its length and a
-checksum and is fsynced before `append` returns. A file is locked by the process that owns it, so the files of a
-dead worker can be told from those of a living one, and are shipped by whoever starts next. What is oldest is
-kept: when the directory is full, new reports are refused, and the caller counts them.
+checksum and is fsynced before `append` returns. A file is locked by the process that owns it, so the files of a dead
+worker are distinguishable from those of a living one, and are shipped by whoever starts next. What is oldest is kept:
+when the directory is full, new reports are refused, and the caller counts them.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Spool:
             file.delete()
             return
         self.unread += lost
-        kept = file.set_aside()
+        aside = file.set_aside()
         room = self.max_bytes // BAD_SHARE
         for path in sorted(self.directory.glob("*.bad")):
             with contextlib.suppress(OSError):
@@ -218,7 +218,7 @@ class Spool:
             "Redrive's spool %s is damaged: at least %d reports in it cannot be read. All others were shipped. %s",
             file.path,
             lost,
-            f"It is kept as {kept.name}." if kept.exists() else "It is not kept.",
+            f"It is kept as {aside.name}." if aside.exists() else "It is not kept.",
         )
 
     def _ship(self, file: _File, ship: Callable[[list[Entry]], None], batch_bytes: int, *, own: bool) -> int:
@@ -275,7 +275,7 @@ class Spool:
     def _orphans(self) -> Iterator[_File]:
         for path in sorted(self.directory.glob("*.spool")):
             # Our own lock never stops ourselves, and closing a second handle would drop it (POSIX locks).
-            if path.name in _held:
+            if path.name in _owned:
                 continue
             file = _File.adopt(path)
             if file is None:
@@ -290,7 +290,7 @@ class Spool:
 
 
 # Files that this process holds, whichever Spool they belong to.
-_held: set[str] = set()
+_owned: set[str] = set()
 
 
 class _File:
@@ -302,7 +302,7 @@ class _File:
         self.shipped = len(MAGIC)  # records before this offset have left
         self.waiting = 0  # records that this process wrote to it and that have not left
         self.unread: set[int] = set()  # offsets of those that cannot be read
-        _held.add(path.name)
+        _owned.add(path.name)
 
     @classmethod
     def create(cls, path: Path) -> _File:
@@ -310,7 +310,7 @@ class _File:
         # take it away, and what is written to it then would be nowhere.
         made = path.with_suffix(".new")
         descriptor = os.open(made, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        _held.add(path.name)
+        _owned.add(path.name)
         try:
             # A lock of the process, not of the descriptor: pool children inherit descriptors, never this.
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -322,7 +322,7 @@ class _File:
             finally:
                 os.close(folder)
         except OSError:
-            _held.discard(path.name)
+            _owned.discard(path.name)
             for name in (made, path):
                 with contextlib.suppress(OSError):
                     name.unlink()
@@ -365,7 +365,7 @@ class _File:
             return False
 
     def take_over(self, other: _File) -> None:
-        """What of the other has not left. On the disk when this returns. Raises OSError."""
+        """Copy the reports of the other file that are not shipped. On the disk when this returns. Raises OSError."""
         at = other.shipped
         while piece := os.pread(other.descriptor, 1024**2, at):
             at += len(piece)
@@ -397,12 +397,12 @@ class _File:
             return False
 
     def set_aside(self) -> Path:
-        """Under a name that nobody ships. Answers that."""
-        kept = self.path.with_suffix(".bad")
+        """Rename it to a name that is never shipped. Return the new path."""
+        aside = self.path.with_suffix(".bad")
         with contextlib.suppress(OSError):
-            self.path.rename(kept)
+            self.path.rename(aside)
         self.close()
-        return kept
+        return aside
 
     def delete(self) -> None:
         with contextlib.suppress(OSError):
@@ -414,4 +414,4 @@ class _File:
         descriptor, self.descriptor = self.descriptor, -1
         with contextlib.suppress(OSError):
             os.close(descriptor)
-        _held.discard(self.path.name)
+        _owned.discard(self.path.name)

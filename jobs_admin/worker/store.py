@@ -61,7 +61,7 @@ class Store:
         self._waited = 0.0  # seconds of jobs that are held against the store
         self._waited_at = 0.0  # monotonic
         self._trouble = ""  # why there is no line, "" while none was tried
-        self._is_told = False  # that reports go to the spool
+        self._is_logged = False  # that reports go to the spool
         # A connection of its own, so that a report never waits behind a heartbeat.
         self.background = client(url)
 
@@ -73,7 +73,7 @@ class Store:
     def write(self, entry: Entry, *, may_lag: bool = False) -> None:
         """Make a report durable, or count it as dropped.
 
-        With `may_lag` it may be so a moment later: it has been sent when this returns, and nobody waits for the answer.
+        With `may_lag` it may be so a moment later: it has been sent when this returns, and no job waits for the answer.
         """
         for one in self._send(entry, may_lag):
             self._keep(one)
@@ -93,7 +93,7 @@ class Store:
                 return [entry]  # spent behind other threads' reports, which says nothing against the store
             if line.is_stale():
                 return [entry, *self._hang_up("it closed the connection")]
-            left = self._heard(line, deadline, waits=False)
+            left = self._read_answers(line, deadline, waits=False)
             if self._line is None or self.is_full:
                 return [*left, entry]
             try:
@@ -101,7 +101,7 @@ class Store:
             except (redis.RedisError, OSError, ValueError) as error:
                 return left + self._broke(error)
             if not may_lag or line.holds_enough:
-                left += self._heard(line, deadline, waits=True)
+                left += self._read_answers(line, deadline, waits=True)
             left += self._judged(time.monotonic() - began)
         except BaseException:
             # Of a signal, in any line: its answers are nobody else's, and what is not known to be on the stream is kept.
@@ -111,12 +111,12 @@ class Store:
             raise
         finally:
             self._lock.release()
-        if self._is_told and line.has_answered and not left:
-            self._is_told = False
+        if self._is_logged and line.has_answered and not left:
+            self._is_logged = False
             logger.info("Redrive's store takes reports again.")
         return left
 
-    def _heard(self, line: Appending, deadline: float, *, waits: bool) -> list[Entry]:
+    def _read_answers(self, line: Appending, deadline: float, *, waits: bool) -> list[Entry]:
         """Return what is known now not to be on the stream, or not known to be. With the lock held."""
         try:
             line.hear(deadline, waits=waits)
@@ -129,7 +129,9 @@ class Store:
         return refused
 
     def _judged(self, seconds: float) -> list[Entry]:
-        """Of a report that took so long: what is to be kept elsewhere, as jobs are not to go on waiting for such."""
+        """Return what is to be kept elsewhere after a report that took `seconds`, as jobs are not to go on waiting for
+        such.
+        """
         now = time.monotonic()
         forgiven = (now - self._waited_at) * SHARE
         self._waited = max(0.0, self._waited - forgiven) + max(0.0, seconds - FAIR_SECONDS)
@@ -155,7 +157,7 @@ class Store:
                 if self._line.is_stale():
                     left = self._hang_up("it closed the connection")
                 else:
-                    left = self._heard(self._line, time.monotonic() + CALL_TIMEOUT, waits=False)
+                    left = self._read_answers(self._line, time.monotonic() + CALL_TIMEOUT, waits=False)
         for one in left:
             self._keep(one)
         if self._line is not None or time.monotonic() < self._closed_until:
@@ -171,7 +173,9 @@ class Store:
             self._line = line
 
     def _hang_up(self, why: str) -> list[Entry]:
-        """What was not answered, and may or may not be on the stream: it is filed once, however often it comes."""
+        """Return the reports without an answer, which may or may not be on the stream: each is filed once, however
+        often it comes.
+        """
         line, self._line, self._trouble = self._line, None, why
         if line is None:
             return []
@@ -179,8 +183,8 @@ class Store:
         return line.refused + line.unanswered
 
     def _keep(self, entry: Entry) -> None:
-        if self._trouble and self._line is None and not self._is_told:
-            self._is_told = True
+        if self._trouble and self._line is None and not self._is_logged:
+            self._is_logged = True
             logger.warning(
                 "Redrive's store does not take reports (%s); they go to %s.", self._trouble, self.spool.directory
             )
@@ -196,17 +200,17 @@ class Store:
         pipeline = self.background.pipeline(transaction=False)
         pipeline.xlen(keys.failures(self._source))
         pipeline.get(keys.failures_bytes(self._source))
-        reports, held = pipeline.execute()
+        reports, size = pipeline.execute()
         # What nobody counted is measured by the next report.
-        self.is_full = bool(reports) and (parse_count(held) or 0) >= self.stream_bytes
+        self.is_full = bool(reports) and (parse_count(size) or 0) >= self.stream_bytes
 
     def keep_count(self) -> None:
         """See that the count of what was dropped outlives this worker. Raises OSError. Called by the heartbeat."""
         self._dropped.keep()
 
-    def tell_count(self) -> None:
-        """Tell how much was dropped, here and by dead workers. Called by the heartbeat. Raises redis.RedisError."""
-        self._dropped.tell(self.background, self._source)
+    def report_dropped(self) -> None:
+        """Report how many were dropped, here and by dead workers. Called by the heartbeat. Raises redis.RedisError."""
+        self._dropped.report(self.background, self._source)
 
     def drain(self, is_over: Callable[[], bool] = lambda: False) -> int:
         """Ship what the spool holds, as far as the stream has room, until `is_over`. Raises redis.RedisError when the store is away."""
@@ -240,12 +244,12 @@ class Store:
     def close(self, ends: float = math.inf, *, is_alone: bool = True) -> None:
         """Answers are waited for until `ends` (monotonic): two seconds at most, and a tenth of one in any case.
 
-        `is_alone`: nobody is in a call of `background`.
+        `is_alone`: no other thread is in a call of `background`.
         """
         now = time.monotonic()
         until = max(now + CALL_TIMEOUT, min(ends, now + BACKGROUND_TIMEOUT))
         with self._lock:
-            left = self._heard(self._line, until, waits=True) if self._line else []
+            left = self._read_answers(self._line, until, waits=True) if self._line else []
             left += self._hang_up("the worker ends")
         for one in left:
             self._keep(one)

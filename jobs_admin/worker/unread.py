@@ -1,4 +1,4 @@
-"""From a message that no task took to the envelope that tells about it: its bytes, where it lay, and what was wrong.
+"""From a message that no task took to the envelope that reports it: its bytes, its queue, and what was wrong.
 
 Nothing in a body is decoded here, and of an error only words are taken that a library wrote: an error that was made
 while a body was decoded may be of a class that the body chose.
@@ -29,7 +29,7 @@ _LONGEST_ID = 255
 
 
 def message_envelope(message: Any, kind: str, error_type: str, words: str, origin: Origin, worker: str) -> Envelope:
-    """Of a message that kombu could read, at least in part."""
+    """The report of a message that kombu could read, at least in part."""
     headers = message.headers if isinstance(message.headers, dict) else {}
     raw = report.or_nothing(lambda: report.raw_message(message), None)
     # The arguments are JSON that says so, or they are not shown.
@@ -38,9 +38,9 @@ def message_envelope(message: Any, kind: str, error_type: str, words: str, origi
         if kind == "unknown_task"
         else (None, None)
     )
-    shown_args, shown_kwargs = report.shown(args), report.shown(kwargs)
-    shown_headers = report.shown({k: v for k, v in headers.items() if k not in report.HIDDEN_HEADERS})
-    said = shown_message(words)
+    shown_args, shown_kwargs = report.display_copy(args), report.display_copy(kwargs)
+    shown_headers = report.display_copy({k: v for k, v in headers.items() if k not in report.HIDDEN_HEADERS})
+    shown = shown_message(words)
     return Envelope(
         **_common(kind, error_type, origin, worker),
         queue=queue_of(message, origin),
@@ -48,37 +48,39 @@ def message_envelope(message: Any, kind: str, error_type: str, words: str, origi
         job_id=id_of(message),
         lineage=Lineage.of_message(headers.get("redrive"), id_of(message)),
         attempt=report.attempt_number(headers.get("retries")),
-        message=said.text,
+        message=shown.text,
         tenant=report.tenant_of(args, kwargs, origin.tenant_paths),
         priority=_priority(message),
         args=shown_args.text,
         kwargs=shown_kwargs.text,
         headers=shown_headers.text,
-        redacted=sum(one.redacted for one in (said, shown_args, shown_kwargs, shown_headers)),
+        redacted=sum(one.redacted for one in (shown, shown_args, shown_kwargs, shown_headers)),
         late_ack=True,  # the broker has it until we are through
-        **_kept(raw),
+        **_raw_fields(raw),
     )
 
 
 def element_envelope(
     element: bytes, payload: Any, queue: str, kind: str, error_type: str, words: str, origin: Origin, worker: str
 ) -> Envelope:
-    """Of an element that is no message. It is in no queue any more: kombu takes it out first, and reads it then."""
+    """The report of an element that is no message. It is in no queue any more: kombu takes it out first, and reads it
+    then.
+    """
     headers = payload.get("headers") if isinstance(payload, dict) else None
     headers = headers if isinstance(headers, dict) else {}
-    task, said_id = headers.get("task"), headers.get("id")
-    said = shown_message(words)
+    task, job_id = headers.get("task"), headers.get("id")
+    shown = shown_message(words)
     return Envelope(
         **_common(kind, error_type, origin, worker),
         queue=queue,
         task=task[:500] if isinstance(task, str) else "",
         # It cannot be delivered again, so each is one of its own, whatever it looks like.
-        job_id=str(said_id) if _is_id(said_id) else f"element-{uuid.uuid4()}",
+        job_id=str(job_id) if _is_id(job_id) else f"element-{uuid.uuid4()}",
         attempt=report.attempt_number(headers.get("retries")),
-        message=said.text,
-        redacted=said.redacted,
+        message=shown.text,
+        redacted=shown.redacted,
         late_ack=False,
-        **_kept(element),
+        **_raw_fields(element),
     )
 
 
@@ -93,12 +95,12 @@ def words_of(error: BaseException | None) -> tuple[str, str]:
 
 
 def queue_of(message: Any, origin: Origin) -> str:
-    """Return where it came from, or most likely came from; "" where nothing tells."""
-    return report.or_nothing(lambda: origin.queues.of(message).name, "")
+    """Return the queue where it came from, or most likely came from; "" where that is unknown."""
+    return report.or_nothing(lambda: origin.queues.find_place(message).name, "")
 
 
 def task_of(message: Any) -> str:
-    """By its header, or by a body that Celery has decoded already; "" where neither tells."""
+    """The task by its header, or by a body that Celery has decoded already; "" where neither has one."""
     for place in (message.headers, _decoded(message)):
         task = place.get("task") if isinstance(place, Mapping) else None
         if isinstance(task, str) and task:
@@ -109,9 +111,9 @@ def task_of(message: Any) -> str:
 def id_of(message: Any) -> str:
     """The job's own id. Else what stays when the same message is delivered again: its tag on Redis, its bytes elsewhere."""
     for place in (message.headers, _decoded(message)):
-        said = place.get("id") if isinstance(place, Mapping) else None
-        if _is_id(said):
-            return str(said)
+        job_id = place.get("id") if isinstance(place, Mapping) else None
+        if _is_id(job_id):
+            return str(job_id)
     tag = message.delivery_tag
     if _is_id(tag):  # a number is a place in a channel, no identity
         return f"message-{tag}"[:_LONGEST_ID]
@@ -122,11 +124,11 @@ def _digest(message: Any) -> str:
     body = message.body
     found = hashlib.sha256(body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body or b""))
     for fields in (message.headers, message.properties):
-        found.update(report.or_nothing(partial(_written, fields), b""))
+        found.update(report.or_nothing(partial(_stable_bytes, fields), b""))
     return found.hexdigest()[:32]
 
 
-def _written(fields: Any) -> bytes:
+def _stable_bytes(fields: Any) -> bytes:
     """But for the marks of its broker."""
     text: str = dumps({k: v for k, v in fields.items() if k not in _OF_THE_BROKER})  # type: ignore[no-untyped-call]
     return text.encode()
@@ -137,8 +139,8 @@ def _decoded(message: Any) -> Any:
     return getattr(message, "_decoded_cache", None)
 
 
-def _is_id(said: object) -> bool:
-    return isinstance(said, str) and 0 < len(said) <= _LONGEST_ID
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _LONGEST_ID
 
 
 def _is_of_a_library(error: BaseException) -> bool:
@@ -162,7 +164,7 @@ def _common(kind: str, error_type: str, origin: Origin, worker: str) -> dict[str
     }
 
 
-def _kept(raw: bytes | None) -> dict[str, Any]:
+def _raw_fields(raw: bytes | None) -> dict[str, Any]:
     if raw is None:
         return {}
     return {

@@ -1,9 +1,11 @@
-"""Which guard this is, and which versions of Celery it is put into. Imports nothing, so that whoever packs it reads it here."""
+"""The guard's version, and the versions of Celery that it supports. Imports nothing, so that the packager reads it
+here.
+"""
 
 GUARD_VERSION = "0.1.0"
 
 # Of Celery. Between these it is accepted; beyond them it installs nothing.
-OLDEST, NEWEST = (5, 3), (5, 7)
+OLDEST, LATEST = (5, 3), (5, 7)
 # With a worker of each, tests/jobs_admin/worker/test_versions.py runs.
 TESTED = ((5, 3), (5, 5), (5, 7))
 

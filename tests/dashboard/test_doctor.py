@@ -312,7 +312,7 @@ def test_reports_that_could_not_be_captured_are_severe(shop, store, tmp_path):
     dropped = Dropped(tmp_path)
     for _ in range(3):
         dropped.add()
-    dropped.tell(store, "shop")
+    dropped.report(store, "shop")
     uncaptured.record_counts(timezone.now())
     code, output = doctor()
     assert code == 1 and "neither Redrive's store nor the spool on its disk took them" in output

@@ -44,13 +44,13 @@ def store(road, tmp_path):
 
 def noted(store: Store, monkeypatch) -> list[bool]:
     """Each time that answers are looked for from now on: whether they are waited for."""
-    found, really = [], store._heard
+    found, really = [], store._read_answers
 
     def heard(line, deadline, *, waits):
         found.append(waits)
         return really(line, deadline, waits=waits)
 
-    monkeypatch.setattr(store, "_heard", heard)
+    monkeypatch.setattr(store, "_read_answers", heard)
     return found
 
 

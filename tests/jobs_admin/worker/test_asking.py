@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from jobs_admin.worker import asking
-from jobs_admin.worker.asking import Asking
+from jobs_admin.worker import server_wish
+from jobs_admin.worker.server_wish import WishReader
 from tests.kit.waiting import wait_until
 
 
@@ -44,9 +44,9 @@ def hangs():
 
 
 def test_errors_that_hang_cost_one_thread_and_are_said_once(hangs, caplog):
-    others = Asking()
+    others = WishReader()
     before = set(threading.enumerate())
-    assert [others.ask(hangs()) for _ in range(30)] == [None] * 30
+    assert [others.find_wish_of(hangs()) for _ in range(30)] == [None] * 30
     wait_until(lambda: hangs.asked)
     assert hangs.asked == 1
     assert len(set(threading.enumerate()) - before) == 1
@@ -54,13 +54,13 @@ def test_errors_that_hang_cost_one_thread_and_are_said_once(hangs, caplog):
 
 
 def test_while_one_hangs_no_others_code_is_asked_and_then_it_is_again(hangs):
-    others = Asking()
-    assert others.ask(hangs()) is None
-    assert others.ask(Says()) is None
+    others = WishReader()
+    assert others.find_wish_of(hangs()) is None
+    assert others.find_wish_of(Says()) is None
     hangs.goes_on.set()
-    wait_until(lambda: others.ask(Says()) == 7)
+    wait_until(lambda: others.find_wish_of(Says()) == 7)
 
 
 def test_what_lies_there_is_read_whatever_hangs(hangs):
-    assert asking.retry_after_s(hangs()) is None
-    assert asking.retry_after_s(Here()) == 5
+    assert server_wish.retry_after_s(hangs()) is None
+    assert server_wish.retry_after_s(Here()) == 5

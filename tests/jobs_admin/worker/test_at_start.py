@@ -214,7 +214,7 @@ def test_crashes_that_the_store_did_not_hear_of_are_told_when_it_does(worker, en
         there, one._calls = one._calls, Calls("redis://127.0.0.1:1/0", "counts")
         assert one.crashed(rule, job(), "killed") is None
         one._calls = there
-        one.tell()
+        one.report_crashes()
     assert isinstance(one.start(rule, job()), Quarantine)
 
 
@@ -247,10 +247,10 @@ def test_a_crash_that_is_told_twice_counts_once(worker, store):
     one.start(rule, job())
     unheard(one, lambda: one.crashed(rule, job(), "memory"))
     (twice,) = one._untold
-    one.tell()
+    one.report_crashes()
     assert one.starting(rule, job()) == Proceed()
     one._untold.append(twice)
-    one.tell()
+    one.report_crashes()
     assert not one._untold and store.hexists(keys.crash("shop", "j1"), one._token())
 
 
@@ -461,7 +461,7 @@ def test_a_store_that_is_away_stops_no_job(worker):
 
 def test_where_no_policy_asks_nothing_is_called(worker):
     one = worker()
-    one._calls.run = one._calls.tell = None
+    one._calls.run = one._calls.report_crashes = None
     assert one.start(policy(), job()) == Proceed()
     AtStart.ended(one, policy(), job())
 

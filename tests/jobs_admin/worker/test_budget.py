@@ -136,7 +136,7 @@ def test_without_the_store_a_worker_makes_its_share_of_the_retries_and_no_job_is
     assert turns(alone, Budget(30, 3), 6) == [0, 0, 0, 2, 4, 6]
     assert turns(one_of_four, Budget(30, 3), 4) == [2, 10, 18, 26]  # of a burst of three quarters, and one each eight seconds
     assert alone.take("other", Budget(30, 3), 100.0).wait_s == 0
-    assert alone.take("p", Budget(30, 3), 200.0).wait_s == 0 and alone.taken == 8
+    assert alone.take("p", Budget(30, 3), 200.0).wait_s == 0 and alone.granted == 8
 
 
 @pytest.mark.parametrize("live", [1, 2, 5])
@@ -167,4 +167,4 @@ def test_the_processes_of_a_worker_have_one_share_and_one_that_dies_with_the_loc
             os._exit(0)
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
-    assert shares.taken == 100 and shares.take("p", budget, 100.0).wait_s == 100
+    assert shares.granted == 100 and shares.take("p", budget, 100.0).wait_s == 100

@@ -141,15 +141,15 @@ def noted(store) -> list[bytes]:
 def test_what_is_told_is_done_before_what_is_asked_and_its_answer_is_nobodys(engine, store):
     calls = patient(engine.url)
     for n in range(3):
-        calls.tell(NOTE, ["notes"], [n])
+        calls.notify(NOTE, ["notes"], [n])
         assert calls.run(ECHO, [], [n])[0] == b"%d" % n
     assert noted(store) == [b"0", b"1", b"2"]
 
 
 def test_what_is_told_twice_in_a_row_is_done_twice(engine, store):
     calls = patient(engine.url)
-    calls.tell(NOTE, ["notes"], ["a"])
-    calls.tell(NOTE, ["notes"], ["b"])
+    calls.notify(NOTE, ["notes"], ["a"])
+    calls.notify(NOTE, ["notes"], ["b"])
     assert calls.run(ECHO, [], ["x"]) and noted(store) == [b"a", b"b"]
 
 
@@ -157,22 +157,22 @@ def test_what_is_told_to_a_redis_that_does_not_know_the_script_waits_for_no_othe
     calls = Calls(engine.url, "things", timeout_s=10)
     store.script_flush()
     until_it_answers(calls)
-    calls.tell(NOTE, ["notes"], ["a"])
+    calls.notify(NOTE, ["notes"], ["a"])
     wait_until(lambda: noted(store) == [b"a"], "the note")
 
 
 def test_what_is_told_while_redis_forgot_its_script_is_done_with_the_next_call(engine, store):
     calls = patient(engine.url)
-    calls.tell(NOTE, ["notes"], ["a"])
+    calls.notify(NOTE, ["notes"], ["a"])
     assert calls.run(ECHO, [], ["x"])
     store.script_flush()
-    calls.tell(NOTE, ["notes"], ["b"])
+    calls.notify(NOTE, ["notes"], ["b"])
     assert calls.run(ECHO, [], ["x"])[0] == b"x" and noted(store) == [b"a", b"b"]
 
 
 def test_a_connection_that_was_closed_after_something_was_told_is_made_anew(engine, store):
     calls = patient(engine.url)
-    calls.tell(NOTE, ["notes"], ["a"])
+    calls.notify(NOTE, ["notes"], ["a"])
     store.client_kill_filter(_type="normal", skipme=True)
     assert calls.run(ECHO, [], ["x"])[0] == b"x"
 
@@ -182,7 +182,7 @@ def test_nobody_waits_for_what_is_told_to_a_redis_that_hangs(road):
     until_it_answers(calls)
     road.delay = 30
     began = time.monotonic()
-    calls.tell(NOTE, ["notes"], ["a"])
+    calls.notify(NOTE, ["notes"], ["a"])
     assert calls._unread is not None  # its answer was not waited for
     assert calls.run(ECHO, [], ["x"]) is None and time.monotonic() - began < LONGEST
     road.delay = 0

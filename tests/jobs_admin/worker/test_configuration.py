@@ -17,7 +17,7 @@ from kombu import Queue
 from jobs_admin.core import keys
 from jobs_admin.core.lint.configuration import MOST_BYTES, read
 from jobs_admin.core.lint.configuration import Queue as ToldQueue
-from jobs_admin.worker.configuration import configuration, told
+from jobs_admin.worker.configuration import build_report, configuration
 
 DELAY = 45
 STEPS = (10, 60, 300)
@@ -34,7 +34,7 @@ def app_with(**settings) -> Celery:
 def of(app: Celery, name="send", **more):
     """The task's configuration as the desk reads it, after its way over the wire."""
     app.finalize()
-    text = told(configuration(app, "shop", **more)).text
+    text = build_report(configuration(app, "shop", **more)).text
     assert "pass-word" not in text and SECRET not in text
     found = read(text, "shop")
     return next(task for task in found.tasks if task.name == name)
@@ -291,7 +291,7 @@ def test_too_many_tasks_are_cut_and_counted_and_those_that_retry_stay():
         app.task(name=f"plain.{n:04}.{'x' * 200}", shared=False)(nothing)
     task(app, autoretry_for=(OSError,))
     app.finalize()
-    one = told(configuration(app, "shop"))
+    one = build_report(configuration(app, "shop"))
     found = read(one.text, "shop")
     assert len(one.text) <= MOST_BYTES
     # Celery gives an app the shared tasks of every other app in the process, which may be those of other tests.
@@ -304,7 +304,7 @@ def test_the_same_app_tells_the_same_digest():
         app = app_with()
         task(app, autoretry_for=(OSError,), default_retry_delay=delay)
         app.finalize()
-        return told(configuration(app, "shop")).digest
+        return build_report(configuration(app, "shop")).digest
 
     assert digest(5) == digest(5)
     assert digest(5) != digest(6)

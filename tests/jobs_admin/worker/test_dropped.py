@@ -38,7 +38,7 @@ def test_threads_that_drop_together_are_all_counted(tmp_path, client):
     dropped.keep()
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda _: [dropped.add() for _ in range(2_000)], range(8)))
-    dropped.tell(client, "shop")
+    dropped.report(client, "shop")
     assert told(client) == [16_000]
     assert dropped.total == 16_000
 
@@ -47,8 +47,8 @@ def test_telling_it_again_adds_nothing(tmp_path, client):
     dropped = Dropped(tmp_path)
     for _ in range(3):
         dropped.add()
-        dropped.tell(client, "shop")
-        dropped.tell(client, "shop")
+        dropped.report(client, "shop")
+        dropped.report(client, "shop")
     assert told(client) == [3]
 
 
@@ -73,7 +73,7 @@ def test_the_count_of_a_killed_worker_is_told_by_the_next(tmp_path, client):
     process.wait()
     dropped = Dropped(tmp_path)
     dropped.add()
-    dropped.tell(client, "shop")
+    dropped.report(client, "shop")
     one, theirs = told(client)
     assert one == 1
     assert theirs - int(said[-1]) in (0, 1)  # it may have counted one that it did not live to say
@@ -84,9 +84,9 @@ def test_while_its_worker_lives_a_count_is_its_own(tmp_path, client):
     first, second = Dropped(tmp_path), Dropped(tmp_path)
     first.keep()
     first.add()
-    second.tell(client, "shop")
+    second.report(client, "shop")
     assert told(client) == []
-    first.tell(client, "shop")
+    first.report(client, "shop")
     assert told(client) == [1]
 
 
@@ -95,11 +95,11 @@ def test_a_worker_that_ends_leaves_what_it_could_not_tell(tmp_path, client):
     for one in (told_of, not_told):
         one.keep()
         one.add()
-    told_of.tell(client, "shop")
+    told_of.report(client, "shop")
     for one in (told_of, not_told):
         one.close()
     assert len(list(tmp_path.iterdir())) == 1
-    Dropped(tmp_path).tell(client, "shop")
+    Dropped(tmp_path).report(client, "shop")
     assert told(client) == [1, 1]
 
 
@@ -107,12 +107,12 @@ def test_what_comes_long_afterwards_is_an_episode_of_its_own(tmp_path, client):
     dropped = Dropped(tmp_path)
     dropped.keep()
     dropped.add(lambda: 1_000.0)
-    dropped.tell(client, "shop", lambda: 1_000.0 + QUIET_S / 2)
+    dropped.report(client, "shop", lambda: 1_000.0 + QUIET_S / 2)
     dropped.add(lambda: 2_000.0)
-    dropped.tell(client, "shop", lambda: 2_000.0 + QUIET_S + 1)
+    dropped.report(client, "shop", lambda: 2_000.0 + QUIET_S + 1)
     dropped.keep()
     dropped.add(lambda: 9_000.0)
-    dropped.tell(client, "shop", lambda: 9_000.0)
+    dropped.report(client, "shop", lambda: 9_000.0)
     assert told(client) == [1, 2]
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -123,7 +123,7 @@ def test_a_disk_without_a_place_for_the_count_leaves_it_in_memory(tmp_path, clie
     with pytest.raises(OSError):  # noqa: PT011  (of whichever kind)
         dropped.keep()
     dropped.add()
-    dropped.tell(client, "shop")
+    dropped.report(client, "shop")
     assert told(client) == [1]
 
 
@@ -135,7 +135,7 @@ def test_a_count_whose_file_somebody_cut_short_goes_on(tmp_path, client):
     os.truncate(file, 0)
     assert dropped.add() == 2
     dropped.close()
-    Dropped(tmp_path).tell(client, "shop")
+    Dropped(tmp_path).report(client, "shop")
     assert told(client) == [2]
 
 
@@ -152,7 +152,7 @@ def test_a_disk_that_takes_no_more_leaves_the_count_in_memory_and_takes_it_later
     assert not any(file.read_bytes())
     dropped.add()
     dropped.close()
-    Dropped(tmp_path).tell(client, "shop")
+    Dropped(tmp_path).report(client, "shop")
     assert told(client) == [2]
 
 
@@ -161,7 +161,7 @@ def test_captured_spooled_and_dropped_are_all_there_were(own_store, tmp_path, cl
     store.dial()
     for _ in range(200):
         store.write({b"v": b"1", b"raw": b"x" * 1_000})
-    store.tell_count()
+    store.report_dropped()
     captured, (lost,) = client.xlen(keys.failures("shop")), told(client)
     assert min(captured, store.spool.waiting, lost) > 10
     assert captured + store.spool.waiting + lost == 200

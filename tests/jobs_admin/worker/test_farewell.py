@@ -13,7 +13,7 @@ from jobs_admin.core import keys
 from jobs_admin.worker import heartbeat as module
 from jobs_admin.worker.at_start import AtStart
 from jobs_admin.worker.calls import Calls
-from jobs_admin.worker.configuration import Told
+from jobs_admin.worker.configuration import ConfigurationReport
 from jobs_admin.worker.guard import Guard
 from jobs_admin.worker.heartbeat import Heartbeat, Identity
 from jobs_admin.worker.known_tasks import known_tasks
@@ -31,7 +31,7 @@ def heartbeat_on(url: str, folder) -> Heartbeat:
     guard = Guard(Origin("shop", "", ()), Store(url, "shop", Spool(folder)))
     identity = Identity(
         "w@here", "", "5.7", "0.1", "prefork", "redis", 1, lambda: ["emails"], frozenset({False}), known_tasks(["a"]),
-        lambda: Told("", ""), boot="boot",
+        lambda: ConfigurationReport("", ""), boot="boot",
     )  # fmt: skip
     return Heartbeat(guard, identity, AtStart(Calls(url, "a test"), "shop", "boot", "w@here", "here"))
 

@@ -61,12 +61,12 @@ def test_a_suspect_starts_again_when_the_others_have_ended_and_before_those_that
     a, b, pill = worker.gets("a", "b", "pill")
     assert worker.gate.takes_back(pill, SAYS_ALONE) and worker.how(pill) is None
     worker.gets("later")
-    worker.gate.left(a)
+    worker.gate.release(a)
     assert worker.began == ["a", "b", "pill"]
-    worker.gate.left(b)
+    worker.gate.release(b)
     assert worker.began == ["a", "b", "pill", "pill"] and worker.how(pill) == "alone"
     worker.gets("latest")
-    worker.gate.left(pill)
+    worker.gate.release(pill)
     assert worker.began[4:] == ["later", "latest"]
 
 
@@ -75,7 +75,7 @@ def test_suspects_are_alone_one_after_the_other(worker):
     worker.gate.takes_back(one, SAYS_ALONE)
     worker.gate.takes_back(two, SAYS_ALONE)
     assert worker.began[2:] == ["one"]
-    worker.gate.left(one)
+    worker.gate.release(one)
     assert worker.began[2:] == ["one", "two"]
 
 
@@ -95,7 +95,7 @@ def test_a_suspect_never_joins_one_that_runs_alone(worker):
     assert worker.began[2:] == ["one"]
     worker.later[1]()
     assert worker.began[2:] == ["one"] and len(worker.later) == 3  # it is looked at again
-    worker.gate.left(one)
+    worker.gate.release(one)
     assert worker.began[2:] == ["one", "two"] and worker.how(two) == "alone"
 
 
@@ -146,5 +146,5 @@ def test_one_that_cannot_begin_holds_up_nobody(worker, error):
     worker.gate.takes_back(pill, SAYS_ALONE)
     worker.gets("broken", error=error)
     worker.gets("later")
-    worker.gate.left(pill)
+    worker.gate.release(pill)
     assert worker.began == ["pill", "pill", "later"]

@@ -14,7 +14,7 @@ from jobs_admin.core import keys
 from jobs_admin.core.stream import weight
 from jobs_admin.worker.calls import Calls
 from jobs_admin.worker.guard import Guard
-from jobs_admin.worker.ledger import _END, KEPT_DAYS, MOST_BYTES, MOST_RAW
+from jobs_admin.worker.ledger import _END, MOST_BYTES, MOST_RAW, STORED_DAYS
 from jobs_admin.worker.report import RAW_HEAD, Origin
 from jobs_admin.worker.request import guarded
 from jobs_admin.worker.spool import Spool
@@ -90,9 +90,9 @@ def test_two_copies_of_a_job_in_one_worker_are_counted_and_released_as_the_one_t
         keeper.begins(first), keeper.begins(again)
         assert kept(store) == [f"{first.id}:1"], n
         (held,) = store.hvals(keys.kept("shop", "b1"))
-        assert 0 <= len(held) - keeper.held_bytes < 20, n  # beside the moment at which it began
+        assert 0 <= len(held) - keeper.open_bytes < 20, n  # beside the moment at which it began
         keeper.ended(first), keeper.ended(again), keeper.settle()
-        assert (kept(store), keeper.held_bytes) == ([], 0), n
+        assert (kept(store), keeper.open_bytes) == ([], 0), n
 
 
 def test_of_a_message_that_is_too_long_the_head_is_kept_and_the_job_is_told(keeper, engine, store):
@@ -119,8 +119,8 @@ def test_a_worker_keeps_so_many_bytes_and_no_more_and_others_run_without(keeper,
     again = fetched()
     keeper.begins(again)
     assert kept(store) == [f"{again.id}:1"] and keeper.unkept == before
-    assert 0 < store.pttl(keys.kept("shop", "b1")) <= KEPT_DAYS * 86_400_000
-    assert 0 < store.pttl(keys.kept_boots("shop")) <= KEPT_DAYS * 86_400_000
+    assert 0 < store.pttl(keys.kept("shop", "b1")) <= STORED_DAYS * 86_400_000
+    assert 0 < store.pttl(keys.kept_boots("shop")) <= STORED_DAYS * 86_400_000
 
 
 def test_what_is_filed_is_counted_in_what_the_stream_holds(keeper, store):

@@ -16,7 +16,7 @@ from jobs_admin.core import keys
 from jobs_admin.worker.broker import Publisher
 from jobs_admin.worker.decision import AGAIN, Decision
 from jobs_admin.worker.delays import Delays, Head
-from jobs_admin.worker.later import Later, NotHeld, closed_for, promote
+from jobs_admin.worker.later import Later, NotScheduled, closed_for, promote
 from jobs_admin.worker.report import Origin
 
 pytestmark = pytest.mark.server
@@ -82,7 +82,7 @@ def test_an_answer_that_did_not_come_costs_the_jobs_of_the_next_second_and_no_mo
     def refused(job: str) -> float:
         """For how many seconds nobody asks, at most."""
         later._closed_until = 0.0  # that has passed
-        with pytest.raises(NotHeld, match="did not take it"):
+        with pytest.raises(NotScheduled, match="did not take it"):
             later.hold(request(job), Decision(AGAIN, "p@1", 60))
         return later._closed_until - time.monotonic()
 

@@ -92,14 +92,14 @@ def known() -> Queues:
     ],
 )
 def test_what_routing_tells(known, exchange, key, place):
-    assert known.of(delivered(exchange, key)) == place
+    assert known.find_place(delivered(exchange, key)) == place
 
 
 def test_a_list_of_redis_tells_more_than_the_routing(known):
     message = delivered("paid", "paid")
     message._raw = Popped()
     message._raw.element, message._raw.queue = b"{}", "mailing"
-    assert known.of(message) == Place("mailing", True)
+    assert known.find_place(message) == Place("mailing", True)
 
 
 class Channel:
@@ -117,17 +117,17 @@ class Consumer:
 def test_the_tag_of_a_consumer_tells_also_after_a_reconnection():
     asked = Queues()
     asked.connected(Consumer(Channel(), {"orders": "None1", "mailing": "None2"}))
-    assert asked.of(delivered("paid", "paid", consumer_tag="None2")) == Place("mailing", True)
+    assert asked.find_place(delivered("paid", "paid", consumer_tag="None2")) == Place("mailing", True)
     asked.connected(Consumer(Channel(), {"orders": "None3", "mailing": "None4"}))
-    assert asked.of(delivered("paid", "paid", consumer_tag="None4")) == Place("mailing", True)
-    assert asked.of(delivered("shop", "order.1", consumer_tag="None1")) == Place("orders", True)
-    assert not asked.of(delivered("paid", "paid", consumer_tag="None9")).is_sure
+    assert asked.find_place(delivered("paid", "paid", consumer_tag="None4")) == Place("mailing", True)
+    assert asked.find_place(delivered("shop", "order.1", consumer_tag="None1")) == Place("orders", True)
+    assert not asked.find_place(delivered("paid", "paid", consumer_tag="None9")).is_sure
 
 
 def test_elsewhere_a_tag_is_its_producers_word():
     asked = Queues()
     asked.connected(Consumer(object(), {"mailing": "None2"}))
-    assert not asked.of(delivered("paid", "paid", consumer_tag="None2")).is_sure
+    assert not asked.find_place(delivered("paid", "paid", consumer_tag="None2")).is_sure
 
 
 def test_a_heartbeat_counts_so_many_queues_and_no_more():

@@ -182,7 +182,7 @@ def test_a_refusal_is_told_as_the_server_worded_it(own_store):
         client.set("not-a-stream", 1)
         line = Line(own_store.url)
         with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-            line.ask(("XADD", "not-a-stream", "*", "v", "1"), time.monotonic() + 30)
+            line.query(("XADD", "not-a-stream", "*", "v", "1"), time.monotonic() + 30)
         line.close()
 
 
