@@ -5,7 +5,7 @@
 A desk of its own (SQLite, Valkey, `manage.py watch` with all its steps), a Celery worker, a receiver on loopback that checks each
 request with the Standard Webhooks library, and a rule for each queue: more than 0 dead for `--for` seconds. One job dies on each queue,
 at a random moment within `--over` seconds. Counted is from the error in the worker, plus `--for`, until the POST about this queue has
-been verified. (Under one rule for all of them most would join what was told a moment ago, which is told once a minute.) Prints JSON.
+been verified. (Under one rule for all of them most would join the notice of a moment ago, and a notice is sent once a minute.) Prints JSON.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PATIENCE_S = 60.0
 
 
 class Receiver(ThreadingHTTPServer):
-    """Notes when each queue was first told to fire, and which ids came."""
+    """The time at which each queue was first reported as firing, and the ids that came."""
 
     daemon_threads = True
 
@@ -148,7 +148,9 @@ def _rules(url: str, secret: str, for_s: int, queues: list[str]) -> None:
 
 
 def _died() -> dict[str, float]:
-    """When the job of each queue failed, seconds since 1970, by the worker's clock, which is the bench's too."""
+    """Return the time at which the job of each queue failed, seconds since 1970, by the worker's clock, which is the
+    bench's too.
+    """
     from jobs_admin.models import Failure
 
     return {queue: at.timestamp() for queue, at in Failure.objects.values_list("queue", "failed_at")}

@@ -1,4 +1,4 @@
-"""What judging costs, and what it keeps to: `python -m bench.alerts rules | kills | flapping`.
+"""Costs of judging alert rules, and the promises that it keeps: `python -m bench.alerts rules | kills | flapping`.
 
     rules [--rules 500] [--queues 50]            one round over that many rules: nothing fires, a hundred fire, all begin at once
     kills [--watches 3] [--kills 100]            watches judge while they are killed, frozen and thawed, and queues cross the threshold
@@ -83,7 +83,7 @@ def _rules(wanted: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def _fill(queues: int, now: Any) -> None:
-    """Dead jobs, samples and counters of so many queues of two sources."""
+    """Make dead jobs, samples and counters of `queues` queues of two sources."""
     from jobs_admin.models import DepthSample, Failure, QueueCounter
 
     names = [(("shop", "bank")[n % 2], f"queue-{n:03}") for n in range(queues)]
@@ -125,7 +125,7 @@ def _make_rules(n: int) -> None:
 
 
 def _set_threshold(n: int, *, lowest: bool) -> None:
-    """Of so many rules, one at which they fire."""
+    """Set the threshold of `n` rules: one at which they fire where `lowest` is set, else one at which they do not."""
     from jobs_admin.models import Rule
 
     some = Rule.objects.filter(threshold__gte=1e6).order_by("pk").values_list("pk", flat=True)[:n]

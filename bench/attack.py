@@ -1,9 +1,9 @@
-"""One viewer attacks, and another looks at the desk: what that one waits, and whether anything stays behind.
+"""The wait of a viewer of the desk while another one attacks, and what the attack leaves behind.
 
     python -m bench.attack --failures 100000 --seconds 60 [--keep /tmp/desks] [--postgresql postgresql://user@host:port/bench]
 
 The attacker holds 50 connections with searches drawn at the cost limit, three bodies that arrive a byte a second without a
-login, and four exports that nobody reads. Meanwhile another viewer asks for the list of failures and a probe for `/healthz`.
+login, and four exports that are not read. Meanwhile another viewer asks for the list of failures and a probe for `/healthz`.
 Prints JSON: milliseconds of both, and what is left three seconds after the attacker has gone.
 """
 

@@ -7,7 +7,7 @@ asks three budgets in turn, in surges: one half as fast as it can, the other eve
 emptied by all at once. Around the script a line is put that answers the server's own time beside the decision; each process writes
 its decisions down, and what was granted is counted from these notes afterwards: in every window of 1, 10 and 60 s that begins at a
 granted retry, and in every window of any length. `could` is what a perfect counter would have granted at most in that time, so that
-refusing all is no way to pass. Every answer is waited for, however busy the machine is: a decision that nobody noted would be none
+refusing all is no way to pass. Every answer is waited for, however busy the machine is: a decision that was not noted would be none
 that was checked.
 Prints JSON.
 """

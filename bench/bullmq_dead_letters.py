@@ -1,4 +1,4 @@
-"""How fast dead-letter queues of BullMQ are read into the index, and that each job is one failure however many copies of it lie there.
+"""The rate at which dead-letter queues of BullMQ are read into the index; each job is one failure however many copies it has.
 
     python bench/bullmq_dead_letters.py --jobs 45000 --copies 2
 

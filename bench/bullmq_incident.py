@@ -1,7 +1,7 @@
 """45,000 failed BullMQ jobs, for real: `python -m bench.bullmq_incident [--jobs 45000] [--keep figures.json]`.
 
 A real Node worker fails them, each three times. Then (a) a desk that knows nothing is started: how long until all are in its index.
-For some minutes other jobs of the same queue run well, 300 a second: by BullMQ's events the desk sees what the queue manages.
+For some minutes other jobs of the same queue succeed, 300 a second: by BullMQ's events the desk sees what the queue manages.
 (b) The dead are replayed *Careful* to a real Node worker, whose jobs call a customer's service that has just come back: it carries
 20 requests/s, a minute later 300, refuses what is more, and falls over for 20 s where more than 1.3 times as much comes within 2 s.
 (c) What the worker wrote down, job by job, is held against BullMQ's counts and the desk's. (d) The same jobs, in a copy of the queue,

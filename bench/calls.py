@@ -1,4 +1,4 @@
-"""What each call to Redis costs that a worker makes: reports, heartbeat, and all that policies ask. Microseconds.
+"""Costs of each call to Redis that a worker makes: reports, heartbeat, and all that policies ask. Microseconds.
 
     python -m bench.calls [--calls 20000]        three minutes; --calls 4000 for a look
 
@@ -165,7 +165,8 @@ class Bench:
         is_empty: bool = True,
         server: tuple[str, ...] = ("evalsha", "eval"),
     ) -> dict[str, Any]:
-        """Each of the calls in turn, so many times; `server` is of all of them together, told with the first."""
+        """Make each of the calls in turn, `count` times; `server` is of all of them together, reported with the first.
+        """
         if is_empty:
             self.empty()
         for call in calls.values():

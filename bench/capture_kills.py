@@ -10,10 +10,10 @@ or a child; at every fifth the store hangs for a moment, so that reports are on 
 five seconds, so that jobs of dead workers come back within the run. What is compared with what: `tests/rigs/kill_history.py`.
 
 What must hold of `late`: *missing*, *vanished*, *invented*, *begun_again_unflagged*, *wrong_states* and *wrong_counters* are empty, but
-for jobs that kombu lost between BRPOP and its own note (`lost_by_kombu`: told by the broker's MONITOR; with and without a guard), of
+for jobs that kombu lost between BRPOP and its own note (`lost_by_kombu`: seen in the broker's MONITOR; with and without a guard), of
 which a job that came back may be one. `early` is counted: a job that was acknowledged before it ran dies with its worker's main
-process, and only the start ledger can tell of it (`early_ledger`: under policies with `file_lost`). `stock_late`, `stock_early`: the
-same kills without a guard; what *vanished* there began, and nobody will ever tell how it ended. Exits 1 where `late` has something
+process, and only the start ledger can report it (`early_ledger`: under policies with `file_lost`). `stock_late`, `stock_early`: the
+same kills without a guard; what *vanished* there began, and its end will never be known. Exits 1 where `late` has something
 that must not be; the same seed makes the same kills. Prints JSON.
 """
 

@@ -1,8 +1,8 @@
-"""What pictures of depth cost: 400 days of 50 queues in every step, as ratios to a bare Django page of 50 rows.
+"""Costs of pictures of depth: 400 days of 50 queues in every step, as ratios to a bare Django page of 50 rows.
 
     python -m bench.depth --keep /tmp/depths [--queues 50] [--days 400] [--postgresql postgresql://user@host:port/bench]
 
-Fills a real desk (SQLite, or PostgreSQL where a server is named) with what so many days leave behind: a third of the queues busy all
+Fills a real desk (SQLite, or PostgreSQL where a server is named) with what these days leave behind: a third of the queues busy all
 day and in trouble now and then, the others quiet. Then folds a day of looks as a watch does that was away for a day, and a
 round of one that was not; and asks the API and the page of a queue at each span, each round every page once, and the floor. Prints JSON,
 and a table on stderr. With `--keep` the filled desk stays, and the next run finds it there.
@@ -123,7 +123,7 @@ def queues(count: int) -> list[str]:
 
 
 class Life:
-    """How a queue does: with the day, and in trouble for some hours of some days. The same for the same name."""
+    """The course of a queue: with the day, and in trouble for some hours of some days. The same for the same name."""
 
     def __init__(self, name: str, is_busy: bool) -> None:
         self.name, self.is_busy = name, is_busy
@@ -190,7 +190,7 @@ def lives(count: int) -> list[Life]:
 
 
 def fill(chosen: argparse.Namespace) -> dict[str, object]:
-    """What so many days of looks leave in the table, as it is kept."""
+    """Fill the table with the samples that the chosen days leave, as they are stored."""
     from jobs_admin.models import DepthSample, Release, Source
     from jobs_admin.queues.depths.steps import LADDER
 
@@ -273,7 +273,7 @@ def fold(chosen: argparse.Namespace) -> dict[str, object]:
 
 
 def prepare(chosen: argparse.Namespace) -> dict[str, str]:
-    """Somebody who is logged in, and a token; nothing is late."""
+    """Log an operator in, and make a token; nothing is late."""
     from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY, get_user_model
     from django.contrib.sessions.backends.db import SessionStore
 

@@ -1,4 +1,4 @@
-"""How long other writers wait while an operator excludes 25,000 jobs of a paused replay by a search, on SQLite.
+"""The wait of other writers while an operator excludes 25,000 jobs of a paused replay by a search, on SQLite.
 
     python -m bench.exclusion [--jobs 25000]
 

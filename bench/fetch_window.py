@@ -1,4 +1,4 @@
-"""How long a message of a Redis broker is nobody's: popped by kombu's BRPOP, and not yet noted in `unacked`.
+"""The time for which a message of a Redis broker has no owner: popped by kombu's BRPOP, and not yet noted in `unacked`.
 
     python -m bench.fetch_window [--jobs 1500] [--rounds 3]
 

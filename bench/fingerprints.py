@@ -1,4 +1,4 @@
-"""How well fingerprints tell errors apart: precision, recall and every miss, over the pairs of `tests/fingerprints`.
+"""Quality of fingerprints, by which errors are grouped: precision, recall and every miss, over the pairs of `tests/fingerprints`.
 
     python bench/fingerprints.py [pairs.jsonl …]
 

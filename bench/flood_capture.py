@@ -1,11 +1,11 @@
-"""A million failures while nobody files them: does the store keep its bound, is every user's publish taken, is each failure accounted for?
+"""A million failures that are not filed meanwhile: is the store's bound kept, each publish taken, each failure accounted for?
 
     python -m bench.flood_capture [--failures 1000000] [--processes 4] [--real 10000] [--spool FOLDER] [--file 20000]
 
 One Redis is broker and store (`redis_url="broker"`, the worst case); stream and spool have their default bounds; no `watch` runs.
 Real: a Celery worker with two children, whose jobs fail, for a part; and for the mass the guard itself in several processes, each
 with its heartbeat: real messages of the broker, Celery's own Request objects, `Guard.job_failed`, Store and Spool. Made up is only that
-no child ran the function. Somebody publishes jobs to the same Redis all the while. Then `watch` is started: the first reports of
+no child ran the function. A producer publishes jobs to the same Redis all the while. Then `watch` is started: the first reports of
 all that was kept are filed, and what the desk says of the rest is read. Prints JSON.
 """
 
@@ -135,7 +135,7 @@ def app_of(url: str) -> Any:
 
 
 def worker(number: int, url: str, count: int, done: Any, end: Any) -> None:
-    """A guard with its heartbeat, and `count` jobs that fail as fast as they are told of."""
+    """A guard with its heartbeat, and `count` jobs that fail as fast as they are reported to it."""
     from billiard.einfo import ExceptionInfo
     from celery.worker.request import Request
     from kombu import Connection

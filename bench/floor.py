@@ -57,7 +57,7 @@ def still(request: HttpRequest) -> HttpResponse:
 
 
 def fill(rows: int = 1_000) -> None:
-    """Make the table and so many rows in it."""
+    """Make the table and `rows` rows in it."""
     from django.db import connection
     from django.utils import timezone
 

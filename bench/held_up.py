@@ -1,8 +1,8 @@
-"""How long one job holds up a worker's main process, in microseconds, by where its report goes.
+"""The time for which one job holds up a worker's main process, in microseconds, by the place of its report.
 
     python -m bench.held_up [--jobs 3000] [--profile]
 
-One failing job of `bench.shop_jobs` after the other is told to a guard as Celery tells it, in one process and without a worker
+One failing job of `bench.shop_jobs` after the other is passed to a guard as Celery does, in one process and without a worker
 around it. `wall` is what the worker's loop waits, `own` the processor time of it. Prints JSON; with `--profile` where the time
 goes, by function.
 """
@@ -101,7 +101,7 @@ def _measured(guard: Guard, count: int, *, fails: bool = True, is_early: bool = 
 
 
 def failing(guard: Guard, count: int, headers: dict[str, Any] | None = None) -> tuple[list[Any], Any]:
-    """Requests of so many failing jobs, as a worker's main process has them, and what Celery hands over for each."""
+    """Requests of `count` failing jobs, as a worker's main process has them, and what Celery hands over for each."""
     app = make_app("memory://", "shop")
     app.send_task("shop.deliver", kwargs=KWARGS)
     channel = Connection("memory://").channel()

@@ -1,4 +1,4 @@
-"""What the guard adds to a job whose error, arguments or headers are made to do harm: milliseconds, in child and main process.
+"""The time that the guard adds to a job whose error, arguments or headers are made to do harm: milliseconds, in child and main process.
 
     python -m bench.hostile_values [--rounds 5]
 

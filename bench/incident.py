@@ -65,7 +65,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def busy(count: int) -> Iterator[None]:
-    """So many processes that compute, and end with this one."""
+    """Run `count` processes that compute, and end with this one."""
     programs = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=die_with_parent) for _ in range(count)
     ]

@@ -105,7 +105,7 @@ def _bar(x: float, step: float, second: dict[str, Any], top: int, ink: dict[str,
 def _line(
     points: list[tuple[int, float | None]], left: float, step: float, y: int, tall: int, top: int, style: str
 ) -> Iterator[str]:
-    """It is interrupted where nothing is known."""
+    """Draw a line that is interrupted where nothing is known."""
     run: list[str] = []
     for n, value in [*points, (0, None)]:
         if value is not None:

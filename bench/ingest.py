@@ -1,11 +1,11 @@
-"""How fast captured failures become rows, and whether each becomes exactly one.
+"""The rate at which captured failures become rows, and a check that each becomes exactly one.
 
     python bench/ingest.py --failures 100000 [--sources 20] [--processes 1] [--kill] [--database postgresql://…]
 
 Writes all reports to the streams of their sources in a private Valkey in one burst (some 10 kB each: arguments, raw message, stack), then
 starts the real `manage.py watch --only ingest` and waits until the streams are empty. `--kill` ends one of the processes by
 SIGKILL half-way. Beside it: the same rows by bare executemany into an empty database with the same indexes, and how
-long somebody else's small writes waited meanwhile. Prints JSON.
+long small writes of another user waited meanwhile. Prints JSON.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def profiled(sources: int) -> dict[str, Any]:
 
 
 def checked(written: set[str]) -> dict[str, int]:
-    """What is in the tables against what was written."""
+    """Compare the tables with what was written."""
     from django.db.models import Sum
 
     from jobs_admin.models import Attempt, Failure, Group, Payload, QueueCounter, Traceback, Unfiled
@@ -218,7 +218,7 @@ def checked(written: set[str]) -> dict[str, int]:
 
 
 class Clicks(threading.Thread):
-    """Somebody else's small writes, five a second: how long each waits for the database."""
+    """Small writes of another user, five a second: how long each waits for the database."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)

@@ -4,8 +4,8 @@
     python -m bench.kinds --garbage
 
 The whole table, of which `tests/jobs_admin/worker/test_kinds.py` holds prefork in every place and the other two pools in one place
-each: run it where capture is changed. One row for each kind: how often it was told, whether the message that was
-kept is the one that lay in the queue, where it stands on the desk, and who brought it back once its cause was mended. `--garbage`:
+each: run it where capture is changed. One row for each kind: how often it was reported, whether the message that was
+kept is the one that lay in the queue, where it stands on the desk, and who brought it back once its cause was fixed. `--garbage`:
 what an element that no producer of Celery writes does to a worker without the guard and with it. Prints Markdown.
 """
 
@@ -132,7 +132,7 @@ def _table(found: list[dict[str, Any]]) -> None:
 
 
 def _thrown(engine: Engine, is_guarded: bool) -> dict[str, str]:
-    """One element at a time, each followed by a good job; a worker that it ended is started anew."""
+    """One element at a time, each followed by a good job; a worker that it ended is started again."""
     broker, store = engine.url.removesuffix("/0") + "/2", engine.url.removesuffix("/0") + "/3"
     environment = {} if is_guarded else {"REAL_STOCK": "1"}
     found = {}

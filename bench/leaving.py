@@ -3,8 +3,8 @@
     python -m bench.leaving [--retries 20000] [--per-second 500] [--how drain,now,to_dead,undrained] [--broker redis|rabbitmq]
 
 A private broker and store (Valkey with append-only files, or a private RabbitMQ), a desk on SQLite with a real `watch` (ingest,
-reconcile, promote, sample). So many jobs fail once in guarded prefork workers under a policy whose retry is due in an hour, and wait. For
-*drain* and *undrained* the due times are then set so that so many are due a second, beginning in a moment. Then the guard goes:
+reconcile, promote, sample). The jobs fail once in guarded prefork workers under a policy whose retry is due in an hour, and wait. For
+*drain* and *undrained* the due times are then set so that `--per-second` are due a second, beginning in a moment. Then the guard goes:
 
 *drain*: `manage.py drain` while the guarded workers live (the documented way); when it says so, they are stopped, and workers that never
 heard of us are started. *now*: all workers are stopped, then `drain --now`. *to_dead*: the same with `--to-dead`. *undrained*: nobody asks

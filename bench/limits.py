@@ -163,7 +163,7 @@ def _done(crew: Crew) -> int:
 
 
 def _left(client: redis.Redis, crew: Crew) -> bool:
-    """Whether a job is anywhere: in the broker, waiting, or running."""
+    """Return whether a job is anywhere: in the broker, waiting, or running."""
     there = client.llen("jobs") or client.hlen("unacked") or client.zcard(keys.due("shop"))
     return bool(there) or any(until > time.time() - 5 for *_, until in crew.runs())
 

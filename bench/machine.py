@@ -1,4 +1,4 @@
-"""What a bench ran on: told beside its figures."""
+"""The machine of a bench, reported beside its figures."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of what a worker is made of."""
+    """The versions of what a worker is made of."""
     return {name: version(name) for name in ("celery", "kombu", "redis")}

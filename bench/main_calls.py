@@ -1,4 +1,4 @@
-"""What each call costs that a worker's main process makes: reports, heartbeat, switch, promoting, the mark of a replayed job."""
+"""Costs of each call that a worker's main process makes: reports, heartbeat, switch, promoting, the mark of a replayed job."""
 
 from __future__ import annotations
 

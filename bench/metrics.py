@@ -1,4 +1,4 @@
-"""What a scrape of /metrics costs after errors without end, and what counting them costs ingest.
+"""Costs of a scrape of /metrics after errors without end, and what counting them costs ingest.
 
     python -m bench.metrics [--failures 100000] [--database postgresql://…]
 

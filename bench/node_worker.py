@@ -1,9 +1,9 @@
-"""What Redrive's piece costs a BullMQ worker on Node, and how long an edit takes to reach its next retry.
+"""Costs of the Node agent for a BullMQ worker, and the time until an edit reaches its next retry.
 
     python -m bench.node_worker [--edits 40] [--jobs 4000] [--rounds 3]
 
-One Valkey for BullMQ, one for the store, one worker at concurrency 10. Costs: so many jobs that do nothing, and so many that fail for good,
-through a worker without the piece and through one with it (no policy; one that matches; one that counts starts), in turn. µs a job: the
+One Valkey for BullMQ, one for the store, one worker at concurrency 10. Costs: jobs that do nothing, and jobs that fail for good,
+through a worker without the agent and through one with it (no policy; one that matches; one that counts starts), in turn. µs a job: the
 whole time of the median round by its jobs. Edits: a job that always fails goes round every 50 ms under a policy; each edit is written as
 `policies.push` writes it, and its latency ends when the first attempt under it has been decided. Prints JSON.
 """

@@ -1,10 +1,10 @@
-"""What an outage of Redrive's store costs the workers, and what is lost.
+"""Costs of an outage of Redrive's store for the workers, and what is lost.
 
     python -m bench.outages [--seconds 8] [--rounds 2] [--minutes 10] [--only hung,…]
 
 A guarded worker under a constant stream of jobs, a stock one beside it; prefork, four children each. Jobs take 5 ms; a fifth
 of them fails, one in eight of these under a policy that tries it twice. Stock and guarded take turns, each fed without a
-pause for so many seconds while the store has the fault; then the store is mended, and every failing attempt, which wrote a
+pause for `--seconds` while the store has the fault; then the store is repaired, and every failing attempt, which wrote a
 line before it raised, is looked for in the stream. Then the same with one Redis for broker and store. The proxy of `slow`
 and `never_answers` holds each answer back, or takes connections and says nothing. Prints JSON.
 """
@@ -135,7 +135,7 @@ class Worker:
         return set(file.read_text().split()) if file.exists() else set()
 
     def longest_stall_ms(self, since: float, until_: float) -> float:
-        """Of its loop, the longest that ended in that time (monotonic seconds); 0 where none was over 30 ms."""
+        """The longest stall of its loop that ended in that time (monotonic seconds); 0 where none was over 30 ms."""
         file = self.folder / "stalls"
         lines = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
         return max((round(float(gap) * 1000, 1) for at, gap in lines if since <= float(at) <= until_), default=0.0)
@@ -400,10 +400,10 @@ def _lost(guarded: Worker, store: Engine, began_at: float) -> dict[str, Any]:
 
 
 def _out_of_order(captured: list[float]) -> int:
-    """How many that came by the spool came before one that was captured earlier.
+    """Return how many reports that came by the spool came before one that was captured earlier.
 
-    The stream is what was appended directly and, in between, what was shipped: two rows, each in order. So the least number of rows
-    that it can be split into tells: with one worker, two. Counted is what fits into neither.
+    The stream is what was appended directly and, in between, what was shipped: two rows, each in order. So the least
+    number of rows that it can be split into decides: with one worker, two. Counted is what fits into neither.
     """
     first = second = 0.0
     wrong = 0

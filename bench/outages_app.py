@@ -1,7 +1,7 @@
-"""The app that `bench/outages.py` runs: `celery -A bench.outages_app:app worker`, told by its environment.
+"""The app that `bench/outages.py` runs: `celery -A bench.outages_app:app worker`, configured by its environment.
 
 Each failing attempt writes a line to a file of its own before it raises; each run leaves a byte. The worker's main process
-notes how long its loop stood still: a timer of 10 ms in the loop itself tells each gap of more than 30 ms.
+notes how long its loop stood still: a timer of 10 ms in the loop itself notes each gap of more than 30 ms.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What pages cost at 1,000 and at 1,000,000 failures, as ratios to a bare Django page of 50 rows.
+"""Costs of pages at 1,000 and at 1,000,000 failures, as ratios to a bare Django page of 50 rows.
 
     python bench/pages.py --keep /tmp/desks [--failures 1000 1000000] [--postgresql postgresql://user@host:port/bench]
 
@@ -8,7 +8,7 @@ alike; first by one client, then by eight at the same time. Then the bytes of a 
 answers thousands of requests, and the disk. Prints JSON, and a table on stderr.
 
 With `--keep` the filled desks stay in that folder (and in the databases `bench_1000`, `bench_1000000`), and the next run
-finds them there. One that was only half filled, or that another version of the tables filled, is filled anew.
+finds them there. One that was only half filled, or that another version of the tables filled, is filled again.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def floor(place: Path) -> Iterator[dict[str, Page]]:
 
 
 def prepare() -> None:
-    """In the desk's environment: somebody who is logged in, and the addresses that are asked for."""
+    """Log a user in, in the desk's environment; return the addresses that are requested."""
     import django
 
     django.setup()

@@ -95,7 +95,7 @@ class Meeting(Story):
         return [self.places[tenant] for tenant in in_turn(self.drawn.shares, self.jobs)]
 
     def requests(self, began: float) -> list[tuple[float, str, str]]:
-        """Those since that moment, in order of time: when, mode, which service."""
+        """The requests since that moment, in order of time: when, mode, which service."""
         lines = [line.split() for line in self.diary.read_text().splitlines()]
         return sorted((float(at), mode, which) for at, _, mode, which in lines if float(at) >= began)
 

@@ -5,10 +5,10 @@
 Pills of six kinds, 20 each: SIGKILL, segfault, os._exit, out of memory, hard limit, and one that takes its whole worker
 along. Two prefork workers of four children each, started again whenever one dies; Redis broker, late ack,
 `reject_on_worker_lost`. `--deaths` is a run of its own: whole workers are killed from outside so often, at random moments,
-while good jobs run; nobody may be convicted. `--stock`: so many seconds of the same without a guard. Prints JSON.
+while good jobs run; no job may be convicted. `--stock`: seconds of the same without a guard. Prints JSON.
 
 What is counted comes from the jobs' own lines and from the reports in the store, never from the guard's counts. A job that
-is nowhere any more (not ended, not quarantined, not in the broker) is told with what the broker's MONITOR saw of it
+is nowhere any more (not ended, not quarantined, not in the broker) is reported with what the broker's MONITOR saw of it
 (`tests/rigs/trace.py`): `lost_by_kombu` if the last of that is a push on its list, so that a BRPOP took it and whoever asked died
 before it noted that; else `lost_otherwise`, which would be ours. The same is counted for stock Celery (`killed_from_outside`).
 """
@@ -163,7 +163,7 @@ def whereabouts(trace: Trace, lost: list[str]) -> dict[str, Any]:
 
 
 class Gone:
-    """Which jobs the broker does not have: seen nowhere for so long that none can be between two places."""
+    """Jobs that the broker does not have: seen nowhere for so long that none can be between two places."""
 
     def __init__(self, url: str, for_s: float = 20.0) -> None:
         self._client = redis.Redis.from_url(url)
@@ -221,7 +221,9 @@ def told(k: int, ids: dict[str, tuple[str, int]], good: int, fleet: Fleet, found
 
 
 def story(lines: list[list[str]], held: Envelope | None, of: str, n: int) -> dict[str, Any]:
-    """Of a pill that started more or less often than it should: when, in which process, and what its records say."""
+    """The starts of a pill that started more or less often than it should: when, in which process, and what its records
+    say.
+    """
     began = [f"{line[4]} in {line[3]}" for line in lines if line[:3] == ["begin", of, str(n)]]
     return {"began": began, "records": json.loads(held.crashes) if held else None}
 

@@ -4,7 +4,7 @@
 
 Two brokers (Valkey and, where it is installed, RabbitMQ; else Valkey twice), a store of its own, a desk's database (SQLite), two prefork
 workers of two children on each broker. Jobs that always fail go round under the policy, some ten attempts a second in each worker. Each
-edit is published as the page does it (`jobs_admin.policies.publish`: checks, transaction, audit, push); then the reports tell which worker
+edit is published as the page does it (`jobs_admin.policies.publish`: checks, transaction, audit, push); then the reports show which worker
 made its first attempt under that version, and when it began. Each version has a delay and a number of attempts of its own, so that an
 attempt under a mix of two would show. Workers and bench share one clock. Prints JSON.
 """
@@ -90,7 +90,7 @@ def measure(wanted: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def said(n: int) -> dict[str, Any]:
-    """What version n + 1 says; no two say the same."""
+    """Version n + 1 of the policy; no two are the same."""
     return {
         "match": {"task": "try"},
         "mode": "enforce",
@@ -117,7 +117,7 @@ def one_edit(n: int, seen: Reports, workers: int) -> dict[str, Any]:
 
 
 class Reports:
-    """What workers tell, read once."""
+    """The reports of workers, each read once."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client

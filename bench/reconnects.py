@@ -1,9 +1,9 @@
-"""When do the consumers of a fleet come back to a broker that was restarted, with and without `reconnect_jitter`?
+"""The times at which the consumers of a fleet come back to a broker that was restarted, with and without `reconnect_jitter`.
 
     python -m bench.reconnects [--workers 50] [--away 0,20] [--jitter 10]
 
 Real workers (solo pool, one process each, forked from one that has imported all), a real broker that is killed and is back at once,
-or after so many seconds. Counted from each worker's own log: the moment of its line "Connected to", in tenths of a
+or after the seconds of `--away`. Counted from each worker's own log: the moment of its line "Connected to", in tenths of a
 second after the broker answers again. Prints JSON.
 """
 
@@ -107,7 +107,7 @@ def _start(number: int, folder: Path, broker: str, store: str, jitter_s: float) 
 
 
 def _connected(folder: Path, number: int, times: int) -> float:
-    """When it connected for the so-manyth time, seconds since 1970; 0.0 while it has not."""
+    """The time at which it connected for the `times`-th time, seconds since 1970; 0.0 while it has not."""
     log = folder / f"{number}.log"
     found = _CONNECTED.findall(log.read_text(errors="replace")) if log.exists() else []
     if len(found) < times:

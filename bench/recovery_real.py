@@ -1,6 +1,6 @@
 """A recovery with real workers: `python -m bench.recovery_real [--jobs 1500] [--way careful]`.
 
-What bench/recovery.py tells on a simulated clock, smaller and for real. A desk of its own (Valkey, SQLite, the whole
+The measure of bench/recovery.py, which has a simulated clock, smaller and for real. A desk of its own (Valkey, SQLite, the whole
 `watch`), a guarded Celery worker of four processes, and the customer's service, which is a process too. The jobs really
 die of its outage. Then it is back: it carries 10 requests/s, a minute later 60, refuses what is more, and falls over for
 20 s where more than 1.3 times as much comes within 2 s. Native retries stay on, six attempts. Each way of bringing the
@@ -181,11 +181,11 @@ class Story:
 
     @property
     def services(self) -> int:
-        """How many services the jobs call."""
+        """The number of services that the jobs call."""
         return 1
 
     def serves(self, n: int) -> Callable[[int, Path], None]:
-        """What runs the service of that number, in a process of its own: told its port and the diary."""
+        """Return the function that runs service `n` in a process of its own, by its port and the diary."""
         return partial(serve, sheds=self.sheds)
 
     def places_of_jobs(self) -> list[str]:

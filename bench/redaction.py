@@ -1,4 +1,4 @@
-"""What redaction costs a failing job: this tree against another, by turns in one run, in processor time.
+"""Costs of redaction for a failing job: this tree against another, by turns in one run, in processor time.
 
     python bench/redaction.py [OTHER_TREE] [--rounds 12]
 

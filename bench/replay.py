@@ -1,4 +1,4 @@
-"""How fast replays send, and that paced ones never send faster: `python -m bench.replay [--jobs N] [--burn] [--memory 1000 100000]`.
+"""Rates of replays, and a check that paced ones never send faster: `python -m bench.replay [--jobs N] [--burn] [--memory 1000 100000]`.
 
 A desk of its own (Valkey and SQLite, or DATABASE_URL's PostgreSQL, in a temporary folder), real messages, one sender process. The
 jobs are counted where they arrive: a second process reads the length of the queue some hundred times a second. With `--burn` a
@@ -49,7 +49,7 @@ def most_in_a_second(looks: list[tuple[float, int]]) -> int:
 
 
 def sendings(looks: list[tuple[float, int]]) -> list[float]:
-    """When something had come, by the looks that found more than the one before."""
+    """The times at which something had come, by the looks that found more than the one before."""
     return [looks[0][0], *(at for (_, before), (at, now) in itertools.pairwise(looks) if now > before)]
 
 
@@ -170,7 +170,7 @@ say([first() for _ in range(10)])
 
 
 def measure_firsts(desk, url: str) -> dict:
-    """How long all of the desk takes to draft and start, and then until its first job is in the queue."""
+    """Measure how long all of the desk takes to draft and start, and then until its first job is in the queue."""
     watch = subprocess.Popen(
         [sys.executable, "manage.py", "watch", "--only", "lay,send,settle"], cwd=ROOT, env=desk.environment
     )
@@ -209,7 +209,7 @@ say({"pages": len(took), "p50_ms": round(1000 * took[len(took) // 2], 1), "p95_m
 
 
 def measure_pages(desk, url: str, jobs: int, rate: int) -> dict:
-    """The list of failures by itself, and beside a sender."""
+    """The list of failures alone, and beside a sender."""
     seconds = min(8, jobs // rate - 1)
     redis.Redis.from_url(url).flushall()
     desk.run(f"{BEGIN}begin({jobs}, {{'rate': {rate}}}); say(1)", 900)
@@ -226,7 +226,7 @@ def measure_pages(desk, url: str, jobs: int, rate: int) -> dict:
 
 
 def measure_memory(desk, url: str, sizes: list[int]) -> list[dict]:
-    """What the sender's process holds, sending as fast as can be."""
+    """The memory of the sender's process, sending as fast as can be."""
     found = []
     for size in sorted(sizes):
         desk.run(f"bury({size} - Failure.objects.count()); say(1)", 3_600)
@@ -239,7 +239,7 @@ def measure_memory(desk, url: str, sizes: list[int]) -> list[dict]:
 
 @contextlib.contextmanager
 def burners(count: int):
-    """So many processes that only compute."""
+    """Run `count` processes that only compute."""
     burning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield

@@ -1,4 +1,4 @@
-"""When the jobs of a replay really start: `python -m bench.replay_starts [--seconds N]`.
+"""The times at which the jobs of a replay really start: `python -m bench.replay_starts [--seconds N]`.
 
 A real, guarded Celery worker on a desk of its own. What is counted are lines that the tasks write to a file when they start and end, not
 what we sent. Paced at 50 and 500 jobs/s; and five at once per customer with one large customer among many. Prints JSON.

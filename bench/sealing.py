@@ -1,4 +1,4 @@
-"""What it costs a failing job to have its raw message encrypted for the desk (REDRIVE_PUBLIC_KEY). Microseconds.
+"""Costs for a failing job of having its raw message encrypted for the desk (REDRIVE_PUBLIC_KEY). Microseconds.
 
     python -m bench.sealing [--jobs 3000]        half a minute
 

@@ -2,7 +2,7 @@
 
     python3 bench/setup.py [--no-demo] [--tests] [--only-tests] [--without-ensurepip] [--python /usr/bin/python3]
 
-Clones the last commit into a temporary folder and runs `up` there with an empty home; as root, as the user `nobody`.
+Clones the last commit into a temporary folder and runs `up` there with an empty home; as root, as an ordinary user.
 First run: makes the environment and installs. Second run: reuses both. Prints JSON.
 """
 
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def ordinary_user(place: Path) -> list[str]:
-    """The start of a command line that runs as nobody, where we are root; the place becomes nobody's."""
+    """The start of a command line that runs as an ordinary user, where we are root; the place becomes that user's."""
     if os.getuid() != 0:
         return []
     for path in (place, *place.rglob("*")):
@@ -82,7 +82,9 @@ def ordinary_user(place: Path) -> list[str]:
 
 
 def hide_ensurepip(home: Path) -> None:
-    """From the Python that is told so by its PYTHONPATH: the module of that name there raises what its absence does."""
+    """Hide `ensurepip` from the Python whose PYTHONPATH names this place: the module of that name there raises what its
+    absence does.
+    """
     hidden = home / HIDDEN / "ensurepip"
     hidden.mkdir(parents=True)
     (hidden / "__init__.py").write_text(

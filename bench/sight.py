@@ -1,11 +1,11 @@
-"""What people of some sources are shown of the others: nothing, at every address of the URLconf, on random desks.
+"""The data of other sources that people of some sources are shown: none, at every address of the URLconf, on random desks.
 
     python -m bench.sight --pairs 10000 [--seed 1] [--compared 0.3]
 
 Each desk (`tests/rigs/sights.py`) has three or four sources with a word of their own in every text, merged and split groups, and
 replays, views and alerts of several. 1,000 pairs of a person and an object are drawn on each: answers are searched for words
 out of sight, and a part of the pages, with every answer that repeats such a word from its request, is asked again on the same
-desk without the rows out of sight. Prints JSON; ends with 1, and prints the question, where an answer tells of another source.
+desk without the rows out of sight. Prints JSON; ends with 1, and prints the question, where an answer reveals another source.
 """
 
 from __future__ import annotations

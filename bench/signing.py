@@ -1,4 +1,4 @@
-"""What it costs a failing job to have its report signed (REDRIVE_SOURCE_KEY), and the desk to check it. Microseconds.
+"""Costs for a failing job of having its report signed (REDRIVE_SOURCE_KEY), and the desk to check it. Microseconds.
 
     python -m bench.signing [--jobs 3000]        half a minute
 

@@ -4,8 +4,8 @@
 
 No dashboard: a broker (Valkey with an append-only file), a store, guarded prefork workers of two children.
 
-*Waiting*: so many jobs fail once under a policy whose retry is due in an hour, and wait. Memory of the workers before and after.
-*Killed*: every worker is ended by SIGKILL half way, and others are started. The due times are set so that after `--wait` seconds so many
+*Waiting*: the jobs fail once under a policy whose retry is due in an hour, and wait. Memory of the workers before and after.
+*Killed*: every worker is ended by SIGKILL half way, and others are started. Due times are set so that after `--wait` s `--per-second` jobs
 are due a second: 2 stands for the hour, 3600 waits it out. Each job's second attempt writes a line; none may be missing, none twice.
 *Late*: as many jobs that wait for a list which no worker reads, so that only bringing them back is measured: one guarded worker does
 it, and this process reads the list and notes how long after its due time each arrived.
@@ -175,7 +175,9 @@ def attempts(workers: list[RealWorker]) -> Counter[int]:
 
 
 def memory_mb(workers: list[RealWorker]) -> dict[str, float]:
-    """What the main processes, and what their children, hold by themselves (RSS; children share pages with the main one)."""
+    """The memory that the main processes, and that their children, hold alone (RSS; children share pages with the main
+    one).
+    """
     main_mb = children_mb = 0.0
     for file in Path("/proc").glob("[0-9]*/stat"):
         try:

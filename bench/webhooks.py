@@ -1,4 +1,4 @@
-"""What channels promise, measured: no forbidden connection, nobody waits for a hostile endpoint, nothing lost by a kill.
+"""The promises of channels, measured: no forbidden connection, no wait for a hostile endpoint, nothing lost by a kill.
 
     python -m bench.webhooks [--tries 10000] [--kills 100] [--seconds 40] [--frozen 40]
 
@@ -124,7 +124,7 @@ def forbidden(tries: int) -> dict[str, Any]:
 
 
 def hostile(seconds: int) -> dict[str, Any]:
-    """Notices to a healthy channel while every hostile endpoint, and a hundred that hang, are told as well."""
+    """Notices to a healthy channel while every hostile endpoint, and a hundred that hang, are notified as well."""
     from standardwebhooks import Webhook
 
     from jobs_admin.models import Delivery

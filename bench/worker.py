@@ -1,4 +1,4 @@
-"""What the guard costs a worker, rung by rung, at 0 and at 1 ms from its Redis: beside stock, in one run.
+"""Costs of the guard for a worker, rung by rung, at 0 and at 1 ms from its Redis: beside stock, in one run.
 
     python -m bench.worker                       all of it: 6 to 8 minutes on a machine that has nothing else to do
     python -m bench.worker --lives 1 --rounds 2  a look, two minutes
@@ -8,10 +8,10 @@
 Seven workers (prefork, two children, `bench.shop_jobs`) live side by side and take turns at the same bursts of jobs: one without
 the guard, another like it, one on each rung (`off`, `capture`, `observe` and `enforce` with a policy without limits), and *full*,
 under a policy with a budget, a limit for each tenant, a rate and a crash count, none of which holds a job up. A round is one burst
-of each kind of job for each worker, in a new order; what is told are ratios to stock's burst of the same round: median, quartiles,
+of each kind of job for each worker, in a new order; reported are ratios to stock's burst of the same round: median, quartiles,
 least and most.
 The jobs: one that does nothing; one that fails in a library, with 0.8 kB of arguments and 15 frames, acknowledged early as
-is Celery's default; the same acknowledged late. Each `life` starts all workers anew.
+is Celery's default; the same acknowledged late. Each `life` starts all workers again.
 
 Where they are from their Redis: `0 ms` directly; then, with three of the workers (`observe` and `enforce` make no other calls than
 `capture`), `1 ms` broker and store alike half a millisecond away in each direction, as where
@@ -107,7 +107,7 @@ def main() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """Of one worker: jobs a second, and processor microseconds a job."""
+    """The rate of one worker: jobs a second, and processor microseconds a job."""
 
     rate: float
     main_us: float
