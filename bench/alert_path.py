@@ -60,15 +60,15 @@ class _Post(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         try:
-            said = self.server.webhook.verify(body, dict(self.headers))
+            event = self.server.webhook.verify(body, dict(self.headers))
         except Exception:  # whatever it is, it was not the desk's
             self.server.refused += 1
             self.send_error(401)
             return
         now = time.time()
-        if said["type"] == "alert.firing":
+        if event["type"] == "alert.firing":
             self.server.ids.append(self.headers["webhook-id"])
-            self.server.told.setdefault(said["data"]["queue"], now)
+            self.server.told.setdefault(event["data"]["queue"], now)
         self.send_response(204)
         self.end_headers()
 
@@ -76,11 +76,11 @@ class _Post(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--queues", type=int, default=120)
-    asked.add_argument("--over", type=float, default=240.0, help="seconds within which the jobs die")
-    asked.add_argument("--for", type=int, default=5, dest="for_s", help="seconds that the rule waits")
-    wanted = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--queues", type=int, default=120)
+    parser.add_argument("--over", type=float, default=240.0, help="seconds within which the jobs die")
+    parser.add_argument("--for", type=int, default=5, dest="for_s", help="seconds that the rule waits")
+    wanted = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder:
         json.dump(measure(wanted, Path(folder)), sys.stdout, indent=2)
     print()

@@ -24,8 +24,8 @@ from tests.rigs.figures import spread
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    modes = asked.add_subparsers(dest="mode", required=True)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    modes = parser.add_subparsers(dest="mode", required=True)
     rules = modes.add_parser("rules")
     rules.add_argument("--rules", type=int, default=500)
     rules.add_argument("--queues", type=int, default=50)
@@ -36,7 +36,7 @@ def main() -> None:
     flapping = modes.add_parser("flapping")
     flapping.add_argument("--seconds", type=int, default=600)
     flapping.add_argument("--watches", type=int, default=2)
-    wanted = asked.parse_args()
+    wanted = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder:
         measured = {"rules": _rules, "kills": _kills, "flapping": _flapping}[wanted.mode](wanted, Path(folder))
     json.dump({"machine": machine(), **measured}, sys.stdout, indent=2)

@@ -26,11 +26,11 @@ from tests.rigs.budget import all_decided, figures
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--decisions", type=int, default=1_000_000)
-    asked.add_argument("--processes", type=int, default=8)
-    asked.add_argument("--seconds", type=float, default=240, help="that all of it is spread over")
-    wanted = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--decisions", type=int, default=1_000_000)
+    parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=240, help="that all of it is spread over")
+    wanted = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder:
         engine = Engine(Path(folder, "engine")).start()
         try:

@@ -81,21 +81,21 @@ def _measured(jobs: int, copies: int, url: str) -> dict[str, Any]:
     memory = client.memory_usage("redrive:{shop}:copies", samples=0)
 
     adapter: Any = config.adapter("shop")
-    after, letters = "", []
+    after, messages = "", []
     while True:  # as the messages stand in the tables, without what opening them costs
         pulled = adapter.dead_letters(after)
-        letters += [
+        messages += [
             OutgoingMessage(n, one.raw, one.queue, one.job_id, _lineage(one, n))
-            for n, one in enumerate(pulled.reports, len(letters) + 1)
+            for n, one in enumerate(pulled.reports, len(messages) + 1)
         ]
         adapter.confirm_filed(pulled)
         after = pulled.after
-        if not pulled.is_more or len(letters) >= jobs:
+        if not pulled.is_more or len(messages) >= jobs:
             break
     begun, slowest = time.monotonic(), 0.0
-    for start in range(0, len(letters), 100):
+    for start in range(0, len(messages), 100):
         call = time.monotonic()
-        adapter.send("bench", letters[start : start + 100])
+        adapter.send("bench", messages[start : start + 100])
         slowest = max(slowest, time.monotonic() - call)
     sent_s = time.monotonic() - begun
     left = client.llen("bull:dead-letter:wait")
@@ -107,7 +107,7 @@ def _measured(jobs: int, copies: int, url: str) -> dict[str, Any]:
         "read_and_filed_s": round(read_s, 1),
         "copies_a_second": round(jobs * copies / read_s),
         "bytes_of_places_a_job": round(memory / max(1, jobs)),
-        "sent": len(letters),
+        "sent": len(messages),
         "sent_s": round(sent_s, 1),
         "slowest_call_of_100_ms": round(slowest * 1000),
         "copies_left": left,

@@ -31,11 +31,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--jobs", type=int, default=45_000)
     parser.add_argument("--major", type=int, default=6)
-    asked = parser.parse_args()
+    chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         engine = Engine(Path(folder)).start()
         try:
-            print(json.dumps({"machine": machine(), **_measure(engine.url, asked.jobs, asked.major)}, indent=2))
+            print(json.dumps({"machine": machine(), **_measure(engine.url, chosen.jobs, chosen.major)}, indent=2))
         finally:
             engine.stop()
 
@@ -64,17 +64,17 @@ def _measure(url: str, jobs: int, major: int) -> dict[str, object]:
         source.confirm_filed(pulled)
         after = pulled.after
     idle_s = (time.perf_counter() - idle) / 20
-    letters = [_letter(n, one) for n, one in enumerate(reports.values())]
+    messages = [_message(n, one) for n, one in enumerate(reports.values())]
     client.config_set("slowlog-log-slower-than", 500)
     client.config_set("slowlog-max-len", 10_000)
     client.slowlog_reset()
     began = time.perf_counter()
-    for start in range(0, len(letters), 500):
-        source.send("r", letters[start : start + 500])
+    for start in range(0, len(messages), 500):
+        source.send("r", messages[start : start + 500])
     sent_s = time.perf_counter() - began
-    held = sorted(one["duration"] for one in client.slowlog_get(10_000) if one["command"].startswith(b"EVALSHA"))
+    durations = sorted(one["duration"] for one in client.slowlog_get(10_000) if one["command"].startswith(b"EVALSHA"))
     again = time.perf_counter()
-    assert set(source.send("r", letters[:5_000]).values()) == {"already"}
+    assert set(source.send("r", messages[:5_000]).values()) == {"already"}
     again_s = time.perf_counter() - again
     waiting = source.depths()[0].waiting
     latency = _latency(source, url, major, after)
@@ -88,11 +88,11 @@ def _measure(url: str, jobs: int, major: int) -> dict[str, object]:
         "slowest_page_ms": round(slowest * 1000),
         "idle_look_ms": round(idle_s * 1000, 2),
         "sent_s": round(sent_s, 2),
-        "sent_per_s": round(len(letters) / sent_s),
+        "sent_per_s": round(len(messages) / sent_s),
         "a_call_holds_redis_ms": {
-            "calls": len(held),
-            "median": held[len(held) // 2] / 1000,
-            "longest": held[-1] / 1000,
+            "calls": len(durations),
+            "median": durations[len(durations) // 2] / 1000,
+            "longest": durations[-1] / 1000,
         },
         "already_per_s": round(5_000 / again_s),
         "waiting_afterwards": waiting,
@@ -136,7 +136,7 @@ def _fill(client: redis.Redis, url: str, jobs: int, major: int) -> None:
     client.set(f"bull:{_QUEUE}:id", jobs)
 
 
-def _letter(token: int, report) -> OutgoingMessage:  # type: ignore[no-untyped-def]
+def _message(token: int, report) -> OutgoingMessage:  # type: ignore[no-untyped-def]
     lineage = {
         "queue": report.queue, "job_id": report.job_id, "run": 2, "item": token, "replay": "r", "sent_as": report.job_id,
     }  # fmt: skip

@@ -42,9 +42,9 @@ HOUR_S = 3600.0
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--calls", type=int, default=20_000)
-    wanted = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, default=20_000)
+    wanted = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder:
         engine = Engine(Path(folder)).start()
         try:
@@ -65,9 +65,9 @@ def measure(url: str, count: int, folder: Path) -> dict[str, Any]:
             **bench.timed({"budget: granted": lambda _: budgets.spend("mail", 1_000_000, 100_000)}),
             **bench.timed({"budget: refused": lambda _: budgets.spend("none", 0, 1)}),
             **_at_start(bench, at_start),
-            **_held(bench, at_start, AtStart(calls, "shop", "other", "x@here", "here")),
+            **_time_leases(bench, at_start, AtStart(calls, "shop", "other", "x@here", "here")),
             **_delays(bench, Delays(client, "shop")),
-            **_kept(bench, calls, url),
+            **_time_ledger(bench, calls, url),
             **main_calls.measured(bench, url, folder),
         }
     return found
@@ -95,7 +95,7 @@ def _at_start(bench: Bench, at_start: AtStart) -> dict[str, Any]:
     return found
 
 
-def _held(bench: Bench, at_start: AtStart, other: AtStart) -> dict[str, Any]:
+def _time_leases(bench: Bench, at_start: AtStart, other: AtStart) -> dict[str, Any]:
     """A worker whose places are all taken: what keeping them costs, and what a job that must wait."""
     bench.empty()
     policy = _policy({"concurrency": {"key": "task", "limit": HELD}})
@@ -111,7 +111,7 @@ def _delays(bench: Bench, delays: Delays) -> dict[str, Any]:
     return bench.timed({"delays: schedule 1.5 kB": lambda n: delays.schedule(heads[n], MESSAGE, HOUR_S)})
 
 
-def _kept(bench: Bench, calls: Calls, url: str) -> dict[str, Any]:
+def _time_ledger(bench: Bench, calls: Calls, url: str) -> dict[str, Any]:
     """A job that is kept while it runs: all that the worker's main process does for it, the report that it makes included."""
     with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder:
         policies = Policies("shop", "enforce", Path(folder))

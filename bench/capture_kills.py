@@ -35,14 +35,14 @@ HOWS = ("late", "early", "early_ledger", "stock_late", "stock_early")
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--jobs", type=int, default=40_000)
-    asked.add_argument("--kills", type=int, default=60)
-    asked.add_argument("--seed", type=int, default=1)
-    asked.add_argument("--how", default=",".join(HOWS))
-    asked.add_argument("--broker", choices=("redis", "rabbitmq"), default="redis")
-    asked.add_argument("--keep", type=Path, help="a folder for what was written, to look into")
-    wanted = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=40_000)
+    parser.add_argument("--kills", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--how", default=",".join(HOWS))
+    parser.add_argument("--broker", choices=("redis", "rabbitmq"), default="redis")
+    parser.add_argument("--keep", type=Path, help="a folder for what was written, to look into")
+    wanted = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is stopped then, too
     for name in [name for name in os.environ if name.startswith(("REDRIVE_", "CELERY_"))]:
         os.environ.pop(name)

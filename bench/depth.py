@@ -241,7 +241,7 @@ def fold(chosen: argparse.Namespace) -> dict[str, object]:
     from jobs_admin.queues.depths import rolling
 
     now = int(time.time()) // 86_400 * 86_400
-    looks = write(10, now - 86_400, now, lives(chosen.queues))
+    samples = write(10, now - 86_400, now, lives(chosen.queues))
     longest = 0.0
     inserted = rolling.statements.insert
 
@@ -263,9 +263,9 @@ def fold(chosen: argparse.Namespace) -> dict[str, object]:
     once = time.perf_counter() - began
     assert timezone.now() and DepthSample.objects.filter(step=86_400).count() >= chosen.queues
     return {
-        "looks": looks,
+        "looks": samples,
         "seconds": round(took, 2),
-        "looks_a_second": round(looks / took),
+        "looks_a_second": round(samples / took),
         "rounds": rounds,
         "longest_transaction_ms": round(longest * 1000, 1),
         "a_round_ms": round(once * 1000, 1),

@@ -61,20 +61,20 @@ def _gaps(client: redis.Redis, most: int) -> tuple[list[float], float]:
     ends = time.monotonic() + 120
     with client.monitor() as monitor:
         while len(gaps) < most and time.monotonic() < ends:
-            told = monitor.next_command()
-            if told["command"].startswith("BRPOP "):
-                popped = told["time"]
-            elif popped and told["command"].startswith("HSET unacked "):
-                gaps.append(told["time"] - popped)
-                popped, first, last = 0.0, first or popped, told["time"]
+            monitored = monitor.next_command()
+            if monitored["command"].startswith("BRPOP "):
+                popped = monitored["time"]
+            elif popped and monitored["command"].startswith("HSET unacked "):
+                gaps.append(monitored["time"] - popped)
+                popped, first, last = 0.0, first or popped, monitored["time"]
     return gaps, last - first
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--jobs", type=int, default=1500)
-    asked.add_argument("--rounds", type=int, default=3)
-    wanted = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=1500)
+    parser.add_argument("--rounds", type=int, default=3)
+    wanted = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         engines = Engine(Path(folder, "broker")).start(), Engine(Path(folder, "store")).start()
         try:

@@ -38,15 +38,15 @@ MB = 1024**2
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--failures", type=int, default=1_000_000)
-    asked.add_argument("--processes", type=int, default=4)
-    asked.add_argument("--real", type=int, default=10_000)
-    asked.add_argument("--spool", default="", help="where the spool is; without it, a temporary folder")
-    asked.add_argument("--file", type=int, default=20_000, help="reports to be filed before it ends")
-    asked.add_argument("--stream-mb", default="256")
-    asked.add_argument("--spool-mb", default="1024")
-    wanted = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--failures", type=int, default=1_000_000)
+    parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--real", type=int, default=10_000)
+    parser.add_argument("--spool", default="", help="where the spool is; without it, a temporary folder")
+    parser.add_argument("--file", type=int, default=20_000, help="reports to be filed before it ends")
+    parser.add_argument("--stream-mb", default="256")
+    parser.add_argument("--spool-mb", default="1024")
+    wanted = parser.parse_args()
     os.environ |= {"REDRIVE_STREAM_MB": wanted.stream_mb, "REDRIVE_SPOOL_MB": wanted.spool_mb}
     with (
         tempfile.TemporaryDirectory(prefix="flood-", dir=wanted.spool or None) as spool,
@@ -329,7 +329,7 @@ def filed(engine: Engine, folder: Path, spool: Path, wanted: int, dropped: int) 
         wait(lambda: Failure.objects.count() >= wanted, 900, f"{wanted} failures on the desk")
         took_s = time.monotonic() - began
         wait(lambda: uncaptured.recent_counts(ENGINE, timezone.now()), 60, "what was not captured, on the desk")
-        told = uncaptured.recent_counts(ENGINE, timezone.now())
+        uncaptured_counts = uncaptured.recent_counts(ENGINE, timezone.now())
         left = not Failure.objects.count()
         with redis.Redis.from_url(engine.url) as client:
             left = client.xlen(keys.failures("shop"))
@@ -338,8 +338,8 @@ def filed(engine: Engine, folder: Path, spool: Path, wanted: int, dropped: int) 
             "seconds": round(took_s, 1),
             "left_in_stream": left,
             "left_in_spool": on_disk(spool / "shop")[1],
-            "desk_says_not_captured": sum(one.count for one in told),
-            "is_to_the_job": sum(one.count for one in told) == dropped,
+            "desk_says_not_captured": sum(one.count for one in uncaptured_counts),
+            "is_to_the_job": sum(one.count for one in uncaptured_counts) == dropped,
         }
     finally:
         watch.terminate()

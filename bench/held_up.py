@@ -40,10 +40,10 @@ from tests.rigs.figures import spread
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--jobs", type=int, default=3000)
-    asked.add_argument("--profile", action="store_true")
-    wanted = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=3000)
+    parser.add_argument("--profile", action="store_true")
+    wanted = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder:
         engine = Engine(Path(folder, "store")).start()
         try:

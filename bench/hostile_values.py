@@ -26,9 +26,9 @@ LIMIT_MS = 50
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--rounds", type=int, default=5)
-    rounds = asked.parse_args().rounds
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as folder:
         store = Engine(Path(folder, "store")).start()
         try:

@@ -68,12 +68,12 @@ def watched(path: Path, act) -> dict[str, float]:
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser()
-    asked.add_argument("--rows", type=int, default=1_000_000)
-    asked.add_argument("--dead", type=int, default=45_000)
-    asked.add_argument("--journal", default="wal")
-    asked.add_argument("--indexed", action="store_true")
-    args = asked.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--dead", type=int, default=45_000)
+    parser.add_argument("--journal", default="wal")
+    parser.add_argument("--indexed", action="store_true")
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "shop.db"
         db = sqlite3.connect(path, isolation_level=None)
@@ -105,14 +105,14 @@ def main() -> None:
 
         found = {"read": watched(path, read), "dead": len(reports), "every_s": round(source.every_s, 1)}
         found["look_again"] = watched(path, read)
-        letters = [
+        messages = [
             OutgoingMessage(n, one.raw, one.queue, one.job_id, {"queue": one.queue, "job_id": one.job_id, "run": 2, "item": n})
             for n, one in enumerate(reports)
         ]
 
         def send() -> None:
-            for start in range(0, len(letters), 500):
-                source.send("bench", letters[start : start + 500])
+            for start in range(0, len(messages), 500):
+                source.send("bench", messages[start : start + 500])
 
         found["send"] = watched(path, send)
         db.execute("UPDATE jobs SET attempts = 2 WHERE status = 'pending'")

@@ -31,15 +31,15 @@ from tests.rigs.empty_desk import desk
 
 ACKS = {False: "early", True: "late"}
 _SETTLED_S = 15.0
-_BROKE, _ANEW = "Unrecoverable error", "Connection to broker lost"  # as Celery says it in its log
+_BROKE, _RECONNECTED = "Unrecoverable error", "Connection to broker lost"  # as Celery says it in its log
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--broker", choices=["redis", "rabbitmq"], action="append")
-    asked.add_argument("--garbage", action="store_true")
-    asked.add_argument("--json", action="store_true")
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--broker", choices=["redis", "rabbitmq"], action="append")
+    parser.add_argument("--garbage", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder, ExitStack() as stack:
         engine = Engine(Path(folder, "engine")).start()
         stack.callback(engine.stop)
@@ -165,7 +165,7 @@ def _fate(worker: RealWorker, n: int, filed: int) -> str:
     if _BROKE in worker.text():
         return "ends the worker"
     if not any(f"'after {n}'" in line for line in worker.marks("ok")):
-        return "connects anew without end" if _ANEW in worker.text() else "holds up the queue"
+        return "connects anew without end" if _RECONNECTED in worker.text() else "holds up the queue"
     if any(f"'garbage {n}'" in line for line in worker.marks("ok")):
         return "runs"
     return f"filed, {filed}" if filed else "lost"

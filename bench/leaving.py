@@ -31,12 +31,12 @@ from tests.rigs.leaving import HOWS, left
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--retries", type=int, default=20_000)
-    asked.add_argument("--per-second", type=int, default=500)
-    asked.add_argument("--how", default=",".join(HOWS))
-    asked.add_argument("--broker", choices=("redis", "rabbitmq"), default="redis")
-    wanted = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--retries", type=int, default=20_000)
+    parser.add_argument("--per-second", type=int, default=500)
+    parser.add_argument("--how", default=",".join(HOWS))
+    parser.add_argument("--broker", choices=("redis", "rabbitmq"), default="redis")
+    wanted = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is stopped then, too
     for name in [name for name in os.environ if name.startswith(("REDRIVE_", "CELERY_"))]:
         os.environ.pop(name)

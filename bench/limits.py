@@ -101,12 +101,12 @@ def _group(leader: int) -> list[int]:
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--seconds", type=float, default=200)
-    asked.add_argument("--workers", type=int, default=3)
-    asked.add_argument("--children", type=int, default=6)
-    asked.add_argument("--job-s", type=float, default=1.0)
-    wanted = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=200)
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--children", type=int, default=6)
+    parser.add_argument("--job-s", type=float, default=1.0)
+    wanted = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder:
         engines = [Engine(Path(folder, name)).start() for name in ("broker", "store")]
         try:
@@ -133,8 +133,8 @@ def measure(broker: Engine, store: Engine, folder: Path, wanted: argparse.Namesp
             app.send_task("turn", args=[n, LARGE, wanted.job_s], queue="jobs")
         sent = havoc(crew, app, wanted.seconds, backlog)
         with redis.Redis.from_url(broker.url) as client:
-            is_over = wait(crew, lambda: _done(crew) >= backlog + len(sent) or not _left(client, crew), 400)
-        return told(crew, sent, backlog) | {"over": is_over}
+            is_over = wait(crew, lambda: _count_done(crew) >= backlog + len(sent) or not _has_jobs(client, crew), 400)
+        return summarise(crew, sent, backlog) | {"over": is_over}
 
 
 def havoc(crew: Crew, app: Any, seconds: float, first: int) -> dict[int, float]:
@@ -158,17 +158,17 @@ def havoc(crew: Crew, app: Any, seconds: float, first: int) -> dict[int, float]:
     return sent
 
 
-def _done(crew: Crew) -> int:
+def _count_done(crew: Crew) -> int:
     return len({line[2] for line in crew.lines() if line[0] == "end"})
 
 
-def _left(client: redis.Redis, crew: Crew) -> bool:
+def _has_jobs(client: redis.Redis, crew: Crew) -> bool:
     """Return whether a job is anywhere: in the broker, waiting, or running."""
     there = client.llen("jobs") or client.hlen("unacked") or client.zcard(keys.due("shop"))
     return bool(there) or any(until > time.time() - 5 for *_, until in crew.runs())
 
 
-def told(crew: Crew, sent: dict[int, float], backlog: int) -> dict[str, Any]:
+def summarise(crew: Crew, sent: dict[int, float], backlog: int) -> dict[str, Any]:
     runs = crew.runs()
     lines = crew.lines()
     first = {}
@@ -184,7 +184,7 @@ def told(crew: Crew, sent: dict[int, float], backlog: int) -> dict[str, Any]:
         "jobs": backlog + len(sent),
         "lost_by_the_broker": backlog
         + len(sent)
-        - _done(crew),  # with a whole worker, between BRPOP and kombu's note of it
+        - _count_done(crew),  # with a whole worker, between BRPOP and kombu's note of it
         "starts": len(runs),
         "kills": {what: sum(kind == what for kind, _ in crew.kills) for what in ("child", "worker")},
         # A job whose start the store does not answer within 100 ms runs uncounted: that is the one way past the limit.

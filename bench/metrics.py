@@ -64,9 +64,9 @@ def filed(count: int) -> dict[str, Any]:
     for start in range(0, count, 500):
         with store.pipeline(transaction=False) as pipe:
             for n in range(start, min(start + 500, count)):
-                said = {"task": f"shop.t{n % 20}", "error_type": f"Error{n}", "message": f"order {n} {n:x} refused"}
+                values = {"task": f"shop.t{n % 20}", "error_type": f"Error{n}", "message": f"order {n} {n:x} refused"}
                 one = Envelope(
-                    source="bench", queue=f"q{n % 5}", job_id=f"j{n}", kind="exception", attempt=1, at=now - 60, **said
+                    source="bench", queue=f"q{n % 5}", job_id=f"j{n}", kind="exception", attempt=1, at=now - 60, **values
                 )
                 pipe.xadd(keys.failures("bench"), encode(one))
             pipe.execute()

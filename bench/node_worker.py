@@ -32,15 +32,15 @@ COUNTED = {"poison": {"crashes": 3, "window_s": 300}}
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--edits", type=int, default=40)
-    asked.add_argument("--jobs", type=int, default=4000)
-    asked.add_argument("--rounds", type=int, default=3)
-    wanted = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--edits", type=int, default=40)
+    parser.add_argument("--jobs", type=int, default=4000)
+    parser.add_argument("--rounds", type=int, default=3)
+    wanted = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder:
         broker, store = Engine(Path(folder) / "broker").start(), Engine(Path(folder) / "store").start()
         try:
-            said = {
+            document = {
                 "machine": machine(),
                 "jobs": wanted.jobs,
                 "us_a_job": costs(broker.url, store.url, wanted),
@@ -49,7 +49,7 @@ def main() -> None:
         finally:
             broker.stop()
             store.stop()
-    json.dump(said, sys.stdout, indent=2)
+    json.dump(document, sys.stdout, indent=2)
     print()
 
 

@@ -38,9 +38,9 @@ QUEUE = "emails"
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--jobs", type=int, default=2_000)
-    jobs = asked.parse_args().jobs
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=2_000)
+    jobs = parser.parse_args().jobs
     if server() is None:
         raise SystemExit(HOW_TO_GET_IT)
     with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder, contextlib.ExitStack() as stack:
@@ -92,10 +92,10 @@ def replay_rate(store: str, broker: str, at_once: int, jobs: int) -> dict[str, A
         channel.queue_declare(QUEUE, durable=True, auto_delete=False)
         source = connect("shop", "celery", broker, queues=[QUEUE], store=lambda: client)
         replay, sent = uuid.uuid4().hex, 0
-        letters = [letter(n, replay) for n in range(jobs)]
+        messages = [outgoing(n, replay) for n in range(jobs)]
         began = time.monotonic()
         for start in range(0, jobs, at_once):
-            answers = source.send(replay, letters[start : start + at_once])
+            answers = source.send(replay, messages[start : start + at_once])
             sent += sum(answer == "sent" for answer in answers.values())
         seconds = time.monotonic() - began
         in_doubt = source.in_doubt(replay, range(jobs))
@@ -113,7 +113,7 @@ def replay_rate(store: str, broker: str, at_once: int, jobs: int) -> dict[str, A
     }
 
 
-def letter(n: int, replay: str) -> OutgoingMessage:
+def outgoing(n: int, replay: str) -> OutgoingMessage:
     headers = {"task": "send", "id": str(n), "lang": "py", "argsrepr": "x" * 300, "root_id": str(n), "retries": 3}
     message = {
         "body": base64.b64encode(b"x" * 1_100).decode(), "content-type": "application/json", "content-encoding": "utf-8",

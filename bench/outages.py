@@ -253,30 +253,30 @@ SHARED = {"none": sound, "hung": hung, "killed_and_restarted": killed, "full": f
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--seconds", type=float, default=8)
-    asked.add_argument("--rounds", type=int, default=2)
-    asked.add_argument("--minutes", type=float, default=10)
-    asked.add_argument("--only", default="")
-    wanted = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--only", default="")
+    wanted = parser.parse_args()
     only = set(filter(None, wanted.only.split(",")))
     figures: dict[str, Any] = {"machine": machine(), "versions": versions(), "children": CHILDREN}
     for name, fault in APART.items():
         if not only or name in only:
-            say(figures, name, apart(fault, name in BY_THE_ROAD, wanted.seconds, wanted.rounds))
+            print_row(figures, name, apart(fault, name in BY_THE_ROAD, wanted.seconds, wanted.rounds))
     if (not only or "gone" in only) and wanted.minutes:
-        say(figures, f"gone_for_{wanted.minutes:g}_min", apart(refused, False, wanted.minutes * 60, 1, stock_s=30))
+        print_row(figures, f"gone_for_{wanted.minutes:g}_min", apart(refused, False, wanted.minutes * 60, 1, stock_s=30))
     if not only or "refused_at_start" in only:
-        say(figures, "refused_at_start", apart(refused, False, wanted.seconds, 1, at_start=True))
+        print_row(figures, "refused_at_start", apart(refused, False, wanted.seconds, 1, at_start=True))
     for name, fault in SHARED.items():
         if not only or f"shared_{name}" in only:
-            say(figures, f"shared_{name}", shared(fault, wanted.seconds))
+            print_row(figures, f"shared_{name}", shared(fault, wanted.seconds))
     figures["load_at_the_end"] = round(os.getloadavg()[0], 1)
     json.dump(figures, sys.stdout, indent=2)
     print()
 
 
-def say(figures: dict[str, Any], name: str, found: dict[str, Any]) -> None:
+def print_row(figures: dict[str, Any], name: str, found: dict[str, Any]) -> None:
     figures[name] = found
     print(name, json.dumps(found), file=sys.stderr, flush=True)
 
@@ -318,12 +318,12 @@ def apart(
                         rates[kind].append(one.rate(stock_s or seconds if one is stock else seconds))
                         most_spooled = max(most_spooled, guarded.spooled())
                         stalls[kind].append(one.longest_stall_ms(began, time.monotonic()))
-                mended = time.monotonic()
+                repaired = time.monotonic()
                 until(lambda: not guarded.spooled(), 300, "the spool to be shipped")
             found = _told(rates, stalls)
             return found | {
                 "most_spooled_bytes": most_spooled,
-                "shipped_after_s": round(time.monotonic() - mended, 1),
+                "shipped_after_s": round(time.monotonic() - repaired, 1),
                 **_lost(guarded, store, began_at),
             }
         finally:
@@ -354,7 +354,7 @@ def shared(fault: Callable[[Engine, SlowRoad], Any], seconds: float) -> dict[str
                     thread.start()
                 for thread in threads:
                     thread.join()
-            mended, rates = time.monotonic(), {}
+            repaired, rates = time.monotonic(), {}
             for one, ran, kind in zip(both, before, ("stock", "guarded"), strict=True):
                 one.feed(3)
                 rates[kind] = [(one.ran() - ran) / (seconds + 3)]
@@ -362,7 +362,7 @@ def shared(fault: Callable[[Engine, SlowRoad], Any], seconds: float) -> dict[str
                 one.rest()
             until(lambda: not guarded.spooled(), 300, "the spool to be shipped")
             found = _told(rates, {})
-            return found | {"well_again_after_s": round(time.monotonic() - mended, 1), **_lost(guarded, ours, 0)}
+            return found | {"well_again_after_s": round(time.monotonic() - repaired, 1), **_lost(guarded, ours, 0)}
         finally:
             for worker in (stock, guarded):
                 worker.end()

@@ -61,9 +61,9 @@ def make_app(broker: str, *, is_stock: bool) -> Celery:
         time.sleep(0.005)
         _append("ran", b".")
         if fails:
-            said = f"{n}/{self.request.retries + 1}"
-            _append("failed", f"{said}\n".encode())
-            raise PartnerDown(said)
+            line = f"{n}/{self.request.retries + 1}"
+            _append("failed", f"{line}\n".encode())
+            raise PartnerDown(line)
 
     # The second is for a policy, which tries it twice.
     for name in ("work", "retried"):

@@ -152,13 +152,13 @@ def prepare() -> None:
         FailureCount.objects.filter(group_id__gt=0).values("group_id").annotate(n=Sum("count")).order_by("-n").first()
     )
     group = Group.objects.get(pk=largest["group_id"]).fingerprint
-    newest = Failure.objects.filter(state="dead").order_by("-id")
-    failure = newest.filter(group__fingerprint=group).first()
-    dead = newest.count()
-    middle = newest.values_list("id", flat=True)[dead // 2]
-    last = newest.values_list("failed_at", flat=True)[min(SELECTED, dead) - 1]
+    latest = Failure.objects.filter(state="dead").order_by("-id")
+    failure = latest.filter(group__fingerprint=group).first()
+    dead = latest.count()
+    middle = latest.values_list("id", flat=True)[dead // 2]
+    last = latest.values_list("failed_at", flat=True)[min(SELECTED, dead) - 1]
     searches = {
-        "rare word": re.search(r"[0-9a-f]{12}", newest.filter(message__contains="/v1/events/").first().message)[0],
+        "rare word": re.search(r"[0-9a-f]{12}", latest.filter(message__contains="/v1/events/").first().message)[0],
         "common word": "timed",
         "absent word": "zebrafish",
         "two words": "connection refused",

@@ -303,13 +303,13 @@ def emptied(engines: tuple[Engine, Engine]) -> tuple[Engine, Engine]:
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--pills", type=int, default=20)
-    asked.add_argument("--good", type=int, default=2000)
-    asked.add_argument("--k", default="1,3,5")
-    asked.add_argument("--deaths", type=int, default=10)
-    asked.add_argument("--stock", type=float, default=60)
-    wanted = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pills", type=int, default=20)
+    parser.add_argument("--good", type=int, default=2000)
+    parser.add_argument("--k", default="1,3,5")
+    parser.add_argument("--deaths", type=int, default=10)
+    parser.add_argument("--stock", type=float, default=60)
+    wanted = parser.parse_args()
     ks = [int(k) for k in wanted.k.split(",")]
     with tempfile.TemporaryDirectory() as folder:
         engines = Engine(Path(folder, "broker")).start(), Engine(Path(folder, "store")).start()

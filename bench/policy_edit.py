@@ -36,10 +36,10 @@ PATIENCE_S = 20.0  # for all workers to have made an attempt under a version
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--edits", type=int, default=60)
-    asked.add_argument("--jobs", type=int, default=12, help="that go round on each broker")
-    wanted = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--edits", type=int, default=60)
+    parser.add_argument("--jobs", type=int, default=12, help="that go round on each broker")
+    wanted = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder:
         json.dump(measure(wanted, Path(folder)), sys.stdout, indent=2)
     print()
@@ -89,7 +89,7 @@ def measure(wanted: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }
 
 
-def said(n: int) -> dict[str, Any]:
+def document(n: int) -> dict[str, Any]:
     """Version n + 1 of the policy; no two are the same."""
     return {
         "match": {"task": "try"},
@@ -103,7 +103,7 @@ def publish(n: int) -> None:
     from jobs_admin import policies
     from jobs_admin.models.access import ADMIN, EVERY_SOURCE, Viewer
 
-    made = policies.publish(Viewer("bench", {EVERY_SOURCE: ADMIN}), "bench", said(n), expected_version=n)
+    made = policies.publish(Viewer("bench", {EVERY_SOURCE: ADMIN}), "bench", document(n), expected_version=n)
     assert made.version == n + 1
 
 
@@ -152,15 +152,15 @@ class Reports:
         self.attempts += 1
         n = int(report.policy.rpartition("@")[2]) - 1
         began = report.at - (report.duration_s or 0.0)
-        ours = said(n)
+        ours = document(n)
         waited = None if report.due_at is None else report.due_at - report.at
         is_delay = waited is None or abs(waited - ours["backoff"]["first_delay_s"]) < 0.00002
         self.mixed += report.max_attempts != ours["max_attempts"] or not is_delay
         firsts = self._first.setdefault(n, {})
         firsts[report.worker] = min(began, firsts.get(report.worker, began))
         # Two children read the board by themselves: what must not be is an attempt under an older one a second later.
-        newest = max((v for v, w in self._first.items() if report.worker in w), default=n)
-        self.back += newest > n and began > self._first[newest][report.worker] + 1.0
+        latest = max((v for v, w in self._first.items() if report.worker in w), default=n)
+        self.back += latest > n and began > self._first[latest][report.worker] + 1.0
 
 
 if __name__ == "__main__":

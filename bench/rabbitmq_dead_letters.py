@@ -38,9 +38,9 @@ HEADERS = {
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--jobs", type=int, default=50_000)
-    jobs = asked.parse_args().jobs
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=50_000)
+    jobs = parser.parse_args().jobs
     if server() is None:
         raise SystemExit(HOW_TO_GET_IT)
     with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder, contextlib.ExitStack() as stack:
@@ -108,13 +108,13 @@ def mirrored(url: str, client: redis.Redis) -> dict[str, Any]:
         adapter.confirm_filed(pulled := adapter.dead_letters(after))
         after = pulled.after
     idle_ms = (time.monotonic() - begun) / 20 * 1000
-    letters = [
+    messages = [
         OutgoingMessage(n, one.raw, QUEUE, f"new-{n}", {"queue": QUEUE, "job_id": one.job_id, "run": 2})
         for n, one in enumerate(reports[:5000])
     ]
     begun = time.monotonic()
-    for start in range(0, len(letters), 500):
-        adapter.send("r", letters[start : start + 500])
+    for start in range(0, len(messages), 500):
+        adapter.send("r", messages[start : start + 500])
     send_s = time.monotonic() - begun
     with Connection(url) as connection:
         before = connection.default_channel.queue_declare(DLQ, passive=True).message_count
@@ -129,7 +129,7 @@ def mirrored(url: str, client: redis.Redis) -> dict[str, Any]:
         "read_s": round(read_s, 1),
         "held_s_by_pass": first_holds,
         "a_round_without_change_ms": round(idle_ms, 1),
-        "sent_per_s": round(len(letters) / send_s),
+        "sent_per_s": round(len(messages) / send_s),
         "copies_taken_out_in_one_pass": before - left,
         "that_pass_s": holds[-1],
     }

@@ -37,11 +37,11 @@ _IMPORTED = (
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--workers", type=int, default=50)
-    asked.add_argument("--away", default="0,20")
-    asked.add_argument("--jitter", type=float, default=10.0)
-    wanted = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, default=50)
+    parser.add_argument("--away", default="0,20")
+    parser.add_argument("--jitter", type=float, default=10.0)
+    wanted = parser.parse_args()
     for name in _IMPORTED:  # once, and not by each of them
         importlib.import_module(name)
     figures: dict[str, Any] = {"machine": machine(), "versions": versions(), "workers": wanted.workers}

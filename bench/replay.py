@@ -30,27 +30,27 @@ os.environ.setdefault("SECRET_KEY", "bench-only-" + "x" * 40)
 
 def watch_queue(url: str, expected: int, deadline_s: float) -> list[tuple[float, int]]:
     """(time, jobs in the queue) of each look, until all have come. The time is the server's own, of that very moment."""
-    looks: list[tuple[float, int]] = []
+    samples: list[tuple[float, int]] = []
     look = redis.Redis.from_url(url).pipeline()
     offset = time.time() - time.monotonic()
     ends = time.monotonic() + deadline_s
-    while (not looks or looks[-1][1] < expected) and time.monotonic() < ends:
+    while (not samples or samples[-1][1] < expected) and time.monotonic() < ends:
         (seconds, micros), length = look.time().llen("emails").execute()
         if length:
-            looks.append((seconds + micros / 1e6 - offset, length))
+            samples.append((seconds + micros / 1e6 - offset, length))
         time.sleep(0.002)
-    return looks
+    return samples
 
 
-def most_in_a_second(looks: list[tuple[float, int]]) -> int:
+def most_in_a_second(samples: list[tuple[float, int]]) -> int:
     """The most that came between two looks at most a second apart: what is counted did come within one."""
-    times = [at for at, _ in looks]
-    return max(looks[bisect_right(times, at + 1) - 1][1] - before for at, before in [(looks[0][0], 0), *looks])
+    times = [at for at, _ in samples]
+    return max(samples[bisect_right(times, at + 1) - 1][1] - before for at, before in [(samples[0][0], 0), *samples])
 
 
-def sendings(looks: list[tuple[float, int]]) -> list[float]:
+def sendings(samples: list[tuple[float, int]]) -> list[float]:
     """The times at which something had come, by the looks that found more than the one before."""
-    return [looks[0][0], *(at for (_, before), (at, now) in itertools.pairwise(looks) if now > before)]
+    return [samples[0][0], *(at for (_, before), (at, now) in itertools.pairwise(samples) if now > before)]
 
 
 BEGIN = """

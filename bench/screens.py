@@ -108,10 +108,10 @@ def main() -> int:
                     page.screenshot(path=given.folder / f"{name}-{theme}-{width}.png", full_page=True, clip=clip)
                     over = page.evaluate("document.documentElement.scrollWidth - innerWidth")
                     # A page that is not there says so in the console: that is the page we asked for.
-                    told = [line for line in said if not (name == "not-found" and "404" in line)]
-                    faults += bool(over > 0 or told)
+                    unexpected = [line for line in said if not (name == "not-found" and "404" in line)]
+                    faults += bool(over > 0 or unexpected)
                     fit = f"scrolls sideways by {over}" if over > 0 else "fits"
-                    print(f"{name} {theme} {width}: {fit}", *told)
+                    print(f"{name} {theme} {width}: {fit}", *unexpected)
         browser.close()
     return 1 if faults else 0
 

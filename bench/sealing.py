@@ -35,15 +35,15 @@ def main(arguments: list[str]) -> int:
     seal = sealer(unsealing.public_key())
     found = {}
     for size in SIZES:
-        told = Envelope("shop", "emails", "shop.send", "j", "exception", 1, 1.0, args="x" * 500, raw=b"x" * size, raw_size=size)
-        sealed = seal(told)
+        envelope = Envelope("shop", "emails", "shop.send", "j", "exception", 1, 1.0, args="x" * 500, raw=b"x" * size, raw_size=size)
+        sealed = seal(envelope)
         entry = encode(sealed)
         times = max(20, jobs * 1_500 // size)
         found[f"{size:,} bytes"] = {
-            "encoded in clear": _us(lambda told=told: encode(told), times),
-            "sealed": _us(lambda told=told: seal(told), times),
-            "sealed and encoded": _us(lambda told=told: encode(seal(told)), times),
-            "decoded": _us(lambda told=told: decode(encode(told)), times),
+            "encoded in clear": _us(lambda envelope=envelope: encode(envelope), times),
+            "sealed": _us(lambda envelope=envelope: seal(envelope), times),
+            "sealed and encoded": _us(lambda envelope=envelope: encode(seal(envelope)), times),
+            "decoded": _us(lambda envelope=envelope: decode(encode(envelope)), times),
             "opened": _us(lambda entry=entry: unsealing.opened(decode(entry)), times),
             "bytes more": len(sealed.raw or b"") - size,
         }

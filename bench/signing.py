@@ -25,12 +25,12 @@ def main(arguments: list[str]) -> int:
     key = SigningKey("shop", "0123456789ab", bytes(32))
     found = {}
     for size in SIZES:
-        told = Envelope("shop", "emails", "shop.send", "j", "exception", 1, 1.0, args="x" * 500, raw=b"x" * size, raw_size=size)
-        entry = encode(told)
+        envelope = Envelope("shop", "emails", "shop.send", "j", "exception", 1, 1.0, args="x" * 500, raw=b"x" * size, raw_size=size)
+        entry = encode(envelope)
         signed = sign(entry, key)
         times = max(20, jobs * 1_500 // size)
         found[f"{size:,} bytes"] = {
-            "encoded": _us(lambda told=told: encode(told), times),
+            "encoded": _us(lambda envelope=envelope: encode(envelope), times),
             "signed": _us(lambda entry=entry: sign(entry, key), times),
             "checked": _us(lambda signed=signed: is_signed_with(signed, key), times),
             "bytes more": sum(map(len, signed.values())) - sum(map(len, entry.values())),

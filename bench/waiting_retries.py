@@ -42,13 +42,13 @@ SINK = "sink"  # a list that no worker reads
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--retries", type=int, default=20_000)
-    asked.add_argument("--per-second", type=int, default=1_000)
-    asked.add_argument("--workers", type=int, default=2)
-    asked.add_argument("--wait", type=float, default=AHEAD_S, help="seconds until the first is due")
-    asked.add_argument("--stock", action="store_true", help="also the memory of Celery's own countdown")
-    wanted = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--retries", type=int, default=20_000)
+    parser.add_argument("--per-second", type=int, default=1_000)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--wait", type=float, default=AHEAD_S, help="seconds until the first is due")
+    parser.add_argument("--stock", action="store_true", help="also the memory of Celery's own countdown")
+    wanted = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder, contextlib.ExitStack() as stack:
         broker, store = (Engine(Path(folder, name)).start() for name in ("broker", "store"))
         stack.callback(broker.stop)

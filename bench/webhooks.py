@@ -84,7 +84,7 @@ def forbidden(tries: int) -> dict[str, Any]:
     ]
     with opened(*redirects) as pointing:
 
-        def ask(n: int) -> None:
+        def request(n: int) -> None:
             draw = random.Random(n)
             kind = ("spelling", "name", "rebinding", "redirect")[n % 4]
             url, resolve, may = f"http://hooks.example:{listener.port}/", None, Allowed()
@@ -101,15 +101,15 @@ def forbidden(tries: int) -> dict[str, Any]:
                 url, may = one.url, parse_allowed([f"127.0.0.1:{one.port}"])
             try:
                 answer = posting.send(posting.Request(parse(url), {}, b"{}"), may, resolve)
-                said = "redirect, not followed" if answer.status else "refused at the socket"
+                outcome = "redirect, not followed" if answer.status else "refused at the socket"
             except BadAddress:
-                said = "not read"
+                outcome = "not read"
             kinds[kind] += 1
-            came[said] += 1
+            came[outcome] += 1
 
         began = time.monotonic()
         with ThreadPoolExecutor(16) as pool:
-            list(pool.map(ask, range(tries)))
+            list(pool.map(request, range(tries)))
         took = time.monotonic() - began
     time.sleep(0.5)
     connections = listener.count
@@ -265,11 +265,11 @@ def frozen(seconds: int) -> dict[str, Any]:
             while time.monotonic() - began < seconds + 10:
                 n += 1
                 _notice(f"freeze-{n}", *channels)
-                stands_still = 2 < time.monotonic() - began < seconds
-                if stands_still != is_frozen:
+                is_still = 2 < time.monotonic() - began < seconds
+                if is_still != is_frozen:
                     for still in (one_still, another):
-                        os.killpg(still.pid, signal.SIGSTOP if stands_still else signal.SIGCONT)
-                    is_frozen = stands_still
+                        os.killpg(still.pid, signal.SIGSTOP if is_still else signal.SIGCONT)
+                    is_frozen = is_still
                 time.sleep(0.2)
             _until(lambda: not mine.exclude(state="delivered").exists(), 120)
         sent = Counter((k, one.headers["webhook-id"]) for k, one_there in enumerate(there) for one in one_there.seen)

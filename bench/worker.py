@@ -77,14 +77,14 @@ KINDS: dict[str, tuple[str, dict[str, Any] | None]] = {
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--lives", type=int, default=2)
-    asked.add_argument("--rounds", type=int, default=5, help="of each life")
-    asked.add_argument("--places", default=",".join(PLACES))
-    asked.add_argument("--kinds", help="of the workers; stock is always one")
-    asked.add_argument("--only-success", action="store_true", help="no job fails")
-    asked.add_argument("--burst", type=float, default=BURST_S, help="seconds that it takes stock")
-    wanted = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lives", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5, help="of each life")
+    parser.add_argument("--places", default=",".join(PLACES))
+    parser.add_argument("--kinds", help="of the workers; stock is always one")
+    parser.add_argument("--only-success", action="store_true", help="no job fails")
+    parser.add_argument("--burst", type=float, default=BURST_S, help="seconds that it takes stock")
+    wanted = parser.parse_args()
     figures: dict[str, Any] = {"machine": machine(), "versions": versions()}
     with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder, contextlib.ExitStack() as stack:
         broker, store = Engine(Path(folder, "broker")).start(), Engine(Path(folder, "store")).start()
@@ -98,7 +98,7 @@ def main() -> None:
             bench = Bench(place, broker.url, store.url, Path(folder), kinds, jobs, wanted.burst)
             for _ in range(wanted.lives):
                 bench.life(wanted.rounds)
-            figures[place] = bench.told()
+            figures[place] = bench.summarise()
         figures["held_up_us"] = held_up.measured_all(store.url, Path(folder))
     figures["machine"]["load_average_at_the_end"] = round(os.getloadavg()[0], 1)
     json.dump(figures, sys.stdout, indent=2)
@@ -158,7 +158,7 @@ class Bench:
                     for worker in self.pick.sample(workers, len(workers)):
                         self.bursts[worker.kind, job].append(worker.burst(job, self.counts[job]))
 
-    def told(self) -> dict[str, Any]:
+    def summarise(self) -> dict[str, Any]:
         found: dict[str, Any] = {"ping_ms": self.ping_ms}
         for job, count in self.counts.items():
             stock = self.bursts["stock", job]
