@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 
+import django
 from cryptography.fernet import Fernet
 from django.conf import settings
 
@@ -29,7 +30,9 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench.sealing")
     parser.add_argument("--jobs", type=int, default=3_000)
     jobs = parser.parse_args(arguments).jobs
-    settings.configure(REDRIVE_PAYLOAD_KEYS=[Fernet.generate_key().decode()])
+    apps = ["django.contrib.contenttypes", "django.contrib.auth", "jobs_admin"]
+    settings.configure(REDRIVE_PAYLOAD_KEYS=[Fernet.generate_key().decode()], INSTALLED_APPS=apps)
+    django.setup()
     from jobs_admin.trust import unsealing
 
     seal = sealer(unsealing.public_key())
