@@ -75,7 +75,7 @@ LEFT = {
     "jobs_admin/search": 1,
     "jobs_admin/sources": 9,
     "jobs_admin/worker": 1,
-    "tests": 3234,
+    "tests": 3231,
 }
 
 
