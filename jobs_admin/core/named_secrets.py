@@ -28,9 +28,9 @@ _FRAGMENTS = (
     "sess", "csrf", "xsrf", "credential", "signature", "macaroon", *FOREIGN,
 )  # fmt: skip
 # Parts of many harmless words too: the whole name decides (`is_secret_name`).
-_PARTS = ("pwd", "pin", "cvv", "cvc", "otp", "pw", "psw", "ssn", "mdp", "cred")
+_PARTS = ("pwd", "psk", "pin", "cvv", "cvc", "otp", "pw", "psw", "ssn", "mdp", "cred")
 _BEHIND = {
-    word: tuple(start + sep for start in starts for sep in ("", "_", "-", *(" " * (word == "key"))))
+    word: tuple(start + sep for start in starts for sep in ("", "_", "-", ".", *(" " * (word == "key"))))
     for word, starts in ENDINGS.items()
 }
 # One of these stands between any name and its value, or before the name: `_BETWEEN`, `_begins`, `_TAG`.
@@ -50,7 +50,7 @@ _BETWEEN = re.compile(
 )
 # Names that are words of other kinds too: only where they name a piece of data (`'pass': …`, `salt=…`).
 _PASSES = frozenset({"pass", "parola", "clave"})
-_NO_WORD = re.compile(r"(?=\S{0,60}[a-z])(?=\S{0,60}\d)[^\s/]{6,}")  # `pass: yes-11`
+_NO_WORD = re.compile(r"(?=\S{0,60}[A-Za-z])(?=\S{0,60}\d)[^\s/]{6,}")  # `pass: yes-11`
 _LONGEST_NAME = 60
 _LAST_OF_NAMES = frozenset({"key", "code", "passe", "sandi"})  # of names that are several words
 _COMMON = ("pass", "auth", "mfa", "salt", "iban", "jwt", "bearer", "parola", "clave", "sid", "sign")
@@ -61,6 +61,9 @@ _THEN = re.compile(r"""\\{0,7}["']\s{0,3}:\s{0,3}""")
 _QUOTE = re.compile(r"""(?i)[bru]{0,2}(\\{0,7})(["'])""")
 _FOLDER = re.compile(r"(?<![\w-])(?:OLD)?PWD\Z")  # of an environment
 _SNAKE_CASE = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)+")
+_NAMES = re.compile(r"\s?[=:]")
+# A change, as Terraform writes it: `"old" -> "new"`, `"" => "new"`
+_CHANGE = re.compile(r"""\\{0,7}["']\s{0,3}[-=]>\s{0,3}(?=\\{0,7}["'])""")
 _OPTION = re.compile(r"-\w|--[a-z-]+")
 _TRIPLE = re.compile(r"""(?i)[bru]{0,2}('''|\"\"\")""")
 _QUOTED = {
@@ -73,7 +76,7 @@ _BARE = re.compile(r"""[^\s,;&"'<>(){}\[\]\\]+""")
 _ENCODED = re.compile(r"""(?i)(?:[^\s,;&"'<>(){}\[\]\\%]|%(?!26|2[27c]|7d|5d|0a)[0-9a-f]{2})+""")
 # A value of a connection string that holds its marks: `{a;b}}c}`. What is an expression is code: `f"password={settings.password}"`.
 _BRACED = re.compile(r"""\{(?![\w.()\[\]"':!, =+-]*\})(?:[^{}\n]|\}\}){3,200}\}(?=[;\s"']|\Z)""")
-_CALLED = re.compile(r"[A-Za-z_.]+\Z")  # `password=get_password(…)` is a line of code
+_CALLED = re.compile(r"[A-Za-z_.]+\Z|[a-z_]+(?:\.[A-Za-z_]\w*)+\Z")  # `password=get_password(…)` is a line of code
 _ATTRIBUTE = re.compile(r"(?:self|cls|settings|config|conf|app|os|args|request|options)\.[a-z_.]+\Z|self\.")
 _REST_OF_TOKEN = re.compile(r"""[^\s"'<>]*""")
 _COOKIE = re.compile(r"[^\s=]{1,200}=")
@@ -177,6 +180,15 @@ def without_named(text: str) -> tuple[str, int]:
                 repeated.add(text[start:end])
             parts += [text[at:start], PLACEHOLDER]
             hidden, at = hidden + 1, end
+        elif not name or not is_secret_name(name):
+            continue
+        else:
+            opened = _QUOTE.match(text, found.end)
+            end = opened.end() if opened and value is None else -1
+        change = _CHANGE.match(text, end) if end >= 0 else None
+        if change and (opened := _QUOTE.match(text, change.end())) and (later := _quoted(text, found, opened)):
+            parts += [text[at : later[0]], PLACEHOLDER]
+            hidden, at = hidden + 1, later[1]
     parts.append(text[at:])
     text = "".join(parts)
     if "<" in text:
@@ -256,7 +268,8 @@ def _add(found: list[_Named], lower: str, start: int, word: str) -> None:
 def _hide_element(found: re.Match[str]) -> str | None:
     """`<wsse:Password>x</…`."""
     value = found[2].strip()
-    if value in {"", PLACEHOLDER} or not is_secret_name(found[1].rpartition(":")[2]):
+    name = found[1].rpartition(":")[2]
+    if value in {"", PLACEHOLDER} or not (is_secret_name(name) or (names_a_key(name) and is_key(name, value))):
         return None
     return found[0][: found.start(2) - found.start()] + PLACEHOLDER
 
@@ -286,7 +299,7 @@ def _complete_name(text: str, found: _Named) -> str:
         return ""
     own = before[len(before.rstrip(_OF_NAME)) :]
     if not own and found.name in ENDINGS:  # `API key: …`
-        own = before[len(before.rstrip(_OF_NAME + " ")) :].strip().rpartition(" ")[2] + "_"
+        own = before[len(before.rstrip(_OF_NAME + " .")) :].strip(" .").replace(".", " ").rpartition(" ")[2] + "_"
     name = (own + text[found.start : found.name_end]).lstrip("-")
     return name if is_secret_name(name) or names_a_key(name) else ""
 
@@ -338,6 +351,8 @@ def _value(text: str, lower: str, found: _Named, branches: _Branches) -> tuple[i
     if ends is None or ends.end() - start < 3:
         return None
     end = ends.end()
+    if "\n" in between and _NAMES.match(text, end):  # a heading: `COOKIES:\ncsrftoken = '…'`
+        return None
     bare = lower[start:end] if end - start < 100 else ""
     if bare == name or bare.rstrip(".") in _PLAIN_WORDS or bare.startswith(":") or _ATTRIBUTE.match(bare):
         return None

@@ -152,9 +152,12 @@ def _is_secret_pair(value: list[object] | tuple[object, ...]) -> TypeGuard[list[
 
 def _option_values(value: list[Any] | tuple[Any, ...]) -> frozenset[int]:
     """Return the places of secrets in a list that is a command: `["deploy", "--token", "…"]`."""
-    if not (
-        2 <= len(value) <= _LONGEST_COMMAND and any(isinstance(inner, str) and inner[:1] == "-" for inner in value)
-    ):
+    for inner in value[:_LONGEST_COMMAND]:
+        if isinstance(inner, str) and inner[:1] == "-":
+            break
+    else:
+        return _NO_PLACES
+    if len(value) > _LONGEST_COMMAND:
         return _NO_PLACES
     words = [inner if isinstance(inner, str) else "" for inner in value]
     joined, hidden = redact_text(json.dumps(words, ensure_ascii=False))

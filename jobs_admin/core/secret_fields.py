@@ -21,7 +21,7 @@ ENDINGS = {
     "key": ("api", "private", "access", "account", "client", "signing", "signature", "encryption", "decryption", "master",
             "fernet", "shared", "subscription", "integration", "instrumentation", "ingestion", "deploy", "functions",
             "consumer", "license", "licence", "activation", "hmac", "aes", "ssh", "cipher", "crypto", "symmetric",
-            "vapid", "merchant", "auth", "admin", "recovery", "bot", "security", "secure", "nonce"),
+            "vapid", "merchant", "auth", "admin", "recovery", "bot", "secret", "security", "secure", "nonce"),
     "code": ("auth", "mfa", "security", "verification", "recovery", "backup", "factor"),
     "number": ("card",),
     "card": ("credit",),
@@ -57,7 +57,7 @@ _COMPLETE = frozenset(
 )
 # Whole words of a name (`db_pwd`, `userPin`), since many harmless words hold them (`spinner`).
 _ANY_WORD = frozenset(
-    {"pwd", "pw", "psw", "pswd", "pin", "otp", "cvv", "cvc", "cvv2", "cvc2", "ssn", "mdp", "cred", "creds"}
+    {"pwd", "pw", "psw", "pswd", "psk", "pin", "otp", "cvv", "cvc", "cvv2", "cvc2", "ssn", "mdp", "cred", "creds"}
 )
 _WORD_ENDS = ("pwd", "pw")  # `bindpw`
 _LAST_WORD = frozenset({"auth", "pass", "salt"})

@@ -23,7 +23,8 @@ _PREFIXES = (
     "pscale_oauth_", "dckr_pat_", "dckr_oat_", "xkeysib-", "xsmtpsib-", "HRKU-", "NRAK-", "NRJS-", "NRII-", "ATATT3",
     "ATCTT3", "ATBB", "tskey-", "AGE-SECRET-KEY-1", "PMAK-", "figd_", "dp.pt.", "dp.st.", "dp.ct.", "dp.sa.", "dp.scim.",
     "dp.audit.", "rubygems_", "sk.eyJ", "api_sk_", "wh_sk_", "ntn_", "pplx-", "xai-", "CFPAT-", "FLWSECK", "rzp_live_",
-    "CfDJ8",
+    "CfDJ8", "squ_", "sqp_", "sqa_", "pcsk_", "shippo_live_", "shippo_test_", "vercel_blob_rw_", "fio-u-", "nvapi-", "tvly-", "ops_eyJ",
+    "bkua_", "sb_secret_", "lin_wh_", "xoxd-", "ATTA", "EZAK", "EZTK", "CLOJARS_", "dG9rO", "AQVN", "APA91b", "xprv", "rpa_", "sgp_",
 )  # fmt: skip
 _PREFIXES_OF_MORE = ("sk-", "npm_", "pypi-", "hf_", "r8_", "secret_")
 _NO_TOKENS = ("sk-ssh-", "sk-ecdsa-")  # kinds of keys
@@ -43,6 +44,12 @@ _JWT = re.compile(r"eyJ[\w-]{8,}\.\.?[\w-]{4,}(?:\.[\w-]*){0,3}")
 # A Discord bot's: the digits of its id as base64, a time, a signature.
 _DISCORD = re.compile(r"[MNO](?=[\w-]{0,30}\d)[\w-]{23,27}\.[\w-]{6}\.(?=[\w-]{0,40}\d)[\w-]{27,40}\Z")
 _PASETO = re.compile(r"[vk][1-4]\.(?:local|public|secret|seal|local-pw|secret-pw)\.[\w-]{20,}")
+_OTHER = re.compile(
+    r"(?:live|test)_(?=\w{0,40}\d)(?=\w{0,40}[A-Z])(?=\w{0,40}[a-z])[A-Za-z0-9]{24,}\Z|pat-[a-z]{2}\d-[\w-]{30,}|(?:sdk|mob|api)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22,}\Z"
+    r"|EAA(?=\w{0,99}\d)[A-Za-z0-9]{60,}|pat[A-Za-z0-9]{14}\.[0-9a-f]{64}|[5KL](?=\w*\d)(?=\w*[a-z])(?=\w*[A-Z])[1-9A-HJ-NP-Za-km-z]{50,51}\Z"
+    r"|oy2[a-z0-9]{43}\Z|re_[A-Za-z0-9]{6,10}_[A-Za-z0-9]{20,}|s\.(?=\w*\d)(?=\w*[A-Z])[A-Za-z0-9]{24}\Z"
+)
+_OTHERS = "ltpsmaE5KLor"  # what one of them begins with
 _AZURE = re.compile(r"(?<![\w~.-])[\w~.-]{3}\dQ~[\w~.-]{31,40}")
 
 _FOREIGN_PASSWORDS = (
@@ -199,7 +206,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     ),
     (("dapi",), re.compile(r"(?<!\w)dapi[0-9a-f]{32}(?!\w)"), PLACEHOLDER),
     (("-us",), re.compile(r"(?<!\w)[0-9a-f]{32}-us\d{1,2}(?!\w)"), PLACEHOLDER),
-    (("q~",), _AZURE, PLACEHOLDER),
+    (("~",), _AZURE, PLACEHOLDER),
     (("1//0",), re.compile(r"(?<![\w/.-])1//0[\w-]{20,}"), PLACEHOLDER),
     # Addresses that are passwords themselves.
     (
@@ -214,7 +221,9 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     # On command lines, in SQL, in a .netrc.
     (
         ("-u",),
-        re.compile(r"""((?:\s|["'])(?:-u|--user)[\s=,"']{0,4}(?!\d+:\d)[^\s:"'=]{1,100}:)(?!\[redacted)[^\s"']+"""),
+        re.compile(
+            r"""((?:\s|["'])(?:-u|--(?:proxy-)?user)[\s=,"']{0,4}(?!\d+:\d)[^\s:"'=]{1,100}:)(?!\[redacted)[^\s"']+"""
+        ),
         rf"\g<1>{PLACEHOLDER}",
     ),
     (
@@ -274,6 +283,13 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
+    (
+        ("connect('", 'connect("', "oracledb", "cx_oracle"),
+        re.compile(
+            r"""((?<=["'(])[a-zA-Z][\w$#]{0,60}/)(?!\[redacted)(?=[^\s/@:"'()]{0,99}[\d!#$%&*?^])[^\s/@:"'()]{3,100}(?=@(?!v?\d)[\w.-]{1,100}(?:/\w|["')]))"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
     # As stores keep passwords: `$2b$12$…`, `pbkdf2_sha256$…`.
     (
         ("$",),
@@ -294,7 +310,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (
         ("incoming/", "hook/", "hooks/"),
         re.compile(
-            r"""(?i)(/(?:incoming|(?:web)?hooks?)/(?:[\w-]{1,30}/)?)(?=[a-z]*\d)(?=\d*[a-z])[a-z0-9]{24,}(?![\w-])"""
+            r"""(?i)(/(?:incoming|(?:web)?hooks?)/(?:[\w-]{1,30}/)?)(?:(?=[a-z]*\d)(?=\d*[a-z])[a-z0-9]{24,}(?![\w-])|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})"""
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
@@ -334,6 +350,94 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         rf"\g<1>{PLACEHOLDER}",
     ),
     (
+        ("http -a ", "http --auth"),
+        re.compile(
+            r"""((?<![\w/.-])(?:https?|xh)["']?[\s,](?:[^\n|]{0,200}?[\s"'])?(?:-a|--auth)[\s=,"']{1,4}(?!\d+:)[^\s:"'=]{1,100}:)(?!\[redacted)[^\s"']+"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("lftp",),
+        re.compile(r"""((?<![\w-])lftp[^\n|]{0,200}?[\s"']-u[\s"',]{1,4}[^\s"',]{1,100},)(?!\[redacted)[^\s"',]{3,}"""),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    # Of Windows
+    (
+        ("schtasks", "net user", "net use", "net.exe"),
+        re.compile(
+            r"""(?i)((?<![\w.-])(?:schtasks[^\n]{0,300}?\s/rp|net(?:\.exe)?\s{1,3}user\s{1,3}[^\s/]{1,64}|net(?:\.exe)?\s{1,3}use\s{1,3}\S{1,200}(?=\s[^\n]{0,200}/user))\s{1,3})"""
+            r"""(?!\[redacted|/)[^\s"',]{3,}"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("convertto-securestring",),
+        re.compile(r"""(?i)(ConvertTo-SecureString\s{1,3}(?:-String\s{1,3})?["'])(?!\[redacted)[^"'\n]{3,}"""),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    # Typed by a program: `send -- "…\r"`
+    (
+        ("send ",),
+        re.compile(
+            r"""((?<!\w)send(?:\s--)?\s["'])(?!\[redacted|(?:yes|no|exit|quit|y|n|q)\b)[^\s"'\\]{5,}(?=\\{1,2}[rn]["'])"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    # Lines of configuration: of routers, and of PostgreSQL's password file
+    (
+        (
+            "snmp-server community",
+            "pre-shared-key ",
+            "privilege ",
+            "enable secret",
+            "enable password",
+            "username ",
+            "encrypted-password",
+            "tacacs-server ",
+            "radius-server ",
+            "neighbor ",
+            "key-string ",
+        ),
+        re.compile(
+            r"""(?i)((?<![\w-])(?:snmp-server\scommunity|pre-shared-key(?:\s(?:ascii-text|hexadecimal|local|remote|address\s\S{1,60}))?|encrypted-password"""
+            r"""|enable\s(?:secret|password)|username\s\S{1,60}(?:\s(?:privilege|role)\s\S{1,20})?\s(?:secret|password)|(?:tacacs|radius)-server\s[^\n]{0,100}?key"""
+            r"""|neighbor\s\S{1,60}\spassword|key-string)(?:\s\d{1,2})?\s["']?)(?!\[redacted|(?:is|was|must|for|and|or|not|has|in|to|string)\s)[^\s"',:=]{4,}"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("pgpass", "password file"),
+        re.compile(
+            r"""((?<![\w:.-])[\w.*-]{1,100}:(?:\d{4,5}|\*):[A-Za-z*][\w*-]{0,60}:[A-Za-z*][\w*-]{0,60}:)(?!\[redacted|:)\S{3,}"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("fs.azure.",),
+        re.compile(
+            r"""(fs\.azure\.(?:account\.key|sas)[\w.-]{0,100}["']?\s{0,2}[=:,]\s{0,2}["']?)(?!\[redacted)[^\s"',]{8,}"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    # The drawn part of a path behind a version or a word for it: `/v2/…`, `/with/key/…`
+    (
+        ("/v1/", "/v2/", "/v3/", "/v4/", "/key/", "/keys/", "/apikey/", "/api_key/", "/token/", "/secret/"),
+        re.compile(
+            r"""(/(?:v\d|keys?|api_?key|token|secret)/)(?=[\w-]{0,99}\d)(?=[\w-]{0,99}[a-z])(?=[\w-]{0,99}[G-Z])(?![\w-]{0,99}[A-Za-z]{14})[\w-]{24,200}(?![\w.-])"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("newstatic", "credentials", "minio.new", "minio(", "boto3."),
+        re.compile(r"""(["'][A-Z0-9]{16,32}["'],\s{0,3}["'])[A-Za-z0-9/+]{40}(?=["'])"""),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("plain,",),
+        re.compile(r"""(\{plain,\s?(?:<<"[^"\n]{0,100}">>,\s?)?<<")(?!\[redacted)[^"\n]{3,}"""),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
         ("freerdp", "mstsc"),
         re.compile(r"""((?:freerdp|mstsc)[^\n]{0,300}?[\s"']/p:["']?)(?!\[redacted)[^\s"',]{3,}"""),
         rf"\g<1>{PLACEHOLDER}",
@@ -349,7 +453,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     ),
     # Said to a command that reads it: `echo … | sudo -S`.
     (
-        ("| sudo", "|sudo", "stdin", "| chpasswd", "|chpasswd"),
+        ("| sudo", "|sudo", "-stdin", "| chpasswd", "|chpasswd"),
         re.compile(
             r"""((?<![\w-])(?:echo|printf)(?:\s-\w+)?\s{1,3}(?:["']%s(?:\\{1,2}n)?["']\s)?["']?)(?!\[redacted)[^\n"'|]{3,100}"""
             r"""(?=["']?\s{0,3}\|\s{0,3}(?:sudo\s[^\n|]{0,40}-\w{0,4}S|[^\n|]{0,200}--?(?:password-|passphrase-)?stdin|chpasswd))"""
@@ -603,6 +707,20 @@ _SENTENCES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
+    # A term of Erlang, `{password,<<"…">>}`; a change, `password: "" => "…"`.
+    (
+        ("password", "passwd", "secret", "token", "pass", "api_key"),
+        re.compile(
+            r"""(?i)((?:(?:\{\s?["']?|<<["'])[\w-]{0,30}(?:password|passwd|secret|token|api_key|pass)(?:["'](?:>>)?)?\s?(?:,|=>)\s?(?:<<)?"""
+            r"""|(?<![\w-])[\w-]{0,30}(?:password|passwd|secret|token|api_key|pass)\s?(?:=>?|:=?)\s?<<)["'])(?!\[redacted)[^"'\n]{3,}(?=["'])"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("private key", "private_key", "privatekey"),
+        re.compile(r"""(?i)(private[ _-]?key[^\n]{0,60}?[:= ]["']?)(?:0x)?[0-9a-f]{64}(?!\w)"""),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
     (
         ("iban", "ssn"),
         re.compile(
@@ -613,10 +731,10 @@ _SENTENCES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     ),
     # Given to a call: `set_password('…')`, `HTTPBasicAuth('mo', '…')`.
     (
-        ("password(", "passwd(", "secret(", "token(", "key(", "auth(", "secretstr(", "secretbytes("),
+        ("password(", "passwd(", "secret(", "token(", "key(", "auth(", "auth1(", "secretstr(", "secretbytes("),
         re.compile(
             r"""((?:(?<!\w)(?:set|with|change|reset)_?\w{0,30}(?i:password|passwd|secret|token|api_?key)\((?:\s?["'][^"'\n]{0,200}["'],){0,3}"""
-            r"""|Secret(?:Str|Bytes)\(b?|(?:Basic|Digest|Proxy)Auth\((?:\w+=)?["'][^"'\n]{1,100}["'], {0,2}"""
+            r"""|Secret(?:Str|Bytes)\(b?|(?<!\w)\w{0,30}Auth[12]?\((?:\w+=)?["'][^"'\n]{1,100}["'], {0,2}"""
             r""")\s?["'])(?!\[redacted|\*\*\*)[^"'\n]{3,}(?=["'])"""
         ),
         rf"\g<1>{PLACEHOLDER}",
@@ -703,42 +821,59 @@ def without_sentences(text: str, words: Collection[str] | None) -> tuple[str, in
     return _without_patterns(text, _SPOKEN, words)
 
 
+_Pattern = tuple[tuple[str, ...], re.Pattern[str], str]
+
+
 class _ByWord:
     """Patterns, found by the words of a text: most words are known from the texts before, and most belong to none."""
 
-    def __init__(self, patterns: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...]) -> None:
+    def __init__(self, patterns: tuple[_Pattern, ...]) -> None:
         self._patterns = patterns
-        self._parts = [[max(_WORD.findall(word), key=len, default="") for word in needed] for needed, _, _ in patterns]
-        self._always = {n for n, parts in enumerate(self._parts) if not all(len(part) > 1 for part in parts)}
-        self._usual = [patterns[n] for n in sorted(self._always)]
+        # Each look for one of the needed is a search of the whole text: those of one word are an entry of their own.
+        self._entries: list[tuple[str, _Pattern]] = []
+        for needed, pattern, replacement in patterns:
+            parts = [max(_WORD.findall(need), key=len, default="") for need in needed]
+            if not all(len(part) > 1 for part in parts):
+                self._entries.append(("", (needed, pattern, replacement)))
+                continue
+            for part in dict.fromkeys(parts):
+                own = tuple(need for need, of_need in zip(needed, parts, strict=True) if of_need == part)
+                self._entries.append((part, (own, pattern, replacement)))
+        self._always = {n for n, (part, _) in enumerate(self._entries) if not part}
+        self._usual = [self._entries[n][1] for n in sorted(self._always)]
         self._remembered = lru_cache(maxsize=8192)(self._numbers)
 
-    def select(self, words: Collection[str] | None) -> Sequence[tuple[tuple[str, ...], re.Pattern[str], str]]:
-        """Return the patterns that a text of these words may need, in their order."""
+    def select(self, words: Collection[str] | None) -> Sequence[_Pattern]:
+        """Return the patterns that a text of these words may need, in their order; one may be there several times in a row."""
         if words is None:
             return self._patterns
         numbers: set[int] = set()
         for found in map(self._remembered, words):
             if found:
                 numbers.update(found)
-        return [self._patterns[n] for n in sorted(numbers | self._always)] if numbers else self._usual
+        return [self._entries[n][1] for n in sorted(numbers | self._always)] if numbers else self._usual
 
     def _numbers(self, word: str) -> tuple[int, ...]:
         lower = folded(word)
-        return tuple(n for n, parts in enumerate(self._parts) if any(len(part) > 1 and part in lower for part in parts))
+        return tuple(n for n, (part, _) in enumerate(self._entries) if part and part in lower)
 
 
 _FORMS, _SPOKEN = _ByWord(_PATTERNS), _ByWord(_SENTENCES)
 
 
 def _without_patterns(text: str, patterns: _ByWord, words: Collection[str] | None) -> tuple[str, int]:
-    lower, hidden = folded(text), 0
+    lower, hidden, tried, missing = folded(text), 0, None, ""
     for needed, pattern, replacement in patterns.select(words):
-        for word in needed:
-            if word in lower:
+        if pattern is tried:
+            continue
+        for need in needed:
+            if need is missing:  # of the pattern before it
+                continue
+            if need in lower:
                 text, count = pattern.subn(replacement, text)
-                hidden += count
+                hidden, tried = hidden + count, pattern
                 break
+            missing = need
     return text, hidden
 
 
@@ -820,6 +955,8 @@ def _shown_token(run: str) -> str | None:
     if run.startswith(_PREFIXES_OF_MORE):
         return PLACEHOLDER if _DIGIT.search(run, 3) and not run.startswith(_NO_TOKENS) else None
     if ".atlasv1." in run or (run[0] in "MNO" and _DISCORD.match(run)):
+        return PLACEHOLDER
+    if run[0] in _OTHERS and _OTHER.match(run):
         return PLACEHOLDER
     known = (_JWT if run.startswith("eyJ") else _PASETO if run[1:2] in "1234" else _MAILGUN).match(run)
     return PLACEHOLDER + run[known.end() :] if known else None
