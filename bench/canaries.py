@@ -112,9 +112,9 @@ def run(canaries: list[dict[str, Any]], folder: Path) -> tuple[dict[str, list[st
             lambda: api.get("/api/failures", params={"q": "state:any"}).json()["count"] == len(sent),
             "all failures to be filed",
         )
-        told_of = {f"c{n}" for n, canary in enumerate(canaries) if canary["place"] != "retry"}
-        _wait(lambda: told_of <= receiver.queues(), "an alert for each queue", may_fail=True)
-        print(f"alerts received for {len(told_of & receiver.queues())} of {len(told_of)} queues", file=sys.stderr)
+        reported = {f"c{n}" for n, canary in enumerate(canaries) if canary["place"] != "retry"}
+        _wait(lambda: reported <= receiver.queues(), "an alert for each queue", may_fail=True)
+        print(f"alerts received for {len(reported & receiver.queues())} of {len(reported)} queues", file=sys.stderr)
         _read(client, api, texts, canaries)
         texts["webhook"] += receiver.bodies
         for arguments in (["failures", "state:any", "--limit", "1000"], ["failures", "state:any", "--json", "--limit", "1000"],
@@ -134,8 +134,8 @@ def run(canaries: list[dict[str, Any]], folder: Path) -> tuple[dict[str, list[st
     whole = {sink: "\n".join(texts[sink]).lower() for sink in SINKS}
     for canary in canaries:
         # A half that is a word may be in the text of another canary.
-        whole_secret, *halves = needles(canary)
-        found_by = [whole_secret, *(half for half in halves if not half.strip("-_.#*! ").isalpha())]
+        full_secret, *halves = needles(canary)
+        found_by = [full_secret, *(half for half in halves if not half.strip("-_.#*! ").isalpha())]
         parts = [part for needle in found_by for part in spellings(needle)]
         places = [sink for sink in SINKS if any(part in whole[sink] for part in parts)]
         if places:

@@ -92,12 +92,12 @@ def fill(wanted: argparse.Namespace) -> int:
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as maker:
         ready = deque[tuple[_Part, object]]()
         parts = _parts(wanted)
-        ready.extend((part, maker.submit(made, part, rules)) for part in itertools.islice(parts, 4))
+        ready.extend((part, maker.submit(build_reports, part, rules)) for part in itertools.islice(parts, 4))
         with _quick(connection):
             while ready:
                 part, coming = ready.popleft()
                 reports = coming.result()
-                ready.extend((later, maker.submit(made, later, rules)) for later in itertools.islice(parts, 1))
+                ready.extend((later, maker.submit(build_reports, later, rules)) for later in itertools.islice(parts, 1))
                 with transaction.atomic():
                     written += filing.write(reports, datetime.fromtimestamp(part.until, UTC)).failures
     return written
@@ -113,7 +113,7 @@ def _parts(wanted: argparse.Namespace) -> Iterator[_Part]:
         yield _Part(count, since, since + count * each, now, seed, wanted.source, wanted.whole)
 
 
-def made(part: _Part, rules: object) -> list[object]:
+def build_reports(part: _Part, rules: object) -> list[object]:
     """The reports of a part, read as ingest reads them from the stream."""
     import shop
 
@@ -132,11 +132,11 @@ def made(part: _Part, rules: object) -> list[object]:
         seed=part.seed,
         whole=part.whole,
     )
-    made = []
+    reports = []
     for n, envelope in enumerate(envelopes):
-        made.append(parse_report(b"%d-0" % n, encode(envelope), until, seal, rules, _stacks))
-        _stacks.add(made[-1].stack_sha256)
-    return made
+        reports.append(parse_report(b"%d-0" % n, encode(envelope), until, seal, rules, _stacks))
+        _stacks.add(reports[-1].stack_sha256)
+    return reports
 
 
 _stacks: set[str] = set()  # that were made

@@ -89,7 +89,7 @@ def measured(store: Engine, folder: Path, rounds: int) -> dict[str, dict[str, fl
         child, taken, worked = [], [], []
         for _ in range(rounds):
             request = request_of(task, options)
-            error, info = told(app.tasks[task].run, ExceptionInfo)
+            error, info = report_of(app.tasks[task].run, ExceptionInfo)
             if info is None:
                 break
             started = time.perf_counter()
@@ -112,13 +112,13 @@ def measured(store: Engine, folder: Path, rounds: int) -> dict[str, dict[str, fl
     return found
 
 
-def told(run: Any, tell: Any) -> tuple[BaseException, Any]:
+def report_of(run: Any, to_report: Any) -> tuple[BaseException, Any]:
     """The error that a job ends with, and what Celery makes of it; None where that itself breaks: the guard is not asked then."""
     try:
         run()
     except BaseException as error:
         try:
-            return error, tell()
+            return error, to_report()
         except BaseException:
             return error, None
     raise AssertionError("it did not fail")

@@ -79,18 +79,18 @@ def busy(count: int) -> Iterator[None]:
 
 def played(folder: Path) -> dict[str, Any]:
     password = secrets.token_urlsafe(12)
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("REDRIVE_", "DJANGO_", "CELERY_"))}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("REDRIVE_", "DJANGO_", "CELERY_"))}
     with (folder / "up.out").open("w") as said:
         desk = subprocess.Popen(
             [sys.executable, "manage.py", "up", "--port", str(free_port()), "--data", str(folder / "data")],
-            cwd=ROOT, env={**kept, "REDRIVE_ADMIN_PASSWORD": password}, stdout=said, stderr=subprocess.STDOUT,
+            cwd=ROOT, env={**environment, "REDRIVE_ADMIN_PASSWORD": password}, stdout=said, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:
         url = _ready(desk, folder / "up.out")
         made = json.loads((folder / "data/up.json").read_text())
         broker = redis.Redis.from_url(made["REDRIVE_DEMO_BROKER_URL"])
         press(url, password)
-        return figures_of(_told(broker))
+        return figures_of(_wait_for_story(broker))
     finally:
         desk.send_signal(signal.SIGTERM)
         desk.wait(120)
@@ -117,7 +117,7 @@ def press(url: str, password: str) -> None:
         form("/demo/incident/", "/demo/", wish="play").raise_for_status()
 
 
-def _told(broker: redis.Redis) -> Story:
+def _wait_for_story(broker: redis.Redis) -> Story:
     quiet = Quiet()
     while quiet.since(lambda: broker.get(story.STORY), time.monotonic()) < QUIET_S:
         seen = story.read(broker)

@@ -106,7 +106,7 @@ def streams(sources: int) -> dict[str, str]:
     return {(name := f"bench{n}"): keys.failures(name) for n in range(sources)}
 
 
-def left(store: Any, sources: int) -> int:
+def count_unread(store: Any, sources: int) -> int:
     """Reports on all streams."""
     return sum(map(store.xlen, streams(sources).values()))
 
@@ -153,7 +153,7 @@ def drained(wanted: argparse.Namespace) -> dict[str, Any]:
     killed, began = 0, 0.0
     clicks = Clicks()
     try:
-        while (waiting := left(store, wanted.sources)) > 0:
+        while (waiting := count_unread(store, wanted.sources)) > 0:
             if not began and waiting < wanted.failures:
                 began = time.monotonic()
                 clicks.start()
@@ -191,7 +191,7 @@ def profiled(sources: int) -> dict[str, Any]:
     profile = cProfile.Profile()
     began = time.monotonic()
     profile.enable()
-    while left(config.store(), sources):
+    while count_unread(config.store(), sources):
         ingest.step("bench", wait_s=0.01)
     profile.disable()
     pstats.Stats(profile, stream=sys.stderr).sort_stats("tottime").print_stats(30)

@@ -28,7 +28,7 @@ last_error TEXT, locked_by TEXT, locked_at TEXT, scheduled_at TEXT, created_at T
 updated_at TEXT DEFAULT (datetime('now')))"""
 
 
-def work(path: str, is_measured, is_over, told) -> None:
+def work(path: str, is_measured, is_over, results) -> None:
     """Their worker, in a process of its own: how long each of its writes waited, in seconds."""
     mine, waits = sqlite3.connect(path, timeout=0, isolation_level=None), []
     while not is_over.wait(0.005):
@@ -42,7 +42,7 @@ def work(path: str, is_measured, is_over, told) -> None:
         if is_measured.is_set():
             waits.append(time.monotonic() - began)
     mine.close()
-    told.send(waits)
+    results.send(waits)
 
 
 def watched(path: Path, act) -> dict[str, float]:

@@ -320,7 +320,7 @@ def apart(
                         stalls[kind].append(one.longest_stall_ms(began, time.monotonic()))
                 repaired = time.monotonic()
                 until(lambda: not guarded.spooled(), 300, "the spool to be shipped")
-            found = _told(rates, stalls)
+            found = _summarise(rates, stalls)
             return found | {
                 "most_spooled_bytes": most_spooled,
                 "shipped_after_s": round(time.monotonic() - repaired, 1),
@@ -361,7 +361,7 @@ def shared(fault: Callable[[Engine, SlowRoad], Any], seconds: float) -> dict[str
             for one in both:
                 one.rest()
             until(lambda: not guarded.spooled(), 300, "the spool to be shipped")
-            found = _told(rates, {})
+            found = _summarise(rates, {})
             return found | {"well_again_after_s": round(time.monotonic() - repaired, 1), **_lost(guarded, ours, 0)}
         finally:
             for worker in (stock, guarded):
@@ -371,7 +371,7 @@ def shared(fault: Callable[[Engine, SlowRoad], Any], seconds: float) -> dict[str
             theirs.stop()
 
 
-def _told(rates: dict[str, list[float]], stalls: dict[str, list[float]]) -> dict[str, Any]:
+def _summarise(rates: dict[str, list[float]], stalls: dict[str, list[float]]) -> dict[str, Any]:
     found: dict[str, Any] = {
         kind: {"jobs_per_second": round(statistics.median(per_second), 1)} for kind, per_second in rates.items()
     }

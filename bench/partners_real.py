@@ -62,14 +62,14 @@ class DrawnTemper(Temper):
 
 
 def serve(port: int, diary: Path, seed: int, name: str, n: int) -> None:
-    drawn = fitted(_named(seed)[name])
+    drawn = fitted(_draw_all(seed)[name])
     with diary.open("a", buffering=1) as lines:
         partner = Partner(port)
         partner.temper = DrawnTemper(drawn, n, lines)
         partner.serve_forever()
 
 
-def _named(seed: int) -> dict[str, Drawn]:
+def _draw_all(seed: int) -> dict[str, Drawn]:
     return {drawn.name: drawn for drawn in partners(seed)}
 
 
@@ -82,7 +82,7 @@ class Meeting(Story):
 
     @property
     def drawn(self) -> Drawn:
-        return fitted(_named(self.seed)[self.name])
+        return fitted(_draw_all(self.seed)[self.name])
 
     @property
     def services(self) -> int:
@@ -117,7 +117,7 @@ def real(seed: int, jobs: int, kinds: Sequence[str], of_each: int = 1) -> list[d
     os.environ.setdefault("SECRET_KEY", "bench-only-" + "x" * 40)
     rows = []
     for kind in kinds:
-        for name in [name for name, drawn in _named(seed).items() if drawn.kind == kind][:of_each]:
+        for name in [name for name, drawn in _draw_all(seed).items() if drawn.kind == kind][:of_each]:
             rows.append(_meet(seed, name, min(jobs, SLOW_JOBS) if kind == "below the start" else jobs))
             print(rows[-1], flush=True)
     return rows

@@ -115,35 +115,35 @@ def wait(fleet: Fleet, is_done: Callable[[], bool], seconds: float = PATIENCE_S)
 
 
 def in_force(fleet: Fleet, store: redis.Redis, url: str, k: int) -> None:
-    said = {"max_attempts": 50, "poison": {"crashes": k, "window_s": WINDOW_S}}
-    version = published(url, policy("all", "*", **said, backoff={"kind": "fixed", "first_delay_s": 0.2}))
-    told = wait(fleet, lambda: [one["policies"] for one in running(url)] == [{"all": version}] * fleet.workers, 60)
-    assert told, "the policy did not come into force"
+    fields = {"max_attempts": 50, "poison": {"crashes": k, "window_s": WINDOW_S}}
+    version = published(url, policy("all", "*", **fields, backoff={"kind": "fixed", "first_delay_s": 0.2}))
+    is_reported = wait(fleet, lambda: [one["policies"] for one in running(url)] == [{"all": version}] * fleet.workers, 60)
+    assert is_reported, "the policy did not come into force"
 
 
 def run(k: int, each: int, good: int, engines: tuple[Engine, Engine]) -> dict[str, Any]:
     broker, store = engines
     with (
         tempfile.TemporaryDirectory() as name,
-        redis.Redis.from_url(store.url) as kept,
+        redis.Redis.from_url(store.url) as reader,
         Trace(broker.url) as trace,
         Fleet(broker.url, store.url, Path(name)) as fleet,
     ):
-        in_force(fleet, kept, store.url, k)
+        in_force(fleet, reader, store.url, k)
         ids = send(broker.url, each, good)
         began = time.monotonic()
 
         def open_jobs() -> set[str]:
-            held = {one.job_id for one in reports(kept) if one.crashes}
+            quarantined = {one.job_id for one in reports(reader) if one.crashes}
             ended = {f"good-{line[2]}" for line in fleet.lines() if line[:2] == ["end", "good"]}
-            return (ids.keys() | {f"good-{n}" for n in range(good)}) - held - ended
+            return (ids.keys() | {f"good-{n}" for n in range(good)}) - quarantined - ended
 
         gone = Gone(broker.url)
         is_over = wait(fleet, lambda: not open_jobs() - gone.among(open_jobs()))
         took = time.monotonic() - began
         lost = sorted(open_jobs())
         wait(fleet, lambda: False, 12)  # nothing may start any more
-        found = told(k, ids, good, fleet, reports(kept))
+        found = summarise(k, ids, good, fleet, reports(reader))
         return found | whereabouts(trace, lost) | {"over": is_over, "seconds": round(took, 1), "load": load()}
 
 
@@ -171,11 +171,11 @@ class Gone:
         self._since: dict[str, float] = {}
 
     def among(self, jobs: set[str]) -> set[str]:
-        now, here = time.monotonic(), self._here()
+        now, here = time.monotonic(), self._find_jobs()
         self._since = {job: self._since.get(job, now) for job in jobs - here}
         return {job for job, since in self._since.items() if now - since > self._for_s}
 
-    def _here(self) -> set[str]:
+    def _find_jobs(self) -> set[str]:
         texts = [text for key in self._client.keys("jobs*") for text in self._client.lrange(key, 0, -1)]
         texts += [json.loads(text)[0] for text in self._client.hvals("unacked")]
         texts += [text.partition(b"\n")[2] for text in self._client.hvals(keys.due_jobs("shop"))]
@@ -196,7 +196,7 @@ def send(broker: str, each: int, good: int) -> dict[str, tuple[str, int]]:
     return ids
 
 
-def told(k: int, ids: dict[str, tuple[str, int]], good: int, fleet: Fleet, found: list[Envelope]) -> dict[str, Any]:
+def summarise(k: int, ids: dict[str, tuple[str, int]], good: int, fleet: Fleet, found: list[Envelope]) -> dict[str, Any]:
     lines = fleet.lines()
     starts = Counter((line[1], int(line[2])) for line in lines if line[0] == "begin")
     held = {one.job_id: one for one in found if one.crashes}
@@ -234,12 +234,12 @@ def outside_deaths(k: int, deaths: int, engines: tuple[Engine, Engine]) -> dict[
     draw = random.Random(k)
     with (
         tempfile.TemporaryDirectory() as name,
-        redis.Redis.from_url(store.url) as kept,
+        redis.Redis.from_url(store.url) as reader,
         Trace(broker.url) as trace,
         Fleet(broker.url, store.url, Path(name), is_stock=not k) as fleet,
     ):
         if k:
-            in_force(fleet, kept, store.url, k)
+            in_force(fleet, reader, store.url, k)
         app, sent = pills.make_app(broker.url), 0
         waiting = redis.Redis.from_url(broker.url)
 
@@ -271,7 +271,7 @@ def outside_deaths(k: int, deaths: int, engines: tuple[Engine, Engine]) -> dict[
             "of_good": sent,
             **whereabouts(trace, sorted(open_jobs())),
             "begun_more_than_once": sum(1 for n in began.values() if n > 1),
-            "quarantined_wrongly": sorted({one.job_id for one in reports(kept) if one.crashes}),
+            "quarantined_wrongly": sorted({one.job_id for one in reports(reader) if one.crashes}),
             "over": is_over,
             "load": load(),
         }

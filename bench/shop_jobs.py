@@ -56,8 +56,8 @@ class Hooks:
                 f"{event} of order {order['id']} did not reach customer {customer['id']}: {error}"
             ) from error
 
-    def _post(self, path: str, said: dict[str, Any]) -> None:
-        self._client.post(path, json=said).raise_for_status()
+    def _post(self, path: str, document: dict[str, Any]) -> None:
+        self._client.post(path, json=document).raise_for_status()
 
 
 def _times_out(request: httpx.Request) -> httpx.Response:

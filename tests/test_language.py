@@ -40,7 +40,7 @@ PHRASES = re.compile(
 )
 # Offences that are left, by package. A number only ever falls; a package that is not named has none.
 LEFT = {
-    "bench": 80,
+    "bench": 61,
     "dashboard/alerts": 45,
     "dashboard/audit": 2,
     "dashboard/demo": 11,
