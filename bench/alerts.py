@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import machine
+from jobs_admin.core.alert_metrics import METRICS, Subject
 from tests.rigs.empty_desk import desk
 from tests.rigs.figures import spread
 
@@ -107,7 +108,7 @@ def _fill(queues: int, now: Any) -> None:
     )
 
 
-_METRICS = ("dead", "growth_per_minute", "oldest_dead_s", "failure_rate", "retry_rate", "quarantined")
+_METRICS = [metric.name for metric in METRICS.values() if metric.subject is Subject.QUEUE]
 
 
 def _make_rules(n: int) -> None:

@@ -1,19 +1,7 @@
 """Values of the metrics of alert rules, now. A value that several rules use is read once.
 
 A queue's or source's metric is the property of `Measured` that is named as its record (`core/alert_metrics`).
-
-| metric | of | is |
-|---|---|---|
-| dead | queue | jobs that died and have not succeeded since: it does not dip while a replay runs |
-| growth_per_minute | queue | by how much `dead` of the samples grew, over five minutes |
-| oldest_dead_s | queue | seconds since the oldest dead job failed |
-| failure_rate | queue | of the jobs that ended in the last five minutes, the share that died: 0 to 1; only with guarded workers |
-| retry_rate | queue | of the attempts that ended in the last five minutes, the share to be retried: 0 to 1; the same |
-| quarantined | queue | jobs in quarantine |
-| unreachable | source | seconds since it cannot be reached; 0 while it can |
-| stalled_s | source, step of watch, or the audit | seconds without progress; 0 while there is progress (docs/alerts.md) |
-| ingest_lag_s | source | age in seconds of its oldest report that is not filed; 0 while none waits |
-| view | saved view | failures that its search finds, for its owner's eyes, up to ten thousand |
+docs/alerts.md describes each value.
 """
 
 from __future__ import annotations
@@ -87,7 +75,7 @@ class Measured:
         return self._fitting[place]
 
     def absent(self, rule: Rule) -> float | None:
-        """The value of what `of` does not name."""
+        """Return the value of a subject that `read` does not return."""
         return rule.measure.absent
 
     def quiet_share(self, metric: str, key: Key) -> float | None:

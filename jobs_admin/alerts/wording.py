@@ -39,8 +39,7 @@ def _fill_template(text: str, alert: Alert, value: float) -> str:
     if measure.subject is Subject.SOURCE:
         no_source = measure.named_subjects.get(alert.subject, measure.no_source)
         subject = name(alert.source) if alert.source else no_source.format(subject=subject)
-    jobs = "job" if value == 1 else "jobs"
-    filled = text.format(subject=subject, value=figure(rule.metric, value), jobs=jobs)
+    filled = text.format(subject=subject, value=figure(rule.metric, value), noun=measure.noun_for(value))
     return f"{filled} of {some}" if (some := narrowed(rule)) else filled
 
 

@@ -1,7 +1,6 @@
 """Metrics of alert rules: one record each. Checks, notices, links, previews, forms and pages read these records.
 
-A new metric is a record in `METRICS` and a measuring function in `jobs_admin/alerts/measuring.py`
-(docs/how-to/add-an-alert-metric.md).
+docs/how-to/add-an-alert-metric.md lists the steps of adding one.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ class Link(Enum):
 
 @dataclass(frozen=True)
 class Metric:
-    """Texts in braces are filled in: `{subject}`, `{value}`, `{jobs}` of an alert; `{source}`, `{view}` of a rule."""
+    """Texts in braces are filled in: `{subject}`, `{value}`, `{noun}` of an alert; `{source}`, `{view}` of a rule."""
 
-    name: str  # in the API and in the database
+    name: str  # in the API and in the database; at most 20 characters
     label: str  # in lists of choices and over pictures
     unit: Unit
     subject: Subject
@@ -58,7 +57,7 @@ class Metric:
     past: str  # a resolved one, with its peak
     link: Link
     above: str = "above"
-    noun: str = ""  # counted, or the rest of the unit: "jobs", "a minute"
+    noun: str = ""  # plural with "s" of what is counted, or the rest of the unit: "jobs", "a minute"
     any_source: str = ""  # `{source}` of a rule on every source
     no_source: str = ""  # `{subject}` of an alert without a source: everybody sees those
     named_subjects: Mapping[str, str] = field(
@@ -66,8 +65,8 @@ class Metric:
     )  # subject without a source -> name instead of `no_source`
     largest: float = LARGEST  # threshold
     largest_because: str = ""
-    # Failures in these states are counted, so that task, group and tenant narrow the rule. `retrying_replays`: those that
-    # wait for the next attempt of a replay count too.
+    # Only where the value is a number of jobs: failures in these states are counted, so that task, group and tenant narrow
+    # the rule. `retrying_replays`: those that wait for the next attempt of a replay count too.
     states: tuple[str, ...] = ()
     retrying_replays: bool = False
     ratio: Callable[[Ended], tuple[int, int]] | None = None  # of a share: part and whole of the attempts that ended
@@ -91,6 +90,10 @@ class Metric:
         if self.subject is Subject.QUEUE:
             return ("source", "queue", "task", "group", "tenant") if self.is_narrowed else ("source", "queue")
         return ("view", "source") if self.subject is Subject.VIEW else ("source",)
+
+    def noun_for(self, value: float) -> str:
+        """Return the noun after this value: "job" after 1."""
+        return self.noun.removesuffix("s") if value == 1 else self.noun
 
     def bound(self) -> tuple[float, str]:
         """Return the largest threshold, and the range in words. The largest of a share is excluded."""
@@ -162,8 +165,8 @@ _ALL = (
         noun="jobs",
         subject=Subject.QUEUE,
         condition="dead jobs",
-        now="{subject} has {value} dead {jobs}",
-        past="{subject} had up to {value} dead {jobs}",
+        now="{subject} has {value} dead {noun}",
+        past="{subject} had up to {value} dead {noun}",
         link=Link.DIED,
         states=("dead", "replaying"),
         retrying_replays=True,
@@ -233,8 +236,8 @@ _ALL = (
         noun="jobs",
         subject=Subject.QUEUE,
         condition="quarantined jobs",
-        now="{subject} has {value} {jobs} in quarantine",
-        past="{subject} had up to {value} {jobs} in quarantine",
+        now="{subject} has {value} {noun} in quarantine",
+        past="{subject} had up to {value} {noun} in quarantine",
         link=Link.QUARANTINE,
         states=("quarantined",),
         absent=0.0,
@@ -293,8 +296,8 @@ _ALL = (
         noun="failures",
         subject=Subject.VIEW,
         condition="failures in {view}",
-        now="the view “{subject}” holds {value} {jobs}",
-        past="the view “{subject}” held up to {value} {jobs}",
+        now="the view “{subject}” holds {value} {noun}",
+        past="the view “{subject}” held up to {value} {noun}",
         link=Link.VIEW,
         largest=9_999,
         largest_because="what a search finds is counted up to ten thousand",

@@ -25,9 +25,8 @@ def amount(metric: str, value: float | None) -> str:
         return duration(value)
     if known is not None and known.unit is Unit.SHARE:
         return percent(value)
-    noun = known.noun if known is not None else ""
-    one = noun.removesuffix("s") if value == 1 and noun in ("jobs", "failures") else noun
-    return f"{number(value)} {one}".strip()
+    noun = known.noun_for(value) if known is not None else ""
+    return f"{number(value)} {noun}".strip()
 
 
 def sentence(rule: Rule) -> str:

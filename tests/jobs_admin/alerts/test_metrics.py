@@ -1,19 +1,25 @@
 """Each metric is one record: the database, measuring, sentences, bounds and the documentation follow from it."""
 
+import re
+from datetime import timedelta
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from django.utils import timezone
 
-from jobs_admin.alerts import wording
+from dashboard.alerts.rules.words import amount
+from jobs_admin.alerts import measuring, wording
 from jobs_admin.alerts.measuring import Measured
+from jobs_admin.core import alert_metrics
 from jobs_admin.core.alert_metrics import METRICS, Link, Subject, Unit
-from jobs_admin.models import Alert, Rule, SavedView
+from jobs_admin.models import Alert, DepthSample, Rule, SavedView
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 every_metric = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
-DOCS = Path(__file__).parents[3] / "docs/alerts.md"
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs/alerts.md"
 
 
 @every_metric
@@ -61,3 +67,36 @@ def test_what_it_counts_and_links_to_fit_its_subject_and_unit(metric):
 @every_metric
 def test_the_documentation_names_it(metric):
     assert f"`{metric.name}`" in DOCS.read_text()
+
+
+def test_the_documentation_lists_the_metrics_that_need_their_source():
+    (paragraph,) = re.findall(r"^- \*\*Held\*\*: .*", DOCS.read_text(), re.MULTILINE)
+    listed = re.search(r"alerts on its depths \(([^)]+)\)", paragraph)[1]
+    assert set(re.findall(r"`(\w+)`", listed)) == {metric.name for metric in METRICS.values() if metric.needs_source}
+
+
+@every_metric
+def test_the_editor_shows_its_inputs(metric):
+    css = (ROOT / "static/redrive/css/rules.css").read_text()
+    assert f'.kinds:has(option[value="{metric.name}"]:checked) [data-of~="{metric.name}"]' in css
+
+
+@pytest.mark.parametrize("metric, one, two", [("dead", "1 job", "2 jobs"), ("view", "1 failure", "2 failures")])
+def test_a_noun_is_singular_after_one(metric, one, two):
+    assert (amount(metric, 1), amount(metric, 2)) == (one, two)
+    alert = Alert(rule=Rule(metric=metric), source="shop", subject="emails", value=1, peak=2)
+    assert one.replace("1 job", "1 dead job") in wording.state(alert)
+    assert two.replace("2 jobs", "2 dead jobs") in wording.past_state(alert)
+
+
+def test_the_example_of_the_how_to_works(monkeypatch):
+    page = (ROOT / "docs/how-to/add-an-alert-metric.md").read_text()
+    record, measure, example = map(dedent, re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    (metric,) = eval(f"({record})", vars(alert_metrics))
+    monkeypatch.setitem(METRICS, metric.name, metric)
+    body = {}
+    exec(measure, vars(measuring), body)
+    names = {**globals(), "Measured": type("Measured", (Measured,), body), "timedelta": timedelta}
+    exec(example, names)
+    names["test_waiting_is_the_latest_sample_of_a_queue"]()
+    assert DepthSample.objects.count() == 1

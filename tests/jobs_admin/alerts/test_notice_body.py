@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from jobs_admin import alerts
 from jobs_admin.alerts import affected_groups
+from jobs_admin.core.alert_metrics import METRICS, Subject
 from jobs_admin.models import Alert, Failure, Group, GroupCounter, Notice, Rule
 from jobs_admin.notices import wording
 from tests.kit.alerts import NOW
@@ -90,12 +91,13 @@ def test_a_changed_rule_is_told_with_its_new_threshold(rule):
 
 def test_what_rules_ask_is_read_once_however_many_ask(rule, django_assert_max_num_queries):
     bury(10)
-    metrics = ("dead", "growth_per_minute", "oldest_dead_s", "failure_rate", "retry_rate", "quarantined", "unreachable")
+    of_queues = [metric.name for metric in METRICS.values() if metric.subject is Subject.QUEUE]
     Rule.objects.bulk_create(
-        Rule(name=f"r{n}", metric=metrics[n % 7], queue="*" if n % 7 == 6 else f"q{n}*", threshold=0.9)
-        for n in range(70)
+        Rule(name=f"r{n} {metric}", metric=metric, queue="*" if metric == "unreachable" else f"q{n}*", threshold=0.9)
+        for n in range(10)
+        for metric in (*of_queues, "unreachable")
     )
-    with django_assert_max_num_queries(12):
+    with django_assert_max_num_queries(6 + len(of_queues)):
         alerts.judge(NOW)
 
 
