@@ -24,7 +24,7 @@ from jobs_admin.core.secret_patterns import PLACEHOLDER, replace_counted
 
 # Found by `str.find`, in lower case: several times faster than one pattern of them all, and a trace has mostly none.
 _FRAGMENTS = (
-    "password", "passwd", "passphrase", "passcode", "passwort", "kennwort", "secret", "token", "authorization", "cookie",
+    "password", "passwd", "passphrase", "pass_phrase", "passcode", "passwort", "kennwort", "secret", "token", "authorization", "cookie",
     "sess", "csrf", "xsrf", "credential", "signature", "macaroon", *FOREIGN,
 )  # fmt: skip
 # Parts of many harmless words too: the whole name decides (`is_secret_name`).

@@ -47,9 +47,9 @@ _PASETO = re.compile(r"[vk][1-4]\.(?:local|public|secret|seal|local-pw|secret-pw
 _OTHER = re.compile(
     r"(?:live|test)_(?=\w{0,40}\d)(?=\w{0,40}[A-Z])(?=\w{0,40}[a-z])[A-Za-z0-9]{24,}\Z|pat-[a-z]{2}\d-[\w-]{30,}|(?:sdk|mob|api)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22,}\Z"
     r"|EAA(?=\w{0,99}\d)[A-Za-z0-9]{60,}|pat[A-Za-z0-9]{14}\.[0-9a-f]{64}|[5KL](?=\w*\d)(?=\w*[a-z])(?=\w*[A-Z])[1-9A-HJ-NP-Za-km-z]{50,51}\Z"
-    r"|oy2[a-z0-9]{43}\Z|re_[A-Za-z0-9]{6,10}_[A-Za-z0-9]{20,}|s\.(?=\w*\d)(?=\w*[A-Z])[A-Za-z0-9]{24}\Z"
+    r"|oy2[a-z0-9]{43}\Z|sk_(?=[a-z_]*\d)[a-z0-9]{28,}\Z|rnd_(?=\w*\d)(?=\w*[A-Z])[A-Za-z0-9]{24,}\Z|S[UAON][A-Z2-7]{56}\Z|re_[A-Za-z0-9]{6,10}_[A-Za-z0-9]{20,}|s\.(?=\w*\d)(?=\w*[A-Z])[A-Za-z0-9]{24}\Z"
 )
-_OTHERS = "ltpsmaE5KLor"  # what one of them begins with
+_OTHERS = "ltpsmaE5KLorS"  # what one of them begins with
 _AZURE = re.compile(r"(?<![\w~.-])[\w~.-]{3}\dQ~[\w~.-]{31,40}")
 
 _FOREIGN_PASSWORDS = (
@@ -94,7 +94,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (
         ("bearer", "basic", "digest", "negotiate"),
         re.compile(
-            r"(?i)\b(bearer|basic|digest|negotiate)(\s{1,3})(?=[a-z._~+/-]{0,200}[0-9=])[a-z0-9._~+/-]{7,}(?![\w=]*=\w)[\w=.~+/-]*"
+            r"(?i)\b(bearer|basic|digest|negotiate)(\s{1,3})(?=[a-z._~+/-]{0,200}[0-9=])[a-z0-9._~+/-]{7,}(?![\w=]*=\w)[\w=.~+/-]*(?::[\w-]{16,})?"
         ),
         rf"\g<1>\g<2>{PLACEHOLDER}",
     ),
@@ -356,6 +356,18 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
+    (("oauth:",), re.compile(r"""((?<!\w)oauth:)(?=[a-z]*\d)[a-z0-9]{30}(?!\w)"""), rf"\g<1>{PLACEHOLDER}"),
+    (
+        ("auth =",),
+        re.compile(r"""((?<!\w)auth\s=\s\(\s?["'][^"'\n]{1,100}["'],\s?["'])(?!\[redacted)[^"'\n]{3,}"""),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("http-basic",),
+        re.compile(r"""((?<!\w)http-basic\.\S{1,100}\s[^\s"',]{1,100}\s)(?!\[redacted|-)[^\s"',]{3,}"""),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (("session",), re.compile(r"""(?<!\w)00D[A-Za-z0-9]{12,15}![\w.]{40,}"""), PLACEHOLDER),
     (
         ("lftp",),
         re.compile(r"""((?<![\w-])lftp[^\n|]{0,200}?[\s"']-u[\s"',]{1,4}[^\s"',]{1,100},)(?!\[redacted)[^\s"',]{3,}"""),
@@ -453,10 +465,20 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     ),
     # Said to a command that reads it: `echo … | sudo -S`.
     (
-        ("| sudo", "|sudo", "-stdin", "| chpasswd", "|chpasswd"),
+        (
+            "| sudo",
+            "|sudo",
+            "passphrase-fd",
+            "keepassxc-cli",
+            "cryptsetup",
+            "| kinit",
+            "-stdin",
+            "| chpasswd",
+            "|chpasswd",
+        ),
         re.compile(
             r"""((?<![\w-])(?:echo|printf)(?:\s-\w+)?\s{1,3}(?:["']%s(?:\\{1,2}n)?["']\s)?["']?)(?!\[redacted)[^\n"'|]{3,100}"""
-            r"""(?=["']?\s{0,3}\|\s{0,3}(?:sudo\s[^\n|]{0,40}-\w{0,4}S|[^\n|]{0,200}--?(?:password-|passphrase-)?stdin|chpasswd))"""
+            r"""(?=["']?\s{0,3}\|\s{0,3}(?:sudo\s[^\n|]{0,40}-\w{0,4}S|[^\n|]{0,200}--?(?:password-|passphrase-)?stdin|chpasswd|gpg\s[^\n|]{0,200}-passphrase-fd|keepassxc-cli|cryptsetup|kinit))"""
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
