@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,6 +129,19 @@ def test_names_and_docstrings_use_the_words_of_the_field(package):
         for text in sorted(set(offences(path)))
     ]
     assert len(found) <= LEFT.get(package, 0), "\n".join(["", *found])
+
+
+def test_the_adapter_of_the_how_to_uses_the_words_of_the_field(tmp_path):
+    page = (ROOT / "docs/how-to/add-a-source.md").read_text()
+    modules = [
+        textwrap.dedent(code)
+        for code in re.findall(r"^ *```python\n( *\"{3}.*?)^ *```", page, re.DOTALL | re.MULTILINE)
+    ]
+    assert len(modules) == 2
+    for number, code in enumerate(modules):
+        path = tmp_path / f"module{number}.py"
+        path.write_text(code)
+        assert list(offences(path)) == []
 
 
 def test_an_offence_is_noticed(tmp_path):

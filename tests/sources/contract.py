@@ -1,4 +1,16 @@
-"""What every source must do. A subclass supplies `source`, `raw` (a captured message) and what stands in docs/sources.md."""
+"""Tests that every source passes, on its real server.
+
+A subclass supplies:
+
+    raw                              a captured message
+    def source(self)                 fixture: an adapter that is connected to an empty server
+    def waiting(self, queue)         ids in this queue, the one that runs first first
+    def lose_everything(self)        flush the server
+    def unplug(self, source)         make the server unreachable for this adapter
+    def fetch(self, queue)           take the job that runs next, as a worker does: its id, or None (only `RecallContract`)
+
+The jobs that are sent here were never in the system: where a job stays under its id (`can.in_place`), too.
+"""
 
 from __future__ import annotations
 
