@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import rcssmin
-import rjsmin
 from django.conf import settings
 from django.core.files.base import ContentFile, File
 from whitenoise.compress import Compressor
@@ -17,8 +17,17 @@ from whitenoise.storage import CompressedManifestStaticFilesStorage
 _OF_PAGES = ("redrive/", "django_htmx/htmx-2.min")
 
 
+_COMMENT = re.compile(r"^\s*//.*$", re.M)
+_AROUND_LINES = re.compile(r"\s*\n\s*")
+
+
+def _without_comments(script: str) -> str:
+    """Return the script without lines of comment and indentation; `test_first_view.py` holds that no text has several lines."""
+    return _AROUND_LINES.sub("\n", _COMMENT.sub("", script)).strip()
+
+
 # Comments and indentation are a quarter of what travels; files of others are sent as they are.
-_MINIFIERS = {"redrive/css/": rcssmin.cssmin, "redrive/js/": rjsmin.jsmin}
+_MINIFIERS = {"redrive/css/": rcssmin.cssmin, "redrive/js/": _without_comments}
 
 
 def minify(name: str, text: str) -> str:
