@@ -63,7 +63,7 @@ def test_without_being_asked_it_tells_the_last_incident(ann, outage):
 
 def facts(page: str) -> dict[str, str]:
     """Name -> value and what stands below it."""
-    found = re.findall(r"<div><dt>(.+?)</dt><dd>(.+?)</dd></div>", page)
+    found = re.findall(r"<div> ?<dt>(.+?)</dt> ?<dd>(.+?)</dd> ?</div>", page)
     return {name: re.sub(r"<[^>]+>", " | ", value).strip(" |") for name, value in found}
 
 
