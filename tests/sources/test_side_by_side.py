@@ -226,7 +226,7 @@ def test_one_that_lost_its_data_has_its_dead_here_and_goes_on_from_there(world, 
     again = world.is_back(world.bull)
     still_dead(world, known)
     world.bull.restart_workers()  # who connects anew tells the version, which was lost with the data
-    world.arrives(world.bull)
+    world.is_back(world.bull)
     replay = world.desk.replay(world.bull, known[world.bull])
     ran = (["succeeded"], ["failed_again"])
     world.desk.wait(lambda: world.desk.items(replay) in ran, "it was sent from the copy here, and ran", SECONDS)
