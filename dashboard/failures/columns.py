@@ -40,7 +40,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`look`: classes of the header and of its cells; `col-` and the name, `number` before it where it is aligned right."""
+    """`look`: classes of the header and of its cells.
+
+    `col-` and the name; `number` before it aligns right; `minor` after it hides the column in a window of up to 900 px
+    and beside an open failure.
+    """
 
     look: str
     label: str
@@ -134,10 +138,10 @@ def _failed(row: Row) -> SafeString:
 COLUMNS = (
     Column("what", "Error", _error),
     Column("col-where", "Task, queue", _where),
-    Column("col-tenant", "Tenant", _tenant),
+    Column("col-tenant minor", "Tenant", _tenant),
     Column("col-state", "State", _state),
     Column(
-        "number col-attempts",
+        "number col-attempts minor",
         "Attempts",
         _attempts,
         "Attempts in this run; of how many is said where it is retried, or gave up after all of them",

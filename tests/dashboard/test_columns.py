@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from textwrap import dedent
 
+import pytest
 from django.urls import reverse
 
 from dashboard.failures import columns
 from dashboard.failures.columns import COLUMNS, Column
 from tests.kit.failures import bury
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def page_of(client):
@@ -27,6 +32,26 @@ def test_headers_and_cells_stand_in_the_order_of_the_records(ann):
     for row in table.split("<tr data-row")[1:]:
         cells = [look for look in re.findall(r'<td class="([^"]+)">', row) if look != "pick"]
         assert cells == [column.look for column in COLUMNS]
+
+
+@pytest.mark.parametrize("column", COLUMNS[1:], ids=lambda column: column.label)  # the error has the width that is left
+def test_a_column_has_a_width_and_a_place_on_a_phone(column):
+    css = (ROOT / "static/redrive/css/failures.css").read_text()
+    (name,) = re.findall(r"col-\w+", column.look)
+    assert f".failures .{name} {{ width: " in css
+    phone = css.partition("@media (max-width: 640px)")[2]
+    assert ("minor" in column.look.split()) != (f".failures td.{name} {{ grid-column: " in phone)
+
+
+def test_the_example_of_the_how_to_works(ann, monkeypatch):
+    page = (ROOT / "docs/how-to/add-a-list-column.md").read_text()
+    cell, record, example = map(dedent, re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    names = dict(vars(columns))
+    exec(cell, names)
+    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, *eval(f"({record})", names)))
+    names = dict(globals())
+    exec(example, names)
+    names["test_the_worker_is_shown"](ann)
 
 
 def test_text_of_a_cell_that_is_no_html_is_escaped(ann, monkeypatch):
