@@ -7,6 +7,7 @@ import time
 from datetime import timedelta
 
 import pytest
+import redis
 from django.db import OperationalError, connection, connections
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -609,6 +610,20 @@ def test_a_stream_that_vanished_is_begun_again(store):
     drain()
     store.flushall()
     write(store, report())
+    drain()
+    assert Failure.objects.count() == 1
+
+
+@pytest.mark.server
+@pytest.mark.django_db
+def test_a_store_that_refuses_to_give_reports_does_not_look_empty(store):
+    write(store, report())
+    store.config_set("min-replicas-to-write", 1)
+    try:
+        with pytest.raises(redis.ResponseError, match="NOREPLICAS"):
+            ingest.step("place", NOW, wait_s=0.01)
+    finally:
+        store.config_set("min-replicas-to-write", 0)
     drain()
     assert Failure.objects.count() == 1
 
