@@ -302,7 +302,8 @@ class Supervised:
         self._start = lambda: start(
             queue=queue,
             environment=environment,
-            options={"concurrency": concurrency, "lockDuration": 1000, "stalledInterval": 500},
+            # A worker that starts after this time may check for stalled jobs before it knows the policies (docs/node.md).
+            options={"concurrency": concurrency, "lockDuration": 3000, "stalledInterval": 1000},
         )
         self.lives = [self._start()]
 

@@ -225,7 +225,7 @@ def test_one_that_lost_its_data_has_its_dead_here_and_goes_on_from_there(world, 
     world.goes_on(world.bull)
     again = world.is_back(world.bull)
     still_dead(world, known)
-    world.bull.restart_workers()  # who connects anew tells the version, which was lost with the data
+    world.bull.restart_workers()  # a worker that reconnects writes the version, which was lost with the data
     world.is_back(world.bull)
     replay = world.desk.replay(world.bull, known[world.bull])
     ran = (["succeeded"], ["failed_again"])

@@ -80,6 +80,7 @@ class Home {
 
   add(worker) {
     this.workers.set(worker, { stalled: worker.opts?.maxStalledCount });
+    this.raise(); // where the policies are known already
     this.beatDue = 0;
     if (typeof worker.on !== 'function') return;
     worker.on('closing', () => this.note(worker));
