@@ -165,7 +165,7 @@ def _fate(worker: RealWorker, n: int, filed: int) -> str:
     if _BROKE in worker.text():
         return "ends the worker"
     if not any(f"'after {n}'" in line for line in worker.marks("ok")):
-        return "connects anew without end" if _RECONNECTED in worker.text() else "holds up the queue"
+        return "reconnects without end" if _RECONNECTED in worker.text() else "holds up the queue"
     if any(f"'garbage {n}'" in line for line in worker.marks("ok")):
         return "runs"
     return f"filed, {filed}" if filed else "lost"

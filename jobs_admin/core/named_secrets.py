@@ -351,28 +351,34 @@ def _value(text: str, lower: str, found: _Named, branches: _Branches) -> tuple[i
     if ends is None or ends.end() - start < 3:
         return None
     end = ends.end()
-    if "\n" in between and _NAMES.match(text, end):  # a heading: `COOKIES:\ncsrftoken = '…'`
+    if _is_plain(text, lower, found, end):
         return None
     bare = lower[start:end] if end - start < 100 else ""
-    if bare == name or bare.rstrip(".") in _PLAIN_WORDS or bare.startswith(":") or _ATTRIBUTE.match(bare):
-        return None
-    if name in _SPOKEN and bare.isalpha() and between.endswith(": "):
-        return None
-    if name == "authorization" and bare.isalpha() and lower[end : end + 1] == " " and text[start].islower():
-        return None
-    if between.isspace() and bare in _AFTER_OPTION:
-        return None
-    if between.rstrip(" ") != between and _is_path(text, found):  # `/run/secrets/db_password: Permission denied`
-        return None
-    if bare.startswith("/") and _FOLDER.search(text, max(0, found.start - 4), found.name_end):
-        return None
-    if name == "token" and bare.isdigit() and lower.startswith("tokens", found.start):  # an amount
-        return None
     if text[end : end + 1] in {"(", "["}:
         if bare and _CALLED.match(bare):
             return None
         end = _REST_OF_TOKEN.match(text, end).end()  # type: ignore[union-attr]  # matches also nothing
     return start, end
+
+
+def _is_plain(text: str, lower: str, found: _Named, end: int) -> bool:
+    """Return whether the bare word behind a name, which ends at `end`, is no secret but a word, a path, an amount or a heading."""
+    name, between, start = found.name, found.between, found.end
+    bare = lower[start:end] if end - start < 100 else ""
+    return bool(
+        ("\n" in between and _NAMES.match(text, end))  # a heading: `COOKIES:\ncsrftoken = '…'`
+        or bare == name
+        or bare.rstrip(".") in _PLAIN_WORDS
+        or bare.startswith(":")
+        or _ATTRIBUTE.match(bare)
+        or (name in _SPOKEN and bare.isalpha() and between.endswith(": "))
+        or (name == "authorization" and bare.isalpha() and lower[end : end + 1] == " " and text[start].islower())
+        or (between.isspace() and bare in _AFTER_OPTION)
+        # `/run/secrets/db_password: Permission denied`
+        or (between.rstrip(" ") != between and _is_path(text, found))
+        or (bare.startswith("/") and _FOLDER.search(text, max(0, found.start - 4), found.name_end))
+        or (name == "token" and bare.isdigit() and lower.startswith("tokens", found.start))  # an amount
+    )
 
 
 def _quoted(text: str, found: _Named, quote: re.Match[str]) -> tuple[int, int] | None:

@@ -45,7 +45,7 @@ class Ending:
     decision: Decision | None
     exc_info: Any  # what Celery's `on_failure` is handed, and with which options
     options: dict[str, Any] = field(default_factory=dict)
-    is_delayed: bool = False  # it waits for its time: whatever else is told of this delivery changes nothing
+    is_delayed: bool = False  # it waits for its time: no later event of this delivery changes anything
     # What is to be done once this has been reported. Answers how the attempt ended instead, where that could not be done.
     then: Callable[[], Ending | None] | None = None
     afterwards: Callable[[], None] | None = None  # where that could be done

@@ -276,7 +276,7 @@ def test_a_message_that_another_language_wrote_is_told_byte_for_byte(start, own_
         client.lpush("emails", *sent[:2])
         worker.start()
         worker.wait(lambda: len(reports(own_store)) == 2, what="two reports")
-        client.client_kill_filter(_type="normal", skipme=True)  # the worker connects anew, on another channel
+        client.client_kill_filter(_type="normal", skipme=True)  # the worker reconnects, on another channel
         client.lpush("emails", sent[2])
     worker.wait(lambda: len(reports(own_store)) == 3, what="the report after the reconnection")
     assert sorted(report.raw for report in reports(own_store)) == sorted(sent)
