@@ -18,12 +18,13 @@ from django.db import connection
 from hypothesis import settings as generated
 
 from dashboard.setup.engine import Engine
-from tests.kit import durations, migrated, node, rabbitmq
+from tests.kit import durations, endurance, migrated, node, rabbitmq
 from tests.kit.browsing import Browser
 from tests.kit.sources import forget_configuration
 
 # How long an example takes says how busy the machine is, not whether the code is right.
-generated.register_profile("redrive", deadline=None)
+# The examples are the same in every run; under `--endurance` each run draws others.
+generated.register_profile("redrive", deadline=None, derandomize=not endurance.IS_ON)
 generated.load_profile("redrive")
 
 IS_STRICT = bool(os.environ.get("REDRIVE_STRICT"))  # `manage.py test --strict`: nothing may be left out

@@ -226,7 +226,8 @@ class Steering:
         share = max(self.failed / total if total else 0.0, _share_failed(judged))
         worked = self.rate * (1 - max(0.0, share - self.usual))
         quiet = self.quiet_well + self.quiet_failed
-        is_new = surely_above(self.failed, total) > surely_below(self.quiet_failed, quiet)
+        # A few failures at the edge of what the service bears are suspicious in time, but no fall.
+        is_new = surely_above(self.failed, total) > max(self._borne, surely_below(self.quiet_failed, quiet))
         is_no_higher = bool(self.ceiling) and self.changed_at == self.down_at
         self.has_fallen = is_no_higher and self.climbing_s < PLATEAU_S and is_new
         if not self.before or self._is_calm:

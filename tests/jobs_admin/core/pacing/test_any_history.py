@@ -53,7 +53,7 @@ STRETCHES = st.lists(
     max_size=8,
 )
 histories = given(st.sampled_from(PACES), STRETCHES, st.integers(0, 2**32))
-quickly = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+quickly = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @dataclass
