@@ -37,7 +37,7 @@ PAGES = (
     "/audit/", "/metrics", "/readyz?strict=1", "/api/queues",
 )  # fmt: skip
 TOKEN = "fuzz-" + "x" * 40
-SEED, SHAPES, PAGES_EVERY = 17, times(40, 120), times(20, 40)
+SEED, SHAPES, PAGES_EVERY = 17, times(16, 120), times(8, 40)
 
 
 def assert_no_page_fails(browser, pages=PAGES) -> None:
