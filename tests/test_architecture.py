@@ -128,8 +128,8 @@ def test_no_text_cites_a_page_that_readers_do_not_have():
 
 def test_the_unit_of_operations_starts_the_web_server_as_it_was_measured():
     page = (ROOT / "docs/operations.md").read_text()
-    said = re.search(r"^Environment=(MALLOC.*)$", page, re.MULTILINE)[1]
-    assert dict(pair.split("=") for pair in said.split()) == web.ENVIRONMENT
+    text = re.search(r"^Environment=(MALLOC.*)$", page, re.MULTILINE)[1]
+    assert dict(pair.split("=") for pair in text.split()) == web.ENVIRONMENT
     command = re.search(r"^ExecStart=/opt/redrive/.venv/bin/python (-m dashboard.*)$", page, re.MULTILINE)[1]
     assert command.split() == web.server(8000)
 

@@ -26,7 +26,7 @@ def test_a_job_of_each_major_fails_as_often_as_it_says_and_then_runs_well(bullmq
     with node.Bullmq(major, bullmq.url, work=[f"emails{major}"]) as bull:
         job = bull.add(f"emails{major}", "welcome", {"fails": 1}, attempts=2)
         assert bull.told("completed", id=job)["attempt"] == 2
-        assert [said["more"] for said in bull.all_told("failed", id=job)] == ["the partner is down"]
+        assert [line["more"] for line in bull.all_told("failed", id=job)] == ["the partner is down"]
 
 
 def test_typescript_runs_with_the_bullmq_of_a_major(bullmq, tmp_path):

@@ -148,10 +148,10 @@ def store():
 def report():
     """Return the fields of a report, and one as it is written to the stream."""
     lineage = envelope.Lineage("emails", "j-1", 2, 7, "12", "j-2")
-    whole = envelope.Envelope(
+    complete = envelope.Envelope(
         "shop", "emails", "tasks.send", "j-2", "retry", 1, 1.5, "KeyError", "x", raw=b"{}", trace="T", lineage=lineage
     )
-    written = {_text(name): _text(value) for name, value in envelope.encode(whole).items()}
+    written = {_text(name): _text(value) for name, value in envelope.encode(complete).items()}
     return {
         "fields": [[one.name, one.type] for one in fields(envelope.Envelope)],
         "lineage": [[one.name, one.type] for one in fields(envelope.Lineage)],
@@ -201,8 +201,8 @@ def noticed(settings):
     sent = {}
     for kind, secret in secrets.items():
         url = "https://a.example/hook"
-        asked = formats.request(notice, Channel(name=kind, kind=kind, url=url, secrets=[sealing.seal(secret)]), AT)
-        sent[kind] = {"headers": dict(asked.headers), "body": json.loads(asked.body)}
+        request = formats.request(notice, Channel(name=kind, kind=kind, url=url, secrets=[sealing.seal(secret)]), AT)
+        sent[kind] = {"headers": dict(request.headers), "body": json.loads(request.body)}
     return sent
 
 

@@ -116,9 +116,9 @@ def test_an_edit_decides_over_the_next_failure_and_the_desk_knows_which_version_
     again = worker.add("emails", data={"fails": 9})  # without attempts: BullMQ alone would not try it again
     wait_until(lambda: worker.queue("emails", "getFailedCount") == 1, "the job to be dead")
     assert len(ended(worker, again, 3)) == 3
-    told = report(engine, again)
-    assert (told.policy, told.reason, told.attempt, told.max_attempts) == ("tries@1", "exhausted", 3, 3)
-    assert told.worker and told.host
+    filed = report(engine, again)
+    assert (filed.policy, filed.reason, filed.attempt, filed.max_attempts) == ("tries@1", "exhausted", 3, 3)
+    assert filed.worker and filed.host
     obeyed(publish(expected=1, max_attempts=1))
     once = worker.add("emails", data={"fails": 9}, attempts=5, backoff={"type": "exponential", "delay": 10})
     wait_until(lambda: worker.queue("emails", "getFailedCount") == 2, "the job to be dead")
@@ -148,8 +148,8 @@ def test_a_policy_that_observes_says_what_it_would_do_and_leaves_the_job_to_bull
     obeyed(made)
     job = worker.add("emails", data={"fails": 9, "name": "Invalid"}, attempts=2)
     ended(worker, job, 2)
-    told = wait_until(lambda: (one := report(engine, job)).attempt == 2 and one, "the last attempt")
-    assert (told.observed, told.policy) == ("would be dead: permanent", "tries@1")
+    filed = wait_until(lambda: (one := report(engine, job)).attempt == 2 and one, "the last attempt")
+    assert (filed.observed, filed.policy) == ("would be dead: permanent", "tries@1")
 
 
 def test_a_ceiling_and_the_switch_hold_every_policy_back(bull, engine, store):
@@ -165,13 +165,13 @@ def test_a_ceiling_and_the_switch_hold_every_policy_back(bull, engine, store):
     job = worker.add("emails", data={"fails": 1}, attempts=2)
     wait_until(lambda: worker.queue("emails", "getFailedCount") == 1, "the job to be dead")
     worker.stop()
-    held = bull(guard={"mode": "observe"})
-    held.told("completed", id=held.add("emails", data={"fails": 1}, attempts=2))
+    observing = bull(guard={"mode": "observe"})
+    observing.told("completed", id=observing.add("emails", data={"fails": 1}, attempts=2))
 
 
 def _mode(store):
-    said = [json.loads(text) for text in store.hvals(keys.workers("shop"))]
-    return max(said, key=lambda one: one["at"])["mode"] if said else ""
+    heartbeats = [json.loads(text) for text in store.hvals(keys.workers("shop"))]
+    return max(heartbeats, key=lambda one: one["at"])["mode"] if heartbeats else ""
 
 
 def test_what_a_server_asks_for_is_waited_for(bull, engine):
@@ -180,7 +180,7 @@ def test_what_a_server_asks_for_is_waited_for(bull, engine):
     obeyed(made)
     job = worker.add("emails", data={"fails": 1, "retryAfter": 1.5})
     worker.told("completed", id=job)
-    first, second = (said["at"] for said in worker.all_told("start", id=job))
+    first, second = (line["at"] for line in worker.all_told("start", id=job))
     assert second - first >= 1500
     client = redis.Redis.from_url(of_bullmq(engine))
     note = json.loads(client.hget(f"bull:emails:{job}", "redriveNote"))
@@ -191,12 +191,12 @@ def test_workers_of_both_kinds_spend_from_one_budget(bull, engine, store):
     made = publish(max_attempts=9, budget={"per_minute": 0.0001, "burst": 3, "group": "partner"})
     worker = bull()
     obeyed(made)
-    asked = arguments("partner", 0.0001, 3, spent=1)  # as a Celery worker spends it
-    assert store.eval(SCRIPT.text, 1, keys.budget("shop"), *asked) == [1, 2]
+    call = arguments("partner", 0.0001, 3, spent=1)  # as a Celery worker spends it
+    assert store.eval(SCRIPT.text, 1, keys.budget("shop"), *call) == [1, 2]
     job = worker.add("emails", data={"fails": 99})
     wait_until(lambda: worker.queue("emails", "getFailedCount") == 1, "the job to be dead")
     assert len(ended(worker, job, 3)) == 3 and report(engine, job).reason == "budget"
-    assert store.eval(SCRIPT.text, 1, keys.budget("shop"), *asked) == [0, 0]
+    assert store.eval(SCRIPT.text, 1, keys.budget("shop"), *call) == [0, 0]
 
 
 def test_a_policy_that_a_node_worker_cannot_do_only_observes_and_says_so(bull, store):
@@ -219,11 +219,11 @@ def test_a_job_that_bullmq_forgets_at_once_reaches_the_desk_whole_and_once(bull,
     wait_until(lambda: not client.exists(f"bull:emails:{job}"), "BullMQ to forget it")
     source = connect("shop", "bullmq", of_bullmq(engine), ["emails"], {})
     pulled = source.dead_letters("")
-    (told,) = (one for one in pulled.reports if one.job_id == job)
-    assert (told.task, told.attempt, told.error_type, told.message) == (
+    (report,) = (one for one in pulled.reports if one.job_id == job)
+    assert (report.task, report.attempt, report.error_type, report.message) == (
         "welcome", 2, "PartnerDown", "the partner is down",
     )  # fmt: skip
-    assert bullmq_job_hash.arguments(told.raw) == ([], {"fails": 9, "to": "ann\u00e9"})
+    assert bullmq_job_hash.arguments(report.raw) == ([], {"fails": 9, "to": "ann\u00e9"})
     assert [one.job_id for one in source.dead_letters("").reports] == [job]  # nobody has filed it yet
     source.confirm_filed(pulled)
     assert not bullmq_saved.waiting(client, KEPT, 0, 10)[0] and not client.keys(f"{KEPT}*")
@@ -232,9 +232,9 @@ def test_a_job_that_bullmq_forgets_at_once_reaches_the_desk_whole_and_once(bull,
 
 
 def test_without_its_store_a_worker_does_what_bullmq_does(bull, own_store):
-    asked = own_store.url
-    worker = bull(guard={"store": asked})
-    client = redis.Redis.from_url(asked)
+    broker_url = own_store.url
+    worker = bull(guard={"store": broker_url})
+    client = redis.Redis.from_url(broker_url)
     wait_until(lambda: client.hlen(keys.workers("shop")), "a sign of life")
     before = client.info("stats")["total_commands_processed"]
     jobs = [worker.add("emails") for _ in range(300)]
@@ -259,8 +259,8 @@ def test_with_a_store_user_of_its_source_a_worker_is_refused_nothing(bull, own_s
     wait_until(lambda: b'"tries":1' in b"".join(client.hvals(keys.workers("shop"))), "the worker to run it")
     job = worker.add("emails", data={"fails": 1})
     assert worker.told("completed", id=job)["attempt"] == 2
-    (told,) = map(json.loads, client.hvals(keys.workers("shop")))
-    assert (told["store_user"], told["uncounted"], told["shared_out"], told["broken"]) == (user, 0, 0, 0)
+    (heartbeat,) = map(json.loads, client.hvals(keys.workers("shop")))
+    assert (heartbeat["store_user"], heartbeat["uncounted"], heartbeat["shared_out"], heartbeat["broken"]) == (user, 0, 0, 0)
     assert client.acl_log() == []
 
 
@@ -282,17 +282,17 @@ def test_a_store_that_hangs_holds_up_no_job(bull, engine, own_store):
         jobs = [worker.add("emails", data={"fails": 1}) for _ in range(20)]
         for job in jobs:
             assert worker.told("completed", id=job)["attempt"] == 2
-        asked = redis.Redis.from_url(of_bullmq(engine))
-        note = json.loads(asked.hget(f"bull:emails:{jobs[-1]}", "redriveNote"))
+        requested = redis.Redis.from_url(of_bullmq(engine))
+        note = json.loads(requested.hget(f"bull:emails:{jobs[-1]}", "redriveNote"))
         # Ten at once, and then one each tenth of a second, as one process of one may.
         assert note["reason"].startswith("the budget could not be read: by this process' share of it, its turn came ")
         assert 0.3 < note["delay_s"] < 1.3
     finally:
         os.kill(own_store.process.pid, signal.SIGCONT)
-    told = wait_until(
+    filed = wait_until(
         lambda: [one for one in map(json.loads, client.hvals(keys.workers("shop"))) if one["uncounted"]], "the count"
     )
-    assert told[0]["uncounted"] >= 20 and told[0]["shared_out"] == 20
+    assert filed[0]["uncounted"] >= 20 and filed[0]["shared_out"] == 20
 
 
 class Supervised:
@@ -311,8 +311,8 @@ class Supervised:
         if not self.lives[-1].script.is_running:
             self.lives.append(self._start())
 
-    def told(self, say, **of):
-        return [said for life in self.lives for said in life.all_told(say, **of)]
+    def told(self, kind, **of):
+        return [line for life in self.lives for line in life.all_told(kind, **of)]
 
 
 # A pill, how many jobs run at once beside it.
@@ -346,9 +346,9 @@ def test_a_pill_of_each_kind_starts_as_often_as_its_policy_allows_and_nobody_els
     wait_until(is_over, "all pills in quarantine, and all else done", within_s=240)
     for queue, supervised in fleet.items():
         assert len(supervised.told("start", id=pills[queue])) == 2, queue
-        told = report(engine, pills[queue], queue)
-        assert (told.kind, told.reason, told.policy) == ("worker_lost", "poison", "tries@1"), queue
-        assert len(crashes := json.loads(told.crashes)) == 2, queue
+        filed = report(engine, pills[queue], queue)
+        assert (filed.kind, filed.reason, filed.policy) == ("worker_lost", "poison", "tries@1"), queue
+        assert len(crashes := json.loads(filed.crashes)) == 2, queue
         assert all(crash["at"] <= crash["seen_at"] <= time.time() for crash in crashes), queue
         assert client.zrange(f"bull:{queue}:failed", 0, -1) == [pills[queue].encode()], queue
         assert len(supervised.lives) == 3, queue
@@ -361,11 +361,11 @@ def test_a_pill_in_a_sandbox_is_convicted_alone_and_at_once(bull, engine, store)
     pill = worker.add("emails", data={"crash": True})
     good = [worker.add("emails") for _ in range(5)]
     wait_until(lambda: worker.queue("emails", "getFailedCount") == 1, "the pill to be in quarantine")
-    told = report(engine, pill)
-    assert (told.kind, told.reason, told.attempt) == ("worker_lost", "poison", 2)
-    assert [one["how"] for one in json.loads(told.crashes)] == ["killed", "killed"]
+    filed = report(engine, pill)
+    assert (filed.kind, filed.reason, filed.attempt) == ("worker_lost", "poison", 2)
+    assert [one["how"] for one in json.loads(filed.crashes)] == ["killed", "killed"]
     wait_until(lambda: len(worker.all_told("completed")) == len(good), "the others to run well")
-    ingest.file([(b"1-1", encode(told))])
+    ingest.file([(b"1-1", encode(filed))])
     assert Failure.objects.get().state == "quarantined"
 
 
@@ -414,19 +414,19 @@ def test_a_worker_that_was_told_to_end_leaves_no_suspects(bull, engine, store):
 def test_the_scripts_are_those_of_the_python_guard():
     for name in ("budget", "limits", "crashes", "at_start", "at_end", "beat"):
         assert (PIECE / f"lua/{name}.lua").read_bytes() == (ROOT / f"jobs_admin/worker/{name}.lua").read_bytes()
-    said = _node(
+    output = _node(
         "const {Script}=require('./lib/redis');const l=require('./lib/ledger');"
         "console.log(JSON.stringify(l.SCRIPTS.map((one) => one.text)))"
     )
-    assert said == [START.text, END.text, BEAT.text]
+    assert output == [START.text, END.text, BEAT.text]
 
 
 def test_the_names_in_redis_are_those_of_the_python_guard():
-    said = _node(
+    output = _node(
         "const k=require('./lib/keys');console.log(JSON.stringify([k.switch,k.workers('shop'),k.policies,k.policiesVersion,k.budget('shop'),"
         "k.crash('shop','a'),k.crash('shop','q/\u00e9'),k.boots('shop'),k.boot('shop','b'),k.leases('shop','p',''),k.starts('shop','p'),k.kept('shop')]))"
     )
-    assert said == [
+    assert output == [
         keys.switch(), keys.workers("shop"), keys.policies(), keys.policies_version(), keys.budget("shop"), keys.crash("shop", "a"),
         keys.crash("shop", "q/\u00e9"), keys.boots("shop"), keys.boot("shop", "b"), keys.leases("shop", "p", ""), keys.starts("shop", "p"),
         keys.bullmq_kept("shop"),
@@ -441,13 +441,13 @@ def test_a_policy_of_every_field_is_read_alike():
         "poison": {}, "exhausted": "escalate", "file_lost": True, "expires_at": "2099-01-01T00:00:00Z", "note": "n",
     }  # fmt: skip
     policy = parse(document)
-    said = _node(f"console.log(JSON.stringify(require('./lib/policy').parse({json.dumps(document)})))")
-    assert said["unknown"] == [] and said["mode"] == "enforce"
-    assert said["backoff"] == {
+    output = _node(f"console.log(JSON.stringify(require('./lib/policy').parse({json.dumps(document)})))")
+    assert output["unknown"] == [] and output["mode"] == "enforce"
+    assert output["backoff"] == {
         name: getattr(policy.backoff, name) for name in ("kind", "first_delay_s", "factor", "power", "plus_s")
     } | {"delays_s": []}
-    assert (said["budget"]["burst"], said["poison"]) == (policy.budget.burst, {"crashes": 3, "window_s": 300})
-    assert (said["match"], said["retry_after"]) == (
+    assert (output["budget"]["burst"], output["poison"]) == (policy.budget.burst, {"crashes": 3, "window_s": 300})
+    assert (output["match"], output["retry_after"]) == (
         {"source": "*", "queue": "web*", "task": "*"},
         {"respect": True, "jitter": 0.1, "cap_s": 50},
     )
@@ -461,10 +461,10 @@ def test_the_pure_parts_pass_their_own_tests():
 def test_the_parts_do_what_they_say_in_one_process(engine, store):
     """Many cases, each with a worker of its own, at the cost of one Node: `node/parts.mjs`."""
     places = {**os.environ, "STORE": engine.url, "BULLMQ": of_bullmq(engine)}
-    asked = ["node", "--test", str(ROOT / "tests/node/parts.mjs")]
-    done = subprocess.run(asked, env=places, capture_output=True, text=True, check=False)
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said[said.find("\nnot ok") :][:4000]
+    command = ["node", "--test", str(ROOT / "tests/node/parts.mjs")]
+    done = subprocess.run(command, env=places, capture_output=True, text=True, check=False)
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output[output.find("\nnot ok") :][:4000]
 
 
 def _node(script):

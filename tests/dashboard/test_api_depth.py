@@ -13,8 +13,8 @@ from tests.kit.depths import lay, roll
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sources")]
 
 
-def depth(ask, source="shop", queue="emails", token=None, **query):
-    return ask("GET", f"depth?{urlencode({'source': source, 'queue': queue, **query})}", token=token)
+def depth(call_api, source="shop", queue="emails", token=None, **query):
+    return call_api("GET", f"depth?{urlencode({'source': source, 'queue': queue, **query})}", token=token)
 
 
 @pytest.fixture

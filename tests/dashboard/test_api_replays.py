@@ -21,9 +21,9 @@ def group():
     )
 
 
-def started(ask, **more):
+def started(call_api, **more):
     dead_emails(3)
-    answer = ask("POST", "replays", {"q": "queue:emails", "reason": "r", **more})
+    answer = call_api("POST", "replays", {"q": "queue:emails", "reason": "r", **more})
     assert answer.status_code == 201, answer.json()
     return answer.json()
 

@@ -12,8 +12,8 @@ OTTO = Viewer("otto", {EVERY_SOURCE: "operator"})
 
 
 @transaction.atomic
-def acted(act="replay.start", **said):
-    return audit.record(OTTO, act, **{"object": "replay:12", "source": "shop", **said})
+def acted(act="replay.start", **fields):
+    return audit.record(OTTO, act, **{"object": "replay:12", "source": "shop", **fields})
 
 
 def test_an_admin_sees_who_did_what_why_and_what_changed(ann):

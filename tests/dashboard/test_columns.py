@@ -30,7 +30,7 @@ def test_headers_and_cells_stand_in_the_order_of_the_records(ann):
     heads = re.findall(r'<th scope="col" class="([^"]+)"(?: title="[^"]+")?>([^<]+)</th>', table)
     assert heads == [(column.look, column.label) for column in COLUMNS]
     for row in table.split("<tr data-row")[1:]:
-        cells = [look for look in re.findall(r'<td class="([^"]+)">', row) if look != "pick"]
+        cells = [css for css in re.findall(r'<td class="([^"]+)">', row) if css != "pick"]
         assert cells == [column.look for column in COLUMNS]
 
 

@@ -151,7 +151,7 @@ def test_what_was_cut_opens_whole_from_the_message_with_its_secrets_hidden(ann, 
 
 
 def test_a_message_that_cannot_be_read_says_why(ann, shop):
-    (pk,) = dead(whole=False)
+    (pk,) = dead(is_complete=False)
     answer = ann.get(reverse("redrive:failure-opened", args=[pk]), {"whole": 1})
     assert answer.status_code == 404 and "not kept whole" in answer.content.decode()
     config.payload_keys.cache_clear()

@@ -226,6 +226,6 @@ def test_a_job_that_could_be_accepted_is_refused_with_the_way_to_accept_it(ann, 
 
 
 def test_a_job_that_nothing_lets_go_is_refused_without_a_way(ann, shop):
-    (pk,) = dead(1, whole=False)
+    (pk,) = dead(1, is_complete=False)
     page = ann.post(f"/failures/{pk}/replay/").content.decode()
     assert "truncated" in page and "/replays/new/?selection" not in page

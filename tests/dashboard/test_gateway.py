@@ -183,8 +183,8 @@ def test_exports_of_several_viewers_go_on_side_by_side_and_a_second_of_one_does_
         lines.append(export("made=up"))
         assert timed(status, lines[2])[1] < 10
         # While all three are made, pages are.
-        asked = [timed(read, send(port, "/failures/", cookie=cookies[name])) for name in ("vera", "mallory") * 3]
-        assert all(answer.startswith(b"HTTP/1.1 200") and took < 10 for answer, took in asked)
+        times = [timed(read, send(port, "/failures/", cookie=cookies[name])) for name in ("vera", "mallory") * 3]
+        assert all(answer.startswith(b"HTTP/1.1 200") and took < 10 for answer, took in times)
         lines[0].close()
         second.settimeout(20)
         assert status(second) == 200
@@ -217,8 +217,8 @@ def test_a_large_page_that_is_not_read_is_broken_off_and_its_viewer_has_the_next
         assert answer.startswith(b"HTTP/1.1 200") and took < BOUNDS["write_s"] - 1
         time.sleep(BOUNDS["write_s"] + 2)
         broken_off = read(unread)
-    whole = read(send(port, "/large/")).partition(b"\r\n\r\n")[2]
-    assert len(broken_off) < len(whole) == 32 * 2**20
+    body = read(send(port, "/large/")).partition(b"\r\n\r\n")[2]
+    assert len(broken_off) < len(body) == 32 * 2**20
 
 
 @pytest.mark.server

@@ -174,8 +174,8 @@ def test_a_failure_that_an_earlier_version_dated_in_year_1_has_its_related_jobs(
               "kwargs.id", "state", "attempts", "replay", "priority"],
 )  # fmt: skip
 def test_a_qualifier_with_hundreds_of_values_is_a_page(field, star, sign, desk):
-    letters = random.Random(SEED)
-    values = ["".join(letters.choices(string.ascii_lowercase, k=8)) + star for _ in range(200)]
+    random_ = random.Random(SEED)
+    values = ["".join(random_.choices(string.ascii_lowercase, k=8)) + star for _ in range(200)]
     if field in ("attempts", "replay"):
         values = [str(2 * n) for n in range(200)]
     query = f"{sign}{field}:{','.join(values)}"[:4_000]

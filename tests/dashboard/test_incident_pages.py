@@ -175,8 +175,8 @@ def test_the_json_holds_what_the_page_tells(ann, outage):
 def test_the_call_gives_what_the_file_holds(ann, client, outage):
     token = create("post-mortem", "viewer", "shop")
 
-    def call(**asked):
-        return client.get("/api/incident", asked, headers={"Authorization": f"Bearer {token}"})
+    def call(**options):
+        return client.get("/api/incident", options, headers={"Authorization": f"Bearer {token}"})
 
     answer = call().json()
     assert answer["acts"] is None, "a viewer does not read the audit"

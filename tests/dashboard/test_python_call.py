@@ -17,8 +17,8 @@ ANY_JSON = st.recursive(
 )
 
 
-def call(args, kwargs, *, task="shop.charge", queue="webhooks", said=()) -> str:
-    return send_task(task, queue, Plain(args), Plain(kwargs), list(said))
+def call(args, kwargs, *, task="shop.charge", queue="webhooks", signatures=()) -> str:
+    return send_task(task, queue, Plain(args), Plain(kwargs), list(signatures))
 
 
 def asked_of_celery(text: str):
@@ -52,7 +52,7 @@ def is_same(one, other) -> bool:
     ANY_TEXT,
 )
 def test_python_reads_back_every_json(args, kwargs, task, queue):
-    (name,), requested = asked_of_celery(call(args, kwargs, task=task, queue=queue, said=[task]))
+    (name,), requested = asked_of_celery(call(args, kwargs, task=task, queue=queue, signatures=[task]))
     assert (name, requested["queue"]) == (task, queue)
     assert is_same(requested["args"], args) and is_same(requested["kwargs"], kwargs)
 
@@ -95,7 +95,7 @@ def test_a_comment_is_one_line_whatever_a_job_said(text):
 
 
 def test_no_direction_mark_turns_the_text_around():
-    assert "\u202e" not in call(["a\u202eb"], {"\u202e": 1}, task="x\u202e", said=["\u202e"])
+    assert "\u202e" not in call(["a\u202eb"], {"\u202e": 1}, task="x\u202e", signatures=["\u202e"])
 
 
 def test_long_arguments_stand_one_entry_a_line():

@@ -72,7 +72,7 @@ def test_no_search_and_no_selection_is_not_everything(ann, shop):
 
 def test_what_is_left_out_stands_there_with_its_reason(ann, shop):
     dead(2)
-    dead(1, whole=False)
+    dead(1, is_complete=False)
     dead(1, state="discarded")
     text = ann.get(NEW, {"q": "state:any"}).content.decode()
     assert "Replay 2 jobs" in text and "too large" in text and "discarded" in text
@@ -789,10 +789,10 @@ def test_of_many_a_second_person_sees_some_evenly_and_only_of_their_sources(shop
     ids = [*dead(700, tenant="acme"), *dead(700, tenant="cobalt")]
     replay = replays.start(BOB, replays.draft(BOB, selection=ids, reason="partner is back"))
     monkeypatch.setattr(spread, "SAMPLED", 200)
-    held = spread.spread_of_frozen(BOB, replay)
-    assert 100 <= held.replayable <= 220 and held.counted_over["tenant"] == held.replayable
-    (_, one), (_, other) = held.by_tenant
-    assert abs(one - other) <= held.replayable / 10
+    frozen = spread.spread_of_frozen(BOB, replay)
+    assert 100 <= frozen.replayable <= 220 and frozen.counted_over["tenant"] == frozen.replayable
+    (_, one), (_, other) = frozen.by_tenant
+    assert abs(one - other) <= frozen.replayable / 10
     assert spread.spread_of_frozen(Viewer("wim", {"web": OPERATOR}), replay).by_tenant == []
 
 

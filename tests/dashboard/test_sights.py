@@ -30,8 +30,8 @@ def test_a_right_that_a_person_should_not_have_is_found(watched, settings, tmp_p
     for person in world.people:  # a right on everything, of which `person.sources` does not know
         Role.objects.create(user=get_user_model().objects.get(username=person.name), source="*", role=ADMIN)
     found = sights.look(rng, world, 200, compared=0)
-    told = [one for one in found.leaks if " tells " in one]
+    leaks = [one for one in found.leaks if " tells " in one]
     differing = [one for one in found.leaks if " depends on " in one]
-    assert len(told) > 10
+    assert len(leaks) > 10
     assert found.repeating > 3 and found.compared == found.repeating
     assert any(one.startswith("GET ") for one in differing) and not all(one.startswith("GET ") for one in differing)

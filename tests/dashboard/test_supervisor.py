@@ -50,8 +50,8 @@ def test_a_process_that_says_nothing_has_a_log_that_can_be_opened(supervisor):
 def test_time_without_a_look_is_not_quiet_and_a_change_begins_anew():
     values = iter([1, 1, 1, 2, 2])
     quiet = Quiet()
-    looks = [(0, 0), (1.5, 1.5), (600, 3.5), (601, 0), (602, 1)]  # time -> quiet seconds
-    assert [quiet.since(lambda: next(values), at) for at, _ in looks] == [expected for _, expected in looks]
+    quiet_at = [(0, 0), (1.5, 1.5), (600, 3.5), (601, 0), (602, 1)]  # time -> quiet seconds
+    assert [quiet.since(lambda: next(values), at) for at, _ in quiet_at] == [expected for _, expected in quiet_at]
     assert quiet.waited_s == 602
 
 

@@ -70,8 +70,8 @@ def configured(tmp_path_factory, engine):
         '[sources.billing]\nbackend = "celery"\nurl = "redis://:hidden@127.0.0.1:1/0"\n'
     )
     migrated.into(folder / "data")
-    told = {"REDRIVE_URL_PREFIX": "ops/jobs", "REDRIVE_REDIS_URL": engine.url}
-    desk = Desk(folder / "data", "--no-demo", **told, REDRIVE_SOURCES=str(folder / "sources.toml"))
+    environment = {"REDRIVE_URL_PREFIX": "ops/jobs", "REDRIVE_REDIS_URL": engine.url}
+    desk = Desk(folder / "data", "--no-demo", **environment, REDRIVE_SOURCES=str(folder / "sources.toml"))
     yield desk.is_ready()
     desk.send(signal.SIGTERM).ends()
     assert desk.is_gone()
@@ -269,10 +269,10 @@ def test_a_setting_that_cannot_be_used_ends_the_start_in_one_sentence(up, name, 
 
 
 def test_a_source_that_cannot_be_reached_is_named_and_keeps_no_desk_from_starting(configured):
-    said = configured.text
-    assert "Source billing cannot be reached (redis://127.0.0.1:1: " in said and "hidden" not in said
-    looked = "select is_reachable from jobs_admin_source where name = 'billing'"
-    configured.wait_until(lambda: rows(configured, looked) == [(0,)], 60)
+    environment_text = configured.text
+    assert "Source billing cannot be reached (redis://127.0.0.1:1: " in environment_text and "hidden" not in environment_text
+    query = "select is_reachable from jobs_admin_source where name = 'billing'"
+    configured.wait_until(lambda: rows(configured, query) == [(0,)], 60)
 
 
 def test_a_redis_cluster_is_refused(up, tmp_path):

@@ -47,7 +47,7 @@ def test_the_release_that_broke_refunds_is_seen_in_the_curve(reports):
 
 def test_its_jobs_are_the_same_each_time(stage, reports):
     again = history.envelopes(stage, NOW)
-    first_tries = [[(r.job_id, r.at, r.kind) for r in told if r.attempt == 1] for told in (reports, again)]
+    first_tries = [[(r.job_id, r.at, r.kind) for r in reports_ if r.attempt == 1] for reports_ in (reports, again)]
     assert first_tries[0] == first_tries[1]
 
 

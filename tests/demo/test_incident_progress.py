@@ -38,8 +38,8 @@ def test_jobs_that_die_slowly_are_waited_for_and_jobs_of_which_nothing_is_heard_
         incident._play(now)
         now += 120.0
     assert (incident.story.dead, incident.story.act, incident.story.published) == (90, "outage", 300)
-    quiet_looks = int(_QUIET_S / _MOST_PER_LOOK_S)
-    for _ in range(quiet_looks - 1):
+    quiet_samples = int(_QUIET_S / _MOST_PER_LOOK_S)
+    for _ in range(quiet_samples - 1):
         incident._play(now)
         now += 60.0
     with pytest.raises(Failed, match="Only 90 of 300 jobs were dead, and nothing moved for 90 s"):

@@ -147,14 +147,14 @@ def seconds(*requests: tuple[int, int]) -> list[Second]:
 
 def test_what_was_played_is_told_with_its_figures(client, demo, player, store):
     person(client, "viewer")
-    told = Story("abc", "ann", 1, began_at=1.0, jobs=5, after=0, act="careful", outcome="played", ended_at=90.0)
-    told.groups = [{"fingerprint": "v1-a", "title": "httpx.ReadError: <b>cut</b>", "state": "new"}]
+    played = Story("abc", "ann", 1, began_at=1.0, jobs=5, after=0, act="careful", outcome="played", ended_at=90.0)
+    played.groups = [{"fingerprint": "v1-a", "title": "httpx.ReadError: <b>cut</b>", "state": "new"}]
     naive = Side(10.5, 0, replay=41, seconds=seconds((900, 870), (40, 40), (0, 0)), falls=[0.4], jobs=1234)
     naive.ended, naive.state, naive.failed_again = 12.0, "done", 1213
     careful = Side(40.0, 1, replay=42, seconds=seconds((8, 0), (9, 0)), jobs=1213, ended=38.2, state="done")
     careful.succeeded = 1213
-    told.sides = {"at_once": naive, "careful": careful}
-    story.close(store, told)
+    played.sides = {"at_once": naive, "careful": careful}
+    story.close(store, played)
     body = client.get("/demo/").content.decode()
     for figure in ("900", "910", "1,213 of 1,234", "never: 1,213 dead", "38 s", "↑ 900"):
         assert figure in body, figure
@@ -167,10 +167,10 @@ def test_what_was_played_is_told_with_its_figures(client, demo, player, store):
 def test_a_replay_that_holds_itself_says_why(client, demo, player, store):
     person(client, "viewer")
     ticket = story.request(store, 1, "ann")
-    told = Story(ticket.id, "ann", 1, began_at=1.0, jobs=5, after=0, act="careful")
-    told.sides = {"at_once": Side(1.0, 0, replay=41, ended=9.0), "careful": Side(30.0, 0, replay=42, state="held")}
-    told.sides["careful"].said = "6 of 10 canary jobs failed again"
-    story.write(store, told)
+    played = Story(ticket.id, "ann", 1, began_at=1.0, jobs=5, after=0, act="careful")
+    played.sides = {"at_once": Side(1.0, 0, replay=41, ended=9.0), "careful": Side(30.0, 0, replay=42, state="held")}
+    played.sides["careful"].said = "6 of 10 canary jobs failed again"
+    story.write(store, played)
     body = client.get("/demo/").content.decode()
     assert "Held: 6 of 10 canary jobs failed again" in body and "not so far" in body and "not yet" in body
 
@@ -195,9 +195,9 @@ def test_what_reached_the_pager_stands_on_the_page_with_links_to_this_desk_alone
     settings.REDRIVE_DEMO_BROKER_URL, settings.REDRIVE_DEMO_PARTNER_URL = settings.REDRIVE_REDIS_URL, service.url
     settings.REDRIVE_URL = "https://desk.example"
     now = datetime.now(UTC)
-    told = {"title": "Dead <b>", "url": "https://desk.example/alerts/7/", "replay_url": "https://elsewhere.example/"}
-    told |= {"metric": "quarantined", "failures_url": "https://desk.example/failures/?q=x"}
-    body = json.dumps({"type": "alert.firing", "timestamp": now.isoformat(), "data": told})
+    notice = {"title": "Dead <b>", "url": "https://desk.example/alerts/7/", "replay_url": "https://elsewhere.example/"}
+    notice |= {"metric": "quarantined", "failures_url": "https://desk.example/failures/?q=x"}
+    body = json.dumps({"type": "alert.firing", "timestamp": now.isoformat(), "data": notice})
     signature = Webhook(secret).sign("alert-7-1", now, body)
     headers = {
         "webhook-id": "alert-7-1",

@@ -58,8 +58,8 @@ def test_what_is_not_signed_is_refused_and_not_read(service, body):
 def test_it_keeps_the_last_twenty(service):
     for n in range(25):
         page(service, f"alert-{n}-1")
-    kept = [one["id"] for one in control.pages(service.url)["pages"]]
-    assert kept == [f"alert-{n}-1" for n in range(24, 4, -1)]
+    pages = [one["id"] for one in control.pages(service.url)["pages"]]
+    assert pages == [f"alert-{n}-1" for n in range(24, 4, -1)]
 
 
 def test_it_answers_while_the_partner_is_down(service):

@@ -40,10 +40,10 @@ def test_one_is_played_at_a_time(broker, player):
 
 
 def test_a_story_is_read_as_it_was_written(broker, player):
-    told = begun(story.request(broker, 1, "ann"), groups=[{"fingerprint": "v1-a", "title": "t", "state": "new"}])
-    told.sides["at_once"] = Side(began=10.2, falls_before=1, seconds=[Second(5, 2, 8.5, 3), None], falls=[0.4])
-    story.write(broker, told)
-    assert story.read(broker).story == told
+    steps = begun(story.request(broker, 1, "ann"), groups=[{"fingerprint": "v1-a", "title": "t", "state": "new"}])
+    steps.sides["at_once"] = Side(began=10.2, falls_before=1, seconds=[Second(5, 2, 8.5, 3), None], falls=[0.4])
+    story.write(broker, steps)
+    assert story.read(broker).story == steps
 
 
 def test_the_last_story_is_shown_until_the_next_is_asked_for(broker, player):
@@ -59,9 +59,9 @@ def test_the_last_story_is_shown_until_the_next_is_asked_for(broker, player):
 def test_a_stop_is_for_the_one_that_is_played(broker, player):
     with pytest.raises(control.BadWish, match="No incident"):
         story.stop(broker)
-    told = begun(story.request(broker, 1, "ann"))
-    assert not story.is_to_stop(broker, told)
+    steps = begun(story.request(broker, 1, "ann"))
+    assert not story.is_to_stop(broker, steps)
     story.stop(broker)
-    assert story.is_to_stop(broker, told)
-    story.close(broker, told)
+    assert story.is_to_stop(broker, steps)
+    story.close(broker, steps)
     assert not story.is_to_stop(broker, begun(story.request(broker, 1, "ann")))

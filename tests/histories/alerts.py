@@ -59,8 +59,8 @@ class Receiver:
 
     def behave(self, client: socket.socket, request: Any) -> None:
         key = request.headers["webhook-id"]
-        told = json.loads(request.body)
-        self.seen[key].add(json.dumps([told["type"], told["data"].get("message")]))
+        data = json.loads(request.body)
+        self.seen[key].add(json.dumps([data["type"], data["data"].get("message")]))
         mood = self.moods.pop(0) if self.moods else 200
         if mood == "slow":
             time.sleep(0.03)
@@ -162,24 +162,24 @@ class Alerts(CeleryDesk):
             "resolved_at",
         )
         events = AlertEvent.objects.order_by("pk").values_list("alert", "n", "at", "to", "reason", "notice__key")
-        told = Notice.objects.order_by("pk").values_list("key", "type", "body__reason", "body__message", "created_at")
+        notices = Notice.objects.order_by("pk").values_list("key", "type", "body__reason", "body__message", "created_at")
         sent = Delivery.objects.order_by("pk").values_list(
             "notice__key", "channel", "state", "tries", "error", "next_try_at"
         )
-        return "\n".join(map(str, [*rules, *alerts, *events, *told, *sent, *self.phases.items()]))
+        return "\n".join(map(str, [*rules, *alerts, *events, *notices, *sent, *self.phases.items()]))
 
     def _save_rule(self, rng: random.Random, name: str, pk: int | None = None) -> None:
         from jobs_admin import alerts
 
         threshold = rng.choice([0, 2, 5])
-        said = {
+        fields = {
             "name": name, "metric": "dead", "source": rng.choice(["*", "shop"]), "queue": rng.choice(["*", "*", "q0", "q[0-4]"]),
             "threshold": threshold, "clear": rng.choice([None, max(0, threshold - 2)]), "for_s": rng.choice([0, 5, 30]),
             "keep_firing_s": rng.choice([0, 5, 30]), "renotify_s": rng.choice([None, 300]),
             "escalate_s": rng.choice([None, 600]), "channels": rng.choice([["c0"], ["c0", "c1"], []]),
             "escalate_to": rng.choice([[], ["c1"]]), "severity": rng.choice(["info", "critical"]),
         }  # fmt: skip
-        made = alerts.save_rule(self.ann, said, pk)
+        made = alerts.save_rule(self.ann, fields, pk)
         self.phases[made.pk] = {
             key: phase for key, phase in self.phases[made.pk].items() if self._looks_at(made, *key)
         }  # fmt: skip
@@ -504,11 +504,11 @@ class Alerts(CeleryDesk):
         standing = alerts.read_rule_status(self.ann, Rule.objects.filter(deleted_at=None))
         for rule in Rule.objects.filter(deleted_at=None):
             mine = [one for one in open_ if one.rule_id == rule.pk]
-            said = standing.get(rule.pk)
-            if (said.firing if said else 0) != sum(one.pk in firing for one in mine) or (
-                said.open if said else 0
+            alert = standing.get(rule.pk)
+            if (alert.firing if alert else 0) != sum(one.pk in firing for one in mine) or (
+                alert.open if alert else 0
             ) != len(mine):
-                raise Divergence(f"Rule {rule.pk} says {said}; open are {mine}")
+                raise Divergence(f"Rule {rule.pk} says {alert}; open are {mine}")
 
     def check(self) -> None:
         from jobs_admin.db import audit
@@ -525,11 +525,11 @@ class Alerts(CeleryDesk):
         stories: dict[int, list[Notice]] = defaultdict(list)
         for one in Notice.objects.order_by("pk"):
             stories[one.alert_id].append(one)
-        for number, told in stories.items():
-            keys = [int(one.key.rpartition("-")[2]) for one in told]
-            if keys != list(range(1, len(told) + 1)):
-                wrong.append(f"story {number} has the notices {[one.key for one in told]}")
-            reasons = [one.body["reason"] for one in told]
+        for number, story in stories.items():
+            keys = [int(one.key.rpartition("-")[2]) for one in story]
+            if keys != list(range(1, len(story) + 1)):
+                wrong.append(f"story {number} has the notices {[one.key for one in story]}")
+            reasons = [one.body["reason"] for one in story]
             if reasons.count("fired") != 1 or reasons[0] != "fired":
                 wrong.append(f"story {number} did not begin once: {reasons}")
             if reasons.count("resolved") != 1 or reasons[-1] != "resolved":
@@ -544,9 +544,9 @@ class Alerts(CeleryDesk):
                     n = sum(one.fired_at is not None for one in by_key[rule, *key])
                     if n < phase.fired:
                         wrong.append(f"rule {rule} fired {phase.fired} times for {key}, there are {n} alerts")
-        for key, told in Counter(Delivery.objects.values_list("notice__key", "channel")).items():
-            if told > 1:
-                wrong.append(f"{key} has {told} deliveries")
+        for key, story in Counter(Delivery.objects.values_list("notice__key", "channel")).items():
+            if story > 1:
+                wrong.append(f"{key} has {story} deliveries")
         if (broken := audit.verify()) is not None:
             wrong.append(f"The audit breaks at {broken}")
         if wrong:

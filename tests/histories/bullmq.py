@@ -51,11 +51,11 @@ class Producers:
         self._asked += 1
         after = len(self.script.lines)
         self.script.write(json.dumps({"n": self._asked, "acts": acts}))
-        line = self.script.wait_for(lambda said: f'"n":{self._asked},' in said, after)
-        said = json.loads(line)
-        assert said["say"] == "done", said["message"]
+        line = self.script.wait_for(lambda line: f'"n":{self._asked},' in line, after)
+        data = json.loads(line)
+        assert data["say"] == "done", data["message"]
         del self.script.lines[: after + 1]
-        return said["answers"]
+        return data["answers"]
 
     def stop(self) -> None:
         self.script.stop()

@@ -206,16 +206,16 @@ class Celery(SourceWorld):
         ends = time.monotonic() + _DEADLINE_S
         while True:
             ran = int(self.plans.get("executions") or 0)
-            told = (
+            reported = (
                 self.store.xinfo_stream(keys.failures("shop"))["entries-added"]
                 if self.store.exists(keys.failures("shop"))
                 else 0
             )
-            if (ran, told) == (self.executions, self.entries):
+            if (ran, reported) == (self.executions, self.entries):
                 return
-            if ran > self.executions or told > self.entries or time.monotonic() > ends:
+            if ran > self.executions or reported > self.entries or time.monotonic() > ends:
                 raise Divergence(
-                    f"{ran} executions, {self.executions} expected; {told} reports, {self.entries} expected\n"
+                    f"{ran} executions, {self.executions} expected; {reported} reports, {self.entries} expected\n"
                     + self.worker.text()[-500:]
                 )
             time.sleep(0.002)

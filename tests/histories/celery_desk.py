@@ -67,9 +67,9 @@ class CeleryDesk(World):
 
         self._skipped += seconds
         for sender in sending._senders.values():
-            for held in sender._active.values():
-                with held.line.lock:
-                    held.line.lock.notify()
+            for active in sender._active.values():
+                with active.line.lock:
+                    active.line.lock.notify()
 
     def dies(self, rng: random.Random, most: int, work: Callable[[], object]) -> bool:
         """Do `work`, mostly in peace; else the process that does it dies. Return whether it did, wherever it had come to.

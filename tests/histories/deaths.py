@@ -62,8 +62,8 @@ def forget_process() -> None:
 
     for sender in sending._senders.values():
         sender.close()
-        for held in sender._ending.values():
-            held.line.join(5)
+        for ending in sender._ending.values():
+            ending.line.join(5)
     forget_all()
     stopping._recalls.clear()
     observation._queues.clear()

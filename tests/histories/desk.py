@@ -159,9 +159,9 @@ def compare_counts(*, with_attempts: bool = True) -> None:
     by_queue = Counter((row[1], row[2], row[5]) for row in rows)
     by_group = Counter((row[4], row[5]) for row in rows)
 
-    def must_equal(what: str, said: object, truth: object) -> None:
-        if said != truth:
-            wrong.append(f"{what}: {said!r}, and its link shows {truth!r}")
+    def must_equal(what: str, actual: object, truth: object) -> None:
+        if actual != truth:
+            wrong.append(f"{what}: {actual!r}, and its link shows {truth!r}")
 
     counted = {
         (source, queue, task, group or None, state): n
@@ -257,10 +257,10 @@ def _wrong_attempts(rows: Collection[tuple], attempts: Collection[tuple]) -> lis
     latest: dict[tuple[int, int], int] = defaultdict(int)
     for failure, run, attempt, *_ in attempts:
         latest[failure, run] = max(latest[failure, run], attempt)
-    for pk, *_, state, run, said in rows:
+    for pk, *_, state, run, lineage in rows:
         known = latest.get((pk, run))
-        if known is not None and state not in ("replaying", "gone") and said != known:
-            wrong.append(f"failure {pk} says {said} attempts in run {run}, its history has {known}")
+        if known is not None and state not in ("replaying", "gone") and lineage != known:
+            wrong.append(f"failure {pk} says {lineage} attempts in run {run}, its history has {known}")
     return wrong
 
 

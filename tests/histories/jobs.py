@@ -29,11 +29,11 @@ def message(job_id: str, queue: str, task: str, args: list[Any]) -> bytes:
         "delivery_tag": f"t-{job_id}",
     }  # fmt: skip
     body = base64.b64encode(json.dumps([args, {}, embed]).encode()).decode()
-    whole = {
+    complete = {
         "body": body, "content-encoding": "utf-8", "content-type": "application/json", "headers": headers,
         "properties": properties,
     }  # fmt: skip
-    return json.dumps(whole).encode()
+    return json.dumps(complete).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class Fetched:
 
 
 def fetched(source: str, queue: str, raw: bytes) -> Fetched:
-    said = json.loads(raw)
-    headers = said["headers"]
-    args, kwargs, _ = json.loads(base64.b64decode(said["body"]))
+    data = json.loads(raw)
+    headers = data["headers"]
+    args, kwargs, _ = json.loads(base64.b64decode(data["body"]))
     return Fetched(source, queue, raw, headers["id"], headers["task"], headers.get("redrive"), args, kwargs)
 
 

@@ -52,10 +52,10 @@ class JobsTable(PulledWorld):
         else:
             self.table = OnSQLite(folder / "shop.db")
             self.table.execute("PRAGMA synchronous = OFF")
-        told = f'backend = "jobs_table"\nurl = "{self.table.url}"\ncolumns = {{ queue = "queue" }}\n'
+        settings = f'backend = "jobs_table"\nurl = "{self.table.url}"\ncolumns = {{ queue = "queue" }}\n'
         super().__init__(
             folder,
-            f"[sources.shop]\n{told}discard_deletes = true\n[sources.store]\n{told}",
+            f"[sources.shop]\n{settings}discard_deletes = true\n[sources.store]\n{settings}",
             self.engine.url,
         )
 

@@ -122,21 +122,21 @@ def run_history(world: World, seed: int, steps: Sequence[Step]) -> None:
 
 def shrink(world: World, seed: int, steps: Sequence[Step], error: str) -> Failed:
     """The shortest history found that still breaks: steps are left out by halves, quarters, … and one by one."""
-    kept = list(steps)
-    size = max(1, len(kept) // 2)
+    remaining = list(steps)
+    size = max(1, len(remaining) // 2)
     ends = time.perf_counter() + _SHRINK_WITHIN_S
-    while kept and time.perf_counter() < ends:
+    while remaining and time.perf_counter() < ends:
         start, was_shortened = 0, False
-        while start < len(kept) and time.perf_counter() < ends:
-            candidate = kept[:start] + kept[start + size :]
+        while start < len(remaining) and time.perf_counter() < ends:
+            candidate = remaining[:start] + remaining[start + size :]
             if again := _error_of(world, seed, candidate):
-                kept, error, was_shortened = candidate, again, True
+                remaining, error, was_shortened = candidate, again, True
             else:
                 start += size
         if size == 1 and not was_shortened:
             break
         size = max(1, size // 2)
-    return Failed(seed, tuple(kept), error)
+    return Failed(seed, tuple(remaining), error)
 
 
 def _error_of(world: World, seed: int, steps: Sequence[Step]) -> str:
@@ -212,13 +212,13 @@ def run_in_child(
             time.sleep(kill_after_s)
             os.kill(pid, signal.SIGKILL)
         with os.fdopen(reading, "rb") as pipe:
-            said = pipe.read().decode("utf-8", "replace")
+            output = pipe.read().decode("utf-8", "replace")
     finally:
         _, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status):
         return True
     if os.waitstatus_to_exitcode(status):
-        raise Divergence(f"A process of the desk ended by an error:\n{said[-4000:]}")
+        raise Divergence(f"A process of the desk ended by an error:\n{output[-4000:]}")
     return False
 
 

@@ -115,8 +115,8 @@ class RabbitMQDeadLetters(PulledWorld):
                 self.bus.channel.basic_reject(message.delivery_tag, requeue=False)
                 continue
             if outcome == "forward":
-                said = {"x-exception-message": error, "x-exception-type": "PartnerDown", "x-attempts": 5}
-                headers = {**message.properties.get("application_headers", {}), **said}
+                fields = {"x-exception-message": error, "x-exception-type": "PartnerDown", "x-attempts": 5}
+                headers = {**message.properties.get("application_headers", {}), **fields}
                 message.properties["application_headers"] = headers
                 self.bus.channel.basic_publish(message, exchange="", routing_key=f"{queue}.dlq")
             self.bus.channel.basic_ack(message.delivery_tag)

@@ -124,8 +124,8 @@ class Replays(CeleryDesk):
         items = ReplayItem.objects.order_by("pk").values_list(
             "pk", "replay", "failure", "run", "state", "outcome", "claimed_at"
         )
-        told = [*Replay.objects.order_by("pk").values_list(*columns), *items, *sorted(self.jobs.items())]
-        return "\n".join(map(str, told))
+        state = [*Replay.objects.order_by("pk").values_list(*columns), *items, *sorted(self.jobs.items())]
+        return "\n".join(map(str, state))
 
     def _bury(self, rng: random.Random, count: int) -> None:
         from jobs_admin.models import Failure
@@ -435,11 +435,11 @@ class Replays(CeleryDesk):
         from jobs_admin.models import Failure, ReplayItem
         from jobs_admin.models.replay import OPEN_ITEM
 
-        held = set(ReplayItem.objects.filter(state__in=OPEN_ITEM).values_list("failure", flat=True))
+        open_jobs = set(ReplayItem.objects.filter(state__in=OPEN_ITEM).values_list("failure", flat=True))
         busy = {self.ran[one.job.item][0] for one in self.running} | {
             pk for pk, job in self.jobs.items() if len(job.ends) < job.run
         }
-        free = sorted(pk for pk, job in self.jobs.items() if not job.is_pruned and pk not in held | busy)
+        free = sorted(pk for pk, job in self.jobs.items() if not job.is_pruned and pk not in open_jobs | busy)
         gone = rng.sample(free, min(len(free), 1))
         if gone and not self.outbox:
             with transaction.atomic():
@@ -475,16 +475,16 @@ class Replays(CeleryDesk):
     def _note_fetched(self, job: Fetched) -> None:
         from jobs_admin.models import ReplayItem
 
-        said = job.lineage
-        if said is None:
+        lineage = job.lineage
+        if lineage is None:
             raise Divergence(f"{job} was sent without its lineage")
         mine = [
             pk for pk, one in self.jobs.items()
-            if (one.source, one.queue, one.job_id) == (job.source, said["queue"], said["job_id"])
+            if (one.source, one.queue, one.job_id) == (job.source, lineage["queue"], lineage["job_id"])
         ]  # fmt: skip
         if not mine:
             raise Divergence(f"{job} is no job of ours")
-        pk, run = mine[0], said["run"]
+        pk, run = mine[0], lineage["run"]
         if (pk, run) in {of for item, of in self.ran.items() if self.fetched[item] and item != job.item}:
             raise Divergence(f"Run {run} of job {pk} was sent by two items: {job}")
         if pk in self.excluded[ReplayItem.objects.values_list("replay", flat=True).get(pk=job.item)]:
@@ -599,21 +599,21 @@ class Replays(CeleryDesk):
             counts[replay][state] += 1
         pruned = {pk for pk, job in self.jobs.items() if job.is_pruned}
         for replay in Replay.objects.order_by("pk"):
-            said = {name: getattr(replay, name) for name in (
+            fields = {name: getattr(replay, name) for name in (
                 "planned", "sent", "running", "succeeded", "failed_again", "uncertain", "cancelled")}  # fmt: skip
             if replay.state == "draft":
                 continue
-            if sum(said.values()) != replay.total:
-                wrong.append(f"replay {replay.pk}: {said} make {sum(said.values())}, not {replay.total}")
-            must_be_over = said["uncertain"] == 0 or replay.state in _OVER
+            if sum(fields.values()) != replay.total:
+                wrong.append(f"replay {replay.pk}: {fields} make {sum(fields.values())}, not {replay.total}")
+            must_be_over = fields["uncertain"] == 0 or replay.state in _OVER
             if replay.state not in _OVER and must_be_over:
-                wrong.append(f"replay {replay.pk} is {replay.state} still: {said}")
-            if said["planned"] or said["sent"] or said["running"]:
-                wrong.append(f"replay {replay.pk} ({replay.state}) has jobs without an end: {said}")
-            dropped = said["cancelled"] - counts[replay.pk]["cancelled"]  # of what was never laid out no row is left
+                wrong.append(f"replay {replay.pk} is {replay.state} still: {fields}")
+            if fields["planned"] or fields["sent"] or fields["running"]:
+                wrong.append(f"replay {replay.pk} ({replay.state}) has jobs without an end: {fields}")
+            dropped = fields["cancelled"] - counts[replay.pk]["cancelled"]  # of what was never laid out no row is left
             # Of the states without a job the page of one is looked at, which one depends on the history.
-            unused = sorted(said)[(replay.pk + replay.total) % len(said)]
-            for name, n in said.items():
+            unused = sorted(fields)[(replay.pk + replay.total) % len(fields)]
+            for name, n in fields.items():
                 is_so = counts[replay.pk][name]
                 if pruned or name == "cancelled":
                     is_wrong = is_so > n
@@ -626,11 +626,11 @@ class Replays(CeleryDesk):
                 page = replays.items(self.ann, replay, state=name, limit=500)
                 if len(page.rows) != is_so:
                     wrong.append(f"replay {replay.pk}: its page of {name} has {len(page.rows)} rows, there are {is_so}")
-            if dropped and not pruned and replay.state not in ("cancelled", "stopped") and dropped > said["cancelled"]:
+            if dropped and not pruned and replay.state not in ("cancelled", "stopped") and dropped > fields["cancelled"]:
                 wrong.append(f"replay {replay.pk}: {dropped} were cancelled and left no item")
-            held, _ = replays.count_items(self.ann, replay)
-            if held != replay.total:
-                wrong.append(f"replay {replay.pk}: {held} items, {replay.total} in all")
+            item_counts, _ = replays.count_items(self.ann, replay)
+            if item_counts != replay.total:
+                wrong.append(f"replay {replay.pk}: {item_counts} items, {replay.total} in all")
         if FrozenBatch.objects.exists():
             wrong.append(f"{FrozenBatch.objects.count()} batches are frozen still")
         wrong += self._wrong_items(items)

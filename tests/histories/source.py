@@ -82,9 +82,9 @@ class SourceWorld(World):
 
     def set_bound(self, module: ModuleType, name: str, value: Any) -> None:
         self._real.setdefault((module, name), getattr(module, name))
-        is_kept = self.is_real_size and not name.endswith(("_S", "_MS"))
-        setattr(module, name, self._real[module, name] if is_kept else value)
-        if is_kept and name == "_PAGE":
+        is_copied = self.is_real_size and not name.endswith(("_S", "_MS"))
+        setattr(module, name, self._real[module, name] if is_copied else value)
+        if is_copied and name == "_PAGE":
             self.bound = self._real[module, name]
 
     def size(self, rng: random.Random) -> int:

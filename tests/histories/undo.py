@@ -534,9 +534,9 @@ class Undo(CeleryDesk):
             counted = Counter(Attempt.objects.exclude(kind="success").values_list("group", flat=True))
             for group in Group.objects.all():
                 rows = GroupCounter.objects.filter(group=group, step=60).values_list("failed", "retried")
-                said = sum(failed + retried for failed, retried in rows)
-                if said != counted[group.pk]:
-                    raise Divergence(f"{group} counts {said} attempts by the minute and has {counted[group.pk]}")
+                total = sum(failed + retried for failed, retried in rows)
+                if total != counted[group.pk]:
+                    raise Divergence(f"{group} counts {total} attempts by the minute and has {counted[group.pk]}")
         self._undo_all()
 
     def _undo_all(self) -> None:

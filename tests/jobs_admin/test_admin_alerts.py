@@ -45,12 +45,12 @@ def act(client: Browser, model: str, name: str, pk: int):
 
 def test_a_rule_is_switched_off_by_the_same_service_and_its_alerts_are_closed(rule):
     now = timezone.now()
-    held = Alert.objects.create(
+    row = Alert.objects.create(
         rule=rule, source="shop", subject="q", state="firing", severity="info", value=1, threshold=1, opened_at=now
     )
     assert b"1 switched off" in act(staff("otto", shop="operator"), "rule", "switch_off", rule.pk).content
-    rule.refresh_from_db(), held.refresh_from_db()
-    assert not rule.enabled and held.state == "resolved"
+    rule.refresh_from_db(), row.refresh_from_db()
+    assert not rule.enabled and row.state == "resolved"
     assert AuditEvent.objects.filter(actor="otto", act="rule.change").exists()
 
 
@@ -82,8 +82,8 @@ def test_channels_are_for_admins_of_every_source_and_so_is_what_came_back(delive
     assert ada.get("/admin/jobs_admin/channel/").status_code == 403
     page = ada.get(f"/admin/jobs_admin/delivery/{delivery.pk}/change/").content
     assert b"k-1" in page and b"zircon" not in page
-    whole = staff("ann", every="admin").get(f"/admin/jobs_admin/delivery/{delivery.pk}/change/").content
-    assert b"zircon" in whole and SEALED.encode() not in whole
+    admin_page = staff("ann", every="admin").get(f"/admin/jobs_admin/delivery/{delivery.pk}/change/").content
+    assert b"zircon" in admin_page and SEALED.encode() not in admin_page
 
 
 def test_a_delivery_is_sent_again_by_an_operator_of_its_source(delivery):

@@ -60,7 +60,7 @@ def test_a_form_that_was_opened_before_somebody_elses_change_is_refused(as_, ema
 
 
 @pytest.mark.parametrize(
-    ("document", "says"),
+    ("document", "message"),
     [
         ({"max_attempts": 10**9}, "1,000"),
         ({"cap_s": -1}, "cap_s"),
@@ -70,10 +70,10 @@ def test_a_form_that_was_opened_before_somebody_elses_change_is_refused(as_, ema
         ("x", "object"),
     ],
 )
-def test_an_absurd_policy_is_refused_with_field_and_bound(as_, emails, document, says):
+def test_an_absurd_policy_is_refused_with_field_and_bound(as_, emails, document, message):
     client = as_("operator")
     answer = client.post(change(emails), {"document": json.dumps(document), "expected_version": "2"})
-    assert answer.status_code == 200 and says in shown(answer)
+    assert answer.status_code == 200 and message in shown(answer)
     assert attempts() == 9
 
 

@@ -139,9 +139,9 @@ print(AuditEvent.objects.count(), audit.verify())
 def test_many_at_once_make_one_chain_in_a_file(tmp_path):
     def start(*command: str) -> subprocess.Popen[str]:
         url = f"sqlite:///{tmp_path}/redrive.sqlite3"
-        told = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "dashboard.settings"}
+        environment = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "dashboard.settings"}
         both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        return subprocess.Popen([sys.executable, *command], cwd=ROOT, env=told, text=True, **both)
+        return subprocess.Popen([sys.executable, *command], cwd=ROOT, env=environment, text=True, **both)
 
     migrated.into(tmp_path)
     writers = [start("-c", WRITER) for _ in range(3)]

@@ -39,8 +39,8 @@ def test_every_failure_that_matches_is_a_line_and_the_end_is_told():
 
 def test_both_forms_tell_the_same():
     bury(2, args='[1, "é"]', kwargs='{"a": null}', tenant="A, B", message='say "hi"\r\nand go')
-    told, read = lines()[:-1], cells()
-    for row, cell in zip(told, read, strict=True):
+    rows, read = lines()[:-1], cells()
+    for row, cell in zip(rows, read, strict=True):
         for name in ("id", "message", "tenant", "state", "failed_at", "attempts"):
             assert str(row[name]) == cell[name], name
         assert row["args"] == json.loads(cell["args"]) == [1, "é"]
@@ -122,13 +122,13 @@ def test_an_export_of_a_search_that_no_index_serves_says_how_many_were_looked_at
 @pytest.mark.parametrize(("form", "last"), [("jsonl", '{"end":false,"failures":10}'), ("csv", "cut,10" + "," * 25)])
 def test_an_export_that_breaks_off_says_so_in_its_last_line(monkeypatch, caplog, form, last):
     bury(25)
-    whole, taken = exporting._batch, []
+    batch, taken = exporting._batch, []
 
     def breaks(viewer, ids):
         if taken:
             raise OSError("the disk is gone")
         taken.append(1)
-        return whole(viewer, ids)
+        return batch(viewer, ids)
 
     monkeypatch.setattr(exporting, "AT_ONCE", 10)
     monkeypatch.setattr(exporting, "_batch", breaks)

@@ -375,9 +375,9 @@ def test_what_came_since_is_counted_as_the_search_would(text, viewer):
     bury(5), bury(2, state="recovered"), bury(3, source="other")
     last = Failure.objects.order_by("pk")[4].pk
     bury(4, tenant="t1"), bury(2, queue="webhooks"), bury(3, error_type="OSError", message="no")
-    newest = FailureSearch(viewer, parse(text, NOW))
+    latest = FailureSearch(viewer, parse(text, NOW))
     wanted = failures.find_matching(viewer, parse(text, NOW)).filter(pk__gt=last).count()
-    assert newest.newer(last, 100) == wanted and newest.newer(last, 2) == min(wanted, 2)
+    assert latest.newer(last, 100) == wanted and latest.newer(last, 2) == min(wanted, 2)
 
 
 def test_of_a_common_word_only_what_came_since_is_read():

@@ -30,10 +30,10 @@ def shop(settings, tmp_path):
     forget_configuration(config)
 
 
-def report(attempt=1, *, says=None, whole=True, run=1, **changes):
+def report(attempt=1, *, message=None, is_complete=True, run=1, **changes):
     """`says`: what stands in the message; None: no message came."""
-    raw = None if says is None else json.dumps({"args": [], "kwargs": {}, **says}).encode()
-    size = len(raw or b"") + (0 if whole else 9)
+    raw = None if message is None else json.dumps({"args": [], "kwargs": {}, **message}).encode()
+    size = len(raw or b"") + (0 if is_complete else 9)
     lineage = Lineage(queue="emails", job_id="j1", run=run) if run > 1 else None
     fields = {
         "kind": "retry" if attempt == 1 else "exception",
@@ -61,28 +61,28 @@ def filed(*reports):
 
 
 def test_an_ordinary_job_has_nothing_to_tell():
-    assert filed(report(says={})) == (None, None)
+    assert filed(report(message={})) == (None, None)
 
 
 def test_no_message_a_part_of_it_and_all_of_it():
     assert filed(report()) == (Caveat.NO_MESSAGE, None)
-    assert filed(report(says={}, whole=False)) == (Caveat.TRUNCATED, None)
-    assert filed(report(), report(2, says={}, whole=False)) == (Caveat.TRUNCATED, None)
-    assert filed(report(says={}), report(2)) == (None, None)
+    assert filed(report(message={}, is_complete=False)) == (Caveat.TRUNCATED, None)
+    assert filed(report(), report(2, message={}, is_complete=False)) == (Caveat.TRUNCATED, None)
+    assert filed(report(message={}), report(2)) == (None, None)
 
 
 def test_a_whole_message_is_not_given_away_for_a_part():
-    assert filed(report(says={}), report(2, says={}, whole=False)) == (None, None)
+    assert filed(report(message={}), report(2, message={}, is_complete=False)) == (None, None)
     assert Payload.objects.get().is_whole
 
 
 def test_who_waits_for_it_and_when_it_expires():
-    assert filed(report(says={"chord": True})) == (Caveat.CHORD, None)
-    assert filed(report(says={"expires": SOON.isoformat()})) == (Caveat.EXPIRES, SOON)
-    both = report(says={"chord": True, "expires": SOON.isoformat()}, whole=True)
+    assert filed(report(message={"chord": True})) == (Caveat.CHORD, None)
+    assert filed(report(message={"expires": SOON.isoformat()})) == (Caveat.EXPIRES, SOON)
+    both = report(message={"chord": True, "expires": SOON.isoformat()}, is_complete=True)
     assert filed(both) == (Caveat.CHORD | Caveat.EXPIRES, SOON)
 
 
 def test_a_replayed_message_has_no_expiry_any_more():
-    first, again = report(2, says={"chord": True, "expires": SOON.isoformat()}), report(2, says={"chord": True}, run=2)
+    first, again = report(2, message={"chord": True, "expires": SOON.isoformat()}), report(2, message={"chord": True}, run=2)
     assert filed(first, again) == (Caveat.CHORD, None)

@@ -58,9 +58,9 @@ def test_a_viewer_of_an_empty_source_does_not_walk_through_what_lies_dead_elsewh
     viewer = Viewer("ann", {"bank": "viewer"})
     with CaptureQueriesContext(
         connection,
-    ) as asked:
+    ) as queries:
         assert found(text, viewer) == [Failure.objects.get(source="bank").pk]
-    page = next(q["sql"] for q in asked if "slice_0" in q["sql"])
+    page = next(q["sql"] for q in queries if "slice_0" in q["sql"])
     slices = re.findall(r"WHERE .*? ORDER BY", page)
     assert slices and all(re.search(r"\.source = '?bank'? AND .*\.state = ", one) for one in slices)
 

@@ -41,16 +41,16 @@ def everything() -> list[dict]:
 def test_a_group_says_who_resolved_it_and_when():
     some(1)
     group_changes.change(OTTO, Group.objects.get(), {"state": "resolved"}, now=NOW)
-    held = Group.objects.get()
-    assert (held.state, held.state_by, held.state_since, held.resolved_at) == ("resolved", "otto", NOW, NOW)
+    row = Group.objects.get()
+    assert (row.state, row.state_by, row.state_since, row.resolved_at) == ("resolved", "otto", NOW, NOW)
 
 
 def test_many_groups_are_changed_at_once_and_each_is_audited():
     names = some(250)
     done = group_changes.change_many(OTTO, names, {"state": "resolved"}, reason="fixed", now=NOW)
     assert set(states()) == {"resolved"} and sorted(done.fingerprints) == sorted(names)
-    told = AuditEvent.objects.filter(act="group.change", allowed=True, source="shop", reason="fixed")
-    assert told.count() == 250 and audit.verify() is None
+    events = AuditEvent.objects.filter(act="group.change", allowed=True, source="shop", reason="fixed")
+    assert events.count() == 250 and audit.verify() is None
 
 
 @pytest.mark.parametrize("batch", [1, 3, 250])
@@ -154,8 +154,8 @@ def test_a_mute_counts_from_each_groups_own_count_and_ends_with_the_last_of_them
     assert lost_jobs.end_mutes(NOW) == 0
     Group.objects.filter(fingerprint=names[0]).update(count=110)
     assert lost_jobs.end_mutes(NOW) == 1
-    held = Group.objects.get(fingerprint=names[0])
-    assert (held.state, held.mute_ended, held.state_since) == ("ongoing", "count", NOW)
+    row = Group.objects.get(fingerprint=names[0])
+    assert (row.state, row.mute_ended, row.state_since) == ("ongoing", "count", NOW)
 
 
 @pytest.mark.parametrize("count", [0, -1, 10**10, True, 1.5, "7"])

@@ -195,14 +195,14 @@ def test_rules_are_listed_with_what_they_say_and_how_far_they_are():
 
 def at_once(*merges):
     """What each of the merges came to, all of them drafted before the first is let through."""
-    said = []
+    results = []
 
     def save(groups):
         try:
             group_rules.save(ANN, "merge", groups=groups)
-            said.append("saved")
+            results.append("saved")
         except Exception as error:
-            said.append(getattr(error, "code", repr(error)))
+            results.append(getattr(error, "code", repr(error)))
         connection.close()
 
     threads = [threading.Thread(target=save, args=(groups,)) for groups in merges]
@@ -211,7 +211,7 @@ def at_once(*merges):
         [t.start() for t in threads]
         time.sleep(0.5)
     [t.join(90) for t in threads]
-    return sorted(said)
+    return sorted(results)
 
 
 @pytest.mark.postgresql
@@ -226,11 +226,11 @@ def test_of_two_merges_that_take_each_other_in_one_is_refused():
 @pytest.mark.django_db(transaction=True)
 def test_a_merge_into_a_group_that_is_just_being_merged_is_refused_or_goes_along():
     one, two, three = (bury(1, task=task).fingerprint for task in ("charge", "refund", "deliver"))
-    said = at_once([two, one], [three, two])
-    assert said in (["conflict", "saved"], ["saved", "saved"])
+    results = at_once([two, one], [three, two])
+    assert results in (["conflict", "saved"], ["saved", "saved"])
     while regrouping.regroup(timezone.now() + timedelta(seconds=10)):
         pass
-    assert GroupRule.objects.count() == said.count("saved") == GroupAlias.objects.count()
+    assert GroupRule.objects.count() == results.count("saved") == GroupAlias.objects.count()
     assert set(GroupAlias.objects.values_list("group__fingerprint", flat=True)) == {three}
 
 
@@ -275,8 +275,8 @@ def test_neither_a_part_of_a_split_nor_its_group_is_merged_while_the_split_is_be
         pass
     part = Failure.objects.filter(task="charge").first().group
     group_rules.withdraw(ANN, rule)
-    said = "order 9 refused"
-    file(report("later", message=said, trace=TRACE.format(task="charge", message=said), task="charge", queue="emails"))
+    message = "order 9 refused"
+    file(report("later", message=message, trace=TRACE.format(task="charge", message=message), task="charge", queue="emails"))
     assert Failure.objects.get(job_id="later").group == group
     for one in (group, part):
         for names in ([other.fingerprint, one.fingerprint], [one.fingerprint, other.fingerprint]):

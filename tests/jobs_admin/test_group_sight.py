@@ -34,10 +34,10 @@ def fresh():
     grouping_rules.forget()
 
 
-def bury(source: str, word: str, number: int = 1, *, ago: float = 0.0, **said) -> Group:
+def bury(source: str, word: str, number: int = 1, *, ago: float = 0.0, **fields) -> Group:
     trace = f'Traceback (most recent call last):\n  File "/srv/{word}/app.py", line 1, in {word}_run\n{word}.Error: x'
     of_it = {"error_type": f"{word}.Error", "message": f"{word} is out", "trace": trace, "tenant": f"{word}-tenant"}
-    of_it |= {"queue": f"{word}-queue", "task": f"{word}.send", "release": f"{word}-r1", "ago": ago} | said
+    of_it |= {"queue": f"{word}-queue", "task": f"{word}.send", "release": f"{word}-r1", "ago": ago} | fields
     file(*(report(f"{word}-{ago}-{n}", source=source, **of_it) for n in range(number)))
     return failures.search(ANN, "state:any", limit=1).rows[0].group
 
@@ -197,9 +197,9 @@ def test_the_audit_of_one_source_has_no_note_that_another_wrote_and_undoing_stil
     group_changes.undo(ANN, done.receipt)
     group.refresh_from_db()
     assert group.note == f"{SECRET} note"
-    told = [audit.list_events(viewer).rows for viewer in (SHOP, BANK)]
-    assert SECRET not in repr([(row.before, row.after, row.reason) for row in told[0]])
-    assert SECRET in repr([(row.before, row.after) for row in told[1]])
+    events = [audit.list_events(viewer).rows for viewer in (SHOP, BANK)]
+    assert SECRET not in repr([(row.before, row.after, row.reason) for row in events[0]])
+    assert SECRET in repr([(row.before, row.after) for row in events[1]])
     assert SECRET not in repr(group_history.read_history(SHOP, group_detail.group_named(SHOP, group.fingerprint)))
     assert group_detail.group(SHOP, group.fingerprint).group.note == ""
     assert group_detail.group(BANK, group.fingerprint).group.note == f"{SECRET} note"

@@ -29,15 +29,15 @@ def just_started():
     heartbeats._known_task_names.clear()
 
 
-def beat(store, name="w1", tasks=("shop.send",), queues=("emails",), said_tasks=None):
+def beat(store, name="w1", tasks=("shop.send",), queues=("emails",), reported_tasks=None):
     """As a worker does it; `tasks` None: one of a version that does not tell."""
-    word = {"tasks": said_tasks} if said_tasks is not None else {}
+    word = {"tasks": reported_tasks} if reported_tasks is not None else {}
     word |= {"v": 1, "source": "shop", "name": name, "boot": "b", "at": NOW.timestamp(), "queues": list(queues)}
     if tasks is not None:
-        told = told_by(tasks)
-        word |= {"tasks": told.digest, "tasks_cut": told.is_cut}
-        if not told.is_cut:
-            store.set(keys.tasks("shop", told.digest), told.text)
+        known = told_by(tasks)
+        word |= {"tasks": known.digest, "tasks_cut": known.is_cut}
+        if not known.is_cut:
+            store.set(keys.tasks("shop", known.digest), known.text)
     store.hset(keys.workers("shop"), name, json.dumps(word))
     return heartbeats.count_heartbeats(NOW)
 
@@ -86,7 +86,7 @@ def test_names_that_the_store_lost_are_not_known(store):
 
 @pytest.mark.parametrize("digest", ["", "../x", 7, ["a"], "A" * 32, None])
 def test_a_heartbeat_cannot_name_a_key_of_its_own(store, digest):
-    (one,) = beat(store, tasks=None, said_tasks=digest)
+    (one,) = beat(store, tasks=None, reported_tasks=digest)
     assert one.tasks is None and heartbeats.known_tasks("shop", NOW) is None
 
 
@@ -107,8 +107,8 @@ def test_what_workers_did_is_counted_once_over_lost_repeated_and_restarted_heart
     beat_with("b1", 1, started=5, succeeded=3, failed=1, retried=1, busy_s=2.5)
     beat_with("b1", 11, started=9, succeeded=7, failed=1, retried=1, busy_s=4.5)
     beat_with("b2", 21, started=1, succeeded=1, failed=0, retried=0, busy_s=0.5)
-    told = {counted.metric: value for counted, value in totals.read_totals(ENGINE)}
-    assert told == {totals.COMPLETED: 8, totals.BUSY_S: 5, totals.ENDED: 10}
+    values = {counted.metric: value for counted, value in totals.read_totals(ENGINE)}
+    assert values == {totals.COMPLETED: 8, totals.BUSY_S: 5, totals.ENDED: 10}
     assert sum(QueueCounter.objects.filter(step=60).values_list("failed", flat=True)) == 0
 
 

@@ -338,16 +338,16 @@ def test_counters_of_every_step_equal_a_recount_of_the_attempts(step):
     ]
     file(*many)
     kinds = list(Attempt.objects.values_list("kind", flat=True))
-    told = {"failed": 0, "retried": 0, "recovered": 0}
-    for row in QueueCounter.objects.filter(step=step).values("at", *told):
+    counts = {"failed": 0, "retried": 0, "recovered": 0}
+    for row in QueueCounter.objects.filter(step=step).values("at", *counts):
         assert row["at"].timestamp() % step == 0
-        told = {k: told[k] + row[k] for k in told}
-    assert told == {
+        counts = {k: counts[k] + row[k] for k in counts}
+    assert counts == {
         "failed": kinds.count("exception"),
         "retried": kinds.count("retry"),
         "recovered": kinds.count("success"),
     }
-    assert Group.objects.get().count == told["failed"] + told["retried"]
+    assert Group.objects.get().count == counts["failed"] + counts["retried"]
 
 
 # -- what cannot be filed ---------------------------------------------------------------------------------------
@@ -362,8 +362,8 @@ def test_a_damaged_entry_is_kept_raw_and_the_rest_of_its_batch_lands():
     batch[9] = (b"9-9", {b"v": b"99", b"meta": b"{}"})
     batch[11] = (b"11-1", encode(report(source="not a name!")))
     assert ingest.file(batch, NOW) == ingest.Filed(17, 17, 3)
-    kept = Unfiled.objects.get(entry_id="7-7")
-    assert b"d2hvbGU=" in config.payload_keys().decrypt(bytes(kept.body))
+    unfiled = Unfiled.objects.get(entry_id="7-7")
+    assert b"d2hvbGU=" in config.payload_keys().decrypt(bytes(unfiled.body))
     assert "99" in Unfiled.objects.get(entry_id="9-9").why
     assert ingest.file(batch, NOW) == ingest.Filed()
 
@@ -519,8 +519,8 @@ def test_what_a_dead_process_took_is_taken_over(store, monkeypatch):
 def test_a_batch_that_two_processes_filed_makes_room_once(store, monkeypatch):
     drain()
     write(store, *(report(f"j{n}") for n in range(4)))
-    held = [encode(report(f"j{n}")) for n in range(4)]
-    store.set(keys.failures_bytes("shop"), 1000 + sum(map(weight, held)))  # and what others have written there
+    entries = [encode(report(f"j{n}")) for n in range(4)]
+    store.set(keys.failures_bytes("shop"), 1000 + sum(map(weight, entries)))  # and what others have written there
     write(store, report("behind"))
     slow, put = [], ingest._file_batches
 

@@ -22,10 +22,10 @@ CRASHES = [
 numbers = count(1)
 
 
-def report(kind="worker_lost", attempt=1, crashes=CRASHES, **said):
+def report(kind="worker_lost", attempt=1, crashes=CRASHES, **fields):
     return Envelope(
         source="shop", queue="emails", task="shop.resize", job_id="j1", kind=kind, attempt=attempt, at=NOW.timestamp(),
-        error_type="WorkerLostError", message="signal 9", crashes=json.dumps(crashes) if crashes else "", **said,
+        error_type="WorkerLostError", message="signal 9", crashes=json.dumps(crashes) if crashes else "", **fields,
     )  # fmt: skip
 
 
@@ -61,10 +61,10 @@ def test_what_it_ran_into_before_it_ran_well_is_forgotten():
 
 
 @pytest.mark.parametrize(
-    "told", ["no json", "{}", "[]", "[1, 2]", '"x"', "[" * 9000, '{"how": 1}', "null"], ids=lambda told: told[:9]
+    "crashes", ["no json", "{}", "[]", "[1, 2]", '"x"', "[" * 9000, '{"how": 1}', "null"], ids=lambda crashes: crashes[:9]
 )
-def test_crashes_that_cannot_be_read_quarantine_nothing(told):
-    file(Envelope(source="shop", queue="q", task="t", job_id="j", kind="exception", attempt=1, at=1.0, crashes=told))
+def test_crashes_that_cannot_be_read_quarantine_nothing(crashes):
+    file(Envelope(source="shop", queue="q", task="t", job_id="j", kind="exception", attempt=1, at=1.0, crashes=crashes))
     assert Failure.objects.values_list("state", "crashes").get() == ("dead", None)
 
 

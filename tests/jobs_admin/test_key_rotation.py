@@ -73,12 +73,12 @@ def rotation() -> key_rotation.Rotation:
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    said = StringIO()
+    output = StringIO()
     try:
-        call_command("rotate_keys", *arguments, stdout=said, stderr=said)
+        call_command("rotate_keys", *arguments, stdout=output, stderr=output)
     except SystemExit as end:
-        return end.code, said.getvalue()
-    return 0, said.getvalue()
+        return end.code, output.getvalue()
+    return 0, output.getvalue()
 
 
 def test_a_new_row_bears_the_id_of_the_first_key(settings):
@@ -222,11 +222,11 @@ def test_a_message_that_a_worker_encrypted_for_the_old_key_is_filed_after_it_wen
     ingest.file([(b"2-1", late | {b"v": b"99"})])  # of a worker that has the old public key still
     rotate()
     set_keys(settings, new)
-    for kept in Unfiled.objects.all():  # as if this were the version that can read them
-        fields, key = raw_entries.decode(config.payload_keys().decrypt(bytes(kept.body)))
+    for row in Unfiled.objects.all():  # as if this were the version that can read them
+        fields, key = raw_entries.decode(config.payload_keys().decrypt(bytes(row.body)))
         fields = fields | {b"v": b"1"}
-        kept.body = config.payload_keys().encrypt(raw_entries.encode(fields, key))
-        kept.save()
+        row.body = config.payload_keys().encrypt(raw_entries.encode(fields, key))
+        row.save()
     refiling.restart()
     while refiling.step():
         pass
@@ -238,9 +238,9 @@ def test_a_message_that_a_worker_encrypted_for_the_old_key_is_filed_after_it_wen
 
 def old_document(fields: dict[bytes, bytes]) -> bytes:
     """As versions before wrote it: the fields alone."""
-    whole = json.loads(raw_entries.encode(fields))
-    del whole[""]
-    return json.dumps(whole).encode()
+    entry = json.loads(raw_entries.encode(fields))
+    del entry[""]
+    return json.dumps(entry).encode()
 
 
 def id_key(payload_key: str) -> str:
@@ -251,8 +251,8 @@ def id_key(payload_key: str) -> str:
 
 
 def beat(store, name: str, *, source: str = "shop", **more) -> None:
-    said = {"v": 1, "source": source, "name": name, "boot": "b", "at": timezone.now().timestamp(), "queues": []}
-    store.hset(keys.workers(source), name, json.dumps(said | more))
+    fields = {"v": 1, "source": source, "name": name, "boot": "b", "at": timezone.now().timestamp(), "queues": []}
+    store.hset(keys.workers(source), name, json.dumps(fields | more))
     heartbeats.count_heartbeats(timezone.now())
 
 
@@ -260,12 +260,12 @@ def test_a_key_that_workers_encrypt_for_stays(settings, store):
     put_in_front(settings)
     first, old = unsealing.key_ids()
     beat(store, "w1", seals_for=old)
-    said = "Workers that still encrypt for it (REDRIVE_PUBLIC_KEY): shop/w1."
-    assert (why(), reported()) == ([], [said])
-    assert f"Only workers need {old}: {said} This is not verified: heartbeats are not signed." in run()[1]
+    warning = "Workers that still encrypt for it (REDRIVE_PUBLIC_KEY): shop/w1."
+    assert (why(), reported()) == ([], [warning])
+    assert f"Only workers need {old}: {warning} This is not verified: heartbeats are not signed." in run()[1]
     report(1)
     Payload.objects.update(payload_key=old, body=config.payload_keys().encrypt(b"x"))
-    assert f"Keep {old} in REDRIVE_PAYLOAD_KEYS: Still encrypted with it: 1 message. {said}" in run("--status")[1]
+    assert f"Keep {old} in REDRIVE_PAYLOAD_KEYS: Still encrypted with it: 1 message. {warning}" in run("--status")[1]
     Payload.objects.all().delete()
     beat(store, "w1", seals_for=first)
     assert run() == (0, f"{first}      encrypts  workers that encrypt for it: 1\n{old}      decrypts  not used\n"
@@ -312,8 +312,8 @@ def test_a_report_that_waits_may_need_the_key_and_names_its_source(settings, sto
     put_in_front(settings)
     Source.objects.create(name="evil")
     store.xadd(keys.failures("evil"), {"v": "1"}, id="1-1")
-    [said] = reported()
-    assert why() == [] and said.startswith("The oldest report of evil has an id that is no plausible time")
+    [finding] = reported()
+    assert why() == [] and finding.startswith("The oldest report of evil has an id that is no plausible time")
 
 
 def test_ids_of_keys_in_stored_reports_of_one_source_stay_few():
@@ -337,9 +337,9 @@ def test_what_a_worker_says_is_printed_without_control_characters(settings, stor
     why = f"{unsealing.UNOPENABLE}for key \x1b[31mX\n, which"
     first = unsealing.key_ids()[0]
     Unfiled.objects.create(entry_id="1-1", received_at=timezone.now(), why=why, body=b"", size=0, payload_key=first)
-    said = run("--status")[1]
-    assert "\\x1b[31mw 12345\\x0d" in said and not set(said) & set("\x1b\r")
-    assert f"Only workers need {old}" in said
+    output = run("--status")[1]
+    assert "\\x1b[31mw 12345\\x0d" in output and not set(output) & set("\x1b\r")
+    assert f"Only workers need {old}" in output
     assert {one.seals_for for one in heartbeats.worker_reports(timezone.now())} == {old, None}, "an id is eight hex digits"
 
 
@@ -378,9 +378,9 @@ def test_a_read_only_desk_changes_nothing(settings):
 
 
 def test_a_new_key_is_one(settings):
-    _, said = run("--new-key")
-    Fernet(said.strip())
-    assert run("--new-key")[1] != said
+    _, output = run("--new-key")
+    Fernet(output.strip())
+    assert run("--new-key")[1] != output
 
 
 # Which column each module encrypts into. A module that is not here, or a column that is not in COLUMNS, would be lost with the old key.

@@ -157,15 +157,15 @@ def test_a_rotation_that_is_killed_under_writes_loses_no_job(desk, tmp_path):
         rounds = json.loads(writer.communicate(timeout=120)[0])
     assert rounds > 3 and writer.returncode == 0
     desk.environment["REDRIVE_PAYLOAD_KEYS"] = new
-    told = desk.run(TOKENS)
-    assert told["failures"] == JOBS + 5 * rounds and told["found"] == {"Payload.body": told["failures"]}
-    assert (told["closed"], told["wrong"]) == ({}, 0)
+    counts = desk.run(TOKENS)
+    assert counts["failures"] == JOBS + 5 * rounds and counts["found"] == {"Payload.body": counts["failures"]}
+    assert (counts["closed"], counts["wrong"]) == ({}, 0)
     assert desk.run(STATUS)["ids"] == [first]
-    assert desk.run(REPLAY) == told["failures"]
+    assert desk.run(REPLAY) == counts["failures"]
     assert desk.start(SENDER).wait(180) == 0
     sent = [json.loads(one) for one in desk.broker.lrange("emails", 0, -1)]
     expected = desk.run(
         "say({f'j{n}': json.loads(message(n))['body'] for n in map(int, (i[1:] for i in Failure.objects.values_list('first_job_id', flat=True)))})"
     )
-    assert len(sent) == told["failures"]
+    assert len(sent) == counts["failures"]
     assert {one["headers"]["root_id"]: one["body"] for one in sent} == expected

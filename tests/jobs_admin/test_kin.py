@@ -79,9 +79,9 @@ def test_headers_that_are_no_mapping_or_hold_no_ids_lead_nowhere():
 
 
 def test_the_next_of_its_group_are_in_the_same_state():
-    held = group()
-    rows = [job(name, group=held) for name in "abc"]
-    job("recovered", group=held, state="recovered")
+    row = group()
+    rows = [job(name, group=row) for name in "abc"]
+    job("recovered", group=row, state="recovered")
     job("elsewhere")
     found = find_related(ENGINE, rows[1])
     assert (found.newer, found.older) == (rows[2].pk, rows[0].pk)
@@ -89,10 +89,10 @@ def test_the_next_of_its_group_are_in_the_same_state():
 
 
 def test_what_is_alike_is_counted_as_its_own_search_counts_it():
-    held = group()
+    row = group()
     kwargs = json.dumps({"customer": {"id": 42}, "note": "x"})
-    rows = [job(str(n), group=held, tenant="t1", worker="w1", kwargs=kwargs) for n in range(3)]
-    job("late", group=held, worker="w1", failed_at=rows[0].failed_at - timedelta(hours=1))
+    rows = [job(str(n), group=row, tenant="t1", worker="w1", kwargs=kwargs) for n in range(3)]
+    job("late", group=row, worker="w1", failed_at=rows[0].failed_at - timedelta(hours=1))
     indexing.index(Failure.objects.all())
     found = {one.what: one for one in find_related(ENGINE, rows[0]).alike}
     for one in found.values():

@@ -37,10 +37,10 @@ def of_the_job():
 
 
 @pytest.mark.parametrize("kind", ["exception", "success", "retry", "lost"])
-@pytest.mark.parametrize("says_item", [True, False])
-def test_what_was_sent_under_another_id_changes_nothing_of_the_job_that_it_names(item, kind, says_item):
+@pytest.mark.parametrize("reported_item", [True, False])
+def test_what_was_sent_under_another_id_changes_nothing_of_the_job_that_it_names(item, kind, reported_item):
     before = of_the_job()
-    told("child", kind, item=item.pk if says_item else None)
+    told("child", kind, item=item.pk if reported_item else None)
     assert of_the_job() == before and before["state"] == FailureState.REPLAYING
     assert not Attempt.objects.filter(failure=before["id"], run=2).exists()
     own = Failure.objects.filter(first_job_id="child").values_list("task", "job_id", "run", "queue", "error_type")
@@ -78,11 +78,11 @@ def test_a_run_of_which_no_item_tells_any_more_is_believed(item):
 
 
 @pytest.mark.parametrize("kind", ["exception", "success", "retry", "lost"])
-@pytest.mark.parametrize("says_id", [True, False])
-def test_a_report_of_another_source_changes_neither_the_item_that_it_names_nor_its_job(item, kind, says_id):
+@pytest.mark.parametrize("reported_id", [True, False])
+def test_a_report_of_another_source_changes_neither_the_item_that_it_names_nor_its_job(item, kind, reported_id):
     """It has the job's own name, its run, its id and its item, and all that is another's is the source."""
     before, items = of_the_job(), list(ReplayItem.objects.values())
-    told(item.job_id if says_id else "forged", kind, item=item.pk, source="bank")
+    told(item.job_id if reported_id else "forged", kind, item=item.pk, source="bank")
     replays.settle(timezone.now())
     assert of_the_job() == before and list(ReplayItem.objects.values()) == items
     assert not Attempt.objects.filter(item=item.pk).exists()

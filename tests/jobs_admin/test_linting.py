@@ -28,10 +28,10 @@ POLICY = {
 pytestmark = pytest.mark.django_db
 
 
-def beat(store, name="w1", source="shop", *, digest=DIGEST, mode="capture", ago=0.0, tasks=(BRIEF,), tells=True):
+def beat(store, name="w1", source="shop", *, digest=DIGEST, mode="capture", ago=0.0, tasks=(BRIEF,), reports_tasks=True):
     """A worker's heartbeat, and its row as `watch` writes it."""
     seen = NOW - timedelta(seconds=ago)
-    said = {
+    fields = {
         "source": source,
         "name": name,
         "at": seen.timestamp(),
@@ -39,8 +39,8 @@ def beat(store, name="w1", source="shop", *, digest=DIGEST, mode="capture", ago=
         "queues": ["emails"],
         "configuration": digest,
     }
-    store.hset(keys.workers(source), name, json.dumps(said))
-    if tells:
+    store.hset(keys.workers(source), name, json.dumps(fields))
+    if reports_tasks:
         found = Configuration(source, App("redis", 3600), tasks=tuple(tasks))
         store.set(keys.configuration(source, digest), document(found))
     Worker.objects.create(source=source, name=name, boot="1", seen_at=seen)
@@ -102,8 +102,8 @@ def test_a_worker_that_lives_counts_and_a_dead_one_beside_it_does_not(store):
 
 def test_workers_that_tell_nothing_are_counted_by_source(store):
     beat(store)
-    beat(store, "old", digest="", tells=False)
-    beat(store, "lost", digest="a" * 32, tells=False)  # its text has expired
+    beat(store, "old", digest="", reports_tasks=False)
+    beat(store, "lost", digest="a" * 32, reports_tasks=False)  # its text has expired
     report = linting.report(ENGINE, NOW)
     assert report.reported.silent == (("shop", 2),)
     assert report.reported.complete == frozenset()

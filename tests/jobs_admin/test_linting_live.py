@@ -46,8 +46,8 @@ def fleet(engine, store):
 
 
 def _digests(store) -> set[str]:
-    told = [text for source in ("shop", "tidy") for text in store.hvals(keys.workers(source))]
-    return {json.loads(text)["configuration"] for text in told} - {""}
+    heartbeats = [text for source in ("shop", "tidy") for text in store.hvals(keys.workers(source))]
+    return {json.loads(text)["configuration"] for text in heartbeats} - {""}
 
 
 def test_each_planted_mistake_of_a_live_app_is_found_and_the_tidy_app_has_none(fleet):

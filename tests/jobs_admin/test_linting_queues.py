@@ -73,13 +73,13 @@ def test_what_lies_in_queues_is_sampled_judged_and_quoted(sources):
     tidy = linting.report(Viewer("ann", {"tidy": "viewer"}), now)
     assert (tidy.findings, tidy.check.passes, tidy.check.count("pass")) == ((), True, 1)
     later = linting.reservations(linting.report(ENGINE, now + timedelta(minutes=10)))
-    assert [said.partition(" on ")[0] for said in later] == [
+    assert [finding.partition(" on ")[0] for finding in later] == [
         f"What lies in the queues of {name} was last looked at" for name in ("shop", "tidy")
     ]
-    said = StringIO()
+    output = StringIO()
     with pytest.raises(SystemExit):
-        call_command("policies", "lint", stdout=said)
-    lines = [line.strip() for line in said.getvalue().splitlines()]
+        call_command("policies", "lint", stdout=output)
+    lines = [line.strip() for line in output.getvalue().splitlines()]
     there = lines.index("Options of jobs that lie in queues:")
     assert lines[there + 1 : there + 5] == [
         "shop · work · hook: 2 of 2 jobs looked at, the newest 2", json.dumps(FIXED),
@@ -91,8 +91,8 @@ def test_a_queue_of_dead_letters_is_known_by_what_waits_in_it(sources):
     with node.Bullmq(6, sources, prefix="shop") as bull:
         bull.add("work", "hook", {}, **SOUND)
         job = {"id": "1", "name": "hook", "data": {}, "opts": SOUND, "attemptsMade": 8, "stacktrace": []}
-        said = {"originalJob": job, "error": "down", "failedAt": "2026-11-22T10:00:00.000Z"}
-        bull.add("dlq", "failed-job", said, priority=1)
+        fields = {"originalJob": job, "error": "down", "failedAt": "2026-11-22T10:00:00.000Z"}
+        bull.add("dlq", "failed-job", fields, priority=1)
     sampling.sample(datetime.now(UTC))
 
     def with_options():

@@ -10,8 +10,8 @@ from tests.kit.reports import file, misindexed, of_run, report
 pytestmark = pytest.mark.django_db
 
 
-def lost(**said):
-    return report(kind="lost", error_type="", message="The worker stopped.", trace="", reason="w1 stopped", **said)
+def lost(**fields):
+    return report(kind="lost", error_type="", message="The worker stopped.", trace="", reason="w1 stopped", **fields)
 
 
 def standing():

@@ -114,9 +114,9 @@ def test_what_is_offered_finds_as_many_as_it_says():
 
 def bounded(text):
     query = parse(text, NOW)
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         assert len(near(ENGINE, query, text)) <= MOST
-    assert len(asked) < 400  # PostgreSQL's transactions within the test are among them
+    assert len(queries) < 400  # PostgreSQL's transactions within the test are among them
 
 
 @pytest.mark.parametrize("text", ["\0", "\ud800", "9" * 30, "#", "x" * 5_000, "a:b " * 50, '"' * 40, "kwargs.\0:1"])

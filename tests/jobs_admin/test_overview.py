@@ -46,12 +46,12 @@ def test_the_sentence_names_the_loudest_queue_its_rise_the_new_group_and_the_ten
     )
     for tenant in ("a", "b", "c", ""):
         bury(group=group, tenant=tenant)
-    said = overview.sentence(ENGINE, NOW)
-    assert str(said) == (
+    sentence = overview.sentence(ENGINE, NOW)
+    assert str(sentence) == (
         "webhooks: 312 failed attempts a minute, 40 times the 7.8 before; 1 more queue fails; 4 dead, the oldest since 02:14"
     ), "three facts, the worst first"
-    assert said.more == "One group new since 02:07; 3 tenants hit."
-    assert said.tone == "trouble" and said.query.startswith("queue:webhooks since:2026-11-21T01:59")
+    assert sentence.more == "One group new since 02:07; 3 tenants hit."
+    assert sentence.tone == "trouble" and sentence.query.startswith("queue:webhooks since:2026-11-21T01:59")
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_the_oldest_is_the_one_of_the_page_of_queues_however_late_it_arrived():
 def test_the_sentence_is_calm_when_nothing_is_wrong():
     assert str(overview.sentence(ENGINE, NOW)) == "No job has failed yet."
     bury(1204, failed_at=datetime(2026, 11, 19, 10, 2, tzinfo=UTC))
-    said = overview.sentence(ENGINE, NOW)
-    assert str(said) == "Nothing has failed in the last hour. 1,204 dead jobs wait since 19 Nov 10:02."
-    assert (said.tone, said.query) == ("calm", "state:dead")
+    sentence = overview.sentence(ENGINE, NOW)
+    assert str(sentence) == "Nothing has failed in the last hour. 1,204 dead jobs wait since 19 Nov 10:02."
+    assert (sentence.tone, sentence.query) == ("calm", "state:dead")
     count(3, 40)
     none = "3 attempts failed in the last hour, in webhooks; none in the last 5 minutes."
     assert str(overview.sentence(ENGINE, NOW)).startswith(none)
@@ -213,9 +213,9 @@ def test_sources_that_name_themselves_push_no_configured_one_out():
 
 
 def version(name, n, at, *, ended=None, source="shop", mode="enforce"):
-    said = document(parse({"name": name, "mode": mode, "match": {"source": source, "task": name}}))
+    policy = document(parse({"name": name, "mode": mode, "match": {"source": source, "task": name}}))
     PolicyVersion.objects.create(
-        document=said, version=n, published_at=at, is_published=ended is None, ended_at=ended, published_by="ann"
+        document=policy, version=n, published_at=at, is_published=ended is None, ended_at=ended, published_by="ann"
     )
 
 

@@ -342,16 +342,16 @@ def test_a_source_whose_adapter_cannot_be_made_keeps_no_other_from_being_read(ta
     file.write_text("".join(f'[sources.{name}]\nbackend = "memory"\nurl = "memory:"\n' for name in ("bad", "table")))
     settings.REDRIVE_SOURCES = str(file)
     forget_configuration(config)
-    asked = []
+    requests = []
 
     def keeps_dead(name):
-        asked.append(name)
+        requests.append(name)
         if name == "bad":
             raise ValueError("a defect")
         return False  # else a thread would begin
 
     monkeypatch.setattr(config, "keeps_dead", keeps_dead)
-    assert pulling.step("watch") is False and asked == ["bad", "table"]
+    assert pulling.step("watch") is False and requests == ["bad", "table"]
 
 
 def test_since_when_it_is_not_read_is_said_of_the_first_failure(table):
@@ -398,19 +398,19 @@ def test_it_counts_as_read_only_where_there_was_no_more(table, monkeypatch):
 def test_what_a_look_saw_is_older_than_what_came_meanwhile(table):
     table.reports = [report(1), report(2, "retry", due_at=time.time() + 60)]
     pull()
-    asked = {state: rechecking._next("table", state) for state in ("dead", "retrying")}
+    next_due = {state: rechecking._next("table", state) for state in ("dead", "retrying")}
     Failure.objects.filter(job_id="j1").update(attempts=2)
     Failure.objects.filter(job_id="j2").update(attempts=2)
     due = Failure.objects.get(job_id="j2").due_at
-    rechecking._note(asked["dead"], JobChanges(gone={ref(1): "It waits."}))
-    rechecking._note(asked["retrying"], JobChanges(due={ref(2): 4_000_000_000.0}))
+    rechecking._note(next_due["dead"], JobChanges(gone={ref(1): "It waits."}))
+    rechecking._note(next_due["retrying"], JobChanges(due={ref(2): 4_000_000_000.0}))
     assert states() == {"j1": "dead", "j2": "retrying"} and Failure.objects.get(job_id="j2").due_at == due
     Failure.objects.update(attempts=1, run=2)
-    rechecking._note(asked["dead"], JobChanges(gone={ref(1): "It waits."}))
-    rechecking._note(asked["retrying"], JobChanges(due={ref(2): 4_000_000_000.0}))
+    rechecking._note(next_due["dead"], JobChanges(gone={ref(1): "It waits."}))
+    rechecking._note(next_due["retrying"], JobChanges(due={ref(2): 4_000_000_000.0}))
     assert states()["j1"] == "dead" and Failure.objects.get(job_id="j2").due_at == due
     Failure.objects.filter(job_id="j1").update(run=1, state="discarded")
-    rechecking._note(asked["dead"], JobChanges(gone={ref(1): "It waits."}))
+    rechecking._note(next_due["dead"], JobChanges(gone={ref(1): "It waits."}))
     assert states()["j1"] == "discarded"
 
 

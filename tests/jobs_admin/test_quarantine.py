@@ -22,13 +22,13 @@ SHOP = Viewer(name="vera", roles={"shop": "viewer"})
 POISON = parse({"name": "p", "mode": "enforce", "poison": {"crashes": 3}})
 
 
-def crash(seen_at=1_000.0, **said):
-    return {"how": "killed", "at": seen_at - 1, "seen_at": seen_at, "worker": "w1@a", "said": "signal 9"} | said
+def crash(seen_at=1_000.0, **fields):
+    return {"how": "killed", "at": seen_at - 1, "seen_at": seen_at, "worker": "w1@a", "said": "signal 9"} | fields
 
 
 def held(n=1, crashes=None, **changes):
-    told = json.dumps([crash(), crash(1_040.0)] if crashes is None else crashes)
-    bury(n, state="quarantined", crashes=told, **changes)
+    recorded = json.dumps([crash(), crash(1_040.0)] if crashes is None else crashes)
+    bury(n, state="quarantined", crashes=recorded, **changes)
     return list(Failure.objects.order_by("-pk").values_list("pk", flat=True)[:n])
 
 
@@ -55,10 +55,10 @@ def test_a_viewer_sees_only_what_belongs_to_its_sources():
     assert page.count == len(page.rows) == 2
 
 
-@pytest.mark.parametrize("told", ["", "[]", "no json", "[1]"])
-def test_one_without_a_record_of_its_crashes_is_listed_all_the_same(told):
+@pytest.mark.parametrize("recorded", ["", "[]", "no json", "[1]"])
+def test_one_without_a_record_of_its_crashes_is_listed_all_the_same(recorded):
     held()
-    Failure.objects.update(crashes=told)
+    Failure.objects.update(crashes=recorded)
     (row,) = quarantine.listing(ENGINE).rows
     assert row.crashes == () and row.lasted_s is None
 
@@ -84,9 +84,9 @@ class TestSuspects:
         store.zincrby(keys.boots("shop"), -60_000, "b1")
 
     def test_those_that_ran_in_a_worker_when_it_died_are_suspects(self):
-        told = quarantine.suspects(SHOP)
-        assert {one.job_id for one in told} == {"j1", "j2"}
-        assert {(one.task, one.queue, one.worker, one.beside) for one in told} == {("shop.resize", "emails", "w1@a", 1)}
+        suspects = quarantine.suspects(SHOP)
+        assert {one.job_id for one in suspects} == {"j1", "j2"}
+        assert {(one.task, one.queue, one.worker, one.beside) for one in suspects} == {("shop.resize", "emails", "w1@a", 1)}
 
     def test_whoever_comes_back_is_none_any_more(self, engine):
         new = AtStart(patient(engine.url), "shop", "b2", "w2@a", "a")
@@ -100,10 +100,10 @@ class TestSuspects:
         self.store.zincrby(keys.boots("shop"), -60_000, "b1")
         assert quarantine.suspects(SHOP) == []
 
-    @pytest.mark.parametrize("said", [b"{", b"[1]", b"\xff", b'{"id":' * 3_000 + b"1" + b"}" * 3_000])
-    def test_what_cannot_be_read_hides_nothing_else(self, said):
-        self.store.hset(keys.boot("shop", "b1"), "died_with", said)
-        self.store.hset(keys.boot("shop", "b1") + ":running", "b1:3", said)
+    @pytest.mark.parametrize("recorded", [b"{", b"[1]", b"\xff", b'{"id":' * 3_000 + b"1" + b"}" * 3_000])
+    def test_what_cannot_be_read_hides_nothing_else(self, recorded):
+        self.store.hset(keys.boot("shop", "b1"), "died_with", recorded)
+        self.store.hset(keys.boot("shop", "b1") + ":running", "b1:3", recorded)
         assert {one.job_id for one in quarantine.suspects(SHOP)} == {"j1", "j2", ""}
 
     def test_who_may_not_see_the_source_sees_no_suspects_of_it(self):
@@ -123,8 +123,8 @@ class TestSuspects:
         )
         self.store.hdel(keys.boot("shop", "b1"), "died_with")
         before = self.store.info("stats")["total_net_output_bytes"]
-        told = quarantine.suspects(ENGINE)
-        assert len(told) == 200 and {one.beside for one in told} == {5_001}
+        suspects = quarantine.suspects(ENGINE)
+        assert len(suspects) == 200 and {one.beside for one in suspects} == {5_001}
         assert self.store.info("stats")["total_net_output_bytes"] - before < 40_000
 
     def test_a_store_that_is_away_is_said(self, settings):

@@ -22,8 +22,8 @@ def test_the_overview_and_the_queues_tell_the_same_rate_of_a_queue(store):
     for second in (0, 1, 30, 59):
         now = NOW + timedelta(seconds=second)
         tick(store, now)
-        told = re.search(r"webhooks: ([\d,.]+) failed attempts a minute", str(overview.sentence(ENGINE, now)))[1]
-        assert told == f"{queues.queue_page(ENGINE, now=now).rows[0].failed_per_minute:,.0f}"
+        rate = re.search(r"webhooks: ([\d,.]+) failed attempts a minute", str(overview.sentence(ENGINE, now)))[1]
+        assert rate == f"{queues.queue_page(ENGINE, now=now).rows[0].failed_per_minute:,.0f}"
 
 
 def test_a_rate_is_over_whole_minutes_and_what_is_over_of_the_one_that_runs():

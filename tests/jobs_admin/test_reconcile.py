@@ -65,12 +65,12 @@ def test_a_longer_visibility_timeout_of_the_source_is_waited_for(settings, tmp_p
     config.sources.cache_clear()
 
 
-def beat(store, **said):
+def beat(store, **fields):
     """A worker that lives, and what it says of itself."""
-    word = {"source": "shop", "name": "w1", "boot": "b", "at": LATE.timestamp(), "queues": ["emails"], **said}
+    word = {"source": "shop", "name": "w1", "boot": "b", "at": LATE.timestamp(), "queues": ["emails"], **fields}
     store.hset(keys.workers("shop"), "w1", json.dumps(word))
     Worker.objects.update_or_create(
-        source="shop", name="w1", defaults={"seen_at": LATE, "spooled": said.get("spooled", 0)}
+        source="shop", name="w1", defaults={"seen_at": LATE, "spooled": fields.get("spooled", 0)}
     )
 
 
@@ -88,8 +88,8 @@ def state_at(now):
 
 def test_a_longer_visibility_timeout_of_the_workers_is_waited_for(store):
     file(report(kind="retry"))
-    told = Configuration("shop", App(broker="redis", visibility_timeout=43_200))
-    store.set(keys.configuration("shop", "a" * 32), document(told))
+    configuration = Configuration("shop", App(broker="redis", visibility_timeout=43_200))
+    store.set(keys.configuration("shop", "a" * 32), document(configuration))
     beat(store, configuration="a" * 32)
     assert state_at(LATE) == "retrying"
     assert state_at(LATE + timedelta(seconds=43_200 - 3600)) == "dead"
@@ -130,20 +130,20 @@ HOLDS = [
 ]
 
 
-@pytest.mark.parametrize("look", HOLDS)
-def test_what_may_lie_in_its_queue_is_waited_for_and_not_for_ever(store, look):
+@pytest.mark.parametrize("sample", HOLDS)
+def test_what_may_lie_in_its_queue_is_waited_for_and_not_for_ever(store, sample):
     file(report(kind="retry"))
-    seen = DepthSample.objects.create(source="shop", queue="emails", at=LATE, **look)
+    seen = DepthSample.objects.create(source="shop", queue="emails", at=LATE, **sample)
     assert state_at(LATE) == "retrying"
     seen.at = LATE + timedelta(days=1)
     seen.save()
     assert state_at(seen.at) == "dead"
 
 
-@pytest.mark.parametrize("look", [{"waiting": 0}, {"waiting": 0, "workers": 1, "active": 1}])
-def test_a_queue_that_holds_nothing_of_it_delays_nothing(store, look):
+@pytest.mark.parametrize("sample", [{"waiting": 0}, {"waiting": 0, "workers": 1, "active": 1}])
+def test_a_queue_that_holds_nothing_of_it_delays_nothing(store, sample):
     file(report(kind="retry"))
-    for queue, at, found in (("other", 0, {"waiting": 9}), ("emails", 10, {"waiting": 5}), ("emails", 0, look)):
+    for queue, at, found in (("other", 0, {"waiting": 9}), ("emails", 10, {"waiting": 5}), ("emails", 0, sample)):
         DepthSample.objects.create(source="shop", queue=queue, at=LATE - timedelta(seconds=at), **found)
     assert state_at(LATE) == "dead"
 

@@ -144,5 +144,5 @@ def test_the_command_says_it_before_it_starts_and_while_it_waits(desk, capsys, m
     monkeypatch.setattr("jobs_admin.management.commands.replay.time.sleep", meanwhile)
     with pytest.raises(CommandError):
         call_command("replay", "queue:emails", "--wait", "--reason", "r")
-    told = capsys.readouterr()
-    assert SENTENCE not in told.out and told.err.count(SENTENCE) == 1
+    output = capsys.readouterr()
+    assert SENTENCE not in output.out and output.err.count(SENTENCE) == 1

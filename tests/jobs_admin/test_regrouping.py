@@ -39,8 +39,8 @@ def all_of_it(**more):
     return slices
 
 
-def save(kind, *names, **said):
-    return group_rules.save(ANN, kind, groups=[g.fingerprint for g in names], **said)
+def save(kind, *names, **fields):
+    return group_rules.save(ANN, kind, groups=[g.fingerprint for g in names], **fields)
 
 
 def where():
@@ -76,8 +76,8 @@ def is_consistent():
 
 def test_a_known_failure_has_the_fingerprint_that_it_arrived_with():
     rows = [json.loads(line) for line in CORPUS.read_text().splitlines()]
-    said = [pair[side] for pair in rows[::3] for side in ("left", "right")]
-    file(*(report(f"c{n}", **one) for n, one in enumerate(said)))
+    texts = [pair[side] for pair in rows[::3] for side in ("left", "right")]
+    file(*(report(f"c{n}", **one) for n, one in enumerate(texts)))
     for failure in Failure.objects.select_related("traceback", "group"):
         assert group_rules.printed(failure, NO_RULES).value == failure.group.fingerprint
 
@@ -128,9 +128,9 @@ LIMIT = {
 }
 
 
-def kill(number, task, start=0, **said):
+def kill(number, task, start=0, **fields):
     """Jobs of a task end at the hard time limit; returns their group."""
-    file(*(report(f"{task}-{n}", task=task, **{**LIMIT, **said}) for n in range(start, start + number)))
+    file(*(report(f"{task}-{n}", task=task, **{**LIMIT, **fields}) for n in range(start, start + number)))
     return Failure.objects.latest("pk").group
 
 
@@ -499,13 +499,13 @@ def test_rules_stand_in_the_story_of_the_groups_that_they_are_about():
     one, other = bury(2), bury(3, task="refund")
     rule = save("merge", one, other, note="one outage")
     all_of_it()
-    told = [(e.what, e.why, e.details["is_about_it"]) for e in group_history.read_history(ANN, one)[0] if e.kind == "rule"]
-    assert told == [("rule.save", "one outage", True)]
+    events = [(e.what, e.why, e.details["is_about_it"]) for e in group_history.read_history(ANN, one)[0] if e.kind == "rule"]
+    assert events == [("rule.save", "one outage", True)]
     group_rules.withdraw(ANN, rule)
     all_of_it()
     back = Group.objects.get(fingerprint=other.fingerprint)
-    told = [(e.what, e.details["is_about_it"]) for e in group_history.read_history(ANN, back)[0] if e.kind == "rule"]
-    assert told == [("rule.withdraw", False), ("rule.save", False)]
+    events = [(e.what, e.details["is_about_it"]) for e in group_history.read_history(ANN, back)[0] if e.kind == "rule"]
+    assert events == [("rule.withdraw", False), ("rule.save", False)]
 
 
 def test_the_parts_of_a_split_tell_where_they_come_from():
@@ -594,11 +594,11 @@ def test_a_group_that_is_split_gets_its_new_name_and_its_parts_stay_apart():
 
 def test_only_failures_whose_stack_has_the_words_of_an_ignored_frame_are_looked_at():
     bury(2), bury(3, task="refund")
-    looked_at = {
+    tables = {
         frame: regrouping._concerned(GroupRule(kind="ignore", frame=frame)).count()
         for frame in ("*/tasks.py in refund", "shop/tasks.py in charge", "*/tasks.py in *", "*/other.py in *", "*asks*")
     }
-    assert list(looked_at.values()) == [3, 2, 5, 0, 5]
+    assert list(tables.values()) == [3, 2, 5, 0, 5]
 
 
 def test_an_ignored_frame_makes_one_group_of_two_and_their_links_lead_to_it():
@@ -677,9 +677,9 @@ def test_killed_again_and_again_the_next_process_goes_on_and_loses_nothing(tmp_p
         process.kill()
         process.wait()
     assert desk.start(GO_ON).wait(180) == 0
-    told = desk.run(TELL)
-    assert told["failures"] == told["count"] == {one: 420} and told["alias"] == {other: one}
-    assert told["counted"] == [[one, 60, 420], [one, 3600, 420]]
+    lines = desk.run(TELL)
+    assert lines["failures"] == lines["count"] == {one: 420} and lines["alias"] == {other: one}
+    assert lines["counted"] == [[one, 60, 420], [one, 3600, 420]]
 
 
 def test_rules_and_stacks_are_asked_for_in_few_queries(django_assert_max_num_queries):

@@ -28,14 +28,14 @@ VALUES = [
 ]  # fmt: skip
 
 
-def entry(**said):
-    meta = "{" + ",".join(f'"{name}":{value}' for name, value in {**LEAST, **said}.items()) + "}"
+def entry(**fields):
+    meta = "{" + ",".join(f'"{name}":{value}' for name, value in {**LEAST, **fields}.items()) + "}"
     return {b"v": b"1", b"meta": meta.encode(), b"trace": b"x"}
 
 
-def outcome(**said):
+def outcome(**fields):
     try:
-        return parse_report(b"1-1", entry(**said), NOW, lambda raw: raw)
+        return parse_report(b"1-1", entry(**fields), NOW, lambda raw: raw)
     except (NotOurs, Unreadable) as error:
         return error
 
@@ -45,25 +45,25 @@ def outcome(**said):
 def test_no_value_of_any_field_stops_the_reader(field, kind):
     due = {"due_at": "1.8e9"} if kind == "retry" else {}
     for value in VALUES:
-        told = outcome(**{"kind": json.dumps(kind), **due, field: value})
-        if isinstance(told, Exception):
+        result = outcome(**{"kind": json.dumps(kind), **due, field: value})
+        if isinstance(result, Exception):
             continue
-        numbers = [told.delay_s, told.duration_s, told.priority, told.max_attempts, told.item]
+        numbers = [result.delay_s, result.duration_s, result.priority, result.max_attempts, result.item]
         assert all(n is None or math.isfinite(n) for n in numbers)
-        assert max(told.run, told.attempt, told.redacted, told.raw_size) < 2**31
+        assert max(result.run, result.attempt, result.redacted, result.raw_size) < 2**31
 
 
 def test_a_number_beyond_any_column_is_left_out_and_the_rest_is_filed():
-    told = outcome(
+    result = outcome(
         priority=MANY, duration_s=MANY, max_attempts="Infinity", lineage='{"queue":"q","job_id":"j","run":NaN}'
     )
-    assert (told.priority, told.duration_s, told.max_attempts, told.run, told.job_id) == (None, None, None, 1, "j")
+    assert (result.priority, result.duration_s, result.max_attempts, result.run, result.job_id) == (None, None, None, 1, "j")
 
 
 @pytest.mark.django_db
 def test_every_value_of_every_field_is_filed_or_kept_raw():
-    said = [{"job_id": f'"{n}"', field: value} for n, (field, value) in enumerate(product([*_META, "lineage"], VALUES))]
-    batch = [(f"{n}-1".encode(), entry(**one)) for n, one in enumerate(said)] + [(b"9999-1", entry(job_id='"last"'))]
+    entries = [{"job_id": f'"{n}"', field: value} for n, (field, value) in enumerate(product([*_META, "lineage"], VALUES))]
+    batch = [(f"{n}-1".encode(), entry(**one)) for n, one in enumerate(entries)] + [(b"9999-1", entry(job_id='"last"'))]
     filed = ingest.file(batch, NOW)
     assert Failure.objects.filter(job_id="last").exists()
     assert filed.unfiled == Unfiled.objects.count() < len(batch) / 2

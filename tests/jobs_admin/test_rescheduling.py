@@ -315,15 +315,15 @@ def test_what_is_written_down_of_a_part_is_of_the_failures_as_they_were(table):
     pull()
     planned = rescheduling.plan(ANN, query="", change={"max_attempts": 30}, reason="more")
     seen = Reschedule.objects.get(pk=planned.pk)
-    below, rows, looked = carrying._forth(seen, timezone.now())
+    below, rows, checked = carrying._forth(seen, timezone.now())
     Failure.objects.filter(job_id="tried again").update(attempts=3)
     Failure.objects.filter(job_id="in another run").update(run=2)
-    carrying._write(seen, rows, looked, below)
+    carrying._write(seen, rows, checked, below)
     assert dict(Failure.objects.values_list("job_id", "max_attempts")) == {
         "as it was": 30, "tried again": 9, "in another run": 9,
     }  # fmt: skip
     Failure.objects.update(max_attempts=9)
-    carrying._write(seen, rows, looked, below)  # by a process that saw it as it was before
+    carrying._write(seen, rows, checked, below)  # by a process that saw it as it was before
     planned.refresh_from_db()
     assert (planned.changed, planned.parts.count()) == (3, 1)
     assert set(Failure.objects.values_list("max_attempts", flat=True)) == {9}

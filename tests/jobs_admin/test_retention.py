@@ -257,8 +257,8 @@ def test_a_read_only_desk_keeps_everything(settings):
 def test_notices_go_with_their_deliveries_when_history_is_over_and_what_happened_to_the_alert_stays():
     channel = Channel.objects.create(name="pager", kind="webhook", url="https://hooks.example/")
     rule = Rule.objects.create(name="Deep", metric="dead", threshold=5)
-    said = {"rule": rule, "source": "shop", "subject": "emails", "severity": "warning", "value": 6, "threshold": 5}
-    alert = Alert.objects.create(**said, opened_at=NOW - 91 * DAY)
+    fields = {"rule": rule, "source": "shop", "subject": "emails", "severity": "warning", "value": 6, "threshold": 5}
+    alert = Alert.objects.create(**fields, opened_at=NOW - 91 * DAY)
     for key, age in (("old", 91), ("new", 89)):
         notice = Notice.objects.create(key=key, type="alert.firing", alert=alert, body={})
         Notice.objects.filter(pk=notice.pk).update(created_at=NOW - age * DAY)
@@ -280,10 +280,10 @@ def test_alerts_that_are_over_go_with_their_events_and_then_a_deleted_rule():
     old = NOW - timedelta(days=91)
     rule = Rule.objects.create(name="gone", metric="dead", threshold=1, deleted_at=old, enabled=False)
     Rule.objects.create(name="stays", metric="dead", threshold=1)
-    said = {"rule": rule, "source": "shop", "severity": "info", "value": 1, "threshold": 1, "opened_at": old}
-    leader = Alert.objects.create(**said, subject="a", state="resolved", resolved_at=old)
+    fields = {"rule": rule, "source": "shop", "severity": "info", "value": 1, "threshold": 1, "opened_at": old}
+    leader = Alert.objects.create(**fields, subject="a", state="resolved", resolved_at=old)
     AlertEvent.objects.create(alert=leader, n=1, at=old, to="firing")
-    open_ = Alert.objects.create(**said, subject="b", state="firing", told_with=leader)
+    open_ = Alert.objects.create(**fields, subject="b", state="firing", told_with=leader)
     Silence.objects.create(matchers={"rule": "x"}, author="ann", comment="x", starts_at=old, ends_at=old)
     assert not {"alerts", "deleted rules"} & set(retention.prune(NOW).rows)  # its key is still in use
     assert not Silence.objects.exists()

@@ -54,9 +54,9 @@ def broker(engine):
         yield url, client
 
 
-def beat(store, at=NOW, boot="b1", name="w1", counts=None, **said):
+def beat(store, at=NOW, boot="b1", name="w1", counts=None, **fields):
     word = {"v": 1, "source": "shop", "name": name, "boot": boot, "at": at.timestamp(), "queues": ["emails"]}
-    word |= {"counts": {"emails": counts or {}}, "late_ack": {"emails": True}, **said}
+    word |= {"counts": {"emails": counts or {}}, "late_ack": {"emails": True}, **fields}
     store.hset(keys.workers("shop"), name, json.dumps(word))
 
 
@@ -116,17 +116,17 @@ def test_an_unreachable_source_is_a_sample_with_its_reason_and_the_others_go_on(
 
 def test_a_source_that_hangs_costs_its_deadline_once_and_delays_no_other(sources, broker, monkeypatch):
     monkeypatch.setattr(sampling, "_PATIENCE_S", 2.0)
-    is_over, asked, look = threading.Event(), [], sampling._probe_source
+    is_over, requests, probe = threading.Event(), [], sampling._probe_source
 
     def looked(name, *given):
-        asked.append(name)
-        is_over.wait(90) if name == "mute" else look(name, *given)
+        requests.append(name)
+        is_over.wait(90) if name == "mute" else probe(name, *given)
 
     monkeypatch.setattr(sampling, "_probe_source", looked)
     sources(shop=broker[0], mute="redis://127.0.0.1:1/0")
     sampling.sample(NOW)
     sampling.sample(NOW + timedelta(seconds=10))
-    assert sorted(asked) == ["mute", "shop", "shop"] and not is_over.is_set()
+    assert sorted(requests) == ["mute", "shop", "shop"] and not is_over.is_set()
     is_over.set()
     assert "did not answer within 2 s" in Source.objects.get(name="mute").why_unreachable
     assert DepthSample.objects.filter(source="shop", is_reachable=True).count() == 2
@@ -357,8 +357,8 @@ def test_a_guard_that_is_switched_directly_in_the_store_is_recorded_with_its_tim
     store.delete(keys.switch())
     sampling.sample(NOW + timedelta(seconds=30))
     assert liveness.guard_off_times(began)[0].until is not None
-    told = AuditEvent.objects.filter(object="guard").order_by("pk").values_list("actor", "act", "before", "after")
-    assert list(told) == [("redrive", "guard.off", "on", "off"), ("redrive", "guard.on", "off", "on")]
+    events = AuditEvent.objects.filter(object="guard").order_by("pk").values_list("actor", "act", "before", "after")
+    assert list(events) == [("redrive", "guard.off", "on", "off"), ("redrive", "guard.on", "off", "on")]
     assert switch.turn("off") and not switch.turn("off")
     sampling.sample(NOW + timedelta(seconds=40))
     assert AuditEvent.objects.filter(object="guard").count() == 3, "what the command switched is recorded once"

@@ -72,8 +72,8 @@ def test_what_no_key_opens_is_kept_raw_and_filed_once_its_key_is_back(settings, 
     old, settings.REDRIVE_PAYLOAD_KEYS = settings.REDRIVE_PAYLOAD_KEYS, [Fernet.generate_key().decode()]
     forget_configuration(config)
     assert ingest.file([(b"1-1", entry)]).unfiled == 1
-    kept = Unfiled.objects.get()
-    assert "which belongs to none of REDRIVE_PAYLOAD_KEYS" in kept.why and not Failure.objects.exists()
+    unfiled = Unfiled.objects.get()
+    assert "which belongs to none of REDRIVE_PAYLOAD_KEYS" in unfiled.why and not Failure.objects.exists()
     settings.REDRIVE_PAYLOAD_KEYS = [*settings.REDRIVE_PAYLOAD_KEYS, *old]  # rotated, and the old one is kept
     forget_configuration(config)
     refiling.restart()
@@ -104,10 +104,10 @@ def test_nothing_of_a_message_lies_in_clear_in_the_store_or_the_spool(engine, st
         running = worker.send("until", "end", SECRET)
         worker.wait(lambda: store.keys("*:kept:*"), what="what is kept")
         worker.wait(lambda: store.xlen(keys.failures("shop")), what="the report")
-        [said] = store.hvals(keys.workers("shop"))
-        assert json.loads(said)["seals_for"] == unsealing.key_ids()[0]
-        kept = [value for key in store.keys("*:kept:*") if store.type(key) == b"hash" for value in store.hvals(key)]
-        assert any(running.encode() in one for one in kept) and all(b'"body"' not in one for one in kept)
+        [heartbeat] = store.hvals(keys.workers("shop"))
+        assert json.loads(heartbeat)["seals_for"] == unsealing.key_ids()[0]
+        stored = [value for key in store.keys("*:kept:*") if store.type(key) == b"hash" for value in store.hvals(key)]
+        assert any(running.encode() in one for one in stored) and all(b'"body"' not in one for one in stored)
         worker.let("end")
         worker.wait(lambda: store.xlen(keys.failures("shop")) == 2, what="both reports")
         entries = store.xrange(keys.failures("shop"))

@@ -68,18 +68,18 @@ def jobs() -> list[dict]:
     found = []
     for some in _batched(SECRETS, A_JOB):
         texts = [secret.text for secret in some]
-        says = "\n".join(f"it failed with {text} and gave up" for text in texts)
+        lines = "\n".join(f"it failed with {text} and gave up" for text in texts)
         found.append({"args": texts, "kwargs": {"deep": [{"note": [{"in": texts}]}], "names": dict.fromkeys(texts, 1),
-                      "says": says, "because": says, "tenant": texts[0]}, "headers": {"x-note": texts, "x": {"y": texts[0]}}})  # fmt: skip
+                      "says": lines, "because": lines, "tenant": texts[0]}, "headers": {"x-note": texts, "x": {"y": texts[0]}}})  # fmt: skip
     for kinds in _batched(list(FIELDS), A_JOB):
         fields = [FIELDS[kind] for kind in kinds]
-        says = "\n".join(f"called with {field!r}, {json.dumps(field, ensure_ascii=False)}" for field in fields)
-        found.append({"args": fields, "kwargs": {"deep": fields, "says": says, "because": says, **fields[0]},
+        lines = "\n".join(f"called with {field!r}, {json.dumps(field, ensure_ascii=False)}" for field in fields)
+        found.append({"args": fields, "kwargs": {"deep": fields, "says": lines, "because": lines, **fields[0]},
                       "headers": {"x-fields": fields, **fields[1]}})  # fmt: skip
     for some in _batched([unmarked(value) for _, value in UNSEEN], A_JOB):
         texts = [value if isinstance(value, str) else repr(value) for value in some]
-        says = "\n".join(f"it failed with {text} and gave up" for text in texts)
-        found.append({"args": some, "kwargs": {"deep": [{"note": some}, {"written": texts}], "says": says, "because": says},
+        lines = "\n".join(f"it failed with {text} and gave up" for text in texts)
+        found.append({"args": some, "kwargs": {"deep": [{"note": some}, {"written": texts}], "says": lines, "because": lines},
                       "headers": {"x-note": some, "x": {"y": texts}}})  # fmt: skip
     return found
 
@@ -233,5 +233,5 @@ def test_nothing_of_them_is_left_in_redis_once_they_are_filed(told, settings):
         read = {b"string": client.get, b"hash": client.hgetall, b"set": client.smembers,
                 b"zset": lambda key: client.zrange(key, 0, -1, withscores=True), b"list": lambda key: client.lrange(key, 0, -1),
                 b"stream": client.xrange}  # fmt: skip
-        held = {key: repr(read[client.type(key)](key)) for key in client.scan_iter()}
-    assert held and {key: leaks(value) for key, value in held.items() if leaks(value)} == {}
+        values = {key: repr(read[client.type(key)](key)) for key in client.scan_iter()}
+    assert values and {key: leaks(value) for key, value in values.items() if leaks(value)} == {}

@@ -173,9 +173,9 @@ def test_invented_sources_hide_no_registered_one_from_any_step(store, monkeypatc
     monkeypatch.setattr(worker_store, "MOST_FOUND", 0)
     Source.objects.create(name="crm")
     beat(store, "crm", "w1")
-    told = encode(report("j1", "lost", source="crm"))[b"meta"]
+    meta = encode(report("j1", "lost", source="crm"))[b"meta"]
     store.sadd(keys.kept_boots("crm"), "b1")
-    store.hset(keys.kept("crm", "b1"), "j1", b"1000 1 %d\n%sraw" % (len(told), told))
+    store.hset(keys.kept("crm", "b1"), "j1", b"1000 1 %d\n%sraw" % (len(meta), meta))
     assert [*draining.workers()] == ["crm/w1"]
     assert configurations.reported_configurations(ENGINE, NOW).silent == (("crm", 1),)
     reaper = Reaper()
@@ -189,8 +189,8 @@ def test_invented_sources_hide_no_registered_one_from_any_step(store, monkeypatc
     assert liveness.ingest_lags_s()["crm"] > 59
 
 
-def beat(store, source, name, /, **said):
-    word = {"v": 1, "boot": "b1", "at": NOW.timestamp(), "queues": ["emails"], "spooled": 0, **said}
+def beat(store, source, name, /, **fields):
+    word = {"v": 1, "boot": "b1", "at": NOW.timestamp(), "queues": ["emails"], "spooled": 0, **fields}
     store.hset(keys.workers(source), name, json.dumps(word))
 
 
@@ -222,9 +222,9 @@ def test_what_older_guards_wrote_in_shared_hashes_is_of_the_source_that_the_fiel
     assert [(one.source, one.name) for one in heartbeats.count_heartbeats(NOW)] == [("old", "w1")]
     heartbeats.count_heartbeats(NOW + timedelta(hours=2))
     assert store.hkeys(keys.shared("workers")) == [b"No!/w1"]
-    said = {"source": "old", "host": "h", "count": 3, "since": NOW.timestamp(), "last": NOW.timestamp()}
-    store.hset(keys.shared("dropped"), "e1", json.dumps(said))
-    store.hset(keys.dropped("evil"), "e1", json.dumps(said | {"count": 9}))
+    fields = {"source": "old", "host": "h", "count": 3, "since": NOW.timestamp(), "last": NOW.timestamp()}
+    store.hset(keys.shared("dropped"), "e1", json.dumps(fields))
+    store.hset(keys.dropped("evil"), "e1", json.dumps(fields | {"count": 9}))
     Source.objects.get_or_create(name="evil")
     trust.forget()
     uncaptured.record_counts(NOW)
@@ -234,9 +234,9 @@ def test_what_older_guards_wrote_in_shared_hashes_is_of_the_source_that_the_fiel
 
 
 def test_a_job_that_a_dead_worker_kept_is_of_the_source_under_whose_key_it_was(store):
-    told = encode(report("j1", "lost"))[b"meta"]
+    meta = encode(report("j1", "lost"))[b"meta"]
     store.sadd(keys.kept_boots("evil"), "b1")
-    store.hset(keys.kept("evil", "b1"), "j1", b"1000 1 %d\n%sraw" % (len(told), told))
+    store.hset(keys.kept("evil", "b1"), "j1", b"1000 1 %d\n%sraw" % (len(meta), meta))
     store.sadd(keys.shared("kept"), "old/b2")
     theirs = encode(report("j2", "lost", source="old"))[b"meta"]
     store.hset(keys.kept("old", "b2"), "j2", b"1000 1 %d\n%sraw" % (len(theirs), theirs))

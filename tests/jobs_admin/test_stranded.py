@@ -45,14 +45,14 @@ def worker_on(broker, store_url, **options) -> RealWorker:
     return RealWorker(broker, store_url, concurrency=1, **options)
 
 
-def killed(worker: RealWorker, store, *, is_held: bool) -> str:
+def killed(worker: RealWorker, store, *, is_reserved: bool) -> str:
     """Kill it with a job in hand that its heartbeat has told of, and let it be silent for a minute. Answers the job's id."""
     job = worker.send("until", "never")
     worker.wait(lambda: worker.marks("until"), what="it to run")
 
     def is_told():
-        told = [stranded._parse_fetched(text) for text in store.hvals(keys.in_hand("shop"))]
-        return any(one[1] == job and one[4] is is_held for said in told for one in said["jobs"])
+        fetched = [stranded._parse_fetched(text) for text in store.hvals(keys.in_hand("shop"))]
+        return any(one[1] == job and one[4] is is_reserved for entry in fetched for one in entry["jobs"])
 
     worker.wait(is_told, what="its heartbeat")
     worker.kill()
@@ -65,7 +65,7 @@ def killed(worker: RealWorker, store, *, is_held: bool) -> str:
 
 def test_what_a_killed_worker_had_in_hand_is_said_and_returned_once(broker, engine, store, django_user_model):
     worker = worker_on(broker, engine.url, late_ack=True).start()
-    job = killed(worker, store, is_held=True)
+    job = killed(worker, store, is_reserved=True)
     (one,) = stranded.find_stranded("shop")
     assert (len(one.tags), one.lost, one.queues) == (1, 0, ("celery",))
     assert one.returns_at - timezone.now() > timedelta(minutes=55)
@@ -111,7 +111,7 @@ def on_its_way(job: str, now) -> Failure:
 
 
 def test_a_program_and_a_terminal_return_it_by_the_same_door(broker, engine, store, client):
-    killed(worker_on(broker, engine.url, late_ack=True).start(), store, is_held=True)
+    killed(worker_on(broker, engine.url, late_ack=True).start(), store, is_reserved=True)
     (one,) = stranded.find_stranded("shop")
 
     def ask(method, path, role, source="*"):
@@ -128,33 +128,33 @@ def test_a_program_and_a_terminal_return_it_by_the_same_door(broker, engine, sto
     assert ask("POST", address, "viewer", "shop")[0] == 403
     assert ask("POST", address, "operator", "bank")[0] == 404
 
-    told = io.StringIO()
-    call_command("workers", "gone", stdout=told)
-    assert f"shop {one.boot}  {one.text}" in told.getvalue()
+    output = io.StringIO()
+    call_command("workers", "gone", stdout=output)
+    assert f"shop {one.boot}  {one.text}" in output.getvalue()
     assert ask("POST", address, "operator")[:2] == (200, {"returned": 1})
     status, refused = ask("POST", address, "admin")
     assert (status, refused["error"]["code"]) == (409, "not_gone")
     with pytest.raises(CommandError, match="have already returned"):
         call_command("workers", "return", "shop", one.boot)
-    told = io.StringIO()
-    call_command("workers", "gone", stdout=told)
-    assert told.getvalue() == "No worker is gone with jobs in hand.\n"
+    output = io.StringIO()
+    call_command("workers", "gone", stdout=output)
+    assert output.getvalue() == "No worker is gone with jobs in hand.\n"
     acts = AuditEvent.objects.filter(act="worker.return", allowed=True)
     assert [event.actor for event in acts] == ["token operator of *"]
 
 
 def test_a_terminal_returns_what_its_list_names(broker, engine, store):
-    killed(worker_on(broker, engine.url, late_ack=True).start(), store, is_held=True)
+    killed(worker_on(broker, engine.url, late_ack=True).start(), store, is_reserved=True)
     (one,) = stranded.find_stranded("shop")
-    told = io.StringIO()
-    call_command("workers", "return", "shop", one.boot, stdout=told)
-    assert told.getvalue() == "1 job returned to its queue.\n"
+    output = io.StringIO()
+    call_command("workers", "return", "shop", one.boot, stdout=output)
+    assert output.getvalue() == "1 job returned to its queue.\n"
     with redis.Redis.from_url(broker) as there:
         assert there.llen("celery") == 1
 
 
 def test_the_page_of_a_job_in_a_worker_that_is_gone_says_so(broker, engine, store, django_user_model):
-    job = killed(worker_on(broker, engine.url, late_ack=True).start(), store, is_held=True)
+    job = killed(worker_on(broker, engine.url, late_ack=True).start(), store, is_reserved=True)
     now = timezone.now()
     failure, another = on_its_way(job, now), on_its_way("another", now)
     sampling.sample(now)
@@ -168,12 +168,12 @@ def test_the_page_of_a_job_in_a_worker_that_is_gone_says_so(broker, engine, stor
 
 
 def test_a_return_that_fails_midway_states_what_was_returned(broker, engine, store):
-    killed(worker_on(broker, engine.url, late_ack=True).start(), store, is_held=True)
+    killed(worker_on(broker, engine.url, late_ack=True).start(), store, is_reserved=True)
     (place,) = store.hkeys(keys.in_hand("shop"))
-    said = json.loads(store.hget(keys.in_hand("shop"), place))
-    tag, _, task, *rest = said["jobs"][0]
-    said["jobs"].append(["second", "second", task, *rest])
-    store.hset(keys.in_hand("shop"), place, json.dumps(said))
+    data = json.loads(store.hget(keys.in_hand("shop"), place))
+    tag, _, task, *rest = data["jobs"][0]
+    data["jobs"].append(["second", "second", task, *rest])
+    store.hset(keys.in_hand("shop"), place, json.dumps(data))
     with redis.Redis.from_url(broker) as there:
         message, exchange, _ = json.loads(there.hget("unacked", tag))
         there.hset("unacked", "second", json.dumps([message, exchange, "blocked"]))
@@ -183,9 +183,9 @@ def test_a_return_that_fails_midway_states_what_was_returned(broker, engine, sto
         assert one.tags == (tag, "second")
         with pytest.raises(Refused) as refused:
             stranded.return_jobs(ANN, "shop", one.boot)
-        said = refused.value.message
-        assert said.startswith("1 of 2 jobs were returned to their queues: ") and "WRONGTYPE" in said
-        assert f"1 is still held for worker {one.worker}, the first to return at {one.returns_at:%H:%M:%S} UTC." in said
+        data = refused.value.message
+        assert data.startswith("1 of 2 jobs were returned to their queues: ") and "WRONGTYPE" in data
+        assert f"1 is still held for worker {one.worker}, the first to return at {one.returns_at:%H:%M:%S} UTC." in data
         assert there.llen("celery") == 1 and there.hkeys("unacked") == [b"second"]
         acts = AuditEvent.objects.filter(act="worker.return", allowed=True).order_by("pk")
         assert [event.after for event in acts] == [{"jobs": 2}, {"jobs": 1, "left": 1}]
@@ -197,7 +197,7 @@ def test_a_return_that_fails_midway_states_what_was_returned(broker, engine, sto
 
 def test_two_who_return_it_at_once_send_it_once(broker, engine, store):
     worker = worker_on(broker, engine.url, late_ack=True).start()
-    killed(worker, store, is_held=True)
+    killed(worker, store, is_reserved=True)
     (one,) = stranded.find_stranded("shop")
     adapter = config.adapter("shop")
     assert [adapter.give_back(one.tags), adapter.give_back(one.tags)] == [1, 0]
@@ -207,7 +207,7 @@ def test_a_job_that_was_acknowledged_before_it_ran_does_not_return_and_that_is_s
     broker, engine, store, django_user_model
 ):
     worker = worker_on(broker, engine.url).start()
-    job = killed(worker, store, is_held=False)
+    job = killed(worker, store, is_reserved=False)
     (one,) = stranded.find_stranded("shop")
     assert (one.tags, one.lost, one.lost_jobs) == ((), 1, (job,))
     assert one.text.endswith("acknowledged on receipt, so the job is lost.")
@@ -221,8 +221,8 @@ def test_a_job_that_was_acknowledged_before_it_ran_does_not_return_and_that_is_s
         assert "file_lost" in page and "lost" in page and "Return 1 job now" not in page
         assert "It will be retried by its worker" not in page
 
-    said = document(parse({"name": "kept", "mode": "enforce", "match": {"task": "*"}, "file_lost": True}))
-    PolicyVersion.objects.create(version=1, document=said, published_at=now, published_by="ann")
+    policy = document(parse({"name": "kept", "mode": "enforce", "match": {"task": "*"}, "file_lost": True}))
+    PolicyVersion.objects.create(version=1, document=policy, published_at=now, published_by="ann")
     assert stranded.find_stranded("shop") == []  # such a job is filed as lost
 
 
@@ -240,10 +240,10 @@ def test_a_worker_that_ends_in_order_leaves_nothing_behind(broker, engine, store
 def test_what_is_told_of_killed_workers_goes_when_nothing_is_left_of_it(broker, engine, store):
     """Else it is read at each sampling for as long as any worker lives."""
     long_ago = time.time() - 2 * stranded.LOST_FOR_S
-    said = {"worker": "w@host", "at": long_ago, "jobs": [["tag", "id", "shop.send", "celery", False]], "more": 0}
+    fields = {"worker": "w@host", "at": long_ago, "jobs": [["tag", "id", "shop.send", "celery", False]], "more": 0}
     for n in range(3):
-        store.hset(keys.in_hand("shop"), f"boot{n}", json.dumps(said))
-    store.hset(keys.in_hand("shop"), "fresh", json.dumps(said | {"at": time.time() - 60}))
-    store.hset(keys.in_hand("other"), "boot", json.dumps(said))
+        store.hset(keys.in_hand("shop"), f"boot{n}", json.dumps(fields))
+    store.hset(keys.in_hand("shop"), "fresh", json.dumps(fields | {"at": time.time() - 60}))
+    store.hset(keys.in_hand("other"), "boot", json.dumps(fields))
     assert [one.boot for one in stranded.find_stranded("shop")] == ["fresh"]
     assert store.hkeys(keys.in_hand("shop")) == [b"fresh"] and store.hkeys(keys.in_hand("other")) == [b"boot"]

@@ -16,7 +16,7 @@ ENTRIES = [Entry(f"{n}-0".encode(), {b"n": b"%d" % n}, "shop") for n in range(1,
 
 def in_a_process(store, entries, fatal):
     """Whether a process of its own came through; what it left out is returned beside."""
-    heard, said = os.pipe()
+    heard, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         store.connection_pool.reset()
@@ -27,9 +27,9 @@ def in_a_process(store, entries, fatal):
             return None
 
         made = suspects.read_entries(store, "place", entries, read, lambda entry, why: entry[0])
-        os.write(said, b" ".join(one for one in made if one))
+        os.write(writing, b" ".join(one for one in made if one))
         os._exit(0)
-    os.close(said)
+    os.close(writing)
     _, status = os.waitpid(pid, 0)
     with os.fdopen(heard, "rb") as answer:
         return status == 0, answer.read().split()

@@ -25,9 +25,9 @@ def run(*words):
 
 def test_a_token_is_printed_once_and_only_its_hash_is_kept():
     out, _ = run("token", "create", "ci", "--role", "operator", "--source", "shop")
-    kept = ApiToken.objects.get()
-    assert kept.sha256 == hashlib.sha256(out.strip().encode()).hexdigest()
-    assert (kept.role, kept.source) == ("operator", "shop")
+    stored = ApiToken.objects.get()
+    assert stored.sha256 == hashlib.sha256(out.strip().encode()).hexdigest()
+    assert (stored.role, stored.source) == ("operator", "shop")
     assert out.strip() not in json.dumps(list(AuditEvent.objects.values("object", "after")))
 
 
@@ -84,7 +84,7 @@ def test_a_token_is_given_to_nobody_who_is_not_there(words, django_user_model):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("ci", "--role", "viewer"), "already"),
         (("x", "--role", "viewer", "--source", "NOT VALID"), "cannot name a source"),
@@ -92,9 +92,9 @@ def test_a_token_is_given_to_nobody_who_is_not_there(words, django_user_model):
         ((" ", "--role", "viewer"), "1 to 100 characters"),
     ],
 )
-def test_a_token_that_cannot_be_is_refused_in_a_sentence(words, said):
+def test_a_token_that_cannot_be_is_refused_in_a_sentence(words, message):
     run("token", "create", "ci", "--role", "viewer")
-    with pytest.raises(CommandError, match=said):
+    with pytest.raises(CommandError, match=message):
         run("token", "create", *words)
     assert ApiToken.objects.count() == 1
 

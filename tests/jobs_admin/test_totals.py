@@ -107,9 +107,9 @@ def test_a_viewer_is_told_of_their_sources_alone():
 def test_a_batch_with_known_labels_costs_two_statements():
     some = [Counted(FAILURES, "shop", "q", f"t{n}", "E") for n in range(50)]
     add(*some)
-    with CaptureQueriesContext(connection) as asked, transaction.atomic():
+    with CaptureQueriesContext(connection) as queries, transaction.atomic():
         totals.add(Counter(some))
-    assert len([one for one in asked if "total" in one["sql"]]) == 2
+    assert len([one for one in queries if "total" in one["sql"]]) == 2
 
 
 @pytest.mark.postgresql

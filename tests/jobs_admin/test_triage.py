@@ -116,12 +116,12 @@ def test_a_large_act_can_be_left_off_and_gone_on_with(shop, bury, monkeypatch):
     bury(25)
     monkeypatch.setattr(triage, "_AT_ONCE", 10)
     sweep = triage.begin(ANN, "discard", query="queue:emails", reason="spam")
-    looked = []
+    checked = []
     while not sweep.is_done:
         sweep = triage.go_on(ANN, sweep, within_s=0)
-        looked.append(sweep.looked)
+        checked.append(sweep.looked)
     assert (sweep.matched, sweep.changed, states()) == (25, 25, ["discarded"] * 25)
-    assert len(looked) > 1 and looked == sorted(set(looked))
+    assert len(checked) > 1 and checked == sorted(set(checked))
 
 
 def test_what_came_after_the_scope_was_frozen_is_not_caught(shop, bury):
@@ -201,8 +201,8 @@ def test_undo_does_not_tell_what_was_done_to_jobs_out_of_sight(shop, bury):
     (acted,), (idle,) = bury(source="web"), bury(source="web")
     done = triage.discard(ANN, selection=[acted])
     bob = Viewer("bob", {"shop": OPERATOR})
-    said = {refusal(triage.undo, bob, key).message for key in (done.key, f"failure:{acted}", f"failure:{idle}")}
-    assert len(said) == 1 and "nothing to take back" in said.pop()
+    messages = {refusal(triage.undo, bob, key).message for key in (done.key, f"failure:{acted}", f"failure:{idle}")}
+    assert len(messages) == 1 and "nothing to take back" in messages.pop()
 
 
 def test_undo_of_one_job_takes_back_what_was_done_last(shop, bury):
@@ -248,11 +248,11 @@ def test_undoing_can_be_left_off_too_and_each_step_gets_on(shop, bury, monkeypat
     bury(25)
     monkeypatch.setattr(triage, "_AT_ONCE", 10)
     done = triage.discard(ANN, query="queue:emails", reason="spam")
-    sweep, looked = triage.begin_undo(ANN, done.key), []
+    sweep, checked = triage.begin_undo(ANN, done.key), []
     while not sweep.is_done:
         sweep = triage.go_on(ANN, sweep, within_s=0)
-        looked.append(sweep.looked)
-    assert looked == [5, 15, 25] and states() == ["dead"] * 25
+        checked.append(sweep.looked)
+    assert checked == [5, 15, 25] and states() == ["dead"] * 25
 
 
 @pytest.mark.parametrize("text", ["*oo", "host:*-3 queue:emails", '"->"', "x " * 200])

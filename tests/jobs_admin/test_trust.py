@@ -279,11 +279,11 @@ def test_an_invented_source_leaves_nothing_but_what_waits_and_only_twenty_wait()
 def test_what_invented_sources_say_they_could_not_capture_is_in_no_number(store):
     known("shop")
     now = timezone.now()
-    said = {"host": "h", "count": 3, "since": now.timestamp(), "last": now.timestamp()}
+    fields = {"host": "h", "count": 3, "since": now.timestamp(), "last": now.timestamp()}
     for n in range(50):
-        store.hset(keys.dropped(f"inv{n}"), "e1", json.dumps(said))
-        store.hset(keys.shared("dropped"), f"x{n}", json.dumps({**said, "source": f"old{n}"}))
-    store.hset(keys.dropped("shop"), "e1", json.dumps(said))
+        store.hset(keys.dropped(f"inv{n}"), "e1", json.dumps(fields))
+        store.hset(keys.shared("dropped"), f"x{n}", json.dumps({**fields, "source": f"old{n}"}))
+    store.hset(keys.dropped("shop"), "e1", json.dumps(fields))
     trust.forget()
     uncaptured.record_counts(now)
     assert list(Total.objects.values_list("source", "value")) == [("shop", 3)]
@@ -372,9 +372,9 @@ def test_a_key_is_printed_once_and_kept_sealed(capsys):
     secret = str(key).rpartition(".")[2]
     call_command("source_key", "list")
     assert key.id in (listed := capsys.readouterr().out) and secret not in listed
-    kept = [*SourceKey.objects.values_list(), *AuditEvent.objects.values_list()]
+    stored = [*SourceKey.objects.values_list(), *AuditEvent.objects.values_list()]
     event = AuditEvent.objects.get()
-    assert secret not in str(kept) and event.act == "source_key.create" and event.actor.endswith(" (terminal)")
+    assert secret not in str(stored) and event.act == "source_key.create" and event.actor.endswith(" (terminal)")
 
 
 def test_a_key_is_revoked_once(key, capsys):
@@ -467,11 +467,11 @@ def test_of_an_entry_larger_than_any_report_the_head_is_stored():
     large = {b"v": b"99", b"meta": b"{}", b"raw": bytes(18 * 2**20), b"n" * 2**20: b""}
     allowed = {b"v": b"99", b"meta": b"{}", b"raw": bytes(16 * 2**20)}
     assert file((b"1-0", large, "shop"), (b"2-0", allowed, "shop")).unfiled == 2
-    kept, whole = Unfiled.objects.order_by("id")
-    fields, _ = raw_entries.decode(config.payload_keys().decrypt(bytes(kept.body)))
-    assert (fields[b"v"], fields[b"meta"], kept.size) == (b"99", b"{}", 64 * 1024)
-    assert kept.why.startswith("envelope version '99'") and "it has 19,922,956 bytes" in kept.why
-    assert whole.size == raw_entries.size(allowed)
+    partial, full = Unfiled.objects.order_by("id")
+    fields, _ = raw_entries.decode(config.payload_keys().decrypt(bytes(partial.body)))
+    assert (fields[b"v"], fields[b"meta"], partial.size) == (b"99", b"{}", 64 * 1024)
+    assert partial.why.startswith("envelope version '99'") and "it has 19,922,956 bytes" in partial.why
+    assert full.size == raw_entries.size(allowed)
 
 
 def test_a_signed_report_of_a_newer_guard_is_kept_and_filed_by_the_version_that_knows_it(key, monkeypatch):

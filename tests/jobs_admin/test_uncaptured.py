@@ -25,9 +25,9 @@ def known(db):
 
 
 def tell(store, name: str, count: int, *, source="shop", host="web-3", ago=timedelta(minutes=5), last=timedelta(0)):
-    said = {"host": host, "count": count}
-    said |= {"since": (NOW - ago).timestamp(), "last": (NOW - last).timestamp()}
-    store.hset(keys.dropped(source), name, json.dumps(said))
+    fields = {"host": host, "count": count}
+    fields |= {"since": (NOW - ago).timestamp(), "last": (NOW - last).timestamp()}
+    store.hset(keys.dropped(source), name, json.dumps(fields))
 
 
 def shown(viewer=ENGINE, **options):

@@ -292,12 +292,12 @@ class TestJobsTable:
             default = "" if name == "missing" else "NOT NULL DEFAULT 'null'"
             self.table.execute(f"ALTER TABLE jobs ADD COLUMN {name} {type_} {default}")
         self.table.die("j1", payload={"n": 1})
-        kept = f"SELECT {', '.join(name + text for name in names)} FROM jobs"
-        assert self.table.execute(kept) == [("null", "null", "null", None)]
+        rows = f"SELECT {', '.join(name + text for name in names)} FROM jobs"
+        assert self.table.execute(rows) == [("null", "null", "null", None)]
         pull()
         discard_and_restore(lambda: self.rows() == [] or pytest.fail("kept"))
         assert replay() == [("sent", "")]
-        assert self.table.execute(kept) == [("null", "null", "null", None)]
+        assert self.table.execute(rows) == [("null", "null", "null", None)]
 
     def columns(self):
         if isinstance(self.table, OnSQLite):

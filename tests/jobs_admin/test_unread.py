@@ -40,11 +40,11 @@ def shop(settings):
     forget_configuration(config)
 
 
-def told(n: int, kind: str, raw: bytes | None = None, **said) -> Envelope:
+def told(n: int, kind: str, raw: bytes | None = None, **fields) -> Envelope:
     raw = json.dumps({"n": n}).encode() if raw is None else raw
-    kept = {"raw": raw, "raw_size": len(raw), "raw_sha256": hashlib.sha256(raw).hexdigest()}
+    details = {"raw": raw, "raw_size": len(raw), "raw_sha256": hashlib.sha256(raw).hexdigest()}
     values = {"source": "shop", "queue": "emails", "task": "t", "job_id": f"j{n}", "kind": kind, "attempt": 1}
-    return Envelope(**{**values, "at": NOW.timestamp(), **kept, **said})
+    return Envelope(**{**values, "at": NOW.timestamp(), **details, **fields})
 
 
 def filed(*reports: Envelope) -> list[Failure]:
@@ -96,9 +96,9 @@ def test_one_group_for_each_task_content_type_and_fault_however_many_messages():
 
 
 def test_the_head_of_a_message_is_shown_without_its_secrets_and_without_its_body():
-    said = {"headers": {"task": "t", "password": "hunter2"}, "properties": {}, "body": "aHVudGVyMg=="}
+    fields = {"headers": {"task": "t", "password": "hunter2"}, "properties": {}, "body": "aHVudGVyMg=="}
     json_, text, binary, large = filed(
-        told(1, "unknown_format", json.dumps(said).encode()),
+        told(1, "unknown_format", json.dumps(fields).encode()),
         told(2, "undecodable", b"password=hunter2 <b>\x00"),
         told(3, "undecodable", b"\xff\xfe Bearer abcdef1234567890"),
         told(4, "undecodable", b"x" * 3_000_000),

@@ -90,15 +90,15 @@ def test_a_report_that_is_refused_again_keeps_its_row_with_the_new_reason(monkey
         upgrade.setattr(ingest, "parse_report", refuse)
         refiling.restart()
         assert refiling.step()
-    kept = Unfiled.objects.get()
-    assert kept.why == "no source of that name" and Failure.objects.count() == 0
+    unfiled = Unfiled.objects.get()
+    assert unfiled.why == "no source of that name" and Failure.objects.count() == 0
 
 
 @pytest.mark.django_db
 def test_a_heartbeat_of_an_older_guard_is_a_worker_all_the_same(store, django_user_model):
     now = datetime.now(UTC)
-    said = {"v": 1, "source": "shop", "name": "w1@old", "boot": "b", "at": now.timestamp(), "queues": ["emails"]}
-    store.hset(keys.workers("shop"), "w1@old", json.dumps(said))
+    fields = {"v": 1, "source": "shop", "name": "w1@old", "boot": "b", "at": now.timestamp(), "queues": ["emails"]}
+    store.hset(keys.workers("shop"), "w1@old", json.dumps(fields))
     (beat,) = heartbeats.count_heartbeats(now)
     assert (beat.name, beat.queues, beat.tasks, beat.late_ack) == ("w1@old", ["emails"], None, {})
     assert Worker.objects.get().name == "w1@old"
@@ -180,10 +180,10 @@ def test_jobs_of_another_guard_are_filed_and_its_worker_is_shown(start, store, e
         return Failure.objects.filter(job_id=job).exists()
 
     worker.wait(is_filed, what="the failure")
-    (said,) = worker.wait(lambda: running(engine.url), what="a heartbeat")
-    assert said["guard"] == version
+    (heartbeat,) = worker.wait(lambda: running(engine.url), what="a heartbeat")
+    assert heartbeat["guard"] == version
     heartbeats.count_heartbeats(NOW)
-    assert (Worker.objects.get().name, Unfiled.objects.count()) == (said["name"], 0)
+    assert (Worker.objects.get().name, Unfiled.objects.count()) == (heartbeat["name"], 0)
     assert Failure.objects.get().message == "it failed"
 
 
@@ -192,8 +192,8 @@ def test_a_policy_that_an_older_guard_does_not_know_whole_only_observes_there(st
     limited = policy("limited", "try", rate_limit={"max": 100, "per_s": 1})
     published(engine.url, limited)
     worker = start(OLDER, engine.url.removesuffix("/0") + "/1", engine.url)
-    said = worker.wait(lambda: (told := running(engine.url)) and told[0]["refused"] and told[0], what="its word")
-    assert said["refused"]["limited"] == (
+    heartbeat = worker.wait(lambda: (beats := running(engine.url)) and beats[0]["refused"] and beats[0], what="its word")
+    assert heartbeat["refused"]["limited"] == (
         "This version of the guard does not know rate_limit: the policy only observes here."
     )
     job = worker.send("try")

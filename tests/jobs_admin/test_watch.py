@@ -152,8 +152,8 @@ def test_a_database_that_is_away_is_waited_for_and_nothing_is_lost(environment, 
 
 def test_an_unknown_step_is_refused_with_the_known_ones(environment):
     process = manage(environment, "watch", "--only", "ingest,nonsense", stderr=subprocess.PIPE)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 1 and b"nonsense" in said and b"reconcile" in said
+    _, output = process.communicate(timeout=60)
+    assert process.returncode == 1 and b"nonsense" in output and b"reconcile" in output
 
 
 HANGS = """

@@ -66,7 +66,7 @@ def test_a_stopped_incident_leaves_the_desk_as_it_was(desk, page):
 
 
 def test_the_incident_is_played_to_its_end_and_told_as_it_was(desk, page, browser, logged_in):
-    before, stood = desk.get("failures", q=ALL)["count"], warehouse(desk)["falls"]
+    before, after = desk.get("failures", q=ALL)["count"], warehouse(desk)["falls"]
     page.goto("/demo/")
     press(page, re.compile("^Play "))
     page.locator(".acts [aria-current=step]", has_text="The condition").wait_for(timeout=200_000)
@@ -94,7 +94,7 @@ def test_the_incident_is_played_to_its_end_and_told_as_it_was(desk, page, browse
         f"{replay['counts']['failed_again']} of {replay['counts']['total']}" for replay in (naive, careful)
     ]
     # As often as the partner itself counted: more than twice where a slow machine draws the retries out.
-    falls = warehouse(desk)["falls"] - stood
+    falls = warehouse(desk)["falls"] - after
     assert falls > 0 and text["Fell over"] == [{1: "once", 2: "twice"}.get(falls, f"{falls} times"), "never"]
     down = [int(figure.replace(",", "")) for figure in text["Requests while it was down"]]
     # Celery tries each job four times: that is the trap.

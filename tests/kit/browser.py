@@ -12,11 +12,11 @@ WITHIN_S = 60
 NEEDS_PLAYWRIGHT = "needs playwright: `python3 manage.py test --strict` installs it"
 
 
-def is_complaint(said: Any) -> bool:
+def is_complaint(message: Any) -> bool:
     """An error on the console. A refusal (409, 422) is an answer that the page shows, and a request that it gave up for a
     newer one is none; both are noted there all the same.
     """
-    return said.type == "error" and not re.search(r"status of (409|422) |^htmx:(afterRequest|sendAbort),", said.text)
+    return message.type == "error" and not re.search(r"status of (409|422) |^htmx:(afterRequest|sendAbort),", message.text)
 
 
 def is_mistake(error: Any) -> bool:
@@ -29,6 +29,6 @@ def complaints_of(page: Any) -> list[str]:
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)) if is_mistake(error) else None)
     page.on(
-        "console", lambda said: complaints.append(f"{said.text} {said.location['url']}") if is_complaint(said) else None
+        "console", lambda message: complaints.append(f"{message.text} {message.location['url']}") if is_complaint(message) else None
     )
     return complaints

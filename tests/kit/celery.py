@@ -255,12 +255,12 @@ def _define_retried(task: Any) -> None:
 
 def _define_kinds(app: Celery, task: Any) -> None:
     """A task for each way in which a job can fail, until its worker is started with REAL_MENDED: the next deployment."""
-    is_mended = bool(os.environ.get("REAL_MENDED"))
+    is_fixed = bool(os.environ.get("REAL_MENDED"))
 
     def until_mended(name: str, **options: Any) -> Any:
         def made(fails: Any) -> Any:
             def run(self, *args):
-                if not is_mended:
+                if not is_fixed:
                     fails(self)
                 _mark("ran", f"{name} {self.request.id}")
 
@@ -316,7 +316,7 @@ def _define_kinds(app: Celery, task: Any) -> None:
     def memory(self):
         raise MemoryError("no room")
 
-    if is_mended:
+    if is_fixed:
         until_mended("kind.unknown")(lambda self: None)
         until_mended("kind.arguments")(lambda self: None)
         app.conf.accept_content = ["json", "pickle"]
@@ -491,19 +491,19 @@ def _define(app: Celery) -> None:
     @task(name="traced", bind=True)
     def traced(self, *args, **kwargs):
         """Writes down all that Celery tells it of itself. Fails while the partner is broken."""
-        told = self.request
-        seen = {name: getattr(told, name, None) for name in (
+        request = self.request
+        seen = {name: getattr(request, name, None) for name in (
             "id", "root_id", "parent_id", "group", "group_index", "timelimit", "shadow", "stamps", "stamped_headers",
             "reply_to", "correlation_id", "retries", "expires", "eta", "origin", "ignore_result",
         )}  # fmt: skip
-        delivery = told.delivery_info or {}
+        delivery = request.delivery_info or {}
         seen |= {
             "args": args,
             "kwargs": kwargs,
-            "own": told.get("x-own"),
+            "own": request.get("x-own"),
             "priority": delivery.get("priority"),
             "from": [delivery.get("exchange"), delivery.get("routing_key")],
-            "follow": [len(told.chain or ()), len(told.callbacks or ()), len(told.errbacks or ()), bool(told.chord)],
+            "follow": [len(request.chain or ()), len(request.callbacks or ()), len(request.errbacks or ()), bool(request.chord)],
         }
         _mark("traced", json.dumps(seen, default=repr))
         if _is_broken("partner"):

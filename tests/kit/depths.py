@@ -13,8 +13,8 @@ NOW = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
 
 
 def look(at: datetime, dead: int | None = 0, queue: str = "emails", **changes) -> DepthSample:
-    held = {"waiting": dead, "dead": dead, "failed_per_min": 1.0, "succeeded_per_min": 2.0} | changes
-    return DepthSample(source="shop", queue=queue, at=at, **held)
+    fields = {"waiting": dead, "dead": dead, "failed_per_min": 1.0, "succeeded_per_min": 2.0} | changes
+    return DepthSample(source="shop", queue=queue, at=at, **fields)
 
 
 def lay(since: datetime, count: int, queue: str = "emails", every_s: int = 10) -> None:
@@ -35,9 +35,9 @@ def everything() -> set[tuple]:
 
 def folded_by_hand() -> list[tuple]:
     """What all steps must say of the looks that are there, by the plainest way."""
-    looks = DepthSample.objects.filter(step=10).order_by("at").values_list("queue", "at", "dead")
+    samples = DepthSample.objects.filter(step=10).order_by("at").values_list("queue", "at", "dead")
     found: dict[tuple, list[int]] = {}
-    for queue, at, dead in looks:
+    for queue, at, dead in samples:
         for step in (60, 300, 900, 3600, 21_600, 86_400):
             begins = datetime.fromtimestamp(at.timestamp() // step * step, UTC)
             found.setdefault((queue, step, begins), []).append(dead)
@@ -52,8 +52,8 @@ HOUR = timedelta(hours=1)
 
 def alert(subject="emails", source="shop", fired_at=NOW - HOUR / 2, **changes) -> Alert:
     rule = Rule.objects.get_or_create(name="Growing", defaults={"metric": "dead", "threshold": 1})[0]
-    held = {"state": "resolved", "severity": "warning", "value": 5, "threshold": 1, "opened_at": NOW - HOUR / 2}
-    return Alert.objects.create(rule=rule, source=source, subject=subject, fired_at=fired_at, **held | changes)
+    fields = {"state": "resolved", "severity": "warning", "value": 5, "threshold": 1, "opened_at": NOW - HOUR / 2}
+    return Alert.objects.create(rule=rule, source=source, subject=subject, fired_at=fired_at, **fields | changes)
 
 
 def publish(source="*", queue="*", name="p", task="*") -> None:

@@ -82,8 +82,8 @@ def write(folder: Path) -> None:
             files[test.partition("::")[0]] += spent
             tests[test] += spent if when == "call" else 0
     before = recorded()
-    kept = {test: spent for test, spent in before["tests"].items() if test.partition("::")[0] not in files}
-    files, tests = before["files"] | files, kept | tests
+    others = {test: spent for test, spent in before["tests"].items() if test.partition("::")[0] not in files}
+    files, tests = before["files"] | files, others | tests
     there = {file: round(spent, 1) for file, spent in sorted(files.items()) if (FILE.parents[1] / file).exists()}
     long = {test: round(spent, 1) for test, spent in sorted(tests.items()) if spent >= 1}
     FILE.write_text(json.dumps({"files": there, "tests": long}, indent=1) + "\n")

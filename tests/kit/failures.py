@@ -16,15 +16,15 @@ from jobs_admin.models.failure import Caveat
 ARGS, KWARGS = [42, "EUR"], {"customer": {"id": 7, "name": "Ann"}, "token": "[redacted]"}
 
 
-def dead(n: int = 1, *, whole: bool = True, **changes) -> list[int]:
+def dead(n: int = 1, *, is_complete: bool = True, **changes) -> list[int]:
     """`n` dead jobs with their messages; the ids, oldest first."""
     shown = {"args": json.dumps(ARGS), "kwargs": json.dumps(KWARGS), "redacted": 1}
-    bury(n, **shown | {"caveats": None if whole else Caveat.TRUNCATED} | changes)
+    bury(n, **shown | {"caveats": None if is_complete else Caveat.TRUNCATED} | changes)
     ids = sorted(Failure.objects.order_by("-pk").values_list("pk", flat=True)[:n])
     raw = json.dumps({"args": ARGS, "kwargs": KWARGS | {"token": "s3cret"}}).encode()
     body, digest = config.payload_keys().encrypt(raw), hashlib.sha256(raw).hexdigest()
     Payload.objects.bulk_create(
-        Payload(failure_id=pk, run=1, body=body, size=len(raw), sha256=digest, is_whole=whole) for pk in ids
+        Payload(failure_id=pk, run=1, body=body, size=len(raw), sha256=digest, is_whole=is_complete) for pk in ids
     )
     return ids
 

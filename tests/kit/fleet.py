@@ -18,6 +18,6 @@ def reports(store, *signatures: str | None) -> None:
         text = document(Configuration("shop", tasks=(Task("shop.send", signature=signature),)))
         digest = f"{n:032x}"
         store.set(keys.configuration("shop", digest), text)
-        said = {"source": "shop", "name": f"w{n}", "boot": "b", "at": now.timestamp(), "configuration": digest}
-        store.hset(keys.workers("shop"), f"w{n}", json.dumps(said))
+        fields = {"source": "shop", "name": f"w{n}", "boot": "b", "at": now.timestamp(), "configuration": digest}
+        store.hset(keys.workers("shop"), f"w{n}", json.dumps(fields))
     heartbeats.count_heartbeats(now)

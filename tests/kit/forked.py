@@ -82,23 +82,23 @@ class _Forker:
         self._forked: dict[int, Forked] = {}
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def start(self, asked: dict[str, object]) -> Forked:
+    def start(self, request: dict[str, object]) -> Forked:
         with self._turn:
-            self._socket.sendall(json.dumps(asked).encode() + b"\n")
+            self._socket.sendall(json.dumps(request).encode() + b"\n")
             with self._heard:
                 assert self._heard.wait_for(lambda: self._begun, 60), "the process that forks does not answer"
                 return self._begun.pop()
 
     def _listen(self) -> None:
         for line in self._socket.makefile("rb"):
-            told = json.loads(line)
+            answer = json.loads(line)
             with self._heard:
-                if "begun" in told:
-                    made = self._forked[told["begun"]] = Forked(told["begun"])
+                if "begun" in answer:
+                    made = self._forked[answer["begun"]] = Forked(answer["begun"])
                     self._begun.append(made)
                     self._heard.notify_all()
                 else:
-                    self._forked.pop(told["ended"]).ended(told["returncode"])
+                    self._forked.pop(answer["ended"]).ended(answer["returncode"])
 
     def stop(self) -> None:
         self._socket.close()
@@ -139,7 +139,7 @@ def _serve(place: int) -> None:
     reading = selectors.DefaultSelector()
     reading.register(connection, selectors.EVENT_READ)
     reading.register(woken, selectors.EVENT_READ)
-    held = b""
+    buffer = b""
     while True:
         for key, _ in reading.select():
             if key.fileobj is woken:
@@ -148,13 +148,13 @@ def _serve(place: int) -> None:
             more = connection.recv(1 << 20)
             if not more:
                 return
-            held += more
-            while b"\n" in held:
-                line, _, held = held.partition(b"\n")
-                asked = json.loads(line)
+            buffer += more
+            while b"\n" in buffer:
+                line, _, buffer = buffer.partition(b"\n")
+                request = json.loads(line)
                 pid = os.fork()
                 if pid == 0:
-                    _become(asked, [connection, woken, waker], reading)
+                    _become(request, [connection, woken, waker], reading)
                 with contextlib.suppress(OSError):
                     os.setpgid(pid, pid)  # whoever comes first: it can be ended by its group as soon as it is told of
                 _tell(connection, begun=pid)
@@ -176,7 +176,7 @@ def _tell(connection: socket.socket, **what: int) -> None:
     connection.setblocking(False)
 
 
-def _become(asked: dict, open_here: list[socket.socket], reading) -> None:
+def _become(request: dict, open_here: list[socket.socket], reading) -> None:
     """The worker: as `python -m module` begins, but for what was imported already. Ends as an interpreter does."""
     import runpy
 
@@ -186,13 +186,13 @@ def _become(asked: dict, open_here: list[socket.socket], reading) -> None:
     reading.close()
     for end in open_here:
         end.close()
-    log = os.open(asked["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     os.dup2(log, 1), os.dup2(log, 2), os.close(log)
     os.environ.clear()
-    os.environ.update(asked["environment"])
-    os.chdir(asked["folder"])
-    sys.path[0] = asked["folder"]
-    _, module, *rest = asked["arguments"]
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    sys.path[0] = request["folder"]
+    _, module, *rest = request["arguments"]
     sys.argv = ["", *rest]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
     sys.exit()

@@ -45,8 +45,8 @@ def _properties(n: int, **changes: Any) -> dict[str, Any]:
 
 def _old(n: int, **changes: Any) -> dict[str, Any]:
     """Of Celery's first protocol: everything in the body."""
-    said = {"task": "ok", "id": f"garbage-{n}", "args": [f"garbage {n}"], "kwargs": {}} | changes
-    return message(n, json.dumps({name: value for name, value in said.items() if value is not ...}), _headers={})
+    fields = {"task": "ok", "id": f"garbage-{n}", "args": [f"garbage {n}"], "kwargs": {}} | changes
+    return message(n, json.dumps({name: value for name, value in fields.items() if value is not ...}), _headers={})
 
 
 def _bomb(n: int) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def fresh():
     grouping_rules.forget()
 
 
-def bury(number, *, message="order 17 refused", task="charge", **said):
+def bury(number, *, message="order 17 refused", task="charge", **fields):
     trace = TRACE.format(task=task, message=message)
-    file(*(report(f"{task}-{message}-{n}", message=message, trace=trace, task=task, **said) for n in range(number)))
+    file(*(report(f"{task}-{message}-{n}", message=message, trace=trace, task=task, **fields) for n in range(number)))
     return Failure.objects.latest("pk").group

@@ -12,8 +12,8 @@ from jobs_admin.models import Group
 def group(error_type: str = "TimeoutError", message: str = "no answer", **changes) -> Group:
     now = timezone.now()
     value = "v1-" + hashlib.sha256(f"{error_type}{message}".encode()).hexdigest()[:24]
-    held = {"fingerprint": value, "error_type": error_type, "message": message, "first_seen": now, "last_seen": now}
-    return Group.objects.create(**held | changes)
+    fields = {"fingerprint": value, "error_type": error_type, "message": message, "first_seen": now, "last_seen": now}
+    return Group.objects.create(**fields | changes)
 
 
 TRACE = """Traceback (most recent call last):

@@ -46,7 +46,7 @@ def opened(browser, url: str, size: str, **options):
 def faults(page, name: str) -> list[str]:
     """What is wrong with the page as it stands, in light and in dark, in words."""
     is_missing = name.startswith("not found")
-    found = [f"{name}: console: {said}" for said in page.complaints if not (is_missing and "404" in said)]
+    found = [f"{name}: console: {fault}" for fault in page.complaints if not (is_missing and "404" in fault)]
     page.complaints.clear()
     over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     if over > 0:
@@ -54,9 +54,9 @@ def faults(page, name: str) -> list[str]:
     if headings := page.evaluate("document.querySelectorAll('h1').length") - 1:
         found.append(f"{name}: has {headings + 1} headings of the first level")
     page.evaluate(_axe())
-    found += [f"{name}: {said}" for said in _broken(page, RULES)]
+    found += [f"{name}: {fault}" for fault in _broken(page, RULES)]
     page.emulate_media(color_scheme="dark")
-    found += [f"{name}, dark: {said}" for said in _broken(page, OF_THEME)]
+    found += [f"{name}, dark: {fault}" for fault in _broken(page, OF_THEME)]
     page.emulate_media(color_scheme="light")
     return found
 

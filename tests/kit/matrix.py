@@ -191,10 +191,10 @@ def lay_alert(source: str, word: str, notice: Notice) -> dict[str, Any]:
         name=f"{word} rule", metric="dead", source=source, threshold=5, severity="critical",
         runbook_url=f"https://{word}.example/alert", changed_by=f"{word}-author",
     )  # fmt: skip
-    said = {"rule": rule, "source": source, "subject": f"{word}-queue", "severity": "critical", "value": NUMBER if source == SHOP else 7, "threshold": 5}  # fmt: skip
+    fields = {"rule": rule, "source": source, "subject": f"{word}-queue", "severity": "critical", "value": NUMBER if source == SHOP else 7, "threshold": 5}  # fmt: skip
     began = now - timedelta(minutes=20)
-    Alert.objects.create(**said, state="resolved", opened_at=began, fired_at=began, resolved_at=now)
-    alert = Alert.objects.create(**said, state="firing", opened_at=now, fired_at=now, transitions=1, held_because=f"{word} held")  # fmt: skip
+    Alert.objects.create(**fields, state="resolved", opened_at=began, fired_at=began, resolved_at=now)
+    alert = Alert.objects.create(**fields, state="firing", opened_at=now, fired_at=now, transitions=1, held_because=f"{word} held")  # fmt: skip
     AlertEvent.objects.create(alert=alert, n=1, at=now, to="firing", value=7, reason=f"{word} reason", actor=f"{word}-actor", notice=notice)  # fmt: skip
     Notice.objects.filter(pk=notice.pk).update(alert=alert)
     silence = Silence.objects.create(
@@ -212,21 +212,21 @@ def lay_rules(word: str, bury: Callable[..., list[Failure]]) -> GroupRule:
         bury(1, group=group)
     base.failures.update(group=part)
     target.failures.all().delete()
-    said = {"note": word, "author": word, "is_applied": True}
-    GroupRule.objects.create(kind="merge", group=target, others=[f"v1-{word}"], **said)
-    return GroupRule.objects.create(kind="split", by="task", group=base, **said)
+    fields = {"note": word, "author": word, "is_applied": True}
+    GroupRule.objects.create(kind="merge", group=target, others=[f"v1-{word}"], **fields)
+    return GroupRule.objects.create(kind="split", by="task", group=base, **fields)
 
 
 def lay_policy(source: str, word: str, name: str = "") -> PolicyVersion:
     """The second version of a policy, and the first."""
     now = timezone.now()
-    said = {"published_at": now, "published_by": f"{word}-publisher", "reason": f"{word} reason"}
+    version = {"published_at": now, "published_by": f"{word}-publisher", "reason": f"{word} reason"}
     for number, ended in ((1, now), (2, None)):
         match = {"source": source, "queue": f"{word}-queue", "task": f"{word}.task"}
         fields = {"name": name or f"{word}-policy", "match": match, "max_attempts": number + 1, "note": f"{word} note"}
         document = policy.document(policy.parse(fields))
         made = PolicyVersion.objects.create(
-            document=document, version=number, is_published=not ended, ended_at=ended, **said
+            document=document, version=number, is_published=not ended, ended_at=ended, **version
         )
     return made
 
@@ -597,9 +597,9 @@ def digest() -> dict[str, str]:
     with connection.cursor() as cursor:
         for table in sorted(connection.introspection.table_names(cursor)):
             columns = [c.name for c in connection.introspection.get_table_description(cursor, table)]
-            kept = ", ".join(f'"{name}"' for name in columns if name != "last_login")
+            shown = ", ".join(f'"{name}"' for name in columns if name != "last_login")
             if table != "django_session":
-                cursor.execute(f'SELECT {kept} FROM "{table}"')
+                cursor.execute(f'SELECT {shown} FROM "{table}"')
                 found[table] = hashlib.sha256(repr(sorted(map(repr, cursor.fetchall()))).encode()).hexdigest()
     return found
 
@@ -630,9 +630,9 @@ def desk(watched, settings, tmp_path, db, engine) -> Desk:
     """Two sources full of rows; the demo runs, whose partner is away."""
     settings.REDRIVE_DEMO_BROKER_URL = engine.url
     settings.REDRIVE_DEMO_PARTNER_URL = "http://127.0.0.1:9"
-    laid = lay_desk(settings, tmp_path)
-    views_of(laid, get_user_model().objects.create_user("olga"))
-    return laid
+    desk = lay_desk(settings, tmp_path)
+    views_of(desk, get_user_model().objects.create_user("olga"))
+    return desk
 
 
 def really(answer) -> str:

@@ -48,9 +48,9 @@ def fleet(watched):
             source=source, queue="emails", at=now, waiting=7, active=2, delayed=0, oldest_dead_at=now
         )
         FailureCount.objects.create(source=source, queue="emails", task="mail", state="dead", count=3)
-        said = {"source": source, "name": f"{source}-1", "boot": "b", "at": now.timestamp(), "queues": ["emails"],
+        fields = {"source": source, "name": f"{source}-1", "boot": "b", "at": now.timestamp(), "queues": ["emails"],
                 "mode": "enforce", "policies": {"mail": 1}}  # fmt: skip
-        watched.hset(keys.workers(source), f"{source}-1", json.dumps(said))
+        watched.hset(keys.workers(source), f"{source}-1", json.dumps(fields))
     heartbeats.count_heartbeats(now)
     rule = {"match": {"task": "mail"}, "mode": "enforce", "budget": {"per_minute": 0.001, "burst": 10}}
     policies.publish(ENGINE, "mail", rule, expected_version=0)

@@ -63,21 +63,21 @@ def packages() -> Path:
 
 def _version() -> int:
     try:
-        said = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout
-        return int(said.strip().lstrip("v").partition(".")[0])
+        output = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout
+        return int(output.strip().lstrip("v").partition(".")[0])
     except (OSError, subprocess.CalledProcessError, ValueError):
         return 0
 
 
 def _install() -> None:
     done = subprocess.run(["npm", "ci", "--ignore-scripts"], cwd=HOME, capture_output=True, text=True, check=False)
-    said = (done.stdout + done.stderr).strip()
-    if done.returncode and _OUT_OF_REACH.search(said):
+    output = (done.stdout + done.stderr).strip()
+    if done.returncode and _OUT_OF_REACH.search(output):
         raise OutOfReach(
             "the packages of tests/node could not be installed, because the registry was not reached. Run the tests where npm "
-            f"reaches one (`npm view bullmq version` shows whether it does). It said: {said[-300:]}"
+            f"reaches one (`npm view bullmq version` shows whether it does). It said: {output[-300:]}"
         )
-    assert done.returncode == 0, f"The packages of tests/node could not be installed:\n{said[-2000:]}"
+    assert done.returncode == 0, f"The packages of tests/node could not be installed:\n{output[-2000:]}"
 
 
 def project(folder: Path, bullmq: int) -> Path:
@@ -149,8 +149,8 @@ class Script:
                     seen += 1
                 left = ends - time.monotonic()
                 # Who has ended may have said more than was heard until now.
-                may_say_more = self.is_running or self._ear.is_alive()
-                assert (left > 0 and may_say_more) or seen < len(self.lines), self._said(f"no such line: {wanted}")
+                may_print_more = self.is_running or self._ear.is_alive()
+                assert (left > 0 and may_print_more) or seen < len(self.lines), self._said(f"no such line: {wanted}")
                 self._heard.wait(min(left, 1))
 
     def _said(self, what: str) -> str:
@@ -204,7 +204,7 @@ class Bullmq:
         sandbox: bool = False,
     ) -> None:
         """`broken`: what jobs with {"needs": …} fail for, until it is mended. `options`: of every Worker. `guard`: what clients/node is told."""
-        asked = {
+        request = {
             "bullmq": major,
             "url": url,
             "prefix": prefix,
@@ -215,7 +215,7 @@ class Bullmq:
             "sandbox": sandbox,
         }
         self.major = major
-        self.script = Script(packages() / "worker.mjs", json.dumps(asked), environment=environment)
+        self.script = Script(packages() / "worker.mjs", json.dumps(request), environment=environment)
         self._asked = 0
 
     def start(self) -> Bullmq:
@@ -237,11 +237,11 @@ class Bullmq:
         n, after = self._asked, len(self.script.lines)
         self.script.write(json.dumps({"n": n, "do": do, **more}))
         line = self.script.wait_for(
-            lambda said: f'"n":{n},' in said and said.startswith(('{"say":"done"', '{"say":"error"')), after
+            lambda text: f'"n":{n},' in text and text.startswith(('{"say":"done"', '{"say":"error"')), after
         )
-        said = json.loads(line)
-        assert said["say"] == "done", said
-        return said["answer"]
+        answer = json.loads(line)
+        assert answer["say"] == "done", answer
+        return answer["answer"]
 
     def queue(self, queue: str, call: str, *given: Any) -> Any:
         """Calls a method of this Queue: its answer; jobs as their ids."""
@@ -270,22 +270,22 @@ class Bullmq:
     def break_(self, what: str) -> None:
         self.ask("break", what=what)
 
-    def told(self, say: str, after: int = 0, deadline_s: float = _DEADLINE_S, **of: Any) -> dict[str, Any]:
+    def told(self, kind: str, after: int = 0, deadline_s: float = _DEADLINE_S, **of: Any) -> dict[str, Any]:
         """What it tells of a job, waited for: `told("failed", queue="emails", id="1")`. `after`: a number of `place()`."""
 
         def is_it(line: str) -> bool:
-            if not line.startswith(f'{{"say":"{say}"'):
+            if not line.startswith(f'{{"say":"{kind}"'):
                 return False
-            said = json.loads(line)
-            return all(said.get(name) == value for name, value in of.items())
+            line_ = json.loads(line)
+            return all(line_.get(name) == value for name, value in of.items())
 
         answer: dict[str, Any] = json.loads(self.script.wait_for(is_it, after, deadline_s))
         return answer
 
-    def all_told(self, say: str, **of: Any) -> list[dict[str, Any]]:
+    def all_told(self, kind: str, **of: Any) -> list[dict[str, Any]]:
         """All that it has told until now."""
-        told = [json.loads(line) for line in list(self.script.lines) if line.startswith(f'{{"say":"{say}"')]
-        return [said for said in told if all(said.get(name) == value for name, value in of.items())]
+        lines = [json.loads(line) for line in list(self.script.lines) if line.startswith(f'{{"say":"{kind}"')]
+        return [line for line in lines if all(line.get(name) == value for name, value in of.items())]
 
     def place(self) -> int:
         """How much it has said: for `after`."""

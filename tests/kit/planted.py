@@ -72,8 +72,8 @@ def _define_shop(app: Celery) -> None:
         return partial(app.task, shared=False, **(SOUND | options))
 
     def by_hand(**options):
-        kept = {name: SOUND[name] for name in ("time_limit", "soft_time_limit", "acks_late", "ignore_result")}
-        return partial(app.task, shared=False, bind=True, **(kept | options))
+        limits = {name: SOUND[name] for name in ("time_limit", "soft_time_limit", "acks_late", "ignore_result")}
+        return partial(app.task, shared=False, bind=True, **(limits | options))
 
     def call():
         return calm.get("http://partner.example/")

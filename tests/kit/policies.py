@@ -17,11 +17,11 @@ _numbers = itertools.count(1)
 def published(url: str, *policies: dict[str, Any]) -> int:
     """These are in force, and no others. Each is a document with its name. Answers the version that they have."""
     version = next(_numbers)
-    told = {one["name"]: json.dumps({"name": one["name"], "version": version, "policy": one}) for one in policies}
+    texts = {one["name"]: json.dumps({"name": one["name"], "version": version, "policy": one}) for one in policies}
     with redis.Redis.from_url(url) as client, client.pipeline() as pipe:
         pipe.delete(keys.policies())
-        if told:
-            pipe.hset(keys.policies(), mapping=told)
+        if texts:
+            pipe.hset(keys.policies(), mapping=texts)
         pipe.set(keys.policies_version(), version)
         pipe.execute()
     return version
@@ -37,7 +37,7 @@ def running(url: str, source: str = "shop") -> list[dict[str, Any]]:
     """The heartbeats of a source's workers."""
     with redis.Redis.from_url(url, socket_timeout=30) as client:
         return [
-            json.loads(said) for said in (*client.hvals(keys.workers(source)), *client.hvals(keys.shared("workers")))
+            json.loads(heartbeat) for heartbeat in (*client.hvals(keys.workers(source)), *client.hvals(keys.shared("workers")))
         ]
 
 
@@ -46,7 +46,7 @@ def obeyed(worker: RealWorker, url: str, *policies: dict[str, Any]) -> int:
     version = published(url, *policies)
     names = {one["name"]: version for one in policies}
     worker.wait(
-        lambda: (told := running(url)) and all(one["policies"] == names for one in told), what=f"{names} in force"
+        lambda: (heartbeats := running(url)) and all(one["policies"] == names for one in heartbeats), what=f"{names} in force"
     )
     return version
 

@@ -37,9 +37,9 @@ class Broker:
         self.url = node.management_url
         self.login = "Basic " + base64.b64encode(f"redrive:{node._password}".encode()).decode()
 
-    def ask(self, method, path, said=None):
+    def ask(self, method, path, content=None):
         headers = {"Authorization": self.login, "Content-Type": "application/json"}
-        data = None if said is None else json.dumps(said).encode()
+        data = None if content is None else json.dumps(content).encode()
         with urllib.request.urlopen(urllib.request.Request(self.url + path, data, headers, method=method)) as answer:
             body = answer.read()
         return json.loads(body) if body else None
@@ -81,13 +81,13 @@ class Bus:
             try:
                 handle(json.loads(message.body))
             except Exception as error:
-                said = {
+                fields = {
                     "x-exception-message": str(error),
                     "x-exception-type": type(error).__name__,
                     "x-exception-stacktrace": traceback.format_exc(),
                     "x-attempts": self.attempts,
                 }
-                headers = {**message.properties.get("application_headers", {}), **said}
+                headers = {**message.properties.get("application_headers", {}), **fields}
                 properties = {**message.properties, "application_headers": headers}
                 self.channel.basic_publish(amqp.Message(message.body, **properties), exchange="", routing_key=dlq)
             self.channel.basic_ack(message.delivery_tag)
@@ -109,8 +109,8 @@ class Bus:
         self.connection.close()
 
 
-def broken(said):
-    raise ConnectionError(f"partner refused job {said['n']}")
+def broken(message):
+    raise ConnectionError(f"partner refused job {message['n']}")
 
 
 class Queues:
@@ -139,14 +139,14 @@ class Queues:
         wait_until(lambda: self.broker.queue(self.dlq))
 
     def another(self, **options):
-        said = {
+        fields = {
             "dead_letter_queues": [{"name": self.dlq, "of": self.queue}],
             "management_url": self.node.management_url,
             "mode": self.mode,
             **options,
         }
         self.made.append(
-            connect("shop", "rabbitmq", said.pop("url", self.node.url), (), said, store=lambda: self.store)
+            connect("shop", "rabbitmq", fields.pop("url", self.node.url), (), fields, store=lambda: self.store)
         )
         return self.made[-1]
 

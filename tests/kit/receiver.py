@@ -23,8 +23,8 @@ class _Post(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         try:
-            told = Webhook(self.server.secret).verify(body, dict(self.headers))
-            self.server.told.append((self.headers["webhook-id"], told))
+            notice = Webhook(self.server.secret).verify(body, dict(self.headers))
+            self.server.told.append((self.headers["webhook-id"], notice))
         except Exception as error:  # told by the test
             self.server.refused.append(repr(error))
         self.send_response(204)

@@ -52,14 +52,14 @@ def held(others: int = 0, **evidence) -> Replay:
     return replay
 
 
-def buried(n=1, *, raw=None, whole=True, payload=True, **changes):
+def buried(n=1, *, raw=None, is_complete=True, payload=True, **changes):
     """`n` dead failures with their messages; the ids, oldest first."""
     now = timezone.now()
     values = {
         "source": "shop", "queue": "emails", "task": "shop.send", "state": "dead", "kind": "exception",
         "error_type": "TimeoutError", "message": "too slow", "args": "[1]", "kwargs": '{"to": "ann"}',
         "first_failed_at": now, "failed_at": now, "received_at": now,
-        "caveats": (Caveat.NO_MESSAGE if not payload else Caveat.TRUNCATED if not whole else None),
+        "caveats": (Caveat.NO_MESSAGE if not payload else Caveat.TRUNCATED if not is_complete else None),
     } | changes  # fmt: skip
     start = Failure.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
     made = Failure.objects.bulk_create(
@@ -72,7 +72,7 @@ def buried(n=1, *, raw=None, whole=True, payload=True, **changes):
         body = config.payload_keys().encrypt(raw)
         digest = hashlib.sha256(raw).hexdigest()
         Payload.objects.bulk_create(
-            Payload(failure_id=pk, run=1, body=body, size=len(raw), sha256=digest, is_whole=whole) for pk in ids
+            Payload(failure_id=pk, run=1, body=body, size=len(raw), sha256=digest, is_whole=is_complete) for pk in ids
         )
     return ids
 

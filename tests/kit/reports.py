@@ -22,7 +22,7 @@ shop.Refused: order {} refused
 """
 
 
-def report(job_id="j1", kind="exception", attempt=1, *, order=17, ago=0.0, **said):
+def report(job_id="j1", kind="exception", attempt=1, *, order=17, ago=0.0, **fields):
     values = {
         "source": "shop", "queue": "emails", "task": "shop.send", "job_id": job_id, "kind": kind, "attempt": attempt,
         "at": NOW.timestamp() - ago, "release": "r1", "tenant": "acme",
@@ -33,7 +33,7 @@ def report(job_id="j1", kind="exception", attempt=1, *, order=17, ago=0.0, **sai
         values |= {"raw": raw, "raw_size": len(raw)}
     if kind == "retry":
         values["due_at"] = values["at"] + 60
-    return Envelope(**{**values, **said})
+    return Envelope(**{**values, **fields})
 
 
 _ids = iter(range(1, 10**9))
@@ -64,9 +64,9 @@ def misindexed():
     return [key for key in wanted.keys() | found.keys() if sorted(wanted.get(key, "")) != sorted(found.get(key, ""))]
 
 
-def of_run(n, job_id="j1", kind="exception", attempt=1, item=None, of="j1", **said):
+def of_run(n, job_id="j1", kind="exception", attempt=1, item=None, of="j1", **fields):
     home = Lineage(queue="emails", job_id=of, run=n, item=item)
-    return report(job_id, kind, attempt, lineage=home, **said)
+    return report(job_id, kind, attempt, lineage=home, **fields)
 
 
 def drain(consumer="c1"):

@@ -41,8 +41,8 @@ def retries_come_back(worker: RealWorker, store: Any) -> None:
         both = {"retry": len(jobs), "success": len(jobs)}
         worker.wait(lambda: Counter(one.kind for one in reports(store)) == both, what="all to end well")
         for job, queue in jobs:
-            told = [(one.kind, one.queue) for one in of_job(store, job)]
-            assert told == [("retry", queue), ("success", queue)]
+            results = [(one.kind, one.queue) for one in of_job(store, job)]
+            assert results == [("retry", queue), ("success", queue)]
             assert of_job(store, job)[0].policy == f"{queue}@{version}"
             assert [n for n, _ in attempts(worker, job)] == [1, 2]
         assert mailing.queue_declare(passive=True).message_count == 1

@@ -36,13 +36,13 @@ class Desk:
     def __init__(self, data: Path, *arguments: str, **environment: str) -> None:
         self.data = data
         self.began = time.monotonic()
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(SILENT)}
+        variables = {name: value for name, value in os.environ.items() if not name.startswith(SILENT)}
         self.output = data.with_name(f"{data.name}.{next(_numbers)}.out")
         with self.output.open("w") as output:
             self.process = subprocess.Popen(
                 [sys.executable, str(ROOT / "manage.py"), "up", "--data", str(data), *_port(arguments), *arguments],
                 cwd=data.parent,
-                env={**kept, MARK: str(data), **environment},
+                env={**variables, MARK: str(data), **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

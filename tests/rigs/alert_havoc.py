@@ -187,18 +187,18 @@ class Havoc:
         during = Notice.objects.count()
         breach = time.time()
         Failure.objects.filter(queue=name).update(state="dead")
-        told = None
-        while told is None and time.time() < breach + self.for_s + 60:
+        notice = None
+        while notice is None and time.time() < breach + self.for_s + 60:
             time.sleep(0.2)
-            newest = Notice.objects.filter(type="alert.firing").order_by("-pk").first()
-            told = newest.created_at.timestamp() if newest else None
+            latest = Notice.objects.filter(type="alert.firing").order_by("-pk").first()
+            notice = latest.created_at.timestamp() if latest else None
         return {
             "seconds": seconds,
             "watches": self.watches,
             "notices_while_it_flapped": during,
             "seconds_from_the_breach_and_for_until_the_notice": None
-            if told is None
-            else round(told - breach - self.for_s, 2),
+            if notice is None
+            else round(notice - breach - self.for_s, 2),
         }
 
     # -- what came of it ------------------------------------------------------------------------------------------
@@ -207,10 +207,10 @@ class Havoc:
         from jobs_admin.models import Alert, AlertEvent, Notice
 
         fired = list(AlertEvent.objects.filter(to="firing").select_related("alert", "notice"))
-        told = list(Notice.objects.order_by("pk"))
+        notices = list(Notice.objects.order_by("pk"))
         episodes = self._episodes()
         by_leader: dict[int, list[Notice]] = {}
-        for one in told:
+        for one in notices:
             by_leader.setdefault(one.alert_id, []).append(one)
         alerts = list(Alert.objects.all())
         must_s = self.must_s or self.for_s + 2 * SLACK_S
@@ -221,7 +221,7 @@ class Havoc:
             "times_over_the_threshold": len(episodes),
             "long_enough_that_they_must_fire": len(long_enough),
             "episodes": len(alerts),
-            "notices": len(told),
+            "notices": len(notices),
             # All of these must be nought.
             "missed": sum(not any(_meets(alert, one) for alert in alerts) for one in long_enough),
             "fired_and_not_told": sum(event.notice_id is None for event in fired),

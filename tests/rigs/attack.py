@@ -54,7 +54,7 @@ def round_of(desk, seconds: float, seed: int) -> dict[str, object]:
                 seen = asyncio.run(_look(port, cookies["vera"], seconds))
             finally:
                 attacker.terminate()
-                told = json.loads(attacker.communicate(timeout=20)[0])
+                result = json.loads(attacker.communicate(timeout=20)[0])
             time.sleep(3)
             used = _processor_s(process.pid)
             time.sleep(2)
@@ -62,7 +62,7 @@ def round_of(desk, seconds: float, seed: int) -> dict[str, object]:
             after["another viewer's list, ms"] = asyncio.run(_look(port, cookies["vera"], 1))["list"]
     finally:
         engine.stop()
-    return {"another viewer": seen, "attacker's answers": told, "before": before, "after": after}
+    return {"another viewer": seen, "attacker's answers": result, "before": before, "after": after}
 
 
 async def _look(port: int, cookie: str, seconds: float) -> dict[str, dict[str, float]]:

@@ -68,9 +68,9 @@ def decide(url: str, notes: Path, count: int, seconds: float, seed: int) -> None
             share = max(0, n - size // 2) / size * 2
             time.sleep(max(0.0, began + at + share * lasts - time.monotonic()))
             which = draw.randrange(len(names))
-            asked = time.perf_counter()
+            start = time.perf_counter()
             answer = calls.run(TIMED, [keys.budget("shop")], arguments(names[which], *RULES[names[which]], spent=1))
-            waits.append((time.perf_counter() - asked) * 1e6 if answer else -1)
+            waits.append((time.perf_counter() - start) * 1e6 if answer else -1)
             if answer:
                 found.append(int(answer[1]) * 8 + which * 2 + int(answer[0]))
     with notes.open("wb") as file:
@@ -92,7 +92,7 @@ def _surges(count: int, seconds: float) -> list[tuple[float, int, float]]:
 
 
 def read(notes: Sequence[Path]) -> Decided:
-    told = Decided()
+    decided = Decided()
     names = list(RULES)
     for place in notes:
         sizes, found, waits = array("q"), array("q"), array("f")
@@ -102,26 +102,26 @@ def read(notes: Sequence[Path]) -> Decided:
             waits.fromfile(file, sizes[1])
         for one in found:
             at, name = one >> 3, names[(one >> 1) & 3]
-            told.first_us, told.last_us = min(told.first_us, at), max(told.last_us, at)
-            told.asked[name] += 1
+            decided.first_us, decided.last_us = min(decided.first_us, at), max(decided.last_us, at)
+            decided.asked[name] += 1
             if one & 1:
-                told.granted[name].append(at)
-        told.waits_us.extend(wait for wait in waits if wait >= 0)
-        told.unanswered += sum(wait < 0 for wait in waits)
-    for times in told.granted.values():
+                decided.granted[name].append(at)
+        decided.waits_us.extend(wait for wait in waits if wait >= 0)
+        decided.unanswered += sum(wait < 0 for wait in waits)
+    for times in decided.granted.values():
         times.sort()
-    return told
+    return decided
 
 
-def figures(told: Decided) -> dict[str, Any]:
-    seconds = (told.last_us - told.first_us) / 1e6
+def figures(decided: Decided) -> dict[str, Any]:
+    seconds = (decided.last_us - decided.first_us) / 1e6
     rules = {}
     for name, (per_minute, burst) in RULES.items():
-        granted = told.granted[name]
+        granted = decided.granted[name]
         rules[name] = {
             "per_minute": per_minute,
             "burst": burst,
-            "asked": told.asked[name],
+            "asked": decided.asked[name],
             "granted": len(granted),
             "could": math.floor(burst + per_minute * seconds / 60),
             "windows": {
@@ -134,11 +134,11 @@ def figures(told: Decided) -> dict[str, Any]:
             "over_in_any_window": over(granted, per_minute, burst),
         }
     return {
-        "decisions": sum(told.asked.values()),
-        "not_answered": told.unanswered,
+        "decisions": sum(decided.asked.values()),
+        "not_answered": decided.unanswered,
         "seconds": round(seconds, 1),
-        "decisions_per_second": round(sum(told.asked.values()) / seconds),
-        "microseconds_a_decision": spread(told.waits_us, 1),
+        "decisions_per_second": round(sum(decided.asked.values()) / seconds),
+        "microseconds_a_decision": spread(decided.waits_us, 1),
         "rules": rules,
     }
 

@@ -202,16 +202,16 @@ class Incident:
     def node(self, do: str, number: int = 1, **more: Any) -> Any:
         from tests.kit import node
 
-        asked = {"do": do, "url": self.database(number), "queue": QUEUE, **more}
-        return node.Script(self.project / "bullmq_incident.mjs", json.dumps(asked)).start()
+        request = {"do": do, "url": self.database(number), "queue": QUEUE, **more}
+        return node.Script(self.project / "bullmq_incident.mjs", json.dumps(request)).start()
 
     def make(self) -> dict[str, Any]:
         script = self.node("make", jobs=self.jobs)
-        told = json.loads(script.wait_for('"made"', deadline_s=WITHIN_S))
+        answer = json.loads(script.wait_for('"made"', deadline_s=WITHIN_S))
         script.stop()
         for number in (2, 3):  # for the dashboards
             self._copy(number)
-        return {name: round(told[name], 1) for name in ("added_s", "died_s")}
+        return {name: round(answer[name], 1) for name in ("added_s", "died_s")}
 
     def _copy(self, number: int) -> None:
         client = self.client(1)
@@ -235,16 +235,16 @@ class Incident:
                 process_group=0,
             )  # fmt: skip
         self.stack.callback(end, watch)
-        looks: list[tuple[float, int]] = []
-        while not looks or looks[-1][1] < self.jobs:
+        samples: list[tuple[float, int]] = []
+        while not samples or samples[-1][1] < self.jobs:
             time.sleep(0.1)
-            looks.append((time.time() - began, self._rows()))
-            assert looks[-1][0] < WITHIN_S and watch.poll() is None, (self.folder / "watch.log").read_text()[-3000:]
-        first = next(at for at, rows in looks if rows)
+            samples.append((time.time() - began, self._rows()))
+            assert samples[-1][0] < WITHIN_S and watch.poll() is None, (self.folder / "watch.log").read_text()[-3000:]
+        first = next(at for at, rows in samples if rows)
         return {
-            "all_in_the_index_after_s": round(looks[-1][0], 1),
+            "all_in_the_index_after_s": round(samples[-1][0], 1),
             "of_it_until_the_first_s": round(first, 1),
-            "rows_per_s": round(self.jobs / (looks[-1][0] - first + 0.1)),
+            "rows_per_s": round(self.jobs / (samples[-1][0] - first + 0.1)),
         }
 
     def _rows(self) -> int:
@@ -254,10 +254,10 @@ class Incident:
     def flowed(self, seconds: float) -> dict[str, Any]:
         """Other jobs of the queue run well, as many a second as the service carries, and the desk counts them by BullMQ's events."""
         script = self.node("flow", rate=round(self.warm), seconds=seconds, takes_ms=TAKES_MS)
-        told = json.loads(script.wait_for('"flowed"', deadline_s=WITHIN_S))
+        answer = json.loads(script.wait_for('"flowed"', deadline_s=WITHIN_S))
         script.stop()
         time.sleep(10)  # what the desk has read by now is in its counters
-        return {name: round(told[name], 1) for name in ("jobs", "seconds")}
+        return {name: round(answer[name], 1) for name in ("jobs", "seconds")}
 
     # (b), (c)
 
@@ -269,34 +269,34 @@ class Incident:
             _REPLAYED.format(pace=pace, partner=service.url, resumed_s=RESUMED_S, within_s=WITHIN_S)
         )
         assert operator.stdout is not None
-        looks: list[tuple[float, int, int]] = []
+        samples: list[tuple[float, int, int]] = []
         is_over = threading.Event()
-        looking = threading.Thread(target=self._watch_queue, args=(looks, is_over), daemon=True)
-        looking.start()
+        sampler = threading.Thread(target=self._watch_queue, args=(samples, is_over), daemon=True)
+        sampler.start()
         try:
-            told = [json.loads(line) for line in operator.stdout]
+            acts = [json.loads(line) for line in operator.stdout]
         finally:
             operator.kill()
             is_over.set()
-            looking.join()
-        begun, course, ended = told[0], told[1:-1], told[-1]
+            sampler.join()
+        begun, course, ended = acts[0], acts[1:-1], acts[-1]
         worker.stop()
         ran = [line.split() for line in lines.read_text().splitlines()]
         ok = Counter(job for job, how, *_ in ran if how == "ok")
-        held = [why for (*_, before), (_, state, *_, why) in pairwise(course) if why != before and state == "held"]
-        gone = {s: self.jobs - min(dead for at, dead, _ in looks if at <= begun["began"] + s) for s in (1, 2, 5)}
+        reasons = [why for (*_, before), (_, state, *_, why) in pairwise(course) if why != before and state == "held"]
+        gone = {s: self.jobs - min(dead for at, dead, _ in samples if at <= begun["began"] + s) for s in (1, 2, 5)}
         return {
             **service.seen(begun["began"]),
             **ended,
             "pace": begun["pace"],
-            "held_because": held,
+            "held_because": reasons,
             "course": [
                 f"{at:.0f} s: {state}, {rate:.0f}/s, {sent:,} sent" for at, state, rate, sent, _ in course[::60] if rate
             ],
             "ready_in_the_first_second": gone[1],
             "within_2_s": gone[2],
             "within_5_s": gone[5],
-            "most_prioritized_at_once": max(urgent for *_, urgent in looks),
+            "most_prioritized_at_once": max(urgent for *_, urgent in samples),
             "worker": {
                 "jobs_that_ran_well": len(ok),
                 "more_than_once": sum(n > 1 for n in ok.values()),
@@ -308,12 +308,12 @@ class Incident:
             "load": round(os.getloadavg()[0], 1),
         }
 
-    def _watch_queue(self, looks: list[tuple[float, int, int]], is_over: threading.Event) -> None:
+    def _watch_queue(self, samples: list[tuple[float, int, int]], is_over: threading.Event) -> None:
         """(When, dead, of those that wait the urgent): a hundred times a second."""
         client, key = self.client(1), f"bull:{QUEUE}:"
         while not is_over.wait(0.01):
             dead, urgent = client.pipeline(transaction=False).zcard(key + "failed").zcard(key + "prioritized").execute()
-            looks.append((time.time(), dead, urgent))
+            samples.append((time.time(), dead, urgent))
 
     # (d)
 
@@ -327,22 +327,22 @@ class Incident:
         before = client.zcard(key + "failed")
         dashboard = self.node(do, number)
         pressed = json.loads(dashboard.wait_for('"ready"'))["at"]
-        looks: list[tuple[float, int]] = []
-        kept: dict[str, int] = {}
+        samples: list[tuple[float, int]] = []
+        stored: dict[str, int] = {}
         ends = time.monotonic() + WITHIN_S
         while time.monotonic() < ends:
             waiting, urgent, active, delayed = (
                 client.pipeline(transaction=False).llen(key + "wait").zcard(key + "prioritized").llen(key + "active")
                 .zcard(key + "delayed").execute()
             )  # fmt: skip
-            looks.append((time.time() - pressed, waiting + urgent + active))
-            kept["most_prioritized_at_once"] = max(kept.get("most_prioritized_at_once", 0), urgent)
+            samples.append((time.time() - pressed, waiting + urgent + active))
+            stored["most_prioritized_at_once"] = max(stored.get("most_prioritized_at_once", 0), urgent)
             if not dashboard.is_running and not (waiting + urgent + active + delayed):
                 break
             time.sleep(0.02)
         worker.stop()
         ran = [line.split() for line in lines.read_text().splitlines()]
-        ready = {s: max((n for at, n in looks if at <= s), default=0) for s in (1, 2, 5)}
+        ready = {s: max((n for at, n in samples if at <= s), default=0) for s in (1, 2, 5)}
         return {
             "dead_before": before,
             "ready_in_the_first_second": ready[1],
@@ -351,10 +351,10 @@ class Incident:
             **service.seen(pressed),
             "ran_well": sum(how == "ok" for _, how, *_ in ran),
             "dead_again": client.zcard(key + "failed"),
-            "took_s": round(looks[-1][0], 1),
+            "took_s": round(samples[-1][0], 1),
             "began_at_attempt": dict(Counter(attempts for *_, attempts in ran)),
             "jobs_with_a_priority": math.ceil(self.jobs / 10),
-            **kept,
+            **stored,
             "load": round(os.getloadavg()[0], 1),
         }
 
@@ -366,6 +366,6 @@ class Incident:
 
     def _counts(self, number: int) -> dict[str, int]:
         script = self.node("counts", number)
-        told: dict[str, Any] = json.loads(script.wait_for('"counts"'))
+        answer: dict[str, Any] = json.loads(script.wait_for('"counts"'))
         script.stop()
-        return {state: n for state, n in told["counts"].items() if n}
+        return {state: n for state, n in answer["counts"].items() if n}

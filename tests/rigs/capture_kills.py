@@ -203,9 +203,9 @@ class Rig:
         def is_quiet() -> bool:
             nonlocal since, before
             time.sleep(0.2)
-            said = fleet.said()
-            if said != before or self.broker.waiting():
-                since, before = time.monotonic(), said
+            lines = fleet.said()
+            if lines != before or self.broker.waiting():
+                since, before = time.monotonic(), lines
             return time.monotonic() - since > self.visibility_s + 3
 
         return {} if until(fleet, is_quiet, WITHIN_S) else {"in the broker": self.broker.waiting()}
@@ -229,8 +229,8 @@ class Rig:
 
     def _told(self, how: str, desk: Any, fleet: Fleet) -> dict[str, Any]:
         lines = list(told_jobs.lines(self.folder / "lines"))
-        told = kill_history.desk(desk.run(kill_history.ASKED, 300)) if desk else kill_history.Desk([], {})
-        found = kill_history.checked(self.jobs, lines, told, fleet.killed)
+        filed = kill_history.desk(desk.run(kill_history.ASKED, 300)) if desk else kill_history.Desk([], {})
+        found = kill_history.checked(self.jobs, lines, filed, fleet.killed)
         if desk is None:
             ended = {line.job for line in lines if line.what != told_jobs.START}
             began = {line.job for line in lines}
@@ -284,15 +284,15 @@ def rigs(folder: Path, broker: str = "redis") -> Iterator[Any]:
             stack.callback(node.stop)
             there = OnRabbitMQ(node.url, store.url)
 
-        def make(**asked: Any) -> Rig:
+        def make(**options: Any) -> Rig:
             with redis.Redis.from_url(store.url) as client:
                 client.flushall()
             if isinstance(there, OnRedis):
                 with redis.Redis.from_url(there.url) as client:
                     client.flushall()
-            own = folder / f"run-{asked.pop('name', '')}"
+            own = folder / f"run-{options.pop('name', '')}"
             shutil.rmtree(own, ignore_errors=True)
             own.mkdir()
-            return Rig(own, there, store, **asked)
+            return Rig(own, there, store, **options)
 
         yield make

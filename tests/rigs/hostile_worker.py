@@ -52,24 +52,24 @@ def message(n: int) -> bytes:
         "correlation_id": f"j{n}", "delivery_mode": 2, "delivery_info": {"exchange": "", "routing_key": "emails"}, "priority": 0,
         "body_encoding": "base64", "delivery_tag": f"tag{n}",
     }  # fmt: skip
-    whole = {
+    fields = {
         "body": body,
         "content-encoding": "utf-8",
         "content-type": "application/json",
         "headers": headers,
         "properties": properties,
     }
-    return json.dumps(whole).encode()
+    return json.dumps(fields).encode()
 
 
-def failed(n: int, source: str = SHOP, **said: Any) -> Envelope:
+def failed(n: int, source: str = SHOP, **fields: Any) -> Envelope:
     raw = message(n)
     values: dict[str, Any] = {
         "source": source, "queue": "emails", "task": "ok", "job_id": f"j{n}", "kind": "exception", "attempt": 1,
         "at": time.time() - 600, "error_type": f"{source}.Error{n % 3}", "message": "no answer", "raw": raw, "raw_size": len(raw),
         "args": f"[{n}]", "kwargs": "{}", "worker": "w1@shop",
     }  # fmt: skip
-    return Envelope(**{**values, **said})
+    return Envelope(**{**values, **fields})
 
 
 class Victim:
@@ -131,9 +131,9 @@ class Victim:
         )
         store.zadd(keys.boots(SHOP), {BOOT: 1000 * (now + 3600)})  # it lives, whatever anyone does
         store.hset(keys.boot(SHOP, BOOT), "worker", "w1@shop")
-        told = encode(failed(900, kind="lost"))[b"meta"]
+        meta = encode(failed(900, kind="lost"))[b"meta"]
         store.sadd(keys.kept_boots(SHOP), BOOT)
-        store.hset(keys.kept(SHOP, BOOT), "j900:1", b"%d 1 %d\n%sraw" % (now * 1000, len(told), told))
+        store.hset(keys.kept(SHOP, BOOT), "j900:1", b"%d 1 %d\n%sraw" % (now * 1000, len(meta), meta))
         store.hset(keys.crash(SHOP, "j901"), "token", json.dumps({"at": now * 1000, "boot": BOOT, "how": "killed"}))
         store.hset(keys.budget(SHOP), "all", f"{int(now * 1e6)} 1000000 10")
         store.zadd(keys.leases(SHOP, "all", "ok"), {"token": 1000 * (now + 3600)})
@@ -367,7 +367,7 @@ def _stream(rng: random.Random, victim: Victim) -> Write:
 def _hash(rng: random.Random, victim: Victim) -> Write:
     """Heartbeats, counts of what was not captured, jobs in hand: under its own key, another's, or the shared one."""
     now = time.time()
-    name, field, said = rng.choice(
+    name, field, value = rng.choice(
         [
             ("workers", rng.choice(["w1@shop", "shop/w1@shop"]), {"name": "w1@shop", "boot": BOOT, "at": now, "queues": ["emails"],
              "counts": {"emails": {"started": 10**6, "succeeded": 10**6}}, "tasks": DIGEST, "spooled": 9, "policies": {"all": 7}}),
@@ -377,7 +377,7 @@ def _hash(rng: random.Random, victim: Victim) -> Write:
     )  # fmt: skip
     of = {"workers": keys.workers, "dropped": keys.dropped, "in-hand": keys.in_hand}[name]
     key = rng.choice([of(EVIL), of(EVIL), of(SHOP), of("crm"), keys.shared(name)])
-    text = json.dumps(said | {"v": 1, "source": rng.choice([SHOP, EVIL])})
+    text = json.dumps(value | {"v": 1, "source": rng.choice([SHOP, EVIL])})
     return rng.choice(
         [
             lambda evil: evil.hset(key, field, text),
@@ -389,8 +389,8 @@ def _hash(rng: random.Random, victim: Victim) -> Write:
 
 def _kept(rng: random.Random, victim: Victim) -> Write:
     """Jobs that a worker keeps while they run: its own of another source's jobs, or another's."""
-    told = encode(_forged(rng, victim))[b"meta"]
-    value = rng.choice([b"1000 1 %d\n%sraw" % (len(told), told), b"1000 1 99999999\n{}", b"x", b"1 " * 9])
+    meta = encode(_forged(rng, victim))[b"meta"]
+    value = rng.choice([b"1000 1 %d\n%sraw" % (len(meta), meta), b"1000 1 99999999\n{}", b"x", b"1 " * 9])
     boot = rng.choice([BOOT, "evilboot"])
     source = rng.choice([EVIL, EVIL, SHOP])
 

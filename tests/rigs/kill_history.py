@@ -50,22 +50,22 @@ say({
 """
 
 
-def desk(said: dict[str, Any]) -> Desk:
+def desk(answer: dict[str, Any]) -> Desk:
     return Desk(
-        [(job, attempt, kind) for job, attempt, kind in said["attempts"]],
-        {job: (state, n) for job, (state, n) in said["states"].items()},
-        said["counted"],
-        said["in_groups"],
+        [(job, attempt, kind) for job, attempt, kind in answer["attempts"]],
+        {job: (state, n) for job, (state, n) in answer["states"].items()},
+        answer["counted"],
+        answer["in_groups"],
     )
 
 
-def checked(sent: int, lines: Iterable[Line], told: Desk, killed: Counter[str]) -> dict[str, Any]:
+def checked(sent: int, lines: Iterable[Line], filed: Desk, killed: Counter[str]) -> dict[str, Any]:
     """Names of jobs where there are few, else how many."""
     at: dict[str, dict[tuple[str, int], list[Line]]] = {what: defaultdict(list) for what in (START, RAISE, END)}
     for line in lines:
         at[line.what][line.job, line.attempt].append(line)
     rows: dict[tuple[str, int], set[str]] = defaultdict(set)
-    for job, attempt, kind in told.attempts:
+    for job, attempt, kind in filed.attempts:
         rows[job, attempt].add(kind)
     jobs = {f"j{n}" for n in range(sent)}
     began, through = {job for job, _ in at[START]}, {job for job, _ in at[END]}
@@ -78,7 +78,7 @@ def checked(sent: int, lines: Iterable[Line], told: Desk, killed: Counter[str]) 
         "began": len(began),
         "through": len(through),
         "attempts_about_to_raise": len(at[RAISE]),
-        "rows_of_attempts": len(told.attempts),
+        "rows_of_attempts": len(filed.attempts),
         "missing": named(at[RAISE].keys() - failed),
         "vanished": named(job for job in began - through if (job, last[job]) not in failed),
         "lost_before_they_start": named(jobs - began - {job for job, _ in rows}),
@@ -93,14 +93,14 @@ def checked(sent: int, lines: Iterable[Line], told: Desk, killed: Counter[str]) 
             place for place, starts in at[START].items() if sum(not line.is_again for line in starts) > 1
         ),
         # What a main process had not told yet when it was killed is not counted: five seconds at most.
-        "starts_counted": f"{told.counted.get('started', 0):.0f} of {sum(map(len, at[START].values()))}",
+        "starts_counted": f"{filed.counted.get('started', 0):.0f} of {sum(map(len, at[START].values()))}",
         "through_and_told_as_lost": sum(
-            job in through and state not in ("recovered",) for job, (state, _) in told.states.items()
+            job in through and state not in ("recovered",) for job, (state, _) in filed.states.items()
         ),
         # Their last attempt is to be retried, and that is nowhere.
-        "gone_while_retrying": named(job for job, (state, _) in told.states.items() if state == "retrying"),
-        "wrong_states": named(_wrong_states(told, through, rows)),
-        "wrong_counters": _wrong_counters(told),
+        "gone_while_retrying": named(job for job, (state, _) in filed.states.items() if state == "retrying"),
+        "wrong_states": named(_wrong_states(filed, through, rows)),
+        "wrong_counters": _wrong_counters(filed),
     }
 
 
@@ -128,9 +128,9 @@ def _of_a_child(kinds: set[str]) -> bool:
     return bool(kinds & {"worker_lost", "lost_retry"})
 
 
-def _wrong_states(told: Desk, through: set[str], rows: dict[tuple[str, int], set[str]]) -> list[str]:
+def _wrong_states(filed: Desk, through: set[str], rows: dict[tuple[str, int], set[str]]) -> list[str]:
     found = []
-    for job, (state, attempts) in told.states.items():
+    for job, (state, attempts) in filed.states.items():
         if state == "retrying":
             continue
         kinds = rows[job, attempts]
@@ -145,12 +145,12 @@ def _wrong_states(told: Desk, through: set[str], rows: dict[tuple[str, int], set
     return found
 
 
-def _wrong_counters(told: Desk) -> dict[str, str]:
-    kinds = Counter(kind for *_, kind in told.attempts)
+def _wrong_counters(filed: Desk) -> dict[str, str]:
+    kinds = Counter(kind for *_, kind in filed.attempts)
     retried = kinds["retry"] + kinds["lost_retry"]
     true = {"failed": kinds.total() - retried - kinds["success"], "retried": retried, "recovered": kinds["success"]}
     true["in_groups"] = true["failed"] + retried
-    counted = {**told.counted, "in_groups": told.in_groups}
+    counted = {**filed.counted, "in_groups": filed.in_groups}
     return {name: f"{counted.get(name)} for {n} rows" for name, n in true.items() if counted.get(name) != n}
 
 

@@ -99,7 +99,7 @@ class OnRedis:
 
     def publish(self, worker: RealWorker, jobs: dict[str, Row]) -> dict[str, Any]:
         """Puts the jobs on the queue and starts the worker, if it does not run. Answers each element as it lay there."""
-        lay = {}
+        messages = {}
         with redis.Redis.from_url(self.url) as client:
             for job_id, row in jobs.items():
                 options = dict(row.options)
@@ -109,13 +109,13 @@ class OnRedis:
                 worker.app.send_task(row.task, task_id=job_id, queue=ASIDE, **options)
                 element = client.rpop(ASIDE).replace(ASIDE_KEY, b'"routing_key": "%s"' % QUEUE.encode())
                 client.lpush(QUEUE, element)
-                lay[job_id] = element
+                messages[job_id] = element
         if worker.process is None:
             worker.start()
-        return lay
+        return messages
 
-    def is_equal(self, raw: bytes, lay: bytes) -> bool:
-        return raw == lay
+    def is_equal(self, raw: bytes, original: bytes) -> bool:
+        return raw == original
 
 
 class OnRabbitMQ:
@@ -133,7 +133,7 @@ class OnRabbitMQ:
         """As above; each message is published to another queue, looked at, and published again as it is."""
         if worker.process is None:
             worker.start()
-        lay = {}
+        messages = {}
         # The one that expires goes first: what expires in a queue RabbitMQ throws away by itself, and nobody is told.
         ordered = sorted(jobs.items(), key=lambda job: "expires" not in job[1].options)
         with Connection(self.url) as connection:
@@ -147,20 +147,20 @@ class OnRabbitMQ:
                 worker.app.send_task(row.task, task_id=job_id, queue=ASIDE, **options)
                 while (message := channel.basic_get(ASIDE, no_ack=True)) is None:
                     time.sleep(0.01)  # it is on its way
-                lay[job_id] = message
+                messages[job_id] = message
                 channel.basic_publish(Message(message.body, **message.properties), "", QUEUE)
-        return lay
+        return messages
 
-    def is_equal(self, raw: bytes, lay: Any) -> bool:
-        said = json.loads(raw)
-        properties, body = lay.properties, lay.body
+    def is_equal(self, raw: bytes, original: Any) -> bool:
+        data = json.loads(raw)
+        properties, body = original.properties, original.body
         return (
-            base64.b64decode(said["body"]) == (body.encode() if isinstance(body, str) else bytes(body))
-            and said["headers"] == properties["application_headers"]
-            and said["content-type"] == properties["content_type"]
-            and said["content-encoding"] == properties["content_encoding"]
+            base64.b64decode(data["body"]) == (body.encode() if isinstance(body, str) else bytes(body))
+            and data["headers"] == properties["application_headers"]
+            and data["content-type"] == properties["content_type"]
+            and data["content-encoding"] == properties["content_encoding"]
             and all(
-                said["properties"][name] == value for name, value in properties.items() if name != "application_headers"
+                data["properties"][name] == value for name, value in properties.items() if name != "application_headers"
             )
         )
 
@@ -173,9 +173,9 @@ def reports(store: redis.Redis) -> list[Envelope]:
 
 def tried(broker: OnRedis | OnRabbitMQ, pool: str, late: bool, store_url: str, store: redis.Redis) -> list[Told]:
     """All rows of this pool. The desk of this process has the broker as its source `shop`, and an empty database."""
-    told = [Told(row, uuid()) for row in ROWS if pool in row.pools]
+    tries = [Told(row, uuid()) for row in ROWS if pool in row.pools]
     worker = RealWorker(broker.url, store_url, pool=pool, concurrency=4, queues=QUEUE, late_ack=late)
-    mended = RealWorker(
+    fixed = RealWorker(
         broker.url,
         store_url,
         pool=pool,
@@ -185,27 +185,27 @@ def tried(broker: OnRedis | OnRabbitMQ, pool: str, late: bool, store_url: str, s
         environment={"REAL_MENDED": "1", "C_FORCE_ROOT": "1"},
     )
     try:
-        _fail(broker, worker, told, store)
-        _file(told)
-        mended.start()
-        _bring_back(mended, told)
+        _fail(broker, worker, tries, store)
+        _file(tries)
+        fixed.start()
+        _bring_back(fixed, tries)
     finally:
         worker.stop()
-        mended.stop()
-    ran = Counter(line.split()[1] for line in mended.marks("ran"))
-    for one in told:
+        fixed.stop()
+    ran = Counter(line.split()[1] for line in fixed.marks("ran"))
+    for one in tries:
         failure = Failure.objects.filter(first_job_id=one.job_id).first()
         is_known = failure is not None and ran[failure.job_id] == 1
         one.ended = f"{failure.state}{'' if is_known else ', and did not run'}" if failure else ""
-    return told
+    return tries
 
 
-def _fail(broker: OnRedis | OnRabbitMQ, worker: RealWorker, told: list[Told], store: redis.Redis) -> None:
-    first = {one.job_id: one.row for one in told if not one.row.ends_worker and "revoked" not in one.row.options}
-    lay = broker.publish(worker, first)
+def _fail(broker: OnRedis | OnRabbitMQ, worker: RealWorker, tries: list[Told], store: redis.Redis) -> None:
+    first = {one.job_id: one.row for one in tries if not one.row.ends_worker and "revoked" not in one.row.options}
+    originals = broker.publish(worker, first)
     expected = sum(len(row.kinds) for row in first.values())
     worker.wait(lambda: len(reports(store)) >= expected, 90, f"{expected} reports")
-    revoked = [one for one in told if "revoked" in one.row.options]
+    revoked = [one for one in tries if "revoked" in one.row.options]
     worker.app.control.revoke([one.job_id for one in revoked])
     worker.wait(lambda: "Tasks flagged as revoked" in worker.text(), deadline_s=60, what="the operator's act")
     broker.publish(worker, {one.job_id: one.row for one in revoked})
@@ -214,31 +214,31 @@ def _fail(broker: OnRedis | OnRabbitMQ, worker: RealWorker, told: list[Told], st
         deadline_s=60,
         what="what was revoked",
     )
-    for one in told:
+    for one in tries:
         if one.row.ends_worker:
-            lay |= broker.publish(worker, {one.job_id: one.row})
+            originals |= broker.publish(worker, {one.job_id: one.row})
             worker.wait(lambda: worker.process.poll() is not None, 60, "the end of the worker", may_die=True)
     worker.stop()
     by_job: dict[str, list[Envelope]] = {}
     for report in reports(store):
         by_job.setdefault(report.job_id, []).append(report)
-    for one in told:
+    for one in tries:
         mine = sorted(by_job.get(one.job_id, []), key=lambda report: report.attempt)
         # A report whose answer took more than 100 ms is in the stream and in the spool: the same one, filed once.
         one.kinds = tuple(kind for _, kind in dict.fromkeys((report.attempt, report.kind) for report in mine))
-        one.is_equal = bool(mine) and broker.is_equal(mine[0].raw, lay[one.job_id])
+        one.is_equal = bool(mine) and broker.is_equal(mine[0].raw, originals[one.job_id])
 
 
-def _file(told: list[Told]) -> None:
-    _desk_until(lambda: Failure.objects.count() >= sum(bool(one.row.kinds) for one in told), "the failures")
-    for one in told:
+def _file(tries: list[Told]) -> None:
+    _desk_until(lambda: Failure.objects.count() >= sum(bool(one.row.kinds) for one in tries), "the failures")
+    for one in tries:
         mine = list(Failure.objects.filter(first_job_id=one.job_id))
         one.rows, one.state = len(mine), mine[0].state if mine else ""
 
 
-def _bring_back(worker: RealWorker, told: list[Told]) -> None:
+def _bring_back(worker: RealWorker, tries: list[Told]) -> None:
     """By one replay, but for what the broker gives to the next worker all by itself."""
-    of_itself = [one for one in told if one.row.by_broker and worker.app.conf.task_acks_late]
+    of_itself = [one for one in tries if one.row.by_broker and worker.app.conf.task_acks_late]
     _desk_until(
         lambda: all(Failure.objects.get(first_job_id=one.job_id).state == "recovered" for one in of_itself),
         "what the broker brings back",
@@ -251,7 +251,7 @@ def _bring_back(worker: RealWorker, told: list[Told]) -> None:
     )
     _desk_until(lambda: Replay.objects.filter(pk=replay.pk, state="done").exists(), "the replay")
     sent = set(replay.items.filter(state="succeeded").values_list("failure__first_job_id", flat=True))
-    for one in told:
+    for one in tries:
         by_itself = "the broker" if one in of_itself else ""
         one.brought_back_by = "a replay" if one.job_id in sent else by_itself
 

@@ -154,7 +154,7 @@ class Leaving:
     def _told(self, how: str, jobs: list[str], due: dict[str, float]) -> dict[str, Any]:
         ran = self.second_attempts()
         first = {job: at for job, _, at in sorted(ran, key=lambda line: -line[2])}
-        told = {
+        report = {
             "ran": len(first),
             "ran_twice": sum(n > 1 for n in Counter(job for job, *_ in ran).values()),
             "strangers": len(first.keys() - set(jobs)),
@@ -164,15 +164,15 @@ class Leaving:
             "load": [round(one, 1) for one in os.getloadavg()],
         }
         if how == "to_dead":
-            dead = told["desk"]["states"].get("dead lost", 0)
-            return told | {"lost": self.retries - min(dead, told["desk"]["messages"])}
-        told["lost"] = len(set(jobs) - first.keys())
+            dead = report["desk"]["states"].get("dead lost", 0)
+            return report | {"lost": self.retries - min(dead, report["desk"]["messages"])}
+        report["lost"] = len(set(jobs) - first.keys())
         if due:
-            told["early"] = sum(at < due[job] - 0.01 for job, at in first.items())
+            report["early"] = sum(at < due[job] - 0.01 for job, at in first.items())
             order = sorted(due, key=due.__getitem__)
             place = {job: n for n, job in enumerate(sorted(first, key=first.__getitem__))}
-            told["displaced"] = spread((abs(place[job] - n) for n, job in enumerate(order) if job in place), 0)
-        return told
+            report["displaced"] = spread((abs(place[job] - n) for n, job in enumerate(order) if job in place), 0)
+        return report
 
 
 def _by_drain(leaving: Leaving, guarded: list[RealWorker]) -> None:

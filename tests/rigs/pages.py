@@ -123,14 +123,14 @@ class Desk:
         (self.folder / "environment.json").write_text(json.dumps(made))
         print(f"{self}: filling", file=sys.stderr)
         self.run("manage.py", "migrate", "--verbosity", "0")
-        told = self.run("bench/fill.py", "--failures", str(self.failures), "--seed", "1")
+        output = self.run("bench/fill.py", "--failures", str(self.failures), "--seed", "1")
         figures = {
             "version": version,
-            **json.loads(told.splitlines()[-1]),
+            **json.loads(output.splitlines()[-1]),
             "disk": json.loads(self.run("bench/pages.py", "--disk")),
         }
         done.write_text(json.dumps(figures))
-        print(f"{self}: {told.strip()}", file=sys.stderr)
+        print(f"{self}: {output.strip()}", file=sys.stderr)
 
     def _empty_database(self) -> None:
         import psycopg
@@ -147,9 +147,9 @@ class Desk:
         engine = Engine(self.folder / "engine").start()
         # The shop is configured, so that its jobs could be replayed.
         broker = engine.url.removesuffix("/0") + "/1"
-        kept = json.loads((self.folder / "environment.json").read_text())
-        kept |= {"REDRIVE_REDIS_URL": engine.url, "REDRIVE_DEMO_BROKER_URL": broker}
-        (self.folder / "environment.json").write_text(json.dumps(kept))
+        settings = json.loads((self.folder / "environment.json").read_text())
+        settings |= {"REDRIVE_REDIS_URL": engine.url, "REDRIVE_DEMO_BROKER_URL": broker}
+        (self.folder / "environment.json").write_text(json.dumps(settings))
         environment = self.environment
         try:
             self.run("manage.py", "migrate", "--verbosity", "0")

@@ -257,7 +257,7 @@ def meet(drawn: Drawn, way: str, jobs: int, seed: int = 0) -> dict[str, Any]:
     began = time.process_time()
     world.run(operated)
     known_s = oracle_s(drawn, jobs)
-    whole = jobs * (1 - sum(share * broken for share, broken in drawn.groups))
+    sound = jobs * (1 - sum(share * broken for share, broken in drawn.groups))
     return {
         "partner": drawn.name,
         "way": way,
@@ -266,9 +266,9 @@ def meet(drawn: Drawn, way: str, jobs: int, seed: int = 0) -> dict[str, Any]:
         "collapses": met.collapses,
         "held": len(operated.holds),
         "dead": world.lost,
-        "dead_percent": round(100 * world.lost / whole, 2),
+        "dead_percent": round(100 * world.lost / sound, 2),
         "set_aside": world.set_aside,
-        "set_aside_whole_percent": round(100 * world.set_aside_whole / whole, 2),
+        "set_aside_whole_percent": round(100 * world.set_aside_whole / sound, 2),
         "through_s": round(world.now - operated.held_s),
         "waited_for_operator_s": round(operated.held_s),
         "times_the_oracle": round((world.now - operated.held_s) / known_s, 2),

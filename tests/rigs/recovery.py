@@ -70,12 +70,12 @@ class Partner:
     """One service, or one for each customer."""
 
     def __init__(
-        self, curve: Curve, shares: tuple[float, ...] = (1.0,), *, bears: tuple[float, ...] = (), sheds: bool = True
+        self, curve: Curve, shares: tuple[float, ...] = (1.0,), *, capacities: tuple[float, ...] = (), sheds: bool = True
     ) -> None:
         """`shares` of the jobs and of the capacity; `bears`: what of its share each really does."""
         self._shares = shares
-        held = zip(shares, bears or [1.0] * len(shares), strict=True)
-        self._each = [Temper(0.0, _scaled(curve, share * part), sheds=sheds) for share, part in held]
+        parts = zip(shares, capacities or [1.0] * len(shares), strict=True)
+        self._each = [Temper(0.0, _scaled(curve, share * part), sheds=sheds) for share, part in parts]
         for one in self._each:
             one.change("warming", 0.0)
         self.requests_while_down = self.requests = 0
@@ -107,7 +107,7 @@ def in_turn(shares: tuple[float, ...], jobs: int) -> list[int]:
     owed = [0.0] * len(shares)
     order = []
     for _ in range(jobs):
-        owed = [held + share for held, share in zip(owed, shares, strict=True)]
+        owed = [debt + share for debt, share in zip(owed, shares, strict=True)]
         chosen = max(range(len(owed)), key=owed.__getitem__)
         owed[chosen] -= sum(shares)
         order.append(chosen)
@@ -244,7 +244,7 @@ class World:
         later: list[tuple[float, int, int]] = []  # native retries that wait
         ending: list[tuple[float, int, int, bool, float]] = []
         news: deque[tuple[float, Judged | None, bool]] = deque()  # when, of a first attempt, whether the job ended
-        next_look, ticks, idle_until = 0.0, 0, 0.0
+        next_sample, ticks, idle_until = 0.0, 0, 0.0
         while (
             self.succeeded + self.failed_again + self.set_aside < self.jobs
             and self.now < self.longest_s
@@ -273,8 +273,8 @@ class World:
                 ok = ok and not is_broken[job]
                 took = self.runtime_s * self.random.uniform(0.8, 1.2) + delay_s
                 heapq.heappush(ending, (now + took, job, attempt, ok, took))
-            if now >= next_look:
-                next_look = now + self.look_s
+            if now >= next_sample:
+                next_sample = now + self.look_s
                 came = []
                 while news and news[0][0] <= now:
                     _, judged, ended = news.popleft()
@@ -294,7 +294,7 @@ class World:
                     aside.add(group)
             idle_until = now
             if not queue:
-                soonest = [next_look, *(first[0][0] for first in (ending, later) if first)]
+                soonest = [next_sample, *(first[0][0] for first in (ending, later) if first)]
                 idle_until = min(
                     *soonest, now + (way.wait(now) if self.sent + self.set_aside < self.jobs else LONGEST_S)
                 )
@@ -312,14 +312,14 @@ class World:
     def _ended(
         self, job: int, attempt: int, ok: bool, at: float, took: float, later: list[Any], news: deque[Any], died_of: int
     ) -> None:
-        told = None
+        judged = None
         if attempt == 1:
             self.first_failed += not ok
-            told = Judged(
+            judged = Judged(
                 at + self.news_s, self.sent_at[job], ok, None if ok else died_of, False, not ok, took, 1, died_of
             )
         is_last = ok or attempt == self.attempts
-        news.append((at + self.news_s, told, is_last))
+        news.append((at + self.news_s, judged, is_last))
         if not is_last:
             wait = BACKOFF_S[attempt - 1] * self.random.uniform(0.9, 1.1)
             heapq.heappush(later, (at + wait, job, attempt + 1))
@@ -366,7 +366,7 @@ def partner_of(curve: str, *, sheds: bool = True) -> Partner:
     if curve == "per_customer":
         return Partner(warming, CUSTOMERS, sheds=sheds)
     if curve == "unequal":
-        return Partner(warming, CUSTOMERS, bears=(1, 1, 1, 0.1, 1, 1, 1, 1), sheds=sheds)
+        return Partner(warming, CUSTOMERS, capacities=(1, 1, 1, 0.1, 1, 1, 1, 1), sheds=sheds)
     return Partner(CURVES[curve], sheds=sheds)
 
 

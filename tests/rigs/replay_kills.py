@@ -108,11 +108,11 @@ class Havoc:
         for number, moment in enumerate(moments):
             self._until(lambda moment=moment: self._ran() >= moment, 300, f"kill {number + 1}")
             self._kill_one(("sender", "redis", "web")[number % 3])
-        told = self._until_ended(begun)
+        result = self._until_ended(begun)
         took = time.monotonic() - begun
         # A job without news is uncertain after `outcome_within_s`, wherever it is: a worker that was slow may still have it before it.
         self._until(lambda: not self._left(), 120, "the queue to be empty")
-        return self._account(told, took)
+        return self._account(result, took)
 
     def _kill_one(self, what: str) -> None:
         time.sleep(self.random.random() * 0.2)
@@ -146,22 +146,22 @@ class Havoc:
 
     def _until_ended(self, begun: float) -> dict:
         def told():
-            told = self.desk.run(_TOLD)
-            return told if not (told["planned"] or told["sent"] or told["running"]) else None
+            rows = self.desk.run(_TOLD)
+            return rows if not (rows["planned"] or rows["sent"] or rows["running"]) else None
 
         return self._until(told, 300 + 2 * self.outcome_within_s, "the replay to end")
 
-    def _account(self, told: dict, took: float) -> dict:
+    def _account(self, result: dict, took: float) -> dict:
         lines = [line.split() for line in self.worker.marks("noted")]
         ran = Counter(int(n) for what, _, n, _, again in lines if what == "start" and again == "first")
         again = Counter(int(n) for what, _, n, _, again in lines if what == "start" and again == "again")
-        uncertain = set(told.pop("uncertain_jobs"))
+        uncertain = set(result.pop("uncertain_jobs"))
         every = range(self.jobs)
         return {
             "jobs": self.jobs,
             "kills": dict(Counter(self.kills)),
             "seconds": round(took, 1),
-            "replay": told,
+            "replay": result,
             "ran_once": sum(ran[n] + again[n] == 1 for n in every),
             "never_ran_and_uncertain": sum(not ran[n] + again[n] and n in uncertain for n in every),
             # What must be nought:

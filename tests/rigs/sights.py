@@ -96,7 +96,7 @@ class World:
 
 
 def word(rng: random.Random) -> str:
-    return "".join(rng.choice(letters) for _ in range(5) for letters in _SPELT)
+    return "".join(rng.choice(alphabet) for _ in range(5) for alphabet in _SPELT)
 
 
 # -- the desk -----------------------------------------------------------------------------------------------------
@@ -158,8 +158,8 @@ def _report(rng: random.Random, source: str, one: str, error: str, message: str,
 
 def _write_words(rng: random.Random, source: str, one: str, viewer: Viewer, groups: list[Group]) -> None:
     for group in rng.sample(groups, 2):
-        said = {"note": f"{one} note", "runbook_url": f"https://{one}.example/", "assignee": viewer.name}
-        group_changes.change(viewer, group, said, reason=f"{one} reason")
+        fields = {"note": f"{one} note", "runbook_url": f"https://{one}.example/", "assignee": viewer.name}
+        group_changes.change(viewer, group, fields, reason=f"{one} reason")
         if rng.random() < 0.5:
             group_changes.change(viewer, group, {"state": rng.choice(("resolved", "muted"))}, reason=f"{one} reason")
 
@@ -429,10 +429,10 @@ def _ask_again(found: Found, world: World, again: list[tuple[Question, tuple[int
             with without(world, seen):
                 alone = [ask(question) for question, _ in mine]
             for (question, answer), other in zip(mine, alone, strict=True):
-                if said := differences(question, answer, other):
-                    differing.append((question, said))
+                if found_ := differences(question, answer, other):
+                    differing.append((question, found_))
         again = [(question, ask(question)) for question, _ in differing]
-    found.leaks += [one for _, said in differing for one in said]
+    found.leaks += [one for _, texts in differing for one in texts]
 
 
 def leaks(question: Question, world: World, status: int, text: str) -> list[str]:

@@ -126,20 +126,20 @@ def _bullmq(url: str) -> Any:
 
 
 def _url() -> str:
-    said = config.store().connection_pool.connection_kwargs
-    return f"redis://:{said.get('password') or ''}@{said['host']}:{said['port']}/{said.get('db') or 0}"
+    options = config.store().connection_pool.connection_kwargs
+    return f"redis://:{options.get('password') or ''}@{options['host']}:{options['port']}/{options.get('db') or 0}"
 
 
-def _ledger(ask: Callable[[Ledger], object]) -> Callable[[], None]:
-    return _refused_or(lambda: ask(Ledger("shop", config.store, keys.PREFIX)))
+def _ledger(action: Callable[[Ledger], object]) -> Callable[[], None]:
+    return _refused_or(lambda: action(Ledger("shop", config.store, keys.PREFIX)))
 
 
-def _copies(ask: Callable[[Copies], object]) -> Callable[[], None]:
-    return _refused_or(lambda: ask(Copies("shop", config.store, keys.PREFIX)))
+def _copies(action: Callable[[Copies], object]) -> Callable[[], None]:
+    return _refused_or(lambda: action(Copies("shop", config.store, keys.PREFIX)))
 
 
-def _of_bullmq(ask: Callable[[Any], object]) -> Callable[[], None]:
-    return _refused_or(lambda: ask(_bullmq(_url())))
+def _of_bullmq(action: Callable[[Any], object]) -> Callable[[], None]:
+    return _refused_or(lambda: action(_bullmq(_url())))
 
 
 def _dlq(store: redis.Redis) -> None:
@@ -164,11 +164,11 @@ def _put_place(store: redis.Redis, shape: bytes) -> None:
 
 def _put_kept(store: redis.Redis, shape: bytes) -> None:
     """A job that BullMQ forgot, of which a worker kept the hash: fields as BullMQ writes them, with the shape in each in turn."""
-    kept = keys.bullmq_kept("shop")
-    store.delete(kept)
-    store.zadd(kept, {b"emails:1": _score_of(shape), shape: 1.0})
-    store.delete(f"{kept}:emails:1")
-    store.hset(f"{kept}:emails:1", mapping=_kept_fields(shape))
+    key = keys.bullmq_kept("shop")
+    store.delete(key)
+    store.zadd(key, {b"emails:1": _score_of(shape), shape: 1.0})
+    store.delete(f"{key}:emails:1")
+    store.hset(f"{key}:emails:1", mapping=_kept_fields(shape))
 
 
 def _kept_fields(shape: bytes) -> dict[str, bytes]:

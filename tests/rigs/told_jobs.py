@@ -59,16 +59,16 @@ def make_app(broker: str, *, late_ack: bool, visibility_s: int) -> Celery:
 
     def run(self: Any, seconds: float, fails: int) -> None:
         request = self.request
-        said = (
+        text = (
             f"{request.id} {request.retries + 1} "
             f"{'again' if (request.delivery_info or {}).get('redelivered') else 'first'} {os.getpid()}"
         )
-        _write(START, said)
+        _write(START, text)
         time.sleep(seconds)
         if request.retries < fails:
-            _write(RAISE, said)
+            _write(RAISE, text)
             raise PartnerDown(f"the partner is down for {request.id}")
-        _write(END, said)
+        _write(END, text)
 
     for name in (ONCE, AGAIN):
         made.task(name=name, bind=True, shared=False)(run)
@@ -88,12 +88,12 @@ def send(app: Celery, jobs: int, failing: float, seconds: float, draw: Any) -> N
 _descriptors: dict[int, int] = {}  # pid -> its file: what was forked opens its own
 
 
-def _write(what: str, said: str) -> None:
+def _write(what: str, details: str) -> None:
     pid = os.getpid()
     if pid not in _descriptors:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_SYNC
         _descriptors[pid] = os.open(f"{os.environ['TOLD_LINES']}/{pid}", flags, 0o600)
-    os.write(_descriptors[pid], f"{what} {said} {time.monotonic():.4f}\n".encode())
+    os.write(_descriptors[pid], f"{what} {details} {time.monotonic():.4f}\n".encode())
 
 
 def lines(folder: Path) -> Iterator[Line]:
@@ -128,11 +128,11 @@ def environment(
 
 
 def _app_of_the_environment() -> Celery | None:
-    said = os.environ
-    if not said.get("TOLD_BROKER"):
+    environment = os.environ
+    if not environment.get("TOLD_BROKER"):
         return None
-    made = make_app(said["TOLD_BROKER"], late_ack=bool(said["TOLD_LATE"]), visibility_s=int(said["TOLD_VISIBILITY"]))
-    if said["TOLD_GUARDED"]:
+    made = make_app(environment["TOLD_BROKER"], late_ack=bool(environment["TOLD_LATE"]), visibility_s=int(environment["TOLD_VISIBILITY"]))
+    if environment["TOLD_GUARDED"]:
         from jobs_admin.worker.celery import install
 
         install(made, source="shop")

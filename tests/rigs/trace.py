@@ -71,12 +71,12 @@ class Trace:
             while not self._is_closed.is_set():
                 self._note(monitor.next_command())
 
-    def _note(self, told: dict[str, object]) -> None:
-        words = str(told["command"])
+    def _note(self, entry: dict[str, object]) -> None:
+        words = str(entry["command"])
         name, _, rest = words.partition(" ")
         name, key = name.upper(), rest.partition(" ")[0]
-        client = "lua" if told["client_type"] == "lua" else f"{told['client_address']}:{told['client_port']}"
-        step = Step(float(str(told["time"])), client, name, key)
+        client = "lua" if entry["client_type"] == "lua" else f"{entry['client_address']}:{entry['client_port']}"
+        step = Step(float(str(entry["time"])), client, name, key)
         if name in _TAKES and key.startswith("jobs"):
             self._others.append(step)
         elif (name in PUSHES and key.startswith("jobs")) or (name == "HSET" and key.endswith(("unacked", "due:jobs"))):

@@ -34,8 +34,8 @@ def pass_the_hour(client: redis.Redis, per_second: int, ahead_s: float = AHEAD_S
 
 def lines(workers: list[RealWorker]) -> list[tuple[str, int, float]]:
     """(job, attempt, when it began) of every attempt of all workers."""
-    told = (line.split() for worker in workers for line in worker.marks("attempts"))
-    return [(job, int(attempt), float(at)) for job, attempt, at in told]
+    attempts = (line.split() for worker in workers for line in worker.marks("attempts"))
+    return [(job, int(attempt), float(at)) for job, attempt, at in attempts]
 
 
 def until(reached: Any, within_s: float, what: str) -> None:

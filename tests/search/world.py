@@ -159,11 +159,11 @@ def _lower(text: str) -> str:
 
 def _has(text: str, glob: bool, error_type: str, message: str) -> bool:
     """The sub-words of the text follow each other in type and message, or are one of their joined identifiers."""
-    whole = f"{error_type}: {message}" if error_type else message
+    full = f"{error_type}: {message}" if error_type else message
     head = text.partition("*")[0] if glob else text
     wanted = _sub_words(head)
     if not wanted:
-        return _contains(text, whole) if glob else _contains(re.sub(r"\*", "\0", text), whole.replace("*", "\0"))
+        return _contains(text, full) if glob else _contains(re.sub(r"\*", "\0", text), full.replace("*", "\0"))
     begins = glob and head[-1:].isalnum()
     words = _sub_words(error_type) + _sub_words(message)
     places = range(len(words) - len(wanted) + 1)
@@ -172,7 +172,7 @@ def _has(text: str, glob: bool, error_type: str, message: str) -> bool:
         runs = _joined(error_type) | _joined(message)
         found = found or any(_same([run], ["".join(wanted)], begins) for run in runs)
     is_all = not glob or not text.partition("*")[2].strip("*")
-    return found and (is_all or _contains(text, whole))
+    return found and (is_all or _contains(text, full))
 
 
 def _same(words: list[str], wanted: list[str], begins: bool) -> bool:
@@ -181,8 +181,8 @@ def _same(words: list[str], wanted: list[str], begins: bool) -> bool:
 
 @lru_cache(maxsize=10_000)
 def _sub_words(text: str) -> list[str]:
-    said = search_terms.document(error_type="", message=text, job_ids=[], names={}, args="", kwargs="")
-    return said.partition(search_terms.TAIL)[0].split()
+    words = search_terms.document(error_type="", message=text, job_ids=[], names={}, args="", kwargs="")
+    return words.partition(search_terms.TAIL)[0].split()
 
 
 @lru_cache(maxsize=10_000)
@@ -201,15 +201,15 @@ def _argument(field: str, value: language.Value, failure: Failure) -> bool:
     if '"cut"' in copy:  # cut off: its first value can be read
         copy = '{"cut": {"id": 42}}'
     leaves = _leaves("", json.loads(copy)) if copy else []
-    said = [shown for at, shown in leaves if path in (at, re.sub(r"(^|\.)\d+(?=\.|$)", "", at).strip("."))]
+    values = [shown for at, shown in leaves if path in (at, re.sub(r"(^|\.)\d+(?=\.|$)", "", at).strip("."))]
     wanted = value.text.casefold()
-    return any(_is_said(wanted, one, value.glob) for one in said)
+    return any(_is_said(wanted, one, value.glob) for one in values)
 
 
-def _is_said(wanted: str, said: str, glob: bool) -> bool:
-    if "[redacted]" in said:
+def _is_said(wanted: str, text: str, glob: bool) -> bool:
+    if "[redacted]" in text:
         return glob and wanted == "*"  # it is there; what it is, nobody knows
-    return said.startswith(wanted.partition("*")[0]) if glob else said == wanted
+    return text.startswith(wanted.partition("*")[0]) if glob else text == wanted
 
 
 def _leaves(path: str, value: object) -> list[tuple[str, str]]:

@@ -122,15 +122,15 @@ class PulledContract:
         self.bury(2)
         before, after = read(source)
         self.bury(1)
-        later, _ = read_until(source, lambda told: told, after)
+        later, _ = read_until(source, lambda reports_: reports_, after)
         assert len(before) == 2 and len(later) == 1 and not {name(one) for one in later} & {name(one) for one in before}
 
     def test_who_is_started_anew_in_the_middle_misses_nothing(self, source):
         self.bury(5)
         pulled = source.dead_letters("")
         first = {name(one) for one in pulled.reports}
-        anew = self.another()  # the first died before it could tell that these were filed
-        again, _ = read(anew, "")
+        restarted = self.another()  # the first died before it could tell that these were filed
+        again, _ = read(restarted, "")
         assert first <= {name(one) for one in again} and len({name(one) for one in again}) == 5
         after = pulled.after
         source.confirm_filed(pulled)
@@ -144,11 +144,11 @@ class PulledContract:
     def test_looking_at_what_is_dead_tells_nothing_new(self, source):
         self.bury(2)
         reports, _ = read(source)
-        looked = source.check_jobs([ref(one) for one in reports])
+        checked = source.check_jobs([ref(one) for one in reports])
         assert (
-            not looked.gone
-            and not looked.due
-            and {name(one) for one in looked.reports} <= {name(one) for one in reports}
+            not checked.gone
+            and not checked.due
+            and {name(one) for one in checked.reports} <= {name(one) for one in reports}
         )
 
     # Sending
@@ -165,9 +165,9 @@ class PulledContract:
             read_until(source, lambda seen: ends.extend(self._ends(source, reports[0], seen)) or ends, after)
             assert (ends[0].kind, ends[0].lineage.item, ends[0].lineage.run) == ("success", 7, 2)
 
-    def _ends(self, source, report, told):
+    def _ends(self, source, report, report_):
         sent = Ref(report.queue, self.next_id(report), "replaying", report.at)
-        return [one for one in [*told, *source.check_jobs([sent]).reports] if one.lineage is not None]
+        return [one for one in [*report_, *source.check_jobs([sent]).reports] if one.lineage is not None]
 
     def test_one_that_dies_again_is_another_run_of_the_same(self, source):
         if not source.can.outcomes:
@@ -176,18 +176,18 @@ class PulledContract:
         reports, after = read(source)
         source.send("r", [self.letter(reports[0], 7)])
         self.fail_again(self.queue)
-        again, _ = read_until(source, lambda told: [one for one in told if one.kind == "exception"], after)
+        again, _ = read_until(source, lambda found: [one for one in found if one.kind == "exception"], after)
         (dead,) = {name(one): one for one in again if one.kind == "exception"}.values()
         assert dead.lineage.run == 2 and dead.lineage.job_id == reports[0].job_id and dead.attempt == 1
 
     def test_in_bulk_each_token_goes_once_whoever_sends_it(self, source):
         self.bury(30)
         reports, _ = read(source)
-        letters = [self.letter(one, n) for n, one in enumerate(reports)]
-        assert source.send("r", letters[:10]) == dict.fromkeys(range(10), "sent")
+        messages = [self.letter(one, n) for n, one in enumerate(reports)]
+        assert source.send("r", messages[:10]) == dict.fromkeys(range(10), "sent")
         answers = []
         senders = [
-            threading.Thread(target=lambda mine=one: answers.append(self._sent(mine, letters)))
+            threading.Thread(target=lambda mine=one: answers.append(self._sent(mine, messages)))
             for one in (source, self.another())
         ]
         for sender in senders:
@@ -199,12 +199,12 @@ class PulledContract:
             assert sorted(answer[n] for answer in answers) == ["already", "already" if n < 10 else "sent"], n
         assert len(self.waiting(self.queue)) == 30
 
-    def _sent(self, source, letters):
+    def _sent(self, source, messages):
         """What it answers; asked again while another one is about to send the same."""
         ends = time.monotonic() + 90
         while True:
             try:
-                return source.send("r", letters)
+                return source.send("r", messages)
             except SourceUnreachable:
                 assert not source.can.atomic_send and time.monotonic() < ends
                 time.sleep(0.05)
@@ -262,7 +262,7 @@ class PulledContract:
         (report,), after = read(source)
         self.revive(ref(report))
         self.fail_again(self.queue)
-        again, _ = read_until(source, lambda told: [one for one in told if one.kind == "exception"], after)
+        again, _ = read_until(source, lambda found: [one for one in found if one.kind == "exception"], after)
         # By its number, or, where the system counts none, by the time when the job was queued.
         before, after = ((one.made_at or 0, one.attempt) for one in (report, again[-1]))
         assert again[-1].job_id == report.job_id and after > before
@@ -295,8 +295,8 @@ class PulledContract:
         self.bury(2)
         reports, after = read(source)
         self.lose_everything()
-        told, after = read(source, after)
-        assert told == [] and source.check_jobs([ref(one) for one in reports]).gone == {}
+        found, after = read(source, after)
+        assert found == [] and source.check_jobs([ref(one) for one in reports]).gone == {}
         self.bury(1)
         later, _ = read_until(source, lambda seen: seen, after)
         assert len(later) == 1
@@ -328,7 +328,7 @@ class PulledContract:
         self.is_away(lambda: source.send("r", [self.letter(report, 1)]))
         assert time.monotonic() - began < 30
 
-    def is_away(self, ask):
+    def is_away(self, action):
         with pytest.raises(SourceUnreachable) as away:
-            ask()
+            action()
         assert "secret" not in str(away.value)

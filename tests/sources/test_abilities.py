@@ -23,13 +23,13 @@ def table() -> str:
         for name, (backend, url, options) in ADAPTERS.items()
     }
     # What all of them can do, and what none can, tells nobody anything apart.
-    told = [
+    abilities = [
         field.name for field in fields(Capabilities) if len({getattr(can, field.name) for can in able.values()}) == 2
     ]
     lines = ["| | " + " | ".join(able) + " |", "|---|" + "---|" * len(able)]
     lines += [
         f"| `{name}` | " + " | ".join("yes" if getattr(can, name) else "–" for can in able.values()) + " |"
-        for name in told
+        for name in abilities
     ]
     return "\n".join(lines)
 

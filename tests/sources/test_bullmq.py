@@ -80,10 +80,10 @@ class TestDeadLetterQueues(Bull):
             (self.queue, "trimmed", 1),
         }
         assert next(depth for depth in both.depths() if depth.queue == copies).source_dead == 2
-        letters = [
+        messages = [
             PulledContract.letter(self, one, n) for n, one in enumerate(sorted(reports, key=lambda one: one.job_id))
         ]
-        assert both.send("r", letters[:1]) == {0: "sent"}
+        assert both.send("r", messages[:1]) == {0: "sent"}
         assert next(depth for depth in both.depths() if depth.queue == copies).source_dead <= 1
         assert both.remove([ref(one) for one in reports if one.job_id == "trimmed"]) == {Ref(self.queue, "trimmed")}
         assert both.depths()[0].waiting == 1

@@ -72,8 +72,8 @@ def test_a_copy_that_names_its_queue_tells_what_the_job_itself_would():
     assert (report.kind, report.attempt, report.max_attempts, report.priority) == ("exception", 2, 2, 3)
     assert (report.error_type, report.message, report.trace) == ("PartnerRefused", "order 2", STACK.format(n=2))
     assert report.at == 1795359240.211
-    said = json.loads(report.headers)
-    assert said["opts"]["failParentOnFailure"] and said["parent"] == {"queue": "orders", "id": "9"}
+    headers = json.loads(report.headers)
+    assert headers["opts"]["failParentOnFailure"] and headers["parent"] == {"queue": "orders", "id": "9"}
     assert json.loads(one.fields[b"opts"])["fpof"]  # as a hash has it
 
 

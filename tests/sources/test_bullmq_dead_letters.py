@@ -61,7 +61,7 @@ class TestDeadLetterQueues(Bull):
 
     def copy(self, job_id, **changes):
         """As a listener (tests/node/forwarders) leaves one; a value of None is left out."""
-        said = {
+        fields = {
             "originalQueue": self.queue,
             "originalJobId": job_id,
             "originalJobName": "welcome",
@@ -73,7 +73,7 @@ class TestDeadLetterQueues(Bull):
             "failedAt": self.now(),
         } | changes
         return self.bull.add(
-            self.dead, "failed-job", {name: value for name, value in said.items() if value is not None}
+            self.dead, "failed-job", {name: value for name, value in fields.items() if value is not None}
         )
 
     def now(self, ahead_s=0.0):
@@ -107,10 +107,10 @@ class TestDeadLetterQueues(Bull):
     def ran(self, job_id):
         self.bull.mend("partner")
         self.bull.work(self.queue)
-        told = self.bull.told("completed", queue=self.queue, id=job_id)
+        line = self.bull.told("completed", queue=self.queue, id=job_id)
         self.bull.rest(self.queue)
         self.bull.break_("partner")
-        return told
+        return line
 
     # Filed once
 
@@ -121,8 +121,8 @@ class TestDeadLetterQueues(Bull):
         for _ in range(3):
             self.copy(job_id)
         one = {"queue": self.queue, "dead": self.dead}[first]
-        told = read(self.another_of([one]))[0] + read(self.desk())[0]
-        assert {(r.queue, r.job_id, r.attempt, r.kind, r.error_type, r.task) for r in told} == {
+        reports = read(self.another_of([one]))[0] + read(self.desk())[0]
+        assert {(r.queue, r.job_id, r.attempt, r.kind, r.error_type, r.task) for r in reports} == {
             (self.queue, job_id, 1, "exception", "PartnerDown", "welcome")
         }
 
@@ -137,7 +137,7 @@ class TestDeadLetterQueues(Bull):
 
     def forged(self, name="deliver", **options):
         """As somebody writes who may choose the body of a request, which is a job's data."""
-        said = {
+        fields = {
             "originalQueue": "payments",
             "originalJobId": "777",
             "originalJobName": "payout",
@@ -146,7 +146,7 @@ class TestDeadLetterQueues(Bull):
             "failedAt": self.now(),
             "needs": "partner",
         }
-        return self.bull.add(self.queue, name, said, **options)
+        return self.bull.add(self.queue, name, fields, **options)
 
     def suspected(self, source):
         return [one for one in source.findings() if one.id == "looks-like-dead-letter-queue" and self.queue in one.text]
@@ -217,12 +217,12 @@ class TestDeadLetterQueues(Bull):
         pulled = source.dead_letters("")
         assert pulled.is_more and 0 < len(pulled.reports) < 450
         source.confirm_filed(pulled)
-        told, oldest = list(pulled.reports), self.client.lrange(self.key("wait", self.dead), -30, -1)
+        reports, oldest = list(pulled.reports), self.client.lrange(self.key("wait", self.dead), -30, -1)
         for copy in oldest:
             self.client.lrem(self.key("wait", self.dead), -1, copy)
         self.copy("late")
-        told += read(source, pulled.after)[0]
-        assert sorted(r.job_id for r in told) == sorted(["late", *(f"j{n}" for n in range(450))])
+        reports += read(source, pulled.after)[0]
+        assert sorted(r.job_id for r in reports) == sorted(["late", *(f"j{n}" for n in range(450))])
 
     def test_a_queue_that_was_emptied_and_counts_anew_is_read_from_its_beginning(self):
         for n in range(3):
@@ -247,8 +247,8 @@ class TestDeadLetterQueues(Bull):
         self.as_json(job_id)
         self.copy("8")
         source = self.desk()
-        told, after = read(source)
-        assert {r.job_id for r in told} == {job_id, "8"}
+        reports, after = read(source)
+        assert {r.job_id for r in reports} == {job_id, "8"}
         self.client.rename(self.key("wait", self.dead), self.key("paused", self.dead))  # as BullMQ up to 5 pauses one
         self.copy("9")
         assert "9" in {r.job_id for r in read(source, after)[0]}
@@ -309,8 +309,8 @@ class TestDeadLetterQueues(Bull):
         assert self.copy("8") == copy
         (other,), _ = read(source, after)
         assert source.send("r", [letter(report)]) == {1: "sent"} and self.copies() == [copy]
-        asked = [ref(report), ref(other)]
-        assert source.check_jobs([ref(other)]).gone == {} and ref(other) not in source.check_jobs(asked).gone
+        refs = [ref(report), ref(other)]
+        assert source.check_jobs([ref(other)]).gone == {} and ref(other) not in source.check_jobs(refs).gone
 
     def test_a_job_is_not_held_to_lie_in_a_dead_letter_queue_by_another_that_was_given_the_id_of_its_copy(self):
         copy = self.copy("7")
@@ -319,8 +319,8 @@ class TestDeadLetterQueues(Bull):
         self.bull.job(self.dead, copy, "remove")
         self.client.delete(self.key("id", self.dead))
         assert self.copy("8") == copy
-        asked = Ref(report.queue, report.job_id, "dead", report.at)
-        assert set(source.check_jobs([asked]).gone) == {asked}
+        reference = Ref(report.queue, report.job_id, "dead", report.at)
+        assert set(source.check_jobs([reference]).gone) == {reference}
 
     def test_what_is_refused_leaves_every_copy_where_it_is(self):
         job_id = self.die(1)
@@ -343,8 +343,8 @@ class TestDeadLetterQueues(Bull):
         self.bull.told("failed", place, queue=self.queue, id="again")
         self.bull.rest(self.queue)
         self.copy("again", failedAt=self.now(ahead_s=1))
-        told, _ = read_until(source, lambda seen: [r for r in seen if r.raw], after)
-        assert {(r.lineage.run, r.attempt, r.kind) for r in told} == {(2, 1, "exception")}
+        reports, _ = read_until(source, lambda seen: [r for r in seen if r.raw], after)
+        assert {(r.lineage.run, r.attempt, r.kind) for r in reports} == {(2, 1, "exception")}
 
     def test_a_copy_of_before_tells_nothing_of_the_run_that_was_sent_since(self):
         self.copy("once")
@@ -352,8 +352,8 @@ class TestDeadLetterQueues(Bull):
         (report,), after = read(source)
         source.send("r", [letter(report)])
         self.copy("once", failedAt=self.now(ahead_s=-60))  # by a watcher that was slow
-        told, _ = read(source, after)
-        assert [r for r in told if r.job_id == "once"] == []
+        reports, _ = read(source, after)
+        assert [r for r in reports if r.job_id == "once"] == []
 
     # Where nothing goes
 
@@ -405,18 +405,18 @@ class TestDeadLetterQueues(Bull):
         twin = f"{self.queue}-twin"
         job_id = self.die(1)
         self.let_fail()
-        said = {"originalJob": self.bull.job(self.queue, job_id, "asJSON"), "error": "the partner is down"}
-        self.bull.add(self.dead, "failed-job", said | {"failedAt": self.now()})
+        fields = {"originalJob": self.bull.job(self.queue, job_id, "asJSON"), "error": "the partner is down"}
+        self.bull.add(self.dead, "failed-job", fields | {"failedAt": self.now()})
         for name in (job_id, "events", "meta"):
             self.client.copy(self.key(name), self.key(name, twin))
         if not is_there:
             self.trimmed(job_id)
             self.client.delete(self.key(job_id, twin))
         source = self.another_of([self.queue, twin, self.dead])
-        told = [one for one in read(source)[0] if "deadLetterQueue" in one.headers]
-        assert {one.queue for one in told} == {self.dead} and len(told) == 1
+        reports = [one for one in read(source)[0] if "deadLetterQueue" in one.headers]
+        assert {one.queue for one in reports} == {self.dead} and len(reports) == 1
         with pytest.raises(SourceRefused, match="does not say which queue"):
-            source.send("r", [letter(told[0])])
+            source.send("r", [letter(reports[0])])
 
     def test_a_copy_on_which_somebody_works_is_left_to_them(self):
         copy = self.copy("7")
@@ -437,8 +437,8 @@ class TestDeadLetterQueues(Bull):
         copy = self.as_json(job_id)
         self.client.zrem(self.key("prioritized", self.dead), copy)
         self.let_fail_all(copy)
-        told = read(self.desk(dead_letter_queues=[self.dead]))[0]
-        assert {(r.queue, r.job_id) for r in told} == {(self.queue, job_id)}
+        reports = read(self.desk(dead_letter_queues=[self.dead]))[0]
+        assert {(r.queue, r.job_id) for r in reports} == {(self.queue, job_id)}
 
     def test_one_of_which_nobody_has_the_job_any_more_is_filed_apart_and_sent_by_choosing_a_queue(self):
         job_id = self.die(1)
@@ -461,9 +461,9 @@ class TestDeadLetterQueues(Bull):
         self.as_json(job_id)
         self.trimmed(job_id)
         source = self.desk(dead_letter_queues=[{"name": self.dead, "of": self.queue}])
-        told = read(source)[0]
-        assert {(r.queue, r.job_id) for r in told} == {(self.queue, job_id)}
-        assert source.send("r", [letter(told[-1])]) == {1: "sent"} and self.copies() == []
+        reports = read(source)[0]
+        assert {(r.queue, r.job_id) for r in reports} == {(self.queue, job_id)}
+        assert source.send("r", [letter(reports[-1])]) == {1: "sent"} and self.copies() == []
 
     def test_other_jobs_go_to_no_other_queue(self):
         self.copy("7")
@@ -489,10 +489,10 @@ class TestDeadLetterQueues(Bull):
         (report,), _ = read(source)
         assert source.send("r", [letter(report)]) == {1: "sent"} and self.ran(job_id)["name"] == "explode"
 
-    @pytest.mark.parametrize("said", [5, [{"of": "x"}], [{"name": "x", "off": "y"}], [["x"]], [{"name": 5}]])
-    def test_an_option_that_makes_no_sense_is_refused_by_a_sentence(self, said):
+    @pytest.mark.parametrize("options", [5, [{"of": "x"}], [{"name": "x", "off": "y"}], [["x"]], [{"name": 5}]])
+    def test_an_option_that_makes_no_sense_is_refused_by_a_sentence(self, options):
         with pytest.raises(SourceRefused, match="dead_letter_queues is a list"):
-            self.desk(dead_letter_queues=said)
+            self.desk(dead_letter_queues=options)
 
     # What others do
 
@@ -502,10 +502,10 @@ class TestDeadLetterQueues(Bull):
         self.bull.job(self.queue, job_id, "remove")  # as the detector does
         source = self.desk()
         (report,), _ = read(source)
-        asked = [Ref(report.queue, report.job_id, "quarantined", report.at - 1)]
-        assert source.check_jobs(asked).gone == {}
+        refs = [Ref(report.queue, report.job_id, "quarantined", report.at - 1)]
+        assert source.check_jobs(refs).gone == {}
         self.bull.job(self.dead, copy, "remove")
-        assert set(source.check_jobs(asked).gone) == {ref(report)}
+        assert set(source.check_jobs(refs).gone) == {ref(report)}
 
     def test_a_job_that_was_moved_into_quarantine_is_sent_from_there_although_events_tell_that_it_was_removed(self):
         job_id = self.bull.add(self.queue, "explode", {"n": 1})
@@ -554,14 +554,14 @@ class TestDeadLetterQueues(Bull):
 
     def test_many_megabytes_are_read_some_at_a_time(self):
         copies = [self.copy(str(n), originalData={"text": "x" * 3_000_000}) for n in range(4)]
-        source, after, told = self.desk(dead_letter_queues=[self.dead]), "", []
-        while len(told) < len(copies):
+        source, after, reports = self.desk(dead_letter_queues=[self.dead]), "", []
+        while len(reports) < len(copies):
             pulled = source.dead_letters(after)
-            assert 1 <= len(pulled.reports) <= 2 and (pulled.is_more or len(told) >= 2)
-            told += [one.job_id for one in pulled.reports]
+            assert 1 <= len(pulled.reports) <= 2 and (pulled.is_more or len(reports) >= 2)
+            reports += [one.job_id for one in pulled.reports]
             after = pulled.after
             source.confirm_filed(pulled)
-        assert told == ["0", "1", "2", "3"]
+        assert reports == ["0", "1", "2", "3"]
 
     def test_what_a_server_lost_is_not_gone(self):
         self.copy("7")
@@ -587,9 +587,9 @@ class TestDeadLetterQueues(Bull):
         made = self.bull.flow({"name": "order", "queueName": self.queue, "data": {}, "children": [child, well]})
         self.bull.work(parts), self.bull.work(self.queue)
         source = self.desk()
-        told, _ = read_until(source, lambda seen: {r.task for r in seen} >= {"order", "part"})
+        reports, _ = read_until(source, lambda seen: {r.task for r in seen} >= {"order", "part"})
         self.bull.rest(parts), self.bull.rest(self.queue)
-        by_task = {r.task: json.loads(r.headers) for r in [*told, *read(source)[0]]}
+        by_task = {r.task: json.loads(r.headers) for r in [*reports, *read(source)[0]]}
         parent_id = made["job"] if isinstance(made, dict) else made
         assert by_task["part"]["parent"] == {"queue": self.queue, "id": parent_id}
         children = {id for kind in by_task["order"]["children"].values() for id in kind["some"]}
@@ -599,17 +599,17 @@ class TestDeadLetterQueues(Bull):
 
     def test_what_is_exhausted_is_kept_before_bullmq_drops_it(self):
         """A watch is the dead-letter step: three are kept in Redis, all of them here."""
-        source, told, after = self.desk(), [], ""
+        source, reports, after = self.desk(), [], ""
         self.bull.work(self.queue)
         for n in range(8):
             place = self.bull.place()
             job_id = self.die(n, removeOnFail={"count": 3})
             self.bull.told("failed", place, queue=self.queue, id=job_id)
             more, after = read_until(source, lambda seen, job_id=job_id: job_id in {r.job_id for r in seen}, after)
-            told += more
+            reports += more
         self.bull.rest(self.queue)
-        assert self.failed() == 3 and len({r.job_id for r in told if r.is_raw_complete}) == 8
-        oldest = told[0]
+        assert self.failed() == 3 and len({r.job_id for r in reports if r.is_raw_complete}) == 8
+        oldest = reports[0]
         assert source.send("r", [letter(oldest)]) == {1: "sent"} and self.ran(oldest.job_id)["name"] == "welcome"
 
     # Through the desk

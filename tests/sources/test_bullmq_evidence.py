@@ -53,8 +53,8 @@ def now(client):
 
 def failed(client, job_id, ago_ms=0):
     at = now(client) - ago_ms
-    said = {"name": "w", "data": "{}", "timestamp": at, "failedReason": "x", "finishedOn": at, "atm": 1}
-    client.hset(f"bull:{QUEUE}:{job_id}", mapping=said)
+    fields = {"name": "w", "data": "{}", "timestamp": at, "failedReason": "x", "finishedOn": at, "atm": 1}
+    client.hset(f"bull:{QUEUE}:{job_id}", mapping=fields)
     client.zadd(f"bull:{QUEUE}:failed", {job_id: at})
 
 
@@ -105,9 +105,9 @@ def test_a_priority_that_there_is_not_leaves_all_unsent_however_many_go_before_i
     for n in range(101):
         failed(client, str(n))
     reports, _ = read(source)
-    letters = [letter(one, token=n) for n, one in enumerate(reports)]
+    messages = [letter(one, token=n) for n, one in enumerate(reports)]
     with pytest.raises(SourceRefused, match="between 0 and 2097152"):
-        source.send("r", [*letters[:100], letter(reports[100], token=100, priority=priority)])
+        source.send("r", [*messages[:100], letter(reports[100], token=100, priority=priority)])
     assert client.zcard(f"bull:{QUEUE}:failed") == 101 and source.was_sent("r", range(101)) == set()
 
 
@@ -137,8 +137,8 @@ def test_what_stands_beside_a_job_and_is_no_place_of_a_copy_keeps_none_from_bein
     failed(client, "2")
     reports, _ = read(source)
     client.hset(keys.copies("shop"), f"{QUEUE}:1", 'no JSON\n[1, 2]\n{}\n["a"]\n[["a"], "1"]\n5\n["a", "1", 5]')
-    letters = [letter(one, token=n) for n, one in enumerate(reports)]
-    assert source.send("r", letters) == {0: "sent", 1: "sent"} and not client.exists(keys.copies("shop"))
+    messages = [letter(one, token=n) for n, one in enumerate(reports)]
+    assert source.send("r", messages) == {0: "sent", 1: "sent"} and not client.exists(keys.copies("shop"))
 
 
 def test_what_is_noted_of_a_send_does_not_stay_for_ever(client, source):

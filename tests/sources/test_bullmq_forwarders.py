@@ -40,14 +40,14 @@ class Process:
     def ask(self, do, **more):
         self.asked += 1
         self.script.write(json.dumps({"n": self.asked, "do": do, **more}))
-        mine = tuple(f'{{"say":"{say}","n":{self.asked},' for say in ("done", "error"))
-        said = json.loads(self.script.wait_for(lambda line: line.startswith(mine)))
-        assert said["say"] == "done", said
-        return said["answer"]
+        mine = tuple(f'{{"say":"{kind}","n":{self.asked},' for kind in ("done", "error"))
+        data = json.loads(self.script.wait_for(lambda line: line.startswith(mine)))
+        assert data["say"] == "done", data
+        return data["answer"]
 
     def completed(self):
-        told = [json.loads(line) for line in list(self.script.lines) if line.startswith('{"say":"completed"')]
-        return sorted((one["queue"], one["id"], one["name"]) for one in told)
+        lines = [json.loads(line) for line in list(self.script.lines) if line.startswith('{"say":"completed"')]
+        return sorted((one["queue"], one["id"], one["name"]) for one in lines)
 
 
 class World:

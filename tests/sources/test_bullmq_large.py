@@ -45,21 +45,21 @@ def failed(client, job_id, at=None, queue=QUEUE):
 
 def entries(source, begin="0-0"):
     """How many answers it takes to read all events, and what they told."""
-    told, answers = [], 0
+    reports, answers = [], 0
     while True:
         page = source._wire.events({QUEUE: begin}, 2_000)[0][QUEUE]
         answers, begin = answers + 1, f"({page.last}"
-        told += page.events
+        reports += page.events
         if not page.is_more:
-            return answers, told
+            return answers, reports
 
 
 def test_of_large_reasons_some_megabytes_are_read_at_once_and_a_beginning_is_told(client, source):
     for n in range(9):
         client.xadd(f"bull:{QUEUE}:events", {"event": "failed", "jobId": str(n), "failedReason": "x" * 1_000_000})
-    answers, told = entries(source)
-    assert [one.job_id for one in told] == [str(n) for n in range(9)]
-    assert answers > 3 and max(len(one.more) for one in told) == 20_000
+    answers, entries_read = entries(source)
+    assert [one.job_id for one in entries_read] == [str(n) for n in range(9)]
+    assert answers > 3 and max(len(one.more) for one in entries_read) == 20_000
     reports, _ = read(source)
     assert sorted(one.job_id for one in reports) == [str(n) for n in range(9)]
 
@@ -67,24 +67,24 @@ def test_of_large_reasons_some_megabytes_are_read_at_once_and_a_beginning_is_tol
 def test_many_small_events_are_read_at_once_and_each_once(client, source):
     for n in range(1_000):
         client.xadd(f"bull:{QUEUE}:events", {"event": "failed", "jobId": str(n), "failedReason": "x"})
-    answers, told = entries(source)
-    assert answers == 1 and [one.job_id for one in told] == [str(n) for n in range(1_000)]
+    answers, reports = entries(source)
+    assert answers == 1 and [one.job_id for one in reports] == [str(n) for n in range(1_000)]
 
 
 def test_who_is_asked_for_again_is_looked_for_in_new_events_only(client, source):
     failed(client, "7")
     reports, _ = read(source)
-    asked = [Ref(QUEUE, "7", "dead", reports[0].at)]
+    refs = [Ref(QUEUE, "7", "dead", reports[0].at)]
     client.delete(f"bull:{QUEUE}:7", f"bull:{QUEUE}:failed")
     for n in range(500):
         client.xadd(f"bull:{QUEUE}:events", {"event": "active", "jobId": f"other-{n}"})
-    assert not source.check_jobs(asked).gone
+    assert not source.check_jobs(refs).gone
     client.config_resetstat()
-    assert not source.check_jobs(asked).gone
+    assert not source.check_jobs(refs).gone
     assert client.info("commandstats")["cmdstat_xrange"]["calls"] == 1
     client.xadd(f"bull:{QUEUE}:events", {"event": "removed", "jobId": "7", "prev": "failed"})
-    assert list(source.check_jobs(asked).gone) == asked
-    assert list(source.check_jobs(asked).gone) == asked  # what was read is known
+    assert list(source.check_jobs(refs).gone) == refs
+    assert list(source.check_jobs(refs).gone) == refs  # what was read is known
 
 
 @pytest.mark.parametrize("score", ["inf", "1e300"])
@@ -95,7 +95,7 @@ def test_a_job_with_an_absurd_score_keeps_no_other_from_being_told_and_has_its_t
     reports, after = read(source)
     assert [one.job_id for one in reports] == ["1"]
     failed(client, "2")
-    more, _ = read_until(source, lambda told: {one.job_id for one in told} >= {"2", "9"}, after)
+    more, _ = read_until(source, lambda reports: {one.job_id for one in reports} >= {"2", "9"}, after)
     assert all(one.at < 4e9 for one in more)
     assert not source.check_jobs([Ref(QUEUE, "9", "dead", more[0].at)]).reports
 

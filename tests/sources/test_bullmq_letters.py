@@ -28,27 +28,27 @@ FAILED = {
 
 
 def test_a_failed_job_says_why_when_and_at_which_attempt():
-    told = bullmq_job_hash.build_report("shop", "emails", "7", FAILED, 6)
-    assert (told.kind, told.attempt, told.max_attempts, told.at) == ("exception", 2, 3, 1795358234.558)
-    assert (told.error_type, told.message, told.task, told.priority) == (
+    report = bullmq_job_hash.build_report("shop", "emails", "7", FAILED, 6)
+    assert (report.kind, report.attempt, report.max_attempts, report.at) == ("exception", 2, 3, 1795358234.558)
+    assert (report.error_type, report.message, report.task, report.priority) == (
         "PartnerDown",
         "the partner is down",
         "welcome",
         3,
     )
-    assert told.trace.endswith("at run (/app/w.js:1:2)") and '"id": 42' in told.kwargs
-    assert "hunter2" not in told.kwargs and told.is_raw_complete
+    assert report.trace.endswith("at run (/app/w.js:1:2)") and '"id": 42' in report.kwargs
+    assert "hunter2" not in report.kwargs and report.is_raw_complete
 
 
 def test_a_secret_of_the_data_is_hidden_where_the_error_repeats_it():
     stack = json.dumps(["LoginError: ann/hunter2 was refused\n    at login (/app/w.js:1:2)"]).encode()
-    told = bullmq_job_hash.build_report(
+    report = bullmq_job_hash.build_report(
         "shop", "emails", "7", FAILED | {b"failedReason": b"ann/hunter2 was refused", b"stacktrace": stack}, 6
     )
-    assert told.message == "ann/[redacted] was refused" and told.trace.startswith(
+    assert report.message == "ann/[redacted] was refused" and report.trace.startswith(
         "LoginError: ann/[redacted] was refused"
     )
-    assert told.redacted == 3
+    assert report.redacted == 3
 
 
 def test_who_resets_the_attempts_and_fails_again_has_made_one_more():
@@ -57,8 +57,8 @@ def test_who_resets_the_attempts_and_fails_again_has_made_one_more():
 
 
 def test_a_job_that_stalled_too_often_was_lost_with_its_worker():
-    told = bullmq_job_hash.build_report("shop", "emails", "7", FAILED | {b"failedReason": bullmq_job_hash.STALLED.encode()}, 5)
-    assert told.kind == "worker_lost"
+    report = bullmq_job_hash.build_report("shop", "emails", "7", FAILED | {b"failedReason": bullmq_job_hash.STALLED.encode()}, 5)
+    assert report.kind == "worker_lost"
 
 
 @given(any_.dictionaries(any_.binary(max_size=20), any_.binary(max_size=50), max_size=5), any_.text(max_size=9))
@@ -81,32 +81,32 @@ HOSTILE = {
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
 def test_data_that_is_no_json_is_shown_as_text_and_kept_byte_for_byte(data):
-    told = bullmq_job_hash.build_report("shop", "emails", "7", FAILED | {b"data": data}, 6)
+    report = bullmq_job_hash.build_report("shop", "emails", "7", FAILED | {b"data": data}, 6)
     assert (
-        "data that is no JSON" in json.loads(told.args)[-1] and bullmq_job_hash.unpack(told.raw).fields[b"data"] == data
+        "data that is no JSON" in json.loads(report.args)[-1] and bullmq_job_hash.unpack(report.raw).fields[b"data"] == data
     )
     with pytest.raises(SourceRefused):
-        bullmq_job_hash.arguments(told.raw)
+        bullmq_job_hash.arguments(report.raw)
 
 
 @pytest.mark.parametrize("value", [1e300, 10**4_000, {"__proto__": {"a": 1}}, "\ud83d", [[[[[]]]]], None, True, 1.5])
 def test_any_value_is_shown_and_kept(value):
     data = json.dumps(value).encode()
-    told = bullmq_job_hash.build_report("shop", "emails", "7", FAILED | {b"data": data}, 6)
-    json.loads(told.args), json.loads(told.kwargs)
-    assert bullmq_job_hash.unpack(told.raw).fields[b"data"] == data and decode(encode(told)).job_id == "7"
+    report = bullmq_job_hash.build_report("shop", "emails", "7", FAILED | {b"data": data}, 6)
+    json.loads(report.args), json.loads(report.kwargs)
+    assert bullmq_job_hash.unpack(report.raw).fields[b"data"] == data and decode(encode(report)).job_id == "7"
 
 
 def test_data_over_the_limit_is_told_by_its_size_and_kept_in_part():
-    told = bullmq_job_hash.build_report("shop", "emails", "7", FAILED | {b"data": b'"' + b"x" * 2**24 + b'"'}, 6)
-    assert not told.is_raw_complete and told.raw_size > 2**24 and len(told.raw) <= 2**16 and len(told.args) < 20_000
+    report = bullmq_job_hash.build_report("shop", "emails", "7", FAILED | {b"data": b'"' + b"x" * 2**24 + b'"'}, 6)
+    assert not report.is_raw_complete and report.raw_size > 2**24 and len(report.raw) <= 2**16 and len(report.args) < 20_000
     with pytest.raises(SourceRefused):
-        bullmq_job_hash.unpack(told.raw)
+        bullmq_job_hash.unpack(report.raw)
 
 
 def test_data_that_was_not_read_is_told_by_its_size():
-    told = bullmq_job_hash.build_report("shop", "emails", "7", {b"name": b"a"}, 6, size=10**9)
-    assert not told.is_raw_complete and told.raw_size > 10**9 and "1000000000 bytes" in told.args
+    report = bullmq_job_hash.build_report("shop", "emails", "7", {b"name": b"a"}, 6, size=10**9)
+    assert not report.is_raw_complete and report.raw_size > 10**9 and "1000000000 bytes" in report.args
 
 
 def test_data_of_16_megabytes_of_quotes_does_not_grow():
@@ -119,23 +119,23 @@ def test_data_of_16_megabytes_of_quotes_does_not_grow():
 )
 @pytest.mark.parametrize("name", [n.decode() for n in bullmq_job_hash.REPORTED_FIELDS + bullmq_job_hash.STORED_FIELDS])
 def test_any_field_may_hold_anything(name, hostile):
-    told = bullmq_job_hash.build_report(
+    report = bullmq_job_hash.build_report(
         "shop", "emails", "7", FAILED | {name.encode(): hostile}, 6, tenant_paths=["kwargs.customer.id"]
     )
-    assert decode(encode(told)).attempt >= 1 and 0 < told.max_attempts < 2**31
+    assert decode(encode(report)).attempt >= 1 and 0 < report.max_attempts < 2**31
 
 
 def test_options_and_parent_are_told_in_words():
     parent = {b"opts": b'{"attempts":3,"fpof":true,"kl":5}', b"parentKey": b"bull:checkout:12", b"stc": b"2"}
-    said = json.loads(bullmq_job_hash.build_report("shop", "emails", "7", FAILED | parent, 5).headers)
-    assert said["opts"] == {"attempts": 3, "failParentOnFailure": True, "keepLogs": 5}
-    assert said["parent"] == {"queue": "checkout", "id": "12"} and said["stalledCounter"] == 2
-    assert bullmq_job_hash.in_short(said["opts"]) == {"attempts": 3, "fpof": True, "kl": 5}
+    headers = json.loads(bullmq_job_hash.build_report("shop", "emails", "7", FAILED | parent, 5).headers)
+    assert headers["opts"] == {"attempts": 3, "failParentOnFailure": True, "keepLogs": 5}
+    assert headers["parent"] == {"queue": "checkout", "id": "12"} and headers["stalledCounter"] == 2
+    assert bullmq_job_hash.in_short(headers["opts"]) == {"attempts": 3, "fpof": True, "kl": 5}
 
 
 def test_whose_job_it_is_stands_in_its_data():
-    told = bullmq_job_hash.build_report("shop", "emails", "7", FAILED, 6, tenant_paths=["kwargs.none", "kwargs.customer.id"])
-    assert told.tenant == "42"
+    report = bullmq_job_hash.build_report("shop", "emails", "7", FAILED, 6, tenant_paths=["kwargs.none", "kwargs.customer.id"])
+    assert report.tenant == "42"
 
 
 def test_an_error_that_no_attempt_helps_is_permanent():
@@ -143,13 +143,13 @@ def test_an_error_that_no_attempt_helps_is_permanent():
         b"stacktrace": json.dumps(["UnrecoverableError: no such order\n    at x (/a.js:1:1)"]).encode(),
         b"atm": b"1",
     }
-    told = bullmq_job_hash.build_report("shop", "emails", "7", FAILED | never | {b"failedReason": b"no such order"}, 6)
-    assert (told.error_type, told.reason, told.attempt) == ("UnrecoverableError", "permanent", 1)
+    report = bullmq_job_hash.build_report("shop", "emails", "7", FAILED | never | {b"failedReason": b"no such order"}, 6)
+    assert (report.error_type, report.reason, report.attempt) == ("UnrecoverableError", "permanent", 1)
 
 
 def test_what_was_dropped_at_once_says_what_to_set():
-    told = bullmq_job_hash.build_dropped_report("shop", "emails", "7", "Error: no", 5.0)
-    assert told.raw is None and "removeOnFail: {count" in told.reason and len(told.reason) <= 200
+    report = bullmq_job_hash.build_dropped_report("shop", "emails", "7", "Error: no", 5.0)
+    assert report.raw is None and "removeOnFail: {count" in report.reason and len(report.reason) <= 200
 
 
 def test_a_job_has_one_value_shown_by_its_names_or_as_its_argument():

@@ -86,23 +86,23 @@ def test_each_planted_mistake_is_found_and_none_is_invented(found):
 
 
 def test_each_distinct_way_is_quoted_as_it_was_configured_with_how_many_have_it(found):
-    told = {one.queue: one for one in found.options}
+    by_queue = {one.queue: one for one in found.options}
     for queue, (options, _) in PLANTED.items():
-        lying = json.loads(told[queue].quoted)
+        lying = json.loads(by_queue[queue].quoted)
         backoff = options.get("backoff")  # BullMQ itself writes a bare number as what it means
         usual = (
             {"attempts": 0} | options | ({"backoff": {"type": "fixed", "delay": backoff}} if backoff == 60000 else {})
         )
         assert lying == usual, queue
         jobs = 2 if queue == "few" else 3
-        assert (told[queue].task, told[queue].jobs) == (f"{queue}-job", jobs), queue
-        assert told[queue].example in ("1", "2", "3"), queue  # the newest, by the millisecond
+        assert (by_queue[queue].task, by_queue[queue].jobs) == (f"{queue}-job", jobs), queue
+        assert by_queue[queue].example in ("1", "2", "3"), queue  # the newest, by the millisecond
 
 
 def test_the_check_has_a_verdict_for_each_and_says_in_which_job_it_stands(found):
     verdicts = {one.where.queue: one for one in lint.check(lint.case([], [], lint.Facts(), [found])).verdicts}
-    said = {queue: verdicts[queue].verdict for queue in ("tidy", "short", "uncapped", "idle", "strategy")}
-    assert said == {
+    found_verdicts = {queue: verdicts[queue].verdict for queue in ("tidy", "short", "uncapped", "idle", "strategy")}
+    assert found_verdicts == {
         "tidy": "pass",
         "short": "pass",
         "uncapped": "fail",
@@ -129,8 +129,8 @@ def test_of_a_long_list_the_newest_are_always_looked_at_and_the_others_in_turn(e
     assert [one.attempts for one in first.options] == [11, 10]  # the newest ten, and ten more
     assert (first.queues[0].jobs, first.queues[0].of) == (20, 100)
     for _ in range(8):
-        whole = survey.sample("shop", 0, {"long": "bull:long:"})
-    assert sorted(one.attempts for one in whole.options) == [*range(2, 12)]
+        sample = survey.sample("shop", 0, {"long": "bull:long:"})
+    assert sorted(one.attempts for one in sample.options) == [*range(2, 12)]
     client.delete("bull:long:wait")
     assert survey.sample("shop", 0, {"long": "bull:long:"}).options == ()
     client.flushdb()

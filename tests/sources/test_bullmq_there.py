@@ -19,8 +19,8 @@ from tests.sources.pulled_contract import PulledContract, read, read_until, ref
 pytestmark = pytest.mark.server
 
 
-def dead(told):
-    return [one for one in told if one.kind in {"exception", "worker_lost"}]
+def dead(reports):
+    return [one for one in reports if one.kind in {"exception", "worker_lost"}]
 
 
 class There(Bull):
@@ -42,8 +42,8 @@ class There(Bull):
         return self.client.hgetall(self.key(report.job_id, report.queue))
 
     def attempts_made(self, report):
-        said = self.hash_of(report)
-        return int(said.get("atm") or said.get("attemptsMade") or 0)
+        fields = self.hash_of(report)
+        return int(fields.get("atm") or fields.get("attemptsMade") or 0)
 
     def run_well(self, queue=None):
         queue = queue or self.queue
@@ -132,11 +132,11 @@ class TestSending(There):
             self.die(n)
         self.let_fail(more=3)
         reports, _ = read(source)
-        letters = [self.letter(one, n) for n, one in enumerate(sorted(reports, key=lambda one: one.job_id))]
-        source.send("r", letters[::-1])
+        messages = [self.letter(one, n) for n, one in enumerate(sorted(reports, key=lambda one: one.job_id))]
+        source.send("r", messages[::-1])
         place = self.bull.place()
         self.run_well()
-        ran = [said["id"] for said in self.bull.all_told("start", queue=self.queue)][-3:]
+        ran = [line["id"] for line in self.bull.all_told("start", queue=self.queue)][-3:]
         assert place and ran == ["3", "2", "1"]
 
     def test_a_job_that_was_trimmed_keeps_id_data_options_and_time(self, source):
@@ -203,50 +203,50 @@ class TestEnds(There):
         source.send("r", [self.letter(report, 9)])
         self.run_well()
         assert not self.client.exists(self.key(report.job_id))
-        told, _ = read(source, after)
-        assert [(one.kind, one.lineage.item) for one in told] == [("success", 9)]
+        reports, _ = read(source, after)
+        assert [(one.kind, one.lineage.item) for one in reports] == [("success", 9)]
         assert [one.kind for one in source.check_jobs([ref(report, "replaying")]).reports] == ["success"]
 
     def test_a_job_that_is_removed_as_it_fails_is_told_by_its_event_and_has_no_message(self, source):
         self.die(1, removeOnFail=True)
         self.bull.work(self.queue)
-        (told, *_), _ = read_until(source, dead)
+        (report, *_), _ = read_until(source, dead)
         self.bull.rest(self.queue)
-        assert (told.message, told.raw, told.attempt) == ("the partner is down", None, 1)
+        assert (report.message, report.raw, report.attempt) == ("the partner is down", None, 1)
 
     def test_one_that_was_trimmed_is_not_told_of_again_by_the_events_of_its_failure(self, source):
         report, _ = self.buried(source)
         self.client.zrem(self.key("failed"), report.job_id)
         self.client.delete(self.key(report.job_id))
         a_clock_behind = Ref(report.queue, report.job_id, "dead", report.at - 1)
-        looked = source.check_jobs([ref(report), a_clock_behind])
-        assert looked.reports == [] and looked.gone == {}
+        checked = source.check_jobs([ref(report), a_clock_behind])
+        assert checked.reports == [] and checked.gone == {}
 
     def test_what_was_sent_and_is_removed_as_it_fails_again_is_another_run_of_the_same(self, source):
         report, after = self.buried(source, attempts=1)
         self.client.hset(self.key(report.job_id), "opts", json.dumps({"attempts": 1, "removeOnFail": True}))
         source.send("r", [self.letter(report, 4)])
         self.bull.work(self.queue)
-        (told,), _ = read_until(source, dead, after)
-        (looked,) = source.check_jobs([ref(report, "replaying")]).reports
+        (report_,), _ = read_until(source, dead, after)
+        (checked,) = source.check_jobs([ref(report, "replaying")]).reports
         self.bull.rest(self.queue)
         assert (
-            (told.lineage.item, told.attempt, told.kind)
-            == (looked.lineage.item, looked.attempt, looked.kind)
+            (report_.lineage.item, report_.attempt, report_.kind)
+            == (checked.lineage.item, checked.attempt, checked.kind)
             == (4, 1, "exception")
         )
 
     def test_one_that_waits_for_a_retry_says_when_it_is_due_and_how_it_ended(self, source):
         job_id = self.die(1, attempts=2, backoff={"type": "fixed", "delay": 3_600_000})
         self.bull.work(self.queue)
-        (told,), after = read_until(source, lambda seen: seen)
+        (report,), after = read_until(source, lambda seen: seen)
         self.bull.rest(self.queue)
-        assert (told.kind, told.attempt, told.max_attempts) == ("retry", 1, 2)
+        assert (report.kind, report.attempt, report.max_attempts) == ("retry", 1, 2)
         # The worker says when it is due before Redis notes that it failed: what lies between may be seconds.
-        assert 3_500 < told.due_at - told.at <= 3_601
-        asked = ref(told, "retrying")
-        looked = source.check_jobs([asked])
-        assert abs(looked.due[asked] - told.due_at) < 0.01 and not looked.gone
+        assert 3_500 < report.due_at - report.at <= 3_601
+        reference = ref(report, "retrying")
+        checked = source.check_jobs([reference])
+        assert abs(checked.due[reference] - report.due_at) < 0.01 and not checked.gone
         self.bull.job(self.queue, job_id, "promote")
         self.let_fail()
         (last,) = dead(read_until(source, dead, after)[0])
@@ -255,12 +255,12 @@ class TestEnds(There):
     def test_one_that_waited_for_a_retry_and_ran_well_says_so_when_it_is_asked_for(self, source):
         job_id = self.die(1, attempts=2, backoff={"type": "fixed", "delay": 3_600_000})
         self.bull.work(self.queue)
-        (told,), _ = read_until(source, lambda seen: seen)
+        (report,), _ = read_until(source, lambda seen: seen)
         self.bull.rest(self.queue)
         self.bull.job(self.queue, job_id, "promote")
         self.run_well()
-        (end,) = source.check_jobs([ref(told, "retrying")]).reports
-        assert (end.kind, end.job_id, end.attempt > told.attempt) == ("success", job_id, True)
+        (end,) = source.check_jobs([ref(report, "retrying")]).reports
+        assert (end.kind, end.job_id, end.attempt > report.attempt) == ("success", job_id, True)
 
     def test_who_resets_the_attempts_as_he_brings_it_back_makes_one_more_all_the_same(self, source):
         report, after = self.buried(source, attempts=2)
@@ -285,9 +285,9 @@ class TestEnds(There):
             pill.script.write(json.dumps({"n": 0, "do": "work", "queue": self.queue, "options": options}))
             wait_until(lambda: not pill.script.is_running)
         self.bull.work(self.queue, **options)
-        (told, *_), _ = read_until(source, dead)
+        (report, *_), _ = read_until(source, dead)
         self.bull.rest(self.queue)
-        assert told.kind == "worker_lost" and "stalled" in told.message
+        assert report.kind == "worker_lost" and "stalled" in report.message
 
 
 class TestReading(There):
@@ -312,8 +312,8 @@ class TestReading(There):
         self.client.zadd(self.key("failed"), {job_id: late})
         self.client.hset(self.key(job_id), "finishedOn", int(late))
         self.client.delete(self.key("events"))
-        ((told,), _) = read_until(source, lambda seen: seen, after)
-        assert told.job_id == job_id
+        ((report,), _) = read_until(source, lambda seen: seen, after)
+        assert report.job_id == job_id
 
     def test_jobs_that_run_well_are_counted_once_from_when_it_is_first_read(self, source):
         self.bull.add(self.queue, "before", {})
@@ -346,8 +346,8 @@ class TestReading(There):
     def test_more_data_than_may_be_kept_is_told_with_its_size_and_not_read(self, source):
         report, _ = self.buried(source)
         self.client.hset(self.key(report.job_id), "data", json.dumps({"x": "y" * 17_000_000}))
-        (told,) = read(self.another())[0]
-        assert told.raw_size > 17_000_000 and not told.is_raw_complete
+        (found,) = read(self.another())[0]
+        assert found.raw_size > 17_000_000 and not found.is_raw_complete
 
     def test_after_a_loss_what_somebody_takes_out_is_known_again(self, source):
         first, after = self.buried(source)
@@ -357,8 +357,8 @@ class TestReading(There):
         second, after = self.buried(source, after)
         self.bull.job(self.queue, second.job_id, "remove")
         _, after = read(source, after)
-        looked = source.check_jobs([ref(second), Ref(self.queue, "77", "dead", first.at)])
-        assert set(looked.gone) == {ref(second)}
+        checked = source.check_jobs([ref(second), Ref(self.queue, "77", "dead", first.at)])
+        assert set(checked.gone) == {ref(second)}
 
     def test_what_would_break_a_step_of_bullmq_half_way_is_refused_before_it(self, source):
         """Else the job would have left `failed` and lie nowhere."""
@@ -367,7 +367,7 @@ class TestReading(There):
         (report,), _ = read(source)
         self.client.hset("bull:odd", "name", "parent")
         self.client.set("bull:odd:unsuccessful", "x"), self.client.set("bull:odd:failed", "x")
-        kept = self.client.hgetall(self.key("meta"))
+        stored = self.client.hgetall(self.key("meta"))
         for key, field, value, why in (
             (job_id, "priority", "high", "priority"),
             (job_id, "priority", "nan", "priority"),
@@ -383,7 +383,7 @@ class TestReading(There):
                 source.send("r", [self.letter(report)])
             assert self.client.zrange(self.key("failed"), 0, -1) == [job_id] and not source.was_sent("r", [1])
             self.client.hdel(name, field) if field else self.client.delete(name)
-            self.client.hset(self.key("meta"), mapping=kept)
+            self.client.hset(self.key("meta"), mapping=stored)
         # What BullMQ itself does not reckon with breaks nothing.
         self.client.hset(self.key(job_id), mapping={"atm": "x", "attemptsMade": "inf", "stacktrace": "[" * 5_000})
         assert source.send("r", [self.letter(report)]) == {1: "sent"}
@@ -474,10 +474,10 @@ class TestReading(There):
         # Whoever is started anew from there finds what was not read, as does who goes on.
         first = {one.job_id for one in pulled.reports}
         for reader in (source, self.another()):
-            told = {one.job_id for one in read(reader, pulled.after)[0]}
-            assert first | told == large | {report.job_id}
-        asked = [Ref(self.queue, job_id, "replaying") for job_id in large]
-        assert 0 < sum(one.raw_size for one in source.check_jobs(asked).reports) < 24_000_000
+            found = {one.job_id for one in read(reader, pulled.after)[0]}
+            assert first | found == large | {report.job_id}
+        refs = [Ref(self.queue, job_id, "replaying") for job_id in large]
+        assert 0 < sum(one.raw_size for one in source.check_jobs(refs).reports) < 24_000_000
 
     def test_many_queues_are_read_in_a_place_that_stays_short(self, source):
         report, _ = self.buried(source)
@@ -487,8 +487,8 @@ class TestReading(There):
             self.client.hset(self.key("meta", queue), "version", "bullmq:5.1.0")
             self.client.hset(self.key("1", queue), mapping=fields)
             self.client.zadd(self.key("failed", queue), {"1": score - n * 60_000})
-        told, after = read(self.another_of(names))
-        assert {one.queue for one in told} == set(names)
+        reports, after = read(self.another_of(names))
+        assert {one.queue for one in reports} == set(names)
         # Started anew, it tells again what ended in the last seconds, and what has its turn.
         assert len(read(self.another_of(names), after)[0]) <= 5
 
@@ -500,27 +500,27 @@ class TestReading(There):
         assert READ_ONLY not in {one.id for one in both.findings()}
         (finding,) = [one for one in both.findings() if one.severity == "high"]
         assert f"{self.queue}-new" in finding.text and "99.0.0" in finding.text
-        letters = [self.letter(report, 1), self.letter(report, 2, queue=f"{self.queue}-new")]
+        messages = [self.letter(report, 1), self.letter(report, 2, queue=f"{self.queue}-new")]
         with pytest.raises(SourceRefused) as refused:
-            both.send("r", letters)
+            both.send("r", messages)
         assert refused.value.tokens == {2}
-        assert both.send("r", letters[:1]) == {1: "sent"}
+        assert both.send("r", messages[:1]) == {1: "sent"}
 
 
 class TestWhatIsSureOfTheAbsent(There):
     def test_only_what_came_after_the_end_that_is_known_and_after_which_nothing_was_lost_makes_one_gone(self, source):
         report, _ = self.buried(source)
         self.bull.job(self.queue, report.job_id, "remove")
-        asked, later = ref(report), Ref(report.queue, report.job_id, "dead", report.at + 600)
+        reference, later = ref(report), Ref(report.queue, report.job_id, "dead", report.at + 600)
         assert source.check_jobs([later]).gone == {}
         mark = keys.whole_since("shop")
-        whole = self.client.get(mark)
+        mark_value = self.client.get(mark)
         self.client.set(mark, int((report.at + 600) * 1000))  # it was lost after that
-        assert source.check_jobs([asked]).gone == {}
+        assert source.check_jobs([reference]).gone == {}
         self.client.delete(mark)  # it was lost just now
-        assert source.check_jobs([asked]).gone == {}
-        self.client.set(mark, whole)
-        assert set(source.check_jobs([asked]).gone) == {asked}
+        assert source.check_jobs([reference]).gone == {}
+        self.client.set(mark, mark_value)
+        assert set(source.check_jobs([reference]).gone) == {reference}
 
 
 class TestIdsThatComeAgain(There):
@@ -536,10 +536,10 @@ class TestIdsThatComeAgain(There):
         report, after = self.buried(source, jobId="sync-42")
         self.again(report)
         assert source.remove([ref(report)]) == set() and self.failed() == 1
-        (told,) = dead(read(source, after)[0])
-        assert (told.job_id, told.attempt, json.loads(told.kwargs)["n"]) == ("sync-42", 1, 2)
-        assert told.made_at > report.made_at and told.at > report.at
-        assert source.remove([ref(told)]) == {ref(told)} and self.failed() == 0
+        (found,) = dead(read(source, after)[0])
+        assert (found.job_id, found.attempt, json.loads(found.kwargs)["n"]) == ("sync-42", 1, 2)
+        assert found.made_at > report.made_at and found.at > report.at
+        assert source.remove([ref(found)]) == {ref(found)} and self.failed() == 0
 
     def test_what_a_queue_that_counts_anew_gives_the_id_to_is_not_taken_out(self, source):
         report, _ = self.buried(source)
@@ -551,7 +551,7 @@ class TestIdsThatComeAgain(There):
 
 
 @pytest.mark.parametrize(
-    ("url", "options", "said"),
+    ("url", "options", "message"),
     [
         ("postgresql://localhost/bullmq", {}, "PostgreSQL"),
         ("redis://a,b:1", {}, "Cluster"),
@@ -573,8 +573,8 @@ class TestIdsThatComeAgain(There):
         ("redis://localhost", {"outcome_within_s": None}, "outcome_within_s is a number of seconds"),
     ],
 )
-def test_what_cannot_be_configured_is_refused_with_a_sentence(url, options, said):
-    with pytest.raises(SourceRefused, match=said):
+def test_what_cannot_be_configured_is_refused_with_a_sentence(url, options, message):
+    with pytest.raises(SourceRefused, match=message):
         connect("shop", "bullmq", url, [], options)
 
 

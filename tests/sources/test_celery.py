@@ -240,8 +240,8 @@ def test_when_a_message_expires_is_told_in_utc(source, app, broker):
     moment = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
     message = json.loads(publish(app, broker, 1, expires=moment))
     assert source.expires_at(json.dumps(message).encode()) == moment
-    for told, comes_to in [("2030-01-02T03:04:05", moment), (None, None), ("soon", None), (7, None), ({}, None)]:
-        message["headers"]["expires"] = told
+    for text, comes_to in [("2030-01-02T03:04:05", moment), (None, None), ("soon", None), (7, None), ({}, None)]:
+        message["headers"]["expires"] = text
         for style in ({}, {"separators": (",", ":")}):
             assert source.expires_at(json.dumps(message, **style).encode()) == comes_to
     assert source.expires_at(publish(app, broker, '"expires": "x"')) is None and source.expires_at(b"\x80") is None
@@ -392,7 +392,7 @@ def test_a_server_that_hangs_is_given_up_after_five_seconds(engine, source, brok
 
 
 @pytest.mark.parametrize(
-    "url, says",
+    "url, message",
     [
         ("redis+cluster://a:1", "Cluster"),
         ("redis://a:1,b:2/0", "Cluster"),
@@ -400,8 +400,8 @@ def test_a_server_that_hangs_is_given_up_after_five_seconds(engine, source, brok
         ("redis://localhost:notaport/0", "cannot be read"),
     ],
 )
-def test_a_url_that_cannot_be_used_is_refused_with_a_sentence(url, says):
-    with pytest.raises(SourceRefused, match=says):
+def test_a_url_that_cannot_be_used_is_refused_with_a_sentence(url, message):
+    with pytest.raises(SourceRefused, match=message):
         connect("shop", "celery", url)
 
 

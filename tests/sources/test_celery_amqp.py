@@ -136,9 +136,9 @@ def test_what_the_broker_did_not_confirm_is_in_doubt_and_goes_never_again(far, r
     far.send("r", [letter(n) for n in range(1, 6)])
     road.sees = lambda sent: setattr(road, "hears_nothing", road.hears_nothing or b"new-6" in sent)
     far._sender._confirm_within_s = 1  # of these nobody hears anything, however long it takes
-    with pytest.raises(SourceUnreachable) as told:
+    with pytest.raises(SourceUnreachable) as raised:
         far.send("r", [letter(n) for n in range(1, 11)])
-    assert "127.0.0.1" in str(told.value) and "redrive:" not in str(told.value)
+    assert "127.0.0.1" in str(raised.value) and "redrive:" not in str(raised.value)
     wait_until(lambda: depth(channel) == 10)
     road.sees, road.hears_nothing = lambda _: None, False
     far._sender._confirm_within_s = 60
@@ -152,14 +152,14 @@ def test_what_the_broker_did_not_confirm_is_in_doubt_and_goes_never_again(far, r
 def test_where_a_batch_broke_off_each_letter_went_or_is_in_doubt_or_may_go_again(far, road, letter, channel):
     road.sees = lambda sent: road.cut() if b"new-40" in sent else None
     body = ["x" * 20_000]  # so that not all of them fit into what the network holds
-    letters = [letter(n, args=body) for n in range(1, 151)]
+    messages = [letter(n, args=body) for n in range(1, 151)]
     with pytest.raises(SourceUnreachable):
-        far.send("r", letters)
+        far.send("r", messages)
     road.sees = lambda _: None
     every = list(range(1, 151))
     went, in_doubt = far.was_sent("r", every), far.in_doubt("r", every)
     assert not went & in_doubt and 40 in in_doubt and len(in_doubt) <= 50 and not in_doubt & set(range(51, 151))
-    rest = [one for one in letters if one.token not in went | in_doubt]
+    rest = [one for one in messages if one.token not in went | in_doubt]
     assert set(far.send("r", rest).values()) == {"sent"}
     arrived = ids(channel)
     assert len(arrived) == len(set(arrived)) and {f"new-{n}" for n in set(every) - in_doubt} <= set(arrived)
@@ -266,21 +266,21 @@ def test_a_server_that_hangs_is_given_up_in_time_and_named_without_its_password(
         port = silent.getsockname()[1]
         source = connect("shop", "celery", f"amqp://ann:pass-word@127.0.0.1:{port}//", queues=["emails"])
         begun = time.monotonic()
-        with pytest.raises(SourceUnreachable, match=f"RabbitMQ at 127.0.0.1:{port} did not answer within 4 s") as told:
+        with pytest.raises(SourceUnreachable, match=f"RabbitMQ at 127.0.0.1:{port} did not answer within 4 s") as raised:
             source.depths()
-        assert time.monotonic() - begun < 30 and "pass-word" not in str(told.value)
+        assert time.monotonic() - begun < 30 and "pass-word" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [(("redrive:", "other:"), "refused the login"), (("//", "/nowhere"), "no such virtual host")],
 )
-def test_why_the_broker_does_not_let_us_in_is_said(node, change, says):
+def test_why_the_broker_does_not_let_us_in_is_said(node, change, message):
     head, _, tail = node.url.rpartition("//")
     url = f"{head}/nowhere" if change[0] == "//" else f"{head.replace(*change)}//{tail}"
-    with pytest.raises(SourceUnreachable, match=says) as told:
+    with pytest.raises(SourceUnreachable, match=message) as raised:
         connect("shop", "celery", url, queues=["emails"]).depths()
-    assert node.url.partition("redrive:")[2].partition("@")[0] not in str(told.value)
+    assert node.url.partition("redrive:")[2].partition("@")[0] not in str(raised.value)
 
 
 def test_a_message_too_wide_for_a_frame_is_refused_and_the_connection_lives(source, letter, channel):
@@ -315,8 +315,8 @@ def test_the_management_tells_which_queues_there_are_and_what_workers_hold(told,
     source = told()
     source.send("r", [letter(1), letter(2), letter(3)])
     with Connection(node.url) as connection:
-        held = connection.default_channel.basic_get("emails")
-        assert held is not None
+        fetched = connection.default_channel.basic_get("emails")
+        assert fetched is not None
         wanted = {"emails": (2, 1), "webhooks": (0, 0)}  # it counts every five seconds
         wait_until(lambda: {one.queue: (one.waiting, one.active) for one in source.depths()} == wanted)
 
@@ -324,8 +324,8 @@ def test_the_management_tells_which_queues_there_are_and_what_workers_hold(told,
 def test_settings_that_lose_jobs_are_findings(told, channel):
     channel.queue_declare("short", durable=True, auto_delete=False, arguments={"x-max-length": 5})
     channel.queue_declare("hasty", durable=True, auto_delete=False, arguments={"x-message-ttl": 60_000})
-    kept = {"x-max-length": 5, "x-overflow": "reject-publish"}
-    channel.queue_declare("strict", durable=True, auto_delete=False, arguments=kept)
+    arguments = {"x-max-length": 5, "x-overflow": "reject-publish"}
+    channel.queue_declare("strict", durable=True, auto_delete=False, arguments=arguments)
     limited = {"x-queue-type": "quorum", "x-delivery-limit": 3}
     channel.queue_declare("limited", durable=True, auto_delete=False, arguments=limited)
     source = told()
@@ -379,9 +379,9 @@ def test_a_broker_whose_memory_has_run_out_is_noticed_before_anything_is_begun(t
     try:
         with Connection(full.url) as connection:
             connection.default_channel.queue_declare("emails", durable=True, auto_delete=False)
-        for ask in (source.findings, lambda: source.epoch("r"), lambda: source.send("r", [letter(1)])):
+        for act in (source.findings, lambda: source.epoch("r"), lambda: source.send("r", [letter(1)])):
             with pytest.raises(SourceUnreachable, match="takes no messages now"):
-                ask()
+                act()
         assert source.in_doubt("r", [1]) == source.was_sent("r", [1]) == set()
         assert source.waiting(["emails"]) == {"emails": 0}  # it can be looked at all the same
     finally:

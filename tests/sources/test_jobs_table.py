@@ -167,8 +167,8 @@ def test_a_row_that_its_worker_holds_for_too_long_was_lost_until_it_ends_otherwi
     assert (report.job_id, report.kind, report.attempt, report.worker) == ("held", "lost", 1, "w7")
     assert source.check_jobs([Ref("jobs", "held", "dead", report.at)]).gone == {}
     table.complete("held")
-    looked = source.check_jobs([Ref("jobs", "held", "dead", report.at)])
-    assert [(one.kind, one.attempt) for one in looked.reports] == [("success", 1)]
+    checked = source.check_jobs([Ref("jobs", "held", "dead", report.at)])
+    assert [(one.kind, one.attempt) for one in checked.reports] == [("success", 1)]
     source.close()
 
 
@@ -194,8 +194,8 @@ def test_of_a_database_that_was_lost_nothing_is_gone_and_it_is_read_anew(table, 
         table.die("j9")
     assert source.check_jobs(refs(reports)).gone == {}
     table.die("j1", "ValueError: anew")
-    anew, after = pulled(source, after)
-    assert "j1" in {one.job_id for one in anew}
+    again, after = pulled(source, after)
+    assert "j1" in {one.job_id for one in again}
     assert source.check_jobs(refs(reports)).gone == {}
 
 
@@ -206,10 +206,10 @@ def test_a_retry_that_ran_well_or_moved_is_told_when_it_is_asked_for(table, sour
     table.complete("well"), table.claim("running")
     table.execute(f"UPDATE jobs SET scheduled_at = {table.ago(-3600)} WHERE id = 'moved'")
     table.execute("UPDATE jobs SET attempts = 0 WHERE id = 'reset'")
-    looked = source.check_jobs(refs(reports, "retrying"))
-    assert [(one.job_id, one.kind, one.attempt) for one in looked.reports] == [("well", "success", 2)]
-    assert {ref.job_id: round((due - time.time()) / 60) for ref, due in looked.due.items()} == {"moved": 60}
-    assert {ref.job_id for ref in looked.gone} == {
+    checked = source.check_jobs(refs(reports, "retrying"))
+    assert [(one.job_id, one.kind, one.attempt) for one in checked.reports] == [("well", "success", 2)]
+    assert {ref.job_id: round((due - time.time()) / 60) for ref, due in checked.due.items()} == {"moved": 60}
+    assert {ref.job_id for ref in checked.gone} == {
         "reset",
         "well",
     }  # that of `well` comes after its success, and finds it recovered
@@ -255,16 +255,16 @@ def test_a_table_with_other_names_and_queues(table):
     source.close()
 
 
-@pytest.mark.parametrize(("spoil", "says"), [
+@pytest.mark.parametrize(("spoil", "message"), [
     ("ALTER TABLE jobs DROP COLUMN locked_at", "no column 'locked_at'"),
     ("INSERT INTO jobs (id, type, payload, status) VALUES ('x', 't', '{}', 'zombie')", "'zombie'"),
 ])  # fmt: skip
-def test_a_table_that_is_not_what_is_known_is_read_and_never_written(table, source, spoil, says):
+def test_a_table_that_is_not_what_is_known_is_read_and_never_written(table, source, spoil, message):
     table.die("a")
     reports, _ = pulled(source)
     table.execute(spoil)
     (finding,) = [one for one in source.findings() if one.id == READ_ONLY]
-    assert says in finding.text and finding.severity == "high"
+    assert message in finding.text and finding.severity == "high"
     with pytest.raises(SourceRefused, match="read-only"):
         source.send("r", [letter(reports[0])])
     with pytest.raises(SourceRefused, match="read-only"):

@@ -103,9 +103,9 @@ def test_a_row_that_is_completed_without_an_attempt_left_did_not_run_well_by_its
     reports, _ = pulled(source)
     table.execute("UPDATE jobs SET status = 'completed', attempts = 2 WHERE id = 'a'")
     table.complete("b")
-    looked = source.check_jobs(refs(reports, "retrying"))
-    assert [(one.job_id, one.kind) for one in looked.reports] == [("b", "success")]
-    assert "a" in {ref.job_id for ref in looked.gone}
+    checked = source.check_jobs(refs(reports, "retrying"))
+    assert [(one.job_id, one.kind) for one in checked.reports] == [("b", "success")]
+    assert "a" in {ref.job_id for ref in checked.gone}
 
 
 def test_a_row_that_is_completed_and_that_we_never_sent_tells_nothing():
@@ -165,10 +165,10 @@ def test_between_two_transactions_their_workers_have_the_lock_to_themselves(tabl
 
     source._db.changing = noted
     lineage = {"queue": "jobs", "run": 2, "item": 1, "replay": "r"}
-    letters = [
+    messages = [
         OutgoingMessage(n, one.raw, "jobs", one.job_id, lineage | {"job_id": one.job_id}) for n, one in enumerate(reports)
     ]
-    source.send("r", letters)
+    source.send("r", messages)
     rests = [begun - ended for ended, begun in zip(times[1::2], times[2::2], strict=False)]
     assert rests and min(rests) >= 0.003
 

@@ -63,12 +63,12 @@ def test_what_is_sent_waits_at_once_with_its_attempts_made_anew_and_goes_once(ta
 def test_two_senders_at_once_send_each_token_once(table, source):
     for n in range(40):
         table.die(f"j{n}")
-    letters = [letter(one, n) for n, one in enumerate(pulled(source)[0])]
+    messages = [letter(one, n) for n, one in enumerate(pulled(source)[0])]
     answers = []
 
     def send():
         mine = connect("shop", "jobs_table", table.url, (), table.options)
-        answers.append(mine.send("r", letters))
+        answers.append(mine.send("r", messages))
         mine.close()
 
     threads = [threading.Thread(target=send) for _ in range(3)]
@@ -79,13 +79,13 @@ def test_two_senders_at_once_send_each_token_once(table, source):
 def test_several_that_make_the_ledger_at_once_agree_on_its_name(table, source, monkeypatch):
     desks = [connect("shop", "jobs_table", table.url, (), table.options) for _ in range(4)]
     source.epoch("r")
-    exists, together, looks = Ledger.exists, threading.Barrier(4), threading.local()
+    exists, together, calls = Ledger.exists, threading.Barrier(4), threading.local()
 
     def none_at_first(ledger):
-        looks.made = getattr(looks, "made", 0) + 1
-        if looks.made == 2:
+        calls.made = getattr(calls, "made", 0) + 1
+        if calls.made == 2:
             together.wait()  # as close together as can be: each has seen that it is not there
-        return looks.made > 2 and exists(ledger)
+        return calls.made > 2 and exists(ledger)
 
     monkeypatch.setattr(Ledger, "exists", none_at_first)
     for before in ("DELETE FROM redrive_ledger", "DROP TABLE redrive_ledger") * 5:

@@ -129,9 +129,9 @@ def test_where_the_zone_is_not_sure_nothing_is_lost_or_sent_until_it_is_said(mad
     with pytest.raises(SourceRefused, match="read-only"):
         send(source, "dead")
     table.execute("DELETE FROM jobs")
-    told = connect("shop", "jobs_table", table.url, (), {"timezone": zone})
-    is_read_in_its_zone(table, told)
-    told.close()
+    connected = connect("shop", "jobs_table", table.url, (), {"timezone": zone})
+    is_read_in_its_zone(table, connected)
+    connected.close()
 
 
 def test_a_zone_of_one_role_says_nothing_of_the_others(made):
@@ -157,10 +157,10 @@ def test_what_failed_in_an_hour_that_came_twice_is_told(made):
     ):  # 20 seconds apart, at the turn
         table.die(job)
         table.execute(f"UPDATE jobs SET updated_at = '{at}' WHERE id = '{job}'")
-        told = source.dead_letters(after)
-        source.confirm_filed(told)
-        after = told.after
-        assert [one.job_id for one in told.reports] == [job]
+        pulled = source.dead_letters(after)
+        source.confirm_filed(pulled)
+        after = pulled.after
+        assert [one.job_id for one in pulled.reports] == [job]
 
 
 def test_times_with_a_zone_need_no_other(made):

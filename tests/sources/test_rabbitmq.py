@@ -24,21 +24,21 @@ class Contract(Queues, PulledContract):
         return [json.loads(message.body) for message in self.bus.bodies(queue)]
 
     def work(self, queue):
-        self.bus.consume(queue, self.dlq, lambda said: None)
+        self.bus.consume(queue, self.dlq, lambda message: None)
 
     def fail_again(self, queue):
         self.bus.consume(queue, self.dlq, broken)
 
     def take_out(self, ref):
         """Another tool takes the message and acknowledges it."""
-        before, lay = self.acknowledged(), self.bus.depth(self.dlq)
+        before, depth = self.acknowledged(), self.bus.depth(self.dlq)
         with self.bus.connection.clone() as other:
             channel = other.default_channel
             while message := channel.basic_get(self.dlq):
                 if self.ref_of(message) == ref:
                     channel.basic_ack(message.delivery_tag)
             channel.close()
-        wait_until(lambda: self.acknowledged() > before and self.bus.depth(self.dlq) == lay - 1)
+        wait_until(lambda: self.acknowledged() > before and self.bus.depth(self.dlq) == depth - 1)
 
     def acknowledged(self):
         return ((self.broker.queue(self.dlq) or {}).get("message_stats") or {}).get("ack", 0)

@@ -184,7 +184,7 @@ class TestByteForByte(Queues):
         sent = amqp_fields.split(message.raw_properties)
         headers = sent.pop("headers")
         assert sent == {key: value for key, value in parts.items() if key != "headers"}
-        *others, ours = [whole for _, whole in amqp_fields.entries(headers)]
+        *others, ours = [value for _, value in amqp_fields.entries(headers)]
         assert b"".join(others) == table
         assert ours.startswith(b"\x07redriveF")
 
@@ -335,9 +335,9 @@ class TestWhatBreaks(Queues):
             node._processes.clear()
             node.start()
             rest, _ = read(source, half.after)
-            told = [name(one) for one in first.reports] + [name(one) for one in rest]
-            assert len({name(one) for one in half.reports} - set(told)) == 0
-            assert len(set(told)) == 310
+            reports = [name(one) for one in first.reports] + [name(one) for one in rest]
+            assert len({name(one) for one in half.reports} - set(reports)) == 0
+            assert len(set(reports)) == 310
             assert source.send("r", [letter(half.reports[0])]) == {1: "sent"}
         finally:
             source.close()

@@ -273,8 +273,8 @@ def test_names_are_stable_distinct_and_never_given_again(store, lying, coming, c
     copies, queue = Copies("shop", lambda: store, "redrive"), f"dlq-{next(_rounds)}"
 
     def names(messages):
-        told = Numbering(copies, queue).assign_names([(one, False) for one in messages])
-        return [name_of(one.job_id, one.read.attempt) for one in told]
+        names = Numbering(copies, queue).assign_names([(one, False) for one in messages])
+        return [name_of(one.job_id, one.read.attempt) for one in names]
 
     first = names(lying)
     assert len(set(first)) == len(first) and names(lying) == first
@@ -290,20 +290,20 @@ def test_names_are_stable_distinct_and_never_given_again(store, lying, coming, c
 def test_a_message_handed_out_before_may_be_what_somebody_had_in_hand_and_a_new_one_is_not(store):
     copies = Copies("shop", lambda: store, "redrive")
     one = dead(1, "a", 1)
-    (told,) = Numbering(copies, "dlq").assign_names([(one, False)])
-    copies.begin_taking("dlq", [told.name])
+    (name,) = Numbering(copies, "dlq").assign_names([(one, False)])
+    copies.begin_taking("dlq", [name.name])
     left = copies.taking("dlq")
     again, new = Numbering(copies, "dlq", left).assign_names([(one, True), (one, False)])
-    assert again.name == told.name and new.name != told.name
+    assert again.name == name.name and new.name != name.name
     (only_new,) = Numbering(copies, "dlq", left).assign_names([(one, False)])
-    assert only_new.name != told.name
+    assert only_new.name != name.name
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_hurt_who_reads_properties(octets):
     for raw in (octets, b"\x20\x00" + len(octets).to_bytes(4, "big") + octets, b"\xff\xfe" + octets):
         read = rabbitmq_death.parse(RawMessage(raw, octets, "", ""), "dlq", "")
-        told = rabbitmq_death.build_envelope(read, read.base, "shop", "dlq", rabbitmq_death.HeaderNames(), 1.0)
-        assert told.raw is not None and told.raw.endswith(octets)
+        envelope = rabbitmq_death.build_envelope(read, read.base, "shop", "dlq", rabbitmq_death.HeaderNames(), 1.0)
+        assert envelope.raw is not None and envelope.raw.endswith(octets)
         if not read.why_unread:
             assert amqp_fields.join(amqp_fields.split(raw)) == raw[: len(amqp_fields.join(read.parts))]

@@ -14,7 +14,7 @@ DEAD = {"dead_letter_queues": ["webhooks.dlq"]}
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({}, "name its dead-letter queues"),
         (DEAD | {"mode": "peek"}, "mode is"),
@@ -31,8 +31,8 @@ DEAD = {"dead_letter_queues": ["webhooks.dlq"]}
         (DEAD | {"management_url": "ftp://a"}, "management_url cannot be used"),
     ],
 )
-def test_an_option_that_cannot_be_used_is_refused(options, says):
-    with pytest.raises(SourceRefused, match=says) as refused:
+def test_an_option_that_cannot_be_used_is_refused(options, message):
+    with pytest.raises(SourceRefused, match=message) as refused:
         connect("bus", "rabbitmq", URL, (), options)
     assert "pass-word" not in str(refused.value)
 
@@ -65,19 +65,19 @@ WAITS = {"message-ttl": 1000}
     ({"jobs": to("nowhere")}, {}),
 ])  # fmt: skip
 def test_dead_letter_queues_are_those_from_which_nothing_goes_on(queues, found):
-    told = {name: QueueState(0, True, 0, settings) for name, settings in queues.items()}
-    assert {one.name: one.of for one in find_dead_queues(told, [], False)} == found
+    states = {name: QueueState(0, True, 0, settings) for name, settings in queues.items()}
+    assert {one.name: one.of for one in find_dead_queues(states, [], False)} == found
 
 
 def test_a_queue_on_which_somebody_works_is_none_of_dead_letters_unless_it_is_named():
-    told = {"wait": QueueState(0, True, 0, to("jobs")), "jobs": QueueState(0, True, 0, {}, consumers=2)}
-    assert find_dead_queues(told, [], is_drained=True) == ()
+    states = {"wait": QueueState(0, True, 0, to("jobs")), "jobs": QueueState(0, True, 0, {}, consumers=2)}
+    assert find_dead_queues(states, [], is_drained=True) == ()
 
 
 def test_targets_of_an_exchange_are_found_by_its_bindings():
-    told = {
+    states = {
         "jobs": QueueState(0, True, 0, {"dead-letter-exchange": "dlx"}),
         "dlq": QueueState(0, True, 0, {}),
         "other": QueueState(0, True, 0, {}),
     }
-    assert [one.name for one in find_dead_queues(told, [("dlx", "dlq"), ("events", "other")], False)] == ["dlq"]
+    assert [one.name for one in find_dead_queues(states, [("dlx", "dlq"), ("events", "other")], False)] == ["dlq"]

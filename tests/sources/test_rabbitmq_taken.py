@@ -28,8 +28,8 @@ class Lies:
         self.passed(*names, expiring=expiring)
         assert self.asked() == set()
 
-    def passed(self, *names, took=(), expiring=0, is_whole=True):
-        done = Pass(present=set(names), taken=set(took), expiring=expiring, is_complete=is_whole)
+    def passed(self, *names, took=(), expiring=0, is_complete=True):
+        done = Pass(present=set(names), taken=set(took), expiring=expiring, is_complete=is_complete)
         self.known.record_pass(done, len(names), self.now)
 
     def asked(self, after_s=13.0):
@@ -38,14 +38,14 @@ class Lies:
 
 
 def test_what_others_acknowledged_is_gone():
-    lies = Lies("a", "b", "c")
-    lies.passed("a")
-    assert lies.asked() == set()  # a count that is late
-    lies.acknowledged += 1
-    assert lies.asked() == set()  # one of the two; nobody knows which
-    lies.acknowledged += 1
-    assert lies.asked() == {"b", "c"}
-    assert lies.asked() == set()
+    contents = Lies("a", "b", "c")
+    contents.passed("a")
+    assert contents.asked() == set()  # a count that is late
+    contents.acknowledged += 1
+    assert contents.asked() == set()  # one of the two; nobody knows which
+    contents.acknowledged += 1
+    assert contents.asked() == {"b", "c"}
+    assert contents.asked() == set()
 
 
 @pytest.mark.parametrize(
@@ -62,88 +62,88 @@ def test_what_others_acknowledged_is_gone():
     ],
 )
 def test_where_rabbitmq_itself_drops_nothing_is_gone(rules, is_gone):
-    lies = Lies("a")
-    lies.passed()
-    lies.settings, lies.acknowledged = rules, 1
-    assert lies.asked() == ({"a"} if is_gone else set())
+    contents = Lies("a")
+    contents.passed()
+    contents.settings, contents.acknowledged = rules, 1
+    assert contents.asked() == ({"a"} if is_gone else set())
 
 
 def test_nothing_is_gone_where_messages_expire():
-    lies = Lies("a", "b", expiring=1)
-    lies.passed("a", expiring=1)
-    lies.acknowledged += 1
-    assert lies.asked() == set()
+    contents = Lies("a", "b", expiring=1)
+    contents.passed("a", expiring=1)
+    contents.acknowledged += 1
+    assert contents.asked() == set()
 
 
 def test_what_expired_is_not_gone_though_somebody_took_another_which_was_never_seen():
-    lies = Lies("a", expiring=1)
-    lies.passed()  # its time is over
-    lies.acknowledged += 1
-    assert lies.asked() == set()
-    lies.passed("b")  # nothing expires any more
-    lies.acknowledged += 1
-    assert lies.asked() == set()
+    contents = Lies("a", expiring=1)
+    contents.passed()  # its time is over
+    contents.acknowledged += 1
+    assert contents.asked() == set()
+    contents.passed("b")  # nothing expires any more
+    contents.acknowledged += 1
+    assert contents.asked() == set()
 
 
 def test_what_expires_deeper_than_a_pass_reached_is_remembered():
-    lies = Lies("a", "b", expiring=1)
-    lies.passed("a", is_whole=False)
-    lies.passed("a")
-    lies.acknowledged += 1
-    assert lies.asked() == set()
+    contents = Lies("a", "b", expiring=1)
+    contents.passed("a", is_complete=False)
+    contents.passed("a")
+    contents.acknowledged += 1
+    assert contents.asked() == set()
 
 
 def test_what_was_purged_is_not_gone_by_what_others_acknowledge_later():
-    lies = Lies("a", "b")
-    lies.passed()
+    contents = Lies("a", "b")
+    contents.passed()
     for _ in range(8):
-        assert lies.asked() == set()
-    lies.acknowledged += 2  # messages that came and went between two passes
-    assert lies.asked() == set()
-    lies.passed("c")
-    assert lies.asked() == set()
-    lies.passed()
-    lies.acknowledged += 1
-    assert lies.asked() == {"c"}
+        assert contents.asked() == set()
+    contents.acknowledged += 2  # messages that came and went between two passes
+    assert contents.asked() == set()
+    contents.passed("c")
+    assert contents.asked() == set()
+    contents.passed()
+    contents.acknowledged += 1
+    assert contents.asked() == {"c"}
 
 
 def test_what_we_took_out_ourselves_is_no_evidence():
-    lies = Lies("a", "b")
-    lies.passed(took=["a"])  # and b was purged meanwhile
-    lies.acknowledged += 1
-    assert lies.asked() == set()
+    contents = Lies("a", "b")
+    contents.passed(took=["a"])  # and b was purged meanwhile
+    contents.acknowledged += 1
+    assert contents.asked() == set()
 
 
 def test_the_count_is_not_asked_so_soon_after_we_took_some_that_it_may_be_late():
-    lies = Lies("a", "b", "c")
-    lies.passed("b", "c", took=["a"])
-    lies.passed("c")
-    assert lies.asked(after_s=5) == set() == lies.asked(after_s=5)
-    lies.acknowledged += 1  # only now it is counted, and it was ours
-    assert lies.asked(after_s=5) == set()
-    lies.acknowledged += 1
-    assert lies.asked() == {"b"}
+    contents = Lies("a", "b", "c")
+    contents.passed("b", "c", took=["a"])
+    contents.passed("c")
+    assert contents.asked(after_s=5) == set() == contents.asked(after_s=5)
+    contents.acknowledged += 1  # only now it is counted, and it was ours
+    assert contents.asked(after_s=5) == set()
+    contents.acknowledged += 1
+    assert contents.asked() == {"b"}
 
 
 def test_who_counts_from_the_beginning_again_knows_nothing_of_before():
-    lies = Lies("a", "b", acknowledged=7)
-    lies.passed("b")
-    lies.acknowledged = 2  # the statistics began anew
-    assert lies.asked() == set()
-    lies.acknowledged += 1
-    assert lies.asked() == set()  # a is none of these
-    lies.passed()
-    lies.acknowledged += 1
-    assert lies.asked() == {"b"}
+    contents = Lies("a", "b", acknowledged=7)
+    contents.passed("b")
+    contents.acknowledged = 2  # the statistics began anew
+    assert contents.asked() == set()
+    contents.acknowledged += 1
+    assert contents.asked() == set()  # a is none of these
+    contents.passed()
+    contents.acknowledged += 1
+    assert contents.asked() == {"b"}
 
 
-@pytest.mark.parametrize("is_whole", [True, False])
-def test_what_lies_there_again_is_not_gone(is_whole):
-    lies = Lies("a", "b")
-    lies.passed("a")  # a consumer has b in hand
-    lies.passed("a", "b", is_whole=is_whole)  # and gave it back
-    lies.acknowledged += 1
-    assert lies.asked() == set()
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_what_lies_there_again_is_not_gone(is_complete):
+    contents = Lies("a", "b")
+    contents.passed("a")  # a consumer has b in hand
+    contents.passed("a", "b", is_complete=is_complete)  # and gave it back
+    contents.acknowledged += 1
+    assert contents.asked() == set()
 
 
 class TestLineages:
@@ -155,8 +155,8 @@ class TestLineages:
         properties = amqp.Message(b"", content_type="application/json")._serialize_properties()
         return rabbitmq_messages.pack("dlq", "emails", "j1|1", "", "dlq", properties, body)
 
-    def read(self, said, body):
-        properties = amqp.Message(b"", application_headers={"redrive": said})._serialize_properties()
+    def read(self, state, body):
+        properties = amqp.Message(b"", application_headers={"redrive": state})._serialize_properties()
         return rabbitmq_death.parse(RawMessage(properties, body, "", "dlq"), "dlq", "emails")
 
     def test_what_was_edited_is_known_by_the_body_that_went(self):
@@ -176,11 +176,11 @@ class TestLineages:
     def test_of_two_that_are_equal_the_first_is_the_run_that_was_sent(self):
         body = b"{}"
         read = self.read(self.SAID | {"body": rabbitmq_messages.digest_of(body)}, body)
-        told = [
+        results = [
             rabbitmq_death.build_envelope(read, job_id, "shop", "dlq", rabbitmq_death.HeaderNames(), 1.0)
             for job_id in ("new-7", "new-7~2")
         ]
-        assert [one.lineage is not None for one in told] == [True, False]
+        assert [one.lineage is not None for one in results] == [True, False]
 
     @pytest.mark.parametrize("sent_as", ["x" * 1_000, "a\nb", "a\0b", "", None])
     def test_an_id_that_is_none_makes_no_lineage(self, sent_as):
@@ -305,7 +305,7 @@ class TestWhoDiesMeanwhile(Queues):
         more = f"{self.dlq}.more"
         self.bus.declare(more)
         both = [{"name": self.dlq, "of": self.queue}, {"name": more, "of": "more"}]
-        source, after, told = self.another(mode="drain", dead_letter_queues=both), "", set()
+        source, after, names = self.another(mode="drain", dead_letter_queues=both), "", set()
         for _ in range(4):
             for queue in (self.dlq, more):
                 self.bus.publish(queue, {"n": 1})
@@ -313,8 +313,8 @@ class TestWhoDiesMeanwhile(Queues):
             pulled = source.dead_letters(after)
             source.confirm_filed(pulled)
             after = pulled.after
-            told |= {one.queue for one in pulled.reports}
-        assert told == {self.queue, "more"}
+            names |= {one.queue for one in pulled.reports}
+        assert names == {self.queue, "more"}
 
     def test_who_is_started_anew_tells_all_of_a_queue_that_changed_and_nothing_of_one_that_did_not(self, source):
         self.publish()

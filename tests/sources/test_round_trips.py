@@ -53,10 +53,10 @@ class Shop:
         self.token += 1
         lineage = {"queue": report.queue, "job_id": report.job_id, "run": 2, "item": self.token, "replay": "r"}
         job = f"again-{self.token}"
-        letter = OutgoingMessage(**{
+        message = OutgoingMessage(**{
             "token": self.token, "raw": report.raw, "queue": report.queue, "job_id": job, "lineage": lineage, **changes
         })  # fmt: skip
-        assert self.source.send("r", [letter]) == {self.token: "sent"}
+        assert self.source.send("r", [message]) == {self.token: "sent"}
         return job
 
     def succeeds(self, report, **changes):
@@ -184,8 +184,8 @@ def test_all_that_a_job_was_sent_with_is_there_in_its_next_run(shop):
 def test_but_for_the_named_lists_the_message_of_the_next_run_is_the_same(shop, serializer):
     """Both captured by the guard: of the failure, and of its replay, which fails too."""
     kwargs = {"to": "ann", "more": "é" * 10}
-    asked = {**ASKED, "expires": 3600, "serializer": serializer}
-    (report,) = shop.fails(lambda: sig(shop, 1, kwargs=kwargs).apply_async(**asked))
+    options = {**ASKED, "expires": 3600, "serializer": serializer}
+    (report,) = shop.fails(lambda: sig(shop, 1, kwargs=kwargs).apply_async(**options))
     job = shop.replays(report)
     (again,) = shop.worker.wait(lambda: of_job(shop.store, job), what="its second failure")
     before, after = json.loads(report.raw), json.loads(again.raw)

@@ -107,8 +107,8 @@ def world(tmp_path_factory):
 def test_all_four_are_read_and_replayed_side_by_side(world):
     world.goes_on(None)
     page = world.desk.page()
-    for said in ("shop Celery", "bull BullMQ", "table Jobs table", "rabbit RabbitMQ"):
-        assert said in page
+    for text in ("shop Celery", "bull BullMQ", "table Jobs table", "rabbit RabbitMQ"):
+        assert text in page
 
 
 @pytest.fixture
@@ -174,14 +174,14 @@ def test_a_table_that_somebody_locks_holds_up_nobody(world, known):
 def test_one_that_is_killed_comes_back_by_itself_with_what_it_kept(world, known):
     waiting = world.desk.replay(world.bull, known[world.bull])
     world.desk.wait(lambda: world.desk.states(world.bull)[known[world.bull]] == "recovered", "it ran well", SECONDS)
-    kept = world.arrives(world.bull)
+    arrived = world.arrives(world.bull)
     world.bull.engine.kill()
-    replay = world.desk.replay(world.bull, kept)
+    replay = world.desk.replay(world.bull, arrived)
     world.is_away(world.bull)
     world.goes_on(world.bull)
     assert world.desk.items(replay) == ["planned"] and world.desk.items(waiting) == ["succeeded"]
     world.bull.engine.start(SECONDS)
-    world.desk.wait(lambda: world.desk.states(world.bull)[kept] == "recovered", "what waited for it went", SECONDS)
+    world.desk.wait(lambda: world.desk.states(world.bull)[arrived] == "recovered", "what waited for it went", SECONDS)
     world.is_back(world.bull)
     world.nothing_is_gone()
 
@@ -202,8 +202,8 @@ def test_a_version_that_is_not_known_makes_it_read_only_until_it_is_known_again(
     world.bull.valkey.hset(meta, "version", "bullmq:99.0.0")
     try:
         world.desk.look_closer()
-        said = world.desk.wait(lambda: world.desk.source(world.bull)["read_only"], "it is read-only", 120)
-        assert "99" in said
+        reason = world.desk.wait(lambda: world.desk.source(world.bull)["read_only"], "it is read-only", 120)
+        assert "99" in reason
         assert re.search(r"bull BullMQ .*Read-only: nothing is sent to bull\.", world.desk.page())
         refused = world.desk.ask(
             f"found = Failure.objects.get(source='bull', job_id={known[world.bull]!r})\n"
@@ -244,9 +244,9 @@ def test_a_table_that_is_dropped_is_said_and_its_dead_stay(world, known):
 
 
 def test_a_rabbitmq_that_is_killed_holds_up_nobody_and_comes_back_with_what_it_kept(world, known):
-    kept = world.arrives(world.rabbit)
+    arrived = world.arrives(world.rabbit)
     world.rabbit.kill()
-    replay = world.desk.replay(world.rabbit, kept)
+    replay = world.desk.replay(world.rabbit, arrived)
     world.is_away(world.rabbit)
     world.goes_on(world.rabbit)
     assert world.desk.items(replay) == ["planned"]

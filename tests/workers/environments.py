@@ -104,10 +104,10 @@ def _install(python: Path, what: str, *arguments: str | Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return
-    said = (done.stdout + done.stderr).strip()
-    if _OUT_OF_REACH.search(said):
+    output = (done.stdout + done.stderr).strip()
+    if _OUT_OF_REACH.search(output):
         raise OutOfReach(
             f"{what} could not be installed, because the package index was not reached. Run the tests where pip reaches one "
-            f"(`pip download --no-deps celery==5.3.0` shows whether it does). It said: {said.splitlines()[-1][:200]}"
+            f"(`pip download --no-deps celery==5.3.0` shows whether it does). It said: {output.splitlines()[-1][:200]}"
         )
-    raise AssertionError(f"{what} could not be installed:\n{said[-2000:]}")
+    raise AssertionError(f"{what} could not be installed:\n{output[-2000:]}")

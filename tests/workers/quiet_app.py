@@ -50,9 +50,9 @@ def _write() -> None:
         if os.path.exists(f"/proc/self/fd/{fd}")
     ]
     ours = ("jobs_admin", "redis", "hiredis")
-    said = {
+    fields = {
         "modules": sorted(name for name in sys.modules if name.partition(".")[0] in ours),
         "threads": sorted(thread.name for thread in threading.enumerate() if "redrive" in thread.name),
         "sockets": sum(fd.startswith("socket:") for fd in fds),
     }
-    Path(folder, f"seen-{os.getpid()}").write_text(json.dumps(said))
+    Path(folder, f"seen-{os.getpid()}").write_text(json.dumps(fields))

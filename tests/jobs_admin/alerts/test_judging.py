@@ -527,10 +527,10 @@ def test_dead_jobs_of_a_task_a_group_or_a_tenant(rule):
 def test_what_many_narrow_rules_ask_is_read_once_and_is_the_same_as_asked_one_by_one(
     rule, monkeypatch, django_assert_max_num_queries
 ):
-    held = [Group.objects.create(fingerprint=f"{n}a{n}", first_seen=NOW, last_seen=NOW) for n in range(3)]
-    GroupAlias.objects.create(fingerprint="old1", group=held[1])
+    groups = [Group.objects.create(fingerprint=f"{n}a{n}", first_seen=NOW, last_seen=NOW) for n in range(3)]
+    GroupAlias.objects.create(fingerprint="old1", group=groups[1])
     for n in range(30):
-        bury(1 + n % 4, queue=f"q{n % 5}", task=f"shop.t{n % 7}", group=held[n % 4] if n % 4 < 3 else None)
+        bury(1 + n % 4, queue=f"q{n % 5}", task=f"shop.t{n % 7}", group=groups[n % 4] if n % 4 < 3 else None)
     Failure.objects.filter(pk__in=Failure.objects.order_by("pk").values("pk")[:5]).update(state="retrying", run=2)
     Failure.objects.filter(pk__in=Failure.objects.order_by("-pk").values("pk")[:9]).update(state="quarantined")
     some = [

@@ -47,8 +47,8 @@ def test_it_shows_those_failures_whatever_has_become_of_them(rule):
     dead(1, queue="webhooks"), dead(2, state="recovered"), dead(1, minutes=600)
     query = alerts.links(lay(rule()), NOW).failures_query
     assert found(query) == set(mine)
-    ran, again, sent, thrown, kept = mine
-    replay = Replay.objects.create(state="done", scope_max_id=kept, actor="ann")
+    ran, again, sent, thrown, quarantined = mine
+    replay = Replay.objects.create(state="done", scope_max_id=quarantined, actor="ann")
     for n, pk in enumerate((ran, again, sent), 1):
         ReplayItem.objects.create(replay=replay, n=n, failure_id=pk, run=2, state="succeeded")
     Failure.objects.filter(pk=ran).update(state="recovered")
@@ -60,13 +60,13 @@ def test_it_shows_those_failures_whatever_has_become_of_them(rule):
 
 
 def test_the_draft_takes_what_is_still_dead_of_them(rule):
-    (ran, again, kept) = dead(3)
+    (ran, again, third) = dead(3)
     query = parse_qs(urlsplit(alerts.links(lay(rule()), NOW).replay_url).query)["q"][0]
-    replay = Replay.objects.create(state="done", scope_max_id=kept, actor="ann")
+    replay = Replay.objects.create(state="done", scope_max_id=third, actor="ann")
     ReplayItem.objects.create(replay=replay, n=1, failure_id=again, run=2, state="failed_again")
     Failure.objects.filter(pk=ran).update(state="recovered")
     Failure.objects.filter(pk=again).update(failed_at=NOW + timedelta(hours=1), run=2)
-    assert found(query) == {again, kept}
+    assert found(query) == {again, third}
 
 
 @pytest.mark.parametrize("queue", ['a"b c', "state:dead OR x", "(", "ünï\u202e", "*"])
@@ -78,16 +78,16 @@ def test_a_hostile_name_stays_a_name(rule, queue):
 
 def test_the_draft_of_an_alert_has_a_reason_so_that_it_starts_without_typing(rule):
     alert = lay(rule())
-    asked = parse_qs(urlsplit(alerts.links(alert, NOW).replay_url).query)
-    assert asked["reason"] == [f"Alert #{alert.pk}: {alert.rule.name}"]
+    query = parse_qs(urlsplit(alerts.links(alert, NOW).replay_url).query)
+    assert query["reason"] == [f"Alert #{alert.pk}: {alert.rule.name}"]
 
 
 def test_an_alert_of_the_quarantine_leads_to_its_jobs_and_drafts_no_replay(rule):
-    kept = dead(2, minutes=600, state="quarantined")
+    quarantined = dead(2, minutes=600, state="quarantined")
     dead(3), dead(1, state="quarantined", queue="webhooks")
     links = alerts.links(lay(rule(metric="quarantined")), NOW)
     assert links.failures_query == "source:shop queue:emails state:quarantined"
-    assert found(links.failures_query) == set(kept) and links.replay_url == ""
+    assert found(links.failures_query) == set(quarantined) and links.replay_url == ""
 
 
 @pytest.mark.parametrize("queues", [("emails", "webhooks"), ("webhooks", "emails")])

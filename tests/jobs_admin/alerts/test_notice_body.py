@@ -37,20 +37,20 @@ def test_the_notice_says_how_many_are_dead_of_which_queue_and_where_to_look(rule
     bury(1_100, group=slow), bury(143, group=refused)
     for at in (0, 300):
         alerts.judge(NOW + at * S)
-    said, alert = body(), Alert.objects.get()
-    assert said["message"] == "emails has 1,243 dead jobs (threshold: 100) for 5 min"
-    assert {name: said[name] for name in ("severity", "title", "runbook", "source", "queue", "metric")} == {
+    body_, alert = body(), Alert.objects.get()
+    assert body_["message"] == "emails has 1,243 dead jobs (threshold: 100) for 5 min"
+    assert {name: body_[name] for name in ("severity", "title", "runbook", "source", "queue", "metric")} == {
         "severity": "warning", "title": "Dead Letter Queue Growing", "runbook": "https://wiki.example/dlq",
         "source": "shop", "queue": "emails", "metric": "dead",
     }  # fmt: skip
-    assert (said["alert_id"], said["value"], said["threshold"]) == (str(alert.pk), 1243, 100)
-    assert said["since"] == NOW.isoformat()
-    assert [(one["title"], one["count"]) for one in said["top_groups"]] == [
+    assert (body_["alert_id"], body_["value"], body_["threshold"]) == (str(alert.pk), 1243, 100)
+    assert body_["since"] == NOW.isoformat()
+    assert [(one["title"], one["count"]) for one in body_["top_groups"]] == [
         ("TimeoutError: gone", 1100), ("ConnectionError: gone", 143),
     ]  # fmt: skip
-    assert said["top_groups"][0]["url"].endswith("/groups/v1-TimeoutError/")
-    assert said["url"].endswith(f"/alerts/{alert.pk}/") and "/failures/?q=" in said["failures_url"]
-    assert "/replays/new/?q=" in said["replay_url"]
+    assert body_["top_groups"][0]["url"].endswith("/groups/v1-TimeoutError/")
+    assert body_["url"].endswith(f"/alerts/{alert.pk}/") and "/failures/?q=" in body_["failures_url"]
+    assert "/replays/new/?q=" in body_["replay_url"]
 
 
 def test_a_group_is_counted_over_its_tasks_and_only_the_large_are_added_up(rule, monkeypatch):
@@ -109,10 +109,10 @@ def test_the_alerts_page_counts_groups_as_its_notice_does(rule):
     Group.objects.filter(pk=slow.pk).update(count=394)
     GroupCounter.objects.create(group=slow, step=60, at=NOW, failed=334, retried=60)
     alerts.judge(NOW)
-    (told,) = body()["top_groups"]
+    (top,) = body()["top_groups"]
     alert = Alert.objects.get()
     (shown,) = alerts.groups_behind(alert)
-    assert (shown.count, shown.title, shown.fingerprint) == (told["count"], told["title"], "v1-TimeoutError") == (
+    assert (shown.count, shown.title, shown.fingerprint) == (top["count"], top["title"], "v1-TimeoutError") == (
         334, "TimeoutError: gone", "v1-TimeoutError",
     )  # fmt: skip
     Failure.objects.filter(queue="emails").update(state="recovered")

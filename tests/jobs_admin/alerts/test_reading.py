@@ -18,9 +18,9 @@ HOUR = timedelta(hours=1)
 
 def test_alerts_are_listed_newest_first_in_pages(rule):
     made = rule()
-    laid = [lay(made, subject=f"q{n}") for n in range(5)]
+    created = [lay(made, subject=f"q{n}") for n in range(5)]
     first = alerts.listing(ANN, limit=3)
-    assert [row.pk for row in first.rows] == [row.pk for row in laid[:1:-1]] and first.count == 5
+    assert [row.pk for row in first.rows] == [row.pk for row in created[:1:-1]] and first.count == 5
     rest = alerts.listing(ANN, after=first.next, limit=3)
     assert [row.subject for row in rest.rows] == ["q1", "q0"] and rest.next is None
 
@@ -29,8 +29,8 @@ def test_alerts_are_found_by_state_source_queue_and_rule(rule):
     made, other = rule(), rule(name="other")
     lay(made), lay(other, "resolved", subject="webhooks", resolved_at=NOW)
     found = {
-        key: [row.rule.name for row in alerts.listing(ANN, **asked).rows]
-        for key, asked in {
+        key: [row.rule.name for row in alerts.listing(ANN, **options).rows]
+        for key, options in {
             "open": {"state": "open"}, "over": {"state": "resolved"}, "queue": {"queue": "webhooks"},
             "rule": {"rule": "other"}, "number": {"rule": str(made.pk)}, "none": {"source": "bank"},
         }.items()
@@ -44,9 +44,9 @@ def test_alerts_are_found_by_state_source_queue_and_rule(rule):
 def test_what_is_out_of_sight_is_not_there(rule):
     one = lay(rule())
     assert alerts.listing(BEA).rows == [] and alerts.firing(BEA) == [] and alerts.times(BEA, NOW - HOUR).count == 0
-    for ask in (alerts.get, alerts.acknowledge):
+    for act in (alerts.get, alerts.acknowledge):
         with pytest.raises(NotFound):
-            ask(BEA, one.pk)
+            act(BEA, one.pk)
 
 
 def test_of_two_who_acknowledge_at_once_one_has_done_it_for_all_told_together(rule):

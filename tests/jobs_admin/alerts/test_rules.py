@@ -161,19 +161,19 @@ def test_deleting_a_view_or_an_account_deletes_no_alert_and_switches_the_rule_of
     owner = get_user_model().objects.create(username="olga")
     view = SavedView.objects.create(name="slow", query="state:dead", owner=owner, is_shared=True)
     made = rule(metric="view", source="shop", view=view.pk, threshold=3)
-    kept = rule(name="another")
+    another = rule(name="another")
     one = lay(made, subject="slow")
     Notice.objects.create(key=f"alert-{one.pk}-1", type="alert.firing", alert=one, body={"reason": "fired"})
     if is_account:
         owner.delete()
     else:
         SavedView.objects.filter(pk=view.pk).delete()
-    made.refresh_from_db(), kept.refresh_from_db(), one.refresh_from_db()
-    assert (made.enabled, made.view, kept.enabled, one.state) == (False, None, True, "resolved")
+    made.refresh_from_db(), another.refresh_from_db(), one.refresh_from_db()
+    assert (made.enabled, made.view, another.enabled, one.state) == (False, None, True, "resolved")
     assert "view that it watches was deleted" in one.events.get().reason
     assert Notice.objects.latest("pk").type == "alert.resolved"
-    said = AuditEvent.objects.get(object=f"alert-rule:{made.pk}", act="rule.change")
-    assert (said.actor, said.source, said.after["enabled"]) == ("redrive", "shop", False)
+    event = AuditEvent.objects.get(object=f"alert-rule:{made.pk}", act="rule.change")
+    assert (event.actor, event.source, event.after["enabled"]) == ("redrive", "shop", False)
     assert alerts.rule(SAM, made.pk).pk == made.pk
     assert refused({**alerts.document(made), "enabled": True}, pk=made.pk).field == "view"
 

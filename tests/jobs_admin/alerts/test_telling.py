@@ -49,8 +49,8 @@ def test_what_joins_is_named_first_however_much_was_told_before(rule):
     assert (body["reason"], body["queue"], body["value"]) == ("joined", "refunds", 2)
     assert body["also"][0]["queue"] == "payments" and body["message"].startswith("refunds has 2 dead jobs")
     assert "payments 1, old" in body["message"] and body["more"] == 31 - 20
-    asked = parse_qs(urlsplit(body["replay_url"]).query)["q"][0]
-    assert "queue:refunds,payments " in asked
+    query = parse_qs(urlsplit(body["replay_url"]).query)["q"][0]
+    assert "queue:refunds,payments " in query
 
 
 def test_who_is_silenced_does_not_speak_and_what_is_taken_comes_last(rule):
@@ -147,11 +147,11 @@ def test_while_it_is_held_the_time_until_escalation_stands_still(rule):
     assert [reason for _, reason in told()] == ["fired", "escalated"]
 
 
-@pytest.mark.parametrize("letters, is_cut", [("a:b/", False), ("ü💥:", True)])
-def test_a_link_is_about_as_many_queues_as_fit_and_never_cut(rule, letters, is_cut):
+@pytest.mark.parametrize("unit, is_cut", [("a:b/", False), ("ü💥:", True)])
+def test_a_link_is_about_as_many_queues_as_fit_and_never_cut(rule, unit, is_cut):
     rule(**FIRES)
     for n in range(20):
-        bury(20 - n, queue=letters * (60 if is_cut else 4) + f"{n:02}")
+        bury(20 - n, queue=unit * (60 if is_cut else 4) + f"{n:02}")
     judged(0)
     body, alert = Notice.objects.get().body, Alert.objects.get(told_with=None)
     for name in ("failures_url", "replay_url"):
@@ -159,8 +159,8 @@ def test_a_link_is_about_as_many_queues_as_fit_and_never_cut(rule, letters, is_c
         if is_cut:
             assert body[name].endswith(f"/alerts/{alert.pk}/")
         else:
-            asked = parse_qs(urlsplit(body[name]).query)["q"][0]
-            assert "state:dead" in asked and "until:" in asked and asked.count("a:b/a:b/") > 2
+            query = parse_qs(urlsplit(body[name]).query)["q"][0]
+            assert "state:dead" in query and "until:" in query and query.count("a:b/a:b/") > 2
 
 
 def test_reminders_and_escalation_wait_for_no_hour_that_a_clock_was_set_back(rule):

@@ -39,9 +39,9 @@ def test_acts_follow_each_other_as_they_must(rule, taken):
         Act.FIRE: {Act.RESOLVE}, Act.RESOLVE: {Act.OPEN, Act.FIRE},
     }  # fmt: skip
     stand, last, at = QUIET, None, 0
-    for wait, value, is_held in taken:
+    for wait, value, is_breached in taken:
         at += wait
-        stand, act = step(stand, value, at, rule, is_blocked=is_held)
+        stand, act = step(stand, value, at, rule, is_blocked=is_breached)
         if act:
             assert act in after[last]
             last = act
@@ -50,10 +50,10 @@ def test_acts_follow_each_other_as_they_must(rule, taken):
 @given(numbers, looks)
 def test_nothing_fires_or_ends_while_it_is_held_or_for_want_of_data_that_is_kept(rule, taken):
     stand, at = QUIET, 0
-    for wait, value, is_held in taken:
+    for wait, value, is_breached in taken:
         at += wait
-        stand, act = step(stand, value, at, rule, is_blocked=is_held)
-        if is_held:
+        stand, act = step(stand, value, at, rule, is_blocked=is_breached)
+        if is_breached:
             assert act in (None, Act.OPEN)
         elif (value is None or math.isnan(value)) and rule.no_data == KEEP:
             assert act is None
@@ -79,18 +79,18 @@ def test_it_fires_after_so_long_above_and_ends_after_so_long_at_or_below(rule, t
 @given(numbers, looks, st.integers(0, 100))
 def test_an_older_value_changes_nothing(rule, taken, back):
     stand, at = QUIET, 0
-    for wait, value, is_held in taken:
+    for wait, value, is_breached in taken:
         at += wait
-        stand, _ = step(stand, value, at, rule, is_blocked=is_held)
+        stand, _ = step(stand, value, at, rule, is_blocked=is_breached)
     assert step(stand, 10**6, at - back, rule) == (stand, None) if taken else True
 
 
 @given(numbers, looks)
 def test_the_peak_is_the_highest_value_of_the_episode(rule, taken):
     stand, at, highest = QUIET, 0, 0
-    for wait, value, is_held in taken:
+    for wait, value, is_breached in taken:
         at += wait
-        stand, act = step(stand, value, at, rule, is_blocked=is_held)
+        stand, act = step(stand, value, at, rule, is_blocked=is_breached)
         known = value if value is not None and not math.isnan(value) else None
         if act in (Act.OPEN, Act.FIRE) and stand.opened_at == at:
             highest = 0
@@ -106,10 +106,10 @@ def test_flapping_by_one_a_second_for_ten_minutes_gives_at_most_two_notices(ever
     """Looked at every so many seconds, at every beat, then a real breach."""
     rule = Numbers(100, clear, for_s=60, keep_firing_s=120)
     flapping = [100 + (t + shift) % 2 for t in range(0, 600, every)]
-    told = [
+    transitions = [
         act for act in acts(rule, [*flapping, *[500] * (200 // every)], every=every) if act in (Act.FIRE, Act.RESOLVE)
     ]
-    assert told in ([Act.FIRE], [Act.FIRE, Act.RESOLVE])
+    assert transitions in ([Act.FIRE], [Act.FIRE, Act.RESOLVE])
     if Act.FIRE not in acts(rule, flapping, every=every):
         fired = next(at for at, act in run(rule, [*flapping, *[500] * (200 // every)], every=every) if act is Act.FIRE)
         assert fired - 600 <= rule.for_s + 15
@@ -117,8 +117,8 @@ def test_flapping_by_one_a_second_for_ten_minutes_gives_at_most_two_notices(ever
 
 def test_no_data_means_what_the_rule_says():
     above, none = [9] * 3, [None] * 30
-    said = {kind: acts(Numbers(5, None, 10, 20, kind), [*above, *none]) for kind in (KEEP, FIRE, CLEAR)}
-    assert said == {KEEP: [Act.OPEN, Act.FIRE], FIRE: [Act.OPEN, Act.FIRE], CLEAR: [Act.OPEN, Act.FIRE, Act.RESOLVE]}
+    decisions = {kind: acts(Numbers(5, None, 10, 20, kind), [*above, *none]) for kind in (KEEP, FIRE, CLEAR)}
+    assert decisions == {KEEP: [Act.OPEN, Act.FIRE], FIRE: [Act.OPEN, Act.FIRE], CLEAR: [Act.OPEN, Act.FIRE, Act.RESOLVE]}
     assert acts(Numbers(5, None, 10, 20, FIRE), none) == [Act.OPEN, Act.FIRE]
     assert acts(Numbers(5, None, 10, 20, KEEP), none) == acts(Numbers(5, None, 10, 20, CLEAR), none) == []
 

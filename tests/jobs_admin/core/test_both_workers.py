@@ -55,8 +55,8 @@ def test_the_same_wish_of_a_server_is_read_alike():
 
 
 def test_the_same_document_is_the_same_policy_or_none():
-    for said, read in CASES["read"]:
-        assert document(parse(said)) == read, said
+    for text, read in CASES["read"]:
+        assert document(parse(text)) == read, text
     for wrong in CASES["refused"]:
         with pytest.raises(Refused):
             parse(wrong, lenient=True)

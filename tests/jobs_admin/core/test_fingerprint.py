@@ -95,15 +95,15 @@ def test_the_same_break_with_other_ids_lines_and_folders_is_one_group():
 
 
 def test_another_type_place_message_or_cause_is_another_group():
-    said = "order 4711 refused"
+    message = "order 4711 refused"
     chained = 'Traceback (most recent call last):\n  File "/a/b.py", line 1, in f\n    x\nKeyError: 1\n\n'
     chained += "During handling of the above exception, another exception occurred:\n\n" + TRACE
     values = {
-        fingerprint("shop.partner.Refused", said, TRACE).value,
-        fingerprint("shop.partner.Broken", said, TRACE).value,
+        fingerprint("shop.partner.Refused", message, TRACE).value,
+        fingerprint("shop.partner.Broken", message, TRACE).value,
         fingerprint("shop.partner.Refused", "no such order", TRACE).value,
-        fingerprint("shop.partner.Refused", said, TRACE.replace("in post", "in put")).value,
-        fingerprint("shop.partner.Refused", said, chained).value,
+        fingerprint("shop.partner.Refused", message, TRACE.replace("in post", "in put")).value,
+        fingerprint("shop.partner.Refused", message, chained).value,
     }
     assert len(values) == 5
 
@@ -120,8 +120,8 @@ def test_the_task_counts_where_no_frame_of_the_application_names_a_place(trace):
     error = ("billiard.exceptions.TimeLimitExceeded", "hard time limit of 3 s exceeded", trace)
     send, again, bill = (fingerprint(*error, facts={"task": t, "queue": t}).value for t in ("send", "send", "bill"))
     assert send == again != bill
-    (told,) = differences(*(explain(*error, facts={"task": task}) for task in ("send", "bill")))
-    assert (told.part, told.left, told.right) == ("task", "send", "bill")
+    (difference,) = differences(*(explain(*error, facts={"task": task}) for task in ("send", "bill")))
+    assert (difference.part, difference.left, difference.right) == ("task", "send", "bill")
     send, bill = (fingerprint("E", "m", TRACE, facts={"task": task}).value for task in ("send", "bill"))
     assert send == bill
 
@@ -135,7 +135,7 @@ DECIDES = "self.refuse(text)"  # a line that tells nothing of the message
 
 
 def grouped(code, one, other):
-    return len({fingerprint("shop.E", said, CODED.format(code, said)).value for said in (one, other)}) == 1
+    return len({fingerprint("shop.E", message, CODED.format(code, message)).value for message in (one, other)}) == 1
 
 
 @pytest.mark.parametrize(
@@ -460,9 +460,9 @@ E: m
 
 
 def test_functions_that_only_pass_on_do_not_count_and_are_told_as_such():
-    told = explain("E", "m", PASSED.format("x"))
-    assert [f.place.split()[-1] for f in told.frames if f.counts] == ["charge", "send"]
-    assert [f.why_not for f in told.frames] == ["", "passed", "passed", "passed", ""]
+    explanation = explain("E", "m", PASSED.format("x"))
+    assert [f.place.split()[-1] for f in explanation.frames if f.counts] == ["charge", "send"]
+    assert [f.why_not for f in explanation.frames] == ["", "passed", "passed", "passed", ""]
 
 
 def test_a_function_that_calls_another_by_its_name_counts_and_so_does_a_wrapper_that_raises():
@@ -473,9 +473,9 @@ def test_a_function_that_calls_another_by_its_name_counts_and_so_does_a_wrapper_
 
 
 def test_which_name_was_none_tells_two_errors_of_one_function_apart():
-    said = "'NoneType' object has no attribute 'iban'"
+    message = "'NoneType' object has no attribute 'iban'"
     payer, payee = (
-        fingerprint("AttributeError", said, PASSED.format(code)) for code in ("pay(payer.iban)", "pay(payee.iban)")
+        fingerprint("AttributeError", message, PASSED.format(code)) for code in ("pay(payer.iban)", "pay(payee.iban)")
     )
     assert payer.value != payee.value
 
@@ -525,16 +525,16 @@ def test_an_ignored_frame_does_not_count_and_is_told_as_such():
     rules = Rules(ignored=("*/partner.py in *",))
     other = TRACE.replace("in post", "in put")
     assert fingerprint("E", "m", TRACE, rules) == fingerprint("E", "m", other, rules)
-    told = explain("E", "m", TRACE, rules)
-    assert [f.counts for f in told.frames] == [False, True, False]
-    assert told.acted == ("the frame */partner.py in * is ignored",)
+    explanation = explain("E", "m", TRACE, rules)
+    assert [f.counts for f in explanation.frames] == [False, True, False]
+    assert explanation.acted == ("the frame */partner.py in * is ignored",)
 
 
 def test_a_group_that_is_split_has_a_fingerprint_for_each_value_and_says_so_in_its_title():
-    whole = fingerprint("E", "m", TRACE).value
-    rules = Rules(splits={whole: Split(whole, "queue")})
+    value = fingerprint("E", "m", TRACE).value
+    rules = Rules(splits={value: Split(value, "queue")})
     emails, other = (fingerprint("E", "m", TRACE, rules, {"queue": q}) for q in ("emails", "webhooks"))
-    assert len({whole, emails.value, other.value}) == 3 and emails.title_message == "m (queue: emails)"
+    assert len({value, emails.value, other.value}) == 3 and emails.title_message == "m (queue: emails)"
     assert explain("E", "m", TRACE, rules, {"queue": "emails"}).acted == ("its group is split by queue: emails",)
 
 
@@ -542,20 +542,20 @@ def test_a_group_that_is_split_has_a_fingerprint_for_each_value_and_says_so_in_i
 
 
 def test_an_explanation_names_what_was_replaced_by_what():
-    told = explain("shop.partner.Refused", "order 4711 of 'acme' refused", TRACE)
-    assert (told.type, told.message) == ("Refused", "order <number> of <quoted> refused")
-    assert told.replaced == (("number", "4711"), ("quoted", "'acme'"))
-    assert [f.place for f in told.frames if f.counts] == ["shop/tasks.py in charge", "shop/partner.py in post"]
+    explanation = explain("shop.partner.Refused", "order 4711 of 'acme' refused", TRACE)
+    assert (explanation.type, explanation.message) == ("Refused", "order <number> of <quoted> refused")
+    assert explanation.replaced == (("number", "4711"), ("quoted", "'acme'"))
+    assert [f.place for f in explanation.frames if f.counts] == ["shop/tasks.py in charge", "shop/partner.py in post"]
 
 
 def test_of_a_wrapped_cause_it_is_told_what_was_replaced_in_its_own_words():
     trace = WRAPPED.format(root="OSError: no such order 17", between=FROM, error="E: Pool 99: no such order 17")
-    told = explain("E", "Pool 99: no such order 17", trace)
-    assert told.is_wrapped and told.replaced == (("number", "17"),) and told.message == "no such order <number>"
+    explanation = explain("E", "Pool 99: no such order 17", trace)
+    assert explanation.is_wrapped and explanation.replaced == (("number", "17"),) and explanation.message == "no such order <number>"
 
 
 @pytest.mark.parametrize(
-    ("message", "trace", "part", "says", "left", "right"),
+    ("message", "trace", "part", "reason", "left", "right"),
     [
         ("order 9 was late", TRACE, "message", "message word 3 to 4", "refused", "was late"),
         ("order 9 lost", TRACE, "message", "message word 3", "refused", "lost"),
@@ -569,9 +569,9 @@ def test_of_a_wrapped_cause_it_is_told_what_was_replaced_in_its_own_words():
         ),
     ],
 )
-def test_two_errors_are_told_apart_in_words(message, trace, part, says, left, right):
-    (told,) = differences(explain("E", "order 4711 refused", TRACE), explain("E", message, trace))
-    assert (told.part, told.place, told.left, told.right) == (part, says, left, right)
+def test_two_errors_are_told_apart_in_words(message, trace, part, reason, left, right):
+    (difference,) = differences(explain("E", "order 4711 refused", TRACE), explain("E", message, trace))
+    assert (difference.part, difference.place, difference.left, difference.right) == (part, reason, left, right)
 
 
 def test_errors_of_one_group_differ_in_nothing():

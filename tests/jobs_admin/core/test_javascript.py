@@ -27,8 +27,8 @@ def test_frames_stand_outermost_first_and_only_our_own_are_of_the_application():
 
 
 def test_packages_and_node_itself_are_libraries():
-    said = [f.file for f in frames(STACK) if not f.is_application]
-    assert [file.rpartition("/")[2] for file in said] == ["worker.js", "index 0", "task_queues", "worker.js"]
+    files = [f.file for f in frames(STACK) if not f.is_application]
+    assert [file.rpartition("/")[2] for file in files] == ["worker.js", "index 0", "task_queues", "worker.js"]
 
 
 def test_another_release_line_or_library_is_the_same_group():
@@ -61,7 +61,7 @@ def test_a_stack_whose_message_is_not_the_reported_one_keeps_it():
 
 
 @pytest.mark.parametrize(
-    ("head", "error", "said"),
+    ("head", "error", "expected"),
     [
         ("TypeError: x", "TypeError", "x"),
         ("AxiosError: Request failed: 503", "AxiosError", "Request failed: 503"),
@@ -73,8 +73,8 @@ def test_a_stack_whose_message_is_not_the_reported_one_keeps_it():
         ("", "", ""),
     ],
 )
-def test_an_error_begins_with_its_type(head, error, said):
-    assert error_of(head) == (error, said)
+def test_an_error_begins_with_its_type(head, error, expected):
+    assert error_of(head) == (error, expected)
 
 
 def test_joined_stacks_come_apart():

@@ -198,7 +198,7 @@ def test_naming_a_state_lifts_the_default_scope():
     ],
 )
 def test_what_was_not_understood_is_said(text, hint):
-    assert any(hint in said for said in parse(text, NOW).hints)
+    assert any(hint in text_ for text_ in parse(text, NOW).hints)
 
 
 @pytest.mark.parametrize("text", ["age:foo", "since:yesterday", "attempts:x"])
@@ -272,12 +272,12 @@ def test_what_no_index_can_answer_is_no_scope_for_acts(text, why):
 
 
 def test_a_star_counts_as_more_words_and_a_short_beginning_as_many():
-    one_letter = parse(" ".join(f"{letter}*" for letter in "abcdefghijklmnopqrstuvwxyz0123456789"))
-    assert len(one_letter.terms) == 10 and one_letter.is_cut
-    assert "with fewer than 3 letters before it as 20" in " ".join(one_letter.hints)
+    one_char = parse(" ".join(f"{char}*" for char in "abcdefghijklmnopqrstuvwxyz0123456789"))
+    assert len(one_char.terms) == 10 and one_char.is_cut
+    assert "with fewer than 3 letters before it as 20" in " ".join(one_char.hints)
     assert len(parse(" ".join(f"abcd{n}*" for n in range(60))).terms) == 40
     assert len(parse("queue:" + ",".join(f"abcd{n}*" for n in range(60))).terms[0].values) == 40
     assert not parse("timeo* kwargs.a:x* Read*Error trace:bill*").is_cut
-    for cut in (one_letter, parse("queue:" + ",".join(f"q{n}*" for n in range(60)))):
+    for cut in (one_char, parse("queue:" + ",".join(f"q{n}*" for n in range(60)))):
         again = parse(format(cut))
         assert again.terms == cut.terms and not again.is_cut

@@ -8,7 +8,7 @@ from jobs_admin.core.query import parse
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("source:bus or source:shop", "For either: source:bus,shop, or write OR in capitals."),
         ("queue:a source:bus Or source:shop", "“Or” was searched for as a word. For either: source:bus,shop,"),
@@ -16,9 +16,9 @@ from jobs_admin.core.query import parse
         ("-source:bus or source:shop", "For either: write OR in capitals."),
     ],
 )
-def test_a_small_or_between_qualifiers_is_said(text, says):
+def test_a_small_or_between_qualifiers_is_said(text, message):
     (hint,) = parse(text).hints
-    assert says in hint
+    assert message in hint
 
 
 @pytest.mark.parametrize(

@@ -35,11 +35,11 @@ def test_every_part_of_the_range_is_drawn():
 
 def test_two_hundred_that_lost_a_server_together_ask_it_at_different_times():
     """A fleet for a minute: in no tenth of a second more than a few ask, once the first pauses are over."""
-    random, asked = Random(3), Counter()
+    random, counts = Random(3), Counter()
     for _ in range(200):
         pauses, at = Pauses(1, 5, 0.5, random.random), 0.0
         while (at := at + pauses.failed()) < 60:
-            asked[int(at * 10)] += 1
-    later = [asked[tenth] for tenth in range(100, 600)]
+            counts[int(at * 10)] += 1
+    later = [counts[tenth] for tenth in range(100, 600)]
     assert max(later) < 25  # 200 every 2.75 s are seven in a tenth of a second
     assert min(later) > 0

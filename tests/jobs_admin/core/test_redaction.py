@@ -110,8 +110,8 @@ def test_a_secret_of_a_known_format_is_hidden_wherever_it_stands_in_a_text(secre
     text = secret.text
     standing = [text, f"it failed with {text} and goes on", f"a\n{text}\nb", repr({"m": text})]
     standing.append(json.dumps({"m": text}, ensure_ascii=False))
-    for whole in standing:
-        shown = redact_text(whole)[0]
+    for full in standing:
+        shown = redact_text(full)[0]
         assert not [part for part in secret.parts if part in shown], shown
         assert redact_text(shown)[0] == shown
 
@@ -131,10 +131,10 @@ def test_a_field_whose_name_tells_is_hidden_in_arguments_and_where_they_are_writ
 def test_a_secret_is_hidden_however_a_library_writes_it(value):
     secrets, value = unseen_secrets.secrets_in(value), unseen_secrets.unmarked(value)
     texts = [value] if isinstance(value, str) else [repr(value), json.dumps(value, ensure_ascii=False)]
-    shown = [json.dumps(redact(whole)[0], ensure_ascii=False) for whole in (value, [value], {"note": value})]
+    shown = [json.dumps(redact(full)[0], ensure_ascii=False) for full in (value, [value], {"note": value})]
     for text in texts:
-        shown += [redact_text(whole)[0] for whole in (text, f"it failed with {text} and gave up", f"a\n{text}\nb")]
-    assert [(secret, whole) for whole in shown for secret in secrets if secret in whole] == []
+        shown += [redact_text(full)[0] for full in (text, f"it failed with {text} and gave up", f"a\n{text}\nb")]
+    assert [(secret, shown_text) for shown_text in shown for secret in secrets if secret in shown_text] == []
 
 
 def test_of_a_thousand_texts_without_a_secret_at_most_one_is_touched():

@@ -52,8 +52,8 @@ def in_full(text: str) -> tuple[str, int]:
 @pytest.mark.parametrize("around", ["{}", "it failed with {}\nand goes on", "Zoë: {}, twice: {}", "x" * 3_000 + " {} "])
 def test_what_is_known_is_hidden_as_every_pattern_would(around):
     for text in KNOWN:
-        whole = around.replace("{}", text)
-        assert redact_text(whole) == in_full(whole)
+        full = around.replace("{}", text)
+        assert redact_text(full) == in_full(full)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_no_letter_that_a_pattern_takes_for_another_passes_by():
     any_case = re.compile("(?i)[a-z]")
     odd = [chr(code) for code in range(sys.maxunicode + 1) if any_case.match(chr(code)) and not chr(code).isascii()]
     assert len(odd) >= 3
-    assert all(set(looks.folded(letter)) & set("abcdefghijklmnopqrstuvwxyz") for letter in odd)
+    assert all(set(looks.folded(char)) & set("abcdefghijklmnopqrstuvwxyz") for char in odd)
 
 
 @pytest.mark.parametrize("name", ["password", "name", "Zoë", "x" * 300, "sk_live_" + "a1" * 12, "value"])

@@ -79,8 +79,8 @@ def test_the_picture_is_that_of_a_drawn_herd(name):
             at += wait
             starts[int(at)] = starts.get(int(at), 0) + 1
     assert found.step_s == 1
-    told = dict(found.points)
-    off = sum(abs(told.get(second, 0) - starts.get(second, 0)) for second in told.keys() | starts.keys())
+    points = dict(found.points)
+    off = sum(abs(points.get(second, 0) - starts.get(second, 0)) for second in points.keys() | starts.keys())
     assert off < 0.08 * sum(starts.values())
     assert found.peak_per_s == pytest.approx(max(starts.values()), rel=0.1)
 

@@ -78,8 +78,8 @@ PERCENTILES = {
 def test_percentiles_are_those_of_many_drawn_jobs(name):
     policy = parse(PERCENTILES[name])
     found, many = totals(policy), drawn(policy, 3_000)
-    for share, told, near in ((0.01, found.p1_s, 0.01), (0.5, found.p50_s, 0.04), (0.99, found.p99_s, 0.01)):
-        assert sum(one < told for one in many) / len(many) == pytest.approx(share, abs=near)
+    for share, value, near in ((0.01, found.p1_s, 0.01), (0.5, found.p50_s, 0.04), (0.99, found.p99_s, 0.01)):
+        assert sum(one < value for one in many) / len(many) == pytest.approx(share, abs=near)
 
 
 @given(POLICIES)

@@ -53,9 +53,9 @@ def test_an_identifier_also_gives_its_joined_runs():
 
 
 def test_words_of_the_type_come_first_and_are_marked_and_no_phrase_crosses_the_joined_runs():
-    said = document("KeyError", "'MyId'")
-    assert said.startswith("^key ^error my id || ^keyerror | myid |")
-    assert search_terms.places(said)["id"] == [4] and search_terms.places(said)["myid"] == []
+    words = document("KeyError", "'MyId'")
+    assert words.startswith("^key ^error my id || ^keyerror | myid |")
+    assert search_terms.places(words)["id"] == [4] and search_terms.places(words)["myid"] == []
 
 
 def test_a_phrase_may_begin_in_the_type_and_go_on_in_the_message():
@@ -69,9 +69,9 @@ def test_a_word_is_the_phrase_of_its_parts_or_its_joined_form():
 
 
 def test_names_are_whole_and_with_regard_to_case():
-    held = document(names={"queue": "a B/ü", "host": ""}, job_ids=["J1", "J1", "j2"]).split(" ")
-    assert search_terms.name("queue", "a B/ü") in held and search_terms.name("queue", "a b/ü") not in held
-    assert {t for t in held if t.startswith(("@job=", "@host="))} == {"@job=^j1", "@job=j2"}
+    words = document(names={"queue": "a B/ü", "host": ""}, job_ids=["J1", "J1", "j2"]).split(" ")
+    assert search_terms.name("queue", "a B/ü") in words and search_terms.name("queue", "a b/ü") not in words
+    assert {t for t in words if t.startswith(("@job=", "@host="))} == {"@job=^j1", "@job=j2"}
 
 
 @settings(max_examples=500, deadline=None)
@@ -101,26 +101,26 @@ def test_an_argument_is_found_by_its_path(kwargs, path, value):
 
 
 def test_what_was_hidden_is_known_as_hidden_and_by_nothing_else():
-    held = document(message="token=[redacted]", kwargs='{"password": "[redacted]", "url": "a:[redacted]@b"}').split()
-    assert search_terms.hidden_argument("kwargs.password").terms[0] in held and search_terms.HIDDEN_TEXT in held
-    assert [t for t in held if t.startswith("@kwargs.")] == ["@kwargs.password=!", "@kwargs.url=!"]
+    words = document(message="token=[redacted]", kwargs='{"password": "[redacted]", "url": "a:[redacted]@b"}').split()
+    assert search_terms.hidden_argument("kwargs.password").terms[0] in words and search_terms.HIDDEN_TEXT in words
+    assert [t for t in words if t.startswith("@kwargs.")] == ["@kwargs.password=!", "@kwargs.url=!"]
 
 
 def test_the_outer_values_come_before_what_a_long_list_holds():
     order = {"lines": [{"sku": f"s{n}", "count": n} for n in range(40)], "customer": {"id": 48245}, "tenant": "acme"}
     for text in (json.dumps(order), json.dumps(order) + ", cut"):
-        held = set(document(kwargs=text).split())
-        assert {"@kwargs.tenant=acme", "@kwargs.customer.id=48245", "@kwargs.lines.sku=s0"} <= held
-        assert "@kwargs.lines.39.sku=s39" not in held
+        words = set(document(kwargs=text).split())
+        assert {"@kwargs.tenant=acme", "@kwargs.customer.id=48245", "@kwargs.lines.sku=s0"} <= words
+        assert "@kwargs.lines.39.sku=s39" not in words
 
 
 def test_a_job_has_32_leaves_of_either_kind():
-    held = document(args=json.dumps(list(range(100))), kwargs=json.dumps({f"k{n}": n for n in range(100)})).split()
+    words = document(args=json.dumps(list(range(100))), kwargs=json.dumps({f"k{n}": n for n in range(100)})).split()
     assert (
-        "@args.31=31" in held
-        and "@args.32=32" not in held
-        and "@kwargs.k31=31" in held
-        and "@kwargs.k32=32" not in held
+        "@args.31=31" in words
+        and "@args.32=32" not in words
+        and "@kwargs.k31=31" in words
+        and "@kwargs.k32=32" not in words
     )
 
 
@@ -135,8 +135,8 @@ JSON = st.recursive(
 @given(JSON, st.integers(0, 80))
 def test_what_can_be_read_of_a_copy_that_was_cut_is_what_the_whole_would_give(value, cut):
     text = json.dumps([value])  # as arguments are: a bare number that is cut is another number
-    whole, part = (set(document(kwargs=t).split(" ")) for t in (text, text[:cut]))
-    assert part <= whole or len(text) <= cut
+    full, part = (set(document(kwargs=t).split(" ")) for t in (text, text[:cut]))
+    assert part <= full or len(text) <= cut
 
 
 @settings(max_examples=500, deadline=None)
@@ -164,6 +164,6 @@ def test_any_text_is_read_in_time_linear_in_its_length(piece):
 
 def test_what_is_no_word_of_a_message_begins_as_no_word_does():
     names = dict.fromkeys(search_terms.NAMED, "x") | {"stack": "7"}
-    said = document("MemoryError", "a [redacted]", ["j1"], names, "[1]", '{"k": 2}')
-    marked = [t for t in said.split() if "=" in t or t.startswith("^")]
+    words = document("MemoryError", "a [redacted]", ["j1"], names, "[1]", '{"k": 2}')
+    marked = [t for t in words.split() if "=" in t or t.startswith("^")]
     assert len(marked) > 12 and not [t for t in marked if t[0].isalnum()]

@@ -40,8 +40,8 @@ def test_a_call_is_refused_where_python_refuses_it_and_nowhere_else(function):
 
 
 def test_the_signature_is_written_as_python_writes_it_and_without_its_default_values():
-    said = {function.__name__: format_signature(inspect.signature(function)) for function in FUNCTIONS}
-    assert said == {
+    signatures = {function.__name__: format_signature(inspect.signature(function)) for function in FUNCTIONS}
+    assert signatures == {
         "nothing": "",
         "plain": "order_id, currency=",
         "only_by_position": "order_id, kind=, /, currency=",
@@ -49,7 +49,7 @@ def test_the_signature_is_written_as_python_writes_it_and_without_its_default_va
         "more_of_both": "order_id, *rest, currency, **more",
         "anything": "*args, **kwargs",
     }
-    assert "EUR" not in str(said)
+    assert "EUR" not in str(signatures)
 
 
 @pytest.mark.parametrize(

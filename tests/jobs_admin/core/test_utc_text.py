@@ -10,7 +10,7 @@ NOW = datetime(2026, 11, 21, 0, 5, 7, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
-    ("before", "with_seconds", "said"),
+    ("before", "with_seconds", "expected"),
     [
         (timedelta(minutes=5), False, "00:00"),
         (timedelta(minutes=5), True, "00:00:07"),
@@ -21,8 +21,8 @@ NOW = datetime(2026, 11, 21, 0, 5, 7, tzinfo=UTC)
         (timedelta(days=365), False, "21 Nov 00:05"),
     ],
 )
-def test_another_day_is_named_and_this_one_is_not(before, with_seconds, said):
-    assert clock(NOW - before, NOW, with_seconds) == said
+def test_another_day_is_named_and_this_one_is_not(before, with_seconds, expected):
+    assert clock(NOW - before, NOW, with_seconds) == expected
 
 
 def test_a_day_is_one_of_utc_wherever_the_time_was_written():

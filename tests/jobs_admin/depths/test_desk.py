@@ -34,16 +34,16 @@ def test_thousands_of_queues_are_the_first_five_by_one_statement_of_rows():
     names = [("shop", f"q{n}") for n in range(1000)]
     for _, queue in names[:7]:
         quarter(queue, HOUR, 3)
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         found = depths.dead_depth(ENGINE, names, NOW)
-    assert [line.queue for line in found.lines] == [name for _, name in names[:MOST_QUEUES]] and len(asked) <= 6
+    assert [line.queue for line in found.lines] == [name for _, name in names[:MOST_QUEUES]] and len(queries) <= 6
 
 
 def test_a_queue_without_a_dead_job_is_no_line_and_without_a_line_nothing_else_is_asked():
     quarter("emails", HOUR, 0)
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         found = depths.dead_depth(ENGINE, [("shop", "emails")], NOW)
-    assert not found.lines and len(asked) == 1
+    assert not found.lines and len(queries) == 1
 
 
 def test_only_thresholds_that_one_of_the_queues_may_reach_are_told_the_lowest_first():

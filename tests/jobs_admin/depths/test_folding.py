@@ -42,8 +42,8 @@ def test_the_least_the_most_and_the_last_of_any_looks_are_kept(rows):
 @given(st.lists(looks(), min_size=2, max_size=40), st.data())
 def test_folding_the_parts_is_folding_the_whole(rows, data):
     cut = data.draw(st.integers(1, len(rows) - 1))
-    whole, parts = fold(rows), fold([fold(rows[:cut]), fold(rows[cut:])])
-    assert parts._replace(failed_per_min=None, succeeded_per_min=None) == whole._replace(
+    at_once, parts = fold(rows), fold([fold(rows[:cut]), fold(rows[cut:])])
+    assert parts._replace(failed_per_min=None, succeeded_per_min=None) == at_once._replace(
         failed_per_min=None, succeeded_per_min=None
     )
 
@@ -57,6 +57,6 @@ def test_what_could_not_be_reached_at_any_moment_is_told_with_its_reason(rows):
 
 def test_rates_are_the_mean_so_that_they_come_to_what_failed():
     row = Folded(1, True, "", 0, 0, 0, 0, None, None, 0.0, None, *[0] * 8)
-    minutes = [row._replace(failed_per_min=n, looks=n_looks) for n, n_looks in ((6.0, 6), (0.0, 6), (9.0, 3))]
+    minutes = [row._replace(failed_per_min=n, looks=n_samples) for n, n_samples in ((6.0, 6), (0.0, 6), (9.0, 3))]
     one = fold(minutes)
     assert one.failed_per_min == pytest.approx((6 * 6 + 9 * 3) / 15) and one.succeeded_per_min is None

@@ -21,10 +21,10 @@ def marked(queue="emails", source="shop", viewer=VERA) -> list[tuple[str, str]]:
 
 
 def test_alerts_of_the_queue_and_of_its_source_are_marked_when_they_fired():
-    mine, whole = alert(), alert("")
+    mine, of_source = alert(), alert("")
     alert("webhooks"), alert(source="bank"), alert(fired_at=None, state="pending")
     alert(fired_at=NOW - 2 * HOUR, opened_at=NOW - 2 * HOUR)
-    assert sorted(marked()) == sorted([("alert", str(mine.pk)), ("alert", str(whole.pk))])
+    assert sorted(marked()) == sorted([("alert", str(mine.pk)), ("alert", str(of_source.pk))])
 
 
 def test_replays_of_its_jobs_are_marked_when_they_started():

@@ -56,11 +56,11 @@ def test_folded_further_the_least_the_most_and_the_last_are_the_same():
         look(at, n, step=86_400, dead_min=n // 2, dead_max=2 * n, why="lost" if n == 9 else "")
         for n, at in enumerate(days)
     )
-    whole, few = read(400 * DAY), read(400 * DAY, most=7)
-    assert (whole.step_s, len(whole.points), len(few.points)) == (86_400, 400, 7)
+    full, few = read(400 * DAY), read(400 * DAY, most=7)
+    assert (full.step_s, len(full.points), len(few.points)) == (86_400, 400, 7)
     for name, choose in (("dead_min", min), ("dead_max", max)):
-        assert choose(getattr(p, name) for p in few.points) == choose(getattr(p, name) for p in whole.points)
-    assert few.points[-1].dead == whole.points[-1].dead == 0 and reasons(few) == [(few.step_s, reading.PARTLY)]
+        assert choose(getattr(p, name) for p in few.points) == choose(getattr(p, name) for p in full.points)
+    assert few.points[-1].dead == full.points[-1].dead == 0 and reasons(few) == [(few.step_s, reading.PARTLY)]
 
 
 def test_a_point_tells_the_step_and_the_age_of_the_oldest_dead_job_at_its_end():
@@ -125,9 +125,9 @@ def test_thousands_of_holes_are_told_by_the_longest():
 
 def test_who_may_not_see_the_source_is_told_what_who_asks_for_nothing_is():
     lay(NOW - HOUR, 6)
-    for ask in (depths.history, depths.marks):
+    for read_ in (depths.history, depths.marks):
         with pytest.raises(NotFound):
-            ask(Viewer("bo", {"bank": "admin"}), "shop", "emails", NOW - HOUR, NOW)
+            read_(Viewer("bo", {"bank": "admin"}), "shop", "emails", NOW - HOUR, NOW)
     with pytest.raises(NotFound):
         depths.require_visible(Viewer("bo", {"bank": "admin"}), "shop", "emails")
     with pytest.raises(NotFound):
@@ -140,9 +140,9 @@ def test_a_picture_reads_no_more_rows_than_it_has_points_by_one_statement():
     roll()
     with CaptureQueriesContext(
         connection,
-    ) as asked:
+    ) as queries:
         history = read(DAY)
-    assert len(asked) == 1 and len(history.points) == 288 and not history.gaps
+    assert len(queries) == 1 and len(history.points) == 288 and not history.gaps
 
 
 def test_what_is_kept_for_ever_is_still_a_picture(settings):

@@ -39,8 +39,8 @@ class TestOneWatch:
         for n, dead in enumerate((5, 9, 1, 4, 4, 7)):
             look(NOW - timedelta(seconds=60 - n * 10), dead).save()
         roll()
-        ((at, looks, *values),) = rolled(60)
-        assert (at, looks, values) == (NOW - timedelta(seconds=60), 6, [7, 1, 9])
+        ((at, samples, *values),) = rolled(60)
+        assert (at, samples, values) == (NOW - timedelta(seconds=60), 6, [7, 1, 9])
 
     def test_what_did_not_change_needs_no_least_and_most(self):
         DepthSample.objects.bulk_create(look(NOW - timedelta(seconds=s), 3) for s in (60, 50, 40))
@@ -83,10 +83,10 @@ class TestOneWatch:
         since = int(NOW.timestamp()) - 60
         frozen = rolling._rows(10, since, since + 60)[:2]
         roll()
-        whole = everything()
+        before = everything()
         late = rolling.fold([row for *_, row in frozen])
         rolling._write(60, [(since, "shop", "emails", late)])
-        assert everything() == whole
+        assert everything() == before
 
     def test_a_clock_that_was_wrong_for_a_moment_does_not_end_folding(self):
         look(NOW + timedelta(days=300)).save()
@@ -122,10 +122,10 @@ class TestRetention:
         look(NOW, step=60), look(NOW).save()
         roll()
         retention.prune(NOW)
-        kept = DepthSample.objects.filter(queue__contains=".").values_list("step", "queue")
-        assert {(10, "0.5"), (60, "13.5"), (3600, "399.5"), (86_400, "399.5")} <= set(kept)
+        stored = DepthSample.objects.filter(queue__contains=".").values_list("step", "queue")
+        assert {(10, "0.5"), (60, "13.5"), (3600, "399.5"), (86_400, "399.5")} <= set(stored)
         old = {(10, "1.5"), (60, "14.5"), (300, "14.5"), (900, "14.5"), (3600, "400.5"), (86_400, "400.5")}
-        assert not old & set(kept)
+        assert not old & set(stored)
 
     def test_what_is_in_no_longer_step_yet_is_not_deleted_however_old(self):
         lay(NOW - timedelta(days=3), 30)
@@ -149,8 +149,8 @@ class TestRetention:
     def test_a_dry_run_tells_how_many_and_deletes_none(self):
         lay(NOW - timedelta(days=2), 60), lay(NOW - timedelta(minutes=1), 6)
         roll()
-        told = retention.prune(NOW, dry_run=True)
-        assert told.rows["depth samples"] == 60 and DepthSample.objects.filter(step=10).count() == 66
+        pruned = retention.prune(NOW, dry_run=True)
+        assert pruned.rows["depth samples"] == 60 and DepthSample.objects.filter(step=10).count() == 66
 
 
 class AnyLooks(TestCase):
@@ -170,8 +170,8 @@ class AnyLooks(TestCase):
             for n, dead in sorted(seen.items()):
                 wanted.setdefault((int(since.timestamp()) + 10 * n) // step * step, []).append(dead)
             found = {
-                int(at.timestamp()): (looks, last, last if low is None else low, last if high is None else high)
-                for at, looks, last, low, high in rolled(step)
+                int(at.timestamp()): (samples, last, last if low is None else low, last if high is None else high)
+                for at, samples, last, low, high in rolled(step)
             }
             assert found == {at: (len(v), v[-1], min(v), max(v)) for at, v in wanted.items()}
 
@@ -214,9 +214,9 @@ TELL = SAID + "print(sorted(laid.everything()) == sorted(laid.folded_by_hand()),
 def test_three_watches_in_one_file_killed_again_and_again_lose_nothing(tmp_path):
     def start(*command: str) -> subprocess.Popen[str]:
         url = f"sqlite:///{tmp_path}/redrive.sqlite3"
-        told = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "dashboard.settings"}
+        environment = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "dashboard.settings"}
         both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        return subprocess.Popen([sys.executable, *command], cwd=ROOT, env=told, text=True, **both)
+        return subprocess.Popen([sys.executable, *command], cwd=ROOT, env=environment, text=True, **both)
 
     migrated.into(tmp_path)
     assert start("-c", LAY).communicate(timeout=180)[0] == ""

@@ -96,8 +96,8 @@ def brought_back() -> Replay:
     return replay
 
 
-def told(viewer=ANN, **asked):
-    where = incidents.span(viewer, NOW, **asked)
+def told(viewer=ANN, **options):
+    where = incidents.span(viewer, NOW, **options)
     return incidents.incident(viewer, where, NOW)
 
 
@@ -161,9 +161,9 @@ def test_only_admins_of_the_source_read_who_did_what(outage):
 def test_what_is_out_of_sight_is_not_there(outage):
     Source.objects.create(name="bank")
     assert incidents.span(VERA, NOW) is None
-    for asked in ({"source": "shop"}, {"source": "nobody"}, {"source": "bank", "queue": "none"}):
+    for options in ({"source": "shop"}, {"source": "nobody"}, {"source": "bank", "queue": "none"}):
         with pytest.raises(NotFound):
-            incidents.span(VERA, NOW, **asked)
+            incidents.span(VERA, NOW, **options)
 
 
 def test_what_belongs_to_other_sources_too_is_told_to_those_who_see_them(outage):

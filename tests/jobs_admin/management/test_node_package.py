@@ -36,11 +36,11 @@ def test_npm_installs_what_the_command_writes_and_it_is_there_for_both_kinds_of_
         node.packages()
     except node.OutOfReach as error:
         pytest.skip(str(error))
-    said = subprocess.run([*COMMAND, str(tmp_path)], capture_output=True, text=True, check=True).stdout
+    output = subprocess.run([*COMMAND, str(tmp_path)], capture_output=True, text=True, check=True).stdout
     (tmp_path / "app").mkdir()
     (tmp_path / "app/package.json").write_text('{"private": true}')
     subprocess.run(
-        ["npm", "install", "--offline", "--no-audit", "--no-fund", said.splitlines()[0]],
+        ["npm", "install", "--offline", "--no-audit", "--no-fund", output.splitlines()[0]],
         cwd=tmp_path / "app",
         capture_output=True,
         check=True,

@@ -68,8 +68,8 @@ def test_another_version_takes_its_place_only_when_it_is_named(publish):
 
 
 def test_all_that_is_wrong_is_told_and_nothing_is_published(publish):
-    said = refusal(publish, max_attempts=10**9, cap_s=-1)
-    assert "max_attempts must be" in said and "cap_s must be" in said and "1,000" in said
+    error = refusal(publish, max_attempts=10**9, cap_s=-1)
+    assert "max_attempts must be" in error and "cap_s must be" in error and "1,000" in error
     assert not PolicyVersion.objects.exists()
 
 

@@ -26,16 +26,16 @@ def run(*arguments):
 def test_a_dry_run_says_what_would_happen_and_does_nothing(shop, bury):
     bury(100)
     bury(2, state="retrying")
-    said = run("queue:emails", "--dry-run", "--rate", "10")
-    assert "102 match, 100 can be replayed" in said and "left out: 2 retrying" in said and "Takes 10 s" in said
+    output = run("queue:emails", "--dry-run", "--rate", "10")
+    assert "102 match, 100 can be replayed" in output and "left out: 2 retrying" in output and "Takes 10 s" in output
     assert not Replay.objects.exists()
 
 
 def test_a_replay_is_started_in_the_name_of_the_terminal_s_user(shop, bury):
     bury(2)
-    said = run("queue:emails", "--reason", "fixed")
+    output = run("queue:emails", "--reason", "fixed")
     replay = Replay.objects.get()
-    assert f"/replays/{replay.pk}/" in said and (replay.state, replay.total) == ("running", 2)
+    assert f"/replays/{replay.pk}/" in output and (replay.state, replay.total) == ("running", 2)
     assert AuditEvent.objects.last().actor.endswith("(terminal)")
 
 
@@ -43,20 +43,20 @@ def test_the_address_of_a_desk_below_a_prefix_is_told_with_it(shop, bury):
     bury(1)
     set_script_prefix("/desk/")
     try:
-        said = run("queue:emails")
+        output = run("queue:emails")
     finally:
         set_script_prefix("/")
-    assert f"/desk/replays/{Replay.objects.get().pk}/" in said
+    assert f"/desk/replays/{Replay.objects.get().pk}/" in output
 
 
 def test_a_dry_run_draws_the_plan_and_says_what_failures_would_change(shop, bury):
     bury(400)
-    said = run("queue:emails", "--dry-run")
-    assert '"style": "careful"' in said and '"canary": {"jobs": 50' in said  # more than 100
-    rows = [line for line in said.splitlines() if " |" in line]
+    output = run("queue:emails", "--dry-run")
+    assert '"style": "careful"' in output and '"canary": {"jobs": 50' in output  # more than 100
+    rows = [line for line in output.splitlines() if " |" in line]
     assert len(rows) == 6 and rows[0].rstrip().endswith("#") and rows[-1].count("#") > rows[0].count("#")
-    assert "10 % fail again: ends after" in said and "50 % fail again: held after about" in said
-    assert "supposed: A job takes" in said
+    assert "10 % fail again: ends after" in output and "50 % fail again: held after about" in output
+    assert "supposed: A job takes" in output
 
 
 def test_how_its_jobs_are_sent_is_an_option_of_the_command(shop, bury, tmp_path):
@@ -69,13 +69,13 @@ def test_how_its_jobs_are_sent_is_an_option_of_the_command(shop, bury, tmp_path)
     assert replay.pace["style"] == "at_once"
 
 
-@pytest.mark.parametrize("written, says", [(None, "cannot be read: No such file"), ("{", "is not JSON")])
-def test_a_patch_that_cannot_be_read_starts_nothing(shop, bury, tmp_path, written, says):
+@pytest.mark.parametrize("written, message", [(None, "cannot be read: No such file"), ("{", "is not JSON")])
+def test_a_patch_that_cannot_be_read_starts_nothing(shop, bury, tmp_path, written, message):
     bury(3)
     patch = tmp_path / "patch.json"
     if written is not None:
         patch.write_text(written)
-    with pytest.raises(CommandError, match=says):
+    with pytest.raises(CommandError, match=message):
         run("queue:emails", "--reason", "x", "--patch", str(patch))
     assert not Replay.objects.exists()
 
@@ -85,13 +85,13 @@ def stands(pk: int, **changes) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes, says",
+    "changes, message",
     [
         ({"state": "held", "held_because": "6 of 10 canary jobs failed again."}, "is held: 6 of 10 canary jobs"),
         ({"state": "awaiting_approval"}, "awaits approval by another operator"),
     ],
 )
-def test_waiting_ends_non_zero_at_once_where_only_a_person_can_go_on(shop, bury, monkeypatch, changes, says):
+def test_waiting_ends_non_zero_at_once_where_only_a_person_can_go_on(shop, bury, monkeypatch, changes, message):
     bury(3)
     show = replay_text.Progress.show
 
@@ -101,7 +101,7 @@ def test_waiting_ends_non_zero_at_once_where_only_a_person_can_go_on(shop, bury,
         show(self, replay)
 
     monkeypatch.setattr(replay_text.Progress, "show", shown)
-    with pytest.raises(CommandError, match=says):
+    with pytest.raises(CommandError, match=message):
         run("queue:emails", "--reason", "x", "--wait")
 
 
@@ -110,8 +110,8 @@ def test_waiting_ends_where_nobody_tells_how_the_jobs_ended_and_claims_nothing(s
     monkeypatch.setattr(
         replay_text.Progress, "show", lambda _, replay: stands(replay.pk, state="done", sent=3, planned=0)
     )
-    said = run("queue:emails", "--reason", "x", "--wait")
-    assert "3 of 3 jobs were sent. Their source does not report how a job ends." in said and "succeeded" not in said
+    output = run("queue:emails", "--reason", "x", "--wait")
+    assert "3 of 3 jobs were sent. Their source does not report how a job ends." in output and "succeeded" not in output
 
 
 def test_a_log_gets_a_line_when_something_has_changed_and_no_more():
@@ -126,7 +126,7 @@ def test_a_log_gets_a_line_when_something_has_changed_and_no_more():
 
 
 @pytest.mark.parametrize(
-    "arguments, says",
+    "arguments, message",
     [
         (["queue:emails"], "needs a reason"),
         (["queue:emails", "--reason", "x", "--attempts", "0"], "1 to 1,000 attempts"),
@@ -136,9 +136,9 @@ def test_a_log_gets_a_line_when_something_has_changed_and_no_more():
         (["queue:emails", "--reason", "x", "--rate", "fast"], "rate must be a number"),
     ],
 )
-def test_what_is_refused_is_said(shop, bury, arguments, says):
+def test_what_is_refused_is_said(shop, bury, arguments, message):
     bury(2)
-    with pytest.raises(CommandError, match=says) as refused:
+    with pytest.raises(CommandError, match=message) as refused:
         run(*arguments)
     assert str(refused.value).count("Nothing was changed.") == 1
     assert not Replay.objects.exists()
@@ -146,10 +146,10 @@ def test_what_is_refused_is_said(shop, bury, arguments, says):
 
 @pytest.mark.server
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("kind, says", [("success", "All 3 jobs succeeded"), ("exception", "3 failed again")])
-def test_waiting_ends_with_the_jobs_and_tells_how_they_ended(desk_of_three, kind, says):
+@pytest.mark.parametrize("kind, message", [("success", "All 3 jobs succeeded"), ("exception", "3 failed again")])
+def test_waiting_ends_with_the_jobs_and_tells_how_they_ended(desk_of_three, kind, message):
     out = desk_of_three(kind)
-    assert says in out.stdout + out.stderr and "3/3 ended" in out.stdout
+    assert message in out.stdout + out.stderr and "3/3 ended" in out.stdout
     assert out.returncode == (0 if kind == "success" else 1)
 
 
@@ -197,8 +197,8 @@ def test_ctrl_c_leaves_the_replay_running_and_says_so(tmp_path, engine):
         while "0/3 ended" not in watching.stdout.readline():
             assert watching.poll() is None
         watching.send_signal(signal.SIGINT)
-        _, said = watching.communicate(timeout=90)
+        _, output = watching.communicate(timeout=90)
     finally:
         watching.kill()
-    assert watching.returncode == 1 and "goes on; pause or cancel it on its page" in said
+    assert watching.returncode == 1 and "goes on; pause or cancel it on its page" in output
     assert desk.run("say(Replay.objects.get().state)") == "running"

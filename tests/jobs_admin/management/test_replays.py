@@ -38,13 +38,13 @@ def held(shop, bury):
 
 
 def test_a_group_that_was_set_aside_is_listed_and_brought_back(held):
-    told = run("list")
-    assert f"#{held.pk} held  0 of 10 jobs sent, 0 settled  the partner is back: 5 of 5 canary jobs failed again." in told
-    assert "  v3-bad  10 jobs  PartnerDown: x: 5 of 5 jobs failed\n" in told
+    output = run("list")
+    assert f"#{held.pk} held  0 of 10 jobs sent, 0 settled  the partner is back: 5 of 5 canary jobs failed again." in output
+    assert "  v3-bad  10 jobs  PartnerDown: x: 5 of 5 jobs failed\n" in output
     with pytest.raises(CommandError, match="There is no group 'v3-unknown'"):
         run("bring-back", str(held.pk), "v3-unknown")
-    said = run("bring-back", str(held.pk), "v3-bad", "--reason", "fixed")
-    assert said == f"Replay #{held.pk} sends the jobs of this group.\n"
+    result = run("bring-back", str(held.pk), "v3-bad", "--reason", "fixed")
+    assert result == f"Replay #{held.pk} sends the jobs of this group.\n"
     held.refresh_from_db()
     assert held.without_groups == []
     event = AuditEvent.objects.get(act="replay.bring_back")

@@ -41,13 +41,13 @@ def test_it_holds_core_worker_and_lua_and_nothing_else(packed):
 
 
 def test_it_asks_for_celery_and_redis_alone_and_for_cryptography_where_messages_are_encrypted(packed):
-    said = Parser().parsestr(packed.read(f"redrive_worker-{GUARD_VERSION}.dist-info/METADATA").decode())
-    assert (said["Name"], said["Version"], said["Requires-Python"]) == ("redrive-worker", GUARD_VERSION, ">=3.10")
-    celery, client, library = said.get_all("Requires-Dist")
-    assert said.get_all("Provides-Extra") == ["encrypt"] and library == 'cryptography>=42; extra == "encrypt"'
+    text = Parser().parsestr(packed.read(f"redrive_worker-{GUARD_VERSION}.dist-info/METADATA").decode())
+    assert (text["Name"], text["Version"], text["Requires-Python"]) == ("redrive-worker", GUARD_VERSION, ">=3.10")
+    celery, client, library = text.get_all("Requires-Dist")
+    assert text.get_all("Provides-Extra") == ["encrypt"] and library == 'cryptography>=42; extra == "encrypt"'
     assert celery == f"celery>={OLDEST[0]}.{OLDEST[1]},<{LATEST[0]}.{LATEST[1] + 1}"
     assert client.startswith("redis>=")
-    assert 5 < len(said.get_payload().splitlines()) < 30
+    assert 5 < len(text.get_payload().splitlines()) < 30
 
 
 def test_its_record_is_true(packed):

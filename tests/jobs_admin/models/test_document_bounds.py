@@ -40,8 +40,8 @@ def written(**changes: object) -> str:
     return text.replace('"<', "").replace('>"', "")
 
 
-def backoff(**said: object) -> dict[str, object]:
-    return {"backoff": {"kind": "exponential", "first_delay_s": 2, "factor": 2} | said}
+def backoff(**fields: object) -> dict[str, object]:
+    return {"backoff": {"kind": "exponential", "first_delay_s": 2, "factor": 2} | fields}
 
 
 def test_what_is_in_order_can_be_written():

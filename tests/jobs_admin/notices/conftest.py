@@ -20,14 +20,14 @@ def loopback(settings):
 @pytest.fixture
 def endpoint():
     """Opens endpoints that behave so, and closes them at the end."""
-    held = []
+    servers = []
 
     def start(behave, tls=None) -> Endpoint:
         context = opened(behave, tls=tls)
         (found,) = context.__enter__()
-        held.append(context)
+        servers.append(context)
         return found
 
     yield start
-    for context in held:
+    for context in servers:
         context.__exit__(None, None, None)

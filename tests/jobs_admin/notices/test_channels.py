@@ -229,10 +229,10 @@ def two():
     channel, _ = webhook("pager", URL)
     made = []
     for source in ("shop", "bank"):
-        told = notice(channel, key=f"k-{source}", source=source)
+        sent_notice = notice(channel, key=f"k-{source}", source=source)
         made.append(
             Delivery.objects.create(
-                notice=told, channel=channel, state="parked", error="127.0.0.1 refused", answer="inner host 127.0.0.1",
+                notice=sent_notice, channel=channel, state="parked", error="127.0.0.1 refused", answer="inner host 127.0.0.1",
                 log=[{"at": "2026-11-22T00:00:00+00:00", "status": None, "error": "127.0.0.1", "took_ms": 3}],
             )
         )  # fmt: skip
@@ -256,7 +256,7 @@ def test_deliveries_are_seen_by_those_who_see_their_source(two):
 
 def test_the_deliveries_of_an_alert_are_those_of_all_told_with_it(two):
     rule = Rule.objects.create(name="Deep", metric="dead", threshold=5)
-    said = {
+    fields = {
         "rule": rule,
         "source": "shop",
         "severity": "warning",
@@ -264,8 +264,8 @@ def test_the_deliveries_of_an_alert_are_those_of_all_told_with_it(two):
         "threshold": 5,
         "opened_at": "2026-11-22T00:00Z",
     }
-    leader = Alert.objects.create(**said, subject="emails")
-    other = Alert.objects.create(**said, subject="webhooks", told_with=leader)
+    leader = Alert.objects.create(**fields, subject="emails")
+    other = Alert.objects.create(**fields, subject="webhooks", told_with=leader)
     two[0].notice.alert = leader
     two[0].notice.save()
     for alert in (leader, other):

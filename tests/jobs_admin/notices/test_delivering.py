@@ -28,11 +28,11 @@ def of(channel: Channel) -> Delivery:
 def test_a_notice_arrives_signed_as_the_library_verifies(endpoint):
     there = endpoint(answering(204))
     channel, secret = webhook("pager", there.url)
-    told = notice(channel)
+    sent_notice = notice(channel)
     deliver()
     (seen,) = there.seen
     found = Webhook(secret).verify(seen.body, seen.headers)
-    assert (found["type"], found["timestamp"]) == ("alert.firing", told.created_at.isoformat())
+    assert (found["type"], found["timestamp"]) == ("alert.firing", sent_notice.created_at.isoformat())
     assert found["data"]["message"] == "emails has 1,243 dead jobs" and found["data"]["source"] == "shop"
     row = of(channel)
     assert (row.state, row.status, row.tries, row.request) == ("delivered", 204, 1, seen.body.decode())
@@ -315,9 +315,9 @@ def test_a_notice_that_cannot_be_written_is_parked_in_the_end_and_keeps_nobody_w
 def test_an_answer_that_cannot_be_recorded_ends_no_round_and_loses_no_other(endpoint):
     lanes, now = delivering._own_lanes(), timezone.now()
     channels = [webhook(f"c{n}", "http://127.0.0.1:9/")[0] for n in range(3)]
-    told = notice(*channels)
+    sent_notice = notice(*channels)
     for channel, status in zip(channels, (200, 500, 204), strict=True):
-        one = Delivery.objects.create(notice=told, channel=channel, state="sending", tries=1, next_try_at=now)
+        one = Delivery.objects.create(notice=sent_notice, channel=channel, state="sending", tries=1, next_try_at=now)
         text = "" if status == 204 else "\ud800"  # what no database takes
         answer = posting.Answer(status, text)
         lanes.start(channel.pk, delivering._InFlight(one), lambda answer=answer: answer)
@@ -341,8 +341,8 @@ def test_a_test_is_tried_at_once_and_once(endpoint):
     channel, secret = webhook("pager", there.url)
     row = notices.test(ANN, channel.pk)
     deliver()
-    told = Webhook(secret).verify(there.seen[0].body, there.seen[0].headers)
-    assert told["type"] == "ping" and told["data"]["title"] == "A test of pager"
+    verified = Webhook(secret).verify(there.seen[0].body, there.seen[0].headers)
+    assert verified["type"] == "ping" and verified["data"]["title"] == "A test of pager"
     row = notices.delivery(ANN, row.pk)
     assert (row.state, row.status, row.answer, row.error) == ("parked", 500, "no", "It answered 500.")
     assert len(there.seen) == 1

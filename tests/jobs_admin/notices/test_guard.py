@@ -34,10 +34,10 @@ def listener():
 def ask(url: str, resolve=None, allowed_=NOTHING) -> posting.Answer | None:
     """What came of it; None where the URL is not read at all."""
     try:
-        asked = parse(url)
+        endpoint = parse(url)
     except BadAddress:
         return None
-    return posting.send(Request(asked, {}, b"{}"), allowed_, resolve)
+    return posting.send(Request(endpoint, {}, b"{}"), allowed_, resolve)
 
 
 def test_the_listener_counts_what_reaches_it(listener):
@@ -78,14 +78,14 @@ def test_a_name_that_leads_elsewhere_at_each_question_opens_none(listener):
 
 
 def test_the_name_is_looked_up_once_a_request_and_the_connection_goes_to_what_was_judged(listener):
-    asked = []
+    requests = []
 
     def resolve(host, port):
-        asked.append(host)
-        return ["127.0.0.1"] if len(asked) == 1 else ["10.0.0.1"]
+        requests.append(host)
+        return ["127.0.0.1"] if len(requests) == 1 else ["10.0.0.1"]
 
     ask(f"http://once.example:{listener.port}/", resolve, parse_allowed(["127.0.0.1"]))
-    assert (asked, listener.count) == (["once.example"], 1)
+    assert (requests, listener.count) == (["once.example"], 1)
 
 
 def test_the_connection_refuses_another_host_than_the_one_that_was_judged():
@@ -136,15 +136,15 @@ def test_reads_and_writes_share_the_time_of_the_request(endpoint):
 @pytest.mark.parametrize("kind", ["webhook", "slack", "pagerduty"])
 def test_a_channel_to_a_forbidden_address_is_refused_with_the_address_and_how_to_allow_it(kind, settings, listener):
     settings.REDRIVE_WEBHOOK_ALLOW = []
-    said = {"webhook": {}, "slack": {}, "pagerduty": {"secret": "0" * 32}}[kind]
+    fields = {"webhook": {}, "slack": {}, "pagerduty": {"secret": "0" * 32}}[kind]
     for url in URLS:
         with pytest.raises(Refused) as refused:
-            notices.save_channel(ANN, {"name": "x", "kind": kind, "url": url.format(port=listener.port), **said})
+            notices.save_channel(ANN, {"name": "x", "kind": kind, "url": url.format(port=listener.port), **fields})
         assert refused.value.field == "url" and refused.value.message.endswith("Nothing was changed.")
     with pytest.raises(Refused, match=r"127.0.0.1 is not a public address \(loopback\).*REDRIVE_WEBHOOK_ALLOW"):
-        notices.save_channel(ANN, {"name": "x", "kind": kind, "url": "https://127.0.0.1/", **said})
+        notices.save_channel(ANN, {"name": "x", "kind": kind, "url": "https://127.0.0.1/", **fields})
     with pytest.raises(Refused, match=r"localhost leads to (127.0.0.1|::1), which is not a public address"):
-        notices.save_channel(ANN, {"name": "x", "kind": kind, "url": "https://localhost/", **said})
+        notices.save_channel(ANN, {"name": "x", "kind": kind, "url": "https://localhost/", **fields})
     assert not Channel.objects.exists() and listener.count == 0
 
 

@@ -44,10 +44,10 @@ def said(there, n=-1):
 
 def test_a_webhook_has_the_documented_fields_and_stays_under_20_kb(endpoint):
     there = endpoint(answering(204))
-    kept = channel("webhook", there)
-    notice(kept, body=ALERT)
-    notice(kept, key="alert-1-2", body=ALERT | {"top_groups": [{"title": "x" * 5_000, "count": n} for n in range(500)]})
-    notice(kept, key="alert-1-3", body=ALERT | {f"k{n}": "é" * 900 for n in range(40)})
+    target = channel("webhook", there)
+    notice(target, body=ALERT)
+    notice(target, key="alert-1-2", body=ALERT | {"top_groups": [{"title": "x" * 5_000, "count": n} for n in range(500)]})
+    notice(target, key="alert-1-3", body=ALERT | {f"k{n}": "é" * 900 for n in range(40)})
     deliver()
     first, second, third = (said(there, n) for n in range(3))
     assert (
@@ -61,31 +61,31 @@ def test_a_webhook_has_the_documented_fields_and_stays_under_20_kb(endpoint):
 def test_an_address_is_whole_or_left_out(endpoint):
     there = endpoint(answering(200, b"ok"))
     one, two = channel("webhook", there), channel("slack", there)
-    whole, beyond = "https://desk.example/?q=" + "a%20" * 400, "https://desk.example/?q=" + "a" * 3_000
+    fitting, beyond = "https://desk.example/?q=" + "a%20" * 400, "https://desk.example/?q=" + "a" * 3_000
     body = ALERT | {
-        "failures_url": whole,
-        "replay_url": whole,
+        "failures_url": fitting,
+        "replay_url": fitting,
         "runbook": beyond,
         "top_groups": [{"title": "x", "url": beyond}],
     }
     notice(one, body=body)
     notice(two, key="alert-1-2", body=body)
     deliver()
-    told = [json.loads(seen.body) for seen in there.seen]
-    (data,) = [one["data"] for one in told if "data" in one]
-    (slack,) = [one for one in told if "blocks" in one]
+    bodies = [json.loads(seen.body) for seen in there.seen]
+    (data,) = [one["data"] for one in bodies if "data" in one]
+    (slack,) = [one for one in bodies if "blocks" in one]
     texts = [block["text"] for block in slack["blocks"] if "text" in block]
     assert all(text["verbatim"] for text in texts if text["type"] == "mrkdwn")
-    assert data["failures_url"] == data["replay_url"] == whole and data["top_groups"] == [{"title": "x"}]
+    assert data["failures_url"] == data["replay_url"] == fitting and data["top_groups"] == [{"title": "x"}]
     assert "runbook" not in data
     links = texts[-1]["text"]
-    assert links == f"<https://desk.example/alerts/7/|Open> · <{whole}|Open failures>"
+    assert links == f"<https://desk.example/alerts/7/|Open> · <{fitting}|Open failures>"
 
 
 def test_a_notice_of_a_job_or_of_a_replay_links_to_its_page(endpoint, settings):
     settings.REDRIVE_URL = "https://desk.example"
     there = endpoint(answering(204))
-    kept = channel("webhook", there, events=["job.escalated", "replay.held"])
+    target = channel("webhook", there, events=["job.escalated", "replay.held"])
     notice(key="escalated:5:1", type="job.escalated", body={"failure": 5, "queue": "emails"})
     notice(key="replay:9:held:1", type="replay.held", source="*", body={"replay": 9})
     deliver()
@@ -93,7 +93,7 @@ def test_a_notice_of_a_job_or_of_a_replay_links_to_its_page(endpoint, settings):
         "https://desk.example/failures/5/",
         "https://desk.example/replays/9/",
     ]
-    assert "source" not in said(there)["data"] and Delivery.objects.filter(channel=kept, state="delivered").count() == 2
+    assert "source" not in said(there)["data"] and Delivery.objects.filter(channel=target, state="delivered").count() == 2
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ def test_the_pages_that_are_linked_to_are_there(path, view, settings):
 
 def test_a_channel_whose_secret_no_key_opens_says_so_and_nothing_leaves(endpoint, settings):
     there = endpoint(answering(204))
-    kept = channel("webhook", there)
+    target = channel("webhook", there)
     Channel.objects.update(secrets=["gAAAAA-of-another-key"])
-    notice(kept)
+    notice(target)
     deliver()
     assert "REDRIVE_PAYLOAD_KEYS" in Delivery.objects.get().error and not there.seen
 
@@ -118,20 +118,20 @@ def test_a_channel_whose_secret_no_key_opens_says_so_and_nothing_leaves(endpoint
 
 def test_slack_gets_blocks_in_which_a_name_mentions_nobody(endpoint):
     there = endpoint(answering(200, b"ok"))
-    kept = channel("slack", there)
-    assert kept.url == "" and there.url not in str(kept.secrets) and sealing.unseal(kept.secrets) == [there.url]
+    target = channel("slack", there)
+    assert target.url == "" and there.url not in str(target.secrets) and sealing.unseal(target.secrets) == [there.url]
     notice(
-        kept, body=ALERT | {"title": "<!here> *bold*\nsecond line", "message": "<@U1> & <https://evil.example|click>"}
+        target, body=ALERT | {"title": "<!here> *bold*\nsecond line", "message": "<@U1> & <https://evil.example|click>"}
     )
     deliver()
-    told = said(there)
-    header, facts, links, head = told["blocks"]
+    body = said(there)
+    header, facts, links, head = body["blocks"]
     assert head["elements"] == [{"type": "plain_text", "text": "Audit head: 1204:9f86d081884c7d65"}]
     assert header["text"] == {"type": "plain_text", "text": "🟠 <!here> *bold* second line"}
     assert "&lt;@U1&gt; &amp; &lt;https://evil.example|click&gt;" in facts["text"]["text"]
     assert "1,100 × SMTPServerDisconnected: &lt;!channel&gt;" in facts["text"]["text"]
     assert "<https://desk.example/failures/?q=a%7Cb&gt;c|Open failures>" in links["text"]["text"]
-    assert "<!" not in told["text"]
+    assert "<!" not in body["text"]
     assert there.url not in Delivery.objects.get().request
 
 
@@ -140,23 +140,23 @@ def test_slack_gets_blocks_in_which_a_name_mentions_nobody(endpoint):
 )
 def test_slacks_refusal_for_good_disables_the_channel(endpoint, status, body):
     there = endpoint(answering(status, body))
-    kept = channel("slack", there)
-    notice(kept)
+    target = channel("slack", there)
+    notice(target)
     deliver()
-    kept.refresh_from_db()
+    target.refresh_from_db()
     row = Delivery.objects.get()
     assert (
-        kept.disabled_at and f"({status})" in kept.why_disabled and (row.state, row.answer) == ("parked", body.decode())
+        target.disabled_at and f"({status})" in target.why_disabled and (row.state, row.answer) == ("parked", body.decode())
     )
 
 
 def test_what_slack_cannot_read_is_parked_and_the_channel_stays(endpoint):
     there = endpoint(answering(400, b"invalid_payload"))
-    kept = channel("slack", there)
-    notice(kept)
+    target = channel("slack", there)
+    notice(target)
     deliver()
-    kept.refresh_from_db()
-    assert kept.disabled_at is None and Delivery.objects.get().state == "parked"
+    target.refresh_from_db()
+    assert target.disabled_at is None and Delivery.objects.get().state == "parked"
 
 
 # -- PagerDuty ----------------------------------------------------------------------------------------------------
@@ -164,10 +164,10 @@ def test_what_slack_cannot_read_is_parked_and_the_channel_stays(endpoint):
 
 def test_pagerduty_triggers_and_resolves_one_incident_by_its_key(endpoint):
     there = endpoint(answering(202, b'{"status":"success"}'))
-    kept = channel("pagerduty", there, secret=KEY)
-    notice(kept, body=ALERT, severity="critical")
-    notice(kept, key="alert-1-2", body=ALERT)
-    notice(kept, key="alert-1-3", type="alert.resolved", body=ALERT)
+    target = channel("pagerduty", there, secret=KEY)
+    notice(target, body=ALERT, severity="critical")
+    notice(target, key="alert-1-2", body=ALERT)
+    notice(target, key="alert-1-3", type="alert.resolved", body=ALERT)
     deliver()
     first, again, end = (said(there, n) for n in range(3))
     assert [one["event_action"] for one in (first, again, end)] == ["trigger", "trigger", "resolve"]
@@ -182,17 +182,17 @@ def test_pagerduty_triggers_and_resolves_one_incident_by_its_key(endpoint):
 
 def test_what_pagerduty_refuses_is_parked_and_the_channel_stays(endpoint):
     there = endpoint(answering(400, b'{"status":"invalid event"}'))
-    kept = channel("pagerduty", there, secret=KEY)
-    notice(kept, body=ALERT)
+    target = channel("pagerduty", there, secret=KEY)
+    notice(target, body=ALERT)
     deliver()
-    kept.refresh_from_db()
-    assert (Delivery.objects.get().state, kept.disabled_at) == ("parked", None)
+    target.refresh_from_db()
+    assert (Delivery.objects.get().state, target.disabled_at) == ("parked", None)
     assert Delivery.objects.get().error == "It answered 400. The same would be refused again."
 
 
 def test_a_late_retry_does_not_open_again_what_is_resolved(endpoint):
     there = endpoint(answering(500))
-    kept = channel("pagerduty", there, secret=KEY)
+    target = channel("pagerduty", there, secret=KEY)
     rule = Rule.objects.create(name="Deep", metric="dead", threshold=5)
     alert = Alert.objects.create(
         rule=rule,
@@ -203,10 +203,10 @@ def test_a_late_retry_does_not_open_again_what_is_resolved(endpoint):
         threshold=5,
         opened_at="2026-11-22T00:00Z",
     )
-    notice(kept, body=ALERT, alert=alert)
+    notice(target, body=ALERT, alert=alert)
     deliver()
     there.behave = answering(202)
-    notice(kept, key="alert-1-2", type="alert.resolved", body=ALERT, alert=alert)
+    notice(target, key="alert-1-2", type="alert.resolved", body=ALERT, alert=alert)
     deliver()
     due_now()
     deliver()
@@ -284,10 +284,10 @@ def mailbox(*to: str) -> Channel:
 
 
 def test_a_mail_has_the_facts_and_the_links_and_no_header_that_a_name_wrote(mail_server):
-    kept = mailbox("ops@example.com", "lead@example.com")
+    target = mailbox("ops@example.com", "lead@example.com")
     hostile = {"title": "Dead\r\nBcc: evil@example.com\r\n\r\n<script>", "message": "a\r\nSubject: b\u202e"}
-    notice(kept, body=ALERT | hostile)
-    notice(kept, key="alert-1-2", type="alert.resolved", body=ALERT)
+    notice(target, body=ALERT | hostile)
+    notice(target, key="alert-1-2", type="alert.resolved", body=ALERT)
     deliver()
     (to, raw), (_, second) = mail_server.mails
     first, done = (email.message_from_bytes(one, policy=default) for one in (raw, second))
@@ -310,31 +310,31 @@ def test_a_mail_has_the_facts_and_the_links_and_no_header_that_a_name_wrote(mail
 
 @pytest.mark.parametrize("code", [550, 551, 553, 554])
 def test_where_every_address_is_refused_for_good_the_channel_is_disabled(mail_server, code):
-    kept = mailbox("ops@example.com", "lead@example.com")
+    target = mailbox("ops@example.com", "lead@example.com")
     mail_server.refuses = b"%d no such user" % code
-    told = notice(kept)
+    sent_notice = notice(target)
     deliver()
-    row, why = Delivery.objects.get(notice=told), f"The mail server refused every address for good ({code})."
+    row, why = Delivery.objects.get(notice=sent_notice), f"The mail server refused every address for good ({code})."
     assert (row.state, row.status, row.error) == ("parked", code, why) and "lead@example.com" in row.answer
-    kept.refresh_from_db()
-    assert kept.disabled_at is not None and kept.why_disabled == why
+    target.refresh_from_db()
+    assert target.disabled_at is not None and target.why_disabled == why
 
 
 def test_a_mail_that_is_refused_for_good_is_parked_and_one_that_is_not_is_tried_again(mail_server):
-    kept = mailbox("ops@example.com")
+    target = mailbox("ops@example.com")
     for answer, state in ((b"552 too large", "parked"), (b"451 later", "waiting")):
         mail_server.refuses = answer
-        told = notice(kept, key=f"k{state}")
+        sent_notice = notice(target, key=f"k{state}")
         deliver()
-        row = Delivery.objects.get(notice=told)
+        row = Delivery.objects.get(notice=sent_notice)
         assert (row.state, row.status) == (state, int(answer[:3])) and "ops@example.com" in row.answer
-    assert Channel.objects.get(pk=kept.pk).disabled_at is None
+    assert Channel.objects.get(pk=target.pk).disabled_at is None
 
 
 def test_a_mail_server_that_is_away_is_said(mail_server, settings):
-    kept = mailbox("ops@example.com")
+    target = mailbox("ops@example.com")
     with override_settings(EMAIL_PORT=1):
-        notice(kept)
+        notice(target)
         deliver()
     row = Delivery.objects.get()
     assert row.state == "waiting" and row.error.startswith("The mail server was not reached: ")

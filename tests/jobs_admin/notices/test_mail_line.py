@@ -86,12 +86,12 @@ def test_one_that_drips_in_its_tls_is_left(mail_server):
 
 def test_one_that_answers_takes_the_mail(mail_server):
     mail_server.EMAIL_TIMEOUT = 10
-    said = []
+    lines = []
 
     def talk(line, over):
         line.sendall(b"220 here\r\n")
         for row in line.makefile("rb"):
-            said.append(row)
+            lines.append(row)
             if row.upper() == b"DATA\r\n":
                 line.sendall(b"354 go on\r\n")
             elif row == b".\r\n" or row[:4].upper() in (b"EHLO", b"MAIL", b"RCPT", b"QUIT"):
@@ -100,7 +100,7 @@ def test_one_that_answers_takes_the_mail(mail_server):
     with server(talk) as mail_server.EMAIL_PORT:
         answer = sent()
     assert (answer.status, answer.error) == (250, "")
-    assert any(row.startswith(b"Subject: [info] x") for row in said)
+    assert any(row.startswith(b"Subject: [info] x") for row in lines)
 
 
 def test_the_limit_is_of_some_words_and_shorter_than_the_claim():

@@ -93,12 +93,12 @@ def test_marks_and_moments_of_a_private_view_are_for_its_owner(boss):
     secret = {"name": "secret rule", "metric": "view", "view": view.pk, "source": "shop", "threshold": 1, "for_s": 0}
     alerts.save_rule(boss, secret)
     alerts.judge(NOW)
-    told = Alert.objects.get()
+    alert = Alert.objects.get()
     since, until = NOW - timedelta(hours=1), NOW + timedelta(hours=1)
 
     def marked(viewer):
         return [
-            m.words for m in desk_marks(viewer, since, until) + depths.marks(viewer, "shop", told.subject, since, until)
+            m.words for m in desk_marks(viewer, since, until) + depths.marks(viewer, "shop", alert.subject, since, until)
         ]
 
     assert any("secret rule" in words for words in marked(boss))

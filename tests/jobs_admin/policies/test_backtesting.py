@@ -69,8 +69,8 @@ def test_of_an_error_that_is_still_seen_nobody_knows():
 
 def test_a_job_that_ran_well_in_the_end_is_lost_where_the_policy_gives_up_earlier():
     failed((0, "retry", "Timeout"), (600, "retry", "Timeout"), (1200, "success", ""), state="recovered")
-    kept, lost = judged(max_attempts=20), judged(max_attempts=3)
-    assert (kept.well, kept.lost) == (1, 0)
+    generous, lost = judged(max_attempts=20), judged(max_attempts=3)
+    assert (generous.well, generous.lost) == (1, 0)
     assert (lost.dead, lost.lost) == ({"exhausted": 1}, 1)
 
 

@@ -138,8 +138,8 @@ def test_a_version_of_a_source_out_of_sight_is_not_told_by_a_stale_edit_that_nam
     with pytest.raises(Refused) as stale:
         publish("bills", viewer=SAM, expected=1, max_attempts=9)
     assert stale.value.code == "stale"
-    told = [(c.field, c.was) for c in stale.value.details["difference"]]
-    assert "bank.transfer" not in str(told) and all(was is None for _, was in told)
+    difference = [(c.field, c.was) for c in stale.value.details["difference"]]
+    assert "bank.transfer" not in str(difference) and all(was is None for _, was in difference)
     with pytest.raises(Refused) as seen:
         publish("bills", expected=1, max_attempts=9)
     assert seen.value.code == "stale"
@@ -180,9 +180,9 @@ def test_also_what_nobody_can_read_matches_and_is_not_doubled():
 def test_documents_of_others_are_not_read_while_others_wait_to_publish():
     for n in range(3):
         publish(f"p{n}", match={"task": f"t{n}"})
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         publish()
-    over_all = [q["sql"] for q in asked if "is_published" in q["sql"] and "WHERE" in q["sql"] and "SELECT" in q["sql"]]
+    over_all = [q["sql"] for q in queries if "is_published" in q["sql"] and "WHERE" in q["sql"] and "SELECT" in q["sql"]]
     assert over_all and not [sql for sql in over_all if "document" in sql.partition("FROM")[0] and 'name" =' not in sql]
 
 

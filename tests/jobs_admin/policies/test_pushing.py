@@ -35,9 +35,9 @@ def number(store):
 def test_what_is_published_is_in_redis_at_once(store, publish, at_once):
     with at_once():
         made = publish()
-    said = json.loads(store.hget(keys.policies(), "emails"))
-    assert (said["name"], said["version"]) == ("emails", 1)
-    assert parse(said["policy"]) == made.policy
+    data = json.loads(store.hget(keys.policies(), "emails"))
+    assert (data["name"], data["version"]) == ("emails", 1)
+    assert parse(data["policy"]) == made.policy
 
 
 def test_the_number_rises_with_every_change(store, publish, at_once):

@@ -20,12 +20,12 @@ pytestmark = [pytest.mark.django_db, pytest.mark.server]
 def beat(store):
     heartbeats._last_heard.clear()
 
-    def beats(name, source="shop", queues=("emails",), mode="enforce", tasks=("shop.mail",), **said):
+    def beats(name, source="shop", queues=("emails",), mode="enforce", tasks=("shop.mail",), **fields):
         now = timezone.now()
-        told = known_tasks(tasks)
-        store.set(keys.tasks(source, told.digest), told.text)
+        known = known_tasks(tasks)
+        store.set(keys.tasks(source, known.digest), known.text)
         word = {"source": source, "name": name, "boot": "b", "at": now.timestamp(), "queues": queues, "mode": mode}
-        word |= {"tasks": told.digest} | said
+        word |= {"tasks": known.digest} | fields
         store.hset(keys.workers(source), name, json.dumps(word))
         heartbeats.count_heartbeats(now)
 
@@ -75,8 +75,8 @@ def test_workers_of_one_name_in_two_sources_each_say_why(beat, publish):
     publish("wide", match={"source": "*"})
     for source, why in (("shop", "unknown field"), ("billing", "too long")):
         beat("w1", source=source, policies={}, refused={"wide": why})
-    told = policies.in_force(ANN, policies.published(ANN))["wide"].refused
-    assert told == {"shop/w1": "unknown field", "billing/w1": "too long"}
+    refused = policies.in_force(ANN, policies.published(ANN))["wide"].refused
+    assert refused == {"shop/w1": "unknown field", "billing/w1": "too long"}
 
 
 def test_starts_that_were_not_counted_are_told_where_the_policy_counts_something(beat, publish):

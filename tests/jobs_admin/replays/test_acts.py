@@ -49,10 +49,10 @@ def test_a_failure_is_dead_while_it_is_only_planned(shop, bury):
 def test_the_second_of_two_is_told_who_and_when(shop, bury):
     (pk,) = bury()
     first = begun([pk])
-    said = refusal(replays.draft, BOB, selection=[pk])
-    assert said.code == "already_open"
-    assert tuple(said.details[name] for name in ("replay", "by", "since")) == (first.pk, "ann", first.started_at)
-    assert "ann is replaying it already" in said.message
+    refused = refusal(replays.draft, BOB, selection=[pk])
+    assert refused.code == "already_open"
+    assert tuple(refused.details[name] for name in ("replay", "by", "since")) == (first.pk, "ann", first.started_at)
+    assert "ann is replaying it already" in refused.message
 
 
 def test_a_draft_that_lost_the_race_is_told_so_too(shop, bury):
@@ -86,8 +86,8 @@ def test_a_snapshot_of_another_search_is_refused(shop, bury):
     bury(2)
     seen = replays.preview(ANN, query="queue:emails")
     for snapshot in (seen.snapshot, "nonsense"):
-        said = refusal(replays.draft, ANN, query="queue:webhooks", snapshot=snapshot, reason="x")
-        assert (said.code, said.field) == ("changed", "snapshot")
+        refused = refusal(replays.draft, ANN, query="queue:webhooks", snapshot=snapshot, reason="x")
+        assert (refused.code, refused.field) == ("changed", "snapshot")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_snapshot_that_no_preview_gave_is_refused_not_a_crash(shop, bury, chan
     bury(2)
     seen = replays.preview(ANN, query="queue:emails")
     snapshot = changed.format(*seen.snapshot.split("."))
-    said = refusal(
+    refused = refusal(
         replays.draft,
         ANN,
         query=seen.query,
@@ -105,7 +105,7 @@ def test_a_snapshot_that_no_preview_gave_is_refused_not_a_crash(shop, bury, chan
         reason="x",
         options=replays.Options(accept=("unguarded",)),
     )
-    assert (said.code, said.field) == ("changed", "snapshot")
+    assert (refused.code, refused.field) == ("changed", "snapshot")
 
 
 def test_starting_twice_starts_once(shop, bury):
@@ -138,18 +138,18 @@ def test_a_key_that_is_used_again_for_something_else_is_refused(shop, bury, othe
     one = replays.draft(ANN, query="queue:emails age:<2d", reason="x", idempotency_key="k")
     again = replays.draft(ANN, query="queue:emails age:<2d", reason="x", idempotency_key="k")
     assert again.pk == one.pk
-    said = refusal(replays.draft, ANN, reason="x", idempotency_key="k", **other)
-    assert said.code == "key_reused" and f"replay #{one.pk}" in said.message and "Nothing was changed" in said.message
+    refused = refusal(replays.draft, ANN, reason="x", idempotency_key="k", **other)
+    assert refused.code == "key_reused" and f"replay #{one.pk}" in refused.message and "Nothing was changed" in refused.message
 
 
 def test_the_pace_that_a_key_asked_for_stays_its_own_also_when_the_replay_has_another_by_now(shop, bury):
     ids = bury(2)
-    asked = {"selection": ids, "reason": "x", "idempotency_key": "k", "pace": {"style": "steady", "rate": 50}}
-    one = replays.draft(ANN, **asked)
+    options = {"selection": ids, "reason": "x", "idempotency_key": "k", "pace": {"style": "steady", "rate": 50}}
+    one = replays.draft(ANN, **options)
     replays.change_pace(ANN, one, {"style": "steady", "rate": 5})
-    assert replays.draft(ANN, **asked | {"pace": {"every": 0.02}}).pk == one.pk  # which says the same
-    assert refusal(replays.draft, ANN, **asked | {"pace": {"rate": 5}}).code == "key_reused"
-    assert refusal(replays.draft, ANN, **asked | {"pace": None}).code == "key_reused"
+    assert replays.draft(ANN, **options | {"pace": {"every": 0.02}}).pk == one.pk  # which says the same
+    assert refusal(replays.draft, ANN, **options | {"pace": {"rate": 5}}).code == "key_reused"
+    assert refusal(replays.draft, ANN, **options | {"pace": None}).code == "key_reused"
 
 
 def test_an_absolute_time_is_another_search_to_the_second(shop, bury):
@@ -234,10 +234,10 @@ def test_the_words_of_an_act_on_several_sources_are_in_no_entry_of_one_of_them(s
         assert "secret" not in str([(row.reason, row.before, row.after) for row in rows])
         assert rows[1].reason == replay_rights.OF_SEVERAL and rows[1].after == {"state": "paused"}
         assert rows[2].after.keys() == {"state", "pace"} and rows[2].before == {"state": "draft"}
-    whole = {row.act: row for row in audit.list_events(Viewer("root", {"*": ADMIN})).rows if not row.source}
-    assert whole["replay.draft"].after["query"] == "queue:emails -task:web.secret"
-    assert whole["replay.start"].reason == "web.secret is fixed" and whole["replay.start"].after["total"] == 5
-    assert whole["replay.pause"].reason == "web.secret fails" and audit.verify() is None
+    events = {row.act: row for row in audit.list_events(Viewer("root", {"*": ADMIN})).rows if not row.source}
+    assert events["replay.draft"].after["query"] == "queue:emails -task:web.secret"
+    assert events["replay.start"].reason == "web.secret is fixed" and events["replay.start"].after["total"] == 5
+    assert events["replay.pause"].reason == "web.secret fails" and audit.verify() is None
     assert replay_rights.sources_of(replay) == ["shop", "web"]
 
 
@@ -291,17 +291,17 @@ def test_an_edit_is_for_one_job(shop, bury):
 )
 def test_an_edit_that_cannot_be_is_refused_beside_its_field(shop, bury, edit, field):
     (pk,) = bury(raw=json.dumps({"args": [1], "kwargs": {"token": "s"}}).encode(), kwargs='{"token": "[redacted]"}')
-    said = refusal(replays.draft, ANN, selection=[pk], edit=edit)
-    assert (said.code, said.field) == ("bad_edit", field)
+    refused = refusal(replays.draft, ANN, selection=[pk], edit=edit)
+    assert (refused.code, refused.field) == ("bad_edit", field)
 
 
 @pytest.mark.server
 def test_an_edit_that_the_task_does_not_take_is_refused_before_it_is_sent(store, shop, bury):
     (pk,) = bury()
     reports(store, "number, to=")
-    said = refusal(replays.draft, ANN, selection=[pk], edit={"kwargs": {"too": "bob"}})
-    assert (said.code, said.field) == ("bad_edit", "kwargs")
-    assert said.message == "shop.send takes no argument 'too'. It takes (number, to=…)."
+    refused = refusal(replays.draft, ANN, selection=[pk], edit={"kwargs": {"too": "bob"}})
+    assert (refused.code, refused.field) == ("bad_edit", "kwargs")
+    assert refused.message == "shop.send takes no argument 'too'. It takes (number, to=…)."
     assert replays.draft(ANN, selection=[pk], edit={"kwargs": {"to": "bob"}}).edit == {"kwargs": {"to": "bob"}}
 
 
@@ -317,11 +317,11 @@ def test_an_edit_is_not_held_up_where_some_worker_may_take_it(store, shop, bury,
 def test_a_preview_says_where_a_patch_cannot_be_checked(store, shop, bury):
     bury()
     options = Options.parse({"patch": {"kwargs": {"too": "bob"}}})
-    said = "Live workers of shop report no signature of shop.send: the changed arguments are checked only when the job runs."
-    assert said in replays.preview(ANN, options=options).warnings
-    assert said not in replays.preview(ANN).warnings
+    caution = "Live workers of shop report no signature of shop.send: the changed arguments are checked only when the job runs."
+    assert caution in replays.preview(ANN, options=options).warnings
+    assert caution not in replays.preview(ANN).warnings
     reports(store, "number, to=")
-    assert said not in replays.preview(ANN, options=options).warnings
+    assert caution not in replays.preview(ANN, options=options).warnings
 
 
 @pytest.mark.server
@@ -426,10 +426,10 @@ def test_the_constraint_has_the_last_word(shop, bury):
 def test_what_may_not_be_seen_is_answered_like_what_is_not_there(shop, bury):
     (foreign,) = bury(source="web")
     unknown = refusal(replays.draft, BOB, selection=[foreign + 1000])
-    told = refusal(replays.draft, BOB, selection=[foreign])
+    refused = refusal(replays.draft, BOB, selection=[foreign])
     begun([foreign])  # now somebody else's replay holds it
     again = refusal(replays.draft, BOB, selection=[foreign])
-    assert (told.code, told.message) == (again.code, again.message) == (unknown.code, unknown.message)
+    assert (refused.code, refused.message) == (again.code, again.message) == (unknown.code, unknown.message)
     assert [row.allowed for row in audit.list_events(Viewer("amy", {"web": ADMIN})).rows].count(False) == 2
 
 

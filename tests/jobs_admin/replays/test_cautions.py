@@ -15,8 +15,8 @@ pytestmark = pytest.mark.django_db
 NOW = timezone.now().replace(second=30, microsecond=0)
 
 
-def warnings(**asked):
-    return replays.preview(ANN, now=NOW, **asked).warnings
+def warnings(**options):
+    return replays.preview(ANN, now=NOW, **options).warnings
 
 
 def test_what_is_harmless_is_not_warned_of(shop, bury):

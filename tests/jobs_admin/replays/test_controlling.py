@@ -211,9 +211,9 @@ def test_a_group_that_fails_again_is_set_aside_alone_and_the_rest_goes(shop, bur
     replay = steered.passed()
     assert (replay.state, replay.without_groups, replay.may_send) == ("canary", [bad.pk], 20)
     assert {item.failure for item in claiming.find_planned(replay, 0, 80)} == set(ids[40:])
-    (told,) = replays.groups_aside(ANN, replay)
-    assert (told.group, told.phase, told.by, told.jobs) == (bad, "run", "controller", 30)
-    assert told.reason == "10 of 10 jobs of this group failed with the same error: set aside, the other groups go on."
+    (aside,) = replays.groups_aside(ANN, replay)
+    assert (aside.group, aside.phase, aside.by, aside.jobs) == (bad, "run", "controller", 30)
+    assert aside.reason == "10 of 10 jobs of this group failed with the same error: set aside, the other groups go on."
     event = AuditEvent.objects.get(act="replay.set_aside")
     assert (event.actor, event.after) == ("controller", {"without_groups": [bad.pk]})
     replay = steered.passed()
@@ -496,14 +496,14 @@ def test_a_source_that_cannot_report_has_no_pace_that_waits_for_news(shop, bury,
     Replay.objects.filter(pk=changed.pk).update(pace=pacing.parse(pace, 101).as_dict())  # before it reported none
     changed.refresh_from_db()
     running = replays.start(ANN, replays.draft(ANN, selection=bury(1)))
-    for ask in (
+    for act in (
         lambda: replays.preview(ANN, selection=bury(1), pace=pace),
         lambda: replays.start(ANN, changed),
         lambda: replays.change_pace(ANN, usual, pace),
         lambda: replays.change_pace(ANN, running, pace),
     ):
         with pytest.raises(Refused, match="shop does not report how its jobs end") as refused:
-            ask()
+            act()
         assert (refused.value.code, refused.value.field) == ("bad_pace", field)
 
 
@@ -513,9 +513,9 @@ def test_first_attempts_are_told_once_and_none_is_missed(steered, monkeypatch):
     replays.settle(steered.now)
     steered.come_home(steered.send(5), "success")
     replays.settle(steered.now)
-    told, until = observation.read_first_attempts(steered.replay, None)
+    attempts, until = observation.read_first_attempts(steered.replay, None)
     rest, end = observation.read_first_attempts(steered.replay, until)
-    assert (len(told), len(rest)) == (5, 5) and observation.read_first_attempts(steered.replay, end) == ([], end)
+    assert (len(attempts), len(rest)) == (5, 5) and observation.read_first_attempts(steered.replay, end) == ([], end)
 
 
 def test_a_group_of_which_all_ran_well_is_offered_for_resolving(shop, bury):
@@ -546,8 +546,8 @@ def test_jobs_excluded_by_a_search_are_cancelled_a_part_at_a_time_each_with_its_
     monkeypatch.setattr(acts, "_EXCLUDING_S", 60)
     replay = replays.resume(ANN, replay, without="tenant:acme")
     assert replay.state == "canary" and (replay.planned, replay.cancelled) == (5, 250)
-    told = AuditEvent.objects.filter(act="replay.exclude").order_by("pk").values_list("after", flat=True)
-    assert [row["left_out"] for row in told] == [100, 100, 50]
+    events = AuditEvent.objects.filter(act="replay.exclude").order_by("pk").values_list("after", flat=True)
+    assert [row["left_out"] for row in events] == [100, 100, 50]
 
 
 def test_a_replay_sets_no_more_groups_aside_than_its_row_holds(shop, bury, monkeypatch):

@@ -59,10 +59,10 @@ def test_a_sender_killed_again_and_again_sends_each_job_once(desk, broker):
     last = desk.start(SENDER)
     last.wait(120)
     sent = [json.loads(m)["headers"]["id"] for m in broker.lrange("emails", 0, -1)]
-    told = desk.run(COUNTS)
-    assert len(sent) == len(set(sent)) == 2_000 and sorted(sent) == told["jobs"]
-    assert (told["planned"], told["sent"], told["uncertain"]) == (0, 2_000, 0)
-    assert told["failures"] == [["replaying", 2]]
+    counts = desk.run(COUNTS)
+    assert len(sent) == len(set(sent)) == 2_000 and sorted(sent) == counts["jobs"]
+    assert (counts["planned"], counts["sent"], counts["uncertain"]) == (0, 2_000, 0)
+    assert counts["failures"] == [["replaying", 2]]
 
 
 def test_two_senders_at_once_send_each_job_once_and_pace_it_once(desk, broker):
@@ -78,9 +78,9 @@ def test_two_senders_at_once_send_each_job_once_and_pace_it_once(desk, broker):
             sender.wait(90)
     assert took > (299 - gone) / 100 / 1.1
     sent = [json.loads(m)["headers"]["id"] for m in broker.lrange("emails", 0, -1)]
-    told = desk.run(COUNTS)
-    assert sorted(sent) == told["jobs"] and len(set(sent)) == 300
-    assert (told["planned"], told["sent"], told["uncertain"]) == (0, 300, 0)
+    counts = desk.run(COUNTS)
+    assert sorted(sent) == counts["jobs"] and len(set(sent)) == 300
+    assert (counts["planned"], counts["sent"], counts["uncertain"]) == (0, 300, 0)
 
 
 START_AT = """

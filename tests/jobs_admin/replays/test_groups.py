@@ -69,8 +69,8 @@ def test_groups_that_are_likely_to_fail_again_are_off_with_their_reasons(mixed):
     FailureCount.objects.create(
         source="shop", queue="emails", task="shop.send", group_id=made["poison"][0].pk, state="quarantined", count=3
     )
-    told, seen = off()
-    assert told == {
+    warnings, seen = off()
+    assert warnings == {
         "bug": "permanent: KeyError is an error of code or data",
         "known": "muted by bob",
         "poison": "poison: 3 of its jobs are in quarantine for crashing their workers",
@@ -90,16 +90,16 @@ def test_what_is_off_is_not_sent_and_is_named_on_the_replay(mixed):
     replay = replays.launch(ANN, query="queue:emails", reason="the partner is back")
     assert (replay.total, replay.without_groups) == (5, [made["bug"][0].pk])
     assert set(replay.items.values_list("failure", flat=True)) == set(made["down"][1])
-    (told,) = replays.groups_aside(ANN, replay)
-    assert (told.group, told.phase, told.code, told.jobs) == (made["bug"][0], "start", "permanent", 3)
+    (aside,) = replays.groups_aside(ANN, replay)
+    assert (aside.group, aside.phase, aside.code, aside.jobs) == (made["bug"][0], "start", "permanent", 3)
     assert set(Failure.objects.filter(group=made["bug"][0]).values_list("state", flat=True)) == {"dead"}
 
 
 def test_a_person_decides(mixed):
     mixed(down=(5, {}), bug=(3, {"error_type": "KeyError"}))
     assert off(without_groups=[])[1].replayable == 8
-    told, seen = off(without_groups=["v1-down"])
-    assert (told, seen.replayable) == ({"down": ""}, 3)
+    warnings, seen = off(without_groups=["v1-down"])
+    assert (warnings, seen.replayable) == ({"down": ""}, 3)
     assert refusal(lambda: off(without_groups=["v1-none"])).field == "without_groups"
     replay = replays.launch(
         ANN, query="queue:emails", reason="x", options=Options.parse({"without_groups": ["v1-down"]})
@@ -248,10 +248,10 @@ def test_the_prognosis_of_many_groups_takes_no_more_queries_than_that_of_few(mix
     ids = [one.pk for one, _ in made.values()]
     taken = []
     for few in (ids[:2], ids):
-        with CaptureQueriesContext(connection) as asked:
+        with CaptureQueriesContext(connection) as queries:
             found = prognosis.predict_groups(ANN, few, now)
         assert [one.code for one in found.values()] == [prognosis.FAILED_AGAIN] * len(few)
-        taken.append(len(asked))
+        taken.append(len(queries))
     assert taken[0] == taken[1]
 
 
@@ -299,12 +299,12 @@ def test_a_refused_start_leaves_nothing(shop, bury, monkeypatch):
 def test_a_refused_start_leaves_the_draft_that_its_key_had_made_before(shop, bury):
     ids = bury(20)
     seen = replays.preview(ANN, query="queue:emails")
-    asked = {"query": seen.query, "reason": "x", "snapshot": seen.snapshot, "idempotency_key": "k"}
-    draft = replays.draft(ANN, **asked)
+    options = {"query": seen.query, "reason": "x", "snapshot": seen.snapshot, "idempotency_key": "k"}
+    draft = replays.draft(ANN, **options)
     Failure.objects.filter(pk__in=ids[:10]).update(state="recovered")
-    assert refusal(lambda: replays.launch(ANN, **asked)).code == "changed"
+    assert refusal(lambda: replays.launch(ANN, **options)).code == "changed"
     assert Replay.objects.get().pk == draft.pk
-    assert refusal(lambda: replays.launch(ANN, **asked | {"idempotency_key": "another"})).code == "changed"
+    assert refusal(lambda: replays.launch(ANN, **options | {"idempotency_key": "another"})).code == "changed"
     assert Replay.objects.get().pk == draft.pk
 
 

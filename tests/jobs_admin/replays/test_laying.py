@@ -60,8 +60,8 @@ def test_what_another_took_meanwhile_is_told_with_its_number(shop, bury):
     mine, theirs = Replay.objects.get(pk=one.pk), Replay.objects.get(pk=two.pk)
     assert (mine.total, mine.planned, mine.taken) == (len(ids) - FIRST, len(ids) - FIRST, FIRST)
     assert (theirs.total, theirs.planned, theirs.taken) == (FIRST, FIRST, 300 - FIRST)
-    told = {"code": "taken", "reason": f"taken by replay #{two.pk} of bob meanwhile", "count": FIRST, "replay": two.pk}
-    assert told in mine.blocked
+    obstacle = {"code": "taken", "reason": f"taken by replay #{two.pk} of bob meanwhile", "count": FIRST, "replay": two.pk}
+    assert obstacle in mine.blocked
 
 
 def test_what_another_replay_sent_meanwhile_is_not_sent_again_though_it_died_again(shop, bury):
@@ -92,14 +92,14 @@ def test_what_was_sent_by_a_clock_that_was_set_back_since_is_replayed_again(shop
 
 def test_a_replay_all_of_which_others_took_is_over(shop, bury):
     ids = bury(FIRST + 2)
-    held = started(ids)
-    Replay.objects.filter(pk=held.pk).update(total=2, planned=2)
-    held.items.all().delete()
+    replay = started(ids)
+    Replay.objects.filter(pk=replay.pk).update(total=2, planned=2)
+    replay.items.all().delete()
     started(ids[FIRST:], BOB)
-    laid(held)
+    laid(replay)
     replays.settle()
-    held.refresh_from_db()
-    assert (held.state, held.total, held.taken) == ("done", 0, 2)
+    replay.refresh_from_db()
+    assert (replay.state, replay.total, replay.taken) == ("done", 0, 2)
 
 
 def test_who_froze_fewer_than_the_draft_promised_is_told_whose_they_are(shop, bury):

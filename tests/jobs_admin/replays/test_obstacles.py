@@ -20,8 +20,8 @@ from tests.kit.people import ANN, BOB
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
-def left_out(**asked):
-    seen = replays.preview(ANN, **asked)
+def left_out(**options):
+    seen = replays.preview(ANN, **options)
     assert seen.matched == seen.replayable + sum(row["count"] for row in seen.blocked)
     return seen.replayable, {row["code"]: row["count"] for row in seen.blocked}
 
@@ -49,8 +49,8 @@ def test_jobs_of_two_open_replays_are_told_apart(shop, bury):
     first = replays.start(ANN, replays.draft(ANN, selection=ids[:2], reason="mine"))
     second = replays.start(BOB, replays.draft(BOB, selection=ids[2:5], reason="mine"))
     seen = replays.preview(ANN)
-    told = [(row["code"], row["replay"], row["count"], row["reason"].split()[-1]) for row in seen.blocked]
-    assert told == [("open", second.pk, 3, "bob"), ("open", first.pk, 2, "ann")] and seen.replayable == 1
+    blocked = [(row["code"], row["replay"], row["count"], row["reason"].split()[-1]) for row in seen.blocked]
+    assert blocked == [("open", second.pk, 3, "bob"), ("open", first.pk, 2, "ann")] and seen.replayable == 1
 
 
 def test_an_open_replay_of_other_jobs_is_not_told(shop, bury):
@@ -62,7 +62,7 @@ def test_an_open_replay_of_other_jobs_is_not_told(shop, bury):
 
 def test_messages_that_are_cut_or_missing(shop, bury):
     bury(1)
-    bury(2, whole=False)
+    bury(2, is_complete=False)
     bury(3, payload=False)
     assert left_out() == (1, {"truncated": 2, "no_message": 3})
 

@@ -124,8 +124,8 @@ def test_what_arrived_unconfirmed_is_uncertain_until_it_tells_how_it_ended(worke
     desk_until(worker, lambda: "did not answer" in why(replay), "a word about it")
     road.hears_nothing = False
     desk_until(worker, lambda: not counts(replay)["planned"], "the others")
-    told = counts(replay)
-    assert 1 <= told["uncertain"] <= 50 and told["uncertain"] + told["sent"] == 120
+    totals = counts(replay)
+    assert 1 <= totals["uncertain"] <= 50 and totals["uncertain"] + totals["sent"] == 120
     assert "whether it went is not known" in replay.items.filter(state="uncertain").first().outcome
     worker.start()
     desk_until(worker, lambda: counts(replay)["succeeded"] == 120, "all, also those in doubt")
@@ -153,14 +153,14 @@ def test_what_never_arrived_stays_uncertain_and_goes_never_again(worker, road, b
     worker.wait(lambda: LAST in ran(worker), 90, "what was sent last")
 
     def is_over():
-        told = counts(replay)
-        return not told["planned"] and not told["sent"] and told["succeeded"] == len(ran(worker)) - 1
+        totals = counts(replay)
+        return not totals["planned"] and not totals["sent"] and totals["succeeded"] == len(ran(worker)) - 1
 
     desk_until(worker, is_over, "the others")
-    told = counts(replay)
-    assert told["uncertain"] + told["succeeded"] == 30
+    counted = counts(replay)
+    assert counted["uncertain"] + counted["succeeded"] == 30
     # Perhaps none arrived: the network may have made one piece of all thirty.
-    assert told["uncertain"] and set(ran(worker).values()) <= {1} and len(ran(worker)) - 1 == told["succeeded"]
+    assert counted["uncertain"] and set(ran(worker).values()) <= {1} and len(ran(worker)) - 1 == counted["succeeded"]
     item = replay.items.filter(state="uncertain").first()
     replays.resolve_item(ANN, replay, item.n, "lost")
     item.refresh_from_db()
@@ -173,9 +173,9 @@ def test_the_desk_sees_the_queue_its_workers_and_what_they_say(worker, bury, sto
     replay = begun(bury, 3)
     desk_until(worker, lambda: counts(replay)["succeeded"] == 3, "the replay")
     # A busy worker answers late, and then it is none of those who answered.
-    depths, told = config.adapter("shop").depths(), worker.wait(config.adapter("shop").workers, what="an answer")
+    depths, workers = config.adapter("shop").depths(), worker.wait(config.adapter("shop").workers, what="an answer")
     assert [(one.queue, one.waiting, one.active) for one in depths] == [("emails", 0, None)]
-    assert list(told) == ["emails"] and len(told["emails"]) == 1
+    assert list(workers) == ["emails"] and len(workers["emails"]) == 1
 
     def sampled():
         sampling.sample(timezone.now())
@@ -186,9 +186,9 @@ def test_the_desk_sees_the_queue_its_workers_and_what_they_say(worker, bury, sto
     (part,) = [one for one in checkup.check_sources(timezone.now()) if one.part == "source shop"]
     assert part.text == "Celery, 1 queue, 1 guarded worker" and {one.id for one in part.findings} <= {"store-user"}
     (name,) = store.hkeys(keys.workers("shop"))
-    said = json.loads(store.hget(keys.workers("shop"), name))
+    heartbeat = json.loads(store.hget(keys.workers("shop"), name))
     worker.stop()
-    store.hset(keys.workers("shop"), name, json.dumps(said | {"repeated": 2, "unasked": 1}))
+    store.hset(keys.workers("shop"), name, json.dumps(heartbeat | {"repeated": 2, "unasked": 1}))
     found = {one.id: one.text for one in next(checkup.check_sources(timezone.now())).findings}
     assert "(2)" in found["copies-dropped"] and "(1)" in found["copies-unasked"]
     client.force_login(django_user_model.objects.create_superuser("root", "r@example.org", "x"))

@@ -32,19 +32,19 @@ def nested(levels):
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_beside_its_field(field, value):
-    said = refusal(Options.parse, {field: value})
-    assert (said.code, said.field) == ("bad_option", field)
+    refused = refusal(Options.parse, {field: value})
+    assert (refused.code, refused.field) == ("bad_option", field)
 
 
 def test_what_can_be_is_read():
-    said = {
+    fields = {
         "attempts": "3",
         "to_queue": " slow ",
         "same_job_id": True,
         "patch": {"kwargs": {"a": None}},
         "accept": ["chord"],
     }
-    assert Options.parse(said) == Options(3, "slow", True, {"kwargs": {"a": None}}, ("chord",))
+    assert Options.parse(fields) == Options(3, "slow", True, {"kwargs": {"a": None}}, ("chord",))
     assert Options.parse(None) == Options.parse({}) == Options.parse({"attempts": None}) == Options()
 
 
@@ -60,8 +60,8 @@ def test_a_draft_keeps_them_and_names_a_queue_that_is_known(shop, bury):
     draft = replays.draft(ANN, selection=ids, options=Options(attempts=3, to_queue="slow"))
     draft.refresh_from_db()
     assert Options.from_replay(draft) == Options(attempts=3, to_queue="slow", without_groups=())
-    said = refusal(replays.draft, ANN, selection=ids, options=Options(to_queue="slwo"))
-    assert said.field == "to_queue" and "slwo" in said.message
+    refused = refusal(replays.draft, ANN, selection=ids, options=Options(to_queue="slwo"))
+    assert refused.field == "to_queue" and "slwo" in refused.message
 
 
 @pytest.mark.django_db

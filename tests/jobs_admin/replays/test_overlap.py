@@ -70,9 +70,9 @@ def test_of_four_operators_at_once_each_job_is_one_ones_and_each_is_told_how_man
     for ended, rows, opened, failures, wanted in desk.run(ROUNDS):
         assert ended == [0, 0, 0, 0]
         assert opened == failures == wanted
-        for state, scope, total, taken, planned, items, told in rows:
+        for state, scope, total, taken, planned, items, blocked in rows:
             if state != "draft":  # all of it was gone: refused with a sentence
-                assert total == planned == items and total + taken == scope and told == taken
+                assert total == planned == items and total + taken == scope and blocked == taken
         assert sum(row[2] for row in rows) == wanted
 
 

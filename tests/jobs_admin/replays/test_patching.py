@@ -40,8 +40,8 @@ def test_what_would_not_change_or_cannot_be_read_is_told(shop, bury):
 def test_secrets_are_hidden_before_and_after(shop, bury):
     bury(1, raw=json.dumps({"args": [], "kwargs": {"password": "swordfish", "n": 1}}).encode())
     (row,) = page({"kwargs": {"n": 2}}).rows
-    said = json.dumps([build_display(row.before.kwargs), build_display(row.after.kwargs)])
-    assert "swordfish" not in said and "redacted" in said
+    text = json.dumps([build_display(row.before.kwargs), build_display(row.after.kwargs)])
+    assert "swordfish" not in text and "redacted" in text
 
 
 def test_it_goes_page_by_page(shop, bury):
@@ -57,5 +57,5 @@ def test_it_goes_page_by_page(shop, bury):
 
 @pytest.mark.parametrize("patch", [{}, {"kwargs": None}, {"args": {"0": 1}}, {"kwargs": {"a": "[redacted]"}}, {"x": 1}])
 def test_a_patch_that_cannot_be_is_refused(shop, patch):
-    said = refusal(page, patch)
-    assert (said.code, said.field) == ("bad_option", "patch")
+    refused = refusal(page, patch)
+    assert (refused.code, refused.field) == ("bad_option", "patch")

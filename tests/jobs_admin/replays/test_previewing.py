@@ -46,7 +46,7 @@ def test_everything_left_out_has_its_reason(shop, bury):
     bury(1)
     bury(2, state="retrying")
     bury(3, state="quarantined")
-    bury(4, whole=False)
+    bury(4, is_complete=False)
     bury(5, payload=False)
     bury(6, source="unknown")
     bury(7, source="web")
@@ -75,7 +75,7 @@ def test_jobs_in_another_replay_say_whose(shop, bury):
 
 def test_a_preview_matches_what_start_then_sends(shop, bury):
     bury(5)
-    bury(2, whole=False)
+    bury(2, is_complete=False)
     bury(1, state="recovered")
     seen = replays.preview(ANN, query="queue:emails")
     replay = replays.start(ANN, replays.draft(ANN, query=seen.query, snapshot=seen.snapshot, reason="fixed"))
@@ -187,9 +187,9 @@ def test_a_breakdown_of_some_says_of_how_many(shop, bury, monkeypatch):
 
 def obstacles_asked(act):
     """How often an act asks what stands in the way of jobs: each time begins with the places of all that are dead."""
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         act()
-    sql = [one["sql"] for one in asked if one["sql"].startswith("SELECT DISTINCT")]
+    sql = [one["sql"] for one in queries if one["sql"].startswith("SELECT DISTINCT")]
     return sum('"queue"' in one and '"task"' in one and "failurecount" in one for one in sql)
 
 

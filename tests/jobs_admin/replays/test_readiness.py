@@ -39,7 +39,7 @@ def world(shop, bury):
             bury(1, **common, state="retrying")
             bury(1, **common, state="recovered")
             bury(2, **common, state="quarantined")
-            bury(2, **common, whole=False)
+            bury(2, **common, is_complete=False)
             bury(1, **common, payload=False)
             bury(1, **common, caveats=Caveat.CHORD)
             bury(1, **common, caveats=Caveat.EXPIRES, expires_at=PAST)
@@ -120,10 +120,10 @@ def test_every_road_gives_the_same_jobs(world, viewer):
         scope = target.build_target(text, (), NOW)
         ready = Readiness(viewer, scope, max_id=target.highest_failure(), options=options, now=NOW)
         matched, ids = expected(viewer, scope, options, NOW)
-        told = (text, options.accept)
-        assert (told, ids_of(ready)) == (told, ids)
-        assert (told, ready.count, ready.matched) == (told, len(ids), matched)
-        assert (told, sum(row["count"] for row in ready.blocked)) == (told, matched - len(ids))
+        accepted = (text, options.accept)
+        assert (accepted, ids_of(ready)) == (accepted, ids)
+        assert (accepted, ready.count, ready.matched) == (accepted, len(ids), matched)
+        assert (accepted, sum(row["count"] for row in ready.blocked)) == (accepted, matched - len(ids))
         assert sorted(ready.rows().values_list("pk", flat=True)) == ids
         assert ready.latest(10_000) == ids[::-1]
         assert ready.sources == sorted(set(Failure.objects.filter(pk__in=ids).values_list("source", flat=True)))
@@ -208,9 +208,9 @@ def test_what_counters_know_is_not_counted_again(shop, bury):
     bury(5, state="quarantined")
     ready = Readiness(ANN, target.build_target("", (), NOW), max_id=target.highest_failure(), now=NOW)
     assert ready._obstacles and not ready._of_rows
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         assert (ready.matched, ready.count) == (35, 20)
-    assert not [q for q in asked.captured_queries if "COUNT(*)" in q["sql"] and '"jobs_admin_failure"' in q["sql"]]
+    assert not [q for q in queries.captured_queries if "COUNT(*)" in q["sql"] and '"jobs_admin_failure"' in q["sql"]]
 
 
 @pytest.mark.parametrize("text", ["", "queue:emails task:shop.send"])

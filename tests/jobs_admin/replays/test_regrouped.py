@@ -85,8 +85,8 @@ def test_the_group_that_takes_in_a_group_set_aside_takes_its_place_and_is_brough
     regrouped()
     steered.passed()
     assert aside() == [(steered.good, 90)] and steered.replay.cancelled == 90
-    told = [(row["group"], row["reason"], row["by"]) for row in steered.replay.set_aside]
-    assert told == [(steered.good.pk, reason, "controller")]
+    set_aside = [(row["group"], row["reason"], row["by"]) for row in steered.replay.set_aside]
+    assert set_aside == [(steered.good.pk, reason, "controller")]
     replays.bring_back(ANN, steered.replay, [steered.bad.fingerprint])
     steered.passed()
     assert not aside() and len(going()) == 95
@@ -178,8 +178,8 @@ def test_what_is_seen_is_what_runs_also_where_an_excluded_group_is_merged_after_
     merge(*groups)
     regrouped()
     assert going() == set(draft.of_good)
-    (told,) = replays.groups_aside(ANN, Replay.objects.get())
-    assert (told.phase, told.jobs, told.group) == ("start", 6, groups[0])
+    (aside,) = replays.groups_aside(ANN, Replay.objects.get())
+    assert (aside.phase, aside.jobs, aside.group) == ("start", 6, groups[0])
 
 
 def test_a_draft_excludes_the_group_that_takes_in_one_that_it_excluded(draft):

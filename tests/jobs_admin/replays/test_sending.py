@@ -45,8 +45,8 @@ def test_sending_is_counted_in_its_queue_s_minute(shop, bury):
     begun(bury(3))
     sent_all()
     # All of a step: the first of them may have gone in the last moment of a minute.
-    told = QueueCounter.objects.order_by().values_list("step").annotate(Sum("sent"))
-    assert dict(told) == {60: 3, 900: 3, 3600: 3}
+    sums = QueueCounter.objects.order_by().values_list("step").annotate(Sum("sent"))
+    assert dict(sums) == {60: 3, 900: 3, 3600: 3}
 
 
 def test_what_ingest_heard_before_the_mark_stands(shop, bury):
@@ -444,12 +444,12 @@ def test_edited_positional_arguments_are_sent_and_hidden_ones_stay_real(shop, bu
 def test_what_is_marked_late_was_sent_when_it_went(shop, bury):
     replay = begun(bury(2))
     writer = Writer(replay)
-    held = sending._ActiveReplay(replay, writer, Line(replay.key, writer, Bucket(None, 0.0), lambda: None), 0.0)
-    held.went.extend(claims(replay))
-    for item, ago in zip(held.went, (60, 59), strict=True):
+    active = sending._ActiveReplay(replay, writer, Line(replay.key, writer, Bucket(None, 0.0), lambda: None), 0.0)
+    active.went.extend(claims(replay))
+    for item, ago in zip(active.went, (60, 59), strict=True):
         item.went_at = time.monotonic() - ago
-    sending.Sender("one")._mark_sent(held)
-    assert counts(replay) == {"sent": 2} and not held.went
+    sending.Sender("one")._mark_sent(active)
+    assert counts(replay) == {"sent": 2} and not active.went
     assert all(at < timezone.now() - timedelta(seconds=59) for at in replay.items.values_list("sent_at", flat=True))
 
 

@@ -63,14 +63,14 @@ def test_who_steers_may_be_killed_in_the_canary_and_the_next_goes_on(desk, worke
             killed.add(pid)
         assert len(worker.marks("ok")) <= CANARY
         worker.wait(lambda: len(worker.marks("ok")) >= JOBS, 90, "all to have run")
-        told, ends = desk.run(TOLD), time.monotonic() + 60
-        while told["state"] != "done" and time.monotonic() < ends:
-            told = desk.run(TOLD)
+        result, ends = desk.run(TOLD), time.monotonic() + 60
+        while result["state"] != "done" and time.monotonic() < ends:
+            result = desk.run(TOLD)
     finally:
         watch.terminate()
         watch.wait(60)
-    assert told == {"state": "done", "succeeded": JOBS, "well": told["well"], "now": told["now"]}
-    assert told["well"] >= CANARY and told["now"] in ("ramping", "running")
+    assert result == {"state": "done", "succeeded": JOBS, "well": result["well"], "now": result["now"]}
+    assert result["well"] >= CANARY and result["now"] in ("ramping", "running")
     assert len(worker.marks("ok")) == len(set(worker.marks("ok"))) == JOBS
 
 

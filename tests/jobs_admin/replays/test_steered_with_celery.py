@@ -33,8 +33,8 @@ def message(customer):
         "correlation_id": "old", "delivery_mode": 2, "priority": 0, "body_encoding": "base64", "delivery_tag": "t",
         "delivery_info": {"exchange": "", "routing_key": "emails"},
     }  # fmt: skip
-    whole = {"body": body, "content-type": "application/json", "content-encoding": "utf-8"}
-    return json.dumps(whole | {"headers": headers, "properties": properties}).encode()
+    complete = {"body": body, "content-type": "application/json", "content-encoding": "utf-8"}
+    return json.dumps(complete | {"headers": headers, "properties": properties}).encode()
 
 
 class Incident:
@@ -128,15 +128,15 @@ def test_a_mixed_queue_comes_back_without_another_act_and_what_fails_again_is_na
     odd, more = incident.died("cobalt")
     more += incident.more("cobalt", odd, 119)  # the oldest, so that they would be all of the canary
     ids += incident.more("acme", down, 119)
-    asked = {"query": "queue:emails", "reason": "the partner is back", "pace": CAREFUL}
-    replay = replays.launch(ANN, **asked, options=replays.Options(without_groups=()), now=incident.now())
+    options = {"query": "queue:emails", "reason": "the partner is back", "pace": CAREFUL}
+    replay = replays.launch(ANN, **options, options=replays.Options(without_groups=()), now=incident.now())
     incident.reaches(replay, "done")
     assert worker.marks("delivered") == ["acme"] * 120 and replay.succeeded == 120
     aside = replay.items.filter(outcome__startswith="Set aside with its group")
     assert replay.cancelled == aside.count() == 120 - replay.failed_again > 60
     assert set(aside.values_list("failure__group", flat=True)) == {odd.pk}
-    (told,) = replays.groups_aside(ANN, replay)
-    assert (told.group, told.jobs) == (odd, replay.cancelled) and "failed with the same error" in told.reason
+    (group_aside,) = replays.groups_aside(ANN, replay)
+    assert (group_aside.group, group_aside.jobs) == (odd, replay.cancelled) and "failed with the same error" in group_aside.reason
     assert Failure.objects.filter(group=odd, state="dead").count() == 120
     assert Failure.objects.filter(group=down, state="recovered").count() == 120
     # Nobody did anything but start it.

@@ -131,10 +131,10 @@ def test_what_found_no_room_goes_to_the_spool(own_store, tmp_path, patience):
     store.dial()
     sent(store, range(20))
     store.close()
-    kept = told(own_store)
-    assert 5 <= len(kept) < 20 and store.is_full
+    numbers = told(own_store)
+    assert 5 <= len(numbers) < 20 and store.is_full
     (file,) = (tmp_path / "spool").glob("*.spool")
-    assert len(kept) + file.read_bytes().count(b"raw") == 20
+    assert len(numbers) + file.read_bytes().count(b"raw") == 20
 
 
 def test_an_answer_that_comes_in_drops_is_bounded_here_too(store, road):

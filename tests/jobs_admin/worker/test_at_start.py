@@ -22,16 +22,16 @@ pytestmark = pytest.mark.server
 BEHIND_THE_SECOND_BEAT = 20_000
 
 
-def policy(**said):
-    return parse({"name": "p", "mode": "enforce", **said})
+def policy(**fields):
+    return parse({"name": "p", "mode": "enforce", **fields})
 
 
 def poison(crashes=3, window_s=300):
     return policy(poison={"crashes": crashes, "window_s": window_s})
 
 
-def job(name="j1", **said):
-    return Job(name, 1, "charge", "celery", **said)
+def job(name="j1", **fields):
+    return Job(name, 1, "charge", "celery", **fields)
 
 
 class Worker(AtStart):
@@ -51,11 +51,11 @@ class Worker(AtStart):
 
     def start(self, rule, *jobs):
         """Each in a child of its own."""
-        told = []
+        decisions = []
         for one in jobs:
             self.child += 1
-            told.append(self.starting(rule, one))
-        return told[0] if len(told) == 1 else told
+            decisions.append(self.starting(rule, one))
+        return decisions[0] if len(decisions) == 1 else decisions
 
     def dies(self):
         self.store.zadd(keys.boots("shop"), {self.boot: 1})
@@ -86,9 +86,9 @@ def test_the_crash_that_is_one_too_many_quarantines_at_once(worker, crashes, how
         assert one.start(rule, job()) == Proceed()
         assert one.crashed(rule, job(), how) is None
     assert one.start(rule, job()) == Proceed()
-    told = one.crashed(rule, job(), how, "signal 9 (SIGKILL)")
-    assert [crash.how for crash in told.crashes] == [how] * crashes
-    assert told.crashes[-1].said == "signal 9 (SIGKILL)" and told.crashes[-1].worker == "w0@here"
+    decision = one.crashed(rule, job(), how, "signal 9 (SIGKILL)")
+    assert [crash.how for crash in decision.crashes] == [how] * crashes
+    assert decision.crashes[-1].said == "signal 9 (SIGKILL)" and decision.crashes[-1].worker == "w0@here"
     assert isinstance(one.start(rule, job()), Quarantine)  # a second delivery of its message
 
 
@@ -96,9 +96,9 @@ def test_the_start_that_convicted_a_job_may_end_in_order_all_the_same(worker):
     """As one does that ran out of memory: its process lives."""
     one, rule = worker(), poison(1)
     one.start(rule, job())
-    told = one.crashed(rule, job(), "memory")
+    decision = one.crashed(rule, job(), "memory")
     one.ended(rule, job())
-    assert one.start(rule, job()) == told
+    assert one.start(rule, job()) == decision
 
 
 def test_an_end_in_order_clears_what_was_known(worker, store):
@@ -136,16 +136,16 @@ def test_who_ran_in_a_worker_that_died_runs_alone_next(worker):
 
 
 def test_a_pill_that_takes_its_worker_along_is_convicted_by_what_it_does_alone(worker):
-    rule, told = poison(3), []
+    rule, decisions = poison(3), []
     for alone in ("", "alone", "alone"):
         old = worker()
         assert old.start(rule, job("pill", alone=alone), job("good", alone=alone)) == [Proceed(), Proceed()]
         old.ended(rule, job("good")) if alone else None
         old.dies()
-    told = worker().start(rule, job("pill"))
-    assert isinstance(told, Quarantine)
-    assert [(crash.how, crash.alone) for crash in told.crashes] == [("lost", False), ("lost", True), ("lost", True)]
-    assert told.crashes[0].beside == 1
+    decisions = worker().start(rule, job("pill"))
+    assert isinstance(decisions, Quarantine)
+    assert [(crash.how, crash.alone) for crash in decisions.crashes] == [("lost", False), ("lost", True), ("lost", True)]
+    assert decisions.crashes[0].beside == 1
 
 
 def test_nobody_is_convicted_by_deaths_that_others_shared(worker):
@@ -230,8 +230,8 @@ def test_a_crash_counts_also_where_nobody_heard_of_its_start(worker):
     one, rule = worker(), poison(2)
     for _ in range(2):
         assert unheard(one, lambda: one.start(rule, job())) == Proceed()
-        told = one.crashed(rule, job(), "killed", pid=one.child)
-    assert [crash.worker for crash in told.crashes] == ["w0@here"] * 2
+        decision = one.crashed(rule, job(), "killed", pid=one.child)
+    assert [crash.worker for crash in decision.crashes] == ["w0@here"] * 2
 
 
 def test_a_process_that_died_before_it_took_the_job_is_no_crash(worker, store):
@@ -289,8 +289,8 @@ def test_one_that_began_alone_and_was_joined_is_not_convicted_of_the_death(worke
     assert worker().start(rule, job("good")) == Alone(deaths=2)
 
 
-def limited(**said):
-    return policy(concurrency={"key": "kwargs.customer", "limit": 2} | said)
+def limited(**fields):
+    return policy(concurrency={"key": "kwargs.customer", "limit": 2} | fields)
 
 
 def of(customer, name):
@@ -299,9 +299,9 @@ def of(customer, name):
 
 def test_only_so_many_at_once_for_each_value_of_the_key(worker):
     one, rule = worker(), limited()
-    told = one.start(rule, of("a", "1"), of("a", "2"), of("a", "3"), of("b", "4"), job("5"), job("6"), job("7"))
-    assert [type(said) for said in told] == [Proceed, Proceed, Wait, Proceed, Proceed, Proceed, Proceed]
-    assert told[2].why == "concurrency" and 0.2 <= told[2].delay_s <= 30
+    decisions = one.start(rule, of("a", "1"), of("a", "2"), of("a", "3"), of("b", "4"), job("5"), job("6"), job("7"))
+    assert [type(decision) for decision in decisions] == [Proceed, Proceed, Wait, Proceed, Proceed, Proceed, Proceed]
+    assert decisions[2].why == "concurrency" and 0.2 <= decisions[2].delay_s <= 30
     one.child = 2
     one.ended(rule, of("a", "1"))
     assert worker().start(rule, of("a", "3"), of("a", "8"))[0] == Proceed()
@@ -412,15 +412,15 @@ def test_a_crash_that_is_told_after_its_process_was_missed_counts_all_the_same(w
         one.beat()
         one.beat()
         assert not store.hkeys(keys.boot("shop", one.boot) + ":running")
-        told = one.crashed(rule, job(), "killed", pid=ended_process)
-    assert isinstance(told, Quarantine) and len(told.crashes) == 2
+        decision = one.crashed(rule, job(), "killed", pid=ended_process)
+    assert isinstance(decision, Quarantine) and len(decision.crashes) == 2
 
 
 def test_only_so_many_starts_in_a_time_and_each_who_waits_has_a_turn_of_its_own(worker, store):
     one, rule = worker(), policy(rate_limit={"max": 3, "per_s": 60})
-    told = one.start(rule, *(job(str(n)) for n in range(6)))
-    assert told[:3] == [Proceed()] * 3
-    waits = [said.delay_s for said in told[3:]]
+    decisions = one.start(rule, *(job(str(n)) for n in range(6)))
+    assert decisions[:3] == [Proceed()] * 3
+    waits = [decision.delay_s for decision in decisions[3:]]
     assert waits[0] == pytest.approx(60, abs=10)
     assert [later - sooner for sooner, later in pairwise(waits)] == pytest.approx(
         [20, 20], abs=8
@@ -448,7 +448,7 @@ def test_a_rate_that_was_raised_holds_nobody_to_the_turns_of_the_slower_one(work
 def test_what_is_refused_takes_nothing(worker, store):
     one = worker()
     rule = policy(concurrency={"key": "task", "limit": 1}, rate_limit={"max": 2, "per_s": 60}, poison={"crashes": 1})
-    assert [type(said) for said in one.start(rule, job("1"), job("2"))] == [Proceed, Wait]
+    assert [type(decision) for decision in one.start(rule, job("1"), job("2"))] == [Proceed, Wait]
     assert store.llen(keys.starts("shop", "p")) == 1 and not store.exists(keys.crash("shop", "2"))
 
 
@@ -507,5 +507,5 @@ def test_what_was_undecided_is_not_kept_when_it_is_decided(worker, store):
         one.start(rule, job())
         assert other.start(rule, job()) == Wait(5.5, "undecided")
         one.crashed(rule, job(), "killed")
-    kept = [name for name in store.hkeys(keys.crash("shop", "j1")) if name.startswith(b"look ")]
-    assert kept == [] and store.hlen(keys.crash("shop", "j1")) == 20
+    stored = [name for name in store.hkeys(keys.crash("shop", "j1")) if name.startswith(b"look ")]
+    assert stored == [] and store.hlen(keys.crash("shop", "j1")) == 20

@@ -54,10 +54,10 @@ def in_a_child(act) -> None:
 
 def test_children_read_what_is_written_after_they_were_forked():
     board = Board(room=100)
-    asked, answered = os.pipe()
+    request, answered = os.pipe()
 
     def read():
-        os.read(asked, 1)
+        os.read(request, 1)
         assert board.read() == (1, b"new")
 
     pid = os.fork()

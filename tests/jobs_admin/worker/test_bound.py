@@ -64,8 +64,8 @@ def test_forty_workers_together_keep_within_the_bound(make, client):
     with ThreadPoolExecutor(40) as threads:
         list(threads.map(flood, stores))
     assert 3.5 * MB < held(client) < 4.2 * MB
-    kept = sum(store.spool.waiting for store in stores)
-    assert (client.xlen(keys.failures("shop")) + kept, kept > 0) == (40 * 40, True)
+    waiting = sum(store.spool.waiting for store in stores)
+    assert (client.xlen(keys.failures("shop")) + waiting, waiting > 0) == (40 * 40, True)
 
 
 def test_spools_that_are_shipped_together_keep_within_the_bound_too(make, client):
@@ -102,23 +102,23 @@ def test_a_stream_that_nobody_counted_is_measured(make, client):
 NO_COUNTS = ["abc", "", "nan", "inf", "-inf", "1e300", "-5", "0x10", "1.5", "9" * 40]
 
 
-@pytest.mark.parametrize("said", NO_COUNTS)
-def test_a_count_that_is_no_number_means_that_nobody_counted(make, client, said):
+@pytest.mark.parametrize("count", NO_COUNTS)
+def test_a_count_that_is_no_number_means_that_nobody_counted(make, client, count):
     store = make(1 * MB)
     store.write(entry(10))
-    client.set(keys.failures_bytes("shop"), said)
+    client.set(keys.failures_bytes("shop"), count)
     store.measure()
     store.spool.append(entry(10))
     store.drain()
-    client.set(keys.failures_bytes("shop"), said)
+    client.set(keys.failures_bytes("shop"), count)
     for _ in range(100):
         store.write(entry(20_000))
     assert store.is_full and held(client) < 1.2 * MB and int(client.get(keys.failures_bytes("shop"))) > 0.8 * MB
     assert client.xlen(keys.failures("shop")) + store.spool.waiting == 102 > store.spool.waiting > 0
-    client.set(keys.failures_bytes("shop"), said)
+    client.set(keys.failures_bytes("shop"), count)
     store.measure()
     assert not store.is_full  # as far as is known: the next report finds out
-    client.set(keys.failures_bytes("shop"), said)
+    client.set(keys.failures_bytes("shop"), count)
     run = client.register_script(with_report("report(KEYS[1], KEYS[2], { 'raw', 'x' }) return 1"))
     assert run(keys=[keys.failures("shop"), keys.failures_bytes("shop")]) == 1
 

@@ -106,14 +106,14 @@ def test_a_store_that_is_away_grants_nothing_and_refuses_nothing(store):
 
 def test_processes_that_ask_all_at_once_are_granted_no_more_in_any_window_and_no_less(engine, store, tmp_path):
     """A short one of `bench/budget.py`, from the notes of three processes, by the server's clock."""
-    told = figures(all_decided(engine.url, tmp_path, 3, 6_000, 1.5))
-    assert told["decisions"] == 6_000 and told["not_answered"] == 0
+    measured = figures(all_decided(engine.url, tmp_path, 3, 6_000, 1.5))
+    assert measured["decisions"] == 6_000 and measured["not_answered"] == 0
     for name in RULES:
-        rule = told["rules"][name]
+        rule = measured["rules"][name]
         assert rule["over_in_any_window"] == 0, name
         assert all(window["most"] <= window["bound"] for window in rule["windows"].values()), name
     # One less where its moment came after the last that asked for it.
-    assert told["rules"]["narrow"]["granted"] >= told["rules"]["narrow"]["could"] - 1
+    assert measured["rules"]["narrow"]["granted"] >= measured["rules"]["narrow"]["could"] - 1
 
 
 def test_what_checks_the_windows_sees_one_too_many():

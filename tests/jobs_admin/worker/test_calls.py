@@ -37,10 +37,10 @@ def until_it_answers(calls) -> None:
     wait_until(lambda: calls.run(ECHO, [], ["x"]) is not None, "an answer")
 
 
-@pytest.mark.parametrize("said", ["plain", "", "ü€", "a\r\nb", "$5\r\n", "x" * 300_000])
-def test_an_answer_comes_as_it_was_given(engine, store, said):
+@pytest.mark.parametrize("answer", ["plain", "", "ü€", "a\r\nb", "$5\r\n", "x" * 300_000])
+def test_an_answer_comes_as_it_was_given(engine, store, answer):
     calls = patient(engine.url)
-    assert calls.run(ECHO, [], [said]) == [said.encode(), 7, [b"inner", said.encode()], None]
+    assert calls.run(ECHO, [], [answer]) == [answer.encode(), 7, [b"inner", answer.encode()], None]
 
 
 def test_a_script_that_redis_forgot_is_told_again(engine, store):

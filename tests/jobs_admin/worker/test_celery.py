@@ -307,11 +307,11 @@ def test_a_job_that_succeeds_makes_no_call_to_the_store(worker):
 def test_the_heartbeat_counts_what_happened(worker):
     def heartbeat():
         with redis.Redis.from_url(worker.store_engine.url) as client:
-            if not (told := client.hvals(keys.workers("shop"))):
+            if not (heartbeats := client.hvals(keys.workers("shop"))):
                 return None  # not yet
             assert 0 < client.ttl(keys.workers("shop")) <= 86_400
-            (said,) = told
-            return json.loads(said)
+            (beat,) = heartbeats
+            return json.loads(beat)
 
     worker.wait(lambda: reports(worker.store_engine) or worker.send("fail"), what="a report")
     before = worker.wait(heartbeat)
@@ -326,11 +326,11 @@ def test_the_heartbeat_counts_what_happened(worker):
     assert count == {"started": 5, "succeeded": 2, "failed": 2, "retried": 1, "busy_s": count["busy_s"]}
     assert count["busy_s"] > 0
     assert before["boot"] == heartbeat()["boot"]
-    said = heartbeat()
-    assert (said["pool"], said["concurrency"], said["mode"]) == ("prefork", 2, "enforce")
-    assert said["broker"] == "redis"
-    assert said["queues"] == ["celery", "emails", "webhooks"]
-    assert said["late_ack"]["webhooks"] is False
+    last = heartbeat()
+    assert (last["pool"], last["concurrency"], last["mode"]) == ("prefork", 2, "enforce")
+    assert last["broker"] == "redis"
+    assert last["queues"] == ["celery", "emails", "webhooks"]
+    assert last["late_ack"]["webhooks"] is False
 
 
 def test_off_is_obeyed_within_two_seconds_and_so_is_on(worker):
@@ -375,7 +375,7 @@ def test_a_request_class_of_the_app_is_still_called(start, own_store):
 
 
 @pytest.mark.parametrize(
-    ("environment", "said"),
+    ("environment", "message"),
     [
         ({"REDRIVE_MODE": "off"}, "guard is off"),
         ({"REDRIVE_MODE": "ofF "}, "guard is off"),
@@ -385,11 +385,11 @@ def test_a_request_class_of_the_app_is_still_called(start, own_store):
         ({"REDRIVE_STREAM_MB": "much"}, "whole number of megabytes"),
     ],
 )
-def test_where_it_cannot_work_it_says_so_and_the_worker_runs(start, own_store, environment, said):
+def test_where_it_cannot_work_it_says_so_and_the_worker_runs(start, own_store, environment, message):
     worker = start(own_store.url, pool="solo", environment=environment)
     job = worker.send("fail")
     worker.wait(lambda: f"{job}] raised" in worker.text())
-    assert said in worker.text()
+    assert message in worker.text()
     assert "secretword" not in worker.text()
     assert reports(own_store) == []
 
@@ -532,9 +532,9 @@ def test_a_worker_tells_which_tasks_it_knows_once_and_again_when_the_store_forgo
     with redis.Redis.from_url(own_store.url) as store:
 
         def names() -> list[str]:
-            said = [json.loads(beat) for beat in store.hvals(keys.workers("shop"))]
-            told = store.get(keys.tasks("shop", said[0]["tasks"])) if said else None
-            return json.loads(told) if told else []
+            heartbeats = [json.loads(beat) for beat in store.hvals(keys.workers("shop"))]
+            tasks = store.get(keys.tasks("shop", heartbeats[0]["tasks"])) if heartbeats else None
+            return json.loads(tasks) if tasks else []
 
         worker.wait(names, what="the names of its tasks")
         assert {"ok", "fail", "flaky"} <= set(names()) and not any(name.startswith("celery.") for name in names())

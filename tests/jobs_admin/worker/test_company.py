@@ -75,12 +75,12 @@ def test_every_class_and_hook_of_the_app_is_called_as_without_the_guard(custom):
 
 def test_what_the_app_does_itself_is_told_all_the_same(custom, store_engine):
     _, worker = custom
-    failed, retried, nobody = worker.send("broken"), worker.send("automatic", 2), worker.send("nobody")
-    worker.wait(lambda: of_job(store_engine, failed) and of_job(store_engine, nobody))
+    failed, retried, unknown = worker.send("broken"), worker.send("automatic", 2), worker.send("nobody")
+    worker.wait(lambda: of_job(store_engine, failed) and of_job(store_engine, unknown))
     worker.wait(lambda: len(of_job(store_engine, retried)) == 2)
     assert [r.kind for r in of_job(store_engine, failed)] == ["exception"]
     assert {r.kind for r in of_job(store_engine, retried)} == {"retry", "success"}
-    assert [(r.kind, r.task) for r in of_job(store_engine, nobody)] == [("unknown_task", "nobody")]
+    assert [(r.kind, r.task) for r in of_job(store_engine, unknown)] == [("unknown_task", "nobody")]
 
 
 def test_a_policy_goes_through_the_apps_own_call_and_hooks(custom, store_engine):

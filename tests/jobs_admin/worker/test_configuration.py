@@ -96,13 +96,13 @@ def test_apps_on_one_broker_have_one_mark():
 
 
 def test_results_are_told_by_kind_and_how_long_they_are_kept():
-    kept = app_with(result_backend="redis://:pass-word@127.0.0.1:1/1", result_expires=600)
-    assert (configuration(kept, "shop").app.result_backend, configuration(kept, "shop").app.result_expires) == (
+    storing = app_with(result_backend="redis://:pass-word@127.0.0.1:1/1", result_expires=600)
+    assert (configuration(storing, "shop").app.result_backend, configuration(storing, "shop").app.result_expires) == (
         "redis",
         600,
     )
-    task(kept)
-    assert of(kept).stores_result
+    task(storing)
+    assert of(storing).stores_result
     usual = configuration(app_with(), "shop").app
     assert (usual.result_backend, usual.result_expires) == ("", 86_400)
     never = app_with(result_expires=0)
@@ -328,8 +328,8 @@ def test_a_live_worker_tells_what_it_has_under_the_digest_of_its_heartbeat(worke
     with redis.Redis.from_url(worker.store_engine.url) as store:
 
         def digest():
-            said = [json.loads(text) for text in store.hvals(keys.workers("shop"))]
-            return said and said[0]["configuration"]
+            heartbeats = [json.loads(text) for text in store.hvals(keys.workers("shop"))]
+            return heartbeats and heartbeats[0]["configuration"]
 
         name = keys.configuration("shop", worker.wait(digest, 60, "a configuration"))
         found = read(worker.wait(lambda: store.get(name), 60, "its text"), "shop")

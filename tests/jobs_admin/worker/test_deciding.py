@@ -25,11 +25,11 @@ def decided(policy: Chosen, attempt: int = 1, spend=lambda policy: GRANTED, **mo
 
 
 def test_a_retry_by_a_share_of_the_budget_waits_for_its_turn_beside_its_own_wait():
-    said = "the budget could not be read: by this worker's share of it"
+    reason = "the budget could not be read: by this worker's share of it"
     at_once = decided(chosen(budget=BUDGET), spend=lambda policy: Grant(True, is_of_share=True))
-    assert (at_once.act, at_once.delay_s, at_once.reason) == (AGAIN, 2, said)
+    assert (at_once.act, at_once.delay_s, at_once.reason) == (AGAIN, 2, reason)
     later = decided(chosen(budget=BUDGET), spend=lambda policy: Grant(True, 45.5, is_of_share=True))
-    assert (later.act, later.delay_s, later.reason) == (AGAIN, 47.5, f"{said}, its turn came 45.5 s later")
+    assert (later.act, later.delay_s, later.reason) == (AGAIN, 47.5, f"{reason}, its turn came 45.5 s later")
 
 
 def test_a_budget_that_is_spent_is_the_reason():
@@ -37,10 +37,10 @@ def test_a_budget_that_is_spent_is_the_reason():
 
 
 def test_a_policy_that_observes_spends_nothing():
-    asked = []
-    found = decided(chosen(budget=BUDGET, mode="observe", exhausted="escalate"), attempt=3, spend=asked.append)
-    assert (found.act, found.is_observed, found.escalate, asked) == (DEAD, True, False, [])
-    assert decided(chosen(budget=BUDGET, mode="observe"), spend=asked.append).act == AGAIN and asked == []
+    requests = []
+    found = decided(chosen(budget=BUDGET, mode="observe", exhausted="escalate"), attempt=3, spend=requests.append)
+    assert (found.act, found.is_observed, found.escalate, requests) == (DEAD, True, False, [])
+    assert decided(chosen(budget=BUDGET, mode="observe"), spend=requests.append).act == AGAIN and requests == []
 
 
 @pytest.mark.parametrize(("left_s", "act"), [(1, DEAD), (60, AGAIN)])
@@ -52,10 +52,10 @@ def test_a_retry_that_would_come_after_its_message_expires_is_dead(left_s, act):
 
 
 def test_a_retry_that_would_come_too_late_spends_no_budget():
-    asked = []
+    requests = []
     expires = (datetime.now(UTC) + timedelta(seconds=1)).isoformat()
-    found = decided(chosen(budget=BUDGET), spend=asked.append, expires=expires)
-    assert (found.act, found.reason, asked) == (DEAD, "expires", [])
+    found = decided(chosen(budget=BUDGET), spend=requests.append, expires=expires)
+    assert (found.act, found.reason, requests) == (DEAD, "expires", [])
     later = (datetime.now(UTC) + timedelta(seconds=20)).isoformat()
     late = Grant(True, 30.0, is_of_share=True)
     assert decided(chosen(budget=BUDGET), spend=lambda policy: late, expires=later).reason == "expires"

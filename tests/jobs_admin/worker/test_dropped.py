@@ -65,18 +65,18 @@ def test_the_count_of_a_killed_worker_is_told_by_the_next(tmp_path, client):
     """)
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
     assert process.stdout is not None
-    said = [process.stdout.readline() for _ in range(500)]
+    lines = [process.stdout.readline() for _ in range(500)]
     os.kill(process.pid, signal.SIGKILL)
-    said += process.stdout.read().splitlines(keepends=True)
-    if not said[-1].endswith(b"\n"):  # cut off
-        said.pop()
+    lines += process.stdout.read().splitlines(keepends=True)
+    if not lines[-1].endswith(b"\n"):  # cut off
+        lines.pop()
     process.wait()
     dropped = Dropped(tmp_path)
     dropped.add()
     dropped.report(client, "shop")
     one, theirs = told(client)
     assert one == 1
-    assert theirs - int(said[-1]) in (0, 1)  # it may have counted one that it did not live to say
+    assert theirs - int(lines[-1]) in (0, 1)  # it may have counted one that it did not live to say
     assert list(tmp_path.iterdir()) == []
 
 
@@ -91,12 +91,12 @@ def test_while_its_worker_lives_a_count_is_its_own(tmp_path, client):
 
 
 def test_a_worker_that_ends_leaves_what_it_could_not_tell(tmp_path, client):
-    told_of, not_told = Dropped(tmp_path), Dropped(tmp_path)
-    for one in (told_of, not_told):
+    reported, unreported = Dropped(tmp_path), Dropped(tmp_path)
+    for one in (reported, unreported):
         one.keep()
         one.add()
-    told_of.report(client, "shop")
-    for one in (told_of, not_told):
+    reported.report(client, "shop")
+    for one in (reported, unreported):
         one.close()
     assert len(list(tmp_path.iterdir())) == 1
     Dropped(tmp_path).report(client, "shop")
@@ -181,11 +181,11 @@ def test_a_worker_tells_what_it_dropped_and_so_does_the_one_after_it(start, own_
     worker.wait(lambda: worker.text().count("raised unexpected") == 60, what="60 failures")
     # Told by the children; the main process is later, and what it has not seen is lost with it.
     worker.wait(lambda: spooled_records(worker.spool) + counted(worker.spool) == 60, what="60 reports")
-    held = Spool(worker.spool)
+    spool = Spool(worker.spool)
     worker.kill()  # before anybody could be told
     own_store.start()
     worker.start()
     worker.wait(lambda: told(client), what="the count of the dead worker")
     worker.wait(lambda: client.xlen(keys.failures("shop")) + sum(told(client)) == 60, what="all to be told")
     assert min(client.xlen(keys.failures("shop")), *told(client)) > 5
-    held.close()
+    spool.close()

@@ -19,15 +19,15 @@ def test_what_expired_is_told_with_its_message_and_what_was_revoked_is_not(start
     with redis.Redis.from_url(worker.broker_url) as broker:
         (raw,) = broker.lrange("emails", 0, -1)
     worker.start()
-    (told,) = worker.wait(lambda: of_job(own_store, late), what="its report")
+    (report,) = worker.wait(lambda: of_job(own_store, late), what="its report")
     revoked, both = uuid(), uuid()
     worker.app.control.revoke([revoked, both])
     worker.wait(lambda: "Tasks flagged as revoked" in worker.text(), what="the operator's act")
     worker.send("ok", "revoked", task_id=revoked)
     worker.send("ok", "both", task_id=both, expires=-5)
-    assert (told.kind, told.error_type, told.queue) == ("expired", "celery.exceptions.TaskRevokedError", "emails")
-    assert told.message.startswith("ok expired ") and told.message.endswith("; it never ran")
-    assert (told.raw, told.tenant, told.attempt) == (raw, "42", 1)
+    assert (report.kind, report.error_type, report.queue) == ("expired", "celery.exceptions.TaskRevokedError", "emails")
+    assert report.message.startswith("ok expired ") and report.message.endswith("; it never ran")
+    assert (report.raw, report.tenant, report.attempt) == (raw, "42", 1)
     worker.wait(lambda: worker.text().count("Discarding revoked task") == 3, what="all three")
     last = worker.send("fail")
     worker.wait(lambda: of_job(own_store, last), what="a later failure")
@@ -35,5 +35,5 @@ def test_what_expired_is_told_with_its_message_and_what_was_revoked_is_not(start
     assert worker.marks("ok") == []
     with redis.Redis.from_url(own_store.url) as store:
         worker.wait(
-            lambda: all(b'"failed": 1' in said for said in store.hgetall(keys.workers("shop")).values()), what="its count"
+            lambda: all(b'"failed": 1' in heartbeat for heartbeat in store.hgetall(keys.workers("shop")).values()), what="its count"
         )

@@ -69,9 +69,9 @@ def test_a_store_that_answers_hears_the_last_words(own_store, tmp_path, monkeypa
     heartbeat.guard.counts.ended("emails", "failed", None)
     heartbeat.stop()
     with redis.Redis.from_url(own_store.url) as client:
-        (said,) = map(json.loads, client.hgetall(keys.workers("shop")).values())
+        (last_beat,) = map(json.loads, client.hgetall(keys.workers("shop")).values())
         assert client.xlen(keys.failures("shop")) == 1
-    assert (said["counts"]["emails"]["failed"], said["spooled"]) == (1, 0)
+    assert (last_beat["counts"]["emails"]["failed"], last_beat["spooled"]) == (1, 0)
     assert waiting(tmp_path) == 0
 
 

@@ -105,8 +105,8 @@ def test_a_worker_that_stops_ships_its_spool_and_tells_its_last_counts(start, ow
     worker.stop(60)  # the two jobs end first
     assert {report.job_id for report in reports(own_store)} == set(jobs)
     with redis.Redis.from_url(own_store.url) as client:
-        (said,) = map(json.loads, client.hgetall(keys.workers("shop")).values())
-    assert said["counts"]["celery"]["failed"] == 2
+        (heartbeat,) = map(json.loads, client.hgetall(keys.workers("shop")).values())
+    assert heartbeat["counts"]["celery"]["failed"] == 2
 
 
 @pytest.mark.parametrize(("task", "waits_for_ack"), [("late", 1), ("fail_plain", 0)])
@@ -132,10 +132,10 @@ def test_a_stream_that_is_full_sends_reports_to_the_spool(start, own_store):
     worker.wait(lambda: spooled_bytes(worker), what="the spool")
     with redis.Redis.from_url(own_store.url) as client:
         assert client.memory_usage(keys.failures("shop"), samples=0) < 1.2 * 1024**2
-        kept = client.xlen(keys.failures("shop"))
-        assert 0 < kept < 40
+        length = client.xlen(keys.failures("shop"))
+        assert 0 < length < 40
         client.xtrim(keys.failures("shop"), maxlen=0)  # as ingest does once it has read
-        worker.wait(lambda: client.xlen(keys.failures("shop")) >= min(40 - kept, 10), what="room to be used again")
+        worker.wait(lambda: client.xlen(keys.failures("shop")) >= min(40 - length, 10), what="room to be used again")
 
 
 def test_a_store_out_of_memory_sends_reports_to_the_spool(own_store, tmp_path, patience):

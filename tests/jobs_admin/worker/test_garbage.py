@@ -39,10 +39,10 @@ def test_garbage_is_filed_with_its_bytes_and_its_queue_and_good_jobs_run(start, 
         if pool != "prefork":
             wanted = {raw: kind for raw, kind in wanted.items() if raw not in {sent[name] for name in UNTIMED}}
         worker.wait(lambda: len(reports(own_store)) >= len(wanted), what="a report of each")
-        told = reports(own_store)
-        assert {one.raw: one.kind for one in told} == wanted
-        assert len(told) == len(wanted) == len({one.job_id for one in told})
-        assert {one.queue for one in told} == {"emails"}
+        reported = reports(own_store)
+        assert {one.raw: one.kind for one in reported} == wanted
+        assert len(reported) == len(wanted) == len({one.job_id for one in reported})
+        assert {one.queue for one in reported} == {"emails"}
         worker.wait(lambda: not broker.hlen("unacked"), what="nothing to be held by the worker")
     assert worker.text().count(" ready.") == 1
     assert "Connection to broker lost" not in worker.text()

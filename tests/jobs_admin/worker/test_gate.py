@@ -120,19 +120,19 @@ def test_any_other_end_is_an_end(worker):
 
 def test_one_that_is_not_known_is_not_taken_back_and_goes_back_to_the_broker(worker):
     """Celery acknowledges an Ignore, and RunAlone is one: the job would be gone."""
-    told = []
+    reports = []
 
     class Plain(Request):
         def __init__(self):
             self._request_dict = {}
 
         def on_failure(self, exc_info, *args, **options):
-            told.append(exc_info.exception)
+            reports.append(exc_info.exception)
 
     stranger = guarded(Plain, Guard(Origin("shop", "", ()), None, worker.gate))()
     assert not worker.gate.takes_back(stranger, SAYS_ALONE)
     stranger.on_failure(SAYS_ALONE)
-    (error,) = told
+    (error,) = reports
     assert isinstance(error, Reject) and error.requeue
 
 

@@ -64,8 +64,8 @@ class Told:
         try:
             self._send(broker)
             self.worker.start()
-            asking = [policy(name, f"h.{name}_*", max_attempts=1) for name in ("asks", "headers")]
-            obeyed(self.worker, store.url, *asking)
+            policies = [policy(name, f"h.{name}_*", max_attempts=1) for name in ("asks", "headers")]
+            obeyed(self.worker, store.url, *policies)
             with redis.Redis.from_url(broker.url) as client, redis.Redis.from_url(store.url) as reports:
                 client.rename("held", "celery")
                 self.worker.wait(lambda: not client.llen("celery") and not client.hlen("unacked"), 90, "all jobs")
@@ -158,63 +158,63 @@ def test_the_worker_goes_on_each_is_told_once_as_it_was_sent_and_the_desk_shows_
     the_desk_files_each_and_shows_its_page(told, log_in(django_user_model, "ann", every="admin"))
 
 
-def each_is_told_once_and_the_worker_goes_on(told):
-    expected = dict.fromkeys(told.sent, 1) | dict.fromkeys(told.untold, 0)
+def each_is_told_once_and_the_worker_goes_on(reported):
+    expected = dict.fromkeys(reported.sent, 1) | dict.fromkeys(reported.untold, 0)
     # In the very same words twice where the store answered late (10 MB, a busy machine): the desk files that once.
-    assert {what: len({encode(report)[b"meta"] for report in told.of(what)}) for what in told.sent} == expected
-    assert len(told.sent) > 50
+    assert {what: len({encode(report)[b"meta"] for report in reported.of(what)}) for what in reported.sent} == expected
+    assert len(reported.sent) > 50
 
 
-def each_message_is_kept_byte_for_byte(told):
-    for what, (_, element) in told.sent.items():
-        for report in told.of(what):
+def each_message_is_kept_byte_for_byte(reported):
+    for what, (_, element) in reported.sent.items():
+        for report in reported.of(what):
             assert report.raw == element and report.raw_sha256 == hashlib.sha256(element).hexdigest(), what
 
 
-def nothing_is_executed(told):
-    assert not (told.worker.folder / MARKER).exists()
-    if told.pool == "threads":
+def nothing_is_executed(reported):
+    assert not (reported.worker.folder / MARKER).exists()
+    if reported.pool == "threads":
         return
-    kinds = {what: [report.kind for report in told.of(what)] for what in bodies()}
+    kinds = {what: [report.kind for report in reported.of(what)] for what in bodies()}
     assert kinds["pickle"] == kinds["yaml"] == kinds["msgpack"] == ["bad_content"]
 
 
-def nothing_of_it_was_too_much_for_the_guard(told):
-    assert "Redrive could not" not in told.worker.text()
-    assert told.beat["dropped"] == 0 and told.beat["broken"] == 0
+def nothing_of_it_was_too_much_for_the_guard(reported):
+    assert "Redrive could not" not in reported.worker.text()
+    assert reported.beat["dropped"] == 0 and reported.beat["broken"] == 0
 
 
-def a_report_is_small_however_large_the_job_was(told):
-    for _, fields, report in told.reports:
+def a_report_is_small_however_large_the_job_was(reported):
+    for _, fields, report in reported.reports:
         rest = sum(len(value) for name, value in fields.items() if name != b"raw")
         assert rest < 250_000, (report.task[:50], {name: len(value) for name, value in fields.items()})
 
 
-def an_error_is_named_by_its_class_whatever_it_says_of_itself(told):
+def an_error_is_named_by_its_class_whatever_it_says_of_itself(reported):
     def name(what):
-        return told.of(what)[0].error_type
+        return reported.of(what)[0].error_type
 
     assert name("class_is_retry") == "tests.kit.hostile.ClassIsRetry"
     assert name("str_raises") == "tests.kit.hostile.StrRaises"
     assert name("getattribute_raises") == "tests.kit.hostile.GetattributeRaises"
-    assert [report.due_at for what in ("retry_nan", "retry_infinite", "retry_huge") for report in told.of(what)] == [
+    assert [report.due_at for what in ("retry_nan", "retry_infinite", "retry_huge") for report in reported.of(what)] == [
         None
     ] * 3
 
 
-def no_wish_of_an_error_holds_its_job_up(told):
+def no_wish_of_an_error_holds_its_job_up(reported):
     """Under a policy the guard asks an error when it would like to be tried again; a property that sleeps is not waited for."""
-    (report,) = told.of("asks_sleeps")
+    (report,) = reported.of("asks_sleeps")
     assert report.reason == "exhausted" and report.duration_s < 4.5
-    assert [report.reason for report in told.of("headers_endless")] == ["exhausted"]
+    assert [report.reason for report in reported.of("headers_endless")] == ["exhausted"]
 
 
-def the_desk_files_each_and_shows_its_page(told, browser):
-    filed = ingest.file([(entry_id, fields) for entry_id, fields, _ in told.reports])
+def the_desk_files_each_and_shows_its_page(reported, browser):
+    filed = ingest.file([(entry_id, fields) for entry_id, fields, _ in reported.reports])
     assert filed.unfiled == 0
-    expected = Counter(what for what in told.sent if told.of(what))
+    expected = Counter(what for what in reported.sent if reported.of(what))
     found = Counter()
-    for what, (job, element) in told.sent.items():
+    for what, (job, element) in reported.sent.items():
         failure = Failure.objects.filter(first_job_id=job).first()
         if failure is None:
             continue
@@ -225,14 +225,14 @@ def the_desk_files_each_and_shows_its_page(told, browser):
         assert "\u202e" not in page, what
     assert found == expected
 
-    if told.pool == "prefork":
-        every_page_of_a_job_of_odd_text_is_shown(told, browser)
+    if reported.pool == "prefork":
+        every_page_of_a_job_of_odd_text_is_shown(reported, browser)
 
 
-def every_page_of_a_job_of_odd_text_is_shown(told, browser):
+def every_page_of_a_job_of_odd_text_is_shown(reported, browser):
     """Halves of pairs, NUL, marks that turn the text around, and names that are such."""
     for what in ("odd text", "odd headers", "half a pair", "numbers without a value", "an odd name"):
-        failure = Failure.objects.get(first_job_id=told.sent[what][0])
+        failure = Failure.objects.get(first_job_id=reported.sent[what][0])
         for name in ("failure-opened", "failure-attempts", "failure-related", "failure-edit"):
             seen(browser, name, failure)
         for form in ("python", "json", "traceback"):

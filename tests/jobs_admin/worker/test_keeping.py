@@ -89,8 +89,8 @@ def test_two_copies_of_a_job_in_one_worker_are_counted_and_released_as_the_one_t
         again = copy.copy(first)  # the same message, delivered twice
         keeper.begins(first), keeper.begins(again)
         assert kept(store) == [f"{first.id}:1"], n
-        (held,) = store.hvals(keys.kept("shop", "b1"))
-        assert 0 <= len(held) - keeper.open_bytes < 20, n  # beside the moment at which it began
+        (text,) = store.hvals(keys.kept("shop", "b1"))
+        assert 0 <= len(text) - keeper.open_bytes < 20, n  # beside the moment at which it began
         keeper.ended(first), keeper.ended(again), keeper.settle()
         assert (kept(store), keeper.open_bytes) == ([], 0), n
 
@@ -108,8 +108,8 @@ def test_a_worker_keeps_so_many_bytes_and_no_more_and_others_run_without(keeper,
     jobs = [fetched(text="x" * (MOST_RAW // 2)) for _ in range(3 * MOST_BYTES // MOST_RAW)]
     for job in jobs:
         keeper.begins(job)
-    held = sum(store.hstrlen(keys.kept("shop", "b1"), name) for name in store.hkeys(keys.kept("shop", "b1")))
-    assert MOST_BYTES * 0.9 < held <= MOST_BYTES * 1.01
+    size = sum(store.hstrlen(keys.kept("shop", "b1"), name) for name in store.hkeys(keys.kept("shop", "b1")))
+    assert MOST_BYTES * 0.9 < size <= MOST_BYTES * 1.01
     assert 0 < keeper.unkept == len(jobs) - len(kept(store)) < len(jobs)
     before = keeper.unkept
     for job in jobs:

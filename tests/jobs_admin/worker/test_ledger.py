@@ -195,13 +195,13 @@ def test_whatever_way_a_job_ends_nothing_is_left_and_nothing_is_called_lost(work
     worker.wait(lambda: any(name.startswith(revoked) for name in kept(quiet)), what="it to be kept")
     worker.app.control.revoke(revoked, terminate=True, signal="SIGKILL")
     silent = {"ok", "ignore"}
-    told = [job for job, (task, _) in zip(jobs, ENDS, strict=True) if task not in silent]
-    worker.wait(lambda: all(has_ended(of_job(engine, job)) for job in told), 90, "all to be told")
+    reporting = [job for job, (task, _) in zip(jobs, ENDS, strict=True) if task not in silent]
+    worker.wait(lambda: all(has_ended(of_job(engine, job)) for job in reporting), 90, "all to be told")
     worker.wait(lambda: not kept(quiet), what="nothing kept")
     reap(quiet)
     theirs = {one.kind for one in reports(engine) if one.job_id in {*jobs, revoked}}
     assert "lost" not in theirs
-    assert all(said["unkept"] == 0 for said in running(url))
+    assert all(heartbeat["unkept"] == 0 for heartbeat in running(url))
 
 
 def test_what_is_acknowledged_late_is_not_kept(worker, quiet):
@@ -211,7 +211,7 @@ def test_what_is_acknowledged_late_is_not_kept(worker, quiet):
     job = worker.send("late")
     worker.wait(lambda: of_job(worker.store_engine, job), what="its report")
     # Of the jobs before it the last may leave the ledger only now.
-    assert not [asked for asked in monitor.of_the_ledger() if job in asked]
+    assert not [command for command in monitor.of_the_ledger() if job in command]
 
 
 @pytest.mark.django_db
@@ -260,9 +260,9 @@ def test_a_worker_that_was_only_frozen_has_the_last_word(start, engine, desk):
     worker.let("bad")
     worker.wait(lambda: of_job(engine, well) and of_job(engine, bad), what="its own word")
     file_all()
-    told = set(Failure.objects.values_list("first_job_id", "state", "kind", "message"))
-    assert (bad, "dead", "exception", "it failed after all") in told
-    assert (well, "recovered", "success") in {one[:3] for one in told}
+    filed = set(Failure.objects.values_list("first_job_id", "state", "kind", "message"))
+    assert (bad, "dead", "exception", "it failed after all") in filed
+    assert (well, "recovered", "success") in {one[:3] for one in filed}
     assert "had been filed as lost" in Attempt.objects.get(failure__first_job_id=well, kind="success").reason
     # And once that is said, nothing is known of it any more.
     fall_silent(desk)

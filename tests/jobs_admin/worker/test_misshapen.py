@@ -112,10 +112,10 @@ def tried(base: type, limits) -> tuple[Timed, object, str]:
 
 @pytest.mark.parametrize("limits", ["never", ["a", "b"], [1], [1, 2, 3], 5, {"a": 1}, [{}, []], [[1], [2]]], ids=repr)
 def test_hostile_time_limits_are_celerys_own_affair_with_the_guard_off(guard, limits):
-    as_stock, _, said = tried(Request, limits)
+    as_stock, _, error = tried(Request, limits)
     guard.is_silenced = True
-    pool, request, also_said = tried(guarded(Request, guard), limits)
-    assert (pool.asked, also_said) == (as_stock.asked, said)
+    pool, request, other_error = tried(guarded(Request, guard), limits)
+    assert (pool.asked, other_error) == (as_stock.asked, error)
     assert not request.acknowledged and not guard.store.spool.waiting
     guard.is_silenced = False
     pool, request, refused = tried(guarded(Request, guard), limits)
@@ -125,5 +125,5 @@ def test_hostile_time_limits_are_celerys_own_affair_with_the_guard_off(guard, li
 
 def test_sound_time_limits_reach_the_pool_on_and_off(guard):
     for guard.is_silenced in (False, True):
-        pool, _, said = tried(guarded(Request, guard), [20, 10.5])
-        assert (pool.asked, said) == ([(20, 10.5)], "")
+        pool, _, error = tried(guarded(Request, guard), [20, 10.5])
+        assert (pool.asked, error) == ([(20, 10.5)], "")

@@ -168,6 +168,6 @@ def test_an_error_under_a_policy_has_the_frames_that_it_has_without_one(watched)
     _, guarded = watched
     (policed,) = [event for event in guarded.policed_events if event.get("exception")]
     (plain,) = [event for event in guarded.events if event.get("exception") and event.get("transaction") == "fail"]
-    told = [[frame[:1] + frame[2:] for frame in frames(event["exception"]["values"][0])] for event in (policed, plain)]
-    assert told[0] == told[1]
-    assert all("jobs_admin" not in frame[0] for frame in told[0])
+    stacks = [[frame[:1] + frame[2:] for frame in frames(event["exception"]["values"][0])] for event in (policed, plain)]
+    assert stacks[0] == stacks[1]
+    assert all("jobs_admin" not in frame[0] for frame in stacks[0])

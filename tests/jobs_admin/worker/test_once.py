@@ -88,10 +88,10 @@ def test_what_a_policy_puts_off_or_tries_again_asks_no_more(worker, client):
     """It comes back as the same attempt where it only waited for a place."""
     one = worker()
     assert not one.is_repeated(delivery())
-    held = json.loads(
+    record = json.loads(
         next_message(json.dumps({"headers": {"task": "t", "redrive": REDRIVE}, "properties": {}}).encode(), 0)
     )
-    again = held["headers"]["redrive"]
+    again = record["headers"]["redrive"]
     assert again == {name: value for name, value in REDRIVE.items() if name != "once"}
     assert not one.is_repeated(delivery(again)) and not one.is_repeated(delivery(again))
 

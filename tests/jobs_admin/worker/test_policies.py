@@ -103,7 +103,7 @@ def test_an_absurd_document_leaves_the_version_before_and_says_why(own_store, cl
 
 
 @pytest.mark.parametrize(
-    ("ceiling", "held_to", "mode"),
+    ("ceiling", "limit", "mode"),
     [
         ("enforce", "enforce", "enforce"),
         ("observe", "enforce", "observe"),
@@ -111,12 +111,12 @@ def test_an_absurd_document_leaves_the_version_before_and_says_why(own_store, cl
         ("enforce", "off", None),
     ],
 )
-def test_a_policy_reaches_no_higher_than_its_ceilings(own_store, client, folder, ceiling, held_to, mode):
+def test_a_policy_reaches_no_higher_than_its_ceilings(own_store, client, folder, ceiling, limit, mode):
     published(own_store.url, policy("one"))
     policies = Policies("shop", ceiling, folder)
     in_force = policies.in_force()
     asked(policies, client)
-    policies.hold_to(held_to)
+    policies.hold_to(limit)
     chosen = in_force.choose("emails", "try")
     assert (chosen and chosen.policy.mode) == mode
 

@@ -56,10 +56,10 @@ def test_a_message_that_is_put_back_is_put_back_as_kombu_does(url):
             (waiting,) = client.hvals("unacked")
             assert json.loads(waiting)[0] == json.loads(element(1))
             seen[0].requeue()
-            (lies,) = client.lrange("jobs", 0, -1)
+            (raw,) = client.lrange("jobs", 0, -1)
             connection.drain_events(timeout=60)
-    assert raw_message(seen[1]) == lies
-    assert json.loads(lies)["headers"] == {"redelivered": True}
+    assert raw_message(seen[1]) == raw
+    assert json.loads(raw)["headers"] == {"redelivered": True}
 
 
 def test_other_transports_and_a_second_call_change_nothing(url):

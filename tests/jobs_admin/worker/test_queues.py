@@ -28,9 +28,9 @@ def test_on_redis_a_retry_comes_back_to_the_list_it_was_taken_from(start, own_st
         assert [key for key in broker.scan_iter() if b"order." in key] == []
     # What Celery itself publishes anew has no trace of what was told to the pool.
     job = send(worker, "media", "image", 2, task="flaky")
-    told = worker.wait(lambda: len(found := of_job(own_store, job)) == 3 and found, what="two retries and an end")
-    assert [one.queue for one in told] == ["media"] * 3
-    assert [MARK in json.loads(one.raw)["headers"] for one in told if one.raw] == [False, False]
+    reports = worker.wait(lambda: len(found := of_job(own_store, job)) == 3 and found, what="two retries and an end")
+    assert [one.queue for one in reports] == ["media"] * 3
+    assert [MARK in json.loads(one.raw)["headers"] for one in reports if one.raw] == [False, False]
 
 
 @pytest.mark.server
@@ -42,8 +42,8 @@ def test_where_the_queue_is_not_sure_no_policy_decides_and_it_is_said_once(start
     # Whatever a message says of itself.
     unsure = [send(worker, "paid", "paid", "down", 2, headers={MARK: "billing"}) for _ in range(2)]
     worker.wait(lambda: [one.kind for one in of_job(own_store, sure)] == ["retry", "success"], what="the sure one")
-    told = worker.wait(lambda: len(found := [one for job in unsure for one in of_job(own_store, job)]) == 4 and found)
-    assert {(one.kind, one.policy, one.queue) for one in told} == {("exception", "", "billing")}
+    reports = worker.wait(lambda: len(found := [one for job in unsure for one in of_job(own_store, job)]) == 4 and found)
+    assert {(one.kind, one.policy, one.queue) for one in reports} == {("exception", "", "billing")}
     assert of_job(own_store, sure)[0].policy == f"p@{version}"
     worker.wait(lambda: running(own_store.url)[0]["unplaced"] == 4, what="four that are told")
     assert worker.text().count("does not know for sure which queue") == 1
@@ -115,19 +115,19 @@ class Consumer:
 
 
 def test_the_tag_of_a_consumer_tells_also_after_a_reconnection():
-    asked = Queues()
-    asked.connected(Consumer(Channel(), {"orders": "None1", "mailing": "None2"}))
-    assert asked.find_place(delivered("paid", "paid", consumer_tag="None2")) == Place("mailing", True)
-    asked.connected(Consumer(Channel(), {"orders": "None3", "mailing": "None4"}))
-    assert asked.find_place(delivered("paid", "paid", consumer_tag="None4")) == Place("mailing", True)
-    assert asked.find_place(delivered("shop", "order.1", consumer_tag="None1")) == Place("orders", True)
-    assert not asked.find_place(delivered("paid", "paid", consumer_tag="None9")).is_sure
+    queues = Queues()
+    queues.connected(Consumer(Channel(), {"orders": "None1", "mailing": "None2"}))
+    assert queues.find_place(delivered("paid", "paid", consumer_tag="None2")) == Place("mailing", True)
+    queues.connected(Consumer(Channel(), {"orders": "None3", "mailing": "None4"}))
+    assert queues.find_place(delivered("paid", "paid", consumer_tag="None4")) == Place("mailing", True)
+    assert queues.find_place(delivered("shop", "order.1", consumer_tag="None1")) == Place("orders", True)
+    assert not queues.find_place(delivered("paid", "paid", consumer_tag="None9")).is_sure
 
 
 def test_elsewhere_a_tag_is_its_producers_word():
-    asked = Queues()
-    asked.connected(Consumer(object(), {"mailing": "None2"}))
-    assert not asked.find_place(delivered("paid", "paid", consumer_tag="None2")).is_sure
+    queues = Queues()
+    queues.connected(Consumer(object(), {"mailing": "None2"}))
+    assert not queues.find_place(delivered("paid", "paid", consumer_tag="None2")).is_sure
 
 
 def test_a_heartbeat_counts_so_many_queues_and_no_more():
@@ -135,7 +135,7 @@ def test_a_heartbeat_counts_so_many_queues_and_no_more():
     for n in range(MOST + 20):
         counts.started(f"order.{n}", late_ack=True)
         counts.ended(f"order.{n}", "failed", 1.0)
-    told = counts.snapshot()
-    assert len(told) == MOST + 1 and told["order.0"]["started"] == 1
-    assert (told[OTHERS]["started"], told[OTHERS]["failed"]) == (20, 20)
+    counted = counts.snapshot()
+    assert len(counted) == MOST + 1 and counted["order.0"]["started"] == 1
+    assert (counted[OTHERS]["started"], counted[OTHERS]["failed"]) == (20, 20)
     assert counts.late_ack(OTHERS, set()) is True

@@ -64,12 +64,12 @@ def quiet(store_engine, folder, arguments, more, ended=None) -> tuple[dict[str, 
         try:
             if ended is not None:
                 ended(process)
-            said, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=60)
         finally:
             process.kill()
         assert client.info("stats")["total_connections_received"] == before
     (seen,) = folder.glob("seen-*")
-    return json.loads(seen.read_text()), said
+    return json.loads(seen.read_text()), output
 
 
 OURS = ["jobs_admin", "jobs_admin.core", "jobs_admin.core.keys", "jobs_admin.worker", "jobs_admin.worker.celery",
@@ -79,10 +79,10 @@ OURS = ["jobs_admin", "jobs_admin.core", "jobs_admin.core.keys", "jobs_admin.wor
 @pytest.mark.parametrize("name", QUIET)
 def test_a_process_that_runs_no_jobs_loads_and_connects_nothing(own_store, tmp_path, name):
     arguments, more, answer = QUIET[name]
-    seen, said = quiet(own_store, tmp_path, arguments, more)
+    seen, output = quiet(own_store, tmp_path, arguments, more)
     assert seen == {"modules": OURS, "threads": [], "sockets": 0}
-    assert re.search(answer, said), said
-    assert "Redrive" not in said
+    assert re.search(answer, output), output
+    assert "Redrive" not in output
 
 
 def test_beat_loads_and_connects_nothing(own_store, tmp_path):
@@ -91,9 +91,9 @@ def test_beat_loads_and_connects_nothing(own_store, tmp_path):
         process.terminate()
 
     arguments = [*CELERY, "beat", "-s", str(tmp_path / "schedule"), "--pidfile="]
-    seen, said = quiet(own_store, tmp_path, arguments, {}, until_it_has_sent)
+    seen, output = quiet(own_store, tmp_path, arguments, {}, until_it_has_sent)
     assert seen == {"modules": OURS, "threads": [], "sockets": 0}
-    assert "Redrive" not in said
+    assert "Redrive" not in output
 
 
 TWO_APPS = """
@@ -150,14 +150,14 @@ def test_two_apps_of_one_process_are_told_apart_and_a_third_is_left_alone(own_st
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    told = {
+    fields = {
         report.job_id: (report.source, report.message)
         for source in ("one", "two")
         for report in reports(own_store, source)
     }
-    assert told == {
+    assert fields == {
         "own-one": ("one", "one"), "shared-one": ("one", "shared"),
         "own-two": ("two", "two"), "shared-two": ("two", "shared"),
     }  # fmt: skip
     for source in ("one", "two"):
-        assert [said["broken"] for said in running(own_store.url, source)] == [0]
+        assert [heartbeat["broken"] for heartbeat in running(own_store.url, source)] == [0]

@@ -108,10 +108,10 @@ def test_jobs_that_wait_for_a_place_all_run_and_never_two_of_one_key(shop, store
 def test_a_budget_that_is_spent_ends_the_retries_of_all(shop):
     obeyed(shop, shop.store.url, policy("b", max_attempts=9, budget={"per_minute": 1, "burst": 3}))
     jobs = [shop.send("try") for _ in range(2)]
-    told = shop.wait(
+    reports = shop.wait(
         lambda: len(found := [one for job in jobs for one in of_job(shop.store, job)]) == 5 and found, what="two dead"
     )
-    assert Counter((one.kind, one.reason) for one in told) == {("retry", ""): 3, ("exception", "budget"): 2}
+    assert Counter((one.kind, one.reason) for one in reports) == {("retry", ""): 3, ("exception", "budget"): 2}
 
 
 def test_a_pill_starts_as_often_as_the_policy_allows_and_good_jobs_run(shop):
@@ -121,8 +121,8 @@ def test_a_pill_starts_as_often_as_the_policy_allows_and_good_jobs_run(shop):
 
     def whole():
         """What is told of it, once that has an end, and each attempt before it."""
-        told = of_job(shop.store, pill)
-        return told and told[-1].kind != "retry" and len(told) == told[-1].attempt and told
+        reports = of_job(shop.store, pill)
+        return reports and reports[-1].kind != "retry" and len(reports) == reports[-1].attempt and reports
 
     *retried, last = shop.wait(whole, what="its end")
     assert {(one.kind, one.reason) for one in retried} == {("retry", "")}
@@ -154,9 +154,9 @@ def test_what_the_broker_does_not_take_waits_on_and_holds_up_no_other(node, stor
 def test_priorities_are_obeyed_and_a_kill_of_every_worker_loses_no_retry_and_doubles_none(node, own_store):
     published(own_store.url, policy("p", max_attempts=2, backoff=AT_REST))
     worker = RealWorker(node.url, own_store.url, concurrency=1, queues="ranked")
-    asked = [one for one in LEVELS for _ in range(3)]
-    random.Random(1).shuffle(asked)
-    jobs = {worker.send("try", queue="ranked", priority=number(one, RABBITMQ)): one for one in asked}
+    levels = [one for one in LEVELS for _ in range(3)]
+    random.Random(1).shuffle(levels)
+    jobs = {worker.send("try", queue="ranked", priority=number(one, RABBITMQ)): one for one in levels}
     try:
         worker.wait(lambda: depth(node, "ranked") == 12, what="twelve to choose from")
         worker.start()
@@ -212,11 +212,11 @@ class Replays:
     def again(self, report, token, copies=1, **changes):
         """So many copies of one letter; its new id. The ledger is lost between them, as nothing else could make two."""
         lineage = {"queue": report.queue, "job_id": report.job_id, "run": 2, "item": token, "replay": "r"}
-        letter = OutgoingMessage(token, report.raw, report.queue, f"{report.job_id}-{token}", lineage, **changes)
+        message = OutgoingMessage(token, report.raw, report.queue, f"{report.job_id}-{token}", lineage, **changes)
         for _ in range(copies):
-            self.source.send("r", [letter])
+            self.source.send("r", [message])
             self.store.delete(keys.ledger("shop", "r"))
-        return letter.job_id
+        return message.job_id
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ def replayed(node, store):
 
 def told_by(store, name):
     """What the workers' heartbeats say of it."""
-    return max((json.loads(said).get(name, 0) for said in store.hvals(keys.workers("shop"))), default=0)
+    return max((json.loads(beat).get(name, 0) for beat in store.hvals(keys.workers("shop"))), default=0)
 
 
 def fails_once(shop, task="try", *args, **options):
@@ -357,7 +357,7 @@ def test_a_retry_comes_back_to_the_queue_that_its_consumer_was_given_it_from(nod
     worker.app.control.add_consumer("mailing", reply=True, timeout=60, limit=1)
     worker.wait(lambda: "consuming from mailing" in worker.text(), 60, "the other queue to be consumed")
     job = worker.app.send_task("try", ["down", 2], exchange="paid", routing_key="paid", declare=[]).id
-    told = worker.wait(lambda: len(found := of_job(own_store, job)) == 3 and found, what="both copies to end")
-    assert sorted((one.queue, one.kind) for one in told) == [
+    reports = worker.wait(lambda: len(found := of_job(own_store, job)) == 3 and found, what="both copies to end")
+    assert sorted((one.queue, one.kind) for one in reports) == [
         ("billing", "retry"), ("billing", "success"), ("mailing", "exception"),
     ]  # fmt: skip

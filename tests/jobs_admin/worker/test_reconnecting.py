@@ -134,7 +134,7 @@ def test_of_several_brokers_the_one_that_lives_is_found(own_broker):
     connection.close()
 
 
-@pytest.mark.parametrize(("asked", "is_fine"), [(0, True), (300, True), (2.5, True), (-1, False), (301, False),
+@pytest.mark.parametrize(("requested", "is_fine"), [(0, True), (300, True), (2.5, True), (-1, False), (301, False),
                                                 (float("nan"), False), (True, False), ("5", False), (None, False)])  # fmt: skip
-def test_what_may_be_asked_for(asked, is_fine):
-    assert is_jitter(asked) is is_fine
+def test_what_may_be_asked_for(requested, is_fine):
+    assert is_jitter(requested) is is_fine

@@ -90,8 +90,8 @@ def test_where_nothing_takes_the_retry_the_job_is_dead_with_its_reason_and_celer
     assert only.reason.startswith("store: the place where retries wait did not take it")
     assert len(attempts(worker, job)) == 1
     # Under late ack it had been told as a retry before it was known that nothing takes it.
-    told = worker.wait(lambda: len(told := of_job(own_store, late)) == 2 and told, what="both reports")
-    assert [(one.kind, one.attempt, one.reason[:7]) for one in told] == [("retry", 1, ""), ("exception", 1, "store: ")]
+    reports = worker.wait(lambda: len(results := of_job(own_store, late)) == 2 and results, what="both reports")
+    assert [(one.kind, one.attempt, one.reason[:7]) for one in reports] == [("retry", 1, ""), ("exception", 1, "store: ")]
 
 
 @pytest.mark.parametrize("task", ["late", "dies"])
@@ -173,8 +173,8 @@ def test_retries_and_escalations_come_home_to_the_desk(start, engine, desk):
     file_all()
     dead, well = (Failure.objects.get(first_job_id=job) for job in jobs)
     assert (dead.state, dead.reason, dead.attempts, well.state) == ("dead", "exhausted", 2, "recovered")
-    told = Attempt.objects.filter(failure=dead).order_by("attempt").values_list("kind", "policy", "delay_s")
-    assert [(kind, by, delay and round(delay, 3)) for kind, by, delay in told] == [
+    attempts = Attempt.objects.filter(failure=dead).order_by("attempt").values_list("kind", "policy", "delay_s")
+    assert [(kind, by, delay and round(delay, 3)) for kind, by, delay in attempts] == [
         ("retry", f"pay@{version}", 0.05),
         ("exception", f"pay@{version}", None),
     ]
@@ -204,8 +204,8 @@ def test_drain_empties_what_waits_and_says_when_install_can_go(start, engine, de
         assert waiting(worker) == 0  # the policy decides no more
     else:
         file_all()
-        told = Failure.objects.order_by("first_job_id").values_list("first_job_id", "state", "kind", "attempts")
-        assert sorted(told) == sorted([(job, "dead", "lost", 2) for job in [*jobs, "stray"]])
+        failures = Failure.objects.order_by("first_job_id").values_list("first_job_id", "state", "kind", "attempts")
+        assert sorted(failures) == sorted([(job, "dead", "lost", 2) for job in [*jobs, "stray"]])
         assert set(Failure.objects.values_list("reason", flat=True)) == {
             "drained: it waited for its next attempt when Redrive was taken out"
         }

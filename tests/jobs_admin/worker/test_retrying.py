@@ -43,8 +43,8 @@ def scaled(document: dict, by: float) -> dict:
     """The same curve, so much quicker."""
     times = {name: document[name] * by for name in ("cap_s",) if name in document}
     for part in ("backoff", "jitter"):
-        said = document[part]
-        times[part] = {**said, **{n: said[n] * by for n in ("first_delay_s", "plus_s", "seconds") if n in said}}
+        policy = document[part]
+        times[part] = {**policy, **{n: policy[n] * by for n in ("first_delay_s", "plus_s", "seconds") if n in policy}}
     return {**document, **times}
 
 
@@ -247,8 +247,8 @@ def test_a_job_that_ran_well_and_whose_process_died_afterwards_does_not_run_agai
     worker.wait(lambda: "succeeded before the worker was lost" in worker.text(), what="Celery's word")
 
     def counts():
-        told = running(own_store.url)  # nothing yet where its first job ended before its first sign of life
-        return told and told[0]["counts"].get("celery")
+        heartbeats = running(own_store.url)  # nothing yet where its first job ended before its first sign of life
+        return heartbeats and heartbeats[0]["counts"].get("celery")
 
     ends = ("succeeded", "failed", "retried")
     counted = worker.wait(
@@ -297,8 +297,8 @@ def test_an_absurd_or_newer_policy_leaves_the_one_before_in_force(shop):
     url = shop.store_engine.url
     version = obeyed(shop, url, policy("good"))
     published(url, policy("good", max_attempts=10**9))
-    (said,) = shop.wait(lambda: (all_ := running(url)) and all_[0]["refused"] and all_)
-    assert said["policies"] == {"good": version} and "1,000" in said["refused"]["good"]
+    (heartbeat,) = shop.wait(lambda: (all_ := running(url)) and all_[0]["refused"] and all_)
+    assert heartbeat["policies"] == {"good": version} and "1,000" in heartbeat["refused"]["good"]
     assert [one.policy for one in told(shop, shop.send("try"), ["retry", "retry", "exception"])] == [
         f"good@{version}"
     ] * 3

@@ -45,13 +45,13 @@ def opened(folder: Path) -> int:
 
 def test_what_was_kept_comes_back_in_order_and_whole(folder):
     spool = Spool(folder)
-    kept = entries(*map(str, range(250)))
-    for entry in kept:
+    stored = entries(*map(str, range(250)))
+    for entry in stored:
         spool.append(entry)
     assert spool.waiting == 250
     seen = []
     assert spool.drain(seen.extend) == 250
-    assert seen == kept
+    assert seen == stored
     assert spool.waiting == 0
     assert list(folder.iterdir()) == []
 
@@ -121,23 +121,23 @@ def test_the_oldest_is_kept_when_it_is_full(folder):
     with pytest.raises(SpoolFull):
         for entry in entries(*map(str, range(100))):
             spool.append(entry)
-    kept = drained(spool)
-    assert kept == [str(n) for n in range(len(kept))]
-    assert 0 < len(kept) < 100
+    stored = drained(spool)
+    assert stored == [str(n) for n in range(len(stored))]
+    assert 0 < len(stored) < 100
     spool.append(entries("room again")[0])
 
 
 def test_workers_of_one_host_fill_their_directory_together_no_further_than_one_would(folder):
     spools = [Spool(folder, max_bytes=60_000) for _ in range(10)]
-    kept = 0
+    count = 0
     for name in range(200):
         for spool in spools:
             with contextlib.suppress(SpoolFull):
                 spool.append(entries(f"{name:05}")[0])
-                kept += 1
+                count += 1
     on_disk = sum(file.stat().st_size for file in folder.iterdir())
     assert 58_000 < on_disk < 62_000
-    assert kept == sum(spool.waiting for spool in spools)
+    assert count == sum(spool.waiting for spool in spools)
 
 
 def test_a_directory_full_of_others_is_full_for_all(folder):
@@ -223,11 +223,11 @@ print(Spool(Path(sys.argv[1])).drain(lambda batch: None))
 def test_a_file_that_is_just_being_made_is_nobody_elses_to_take(folder, monkeypatch, who, call):
     """Whoever ships the spools of the dead comes by before the file is locked, or before it is known to be ours."""
     module = fcntl if call == "lockf" else os
-    really, looked = getattr(module, call), []
+    really, calls = getattr(module, call), []
 
     def look_first(*args):
-        if not looked:
-            looked.append(True)
+        if not calls:
+            calls.append(True)
             if who == "this process":
                 Spool(folder).drain(lambda batch: None)
             else:
@@ -238,7 +238,7 @@ def test_a_file_that_is_just_being_made_is_nobody_elses_to_take(folder, monkeypa
     mine = Spool(folder)
     mine.append(entries("mine")[0])
     mine.close()
-    assert drained(Spool(folder)) == ["mine"] and looked
+    assert drained(Spool(folder)) == ["mine"] and calls
 
 
 def test_the_directory_is_the_users_own_unless_configured(tmp_path):
@@ -359,7 +359,7 @@ def test_a_directory_that_goes_again_and_again_costs_no_open_file_each_time(fold
 
 def test_no_job_waits_until_very_many_files_are_counted(folder, monkeypatch):
     folder.mkdir(mode=0o700)
-    looked = []
+    calls = []
     for name in range(MOST_COUNTED + 10):
         (folder / f"{name}.spool").write_bytes(b"x" * 10)
     spool = Spool(folder, max_bytes=5_000)
@@ -368,11 +368,11 @@ def test_no_job_waits_until_very_many_files_are_counted(folder, monkeypatch):
     @contextlib.contextmanager
     def noting(path):
         with really(path) as there:
-            yield (looked.append(one.name) or one for one in there)
+            yield (calls.append(one.name) or one for one in there)
 
     monkeypatch.setattr(os, "scandir", noting)
     spool.append(entries("a")[0])
-    assert 0 < len(looked) <= MOST_COUNTED + 1
+    assert 0 < len(calls) <= MOST_COUNTED + 1
     spool.tend()
     with pytest.raises(SpoolFull):
         for name in range(60):
@@ -412,9 +412,9 @@ def test_a_damaged_file_is_set_aside_and_counted(folder, caplog, offset, length)
     spool = Spool(folder)
     assert drained(spool)[:28] == ALL[:28]
     assert spool.unread >= 1
-    (kept,) = folder.iterdir()
-    assert (kept.name, kept.read_bytes()) == (file.with_suffix(".bad").name, raw)
-    assert "is damaged" in caplog.text and kept.name in caplog.text
+    (bad_file,) = folder.iterdir()
+    assert (bad_file.name, bad_file.read_bytes()) == (file.with_suffix(".bad").name, raw)
+    assert "is damaged" in caplog.text and bad_file.name in caplog.text
     assert drained(Spool(folder)) == []
 
 
@@ -423,10 +423,10 @@ def test_what_damaged_files_take_is_bounded_and_within_the_bound_of_all(folder):
         file = left_by_a_dead_worker(folder, "a" * 300, str(number))
         file.write_bytes(file.read_bytes().replace(b"aaa", b"bbb", 1))
         assert drained(Spool(folder, max_bytes=10_000)) == [str(number)]
-    kept = sorted(folder.glob("*.bad"))
-    assert 1 <= len(kept) < 4 and sum(path.stat().st_size for path in kept) <= 1_000
+    files = sorted(folder.glob("*.bad"))
+    assert 1 <= len(files) < 4 and sum(path.stat().st_size for path in files) <= 1_000
     with pytest.raises(SpoolFull):
-        Spool(folder, max_bytes=sum(path.stat().st_size for path in kept)).append(entries("x")[0])
+        Spool(folder, max_bytes=sum(path.stat().st_size for path in files)).append(entries("x")[0])
 
 
 def test_what_a_disk_that_lost_its_power_leaves_behind_is_no_report(folder):
@@ -449,8 +449,8 @@ def test_a_record_that_was_cut_off_anywhere_is_no_damage(folder, cut):
 
 def test_a_file_of_another_version_waits_for_its_guard(folder):
     file = left_by_a_dead_worker(folder, *ALL)
-    whole = file.read_bytes()
-    file.write_bytes(whole.replace(MAGIC, b"redrive-spool-2\n"))
+    content = file.read_bytes()
+    file.write_bytes(content.replace(MAGIC, b"redrive-spool-2\n"))
     spool = Spool(folder)
     assert (drained(spool), drained(spool), spool.unread) == ([], [], 0)
     file.write_bytes(file.read_bytes().replace(b"redrive-spool-2\n", MAGIC))

@@ -82,8 +82,8 @@ def test_what_runs_is_the_wheel_beside_the_locked_celery_and_no_django(worker):
     assert subprocess.run(check, capture_output=True, text=True, check=False).stdout.startswith(
         "No broken requirements"
     )
-    (said,) = worker.wait(lambda: running(worker.store_engine.url))
-    assert (said["celery"], said["guard"]) == (locked(name, "celery"), GUARD_VERSION)
+    (heartbeat,) = worker.wait(lambda: running(worker.store_engine.url))
+    assert (heartbeat["celery"], heartbeat["guard"]) == (locked(name, "celery"), GUARD_VERSION)
     assert "Redrive's guard records the failures of" in worker.text()
     assert "and is tested with" not in worker.text()
 
@@ -156,7 +156,7 @@ def test_a_policy_decides_and_what_waits_comes_back(worker):
     )
     try:
         well, wrong, never = worker.send("try", "down", 2), worker.send("try1", "wrong"), worker.send("try2")
-        lost, hung, asked = worker.send("dies", 2), worker.send("hangs", 2), worker.send("asks", 2)
+        lost, hung, asking_ = worker.send("dies", 2), worker.send("hangs", 2), worker.send("asks", 2)
         first, last = told(worker, well, ["retry", "success"])
         assert (first.policy, last.attempt) == (f"webhooks@{version}", 2)
         (_, began), (_, again) = attempts(worker, well)
@@ -164,21 +164,21 @@ def test_a_policy_decides_and_what_waits_comes_back(worker):
         (permanent,) = told(worker, wrong, ["exception"])
         assert permanent.reason == "permanent"
         assert told(worker, never, ["retry", "retry", "exception"])[2].reason == "exhausted"
-        for job in (lost, hung, asked):
+        for job in (lost, hung, asking_):
             assert told(worker, job, ["retry", "success"])[0].max_attempts == 3
     finally:
         obeyed(worker, worker.store_engine.url)
 
 
 def test_what_never_becomes_a_job_is_told_and_ends_no_worker(worker):
-    nobody = worker.send("nobody_knows")
+    unclaimed = worker.send("nobody_knows")
     sent = {name: element(name, n) for n, name in enumerate(CORPUS)}
     with redis.Redis.from_url(worker.broker_url) as broker:
         broker.lpush("webhooks", *sent.values())
         good = worker.send("fail", "behind it", queue="webhooks")
         told(worker, good, ["exception"])
-        (unknown,) = told(worker, nobody, ["unknown_task"])
-        assert json.loads(unknown.raw)["headers"]["id"] == nobody
+        (unknown,) = told(worker, unclaimed, ["unknown_task"])
+        assert json.loads(unknown.raw)["headers"]["id"] == unclaimed
         wanted = {raw: CORPUS[name][1] for name, raw in sent.items() if CORPUS[name][1]}
 
         def found():
@@ -247,17 +247,17 @@ def test_on_rabbitmq_a_failure_is_told_with_all_its_parts_and_replayed_to_succes
                 channel.queue_declare(queue, **is_known)
             job = jobs.send("deliver", "Zoë 😀", queue=aside, priority=6, headers={"who": "Zoë"})
             jobs.wait(lambda: channel.queue_declare(aside, passive=True).message_count, what="the message")
-            lay = channel.basic_get(aside, no_ack=True)
-            channel.basic_publish(Message(lay.body, **lay.properties), "", name)
+            message = channel.basic_get(aside, no_ack=True)
+            channel.basic_publish(Message(message.body, **message.properties), "", name)
         jobs.break_("Zoë 😀")
         jobs.start()
         (dead,) = jobs.wait(lambda: of_job(own_store, job), what="its report")
-        said = json.loads(dead.raw)
-        body = lay.body.encode() if isinstance(lay.body, str) else bytes(lay.body)
-        assert (dead.kind, dead.queue, dead.priority, base64.b64decode(said["body"])) == ("exception", name, 6, body)
-        told = {name: value for name, value in lay.properties.items() if name != "application_headers"}
-        assert said["headers"] == lay.properties["application_headers"]
-        assert {name: said["properties"].get(name) for name in told} == told
+        data = json.loads(dead.raw)
+        body = message.body.encode() if isinstance(message.body, str) else bytes(message.body)
+        assert (dead.kind, dead.queue, dead.priority, base64.b64decode(data["body"])) == ("exception", name, 6, body)
+        properties = {name: value for name, value in message.properties.items() if name != "application_headers"}
+        assert data["headers"] == message.properties["application_headers"]
+        assert {name: data["properties"].get(name) for name in properties} == properties
         jobs.mend("Zoë 😀")
         with redis.Redis.from_url(own_store.url) as client:
             source = connect("shop", "celery", node.url, queues=[name], store=lambda: client)
@@ -275,13 +275,13 @@ def test_on_rabbitmq_a_failure_is_told_with_all_its_parts_and_replayed_to_succes
 def test_its_configuration_is_read_and_nothing_of_the_guard_broke(worker):
     def settled():
         """What it says of itself once the last report of the tests before is in the store."""
-        told = running(worker.store_engine.url)
-        return told and told[0]["configuration"] and not told[0]["spooled"] and told
+        heartbeats = running(worker.store_engine.url)
+        return heartbeats and heartbeats[0]["configuration"] and not heartbeats[0]["spooled"] and heartbeats
 
-    (said,) = worker.wait(settled)
+    (heartbeat,) = worker.wait(settled)
     with redis.Redis.from_url(worker.store_engine.url) as client:
-        text = json.loads(client.get(keys.configuration("shop", said["configuration"])))
-        assert {"ok", "fail", "flaky"} <= set(json.loads(client.get(keys.tasks("shop", said["tasks"]))))
+        text = json.loads(client.get(keys.configuration("shop", heartbeat["configuration"])))
+        assert {"ok", "fail", "flaky"} <= set(json.loads(client.get(keys.tasks("shop", heartbeat["tasks"]))))
     assert (text["app"]["broker"], text["app"]["visibility_timeout"]) == ("redis", 3600)
-    assert (said["broken"], said["dropped"]) == (0, 0)
+    assert (heartbeat["broken"], heartbeat["dropped"]) == (0, 0)
     assert "Redrive could not" not in worker.text() and "Redrive's heartbeat failed" not in worker.text()

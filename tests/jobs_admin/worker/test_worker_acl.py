@@ -118,8 +118,8 @@ def test_a_user_that_is_renewed_keeps_its_password_and_loses_what_it_had_beyond(
         desk.execute_command("ACL SETUSER", USER, "allkeys", "allcommands", "allchannels")
     capsys.readouterr()
     call_command("worker_acl", "shop", "--apply")
-    said = capsys.readouterr()
-    assert said.out == "" and "is renewed" in said.err
+    output = capsys.readouterr()
+    assert output.out == "" and "is renewed" in output.err
     with redis.Redis.from_url(url) as worker, pytest.raises(redis.ResponseError):
         worker.set(keys.switch(), "off")
     with redis.Redis.from_url(url, single_connection_client=True) as stolen:
@@ -142,12 +142,12 @@ def test_a_user_that_is_renewed_keeps_its_password_and_loses_what_it_had_beyond(
 def test_a_new_user_gets_a_password_that_is_printed_once_as_the_address_of_the_workers(made, capsys):
     capsys.readouterr()
     call_command("worker_acl", "crm", "--apply")
-    said = capsys.readouterr()
-    (line,) = said.out.splitlines()
+    output = capsys.readouterr()
+    (line,) = output.out.splitlines()
     with redis.Redis.from_url(line.removeprefix("REDRIVE_REDIS_URL=")) as worker:
         assert worker.acl_whoami() == "redrive-crm"
         worker.xadd(keys.failures("crm"), {"v": "1"})
-    assert "aclfile" in said.err and "user redrive-crm on #" in said.err
+    assert "aclfile" in output.err and "user redrive-crm on #" in output.err
 
 
 @pytest.mark.server

@@ -51,9 +51,9 @@ def of_call(countdown: str | None, **task) -> tuple[str, str]:
     ],
 )  # fmt: skip
 def test_policies_are_judged_by_the_letter_of_the_seed(document, kind, verdict, why):
-    told = of_policy(**document)
-    assert told[:2] == (kind, verdict)
-    assert why in (None, told[2])
+    findings = of_policy(**document)
+    assert findings[:2] == (kind, verdict)
+    assert why in (None, findings[2])
 
 
 @pytest.mark.parametrize(

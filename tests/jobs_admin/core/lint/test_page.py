@@ -14,11 +14,11 @@ KNOWN_FROM = ("CWE-", "RFC ", "hypothesis/", "Celery", "RabbitMQ", "AWS", "Googl
 
 
 def rules() -> str:
-    told = [
+    findings = [
         f"### {rule.title}\n\n`{rule.id}` · {rule.severity}\n\n{rule.why}\n\n*Fix*: {rule.fix}\n\n*Known from*: {rule.source}\n"
         for rule in lint.RULES.values()
     ]
-    return "\n" + "\n".join(told)
+    return "\n" + "\n".join(findings)
 
 
 def test_the_page_has_the_rules_as_they_are():

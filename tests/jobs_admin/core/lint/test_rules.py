@@ -205,8 +205,8 @@ def test_permanent_errors_that_were_seen_make_it_grave():
 def test_retry_after_is_missed_only_where_a_limit_was_seen():
     assert ids(one()) == []
     assert ids(one(), rate_limited={("shop", "send"): 37}) == ["ignores-retry-after"]
-    asking = replace(GOOD, autoretry_for=(), calls=(RetryCall("", "error.retry_after"),))
-    assert ids(one(asking), rate_limited={("shop", "send"): 37}) == []
+    calling = replace(GOOD, autoretry_for=(), calls=(RetryCall("", "error.retry_after"),))
+    assert ids(one(calling), rate_limited={("shop", "send"): 37}) == []
     deaf = GOOD_POLICY | {
         "retry_after": {"respect": False},
         "classes": [{"error": "Limited", "as": "rate_limited"}, {"error": "ValueError", "as": "permanent"}],
@@ -314,9 +314,9 @@ def test_keeping_jobs_that_come_back_by_themselves_is_told_and_keeping_others_is
     keeping = GOOD_POLICY | {"file_lost": True}
     early = replace(GOOD, acks_late=False)
     enforced = {"modes": frozenset({"enforce"})}
-    (told,) = found(one(**enforced), policies=[keeping])
-    assert (told.id, told.severity, told.where.policy) == ("keeps-what-comes-back", lint.LOW, "emails")
-    assert told.evidence == "The one task that it is for is acknowledged late."
+    (finding,) = found(one(**enforced), policies=[keeping])
+    assert (finding.id, finding.severity, finding.where.policy) == ("keeps-what-comes-back", lint.LOW, "emails")
+    assert finding.evidence == "The one task that it is for is acknowledged late."
     assert "keeps-what-comes-back" not in ids(one(early, **enforced), policies=[keeping])
     assert "keeps-what-comes-back" not in ids(one(**enforced), one(early, **enforced), policies=[keeping])
     assert "keeps-what-comes-back" not in ids(policies=[keeping])

@@ -97,9 +97,9 @@ def test_waiting_as_long_as_told_is_enough():
 
 def test_ahead_tells_what_will_be_granted():
     bucket = Bucket(100, 0.0)
-    told = bucket.ahead(0.25, 0.0)
+    due = bucket.ahead(0.25, 0.0)
     granted = sum(bucket.take(10**6, step / 100) for step in range(26))
-    assert granted == pytest.approx(told, abs=1) and told == 26
+    assert granted == pytest.approx(due, abs=1) and due == 26
 
 
 def test_without_a_rate_everything_goes():

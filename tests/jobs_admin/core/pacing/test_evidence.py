@@ -27,35 +27,35 @@ def test_it_is_never_more_than_what_was_seen_and_grows_with_it(of, hits):
 
 
 def test_the_oldest_go_first():
-    kept = Outcomes().joined(came(ok=150), 200).joined(came(failed=20), 200).joined(came(ok=60), 200)
-    assert (kept.judged, kept.failed) == (200, 20)
-    assert kept.joined(came(ok=200), 200).failed == 0
+    outcomes = Outcomes().joined(came(ok=150), 200).joined(came(failed=20), 200).joined(came(ok=60), 200)
+    assert (outcomes.judged, outcomes.failed) == (200, 20)
+    assert outcomes.joined(came(ok=200), 200).failed == 0
 
 
 def test_of_very_many_at_one_look_a_share_stands_for_all():
-    kept = Outcomes().joined(came(ok=2_700, failed=300), 200)
-    assert (kept.judged, kept.failed) == (200, 20)
+    outcomes = Outcomes().joined(came(ok=2_700, failed=300), 200)
+    assert (outcomes.judged, outcomes.failed) == (200, 20)
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 400), st.integers(0, 400), st.integers(1, 3)), max_size=30), st.integers(10, 300)
 )
 def test_never_more_are_kept_than_asked_for_and_they_survive_json(looks, most):
-    kept = Outcomes()
+    outcomes = Outcomes()
     for ok, failed, group in looks:
-        kept = kept.joined(came(ok, failed, group, is_new_group=group == 3), most)
-        assert kept.judged <= most and 0 <= kept.new <= kept.failed <= kept.judged
-    assert Outcomes.from_list(json.loads(json.dumps(kept.as_list()))) == kept
+        outcomes = outcomes.joined(came(ok, failed, group, is_new_group=group == 3), most)
+        assert outcomes.judged <= most and 0 <= outcomes.new <= outcomes.failed <= outcomes.judged
+    assert Outcomes.from_list(json.loads(json.dumps(outcomes.as_list()))) == outcomes
 
 
 def test_the_commonest_group_is_named_and_whether_they_had_died_of_it():
-    kept = Outcomes().joined([*came(failed=2, group=1), *came(failed=3, group=2, is_same_group=True)], 200)
-    assert kept.commonest() == (2, 3, True)
-    assert kept.commonest(new=True) == (None, 0, False)
+    outcomes = Outcomes().joined([*came(failed=2, group=1), *came(failed=3, group=2, is_same_group=True)], 200)
+    assert outcomes.commonest() == (2, 3, True)
+    assert outcomes.commonest(new=True) == (None, 0, False)
 
 
 @pytest.mark.parametrize(
-    "evidence, says",
+    "evidence, message",
     [
         (Evidence("canary", failed=6, judged=10, in_group=6), "6 of 10 canary jobs failed again with X."),
         (Evidence("canary", failed=6, judged=10, in_group=4), "6 of 10 canary jobs failed again, 4 of them with X."),
@@ -86,8 +86,8 @@ def test_the_commonest_group_is_named_and_whether_they_had_died_of_it():
         ),
     ],
 )
-def test_evidence_is_numbers_and_a_sentence(evidence, says):
-    assert evidence.sentence("X") == says
+def test_evidence_is_numbers_and_a_sentence(evidence, message):
+    assert evidence.sentence("X") == message
     assert Evidence.from_dict(json.loads(json.dumps(evidence.as_dict()))) == evidence
     assert evidence.holds == (evidence.kind not in ("backed_off", "slower"))
 

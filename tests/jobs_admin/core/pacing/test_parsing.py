@@ -108,7 +108,7 @@ def test_above_a_hundred_jobs_careful_is_the_default():
 
 
 @pytest.mark.parametrize(
-    "pace, field, says",
+    "pace, field, message",
     [
         ({"rate": 0}, "rate", "0.001 to 100,000"),
         ({"rate": -1}, "rate", "0.001"),
@@ -164,8 +164,8 @@ def test_above_a_hundred_jobs_careful_is_the_default():
         ("fast", "pace", "object"),
     ],
 )
-def test_what_a_pace_cannot_say_is_refused_by_name(pace, field, says):
-    with pytest.raises(Refused, match=says) as refused:
+def test_what_a_pace_cannot_say_is_refused_by_name(pace, field, message):
+    with pytest.raises(Refused, match=message) as refused:
         parse(pace)
     assert refused.value.field == field
 

@@ -31,14 +31,14 @@ class Forgetful(Paced):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("curve", [curve for curve in ALL_CURVES if curve not in UNFAIR])
 def test_careful_never_knocks_a_recovering_service_over(curve, seed):
-    told = story(curve, "careful", 15_000, seed)
-    assert (told["collapses"], told["held"]) == (0, 0)
-    assert told["failed_again_percent"] < 1
+    result = story(curve, "careful", 15_000, seed)
+    assert (result["collapses"], result["held"]) == (0, 0)
+    assert result["failed_again_percent"] < 1
 
 
 def test_everything_at_once_does_and_the_jobs_die_again():
-    told = story("warming", "everything at once", 15_000, 0)
-    assert told["collapses"] >= 3 and told["failed_again_percent"] > 50
+    result = story("warming", "everything at once", 15_000, 0)
+    assert result["collapses"] >= 3 and result["failed_again_percent"] > 50
 
 
 def test_careful_takes_at_most_half_as_long_again_as_who_knows_the_capacity():
@@ -89,24 +89,24 @@ def test_a_rate_that_knocked_a_service_over_without_a_sign_is_not_tried_again():
     partner, way = Partner(lambda at: 200, sheds=False), Paced(careful(45_000, 500))
     World(partner, 45_000, Random(0)).run(way)
     assert partner.collapses == len(way.holds) == 1
-    held = [at for at, state, _ in way.rates if state == "held"][-1]
-    assert 150 < max(rate for at, _, rate in way.rates if at > held) < 1.3 * 200
+    held_at = [at for at, state, _ in way.rates if state == "held"][-1]
+    assert 150 < max(rate for at, _, rate in way.rates if at > held_at) < 1.3 * 200
 
 
 def test_a_person_may_say_a_rate_that_it_failed_at():
     partner, way = Partner(lambda at: 200, sheds=False), Paced(careful(45_000, 500))
     World(partner, 45_000, Random(0)).run(way, until=lambda: bool(way.holds))
     other = careful(45_000, 400)
-    kept, changed = (Controller.from_dict(pace, way.controller.as_dict()) for pace in (way.pace, other))
-    assert kept._high < 300 and changed._high == 400
+    same, changed = (Controller.from_dict(pace, way.controller.as_dict()) for pace in (way.pace, other))
+    assert same._high < 300 and changed._high == 400
 
 
 @pytest.mark.parametrize("broken", [0.02, 0.05, 0.1])
 def test_broken_jobs_do_not_keep_the_others_back_for_ever(broken):
     partner = Partner(lambda at: 300)
-    told = World(partner, 15_000, Random(1), broken=broken).run(Paced(careful(15_000, 150)))
-    assert told["held"] == 0 and told["collapses"] == 0
-    assert told["all_sent_after_s"] < 450
+    result = World(partner, 15_000, Random(1), broken=broken).run(Paced(careful(15_000, 150)))
+    assert result["held"] == 0 and result["collapses"] == 0
+    assert result["all_sent_after_s"] < 450
 
 
 @pytest.mark.parametrize("curve", ["warming", "flapping", "cliff"])
@@ -126,8 +126,8 @@ def test_any_process_goes_on_where_another_was_killed(curve):
 )
 def test_whatever_comes_home_the_bounds_hold_and_the_state_survives_the_trip(looks, more):
     pace = careful(2_000, 100, **more)
-    kept, now, sent, home = Controller(pace, 0.0), 0.0, 0, 0
-    again, verdict = Controller(pace, 0.0), kept.assess(Seen(0.0, 0, 0, 2_000))
+    controller, now, sent, home = Controller(pace, 0.0), 0.0, 0, 0
+    again, verdict = Controller(pace, 0.0), controller.assess(Seen(0.0, 0, 0, 2_000))
     again.assess(Seen(0.0, 0, 0, 2_000))
     for send, ok, failed, passed in looks:
         now += passed
@@ -138,10 +138,10 @@ def test_whatever_comes_home_the_bounds_hold_and_the_state_survives_the_trip(loo
         home += ok + failed
         judged = [Judged(now, now - 0.3, True, n=ok), Judged(now, now - 0.3, False, 1, n=failed)]
         seen = Seen(now, sent, sent - home, 2_000 - sent, [one for one in judged if one.n])
-        verdict = kept.assess(seen)
+        verdict = controller.assess(seen)
         again = Controller.from_dict(pace, json.loads(json.dumps(again.as_dict())))
         assert again.assess(seen) == verdict
-        assert again.as_dict() == kept.as_dict()
+        assert again.as_dict() == controller.as_dict()
         assert verdict.rate is not None and 0 < verdict.rate <= pace.highest
         if verdict.state == "held":
             assert verdict.may_send == sent and verdict.because.sentence("E").endswith(".")

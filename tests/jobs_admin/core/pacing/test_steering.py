@@ -127,12 +127,12 @@ def test_very_different_jobs_are_not_taken_for_slow_ones():
     random, climb = Random(1), Climb()
     times = [random.lognormvariate(-1, 1.5) for _ in range(10_000)]
     climb.steering.steer([Judged(0, 0, True, runtime_s=at) for at in times[:50]], 1.0, 0.0, LOW, HIGH)
-    told = []
+    reported = []
     for n in range(100, 4_000, 25):
         climb.now += 1
         judged = [Judged(climb.now, climb.now - 0.3, True, runtime_s=at) for at in times[n : n + 25]]
-        told.append(climb.steering.steer(judged, 1.0, climb.now, LOW, HIGH))
-    assert not any(told)
+        reported.append(climb.steering.steer(judged, 1.0, climb.now, LOW, HIGH))
+    assert not any(reported)
 
 
 def test_it_goes_on_from_what_another_version_wrote():

@@ -129,11 +129,11 @@ def test_a_policy_that_says_nothing_of_retries_leaves_them_to_the_task(limit):
 
 @pytest.mark.parametrize("name", OF_RETRIES)
 def test_a_policy_that_says_anything_of_retries_decides_them(name):
-    said = {name: document(parse({"budget": {"per_minute": 1}, "cap_s": 60}))[name]}
-    policy = parse(said)
+    written = {name: document(parse({"budget": {"per_minute": 1}, "cap_s": 60}))[name]}
+    policy = parse(written)
     assert policy.retries and policy.max_attempts == 5 and "retries" not in document(policy)
     with pytest.raises(Refused, match=f"{name} must be left out"):
-        parse({**said, "retries": False})
+        parse({**written, "retries": False})
 
 
 @given(JSON)

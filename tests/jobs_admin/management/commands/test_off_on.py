@@ -25,8 +25,8 @@ def test_off_is_what_the_guards_look_for_and_on_takes_it_away(store, capsys):
 def test_who_silenced_the_workers_and_who_woke_them_is_written_down(store):
     for act in ("off", "off", "on", "on"):
         call_command(act)
-    told = list(AuditEvent.objects.order_by("id").values_list("actor", "act", "before", "after"))
-    assert told == [("manage.py off", "guard.off", "on", "off"), ("manage.py on", "guard.on", "off", "on")]
+    events = list(AuditEvent.objects.order_by("id").values_list("actor", "act", "before", "after"))
+    assert events == [("manage.py off", "guard.off", "on", "off"), ("manage.py on", "guard.on", "off", "on")]
     assert audit.verify() is None
 
 

@@ -71,10 +71,10 @@ def test_what_is_low_does_not_fail_a_build(store):
 def test_json_is_one_object_as_the_api_answers(store):
     publish(backoff={"kind": "fixed", "first_delay_s": 60}, cap_s=None)
     out, err, code = lint("--json")
-    told = json.loads(out)
-    assert (told["counts"], code, err) == ({"high": 1, "medium": 0, "low": 0}, 1, "")
-    assert (told["check"]["kinds"], told["check"]["passes"]) == ({"fixed": 1}, False)
-    assert told["findings"][0]["at"] == {"source": "*", "queue": "*", "task": "*", "policy": "emails"}
+    data = json.loads(out)
+    assert (data["counts"], code, err) == ({"high": 1, "medium": 0, "low": 0}, 1, "")
+    assert (data["check"]["kinds"], data["check"]["passes"]) == ({"fixed": 1}, False)
+    assert data["findings"][0]["at"] == {"source": "*", "queue": "*", "task": "*", "policy": "emails"}
 
 
 @pytest.mark.django_db
