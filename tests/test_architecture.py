@@ -32,7 +32,7 @@ CONTRACTS = (
 )
 
 
-def test_every_import_contract_is_kept():
+def test_every_import_contract_holds():
     verdict = lint_imports(ROOT)
     assert verdict.returncode == 0, verdict.stdout
 
@@ -81,7 +81,11 @@ def test_the_api_knows_no_page():
 
 
 def is_call(module: str) -> bool:
-    return module.startswith("dashboard.") and module.endswith((".api", ".api_shapes")) and module != "dashboard.routes.api"
+    return (
+        module.startswith("dashboard.")
+        and module.endswith((".api", ".api_shapes"))
+        and module != "dashboard.routes.api"
+    )
 
 
 def pages_of(imports: dict[str, set[str]], call: str) -> set[str]:
@@ -91,7 +95,11 @@ def pages_of(imports: dict[str, set[str]], call: str) -> set[str]:
         seen |= found
         found = set().union(*(imports.get(name, set()) for name in found)) - seen
     shared = {"dashboard.failures.downloads", "dashboard.incidents.document"}
-    return {name for name in seen - shared if name in imports and not is_call(name) and not name.startswith("dashboard.web.")}
+    return {
+        name
+        for name in seen - shared
+        if name in imports and not is_call(name) and not name.startswith("dashboard.web.")
+    }
 
 
 def imports_of_the_face() -> dict[str, set[str]]:
@@ -273,7 +281,7 @@ def imports_of(module: Path) -> set[str]:
     }
 
 
-def test_a_long_test_says_why():
+def test_a_long_test_reports_why():
     silent = []
     for test, seconds in durations.recorded()["tests"].items():
         file, *names = test.partition("[")[0].split("::")

@@ -20,7 +20,7 @@ BANNED = {
 }
 # Terms of the field, of the wire and of libraries that hold a banned word.
 TERMS = {
-    *("dead_letter", "dead_letters", "dead_letter_queues", "DeadLetter", "DeadLetters", "whole_number"),
+    "whole_number",
     # The state `held`, fields of the API, and keys that Redis knows by these names.
     *("HELD", "held_because", "held_after_s", "newest_at", "whole_since", "kept_boots", "bullmq_kept"),
 }
@@ -76,7 +76,7 @@ LEFT = {
     "jobs_admin/search": 1,
     "jobs_admin/sources": 9,
     "jobs_admin/worker": 1,
-    "tests": 2409,
+    "tests": 1073,
 }
 
 
@@ -107,8 +107,13 @@ def given_name(node: ast.AST) -> str | None:
 
 
 def words(name: str) -> set[str]:
-    """The words of an identifier in snake or camel case, in lower case."""
-    return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", name)}
+    """The words of an identifier in snake or camel case, in lower case, without the terms that hold a banned word.
+
+    A dead letter and the verb "look up" are terms everywhere; the name of a test is a sentence, and `held` a state in it.
+    """
+    found = " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", name)).lower()
+    found = re.sub(r"\bdead letters?\b|\blook(?:s|ed|ing)? up\b", "", found)
+    return set(found.split()) - ({"held"} if name.startswith("test_") else set())
 
 
 def packages() -> list[str]:
@@ -147,7 +152,8 @@ def test_the_adapter_of_the_how_to_uses_the_words_of_the_field(tmp_path):
 def test_an_offence_is_noticed(tmp_path):
     module = tmp_path / "telling.py"
     module.write_text(
-        'def told(newest):\n    """What a source last told."""\n\n\nclass DeadLetter:\n    """A message."""\n'
+        'def told(newest):\n    """What a source last told."""\n\n\nclass DeadLetter:\n    """A message."""\n\n\n'
+        "def test_a_held_replay_is_looked_up(looked, held):\n    pass\n"
     )
     assert sorted(offences(module)) == [
         "1: docstring begins with What",
@@ -155,4 +161,6 @@ def test_an_offence_is_noticed(tmp_path):
         "1: module telling",
         "1: newest",
         "1: told",
+        "9: held",
+        "9: looked",
     ]

@@ -22,7 +22,7 @@ def bullmq(tmp_path_factory):
 
 
 @pytest.mark.parametrize("major", node.MAJORS)
-def test_a_job_of_each_major_fails_as_often_as_it_says_and_then_runs_well(bullmq, major):
+def test_a_job_of_each_major_fails_as_often_as_it_reports_and_then_runs_well(bullmq, major):
     with node.Bullmq(major, bullmq.url, work=[f"emails{major}"]) as bull:
         job = bull.add(f"emails{major}", "welcome", {"fails": 1}, attempts=2)
         assert bull.told("completed", id=job)["attempt"] == 2

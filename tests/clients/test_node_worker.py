@@ -142,7 +142,7 @@ def test_an_error_that_is_permanent_is_not_tried_again(bull, engine):
     assert [(report(engine, job).reason, len(ended(worker, job, 1))) for job in jobs] == [("permanent", 1)] * 3
 
 
-def test_a_policy_that_observes_says_what_it_would_do_and_leaves_the_job_to_bullmq(bull, engine):
+def test_a_policy_that_observes_reports_what_it_would_do_and_leaves_the_job_to_bullmq(bull, engine):
     made = publish(mode="observe", classes=[{"error": "Invalid", "as": "permanent"}])
     worker = bull()
     obeyed(made)
@@ -174,7 +174,7 @@ def _mode(store):
     return max(heartbeats, key=lambda one: one["at"])["mode"] if heartbeats else ""
 
 
-def test_what_a_server_asks_for_is_waited_for(bull, engine):
+def test_what_a_server_requests_is_waited_for(bull, engine):
     made = publish()
     worker = bull()
     obeyed(made)
@@ -199,7 +199,7 @@ def test_workers_of_both_kinds_spend_from_one_budget(bull, engine, store):
     assert store.eval(SCRIPT.text, 1, keys.budget("shop"), *call) == [0, 0]
 
 
-def test_a_policy_that_a_node_worker_cannot_do_only_observes_and_says_so(bull, store):
+def test_a_policy_that_a_node_worker_cannot_do_only_observes_and_reports_it(bull, store):
     publish(max_attempts=1, rate_limit={"max": 1, "per_s": 60})
     worker = bull()
 
@@ -211,7 +211,7 @@ def test_a_policy_that_a_node_worker_cannot_do_only_observes_and_says_so(bull, s
     worker.told("completed", id=job)
 
 
-def test_a_job_that_bullmq_forgets_at_once_reaches_the_desk_whole_and_once(bull, engine):
+def test_a_job_that_bullmq_forgets_at_once_reaches_the_desk_complete_and_once(bull, engine):
     worker = bull()
     job = worker.add("emails", "welcome", {"fails": 9, "to": "ann\u00e9"}, attempts=2, removeOnFail=True)
     client = redis.Redis.from_url(of_bullmq(engine))
@@ -260,7 +260,12 @@ def test_with_a_store_user_of_its_source_a_worker_is_refused_nothing(bull, own_s
     job = worker.add("emails", data={"fails": 1})
     assert worker.told("completed", id=job)["attempt"] == 2
     (heartbeat,) = map(json.loads, client.hvals(keys.workers("shop")))
-    assert (heartbeat["store_user"], heartbeat["uncounted"], heartbeat["shared_out"], heartbeat["broken"]) == (user, 0, 0, 0)
+    assert (heartbeat["store_user"], heartbeat["uncounted"], heartbeat["shared_out"], heartbeat["broken"]) == (
+        user,
+        0,
+        0,
+        0,
+    )
     assert client.acl_log() == []
 
 
@@ -325,7 +330,7 @@ PILLS = {
 }
 
 
-def test_a_pill_of_each_kind_starts_as_often_as_its_policy_allows_and_nobody_else_is_blamed(bull, engine, store):
+def test_a_pill_of_each_kind_starts_as_often_as_its_policy_allows_and_no_one_else_is_blamed(bull, engine, store):
     publish(max_attempts=5, poison={"crashes": 2, "window_s": 600})
     small = {"NODE_OPTIONS": "--max-old-space-size=40"}
     client = redis.Redis.from_url(of_bullmq(engine))
@@ -369,7 +374,7 @@ def test_a_pill_in_a_sandbox_is_convicted_alone_and_at_once(bull, engine, store)
     assert Failure.objects.get().state == "quarantined"
 
 
-def test_a_pill_that_was_replayed_is_allowed_its_crashes_anew(bull, engine, store):
+def test_a_pill_that_was_replayed_is_allowed_its_crashes_again(bull, engine, store):
     publish(max_attempts=5, poison={"crashes": 1, "window_s": 600})
     producer = bull(queue="none")
     job = producer.add("pills", "pill", {"ends": "exit"})
@@ -387,7 +392,7 @@ def test_a_pill_that_was_replayed_is_allowed_its_crashes_anew(bull, engine, stor
         producer.job("pills", job, "retry")
 
 
-def test_a_worker_that_was_told_to_end_leaves_no_suspects(bull, engine, store):
+def test_a_worker_that_was_ordered_to_end_leaves_no_suspects(bull, engine, store):
     made = publish(poison={"crashes": 1, "window_s": 600})
     worker = bull(options={"lockDuration": 1000, "stalledInterval": 500})
     obeyed(made)
@@ -458,7 +463,7 @@ def test_the_pure_parts_pass_their_own_tests():
     assert done.returncode == 0, done.stdout[-3000:]
 
 
-def test_the_parts_do_what_they_say_in_one_process(engine, store):
+def test_the_parts_do_what_they_report_in_one_process(engine, store):
     """Many cases, each with a worker of its own, at the cost of one Node: `node/parts.mjs`."""
     places = {**os.environ, "STORE": engine.url, "BULLMQ": of_bullmq(engine)}
     command = ["node", "--test", str(ROOT / "tests/node/parts.mjs")]

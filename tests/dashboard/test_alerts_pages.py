@@ -30,13 +30,13 @@ def page_of(alert: Alert) -> str:
 # --- the list ----------------------------------------------------------------------------------------------------
 
 
-def test_a_desk_on_which_nothing_ever_fired_says_what_is_watched(ann, watched, first_rules):
+def test_a_desk_on_which_nothing_ever_fired_shows_what_is_watched(ann, watched, first_rules):
     text = text_of(ann.get("/alerts/"))
     assert "Nothing fires" in text and "Nothing has ever fired here." in text
     assert "4 rules watch what you see: Dead Letter Queue Growing, No Progress, Quarantine" in text
 
 
-def test_what_fires_stands_first_and_says_that_nobody_has_taken_it(otto, watched):
+def test_what_fires_is_first_and_shows_that_no_one_has_taken_it(otto, watched):
     episode("emails")
     page = otto.get("/alerts/").content.decode()
     assert "<h1>1 alert fires, and nobody has acknowledged it</h1>" in page
@@ -44,7 +44,7 @@ def test_what_fires_stands_first_and_says_that_nobody_has_taken_it(otto, watched
     assert "Acknowledge<span" in page
 
 
-def test_who_has_taken_it_is_said_and_it_is_not_offered_again(otto, watched):
+def test_who_has_taken_it_is_shown_and_it_is_not_offered_again(otto, watched):
     episode("emails", state="acknowledged", acknowledged_by="otto")
     text = text_of(otto.get("/alerts/"))
     assert "1 alert is open, and somebody knows" in text and "acknowledged by otto" in text
@@ -100,7 +100,7 @@ def test_what_ended_before_the_time_shown_is_not_in_the_strip(ann, watched):
     assert 'class="strip" viewBox' in ann.get("/alerts/?days=7").content.decode()
 
 
-def test_how_quickly_people_are_is_told_as_medians(ann, watched, otto):
+def test_how_quickly_people_are_is_shown_as_medians(ann, watched, otto):
     for n in range(3):
         episode(f"q{n}", state="resolved", ago_s=9_000, lasted_s=660, acknowledged_by="otto")
     text = text_of(ann.get("/alerts/"))
@@ -109,7 +109,7 @@ def test_how_quickly_people_are_is_told_as_medians(ann, watched, otto):
     assert "Resolved. It was true for 11 min." in text_of(ann.get(page_of(Alert.objects.first())))
 
 
-def test_those_of_other_sources_are_seen_by_nobody_else(vera, watched):
+def test_those_of_other_sources_are_seen_by_no_one_else(vera, watched):
     episode("ledger", source="bank")
     page = vera.get("/alerts/").content.decode()
     assert "ledger" not in page and "Nothing fires" in page
@@ -121,7 +121,7 @@ def test_an_unknown_filter_or_cursor_finds_nothing_or_is_left_out(ann, watched):
         assert ann.get(f"/alerts/?{requested}").status_code == 200
 
 
-def test_a_watch_that_stopped_is_said_on_every_page_about_alerts(ann, watched):
+def test_a_watch_that_stopped_is_shown_on_every_page_about_alerts(ann, watched):
     ended = timezone.now() - timedelta(minutes=7)
     for step in ("ingest", "sample"):
         watched.hset(keys.steps(), step, json.dumps({"at": ended.timestamp()}))
@@ -140,7 +140,7 @@ def test_the_list_costs_the_same_for_many(ann, watched, django_assert_max_num_qu
 # --- one alert ---------------------------------------------------------------------------------------------------
 
 
-def test_its_page_says_what_how_many_since_when_and_the_threshold(otto, watched):
+def test_its_page_shows_what_how_many_since_when_and_the_threshold(otto, watched):
     alert = episode("emails", ago_s=360)
     assert "true for 6 min, since" in text_of(otto.get("/alerts/"))  # the list says the same duration
     text = text_of(otto.get(page_of(alert)))
@@ -166,7 +166,7 @@ def test_groups_with_unrecovered_jobs_are_named_with_links(otto, watched):
     assert "SMTPServerDisconnected" in page and "Unrecovered jobs by group" in page
 
 
-def test_the_story_tells_who_was_told_and_whether_it_arrived(ann, watched):
+def test_the_story_shows_who_was_notified_and_whether_it_arrived(ann, watched):
     alert = episode("emails")
     tell(alert, "ops")
     tell(alert, "pager", "waiting", tries=3, error="<b>connection refused</b>", next_try_at=timezone.now() + timedelta(minutes=5))  # fmt: skip
@@ -187,11 +187,11 @@ def test_what_happens_to_several_in_one_moment_is_one_line(ann, watched):
     assert "fired emails at 1,243, sms at 1,243, push at 1,243" in text and "At 1, above 100." not in text
 
 
-def test_a_rule_that_names_no_channel_is_said(ann, watched):
+def test_a_rule_that_names_no_channel_is_shown(ann, watched):
     assert "its rule names no channel" in text_of(ann.get(page_of(episode("emails"))))
 
 
-def test_earlier_ones_tell_what_was_done_then(ann, watched, otto):
+def test_earlier_ones_show_what_was_done_then(ann, watched, otto):
     episode("emails", state="resolved", ago_s=90_000, acknowledged_by="otto", value=512)
     text = text_of(ann.get(page_of(episode("emails"))))
     assert "emails had up to 512 dead jobs (threshold: 100)" in text and "lasted 20 min · acknowledged by otto" in text
@@ -223,7 +223,7 @@ def test_a_page_whose_notice_covers_several_queues_names_them_and_has_both_pairs
     assert len(links) == 4 and sum("queue%3Awebhooks%2Cpayments" in link for link in links) == 2
 
 
-def test_a_viewer_sees_and_cannot_act_and_is_told_why(vera, watched):
+def test_a_viewer_sees_and_cannot_act_and_is_shown_why(vera, watched):
     alert = episode("emails")
     page = vera.get(page_of(alert)).content.decode()
     assert "You look on: to acknowledge or silence it takes the role operator on shop." in page
@@ -232,7 +232,7 @@ def test_a_viewer_sees_and_cannot_act_and_is_told_why(vera, watched):
     assert vera.post(f"{page_of(alert)}silence/").status_code == 403
 
 
-def test_on_a_read_only_desk_nobody_can_act_and_it_says_so(otto, watched, settings):
+def test_on_a_read_only_desk_no_one_can_act_and_it_shows_it(otto, watched, settings):
     alert = episode("emails")
     settings.REDRIVE_READ_ONLY = True
     page = otto.get(page_of(alert)).content.decode()
@@ -300,7 +300,7 @@ def test_its_page_costs_the_same_for_many(otto, watched, django_assert_max_num_q
 # --- acts --------------------------------------------------------------------------------------------------------
 
 
-def test_acknowledging_stops_the_calls_says_so_and_is_written_down(otto, watched):
+def test_acknowledging_stops_the_calls_shows_it_and_is_written_down(otto, watched):
     alert = episode("emails")
     answer = otto.post(f"{page_of(alert)}acknowledge/", {"comment": "I look at the mail server"})
     assert answer["Location"] == page_of(alert)
@@ -309,7 +309,7 @@ def test_acknowledging_stops_the_calls_says_so_and_is_written_down(otto, watched
     assert AuditEvent.objects.filter(act="alert.acknowledge", actor="otto", reason="I look at the mail server").exists()
 
 
-def test_who_comes_second_is_told_who_was_first(otto, ann, watched):
+def test_who_comes_second_is_shown_who_was_first(otto, ann, watched):
     alert = episode("emails")
     ann.post(f"{page_of(alert)}acknowledge/")
     otto.post(f"{page_of(alert)}acknowledge/")
@@ -324,7 +324,7 @@ def test_acknowledged_from_the_list_one_stays_there(otto, watched):
     )
 
 
-def test_silenced_for_an_hour_it_is_kept_quiet_and_can_be_taken_back(otto, watched):
+def test_silenced_for_an_hour_it_is_silenced_and_can_be_taken_back(otto, watched):
     alert = episode("emails")
     form = {"rule": alert.rule.name, "source": "shop", "queue": "emails", "comment": "known", "for": "3600"}
     assert otto.post(f"{page_of(alert)}silence/", form)["Location"] == page_of(alert)
@@ -335,7 +335,7 @@ def test_silenced_for_an_hour_it_is_kept_quiet_and_can_be_taken_back(otto, watch
     assert "Silenced until" in text and "by otto: “known”" in text and "Undo" in text
 
 
-def test_a_name_with_a_star_in_it_silences_itself_until_somebody_writes_a_pattern(otto, watched):
+def test_a_name_with_a_star_in_it_silences_itself_until_a_person_writes_a_pattern(otto, watched):
     alert = episode("*")
     form = {"rule": alert.rule.name, "source": "shop", "queue": "*", "comment": "known", "for": "3600"}
     otto.post(f"{page_of(alert)}silence/", form)
@@ -408,21 +408,21 @@ def test_a_viewer_sees_silences_and_makes_none(vera, watched):
 # --- elsewhere ---------------------------------------------------------------------------------------------------
 
 
-def test_what_fires_stands_on_the_overview_before_any_picture(otto, watched):
+def test_what_fires_is_on_the_overview_before_any_picture(otto, watched):
     alert = episode("emails")
     page = otto.get("/").content.decode()
     assert page.index("emails has 1,243 dead jobs") < page.index('id="chart-title"')
     assert f'action="/alerts/{alert.pk}/acknowledge/"' in page
 
 
-def test_the_overview_shows_some_and_says_how_many_more(ann, watched):
+def test_the_overview_shows_some_and_shows_how_many_more(ann, watched):
     for n in range(9):
         episode(f"q{n}", ago_s=900 + n)
     page = ann.get("/").content.decode()
     assert page.count('class="alert-says"') == 5 and "All alerts: 4 more fire" in page
 
 
-def test_those_told_together_are_one_line(ann, watched):
+def test_those_shown_together_are_one_line(ann, watched):
     leader = episode("emails", ago_s=900)
     for n in range(9):
         episode(f"q{n}", ago_s=900 + n, told_with=leader)
@@ -449,7 +449,7 @@ def test_a_deleted_rules_alerts_still_open(otto, watched):
     assert otto.get(page_of(alert)).status_code == 200
 
 
-def test_what_is_over_is_told_as_what_it_was_and_a_name_stays_a_name(ann, watched):
+def test_what_is_over_is_shown_as_what_it_was_and_a_name_stays_a_name(ann, watched):
     worst = rule("Old", metric="oldest_dead_s", threshold=60)
     for name, of, words in (
         ("it has gone", None, "it has gone had up to 1,243 dead jobs (threshold: 100)"),
@@ -458,7 +458,7 @@ def test_what_is_over_is_told_as_what_it_was_and_a_name_stays_a_name(ann, watche
         assert words in text_of(ann.get(page_of(episode(name, of=of, state="resolved", ago_s=9_000))))
 
 
-def test_its_incident_is_told_from_before_it_was_true_until_now(otto, watched):
+def test_its_incident_is_distinguished_from_before_it_was_true_until_now(otto, watched):
     bury(3, queue="emails", group=group())
     page = html.unescape(otto.get(page_of(episode("emails"))).content.decode())
     (link,) = re.findall(r'href="(/incidents/\?[^"]+)"', page)
@@ -474,7 +474,7 @@ def test_its_incident_is_its_own_time_and_a_little_around(ann, watched):
     assert requested["until"] == f"{made.resolved_at + timedelta(minutes=5):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def test_a_picture_says_what_it_shows_more_than_the_rule_counts(ann, watched):
+def test_a_picture_shows_what_it_shows_more_than_the_rule_counts(ann, watched):
     some = episode("emails", of=rule("Of acme", tenant="acme"))
     samples(some, [900, 900])
     assert "The rule counts only jobs of tenant acme; history is kept of the whole queue." in text_of(

@@ -164,7 +164,7 @@ def test_a_failure_comes_with_its_runs_arguments_and_stack(ask, group):
     assert found["traceback"] == "Traceback …" and found["url"].endswith(f"/failures/{one.pk}/")
 
 
-def test_a_program_is_told_where_changed_arguments_are_not_checked(ask, store):
+def test_a_program_is_shown_where_changed_arguments_are_not_checked(ask, store):
     one, another = dead_emails(2, task="shop.send")
     edit = {"patch": {"kwargs": {"order": 42}}, "accept": ["unguarded"]}
     assert ask("GET", f"failures/{one.pk}").json()["takes"] == []
@@ -176,7 +176,7 @@ def test_a_program_is_told_where_changed_arguments_are_not_checked(ask, store):
     assert ask("GET", f"replays/{Replay.objects.latest('pk').pk}").json()["warnings"] == []
 
 
-def test_a_run_of_which_nothing_came_home_says_who_sent_it_and_that(ask):
+def test_a_run_of_which_nothing_came_home_shows_who_sent_it_and_that(ask):
     (one,) = dead_emails(run=2, state="replaying")
     replay = Replay.objects.create(scope_max_id=1, actor="ann")
     ReplayItem.objects.create(
@@ -238,7 +238,7 @@ def test_what_was_previewed_is_started_and_can_be_paused_paced_and_cancelled(ask
     assert ask("POST", f"{path}/pause", {}).status_code == 409
 
 
-def test_the_second_of_two_is_told_who_and_when(ask):
+def test_the_second_of_two_is_shown_who_and_when(ask):
     (one,) = dead_emails()
     first = ask("POST", f"failures/{one.pk}/replay", {"reason": "r"})
     second = ask("POST", f"failures/{one.pk}/replay", {"reason": "r"}, role="operator")
@@ -275,7 +275,7 @@ def test_an_uncertain_item_is_settled_by_a_persons_word(ask):
     assert ask("POST", path, {"as": "ran"}).json()["state"] == "succeeded"
 
 
-def test_a_group_is_resolved_noted_and_given_to_somebody(ask, group, django_user_model):
+def test_a_group_is_resolved_noted_and_given_to_a_person(ask, group, django_user_model):
     dead_emails(group=group)
     django_user_model.objects.create_user("ann")
     changes = {"state": "resolved", "note": "fixed\0", "assignee": "ann", "runbook_url": "https://wiki.example.com/x"}

@@ -67,7 +67,7 @@ def test_an_alert_leads_to_its_failures_and_to_a_draft(ask, alert):
     assert ask("GET", "alerts", role="viewer", source="bank").json()["items"] == []
 
 
-def test_the_second_who_acknowledges_is_told_who_did(ask, alert):
+def test_the_second_who_acknowledges_is_shown_who_did(ask, alert):
     first = ask("POST", f"alerts/{alert.pk}/acknowledge", {"comment": "mine"}, role="operator", source="shop")
     assert (first.status_code, first.json()["state"]) == (200, "acknowledged")
     second = ask("POST", f"alerts/{alert.pk}/acknowledge", {})
@@ -112,6 +112,6 @@ def test_runbooks_by_task(ask):
     assert ask("DELETE", f"runbooks/{made['id']}").status_code == 404
 
 
-def test_who_acknowledged_is_said_also_where_a_token_did_it(ask, alert):
+def test_who_acknowledged_is_shown_also_where_a_token_did_it(ask, alert):
     taken = ask("POST", f"alerts/{alert.pk}/acknowledge", {}).json()
     assert taken["acknowledged_by"] == AuditEvent.objects.get(act="alert.acknowledge").actor != ""

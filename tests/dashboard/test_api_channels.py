@@ -69,7 +69,7 @@ def test_a_channel_is_made_changed_rotated_and_deleted(ann):
     ann("GET", one, status=404)
 
 
-def test_a_refusal_names_the_field_and_says_how_to_allow_an_address(ann, settings):
+def test_a_refusal_names_the_field_and_shows_how_to_allow_an_address(ann, settings):
     settings.REDRIVE_WEBHOOK_ALLOW = []
     error = ann("POST", "channels", {"name": "x", "kind": "webhook", "url": URL}, 422)["error"]
     assert (error["code"], error["field"]) == ("invalid", "url")
@@ -93,7 +93,7 @@ def test_who_is_not_admin_of_every_source_sees_names_and_changes_nothing(ann, ot
     assert Channel.objects.get().name == "pager"
 
 
-def test_a_test_arrives_and_its_delivery_tells_what_came_back(ann, otto):
+def test_a_test_arrives_and_its_delivery_shows_what_came_back(ann, otto):
     with opened(answering(200, b"<b>thanks</b>")) as (there,):
         made = ann("POST", "channels", {"name": "pager", "kind": "webhook", "url": there.url}, 201)
         begun = ann("POST", f"channels/{made['id']}/test", status=201)

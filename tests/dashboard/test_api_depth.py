@@ -38,7 +38,7 @@ def test_depth_is_a_series_with_its_step_gaps_and_marks(ask, now):
     assert [(mark["kind"], mark["ref"]) for mark in answer["marks"]] == [("alert", str(alert.pk)), ("release", "v2")]
 
 
-def test_where_a_point_covers_many_looks_the_least_and_the_most_stand_beside_it(ask, now):
+def test_where_a_point_covers_many_checks_the_least_and_the_most_stand_beside_it(ask, now):
     lay(now - timedelta(hours=5), 1800)
     roll(now)
     answer = depth(ask).json()
@@ -55,7 +55,7 @@ def test_no_span_has_more_than_a_thousand_points(ask, now, hours):
     assert message.status_code == 200 and len(message.json()["series"]) <= 1000
 
 
-def test_what_is_wrong_with_a_question_is_said_with_its_field(ask, now):
+def test_what_is_wrong_with_a_question_is_shown_with_its_field(ask, now):
     lay(now - timedelta(hours=1), 6)
     later = (now + timedelta(hours=1)).isoformat()
     for query, field in (({"since": later}, "since"), ({"points": 1001}, "points"), ({"since": "x"}, "since")):
@@ -74,7 +74,7 @@ def test_a_queue_out_of_sight_is_answered_like_one_that_is_not_there(ask, now):
     assert answers[1].json() == answers[2].json()
 
 
-def test_a_release_is_told_once_and_stands_in_the_audit(ask, now):
+def test_a_release_is_shown_once_and_is_in_the_audit(ask, now):
     at = (now - timedelta(hours=1)).isoformat()
     first = ask("POST", "releases", {"source": "shop", "version": "v2", "at": at}, role="operator")
     again = ask("POST", "releases", {"source": "shop", "version": "v2"}, role="operator")
@@ -85,13 +85,13 @@ def test_a_release_is_told_once_and_stands_in_the_audit(ask, now):
     assert AuditEvent.objects.filter(act="release.tell", source="shop", allowed=True).count() == 1
 
 
-def test_a_viewer_may_not_tell_a_release_and_that_is_written_down(ask):
+def test_a_viewer_may_not_show_a_release_and_that_is_written_down(ask):
     Source.objects.create(name="bank")
     assert ask("POST", "releases", {"source": "shop", "version": "v2"}, role="viewer").status_code == 403
     assert not Release.objects.exists()
 
 
-def test_of_another_source_nothing_can_be_told(ask):
+def test_of_another_source_nothing_can_be_shown(ask):
     elsewhere = create("elsewhere", "admin", "bank")
     for source, token in (("shop", elsewhere), ("nothing", None)):
         assert ask("POST", "releases", {"source": source, "version": "v2"}, token=token).status_code == 404

@@ -41,7 +41,7 @@ def test_what_another_token_did_is_not_undone(ask):
     assert answer.status_code == 422 and states() == ["resolved"]
 
 
-def test_a_mute_says_how_many_more_end_it(ask):
+def test_a_mute_shows_how_many_more_end_it(ask):
     (name,) = some(1)
     Group.objects.update(count=40)
     found = ask("PATCH", f"groups/{name}", {"state": "muted", "muted_until_count": 10}).json()

@@ -46,7 +46,7 @@ def test_what_was_answered_can_be_changed_and_sent_back(ask, put):
     assert (sent.status_code, sent.json()["version"], sent.json()["max_attempts"]) == (200, 2, 9)
 
 
-def test_a_policy_says_whether_it_files_lost_jobs_also_where_it_does_not(ask, put):
+def test_a_policy_shows_whether_it_files_lost_jobs_also_where_it_does_not(ask, put):
     assert put().json()["file_lost"] is False
     assert put(expected=1, file_lost=True).json()["file_lost"] is True
     one = ask("GET", "policies/emails").json()
@@ -157,7 +157,7 @@ def test_a_preview_gives_the_waits_of_the_vectors(ask, vector):
             assert step["longest_s"] == pytest.approx(delay["longest_s"])
 
 
-def test_a_preview_stands_beside_what_is_in_force_and_changes_nothing(ask, put, settings):
+def test_a_preview_is_beside_what_is_in_force_and_changes_nothing(ask, put, settings):
     put()
     settings.REDRIVE_READ_ONLY = True
     found = ask(
@@ -180,7 +180,7 @@ def test_a_backtest_judges_the_failures_of_the_last_day(ask):
     assert (found["looked_at"], found["dead"]) == (1, {"exhausted": 1})
 
 
-def test_a_budget_is_told_or_said_to_be_none(ask, put):
+def test_a_budget_is_shown_or_shown_to_be_none(ask, put):
     put()
     assert ask("GET", "policies/emails/budget").json()["per_minute"] is None
     put(expected=1, budget={"per_minute": 60, "burst": 10})
@@ -189,7 +189,7 @@ def test_a_budget_is_told_or_said_to_be_none(ask, put):
     assert (found["per_minute"], found["remaining"], found["by_source"]) == (60, 10, {"shop": 10})
 
 
-def test_what_it_would_have_changed_is_told(ask, put):
+def test_what_it_would_have_changed_is_shown(ask, put):
     put(mode="observe")
     (failure,) = bury(1)
     times = {"ended_at": failure.failed_at, "received_at": failure.failed_at}

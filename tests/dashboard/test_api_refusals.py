@@ -39,7 +39,7 @@ def test_a_changing_call_to_a_read_only_desk_is_written_down(ask, settings):
     assert refused() == [("token operator of *", "api:discard_failure", "")]
 
 
-def test_what_breaks_is_told_in_the_same_shape_and_logged(ask, monkeypatch, caplog):
+def test_what_breaks_is_shown_in_the_same_shape_and_logged(ask, monkeypatch, caplog):
     def break_down(*arguments, **more):
         raise ZeroDivisionError("secret")
 
@@ -78,7 +78,7 @@ def test_an_unknown_address_is_not_found_in_the_same_shape(ask, path):
     assert answer.status_code == 404 and answer.json()["error"]["code"] == "not_found"
 
 
-def test_without_a_token_nobody_hears_which_methods_there_are(ask):
+def test_without_a_token_no_one_hears_which_methods_there_are(ask):
     answer = ask("DELETE", "failures", token="")
     assert answer.status_code == 401 and "Allow" not in answer.headers
     assert ask("DELETE", "failures").status_code == 405

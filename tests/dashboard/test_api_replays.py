@@ -28,7 +28,7 @@ def started(call_api, **more):
     return answer.json()
 
 
-def test_the_options_of_a_replay_are_kept_and_told(ask):
+def test_the_options_of_a_replay_are_stored_and_shown(ask):
     made = started(ask, attempts=3, patch={"kwargs": {"dry_run": True}}, accept_unguarded=True, accept=["expired"])
     assert made["options"] == {
         "attempts": 3,

@@ -72,7 +72,7 @@ def test_an_unknown_form_and_a_caller_without_a_token_are_refused(ask, client):
     assert client.get("/api/failures/export").status_code == 401
 
 
-def test_a_quarantined_job_tells_its_crashes_and_is_readmitted_once(ask):
+def test_a_quarantined_job_shows_its_crashes_and_is_readmitted_once(ask):
     crash = {"how": "killed", "at": 999.0, "seen_at": 1000.0, "worker": "w1@a", "said": "signal 9", "alone": True}
     bury(1, state="quarantined", crashes=json.dumps([crash]))
     pk = Failure.objects.get().pk

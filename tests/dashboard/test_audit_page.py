@@ -54,7 +54,7 @@ def test_an_admin_of_one_source_sees_what_belongs_to_it(django_user_model):
     assert "of the shop" in text and "of another" not in text
 
 
-def test_an_operator_is_told_that_it_needs_an_admin(otto):
+def test_an_operator_is_shown_that_it_needs_an_admin(otto):
     assert otto.get("/audit/").status_code == 403
 
 

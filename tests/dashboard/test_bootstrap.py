@@ -113,7 +113,7 @@ def test_a_requirement_of_another_platform_is_not_missed(tmp_path):
     assert bootstrap._satisfies([tmp_path / "requirements.in"])
 
 
-def test_a_python_without_pip_ensurepip_and_uv_is_told_what_to_install(checkout, monkeypatch, tmp_path):
+def test_a_python_without_pip_ensurepip_and_uv_is_shown_what_to_install(checkout, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     bare = tmp_path / "bare"
     venv.create(bare, with_pip=False, symlinks=True)
@@ -127,13 +127,13 @@ def test_a_python_without_pip_ensurepip_and_uv_is_told_what_to_install(checkout,
         bootstrap._install(lock(checkout))
 
 
-def test_a_folder_that_cannot_be_written_is_said(checkout, monkeypatch):
+def test_a_folder_that_cannot_be_written_is_shown(checkout, monkeypatch):
     (checkout / ".venv").write_text("in the way")
     with pytest.raises(bootstrap.CannotStart, match="cannot be written"):
         bootstrap._install(lock(checkout))
 
 
-def test_an_old_python_is_told_in_a_sentence(monkeypatch, tmp_path):
+def test_an_old_python_is_shown_in_a_sentence(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "version_info", (3, 9, 2, "final", 0))
     with pytest.raises(bootstrap.CannotStart, match=r"3\.11 or newer and this is 3\.9"):

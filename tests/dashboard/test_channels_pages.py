@@ -61,12 +61,12 @@ def text_of(answer) -> str:
 # --- the list ----------------------------------------------------------------------------------------------------
 
 
-def test_a_desk_without_channels_says_that_nothing_leaves_it(ann, vera):
+def test_a_desk_without_channels_shows_that_nothing_leaves_it(ann, vera):
     assert "alerts are shown on this desk, and nowhere else" in text_of(ann.get("/alerts/channels/"))
     assert "Make a channel" not in vera.get("/alerts/channels/").content.decode()
 
 
-def test_the_list_says_how_each_channel_is(ann):
+def test_the_list_shows_how_each_channel_is(ann):
     row = channel(events=["replay.held"])
     Channel.objects.filter(pk=row.pk).update(failures=3)
     delivery(row, "delivered", status=204)
@@ -148,7 +148,7 @@ def test_the_new_secret_of_a_rotation_is_shown_once_and_two_sign_until_it_is_end
         ({"events": ["nothing"]}, "c-events", "no event"),
     ],
 )
-def test_what_is_refused_stands_beside_its_field(ann, form, place, message):
+def test_what_is_refused_is_beside_its_field(ann, form, place, message):
     answer = ann.post("/alerts/channels/create/", {"name": "my ops", "kind": "webhook", "url": URL} | form)
     page = answer.content.decode()
     assert answer.status_code == 422 and not Channel.objects.exists()
@@ -163,7 +163,7 @@ def test_a_secret_that_was_typed_is_not_sent_back(ann):
     assert answer.status_code == 422 and typed not in answer.content.decode()
 
 
-def test_slacks_address_is_a_secret_and_is_kept_where_nothing_is_typed(ann):
+def test_slacks_address_is_a_secret_and_is_stored_where_nothing_is_typed(ann):
     slack = "http://127.0.0.1:9/services/T0/B0/zircon"
     ann.post("/alerts/channels/create/", {"name": "chat", "kind": "slack", "url": slack})
     row = Channel.objects.get()
@@ -173,7 +173,7 @@ def test_slacks_address_is_a_secret_and_is_kept_where_nothing_is_typed(ann):
     assert row.name == "the chat" and sealing.unseal(row.secrets) == [slack]
 
 
-def test_a_channel_that_a_rule_tells_is_not_deleted(ann):
+def test_a_channel_that_a_rule_notifies_is_not_deleted(ann):
     row = channel()
     made = alerts.save_rule(ENGINE, {"name": "Tells ops", "metric": "dead", "threshold": 1, "channels": ["ops"]})
     assert "told by 1 rule" in text_of(ann.get(f"/alerts/channels/{row.pk}/"))
@@ -184,7 +184,7 @@ def test_a_channel_that_a_rule_tells_is_not_deleted(ann):
     assert not Channel.objects.exists()
 
 
-def test_a_disabled_channel_says_why_and_is_enabled_again(ann):
+def test_a_disabled_channel_shows_why_and_is_enabled_again(ann):
     row = channel()
     Channel.objects.filter(pk=row.pk).update(disabled_at=timezone.now(), why_disabled="It answered 410 Gone.")
     assert "It answered 410 Gone." in text_of(ann.get(f"/alerts/channels/{row.pk}/"))
@@ -246,7 +246,7 @@ def test_a_delivery_of_a_source_that_is_out_of_sight_is_not_there(vera):
     assert vera.get(f"/alerts/deliveries/{hidden.pk}/").status_code == 404
 
 
-def test_what_was_sent_is_indented_to_be_read_and_stands_as_it_was_sent_too(ann):
+def test_what_was_sent_is_indented_to_be_read_and_is_as_it_was_sent_too(ann):
     sent = '{"type":"alert.firing","data":{"title":"Grün <b>"}}'
     page = html.unescape(ann.get(f"/alerts/deliveries/{delivery(channel(), request=sent).pk}/").content.decode())
     assert '{\n  "type": "alert.firing",\n  "data": {\n    "title": "Grün <b>"' in page and sent in page

@@ -55,18 +55,29 @@ def test_a_line_is_broken_where_nothing_is_known_and_a_single_point_is_drawn():
     assert charts.steps([(0, 1, 5), (1, 2, 6), (2, 3, None), (3, 4, 7)]) == "M0 5H1V6H2M3 7H4"
 
 
-def test_an_outline_stands_on_the_ground_where_a_step_is_left_out():
+def test_an_outline_is_on_the_ground_where_a_step_is_left_out():
     assert charts.outline([(0, 10, 500), (20, 30, 250)]) == "M0 1000V500H10V1000H20V250H30V1000z"
 
 
 def test_one_is_visible_beside_a_million_and_bars_stand_on_each_other():
-    assert charts.bars([1, 0, 1_000_000], Heights(1_000_000, filled=1), wide=1) == "M0 1000v-8h333.3v8zM666.7 1000v-1000h333.3v1000z"
+    assert (
+        charts.bars([1, 0, 1_000_000], Heights(1_000_000, filled=1), wide=1)
+        == "M0 1000v-8h333.3v8zM666.7 1000v-1000h333.3v1000z"
+    )
     stacked = charts.bars([500], Heights(1000, filled=1), below=[500])
     assert re.fullmatch(r"M0 500v-500h860v500z", stacked)
 
 
 def test_what_is_read_out_names_its_steps_by_time_or_by_words():
-    answer = json.loads(charts.reading({"dead": [1, None]}, times=Times(100, 200), at=[100, 150], gaps=[(150, 200, "away")]))
-    assert answer == {"series": {"dead": [1, None]}, "since": 100, "until": 200, "at": [0, 50], "gaps": [[150, 200, "away"]]}
+    answer = json.loads(
+        charts.reading({"dead": [1, None]}, times=Times(100, 200), at=[100, 150], gaps=[(150, 200, "away")])
+    )
+    assert answer == {
+        "series": {"dead": [1, None]},
+        "since": 100,
+        "until": 200,
+        "at": [0, 50],
+        "gaps": [[150, 200, "away"]],
+    }
     answer = json.loads(charts.reading({"wait": ["5 s"]}, labels=["after attempt 1"], lefts=[0.25]))
     assert answer == {"series": {"wait": ["5 s"]}, "labels": ["after attempt 1"], "at": [0.25]}

@@ -16,7 +16,7 @@ GZIP = {"Accept-Encoding": "gzip"}
 BROTLI = {"Accept-Encoding": "gzip, deflate, br, zstd"}
 
 
-def test_a_page_is_compressed_for_who_asks_for_it_and_reads_the_same(ann):
+def test_a_page_is_compressed_for_who_requests_it_and_reads_the_same(ann):
     bury(30, group=group())
     plain, packed = ann.get("/failures/"), ann.get("/failures/", headers=GZIP)
     assert packed["Content-Encoding"] == "gzip" and "Accept-Encoding" in packed["Vary"]
@@ -38,7 +38,7 @@ def test_who_takes_neither_gets_it_plain(ann, takes):
 
 
 @pytest.mark.parametrize("takes", [GZIP, BROTLI])
-def test_its_length_tells_nothing_because_it_is_padded_at_random(ann, takes):
+def test_its_length_shows_nothing_because_it_is_padded_at_random(ann, takes):
     bury(3)
     lengths = [len(ann.get("/failures/", headers=takes).content) for _ in range(20)]
     assert max(lengths) - min(lengths) > 30

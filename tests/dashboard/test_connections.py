@@ -132,7 +132,7 @@ def test_a_mail_server_is_read_from_its_url(url, port, ssl, starttls):
 @pytest.mark.parametrize(
     "url", ["mail.example", "http://mail.example", "smtp://", "smtp://m/x", "smtp://m?a=secret", "smtp://u:se#cret@m"]
 )
-def test_a_mail_server_that_cannot_be_read_ends_the_start_and_tells_nothing_of_it(url):
+def test_a_mail_server_that_cannot_be_read_ends_the_start_and_shows_nothing_of_it(url):
     with pytest.raises(Misconfigured, match="EMAIL_URL") as refused:
         environment.mail(url)
     assert "secret" not in str(refused.value) and "cret@" not in str(refused.value)
@@ -145,7 +145,7 @@ def test_a_mail_server_that_cannot_be_read_ends_the_start_and_tells_nothing_of_i
         ("REDRIVE_HEARTBEAT_URL", "ftp://a/secret", "begins with https:// or http://"),
     ],
 )
-def test_what_channels_and_heartbeat_are_told_ends_the_start_where_it_cannot_be_used(monkeypatch, name, value, text):
+def test_what_channels_and_heartbeat_are_shown_ends_the_start_where_it_cannot_be_used(monkeypatch, name, value, text):
     monkeypatch.setenv(name, value)
     with pytest.raises(Misconfigured, match=f"^{name}.*{text}.*Nothing was started"):
         (environment.allowances if name.endswith("ALLOW") else environment.web_address)(name)

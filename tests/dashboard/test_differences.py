@@ -41,7 +41,7 @@ def test_both_texts_can_be_read_back_from_their_sides(left, right):
         assert lines == text.rstrip("\n").split("\n")
 
 
-def test_a_changed_field_stands_beside_what_it_was_with_its_words_marked():
+def test_a_changed_field_is_beside_what_it_was_with_its_words_marked():
     (row,) = values({"note": "send to Ann today"}, {"note": "send to Bob today"}).rows
     assert row.what == "changed"
     assert [t for t, marked in row.left if marked] == ["Ann"] and [t for t, marked in row.right if marked] == ["Bob"]
@@ -52,7 +52,7 @@ def test_texts_with_little_in_common_are_not_marked_word_by_word():
     assert not any(marked for _, marked in row.left)
 
 
-def test_only_the_lines_around_a_change_stay_and_the_rest_says_how_many_it_was():
+def test_only_the_lines_around_a_change_stay_and_the_rest_shows_how_many_it_was():
     left = {f"f{n:02}": n for n in range(30)}
     rows = row_texts(values(left, left | {"f15": "x"}))
     assert [what for what, *_ in rows] == ["gap", *["same"] * 3, "changed", *["same"] * 3, "gap"]
@@ -60,7 +60,7 @@ def test_only_the_lines_around_a_change_stay_and_the_rest_says_how_many_it_was()
     assert gaps == [12, 11]
 
 
-def test_where_a_change_lies_is_never_left_out():
+def test_where_a_change_is_is_never_left_out():
     left = {"order": {"customer": {"id": 1, **{f"f{n}": n for n in range(20)}, "z": 1}}}
     right = json.loads(json.dumps(left))
     right["order"]["customer"]["z"] = 2
@@ -82,15 +82,15 @@ def test_an_entry_put_into_a_list_is_the_only_one_that_is_new():
     ]
 
 
-def test_a_whole_new_field_shows_what_is_in_it():
+def test_a_complete_new_field_shows_what_is_in_it():
     assert row_texts(values({}, {"to": {"city": "Oslo"}})) == [("added", None, "to:"), ("added", None, 'city: "Oslo"')]
 
 
-def test_one_true_and_one_point_nought_are_three_values():
+def test_one_true_and_one_point_zero_are_three_values():
     assert not values([1], [True]).is_same and not values([1], [1.0]).is_same
 
 
-def test_of_two_hidden_values_is_told_only_whether_they_differ():
+def test_of_two_hidden_values_is_shown_only_whether_they_differ():
     rows = row_texts(values({"password": "hunter2"}, {"password": "hunter3"}, Veiled))
     assert rows == [("changed", "password: [redacted]", "password: [redacted] (another value)")]
     assert values({"password": "hunter2"}, {"password": "hunter2"}, Veiled).is_same

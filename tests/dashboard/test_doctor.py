@@ -68,7 +68,7 @@ def test_a_sound_desk_is_well(shop):
     assert output.endswith("All is well.\n")
 
 
-def test_what_a_worker_says_is_printed_without_control_characters(shop, store):
+def test_what_a_worker_shows_is_printed_without_control_characters(shop, store):
     name = "\x1b[31mw\nAll is well.\n"
     heartbeat = {
         "v": 1,
@@ -133,7 +133,7 @@ def test_workers_that_write_keys_which_all_sources_share_are_named_until_none_do
     assert "shared keys: no worker writes them" in doctor()[1]
 
 
-def test_a_store_without_persistence_is_said(shop, store):
+def test_a_store_without_persistence_is_shown(shop, store):
     store.config_set("appendonly", "no")
     try:
         assert checkup.check_store().severity != "ok"
@@ -246,7 +246,7 @@ def test_tables_that_are_older_than_the_code_hide_neither_store_nor_watch(shop, 
     assert "The tables are older than the code." in output and "has not run yet" in output and "source shop" in output
 
 
-def test_a_guard_that_is_held_to_recording_is_said(shop, store):
+def test_a_guard_that_is_held_to_recording_is_shown(shop, store):
     store.set(keys.switch(), "drain")
     assert "no retry policy decides" in doctor()[1]
 
@@ -274,7 +274,7 @@ def test_a_source_that_cannot_be_reached_is_severe(shop, settings):
     assert "cannot be reached" in output
 
 
-def test_a_store_that_does_not_answer_is_severe_and_the_rest_is_still_looked_at(shop, settings):
+def test_a_store_that_does_not_answer_is_severe_and_the_rest_is_still_checked(shop, settings):
     settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
     config.store.cache_clear()
     code, output = doctor()
@@ -325,14 +325,16 @@ def test_a_worker_that_reports_nothing_here_is_named(shop, settings, unguarded_w
     code, output = next((reported for reported in (doctor() for _ in range(10)) if "bare@" in reported[1]), doctor())
     assert code == 0, output  # no worker of this source was ever guarded: somebody is bringing the guard in
     assert "1 of its workers answer on the broker, and this store has never had a heartbeat of them: bare@" in output
-    assert "REDRIVE_MODE=off" in output and "REDRIVE_REDIS_URL" in output and "put install(app, source='shop')" in output
+    assert (
+        "REDRIVE_MODE=off" in output and "REDRIVE_REDIS_URL" in output and "put install(app, source='shop')" in output
+    )
 
 
 def about_the_silent(*names):
     return checkup._about_the_silent("shop", [*names], timezone.now())
 
 
-def test_where_a_guard_was_and_nobody_is_heard_it_is_severe(shop):
+def test_where_a_guard_was_and_no_one_is_heard_it_is_severe(shop):
     now = timezone.now()
     assert [one.severity for one in about_the_silent("w1@vm")] == ["warning"]
     Worker.objects.create(source="shop", name="w1@vm", boot="b", seen_at=now - timedelta(hours=1))
@@ -341,7 +343,7 @@ def test_where_a_guard_was_and_nobody_is_heard_it_is_severe(shop):
     assert [one.severity for one in about_the_silent("w1@vm")] == ["warning"]
 
 
-def test_workers_that_were_heard_before_are_told_from_those_that_never_were(shop):
+def test_workers_that_were_heard_before_are_distinguished_from_those_that_never_were(shop):
     Worker.objects.create(source="shop", name="w1@vm", boot="b", seen_at=datetime(2025, 11, 20, 10, 5, tzinfo=UTC))
     quiet, never = about_the_silent("w1@vm", "w2@vm")
     assert "their heartbeats have stopped: w1@vm. The latest came at 20 Nov 2025 10:05 UTC." in quiet.text
@@ -350,7 +352,7 @@ def test_workers_that_were_heard_before_are_told_from_those_that_never_were(shop
     )
 
 
-def test_workers_that_report_under_another_name_are_told_by_it(shop, store):
+def test_workers_that_report_under_another_name_are_shown_by_it(shop, store):
     Worker.objects.create(source="mini", name="w1@vm", boot="b", seen_at=timezone.now())
     Source.objects.create(name="mini")
     heartbeat = {"v": 1, "name": "w3@vm", "boot": "b", "at": timezone.now().timestamp(), "queues": []}
@@ -364,7 +366,7 @@ def test_workers_that_report_under_another_name_are_told_by_it(shop, store):
     assert never.text.endswith("of them: w2@vm.")
 
 
-def test_a_source_of_which_reports_were_refused_is_not_said_to_have_none(shop):
+def test_a_source_of_which_reports_were_refused_is_not_shown_to_have_none(shop):
     now = timezone.now()
     RefusedReports.objects.create(
         source="shop", cause="unsigned", refused=1, first_at=now, last_at=now, why="not signed"
@@ -373,14 +375,14 @@ def test_a_source_of_which_reports_were_refused_is_not_said_to_have_none(shop):
 
 
 @pytest.mark.server
-def test_while_nobody_watches_no_worker_is_blamed(shop, unguarded_worker, store):
+def test_while_no_one_watches_no_worker_is_blamed(shop, unguarded_worker, store):
     store.hset(keys.steps(), "ingest", datetime.now(UTC).timestamp() - 300)
     output = next((reported for reported in (doctor()[1] for _ in range(10)) if "its workers" in reported), "")
     assert "report here is not known: nobody files what they say" in output
     assert "install(app" not in output
 
 
-def test_workers_with_a_guard_of_another_version_are_said(shop, store):
+def test_workers_with_a_guard_of_another_version_are_shown(shop, store):
     now = datetime.now(UTC)
     (source,) = config.sources()
     for number, more in enumerate(
@@ -402,7 +404,7 @@ def test_workers_with_a_guard_of_another_version_are_said(shop, store):
     assert code == 0
 
 
-def test_workers_that_may_write_for_every_source_are_said(shop, store, settings, tmp_path):
+def test_workers_that_may_write_for_every_source_are_shown(shop, store, settings, tmp_path):
     now = datetime.now(UTC)
     ((source, before),) = config.sources().items()
     assert before.is_demo  # of which nothing is said: it is on this machine alone
@@ -414,7 +416,14 @@ def test_workers_that_may_write_for_every_source_are_said(shop, store, settings,
     bound = worker_acl.user_of(source)
 
     def beat(name, **more):
-        heartbeat = {"v": 1, "boot": "b", "at": datetime.now(UTC).timestamp(), "queues": [], "guard": GUARD_VERSION, **more}
+        heartbeat = {
+            "v": 1,
+            "boot": "b",
+            "at": datetime.now(UTC).timestamp(),
+            "queues": [],
+            "guard": GUARD_VERSION,
+            **more,
+        }
         store.hset(keys.workers(source), name, json.dumps(heartbeat))
 
     try:
@@ -471,7 +480,7 @@ def unguarded_worker(shop, settings, tmp_path):
     process.wait(60)
 
 
-def test_a_channel_that_is_disabled_or_fails_is_said(shop):
+def test_a_channel_that_is_disabled_or_fails_is_shown(shop):
     Channel.objects.create(
         name="chat", kind="slack", disabled_at=timezone.now(), why_disabled="Slack's channel is gone."
     )
@@ -482,7 +491,7 @@ def test_a_channel_that_is_disabled_or_fails_is_said(shop):
     assert "The last 7 tries at the channel pager failed." in output
 
 
-def test_a_heartbeat_that_is_refused_is_said(shop, settings):
+def test_a_heartbeat_that_is_refused_is_shown(shop, settings):
     settings.REDRIVE_HEARTBEAT_URL = "http://169.254.169.254/beat/very-secret"
     code, output = doctor()
     assert code == 0
@@ -496,7 +505,7 @@ def test_an_allowance_that_cannot_be_read_is_severe(shop, settings):
     assert code == 1 and "REDRIVE_WEBHOOK_ALLOW: '10.0.0.0/99' is neither a host nor a network" in output
 
 
-def test_a_payload_key_that_is_missing_is_severe_and_an_old_one_is_told(shop, settings):
+def test_a_payload_key_that_is_missing_is_severe_and_an_old_one_is_shown(shop, settings):
     [failure] = bury(1)
     body = config.payload_keys().encrypt(b"x")
     [old] = settings.REDRIVE_PAYLOAD_KEYS

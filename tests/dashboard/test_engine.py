@@ -54,7 +54,7 @@ def test_a_port_in_use_ends_the_start_with_its_log(running, tmp_path):
         Engine(tmp_path / "second", port=running.port).start()
 
 
-def test_a_port_is_free_until_somebody_listens(running):
+def test_a_port_is_free_until_something_listens(running):
     assert not is_free(running.port)
     assert is_free(free_port())
 

@@ -25,7 +25,7 @@ def next_of(login: str) -> str:
     return parse_qs(urlsplit(login).query)["next"][0]
 
 
-def test_no_act_and_no_part_asked_for_while_logged_out_changes_a_thing_or_leads_to_where_one_cannot_go(desk):
+def test_no_act_and_no_part_requested_while_logged_out_changes_a_thing_or_leads_to_where_one_cannot_go(desk):
     out, found, led = Asker(Client()), [], set()
     for address in [one for one in of("page", "admin") if one.right != ANYONE]:
         for method in address.methods:
@@ -75,7 +75,7 @@ def test_who_acts_without_javascript_reads_at_the_login_that_nothing_was_changed
     assert answer.redirect_chain == [("/login/?next=/", 302)] and LOGGED_OUT in answer.content.decode()
 
 
-def test_a_form_whose_token_is_gone_with_the_session_says_that_one_is_logged_out(db):
+def test_a_form_whose_token_is_gone_with_the_session_shows_that_one_is_logged_out(db):
     strict, ours = Client(enforce_csrf_checks=True), {"Referer": f"{HERE}/groups/"}
     assert strict.post("/groups/bulk/", headers=ours)["Location"] == "/login/?next=/groups/"
     assert strict.post("/groups/bulk/", headers=ours | HTMX).status_code == 401

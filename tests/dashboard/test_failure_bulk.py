@@ -13,7 +13,7 @@ from tests.kit.failures import dead
 from tests.kit.groups import group
 
 
-def test_a_selection_over_pages_is_discarded_whole_and_undone_whole(ann, shop):
+def test_a_selection_over_pages_is_discarded_in_full_and_undone_in_full(ann, shop):
     ids = dead(5)
     chosen = {"selection": [str(ids[0]), ",".join(map(str, ids[1:4]))], "act": "discard", "reason": "tests"}
     answer = ann.post(reverse("redrive:failure-bulk"), chosen, follow=True)
@@ -23,7 +23,7 @@ def test_a_selection_over_pages_is_discarded_whole_and_undone_whole(ann, shop):
     assert Failure.objects.filter(state="dead").count() == 5
 
 
-def test_nothing_selected_discards_nothing_and_says_so(ann, shop):
+def test_nothing_selected_discards_nothing_and_shows_it(ann, shop):
     dead(2)
     answer = ann.post(reverse("redrive:failure-bulk"), {"act": "discard", "q": ""}, follow=True)
     assert "Nothing was selected" in answer.content.decode()
@@ -81,7 +81,7 @@ def test_a_large_act_shows_its_progress_and_goes_on_until_it_is_done_and_is_undo
     assert Failure.objects.filter(state="dead").count() == 25
 
 
-def test_a_large_act_can_be_stopped_and_says_how_far_it_came(ann, shop, small_steps):
+def test_a_large_act_can_be_stopped_and_shows_how_far_it_came(ann, shop, small_steps):
     dead(25)
     answer = ann.post(reverse("redrive:failure-bulk"), {"everything": "1", "q": "", "act": "discard", "reason": "x"})
     token = field(answer, "sweep")
@@ -122,7 +122,7 @@ def test_an_act_of_htmx_answers_with_the_list_as_it_is_now(ann, shop):
 
 
 @pytest.mark.parametrize("chosen", [{}, {"everything": "1"}, {"everything": "1", "q": "*imeout", "reason": "x"}])
-def test_a_refused_act_of_htmx_leaves_the_list_as_it_stands(ann, shop, chosen):
+def test_a_refused_act_of_htmx_leaves_the_list_as_it_is(ann, shop, chosen):
     dead(2)
     headers = {"HX-Request": "true", "HX-Target": "results"}
     answer = ann.post(reverse("redrive:failure-bulk"), {"act": "discard"} | chosen, headers=headers)
@@ -182,7 +182,7 @@ def test_the_groups_of_the_chosen_are_resolved_with_a_way_back(ann, shop):
     assert Group.objects.get(pk=other.pk).state == "muted"
 
 
-def test_groups_are_not_acted_on_by_a_search_that_looked_at_the_newest_only(ann, shop):
+def test_groups_are_not_acted_on_by_a_search_that_checked_the_latest_only(ann, shop):
     one = group("KeyError", "timeout")
     dead(2, group=one)
     chosen = {"everything": "1", "act": "resolve", "q": "*imeout"}

@@ -21,7 +21,7 @@ def facets_of(client, url):
     return page(client, "failure-facets", q=parse_qs(urlsplit(url).query).get("q", [""])[0])[0].context["facets"]
 
 
-def test_the_list_says_how_the_search_was_read_and_counts_what_matches(ann):
+def test_the_list_shows_how_the_search_was_read_and_counts_what_matches(ann):
     bury(3, queue="emails")
     bury(2)
     answer, text = page(ann, "failure-list", q="queue:emails")
@@ -72,7 +72,9 @@ def test_pages_follow_each_other_without_a_row_twice_or_lost(ann):
     assert len(seen) == len(set(seen)) == 120
 
 
-def test_a_page_asks_the_database_the_same_number_of_times_for_one_row_and_for_many(ann, django_assert_max_num_queries):
+def test_a_page_queries_the_database_the_same_number_of_times_for_one_row_and_for_many(
+    ann, django_assert_max_num_queries
+):
     bury(60, group=group(), tenant="t1")
     with django_assert_max_num_queries(18):
         ann.get(reverse("redrive:failure-list"))
@@ -87,7 +89,7 @@ def test_htmx_gets_only_the_part_and_the_back_button_the_page(ann):
     assert "<html" in ann.get(url, headers=HTMX | {"HX-History-Restore-Request": "true"}).content.decode()
 
 
-def test_what_came_since_is_told_and_not_pushed_under_the_cursor(ann):
+def test_what_came_since_is_shown_and_not_pushed_under_the_cursor(ann):
     bury(2)
     latest = page(ann, "failure-list")[0].context["latest"]
     assert "new failure" not in page(ann, "failure-newer", since=latest)[1].split('id="newer"')[-1]
@@ -96,7 +98,7 @@ def test_what_came_since_is_told_and_not_pushed_under_the_cursor(ann):
     assert "3 new failures" in answer.content.decode()
 
 
-def test_an_empty_list_says_why_and_where_to_look(ann):
+def test_an_empty_list_shows_why_and_where_to_check(ann):
     bury(state="recovered")
     assert "1 recovered" in page(ann, "failure-list", q="queue:webhooks")[1]
 
@@ -108,7 +110,7 @@ def test_an_empty_list_offers_what_is_near_with_its_count_and_each_offer_finds_t
     assert [(one.count, ann.get(one.url).context["page"].count) for one in answer.context["near"]] == [("3", 3)]
 
 
-def test_the_number_of_a_failure_leads_to_it_and_what_has_nothing_near_says_so(ann):
+def test_the_number_of_a_failure_leads_to_it_and_what_has_nothing_near_shows_it(ann):
     (failure,) = bury(state="recovered")
     assert f'href="/failures/{failure.pk}/"' in page(ann, "failure-list", q=str(failure.pk))[1]
     assert "No similar search has results" in page(ann, "failure-list", q="zzz")[1]
@@ -133,7 +135,7 @@ def test_a_stranger_sees_no_failure_of_a_source_without_a_role(vera):
     assert page(vera, "failure-detail", failure.pk)[0].status_code == 404
 
 
-def test_the_list_asks_the_database_five_times_and_its_facets_come_after_it(ann, django_assert_max_num_queries):
+def test_the_list_queries_the_database_five_times_and_its_facets_come_after_it(ann, django_assert_max_num_queries):
     bury(60, group=group(), tenant="t1")
     ann.get(reverse("redrive:failure-list"))  # who asks is remembered for a moment
     with django_assert_max_num_queries(5):
@@ -152,7 +154,7 @@ def test_a_facet_can_be_left_out_too(ann):
     assert ann.get(queues[0].but_url).context["page"].count == 2
 
 
-def test_a_term_can_be_turned_round_where_the_language_can_say_that(ann):
+def test_a_term_can_be_turned_round_where_the_language_can_express_that(ann):
     bury()
     chips = page(ann, "failure-list", q="queue:a -task:b time*out")[0].context["head"].chips
     assert [(c.verb, c.shown) for c in chips] == [("is", "queue:a"), ("not", "task:b"), ("has", "time*out")]
@@ -187,7 +189,7 @@ def test_what_is_typed_is_completed_by_qualifiers_and_by_values(ann):
 
 
 @pytest.mark.parametrize("at", ["", "-1", "x", "99999", "999999999999", "²"])
-def test_completion_bears_any_caret(ann, at):
+def test_completion_has_any_caret(ann, at):
     assert ann.get(reverse("redrive:failure-complete"), {"q": "queue:", "at": at}).status_code == 200
 
 
@@ -211,7 +213,7 @@ def test_names_that_want_to_be_markup_are_text_in_every_part(ann):
         assert "<img src=x" not in text, name
 
 
-def test_a_search_that_only_looked_at_the_newest_says_so(ann, monkeypatch):
+def test_a_search_that_only_checked_the_latest_shows_it(ann, monkeypatch):
     from jobs_admin.search import failure_search
 
     monkeypatch.setattr(failure_search, "SEARCHED", 3)
@@ -227,13 +229,13 @@ def test_the_help_has_the_language_and_every_example_is_a_search_that_leaves_no_
     assert "connection refused" in text
 
 
-def test_an_act_on_all_that_match_says_its_number_and_where_it_may_be_fewer(ann):
+def test_an_act_on_all_that_match_shows_its_number_and_where_it_may_be_fewer(ann):
     bury(3)
     assert 'data-all-jobs="3 jobs"' in page(ann, "failure-list", q="state:dead")[1]
     assert 'data-all-jobs="up to 3 jobs"' in page(ann, "failure-list", q="timeout")[1]
 
 
-def test_what_all_facets_were_counted_over_is_said_once(ann, monkeypatch):
+def test_what_all_facets_were_counted_over_is_shown_once(ann, monkeypatch):
     bury(5, tenant="t")
     monkeypatch.setattr("jobs_admin.failures.FACETED", 2)
     assert page(ann, "failure-facets", q="timeout")[1].count("newest 2") == 1
@@ -266,7 +268,7 @@ def test_a_pasted_line_of_a_log_opens_its_job_and_else_becomes_task_and_error(an
     assert swapped["HX-Redirect"] == reverse("redrive:failure-detail", args=[one.pk])
 
 
-def test_classes_of_one_name_are_told_apart_in_rows_and_facets(ann):
+def test_classes_of_one_name_are_distinguished_in_rows_and_facets(ann):
     types = ["_csv.Error", "requests.exceptions.HTTPError", "urllib.error.HTTPError", "smtplib.SMTPServerDisconnected"]
     for error_type in types:
         bury(error_type=error_type, group=group(error_type))

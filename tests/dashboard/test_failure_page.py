@@ -95,7 +95,7 @@ def test_two_rows_of_one_attempt_are_never_parted_by_the_fold(ann):
     assert sorted(attempt_numbers(text) + rest) == sorted([*range(1, 21), *range(1, 21)])
 
 
-def test_an_attempt_says_where_and_how_it_ran(ann):
+def test_an_attempt_shows_where_and_how_it_ran(ann):
     failure = one()
     facts = {"worker": "w@h1", "host": "h2", "release": "r7", "policy": "p@3", "duration_s": 1.5, "reason": "budget"}
     attempts(failure, (1, 1), **facts)
@@ -139,7 +139,7 @@ def test_an_attempt_of_another_failure_is_not_shown(ann, vera):
 # ---------- arguments ----------
 
 
-def test_what_was_cut_opens_whole_from_the_message_with_its_secrets_hidden(ann, shop):
+def test_what_was_cut_opens_in_full_from_the_message_with_its_secrets_hidden(ann, shop):
     (pk,) = dead(kwargs=json.dumps({"lines": [1, "… 4999 more …"]}))
     raw(pk, 1, [], {"lines": list(range(5_000)), "password": "hunter2"})
     assert "Show all of it" in get(ann, "failure-detail", pk)
@@ -150,14 +150,14 @@ def test_what_was_cut_opens_whole_from_the_message_with_its_secrets_hidden(ann, 
     assert "hunter2" not in get(ann, "failure-opened", pk, part=True, whole=1, at="kwargs.1")
 
 
-def test_a_message_that_cannot_be_read_says_why(ann, shop):
+def test_a_message_that_cannot_be_read_shows_why(ann, shop):
     (pk,) = dead(is_complete=False)
     answer = ann.get(reverse("redrive:failure-opened", args=[pk]), {"whole": 1})
     assert answer.status_code == 404 and "not kept whole" in answer.content.decode()
     config.payload_keys.cache_clear()
 
 
-def test_a_message_whose_key_is_gone_says_so(ann, shop, settings):
+def test_a_message_whose_key_is_gone_shows_it(ann, shop, settings):
     from cryptography.fernet import Fernet
 
     (pk,) = dead()
@@ -174,7 +174,7 @@ def test_arguments_are_found_by_path_or_value_and_secrets_are_not(ann, shop):
     assert "No value here" in get(ann, "failure-opened", pk, part=True, find="s3cret", whole=1)
 
 
-def test_a_copy_of_a_cut_job_is_made_of_the_whole_message(ann, shop):
+def test_a_copy_of_a_cut_job_is_made_of_the_complete_message(ann, shop):
     (pk,) = dead(args="[]", kwargs=json.dumps({"lines": [1, "… 3 more …"]}))
     raw(pk, 1, [], {"lines": [1, 2, 3, 4], "token": "s3cret"})
     text = get(ann, "failure-text", pk, "python")
@@ -254,7 +254,7 @@ def test_an_attempt_that_is_not_there_is_a_404(ann, replayed, query):
     assert ann.get(reverse("redrive:failure-diff", args=[replayed.pk]), query).status_code == 404
 
 
-def test_a_job_without_attempts_says_that_nothing_can_be_compared(ann):
+def test_a_job_without_attempts_shows_that_nothing_can_be_compared(ann):
     assert "No attempt of this job" in get(ann, "failure-diff", one().pk)
 
 
@@ -265,7 +265,7 @@ def test_a_placeholder_that_was_moved_is_refused_before_anything_is_sent(ann, sh
     assert answer.status_code == 409 and "stands for something that is not shown" in answer.content.decode()
 
 
-def test_what_strangers_said_is_escaped_in_every_part(ann, shop):
+def test_what_strangers_shown_is_escaped_in_every_part(ann, shop):
     evil = '<img src=x onerror=alert(1)>"\u202e'
     (pk,) = dead(run=2, args=json.dumps([evil, {evil: evil}]), kwargs="{}", message=evil, error_type=evil)
     for run in (1, 2):

@@ -29,21 +29,21 @@ def test_an_unknown_failure_is_a_404_page(ann):
     assert page(ann, "failure-detail", 999_999)[0].status_code == 404
 
 
-def test_the_page_tells_error_arguments_traceback_and_what_was_hidden(ann, shop):
+def test_the_page_shows_error_arguments_traceback_and_what_was_hidden(ann, shop):
     (pk,) = dead(trace='Traceback (most recent call last):\n  File "/app/pay.py", line 7, in charge\n    pay()\nE: x')
     _, text = page(ann, "failure-detail", pk)
     for message in ("TimeoutError", "no answer", "app/pay.py", "customer", "1 value hidden", "Edit and replay"):
         assert message in text, message
 
 
-def test_what_a_job_says_is_shown_and_never_obeyed(ann, shop):
+def test_what_a_job_shows_is_shown_and_never_obeyed(ann, shop):
     evil = '<img src=x onerror=alert(1)> \u202e{{ 7|add:"7" }}'
     (pk,) = dead(message=evil, task=evil, tenant=evil, args=json.dumps([evil]), trace=evil, error_type=evil)
     for text in (page(ann, "failure-detail", pk)[1], page(ann, "failure-list")[1]):
         assert "<img src=x" not in text and "\u202e" not in text and "U+202E" in text
 
 
-def test_every_attempt_of_every_run_stands_on_the_timeline_with_the_wait_that_followed(ann):
+def test_every_attempt_of_every_run_is_on_the_timeline_with_the_wait_that_followed(ann):
     (failure,) = bury(run=2, state="dead")
     failure = Failure.objects.get(first_job_id=failure.first_job_id)
     for run, attempt, kind in ((1, 1, "retry"), (1, 2, "exception"), (2, 1, "exception")):
@@ -58,7 +58,7 @@ def test_every_attempt_of_every_run_stands_on_the_timeline_with_the_wait_that_fo
     assert f'href="{reverse("redrive:failure-diff", args=[failure.pk])}">Compare two</a>' in text
 
 
-def test_a_failure_page_asks_the_database_a_handful_of_times(ann, shop, django_assert_max_num_queries):
+def test_a_failure_page_queries_the_database_a_handful_of_times(ann, shop, django_assert_max_num_queries):
     (pk,) = dead(trace="Traceback\nx", group=group())
     with django_assert_max_num_queries(9):
         ann.get(reverse("redrive:failure-detail", args=[pk]))
@@ -90,7 +90,7 @@ def test_the_copies_are_plain_text(ann, shop):
 # ---------- acts ----------
 
 
-def test_one_job_is_replayed_by_a_plain_form_and_the_page_says_where(ann, shop):
+def test_one_job_is_replayed_by_a_plain_form_and_the_page_shows_where(ann, shop):
     (pk,) = dead()
     answer = ann.post(reverse("redrive:failure-replay", args=[pk]), follow=True)
     assert Replay.objects.get().total == 1
@@ -98,7 +98,7 @@ def test_one_job_is_replayed_by_a_plain_form_and_the_page_says_where(ann, shop):
     assert f"Planned in replay #{Replay.objects.get().pk}" in text and "within seconds" in text
 
 
-def test_one_job_of_a_dangerous_task_waits_for_a_second_person_and_the_page_says_so(ann, shop, settings):
+def test_one_job_of_a_dangerous_task_waits_for_a_second_person_and_the_page_shows_it(ann, shop, settings):
     (pk,) = dead(task="billing.charge")
     settings.REDRIVE_DANGEROUS_TASKS = ["billing.*"]
     text = ann.post(reverse("redrive:failure-replay", args=[pk]), follow=True).content.decode()
@@ -106,7 +106,7 @@ def test_one_job_of_a_dangerous_task_waits_for_a_second_person_and_the_page_says
     assert "Nothing is sent before another operator approves it." in text and "within seconds" not in text
 
 
-def test_the_second_operator_is_told_who_and_when_and_nothing_is_sent_twice(ann, shop):
+def test_the_second_operator_is_shown_who_and_when_and_nothing_is_sent_twice(ann, shop):
     (pk,) = dead()
     replays.start(BOB, replays.draft(BOB, selection=[pk]))
     assert "bob" in page(ann, "failure-detail", pk)[1]
@@ -195,7 +195,7 @@ def test_what_is_not_in_quarantine_is_not_readmitted(ann, shop):
     assert answer.status_code == 409 and "not in quarantine" in answer.content.decode()
 
 
-def test_a_failure_on_its_way_looks_after_itself_and_one_that_rests_does_not(ann, shop):
+def test_a_failure_on_its_way_recovers_and_one_that_rests_does_not(ann, shop):
     (pk,) = dead()
     url = reverse("redrive:failure-detail", args=[pk])
     is_live = f'id="failure" class="failure" data-failure="{pk}" data-live'

@@ -37,7 +37,7 @@ def test_no_form_is_taken_that_a_page_of_ours_did_not_send(desk):
     none_of(found)
 
 
-def test_a_call_of_the_api_is_not_made_by_somebody_who_is_logged_in(desk):
+def test_a_call_of_the_api_is_not_made_by_a_person_who_is_logged_in(desk):
     asker, found = Asker(come("root", staff=True)), []
     for address in of("api"):
         for method in address.methods:

@@ -44,7 +44,7 @@ def desk(tmp_path_factory):
 
 
 @pytest.mark.server
-def test_an_attacker_stops_nobody_and_leaves_nothing_running(desk):
+def test_an_attacker_stops_no_one_and_leaves_nothing_running(desk):
     seen = round_of(desk, 11, 1)
     # A busy machine is slow: what must not be is that anybody waits for the attacker's ten seconds.
     assert seen["another viewer"]["list"]["most"] < 8_000
@@ -325,7 +325,7 @@ def run_endless():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_statement_ends_after_its_time_and_the_viewer_is_told_what_to_do(watched):
+def test_a_statement_ends_after_its_time_and_the_viewer_is_shown_what_to_do(watched):
     began = time.monotonic()
     with limits.Work(0.3, 60).bound_thread():
         with pytest.raises(OperationalError) as ended:
@@ -348,7 +348,7 @@ def test_a_client_that_left_ends_its_statement(watched):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_error_that_is_not_the_limits_is_told_as_one(watched):
+def test_an_error_that_is_not_the_limits_is_shown_as_one(watched):
     with limits.Work(60, 60).bound_thread(), connection.cursor() as cursor:
         with pytest.raises(Exception, match="no_such_table") as error:
             cursor.execute("SELECT * FROM no_such_table")

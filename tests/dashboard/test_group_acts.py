@@ -48,7 +48,7 @@ def test_selected_groups_are_changed_and_undone(otto, watched, act, state):
     assert states() == ["new"] * 3 and "Undone: 2 groups as before" in text_of(again)
 
 
-def test_what_changed_since_is_left_and_the_page_says_so(otto, watched):
+def test_what_changed_since_is_left_and_the_page_shows_it(otto, watched):
     names = some(2)
     answer = bulk(otto, names, "resolve")
     bulk(otto, names[:1], "mute")
@@ -80,7 +80,7 @@ def test_groups_are_muted_until_so_many_more_fail(otto, watched):
         ("assign", {"assignee": "nobody-here"}), ("unknown", {}), ("undo", {"receipt": "1-2"}),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_is_said_and_changes_nothing(otto, watched, act, more):
+def test_what_cannot_be_done_is_shown_and_changes_nothing(otto, watched, act, more):
     answer = bulk(otto, some(), act, **more)
     assert states() == ["new"] and re.search("Nothing was changed|Nothing to change", text_of(answer))
 
@@ -187,7 +187,7 @@ def test_a_chip_shows_one_state(ann, watched, state):
     assert set(re.findall(r"<strong>(\w+Error)</strong>", answer.content.decode())) == {f"{state.title()}Error"}
 
 
-def test_every_group_is_shown_when_asked_for_all(ann, watched):
+def test_every_group_is_shown_on_request_for_all(ann, watched):
     one_of_each()
     assert len(re.findall(r"<strong>(\w+Error)</strong>", ann.get("/groups/?state=all").content.decode())) == 5
 
@@ -198,7 +198,7 @@ def test_a_state_in_the_search_goes_before_the_chips(ann, watched):
     assert found == ["ResolvedError"]
 
 
-def test_mine_and_those_of_nobody(ann, otto, watched, django_user_model):
+def test_mine_and_those_of_no_one(ann, otto, watched, django_user_model):
     one_of_each()
     Group.objects.filter(state="new").update(assignee=django_user_model.objects.get(username="ann"))
     Group.objects.filter(state="ongoing").update(assignee=django_user_model.objects.get(username="otto"))
@@ -210,19 +210,19 @@ def test_mine_and_those_of_nobody(ann, otto, watched, django_user_model):
     assert names("assigned=otto") == {"Ongoing"} and chips(ann.get("/groups/"))["Mine"] == "1"
 
 
-def test_a_group_that_came_back_says_after_what(ann, watched):
+def test_a_group_that_came_back_shows_after_what(ann, watched):
     bury(group=group("A", state="regressed", regressed_after="replay:12"))
     bury(group=group("B", state="regressed", regressed_after="release:2026.11.2"))
     page = ann.get("/groups/").content.decode()
     assert 'after <a href="/replays/12/">replay #12</a>' in page and "after release 2026.11.2" in page
 
 
-def test_a_group_whose_mute_ended_says_so(ann, watched):
+def test_a_group_whose_mute_ended_shows_it(ann, watched):
     bury(group=group("A", state="ongoing", mute_ended="count"))
     assert "it failed as often as it was muted for" in text_of(ann.get("/groups/"))
 
 
-def test_a_desk_where_everything_is_resolved_says_so_and_shows_the_way(ann, watched):
+def test_a_desk_where_everything_is_resolved_shows_it_and_shows_the_way(ann, watched):
     bury(group=group(state="resolved"))
     text = text_of(ann.get("/groups/"))
     assert "Nothing waits: every group is resolved or muted." in text and "See every group" in text
@@ -233,7 +233,7 @@ def test_a_search_that_only_resolved_groups_match_shows_the_way(ann, watched):
     assert "What matches is in another state" in text_of(ann.get("/groups/?q=zebra"))
 
 
-def test_a_group_says_its_share_of_all_dead(ann, watched):
+def test_a_group_shows_its_share_of_all_dead(ann, watched):
     bury(3, group=group("A"))
     bury(1, group=group("B"))
     assert "75 %" in text_of(ann.get("/groups/")) and "25 %" in text_of(ann.get("/groups/"))
@@ -253,7 +253,9 @@ def test_no_address_breaks_the_list(ann, watched, query):
     assert ann.get(f"/groups/?{query}").status_code == 200
 
 
-def test_the_list_asks_the_database_as_often_for_fifty_groups_as_for_one(otto, watched, django_assert_max_num_queries):
+def test_the_list_queries_the_database_as_often_for_fifty_groups_as_for_one(
+    otto, watched, django_assert_max_num_queries
+):
     some(1)
     otto.get("/groups/")
     with django_assert_max_num_queries(12):

@@ -66,7 +66,7 @@ def test_each_number_is_what_its_link_shows(ann, watched, by):
     assert opened and all(count_of_link(ann, html.unescape(url)) == int(n) for url, n in opened + dead)
 
 
-def test_what_was_counted_over_the_newest_says_so(ann, watched, monkeypatch):
+def test_what_was_counted_over_the_latest_shows_it(ann, watched, monkeypatch):
     monkeypatch.setattr(open_by, "SAMPLE", 4)
     some()
     answer = ann.get("/groups/?by=tenant")
@@ -82,7 +82,7 @@ def test_sources_out_of_sight_are_not_counted(vera, watched, by):
 
 
 @pytest.mark.parametrize("by", open_by.FIELDS)
-def test_a_desk_where_nothing_is_open_says_so(ann, watched, by):
+def test_a_desk_where_nothing_is_open_shows_it(ann, watched, by):
     assert "Nothing is open." in text_of(ann.get(f"/groups/?by={by}"))
 
 

@@ -25,13 +25,17 @@ def merge(*groups: Group) -> dict[str, object]:
     return {"kind": "merge", "groups": [one.fingerprint for one in groups]}
 
 
-def test_the_page_marks_what_counts_and_says_why_the_rest_does_not(ann, watched):
+def test_the_page_marks_what_counts_and_shows_why_the_rest_does_not(ann, watched):
     where = group()
     bury(group=where, message="no answer from 10.0.0.17 after 30 s", trace=TRACE)
     answer = ann.get(f"/groups/{where.fingerprint}/why/")
     page, text = answer.content.decode(), text_of(answer)
     assert "<mark>shop/tasks.py in deliver</mark>" in page and "of a library" in text
-    assert '<span class="varies">&lt;ip&gt;</span>' in page and "10.0.0.17" in text and "the values marked <…> vary" in text
+    assert (
+        '<span class="varies">&lt;ip&gt;</span>' in page
+        and "10.0.0.17" in text
+        and "the values marked <…> vary" in text
+    )
 
 
 def test_a_message_in_which_nothing_varies_explains_no_mark(ann, watched):
@@ -46,7 +50,7 @@ def test_a_group_page_leads_to_why(ann, watched):
     assert f'href="/groups/{where.fingerprint}/why/"' in ann.get(f"/groups/{where.fingerprint}/").content.decode()
 
 
-def test_what_a_job_says_is_shown_not_obeyed(ann, watched):
+def test_what_a_job_shows_is_shown_not_obeyed(ann, watched):
     where = group("<b>E</b>")
     trace = TRACE.replace("deliver", "<script>x</script>")
     bury(group=where, error_type="<b>E</b>", message="<img src=x onerror=alert(1)> \u202e", trace=trace)
@@ -73,7 +77,7 @@ def test_a_merge_is_saved_listed_and_taken_back(otto, watched):
     assert rule.is_withdrawn and Group.objects.filter(fingerprint=right.fingerprint).exists()
 
 
-def test_why_tells_the_rules_that_brought_it_here(otto, watched):
+def test_why_shows_the_rules_that_brought_it_here(otto, watched):
     left, right = two()
     assert "Rules that brought it here" not in text_of(otto.get(f"/groups/{left.fingerprint}/why/"))
     otto.post("/groups/rules/save/", {"kind": "ignore", "frame": "shop/tasks.py in deliver"})
@@ -83,7 +87,7 @@ def test_why_tells_the_rules_that_brought_it_here(otto, watched):
     assert "1 group merged into this one, by otto one partner" in text
 
 
-def test_why_tells_of_which_part_of_a_split_a_failure_is(otto, watched):
+def test_why_shows_which_part_of_a_split_a_failure_is(otto, watched):
     (failure,) = bury(error_type="E", message="gone", tenant="<i>cobalt</i> (north)", group=group("E", "gone"))
     value = printed(failure, NO_RULES).value
     Group.objects.filter(pk=failure.group_id).update(fingerprint=value)
@@ -93,7 +97,7 @@ def test_why_tells_of_which_part_of_a_split_a_failure_is(otto, watched):
     assert "split by tenant, by otto" in page
 
 
-def test_groups_to_merge_with_are_told_apart(otto, watched):
+def test_groups_to_merge_with_are_distinguished(otto, watched):
     where, other = group("Same", culprit="shop/a.py in send"), group("Same", "gone (tenant: cobalt)")
     bury(group=where)
     bury(3, group=other, task="shop.stock")
@@ -129,7 +133,7 @@ def test_a_split_and_a_frame_are_seen_first(otto, watched):
     [{}, {"kind": "merge"}, {"kind": "merge", "groups": "v1-nobody"}, {"kind": "split", "by": "x"}, {"kind": "ignore"},
      {"kind": "ignore", "frame": "*"}, {"kind": "<b>"}, {"kind": "merge", "groups": "\0"}],
 )  # fmt: skip
-def test_what_cannot_be_a_rule_is_said(otto, watched, requested):
+def test_what_cannot_be_a_rule_is_shown(otto, watched, requested):
     two()
     for path, status in (("preview", 422), ("save", 409)):
         answer = otto.post(f"/groups/rules/{path}/", requested)
@@ -168,7 +172,7 @@ def test_a_rule_about_groups_out_of_sight_is_not_there(otto, ann, watched):
     assert otto.post(f"/groups/rules/{rule.pk}/withdraw/").status_code == 404
 
 
-def test_a_desk_without_rules_says_so(ann, watched):
+def test_a_desk_without_rules_shows_it(ann, watched):
     assert re.search("Nobody has made a rule", text_of(ann.get("/groups/rules/")))
 
 
@@ -203,11 +207,16 @@ def test_the_preview_of_an_ignored_frame_names_it_in_title_sentence_and_button(o
     two()
     answer = otto.post("/groups/rules/preview/", {"kind": "ignore", "frame": "*/tasks.py in deliver"})
     page = answer.content.decode()
-    for message in (r"<title>.*?</title>", r"<h1.*?</h1>", r'<p class="sub">.*?</p>', r'<button[^>]*class="primary">.*?<'):
+    for message in (
+        r"<title>.*?</title>",
+        r"<h1.*?</h1>",
+        r'<p class="sub">.*?</p>',
+        r'<button[^>]*class="primary">.*?<',
+    ):
         assert any("*/tasks.py in deliver" in found for found in re.findall(message, page, re.S)), message
 
 
-def test_the_preview_of_a_merge_tells_groups_of_one_title_apart(otto, watched):
+def test_the_preview_of_a_merge_separates_groups_of_one_title(otto, watched):
     left, right = two()
     Group.objects.filter(pk=right.pk).update(
         error_type=left.error_type, message=left.message, culprit="shop/b.py in pay"

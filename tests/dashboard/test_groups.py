@@ -17,7 +17,7 @@ from tests.kit.groups import TRACE, group
 from tests.kit.pages import HTMX, count_of_link, text_of
 
 
-def test_a_group_says_how_many_are_dead_and_its_link_shows_as_many(ann, watched):
+def test_a_group_shows_how_many_are_dead_and_its_link_shows_as_many(ann, watched):
     where = group()
     bury(7, group=where)
     bury(2, group=where, state="recovered")
@@ -26,7 +26,7 @@ def test_a_group_says_how_many_are_dead_and_its_link_shows_as_many(ann, watched)
     assert int(count) == 7 == count_of_link(ann, html.unescape(link))
 
 
-def test_groups_are_sorted_by_what_is_dead_when_asked(ann, watched):
+def test_groups_are_sorted_by_what_is_dead_on_request(ann, watched):
     few, many = group("Few"), group("Many")
     bury(1, group=few)
     bury(5, group=many)
@@ -80,7 +80,7 @@ def test_states_of_groups_and_of_failures_may_be_named_together(ann, watched):
     assert "Light" in text and "Fresh" not in text and "Heavy" not in text
 
 
-def test_groups_found_by_the_newest_failures_say_so(ann, watched, monkeypatch):
+def test_groups_found_by_the_latest_failures_show_it(ann, watched, monkeypatch):
     monkeypatch.setattr(groups, "MATCHED", 2)
     bury(group=group("Old"), tenant="acme")
     bury(2, group=group("Young"), tenant="acme")
@@ -89,7 +89,7 @@ def test_groups_found_by_the_newest_failures_say_so(ann, watched, monkeypatch):
     assert "Only the newest 2 failures that match were looked at" in text
 
 
-def test_groups_by_text_that_no_index_has_say_how_far_it_was_looked_for(ann, watched, monkeypatch):
+def test_groups_by_text_that_no_index_has_show_how_far_it_was_searched_for(ann, watched, monkeypatch):
     monkeypatch.setattr(failure_search, "SEARCHED", 2)
     bury(group=group("Old"), tenant="acme")
     bury(2, group=group("Young"), tenant="acme")
@@ -125,7 +125,7 @@ def test_no_search_is_too_long_for_the_database(ann, watched, page, text):
     assert ann.get(page, {"q": text[:4_000]}).status_code == 200
 
 
-def test_a_filter_that_finds_nothing_says_so_and_leads_back(ann, watched):
+def test_a_filter_that_finds_nothing_shows_it_and_leads_back(ann, watched):
     bury(group=group())
     answer = ann.get("/groups/?q=zebra")
     assert "No group matches" in text_of(answer) and b'href="/groups/">see every group' in answer.content
@@ -199,7 +199,9 @@ def test_an_unknown_group_is_a_page_with_a_next_step(ann, watched):
     assert answer.status_code == 404 and "No group has this fingerprint" in text_of(answer)
 
 
-def test_the_list_asks_the_database_as_often_for_fifty_groups_as_for_one(ann, watched, django_assert_max_num_queries):
+def test_the_list_queries_the_database_as_often_for_fifty_groups_as_for_one(
+    ann, watched, django_assert_max_num_queries
+):
     bury(group=group("First"))
     ann.get("/groups/")
     with django_assert_max_num_queries(12):
@@ -214,7 +216,7 @@ def page_of(client, where, **parameters):
     return client.get(f"/groups/{where.fingerprint}/", parameters)
 
 
-def test_a_group_page_says_who_made_it_so_and_offers_the_way_back(otto, watched):
+def test_a_group_page_shows_who_made_it_so_and_offers_the_way_back(otto, watched):
     from django.utils import timezone
 
     where = group(state="resolved", state_by="<ann>", state_since=timezone.now())
@@ -224,7 +226,7 @@ def test_a_group_page_says_who_made_it_so_and_offers_the_way_back(otto, watched)
     assert b"<ann>" not in answer.content
 
 
-def test_a_group_page_says_after_what_it_came_back_and_where_it_was_first_seen(ann, watched):
+def test_a_group_page_shows_after_what_it_came_back_and_where_it_was_first_seen(ann, watched):
     where = group(state="regressed", regressed_after="replay:12", first_release="2026.11.2")
     bury(group=where)
     page = page_of(ann, where)
@@ -254,7 +256,7 @@ def test_the_shares_of_a_group_without_open_jobs_lead_to_them_too(ann, watched):
     assert count_of_link(ann, html.unescape(url)) == int(count) == 3 and "none of them open" in text_of(answer)
 
 
-def test_what_was_counted_over_the_newest_says_so(ann, watched, monkeypatch):
+def test_what_was_counted_over_the_latest_shows_it(ann, watched, monkeypatch):
     monkeypatch.setattr("jobs_admin.groups.group_detail.SAMPLE", 4)
     where = group()
     bury(4, group=where, tenant="old"), bury(4, group=where, tenant="new")
@@ -335,7 +337,7 @@ def test_a_note_is_shown_as_text_and_edited_in_place(otto, vera, watched):
     assert "<textarea" not in page_of(vera, where).content.decode()
 
 
-def test_the_story_of_a_group_tells_acts_regressions_and_replays(otto, watched):
+def test_the_story_of_a_group_shows_acts_regressions_and_replays(otto, watched):
     from django.utils import timezone
 
     from jobs_admin.models import Replay, ReplayItem
@@ -375,7 +377,7 @@ def test_groups_like_it_share_its_type_or_place_and_are_in_sight(vera, watched):
     assert " C no answer" not in text and " D no answer" not in text
 
 
-def test_a_group_page_asks_the_database_a_bounded_number_of_times(ann, watched, django_assert_max_num_queries):
+def test_a_group_page_queries_the_database_a_bounded_number_of_times(ann, watched, django_assert_max_num_queries):
     where = group()
     for n in range(20):
         bury(3, group=where, tenant=f"t{n}", queue=f"q{n}", task=f"task{n}", release=f"r{n}", host=f"h{n}")
@@ -384,19 +386,19 @@ def test_a_group_page_asks_the_database_a_bounded_number_of_times(ann, watched, 
         page_of(ann, where)
 
 
-def test_a_little_of_all_dead_is_said_as_text(ann, watched):
+def test_a_little_of_all_dead_is_shown_as_text(ann, watched):
     bury(200, group=group("Common"))
     bury(1, group=group("Rare"))
     assert '<p class="sub-line" title="of all dead">&lt;1 %</p>' in ann.get("/groups/").content.decode()
 
 
-def test_the_page_says_that_words_find_parts_of_words_here_and_not_where_failures_are_asked(ann, watched):
+def test_the_page_shows_that_words_find_parts_of_words_here_and_not_where_failures_are_queried(ann, watched):
     bury(group=group(), tenant="t")
     assert "also inside longer words" in text_of(ann.get("/groups/", {"q": "time"}))
     assert "inside longer words" not in text_of(ann.get("/groups/", {"q": "timeout tenant:t"}))
 
 
-def test_what_tells_a_part_of_a_split_from_the_others_stands_first(ann, watched):
+def test_what_shows_a_part_of_a_split_from_the_others_is_first(ann, watched):
     long = "connection closed while sending to <email> " * 5
     for tenant in ("cobalt", "<b>onyx</b>"):
         bury(group=group("Closed", f"{long}(tenant: {tenant})"))

@@ -24,7 +24,7 @@ def watched(store):
     return store
 
 
-def test_healthz_answers_anybody_and_asks_nothing(client, django_assert_num_queries):
+def test_healthz_answers_anybody_and_queries_nothing(client, django_assert_num_queries):
     with django_assert_num_queries(0):
         response = client.get("/healthz")
     assert (response.status_code, response.content) == (200, b"ok")

@@ -28,7 +28,7 @@ def reading(connection, client, path="/failures/"):
     return [one["sql"] for one in requested if "django_session" in one["sql"] or "auth_user" in one["sql"]]
 
 
-def test_a_second_look_asks_for_neither_session_nor_user_nor_roles(vera, watched):
+def test_a_second_check_requests_neither_session_nor_user_nor_roles(vera, watched):
     from django.db import connection
 
     assert len(reading(connection, vera)) == 2
@@ -38,7 +38,7 @@ def test_a_second_look_asks_for_neither_session_nor_user_nor_roles(vera, watched
     assert [one["sql"] for one in requested if any(table in one["sql"] for table in tables)] == []
 
 
-def test_after_the_moment_everything_is_asked_again(vera, watched, monkeypatch):
+def test_after_the_moment_everything_is_queried_again(vera, watched, monkeypatch):
     from django.db import connection
 
     vera.get("/failures/")
@@ -47,7 +47,7 @@ def test_after_the_moment_everything_is_asked_again(vera, watched, monkeypatch):
     assert len(reading(connection, vera)) == 2
 
 
-def test_each_page_shows_the_name_and_the_places_of_who_asks(ann, vera, watched):
+def test_each_page_shows_the_name_and_the_places_of_who_queries(ann, vera, watched):
     for _ in range(2):
         admins, viewers = ann.get("/failures/").content.decode(), vera.get("/failures/").content.decode()
         assert "Logged in as ann" in admins and 'href="/audit/"' in admins and "vera" not in admins

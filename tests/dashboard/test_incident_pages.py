@@ -52,7 +52,7 @@ def outage(watched):
     return began
 
 
-def test_without_being_asked_it_tells_the_last_incident(ann, outage):
+def test_without_a_request_it_shows_the_last_incident(ann, outage):
     page = ann.get("/incidents/").text
     assert "Incident: emails of shop" in page and "20 attempts failed; 20 times a job died" in page
     for words in ("Attempts began to fail", "fired at 20, threshold 5", "Failures went back", "No more jobs dead"):
@@ -67,7 +67,7 @@ def facts(page: str) -> dict[str, str]:
     return {name: re.sub(r"<[^>]+>", " | ", value).strip(" |") for name, value in found}
 
 
-def test_what_did_not_happen_is_told_in_words(ann, outage):
+def test_what_did_not_happen_is_shown_in_words(ann, outage):
     """An alert before the failures, no acknowledgement, no replay; and why the time of recovery is unknown."""
     reported = facts(ann.get("/incidents/").text)
     assert reported["Alert after"].startswith("2 min") and reported["Acknowledged after"] == "by nobody"
@@ -76,14 +76,20 @@ def test_what_did_not_happen_is_told_in_words(ann, outage):
     AlertEvent.objects.filter(to="firing").update(at=outage - timedelta(minutes=3))
     DepthSample.objects.filter(dead=0, at__gt=outage).update(dead=1)
     reported = facts(ann.get("/incidents/", {"source": "shop", "queue": "emails", **around(outage)}).text)
-    assert reported["Alert after"].startswith("before it") and reported["All back after"] == "not by then | 0 lay dead before"
+    assert (
+        reported["Alert after"].startswith("before it")
+        and reported["All back after"] == "not by then | 0 lay dead before"
+    )
     DepthSample.objects.update(dead=20)
     reported = facts(ann.get("/incidents/", {"source": "shop", "queue": "emails", **around(outage)}).text)
     assert reported["All back after"] == "never more dead | than the 20 before"
     DepthSample.objects.all().delete()
     AlertEvent.objects.all().delete()
     reported = facts(ann.get("/incidents/", {"source": "shop", "queue": "emails", **around(outage)}).text)
-    assert (reported["Alert after"], reported["All back after"]) == ("no alert", "not known | nobody looked at its depth")
+    assert (reported["Alert after"], reported["All back after"]) == (
+        "no alert",
+        "not known | nobody looked at its depth",
+    )
     reported = facts(ann.get("/incidents/", {"source": "shop", **around(outage)}).text)
     assert reported["All back after"] == "not known | told of one queue"
     quiet = {
@@ -111,7 +117,7 @@ def test_the_audit_is_shown_to_admins_of_the_source_alone(ann, otto, vera, outag
         assert "The audit is read by admins of shop" in page
 
 
-def test_nobody_else_is_told_that_there_was_one(client, nobody, outage):
+def test_no_one_else_is_shown_that_there_was_one(client, nobody, outage):
     assert client.get("/incidents/").url.startswith("/login/")
     assert nobody.get("/incidents/").status_code == 403
 
@@ -135,12 +141,12 @@ def test_a_time_that_is_none_is_refused_in_words(ann, outage):
         assert ann.get("/incidents/as/json/", requested).status_code == 400
 
 
-def test_an_empty_desk_says_so(ann, watched):
+def test_an_empty_desk_shows_it(ann, watched):
     assert "There was no incident yet." in ann.get("/incidents/").text
     assert ann.get("/incidents/as/markdown/").status_code == 404
 
 
-def test_a_time_that_is_asked_for_is_shown_as_asked(ann, outage):
+def test_a_time_that_is_requested_is_shown_as_requested(ann, outage):
     requested = {"source": "shop", "queue": "emails", "since": outage.isoformat(), "until": (outage + timedelta(minutes=5)).isoformat()}  # fmt: skip
     page = ann.get("/incidents/", requested).text
     assert (
@@ -157,7 +163,7 @@ def test_every_number_of_jobs_leads_to_these_jobs(ann, outage):
     assert "20" in found and "No failure" not in found
 
 
-def test_the_json_holds_what_the_page_tells(ann, outage):
+def test_the_json_holds_what_the_page_shows(ann, outage):
     answer = ann.get("/incidents/as/json/")
     data = json.loads(answer.content)
     assert answer.headers["Content-Disposition"].startswith('attachment; filename="incident-')

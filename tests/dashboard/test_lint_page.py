@@ -43,7 +43,9 @@ def fleet(watched):
         seen = timezone.now() - timezone.timedelta(seconds=ago)
         message = {"source": source, "name": name, "at": seen.timestamp(), "mode": "enforce", "configuration": digest}
         watched.hset(keys.workers(source), name, json.dumps(message))
-        watched.set(keys.configuration(source, digest), document(Configuration(source, App("redis", "m", 3600), tasks=tasks)))
+        watched.set(
+            keys.configuration(source, digest), document(Configuration(source, App("redis", "m", 3600), tasks=tasks))
+        )
         Worker.objects.create(source=source, name=name, boot="1", seen_at=seen)
 
     return tell
@@ -78,7 +80,7 @@ def test_the_check_shows_its_verdicts_and_counts_by_kind(ann, fleet):
     assert "Not applicable: 1" in text and "It is not retried: no autoretry_for" in text
 
 
-def test_where_nothing_is_wrong_it_says_what_was_looked_at(ann, fleet):
+def test_where_nothing_is_wrong_it_shows_what_was_checked(ann, fleet):
     fleet(SOUND)
     page = ann.get("/policies/lint/")
     assert 'data-designed="none-found"' in page.content.decode()
@@ -86,20 +88,20 @@ def test_where_nothing_is_wrong_it_says_what_was_looked_at(ann, fleet):
     assert "It passes: no configuration of retries breaks it." in text_of(page)
 
 
-def test_where_there_is_nothing_to_judge_it_says_what_would_change_that(ann, watched):
+def test_where_there_is_nothing_to_judge_it_shows_what_would_change_that(ann, watched):
     page = ann.get("/policies/lint/")
     assert 'data-designed="empty"' in page.content.decode()
     assert "There is nothing to judge yet." in text_of(page)
 
 
-def test_where_nobody_lives_what_is_shown_is_called_stale(ann, fleet):
+def test_where_no_one_lives_what_is_shown_is_called_stale(ann, fleet):
     fleet(SOUND, ago=600)
     page = ann.get("/policies/lint/")
     assert 'data-designed="stale"' in page.content.decode()
     assert "No worker of shop lives. Judged is what its workers told until 10 min ago ." in text_of(page)
 
 
-def test_where_the_store_is_away_policies_are_judged_and_that_is_said(ann, watched, settings):
+def test_where_the_store_is_away_policies_are_judged_and_that_is_shown(ann, watched, settings):
     publish()
     settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
     forget_configuration(config)
@@ -108,7 +110,7 @@ def test_where_the_store_is_away_policies_are_judged_and_that_is_said(ann, watch
     assert "Only policies were judged" in text_of(page) and "policy emails Every wait is the same" in text_of(page)
 
 
-def test_what_a_worker_says_is_shown_and_never_obeyed(ann, fleet):
+def test_what_a_worker_shows_is_shown_and_never_obeyed(ann, fleet):
     fleet(Task(HOSTILE, HOSTILE, max_retries=9, calls=(RetryCall(HOSTILE, "60"),)))
     page = ann.get("/policies/lint/").content.decode()
     assert "<script>x" not in page and "\u202e" not in page and "U+202E" in page
@@ -121,7 +123,7 @@ def test_a_rule_that_is_broken_in_many_places_is_cut_and_counted(ann, fleet):
     assert "and 275 more places" in text and "and 100 more: manage.py policies lint --json has all" in text
 
 
-def test_findings_of_sources_out_of_sight_are_not_told(vera, fleet):
+def test_findings_of_sources_out_of_sight_are_not_shown(vera, fleet):
     fleet(FIXED)
     fleet(Task("bank.secret", "vault", max_retries=9, calls=FIXED.calls), source="bank", name="b1", digest="1" * 32)
     publish("vault", source="bank")
@@ -165,19 +167,19 @@ def test_options_of_jobs_that_lie_in_queues_are_quoted_with_how_many_have_them(a
     assert "A job that dies is deleted." in text and LYING.quoted in text
 
 
-def test_what_lay_in_queues_a_while_ago_is_called_stale_and_names_are_never_obeyed(ann, watched):
+def test_what_was_in_queues_a_while_ago_is_called_stale_and_names_are_never_obeyed(ann, watched):
     lie(watched, replace(LYING, task=HOSTILE, quoted=HOSTILE, example=HOSTILE), ago=3600)
     page = ann.get("/policies/lint/")
     assert "What lies in the queues of shop was last looked at 1 h ago" in text_of(page)
     assert "<script>x" not in page.content.decode() and "\u202e" not in page.content.decode()
 
 
-def test_queues_of_sources_out_of_sight_are_not_told(vera, watched):
+def test_queues_of_sources_out_of_sight_are_not_shown(vera, watched):
     lie(watched, LYING, source="bank")
     assert "hooks" not in text_of(vera.get("/policies/lint/"))
 
 
-def test_the_call_enumerates_options_and_says_how_many_jobs_were_looked_at(ask, watched):
+def test_the_call_enumerates_options_and_shows_how_many_jobs_were_checked(ask, watched):
     lie(watched, LYING)
     answer = ask("GET", "policies/lint", role="viewer").json()
     assert answer["options"] == [

@@ -39,7 +39,7 @@ def test_a_message_is_one_line_without_control_characters(logger_and_lines):
     assert "\\x1b[2J\\u202e" in line, "what was there is still readable"
 
 
-def test_a_traceback_keeps_its_lines_and_none_of_them_looks_like_a_message(logger_and_lines):
+def test_a_traceback_keeps_its_lines_and_none_of_them_resembles_a_message(logger_and_lines):
     logger, text = logger_and_lines
     try:
         raise ValueError(FORGED)

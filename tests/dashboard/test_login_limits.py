@@ -143,7 +143,7 @@ def test_a_network_that_is_none_or_is_everything_ends_the_start(monkeypatch, tex
 
 
 @pytest.mark.django_db
-def test_doctor_says_where_clients_cannot_be_told_apart(settings, proxied):
+def test_doctor_shows_where_clients_cannot_be_reported_apart(settings, proxied):
     assert checkup.check_logins().findings == []
     settings.REDRIVE_TRUSTED_PROXIES = []
     assert checkup.check_logins().findings == []  # at the loopback only

@@ -14,7 +14,7 @@ def page(client, **changes) -> str:
     return client.get(f"/failures/{failure.pk}/").content.decode()
 
 
-def test_a_job_that_was_lost_with_its_worker_says_what_is_known_and_what_to_do(vera):
+def test_a_job_that_was_lost_with_its_worker_shows_what_is_known_and_what_to_do(vera):
     why = lost_jobs._worker_reason("w1@<b>host</b>", 1_795_000_000_000.0, False)
     message = page(vera, kind="lost", error_type="", message="", reason=why)
     assert "Nobody saw it end" in message and "How far it came is not known" in message
@@ -23,18 +23,18 @@ def test_a_job_that_was_lost_with_its_worker_says_what_is_known_and_what_to_do(v
     assert "it may have done all of its work, some, or none" in message
 
 
-def test_a_retry_that_never_came_says_something_else(vera):
+def test_a_retry_that_never_came_shows_something_else(vera):
     message = page(vera, kind="lost", reason=f"{lost_jobs.RETRY_REASON} within 3660 s of its due time")
     assert "was to be tried again" in message and "How far it came" not in message
 
 
 @pytest.mark.parametrize("changes", [{"kind": "exception"}, {"kind": "lost", "reason": "drained: it waited"}])
-def test_others_say_nothing_of_it(vera, changes):
+def test_others_show_nothing_of_it(vera, changes):
     assert "Nobody saw it end" not in page(vera, **changes)
     assert Failure.objects.count() == 1
 
 
-def test_the_longest_reason_is_stored_whole():
+def test_the_longest_reason_is_stored_in_full():
     from jobs_admin.ingest.report import _text
 
     why = lost_jobs._worker_reason("w" * 500, 1_795_000_000_000.0, False)

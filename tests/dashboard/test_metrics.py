@@ -26,11 +26,14 @@ def test_it_needs_a_token_and_a_login_is_none(client, ann):
         assert response.status_code == 401 and b"#" not in response.content
 
 
-def test_it_tells_what_remains_of_budgets_what_waits_and_who_runs_which_version(client, fleet):
+def test_it_shows_what_remains_of_budgets_what_waits_and_who_runs_which_version(client, fleet):
     response = scrape(client)
     assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     reported = samples(response)
-    assert reported["job_retry_budget_remaining"] == {'policy="mail",source="bank"': 10, 'policy="mail",source="shop"': 9}
+    assert reported["job_retry_budget_remaining"] == {
+        'policy="mail",source="bank"': 10,
+        'policy="mail",source="shop"': 9,
+    }
     assert reported["redrive_policy_workers"] == {'policy="mail",version="1"': 2}
     assert reported["job_queue_dlq_depth"] == {'queue="emails",source="bank"': 3, 'queue="emails",source="shop"': 3}
     assert reported["job_queue_depth"]['queue="emails",source="shop",state="waiting"'] == 7
@@ -38,29 +41,34 @@ def test_it_tells_what_remains_of_budgets_what_waits_and_who_runs_which_version(
     assert reported["redrive_store_up"] == {"": 1} and reported["redrive_ingest_lag_seconds"]['source="shop"'] == 0
 
 
-def test_a_token_of_one_source_is_told_nothing_of_another(client, fleet):
+def test_a_token_of_one_source_is_shown_nothing_of_another(client, fleet):
     reported = samples(response := scrape(client, "shop"))
     assert "bank" not in response.text
     assert reported["job_retry_budget_remaining"] == {'policy="mail",source="shop"': 9}
     assert reported["redrive_policy_workers"] == {'policy="mail",version="1"': 1}
 
 
-def test_it_tells_what_was_counted(client, history):
+def test_it_shows_what_was_counted(client, history):
     reported = samples(scrape(client))
     assert reported["job_queue_dlq_jobs_total"]['job_name="mail",source="bank",source_queue="emails"'] == 6
     escaped = r'error="Time\"out\\\n",queue="emails",source="shop",task="mail"'
     assert reported["job_failures_total"][escaped] == 7
     shop = 'queue="emails",source="shop"'
     counted = ("job_retries_total", "job_recovered_total", "job_completed_total", "job_duration_seconds_sum")
-    assert [reported[name][shop] for name in counted] == [4, 2, 90, 12.5] and reported["job_duration_seconds_count"][shop] == 97
+    assert [reported[name][shop] for name in counted] == [4, 2, 90, 12.5] and reported["job_duration_seconds_count"][
+        shop
+    ] == 97
     assert reported["redrive_refused_reports_total"] == {
         'cause="unknown",source=""': 3, 'cause="unsigned",source="bank"': 8, 'cause="unsigned",source="shop"': 4,
     }  # fmt: skip
 
 
-def test_it_tells_how_the_desk_stands(client, history):
+def test_it_shows_how_the_desk_is(client, history):
     reported = samples(scrape(client))
-    assert reported["redrive_replay_items"]['state="planned"'] == 4 and reported["redrive_replay_items"]['state="sent"'] == 3
+    assert (
+        reported["redrive_replay_items"]['state="planned"'] == 4
+        and reported["redrive_replay_items"]['state="sent"'] == 3
+    )
     assert reported["redrive_alerts"] == {
         'state="pending"': 0, 'state="firing"': 2, 'state="acknowledged"': 0, 'state="silenced"': 0,
     }  # fmt: skip
@@ -72,7 +80,7 @@ def test_it_tells_how_the_desk_stands(client, history):
     assert reported["redrive_unfiled_reports"] == {"": 0}
 
 
-def test_a_token_of_one_source_is_told_its_share_of_all_that_was_counted(client, history):
+def test_a_token_of_one_source_is_shown_its_share_of_all_that_was_counted(client, history):
     totals.add({Counted(totals.RETRIES, "", totals.OTHER): 5})
     reported = samples(response := scrape(client, "shop"))
     assert "bank" not in response.text and "redrive_unfiled_reports" not in reported
@@ -95,7 +103,7 @@ def test_the_reader_of_prometheus_own_client_takes_all_of_it(client, history):
     assert theirs["job_failures_total", tuple(sorted(labels.items()))] == 7
 
 
-def test_ten_thousand_errors_are_told_within_the_bound(client, watched):
+def test_ten_thousand_errors_are_shown_within_the_bound(client, watched):
     Source.objects.create(name="shop")
     for start in range(0, 10_000, 1_000):
         totals.add(
@@ -105,13 +113,13 @@ def test_ten_thousand_errors_are_told_within_the_bound(client, watched):
     assert len(reported) <= totals.MOST_SETS and sum(reported.values()) == 10_000
 
 
-def test_looking_spends_nothing_of_a_budget(client, fleet):
+def test_checking_spends_nothing_of_a_budget(client, fleet):
     token = create("scraper", "viewer")
     lines = [samples(client.get("/metrics", headers={"Authorization": f"Bearer {token}"})) for _ in range(3)]
     assert lines[0]["job_retry_budget_remaining"] == lines[2]["job_retry_budget_remaining"]
 
 
-def test_what_is_not_known_without_the_store_is_left_out_and_the_rest_is_told(client, fleet, settings):
+def test_what_is_not_known_without_the_store_is_left_out_and_the_rest_is_shown(client, fleet, settings):
     settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
     config.store.cache_clear()
     reported = samples(scrape(client))
@@ -147,6 +155,6 @@ def test_what_a_message_named_its_queue_stays_one_label(message):
     assert len(lines) == 3 and LINE.match(lines[2])
 
 
-def test_a_large_number_is_told_as_it_is():
+def test_a_large_number_is_shown_as_it_is():
     line = generate_latest(Depths({}, 1_234_567.0)).decode().splitlines()[-1]
     assert float(line.removeprefix("job_queue_depth ")) == 1_234_567

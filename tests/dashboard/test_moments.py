@@ -38,7 +38,7 @@ def test_the_api_refuses_them(ask, at):
 
 
 @pytest.mark.parametrize("at", OTHER_AGES)
-def test_pages_refuse_them_or_look_past_them(ann, at):
+def test_pages_refuse_them_or_check_past_them(ann, at):
     bury(1)
     value = quote(at)
     for name in ("since", "until"):
@@ -59,6 +59,6 @@ def test_pages_refuse_them_or_look_past_them(ann, at):
         assert ann.post("/alerts/silences/save/", form | message).status_code in (302, 422)
 
 
-def test_a_moment_is_told_in_utc():
+def test_a_moment_is_shown_in_utc():
     assert moments.sane(datetime.fromisoformat("2026-11-22T03:00:00+02:00")) == datetime(2026, 11, 22, 1, tzinfo=UTC)
     assert moments.sane(datetime(2026, 11, 22)).tzinfo is None  # noqa: DTZ001

@@ -91,7 +91,7 @@ def test_an_act_is_audited_under_the_name_that_it_has_everywhere(vera, mounted):
     assert (event.act, event.object, event.allowed) == ("failure-bulk", f"{MOUNT}failures/bulk/", False)
 
 
-def test_the_desk_asks_no_right_of_the_projects_own_addresses(mounted):
+def test_the_desk_queries_no_right_of_the_projects_own_addresses(mounted):
     assert rights.every_address_declares_its_right() == [] and len(addresses()) > 150
 
 

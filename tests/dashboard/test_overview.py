@@ -36,15 +36,21 @@ def test_it_opens_with_the_sentence(ann, watched):
     assert "1 tenant hit." in text_of(ann.get("/")) and "See the failed jobs</a>" in page
 
 
-def test_a_desk_without_anything_says_what_to_do(ann, watched):
+def test_a_desk_without_anything_shows_what_to_do(ann, watched):
     text = text_of(ann.get("/"))
     assert "No job has failed yet." in text and 'install(app, source="celery")' in text
-    for words in ("CELERY_BROKER_URL", "manage.py worker-wheel", "REDRIVE_REDIS_URL", "manage.py doctor", "docs/workers.md"):
+    for words in (
+        "CELERY_BROKER_URL",
+        "manage.py worker-wheel",
+        "REDRIVE_REDIS_URL",
+        "manage.py doctor",
+        "docs/workers.md",
+    ):
         assert words in text, words
     assert text.count("No source yet.") == 1
 
 
-def test_a_source_without_a_worker_says_how_to_connect_the_first_one_until_it_reports(ann, watched):
+def test_a_source_without_a_worker_shows_how_to_connect_the_first_one_until_it_reports(ann, watched):
     Source.objects.create(name="shop", is_configured=True, is_reachable=True)
     words = "No worker of shop has reported yet."
     text = text_of(ann.get("/"))
@@ -63,7 +69,7 @@ def test_dead_now_is_what_its_links_show(ann, watched):
     assert all(count_of_link(ann, html.unescape(link)) == int(n) for link, n in dead.items())
 
 
-def test_an_unreachable_source_is_said_with_since_when_and_why(ann, watched):
+def test_an_unreachable_source_is_shown_with_since_when_and_why(ann, watched):
     bury()
     Source.objects.filter(name="shop").update(
         is_reachable=False, changed_at=timezone.now() - timedelta(minutes=4), why_unreachable="Connection refused"
@@ -72,13 +78,13 @@ def test_an_unreachable_source_is_said_with_since_when_and_why(ann, watched):
     assert "unreachable shop" in text and "Connection refused" in text
 
 
-def test_unsafe_settings_of_a_source_are_said_with_what_to_do(ann, watched):
+def test_unsafe_settings_of_a_source_are_shown_with_what_to_do(ann, watched):
     finding = {"id": "maxmemory-policy", "severity": "high", "text": "Jobs may be dropped.", "fix": "Set noeviction."}
     Source.objects.create(name="shop", findings=[finding])
     assert "shop: Jobs may be dropped. Set noeviction." in text_of(ann.get("/"))
 
 
-def test_reports_that_no_worker_could_keep_are_said_with_their_host(ann, watched):
+def test_reports_that_no_worker_could_keep_are_shown_with_their_host(ann, watched):
     since = timezone.now() - timedelta(minutes=4)
     Total.objects.create(
         metric=uncaptured.METRIC, source="shop", queue="web-3", task="a", error=since.isoformat(), value=1_234
@@ -87,7 +93,7 @@ def test_reports_that_no_worker_could_keep_are_said_with_their_host(ann, watched
     assert "shop: 1,234 reports of host web-3 could not be captured since" in text
 
 
-def test_a_budget_that_could_not_be_asked_and_an_exceeded_limit_are_said_for_an_hour(ann, watched):
+def test_a_budget_that_could_not_be_queried_and_an_exceeded_limit_are_shown_for_an_hour(ann, watched):
     Source.objects.create(name="shop")
     now = timezone.now()
 
@@ -111,7 +117,7 @@ def test_a_budget_that_could_not_be_asked_and_an_exceeded_limit_are_said_for_an_
     assert "shop: a limit was exceeded by 2 jobs, last" in text_of(ann.get("/"))
 
 
-def test_a_watch_that_stopped_is_said_before_any_number(ann, watched):
+def test_a_watch_that_stopped_is_shown_before_any_number(ann, watched):
     ended = timezone.now() - timedelta(minutes=7)
     for step in ("ingest", "sample"):
         watched.hset(keys.steps(), step, json.dumps({"at": ended.timestamp()}))
@@ -130,7 +136,7 @@ def test_a_store_that_does_not_answer_leaves_the_page_readable(ann, store, setti
     assert "Look whether it runs" in text and "manage.py watch" not in text
 
 
-def test_reports_that_could_not_be_filed_are_said(ann, watched):
+def test_reports_that_could_not_be_filed_are_shown(ann, watched):
     Unfiled.objects.create(entry_id="1-1", received_at=timezone.now(), why="NUL", body=b"x", size=1)
     assert "1 report could not be filed. They are kept" in text_of(ann.get("/"))
 
@@ -204,7 +210,7 @@ def test_a_replay_under_way_has_the_bar_of_its_own_page(ann, watched):
     )
 
 
-def test_a_guard_that_is_off_is_said_where_it_would_be_missed(ann, watched):
+def test_a_guard_that_is_off_is_shown_where_it_would_be_missed(ann, watched):
     bury()
     running = Replay.objects.create(state="running", scope_max_id=1, total=2, planned=2)
     pages = ("/", "/queues/", f"/replays/{running.pk}/")
@@ -217,7 +223,7 @@ def test_a_guard_that_is_off_is_said_where_it_would_be_missed(ann, watched):
     assert all("Workers only record: no retry policy decides." in text_of(ann.get(page)) for page in pages)
 
 
-def test_a_source_that_was_not_looked_at_lately_is_not_called_reachable(ann, watched):
+def test_a_source_that_was_not_checked_lately_is_not_called_reachable(ann, watched):
     bury()
     checked = timezone.now() - timedelta(minutes=7)
     Source.objects.filter(name="shop").update(is_reachable=True, sampled_at=checked)
@@ -245,10 +251,13 @@ def test_the_picture_is_there_before_any_script_and_needs_no_library(ann, watche
     fail_now(1234)
     page = ann.get("/").content.decode()
     assert "<strong>1,234</strong>" in page and re.search(r'<path class="tint-0" d="M[\d.]+ 1000v-1000h', page)
-    assert re.findall(r'<script src="/static/redrive/([^"]+)"', page)[-1] == "js/charts.js" and "vendor" not in page.split("<body")[1]
+    assert (
+        re.findall(r'<script src="/static/redrive/([^"]+)"', page)[-1] == "js/charts.js"
+        and "vendor" not in page.split("<body")[1]
+    )
 
 
-def test_many_who_look_at_the_same_sources_ask_the_database_once(ann, vera, watched, django_assert_max_num_queries):
+def test_many_who_check_the_same_sources_query_the_database_once(ann, vera, watched, django_assert_max_num_queries):
     bury(group=group())
     ann.get("/")
     with django_assert_max_num_queries(2):  # what could not be filed, and what fires
@@ -301,7 +310,7 @@ def test_dead_jobs_over_a_day_stand_with_thresholds_and_what_happened(ann, watch
     assert reverse("redrive:alert-detail", args=[alert.pk]) in ann.get("/").content.decode()
 
 
-def test_what_happened_elsewhere_is_not_told(vera, watched):
+def test_what_happened_elsewhere_is_not_shown(vera, watched):
     now = timezone.now().replace(microsecond=0)
     lay(now - timedelta(hours=2), 720, "webhooks"), roll(now)
     bury(3)

@@ -54,7 +54,7 @@ def test_any_group_is_found_by_its_words_the_most_dead_first(ann):
     assert len(offered(ann, "")) == 20 and offered(ann, "carddeclined nowhere") == []
 
 
-def test_groups_of_one_title_are_told_apart_by_place_and_task(vera):
+def test_groups_of_one_title_are_distinguished_by_place_and_task(vera):
     bury(group=group("E", culprit="shop/a.py in send"), task="shop.deliver")
     bury(group=group("E", fingerprint="v1-other", culprit="shop/b.py in post"), task="shop.stock")
     bury(source="bank", group=Group.objects.get(fingerprint="v1-other"), task="bank.secret")

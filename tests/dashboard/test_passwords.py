@@ -69,7 +69,7 @@ def test_an_adapter_names_its_server_without_the_password(url):
 
 @pytest.mark.django_db
 @redis_spelling
-def test_the_page_of_queues_and_the_doctor_say_no_password(client, django_user_model, store, settings, url):
+def test_the_page_of_queues_and_the_doctor_show_no_password(client, django_user_model, store, settings, url):
     from django.core.management import call_command
 
     from jobs_admin.queues import sampling
@@ -111,7 +111,7 @@ def test_a_database_that_cannot_be_used_is_refused_without_its_password(url):
 @pytest.mark.server
 @pytest.mark.parametrize("url", [SPELLINGS[number].format(scheme="postgresql") for number in (2, 4, 6)])
 @pytest.mark.parametrize("command", ["up --no-demo", "doctor", "failures"])
-def test_a_command_with_an_unusable_database_says_one_sentence(tmp_path, command, url):
+def test_a_command_with_an_unusable_database_shows_one_sentence(tmp_path, command, url):
     done = run(tmp_path, command, DATABASE_URL=url)
     assert done.returncode == 1
     assert "DATABASE_URL" in done.stdout
@@ -121,7 +121,7 @@ def test_a_command_with_an_unusable_database_says_one_sentence(tmp_path, command
 @pytest.mark.server
 @pytest.mark.parametrize("url", [SPELLINGS[number].format(scheme="redis") for number in (2, 3)])
 @pytest.mark.parametrize("command", ["up --no-demo", "off", "watch"])
-def test_a_command_with_an_unusable_store_says_one_sentence(tmp_path, command, url):
+def test_a_command_with_an_unusable_store_shows_one_sentence(tmp_path, command, url):
     done = run(tmp_path, command, REDRIVE_REDIS_URL=url, has_tables=command != "up --no-demo")
     assert done.returncode == 1
     assert "REDRIVE_REDIS_URL" in done.stdout
@@ -130,7 +130,12 @@ def test_a_command_with_an_unusable_store_says_one_sentence(tmp_path, command, u
 
 def run(tmp_path, command: str, *, has_tables: bool = False, **variables: str) -> subprocess.CompletedProcess[str]:
     stored = {name: value for name, value in os.environ.items() if not name.startswith(SILENT)}
-    stored |= {"REDRIVE_DATA": str(tmp_path), "SECRET_KEY": "x" * 50, "REDRIVE_PAYLOAD_KEYS": "a" * 43 + "=", **variables}
+    stored |= {
+        "REDRIVE_DATA": str(tmp_path),
+        "SECRET_KEY": "x" * 50,
+        "REDRIVE_PAYLOAD_KEYS": "a" * 43 + "=",
+        **variables,
+    }
     manage = [sys.executable, str(ROOT / "manage.py")]
     if has_tables:
         migrated.into(tmp_path)

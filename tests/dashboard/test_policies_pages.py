@@ -60,7 +60,7 @@ def test_a_desk_without_policies_offers_every_preset_to_begin_with(vera):
     assert [name for name in PRESETS if f"/policies/new/?preset={name}" not in page] == []
 
 
-def test_the_list_says_what_is_in_force_for_what_and_who_runs_it(vera):
+def test_the_list_shows_what_is_in_force_for_what_and_who_runs_it(vera):
     publish(mode="enforce", backoff={"kind": "fixed", "first_delay_s": 60})
     text = text_of(vera.get("/policies/"))
     assert "shop.deliver of shop" in text and "enforce" in text
@@ -76,7 +76,7 @@ def test_a_policy_of_a_source_that_is_out_of_sight_is_not_there(django_user_mode
         assert elsewhere.get(f"/policies/webhooks/{path}").status_code == 404
 
 
-def test_a_policy_that_observes_says_how_many_attempts_it_would_have_changed(vera):
+def test_a_policy_that_observes_shows_how_many_attempts_it_would_have_changed(vera):
     publish(mode="observe")
     assert "has judged no failed attempt yet" in text_of(vera.get("/policies/webhooks/"))
     for failure in bury(3):
@@ -102,14 +102,14 @@ def test_a_new_policy_begins_with_a_preset_and_for_the_task_of_a_link(vera):
     assert '<option value="escalate" selected>' in page
 
 
-def test_the_editor_says_which_outage_is_survived_and_when_it_gives_up(vera):
+def test_the_editor_shows_which_outage_is_survived_and_when_it_gives_up(vera):
     publish(backoff={"kind": "linear", "first_delay_s": 30}, max_attempts=5)
     text = text_of(vera.get("/policies/webhooks/"))
     assert "Survives an outage of 5 min, not a longer one." in text
     assert "5 attempts; gives up after 5 min." in text
 
 
-def test_an_edit_is_drawn_beside_what_is_in_force_and_nothing_is_kept(vera):
+def test_an_edit_is_drawn_beside_what_is_in_force_and_nothing_is_stored(vera):
     publish(backoff={"kind": "fixed", "first_delay_s": 60})
     part = vera.post("/policies/webhooks/preview/", typed(begun="1", jobs="500"), headers=HTMX)
     text = text_of(part)
@@ -122,7 +122,7 @@ def test_an_edit_is_drawn_beside_what_is_in_force_and_nothing_is_kept(vera):
     )
 
 
-def test_the_herd_of_all_at_the_same_moment_is_told_beside_one_that_is_spread(vera):
+def test_the_herd_of_all_at_the_same_moment_is_shown_beside_one_that_is_spread(vera):
     publish(backoff={"kind": "fixed", "first_delay_s": 60})
     text = text_of(
         vera.post("/policies/webhooks/preview/", typed(backoff__first_delay_s="60", jobs="500"), headers=HTMX)
@@ -130,7 +130,7 @@ def test_the_herd_of_all_at_the_same_moment_is_told_beside_one_that_is_spread(ve
     assert re.search(r"At most [\d,]+ in one second; v1: 500 \.", text)
 
 
-def test_without_scripts_the_preview_is_the_whole_page_with_what_was_typed(vera):
+def test_without_scripts_the_preview_is_the_complete_page_with_what_was_typed(vera):
     answer = vera.post("/policies/new/preview/", typed(cap_s="10 min", reason="typed before"))
     page = answer.content.decode()
     assert "<html" in page and 'name="cap_s" value="10 min"' in page and 'value="typed before"' in page
@@ -149,7 +149,7 @@ def test_without_scripts_the_preview_is_the_whole_page_with_what_was_typed(vera)
         ("expires_at", "soon", "This must be a time such as"),
     ],
 )
-def test_what_is_refused_stands_beside_its_field_with_its_bound_and_nothing_is_lost(otto, field, text, message):
+def test_what_is_refused_is_beside_its_field_with_its_bound_and_nothing_is_lost(otto, field, text, message):
     form = typed(
         backoff__factor="2", cap_s="1 h", reason="because", note="what for", expires="at", expires_at="2026-12-01T10:00"
     )
@@ -173,7 +173,7 @@ def test_what_is_refused_is_drawn_as_it_is_in_force(vera):
     assert "always 1 min" in text and "9 attempts; gives up" in text
 
 
-def test_all_that_is_wrong_is_told_at_once_also_while_typing(vera):
+def test_all_that_is_wrong_is_shown_at_once_also_while_typing(vera):
     form = typed(max_attempts="0", cap_s="never", **{"class.error": "ValueError", "class.as": "sometimes"})
     part = vera.post("/policies/new/preview/", form, headers=HTMX).content.decode()
     refused = set(re.findall(r'id="(refused-[\w-]+)" data-refusals hx-swap-oob="morph"><p', part))
@@ -239,7 +239,7 @@ def test_an_operator_of_one_source_is_refused_what_matches_every_source(otto):
 # --- a stale edit ------------------------------------------------------------------------------------------------
 
 
-def test_a_stale_edit_is_refused_with_the_difference_and_goes_on_when_told(otto):
+def test_a_stale_edit_is_refused_with_the_difference_and_goes_on_on_request(otto):
     publish(max_attempts=6, cap_s=300)
     publish(max_attempts=6, cap_s=900, exhausted="escalate")  # somebody else, meanwhile
     form = typed(begun="1", max_attempts="9", cap_s="5 min", reason="mine")
@@ -272,7 +272,7 @@ def test_an_edit_of_what_was_withdrawn_meanwhile_is_not_lost(otto):
 # --- the history -------------------------------------------------------------------------------------------------
 
 
-def test_the_history_says_what_each_version_changed_and_puts_one_back(otto):
+def test_the_history_shows_what_each_version_changed_and_puts_one_back(otto):
     publish(max_attempts=6)
     publish(max_attempts=8, cap_s=600)
     text = text_of(otto.get("/policies/webhooks/versions/"))
@@ -311,7 +311,7 @@ def test_a_policy_that_was_withdrawn_leads_to_its_history_and_can_be_put_back(ot
 # --- stored failures ---------------------------------------------------------------------------------------------
 
 
-def test_the_backtest_tells_what_would_have_become_of_stored_failures(vera):
+def test_the_backtest_shows_what_would_have_become_of_stored_failures(vera):
     bury(3)
     part = vera.post("/policies/new/backtest/", typed(), headers=HTMX)
     assert "Of 3 jobs that failed and it would decide about, 3 died." in text_of(part)
@@ -388,7 +388,7 @@ def test_a_search_offers_no_policy_that_is_out_of_sight(vera):
     assert "webhooks" in offered and "vault" not in offered
 
 
-def test_starts_that_nobody_counted_stand_beside_who_runs_the_policy(vera, watched):
+def test_starts_that_no_one_counted_stand_beside_who_runs_the_policy(vera, watched):
     publish(poison={"crashes": 3})
     heartbeats._last_heard.clear()
     now = timezone.now()
@@ -399,7 +399,7 @@ def test_starts_that_nobody_counted_stand_beside_who_runs_the_policy(vera, watch
         assert "1,200 jobs started uncounted: the store did not answer" in text_of(vera.get(page))
 
 
-def test_a_policy_that_files_lost_jobs_is_set_by_a_tick_and_says_which_jobs_it_did_not_keep(otto, watched):
+def test_a_policy_that_files_lost_jobs_is_set_by_a_tick_and_shows_which_jobs_it_did_not_keep(otto, watched):
     page = text_of(otto.get("/policies/new/"))
     assert "Jobs that vanish with their worker" in page
     given = typed(name="kept", match__task="shop.kept", file_lost="on")
@@ -430,13 +430,13 @@ def test_what_a_poison_pill_costs_is_drawn_beside_the_herd(vera):
     assert "10 s 50 s 20 s" in text and "1 min 5 min 2 min" in text
 
 
-def test_a_pill_that_nobody_counts_costs_without_end(vera):
+def test_a_pill_that_no_one_counts_costs_without_end(vera):
     assert "it takes a worker each time, without end" in text_of(
         vera.post("/policies/new/preview/", typed(), headers=HTMX)
     )
 
 
-def test_the_worst_minute_of_a_budget_is_told(vera):
+def test_the_worst_minute_of_a_budget_is_shown(vera):
     text = text_of(
         vera.post("/policies/new/preview/", typed(budget__per_minute="100", budget__burst="10"), headers=HTMX)
     )

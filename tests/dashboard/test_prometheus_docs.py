@@ -51,7 +51,9 @@ def scraped(client, history):
 
 
 def unknown(expressions: list[str], scraped: dict[str, set[str]]) -> list[str]:
-    wrong = [name for message in expressions for name in NAME.findall(message) if name not in scraped and name not in LABELS]
+    wrong = [
+        name for message in expressions for name in NAME.findall(message) if name not in scraped and name not in LABELS
+    ]
     for message in expressions:
         for name, inside in SELECTOR.findall(message):
             wrong += [f"{name}.{label}" for label in LABEL.findall(inside) if label not in scraped.get(name, ())]
@@ -63,12 +65,12 @@ def unknown(expressions: list[str], scraped: dict[str, set[str]]) -> list[str]:
 LABELS = {"job_name"}  # named like a metric
 
 
-def test_every_metric_and_label_of_the_rules_is_told(scraped):
+def test_every_metric_and_label_of_the_rules_is_shown(scraped):
     requested = expressions_of_rules()
     assert len(requested) == 16 and all(requested) and unknown(requested, scraped) == []
 
 
-def test_every_metric_and_label_of_the_dashboard_is_told(scraped):
+def test_every_metric_and_label_of_the_dashboard_is_shown(scraped):
     requested = expressions_of_dashboard()
     assert len(requested) > 20 and unknown(requested, scraped) == []
 
@@ -78,7 +80,7 @@ def test_every_exported_metric_is_on_the_dashboard(scraped):
     assert scraped.keys() - shown == set() or scraped.keys() - shown <= {"redrive_store_up"}
 
 
-def test_what_is_not_told_would_be_noticed(scraped):
+def test_what_is_not_shown_would_be_noticed(scraped):
     wrong = [
         "sum(job_failure_total)",
         'rate(job_failures_total{task="x",host="y"}[5m])',

@@ -73,7 +73,7 @@ def test_a_raw_secret_is_never_written():
     assert "hunter2" not in text and '"password": REDACTED' in text
 
 
-def test_arguments_nested_deeper_than_python_reads_are_cut_and_say_so():
+def test_arguments_nested_deeper_than_python_reads_are_cut_and_show_it():
     value = []
     for _ in range(200):
         value = [value]
@@ -89,7 +89,7 @@ def test_a_long_list_far_down_is_not_written_as_megabytes_of_indentation():
 
 @given(ANY_TEXT)
 @example("\ud800")
-def test_a_comment_is_one_line_whatever_a_job_said(text):
+def test_a_comment_is_one_line_whatever_a_job_shown(text):
     tree = ast.parse(comment(text + "\rimport os\nimport os\x0cimport os\u2028import os") + "\n")
     assert tree.body == []
 

@@ -20,7 +20,7 @@ def quarantined(**changes) -> int:
     return Failure.objects.latest("pk").pk
 
 
-def test_a_pill_stands_there_with_what_it_did_to_which_workers(ann, watched):
+def test_a_pill_is_there_with_what_it_did_to_which_workers(ann, watched):
     quarantined()
     text = text_of(ann.get("/quarantine/"))
     assert "3 crashes in 90 s" in text
@@ -37,14 +37,14 @@ def test_crashes_that_were_reported_out_of_order_are_shown_oldest_first(ann, wat
     assert re.findall(r"w\d@a", text) == ["w0@a", "w1@a", "w2@a", "w3@a"]
 
 
-def test_the_page_of_the_job_tells_it_too_also_when_it_was_readmitted(ann, watched):
+def test_the_page_of_the_job_shows_it_too_also_when_it_was_readmitted(ann, watched):
     pk = quarantined()
     ann.post(f"/quarantine/{pk}/readmit/")
     text = text_of(ann.get(f"/failures/{pk}/"))
     assert "How it ended its workers" in text and "signal 11 (SIGSEGV)" in text
 
 
-def test_an_empty_quarantine_says_what_would_put_something_there(ann, watched):
+def test_an_empty_quarantine_shows_what_would_put_something_there(ann, watched):
     assert "No job is in quarantine. A policy with poison puts a job here" in text_of(ann.get("/quarantine/"))
 
 
@@ -65,7 +65,7 @@ def test_a_job_is_discarded_with_a_reason_and_the_page_comes_back_without_htmx(a
     assert Failure.objects.get().state == "discarded" and AuditEvent.objects.get().reason == "a broken image"
 
 
-def test_one_that_is_not_there_any_more_is_said(ann, watched):
+def test_one_that_is_not_there_any_more_is_shown(ann, watched):
     bury(1)
     pk = Failure.objects.get().pk
     answer = ann.post(f"/quarantine/{pk}/readmit/", headers=HTMX)

@@ -48,12 +48,12 @@ def test_each_span_has_three_pictures_and_a_table(ann, watched, history, span):
 
 
 @pytest.mark.parametrize(("minutes", "span"), [(10, "1h"), (90, "6h"), (60 * 12, "24h")])
-def test_a_new_queue_is_not_shown_with_a_day_in_which_nobody_looked(ann, watched, db, now, minutes, span):
+def test_a_new_queue_is_not_shown_with_a_day_in_which_no_one_checked(ann, watched, db, now, minutes, span):
     lay(now - timedelta(minutes=minutes), 30)
     assert f'aria-current="true">{span}</a>' in page(ann).content.decode()
 
 
-def test_what_it_says_now_stands_above(ann, watched, history):
+def test_what_it_shows_now_is_above(ann, watched, history):
     bury(3, queue="emails")
     text = text_of(page(ann))
     assert re.search(r"Dead 3 Oldest dead .* Waiting \d+ Active – Delayed – Retrying 0", text)
@@ -70,7 +70,7 @@ def test_what_it_says_now_stands_above(ann, watched, history):
         ("late", "nothing would be lost"),
     ],
 )
-def test_what_a_kill_of_its_workers_would_take_is_said(ann, watched, db, now, grade, message):
+def test_what_a_kill_of_its_workers_would_take_is_shown(ann, watched, db, now, grade, message):
     Worker.objects.create(source="shop", name="w1", boot="b", seen_at=now, queues=["emails"], concurrency=4)
     DepthSample.objects.create(
         source="shop", queue="emails", at=now, step=10, workers=3, guarded_workers=1, durability=grade
@@ -99,7 +99,7 @@ def zoomed_out(client, **query):
     return html.unescape(found[1]) if found else ""
 
 
-def test_no_zoom_leads_into_the_future_or_beyond_what_is_kept(ann, watched, history, now):
+def test_no_zoom_leads_into_the_future_or_beyond_what_is_stored(ann, watched, history, now):
     complete = parse_qs(urlsplit(zoomed_out(ann, span="24h")).query)
     since, until = (datetime.fromisoformat(complete[one][0]) for one in ("since", "until"))
     assert until <= timezone.now() and timedelta(hours=47) < until - since < timedelta(hours=49)
@@ -127,7 +127,7 @@ def test_lines_can_be_left_out(ann, watched, history):
     assert "hide=waiting%2Cdead" in shown  # what leads to the next is told
 
 
-def test_gaps_say_why_and_marks_say_what(ann, watched, history, now):
+def test_gaps_show_why_and_marks_show_what(ann, watched, history, now):
     DepthSample.objects.filter(step=10, at__gte=now - timedelta(minutes=20), at__lt=now - timedelta(minutes=10)).update(
         is_reachable=False, why="<b>refused</b>", waiting=None
     )
@@ -139,7 +139,7 @@ def test_gaps_say_why_and_marks_say_what(ann, watched, history, now):
     assert shown.count('class="upright is-release"') == 3 and shown.count('class="hole"') >= 3
 
 
-def test_letters_of_marks_that_are_close_to_each_other_do_not_print_over_each_other(ann, watched, history, now):
+def test_messages_of_marks_that_are_close_to_each_other_do_not_print_over_each_other(ann, watched, history, now):
     for n, minutes in enumerate((60, 59, 58, 20)):
         Release.objects.create(source="shop", version=f"v{n}", at=now - timedelta(minutes=minutes))
     shown = page(ann, span="24h").content.decode()
@@ -150,7 +150,7 @@ def test_letters_of_marks_that_are_close_to_each_other_do_not_print_over_each_ot
     assert len(re.findall(r'<text class="letter is-release"', shown)) >= 2
 
 
-def test_a_threshold_is_a_line_and_one_far_above_is_told(ann, watched, history):
+def test_a_threshold_is_a_line_and_one_far_above_is_shown(ann, watched, history):
     Rule.objects.all().delete()
     for name, value, more in (
         ("near", 90, {}),
@@ -164,13 +164,13 @@ def test_a_threshold_is_a_line_and_one_far_above_is_told(ann, watched, history):
     assert "Above the picture: far: warning at 1,000,000." in html.unescape(text_of(page(ann, span="1h")))
 
 
-def test_a_queue_that_was_never_looked_at_says_so(ann, watched, db):
+def test_a_queue_that_was_never_checked_shows_it(ann, watched, db):
     bury(2, queue="emails")
     text = text_of(page(ann))
     assert "Nobody has looked at this queue yet" in text and "Nothing is kept of this queue from then." in text
 
 
-def test_a_source_that_does_not_answer_and_a_watch_that_stopped_are_said(ann, store, history):
+def test_a_source_that_does_not_answer_and_a_watch_that_stopped_are_shown(ann, store, history):
     Source.objects.update(is_reachable=False, why_unreachable="refused", changed_at=timezone.now())
     text = text_of(page(ann))
     assert "This source does not answer." in text and "Nothing is watched" in text
@@ -191,7 +191,7 @@ def test_out_of_sight_is_not_there(vera, otto, watched, history):
         assert page(vera, queue=queue, source=source).status_code == 404
 
 
-def test_a_page_asks_the_same_number_of_questions_at_any_span(ann, watched, history):
+def test_a_page_makes_the_same_number_of_queries_at_any_span(ann, watched, history):
     page(ann)
     counts = set()
     for span in SPANS:

@@ -17,7 +17,7 @@ def sample(queue: str = "webhooks", **changes) -> None:
     DepthSample.objects.create(source="shop", queue=queue, at=timezone.now(), **row | changes)
 
 
-def test_a_queue_shows_what_waits_runs_and_lies_dead(ann, watched):
+def test_a_queue_shows_what_waits_runs_and_is_dead(ann, watched):
     sample()
     bury(3)
     text = text_of(ann.get("/queues/"))
@@ -25,7 +25,7 @@ def test_a_queue_shows_what_waits_runs_and_lies_dead(ann, watched):
     assert "12 of 14 early ack" in text
 
 
-def test_where_all_workers_are_guarded_nothing_is_said_of_others(ann, watched):
+def test_where_all_workers_are_guarded_nothing_is_shown_of_others(ann, watched):
     sample(workers=12)
     assert "is not seen here" not in text_of(ann.get("/queues/"))
 
@@ -50,7 +50,7 @@ def test_what_is_not_known_is_a_dash_and_never_a_zero(ann, watched):
     assert re.search(r"no answer (now|\d+ \w+ ago) – – – 0", text)
 
 
-def test_a_source_that_does_not_answer_says_since_when_and_the_next_step(ann, watched):
+def test_a_source_that_does_not_answer_shows_since_when_and_the_next_step(ann, watched):
     since = timezone.now() - timedelta(minutes=9)
     Source.objects.create(
         name="shop", is_configured=True, is_reachable=False, changed_at=since, why_unreachable="refused"
@@ -67,17 +67,17 @@ def test_priorities_are_shown_in_order_where_there_are_several(ann, watched):
     assert "p0 critical 20 · p3 high 3 · p9 low 1" in text_of(ann.get("/queues/"))
 
 
-def test_a_priority_that_is_no_number_stands_behind_the_others(ann, watched):
+def test_a_priority_that_is_no_number_is_behind_the_others(ann, watched):
     sample(by_priority={"²": 2, "10": 1, "9": 3})
     assert "p9 low 3 · p10 low 1 · p² 2" in text_of(ann.get("/queues/"))
 
 
-def test_a_source_that_only_reports_says_that_nothing_can_be_sent_to_it(ann, watched):
+def test_a_source_that_only_reports_shows_that_nothing_can_be_sent_to_it(ann, watched):
     Source.objects.create(name="shop", is_configured=False)
     assert "nothing can be sent to it" in text_of(ann.get("/queues/"))
 
 
-def test_without_a_source_the_page_says_how_to_name_one(ann, watched):
+def test_without_a_source_the_page_shows_how_to_name_one(ann, watched):
     for page in ("/", "/queues/"):
         text = text_of(ann.get(page))
         assert "CELERY_BROKER_URL=redis://… REDRIVE_REDIS_URL=redis://… python3 manage.py up --no-demo" in text

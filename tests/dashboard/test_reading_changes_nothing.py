@@ -74,7 +74,7 @@ def test_a_read_only_desk_lets_no_change_through_any_address(desk, root, setting
     assert changed <= {"jobs_admin_auditevent"}
 
 
-def test_a_read_only_desk_can_be_looked_at_everywhere(desk, root, settings):
+def test_a_read_only_desk_can_be_checked_everywhere(desk, root, settings):
     settings.REDRIVE_READ_ONLY = True
     answers = {a.route: really(asker_of(root, a).ask("GET", a, desk.shop)) for a in of("page") if "GET" in a.methods}
     assert {route for route, is_ in answers.items() if is_ != IN} == set()

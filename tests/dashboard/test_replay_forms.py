@@ -59,7 +59,7 @@ def test_what_is_typed_becomes_the_words_of_the_api_and_the_engine_takes_them(ty
         ("style=careful&jitter=-1", "jitter"),
     ],
 )
-def test_what_the_engine_refuses_stands_beside_the_field_that_is_to_blame(typed, field):
+def test_what_the_engine_refuses_is_beside_the_field_that_is_to_blame(typed, field):
     form = Pace(QueryDict(typed))
     with pytest.raises(Refused) as refused:
         pacing.parse(form.document, 1000)
@@ -96,7 +96,7 @@ def test_options_become_those_of_the_engine(typed, options):
         ("attempts=number", "attempts_number", "1 to 1,000"),
     ],
 )
-def test_an_option_that_cannot_be_is_said_beside_its_field(typed, field, text):
+def test_an_option_that_cannot_be_is_shown_beside_its_field(typed, field, text):
     form = Options(QueryDict(typed))
     if form.is_valid():
         with pytest.raises(Refused) as refused:

@@ -102,7 +102,7 @@ def test_its_numbers_are_of_the_sources_that_are_seen(sue, replay):
 
 
 @pytest.mark.django_db
-def test_the_api_says_no_more(client, replay):
+def test_the_api_shows_no_more(client, replay):
     secret = create("sue", "operator", "shop")
     for url in (f"/api/replays/{replay.pk}", "/api/replays", f"/api/replays/{replay.pk}/items"):
         text = json.dumps(client.get(url, headers={"Authorization": f"Bearer {secret}"}).json())

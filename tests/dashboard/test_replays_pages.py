@@ -47,7 +47,7 @@ NEW = "/replays/new/"
 # ---------- new replay ----------
 
 
-def test_a_preview_says_how_many_where_and_how_long_and_changes_nothing(ann, shop):
+def test_a_preview_shows_how_many_where_and_how_long_and_changes_nothing(ann, shop):
     dead(100, queue="emails")
     answer = ann.get(NEW, {"q": "queue:emails"})
     text = answer.content.decode()
@@ -55,7 +55,7 @@ def test_a_preview_says_how_many_where_and_how_long_and_changes_nothing(ann, sho
     assert not Replay.objects.exists() and Failure.objects.filter(state="dead").count() == 100
 
 
-def test_errors_of_one_title_are_told_apart_by_where_they_fail(ann, shop):
+def test_errors_of_one_title_are_distinguished_by_where_they_fail(ann, shop):
     dead(2, group=group("E", culprit="shop/a.py in send"), task="shop.deliver")
     dead(1, group=group("E", fingerprint="v1-b", message="no answer (tenant: cobalt)"), task="shop.stock")
     page = ann.get(NEW, {"q": "error:TimeoutError"}).content.decode()
@@ -70,7 +70,7 @@ def test_no_search_and_no_selection_is_not_everything(ann, shop):
     assert "Replay 2 jobs" in ann.get(NEW, {"q": ""}).content.decode()
 
 
-def test_what_is_left_out_stands_there_with_its_reason(ann, shop):
+def test_what_is_left_out_is_there_with_its_reason(ann, shop):
     dead(2)
     dead(1, is_complete=False)
     dead(1, state="discarded")
@@ -89,7 +89,7 @@ def test_the_button_starts_exactly_what_was_shown(ann, shop):
     assert (replay.total, replay.state, replay.pace["rate"], replay.actor) == (3, "running", 10, "ann")
 
 
-def test_more_than_a_hundred_are_replayed_carefully_unless_somebody_says_otherwise(ann, shop):
+def test_more_than_a_hundred_are_replayed_carefully_unless_a_person_shows_otherwise(ann, shop):
     dead(101)
     page = ann.get(NEW, {"q": "queue:webhooks"})
     text = page.content.decode()
@@ -100,7 +100,7 @@ def test_more_than_a_hundred_are_replayed_carefully_unless_somebody_says_otherwi
     assert pace["style"] == "careful" and pace["canary"]["jobs"] == 50
 
 
-def test_the_plan_tells_its_end_and_what_failures_would_change(ann, shop):
+def test_the_plan_shows_its_end_and_what_failures_would_change(ann, shop):
     dead(300)
     context = ann.get(NEW, {"q": "queue:webhooks"}).context
     planned, some, half = context["endings"]
@@ -174,7 +174,7 @@ def test_a_patch_is_shown_as_a_difference_of_each_job_and_what_is_hidden_stays_h
     assert "Nothing changes: it has these already." in same
 
 
-def test_what_came_after_the_first_look_is_told_and_taken_in_only_when_asked(ann, shop):
+def test_what_came_after_the_first_check_is_shown_and_taken_in_only_on_request(ann, shop):
     dead(3)
     form = carried(ann.get(NEW, {"q": "queue:webhooks"}))
     dead(2)
@@ -193,7 +193,7 @@ def test_what_is_left_out_and_may_be_accepted_has_a_box_that_stays_ticked(ann, s
     assert 'name="accept" value="expired" checked' in text and "Expired jobs" in text
 
 
-def test_above_the_size_the_button_asks_for_approval_and_nothing_is_sent(ann, shop, settings):
+def test_above_the_size_the_button_requests_approval_and_nothing_is_sent(ann, shop, settings):
     settings.REDRIVE_APPROVE_ABOVE = "5"
     dead(6)
     page = ann.get(NEW, {"q": "queue:webhooks"})
@@ -246,7 +246,9 @@ def test_a_pace_that_cannot_be_is_refused_beside_its_field(ann, shop, amount):
 def test_a_scope_with_or_is_shown_with_its_parentheses(ann, shop):
     dead(2, error_type="shop.Timeout")
     requested = "queue:emails error:Timeout OR error:Refused"
-    assert 'Read as: queue emails · (error has "Timeout" or error has "Refused")' in text_of(ann.get(NEW, {"q": requested}))
+    assert 'Read as: queue emails · (error has "Timeout" or error has "Refused")' in text_of(
+        ann.get(NEW, {"q": requested})
+    )
     assert "Read as:" not in text_of(ann.get(NEW, {"q": "queue:emails"}))
 
 
@@ -258,12 +260,12 @@ def test_a_scope_with_or_is_shown_with_its_parentheses(ann, shop):
         ({"style": "at_once"}, "all at once, at most 40 in any second"),
     ],
 )
-def test_a_pace_says_one_maximum(ann, shop, pace, words):
+def test_a_pace_shows_one_maximum(ann, shop, pace, words):
     dead(40)
     assert f"<dt>Pace</dt><dd>{words}</dd>" in ann.get(NEW, {"q": "state:dead"} | pace).content.decode()
 
 
-def test_careful_says_by_name_the_rate_that_it_reaches_with_so_few_jobs(ann, shop):
+def test_careful_shows_by_name_the_rate_that_it_reaches_with_so_few_jobs(ann, shop):
     dead(120)
     seen = replays.preview(BOB, query="state:dead", pace={"style": "careful", "ramp": {"from": 5, "to": 500}})
     assert seen.peak_per_second < 500
@@ -277,7 +279,7 @@ def test_seconds_between_two_is_a_pace_too(ann, shop):
     assert "one every 30 s" in text and "1 min" in text
 
 
-def test_when_others_were_faster_it_is_told_what_changed_and_shown_anew(ann, shop):
+def test_when_others_were_faster_it_is_shown_what_changed_and_shown_again(ann, shop):
     ids = dead(10)
     form = carried(ann.get(NEW, {"q": "queue:webhooks"})) | {"step": "start", "reason": "back"}
     Failure.objects.filter(pk__in=ids[:6]).update(state="recovered")
@@ -299,7 +301,7 @@ def test_a_viewer_may_not_open_it(vera, shop):
     assert vera.get(NEW, {"q": ""}).status_code == 403
 
 
-def test_a_preview_asks_the_database_a_bounded_number_of_times(ann, shop, django_assert_max_num_queries):
+def test_a_preview_queries_the_database_a_bounded_number_of_times(ann, shop, django_assert_max_num_queries):
     dead(200, group=group())
     with django_assert_max_num_queries(40):
         ann.get(NEW, {"q": "queue:webhooks"})
@@ -308,7 +310,7 @@ def test_a_preview_asks_the_database_a_bounded_number_of_times(ann, shop, django
 # ---------- a replay ----------
 
 
-def test_the_page_tells_in_a_sentence_how_it_goes(ann, shop):
+def test_the_page_shows_in_a_sentence_how_it_goes(ann, shop):
     replay = running()
     moved(replay, 1, "succeeded")
     moved(replay, 2, "failed_again", outcome="TimeoutError: again")
@@ -348,7 +350,7 @@ def test_a_replay_that_nothing_moves_in_is_answered_with_not_modified(ann, shop)
     assert ann.get(url, headers=HTMX | {"If-None-Match": etag}).status_code == 200
 
 
-def test_where_a_source_does_not_report_careful_is_not_offered_and_the_end_says_so(ann, shop, monkeypatch):
+def test_where_a_source_does_not_report_careful_is_not_offered_and_the_end_shows_it(ann, shop, monkeypatch):
     monkeypatch.setattr(shop, "can", type(shop.can)(atomic_send=True, edit=True), raising=False)
     dead(101, queue="emails")
     page = ann.get(NEW, {"q": "queue:emails"}).content.decode()
@@ -364,7 +366,7 @@ def test_where_a_source_does_not_report_careful_is_not_offered_and_the_end_says_
     assert '<div id="replay" class="stack replay">' in page  # nothing more comes: it does not ask again
 
 
-def test_a_job_that_nobody_tells_of_is_settled_by_a_person_on_its_page(ann, shop, monkeypatch):
+def test_a_job_that_no_one_shows_is_settled_by_a_person_on_its_page(ann, shop, monkeypatch):
     monkeypatch.setattr(shop, "can", type(shop.can)(atomic_send=True, edit=True), raising=False)
     replay = running(1)
     while replays.send("test"):
@@ -388,7 +390,7 @@ def test_pause_resume_and_cancel_are_plain_forms(ann, shop):
     assert replay.cancelled == 3 and Failure.objects.filter(state="dead").count() == 3
 
 
-def test_an_act_that_comes_too_late_is_told_on_the_page(ann, shop):
+def test_an_act_that_comes_too_late_is_shown_on_the_page(ann, shop):
     replay = running()
     replays.cancel(BOB, replay)
     answer = ann.post(f"/replays/{replay.pk}/pause/")
@@ -421,7 +423,7 @@ def test_a_press_scales_where_a_ramp_ends_and_keeps_the_rest_of_the_pace():
     assert replay_paces.scaled({"style": "steady", "rate": 100_000}, 2) is None
 
 
-def test_a_held_replay_tells_why_with_numbers_errors_and_what_to_do(ann, shop):
+def test_a_held_replay_shows_why_with_numbers_errors_and_what_to_do(ann, shop):
     replay = held(others=1, kind="canary", failed=2, judged=5, bound=0.12, limit=0.2)
     text = ann.get(f"/replays/{replay.pk}/").content.decode()
     assert "Held: 2 of 5 canary jobs failed again." in text and "2 of the last 5" in text
@@ -462,12 +464,12 @@ def test_a_group_that_all_the_rest_died_of_is_not_to_be_gone_on_without(ann, sho
     assert "1 unsent with this error" in text and 'name="without_groups"' not in text
 
 
-def test_a_replay_that_ended_without_some_says_how_many_were_never_sent():
+def test_a_replay_that_ended_without_some_shows_how_many_were_never_sent():
     ended = Replay(state="done", total=10, succeeded=6, failed_again=1, cancelled=3)
     assert replay_page.sentence(ended) == "Of 10 jobs, 6 ran well, 1 failed again. 3 were never sent and stay dead."
 
 
-def test_what_its_source_refused_is_told_as_not_sent_with_its_words_and_not_as_cancelled(ann, shop):
+def test_what_its_source_refused_is_shown_as_not_sent_with_its_words_and_not_as_cancelled(ann, shop):
     (pk,) = dead(1)
     Payload.objects.update(body=config.payload_keys().encrypt(b"not json"))
     begun = replays.start(BOB, replays.draft(BOB, selection=[pk], pace={"style": "at_once"}, reason="x"))
@@ -516,7 +518,7 @@ def test_how_long_the_rest_takes_is_what_is_really_sent(state, rate_now, message
     assert replay_page.remaining(replay, rate_now) == message
 
 
-def test_the_rest_of_a_replay_that_was_slowed_down_takes_what_its_rate_says_and_the_page_says_why(ann, shop):
+def test_the_rest_of_a_replay_that_was_slowed_down_takes_what_its_rate_shows_and_the_page_shows_why(ann, shop):
     replay = running(3)
     sentence = "12 of 40 failed at 9.6 a second with ReadTimeout: slowed down to 0.85 a second."
     at = timezone.now() - timedelta(minutes=1)
@@ -577,7 +579,7 @@ def test_another_operator_approves_it_on_its_page(ann, otto, shop, django_user_m
     assert replay.state != "awaiting_approval" and replay.approver == "otto"
 
 
-def test_how_its_jobs_are_sent_is_told_where_it_is_not_as_usual(ann, shop):
+def test_how_its_jobs_are_sent_is_shown_where_it_is_not_as_usual(ann, shop):
     replay = running()
     Replay.objects.filter(pk=replay.pk).update(
         attempts="3", to_queue="slow", patch={"kwargs": {"dry_run": True}}, taken=12, accepted=["expired"]
@@ -626,7 +628,7 @@ def test_uncertain_jobs_are_settled_at_once_all_or_by_a_search_after_a_count(ann
     assert refused.status_code == 409 and "Nothing was changed." in text_of(refused)
 
 
-def test_who_settles_very_many_jobs_is_told_how_far_it_came(ann, shop, monkeypatch):
+def test_who_settles_very_many_jobs_is_shown_how_far_it_came(ann, shop, monkeypatch):
     replay = running(5)
     Failure.objects.update(state="replaying", run=2)
     for n in range(1, 6):
@@ -670,7 +672,7 @@ def test_what_failed_again_is_grouped_with_links_to_group_and_jobs(ann, shop):
     assert "shop.PartnerDown" in text and f"/groups/{broken.fingerprint}/" in text
 
 
-def test_the_jobs_can_be_looked_at_by_state_page_by_page(ann, shop):
+def test_the_jobs_can_be_checked_by_state_page_by_page(ann, shop):
     replay = running(60)
     moved(replay, 7, "succeeded")
     url = f"/replays/{replay.pk}/"
@@ -696,7 +698,7 @@ def test_an_unknown_replay_is_a_404_page_for_reading_and_for_acting(ann, vera, s
     assert vera.post(f"/replays/{replay.pk}/cancel/").status_code == 403
 
 
-def test_the_list_shows_the_newest_first_and_an_empty_one_says_what_to_do(ann, shop):
+def test_the_list_shows_the_latest_first_and_an_empty_one_shows_what_to_do(ann, shop):
     assert "Nothing was replayed yet" in ann.get("/replays/").content.decode()
     first, second = running(2), running(1)
     answer = ann.get("/replays/")
@@ -704,7 +706,7 @@ def test_the_list_shows_the_newest_first_and_an_empty_one_says_what_to_do(ann, s
     assert "partner is back" in answer.content.decode()
 
 
-def test_a_replays_page_asks_the_database_a_bounded_number_of_times(ann, shop, django_assert_max_num_queries):
+def test_a_replays_page_queries_the_database_a_bounded_number_of_times(ann, shop, django_assert_max_num_queries):
     replay = running(120)
     for n in range(1, 30):
         moved(replay, n, "succeeded")
@@ -712,7 +714,7 @@ def test_a_replays_page_asks_the_database_a_bounded_number_of_times(ann, shop, d
         ann.get(f"/replays/{replay.pk}/")
 
 
-def test_the_last_hours_successes_are_told_minute_by_minute(db):
+def test_the_last_hours_successes_are_shown_minute_by_minute(db):
     now = timezone.now().replace(second=30, microsecond=0)
     minute = now.replace(second=0)
     QueueCounter.objects.create(source="shop", queue="emails", at=minute - timedelta(minutes=1), succeeded=120)
@@ -749,7 +751,7 @@ def test_an_emptied_field_does_not_change_the_pace_of_a_replay_under_way(ann, sh
     assert Replay.objects.get().pace["rate"] == 2
 
 
-def test_of_jobs_that_are_kept_no_longer_the_replay_tells_how_many_and_what_became_of_them(ann, shop):
+def test_of_jobs_that_are_stored_no_longer_the_replay_shows_how_many_and_what_became_of_them(ann, shop):
     replay = running(3)
     for n in (1, 2, 3):
         moved(replay, n, "succeeded")
@@ -796,7 +798,7 @@ def test_of_many_a_second_person_sees_some_evenly_and_only_of_their_sources(shop
     assert spread.spread_of_frozen(Viewer("wim", {"web": OPERATOR}), replay).by_tenant == []
 
 
-def test_a_replay_whose_jobs_nobody_takes_says_where_they_wait(ann, otto, shop):
+def test_a_replay_whose_jobs_no_one_takes_shows_where_they_wait(ann, otto, shop):
     replay = running(2)
     moved(replay, 1, "sent", sent_at=timezone.now() - timedelta(minutes=3), settled_at=None)
     DepthSample.objects.create(source="shop", queue="webhooks", at=timezone.now(), step=10, waiting=1)
@@ -807,7 +809,7 @@ def test_a_replay_whose_jobs_nobody_takes_says_where_they_wait(ann, otto, shop):
     assert "Nobody has taken" not in ann.get(url).text
 
 
-def test_a_replay_under_way_while_the_guard_was_off_says_how_many_outcomes_are_missing(ann, shop):
+def test_a_replay_under_way_while_the_guard_was_off_shows_how_many_outcomes_are_missing(ann, shop):
     replay = running(3)
     url, now = reverse("redrive:replay-detail", args=[replay.pk]), timezone.now()
     Replay.objects.update(started_at=now - timedelta(minutes=10))
@@ -878,7 +880,14 @@ def test_the_number_of_excluded_jobs_is_the_sum_of_its_groups_also_in_a_scope_th
     assert (replay.total, sorted(row["jobs"] for row in replay.set_aside)) == (5, [3, 4])
     assert "7 jobs stay dead" in text_of(ann.get(f"/replays/{replay.pk}/"))
     (ours,) = replay.items.filter(n=1).values_list("failure__group", flat=True)
-    reported = {"group": ours, "phase": "run", "code": "failed_again", "reason": "5 of 5", "by": "controller", "jobs": None}
+    reported = {
+        "group": ours,
+        "phase": "run",
+        "code": "failed_again",
+        "reason": "5 of 5",
+        "by": "controller",
+        "jobs": None,
+    }
     noted = [*replay.set_aside, reported | {"at": timezone.now().isoformat()}]
     Replay.objects.update(without_groups=[*replay.without_groups, ours], set_aside=noted)
     assert "12 jobs stay dead" in text_of(ann.get(f"/replays/{replay.pk}/"))
@@ -1011,7 +1020,7 @@ def test_an_opened_draft_brings_back_its_groups_its_pace_and_its_attempts(ann, s
     assert started.without_groups == draft.without_groups
 
 
-def test_a_job_under_a_held_replay_says_so_on_its_page_and_in_the_list(ann, shop):
+def test_a_job_under_a_held_replay_shows_it_on_its_page_and_in_the_list(ann, shop):
     replay = held(others=2, kind="canary", failed=2, judged=5)
     waiting = replay.items.filter(state="planned").first()
     text = text_of(ann.get(f"/failures/{waiting.failure_id}/"))
@@ -1024,7 +1033,7 @@ def test_a_job_under_a_held_replay_says_so_on_its_page_and_in_the_list(ann, shop
     assert f"/replays/{replay.pk}/" in out.getvalue()
 
 
-def test_a_replay_whose_outcomes_would_be_refused_says_so_before_and_while_it_waits(ann, shop):
+def test_a_replay_whose_outcomes_would_be_refused_shows_it_before_and_while_it_waits(ann, shop):
     replay = running(2)
     url, now = reverse("redrive:replay-detail", args=[replay.pk]), timezone.now()
     assert "are refused" not in ann.get(url).text

@@ -70,7 +70,7 @@ def test_a_waiting_job_leads_to_the_page_where_that_is_changed(table, olga):
     ("source", "is_offered"),
     [("source:shop", True), ("source:sh*", True), ("source:node", False), ("-source:shop", False)],
 )
-def test_when_retries_run_is_offered_where_a_source_of_the_list_is_told(table, source, is_offered):
+def test_when_retries_run_is_offered_where_a_source_of_the_list_is_shown(table, source, is_offered):
     assert failure_list.acts(parse(f"{source} state:retrying"), []).reschedule == is_offered
 
 
@@ -114,7 +114,7 @@ def test_all_that_wait_are_shown_before_and_after_then_changed_and_taken_back(ta
     ({"first_delay_s": "soon"}, "first_delay_s"), ({"factor": "0"}, "factor"), ({"how": "moment", "due_at": "tomorrow"}, "due_at is"),
     ({"max_attempts": "many"}, "max_attempts is"), ({"how": "keep"}, "Say what is to change"),
 ])  # fmt: skip
-def test_what_cannot_be_is_said_beside_its_field_and_nothing_is_changed(table, olga, changed, text):
+def test_what_cannot_be_is_shown_beside_its_field_and_nothing_is_changed(table, olga, changed, text):
     answer = olga.post("/retries/reschedule/", CURVE | {"q": "", "step": "start", "reason": "x"} | changed)
     assert answer.status_code == 422 and text in text_of(answer)
     assert not Reschedule.objects.exists()

@@ -116,12 +116,12 @@ def fits(address: Address, should: str, really: str, person: str) -> bool:
 
 
 @pytest.mark.parametrize("person", PEOPLE)
-def test_each_page_lets_in_whom_its_right_names_and_tells_the_others_nothing(desk, person):
+def test_each_page_lets_in_whom_its_right_names_and_shows_the_others_nothing(desk, person):
     none_of(faults(Asker(come(person)), desk, person, of("page")))
 
 
 @pytest.mark.parametrize("person", [name for name in PEOPLE if name != "mixed"])
-def test_each_call_lets_in_the_tokens_that_its_right_names_and_tells_the_others_nothing(desk, person):
+def test_each_call_lets_in_the_tokens_that_its_right_names_and_shows_the_others_nothing(desk, person):
     none_of(faults(Asker(come(person), token(person)), desk, person, of("api")))
 
 
@@ -130,7 +130,7 @@ def test_each_address_of_the_admin_lets_in_the_staff_that_its_right_names(desk, 
     none_of(faults(Asker(come(person, staff=True)), desk, person, of("admin")))
 
 
-def test_what_belongs_to_two_sources_tells_only_of_the_one_that_may_be_seen(desk):
+def test_what_belongs_to_two_sources_shows_only_of_the_one_that_may_be_seen(desk):
     page, call = Asker(come("elsewhere", staff=True)), Asker(Client(), token("elsewhere"))
     rows = replace(desk.bank, failure=desk.of_shared, group=desk.shared, replay=desk.both, paused=desk.both)
     rows.more.update(failure=desk.of_shared, group=desk.shared, replay=desk.both)

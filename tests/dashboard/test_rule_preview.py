@@ -36,7 +36,7 @@ def grow(values: list[int], queue: str = "webhooks", *, every: timedelta = timed
     )
 
 
-def test_the_preview_says_how_often_it_would_have_fired_and_draws_it(vera):
+def test_the_preview_shows_how_often_it_would_have_fired_and_draws_it(vera):
     grow([0] * 60 + [150] * 30 + [0] * 60 + [300] * 30 + [0] * 30)
     answer = vera.post("/alerts/rules/preview/", typed(), headers=HTMX)
     text = text_of(answer)
@@ -60,7 +60,7 @@ def test_the_preview_is_a_page_without_scripts_and_keeps_what_is_typed(vera):
     assert "It would have fired once" in page
 
 
-def test_what_is_refused_is_drawn_without_it_and_said_beside_its_field(vera):
+def test_what_is_refused_is_drawn_without_it_and_shown_beside_its_field(vera):
     grow([0] * 60 + [150] * 30 + [0] * 60)
     page = vera.post("/alerts/rules/preview/", typed(for_s="9 d"), headers=HTMX).content.decode()
     assert "Drawn is the rule without it" in page and 'hx-swap-oob="morph"' in page and "a day" in page
@@ -74,7 +74,7 @@ def test_a_rule_without_a_name_is_previewed_all_the_same(vera):
     assert "would not have fired" in page and 'class="refusal"' not in page
 
 
-def test_the_preview_tells_nothing_of_a_source_that_is_out_of_sight(django_user_model):
+def test_the_preview_shows_nothing_of_a_source_that_is_out_of_sight(django_user_model):
     grow([500] * 120, "zircon-queue")
     eve = log_in(django_user_model, "eve", bank="operator")
     text = eve.post("/alerts/rules/preview/", typed(source="*", queue="*"), headers=HTMX).content.decode()
@@ -86,6 +86,6 @@ def test_without_history_nothing_is_claimed(vera):
     assert "There is nothing to draw" in text and "would not have fired" not in text
 
 
-def test_what_the_history_does_not_keep_is_said_instead_of_drawn(vera):
+def test_what_the_history_does_not_keep_is_shown_instead_of_drawn(vera):
     text = text_of(vera.post("/alerts/rules/preview/", typed(metric="quarantined"), headers=HTMX))
     assert "The history keeps no count of the quarantine." in text

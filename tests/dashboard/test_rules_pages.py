@@ -53,7 +53,7 @@ def fired(rule: Rule, subject: str = "webhooks", state: str = "firing", **change
 # --- the list ----------------------------------------------------------------------------------------------------
 
 
-def test_a_rule_says_in_a_sentence_what_it_watches_when_it_fires_and_who_is_told(vera):
+def test_a_rule_shows_in_a_sentence_what_it_watches_when_it_fires_and_who_is_notified(vera):
     channel()
     rule(channels=["ops-slack"], escalate_s=600)
     text = text_of(vera.get("/alerts/rules/"))
@@ -81,7 +81,7 @@ def test_each_metric_has_its_sentence(ann, document, sentence):
     assert sentence in text_of(ann.get("/alerts/rules/"))
 
 
-def test_the_list_says_how_many_fire_now_and_when_one_fired_last(vera):
+def test_the_list_shows_how_many_fire_now_and_when_one_fired_last(vera):
     first = rule()
     fired(first), fired(first, "emails", "acknowledged"), fired(first, "later", "pending", fired_at=None)
     rule("Never fired")
@@ -112,7 +112,7 @@ def test_a_viewer_is_offered_nothing_that_changes(vera):
     assert 'class="primary"' not in detail and "you need the role operator" in detail
 
 
-def test_the_list_asks_the_database_the_same_for_one_rule_and_for_fifty(vera):
+def test_the_list_queries_the_database_the_same_for_one_rule_and_for_fifty(vera):
     def count_queries() -> int:
         with CaptureQueriesContext(connection) as queries:
             assert vera.get("/alerts/rules/").status_code == 200
@@ -128,7 +128,7 @@ def test_the_list_asks_the_database_the_same_for_one_rule_and_for_fifty(vera):
     assert count_queries() == one
 
 
-def test_the_list_looks_at_alerts_once_for_what_is_open_and_once_for_the_last_of_each_rule(vera):
+def test_the_list_checks_alerts_once_for_what_is_open_and_once_for_the_last_of_each_rule(vera):
     for n in range(5):
         one = rule(f"Rule {n}")
         for m in range(4):
@@ -172,7 +172,7 @@ def test_one_is_disabled_and_enabled_again_and_its_alerts_are_closed(otto):
     assert made.enabled and AuditEvent.objects.filter(act="rule.change", actor="otto").count() == 2
 
 
-def test_what_becomes_of_open_alerts_is_said_before_a_rule_is_deleted(otto):
+def test_what_becomes_of_open_alerts_is_shown_before_a_rule_is_deleted(otto):
     made = rule()
     fired(made), fired(made, "emails")
     assert "2 open alerts are closed" in text_of(otto.get(f"/alerts/rules/{made.pk}/"))
@@ -204,7 +204,7 @@ def test_a_rule_is_made_as_it_was_typed(otto):
     assert [one.name for one in made.channels.all()] == ["ops-slack"] and made.changed_by == "otto"
 
 
-def test_the_inputs_hold_what_stands_with_units(otto):
+def test_the_inputs_hold_what_is_with_units(otto):
     made = rule(metric="oldest_dead_s", threshold=5400, for_s=120)
     page = otto.get(f"/alerts/rules/{made.pk}/").content.decode()
     assert 'name="threshold" value="90 min"' in page and 'name="for_s" value="2 min"' in page
@@ -231,7 +231,7 @@ def test_what_another_metric_left_in_its_input_is_no_part_of_the_rule(otto):
         ("channels", "nobody", "There is no channel"),
     ],
 )
-def test_what_is_refused_stands_beside_its_field_and_nothing_is_lost(otto, field, text, message):
+def test_what_is_refused_is_beside_its_field_and_nothing_is_lost(otto, field, text, message):
     answer = otto.post("/alerts/rules/create/", typed(queue="emails") | {field: text})
     page = answer.content.decode()
     assert answer.status_code == 422 and not Rule.objects.exists()
@@ -254,7 +254,7 @@ def test_a_name_that_is_taken_is_refused_beside_it(otto):
     assert answer.status_code == 422 and "already" in text_of(answer) and Rule.objects.count() == 1
 
 
-def test_somebody_elses_change_is_not_overwritten_unseen(otto, ann):
+def test_anothers_change_is_not_overwritten_unseen(otto, ann):
     made = rule()
     begun = re.search(r'name="begun" value="([^"]+)"', otto.get(f"/alerts/rules/{made.pk}/").content.decode())[1]
     ann.post(f"/alerts/rules/{made.pk}/change/", typed(threshold="500", begun=begun))
@@ -277,7 +277,7 @@ def test_a_rule_on_a_view_names_one_that_the_person_sees(otto, django_user_model
     assert "Mine alone" not in otto.get("/alerts/rules/new/?metric=view").content.decode()
 
 
-def test_a_new_one_begins_as_a_link_says_or_as_a_copy(otto):
+def test_a_new_one_begins_as_a_link_states_or_as_a_copy(otto):
     page = otto.get("/alerts/rules/new/?queue=emails&source=shop&threshold=7").content.decode()
     assert 'name="queue" value="emails"' in page and 'name="threshold" value="7"' in page
     copied = otto.get(f"/alerts/rules/new/?from={rule().pk}").content.decode()
@@ -326,7 +326,7 @@ def disabled(name: str = "ops-slack") -> Channel:
 
 
 @pytest.mark.parametrize("address", ["/", "/alerts/"])
-def test_a_channel_that_tells_nobody_is_said_where_people_look(ann, vera, address):
+def test_a_channel_that_notifies_no_one_is_shown_where_people_check(ann, vera, address):
     assert "nobody is told" not in text_of(ann.get(address))
     disabled()
     overview.forget()
@@ -341,7 +341,7 @@ def test_a_channel_that_tells_nobody_is_said_where_people_look(ann, vera, addres
     assert text.count("nobody is told by it") == 3 and "2 more channels are disabled too." in text
 
 
-def test_a_rule_of_which_nobody_would_be_told_says_so(vera):
+def test_a_rule_of_which_no_one_would_be_notified_shows_it(vera):
     gone, works = disabled(), channel("pager")
     lonely = rule("Names none")
     rule("Told by one that is gone", channels=["ops-slack"])

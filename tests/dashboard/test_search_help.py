@@ -27,7 +27,7 @@ def test_every_way_to_write_words_is_in_the_table():
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("text", WORDS)
-def test_words_find_what_the_help_says(text):
+def test_words_find_what_the_help_shows(text):
     found, not_found = WORDS[text]
     for message in (*found, *not_found):
         bury(error_type="E", message=message)

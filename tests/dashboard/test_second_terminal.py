@@ -36,7 +36,7 @@ def terminal(data, *arguments: str, **variables: str) -> subprocess.CompletedPro
 
 
 @pytest.mark.usefixtures("store")  # empty: the switch of the guard is on
-def test_a_second_terminal_finds_the_desk_that_was_told_its_addresses(tmp_path, engine):
+def test_a_second_terminal_finds_the_desk_that_was_shown_its_addresses(tmp_path, engine):
     (tmp_path / "key").write_text("k" * 50)
     variables = {"REDRIVE_REDIS_URL": engine.url, "CELERY_BROKER_URL": engine.url.removesuffix("0") + "1"}
     variables |= {"DATABASE_URL": f"sqlite:///{tmp_path}/elsewhere.sqlite3", "SECRET_KEY_FILE": str(tmp_path / "key")}
@@ -64,7 +64,7 @@ def test_a_second_terminal_finds_the_desk_that_was_told_its_addresses(tmp_path, 
 
 
 @pytest.mark.parametrize("command", ["failures", "replay", "off", "on", "token", "watch"])
-def test_a_command_before_the_first_start_says_that_there_is_no_desk(tmp_path, command):
+def test_a_command_before_the_first_start_shows_that_there_is_no_desk(tmp_path, command):
     done = terminal(tmp_path, command, SECRET_KEY="x" * 50)
     assert done.returncode == 1
     assert done.stdout.startswith("There is no desk in ") and done.stdout.count("\n") == 1, done.stdout

@@ -18,7 +18,7 @@ def test_no_page_allows_inline_or_evaluated_code(ann, watched, path):
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_what_pages_show_is_kept_by_no_cache(ann, watched, path):
+def test_what_pages_show_is_stored_by_no_cache(ann, watched, path):
     assert "no-store" in ann.get(path)["Cache-Control"]
 
 
@@ -29,7 +29,7 @@ def test_pages_have_no_inline_script_style_or_handler(ann, watched, path):
     assert not re.search(r"<style|\sstyle=|\son[a-z]+=|<script(?![^>]*\ssrc=)|javascript:", page)
 
 
-def test_pages_are_not_framed_sniffed_or_told_to_others(ann, watched):
+def test_pages_are_not_framed_sniffed_or_shown_to_others(ann, watched):
     answer = ann.get("/")
     assert answer["X-Frame-Options"] == "DENY" and answer["X-Content-Type-Options"] == "nosniff"
     assert answer["Referrer-Policy"] == "same-origin" and answer["Cross-Origin-Opener-Policy"] == "same-origin"
@@ -47,7 +47,7 @@ def test_no_template_trusts_text_or_needs_eval():
         assert not re.search(r"\|\s*safe\b|\{%\s*autoescape off|hx-on|hx-vals=.js:|hx-trigger=\"[^\"]*\[", text), path
 
 
-def test_what_a_job_says_is_never_markup(ann, watched):
+def test_what_a_job_shows_is_never_markup(ann, watched):
     hostile = '"><script>alert(1)</script>\u202e'
     where = group(hostile, hostile, culprit=hostile)
     bury(group=where, queue=hostile, task=hostile, tenant=hostile, message=hostile, host=hostile, trace=hostile)

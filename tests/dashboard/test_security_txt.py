@@ -12,7 +12,7 @@ from dashboard.setup import environment
 PATH = "/.well-known/security.txt"
 
 
-def test_it_names_the_contacts_and_asks_no_database(client, settings, django_assert_num_queries):
+def test_it_names_the_contacts_and_queries_no_database(client, settings, django_assert_num_queries):
     settings.REDRIVE_SECURITY_CONTACT = ["mailto:security@example.com", "https://example.com/report"]
     settings.REDRIVE_URL = "https://ops.example.com"
     answer = client.get(PATH)

@@ -26,7 +26,7 @@ def test_a_wrong_password_gets_a_sentence(client, user):
     assert answer.status_code == 200 and b"Name or password is wrong" in answer.content
 
 
-def test_ten_wrong_passwords_lock_the_name_and_say_for_how_long(client, user):
+def test_ten_wrong_passwords_lock_the_name_and_show_for_how_long(client, user):
     answers = [client.post("/login/", {"username": "ann", "password": "wrong"}) for _ in range(11)]
     assert answers[-1].status_code == 429 and b"locked for 15 minutes" in answers[-1].content
     right = client.post("/login/", {"username": "ann", "password": PASSWORD})

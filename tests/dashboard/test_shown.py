@@ -29,13 +29,17 @@ def test_a_little_is_never_nothing_and_nearly_all_never_all(value, words):
 @pytest.mark.parametrize(
     ("value", "words"), [(0.042, "42 ms"), (2.5, "2.5 s"), (75, "1 min 15 s"), (90000, "1 d 1 h"), (0, "0 s")]
 )
-def test_durations_are_in_the_unit_one_would_say(value, words):
+def test_durations_are_in_their_usual_unit(value, words):
     assert duration(value) == words
 
 
 def test_a_time_is_relative_with_the_exact_one_on_hover_and_for_machines():
     message = ago(NOW - timedelta(minutes=7), NOW)
-    assert ">7 min ago<" in message and 'datetime="2026-11-21T02:07:00Z"' in message and "2026-11-21 02:07:00 UTC" in message
+    assert (
+        ">7 min ago<" in message
+        and 'datetime="2026-11-21T02:07:00Z"' in message
+        and "2026-11-21 02:07:00 UTC" in message
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from jobs_admin.models.access import ADMIN
 from tests.rigs import sights
 
 
-def test_no_answer_tells_of_a_source_out_of_sight(watched, settings, tmp_path, db):
+def test_no_answer_shows_a_source_out_of_sight(watched, settings, tmp_path, db):
     rng = random.Random(7)
     world = sights.draw(rng, settings, tmp_path)
     found = sights.look(rng, world, 300, compared=0.3)

@@ -48,14 +48,14 @@ def source(name: str, backend: str, url: str, more: str = "") -> str:
         ("rabbitmq", f"amqp://guest:hidden@{NOBODY}//"),
     ],
 )
-def test_a_system_that_is_away_is_said_and_the_start_goes_on(start, backend, url):
+def test_a_system_that_is_away_is_shown_and_the_start_goes_on(start, backend, url):
     (message,) = start(source("bus", backend, url, 'dead_letter_queues = ["dlq"]' if backend == "rabbitmq" else ""))
     assert message.startswith("Source bus cannot be reached (") and message.endswith("reads it once it answers.")
     assert "hidden" not in message and "\n" not in message
 
 
 @pytest.mark.parametrize("backend", ["celery", "bullmq"])
-def test_a_password_that_is_wrong_is_said_and_the_start_goes_on(start, engine, backend):
+def test_a_password_that_is_wrong_is_shown_and_the_start_goes_on(start, engine, backend):
     host = engine.url.rpartition("@")[2]
     (message,) = start(source("bus", backend, f"redis://:hidden@{host}"))
     assert message.startswith("Source bus cannot be reached (") and "hidden" not in message
@@ -65,7 +65,7 @@ def test_one_that_answers_is_not_spoken_of(start, engine):
     assert start(source("bus", "bullmq", engine.url)) == []
 
 
-def test_all_that_is_wrongly_written_down_is_said_at_once(start):
+def test_all_that_is_wrongly_written_down_is_shown_at_once(start):
     text = '[sources.a]\nbackend = "bullmqq"\n[sources.B]\nurl = "x"\n[sources.c]\nbackend = "celery"\nurl = "redis://h"\nqueues = "emails"\n'
     message = refused(start, f"{text}[sources.d]\nurl = 3\n")
     for what in (
@@ -75,7 +75,7 @@ def test_all_that_is_wrongly_written_down_is_said_at_once(start):
         assert what in message
 
 
-def test_what_an_adapter_refuses_is_said_of_all_and_is_not_laid_on_the_url(start):
+def test_what_an_adapter_refuses_is_shown_of_all_and_is_not_blamed_on_the_url(start):
     message = refused(
         start,
         source("bus", "bullmq", f"redis://:hidden@{NOBODY}/0")
@@ -83,7 +83,9 @@ def test_what_an_adapter_refuses_is_said_of_all_and_is_not_laid_on_the_url(start
         + source("node", "bullmq", f"redis://:hidden@{NOBODY}/0", "major = 3")
         + source("mail", "celery", f"redis://:hidden@{NOBODY}/0", 'priority_steps = ["low"]'),
     )
-    assert "[sources.pay] (sqlite:////nowhere/jobs.db) cannot be used: the option 'tabel' is not known; known: " in message
+    assert (
+        "[sources.pay] (sqlite:////nowhere/jobs.db) cannot be used: the option 'tabel' is not known; known: " in message
+    )
     assert "queues" in message.partition("known: ")[2].partition(".")[0]
     assert "[sources.node]" in message and "major is 4, 5 or 6" in message and "[sources.mail]" in message
     assert "the url of" not in message and "[sources.bus]" not in message

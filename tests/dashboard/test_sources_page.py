@@ -62,7 +62,7 @@ def test_the_page_is_in_the_rail_and_the_menu_of_who_may_open_it(refused):
     assert 'href="/sources/" aria-current="page"' in browser(source="shop").get("/sources/").content.decode()
 
 
-def test_what_cannot_be_done_is_said_and_changes_nothing(refused):
+def test_what_cannot_be_done_is_shown_and_changes_nothing(refused):
     admin = browser()
     admin.post("/sources/bank/file/")
     assert "No unsigned report of bank is stored. Nothing was changed." in admin.get("/sources/").content.decode()
@@ -74,9 +74,12 @@ def test_refused_reports_are_discarded_with_their_count(refused):
     assert AuditEvent.objects.get(act="reports.discard").after == {"reports": 9}
 
 
-def test_reports_are_deleted_only_after_a_look_at_their_number(refused):
+def test_reports_are_deleted_only_after_a_check_their_number(refused):
     page = browser().get("/sources/").content.decode()
-    for url, button in (("/sources/new/discard/", "Delete 1 report"), ("/sources/shop/discard-refused/", "Delete 9 reports")):
+    for url, button in (
+        ("/sources/new/discard/", "Delete 1 report"),
+        ("/sources/shop/discard-refused/", "Delete 9 reports"),
+    ):
         dialog = page[: page.index(button)].rpartition("<details")[2]
         assert 'class="menu"' in dialog and "Discard…</summary>" in dialog and f'action="{url}"' in dialog
 
@@ -101,7 +104,7 @@ def test_an_admin_of_one_source_sees_its_own_and_no_unknown_one(refused):
     assert "bank" in page and "shop" not in page and "new" not in page.partition("<main")[2].replace("renewed", "")
 
 
-def test_the_overview_tells_everybody_that_reports_are_missing_and_only_admins_where_to_act(refused):
+def test_the_overview_shows_everybody_that_reports_are_missing_and_only_admins_where_to_act(refused):
     for role, link in (("admin", True), ("viewer", False)):
         page = browser(role).get("/").content.decode()
         assert "shop: 3 reports refused since" in page
@@ -109,7 +112,7 @@ def test_the_overview_tells_everybody_that_reports_are_missing_and_only_admins_w
         assert "could not be filed" not in page
 
 
-def test_the_overview_says_quietly_who_does_not_sign_until_the_time_is_nearly_over(watched):
+def test_the_overview_shows_quietly_who_does_not_sign_until_the_time_is_nearly_over(watched):
     file(entry())
     admin, words = browser(), "1 source does not sign reports yet: shop."
     page = admin.get("/").content.decode()
@@ -143,7 +146,7 @@ def test_doctor_names_a_key_that_cannot_be_opened(settings):
     forget_configuration(config)
 
 
-def test_a_calm_desk_says_nothing_of_it(watched):
+def test_a_calm_desk_shows_nothing_of_it(watched):
     Source.objects.create(name="shop", signed_since=timezone.now())
     assert admission.findings(admission.state(ENGINE, timezone.now()), timezone.now()) == []
 
@@ -169,7 +172,10 @@ def test_doctor_names_workers_that_do_not_sign_or_with_a_key_that_is_over(watche
     assert "source-key list" in over.fix, "a key that is in force is at hand"
     end_unsigned()
     refused = checkup._about_signing("shop", timezone.now())[0]
-    assert "Their reports are refused: unsigned reports are not accepted" in refused.text and "a day after" not in refused.fix
+    assert (
+        "Their reports are refused: unsigned reports are not accepted" in refused.text
+        and "a day after" not in refused.fix
+    )
     assert refused.severity == "high"
     assert "1 of its workers sign with a key that is not in force: over." in over.text
     source_keys.revoke(ENGINE, good.id, now)
@@ -179,7 +185,7 @@ def test_doctor_names_workers_that_do_not_sign_or_with_a_key_that_is_over(watche
     assert "`manage.py source-key create shop`" in unsigned.fix and "unsigned-reports --until" in unsigned.fix
 
 
-def test_doctor_says_nothing_of_keys_while_unsigned_reports_are_accepted_and_the_source_has_none(watched):
+def test_doctor_shows_nothing_of_keys_while_unsigned_reports_are_accepted_and_the_source_has_none(watched):
     known("shop")
     word = {"v": 1, "source": "shop", "name": "w", "boot": "b", "at": timezone.now().timestamp(), "queues": []}
     watched.hset(keys.workers("shop"), "w", json.dumps(word))
@@ -190,7 +196,15 @@ def test_doctor_says_nothing_of_keys_while_unsigned_reports_are_accepted_and_the
 def test_doctor_names_workers_with_a_key_of_another_source(watched):
     known("shop", "bank")
     of_bank = source_keys.create(ENGINE, "bank")
-    word = {"v": 1, "source": "shop", "name": "w", "boot": "b", "at": timezone.now().timestamp(), "queues": [], "key": of_bank.id}
+    word = {
+        "v": 1,
+        "source": "shop",
+        "name": "w",
+        "boot": "b",
+        "at": timezone.now().timestamp(),
+        "queues": [],
+        "key": of_bank.id,
+    }
     watched.hset(keys.workers("shop"), "w", json.dumps(word))
     heartbeats.count_heartbeats(timezone.now())
     assert [one.id for one in checkup._about_signing("shop", timezone.now())] == ["workers-key"]

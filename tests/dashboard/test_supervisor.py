@@ -42,12 +42,12 @@ def test_a_start_in_which_nothing_moves_is_given_up_with_what_was_waited_for(sup
         supervisor.wait_until(lambda: False, "it answers", lambda: 0, [child], quiet_s=1)
 
 
-def test_a_process_that_says_nothing_has_a_log_that_can_be_opened(supervisor):
+def test_a_process_that_shows_nothing_has_a_log_that_can_be_opened(supervisor):
     child = start(supervisor, "import time; time.sleep(60)")
     assert child.log.read_text() == "" and child.log.stat().st_mode & 0o077 == 0
 
 
-def test_time_without_a_look_is_not_quiet_and_a_change_begins_anew():
+def test_time_without_a_check_is_not_quiet_and_a_change_starts_again():
     values = iter([1, 1, 1, 2, 2])
     quiet = Quiet()
     quiet_at = [(0, 0), (1.5, 1.5), (600, 3.5), (601, 0), (602, 1)]  # time -> quiet seconds

@@ -72,7 +72,7 @@ def sample(**changes) -> None:
     DepthSample.objects.create(source="table", at=timezone.now(), **row | changes)
 
 
-def test_the_queues_of_a_system_that_is_read_say_when_and_nothing_of_guards(ann, table):
+def test_the_queues_of_a_system_that_is_read_show_when_and_nothing_of_guards(ann, table):
     source(pulled_at=timezone.now() - timedelta(seconds=3))
     sample()
     text = text_of(ann.get("/queues/"))
@@ -80,7 +80,7 @@ def test_the_queues_of_a_system_that_is_read_say_when_and_nothing_of_guards(ann,
     assert "guarded" not in text.lower() and "Acknowledged" not in text and "4 dead at source" in text
 
 
-def test_the_queue_of_a_system_that_is_read_counts_workers_without_asking_for_guards(ann, table):
+def test_the_queue_of_a_system_that_is_read_counts_workers_without_querying_for_guards(ann, table):
     source(pulled_at=timezone.now())
     sample(workers=3)
     text = text_of(ann.get("/queues/table/jobs/"))
@@ -95,7 +95,7 @@ def test_who_has_guards_beside_it_keeps_their_columns(ann, table):
     assert "12 of 14 guarded" in text_of(ann.get("/queues/"))
 
 
-def test_what_is_not_read_says_since_when_and_why(ann, table):
+def test_what_is_not_read_shows_since_when_and_why(ann, table):
     since = timezone.now() - timedelta(minutes=20)
     source(pulled_at=since, why_not_pulled="no such table: jobs", not_pulled_since=since)
     for address in ("/queues/", "/"):
@@ -105,7 +105,7 @@ def test_what_is_not_read_says_since_when_and_why(ann, table):
     assert f"In its source not read since {clock_of(since)}" in page_of(ann, failure)
 
 
-def test_a_source_that_may_not_be_changed_says_so_everywhere_and_offers_no_replay(ann, table):
+def test_a_source_that_may_not_be_changed_shows_it_everywhere_and_offers_no_replay(ann, table):
     source(findings=[CLOSED], pulled_at=timezone.now())
     failure = died()
     assert "Read-only: nothing is sent to table. meta.version says 99. Update Redrive." in text_of(ann.get("/queues/"))
@@ -127,7 +127,7 @@ def test_a_queue_offers_a_replay_where_its_source_takes_one(ann, table, can, fin
     assert "See the dead jobs" in text and ("Replay these" in text) == is_offered
 
 
-def test_a_job_is_edited_where_its_source_can_send_it_so_and_else_it_says_why_not(ann, table):
+def test_a_job_is_edited_where_its_source_can_send_it_so_and_else_it_shows_why_not(ann, table):
     source(), source("shop")
     failure = died()
     assert "Edit and replay" in page_of(ann, failure)
@@ -189,7 +189,7 @@ def test_a_job_of_no_celery_is_not_offered_as_a_call_of_celery(ann, table):
     assert "Python" not in page and "Copy as JSON" in page and "Jobs table" in page
 
 
-def test_who_discards_is_told_whether_the_source_drops_the_job(ann, table):
+def test_who_discards_is_shown_whether_the_source_drops_the_job(ann, table):
     source()
     failure = died()
     assert "table drops it too" in page_of(ann, failure)
@@ -197,7 +197,7 @@ def test_who_discards_is_told_whether_the_source_drops_the_job(ann, table):
     assert "drops it too" not in page_of(ann, failure)
 
 
-def test_with_several_sources_each_row_says_which_and_a_facet_tells_them_apart(ann, table):
+def test_with_several_sources_each_row_shows_which_and_a_facet_separates_them(ann, table):
     source(), source("shop")
     bury(2), died()
     text = text_of(ann.get("/failures/"))
@@ -205,7 +205,7 @@ def test_with_several_sources_each_row_says_which_and_a_facet_tells_them_apart(a
     assert "Source shop 2" in text_of(ann.get("/failures/facets/"))
 
 
-def test_who_sees_one_source_is_not_told_of_others(vera, table):
+def test_who_sees_one_source_is_not_reported_about_others(vera, table):
     source(), source("shop")
     bury(1), died()
     text = text_of(vera.get("/failures/"))
@@ -222,13 +222,13 @@ def both(ann, table):
     died()
 
 
-def test_a_replay_may_span_sources_and_says_how_many_go_to_each(ann, both):
+def test_a_replay_may_span_sources_and_shows_how_many_go_to_each(ann, both):
     page = text_of(ann.get("/replays/new/", {"q": ""}))
     assert "Source shop 2 table 1" in page
     assert "Replay 3 jobs to webhooks and 1 other queue, in 2 sources" in page
 
 
-def test_where_one_source_tells_no_ends_careful_is_offered_without_it(ann, both, table):
+def test_where_one_source_shows_no_ends_careful_is_offered_without_it(ann, both, table):
     table.can = replace(table.can, outcomes=False)
     answer = ann.get("/replays/new/", {"q": "queue:webhooks,jobs"})
     assert "Not to be had: table does not report how jobs end" in text_of(answer)
@@ -237,7 +237,7 @@ def test_where_one_source_tells_no_ends_careful_is_offered_without_it(ann, both,
     assert "Replay 2 jobs to webhooks?" in page and "Not to be had" not in page
 
 
-def test_what_one_source_of_a_replay_cannot_do_is_not_offered_and_says_why(ann, both, table):
+def test_what_one_source_of_a_replay_cannot_do_is_not_offered_and_shows_why(ann, both, table):
     assert 'id="opt-queue"' in ann.get("/replays/new/", {"q": ""}).content.decode()
     table.can = replace(table.can, redirect=False, attempts=False, edit=False, same_id=False)
     page = ann.get("/replays/new/", {"q": ""}).content.decode()
@@ -249,7 +249,7 @@ def test_what_one_source_of_a_replay_cannot_do_is_not_offered_and_says_why(ann, 
     assert 'id="opt-queue"' in alone
 
 
-def test_a_priority_is_refused_where_a_source_cannot_be_told_one(ann, both, table):
+def test_a_priority_is_refused_where_a_source_cannot_be_given_one(ann, both, table):
     table.can = replace(table.can, priority=False)
     reported = {"q": "", "step": "start", "style": "at_once", "priority": "high", "reason": "mended", "confirm": "3"}
     answer = ann.post("/replays/new/", {**reported, "seen": '{"replayable": 3}'})
@@ -270,14 +270,14 @@ def test_a_viewer_of_one_source_sees_nothing_of_another_that_is_read(vera, otto,
     assert otto.post(f"/failures/{failure.pk}/replay/", {"reason": "x"}).status_code == 404
 
 
-def test_metrics_say_how_long_ago_a_system_was_read(table):
+def test_metrics_show_how_long_ago_a_system_was_read(table):
     source(pulled_at=timezone.now() - timedelta(seconds=7)), source("shop")
     reported = metrics.text(Viewer("prometheus", {"*": VIEWER}))
     (age,) = re.findall(r'^redrive_source_read_age_seconds\{source="table"\} (\S+)$', reported, re.M)
     assert 7 <= float(age) < 600 and 'read_age_seconds{source="shop"}' not in reported
 
 
-def test_doctor_says_of_a_system_that_is_read_whether_it_is(table):
+def test_doctor_shows_of_a_system_that_is_read_whether_it_is(table):
     def read() -> tuple[str, list[str]]:
         (found,) = [one for one in checkup.check_sources(timezone.now()) if one.part == "source table"]
         return found.text, [finding.id for finding in found.findings]

@@ -20,7 +20,7 @@ def test_frames_of_one_kind_in_a_row_are_one_piece_and_the_order_stays():
     assert kinds(HEAD + LIBRARY + LIBRARY + OURS + LIBRARY + "E: no\n") == ["library", "ours", "library", "words"]
 
 
-def test_the_error_that_ended_the_job_stands_first_and_each_cause_says_how_it_led_to_it():
+def test_the_error_that_ended_the_job_is_first_and_each_cause_shows_how_it_led_to_it():
     handling = "\nDuring handling of the above exception, another exception occurred:\n\n"
     direct = "\nThe above exception was the direct cause of the following exception:\n\n"
     first, second, last = (HEAD + OURS + error for error in ("KeyError: 'a'\n", "ValueError: b\n", "TypeError: c\n"))
@@ -80,7 +80,7 @@ def test_library_frames_are_open_where_there_is_nothing_else():
     assert parse(HEAD + LIBRARY + "E\n").pieces[0].is_open and not parse(HEAD + LIBRARY + OURS).pieces[0].is_open
 
 
-def test_of_an_endless_traceback_the_end_is_shown_and_said():
+def test_of_an_endless_traceback_the_end_is_shown_and_shown():
     trace = parse(HEAD + OURS * 5000 + "RecursionError: deep\n")
     assert trace.is_cut and trace.pieces[-1].words == "RecursionError: deep"
     assert sum(len(f.code) for p in trace.pieces for f in p.frames) < 10 * MOST_SHOWN

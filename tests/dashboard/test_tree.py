@@ -22,7 +22,7 @@ def test_a_tree_shows_every_value_in_its_place():
     assert [line.path for line in lines if line.what == "leaf"] == ["kwargs.a", "kwargs.b.c.0"]
 
 
-def test_a_branch_too_large_for_a_page_stays_shut_and_says_where_it_opens():
+def test_a_branch_too_large_for_a_page_stays_shut_and_shows_where_it_opens():
     (line,) = tree.lines(Plain({"a/b": list(range(10_000))}), "kwargs")
     assert (line.what, line.text, line.at, line.path) == ("folded", "10,000 entries", "kwargs.0", 'kwargs."a/b"')
 
@@ -90,7 +90,7 @@ def test_a_value_that_the_index_does_not_hold_offers_no_search():
     assert "kwargs.id%3A7" in tree.as_html(tree.lines(Plain(value), "kwargs"), to)
 
 
-def test_what_a_job_says_is_escaped_in_every_place_of_a_line():
+def test_what_a_job_shows_is_escaped_in_every_place_of_a_line():
     evil = '<img src=x onerror=alert(1)>"\u202e'
     value = {evil: evil, "x": {evil: [evil * 100]}, "y": {evil: list(range(300))}}
     html = tree.as_html(tree.lines(Plain(value), "kwargs"), TO)
@@ -109,12 +109,12 @@ def test_nothing_hidden_is_found_by_what_it_hides():
     assert [line.path for line in tree.find(Veiled(value), "kwargs", "kwargs", "refused")[0]] == ["kwargs.log"]
 
 
-def test_a_look_for_what_is_everywhere_stops_and_says_so():
+def test_a_check_for_what_is_everywhere_stops_and_shows_it():
     lines, is_all = tree.find(Plain(["x"] * 1_000), "args", "args", "x")
     assert (len(lines), is_all) == (tree.MOST_FOUND, False)
 
 
-def test_a_long_text_opens_whole():
+def test_a_long_text_opens_in_full():
     (line,) = tree.lines(Plain({"body": "y" * 5_000}), "kwargs")
     assert line.what == "long" and "5,000 characters" in line.text
     (complete,) = tree.lines(Plain("y" * 5_000), "kwargs.0")
@@ -122,7 +122,7 @@ def test_a_long_text_opens_whole():
     assert json.dumps(line.text)
 
 
-def test_a_name_of_megabytes_does_not_stand_whole_in_every_line_under_it():
+def test_a_name_of_megabytes_does_not_stand_in_full_in_every_line_under_it():
     value = {"k" * 2_000_000: [{"id": n} for n in range(3_000)]}
     piece, names = tree.opened(Veiled(value), "0")
     path = tree.joined("kwargs", *names)
@@ -132,7 +132,7 @@ def test_a_name_of_megabytes_does_not_stand_whole_in_every_line_under_it():
     assert {line.like for line in lines} == {""}  # such a path cannot be searched for
 
 
-def test_a_word_is_looked_for_under_a_name_of_megabytes():
+def test_a_word_is_searched_for_under_a_name_of_megabytes():
     value = {"k" * 2_000_000: {"many": list(range(20_000)), "last": "here"}}
     lines, is_all = tree.find(Veiled(value), "kwargs", "kwargs", "here")
     assert [line.at for line in lines] == ["kwargs.0.1"] and is_all

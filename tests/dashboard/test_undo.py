@@ -35,7 +35,7 @@ def test_another_page_offers_the_latest_act_with_its_number_and_takes_it_back(an
     assert "Nothing to take back" in ann.get(reverse("redrive:undo")).content.decode()
 
 
-def test_one_job_is_taken_back_without_being_asked_about_and_many_are_asked_about(ann, shop):
+def test_one_job_is_taken_back_without_confirmation_and_many_are_confirmed(ann, shop):
     discard(ann, dead(1))
     assert "data-at-once" in ann.get(reverse("redrive:undo")).content.decode()
     discard(ann, dead(2))
@@ -55,7 +55,7 @@ def test_a_change_of_groups_is_taken_back_from_anywhere(ann):
         assert one.state == "new"
 
 
-def test_the_audit_offers_what_is_ones_own_and_says_how_many_jobs(ann, otto, shop):
+def test_the_audit_offers_what_is_ones_own_and_shows_how_many_jobs(ann, otto, shop):
     ids = dead(3)
     discard(ann, ids[:2])
     discard(otto, ids[2:])
@@ -68,7 +68,7 @@ def test_the_audit_offers_what_is_ones_own_and_says_how_many_jobs(ann, otto, sho
     assert "Take back what this act did" not in ann.get(reverse("redrive:audit-list")).content.decode()
 
 
-def test_a_merge_is_asked_about_by_its_name_and_taken_back_where_one_stands(ann, shop):
+def test_a_merge_is_confirmed_by_its_name_and_taken_back_where_one_is(ann, shop):
     discard(ann, dead(1), reason="earlier")
     lines = [group(), group("KeyError")]
     for one in lines:
@@ -84,7 +84,7 @@ def test_a_merge_is_asked_about_by_its_name_and_taken_back_where_one_stands(ann,
     assert "earlier" in ann.get(reverse("redrive:undo")).content.decode()
 
 
-def test_the_start_of_a_replay_is_said_to_be_final_and_linked(ann, shop):
+def test_the_start_of_a_replay_is_shown_as_final_and_linked(ann, shop):
     discard(ann, dead(1))
     with transaction.atomic():
         audit.record(viewer_of(get_user_model().objects.get(username="ann")), "replay.start", "replay:7", source="shop")

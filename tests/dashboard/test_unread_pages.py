@@ -24,7 +24,7 @@ def one(kind: str, raw: bytes = b"{}", state: str = "dead", **changes) -> Failur
 
 
 @pytest.mark.parametrize("kind", unread.KINDS)
-def test_its_page_says_what_happened_and_what_to_do(ann, watched, kind):
+def test_its_page_shows_what_happened_and_what_to_do(ann, watched, kind):
     failure = one(kind)
     text = text_of(ann.get(f"/failures/{failure.pk}/"))
     reported = unread.explanation(failure)
@@ -32,9 +32,10 @@ def test_its_page_says_what_happened_and_what_to_do(ann, watched, kind):
 
 
 @pytest.mark.parametrize(
-    ("args", "message"), [("", "Its arguments are not plain JSON: nobody has read them."), ("[]", "It was called without")]
+    ("args", "message"),
+    [("", "Its arguments are not plain JSON: nobody has read them."), ("[]", "It was called without")],
 )
-def test_arguments_that_nobody_has_read_are_not_called_none(ann, watched, args, message):
+def test_arguments_that_no_one_has_read_are_not_called_none(ann, watched, args, message):
     failure = one("exception", args=args, kwargs="")
     assert message in text_of(ann.get(f"/failures/{failure.pk}/"))
 
@@ -53,7 +54,7 @@ def test_its_head_is_text_whatever_it_is(ann, watched):
     assert "hunter2" not in answer and "\u202e" not in answer
 
 
-def test_what_has_no_form_says_that_it_cannot_be_sent(ann, watched):
+def test_what_has_no_form_shows_that_it_cannot_be_sent(ann, watched):
     failure = one("undecodable", b"hello", caveats=Caveat.NO_FORM)
     answer = ann.get(f"/failures/{failure.pk}/")
     assert "so it cannot be sent again" in text_of(answer)

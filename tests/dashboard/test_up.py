@@ -123,7 +123,7 @@ def test_the_demo_shows_failures_and_its_pool_ends_with_a_killed_parent(up):
     assert desk.is_gone()
 
 
-def test_a_second_run_reuses_secrets_and_says_where_the_password_was_shown(up):
+def test_a_second_run_reuses_secrets_and_shows_where_the_password_was_shown(up):
     first = up("--no-demo", has_tables=True).is_ready()
     made = secrets_of(first)
     assert first.text.count("password") == 1
@@ -177,7 +177,7 @@ def test_a_failure_that_the_list_does_not_show_is_not_visible_yet():
     assert up_command._a_failure_is_visible()
 
 
-def test_a_second_desk_on_the_folder_says_where_the_first_runs(running):
+def test_a_second_desk_on_the_folder_shows_where_the_first_runs(running):
     second = Desk(running.data, "--no-demo")
     assert second.ends() == 1
     assert f"already runs on {running.data}: {running.url}" in second.text
@@ -227,7 +227,9 @@ def test_a_request_waits_while_the_web_process_is_started_again(running):
 def test_a_process_that_dies_is_started_again(running):
     (watch,) = children_named(running, "manage.py\0watch", parent=running.process.pid)
     os.kill(watch, signal.SIGKILL)
-    running.wait_until(lambda: children_named(running, "manage.py\0watch", parent=running.process.pid) not in ([], [watch]), 90)
+    running.wait_until(
+        lambda: children_named(running, "manage.py\0watch", parent=running.process.pid) not in ([], [watch]), 90
+    )
     assert "watch ended (exit -9); starting it again in 1 s" in running.text
 
 
@@ -270,7 +272,10 @@ def test_a_setting_that_cannot_be_used_ends_the_start_in_one_sentence(up, name, 
 
 def test_a_source_that_cannot_be_reached_is_named_and_keeps_no_desk_from_starting(configured):
     environment_text = configured.text
-    assert "Source billing cannot be reached (redis://127.0.0.1:1: " in environment_text and "hidden" not in environment_text
+    assert (
+        "Source billing cannot be reached (redis://127.0.0.1:1: " in environment_text
+        and "hidden" not in environment_text
+    )
     query = "select is_reachable from jobs_admin_source where name = 'billing'"
     configured.wait_until(lambda: rows(configured, query) == [(0,)], 60)
 

@@ -17,7 +17,7 @@ def save(client, **values):
     return client.post(reverse("redrive:view-save"), {"name": "Tonight", "query": "queue:webhooks age:<2h"} | values)
 
 
-def test_a_search_is_saved_from_the_list_and_stands_over_it_with_its_count(ann):
+def test_a_search_is_saved_from_the_list_and_is_over_it_with_its_count(ann):
     bury(3)
     answer = save(ann)
     assert answer.url == "/failures/?q=queue%3Awebhooks+age%3A%3C2h"
@@ -49,7 +49,7 @@ def test_a_view_is_changed_and_unshared_and_deleted_and_brought_back(ann):
     assert "Undo" in answer.content.decode() and not SavedView.objects.exists()
 
 
-def test_what_is_refused_is_said(ann, vera):
+def test_what_is_refused_is_shown(ann, vera):
     save(ann, is_shared="1")
     pk = SavedView.objects.get().pk
     answer = vera.post(reverse("redrive:view-change", args=[pk]), {"name": "Hers"}, follow=True)
@@ -57,7 +57,7 @@ def test_what_is_refused_is_said(ann, vera):
     assert "already" in ann.post(reverse("redrive:view-save"), {"name": "Tonight"}, follow=True).content.decode()
 
 
-def test_a_view_of_somebody_else_is_not_there(ann, vera):
+def test_a_view_of_another_person_is_not_there(ann, vera):
     save(ann)
     pk = SavedView.objects.get().pk
     assert vera.get(reverse("redrive:view-count", args=[pk])).status_code == 404

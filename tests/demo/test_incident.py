@@ -17,7 +17,7 @@ def warming():
     return temper
 
 
-def test_each_whole_second_is_what_the_partner_counted():
+def test_each_full_second_is_what_the_partner_counted():
     temper = warming()
     measured = side(temper)
     for at in (100.3, 100.4, 101.5, 102.5):
@@ -29,7 +29,7 @@ def test_each_whole_second_is_what_the_partner_counted():
     assert measured.seconds[1].capacity > measured.seconds[0].capacity >= 8
 
 
-def test_what_nobody_looked_at_is_counted_later_and_its_rest_is_unknown():
+def test_what_no_one_checked_is_counted_later_and_its_rest_is_unknown():
     temper = warming()
     measured = side(temper)
     temper.answer(100.5)

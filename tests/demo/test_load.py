@@ -85,7 +85,7 @@ def test_an_impossible_rate_is_refused(broker, rate):
     assert control.load(broker).rate == control.DEFAULT_RATE
 
 
-def test_the_process_publishes_to_the_shops_queues_and_stops_when_told(engine, broker):
+def test_the_process_publishes_to_the_shops_queues_and_stops_on_request(engine, broker):
     environment = {**os.environ, "CELERY_BROKER_URL": engine.url[:-1] + "3"}
     control.set_rate(broker, 50)
     process = subprocess.Popen([sys.executable, "-m", "demo.load"], env=environment)
@@ -104,7 +104,7 @@ def test_the_process_publishes_to_the_shops_queues_and_stops_when_told(engine, b
     assert all(broker.llen(queue) for queue in ("emails", "webhooks", "payments"))
 
 
-def test_without_a_broker_it_says_which_variable_is_missing():
+def test_without_a_broker_it_shows_which_variable_is_missing():
     environment = {k: v for k, v in os.environ.items() if k != "CELERY_BROKER_URL"}
     done = subprocess.run(
         [sys.executable, "-m", "demo.load"], env=environment, capture_output=True, text=True, timeout=90

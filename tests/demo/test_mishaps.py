@@ -17,7 +17,7 @@ def last_try(stage, mishap, random=None):
 
 
 @pytest.mark.parametrize("mishap", MISHAPS, ids=lambda mishap: mishap.name)
-def test_a_mishap_raises_what_it_says_out_of_the_shops_own_code(stage, mishap):
+def test_a_mishap_raises_what_it_shows_out_of_the_shops_own_code(stage, mishap):
     attempt = last_try(stage, mishap)
     assert attempt.error_type.rpartition(".")[2] == mishap.raises
     assert f"demo/{mishap.task.partition('.')[0]}.py" in attempt.trace
@@ -56,7 +56,7 @@ def test_celerys_own_retries_are_tried_until_they_are_used_up(stage):
     assert kinds == ["retry"] * 4 + ["exception"]
 
 
-def test_a_rate_limited_job_waits_as_long_as_the_partner_asked(stage):
+def test_a_rate_limited_job_waits_as_long_as_the_partner_requested(stage):
     (mishap,) = [each for each in MISHAPS if each.name == "partner limits the rate"]
     attempt = stage.attempt(mishap, Random(1), 0)
     assert attempt.kind == "retry"

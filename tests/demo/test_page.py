@@ -32,7 +32,7 @@ def person(client, role, source="shop"):
     return client
 
 
-def test_the_partner_is_broken_and_mended(client, demo):
+def test_the_partner_is_broken_and_fixed(client, demo):
     person(client, "operator")
     client.post("/demo/partner/", {"mode": "outage"})
     assert control.partner(demo.url)["mode"] == "outage"
@@ -97,7 +97,7 @@ def test_a_get_changes_nothing(client, demo):
     assert control.partner(demo.url)["mode"] == "well"
 
 
-def test_a_partner_that_is_away_is_said_and_the_page_still_works(client, demo):
+def test_a_partner_that_is_away_is_shown_and_the_page_still_works(client, demo):
     person(client, "operator")
     demo.shutdown()
     demo.server_close()
@@ -111,7 +111,7 @@ def player(demo, store):
     story.alive(store)
 
 
-def test_an_incident_is_asked_for_once_and_audited(client, demo, player, store):
+def test_an_incident_is_requested_once_and_audited(client, demo, player, store):
     person(client, "operator")
     client.post("/demo/incident/", {"wish": "play"})
     ticket = story.read(store).ticket
@@ -145,7 +145,7 @@ def seconds(*requests: tuple[int, int]) -> list[Second]:
     return [Second(all_, refused, None if refused else 8.0 + n, 5) for n, (all_, refused) in enumerate(requests)]
 
 
-def test_what_was_played_is_told_with_its_figures(client, demo, player, store):
+def test_what_was_played_is_shown_with_its_figures(client, demo, player, store):
     person(client, "viewer")
     played = Story("abc", "ann", 1, began_at=1.0, jobs=5, after=0, act="careful", outcome="played", ended_at=90.0)
     played.groups = [{"fingerprint": "v1-a", "title": "httpx.ReadError: <b>cut</b>", "state": "new"}]
@@ -164,7 +164,7 @@ def test_what_was_played_is_told_with_its_figures(client, demo, player, store):
     assert "Play" not in body.partition('<form class="actions"')[2]  # a viewer has no button
 
 
-def test_a_replay_that_holds_itself_says_why(client, demo, player, store):
+def test_a_replay_that_holds_itself_shows_why(client, demo, player, store):
     person(client, "viewer")
     ticket = story.request(store, 1, "ann")
     played = Story(ticket.id, "ann", 1, began_at=1.0, jobs=5, after=0, act="careful")
@@ -189,7 +189,7 @@ def test_without_the_demo_there_is_no_such_page(client, store):
     assert client.post("/demo/partner/", {"mode": "outage"}).status_code == 404
 
 
-def test_what_reached_the_pager_stands_on_the_page_with_links_to_this_desk_alone(client, store, settings):
+def test_what_reached_the_pager_is_on_the_page_with_links_to_this_desk_alone(client, store, settings):
     secret = pager.new_secret()
     service = partner.Partner(pager_secret=secret).serve_in_thread()
     settings.REDRIVE_DEMO_BROKER_URL, settings.REDRIVE_DEMO_PARTNER_URL = settings.REDRIVE_REDIS_URL, service.url

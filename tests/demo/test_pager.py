@@ -33,7 +33,7 @@ def page(service, key="alert-7-1", secret=SECRET, **data):
     return httpx.post(service.url + "/pager", content=body, headers=headers, trust_env=False).status_code
 
 
-def test_what_is_signed_is_taken_the_newest_first(service):
+def test_what_is_signed_is_taken_the_latest_first(service):
     assert page(service, "alert-7-1") == 204
     assert page(service, "alert-8-1", url="http://desk/alerts/8/") == 204
     seen = control.pages(service.url)

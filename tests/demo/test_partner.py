@@ -34,7 +34,7 @@ def test_slow_it_answers_after_the_shop_lost_patience(service):
         httpx.post(service.url + "/hook", json={}, timeout=0.1, trust_env=False)
 
 
-def test_a_rate_limit_says_when_to_come_back(service):
+def test_a_rate_limit_shows_when_to_come_back(service):
     control.set_mode(service.url, "rate_limit", limit=0.1)
     post(service)
     refused = post(service)
@@ -42,7 +42,7 @@ def test_a_rate_limit_says_when_to_come_back(service):
     assert int(refused.headers["Retry-After"]) >= 1
 
 
-def test_it_tells_what_it_sees(service):
+def test_it_shows_what_it_sees(service):
     post(service)
     seen = control.partner(service.url)
     assert seen["mode"] == "well"
@@ -57,7 +57,7 @@ def test_a_mode_that_is_not_is_refused_in_words(service):
     assert control.partner(service.url)["mode"] == "well"
 
 
-def test_a_partner_that_is_away_is_said_to_be(service):
+def test_a_partner_that_is_away_is_shown_as(service):
     service.shutdown()
     service.server_close()
     with pytest.raises(control.DemoUnreachable):

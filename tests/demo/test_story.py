@@ -26,7 +26,7 @@ def begun(ticket: story.Ticket, **more) -> Story:
     return Story(id=ticket.id, by=ticket.name, user_id=ticket.user_id, began_at=1.0, jobs=3, after=0, **more)
 
 
-def test_without_a_player_nothing_is_asked_for(broker):
+def test_without_a_player_nothing_is_requested(broker):
     with pytest.raises(control.DemoUnreachable, match="Nothing was changed"):
         story.request(broker, 1, "ann")
     assert story.read(broker).ticket is None
@@ -46,7 +46,7 @@ def test_a_story_is_read_as_it_was_written(broker, player):
     assert story.read(broker).story == steps
 
 
-def test_the_last_story_is_shown_until_the_next_is_asked_for(broker, player):
+def test_the_last_story_is_shown_until_the_next_is_requested(broker, player):
     last = begun(story.request(broker, 1, "ann"), ended_at=2.0)
     story.close(broker, last)
     assert story.read(broker).story == last

@@ -20,7 +20,7 @@ def test_an_outage_cuts_connections_and_answers_503_in_turn():
     assert ask(temper, 10, start=0, seconds=1) == [0, 503] * 5
 
 
-def test_above_its_limit_it_says_when_to_come_back_and_then_answers():
+def test_above_its_limit_it_shows_when_to_come_back_and_then_answers():
     temper = Temper(0)
     temper.change("rate_limit", 0, limit=2)
     answers = [temper.answer(0.1 * n) for n in range(5)]

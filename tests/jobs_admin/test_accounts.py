@@ -33,7 +33,7 @@ def rights(name: str) -> tuple[bool, int, int]:
     return user.is_superuser, user.groups.count(), user.user_permissions.count()
 
 
-def test_nobody_makes_themselves_a_superuser(keeper):
+def test_no_one_makes_themselves_a_superuser(keeper):
     before, group = rights("keeper"), Group.objects.create(name="all")
     wish = {"is_superuser": "on", "groups": group.pk, "user_permissions": [1, 2], "is_active": "on", "is_staff": "on"}
     assert keeper.post(page("keeper"), {"username": "keeper", "last_name": "K", **WHEN, **wish}).status_code == 302

@@ -132,7 +132,7 @@ def test_a_selection_of_nothing_acts_on_nothing(as_, forged):
     assert Failure.objects.filter(state="dead").count() == 3
 
 
-def test_what_a_job_says_is_escaped_on_the_confirmation(as_):
+def test_what_a_job_reports_is_escaped_on_the_confirmation(as_):
     bury(queue="<script>alert(1)</script>")
     client = as_("operator")
     page = act(client, "discard", ids=[Failure.objects.get().pk])
@@ -202,7 +202,7 @@ def test_roles_are_given_by_an_admin_of_every_source_and_audited(as_, django_use
     assert AuditEvent.objects.get(act="role.grant").object == "user:ann"
 
 
-def test_a_role_on_a_source_that_is_not_configured_is_kept_with_a_warning(as_, django_user_model):
+def test_a_role_on_a_source_that_is_not_configured_is_stored_with_a_warning(as_, django_user_model):
     ann = django_user_model.objects.create_user("ann")
     given = {"user": ann.pk, "source": "shpo", "role": "operator"}
     page = as_().post("/admin/jobs_admin/role/add/", given, follow=True).content.decode()

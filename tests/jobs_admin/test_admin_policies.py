@@ -51,7 +51,7 @@ def test_saving_publishes_the_next_version_and_leaves_the_one_before(as_, emails
     assert "emails@3" in shown(answer)
 
 
-def test_a_form_that_was_opened_before_somebody_elses_change_is_refused(as_, emails):
+def test_a_form_that_was_opened_before_anothers_change_is_refused(as_, emails):
     policies.publish(ANN, "emails", EMAILS | {"max_attempts": 7}, expected_version=2)
     client = as_("operator")
     sent = {"document": json.dumps(EMAILS), "reason": "", "expected_version": "2"}
@@ -81,7 +81,7 @@ def test_an_absurd_policy_is_refused_with_field_and_bound(as_, emails, document,
     "typed",
     ['{"a":' * 3_000 + "1" + "}" * 3_000, '{"max_attempts":' + "9" * 5_000 + "}", r'{"note":"\ud800"}', "{", "[\x00]"],
 )
-def test_what_cannot_be_read_or_shown_as_json_is_refused_and_stands_as_it_was_typed(as_, emails, typed):
+def test_what_cannot_be_read_or_shown_as_json_is_refused_and_is_as_it_was_typed(as_, emails, typed):
     answer = as_("operator").post(change(emails), {"document": typed, "expected_version": "2"})
     assert answer.status_code == 200 and answer.context["errors"] and attempts() == 9
     assert answer.context["adminform"].form["document"].value() == typed
@@ -109,7 +109,7 @@ def test_one_chosen_version_is_put_back_or_withdrawn(as_, emails, action, left):
 
 
 @pytest.mark.parametrize("action", ["put_back", "withdraw"])
-def test_who_may_only_look_changes_nothing(as_, emails, action):
+def test_who_may_only_view_changes_nothing(as_, emails, action):
     client, first = as_("viewer"), policies.version(ANN, "emails", 1)
     assert "_put_back" not in shown(client.get(change(first)))
     client.post(LIST, {"action": action, "_selected_action": [first.pk]})

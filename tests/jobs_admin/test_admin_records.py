@@ -26,7 +26,7 @@ def said(act):
     return AuditEvent.objects.get(act=act)
 
 
-def test_a_report_that_could_not_be_filed_says_why_and_how_large_it_was(as_, report):
+def test_a_report_that_could_not_be_filed_reports_why_and_how_large_it_was(as_, report):
     client = as_("admin", "*")
     listed, one = (client.get(f"{UNFILED}{path}").content.decode() for path in ("", f"{report.pk}/change/"))
     assert "no field &lt;kind&gt;" in listed and "4321" in listed

@@ -28,7 +28,7 @@ def chain(db):
     return list(AuditEvent.objects.order_by("id"))
 
 
-def test_an_untouched_chain_is_whole(chain):
+def test_an_untouched_chain_is_complete(chain):
     assert audit.verify() is None
     assert len({event.mac for event in chain}) == 6
 

@@ -55,7 +55,7 @@ def texts() -> str:
     return " ".join(one.text for one in audit_anchor.findings())
 
 
-def test_a_whole_chain_is_whole_and_grows_with_the_anchor(anchored):
+def test_a_complete_chain_is_complete_and_grows_with_the_anchor(anchored):
     assert audit_anchor.findings() == []
     act(2)
     assert audit_anchor.findings() == [] and audit_anchor.advance() and not audit_anchor.advance()
@@ -83,14 +83,14 @@ def test_entries_written_after_a_cut_do_not_hide_it_also_under_the_same_numbers(
     assert not audit_anchor.advance() and "is missing or was replaced" in texts()
 
 
-def test_a_cut_beside_other_records_is_told_from_a_restored_backup(anchored):
+def test_a_cut_beside_other_records_is_distinguished_from_a_restored_backup(anchored):
     cut(anchored)
     assert "as after a restored backup" in texts()
     DepthSample.objects.create(source="shop", queue="q", at=anchored[-1].at - timedelta(seconds=60), waiting=1)
     assert "entries were removed only from the audit" in texts()
 
 
-def test_a_gap_of_seconds_accuses_nobody(store):
+def test_a_gap_of_seconds_accuses_no_one(store):
     late = act(3)
     audit_anchor.advance()
     cut(late[-1:])
@@ -112,7 +112,7 @@ def test_a_restored_backup_is_accepted_with_a_reason_that_stays(anchored):
 
 
 @pytest.mark.parametrize("forge", ["id", "signature", "junk", "list"])
-def test_an_anchor_that_this_desk_did_not_write_is_said_and_left_alone(anchored, store, forge):
+def test_an_anchor_that_this_desk_did_not_write_is_reported_and_left_alone(anchored, store, forge):
     anchor = json.loads(store.get(keys.audit_head()))
     first = AuditEvent.objects.earliest("id")
     forged = {
@@ -126,7 +126,7 @@ def test_an_anchor_that_this_desk_did_not_write_is_said_and_left_alone(anchored,
     assert not audit_anchor.advance() and "was written by another desk" in texts()
 
 
-def test_an_anchor_that_is_gone_is_made_anew_and_the_log_says_so(anchored, store, caplog):
+def test_an_anchor_that_is_gone_is_made_again_and_the_log_reports_it(anchored, store, caplog):
     store.delete(keys.audit_head())
     assert audit_anchor.findings() == []
     with caplog.at_level(logging.WARNING):

@@ -28,7 +28,7 @@ def cells(text="", viewer=VERA):
     return rows
 
 
-def test_every_failure_that_matches_is_a_line_and_the_end_is_told():
+def test_every_failure_that_matches_is_a_line_and_the_end_is_reported():
     bury(3)
     bury(2, queue="emails")
     *rows, end = lines("queue:webhooks")
@@ -37,7 +37,7 @@ def test_every_failure_that_matches_is_a_line_and_the_end_is_told():
     assert end == {"end": True, "failures": 3}
 
 
-def test_both_forms_tell_the_same():
+def test_both_forms_report_the_same():
     bury(2, args='[1, "é"]', kwargs='{"a": null}', tenant="A, B", message='say "hi"\r\nand go')
     rows, read = lines()[:-1], cells()
     for row, cell in zip(rows, read, strict=True):
@@ -71,13 +71,13 @@ def test_no_cell_is_a_formula(text):
         assert row[name] == f"'{text}", name
 
 
-def test_arguments_that_are_cut_come_as_the_text_that_is_kept():
+def test_arguments_that_are_cut_come_as_the_text_that_is_stored():
     bury(1, args='[1, "cut', kwargs="[NaN]")
     (row, _) = lines()
     assert (row["args"], row["kwargs"]) == ('[1, "cut', "[NaN]")
 
 
-def test_an_empty_search_result_is_a_whole_file():
+def test_an_empty_search_result_is_a_complete_file():
     assert lines("nothing is called this") == [{"end": True, "failures": 0}]
     assert cells("nothing is called this") == []
 
@@ -100,7 +100,7 @@ def test_eight_thousand_rows_are_streamed_in_little_memory():
     assert peak < 8_000_000
 
 
-def test_an_export_is_written_down_with_what_it_asked_for():
+def test_an_export_is_written_down_with_what_it_requested():
     from jobs_admin.models import AuditEvent
 
     bury(2)
@@ -109,7 +109,7 @@ def test_an_export_is_written_down_with_what_it_asked_for():
     assert (event.act, event.after["query"], event.after["count"]) == ("failures.export", "queue:webhooks", 2)
 
 
-def test_an_export_of_a_search_that_no_index_serves_says_how_many_were_looked_at(monkeypatch):
+def test_an_export_of_a_search_that_no_index_serves_reports_how_many_were_checked(monkeypatch):
     from jobs_admin.search import failure_search
 
     monkeypatch.setattr(failure_search, "SEARCHED", 5)
@@ -120,7 +120,7 @@ def test_an_export_of_a_search_that_no_index_serves_says_how_many_were_looked_at
 
 
 @pytest.mark.parametrize(("form", "last"), [("jsonl", '{"end":false,"failures":10}'), ("csv", "cut,10" + "," * 25)])
-def test_an_export_that_breaks_off_says_so_in_its_last_line(monkeypatch, caplog, form, last):
+def test_an_export_that_breaks_off_reports_it_in_its_last_line(monkeypatch, caplog, form, last):
     bury(25)
     batch, taken = exporting._batch, []
 

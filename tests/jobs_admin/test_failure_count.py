@@ -41,7 +41,7 @@ def test_counts_follow_a_change_of_any_part_of_their_key(column):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_counters_that_had_drifted_are_counted_anew_once():
+def test_counters_that_had_drifted_are_counted_again_once():
     group = Group.objects.create(
         fingerprint="v1-a", error_type="E", message="", first_seen=timezone.now(), last_seen=timezone.now()
     )
@@ -56,7 +56,7 @@ def test_counters_that_had_drifted_are_counted_anew_once():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_emptying_all_tables_leaves_no_counts_below_nought():
+def test_emptying_all_tables_leaves_no_counts_below_zero():
     bury(3)
     call_command("flush", interactive=False, verbosity=0)
     assert held() == {}

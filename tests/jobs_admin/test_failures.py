@@ -23,7 +23,7 @@ from tests.kit.searching import NOW, SHOP_ONLY, bury, found, make_group
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
-def test_the_newest_come_first_and_pages_meet_without_gap_or_overlap():
+def test_the_latest_come_first_and_pages_meet_without_gap_or_overlap():
     bury(40), bury(40, state="retrying"), bury(5, state="recovered"), bury(40, queue="webhooks")
     pages, after = [], None
     while True:
@@ -106,14 +106,14 @@ def test_of_text_the_words_count_and_neither_case_nor_punctuation(text):
 
 
 @pytest.mark.parametrize("text", ["a?c", "a[b]c", "a%c", "a_c", "a\\c"])
-def test_a_name_with_a_star_is_matched_whole_and_with_regard_to_case(text):
+def test_a_name_with_a_star_is_matched_in_full_and_with_regard_to_case(text):
     (one,) = bury(queue=f"x-{text}-y")
     bury(queue="x-abc-y"), bury(queue=f"X-{text}-y")
     assert found(f"queue:x-{text}*") == [one.pk]
     assert found(f"queue:{text}*") == []
 
 
-def test_case_is_ignored_for_every_letter_on_either_database():
+def test_case_is_ignored_for_every_message_on_either_database():
     bury(message="Ärger mit É")
     assert len(found('"ärger"')) == len(found('"ÄRGER MIT é"')) == 1 and found("arger") == []
 
@@ -204,7 +204,7 @@ def test_a_count_that_no_counter_knows_stops_at_the_cap(monkeypatch):
     assert failures.search(ENGINE, "queue:emails", now=NOW).count == 12
 
 
-def test_facets_say_what_they_were_counted_over(monkeypatch):
+def test_facets_report_what_they_were_counted_over(monkeypatch):
     bury(8, group=make_group(), tenant="acme"), bury(4, queue="webhooks", tenant="zeta")
     everything = failures.facets(ENGINE, now=NOW)
     assert everything["queue"] == [("emails", 8), ("webhooks", 4)] and everything["error"] == [("KeyError", 8)]
@@ -230,12 +230,12 @@ def test_a_query_that_was_cut_is_no_scope_for_acts():
     ("text", "why"),
     [("queue:none", "Nothing matches"), ("queue:emails", "2 recovered"), ("state:dead", "Nothing matches: state dead")],
 )
-def test_an_empty_page_says_why(text, why):
+def test_an_empty_page_reports_why(text, why):
     bury(2, state="recovered")
     assert why in failures.search(ENGINE, text, now=NOW).why_empty
 
 
-def test_an_empty_desk_and_a_stranger_are_told_apart():
+def test_an_empty_desk_and_a_stranger_are_distinguished():
     assert failures.search(ENGINE, now=NOW).why_empty == "No job has failed yet."
     assert "no role" in failures.search(Viewer("nobody"), now=NOW).why_empty
 
@@ -323,7 +323,7 @@ def test_a_group_without_a_visible_failure_does_not_exist():
             failures.group(SHOP_ONLY, name, now=NOW)
 
 
-def test_of_a_group_of_several_sources_only_the_own_ones_are_told():
+def test_of_a_group_of_several_sources_only_the_own_ones_are_reported():
     shared, own = make_group("c", count=1000), make_group("d", count=5)
     bury(3, group=shared), bury(40, group=shared, source="other"), bury(5, group=own)
     counters.add_group_counts({(g.pk, NOW - timedelta(minutes=2)): [43, 0] for g in (shared, own)})
@@ -336,7 +336,7 @@ def test_of_a_group_of_several_sources_only_the_own_ones_are_told():
     assert (detail.count, detail.is_partial, detail.trend, detail.per_minute) == (3, True, [], None)
 
 
-def test_a_failure_out_of_sight_neither_finds_its_group_nor_stands_for_it():
+def test_a_failure_out_of_sight_neither_finds_its_group_nor_represents_it():
     group = make_group()
     (hidden,) = bury(group=group, message="'order-4711'", source="other")
     (own,) = bury(group=group)

@@ -60,7 +60,7 @@ def filed(*reports):
     return only
 
 
-def test_an_ordinary_job_has_nothing_to_tell():
+def test_an_ordinary_job_has_nothing_to_report():
     assert filed(report(message={})) == (None, None)
 
 
@@ -71,7 +71,7 @@ def test_no_message_a_part_of_it_and_all_of_it():
     assert filed(report(message={}), report(2)) == (None, None)
 
 
-def test_a_whole_message_is_not_given_away_for_a_part():
+def test_a_complete_message_is_not_given_away_for_a_part():
     assert filed(report(message={}), report(2, message={}, is_complete=False)) == (None, None)
     assert Payload.objects.get().is_whole
 
@@ -84,5 +84,8 @@ def test_who_waits_for_it_and_when_it_expires():
 
 
 def test_a_replayed_message_has_no_expiry_any_more():
-    first, again = report(2, message={"chord": True, "expires": SOON.isoformat()}), report(2, message={"chord": True}, run=2)
+    first, again = (
+        report(2, message={"chord": True, "expires": SOON.isoformat()}),
+        report(2, message={"chord": True}, run=2),
+    )
     assert filed(first, again) == (Caveat.CHORD, None)

@@ -35,12 +35,12 @@ def test_a_job_is_found_by_its_id_of_the_first_run_and_of_this_one(replayed, tex
     assert failures.count(ENGINE, parse(text, NOW)) == (1, False)
 
 
-def test_an_id_is_matched_whole_and_may_be_excluded(replayed):
+def test_an_id_is_matched_in_full_and_may_be_excluded(replayed):
     assert found(ID[:8]) == [] and found(ID.upper()) == []
     assert replayed.pk not in found(f'-"{ID}"') and len(found(f'-"{ID}"')) == 2
 
 
-def test_the_reading_says_that_a_word_may_be_the_jobs_id():
+def test_the_reading_reports_that_a_word_may_be_the_jobs_id():
     assert f'type or message has "{ID}" (or is the job\'s id)' in reading(parse(ID, NOW))
     assert "job's id" not in reading(parse('"two words"', NOW))
     assert "job's id" not in failures.groups(ENGINE, ID, now=NOW).reading
@@ -53,7 +53,7 @@ def test_words_still_search_the_groups(replayed):
 
 
 @pytest.mark.parametrize("text", ["", "state:any", "source:bank", "-attempts:5"])
-def test_a_viewer_of_an_empty_source_does_not_walk_through_what_lies_dead_elsewhere(text):
+def test_a_viewer_of_an_empty_source_does_not_walk_through_what_is_dead_elsewhere(text):
     bury(3), bury(1, source="bank")
     viewer = Viewer("ann", {"bank": "viewer"})
     with CaptureQueriesContext(
@@ -70,7 +70,7 @@ def test_a_job_that_was_sent_again_and_did_not_yet_fail_is_found_by_its_new_id(r
     assert found("third-run") == [replayed.pk] and found("third-run queue:webhooks") == []
 
 
-def test_facets_are_counted_over_no_more_than_the_newest(monkeypatch):
+def test_facets_are_counted_over_no_more_than_the_latest(monkeypatch):
     monkeypatch.setattr(failures, "FACETED", 6)
     bury(20, tenant="old"), bury(6, tenant="new")
     facets = failures.facets(ENGINE, "foo", now=NOW)

@@ -38,7 +38,7 @@ def everything() -> list[dict]:
     return list(Group.objects.order_by("pk").values())
 
 
-def test_a_group_says_who_resolved_it_and_when():
+def test_a_group_reports_who_resolved_it_and_when():
     some(1)
     group_changes.change(OTTO, Group.objects.get(), {"state": "resolved"}, now=NOW)
     row = Group.objects.get()
@@ -69,7 +69,7 @@ def test_undo_gives_each_group_exactly_what_it_was(batch, django_user_model):
     assert everything() == before and len(undone.fingerprints) == batch and not undone.changed_since
 
 
-def test_what_was_changed_since_is_left_and_told():
+def test_what_was_changed_since_is_left_and_reported():
     names = some(3)
     done = group_changes.change_many(OTTO, names, {"state": "resolved"}, now=NOW)
     group_changes.change_many(ANN, names[:1], {"state": "muted"}, now=NOW)
@@ -85,7 +85,7 @@ def test_undo_is_audited_and_done_once():
     assert group_changes.undo(OTTO, done.receipt).fingerprints == []
 
 
-def test_nobody_undoes_what_another_did():
+def test_no_one_undoes_what_another_did():
     done = group_changes.change_many(ANN, some(1), {"state": "resolved"}, now=NOW)
     with pytest.raises(Refused, match="nothing to undo"):
         group_changes.undo(OTTO, done.receipt)
@@ -98,7 +98,7 @@ def test_a_receipt_that_is_none_is_refused(receipt):
         group_changes.undo(OTTO, receipt)
 
 
-def test_groups_of_a_source_where_one_is_not_operator_are_left_out_and_told():
+def test_groups_of_a_source_where_one_is_not_operator_are_left_out_and_reported():
     names = some(2)
     bury(group=Group.objects.get(fingerprint=names[0]), source="bank")
     done = group_changes.change_many(OTTO, names, {"state": "resolved"}, now=NOW)
@@ -166,7 +166,7 @@ def test_a_mute_until_no_number_is_refused(count):
     assert refused.value.field == "muted_until_count" and states() == ["new"]
 
 
-def test_a_note_is_kept_without_what_no_database_holds():
+def test_a_note_is_stored_without_what_no_database_holds():
     some(1)
     group_changes.change(OTTO, Group.objects.get(), {"note": "a\0b"}, now=NOW)
     assert Group.objects.get().note == "a␀b"

@@ -31,7 +31,7 @@ def refusal(act, *args, **more):
 # -- merging ----------------------------------------------------------------------------------------------------
 
 
-def test_a_preview_of_a_merge_says_how_many_go_where_and_changes_nothing():
+def test_a_preview_of_a_merge_reports_how_many_go_where_and_changes_nothing():
     one, other = bury(2), bury(3, task="refund")
     seen = group_rules.preview(ANN, "merge", groups=[one.fingerprint, other.fingerprint])
     (row,) = seen.rows
@@ -75,7 +75,7 @@ def test_a_merge_in_a_circle_is_refused():
 # -- splitting --------------------------------------------------------------------------------------------------
 
 
-def test_a_preview_of_a_split_says_what_it_makes():
+def test_a_preview_of_a_split_reports_what_it_makes():
     group = bury(2, queue="emails")
     bury(3, message="order 18 refused", queue="webhooks")
     seen = group_rules.preview(ANN, "split", groups=[group.fingerprint], by="queue")
@@ -86,7 +86,7 @@ def test_a_preview_of_a_split_says_what_it_makes():
     assert (seen.looked_at, seen.of, seen.is_partial) == (5, 5, False)
 
 
-def test_what_arrives_after_a_split_is_told_apart():
+def test_what_arrives_after_a_split_is_distinguished():
     group = bury(1, queue="emails")
     group_rules.save(ANN, "split", groups=[group.fingerprint], by="queue")
     rules = grouping_rules.current()
@@ -108,7 +108,7 @@ def test_a_group_is_split_by_nothing_else_than_is_known():
 # -- ignoring ---------------------------------------------------------------------------------------------------
 
 
-def test_a_preview_of_an_ignored_frame_says_which_groups_become_one():
+def test_a_preview_of_an_ignored_frame_reports_which_groups_become_one():
     charge, refund = bury(2), bury(1, task="refund")
     seen = group_rules.preview(ANN, "ignore", frame="*/tasks.py in *")
     assert {row.fingerprint for row in seen.rows} == {charge.fingerprint, refund.fingerprint}
@@ -181,7 +181,7 @@ def test_a_read_only_desk_saves_and_withdraws_no_rule(settings):
     assert refusal(group_rules.save, ANN, "merge", groups=[one.fingerprint, other.fingerprint]) == "read_only"
 
 
-def test_rules_are_listed_with_what_they_say_and_how_far_they_are():
+def test_rules_are_listed_with_what_they_report_and_how_far_they_are():
     one, other = bury(1), bury(1, task="refund")
     rule = group_rules.save(ANN, "merge", groups=[one.fingerprint, other.fingerprint], note="one partner")
     (row,) = group_rules.listing(ANN)
@@ -276,7 +276,11 @@ def test_neither_a_part_of_a_split_nor_its_group_is_merged_while_the_split_is_be
     part = Failure.objects.filter(task="charge").first().group
     group_rules.withdraw(ANN, rule)
     message = "order 9 refused"
-    file(report("later", message=message, trace=TRACE.format(task="charge", message=message), task="charge", queue="emails"))
+    file(
+        report(
+            "later", message=message, trace=TRACE.format(task="charge", message=message), task="charge", queue="emails"
+        )
+    )
     assert Failure.objects.get(job_id="later").group == group
     for one in (group, part):
         for names in ([other.fingerprint, one.fingerprint], [one.fingerprint, other.fingerprint]):

@@ -53,7 +53,7 @@ def test_the_tasks_of_all_live_workers_are_known(store):
     assert {h.name: h.tasks for h in alive} == {"w1": frozenset({"shop.send"}), "w2": frozenset({"shop.bill"})}
 
 
-def test_nobody_knows_which_tasks_there_are_where_nobody_lives(store):
+def test_no_one_knows_which_tasks_there_are_where_no_one_lives(store):
     assert heartbeats.known_tasks("shop", NOW) is None
     beat(store)
     assert heartbeats.known_tasks("other", NOW) is None
@@ -63,7 +63,7 @@ def test_nobody_knows_which_tasks_there_are_where_nobody_lives(store):
 @pytest.mark.parametrize(
     "tasks", [None, [f"t{n}" for n in range(2_001)], [str(n) * 400 for n in range(200)]], ids=["older", "many", "long"]
 )
-def test_one_worker_that_does_not_tell_leaves_all_open(store, tasks):
+def test_one_worker_that_does_not_report_leaves_all_open(store, tasks):
     beat(store, "w1")
     (one, other) = beat(store, "w2", tasks)
     assert heartbeats.known_tasks("shop", NOW) is None

@@ -156,7 +156,7 @@ def test_only_something_newer_moves_a_discarded_failure():
 
 
 @pytest.mark.django_db
-def test_the_newest_attempt_s_message_is_kept_whichever_comes_first():
+def test_the_latest_attempt_s_message_is_stored_whichever_comes_first():
     file(report(attempt=3), report(kind="retry", attempt=1))
     file(report(kind="retry", attempt=2))
     assert config.payload_keys().decrypt(bytes(Payload.objects.get().body)) == b"raw of attempt 3"
@@ -196,7 +196,7 @@ def test_a_group_seen_over_an_hour_is_no_longer_new():
 
 
 @pytest.mark.django_db
-def test_a_resolved_group_that_comes_back_says_after_what():
+def test_a_resolved_group_that_comes_back_reports_after_what():
     file(report(ago=500))
     Group.objects.update(state="resolved", resolved_at=NOW - timedelta(seconds=100))
     file(report("late", ago=200))
@@ -214,7 +214,7 @@ def replayed(failure, sent_at):
 
 
 @pytest.mark.django_db
-def test_a_resolved_group_that_comes_back_in_a_replay_says_which_whatever_the_worker_s_clock_says():
+def test_a_resolved_group_that_comes_back_in_a_replay_reports_which_whatever_the_worker_s_clock_reports():
     file(report("j1", ago=500))
     Group.objects.update(state="resolved", resolved_at=NOW - timedelta(seconds=10))
     replay = replayed(Failure.objects.get(), sent_at=NOW - timedelta(seconds=5))
@@ -356,7 +356,7 @@ DEEP = {b"v": b"1", b"meta": b"[" * 20_000, b"raw": b"whole"}
 
 
 @pytest.mark.django_db
-def test_a_damaged_entry_is_kept_raw_and_the_rest_of_its_batch_lands():
+def test_a_damaged_entry_is_stored_raw_and_the_rest_of_its_batch_lands():
     batch = entries(*(report(f"j{n}") for n in range(20)))
     batch[7] = (b"7-7", DEEP)
     batch[9] = (b"9-9", {b"v": b"99", b"meta": b"{}"})
@@ -424,7 +424,7 @@ def test_a_batch_has_at_least_one_report_however_small_its_bound_and_slow_the_da
 
 
 @pytest.mark.django_db
-def test_a_row_that_the_database_refuses_is_found_by_halves_and_kept_raw():
+def test_a_row_that_the_database_refuses_is_found_by_halves_and_stored_raw():
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":
             cursor.execute(
@@ -454,7 +454,7 @@ def defect(monkeypatch):
 
 
 @pytest.mark.django_db
-def test_a_report_that_cannot_be_written_three_times_is_kept_raw_and_the_others_land(defect):
+def test_a_report_that_cannot_be_written_three_times_is_stored_raw_and_the_others_land(defect):
     batch = entries(*(report(f"j{n}") for n in range(100)))
     for _ in range(2):
         with pytest.raises(TypeError):
@@ -543,7 +543,7 @@ def test_a_batch_that_two_processes_filed_makes_room_once(store, monkeypatch):
 
 @pytest.mark.server
 @pytest.mark.django_db
-def test_who_takes_the_place_of_a_killed_process_files_the_whole_of_its_batch_at_once(store):
+def test_who_takes_the_place_of_a_killed_process_files_all_of_its_batch_at_once(store):
     begin(store)
     drain("place 0")
     write(store, *[report(f"j{n}") for n in range(7)])
@@ -556,7 +556,7 @@ def test_who_takes_the_place_of_a_killed_process_files_the_whole_of_its_batch_at
 
 @pytest.mark.server
 @pytest.mark.django_db
-def test_an_entry_that_ended_its_reader_alone_is_kept_raw_and_the_others_land(store):
+def test_an_entry_that_ended_its_reader_alone_is_stored_raw_and_the_others_land(store):
     write(store, report("j1"), report("fatal"), report("j3"))
     fatal = "shop/" + store.xrange(keys.failures("shop"))[1][0].decode()
     left = {"ids": [fatal], "deaths": suspects.DEATHS_TOGETHER + 1, "at": time.time()}
@@ -569,7 +569,7 @@ def test_an_entry_that_ended_its_reader_alone_is_kept_raw_and_the_others_land(st
 
 @pytest.mark.server
 @pytest.mark.django_db(transaction=True)
-def test_a_database_that_says_no_makes_no_entry_suspect(store):
+def test_a_database_that_reports_no_makes_no_entry_suspect(store):
     write(store, report())
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE jobs_admin_attempt RENAME TO elsewhere")
@@ -616,7 +616,7 @@ def test_a_stream_that_vanished_is_begun_again(store):
 
 @pytest.mark.server
 @pytest.mark.django_db
-def test_a_store_that_refuses_to_give_reports_does_not_look_empty(store):
+def test_a_store_that_refuses_to_give_reports_does_not_check_empty(store):
     write(store, report())
     store.config_set("min-replicas-to-write", 1)
     try:
@@ -630,7 +630,7 @@ def test_a_store_that_refuses_to_give_reports_does_not_look_empty(store):
 
 @pytest.mark.server
 @pytest.mark.django_db(transaction=True)
-def test_nothing_is_acknowledged_while_the_database_says_no(store):
+def test_nothing_is_acknowledged_while_the_database_reports_no(store):
     write(store, report())
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE jobs_admin_attempt RENAME TO elsewhere")

@@ -43,7 +43,7 @@ def test_a_pill_is_quarantined_with_its_crashes_in_whatever_order_its_reports_co
         assert json.loads(failure.crashes) == CRASHES
 
 
-def test_it_tells_it_once_however_often_it_is_reported():
+def test_it_reports_it_once_however_often_it_is_reported():
     file(report(), report())
     file(report())
     (notice,) = Notice.objects.all()
@@ -61,7 +61,9 @@ def test_what_it_ran_into_before_it_ran_well_is_forgotten():
 
 
 @pytest.mark.parametrize(
-    "crashes", ["no json", "{}", "[]", "[1, 2]", '"x"', "[" * 9000, '{"how": 1}', "null"], ids=lambda crashes: crashes[:9]
+    "crashes",
+    ["no json", "{}", "[]", "[1, 2]", '"x"', "[" * 9000, '{"how": 1}', "null"],
+    ids=lambda crashes: crashes[:9],
 )
 def test_crashes_that_cannot_be_read_quarantine_nothing(crashes):
     file(Envelope(source="shop", queue="q", task="t", job_id="j", kind="exception", attempt=1, at=1.0, crashes=crashes))
@@ -79,7 +81,7 @@ def test_hostile_crashes_are_cut_to_words_and_numbers():
     }  # fmt: skip
 
 
-def test_a_job_out_of_attempts_whose_policy_escalates_is_told_once_for_each_run():
+def test_a_job_out_of_attempts_whose_policy_escalates_is_reported_once_for_each_run():
     for _ in range(2):
         file(report("exception", 3, None, escalate=True, reason="exhausted"))
     (notice,) = Notice.objects.all()

@@ -81,7 +81,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return 0, output.getvalue()
 
 
-def test_a_new_row_bears_the_id_of_the_first_key(settings):
+def test_a_new_row_has_the_id_of_the_first_key(settings):
     report(2)
     ingest.file([(b"9-1", {b"v": b"99", b"meta": b"{}"})])
     [name] = unsealing.key_ids()
@@ -136,7 +136,7 @@ def test_rows_of_an_earlier_version_are_tried_before_a_key_may_go(settings):
     assert all(contents.opened(one) for one in Payload.objects.all())
 
 
-def test_rows_with_the_id_of_another_key_come_along_or_are_told(settings):
+def test_rows_with_the_id_of_another_key_come_along_or_are_reported(settings):
     """As a desk of another version beside this one may leave them."""
     report(2)
     put_in_front(settings)
@@ -329,7 +329,7 @@ def test_ids_of_keys_in_stored_reports_of_one_source_stay_few():
 HOSTILE = "\x1b[31mw\n12345\r"
 
 
-def test_what_a_worker_says_is_printed_without_control_characters(settings, store):
+def test_what_a_worker_shows_is_printed_without_control_characters(settings, store):
     put_in_front(settings)
     _, old = unsealing.key_ids()
     beat(store, HOSTILE, seals_for=old)
@@ -340,7 +340,9 @@ def test_what_a_worker_says_is_printed_without_control_characters(settings, stor
     output = run("--status")[1]
     assert "\\x1b[31mw 12345\\x0d" in output and not set(output) & set("\x1b\r")
     assert f"Only workers need {old}" in output
-    assert {one.seals_for for one in heartbeats.worker_reports(timezone.now())} == {old, None}, "an id is eight hex digits"
+    assert {one.seals_for for one in heartbeats.worker_reports(timezone.now())} == {old, None}, (
+        "an id is eight hex digits"
+    )
 
 
 @pytest.mark.parametrize("key", ["\x1b[31mX", "\n12345\n", "deadbeef\n", "DEADBEEF", "deadbee", "deadbeef0", 7])
@@ -358,7 +360,7 @@ def test_a_store_that_does_not_answer_leaves_no_key_free(settings):
     assert "The store does not answer" in rotation().must_stay(rotation().older[0])[0]
 
 
-def test_what_workers_encrypted_for_a_key_that_went_is_told(settings):
+def test_what_workers_encrypted_for_a_key_that_went_is_reported(settings):
     sealed = encode(sealer(unsealing.public_key())(envelope()))
     [gone] = unsealing.key_ids()
     set_keys(settings, Fernet.generate_key().decode())
@@ -413,7 +415,7 @@ def _encrypts(tree: ast.Module) -> bool:
     )
 
 
-def test_the_column_of_an_id_says_what_opens_the_body(settings):
+def test_the_column_of_an_id_reports_what_opens_the_body(settings):
     report(1)
     row = Payload.objects.get()
     with pytest.raises(InvalidToken):

@@ -41,7 +41,7 @@ def test_a_chain_is_followed_up_and_down():
     assert related(third) == [("parent", "b", True), ("root", "a", True)]
 
 
-def test_a_parent_that_never_failed_is_said_by_its_id():
+def test_a_parent_that_never_failed_is_reported_by_its_id():
     assert related(job("b", headers={"root_id": "a", "parent_id": "a"})) == [("parent", "a", False)]
 
 
@@ -109,12 +109,12 @@ def test_an_argument_that_no_index_holds_is_not_offered():
     assert not any("customer_id" in one.what for one in find_related(ENGINE, failure).alike)
 
 
-def test_what_is_hidden_or_tells_nothing_is_not_offered_as_a_likeness():
+def test_what_is_hidden_or_reports_nothing_is_not_offered_as_a_likeness():
     bury(kwargs=json.dumps({"user_id": "[redacted]", "amount": 3, "a b": {"id": 1}, "order_id": "o1", "valid": 2}))
     assert identifying_arguments(Failure.objects.get()) == [("kwargs.order_id", "o1")]
 
 
-def test_the_page_of_relatives_is_a_part_that_the_failure_asks_for(django_user_model):
+def test_the_page_of_relatives_is_a_part_that_the_failure_requests(django_user_model):
     ann = log_in(django_user_model, "ann", every="admin")
     parent, child = job("a"), job("b", headers={"parent_id": "a"}, tenant="<b>t</b>")
     assert f'hx-get="/failures/{child.pk}/related/"' in ann.get(f"/failures/{child.pk}/").content.decode()

@@ -57,7 +57,7 @@ def test_the_job_itself_is_heard_before_and_after(item):
     assert Attempt.objects.get(kind="success", job_id=item.job_id).failure_id == of_the_job()["id"]
 
 
-def test_it_is_found_by_what_it_says_and_not_by_whose_run_it_claims(item):
+def test_it_is_found_by_what_it_reports_and_not_by_whose_run_it_claims(item):
     told("child", item=item.pk)
     assert ("failure", Failure.objects.get(first_job_id="child").pk) not in misindexed()
 
@@ -68,7 +68,7 @@ def test_a_run_that_is_not_marked_as_sent_yet_is_believed(item):
     assert of_the_job()["job_id"] == "quick"
 
 
-def test_a_run_of_which_no_item_tells_any_more_is_believed(item):
+def test_a_run_of_which_no_item_reports_any_more_is_believed(item):
     type(item).objects.all().delete()
     told("later", run=5)
     assert (of_the_job()["run"], of_the_job()["job_id"]) == (5, "later")

@@ -28,7 +28,9 @@ POLICY = {
 pytestmark = pytest.mark.django_db
 
 
-def beat(store, name="w1", source="shop", *, digest=DIGEST, mode="capture", ago=0.0, tasks=(BRIEF,), reports_tasks=True):
+def beat(
+    store, name="w1", source="shop", *, digest=DIGEST, mode="capture", ago=0.0, tasks=(BRIEF,), reports_tasks=True
+):
     """A worker's heartbeat, and its row as `watch` writes it."""
     seen = NOW - timedelta(seconds=ago)
     fields = {
@@ -59,7 +61,7 @@ def ids(report: linting.Report) -> list[str]:
     return [finding.id for finding in report.findings]
 
 
-def test_a_desk_that_knows_nothing_finds_nothing_and_says_so(store):
+def test_a_desk_that_knows_nothing_finds_nothing_and_reports_it(store):
     report = linting.report(ENGINE, NOW)
     assert (report.findings, report.tasks, report.policies, report.reported.is_reachable) == ((), 0, 0, True)
 
@@ -83,7 +85,7 @@ def test_a_version_that_is_not_published_is_not_judged(store):
     assert linting.report(ENGINE, NOW).policies == 0
 
 
-def test_where_nobody_lives_what_was_last_told_is_judged_and_called_stale(store):
+def test_where_no_one_lives_what_was_last_reported_is_judged_and_called_stale(store):
     beat(store, ago=900)
     beat(store, "older", ago=5000)
     report = linting.report(ENGINE, NOW)
@@ -100,7 +102,7 @@ def test_a_worker_that_lives_counts_and_a_dead_one_beside_it_does_not(store):
     assert ([one.workers for one in report.reported.found], report.reported.stale) == ([("w1",)], ())
 
 
-def test_workers_that_tell_nothing_are_counted_by_source(store):
+def test_workers_that_report_nothing_are_counted_by_source(store):
     beat(store)
     beat(store, "old", digest="", reports_tasks=False)
     beat(store, "lost", digest="a" * 32, reports_tasks=False)  # its text has expired
@@ -109,7 +111,7 @@ def test_workers_that_tell_nothing_are_counted_by_source(store):
     assert report.reported.complete == frozenset()
 
 
-def test_a_store_that_is_away_is_said_and_policies_are_judged_all_the_same(store, settings):
+def test_a_store_that_is_away_is_reported_and_policies_are_judged_all_the_same(store, settings):
     from jobs_admin import config
     from tests.kit.sources import forget_configuration
 
@@ -123,7 +125,9 @@ def test_a_store_that_is_away_is_said_and_policies_are_judged_all_the_same(store
 
 def test_hostile_heartbeats_and_texts_break_nothing(store):
     store.hset(keys.workers("shop"), mapping={"a": "{", "b": "[]", "c": json.dumps({"source": "../x", "name": "y"})})
-    store.hset(keys.workers("shop"), "d", json.dumps({"source": "shop", "name": "w", "configuration": DIGEST, "at": "never"}))
+    store.hset(
+        keys.workers("shop"), "d", json.dumps({"source": "shop", "name": "w", "configuration": DIGEST, "at": "never"})
+    )
     store.set(keys.configuration("shop", DIGEST), '{"v": 1, "tasks": "no", "app": 3}')
     report = linting.report(ENGINE, NOW)
     assert report.findings == ()
@@ -143,7 +147,7 @@ def test_an_outage_that_was_seen_by_the_minute_is_the_one_to_survive(store):
     )
 
 
-def test_older_outages_are_told_from_quarters_of_an_hour_for_a_week(store):
+def test_older_outages_are_distinguished_from_quarters_of_an_hour_for_a_week(store):
     beat(store)
     count(NOW - timedelta(days=4), step=900, failed=150, succeeded=10)
     count(NOW - timedelta(days=8), step=900, failed=9000)
@@ -160,7 +164,7 @@ def test_an_outage_shorter_than_the_retries_is_survived(store):
     assert [f.where.task for f in linting.report(ENGINE, NOW).findings if f.id == "gives-up-before-outage"] == ["send"]
 
 
-def test_without_an_outage_the_one_that_is_asked_for_counts(store):
+def test_without_an_outage_the_one_that_is_requested_counts(store):
     beat(store)
     assert ids(linting.report(ENGINE, NOW, outage_s=10)) == []
     assert ids(linting.report(ENGINE, NOW, outage_s=15)) == ["gives-up-before-outage"]
@@ -178,7 +182,7 @@ def test_volume_is_that_of_the_busiest_quarter_of_the_last_day(store):
     assert ids(linting.report(ENGINE, NOW)) == ["no-jitter-at-volume"]
 
 
-def test_errors_among_the_failures_that_are_kept_are_counted_by_task(store):
+def test_errors_among_the_failures_that_are_stored_are_counted_by_task(store):
     broad = Task("send", "emails", autoretry_for=("builtins.Exception",), retry_backoff=20, max_retries=5)
     beat(store, tasks=[broad])
     for error, message, n in (("TypeError", "no", 3), ("app.errors.RateLimited", "slow down", 2), ("HTTPError", "429 Too Many Requests", 1), ("HTTPError", "order 4290", 1)):  # fmt: skip
@@ -193,7 +197,7 @@ def test_errors_among_the_failures_that_are_kept_are_counted_by_task(store):
     assert found["ignores-retry-after"].evidence.startswith("3 failures of it that are kept were rate limited")
 
 
-def test_a_viewer_is_told_of_what_belongs_to_sources_in_sight(store):
+def test_a_viewer_is_informed_about_what_belongs_to_sources_in_sight(store):
     beat(store)
     beat(store, "b1", "bank", digest="b" * 32)
     publish()
@@ -215,7 +219,7 @@ def test_one_policy_is_judged_as_if_it_were_in_force(store):
     assert {finding.where.policy for finding in linting.findings_of(ENGINE, worse, NOW)} == {"other"}
 
 
-def test_a_policy_that_gives_tasks_more_attempts_says_how_many_and_what_they_have_now(store):
+def test_a_policy_that_gives_tasks_more_attempts_reports_how_many_and_what_they_have_now(store):
     plain = [Task(f"plain{n}", "emails") for n in range(4)]
     beat(store, tasks=(BRIEF, *plain), mode="enforce")
     budget = {"name": "all", "mode": "enforce", "match": {"source": "shop"}, "budget": {"per_minute": 30}}
@@ -232,7 +236,7 @@ def test_a_policy_that_gives_tasks_more_attempts_says_how_many_and_what_they_hav
     assert linting.attempts_given(ENGINE, parse(limit), NOW) == []
 
 
-def test_a_policy_that_gives_what_is_in_force_already_does_not_say_so_again(store):
+def test_a_policy_that_gives_what_is_in_force_already_does_not_report_it_again(store):
     beat(store, tasks=(Task("send", "emails"),), mode="enforce")
     publish(mode="enforce", max_attempts=4)
     draft = {**POLICY, "name": "emails", "mode": "enforce", "cap_s": 90}

@@ -54,7 +54,7 @@ def sampled(now: datetime) -> linting.Report:
     return report
 
 
-def test_what_lies_in_queues_is_sampled_judged_and_quoted(sources):
+def test_what_is_in_queues_is_sampled_judged_and_quoted(sources):
     for prefix, name, options, jobs in (("tidy", "mail", SOUND, 1), ("shop", "hook", FIXED, 2)):
         with node.Bullmq(5, sources, prefix=prefix) as bull:
             for _ in range(jobs):

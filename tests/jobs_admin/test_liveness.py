@@ -37,7 +37,7 @@ def test_what_is_late_since_another_day_names_it(watched):
     assert liveness.find_stale(NOW).text == "Not watching since 20 Nov 23:14: ingest is late."
 
 
-def test_a_store_that_does_not_answer_is_said_and_has_no_lag(settings):
+def test_a_store_that_does_not_answer_is_reported_and_has_no_lag(settings):
     settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
     config.store.cache_clear()
     assert "does not answer" in liveness.find_stale(NOW).text

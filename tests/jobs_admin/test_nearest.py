@@ -83,7 +83,7 @@ def test_a_groups_title_with_its_placeholders_leads_to_the_group():
     assert offered("CardDeclined: order <number> was declined")["group:v1-a"] == 2
 
 
-def test_terms_that_find_nothing_are_left_out_and_other_states_are_looked_into():
+def test_terms_that_find_nothing_are_left_out_and_other_states_are_checked_into():
     bury(2, queue="webhooks"), bury(4, state="recovered", task="old.task")
     assert offered("queue:webhooks foo nonsense")["queue:webhooks foo"] == 2
     assert offered("queue:webhooks task:mail.send nonsense -error:X")["queue:webhooks task:mail.send -error:X"] == 2
@@ -96,7 +96,7 @@ def test_of_several_terms_that_find_nothing_one_is_changed_and_the_others_are_le
     assert offered("shop.webhooks.deliver") == {"task:shop.hooks.deliver": 3}
 
 
-def test_what_is_offered_finds_as_many_as_it_says():
+def test_what_is_offered_finds_as_many_as_it_reports():
     bury(3, queue="webhooks", tenant="Acme", error_type="ReadTimeout", kwargs='{"customer": {"id": 42}}')
     bury(2, state="recovered", task="old.task")
     for text in (
@@ -132,7 +132,11 @@ def test_nor_is_any_other(text):
 
 
 def test_a_misspelt_word_of_an_error_is_offered_as_known_groups_have_it():
-    bury(3, error_type="requests.exceptions.ReadTimeout", group=make_group("r", "requests.exceptions.ReadTimeout", "timed out"))
+    bury(
+        3,
+        error_type="requests.exceptions.ReadTimeout",
+        group=make_group("r", "requests.exceptions.ReadTimeout", "timed out"),
+    )
     bury(2, error_type="KeyError", group=make_group("k", "KeyError", "'x'"))
     for change in ("tiemout", "error:tiemout", "tmeout"):
         page = failures.search(ENGINE, change, now=NOW)
@@ -149,7 +153,9 @@ def test_words_of_groups_out_of_sight_are_not_offered():
 
 
 def test_a_misspelt_word_costs_a_bounded_time_among_many_groups(django_assert_max_num_queries):
-    groups = [make_group(f"g{n}", f"shop.errors.Kind{n:x}Failed", f"words{n:x} of other{n:x} things") for n in range(700)]
+    groups = [
+        make_group(f"g{n}", f"shop.errors.Kind{n:x}Failed", f"words{n:x} of other{n:x} things") for n in range(700)
+    ]
     bury(5, group=groups[0], error_type="ReadTimeout")
     page = failures.search(ENGINE, "tiemout", now=NOW)
     with django_assert_max_num_queries(40):

@@ -16,14 +16,14 @@ def opener():
     opener.close()
 
 
-def test_messages_are_opened_in_their_order_and_one_without_a_key_is_told(opener):
+def test_messages_are_opened_in_their_order_and_one_without_a_key_is_reported(opener):
     opener.submit([Fernet(key).encrypt(raw) for key, raw in ((OLD, b"one"), (LOST, b"two"), (NEW, b"three" * 100_000))])
     assert opener.answer() == [b"one", None, b"three" * 100_000]
     opener.submit([])
     assert opener.answer() == [] and not opener.has_answered()
 
 
-def test_a_process_that_was_killed_is_told(opener):
+def test_a_process_that_was_killed_is_reported(opener):
     opener._process.kill()
     opener._process.wait()
     with pytest.raises(OpenerGone):

@@ -63,14 +63,14 @@ def test_the_sentence_names_the_loudest_queue_its_rise_the_new_group_and_the_ten
         (60, "a minute, 3 times the 6 before"),
     ],
 )
-def test_the_sentence_says_whether_it_gets_worse(before, words):
+def test_the_sentence_reports_whether_it_gets_worse(before, words):
     count(90, 1)
     if before:
         count(before, 7)
     assert words in str(overview.sentence(ENGINE, NOW))
 
 
-def test_an_alarm_that_goes_on_tells_when_it_began():
+def test_an_alarm_that_goes_on_reports_when_it_began():
     count(400, 90)  # another one, an hour before
     for minute in (*range(1, 20), *range(23, 31)):  # in a flood a few minutes may be calm
         count(90, minute)
@@ -80,7 +80,7 @@ def test_an_alarm_that_goes_on_tells_when_it_began():
     assert "; failing like this for a day or longer" in str(overview.sentence(ENGINE, NOW))
 
 
-def test_a_wave_that_is_over_is_told_so_while_its_minutes_still_count():
+def test_a_wave_that_is_over_is_reported_as_over_while_its_minutes_still_count():
     for minute in range(2, 25):
         count(90, minute)
     assert str(overview.sentence(ENGINE, NOW)).startswith(
@@ -92,7 +92,7 @@ def test_a_wave_that_is_over_is_told_so_while_its_minutes_still_count():
     assert "failed attempts a minute, as in" in str(overview.sentence(ENGINE, NOW + timedelta(seconds=20)))
 
 
-def test_an_alarm_tells_all_the_dead_and_since_when():
+def test_an_alarm_reports_all_the_dead_and_since_when():
     count(11, 2, queue="emails")
     bury(702, failed_at=NOW.replace(day=20, hour=23, minute=12))
     bury(1, queue="emails")
@@ -134,27 +134,27 @@ def test_the_calm_sentence_has_the_rate_that_the_groups_of_its_queues_have():
     assert rates.failed_per_minute(shop, NOW) == per_minute[group.pk]
 
 
-def test_nobody_hears_of_a_source_they_may_not_see():
+def test_no_one_hears_of_a_source_they_may_not_see():
     count(500, 1), bury(9)
     assert str(overview.sentence(BANKER, NOW)) == "No job has failed yet."
     assert overview.dead_by_queue(BANKER, NOW) == ([], 0)
     assert overview.failures_over_time(BANKER, NOW).queues == {}
 
 
-def test_a_watch_that_stopped_is_said_with_the_time(watched):
+def test_a_watch_that_stopped_is_reported_with_the_time(watched):
     tick(watched, NOW - timedelta(minutes=20))
     assert str(overview.sentence(ENGINE, NOW)) == "Not watching since 01:54."
     watched.delete(keys.steps())
     assert "has not run yet" in str(overview.sentence(ENGINE, NOW))
 
 
-def test_a_store_that_does_not_answer_is_said(settings):
+def test_a_store_that_does_not_answer_is_reported(settings):
     settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
     config.store.cache_clear()
     assert "does not answer" in str(overview.sentence(ENGINE, NOW))
 
 
-def test_sources_tell_reachability_workers_and_unsafe_settings():
+def test_sources_report_reachability_workers_and_unsafe_settings():
     finding = {"id": "eviction", "severity": "high", "text": "t", "fix": "f"}
     Source.objects.create(
         name="shop", is_reachable=False, why_unreachable="refused", findings=[finding], sampled_at=NOW
@@ -194,7 +194,7 @@ def test_only_open_replays_that_touch_a_visible_source_are_running():
     assert overview.running_replays(BANKER) == []
 
 
-def test_the_fullest_queues_are_told_and_the_others_counted():
+def test_the_fullest_queues_are_reported_and_the_others_counted():
     for n in range(15):
         bury(n + 1, queue=f"q{n:02}"), count(n + 1, 1, queue=f"q{n:02}")
     dead, more = overview.dead_by_queue(ENGINE, NOW)

@@ -89,7 +89,7 @@ def test_a_store_by_another_name_is_no_second_place(engine, store, host, databas
 
 
 @pytest.mark.django_db
-def test_drain_looks_in_both_places(sources, store, other, capsys, monkeypatch):
+def test_drain_checks_in_both_places(sources, store, other, capsys, monkeypatch):
     monkeypatch.setattr(drain, "_OBEYED_WITHIN_S", 0.1)
     Delays(store, "shop").schedule(Head("a", 2, "send", "emails"), MESSAGE, 600)
     Delays(other, "shop").schedule(Head("b", 2, "send", "emails", list="emails"), b"b", 600)
@@ -100,7 +100,7 @@ def test_drain_looks_in_both_places(sources, store, other, capsys, monkeypatch):
 
 
 @pytest.mark.django_db
-def test_drain_waits_for_what_another_has_claimed_and_takes_what_nobody_can_read(
+def test_drain_waits_for_what_another_has_claimed_and_takes_what_no_one_can_read(
     sources, store, other, capsys, monkeypatch
 ):
     monkeypatch.setattr(drain, "_OBEYED_WITHIN_S", 0.1)

@@ -93,7 +93,7 @@ def test_what_could_not_be_filed_is_read_again(table, monkeypatch):
     assert states() == {"j1": "dead"} and table.filed_up_to == 1
 
 
-def test_the_same_told_twice_changes_nothing(table):
+def test_the_same_reported_twice_changes_nothing(table):
     table.reports = [report(1), report(1), report(2)]
     pull()
     Source.objects.update(cursor="")
@@ -101,7 +101,7 @@ def test_the_same_told_twice_changes_nothing(table):
     assert Failure.objects.count() == Attempt.objects.count() == 2
 
 
-def test_who_tells_of_the_same_attempt_and_knows_more_fills_in_what_was_missing(table):
+def test_who_reports_the_same_attempt_and_knows_more_fills_in_what_was_missing(table):
     table.reports = [report(1, task="", args="", kwargs="", raw=None, raw_size=0)]
     pull()
     failure = Failure.objects.get()
@@ -133,7 +133,7 @@ def test_jobs_that_ran_well_are_counted_in_their_minute_and_by_who_holds_the_lea
     assert set(counted) == {("emails", at, 107), ("web", at - timedelta(minutes=1), 2)}
 
 
-def test_a_job_that_is_given_the_id_of_one_that_is_no_more_is_a_further_run_however_often_it_is_told(table):
+def test_a_job_that_is_given_the_id_of_one_that_is_no_more_is_a_further_run_however_often_it_is_reported(table):
     now = time.time()
     first = report(1, attempt=3, at=now - 90, made_at=now - 91)
     table.reports = [first, report(2, at=now - 90, made_at=now - 91)]
@@ -206,7 +206,7 @@ def test_who_loses_the_lease_while_it_reads_gives_up_nothing_and_counts_nothing(
     assert table.filed_up_to == 0 and Source.objects.get().cursor == "" and not QueueCounter.objects.filter(succeeded=7)
 
 
-def test_a_watch_that_is_started_anew_does_not_wait_for_the_lease_of_the_one_that_ended(table):
+def test_a_watch_that_is_started_again_does_not_wait_for_the_lease_of_the_one_that_ended(table):
     ended = subprocess.Popen(["true"])
     ended.wait()
     table.reports = [report(1)]
@@ -222,7 +222,7 @@ def test_a_watch_that_is_started_anew_does_not_wait_for_the_lease_of_the_one_tha
     assert len(states()) == 2
 
 
-def test_a_source_that_is_away_says_so_and_nothing_changes(table):
+def test_a_source_that_is_away_reports_it_and_nothing_changes(table):
     table.reports = [report(1)]
     pull()
     table.reachable = False
@@ -231,7 +231,7 @@ def test_a_source_that_is_away_says_so_and_nothing_changes(table):
     assert states() == {"j1": "dead"}
 
 
-def test_what_somebody_else_brought_back_is_gone_until_it_fails_again(table):
+def test_what_another_person_brought_back_is_gone_until_it_fails_again(table):
     table.reports = [report(1), report(2, "retry", due_at=time.time() + 60)]
     pull()
     table.gone = {ref(1): "It waits in its queue again.", ref(2): "It was removed."}
@@ -318,7 +318,7 @@ def test_what_was_discarded_here_is_taken_out_there(table):
     assert table.removed == {ref(1)}
 
 
-def test_all_the_dead_are_asked_for_in_rotation(table):
+def test_all_the_dead_are_requested_in_rotation(table):
     table.reports = [report(n) for n in range(1_200)]
     for _ in range(3):
         pull()
@@ -354,7 +354,7 @@ def test_a_source_whose_adapter_cannot_be_made_keeps_no_other_from_being_read(ta
     assert pulling.step("watch") is False and requests == ["bad", "table"]
 
 
-def test_since_when_it_is_not_read_is_said_of_the_first_failure(table):
+def test_since_when_it_is_not_read_is_reported_of_the_first_failure(table):
     pulling._note_failed("table", "no")  # before it was ever heard of
     pull()
     pulling._note_failed("table", "it does not answer")
@@ -367,7 +367,9 @@ def test_since_when_it_is_not_read_is_said_of_the_first_failure(table):
     assert source.not_pulled_since is None and source.why_not_pulled == ""
 
 
-def test_a_source_that_cannot_be_asked_about_known_jobs_says_since_when_although_its_pages_are_read(table, monkeypatch):
+def test_a_source_that_cannot_be_queried_about_known_jobs_reports_since_when_although_its_pages_are_read(
+    table, monkeypatch
+):
     """Each round reads the pages first. That it could does not begin the time anew, or no alert would ever come."""
     table.reports = [report(1)]
     pull()
@@ -395,7 +397,7 @@ def test_it_counts_as_read_only_where_there_was_no_more(table, monkeypatch):
     assert Source.objects.get(name="table").pulled_at is not None
 
 
-def test_what_a_look_saw_is_older_than_what_came_meanwhile(table):
+def test_what_a_check_saw_is_older_than_what_came_meanwhile(table):
     table.reports = [report(1), report(2, "retry", due_at=time.time() + 60)]
     pull()
     next_due = {state: rechecking._next("table", state) for state in ("dead", "retrying")}
@@ -441,14 +443,16 @@ def test_a_source_that_may_not_be_changed_is_read_on_although_something_of_it_wa
 def test_a_large_message_is_filed_by_itself(table, monkeypatch):
     parts = []
     file = pulling.ingest.file
-    monkeypatch.setattr(pulling.ingest, "file", lambda entries, **how: parts.append(len(entries)) or file(entries, **how))
+    monkeypatch.setattr(
+        pulling.ingest, "file", lambda entries, **how: parts.append(len(entries)) or file(entries, **how)
+    )
     large = json.dumps({"args": ["x" * 1_500_000], "kwargs": {}}).encode()
     table.reports = [report(n, raw=large, raw_size=len(large)) for n in range(3)] + [report(9)]
     pull()
     assert parts == [1, 1, 2] and len(states()) == 4
 
 
-def test_reports_that_differ_are_kept_raw_under_names_that_differ():
+def test_reports_that_differ_are_stored_raw_under_names_that_differ():
     first = report(1)
     lineage = Lineage(queue="emails", job_id="j1", run=2, item=1, replay="r", sent_as="j1")
     others = [

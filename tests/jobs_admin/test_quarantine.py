@@ -32,7 +32,7 @@ def held(n=1, crashes=None, **changes):
     return list(Failure.objects.order_by("-pk").values_list("pk", flat=True)[:n])
 
 
-def test_the_newest_come_first_with_their_crashes_and_their_policy():
+def test_the_latest_come_first_with_their_crashes_and_their_policy():
     first, second = held()[0], held(task="shop.resize")[0]
     Attempt.objects.filter(failure=second).update(policy="old@1")
     page = quarantine.listing(ENGINE)
@@ -63,7 +63,7 @@ def test_one_without_a_record_of_its_crashes_is_listed_all_the_same(recorded):
     assert row.crashes == () and row.lasted_s is None
 
 
-def test_a_page_asks_the_database_the_same_however_many_there_are(django_assert_num_queries):
+def test_a_page_queries_the_database_the_same_however_many_there_are(django_assert_num_queries):
     held(40)
     with django_assert_num_queries(4):
         quarantine.listing(ENGINE)
@@ -86,7 +86,9 @@ class TestSuspects:
     def test_those_that_ran_in_a_worker_when_it_died_are_suspects(self):
         suspects = quarantine.suspects(SHOP)
         assert {one.job_id for one in suspects} == {"j1", "j2"}
-        assert {(one.task, one.queue, one.worker, one.beside) for one in suspects} == {("shop.resize", "emails", "w1@a", 1)}
+        assert {(one.task, one.queue, one.worker, one.beside) for one in suspects} == {
+            ("shop.resize", "emails", "w1@a", 1)
+        }
 
     def test_whoever_comes_back_is_none_any_more(self, engine):
         new = AtStart(patient(engine.url), "shop", "b2", "w2@a", "a")
@@ -95,7 +97,7 @@ class TestSuspects:
         (left,) = quarantine.suspects(SHOP)
         assert (left.job_id, left.beside) == ("j2", 1)
 
-    def test_nobody_is_suspected_of_a_death_that_was_announced(self):
+    def test_no_one_is_suspected_of_a_death_that_was_announced(self):
         self.worker.beat("leaving")
         self.store.zincrby(keys.boots("shop"), -60_000, "b1")
         assert quarantine.suspects(SHOP) == []
@@ -127,12 +129,12 @@ class TestSuspects:
         assert len(suspects) == 200 and {one.beside for one in suspects} == {5_001}
         assert self.store.info("stats")["total_net_output_bytes"] - before < 40_000
 
-    def test_a_store_that_is_away_is_said(self, settings):
+    def test_a_store_that_is_away_is_reported(self, settings):
         settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
         config.store.cache_clear()
         assert quarantine.suspects(SHOP) is None
 
-    def test_a_store_that_nobody_named_is_said_too(self, settings):
+    def test_a_store_that_no_one_named_is_reported_too(self, settings):
         settings.REDRIVE_REDIS_URL = ""
         config.store.cache_clear()
         assert quarantine.suspects(SHOP) is None

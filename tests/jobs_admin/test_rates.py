@@ -16,7 +16,7 @@ from tests.kit.overview import NOW, count, tick
 pytestmark = pytest.mark.django_db
 
 
-def test_the_overview_and_the_queues_tell_the_same_rate_of_a_queue(store):
+def test_the_overview_and_the_queues_report_the_same_rate_of_a_queue(store):
     for minute, failed in enumerate((9, 400, 310, 250, 90, 20, 7)):
         count(failed, minute, retried=failed // 2)
     for second in (0, 1, 30, 59):
@@ -26,7 +26,7 @@ def test_the_overview_and_the_queues_tell_the_same_rate_of_a_queue(store):
         assert rate == f"{queues.queue_page(ENGINE, now=now).rows[0].failed_per_minute:,.0f}"
 
 
-def test_a_rate_is_over_whole_minutes_and_what_is_over_of_the_one_that_runs():
+def test_a_rate_is_over_full_minutes_and_what_is_over_of_the_one_that_runs():
     count(50, 5), count(100, 6)
     (rate,) = rates.queue_rates(ENGINE, NOW)
     assert (rate.failed, rate.before) == (10, 10)
@@ -34,12 +34,12 @@ def test_a_rate_is_over_whole_minutes_and_what_is_over_of_the_one_that_runs():
     assert (rates.window_minutes(NOW + timedelta(seconds=30)), round(later.failed, 2)) == (5.5, 9.09)
 
 
-def test_what_is_retried_counts_and_what_ran_well_is_told_beside():
+def test_what_is_retried_counts_and_what_ran_well_is_reported_beside():
     count(5, 1, retried=10, succeeded=20)
     (rate,) = rates.queue_rates(ENGINE, NOW)
     assert (rate.failed, rate.succeeded) == (3, 4)
 
 
-def test_rates_are_told_of_the_own_sources_alone():
+def test_rates_are_reported_about_the_own_sources_alone():
     count(5, 1)
     assert rates.queue_rates(Viewer("bo", {"bank": "viewer"}), NOW) == []

@@ -95,7 +95,7 @@ def test_a_longer_visibility_timeout_of_the_workers_is_waited_for(store):
     assert state_at(LATE + timedelta(seconds=43_200 - 3600)) == "dead"
 
 
-def test_while_nobody_can_hear_nothing_is_lost(store, settings):
+def test_while_no_one_can_hear_nothing_is_lost(store, settings):
     file(report(kind="retry"))
     entry = store.xadd(keys.failures("shop"), {b"v": b"1"}, id=f"{int(LATE.timestamp() * 1000) - 61_000}-0")
     assert state_at(LATE) == "retrying"
@@ -169,7 +169,7 @@ def muted(**until):
 
 
 @pytest.mark.parametrize("until", [{"muted_until": NOW}, {"muted_until_count": 1}])
-def test_a_mute_ends_by_time_or_by_count_and_the_audit_says_so(until):
+def test_a_mute_ends_by_time_or_by_count_and_the_audit_reports_it(until):
     group = muted(**until)
     ingest.reconcile(NOW)
     ended, event = Group.objects.get(), AuditEvent.objects.get(object__startswith="group:")

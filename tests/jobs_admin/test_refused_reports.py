@@ -63,7 +63,7 @@ def test_workers_that_do_not_sign_are_refused_once_unsigned_reports_have_ended(d
     assert warnings("orders") == [], "the worker of that queue signs"
 
 
-def test_a_source_that_has_signed_for_a_day_is_not_told_to_accept_unsigned_reports(desk):
+def test_a_source_that_has_signed_for_a_day_is_not_advised_to_accept_unsigned_reports(desk):
     source_keys.create(ENGINE, "shop")
     Source.objects.update(signed_since=timezone.now() - timedelta(days=2))
     beat(desk, "old")
@@ -101,7 +101,7 @@ def test_a_desk_without_a_store_still_knows_what_was_refused(desk, settings):
     assert len(warnings()) == 1
 
 
-def test_preview_and_replay_say_it_and_only_to_who_sees_the_source(desk):
+def test_preview_and_replay_report_it_and_only_to_who_sees_the_source(desk):
     beat(desk, "old")
     beat(desk, "new", queues=["orders"], key=source_keys.create(ENGINE, "shop").id)
     buried(2)
@@ -126,7 +126,7 @@ def test_preview_and_replay_say_it_and_only_to_who_sees_the_source(desk):
     assert said() == []
 
 
-def test_the_command_says_it_before_it_starts_and_while_it_waits(desk, capsys, monkeypatch):
+def test_the_command_reports_it_before_it_starts_and_while_it_waits(desk, capsys, monkeypatch):
     beat(desk, "old")
     beat(desk, "new", queues=["orders"], key=source_keys.create(ENGINE, "shop").id)
     buried(1)

@@ -231,7 +231,7 @@ def test_a_merge_that_is_taken_back_gives_groups_back_with_state_and_note():
     assert not GroupAlias.objects.exists()
 
 
-def test_a_merge_that_is_taken_back_half_way_is_taken_back_whole():
+def test_a_merge_that_is_taken_back_half_way_is_taken_back_in_full():
     one, other = bury(2), bury(3, task="refund")
     regrouping._paces = defaultdict(lambda: regrouping._Pace(1))
     rule = save("merge", one, other)
@@ -479,7 +479,7 @@ def test_a_frame_that_is_counted_again_gives_groups_the_count_of_what_was_pruned
     assert {name: n for name, n in numbers().items() if any(n)} == before
 
 
-def test_nobody_meets_the_name_that_a_group_has_while_it_is_taken_in():
+def test_no_one_meets_the_name_that_a_group_has_while_it_is_taken_in():
     one, other = bury(2), bury(3, task="refund")
     regrouping._paces = defaultdict(lambda: regrouping._Pace(1))
     save("merge", one, other)
@@ -499,7 +499,9 @@ def test_rules_stand_in_the_story_of_the_groups_that_they_are_about():
     one, other = bury(2), bury(3, task="refund")
     rule = save("merge", one, other, note="one outage")
     all_of_it()
-    events = [(e.what, e.why, e.details["is_about_it"]) for e in group_history.read_history(ANN, one)[0] if e.kind == "rule"]
+    events = [
+        (e.what, e.why, e.details["is_about_it"]) for e in group_history.read_history(ANN, one)[0] if e.kind == "rule"
+    ]
     assert events == [("rule.save", "one outage", True)]
     group_rules.withdraw(ANN, rule)
     all_of_it()
@@ -508,7 +510,7 @@ def test_rules_stand_in_the_story_of_the_groups_that_they_are_about():
     assert events == [("rule.withdraw", False), ("rule.save", False)]
 
 
-def test_the_parts_of_a_split_tell_where_they_come_from():
+def test_the_parts_of_a_split_report_where_they_come_from():
     bury(2, queue="emails")
     group = bury(3, queue="webhooks")
     save("split", group, by="queue")
@@ -569,7 +571,7 @@ def test_a_split_that_is_taken_back_brings_all_together_and_every_link_leads_the
     assert all(group_detail.group(ANN, name).group == group for name in parts)
 
 
-def test_a_part_is_looked_after_by_the_same_people():
+def test_a_part_is_checked_after_by_the_same_people():
     group = bury(1)
     Group.objects.filter(pk=group.pk).update(note="ask Bob", state="ongoing")
     save("split", group, by="queue")
@@ -592,7 +594,7 @@ def test_a_group_that_is_split_gets_its_new_name_and_its_parts_stay_apart():
 # -- ignoring -----------------------------------------------------------------------------------------------------
 
 
-def test_only_failures_whose_stack_has_the_words_of_an_ignored_frame_are_looked_at():
+def test_only_failures_whose_stack_has_the_words_of_an_ignored_frame_are_checked():
     bury(2), bury(3, task="refund")
     tables = {
         frame: regrouping._concerned(GroupRule(kind="ignore", frame=frame)).count()
@@ -682,7 +684,7 @@ def test_killed_again_and_again_the_next_process_goes_on_and_loses_nothing(tmp_p
     assert lines["counted"] == [[one, 60, 420], [one, 3600, 420]]
 
 
-def test_rules_and_stacks_are_asked_for_in_few_queries(django_assert_max_num_queries):
+def test_rules_and_stacks_are_requested_in_few_queries(django_assert_max_num_queries):
     bury(50)
     save("ignore", frame="*/tasks.py in *")
     GroupRule.objects.update(since=NOW - timedelta(hours=1))
@@ -726,7 +728,7 @@ def test_what_was_seen_of_a_rule_that_was_taken_back_meanwhile_moves_nothing():
 
 
 @pytest.mark.parametrize(("frame", "stacks"), [("*efund*", 1), ("*asks*", 2), ("*nowhere*", 0), ("*e*", None)])
-def test_a_pattern_of_parts_of_words_is_looked_for_in_each_stack_once(frame, stacks):
+def test_a_pattern_of_parts_of_words_is_searched_for_in_each_stack_once(frame, stacks):
     bury(2), bury(3, task="refund")
     found = regrouping._stacks_with(frame)
     assert (found if found is None else len(found)) == stacks
@@ -742,7 +744,7 @@ def pace(monkeypatch):
     monkeypatch.setattr(regrouping, "_paces", defaultdict(lambda: regrouping._Pace(100)))
 
 
-def test_a_group_that_is_split_tells_where_its_failures_went():
+def test_a_group_that_is_split_reports_where_its_failures_went():
     bury(2, queue="emails")
     group = bury(3, queue="webhooks")
     rule = save("split", group, by="queue")
@@ -757,7 +759,7 @@ def test_a_group_that_is_split_tells_where_its_failures_went():
     assert group_detail.group(ANN, group.fingerprint).group == group
 
 
-def test_what_was_pruned_after_it_was_looked_at_is_neither_counted_nor_shown_for_the_group():
+def test_what_was_pruned_after_it_was_checked_is_neither_counted_nor_shown_for_the_group():
     group = bury(3)
     rule = save("split", group, by="task")
     seen = regrouping._look(rule)

@@ -57,12 +57,20 @@ def test_a_number_beyond_any_column_is_left_out_and_the_rest_is_filed():
     result = outcome(
         priority=MANY, duration_s=MANY, max_attempts="Infinity", lineage='{"queue":"q","job_id":"j","run":NaN}'
     )
-    assert (result.priority, result.duration_s, result.max_attempts, result.run, result.job_id) == (None, None, None, 1, "j")
+    assert (result.priority, result.duration_s, result.max_attempts, result.run, result.job_id) == (
+        None,
+        None,
+        None,
+        1,
+        "j",
+    )
 
 
 @pytest.mark.django_db
-def test_every_value_of_every_field_is_filed_or_kept_raw():
-    entries = [{"job_id": f'"{n}"', field: value} for n, (field, value) in enumerate(product([*_META, "lineage"], VALUES))]
+def test_every_value_of_every_field_is_filed_or_stored_raw():
+    entries = [
+        {"job_id": f'"{n}"', field: value} for n, (field, value) in enumerate(product([*_META, "lineage"], VALUES))
+    ]
     batch = [(f"{n}-1".encode(), entry(**one)) for n, one in enumerate(entries)] + [(b"9999-1", entry(job_id='"last"'))]
     filed = ingest.file(batch, NOW)
     assert Failure.objects.filter(job_id="last").exists()

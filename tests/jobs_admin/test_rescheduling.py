@@ -158,7 +158,7 @@ def test_what_was_changed_is_taken_back_where_it_still_waits_so(table):
         rescheduling.undo(ANN, Reschedule.objects.get(pk=planned.pk))
 
 
-def test_of_two_who_take_it_back_at_once_one_is_told_that_it_was_done(table):
+def test_of_two_who_take_it_back_at_once_one_is_informed_that_it_was_done(table):
     fail_often(table, "j", 3), pull()
     planned = rescheduling.plan(ANN, query="", change=EXPONENTIAL)
     pull(), planned.refresh_from_db()
@@ -299,7 +299,7 @@ def test_who_operates_one_source_and_sees_another_changes_retries_of_the_one_alo
         rescheduling.find(BEN, planned.pk)
 
 
-def test_what_waits_in_a_system_that_cannot_be_told_is_neither_counted_nor_looked_at(table):
+def test_what_waits_in_a_system_that_cannot_be_reported_is_neither_counted_nor_checked(table):
     fail_often(table, "j", 1), pull()
     elsewhere = Failure.objects.get()
     elsewhere.pk, elsewhere.source = None, "memory"
@@ -350,7 +350,7 @@ def test_an_act_that_is_taken_back_while_it_is_under_way_changes_nothing_more(ta
     assert table.execute("SELECT DISTINCT max_attempts FROM jobs") == [(9,)]
 
 
-def test_a_source_that_cannot_be_told_any_more_stops_it_and_says_why(table, settings):
+def test_a_source_that_cannot_be_reported_any_more_stops_it_and_reports_why(table, settings):
     fail_often(table, "j", 1), pull()
     planned = rescheduling.plan(ANN, query="", change=EXPONENTIAL)
     with open(settings.REDRIVE_SOURCES, "a") as file:
@@ -362,7 +362,7 @@ def test_a_source_that_cannot_be_told_any_more_stops_it_and_says_why(table, sett
     assert (planned.state, planned.changed) == ("stopped", 0) and "cannot be told" in planned.why
 
 
-def test_a_failure_that_came_after_the_preview_is_not_looked_at_by_who_carries_it_out(table):
+def test_a_failure_that_came_after_the_preview_is_not_checked_by_who_carries_it_out(table):
     fail_often(table, "seen", 1), pull()
     highest = Failure.objects.get().pk
     fail_often(table, "later", 1), pull()
@@ -371,7 +371,7 @@ def test_a_failure_that_came_after_the_preview_is_not_looked_at_by_who_carries_i
     assert [one.job_id for one in rescheduling.retry_selection.remaining(planned)] == ["seen"]
 
 
-def test_a_table_that_became_unknown_stops_it_and_says_why(table):
+def test_a_table_that_became_unknown_stops_it_and_reports_why(table):
     fail_often(table, "j", 1)
     pull()
     planned = rescheduling.plan(ANN, query="", change=EXPONENTIAL)
@@ -382,7 +382,7 @@ def test_a_table_that_became_unknown_stops_it_and_says_why(table):
     assert planned.state == "stopped" and "'zombie'" in planned.why and planned.changed == 0
 
 
-def test_what_the_published_statement_writes_as_it_stands_is_told_and_mended(table):
+def test_what_the_published_statement_writes_as_it_is_is_reported_and_fixed(table):
     """In SQLite `||` binds tighter than `*`: the row that is to be tried again has no time, and its worker never finds it."""
     table.enqueue("mail")
     table.execute(AS_IT_STANDS, "Error: 503", "mail")
@@ -407,7 +407,7 @@ def test_a_change_that_cannot_be_done_is_refused_beside_its_field(change, field)
     assert refused.value.field == field
 
 
-def test_jitter_spreads_the_jobs_and_is_the_same_whenever_it_is_asked_for():
+def test_jitter_spreads_the_jobs_and_is_the_same_whenever_it_is_requested():
     change = read({"curve": {"backoff": {"kind": "fixed", "first_delay_s": 100}, "jitter": {"kind": "full"}}}, 0.0)
     dues = [change.due(job, 1, 1000.0, 0.0) for job in range(2_000)]
     assert dues == [change.due(job, 1, 1000.0, 0.0) for job in range(2_000)]

@@ -83,7 +83,7 @@ def counted() -> dict[str, int]:
 @pytest.mark.parametrize(
     ("state", "days"), [("recovered", 7), ("gone", 7), ("discarded", 30), ("dead", 90), ("quarantined", 90)]
 )
-def test_each_state_is_kept_for_its_time(state, days):
+def test_each_state_is_stored_for_its_time(state, days):
     [_], [young] = bury(age=(days + 1) * DAY, state=state), bury(age=(days - 1) * DAY, state=state)
     assert retention.prune(NOW).failures == {state: 1} and left() == {young.pk}
 
@@ -160,7 +160,7 @@ def test_a_large_message_weighs_little_more_than_it_is_long():
     assert 1_000_000 <= retention.weigh()[0] - without <= 1_200_000
 
 
-def test_a_dry_run_says_what_a_run_then_does_and_changes_nothing():
+def test_a_dry_run_reports_what_a_run_then_does_and_changes_nothing():
     bury(30), bury(12, state="recovered"), bury(3, age=DAY)
     before = left()
     would = retention.prune(NOW, dry_run=True)
@@ -201,7 +201,7 @@ def test_numbers_over_time_workers_and_groups_go_in_their_time():
     assert not Group.objects.filter(pk=group.pk).exists() and noted.counters.count() == 2
 
 
-def test_settings_say_what_is_kept(settings):
+def test_settings_report_what_is_stored(settings):
     settings.REDRIVE_KEEP, settings.REDRIVE_KEEP_BYTES = "dead=ever, recovered+gone=2d", "1.5GB"
     bury(age=5000 * DAY), bury(age=3 * DAY, state="recovered")
     assert retention.prune(NOW).failures == {"recovered": 1}
@@ -233,7 +233,7 @@ def test_the_longest_length_of_time_can_be_used(settings):
     assert retention.prune(NOW).count == 0 and len(left()) == 1
 
 
-def test_the_command_says_the_numbers(capsys):
+def test_the_command_reports_the_numbers(capsys):
     bury(3)
     call_command("prune", "--dry-run", "--json")
     assert json.loads(capsys.readouterr().out)["by_state"] == {"dead": 3}

@@ -70,7 +70,7 @@ def counted():
     return QueueCounter.objects.values_list("started", "succeeded", "failed", "busy_s").get(step=60)
 
 
-def test_a_sample_says_what_waits_and_what_lies_dead(store, sources, broker):
+def test_a_sample_reports_what_waits_and_what_is_dead(store, sources, broker):
     url, client = broker
     sources(shop=url)
     client.lpush("emails", "a", "b", "c")
@@ -84,7 +84,7 @@ def test_a_sample_says_what_waits_and_what_lies_dead(store, sources, broker):
     assert (source.is_reachable, source.is_configured, source.sampled_at) == (True, True, NOW)
 
 
-def test_the_overview_says_of_a_store_that_is_not_persistent_what_doctor_says(store, sources):
+def test_the_overview_reports_of_a_store_that_is_not_persistent_what_doctor_reports(store, sources):
     store.config_set("appendonly", "no")
     try:
         sampling.sample(NOW)
@@ -132,7 +132,7 @@ def test_a_source_that_hangs_costs_its_deadline_once_and_delays_no_other(sources
     assert DepthSample.objects.filter(source="shop", is_reachable=True).count() == 2
 
 
-def test_a_source_that_comes_back_says_so(sources, broker):
+def test_a_source_that_comes_back_reports_it(sources, broker):
     sources(shop=f"redis://127.0.0.1:{free_port()}/0")
     sampling.sample(NOW)
     sources(shop=broker[0])
@@ -141,7 +141,7 @@ def test_a_source_that_comes_back_says_so(sources, broker):
     assert (source.is_reachable, source.why_unreachable, source.changed_at) == (True, "", NOW + timedelta(seconds=10))
 
 
-def test_unsafe_settings_of_the_broker_are_kept_with_the_source(sources, broker):
+def test_unsafe_settings_of_the_broker_are_stored_with_the_source(sources, broker):
     url, client = broker
     client.config_set("maxmemory-policy", "allkeys-lru")
     try:
@@ -152,7 +152,7 @@ def test_unsafe_settings_of_the_broker_are_kept_with_the_source(sources, broker)
         client.config_set("maxmemory-policy", "noeviction")
 
 
-def test_unsafe_settings_of_our_own_store_are_found_and_said(store):
+def test_unsafe_settings_of_our_own_store_are_found_and_reported(store):
     sampling._checked_at.clear()
     store.config_set("maxmemory-policy", "allkeys-lru")
     try:
@@ -166,7 +166,7 @@ def test_unsafe_settings_of_our_own_store_are_found_and_said(store):
     assert not any(f["id"] == "eviction" for f in overview.findings(ENGINE))
 
 
-def test_who_works_on_a_queue_is_asked_once_a_minute_and_the_guarded_count_even_if_they_do_not_answer(
+def test_who_works_on_a_queue_is_queried_once_a_minute_and_the_guarded_count_even_if_they_do_not_answer(
     store, settings, tmp_path
 ):
     file = tmp_path / "sources.toml"
@@ -197,7 +197,7 @@ def test_a_worker_of_a_source_that_knows_it_by_another_name_is_counted_once(stor
     assert DepthSample.objects.values_list("workers", "guarded_workers").get() == (2, 1)
 
 
-def test_a_guarded_worker_that_ended_since_it_was_asked_is_no_worker_without_a_guard(store, settings, tmp_path):
+def test_a_guarded_worker_that_ended_since_it_was_queried_is_no_worker_without_a_guard(store, settings, tmp_path):
     file = tmp_path / "sources.toml"
     file.write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\nqueues = ["emails"]\n')
     settings.REDRIVE_SOURCES = str(file)
@@ -213,7 +213,7 @@ def test_a_guarded_worker_that_ended_since_it_was_asked_is_no_worker_without_a_g
     assert list(rows) == [(2, 1), (2, 1)]
 
 
-def test_a_source_that_cannot_ask_its_workers_has_no_number_of_them(sources):
+def test_a_source_that_cannot_query_its_workers_has_no_number_of_them(sources):
     sources(gone=f"redis://127.0.0.1:{free_port()}/0")
     bury(1, source="gone")
     sampling.sample(NOW)
@@ -233,7 +233,7 @@ def test_only_what_was_done_since_the_last_heartbeat_is_added(store):
     assert counted() == (15, 13, 0, 2.0)
 
 
-def test_a_worker_that_began_anew_counts_from_nought(store):
+def test_a_worker_that_began_again_counts_from_zero(store):
     beat(store, counts={"started": 10})
     heartbeats.count_heartbeats(NOW)
     beat(store, NOW + timedelta(seconds=5), boot="b2", counts={"started": 3})
@@ -320,7 +320,7 @@ def test_what_is_at_stake_is_what_living_guarded_workers_of_the_queue_run(store)
     assert durability.jobs_at_stake("shop", "emails", Grade("early"), NOW).running is None
 
 
-def test_a_look_of_a_process_that_stood_still_is_not_written(sources, broker, monkeypatch):
+def test_a_check_of_a_process_that_paused_is_not_written(sources, broker, monkeypatch):
     sources(shop=broker[0])
     monkeypatch.setattr(sampling, "_FROZEN_S", 0.0)
     sampling.sample(NOW)

@@ -36,7 +36,7 @@ def test_a_view_is_its_query_as_it_was_written(people):
     assert SavedView.objects.get().query == view.query == "queue:webhooks  age:<2h"
 
 
-def test_a_view_counts_what_matches_now_for_who_asks(people):
+def test_a_view_counts_what_matches_now_for_who_queries(people):
     bury(3)
     bury(2, source="bank")
     view = saved_views.save(people["ann"], name="Dead", query="state:dead", is_shared=True)
@@ -81,7 +81,7 @@ def test_a_view_needs_a_name_that_can_be_shown(people, name):
     assert refusal(saved_views.save, people["ann"], name=name, query="x").field == "name"
 
 
-def test_a_search_that_would_be_cut_is_not_kept(people):
+def test_a_search_that_would_be_cut_is_not_stored(people):
     assert refusal(saved_views.save, people["ann"], name="Long", query="x" * 5000).field == "query"
 
 

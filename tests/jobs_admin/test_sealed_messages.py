@@ -45,7 +45,7 @@ def told(raw: bytes = SECRET.encode(), **more) -> Envelope:
 
 
 @pytest.mark.parametrize("raw", [b"", b"\x00\xff" * 1000, SECRET.encode()])
-def test_a_message_is_opened_as_it_was_sealed_and_tells_nothing_before(raw):
+def test_a_message_is_opened_as_it_was_sealed_and_reports_nothing_before(raw):
     seal = sealer(unsealing.public_key())
     entry = encode(seal(told(raw)))
     assert raw == b"" or raw not in b"".join(entry.values())
@@ -67,7 +67,7 @@ def test_what_is_no_key_is_refused(key):
 
 
 @pytest.mark.django_db
-def test_what_no_key_opens_is_kept_raw_and_filed_once_its_key_is_back(settings, store):
+def test_what_no_key_opens_is_stored_raw_and_filed_once_its_key_is_back(settings, store):
     entry = encode(sealer(unsealing.public_key())(told()))
     old, settings.REDRIVE_PAYLOAD_KEYS = settings.REDRIVE_PAYLOAD_KEYS, [Fernet.generate_key().decode()]
     forget_configuration(config)
@@ -84,7 +84,7 @@ def test_what_no_key_opens_is_kept_raw_and_filed_once_its_key_is_back(settings, 
 
 
 @pytest.mark.django_db
-def test_what_was_changed_on_its_way_is_kept_raw(store):
+def test_what_was_changed_on_its_way_is_stored_raw(store):
     entry = encode(sealer(unsealing.public_key())(told()))
     entry[b"raw"] = entry[b"raw"][:-1] + bytes([entry[b"raw"][-1] ^ 1])
     assert ingest.file([(b"1-1", entry)]).unfiled == 1
@@ -92,7 +92,7 @@ def test_what_was_changed_on_its_way_is_kept_raw(store):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_nothing_of_a_message_lies_in_clear_in_the_store_or_the_spool(engine, store):
+def test_nothing_of_a_message_is_in_clear_in_the_store_or_the_spool(engine, store):
     """Also not of a job that is kept while it runs, and of one that the store did not take."""
     broker = engine.url.removesuffix("/0") + "/1"
     redis.Redis.from_url(broker).flushdb()
@@ -139,7 +139,7 @@ def test_a_worker_that_cannot_seal_sends_nothing_in_clear(engine, store):
     assert not store.xlen(keys.failures("shop"))
 
 
-def test_a_worker_without_the_library_says_what_to_install():
+def test_a_worker_without_the_library_reports_what_to_install():
     code = (
         "import sys; sys.modules['cryptography'] = None\n"
         "from jobs_admin.worker.sealing import BadPublicKey, sealer\n"

@@ -40,7 +40,7 @@ def held() -> list[tuple[str, str]]:
     return sorted(Failure.objects.values_list("source", "job_id"))
 
 
-def test_a_report_on_the_stream_of_another_source_is_kept_raw_and_changes_nothing(store):
+def test_a_report_on_the_stream_of_another_source_is_stored_raw_and_changes_nothing(store):
     write(store, "shop", report("j1"))
     drain()
     (before,) = Failure.objects.values()
@@ -233,7 +233,7 @@ def test_what_older_guards_wrote_in_shared_hashes_is_of_the_source_that_the_fiel
     assert not store.exists(keys.shared("dropped")) and not store.exists(keys.dropped("evil"))
 
 
-def test_a_job_that_a_dead_worker_kept_is_of_the_source_under_whose_key_it_was(store):
+def test_a_job_that_a_dead_worker_stored_is_of_the_source_under_whose_key_it_was(store):
     meta = encode(report("j1", "lost"))[b"meta"]
     store.sadd(keys.kept_boots("evil"), "b1")
     store.hset(keys.kept("evil", "b1"), "j1", b"1000 1 %d\n%sraw" % (len(meta), meta))

@@ -63,7 +63,7 @@ def killed(worker: RealWorker, store, *, is_reserved: bool) -> str:
     return job
 
 
-def test_what_a_killed_worker_had_in_hand_is_said_and_returned_once(broker, engine, store, django_user_model):
+def test_what_a_killed_worker_had_in_hand_is_reported_and_returned_once(broker, engine, store, django_user_model):
     worker = worker_on(broker, engine.url, late_ack=True).start()
     job = killed(worker, store, is_reserved=True)
     (one,) = stranded.find_stranded("shop")
@@ -153,7 +153,7 @@ def test_a_terminal_returns_what_its_list_names(broker, engine, store):
         assert there.llen("celery") == 1
 
 
-def test_the_page_of_a_job_in_a_worker_that_is_gone_says_so(broker, engine, store, django_user_model):
+def test_the_page_of_a_job_in_a_worker_that_is_gone_reports_it(broker, engine, store, django_user_model):
     job = killed(worker_on(broker, engine.url, late_ack=True).start(), store, is_reserved=True)
     now = timezone.now()
     failure, another = on_its_way(job, now), on_its_way("another", now)
@@ -203,7 +203,7 @@ def test_two_who_return_it_at_once_send_it_once(broker, engine, store):
     assert [adapter.give_back(one.tags), adapter.give_back(one.tags)] == [1, 0]
 
 
-def test_a_job_that_was_acknowledged_before_it_ran_does_not_return_and_that_is_said(
+def test_a_job_that_was_acknowledged_before_it_ran_does_not_return_and_that_is_reported(
     broker, engine, store, django_user_model
 ):
     worker = worker_on(broker, engine.url).start()
@@ -237,7 +237,7 @@ def test_a_worker_that_ends_in_order_leaves_nothing_behind(broker, engine, store
     assert stranded.find_stranded("shop") == []
 
 
-def test_what_is_told_of_killed_workers_goes_when_nothing_is_left_of_it(broker, engine, store):
+def test_what_is_reported_about_killed_workers_goes_when_nothing_is_left_of_it(broker, engine, store):
     """Else it is read at each sampling for as long as any worker lives."""
     long_ago = time.time() - 2 * stranded.LOST_FOR_S
     fields = {"worker": "w@host", "at": long_ago, "jobs": [["tag", "id", "shop.send", "celery", False]], "more": 0}

@@ -23,7 +23,7 @@ def run(*words):
     return out.getvalue(), err.getvalue()
 
 
-def test_a_token_is_printed_once_and_only_its_hash_is_kept():
+def test_a_token_is_printed_once_and_only_its_hash_is_stored():
     out, _ = run("token", "create", "ci", "--role", "operator", "--source", "shop")
     stored = ApiToken.objects.get()
     assert stored.sha256 == hashlib.sha256(out.strip().encode()).hexdigest()
@@ -40,7 +40,7 @@ def test_a_token_is_revoked_by_name_once():
     assert list(AuditEvent.objects.order_by("id").values_list("act", flat=True)) == ["token.create", "token.revoke"]
 
 
-def test_a_token_may_belong_to_somebody_and_ends_with_their_account(django_user_model):
+def test_a_token_may_belong_to_a_person_and_ends_with_their_account(django_user_model):
     ann = django_user_model.objects.create_user("ann")
     own, _ = run("token", "create", "anns", "--role", "operator", "--owner", "ann")
     free, _ = run("token", "create", "ci", "--role", "viewer")
@@ -63,7 +63,7 @@ def test_a_token_may_belong_to_somebody_and_ends_with_their_account(django_user_
         ("*", {}, {}),
     ],
 )
-def test_a_token_of_somebody_may_nowhere_do_more_than_they(source, theirs, may, django_user_model):
+def test_a_token_of_a_person_may_nowhere_do_more_than_they(source, theirs, may, django_user_model):
     ann = django_user_model.objects.create_user("ann")
     for name, role in theirs.items():
         Role.objects.create(user=ann, source=name, role=role)
@@ -74,7 +74,7 @@ def test_a_token_of_somebody_may_nowhere_do_more_than_they(source, theirs, may, 
 @pytest.mark.parametrize(
     "words", [("create", "x", "--role", "viewer", "--owner", "eve"), ("give", "ci", "eve"), ("give", "none", "ann")]
 )
-def test_a_token_is_given_to_nobody_who_is_not_there(words, django_user_model):
+def test_a_token_is_given_to_no_one_who_is_not_there(words, django_user_model):
     django_user_model.objects.create_user("ann")
     django_user_model.objects.create_user("eve", is_active=False)
     run("token", "create", "ci", "--role", "viewer")
@@ -114,19 +114,19 @@ def test_the_terminal_shows_what_matches_and_how_it_was_read():
     assert "queue emails · state dead" in err and "2 of 3" in err
 
 
-def test_what_a_job_says_cannot_move_the_cursor():
+def test_what_a_job_reports_cannot_move_the_cursor():
     bury(message="\x1b[2Jgone\x07\u202eevil", task="a\x1b]0;x\x07")
     out, _ = run("failures")
     assert "\x1b" not in out and "\u202e" not in out and "\\x1b[2Jgone" in out
 
 
-def test_json_is_one_object_of_as_many_pages_as_asked_for():
+def test_json_is_one_object_of_as_many_pages_as_requested_for():
     bury(7)
     out, _ = run("failures", "", "--json", "--limit", "1000")
     assert len(json.loads(out)["items"]) == json.loads(out)["count"] == 7
 
 
-def test_several_words_of_a_search_need_no_quotes_and_hints_are_told(store):
+def test_several_words_of_a_search_need_no_quotes_and_hints_are_reported(store):
     bury(1)
     out, err = run("failures", "queue:emails", "error:none")
     assert "error:none" in err.lower() or "none" in err.lower()
@@ -140,7 +140,7 @@ def test_a_replay_of_everything_has_to_be_meant():
         run("replay", "--reason", "x")
 
 
-def test_a_source_that_nobody_configured_is_warned_of_with_those_that_are(store, settings):
+def test_a_source_that_no_one_configured_is_warned_of_with_those_that_are(store, settings):
     settings.REDRIVE_CELERY_BROKER_URL = "redis://127.0.0.1:1/0"
     forget_configuration(config)
     _, err = run("token", "create", "y", "--role", "viewer", "--source", "nosuch")

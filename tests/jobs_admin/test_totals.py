@@ -98,7 +98,7 @@ def test_what_has_a_set_keeps_it_when_there_is_no_room():
     assert len(rows) <= MOST_SETS and max(Counter(task for _, _, task, _ in rows).values()) <= 900
 
 
-def test_a_viewer_is_told_of_their_sources_alone():
+def test_a_viewer_is_informed_about_their_sources_alone():
     add(Counted(RETRIES, "shop", "q"), Counted(RETRIES, "bank", "q"), Counted(RETRIES, "", OTHER))
     assert set(told(RETRIES, Viewer("ann", {"bank": "viewer"}))) == {("bank", "q", "", "")}
     assert len(told(RETRIES)) == 3

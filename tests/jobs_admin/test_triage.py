@@ -33,7 +33,7 @@ def test_what_was_discarded_can_be_restored(shop, bury):
     assert states() == ["dead"] * 3
 
 
-def test_the_reason_says_in_plain_words_who_did_it(shop, bury):
+def test_the_reason_reports_in_plain_words_who_did_it(shop, bury):
     done = triage.discard(ANN, selection=bury(1))
     assert Failure.objects.get().reason == "discarded by ann"
     triage.restore(ANN, selection=done.ids)
@@ -169,7 +169,7 @@ def test_undo_brings_back_exactly_what_was_changed_in_the_state_it_had(shop, bur
     ]
 
 
-def test_undo_leaves_what_somebody_changed_since(shop, bury):
+def test_undo_leaves_what_a_person_changed_since(shop, bury):
     ids = bury(3)
     done = triage.discard(ANN, selection=ids, reason="spam")
     bob = Viewer("bob", {"shop": OPERATOR})
@@ -197,7 +197,7 @@ def test_undo_of_an_act_on_one_job_leaves_a_later_act_on_it(shop, bury):
     assert triage.undo(ANN, second.key).count == 1 and states() == ["dead"]
 
 
-def test_undo_does_not_tell_what_was_done_to_jobs_out_of_sight(shop, bury):
+def test_undo_does_not_report_what_was_done_to_jobs_out_of_sight(shop, bury):
     (acted,), (idle,) = bury(source="web"), bury(source="web")
     done = triage.discard(ANN, selection=[acted])
     bob = Viewer("bob", {"shop": OPERATOR})
@@ -256,7 +256,7 @@ def test_undoing_can_be_left_off_too_and_each_step_gets_on(shop, bury, monkeypat
 
 
 @pytest.mark.parametrize("text", ["*oo", "host:*-3 queue:emails", '"->"', "x " * 200])
-def test_what_only_a_part_was_looked_at_for_is_no_scope_of_any_act(shop, bury, text):
+def test_what_only_a_part_was_checked_for_is_no_scope_of_any_act(shop, bury, text):
     bury(1)
     for begin in (
         lambda: triage.begin(ANN, "discard", query=text, reason="x"),
@@ -290,7 +290,7 @@ def test_later_acts_are_read_once_and_not_by_each_step_of_an_undoing(shop, bury,
     assert Failure.objects.filter(pk__in=ids[:5], state="discarded").count() == 5
 
 
-def test_an_undoing_leaves_what_was_acted_on_after_it_had_looked(shop, bury):
+def test_an_undoing_leaves_what_was_acted_on_after_it_had_checked(shop, bury):
     ids = bury(2)
     done = triage.discard(ANN, selection=ids, reason="first")
     event = AuditEvent.objects.get(object=done.key)

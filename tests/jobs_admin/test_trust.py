@@ -52,7 +52,7 @@ def key():
 # -- signatures ---------------------------------------------------------------------------------------------------
 
 
-def test_a_signed_report_is_filed_and_its_key_and_source_tell_when(key):
+def test_a_signed_report_is_filed_and_its_key_and_source_report_when(key):
     end_unsigned()
     assert file(entry(key=key)).new_failures == 1
     assert Source.objects.get().signed_since and SourceKey.objects.get().last_used_at
@@ -124,7 +124,7 @@ def _away(execute, sql, params, many, context):
     raise OperationalError("server closed the connection unexpectedly")
 
 
-def test_a_key_that_no_payload_key_opens_is_no_key_and_says_so(key, settings):
+def test_a_key_that_no_payload_key_opens_is_no_key_and_reports_it(key, settings):
     settings.REDRIVE_PAYLOAD_KEYS = [Fernet.generate_key().decode()]
     forget_configuration(config)
     assert file(entry(key=key)).unfiled == 1
@@ -132,7 +132,7 @@ def test_a_key_that_no_payload_key_opens_is_no_key_and_says_so(key, settings):
     forget_configuration(config)
 
 
-def test_the_time_that_a_report_tells_does_not_matter(key):
+def test_the_time_that_a_report_carries_does_not_matter(key):
     now = timezone.now()
     end_unsigned(now + timedelta(hours=1))
     known("shop")
@@ -276,7 +276,7 @@ def test_an_invented_source_leaves_nothing_but_what_waits_and_only_twenty_wait()
     assert not Source.objects.exists() and jobs() == []
 
 
-def test_what_invented_sources_say_they_could_not_capture_is_in_no_number(store):
+def test_what_invented_sources_report_they_could_not_capture_is_in_no_number(store):
     known("shop")
     now = timezone.now()
     fields = {"host": "h", "count": 3, "since": now.timestamp(), "last": now.timestamp()}
@@ -364,7 +364,7 @@ def test_an_admin_of_one_source_sees_no_unknown_source_and_nothing_of_others():
 # -- the command --------------------------------------------------------------------------------------------------
 
 
-def test_a_key_is_printed_once_and_kept_sealed(capsys):
+def test_a_key_is_printed_once_and_stored_sealed(capsys):
     call_command("source_key", "create", "shop")
     out = capsys.readouterr().out
     key = SigningKey.parse(out.removeprefix("REDRIVE_SOURCE_KEY="))
@@ -474,7 +474,7 @@ def test_of_an_entry_larger_than_any_report_the_head_is_stored():
     assert full.size == raw_entries.size(allowed)
 
 
-def test_a_signed_report_of_a_newer_guard_is_kept_and_filed_by_the_version_that_knows_it(key, monkeypatch):
+def test_a_signed_report_of_a_newer_guard_is_stored_and_filed_by_the_version_that_knows_it(key, monkeypatch):
     end_unsigned()
     fields = encode(report("newer")) | {b"v": str(envelope.VERSION + 2).encode()}
     assert file((b"1-0", sign(fields, key), "shop")).unfiled == 1

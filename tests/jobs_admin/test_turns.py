@@ -28,7 +28,7 @@ def test_one_has_its_turn_at_a_time_and_each_gets_one(tmp_path):
     assert set(most) == {1} and sorted(turns) == sorted("abc" * 5)
 
 
-def test_a_part_of_the_time_is_nobody_s(tmp_path):
+def test_a_part_of_the_time_is_no_one_s(tmp_path):
     place = str(tmp_path / "turn")
     with turn_at(place):
         time.sleep(0.2)
@@ -37,7 +37,7 @@ def test_a_part_of_the_time_is_nobody_s(tmp_path):
         assert 0.04 < time.monotonic() - ends < 60
 
 
-def test_what_stands_in_the_file_keeps_nobody_for_long(tmp_path):
+def test_what_is_in_the_file_keeps_no_one_for_long(tmp_path):
     (tmp_path / "turn").write_bytes(b"\xff\x7f" * 4)
     (tmp_path / "late").write_bytes(b"\x00\x00\x00\x00\x00\x00\xf0\x7f")  # infinity
     began = time.monotonic()

@@ -34,7 +34,7 @@ def shown(viewer=ENGINE, **options):
     return [(one.source, one.host, one.count) for one in uncaptured.recent_counts(viewer, NOW, **options)]
 
 
-def test_it_is_told_with_its_host_and_since_when(store):
+def test_it_is_reported_with_its_host_and_since_when(store):
     tell(store, "a", 12_345)
     uncaptured.record_counts(NOW)
     (one,) = uncaptured.recent_counts(ENGINE, NOW)
@@ -50,7 +50,7 @@ def test_reading_twice_and_an_older_word_add_nothing(store):
     assert shown() == [("shop", "web-3", 9)]
 
 
-def test_lives_of_one_host_are_added_and_hosts_told_apart(store):
+def test_lives_of_one_host_are_added_and_hosts_distinguished(store):
     tell(store, "a", 5)
     tell(store, "b", 6)
     tell(store, "c", 1, host="web-4")
@@ -78,7 +78,7 @@ def test_what_is_long_over_is_forgotten_in_the_store_and_shown_no_more_but_count
     assert uncaptured.totals_by_source(ENGINE) == [("shop", 11)]
 
 
-def test_nobody_sees_what_a_source_that_is_not_shown_to_them_lost(store):
+def test_no_one_sees_what_a_source_that_is_not_shown_to_them_lost(store):
     tell(store, "a", 5)
     uncaptured.record_counts(NOW)
     assert shown(Viewer(name="vera", roles={"crm": VIEWER})) == []

@@ -62,14 +62,14 @@ def test_a_change_of_many_groups_is_one_act_and_two_changes_are_two(otto, monkey
     assert len(group_changes.undo(otto, found.handle).fingerprints) == 25 and latest(otto) is None
 
 
-def test_what_somebody_changed_since_is_no_longer_offered(otto):
+def test_what_a_person_changed_since_is_no_longer_offered(otto):
     ids = dead(2)
     triage.act_on(otto, "discard", ids, reason="x")
     triage.act_on(Viewer("ann", {EVERY_SOURCE: "operator"}), "restore", ids)
     assert isinstance(latest(otto), Done) and undoable_by_event(otto, AuditEvent.objects.all()) == {}
 
 
-def test_an_act_of_somebody_else_or_that_was_refused_or_without_a_right_is_not_mine_to_take_back(otto):
+def test_an_act_of_another_person_or_that_was_refused_or_without_a_right_is_not_mine_to_take_back(otto):
     ids = dead(2)
     triage.act_on(Viewer("ann", {EVERY_SOURCE: "operator"}), "discard", ids, reason="x")
     with transaction.atomic():

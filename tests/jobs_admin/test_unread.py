@@ -61,7 +61,7 @@ def test_what_could_not_be_read_waits_in_quarantine_and_what_was_only_not_run_is
     assert (failure.state, failure.kind, failure.crashes) == (state, kind, None)
 
 
-def test_garbage_is_kept_readmitted_and_only_what_has_a_form_can_be_sent():
+def test_garbage_is_stored_readmitted_and_only_what_has_a_form_can_be_sent():
     garbage = {name: element(name, n) for n, name in enumerate(CORPUS) if CORPUS[name][1] in UNREAD}
     failures = filed(*(told(n, CORPUS[name][1], raw) for n, (name, raw) in enumerate(garbage.items())))
     without_form = {name for name, one in zip(garbage, failures, strict=True) if (one.caveats or 0) & Caveat.NO_FORM}

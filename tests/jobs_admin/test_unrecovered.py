@@ -30,7 +30,7 @@ def watched():
         yield seen
 
 
-def test_a_replay_that_fails_whole_leaves_the_depth_as_it_was_at_every_moment(shop):
+def test_a_replay_that_fails_in_full_leaves_the_depth_as_it_was_at_every_moment(shop):
     ids = buried(500)
     with watched() as seen:
         replay = begun(ids)

@@ -54,7 +54,7 @@ def test_the_version_before_ours_is_read_with_what_it_lacks_at_its_default():
 
 
 @pytest.mark.django_db
-def test_what_is_too_new_is_kept_whole_and_filed_by_the_version_that_knows_it(monkeypatch):
+def test_what_is_too_new_is_stored_in_full_and_filed_by_the_version_that_knows_it(monkeypatch):
     """The upgrade is what is played here: the constants of the format as the next version has them."""
     too_new = as_version(VERSION + 2, "j1")
     unheard_of = as_version(VERSION + 1, "j2", kind="vanished")
@@ -127,7 +127,13 @@ OLDER = {
     },
     "jobs_admin/core/keys.py": {  # which all sources shared
         f'f"{{prefix}}:{{{{{{source}}}}}}:{name}{rest}"': f'f"{{prefix}}:{name}{rest}"'
-        for name, rest in [("failures", ""), ("failures:bytes", ""), ("workers", ""), ("tasks", ":{digest}"), ("configuration", ":{digest}")]
+        for name, rest in [
+            ("failures", ""),
+            ("failures:bytes", ""),
+            ("workers", ""),
+            ("tasks", ":{digest}"),
+            ("configuration", ":{digest}"),
+        ]
     },
     "jobs_admin/core/policy/parsing.py": {
         "    reading.note_unknown(_FIELDS)": '    reading.note_unknown([name for name in _FIELDS if name != "rate_limit"])'
@@ -188,11 +194,13 @@ def test_jobs_of_another_guard_are_filed_and_its_worker_is_shown(start, store, e
 
 
 @pytest.mark.server
-def test_a_policy_that_an_older_guard_does_not_know_whole_only_observes_there(start, store, engine):
+def test_a_policy_that_an_older_guard_does_not_know_complete_only_observes_there(start, store, engine):
     limited = policy("limited", "try", rate_limit={"max": 100, "per_s": 1})
     published(engine.url, limited)
     worker = start(OLDER, engine.url.removesuffix("/0") + "/1", engine.url)
-    heartbeat = worker.wait(lambda: (beats := running(engine.url)) and beats[0]["refused"] and beats[0], what="its word")
+    heartbeat = worker.wait(
+        lambda: (beats := running(engine.url)) and beats[0]["refused"] and beats[0], what="its word"
+    )
     assert heartbeat["refused"]["limited"] == (
         "This version of the guard does not know rate_limit: the policy only observes here."
     )

@@ -90,7 +90,7 @@ def failures(environment):
         return database.execute("SELECT count(*) FROM jobs_admin_failure").fetchone()[0]
 
 
-def test_reports_become_failures_and_each_step_says_that_it_lives(environment, desk):
+def test_reports_become_failures_and_each_step_reports_that_it_lives(environment, desk):
     desk.xadd(keys.failures("shop"), encode(report("watched")))
     with watching(environment) as watch:
         wait_until(lambda: failures(environment) == 1 and not desk.xlen(keys.failures("shop")), process=watch)

@@ -48,14 +48,21 @@ def watched(desk, receiver):
     channel = ask(
         desk, "POST", "channels", {"name": TENANT, "kind": "webhook", "url": address, "secret": receiver.secret}
     )
-    message = {"name": TENANT, "metric": "dead", "source": "shop", "tenant": TENANT, "threshold": JOBS - 1, "for_s": FOR_S}
+    message = {
+        "name": TENANT,
+        "metric": "dead",
+        "source": "shop",
+        "tenant": TENANT,
+        "threshold": JOBS - 1,
+        "for_s": FOR_S,
+    }
     rule = ask(desk, "POST", "rules", {**message, "severity": "critical", "channels": [TENANT]})
     yield
     ask(desk, "DELETE", f"rules/{rule['id']}")
     ask(desk, "DELETE", f"channels/{channel['id']}")
 
 
-def test_dead_jobs_call_somebody_whose_link_lands_on_the_act(desk, browser, receiver, watched):
+def test_dead_jobs_call_a_person_whose_link_lands_on_the_act(desk, browser, receiver, watched):
     for n in range(JOBS):
         desk.send("shop.billing.forecast", "payments", tenant=TENANT, account=n, takings=[])
     dead = f"tenant:{TENANT} state:dead"

@@ -161,7 +161,7 @@ def test_by_keyboard_alone(live_server, browser, alert):
     page.context.close()
 
 
-def test_who_only_looks_on_is_told_why(live_server, browser, alert):
+def test_who_only_views_is_shown_why(live_server, browser, alert):
     page = opened(browser, live_server.url, "phone")
     page.goto(at(alert))
     come_in(page, "vera")

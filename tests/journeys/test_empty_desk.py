@@ -50,7 +50,7 @@ def on_its_own() -> list:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_an_empty_desk_says_so_on_every_page(session, live_server, browser, size):
+def test_an_empty_desk_shows_it_on_every_page(session, live_server, browser, size):
     page = opened(browser, live_server.url, size)
     page.context.add_cookies([session | {"url": live_server.url}])
     found = []
@@ -64,7 +64,7 @@ def test_an_empty_desk_says_so_on_every_page(session, live_server, browser, size
     assert found == [], "\n".join(["", *found])
 
 
-def test_a_source_that_does_not_answer_is_said_with_what_to_do(session, live_server, browser):
+def test_a_source_that_does_not_answer_is_shown_with_what_to_do(session, live_server, browser):
     now = timezone.now()
     Source.objects.create(
         name="shop", is_configured=True, is_reachable=False, why_unreachable="Connection refused", sampled_at=now, changed_at=now

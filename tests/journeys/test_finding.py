@@ -137,7 +137,7 @@ def test_the_language_is_one_key_away_and_its_examples_are_searches(found):
     assert query_of(page) == "connection refused"
 
 
-def test_a_term_is_edited_where_it_stands(found):
+def test_a_term_is_edited_where_it_is(found):
     page = found
     page.goto("/failures/?q=queue:emails+state:dead")
     page.locator("[data-edit='queue:emails']").focus()
@@ -223,7 +223,7 @@ def test_an_edit_that_is_refused_puts_one_into_the_field_that_was_refused(desk, 
     assert focused(page) == "edit-kwargs"
 
 
-def test_after_a_search_was_saved_one_stands_where_it_was_saved(found):
+def test_after_a_search_was_saved_one_is_where_it_was_saved(found):
     page = found
     page.goto("/failures/?q=state:dead")
     page.locator("summary", has_text="Save…").focus()
@@ -297,7 +297,7 @@ def test_a_refusal_leaves_once_the_act_succeeds(desk, found):
     assert toasts.count() == 1
 
 
-def test_what_was_discarded_is_taken_back_from_another_page_after_being_asked_about(desk, found):
+def test_what_was_discarded_is_taken_back_from_another_page_after_confirmation(desk, found):
     page = found
     dead = desk.get("failures", q=f"queue:emails {SETTLED}")["count"]
     page.goto(f"/failures/?q=queue:emails {SETTLED}")

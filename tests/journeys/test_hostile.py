@@ -229,7 +229,11 @@ def lay_failure(n: int, group: Group, trace: Traceback) -> Failure:
 def lay_payload(failure: Failure) -> Payload:
     """The message behind its display copy, where that is JSON."""
     complete = failure.args.startswith("[") and failure.kwargs.startswith("{")
-    raw = f'{{"args": {failure.args}, "kwargs": {failure.kwargs}}}'.encode() if complete else b'{"args": [], "kwargs": {}}'
+    raw = (
+        f'{{"args": {failure.args}, "kwargs": {failure.kwargs}}}'.encode()
+        if complete
+        else b'{"args": [], "kwargs": {}}'
+    )
     return Payload(failure=failure, run=1, body=config.payload_keys().encrypt(raw), size=len(raw), sha256="0")
 
 
@@ -352,9 +356,7 @@ class Look:
 
     def post(self, path: str, **fields: object) -> None:
         """Submit a form from the open page, and check the answer as a page; a field of several values is a list."""
-        pairs = [
-            (name, str(one)) for name, row in fields.items() for one in (row if isinstance(row, list) else [row])
-        ]
+        pairs = [(name, str(one)) for name, row in fields.items() for one in (row if isinstance(row, list) else [row])]
         self.at = f"POST {path[:100]}"
         with self.page.expect_navigation(wait_until="load") as gone:
             self.page.evaluate(_SEND, [path, pairs])
@@ -423,7 +425,7 @@ def test_nothing_runs_on_any_page(hostile, look):
     none_of(look.found)
 
 
-def test_nothing_runs_in_what_a_page_says_back(hostile, look):
+def test_nothing_runs_in_what_a_page_shows_back(hostile, look):
     """Hostile text in the address itself: searches, cursors, names."""
     parts = [EVERYTHING[start : start + 900] for start in range(0, len(EVERYTHING), 900)]
     for n, text in enumerate(parts):
@@ -436,7 +438,7 @@ def test_nothing_runs_in_what_a_page_says_back(hostile, look):
     none_of(look.found)
 
 
-def test_nothing_runs_in_parts_that_htmx_swaps_in_or_in_what_an_act_says(hostile, look):
+def test_nothing_runs_in_parts_that_htmx_swaps_in_or_in_what_an_act_shows(hostile, look):
     rows, failures, *_ = hostile
     look.open("/queues/")
     for address in answers("page"):
@@ -608,7 +610,7 @@ def test_markup_that_came_through_would_be_noticed(look):
     assert reported() == all_three and len(look.page.evaluate(_LOOK)) == 5
 
 
-def test_whatever_asks_for_something_elsewhere_would_be_noticed(look):
+def test_whatever_requests_something_elsewhere_would_be_noticed(look):
     look.open("/queues/")
     with suppress(Exception):  # nobody answers there
         look.page.goto("http://evil.example/7")

@@ -65,7 +65,7 @@ def test_a_stopped_incident_leaves_the_desk_as_it_was(desk, page):
     left_as_it_was(desk)
 
 
-def test_the_incident_is_played_to_its_end_and_told_as_it_was(desk, page, browser, logged_in):
+def test_the_incident_is_played_to_its_end_and_shown_as_it_was(desk, page, browser, logged_in):
     before, after = desk.get("failures", q=ALL)["count"], warehouse(desk)["falls"]
     page.goto("/demo/")
     press(page, re.compile("^Play "))

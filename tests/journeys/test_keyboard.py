@@ -141,7 +141,7 @@ def test_a_palette_whose_script_never_comes_searches(page, late):
     page.complaints[:] = [message for message in page.complaints if "ERR_FAILED" not in message]
 
 
-def test_the_palettes_script_comes_without_being_asked_for(page):
+def test_the_palettes_script_comes_without_a_request(page):
     with page.expect_response(re.compile(r"/js/palette[^/]*\.js")):
         page.goto("/")
 
@@ -158,7 +158,7 @@ def test_the_palette_leads_to_a_group_by_what_it_is_called(page):
     assert words.split()[0] in page.locator("h1").inner_text()
 
 
-def test_what_the_palette_was_asked_for_is_chosen_in_the_moment_in_which_it_comes(page):
+def test_what_the_palette_was_requested_is_chosen_in_the_moment_in_which_it_comes(page):
     page.goto("/")
     press(page, "Control+k")
     option = page.locator("#palette-group-1")

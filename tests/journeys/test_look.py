@@ -197,7 +197,7 @@ def test_a_live_part_keeps_the_picture_the_focus_and_what_was_opened(page):
     assert page.evaluate("document.querySelector('#failures-table').open")
 
 
-def test_an_answer_that_is_late_is_said_and_no_number_becomes_nought(desk, browser, logged_in):
+def test_an_answer_that_is_late_is_shown_and_no_number_becomes_zero(desk, browser, logged_in):
     context = browser.new_context(base_url=desk.url, storage_state=logged_in)
     page = context.new_page()
     page.goto("/queues/")

@@ -84,7 +84,7 @@ def test_a_policy_is_drawn_while_it_is_typed_published_made_stricter_and_put_bac
     expect(page.locator("#messages")).to_contain_text("journey is no longer in force.")
 
 
-def test_a_job_obeys_what_was_published_a_stale_edit_is_told_and_one_for_a_time_says_when_it_reverts(
+def test_a_job_obeys_what_was_published_a_stale_edit_is_shown_and_one_for_a_time_shows_when_it_reverts(
     page, desk, browser, logged_in
 ):
     page.goto("/policies/new/?task=shop.billing.forecast&preset=fixed")

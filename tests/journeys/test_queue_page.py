@@ -54,7 +54,7 @@ def test_the_list_leads_to_a_queue_and_its_span_is_one_click_away(page):
     assert page.locator(".plot").count() == 3
 
 
-def test_what_is_pointed_at_is_told(page):
+def test_what_is_pointed_at_is_shown(page):
     page.goto(f"{PATH}?span=1h")
     at_rest = page.locator("[data-when]").first.inner_text()
     box = page.locator(".plot").first.bounding_box()

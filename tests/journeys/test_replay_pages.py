@@ -148,7 +148,7 @@ def broken_partner(desk, logged_in, browser):
     context.close()
 
 
-def test_a_careful_replay_is_held_by_itself_with_its_evidence_and_goes_on_when_told(page, desk, broken_partner):
+def test_a_careful_replay_is_held_by_itself_with_its_evidence_and_goes_on_on_request(page, desk, broken_partner):
     history_is_in(desk)
     page.goto("/replays/new/?q=state:dead+queue:webhooks+age:>1h")
     expect(page.get_by_role("radio", name="Careful")).to_be_checked()
@@ -238,7 +238,7 @@ def test_enter_opens_the_row_that_was_walked_to_and_submits_nothing(page):
     assert urlsplit(page.url).path == "/failures/"
 
 
-def test_the_row_beside_it_says_what_the_pane_says_of_a_job_that_is_replayed(page):
+def test_the_row_beside_it_shows_what_the_pane_shows_of_a_job_that_is_replayed(page):
     page.goto(DEAD)
     row = page.locator("[data-row]").first
     address = row.get_attribute("data-row")
@@ -277,7 +277,9 @@ def test_a_picture_reads_out_what_is_pointed_at_and_what_the_arrow_keys_come_to(
     page.evaluate("for (const part of document.querySelectorAll('[data-live]')) part.removeAttribute('data-live')")
     plot, note = page.locator("#failures-chart [data-plot]"), page.locator("#failures-chart .read-out")
     area, reported = plot.bounding_box(), "JSON.parse(document.querySelector('#failures-chart').dataset.chart)"
-    latest = page.evaluate(f"{reported}.until - ({reported}.until - {reported}.since) / Object.values({reported}.series)[0].length")
+    latest = page.evaluate(
+        f"{reported}.until - ({reported}.until - {reported}.since) / Object.values({reported}.series)[0].length"
+    )
     last = datetime.fromtimestamp(latest, UTC).strftime("%m-%d %H:%M UTC")
 
     def under(part):

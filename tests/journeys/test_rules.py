@@ -190,7 +190,7 @@ def test_a_runbook_is_added_changed_and_deleted(page):
     expect(page.locator("#messages")).to_contain_text("is deleted")
 
 
-def test_a_stale_edit_of_a_rule_is_told(page, desk, browser, logged_in):
+def test_a_stale_edit_of_a_rule_is_shown(page, desk, browser, logged_in):
     page.goto("/alerts/rules/new/?source=shop&threshold=900000")
     page.get_by_label("Name", exact=True).fill("Edited by two")
     page.get_by_role("button", name="Save").click()

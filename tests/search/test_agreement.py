@@ -256,7 +256,7 @@ def test_failures_of_a_policy_or_a_replay_are_found_by_these(monkeypatch, few):
         assert page.count == len(places)
 
 
-def test_text_that_no_index_has_is_looked_for_in_the_newest(monkeypatch):
+def test_text_that_no_index_has_is_searched_for_in_the_latest(monkeypatch):
     monkeypatch.setattr(failure_search, "SEARCHED", 5)
     (old,), _, _ = bury(message="a needle"), bury(4), bury(3, state="recovered")
     page = failures.search(ENGINE, "*eedle", now=NOW)
@@ -269,7 +269,7 @@ def test_text_that_no_index_has_is_looked_for_in_the_newest(monkeypatch):
     )
 
 
-def test_a_search_inside_a_redacted_value_says_so(desk):
+def test_a_search_inside_a_redacted_value_reports_it(desk):
     hints = failures.search(ENGINE, "kwargs.password:hunter2", now=NOW).hints
     assert any("1 of these jobs have kwargs.password hidden by redaction" in hint for hint in hints)
     hints = failures.search(ENGINE, "kwargs.api_key:x queue:webhooks", now=NOW).hints
@@ -288,7 +288,7 @@ def test_what_is_deleted_is_not_found_and_a_rollback_takes_its_terms_along(desk)
     assert failures.count(ENGINE, parse("order")) == (0, False)
 
 
-def test_the_index_is_made_anew_step_by_step_from_where_it_was(desk, monkeypatch):
+def test_the_index_is_made_again_step_by_step_from_where_it_was(desk, monkeypatch):
     monkeypatch.setitem(indexing.AT_ONCE, indexing.FAILURES, 3)
     Failure.objects.filter(error_type="KeyError").update(message="'order-0815'")
     assert failures.count(ENGINE, parse("0815"))[0] == 0 and not indexing.step()

@@ -61,13 +61,13 @@ def test_a_block_with_the_id_of_a_job_is_offered_that_job_first_and_the_error_to
 
 @pytest.mark.parametrize("text", JOBS)
 @pytest.mark.parametrize("job_id", [ID, f"{ID}-2"])
-def test_a_line_that_tells_of_no_error_is_offered_its_job(text, job_id):
+def test_a_line_that_reports_no_error_is_offered_its_job(text, job_id):
     one = named(lay(state="recovered"), job_id)
     _, near_ = offers(text.format(id=job_id))
     assert near_[0].failure == one.pk
 
 
-def test_an_id_that_somebody_chose_is_found_in_its_brackets():
+def test_an_id_that_a_person_chose_is_found_in_its_brackets():
     one = named(lay(), "order-4711")
     assert offers("INFO Task shop.hooks.send[order-4711] received")[1][0].failure == one.pk
 
@@ -91,7 +91,7 @@ def test_what_only_its_class_is_known_of_is_offered_the_class():
 
 
 @pytest.mark.parametrize("value", ["A-11275890", "bjrn@example.com", "cus_9s6XKzkNRiz", "11275890", "4 Privet Drive"])
-def test_a_bare_value_that_stands_in_arguments_is_offered_by_its_path(value):
+def test_a_bare_value_that_is_in_arguments_is_offered_by_its_path(value):
     bury(2, kwargs='{"order": {"id": "A-1", "mail": "a@b"}}')
     bury(3, kwargs=json.dumps({"order": {"id": value}}))
     assert {one.text: one.count for one in offers(value)[1]}[f"kwargs.order.id:{quoted(value)}"] == 3

@@ -79,7 +79,7 @@ class SourceContract:
         source.send("r", [self.letter(n) for n in range(5)])
         assert self.waiting(self.queue) == [f"new-{n}" for n in range(5)]
 
-    def test_the_ledger_tells_what_was_sent(self, source):
+    def test_the_ledger_reports_what_was_sent(self, source):
         source.send("r", [self.letter(1)])
         assert source.was_sent("r", [1, 2]) == {1}
         assert source.was_sent("r", []) == set()
@@ -104,14 +104,14 @@ class SourceContract:
         self.lose_everything()
         assert source.epoch("r") != before
 
-    def test_a_letter_that_is_refused_leaves_the_whole_batch_unsent(self, source):
+    def test_a_message_that_is_refused_leaves_the_complete_batch_unsent(self, source):
         with pytest.raises(SourceRefused) as refused:
             source.send("r", [self.letter(1), self.letter(2, raw=b"\x80 not a message")])
         assert refused.value.token == 2
         assert self.waiting(self.queue) == []
         assert source.was_sent("r", [1, 2]) == set()
 
-    def test_how_many_wait_is_told_for_the_queues_that_are_asked_for(self, source):
+    def test_how_many_wait_is_reported_for_the_queues_that_are_requested(self, source):
         elsewhere = [self.letter(3, queue=self.elsewhere)] if source.can.redirect and self.elsewhere else []
         source.send("r", [self.letter(1), self.letter(2), *elsewhere])
         assert source.waiting([self.queue, "nothing-here"]) == {self.queue: 2, "nothing-here": 0}
@@ -131,7 +131,7 @@ class SourceContract:
             with pytest.raises(SourceRefused):
                 source.arguments(self.raw)
 
-    def test_where_nobody_works_nobody_answers(self, source):
+    def test_where_no_one_works_no_one_answers(self, source):
         assert not source.workers()  # None: nobody can be asked
 
     def test_a_system_that_does_not_answer_is_unreachable(self, source):
@@ -161,7 +161,7 @@ class RecallContract(SourceContract):
         assert self.waiting(self.queue) == ["other-7", "other-8"]
         assert source.was_sent("r", [1, 2, 3]) == {3} and source.was_sent("s", [7, 8]) == {7, 8}
 
-    def test_a_recall_that_was_broken_off_is_called_again_and_tells_all(self, source):
+    def test_a_recall_that_was_broken_off_is_called_again_and_reports_all(self, source):
         source.send("r", [self.letter(1), self.letter(2, queue="webhooks")])
         recalled(source, "r", [self.queue])
         assert recalled(source, "r", [self.queue, "webhooks"]) == {1, 2}

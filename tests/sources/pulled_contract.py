@@ -108,7 +108,7 @@ class PulledContract:
         (depth,) = [one for one in source.depths() if one.queue == self.queue]
         assert depth.source_dead == 3 and not depth.waiting and not depth.active
 
-    def test_each_dead_letter_is_told_once_with_what_it_takes_to_send_it_again(self, source):
+    def test_each_dead_letter_is_reported_once_with_what_it_takes_to_send_it_again(self, source):
         buried = self.bury(3)
         reports, after = read(source)
         assert sorted(self.data(one) for one in reports) == [0, 1, 2]
@@ -118,14 +118,14 @@ class PulledContract:
             assert one.attempt >= 1 and abs(one.at - time.time()) < 600 and one.kind == "exception"
         assert read(source, after)[0] == []
 
-    def test_what_dies_later_is_told_from_the_place_on(self, source):
+    def test_what_dies_later_is_distinguished_from_the_place_on(self, source):
         self.bury(2)
         before, after = read(source)
         self.bury(1)
         later, _ = read_until(source, lambda reports_: reports_, after)
         assert len(before) == 2 and len(later) == 1 and not {name(one) for one in later} & {name(one) for one in before}
 
-    def test_who_is_started_anew_in_the_middle_misses_nothing(self, source):
+    def test_who_is_started_again_in_the_middle_misses_nothing(self, source):
         self.bury(5)
         pulled = source.dead_letters("")
         first = {name(one) for one in pulled.reports}
@@ -141,7 +141,7 @@ class PulledContract:
         self.bury(1)
         assert len(read(source, '{"of": "somebody else"}')[0]) == 1
 
-    def test_looking_at_what_is_dead_tells_nothing_new(self, source):
+    def test_checking_what_is_dead_reports_nothing_new(self, source):
         self.bury(2)
         reports, _ = read(source)
         checked = source.check_jobs([ref(one) for one in reports])
@@ -223,7 +223,7 @@ class PulledContract:
         """The data of what waits there."""
         raise NotImplementedError
 
-    def test_a_message_that_is_none_leaves_the_whole_batch_unsent(self, source):
+    def test_a_message_that_is_none_leaves_the_complete_batch_unsent(self, source):
         self.bury(1)
         (report,), _ = read(source)
         with pytest.raises(SourceRefused) as refused:
@@ -233,7 +233,7 @@ class PulledContract:
 
     # What others do
 
-    def test_what_somebody_took_out_is_gone(self, source):
+    def test_what_a_person_took_out_is_gone(self, source):
         if self.take_out is None:
             return
         self.bury(2)
@@ -242,7 +242,7 @@ class PulledContract:
         _, after = read(source, after)
         assert set(source.check_jobs([ref(one) for one in reports]).gone) == {ref(reports[0])}
 
-    def test_what_somebody_brought_back_is_gone_and_not_sent_again(self, source):
+    def test_what_a_person_brought_back_is_gone_and_not_sent_again(self, source):
         if self.revive is None:
             return
         self.bury(2)
@@ -255,7 +255,7 @@ class PulledContract:
         assert refused.value.tokens == {1} and source.was_sent("r", [1, 2]) == set()
         assert len(self.waiting(self.queue)) == 1
 
-    def test_what_somebody_brought_back_and_died_again_is_one_attempt_more(self, source):
+    def test_what_a_person_brought_back_and_died_again_is_one_attempt_more(self, source):
         if self.revive is None:
             return
         self.bury(1)
@@ -291,7 +291,7 @@ class PulledContract:
 
     # What goes wrong
 
-    def test_what_a_server_has_lost_is_not_gone_and_what_dies_there_later_is_told(self, source):
+    def test_what_a_server_has_lost_is_not_gone_and_what_dies_there_later_is_reported(self, source):
         self.bury(2)
         reports, after = read(source)
         self.lose_everything()

@@ -34,7 +34,7 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def test_the_table_of_abilities_is_what_the_adapters_say():
+def test_the_table_of_abilities_is_what_the_adapters_report():
     assert table() in Path("docs/sources.md").read_text()
 
 

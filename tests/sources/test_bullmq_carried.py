@@ -66,7 +66,7 @@ def told(copy):
     return one, bullmq_job_hash.build_report("shop", one.queue or "?", one.job_id, one.fields, 6, crashes=one.crashes)
 
 
-def test_a_copy_that_names_its_queue_tells_what_the_job_itself_would():
+def test_a_copy_that_names_its_queue_reports_what_the_job_itself_would():
     one, report = told(OF_QUEUE)
     assert (one.queue, one.job_id, report.task, report.kwargs) == ("webhooks", "7", "deliver", '{"order": 1}')
     assert (report.kind, report.attempt, report.max_attempts, report.priority) == ("exception", 2, 2, 3)
@@ -77,14 +77,14 @@ def test_a_copy_that_names_its_queue_tells_what_the_job_itself_would():
     assert json.loads(one.fields[b"opts"])["fpof"]  # as a hash has it
 
 
-def test_a_pill_is_told_by_its_crashes():
+def test_a_pill_is_reported_by_its_crashes():
     one, report = told(PILL)
     assert (report.kind, report.attempt, b"name" in one.fields) == ("worker_lost", 3, False)
     times = [crash["seen_at"] for crash in json.loads(report.crashes)]
     assert times == [1795359240.0, None, 1795359300.0]
 
 
-def test_a_job_as_json_is_told_whole_but_for_its_queue():
+def test_a_job_as_json_is_reported_in_full_but_for_its_queue():
     one, report = told(AS_JSON)
     assert (one.queue, one.job_id, report.task) == (None, "7", "sync")
     assert (report.attempt, report.error_type, report.message, report.duration_s) == (
@@ -119,17 +119,20 @@ def test_data_however_deep_or_long_is_passed_over_at_once(data):
 @pytest.mark.parametrize(
     "hostile", [None, True, -1, 1e308, 10**400, "", "\ud800", [], {}, [[]], {"id": {}}, "x" * 10_000]
 )
-def test_whatever_stands_in_a_copy_nothing_breaks(name, hostile):
+def test_whatever_is_in_a_copy_nothing_breaks(name, hostile):
     one = find_carried(json.dumps(OF_QUEUE | {name: hostile}).encode())
     if one is not None:
         assert (
-            bullmq_job_hash.build_report("shop", one.queue or "?", one.job_id, one.fields, 6, crashes=one.crashes).attempt >= 1
+            bullmq_job_hash.build_report(
+                "shop", one.queue or "?", one.job_id, one.fields, 6, crashes=one.crashes
+            ).attempt
+            >= 1
         )
 
 
 @pytest.mark.parametrize("name", AS_JSON["originalJob"])
 @pytest.mark.parametrize("hostile", [None, True, -1, 10**400, "", "\ud800", [], {}, {"id": {}}])
-def test_whatever_stands_in_a_job_as_json_nothing_breaks(name, hostile):
+def test_whatever_is_in_a_job_as_json_nothing_breaks(name, hostile):
     one = find_carried(json.dumps(AS_JSON | {"originalJob": AS_JSON["originalJob"] | {name: hostile}}).encode())
     if one is not None:
         assert bullmq_job_hash.build_report("shop", one.queue or "?", one.job_id, one.fields, 6).attempt >= 1

@@ -159,7 +159,7 @@ class TestDeadLetterQueues(Bull):
         assert source.remove([Ref("payments", "777")]) == set()
         assert self.client.lrange(self.key("wait"), 0, -1) == [job_id]
 
-    def test_a_queue_that_somebody_works_on_is_none_whatever_its_jobs_are_called(self):
+    def test_a_queue_that_a_person_works_on_is_none_whatever_its_jobs_are_called(self):
         self.bull.work(self.queue)
         self.forged("failed-job", delay=3_600_000)
         self.bull.told("completed", queue=self.queue, id=self.bull.add(self.queue, "failed-job", {}))
@@ -171,7 +171,7 @@ class TestDeadLetterQueues(Bull):
         self.client.delete(self.key("completed"), self.key("stalled-check"))
         assert read(self.another())[0] == []  # its events tell that somebody did
 
-    def test_a_queue_that_was_taken_for_one_is_none_any_more_when_somebody_works_there(self):
+    def test_a_queue_that_was_taken_for_one_is_none_any_more_when_a_person_works_there(self):
         self.copy("7")
         source = self.desk()
         assert [r.job_id for r in read(source)[0]] == ["7"]
@@ -180,14 +180,14 @@ class TestDeadLetterQueues(Bull):
         read(source)
         assert not source._dead.is_one(self.dead) and [r for r in source.findings() if self.dead in r.text]
 
-    def test_a_job_that_failed_in_a_queue_is_told_as_itself(self):
+    def test_a_job_that_failed_in_a_queue_is_reported_as_itself(self):
         job_id = self.forged("failed-job")
         source = self.another()
         read(source)
         self.let_fail()
         assert {(r.queue, r.job_id, r.task) for r in read(source)[0]} == {(self.queue, job_id, "failed-job")}
 
-    def test_among_dead_letters_only_those_by_name_are_read_where_nobody_configured_the_queue(self):
+    def test_among_dead_letters_only_those_by_name_are_read_where_no_one_configured_the_queue(self):
         self.copy("7")
         self.bull.add(self.dead, "deliver", json.loads(self.client.hget(self.key(self.forged()), "data")))
         self.copy("8")
@@ -198,7 +198,7 @@ class TestDeadLetterQueues(Bull):
         self.bull.add(self.dead, "note", {"hello": 1})
         assert [r.job_id for r in read(self.desk(dead_letter_queues=[self.dead]))[0]] == ["7"]
 
-    def test_what_failed_in_a_dead_letter_queue_is_told_as_the_job_that_it_carries(self):
+    def test_what_failed_in_a_dead_letter_queue_is_reported_as_the_job_that_it_carries(self):
         copy = self.copy("7")
         self.let_fail_all(copy)
         assert {(r.queue, r.job_id) for r in read(self.desk(dead_letter_queues=[self.dead]))[0]} == {(self.queue, "7")}
@@ -210,7 +210,7 @@ class TestDeadLetterQueues(Bull):
             self.key(copy, self.dead), mapping={"failedReason": "x", "finishedOn": round(time.time() * 1000), "atm": 1}
         )
 
-    def test_a_long_queue_is_read_page_by_page_and_each_is_told_once_although_others_are_taken_out(self):
+    def test_a_long_queue_is_read_page_by_page_and_each_is_reported_once_although_others_are_taken_out(self):
         for n in range(450):
             self.copy(f"j{n}")
         source = self.desk()
@@ -224,7 +224,7 @@ class TestDeadLetterQueues(Bull):
         reports += read(source, pulled.after)[0]
         assert sorted(r.job_id for r in reports) == sorted(["late", *(f"j{n}" for n in range(450))])
 
-    def test_a_queue_that_was_emptied_and_counts_anew_is_read_from_its_beginning(self):
+    def test_a_queue_that_was_emptied_and_counts_again_is_read_from_its_beginning(self):
         for n in range(3):
             self.copy(f"before-{n}")
         source = self.desk()
@@ -234,7 +234,7 @@ class TestDeadLetterQueues(Bull):
             self.copy(f"now-{n}")
         assert sorted(r.job_id for r in read(source, after)[0]) == [f"now-{n}" for n in range(5)]
 
-    def test_what_was_read_and_not_filed_is_told_again(self):
+    def test_what_was_read_and_not_filed_is_reported_again(self):
         self.copy("7")
         source = self.desk()
         source.dead_letters("")
@@ -333,7 +333,7 @@ class TestDeadLetterQueues(Bull):
             source.send("r", [letter(report)])
         assert len(self.copies()) == 1
 
-    def test_a_second_death_is_told_by_its_copy_where_the_job_itself_is_dropped_at_once(self):
+    def test_a_second_death_is_reported_by_its_copy_where_the_job_itself_is_dropped_at_once(self):
         self.copy("again", originalOptions={"attempts": 1, "removeOnFail": True})
         source = self.desk()
         (report,), after = read(source)
@@ -346,7 +346,7 @@ class TestDeadLetterQueues(Bull):
         reports, _ = read_until(source, lambda seen: [r for r in seen if r.raw], after)
         assert {(r.lineage.run, r.attempt, r.kind) for r in reports} == {(2, 1, "exception")}
 
-    def test_a_copy_of_before_tells_nothing_of_the_run_that_was_sent_since(self):
+    def test_a_copy_of_before_reports_nothing_of_the_run_that_was_sent_since(self):
         self.copy("once")
         source = self.desk()
         (report,), after = read(source)
@@ -418,7 +418,7 @@ class TestDeadLetterQueues(Bull):
         with pytest.raises(SourceRefused, match="does not say which queue"):
             source.send("r", [letter(reports[0])])
 
-    def test_a_copy_on_which_somebody_works_is_left_to_them(self):
+    def test_a_copy_on_which_a_person_works_is_left_to_them(self):
         copy = self.copy("7")
         source = self.desk()
         (report,), _ = read(source)
@@ -440,7 +440,7 @@ class TestDeadLetterQueues(Bull):
         reports = read(self.desk(dead_letter_queues=[self.dead]))[0]
         assert {(r.queue, r.job_id) for r in reports} == {(self.queue, job_id)}
 
-    def test_one_of_which_nobody_has_the_job_any_more_is_filed_apart_and_sent_by_choosing_a_queue(self):
+    def test_one_of_which_no_one_has_the_job_any_more_is_filed_apart_and_sent_by_choosing_a_queue(self):
         job_id = self.die(1)
         self.let_fail()
         copy = self.as_json(job_id)
@@ -473,7 +473,7 @@ class TestDeadLetterQueues(Bull):
             source.send("r", [letter(report, queue="elsewhere")])
         assert len(self.copies()) == 1
 
-    def test_the_name_of_a_pill_is_read_from_the_events_else_it_is_asked_for(self):
+    def test_the_name_of_a_pill_is_read_from_the_events_else_it_is_requested(self):
         job_id = self.bull.add(self.queue, "explode", {"n": 1})
         self.pill(job_id)
         self.bull.job(self.queue, job_id, "remove")
@@ -507,7 +507,7 @@ class TestDeadLetterQueues(Bull):
         self.bull.job(self.dead, copy, "remove")
         assert set(source.check_jobs(refs).gone) == {ref(report)}
 
-    def test_a_job_that_was_moved_into_quarantine_is_sent_from_there_although_events_tell_that_it_was_removed(self):
+    def test_a_job_that_was_moved_into_quarantine_is_sent_from_there_although_events_report_that_it_was_removed(self):
         job_id = self.bull.add(self.queue, "explode", {"n": 1})
         self.pill(job_id)
         self.bull.job(self.queue, job_id, "remove")
@@ -575,7 +575,7 @@ class TestDeadLetterQueues(Bull):
 
     # Flows
 
-    def test_parent_and_children_of_a_flow_are_told_in_words(self):
+    def test_parent_and_children_of_a_flow_are_reported_in_words(self):
         parts = self.dead  # here only the name of another queue
         child = {
             "name": "part",
@@ -597,7 +597,7 @@ class TestDeadLetterQueues(Bull):
 
     # What BullMQ drops
 
-    def test_what_is_exhausted_is_kept_before_bullmq_drops_it(self):
+    def test_what_is_exhausted_is_stored_before_bullmq_drops_it(self):
         """A watch is the dead-letter step: three are kept in Redis, all of them here."""
         source, reports, after = self.desk(), [], ""
         self.bull.work(self.queue)
@@ -615,7 +615,7 @@ class TestDeadLetterQueues(Bull):
     # Through the desk
 
     @pytest.mark.django_db
-    def test_a_person_chooses_the_queue_of_one_that_says_none(self, store, settings, tmp_path):
+    def test_a_person_chooses_the_queue_of_one_that_reports_none(self, store, settings, tmp_path):
         job_id = self.die(1)
         self.let_fail()
         self.as_json(job_id)
@@ -637,7 +637,12 @@ class TestDeadLetterQueues(Bull):
             )
 
             def ended():
-                pulling.pull("shop", "test"), replays.create_items(), replays.send(f"chosen {begun.key}"), replays.settle()
+                (
+                    pulling.pull("shop", "test"),
+                    replays.create_items(),
+                    replays.send(f"chosen {begun.key}"),
+                    replays.settle(),
+                )
                 return Replay.objects.get(pk=begun.pk).state == "done"
 
             wait_until(ended)

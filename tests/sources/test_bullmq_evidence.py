@@ -65,7 +65,7 @@ def letter(report, **changes):
     )
 
 
-def test_a_failure_that_comes_into_the_set_some_moments_after_its_time_is_told_at_once(client, source):
+def test_a_failure_that_comes_into_the_set_some_moments_after_its_time_is_reported_at_once(client, source):
     failed(client, "1")
     _, after = read(source)
     failed(client, "2", ago_ms=3_000)
@@ -132,7 +132,7 @@ def test_a_job_that_is_put_back_raises_the_counter_of_its_queue_and_never_lowers
     assert client.get(f"bull:{QUEUE}:id") == then
 
 
-def test_what_stands_beside_a_job_and_is_no_place_of_a_copy_keeps_none_from_being_sent(client, source):
+def test_what_is_beside_a_job_and_is_no_place_of_a_copy_keeps_none_from_being_sent(client, source):
     failed(client, "1")
     failed(client, "2")
     reports, _ = read(source)

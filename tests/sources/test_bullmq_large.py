@@ -54,7 +54,7 @@ def entries(source, begin="0-0"):
             return answers, reports
 
 
-def test_of_large_reasons_some_megabytes_are_read_at_once_and_a_beginning_is_told(client, source):
+def test_of_large_reasons_some_megabytes_are_read_at_once_and_a_beginning_is_reported(client, source):
     for n in range(9):
         client.xadd(f"bull:{QUEUE}:events", {"event": "failed", "jobId": str(n), "failedReason": "x" * 1_000_000})
     answers, entries_read = entries(source)
@@ -71,7 +71,7 @@ def test_many_small_events_are_read_at_once_and_each_once(client, source):
     assert answers == 1 and [one.job_id for one in reports] == [str(n) for n in range(1_000)]
 
 
-def test_who_is_asked_for_again_is_looked_for_in_new_events_only(client, source):
+def test_who_is_requested_again_is_searched_for_in_new_events_only(client, source):
     failed(client, "7")
     reports, _ = read(source)
     refs = [Ref(QUEUE, "7", "dead", reports[0].at)]
@@ -88,7 +88,7 @@ def test_who_is_asked_for_again_is_looked_for_in_new_events_only(client, source)
 
 
 @pytest.mark.parametrize("score", ["inf", "1e300"])
-def test_a_job_with_an_absurd_score_keeps_no_other_from_being_told_and_has_its_turn(client, source, score):
+def test_a_job_with_an_absurd_score_keeps_no_other_from_being_reported_and_has_its_turn(client, source, score):
     failed(client, "1")
     failed(client, "9")
     client.zadd(f"bull:{QUEUE}:failed", {"9": score})

@@ -99,7 +99,7 @@ def test_each_distinct_way_is_quoted_as_it_was_configured_with_how_many_have_it(
         assert by_queue[queue].example in ("1", "2", "3"), queue  # the newest, by the millisecond
 
 
-def test_the_check_has_a_verdict_for_each_and_says_in_which_job_it_stands(found):
+def test_the_check_has_a_verdict_for_each_and_reports_in_which_job_it_is(found):
     verdicts = {one.where.queue: one for one in lint.check(lint.case([], [], lint.Facts(), [found])).verdicts}
     found_verdicts = {queue: verdicts[queue].verdict for queue in ("tidy", "short", "uncapped", "idle", "strategy")}
     assert found_verdicts == {
@@ -115,7 +115,7 @@ def test_the_check_has_a_verdict_for_each_and_says_in_which_job_it_stands(found)
     )
 
 
-def test_of_a_long_list_the_newest_are_always_looked_at_and_the_others_in_turn(engine):
+def test_of_a_long_list_the_latest_are_always_checked_and_the_others_in_turn(engine):
     client = redis.Redis.from_url(engine.url.removesuffix("/0") + "/5")
     with client.pipeline() as pipe:
         for n in range(100):
@@ -145,7 +145,7 @@ def test_options_that_make_no_sense_break_nothing(opts):
     lint.check(lint.case([], [], lint.Facts(), [found]))
 
 
-def test_what_is_no_queue_or_too_large_is_left_out_and_the_rest_is_told(engine):
+def test_what_is_no_queue_or_too_large_is_left_out_and_the_rest_is_reported(engine):
     client = redis.Redis.from_url(engine.url.removesuffix("/0") + "/5")
     client.flushdb()
     client.set("bull:odd:wait", "no list")

@@ -60,7 +60,7 @@ class There(Bull):
 
 
 class TestSending(There):
-    def test_a_priority_is_kept_and_one_that_is_given_counts(self, source):
+    def test_a_priority_is_preserved_and_one_that_is_given_counts(self, source):
         report, after = self.buried(source, priority=3)
         assert report.priority == 3 and report.made_at == int(self.hash_of(report)["timestamp"]) / 1000
         source.send("r", [self.letter(report)])
@@ -80,7 +80,7 @@ class TestSending(There):
         assert self.client.zcard(self.key("completed")) == 1
 
     @pytest.mark.parametrize(("retries", "made"), [(0, 0), (None, 2), (1, 1)])
-    def test_attempts_are_reset_kept_or_set(self, source, retries, made):
+    def test_attempts_are_reset_preserved_or_set(self, source, retries, made):
         report, _ = self.buried(source, attempts=2)
         assert (report.attempt, report.max_attempts) == (2, 2)
         source.send("r", [self.letter(report, retries=retries)])
@@ -152,7 +152,7 @@ class TestSending(There):
         self.run_well()
         assert self.client.zrange(self.key("completed"), 0, -1) == [report.job_id]
 
-    def test_a_queue_that_counts_anew_gives_the_id_of_a_job_that_came_back_to_no_other(self, source):
+    def test_a_queue_that_counts_again_gives_the_id_of_a_job_that_came_back_to_no_other(self, source):
         for _ in range(3):
             report, after = self.buried(source)
         assert report.job_id == "3" and after
@@ -198,7 +198,7 @@ class TestSending(There):
 
 
 class TestEnds(There):
-    def test_a_job_that_is_removed_as_it_ends_well_tells_so_by_its_event(self, source):
+    def test_a_job_that_is_removed_as_it_ends_well_reports_so_by_its_event(self, source):
         report, after = self.buried(source, removeOnComplete=True)
         source.send("r", [self.letter(report, 9)])
         self.run_well()
@@ -207,14 +207,14 @@ class TestEnds(There):
         assert [(one.kind, one.lineage.item) for one in reports] == [("success", 9)]
         assert [one.kind for one in source.check_jobs([ref(report, "replaying")]).reports] == ["success"]
 
-    def test_a_job_that_is_removed_as_it_fails_is_told_by_its_event_and_has_no_message(self, source):
+    def test_a_job_that_is_removed_as_it_fails_is_reported_by_its_event_and_has_no_message(self, source):
         self.die(1, removeOnFail=True)
         self.bull.work(self.queue)
         (report, *_), _ = read_until(source, dead)
         self.bull.rest(self.queue)
         assert (report.message, report.raw, report.attempt) == ("the partner is down", None, 1)
 
-    def test_one_that_was_trimmed_is_not_told_of_again_by_the_events_of_its_failure(self, source):
+    def test_one_that_was_trimmed_is_not_reported_again_by_the_events_of_its_failure(self, source):
         report, _ = self.buried(source)
         self.client.zrem(self.key("failed"), report.job_id)
         self.client.delete(self.key(report.job_id))
@@ -236,7 +236,7 @@ class TestEnds(There):
             == (4, 1, "exception")
         )
 
-    def test_one_that_waits_for_a_retry_says_when_it_is_due_and_how_it_ended(self, source):
+    def test_one_that_waits_for_a_retry_reports_when_it_is_due_and_how_it_ended(self, source):
         job_id = self.die(1, attempts=2, backoff={"type": "fixed", "delay": 3_600_000})
         self.bull.work(self.queue)
         (report,), after = read_until(source, lambda seen: seen)
@@ -252,7 +252,7 @@ class TestEnds(There):
         (last,) = dead(read_until(source, dead, after)[0])
         assert (last.job_id, last.attempt) == (job_id, 2)
 
-    def test_one_that_waited_for_a_retry_and_ran_well_says_so_when_it_is_asked_for(self, source):
+    def test_one_that_waited_for_a_retry_and_ran_well_reports_it_when_it_is_requested(self, source):
         job_id = self.die(1, attempts=2, backoff={"type": "fixed", "delay": 3_600_000})
         self.bull.work(self.queue)
         (report,), _ = read_until(source, lambda seen: seen)
@@ -298,13 +298,13 @@ class TestReading(There):
             self.made.append(made)
             assert [(one.queue, one.waiting) for one in made.depths()] == [(self.queue, 1)]
 
-    def test_failures_whose_events_were_trimmed_are_told_by_the_set(self, source):
+    def test_failures_whose_events_were_trimmed_are_reported_by_the_set(self, source):
         self.die(1)
         self.let_fail()
         self.client.delete(self.key("events"))
         assert len(read(source)[0]) == 1
 
-    def test_a_failure_of_a_worker_whose_clock_is_an_hour_behind_is_told_when_its_turn_comes(self, source):
+    def test_a_failure_of_a_worker_whose_clock_is_an_hour_behind_is_informed_when_its_turn_comes(self, source):
         _, after = read(source)
         job_id = self.die(1)
         self.let_fail()
@@ -335,7 +335,7 @@ class TestReading(There):
         pull(), pull()
         assert ran[self.queue] == 3
 
-    def test_many_that_ended_in_one_moment_are_all_told(self, source):
+    def test_many_that_ended_in_one_moment_are_all_reported(self, source):
         report, _ = self.buried(source)
         fields, score = self.hash_of(report), self.client.zscore(self.key("failed"), report.job_id)
         for n in range(2, 1_003):
@@ -343,13 +343,13 @@ class TestReading(There):
             self.client.zadd(self.key("failed"), {str(n): score})
         assert {int(one.job_id) for one in read(self.another())[0]} == set(range(1, 1_003))
 
-    def test_more_data_than_may_be_kept_is_told_with_its_size_and_not_read(self, source):
+    def test_more_data_than_may_be_stored_is_reported_with_its_size_and_not_read(self, source):
         report, _ = self.buried(source)
         self.client.hset(self.key(report.job_id), "data", json.dumps({"x": "y" * 17_000_000}))
         (found,) = read(self.another())[0]
         assert found.raw_size > 17_000_000 and not found.is_raw_complete
 
-    def test_after_a_loss_what_somebody_takes_out_is_known_again(self, source):
+    def test_after_a_loss_what_a_person_takes_out_is_known_again(self, source):
         first, after = self.buried(source)
         self.client.flushall()
         _, after = read(source, after)
@@ -407,7 +407,7 @@ class TestReading(There):
         wait_until(lambda: len(source.workers().get(self.queue, ())) == 1)
         self.bull.rest(self.queue)
 
-    def test_ids_and_data_that_are_hostile_are_told_and_sent_as_they_are(self, source):
+    def test_ids_and_data_that_are_hostile_are_reported_and_sent_as_they_are(self, source):
         strange = "a:b\n'\"{}%*[]\\ ü \U0001f4a5"
         if self.bull.major > 4:
             strange = strange.replace(":", ";")  # refused by BullMQ itself
@@ -532,7 +532,7 @@ class TestIdsThatComeAgain(There):
         self.die(2, jobId=of.job_id)
         self.let_fail()
 
-    def test_the_failure_of_the_next_job_with_its_id_is_told_and_is_not_taken_out_with_the_first(self, source):
+    def test_the_failure_of_the_next_job_with_its_id_is_reported_and_is_not_taken_out_with_the_first(self, source):
         report, after = self.buried(source, jobId="sync-42")
         self.again(report)
         assert source.remove([ref(report)]) == set() and self.failed() == 1
@@ -541,7 +541,7 @@ class TestIdsThatComeAgain(There):
         assert found.made_at > report.made_at and found.at > report.at
         assert source.remove([ref(found)]) == {ref(found)} and self.failed() == 0
 
-    def test_what_a_queue_that_counts_anew_gives_the_id_to_is_not_taken_out(self, source):
+    def test_what_a_queue_that_counts_again_gives_the_id_to_is_not_taken_out(self, source):
         report, _ = self.buried(source)
         self.client.flushall()
         later, _ = self.buried(self.another())

@@ -111,7 +111,7 @@ def test_a_priority_goes_to_its_own_list(source, app, broker, priority, key):
     assert (depth.queue, depth.waiting) == ("emails", 1)
 
 
-def test_a_letter_may_say_its_priority(source, app, broker):
+def test_a_message_may_report_its_priority(source, app, broker):
     source.send(
         "r", [letter(publish(app, broker, 1), priority=9), letter(publish(app, broker, 2), token=2, priority=4)]
     )
@@ -120,7 +120,7 @@ def test_a_letter_may_say_its_priority(source, app, broker):
 
 
 @pytest.mark.parametrize("retries, comes_to", [(0, 0), (2, 2), (None, 3)])
-def test_a_letter_says_how_many_retries_count_as_made(source, app, broker, retries, comes_to):
+def test_a_message_reports_how_many_retries_count_as_made(source, app, broker, retries, comes_to):
     raw = publish(app, broker, 1, retries=3)
     source.send("r", [letter(raw, retries=retries)])
     assert json.loads(captured(broker))["headers"]["retries"] == comes_to
@@ -136,7 +136,7 @@ def test_a_job_under_its_own_id_is_not_its_own_parent(source, app, broker, paren
     assert after["properties"]["delivery_tag"] != before["properties"]["delivery_tag"]
 
 
-def test_the_same_letter_makes_the_same_message(app, broker):
+def test_the_same_message_makes_the_same_message(app, broker):
     one = letter(publish(app, broker, 1))
     assert celery_message.renew(one, "r") == celery_message.renew(one, "r") != celery_message.renew(one, "s")
 
@@ -144,14 +144,14 @@ def test_the_same_letter_makes_the_same_message(app, broker):
 ROUTED = b'"exchange": "shop", "routing_key": "order.new"'
 
 
-def test_a_letter_for_its_own_queue_keeps_the_address_that_its_message_has(source, app, broker):
+def test_a_message_for_its_own_queue_keeps_the_address_that_its_message_has(source, app, broker):
     raw = publish(app, broker, 1).replace(b'"exchange": "", "routing_key": "emails"', ROUTED)
     source.send("r", [letter(raw)])
     again = captured(broker)
     assert json.loads(again)["properties"]["delivery_info"] == {"exchange": "shop", "routing_key": "order.new"}
 
 
-def test_a_letter_for_another_queue_is_addressed_to_it_and_back_again(source, app, broker):
+def test_a_message_for_another_queue_is_addressed_to_it_and_back_again(source, app, broker):
     raw = publish(app, broker, 1).replace(b'"exchange": "", "routing_key": "emails"', ROUTED)
     source.send("r", [letter(raw, queue="slow")])
     there = captured(broker, "slow")
@@ -167,7 +167,7 @@ def test_waiting_counts_the_lists_of_all_priorities(source, app, broker):
     assert source.waiting(["emails", "taken"]) == {"emails": 4, "taken": 0}
 
 
-def test_a_recall_looks_into_the_lists_of_all_priorities(source, app, broker):
+def test_a_recall_checks_into_the_lists_of_all_priorities(source, app, broker):
     raw = publish(app, broker, 1)
     source.send("r", [letter(raw, token=n, priority=n % 10) for n in range(1, 2_001)])
     source.send("s", [letter(raw, token=n, priority=n % 10, job_id=f"other-{n}") for n in range(1, 41)])
@@ -236,7 +236,7 @@ def test_only_a_member_of_a_chord_is_one(source, app, broker):
     assert source.is_chord_member(json.dumps(json.loads(members[0]), separators=(",", ":")).encode())
 
 
-def test_when_a_message_expires_is_told_in_utc(source, app, broker):
+def test_when_a_message_expires_is_reported_in_utc(source, app, broker):
     moment = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
     message = json.loads(publish(app, broker, 1, expires=moment))
     assert source.expires_at(json.dumps(message).encode()) == moment
@@ -338,7 +338,7 @@ def test_a_sent_job_is_run_by_celery(source, app, broker):
         message.ack()
 
 
-def test_who_works_on_a_queue_is_told_by_the_workers_themselves_and_leaves_nothing_behind(source, engine, broker):
+def test_who_works_on_a_queue_is_reported_by_the_workers_themselves_and_leaves_nothing_behind(source, engine, broker):
     worker = RealWorker(engine.url, None, pool="threads", queues="emails,webhooks").start()
     try:
         found = worker.wait(source.workers, what="the worker to answer")
@@ -364,7 +364,7 @@ def test_unsafe_settings_are_found(source, broker):
     assert source.findings() == []
 
 
-def test_a_broker_that_tells_no_settings_is_said_to_be_unknown(engine, broker):
+def test_a_broker_that_reports_no_settings_is_reported_as_unknown(engine, broker):
     broker.execute_command("ACL", "SETUSER", "shy", "on", ">pw", "~*", "+@all", "-config")
     try:
         source = connect("shop", "celery", engine.url.replace(f":{engine.password}@", "shy:pw@"))
@@ -373,7 +373,7 @@ def test_a_broker_that_tells_no_settings_is_said_to_be_unknown(engine, broker):
         broker.execute_command("ACL", "DELUSER", "shy")
 
 
-def test_a_wrong_password_is_said_without_telling_it(engine):
+def test_a_wrong_password_is_reported_without_reporting_it(engine):
     source = connect("shop", "celery", engine.url.replace(engine.password, "s3cret"))
     with pytest.raises(SourceUnreachable, match="login") as error:
         source.depths()

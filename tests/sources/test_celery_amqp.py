@@ -149,7 +149,7 @@ def test_what_the_broker_did_not_confirm_is_in_doubt_and_goes_never_again(far, r
     assert depth(channel) == 11 and far.was_sent("r", [6, 11]) == {11}
 
 
-def test_where_a_batch_broke_off_each_letter_went_or_is_in_doubt_or_may_go_again(far, road, letter, channel):
+def test_where_a_batch_broke_off_each_message_went_or_is_in_doubt_or_may_go_again(far, road, letter, channel):
     road.sees = lambda sent: road.cut() if b"new-40" in sent else None
     body = ["x" * 20_000]  # so that not all of them fit into what the network holds
     messages = [letter(n, args=body) for n in range(1, 151)]
@@ -190,7 +190,7 @@ def test_what_was_confirmed_while_the_store_was_away_is_known_when_it_is_back(ro
     source.close()
 
 
-def test_letters_for_a_queue_that_is_gone_are_refused_by_name_and_the_others_go(source, letter, channel):
+def test_messages_for_a_queue_that_is_gone_are_refused_by_name_and_the_others_go(source, letter, channel):
     with pytest.raises(SourceRefused, match="no queue 'nowhere'") as refused:
         source.send("r", [letter(1), letter(2, queue="nowhere"), letter(3, queue="nowhere")])
     assert refused.value.tokens == {2, 3}
@@ -198,7 +198,7 @@ def test_letters_for_a_queue_that_is_gone_are_refused_by_name_and_the_others_go(
     assert source.was_sent("r", [1, 2, 3]) == {1} and source.in_doubt("r", [1, 2, 3]) == set()
 
 
-def test_letters_that_the_broker_gives_back_were_not_sent(far, road, letter, channel):
+def test_messages_that_the_broker_gives_back_were_not_sent(far, road, letter, channel):
     """The queue goes between the look at it and the message."""
     channel.queue_declare("going", durable=True, auto_delete=False)
     road.sees = lambda sent: channel.queue_delete("going") if b"redrive.nowhere" in sent else None
@@ -241,13 +241,13 @@ def test_two_senders_of_one_token_send_it_once(node, store, letter, channel):
         source.close()
 
 
-def test_a_look_at_a_queue_that_is_not_there_disturbs_no_other(source, letter):
+def test_a_check_a_queue_that_is_not_there_disturbs_no_other(source, letter):
     source.send("r", [letter(1)])
     names = ["nowhere", "emails", "", "x" * 300, "\ud800", "webhooks"]
     assert source.waiting(names) == dict.fromkeys(names, 0) | {"emails": 1}
 
 
-def test_what_is_not_told_is_not_nought(source, letter):
+def test_what_is_not_reported_is_not_zero(source, letter):
     source.send("r", [letter(1)])
     found = next(one for one in source.depths() if one.queue == "emails")
     assert (found.waiting, found.active, found.delayed, found.source_dead) == (1, None, None, None)
@@ -266,7 +266,9 @@ def test_a_server_that_hangs_is_given_up_in_time_and_named_without_its_password(
         port = silent.getsockname()[1]
         source = connect("shop", "celery", f"amqp://ann:pass-word@127.0.0.1:{port}//", queues=["emails"])
         begun = time.monotonic()
-        with pytest.raises(SourceUnreachable, match=f"RabbitMQ at 127.0.0.1:{port} did not answer within 4 s") as raised:
+        with pytest.raises(
+            SourceUnreachable, match=f"RabbitMQ at 127.0.0.1:{port} did not answer within 4 s"
+        ) as raised:
             source.depths()
         assert time.monotonic() - begun < 30 and "pass-word" not in str(raised.value)
 
@@ -275,7 +277,7 @@ def test_a_server_that_hangs_is_given_up_in_time_and_named_without_its_password(
     ("change", "message"),
     [(("redrive:", "other:"), "refused the login"), (("//", "/nowhere"), "no such virtual host")],
 )
-def test_why_the_broker_does_not_let_us_in_is_said(node, change, message):
+def test_why_the_broker_does_not_let_us_in_is_reported(node, change, message):
     head, _, tail = node.url.rpartition("//")
     url = f"{head}/nowhere" if change[0] == "//" else f"{head.replace(*change)}//{tail}"
     with pytest.raises(SourceUnreachable, match=message) as raised:
@@ -311,7 +313,7 @@ def told(node, store, channel):
         one.close()
 
 
-def test_the_management_tells_which_queues_there_are_and_what_workers_hold(told, letter, channel, node):
+def test_the_management_reports_which_queues_there_are_and_what_workers_hold(told, letter, channel, node):
     source = told()
     source.send("r", [letter(1), letter(2), letter(3)])
     with Connection(node.url) as connection:
@@ -339,7 +341,7 @@ def test_settings_that_lose_jobs_are_findings(told, channel):
         channel.queue_delete(queue)
 
 
-def test_a_management_that_does_not_answer_costs_what_only_it_tells(told, letter, node):
+def test_a_management_that_does_not_answer_costs_what_only_it_reports(told, letter, node):
     source = told("http://ann:pass-word@127.0.0.1:1", ["emails"])
     source.send("r", [letter(1)])
     (found,) = source.depths()
@@ -358,7 +360,7 @@ def test_a_management_url_that_cannot_be_used_is_refused_with_a_sentence(url):
     assert "hidden" not in str(refused.value) and "pass/word" not in str(refused.value)
 
 
-def test_an_answer_that_is_none_is_said():
+def test_an_answer_that_is_none_is_reported():
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer():

@@ -77,7 +77,7 @@ def test_a_redirected_job_is_tried_again_where_it_was_sent(worker, engine, broke
     assert [b'"redrive-r-1"' in report.raw for report in attempts[:2]] == [True, False]
 
 
-def test_retries_are_counted_from_what_the_letter_says(worker, engine, broker, source):
+def test_retries_are_counted_from_what_the_message_reports(worker, engine, broker, source):
     raw = captured(worker, broker, "exhaust", retries=1)  # of its one retry
     source.send("r", [letter(raw), letter(raw, token=2, retries=1), letter(raw, token=3, retries=None)])
     worker.start()

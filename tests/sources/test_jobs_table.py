@@ -125,7 +125,7 @@ def test_what_failed_for_good_is_dead_and_what_waits_for_another_try_is_a_retry(
     assert 55 < retry.due_at - retry.at < 65
 
 
-def test_only_what_changed_since_is_told_again(table, source):
+def test_only_what_changed_since_is_reported_again(table, source):
     table.die("a")
     _, after = pulled(source)
     assert told(source, after) == []
@@ -143,7 +143,7 @@ def test_a_process_that_comes_after_another_goes_on_where_that_was(table, source
 
 
 @pytest.mark.parametrize("indexed", [True, False])
-def test_all_of_many_are_told_each_once_by_time_and_without_an_index(table, source, indexed):
+def test_all_of_many_are_reported_each_once_by_time_and_without_an_index(table, source, indexed):
     if indexed:
         table.execute("CREATE INDEX by_time ON jobs (updated_at)")
         table.execute("CREATE INDEX by_status ON jobs (status)")
@@ -172,7 +172,7 @@ def test_a_row_that_its_worker_holds_for_too_long_was_lost_until_it_ends_otherwi
     source.close()
 
 
-def test_a_row_that_somebody_took_out_or_brought_back_is_gone_and_says_how(table, source):
+def test_a_row_that_a_person_took_out_or_brought_back_is_gone_and_reports_how(table, source):
     for name in ("stays", "deleted", "reset", "taken", "done"):
         table.die(name)
     reports, _ = pulled(source)
@@ -185,7 +185,7 @@ def test_a_row_that_somebody_took_out_or_brought_back_is_gone_and_says_how(table
 
 
 @pytest.mark.parametrize("how", ["lost", "emptied by a copy"])
-def test_of_a_database_that_was_lost_nothing_is_gone_and_it_is_read_anew(table, source, how):
+def test_of_a_database_that_was_lost_nothing_is_gone_and_it_is_read_again(table, source, how):
     for n in range(3):
         table.die(f"j{n}")
     reports, after = pulled(source)
@@ -199,7 +199,7 @@ def test_of_a_database_that_was_lost_nothing_is_gone_and_it_is_read_anew(table, 
     assert source.check_jobs(refs(reports)).gone == {}
 
 
-def test_a_retry_that_ran_well_or_moved_is_told_when_it_is_asked_for(table, source):
+def test_a_retry_that_ran_well_or_moved_is_informed_when_it_is_requested(table, source):
     for name in ("well", "moved", "running", "reset"):
         table.enqueue(name, max_attempts=5), table.fail(name)
     reports, _ = pulled(source)
@@ -215,7 +215,7 @@ def test_a_retry_that_ran_well_or_moved_is_told_when_it_is_asked_for(table, sour
     }  # that of `well` comes after its success, and finds it recovered
 
 
-def test_waiting_rows_wait_as_they_are_told_and_others_are_left_alone(table, source):
+def test_waiting_rows_wait_as_instructed_and_others_are_left_alone(table, source):
     table.enqueue("waits", max_attempts=5), table.fail("waits")
     table.enqueue("taken", max_attempts=5), table.fail("taken"), table.claim("taken")
     soon = time.time() + 5000
@@ -226,7 +226,7 @@ def test_waiting_rows_wait_as_they_are_told_and_others_are_left_alone(table, sou
     assert abs(due - soon) <= 1
 
 
-def test_depths_tell_who_waits_who_waits_for_later_who_runs_and_who_is_dead(table, source):
+def test_depths_report_who_waits_who_waits_for_later_who_runs_and_who_is_dead(table, source):
     table.enqueue("a"), table.enqueue("b"), table.fail("b"), table.enqueue("c"), table.claim("c"), table.die("d")
     (depth,) = source.depths()
     assert (depth.queue, depth.waiting, depth.delayed, depth.active, depth.source_dead) == ("jobs", 1, 1, 1, 1)
@@ -343,7 +343,7 @@ def test_a_server_that_hangs_is_unreachable_within_seconds(server):
     source.close(), table.close()
 
 
-def test_the_curve_by_which_its_workers_wait_is_told_from_its_rows(table, source):
+def test_the_curve_by_which_its_workers_wait_is_distinguished_from_its_rows(table, source):
     for n in range(1, 5):
         table.enqueue(f"j{n}", max_attempts=9)
         [table.fail(f"j{n}") for _ in range(n)]

@@ -59,12 +59,12 @@ def test_a_secret_of_the_payload_is_hidden_where_the_error_repeats_it(table, sou
     (FOUND, None, ["a"], False),
     (FOUND, "ledger 1", ["a"], True),
 ])  # fmt: skip
-def test_each_sign_alone_tells_another_table(found, ledger, known, was_away):
+def test_each_sign_alone_reports_another_table(found, ledger, known, was_away):
     stand = TableState.now(found, ledger, known, ["a"], BEFORE, 1000.0, was_away=was_away)
     assert stand.since == 1000 and not stand.is_proof and stand.is_from_another_table(999) and not stand.proves(999)
 
 
-def test_where_nothing_else_is_sure_rows_that_are_all_others_tell_another_table():
+def test_where_nothing_else_is_sure_rows_that_are_all_others_report_another_table():
     found, before = replace(FOUND, is_sure=False), replace(BEFORE, ledger=None)
     assert TableState.now(found, None, [], ["x"], before, 1000.0).since == 1000
     same = TableState.now(found, None, ["b"], ["x"], before, 1000.0)
@@ -82,7 +82,7 @@ def test_the_same_table_that_has_gone_on_proves_that_a_row_was_taken_out():
     assert stand.since == 0 and stand.proves(999) and stand.proves(None)
 
 
-def test_rows_of_an_older_copy_are_as_they_were_and_nobody_did_that(table, source):
+def test_rows_of_an_older_copy_are_as_they_were_and_no_one_did_that(table, source):
     table.die("a"), table.die("b")
     reports, _ = pulled(source)
     table.lose()
@@ -90,7 +90,7 @@ def test_rows_of_an_older_copy_are_as_they_were_and_nobody_did_that(table, sourc
     assert source.check_jobs(refs(reports)).gone == {}
 
 
-def test_a_status_that_nobody_knows_is_no_evidence(table, source):
+def test_a_status_that_no_one_knows_is_no_evidence(table, source):
     table.die("a")
     reports, _ = pulled(source)
     table.execute("UPDATE jobs SET status = 'zombie'")
@@ -108,7 +108,7 @@ def test_a_row_that_is_completed_without_an_attempt_left_did_not_run_well_by_its
     assert "a" in {ref.job_id for ref in checked.gone}
 
 
-def test_a_row_that_is_completed_and_that_we_never_sent_tells_nothing():
+def test_a_row_that_is_completed_and_that_we_never_sent_reports_nothing():
     assert outcome(Job("a", "completed", 1, 3, 1000.0), names_of("shop", {}), 2000.0) == ""
 
 
@@ -121,7 +121,7 @@ def test_a_worker_that_left_its_lock_on_what_failed_finds_none_on_what_was_sent(
     assert table.row("a", "status", "locked_by", "locked_at") == ("pending", None, None)
 
 
-def test_a_row_that_somebody_made_new_meanwhile_is_no_retry_to_be_moved(table, source):
+def test_a_row_that_a_person_made_new_meanwhile_is_no_retry_to_be_moved(table, source):
     table.enqueue("a", max_attempts=5), table.fail("a")
     pulled(source)
     table.execute("UPDATE jobs SET attempts = 0")
@@ -131,7 +131,9 @@ def test_a_row_that_somebody_made_new_meanwhile_is_no_retry_to_be_moved(table, s
 
 
 @pytest.mark.parametrize("indexed", [True, False])
-def test_what_was_written_earlier_and_is_seen_later_is_told_and_a_time_far_ahead_hides_nothing(table, source, indexed):
+def test_what_was_written_earlier_and_is_seen_later_is_reported_and_a_time_far_ahead_hides_nothing(
+    table, source, indexed
+):
     if indexed:
         table.execute("CREATE INDEX by_time ON jobs (updated_at)")
         table.execute("CREATE INDEX by_status ON jobs (status)")
@@ -166,7 +168,8 @@ def test_between_two_transactions_their_workers_have_the_lock_to_themselves(tabl
     source._db.changing = noted
     lineage = {"queue": "jobs", "run": 2, "item": 1, "replay": "r"}
     messages = [
-        OutgoingMessage(n, one.raw, "jobs", one.job_id, lineage | {"job_id": one.job_id}) for n, one in enumerate(reports)
+        OutgoingMessage(n, one.raw, "jobs", one.job_id, lineage | {"job_id": one.job_id})
+        for n, one in enumerate(reports)
     ]
     source.send("r", messages)
     rests = [begun - ended for ended, begun in zip(times[1::2], times[2::2], strict=False)]
@@ -206,7 +209,7 @@ def test_a_row_that_fails_again_in_the_moment_in_which_it_is_discarded_stays(tab
     source.close()
 
 
-def test_another_job_under_the_id_of_what_was_sent_says_nothing_where_the_table_is_another_too(table, source):
+def test_another_job_under_the_id_of_what_was_sent_reports_nothing_where_the_table_is_another_too(table, source):
     table.die("a")
     table.execute(f"UPDATE jobs SET created_at = {table.ago(3600)}")
     (report,), after = pulled(source)

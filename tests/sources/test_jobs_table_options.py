@@ -23,7 +23,7 @@ from jobs_admin.sources.jobs_table.options import UNKNOWN, find_options, recogni
         ({0: 5, 1: 5}, (UNKNOWN, 0)),
     ],
 )
-def test_a_curve_is_told_by_two_attempts(seen, curve):
+def test_a_curve_is_reported_by_two_attempts(seen, curve):
     kind, first = recognise_curve(seen)
     assert kind == curve[0] and first == pytest.approx(curve[1], abs=1)
 

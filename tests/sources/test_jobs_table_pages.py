@@ -74,7 +74,7 @@ def test_rows_of_one_moment_are_read_to_their_end(table, source, size):
 
 
 @pytest.mark.parametrize("size", [PAGE - 1, PAGE, PAGE + 1, 2 * PAGE, 2 * PAGE + 7])
-def test_rows_whose_workers_are_gone_are_all_told_of_however_many(table, source, size):
+def test_rows_whose_workers_are_gone_are_all_reported_about_however_many(table, source, size):
     make_rows(table, "r", size, status="running", ago_s=5_000, locked_ago_s=5_000)
     make_rows(table, "f", 2)
     found = read(source, rounds=4)

@@ -72,7 +72,7 @@ def follow(table, finding):
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_what_a_role_is_told_to_have_run_gives_it_all_that_sending_needs(table, as_role, role):
+def test_what_a_role_is_reported_to_have_run_gives_it_all_that_sending_needs(table, as_role, role):
     source = as_role(role)
     (report,) = source.dead_letters("").reports
     finding = found(source, READ_ONLY)
@@ -82,7 +82,7 @@ def test_what_a_role_is_told_to_have_run_gives_it_all_that_sending_needs(table, 
     assert table.row("a", "status") == "pending"
 
 
-def test_a_right_that_is_there_is_not_asked_for(table, as_role):
+def test_a_right_that_is_there_is_not_requested(table, as_role):
     fix = found(as_role('de"sk'), READ_ONLY).fix
     assert 'GRANT SELECT, INSERT, DELETE ON "redrive_ledger" TO "de""sk";' in fix and "UPDATE" not in fix
     assert 'GRANT UPDATE ON "jobs" TO "looker";' in found(as_role("looker"), READ_ONLY).fix

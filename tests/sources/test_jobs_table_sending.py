@@ -47,7 +47,7 @@ def source(table):
     made.close()
 
 
-def test_what_is_sent_waits_at_once_with_its_attempts_made_anew_and_goes_once(table, source):
+def test_what_is_sent_waits_at_once_with_its_attempts_made_again_and_goes_once(table, source):
     table.die("a"), table.die("b")
     reports, _ = pulled(source)
     assert source.send("r", [letter(reports[0], 1), letter(reports[1], 2, retries=None)]) == {1: "sent", 2: "sent"}
@@ -159,7 +159,7 @@ def test_the_end_of_what_was_sent_comes_home_with_its_lineage(table, source):
     assert told(source, after) == [("kept", "exception", 2)]
 
 
-def test_a_row_that_was_sent_with_its_attempts_kept_waits_for_no_retry(table, source):
+def test_a_row_that_was_sent_with_its_attempts_preserved_waits_for_no_retry(table, source):
     table.enqueue("a", max_attempts=5), table.fail("a")
     table.execute("UPDATE jobs SET status = 'failed'")
     (report,), after = pulled(source)
@@ -238,7 +238,7 @@ def test_a_sender_that_is_killed_leaves_no_row_without_its_record_and_no_record_
     source.close()
 
 
-def test_a_row_whose_times_have_no_zone_is_known_by_the_zone_that_is_said(server):
+def test_a_row_whose_times_have_no_zone_is_known_by_the_zone_that_is_given(server):
     table = OnPostgreSQL(server, f"zone{next(_numbers)}")
     table.execute("ALTER TABLE jobs ALTER updated_at TYPE timestamp USING updated_at AT TIME ZONE 'Asia/Tokyo'")
     table.die("a")

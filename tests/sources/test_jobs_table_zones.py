@@ -79,7 +79,9 @@ def happens(table, now="now()"):
 def send(source, job, replay="r1"):
     raw = pulled(source)[job].raw
     lineage = {"failure": 1, "replay": replay, "run": 2, "token": 1}
-    return source.send(replay, [OutgoingMessage(token=1, queue="jobs", job_id=job, raw=raw, lineage=lineage, retries=0)])
+    return source.send(
+        replay, [OutgoingMessage(token=1, queue="jobs", job_id=job, raw=raw, lineage=lineage, retries=0)]
+    )
 
 
 def is_due(table, job, now="now()"):
@@ -115,12 +117,12 @@ def test_a_row_that_was_discarded_is_known_in_any_zone(made, zone):
     assert source.remove([discarded]) == {discarded}
 
 
-def test_a_default_that_names_a_zone_says_it_whatever_sessions_begin_in(made):
+def test_a_default_that_names_a_zone_reports_it_whatever_sessions_begin_in(made):
     is_read_in_its_zone(*made(SaidInUTC, "America/Los_Angeles"), now="(now() AT TIME ZONE 'utc')")
 
 
 @pytest.mark.parametrize("zone", FAR)
-def test_where_the_zone_is_not_sure_nothing_is_lost_or_sent_until_it_is_said(made, zone):
+def test_where_the_zone_is_not_sure_nothing_is_lost_or_sent_until_it_is_given(made, zone):
     table, source = made(WithoutDefaults, zone)
     happens(table)
     table.execute("UPDATE jobs SET locked_at = now() - interval '1 day' WHERE id = 'runs'")
@@ -134,7 +136,7 @@ def test_where_the_zone_is_not_sure_nothing_is_lost_or_sent_until_it_is_said(mad
     connected.close()
 
 
-def test_a_zone_of_one_role_says_nothing_of_the_others(made):
+def test_a_zone_of_one_role_reports_nothing_of_the_others(made):
     _, source = made(Naive, "Asia/Tokyo", role="CURRENT_USER")
     assert "our own role" in is_closed(source)[0]
 
@@ -146,7 +148,7 @@ def test_a_zone_of_another_role_is_a_doubt(made, server):
     assert "some in Asia/Tokyo" in is_closed(source)[0]
 
 
-def test_what_failed_in_an_hour_that_came_twice_is_told(made):
+def test_what_failed_in_an_hour_that_came_twice_is_reported(made):
     table, source = made(Naive, "America/New_York")
     table.execute("CREATE INDEX ON jobs (updated_at)")
     table.execute("CREATE INDEX ON jobs (status)")

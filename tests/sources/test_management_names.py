@@ -18,5 +18,5 @@ from jobs_admin.sources.amqp.management import _parse_queue
         ("celeryevents", True),
     ],
 )
-def test_what_workers_say_to_each_other_is_no_queue_of_jobs(name, is_ours):
+def test_what_workers_report_to_each_other_is_no_queue_of_jobs(name, is_ours):
     assert _parse_queue({"name": name, "exclusive": False}).is_ours is is_ours

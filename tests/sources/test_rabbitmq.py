@@ -67,14 +67,14 @@ class TestMirrored(Contract):
 class TestDrained(Contract):
     mode = "drain"
 
-    def test_each_dead_letter_is_told_once_with_what_it_takes_to_send_it_again(self, source):
+    def test_each_dead_letter_is_reported_once_with_what_it_takes_to_send_it_again(self, source):
         self.bury(3)
         reports, after = read(source)
         assert [self.data(one) for one in reports] == [0, 1, 2] and read(source, after)[0] == []
         assert all(one.is_raw_complete and one.error_type and one.kind == "exception" for one in reports)
         assert self.bus.depth(self.dlq) == 0
 
-    def test_who_is_started_anew_in_the_middle_misses_nothing(self, source):
+    def test_who_is_started_again_in_the_middle_misses_nothing(self, source):
         self.bury(5)
         pulled = source.dead_letters("")
         source.close()  # it dies before it could tell that these were filed
@@ -83,7 +83,7 @@ class TestDrained(Contract):
         assert [name(one) for one in again] == [name(one) for one in pulled.reports] and len(again) == 5
         assert self.bus.depth(self.dlq) == 0
 
-    def test_what_somebody_took_out_is_gone(self, source):
+    def test_what_a_person_took_out_is_gone(self, source):
         self.bury(2)
         reports, _ = read(source)
         assert source.check_jobs([ref(one) for one in reports]).gone == {}

@@ -82,7 +82,7 @@ class TestDeaths(Queues):
         report = self.told(dead_letter_queues=[self.dlq])
         assert (report.queue, report.attempt) == (jobs, 3)
 
-    def test_what_says_nothing_lies_where_it_lies_and_cannot_be_sent_there(self):
+    def test_what_reports_nothing_is_where_it_is_and_cannot_be_sent_there(self):
         self.bus.publish(self.dlq, b"plain text", content_type="text/plain")
         report = self.told(dead_letter_queues=[self.dlq], management_url="")
         assert report.queue == self.dlq and report.error_type == "Unexplained" and "without a reason" in report.message
@@ -195,7 +195,7 @@ class TestByteForByte(Queues):
         connection.connect()
         return connection.channel()
 
-    def test_a_message_of_16_mb_is_kept_whole_and_a_larger_one_stays_where_it_is(self):
+    def test_a_message_of_16_mb_is_stored_in_full_and_a_larger_one_stays_where_it_is(self):
         self.bus.publish(self.dlq, b"x" * 16_000_000, content_type="text/plain")
         self.bus.publish(self.dlq, b"y" * 17_000_000, content_type="text/plain")
         self.bus.publish(self.dlq, {"n": 1})
@@ -241,7 +241,7 @@ class TestCopies(Queues):
         wait_until(lambda: (read(source, after), self.bus.depth(self.dlq) == 666)[1])
         assert [one.message_id for one in self.bus.bodies(self.dlq)] == [f"m-{n}" for n in range(1_000) if n % 3]
 
-    def test_the_copy_of_what_is_in_doubt_stays_and_is_not_told_anew(self, source):
+    def test_the_copy_of_what_is_in_doubt_stays_and_is_not_reported_again(self, source):
         self.bury(2)
         reports, after = read(source)
         road = Road(self.node.url)
@@ -290,7 +290,7 @@ class TestCopies(Queues):
 
 
 class TestWhatBreaks(Queues):
-    def test_a_drain_that_is_cut_off_tells_the_same_again_and_loses_nothing(self):
+    def test_a_drain_that_is_cut_off_reports_the_same_again_and_loses_nothing(self):
         self.bury(5)
         road = Road(self.node.url)
         try:

@@ -58,7 +58,7 @@ class TestAQuorumQueue(Queues):
         return [(json.loads(one.body)["n"], one.headers["x-delivery-count"]) for one in found]
 
     @pytest.mark.parametrize("management", [True, False])
-    def test_no_look_counts_as_a_delivery_or_hides_a_message(self, management):
+    def test_no_check_counts_as_a_delivery_or_hides_a_message(self, management):
         self.bury(3)
         source = self.another() if management else self.another(management_url="")
         everything(source)
@@ -66,7 +66,7 @@ class TestAQuorumQueue(Queues):
         assert self.bus.depth(self.dlq) == 3
         assert self.counted() == [(0, 0), (1, 0), (2, 0)]
 
-    def test_it_is_counted_and_said_why_it_is_not_read(self):
+    def test_it_is_counted_and_reported_why_it_is_not_read(self):
         self.bury(3)
         source = self.another()
         assert read(source)[0] == []
@@ -75,7 +75,7 @@ class TestAQuorumQueue(Queues):
         (finding,) = [one for one in source.findings() if one.id == "never-peeked"]
         assert "quorum" in finding.text and 'mode = "drain"' in finding.fix
 
-    def test_a_drain_that_is_only_asked_about_counts_nothing(self):
+    def test_a_drain_that_is_only_checked_counts_nothing(self):
         self.bury(2)
         source = self.another(mode="drain")
         for _ in range(5):
@@ -93,7 +93,7 @@ class TestAQuorumQueue(Queues):
         source.confirm_filed(first)
         assert self.bus.depth(self.dlq) == 0 and len(first.reports) == 2
 
-    def test_where_nobody_tells_what_kind_it_is_it_is_not_looked_into(self):
+    def test_where_no_one_reports_what_kind_it_is_it_is_not_checked_into(self):
         self.bury(2)
         self.broker.ask("PUT", "/api/users/reader", {"password": "secret", "tags": ""})
         self.broker.ask("PUT", "/api/permissions/%2F/reader", {"configure": "", "write": "", "read": ".*"})
@@ -170,7 +170,7 @@ class TestAClassicQueue(Queues):
         finally:
             road.close()
 
-    def test_what_somebody_purged_is_not_gone(self, source):
+    def test_what_a_person_purged_is_not_gone(self, source):
         self.bury(3)
         reports, after = read(source)
         self.bus.channel.queue_purge(self.dlq)
@@ -178,7 +178,7 @@ class TestAClassicQueue(Queues):
         read(source, after)
         assert source.check_jobs([ref(one) for one in reports]).gone == {}
 
-    def test_without_a_management_nothing_is_gone_and_that_is_said(self):
+    def test_without_a_management_nothing_is_gone_and_that_is_reported(self):
         source = self.another(management_url="")
         self.bury(2)
         reports, after = read(source)
@@ -187,7 +187,7 @@ class TestAClassicQueue(Queues):
         assert source.check_jobs([ref(one) for one in reports]).gone == {}
         assert "no-management" in {one.id for one in source.findings()}
 
-    def test_equal_messages_are_told_apart_and_each_keeps_its_name(self, source):
+    def test_equal_messages_are_distinguished_and_each_keeps_its_name(self, source):
         for _ in range(3):
             self.bus.publish(self.dlq, {"n": 1}, message_id="always the same")
         wait_until(lambda: self.bus.depth(self.dlq) == 3)
@@ -208,7 +208,7 @@ class TestAClassicQueue(Queues):
         for source in (self.another(management_url=""), self.another()):
             wait_until(lambda source=source: "dead-letters-vanish" in {one.id for one in source.findings()})
 
-    def test_who_may_not_read_is_told_and_the_dead_are_counted(self):
+    def test_who_may_not_read_is_reported_and_the_dead_are_counted(self):
         self.bury(2)
         self.broker.ask("PUT", "/api/users/counter", {"password": "secret", "tags": ""})
         self.broker.ask("PUT", "/api/permissions/%2F/counter", {"configure": ".*", "write": ".*", "read": ""})
@@ -287,7 +287,7 @@ def test_names_are_stable_distinct_and_never_given_again(store, lying, coming, c
     assert names(stay + coming)[: len(stay)] == after and not gone & set(names(stay + coming))
 
 
-def test_a_message_handed_out_before_may_be_what_somebody_had_in_hand_and_a_new_one_is_not(store):
+def test_a_message_handed_out_before_may_be_what_a_person_had_in_hand_and_a_new_one_is_not(store):
     copies = Copies("shop", lambda: store, "redrive")
     one = dead(1, "a", 1)
     (name,) = Numbering(copies, "dlq").assign_names([(one, False)])

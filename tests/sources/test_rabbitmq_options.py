@@ -69,7 +69,7 @@ def test_dead_letter_queues_are_those_from_which_nothing_goes_on(queues, found):
     assert {one.name: one.of for one in find_dead_queues(states, [], False)} == found
 
 
-def test_a_queue_on_which_somebody_works_is_none_of_dead_letters_unless_it_is_named():
+def test_a_queue_on_which_a_person_works_is_none_of_dead_letters_unless_it_is_named():
     states = {"wait": QueueState(0, True, 0, to("jobs")), "jobs": QueueState(0, True, 0, {}, consumers=2)}
     assert find_dead_queues(states, [], is_drained=True) == ()
 

@@ -75,7 +75,7 @@ def test_nothing_is_gone_where_messages_expire():
     assert contents.asked() == set()
 
 
-def test_what_expired_is_not_gone_though_somebody_took_another_which_was_never_seen():
+def test_what_expired_is_not_gone_though_a_person_took_another_which_was_never_seen():
     contents = Lies("a", expiring=1)
     contents.passed()  # its time is over
     contents.acknowledged += 1
@@ -114,7 +114,7 @@ def test_what_we_took_out_ourselves_is_no_evidence():
     assert contents.asked() == set()
 
 
-def test_the_count_is_not_asked_so_soon_after_we_took_some_that_it_may_be_late():
+def test_the_count_is_not_queried_so_soon_after_we_took_some_that_it_may_be_late():
     contents = Lies("a", "b", "c")
     contents.passed("b", "c", took=["a"])
     contents.passed("c")
@@ -138,7 +138,7 @@ def test_who_counts_from_the_beginning_again_knows_nothing_of_before():
 
 
 @pytest.mark.parametrize("is_complete", [True, False])
-def test_what_lies_there_again_is_not_gone(is_complete):
+def test_what_is_there_again_is_not_gone(is_complete):
     contents = Lies("a", "b")
     contents.passed("a")  # a consumer has b in hand
     contents.passed("a", "b", is_complete=is_complete)  # and gave it back
@@ -203,7 +203,9 @@ class TestWhoDiesMeanwhile(Queues):
         source = self.another(mode="drain")
         pulled = source.dead_letters("")
         (report,) = pulled.reports
-        pulled.receipt.drain.acknowledge(pulled.receipt.going)  # filed and acknowledged; before it is noted the process dies
+        pulled.receipt.drain.acknowledge(
+            pulled.receipt.going
+        )  # filed and acknowledged; before it is noted the process dies
         source.close()
         wait_until(lambda: self.bus.depth(self.dlq) == 0)
         self.publish()
@@ -268,7 +270,7 @@ class TestWhoDiesMeanwhile(Queues):
         read(source, after)
         assert self.bus.depth(self.dlq) == 1
 
-    def test_what_somebody_took_out_and_dies_again_is_not_gone_any_more(self, source):
+    def test_what_a_person_took_out_and_dies_again_is_not_gone_any_more(self, source):
         self.publish()
         (report,), after = read(source)
         self.take_out()
@@ -281,7 +283,7 @@ class TestWhoDiesMeanwhile(Queues):
         assert (again.job_id, again.attempt) == (report.job_id, 2)
         assert source.check_jobs([ref(again)]).gone == {}
 
-    def test_a_queue_whose_name_is_longer_than_what_is_kept_of_it_gets_its_jobs_back(self):
+    def test_a_queue_whose_name_is_longer_than_what_is_stored_of_it_gets_its_jobs_back(self):
         long = self.queue + "-" * 210
         self.bus.declare(long)
         self.publish()
@@ -316,7 +318,7 @@ class TestWhoDiesMeanwhile(Queues):
             names |= {one.queue for one in pulled.reports}
         assert names == {self.queue, "more"}
 
-    def test_who_is_started_anew_tells_all_of_a_queue_that_changed_and_nothing_of_one_that_did_not(self, source):
+    def test_who_is_started_again_reports_all_of_a_queue_that_changed_and_nothing_of_one_that_did_not(self, source):
         self.publish()
         _, after = read(source)
         source.close()

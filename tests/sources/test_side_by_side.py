@@ -123,7 +123,7 @@ def still_dead(world, known):
         assert world.desk.states(system)[job_id] == "dead", system.name
 
 
-def test_one_that_hangs_is_said_to_and_the_others_go_on(world, known):
+def test_one_that_hangs_is_reported_to_and_the_others_go_on(world, known):
     other = world.arrives(world.bull)
     os.kill(world.bull.engine.process.pid, signal.SIGSTOP)
     try:
@@ -156,7 +156,7 @@ def test_one_replay_over_two_systems_is_sent_and_ends_well_in_both(world, known)
     world.desk.wait(lambda: world.desk.ask(f"say({state})") == "done", "the replay is done", SECONDS)
 
 
-def test_a_table_that_somebody_locks_holds_up_nobody(world, known):
+def test_a_table_that_a_person_locks_holds_up_no_one(world, known):
     other = world.arrives(world.table)
     with world.table.locked():
         waits = world.desk.replay(world.table, other)
@@ -171,7 +171,7 @@ def test_a_table_that_somebody_locks_holds_up_nobody(world, known):
     still_dead(world, known)
 
 
-def test_one_that_is_killed_comes_back_by_itself_with_what_it_kept(world, known):
+def test_one_that_is_killed_comes_back_by_itself_with_what_it_stored(world, known):
     waiting = world.desk.replay(world.bull, known[world.bull])
     world.desk.wait(lambda: world.desk.states(world.bull)[known[world.bull]] == "recovered", "it ran well", SECONDS)
     arrived = world.arrives(world.bull)
@@ -186,7 +186,7 @@ def test_one_that_is_killed_comes_back_by_itself_with_what_it_kept(world, known)
     world.nothing_is_gone()
 
 
-def test_one_that_answers_slowly_holds_up_nobody(world, known):
+def test_one_that_answers_slowly_holds_up_no_one(world, known):
     world.bull.road.delay_s = 1.0
     try:
         world.goes_on(world.bull)
@@ -233,7 +233,7 @@ def test_one_that_lost_its_data_has_its_dead_here_and_goes_on_from_there(world, 
     assert world.desk.states(world.bull)[again] == "dead"
 
 
-def test_a_table_that_is_dropped_is_said_and_its_dead_stay(world, known):
+def test_a_table_that_is_dropped_is_reported_and_its_dead_stay(world, known):
     world.table.drop()
     away = world.is_away(world.table)
     assert "jobs" in away["why"] + away["why_not_pulled"]
@@ -243,7 +243,7 @@ def test_a_table_that_is_dropped_is_said_and_its_dead_stay(world, known):
     still_dead(world, known)
 
 
-def test_a_rabbitmq_that_is_killed_holds_up_nobody_and_comes_back_with_what_it_kept(world, known):
+def test_a_rabbitmq_that_is_killed_holds_up_no_one_and_comes_back_with_what_it_stored(world, known):
     arrived = world.arrives(world.rabbit)
     world.rabbit.kill()
     replay = world.desk.replay(world.rabbit, arrived)

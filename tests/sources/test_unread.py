@@ -88,7 +88,7 @@ def test_a_job_of_bullmq_is_set_aside_once_and_those_behind_it_are_filed(client,
     assert Source.objects.get().why_not_pulled == "" and Source.objects.get().pulled_at
 
 
-def test_a_queue_of_bullmq_whose_failed_jobs_are_no_set_delays_no_other_and_is_told(client):
+def test_a_queue_of_bullmq_whose_failed_jobs_are_no_set_delays_no_other_and_is_reported(client):
     bury(client, "emails", "1")
     client.delete("bull:emails:failed")
     client.set("bull:emails:failed", "somebody else's")
@@ -145,7 +145,7 @@ class TestRabbitMQ(Queues):
 
 
 @pytest.mark.parametrize("way", ["_read_events", "_read_failed", "_take_turn"])
-def test_a_defect_in_one_way_of_reading_bullmq_is_told_and_the_others_file_all_the_same(client, defect, way):
+def test_a_defect_in_one_way_of_reading_bullmq_is_reported_and_the_others_file_all_the_same(client, defect, way):
     defect(bullmq_reading.Reading, way, lambda given: True)
     bury(client, "emails", "1", "2")
     bury(client, "webhooks", "3")
@@ -160,7 +160,7 @@ def test_a_defect_in_one_way_of_reading_bullmq_is_told_and_the_others_file_all_t
 
 
 class TestLargeLetters(Queues):
-    def test_a_queue_full_of_letters_too_large_to_be_stored_is_told(self, configured, monkeypatch):
+    def test_a_queue_full_of_messages_too_large_to_be_stored_is_reported(self, configured, monkeypatch):
         monkeypatch.setattr(rabbitmq_reading, "_DRAINED_AT_ONCE", 3)
         monkeypatch.setattr(rabbitmq_death, "_LARGEST", 4096 + 1000)
         configured(

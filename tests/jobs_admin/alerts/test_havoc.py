@@ -28,7 +28,7 @@ NOUGHT = (
 
 @pytest.mark.server
 @pytest.mark.endurance
-def test_every_episode_is_told_once_whatever_happens_to_the_watches(tmp_path):
+def test_every_episode_is_reported_once_whatever_happens_to_the_watches(tmp_path):
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("REDRIVE_", "CELERY_", "DATABASE_"))}
     done = subprocess.run(
         [sys.executable, "-c", _RUN, str(tmp_path)], cwd=ROOT, env=clean, capture_output=True, text=True,

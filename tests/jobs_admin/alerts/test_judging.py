@@ -53,7 +53,7 @@ def told():
     return [(n.key.rpartition("-")[2], n.type, n.body["reason"]) for n in Notice.objects.order_by("pk")]
 
 
-def test_an_episode_is_pending_then_fires_then_is_over_and_is_told_twice(rule):
+def test_an_episode_is_pending_then_fires_then_is_over_and_is_reported_twice(rule):
     rule(for_s=60, keep_firing_s=30)
     bury(101)
     judged(0, 30)
@@ -84,7 +84,7 @@ def test_what_passes_before_it_fires_leaves_nothing(rule):
     assert not Alert.objects.exists() and told() == []
 
 
-def test_flapping_by_one_for_ten_minutes_is_told_at_most_twice_and_a_breach_after_it_in_time(rule):
+def test_flapping_by_one_for_ten_minutes_is_reported_at_most_twice_and_a_breach_after_it_in_time(rule):
     rule(for_s=60, keep_firing_s=120)
     bury(101)
     flapping = Failure.objects.order_by("-pk").values_list("pk", flat=True)[0]
@@ -98,7 +98,7 @@ def test_flapping_by_one_for_ten_minutes_is_told_at_most_twice_and_a_breach_afte
     assert Alert.objects.get(state="firing").fired_at <= NOW + (600 + 60 + 15) * S
 
 
-def test_several_queues_of_a_source_are_told_in_one_notice_and_end_in_one(rule):
+def test_several_queues_of_a_source_are_reported_in_one_notice_and_end_in_one(rule):
     rule(**FIRES)
     bury(10), bury(30, queue="webhooks"), bury(20, source="bank")
     judged(0)
@@ -117,7 +117,7 @@ def test_several_queues_of_a_source_are_told_in_one_notice_and_end_in_one(rule):
     assert len({n.body["dedup_key"] for n in Notice.objects.all()}) == 1
 
 
-def test_what_joins_later_is_told_under_the_same_key_and_the_first_may_end_before(rule):
+def test_what_joins_later_is_reported_under_the_same_key_and_the_first_may_end_before(rule):
     rule(**FIRES)
     bury(10)
     judged(0)
@@ -136,7 +136,7 @@ def test_what_joins_later_is_told_under_the_same_key_and_the_first_may_end_befor
     assert Notice.objects.latest("pk").key.endswith("-1")  # another story
 
 
-def test_many_that_join_one_by_one_are_told_a_few_times_and_then_once_a_minute_but_all_are_told(rule):
+def test_many_that_join_one_by_one_are_reported_a_few_times_and_then_once_a_minute_but_all_are_reported(rule):
     rule(**FIRES)
     for n in range(60):
         bury(6, queue=f"q{n:02}")
@@ -158,7 +158,7 @@ def test_two_watches_at_once_make_one_episode_and_one_notice(rule):
     assert len(told()) == 2 and AlertEvent.objects.count() == 2
 
 
-def test_a_watch_that_stood_still_changes_nothing_with_what_it_read(rule):
+def test_a_watch_that_paused_changes_nothing_with_what_it_read(rule):
     rule(**FIRES)
     bury(10)
     judged(20)
@@ -172,7 +172,7 @@ def test_a_watch_that_stood_still_changes_nothing_with_what_it_read(rule):
     assert states() == {"emails": "resolved"}
 
 
-def test_an_old_look_opens_no_episode_after_a_younger_one_ended_it(rule):
+def test_an_old_check_opens_no_episode_after_a_younger_one_ended_it(rule):
     rule(**FIRES)
     bury(10)
     judged(0)
@@ -210,7 +210,7 @@ def test_after_the_clock_was_set_back_by_an_hour_what_waits_fires_and_what_fires
 
 
 @pytest.mark.server
-def test_a_rule_that_cannot_be_judged_ends_no_other_ones_judging_and_is_said_once_and_shown(rule, caplog, store):
+def test_a_rule_that_cannot_be_judged_ends_no_other_ones_judging_and_is_reported_once_and_shown(rule, caplog, store):
     bad = rule(**FIRES, name="bad", queue="emails")
     rule(**FIRES, name="good", queue="webhooks")
     one = lay(bad, source="shop", subject="emails")
@@ -239,7 +239,7 @@ def test_the_rule_on_quarantine_of_a_new_desk_does_not_flap(db):
     assert len(told()) <= 2 and told()[0] == ("1", "alert.firing", "fired")
 
 
-def test_what_is_left_open_of_a_rule_that_is_gone_or_switched_off_is_closed_and_told_once(rule):
+def test_what_is_left_open_of_a_rule_that_is_gone_or_switched_off_is_closed_and_reported_once(rule):
     made, off = rule(**FIRES), rule(**FIRES, name="off")
     bury(10)
     judged(0)
@@ -275,7 +275,7 @@ def test_alerts_on_a_source_that_was_taken_out_of_the_configuration_are_over_wit
     assert not Alert.objects.filter(state="firing").exclude(held_because="").exists()
 
 
-def test_what_a_rule_does_not_look_at_any_more_is_closed_by_the_next_round(rule):
+def test_what_a_rule_does_not_check_any_more_is_closed_by_the_next_round(rule):
     made = rule(**FIRES)
     bury(10)
     judged(0)
@@ -284,7 +284,7 @@ def test_what_a_rule_does_not_look_at_any_more_is_closed_by_the_next_round(rule)
     assert states() == {"emails": "resolved"} and told()[1:] == [("2", "alert.resolved", "resolved")]
 
 
-def test_an_unreachable_source_that_nobody_looked_at_for_a_minute_holds_nothing(rule):
+def test_an_unreachable_source_that_no_one_checked_for_a_minute_holds_nothing(rule):
     rule(**FIRES)
     Source.objects.create(name="shop", is_configured=True, is_reachable=False, sampled_at=NOW, changed_at=NOW)
     bury(10)
@@ -317,7 +317,7 @@ def test_while_a_source_cannot_be_reached_its_depths_neither_fire_nor_end(rule):
     ]  # fmt: skip
 
 
-def test_a_silence_keeps_quiet_what_fires_and_when_it_ends_that_is_told(rule):
+def test_a_silence_keeps_quiet_what_fires_and_when_it_ends_that_is_reported(rule):
     rule(**FIRES)
     alerts.silence(SAM, {"source": "shop", "queue": "em*"}, ends_at=NOW + 60 * S, comment="known", now=NOW)
     bury(10)
@@ -328,7 +328,7 @@ def test_a_silence_keeps_quiet_what_fires_and_when_it_ends_that_is_told(rule):
     assert states() == {"emails": "firing"} and told() == [("1", "alert.firing", "fired")]
 
 
-def test_what_was_told_before_a_silence_is_told_again_after_it_and_ends_in_any_case(rule):
+def test_what_was_reported_before_a_silence_is_reported_again_after_it_and_ends_in_any_case(rule):
     rule(**FIRES)
     bury(10)
     judged(0)
@@ -342,7 +342,7 @@ def test_what_was_told_before_a_silence_is_told_again_after_it_and_ends_in_any_c
     assert [r for _, _, r in told()][2:] == ["resolved"]  # the pager would ring for ever
 
 
-def test_what_began_and_ended_in_silence_is_never_told(rule):
+def test_what_began_and_ended_in_silence_is_never_reported(rule):
     rule(**FIRES)
     alerts.silence(ANN, {"rule": "Too*"}, ends_at=NOW + 60 * S, comment="known", now=NOW)
     bury(10)
@@ -352,7 +352,7 @@ def test_what_began_and_ended_in_silence_is_never_told(rule):
     assert states() == {"emails": "resolved"} and told() == []
 
 
-def test_nobody_acknowledges_so_others_are_told_once_and_reminders_come(rule):
+def test_no_one_acknowledges_so_others_are_reported_once_and_reminders_come(rule):
     Channel.objects.bulk_create(Channel(name=name, kind="webhook") for name in ("pager", "boss"))
     rule(**FIRES, renotify_s=300, escalate_s=600, channels=["pager"], escalate_to=["boss"])
     bury(10)
@@ -378,7 +378,7 @@ def test_acknowledging_stops_reminders_and_escalation(rule):
     assert states() == {"emails": "resolved"} and len(told()) == 2
 
 
-def test_a_rule_that_is_deleted_tells_the_end(rule):
+def test_a_rule_that_is_deleted_reports_the_end(rule):
     made = rule(**FIRES)
     bury(10)
     judged(0)
@@ -445,7 +445,7 @@ def test_in_a_full_source_what_is_far_worse_takes_the_place_of_the_least_and_no_
     assert told()[2:] == [("3", "alert.resolved", "resolved")]
 
 
-def test_how_many_are_left_out_is_told_once_and_again_when_they_have_doubled(rule, monkeypatch):
+def test_how_many_are_left_out_is_reported_once_and_again_when_they_have_doubled(rule, monkeypatch):
     monkeypatch.setattr(places, "MOST_OPEN", 5)
     rule(**FIRES)
     for n in range(5):
@@ -524,7 +524,7 @@ def test_dead_jobs_of_a_task_a_group_or_a_tenant(rule):
     assert found == {("Too many dead", "emails"): 3, ("of acme", "x"): 4}
 
 
-def test_what_many_narrow_rules_ask_is_read_once_and_is_the_same_as_asked_one_by_one(
+def test_what_many_narrow_rules_query_is_read_once_and_is_the_same_as_requested_one_by_one(
     rule, monkeypatch, django_assert_max_num_queries
 ):
     groups = [Group.objects.create(fingerprint=f"{n}a{n}", first_seen=NOW, last_seen=NOW) for n in range(3)]
@@ -549,7 +549,7 @@ def test_what_many_narrow_rules_ask_is_read_once_and_is_the_same_as_asked_one_by
     assert together == [dict(Measured(NOW).read(one)) for one in some] and sum(map(len, together)) > 50
 
 
-def test_of_a_tenant_only_what_the_rule_looks_at_is_counted_towards_the_bound(rule, monkeypatch):
+def test_of_a_tenant_only_what_the_rule_checks_is_counted_towards_the_bound(rule, monkeypatch):
     monkeypatch.setattr(measuring, "MOST_ONE_BY_ONE", 10)
     watching(rule, "dead", 5, tenant="acme", queue="emails")
     bury(50, queue="other", tenant="acme"), bury(8, tenant="acme")
@@ -579,7 +579,7 @@ def test_the_age_of_the_oldest_dead_job(rule):
     assert Notice.objects.get().body["message"] == ("emails has a job that is dead for 2 h (threshold: 1 h)")
 
 
-def test_rates_are_shares_and_too_few_jobs_say_nothing(rule):
+def test_rates_are_shares_and_too_few_jobs_report_nothing(rule):
     watching(rule, "failure_rate", 0.5)
     watching(rule, "retry_rate", 0.25, name="retries")
     at = NOW.replace(second=0) - 60 * S
@@ -614,7 +614,7 @@ def test_seconds_for_which_a_source_cannot_be_reached(rule):
     assert states() == {"": "resolved"}
 
 
-def test_nobody_samples_is_no_data_and_the_rule_says_what_that_means(rule):
+def test_no_one_samples_is_no_data_and_the_rule_reports_what_that_means(rule):
     watching(rule, "unreachable", 60, no_data="fire")
     Source.objects.create(name="shop", is_configured=True, is_reachable=True, sampled_at=NOW - 600 * S)
     judged(0)

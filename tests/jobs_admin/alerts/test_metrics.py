@@ -52,7 +52,7 @@ def test_a_stalled_source_that_goes_on_again_made_no_progress_for_its_longest_ti
 
 
 @every_metric
-def test_it_has_a_history_or_says_why_not(metric):
+def test_it_has_a_history_or_reports_why_not(metric):
     assert (metric.history is None) == bool(metric.no_history)
 
 

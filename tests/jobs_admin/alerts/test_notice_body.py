@@ -31,7 +31,7 @@ def body():
     return Notice.objects.latest("pk").body
 
 
-def test_the_notice_says_how_many_are_dead_of_which_queue_and_where_to_look(rule):
+def test_the_notice_reports_how_many_are_dead_of_which_queue_and_where_to_check(rule):
     rule(name="Dead Letter Queue Growing", for_s=300, severity="warning", runbook_url="https://wiki.example/dlq")
     slow, refused = group("TimeoutError"), group("ConnectionError")
     bury(1_100, group=slow), bury(143, group=refused)
@@ -80,7 +80,7 @@ def test_the_runbook_of_the_rule_goes_before_that_of_the_group_and_that_before_t
     assert body()["runbook"] == expected
 
 
-def test_a_changed_rule_is_told_with_its_new_threshold(rule):
+def test_a_changed_rule_is_reported_with_its_new_threshold(rule):
     made = rule(for_s=0, renotify_s=60)
     bury(150)
     alerts.judge(NOW)
@@ -89,7 +89,7 @@ def test_a_changed_rule_is_told_with_its_new_threshold(rule):
     assert (body()["threshold"], body()["severity"], body()["reason"]) == (120, "critical", "reminder")
 
 
-def test_what_rules_ask_is_read_once_however_many_ask(rule, django_assert_max_num_queries):
+def test_what_rules_query_is_read_once_however_many_query(rule, django_assert_max_num_queries):
     bury(10)
     of_queues = [metric.name for metric in METRICS.values() if metric.subject is Subject.QUEUE]
     Rule.objects.bulk_create(

@@ -33,7 +33,7 @@ def hourly(queue, dead, source="shop"):
     sampled([dead] * 3, queue, source, end=NOW - timedelta(hours=5), step=3600)
 
 
-def test_it_says_how_often_it_would_have_fired_and_when(desk):
+def test_it_reports_how_often_it_would_have_fired_and_when(desk):
     sampled([0] * 10 + [150] * 20 + [0] * 30 + [180] * 10 + [0] * 10)
     found = alerts.preview(ANN, DEAD, NOW)
     assert (found.fired, found.notices) == (2, 4)
@@ -45,7 +45,7 @@ def test_it_says_how_often_it_would_have_fired_and_when(desk):
     assert not Rule.objects.exists()
 
 
-def test_looks_that_are_not_folded_yet_are_judged_too(desk):
+def test_checks_that_are_not_folded_yet_are_judged_too(desk):
     sampled([150] * 30, step=10)
     found = alerts.preview(ANN, DEAD, NOW)
     assert found.fired == 1 and found.episodes[0].resolved_at is None
@@ -69,7 +69,7 @@ def test_while_a_source_could_not_be_reached_nothing_would_have_fired_or_ended(d
     assert {e.subject for e in found.episodes} <= {""}
 
 
-def test_queues_that_are_open_together_would_have_been_told_together(desk):
+def test_queues_that_are_open_together_would_have_been_reported_together(desk):
     sampled([0] * 5 + [150] * 20 + [0] * 10)
     sampled([0] * 5 + [150] * 20 + [0] * 10, "webhooks")
     sampled([0] * 5 + [150] * 20 + [0] * 10, source="bank")
@@ -79,7 +79,7 @@ def test_queues_that_are_open_together_would_have_been_told_together(desk):
     assert alerts.preview(BEA, {**DEAD, "source": "*"}, NOW).fired == 1
 
 
-def test_what_would_have_fired_more_than_an_hour_later_is_told_by_itself(desk):
+def test_what_would_have_fired_more_than_an_hour_later_is_reported_by_itself(desk):
     sampled([150] * 180 + [0] * 10)
     sampled([0] * 90 + [150] * 90 + [0] * 10, "late")
     found = alerts.preview(ANN, DEAD, NOW)
@@ -104,7 +104,7 @@ def test_growth_age_and_shares_are_judged_on_history(desk):
 @pytest.mark.parametrize(
     "fields", [{"metric": "quarantined"}, {"metric": "retry_rate", "threshold": 0.5}, {"task": "shop.send"}]
 )
-def test_what_history_does_not_keep_is_said_in_a_sentence(desk, fields):
+def test_what_history_does_not_keep_is_reported_in_a_sentence(desk, fields):
     found = alerts.preview(ANN, {**DEAD, **fields}, NOW)
     assert not found.is_possible and len(found.untold) == 1 and found.untold[0].endswith(".")
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
 
 
-def test_alerts_are_listed_newest_first_in_pages(rule):
+def test_alerts_are_listed_latest_first_in_pages(rule):
     made = rule()
     created = [lay(made, subject=f"q{n}") for n in range(5)]
     first = alerts.listing(ANN, limit=3)
@@ -49,7 +49,7 @@ def test_what_is_out_of_sight_is_not_there(rule):
             act(BEA, one.pk)
 
 
-def test_of_two_who_acknowledge_at_once_one_has_done_it_for_all_told_together(rule):
+def test_of_two_who_acknowledge_at_once_one_has_done_it_for_all_reported_together(rule):
     made = rule()
     one = lay(made)
     other = lay(made, subject="webhooks", told_with=one)
@@ -69,7 +69,7 @@ def test_what_does_not_fire_is_not_acknowledged(rule, state, words):
     assert not AlertEvent.objects.exists()
 
 
-def test_a_comment_is_kept_whole_or_refused(rule):
+def test_a_comment_is_stored_in_full_or_refused(rule):
     one = lay(rule())
     with pytest.raises(Refused, match="at most 500 characters; this has 501"):
         alerts.acknowledge(ANN, one.pk, "x" * 501)
@@ -77,7 +77,7 @@ def test_a_comment_is_kept_whole_or_refused(rule):
     assert AlertEvent.objects.get().reason == AuditEvent.objects.get(act="alert.acknowledge").reason == "x" * 500
 
 
-def test_a_name_that_is_said_to_be_exact_is_no_glob(rule):
+def test_a_name_that_is_reported_as_exact_is_no_glob(rule):
     star, other = lay(rule(), subject="*"), lay(rule(name="other"), subject="emails")
     named = {"source": "shop", "queue": "*", "exact": ["queue"]}
     made = alerts.silence(SAM, named, ends_at=NOW + HOUR, comment="known", now=NOW)
@@ -103,7 +103,7 @@ def test_the_gravest_of_what_fires_is_first_and_medians_are_of_people(rule):
     assert alerts.times(ANN, NOW - HOUR) == alerts.Times(40, 3600, 3)
 
 
-def test_earlier_episodes_say_what_was_done(rule):
+def test_earlier_episodes_report_what_was_done(rule):
     made = rule()
     lay(made, "resolved", resolved_at=NOW + HOUR), lay(made, "resolved", subject="x", resolved_at=NOW)
     now = lay(made, opened_at=NOW + 2 * HOUR)
@@ -143,7 +143,7 @@ def test_a_silence_that_has_not_begun_can_be_ended(desk):
         ({"source": "shop"}, {"ends_at": NOW + timedelta(days=31)}, "within 30 days"),
     ],
 )
-def test_a_silence_that_says_nothing_is_refused(desk, matchers, more, words):
+def test_a_silence_that_reports_nothing_is_refused(desk, matchers, more, words):
     with pytest.raises(Refused, match=words):
         alerts.silence(ANN, matchers, **{"ends_at": NOW + HOUR, "comment": "known", "now": NOW} | more)
 

@@ -118,7 +118,7 @@ def test_a_name_is_taken_until_its_rule_is_deleted(rule):
     assert alerts.save_rule(ANN, DEAD).pk != made.pk
 
 
-def test_an_edit_of_what_somebody_changed_since_is_refused(rule):
+def test_an_edit_of_what_a_person_changed_since_is_refused(rule):
     made = rule()
     began = {**alerts.document(made), "changed_at": made.changed_at.isoformat()}
     alerts.save_rule(SAM, {**began, "threshold": 5}, made.pk)
@@ -141,7 +141,7 @@ def test_a_rule_belongs_to_the_operators_of_its_source_and_one_with_a_pattern_to
     assert AuditEvent.objects.filter(allowed=False).count() == 3
 
 
-def test_nobody_moves_a_rule_onto_a_source_that_is_not_theirs(rule):
+def test_no_one_moves_a_rule_onto_a_source_that_is_not_theirs(rule):
     ours = rule()
     assert refused({**DEAD, "source": "bank"}, SAM, ours.pk).code == "forbidden"
     assert alerts.rule(ANN, ours.pk).source == "shop"
@@ -178,7 +178,7 @@ def test_deleting_a_view_or_an_account_deletes_no_alert_and_switches_the_rule_of
     assert refused({**alerts.document(made), "enabled": True}, pk=made.pk).field == "view"
 
 
-def test_a_rule_that_is_switched_off_or_deleted_closes_its_alerts_and_says_why(rule):
+def test_a_rule_that_is_switched_off_or_deleted_closes_its_alerts_and_reports_why(rule):
     made = rule()
     one, other = lay(made), lay(made, "pending", subject="webhooks")
     alerts.save_rule(ANN, {**DEAD, "enabled": False}, made.pk)
@@ -191,7 +191,7 @@ def test_a_rule_that_is_switched_off_or_deleted_closes_its_alerts_and_says_why(r
     assert alerts.get(ANN, two.pk).rule.name == DEAD["name"]
 
 
-def test_alerts_that_a_changed_rule_does_not_look_at_are_closed_and_the_others_stay(rule):
+def test_alerts_that_a_changed_rule_does_not_check_are_closed_and_the_others_stay(rule):
     made = rule()
     lay(made), lay(made, subject="webhooks")
     alerts.save_rule(ANN, {**DEAD, "queue": "web*"}, made.pk)

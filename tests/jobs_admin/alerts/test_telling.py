@@ -38,7 +38,7 @@ def acknowledge(subject):
     alerts.acknowledge(ANN, Alert.objects.get(subject=subject).pk)
 
 
-def test_what_joins_is_named_first_however_much_was_told_before(rule):
+def test_what_joins_is_named_first_however_much_was_reported_before(rule):
     rule(**FIRES)
     for n in range(30):
         bury(50, queue=f"old{n:02}")
@@ -76,7 +76,7 @@ def test_who_joins_after_an_escalation_is_escalated_too(rule):
     assert {c.name for c in Notice.objects.latest("pk").channels.all()} == {"boss"}
 
 
-def test_a_story_that_somebody_took_is_not_joined_so_that_the_pager_calls_again(rule):
+def test_a_story_that_a_person_took_is_not_joined_so_that_the_pager_calls_again(rule):
     rule(**FIRES, escalate_s=60)
     bury(10)
     judged(0, 60)
@@ -132,7 +132,7 @@ def test_a_long_silence_that_ends_gives_people_their_time_before_it_is_escalated
     assert [reason for _, reason in told()] == ["fired", "escalated"]
 
 
-def test_while_it_is_held_the_time_until_escalation_stands_still(rule):
+def test_while_it_is_held_the_time_until_escalation_stops(rule):
     rule(**FIRES, escalate_s=600)
     shop = Source.objects.create(name="shop", is_configured=True, is_reachable=True, sampled_at=NOW, changed_at=NOW)
     bury(10)
@@ -173,7 +173,7 @@ def test_reminders_and_escalation_wait_for_no_hour_that_a_clock_was_set_back(rul
     assert [reason for _, reason in told()] == ["fired", "reminder", "reminder", "escalated"]
 
 
-def test_nor_for_one_that_a_silence_kept_before(rule):
+def test_nor_for_one_that_a_silence_stored_before(rule):
     rule(**FIRES, escalate_s=600)
     alerts.silence(SAM, {"source": "shop"}, ends_at=NOW + 3600 * S, comment="known", now=NOW)
     bury(9)

@@ -86,7 +86,7 @@ def person_again(viewer):
     return viewer_of(get_user_model().objects.get(pk=viewer.user_id))
 
 
-def test_who_may_change_the_rule_changes_it_and_the_audit_of_its_source_says_so(view, lou):
+def test_who_may_change_the_rule_changes_it_and_the_audit_of_its_source_reports_it(view, lou):
     Role.objects.filter(user_id=lou.user_id).update(role="operator")
     saved_views.change(person_again(lou), view, {"query": "state:dead queue:nothing"})
     judged(5, 10)
@@ -98,7 +98,7 @@ def test_who_may_change_the_rule_changes_it_and_the_audit_of_its_source_says_so(
     assert Rule.objects.get().changed_by == "lou"
 
 
-def test_a_rule_that_is_off_and_the_same_query_hold_nobody_back(view, lou):
+def test_a_rule_that_is_off_and_the_same_query_hold_no_one_back(view, lou):
     saved_views.change(lou, view, {"query": view.query})
     Rule.objects.update(enabled=False)
     saved_views.change(lou, view, {"query": "queue:other"})

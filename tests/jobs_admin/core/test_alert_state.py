@@ -48,7 +48,7 @@ def test_acts_follow_each_other_as_they_must(rule, taken):
 
 
 @given(numbers, looks)
-def test_nothing_fires_or_ends_while_it_is_held_or_for_want_of_data_that_is_kept(rule, taken):
+def test_nothing_fires_or_ends_while_it_is_held_or_for_want_of_data_that_is_stored(rule, taken):
     stand, at = QUIET, 0
     for wait, value, is_breached in taken:
         at += wait
@@ -115,10 +115,14 @@ def test_flapping_by_one_a_second_for_ten_minutes_gives_at_most_two_notices(ever
         assert fired - 600 <= rule.for_s + 15
 
 
-def test_no_data_means_what_the_rule_says():
+def test_no_data_means_what_the_rule_reports():
     above, none = [9] * 3, [None] * 30
     decisions = {kind: acts(Numbers(5, None, 10, 20, kind), [*above, *none]) for kind in (KEEP, FIRE, CLEAR)}
-    assert decisions == {KEEP: [Act.OPEN, Act.FIRE], FIRE: [Act.OPEN, Act.FIRE], CLEAR: [Act.OPEN, Act.FIRE, Act.RESOLVE]}
+    assert decisions == {
+        KEEP: [Act.OPEN, Act.FIRE],
+        FIRE: [Act.OPEN, Act.FIRE],
+        CLEAR: [Act.OPEN, Act.FIRE, Act.RESOLVE],
+    }
     assert acts(Numbers(5, None, 10, 20, FIRE), none) == [Act.OPEN, Act.FIRE]
     assert acts(Numbers(5, None, 10, 20, KEEP), none) == acts(Numbers(5, None, 10, 20, CLEAR), none) == []
 

@@ -88,24 +88,24 @@ def test_an_additive_jitter_is_not_lost_at_the_cap():
     assert (backoff.bounds(policy, 1).shortest_s, backoff.bounds(policy, 1).longest_s) == (55, 60)
 
 
-def test_what_is_asked_for_is_never_cut_short_and_at_most_a_fifth_is_put_on_top():
+def test_what_is_requested_is_never_cut_short_and_at_most_a_fifth_is_put_on_top():
     case = CASES["retry_after"]
     policy = parse({"retry_after": {"jitter": case["jitter_up_to"]}})
     waits = [backoff.delay(policy, 1, lambda u=u: u / 1000, wish_s=case["retry_after_s"]) for u in range(1000)]
     assert waits[0] == case["shortest_s"] and case["longest_s"] - 0.1 < waits[-1] <= case["longest_s"]
 
 
-def test_where_the_backoff_is_longer_than_what_is_asked_for_it_decides():
+def test_where_the_backoff_is_longer_than_what_is_requested_it_decides():
     policy = parse({"backoff": {"kind": "fixed", "first_delay_s": 100}})
     assert backoff.delay(policy, 1, lambda: 0.5, wish_s=1) == 100
 
 
-def test_what_is_put_on_top_does_not_go_beyond_the_cap_of_what_may_be_asked_for():
+def test_what_is_put_on_top_does_not_go_beyond_the_cap_of_what_may_be_requested():
     policy = parse({"retry_after": {"cap_s": 66}})
     assert backoff.delay(policy, 1, lambda: math.nextafter(1, 0), wish_s=60) == pytest.approx(66)
 
 
-def test_a_decorrelated_backoff_follows_what_was_waited_and_not_what_a_server_asked_for():
+def test_a_decorrelated_backoff_follows_what_was_waited_and_not_what_a_server_requested():
     policy = parse({"backoff": {"kind": "decorrelated", "first_delay_s": 1}, "cap_s": 100})
     top = math.nextafter(1, 0)
     assert backoff.delay(policy, 2, lambda: top, previous_s=2) == pytest.approx(6)

@@ -50,7 +50,7 @@ def test_arguments_of_any_size_are_shown_in_bounds(value):
     assert time.process_time() - started < 1
 
 
-def test_ordinary_arguments_are_shown_whole():
+def test_ordinary_arguments_are_shown_in_full():
     value = [1, {"customer": {"id": 42, "tags": ["a", None, True, 1.5]}}]
     assert json.loads(shown_json(value).text) == value
 

@@ -40,7 +40,7 @@ def test_what_is_not_touched_is_sent_as_it_was(real):
 
 
 @given(json_values, json_values)
-def test_what_stands_for_something_hidden_is_never_sent(real, wanted):
+def test_what_represents_something_hidden_is_never_sent(real, wanted):
     shown = redact(real)[0]
     mixed = {"old": shown, "new": wanted}
     try:
@@ -76,7 +76,7 @@ def test_a_moved_placeholder_is_refused_and_named():
     assert refused(lambda d: d.update(to=PLACEHOLDER)) == "kwargs.to"
 
 
-def test_a_text_hidden_in_part_is_whole_again_only_when_untouched():
+def test_a_text_hidden_in_part_is_complete_again_only_when_untouched():
     real = {"url": "redis://u:pw123456@h/0", "to": "ann"}
     shown = redact(real)[0]
     assert merge(real, shown, shown | {"to": "bob"}, "kwargs")["url"] == real["url"]

@@ -159,7 +159,7 @@ def grouped(code, one, other):
         (DECIDES, "declined: insufficient_funds", "declined: expired_card"),
     ],
 )
-def test_the_code_of_an_error_tells_groups_apart(code, one, other):
+def test_the_code_of_an_error_separates_groups(code, one, other):
     assert not grouped(code, one, other)
 
 
@@ -189,7 +189,7 @@ def test_ids_counts_and_amounts_in_the_form_of_codes_do_not(code, one, other):
     assert grouped(code, one, other)
 
 
-def test_which_value_a_line_read_tells_two_errors_of_one_function_apart():
+def test_which_value_a_line_read_separates_two_errors_of_one_function():
     one, other = (
         fingerprint(
             "ValueError",
@@ -232,7 +232,7 @@ def test_how_deep_a_recursion_went_does_not_count():
     )
 
 
-def test_names_in_code_tell_attribute_errors_apart_but_values_do_not():
+def test_names_in_code_separate_attribute_errors_but_values_do_not():
     total, tax = (
         fingerprint("AttributeError", f"'NoneType' object has no attribute '{a}'", "") for a in ("total", "tax")
     )
@@ -269,7 +269,7 @@ def test_stacks_that_differ_only_in_the_repeated_message_are_one():
     assert stack(TRACE, "order 4711 refused") == stack(TRACE.replace("4711", "12"), "order 12 refused")
 
 
-def test_last_words_that_say_more_than_the_message_stay():
+def test_last_words_that_report_more_than_the_message_stay():
     assert stack(TRACE + "and a note\n", "order 4711 refused").endswith("and a note\n")
 
 
@@ -383,7 +383,7 @@ def test_the_words_and_the_class_in_which_a_library_wraps_a_cause_do_not_count()
     assert before == after != late
 
 
-def test_how_a_library_looks_things_up_before_it_fails_is_no_cause():
+def test_how_a_library_searches_things_before_it_fails_is_no_cause():
     noise = 'Traceback (most recent call last):\n  File "/venv/lib/python3.11/site-packages/kombu/x.py", line 1, in get\n    x\n'
     noise += f"AttributeError: '__value__'\n\n{HANDLING}\n\n"
     trace = WRAPPED.format(root=REFUSED, between=FROM, error="E: Connection refused")
@@ -419,7 +419,9 @@ def test_comprehensions_that_older_pythons_run_as_functions_do_not_count():
         ("raise E(words)", "tenant acme is closed", "tenant globex is closed", False),
     ],
 )
-def test_a_bare_word_varies_where_the_code_says_so_unless_its_name_tells_which_error_it_is(code, one, other, is_same):
+def test_a_bare_word_varies_where_the_code_reports_it_unless_its_name_reveals_which_error_it_is(
+    code, one, other, is_same
+):
     trace = f'Traceback (most recent call last):\n  File "/srv/shop/a.py", line 1, in f\n    {code}\nE\n'
     assert (fingerprint("E", one, trace).value == fingerprint("E", other, trace).value) == is_same
 
@@ -437,7 +439,7 @@ def test_values_of_different_shape_are_one_group(one):
 
 
 @pytest.mark.parametrize("words", ["Connection error", "", "Unknown error", "Request failed."])
-def test_a_cause_stands_in_for_words_of_a_library_that_say_nothing(words):
+def test_a_cause_replaces_words_of_a_library_that_report_nothing(words):
     refused, late = (
         wrapped("lib.ConnectError", words, root=root) for root in (REFUSED, "TimeoutError: read timed out")
     )
@@ -459,7 +461,7 @@ E: m
 """
 
 
-def test_functions_that_only_pass_on_do_not_count_and_are_told_as_such():
+def test_functions_that_only_pass_on_do_not_count_and_are_reported_as_such():
     explanation = explain("E", "m", PASSED.format("x"))
     assert [f.place.split()[-1] for f in explanation.frames if f.counts] == ["charge", "send"]
     assert [f.why_not for f in explanation.frames] == ["", "passed", "passed", "passed", ""]
@@ -472,7 +474,7 @@ def test_a_function_that_calls_another_by_its_name_counts_and_so_does_a_wrapper_
     assert fingerprint("E", "m", raising.format("x")).culprit == "shop/a.py in wrapper"
 
 
-def test_which_name_was_none_tells_two_errors_of_one_function_apart():
+def test_which_name_was_none_separates_two_errors_of_one_function():
     message = "'NoneType' object has no attribute 'iban'"
     payer, payee = (
         fingerprint("AttributeError", message, PASSED.format(code)) for code in ("pay(payer.iban)", "pay(payee.iban)")
@@ -521,7 +523,7 @@ def test_a_pattern_full_of_stars_takes_no_time():
     assert time.process_time() - began < 0.1
 
 
-def test_an_ignored_frame_does_not_count_and_is_told_as_such():
+def test_an_ignored_frame_does_not_count_and_is_reported_as_such():
     rules = Rules(ignored=("*/partner.py in *",))
     other = TRACE.replace("in post", "in put")
     assert fingerprint("E", "m", TRACE, rules) == fingerprint("E", "m", other, rules)
@@ -530,7 +532,7 @@ def test_an_ignored_frame_does_not_count_and_is_told_as_such():
     assert explanation.acted == ("the frame */partner.py in * is ignored",)
 
 
-def test_a_group_that_is_split_has_a_fingerprint_for_each_value_and_says_so_in_its_title():
+def test_a_group_that_is_split_has_a_fingerprint_for_each_value_and_reports_it_in_its_title():
     value = fingerprint("E", "m", TRACE).value
     rules = Rules(splits={value: Split(value, "queue")})
     emails, other = (fingerprint("E", "m", TRACE, rules, {"queue": q}) for q in ("emails", "webhooks"))
@@ -548,10 +550,14 @@ def test_an_explanation_names_what_was_replaced_by_what():
     assert [f.place for f in explanation.frames if f.counts] == ["shop/tasks.py in charge", "shop/partner.py in post"]
 
 
-def test_of_a_wrapped_cause_it_is_told_what_was_replaced_in_its_own_words():
+def test_of_a_wrapped_cause_it_is_informed_what_was_replaced_in_its_own_words():
     trace = WRAPPED.format(root="OSError: no such order 17", between=FROM, error="E: Pool 99: no such order 17")
     explanation = explain("E", "Pool 99: no such order 17", trace)
-    assert explanation.is_wrapped and explanation.replaced == (("number", "17"),) and explanation.message == "no such order <number>"
+    assert (
+        explanation.is_wrapped
+        and explanation.replaced == (("number", "17"),)
+        and explanation.message == "no such order <number>"
+    )
 
 
 @pytest.mark.parametrize(
@@ -569,7 +575,7 @@ def test_of_a_wrapped_cause_it_is_told_what_was_replaced_in_its_own_words():
         ),
     ],
 )
-def test_two_errors_are_told_apart_in_words(message, trace, part, reason, left, right):
+def test_two_errors_are_distinguished_in_words(message, trace, part, reason, left, right):
     (difference,) = differences(explain("E", "order 4711 refused", TRACE), explain("E", message, trace))
     assert (difference.part, difference.place, difference.left, difference.right) == (part, reason, left, right)
 

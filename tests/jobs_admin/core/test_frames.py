@@ -97,7 +97,7 @@ def test_the_frames_of_a_real_error_are_searched_once(monkeypatch):
         searched.clear()
 
 
-def test_what_only_one_of_many_frames_says_is_hidden_too():
+def test_what_only_one_of_many_frames_reports_is_hidden_too():
     text = "".join(f'  File "/srv/a.py", line {n}, in f\n    go()\n' for n in range(50))
     secret = text + '  File "/srv/b.py", line 1, in f\n    connect(password="hunter2hunter2")\n' + text + "E: x\n"
     for _ in range(2):

@@ -86,7 +86,7 @@ def test_joined_stacks_come_apart():
 
 
 @pytest.mark.parametrize("text", ["", "no stack", "    at x (/a.js:1:1)", "at x", "\n    at ", 'Error: "x"\n   at y'])
-def test_other_text_is_no_stack_or_says_nothing(text):
+def test_other_text_is_no_stack_or_reports_nothing(text):
     found = stack_of(text)
     assert found is None or not [call for call in found.calls if call.is_application]
 

@@ -103,7 +103,7 @@ def test_the_test_sees_mistakes_of_published_code():
 
 
 @pytest.mark.parametrize("name", ["full", "equal", "plus_minus", "additive"])
-def test_one_draw_tells_nothing_of_the_next(name):
+def test_one_draw_reports_nothing_of_the_next(name):
     document, attempt, _ = LAWS[name]
     found = draws(document, attempt)
     mean = sum(found) / JOBS

@@ -55,7 +55,7 @@ def test_quotes_and_backslashes_are_found_as_a_repr_and_json_write_them():
      "https://auth.example.com/oauth/token", "/run/secrets/db1", "shop.auth.Backend", "bob7@example.com", "db1.internal:5432",
      "us-east-1.amazonaws.com", "1.22.333", "https://example.com:8443/v2", None, True, 17, 1.5, [], {}],
 )  # fmt: skip
-def test_a_common_or_short_value_is_not_looked_for(value):
+def test_a_common_or_short_value_is_not_searched_for(value):
     assert named_values({"password": value, "token": value}) == ()
 
 

@@ -110,5 +110,5 @@ def test_the_first_class_that_fits_decides():
 
 
 @pytest.mark.parametrize("names", [(), ("",), ("a.b.C\n",), ("🦆",)])
-def test_names_that_nobody_expected_are_transient(names):
+def test_names_that_no_one_expected_are_transient(names):
     assert class_of(policy(classes=[("ValueError", "permanent")]), names) == "transient"

@@ -35,12 +35,14 @@ def test_it_is_public(text):
 
 
 @pytest.mark.parametrize("text", NOT_PUBLIC)
-def test_it_is_not_public_and_is_said_what_it_is(text):
+def test_it_is_not_public_and_is_reported_what_it_is(text):
     assert why_not(ip_address(text))
 
 
 def test_what_is_allowed_is_a_host_or_a_network_with_a_port_or_without():
-    found = parse_allowed(["hooks.internal", "10.2.0.0/16", "[::1]:9000", "127.0.0.1:8025", " ", "fd00::/8", "build:80"])
+    found = parse_allowed(
+        ["hooks.internal", "10.2.0.0/16", "[::1]:9000", "127.0.0.1:8025", " ", "fd00::/8", "build:80"]
+    )
     assert (
         found.names("hooks.internal", 1)
         and found.names("HOOKS.internal", 443)
@@ -78,7 +80,10 @@ def test_what_is_neither_is_refused_by_name(entry):
 def test_a_url_is_read_into_its_parts():
     found = parse("HTTPS://Hooks.Example:8443/a/b?c=d%20e")
     assert (found.scheme, found.host, found.port, found.target) == ("https", "hooks.example", 8443, "/a/b?c=d%20e")
-    assert (str(found), found.without_path) == ("https://hooks.example:8443/a/b?c=d%20e", "https://hooks.example:8443/…")
+    assert (str(found), found.without_path) == (
+        "https://hooks.example:8443/a/b?c=d%20e",
+        "https://hooks.example:8443/…",
+    )
     assert (parse("http://a").server, parse("https://[2606:4700::1]").server) == ("a", "[2606:4700::1]")
     assert parse("https://a?b=c").target == "/?b=c"
 

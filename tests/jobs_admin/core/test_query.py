@@ -151,7 +151,7 @@ def test_a_pinned_query_has_no_relative_time_and_reads_back(text):
     assert not any(isinstance(t, Age) or getattr(t, "ago", None) is not None for t in query.leaves(again.terms))
 
 
-def test_the_reading_says_what_was_understood():
+def test_the_reading_reports_what_was_understood():
     # OR binds closer than the blank.
     assert query.reading(parse("queue:a error:B OR error:C state:dead", NOW)) == (
         'queue a · (error has "B" or error has "C") · state dead'
@@ -197,12 +197,12 @@ def test_naming_a_state_lifts_the_default_scope():
         ("KeyError and queue:x", "Leave it away"),
     ],
 )
-def test_what_was_not_understood_is_said(text, hint):
+def test_what_was_not_understood_is_reported(text, hint):
     assert any(hint in text_ for text_ in parse(text, NOW).hints)
 
 
 @pytest.mark.parametrize("text", ["age:foo", "since:yesterday", "attempts:x"])
-def test_a_value_of_another_form_is_told_its_form_and_nothing_else(text):
+def test_a_value_of_another_form_is_reported_its_form_and_nothing_else(text):
     (hint,) = parse(text, NOW).hints
     assert "takes a" in hint and "Did you mean" not in hint
 
@@ -227,7 +227,7 @@ def test_ranges_that_meet_are_one(text, ranges):
     assert query.terms[0].ranges == ranges and parse(format(query), NOW) == query
 
 
-def test_a_search_asks_for_a_bounded_number_of_values_whatever_it_nests():
+def test_a_search_requests_a_bounded_number_of_values_whatever_it_nests():
     text = " OR ".join(f"(queue:a{n},b{n} attempts:{2 * n},{2 * n + 7000})" for n in range(90))
     query = parse(text, NOW)
     assert query.is_cut and unfit_for_acts(query) and parse(format(query), NOW) == query
@@ -237,7 +237,7 @@ def test_a_web_address_gives_no_hint():
     assert parse("refused by http://localhost:5432/x", NOW).hints == ()
 
 
-def test_text_that_is_cut_says_that_it_matches_more():
+def test_text_that_is_cut_reports_that_it_matches_more():
     assert parse("queue:emails " + "x" * 5_000, NOW).is_cut
     assert not parse("queue:emails", NOW).is_cut
 

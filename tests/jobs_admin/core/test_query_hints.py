@@ -16,7 +16,7 @@ from jobs_admin.core.query import parse
         ("-source:bus or source:shop", "For either: write OR in capitals."),
     ],
 )
-def test_a_small_or_between_qualifiers_is_said(text, message):
+def test_a_small_or_between_qualifiers_is_reported(text, message):
     (hint,) = parse(text).hints
     assert message in hint
 
@@ -29,9 +29,9 @@ def test_other_ors_are_not_spoken_of(text):
 
 
 @pytest.mark.parametrize("text", ["(queue:a", "(queue:a or task:b)", "timeout (args.id:4"])
-def test_a_group_that_is_none_is_said(text):
+def test_a_group_that_is_none_is_reported(text):
     assert any("a group holds nothing but qualifiers and OR" in hint for hint in parse(text).hints)
 
 
-def test_of_a_group_and_of_other_parentheses_nothing_is_said():
+def test_of_a_group_and_of_other_parentheses_nothing_is_reported():
     assert parse("(queue:a OR task:b) (timeout) f(x").hints == ()

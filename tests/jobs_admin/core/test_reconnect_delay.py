@@ -21,7 +21,7 @@ def test_no_pause_leaves_its_bounds_however_many_came_before(first, most, least,
     assert drawn == sorted(drawn)  # the same draw never falls
 
 
-def test_what_may_be_drawn_doubles_until_its_most_and_a_success_begins_anew():
+def test_what_may_be_drawn_doubles_until_its_most_and_a_success_starts_again():
     pauses = Pauses(1, 5, draw=lambda: 1 - 2**-53)
     assert [round(pauses.failed(), 6) for _ in range(5)] == [1, 2, 4, 5, 5]
     pauses.succeeded()
@@ -33,7 +33,7 @@ def test_every_part_of_the_range_is_drawn():
     assert {int((pauses.failed() - 2) / 0.6) for _ in range(1000)} == set(range(10))
 
 
-def test_two_hundred_that_lost_a_server_together_ask_it_at_different_times():
+def test_two_hundred_that_lost_a_server_together_query_it_at_different_times():
     """A fleet for a minute: in no tenth of a second more than a few ask, once the first pauses are over."""
     random, counts = Random(3), Counter()
     for _ in range(200):

@@ -11,7 +11,7 @@ from tests.kit.values import VALUES
 
 
 @given(VALUES)
-def test_piece_by_piece_shows_exactly_what_the_whole_redacted_shows(value):
+def test_piece_by_piece_shows_exactly_what_the_complete_redacted_shows(value):
     assert build_display(Veiled(value)) == redact(value)[0]
 
 
@@ -46,6 +46,6 @@ def test_values_nested_deeper_than_they_are_shown_end_in_a_mark():
 
 
 @pytest.mark.parametrize("start", [0, 1, 99_999])
-def test_entries_begin_where_they_are_asked_for(start):
+def test_entries_begin_where_they_are_requested(start):
     name, piece = next(Veiled(list(range(100_000))).entries(start))
     assert (name, piece.text()) == (str(start), str(start))

@@ -106,7 +106,7 @@ def test_no_known_kind_of_secret_is_read_in_arguments(kind):
 
 
 @pytest.mark.parametrize("secret", SECRETS, ids=lambda secret: secret.kind)
-def test_a_secret_of_a_known_format_is_hidden_wherever_it_stands_in_a_text(secret):
+def test_a_secret_of_a_known_format_is_hidden_wherever_it_is_in_a_text(secret):
     text = secret.text
     standing = [text, f"it failed with {text} and goes on", f"a\n{text}\nb", repr({"m": text})]
     standing.append(json.dumps({"m": text}, ensure_ascii=False))
@@ -117,7 +117,7 @@ def test_a_secret_of_a_known_format_is_hidden_wherever_it_stands_in_a_text(secre
 
 
 @pytest.mark.parametrize("kind", FIELDS)
-def test_a_field_whose_name_tells_is_hidden_in_arguments_and_where_they_are_written_out(kind):
+def test_a_field_whose_name_reveals_is_hidden_in_arguments_and_where_they_are_written_out(kind):
     value = FIELDS[kind]
     for shown in (
         json.dumps(redact(value)[0], ensure_ascii=False),
@@ -142,7 +142,7 @@ def test_of_a_thousand_texts_without_a_secret_at_most_one_is_touched():
     assert len([text for text in texts if redact(text)[1]]) <= len(texts) / 1_000
 
 
-def test_a_secret_that_a_name_tells_is_hidden_wherever_the_text_repeats_it():
+def test_a_secret_that_a_name_reveals_is_hidden_wherever_the_text_repeats_it():
     assert (
         redact_text("'short-Pw1' is too short: password='short-Pw1'")[0]
         == f"'{PLACEHOLDER}' is too short: password='{PLACEHOLDER}'"
@@ -188,7 +188,7 @@ def test_ordinary_text_stays_as_it_is(text):
     "name", ["password", "Password2", "X-Api-Key", "apiKey", "AUTHORIZATION", "set-cookie", "sessionid", "csrfToken",
              "credit_card", "client_secret", "aws_secret_access_key", "PIN", "cvv", "private-key"],
 )  # fmt: skip
-def test_a_name_tells_that_its_value_is_secret(name):
+def test_a_name_reveals_that_its_value_is_secret(name):
     assert redact({name: "value"}) == ({name: PLACEHOLDER}, 1)
 
 
@@ -231,7 +231,7 @@ def test_a_key_whose_value_was_drawn_is_hidden_in_arguments_as_in_texts():
     assert redact_text(f"tenant_key={drawn} sign={digest}")[0] == f"tenant_key={PLACEHOLDER} sign={PLACEHOLDER}"
 
 
-def test_what_one_field_says_of_another_is_believed():
+def test_what_one_field_reports_of_another_is_believed():
     manifest = {"kind": "Secret", "metadata": {"name": "db"}, "data": {"root": "c2VjcmV0"}}
     assert redact(manifest)[0] == {**manifest, "data": PLACEHOLDER}
     assert redact({"kind": "ConfigMap", "data": {"a": "b"}}) == ({"kind": "ConfigMap", "data": {"a": "b"}}, 0)
@@ -277,7 +277,7 @@ def test_a_secret_used_as_a_name_is_hidden_too():
     assert JWT not in json.dumps(redact({JWT: 1})[0])
 
 
-def test_a_name_that_tells_and_holds_a_secret_itself_is_hidden_too():
+def test_a_name_that_reveals_one_and_holds_a_secret_itself_is_hidden_too():
     assert redact({"password=hunter2": "x"}) == ({"password=[redacted]": PLACEHOLDER}, 2)
 
 
@@ -287,7 +287,7 @@ def test_the_value_itself_is_never_changed():
     assert value == {"password": "x", "list": ["Bearer abc123456789"]}
 
 
-def test_a_whole_branch_under_a_secret_name_is_hidden():
+def test_a_complete_branch_under_a_secret_name_is_hidden():
     assert redact({"credentials": {"user": "bob", "key": "k"}})[0] == {"credentials": PLACEHOLDER}
 
 
@@ -366,7 +366,7 @@ def test_twice_the_hostile_text_is_twice_the_work(piece):
 
 
 @pytest.mark.parametrize("text", ["token=[" * 2_000 + "]" * 2_000, "'token', " + "'value': " * 5_000])
-def test_what_lies_in_one_another_is_read_once(text):
+def test_what_is_nested_is_read_once(text):
     assert lines_run(text) < 30 * len(text)
 
 

@@ -61,7 +61,7 @@ def test_what_is_known_is_hidden_as_every_pattern_would(around):
     ["password=hunter22", "password: hunter22", "password：hunter22", "password＝hunter22", "password%3Dhunter22", "--password hunter22",
      '("password", "hunter22xx")', "('password', 'hunter22xx')", 'api_key "a1b2c3d4e5f6a7b8c9"', "<password>hunter22</password>"],
 )  # fmt: skip
-def test_whatever_stands_between_a_name_and_its_value(text):
+def test_whatever_is_between_a_name_and_its_value(text):
     assert redact_text(text) == in_full(text)
     assert redact_text(text)[1] == 1
 
@@ -86,7 +86,7 @@ def test_whatever_it_holds(text):
     assert redact_text(text) == in_full(text)
 
 
-def test_no_letter_that_a_pattern_takes_for_another_passes_by():
+def test_no_message_that_a_pattern_takes_for_another_passes_by():
     any_case = re.compile("(?i)[a-z]")
     odd = [chr(code) for code in range(sys.maxunicode + 1) if any_case.match(chr(code)) and not chr(code).isascii()]
     assert len(odd) >= 3

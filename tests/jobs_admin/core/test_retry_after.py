@@ -60,7 +60,7 @@ def test_what_cannot_be_read_is_no_wish(nothing):
     some.one_of(some.text(), some.floats(), some.integers(), some.binary(), some.timedeltas(), some.datetimes()),
     some.floats(0, 4e9),
 )
-def test_whatever_is_asked_for_the_answer_is_a_time_or_nothing(wish, now):
+def test_whatever_is_requested_the_answer_is_a_time_or_nothing(wish, now):
     found = seconds(wish, now)
     assert found is None or found >= 0
 
@@ -102,7 +102,7 @@ class Forwards(Exception):
         raise SystemExit
 
 
-def test_an_error_may_say_it_itself_or_carry_a_response():
+def test_an_error_may_report_it_itself_or_carry_a_response():
     assert find_wish(RateLimited()) == 17
     assert find_wish(Refused({"Retry-After": "9"})) == "9"
     assert find_wish(Refused({"retry-after": "9"})) == "9"
@@ -127,15 +127,15 @@ def test_an_error_without_a_wish_has_none(headers):
     assert find_wish(ValueError()) is None
 
 
-def test_an_error_that_breaks_when_it_is_looked_at_has_none():
+def test_an_error_that_breaks_when_it_is_checked_has_none():
     assert find_wish(Tricky()) is None
 
 
-def test_headers_without_end_are_looked_at_for_a_while():
+def test_headers_without_end_are_checked_for_a_while():
     assert find_wish(hostile.Answered(hostile.Endless())) is None
 
 
-def test_it_is_known_without_asking_whether_only_code_of_others_can_tell():
+def test_it_is_known_without_querying_whether_only_code_of_others_can_report():
     at_hand = (
         ValueError("plain"),
         hostile.Asks(5),

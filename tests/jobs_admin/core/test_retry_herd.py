@@ -144,7 +144,7 @@ def test_pairs_in_the_same_millisecond_are_those_of_the_formula():
     assert sum(found) / len(found) == pytest.approx(249.75, rel=0.05)
 
 
-def test_whole_second_jitter_has_few_instants_to_spread_over():
+def test_full_second_jitter_has_few_instants_to_spread_over():
     assert collisions(fixed(60, "celery"), 1000) == pytest.approx(499_500 / 61)
 
 

@@ -63,12 +63,15 @@ def test_a_phrase_may_begin_in_the_type_and_go_on_in_the_message():
 
 
 def test_a_word_is_the_phrase_of_its_parts_or_its_joined_form():
-    assert search_terms.phrases("ReadTimeo", prefix=True) == (Phrase(("read", "timeo"), True), Phrase(("readtimeo",), True))
+    assert search_terms.phrases("ReadTimeo", prefix=True) == (
+        Phrase(("read", "timeo"), True),
+        Phrase(("readtimeo",), True),
+    )
     assert search_terms.phrases("read timeout") == (Phrase(("read", "timeout")),)
     assert search_terms.phrases("...") == ()
 
 
-def test_names_are_whole_and_with_regard_to_case():
+def test_names_are_complete_and_with_regard_to_case():
     words = document(names={"queue": "a B/ü", "host": ""}, job_ids=["J1", "J1", "j2"]).split(" ")
     assert search_terms.name("queue", "a B/ü") in words and search_terms.name("queue", "a b/ü") not in words
     assert {t for t in words if t.startswith(("@job=", "@host="))} == {"@job=^j1", "@job=j2"}
@@ -133,7 +136,7 @@ JSON = st.recursive(
 
 @settings(max_examples=300, deadline=None)
 @given(JSON, st.integers(0, 80))
-def test_what_can_be_read_of_a_copy_that_was_cut_is_what_the_whole_would_give(value, cut):
+def test_what_can_be_read_of_a_copy_that_was_cut_is_what_the_complete_would_give(value, cut):
     text = json.dumps([value])  # as arguments are: a bare number that is cut is another number
     full, part = (set(document(kwargs=t).split(" ")) for t in (text, text[:cut]))
     assert part <= full or len(text) <= cut

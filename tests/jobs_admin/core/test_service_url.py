@@ -16,7 +16,7 @@ def opened(url: str) -> redis.connection.AbstractConnection:
 
 @pytest.mark.parametrize("word", ["none", "optional", "required"])
 @pytest.mark.parametrize("spelling", ["{}", "CERT_{}", "cert_{}", "ssl.CERT_{}"])
-def test_certificates_are_asked_for_in_any_spelling(word, spelling):
+def test_certificates_are_requested_in_any_spelling(word, spelling):
     url = spelling.format(word.upper() if "CERT" in spelling else word)
     made = opened(f"rediss://:secret@host:6380/2?ssl_cert_reqs={url}&ssl_ca_certs=%2Fetc%2Fca.pem")
     assert type(made) is redis.SSLConnection

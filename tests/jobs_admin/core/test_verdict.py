@@ -47,13 +47,13 @@ def test_a_permanent_error_is_dead_at_once_also_on_the_last_attempt():
     )
 
 
-def test_a_server_that_says_when_is_heeded():
+def test_a_server_that_reports_when_is_heeded():
     assert verdict(retry_after_s=60) == Again(66.0, "transient", 60)
     assert verdict(error_names=("RateLimitError",), retry_after_s=60) == Again(66.0, "rate_limited", 60)
     assert verdict(retry_after_s=1) == Again(10.0, "transient", 1)
 
 
-def test_a_server_that_asks_for_a_year_is_not_waited_for():
+def test_a_server_that_requests_a_year_is_not_waited_for():
     for wish in (3601, 365 * 86_400, math.inf):
         assert verdict(retry_after_s=wish) == Dead("retry-after", "transient")
     assert isinstance(verdict(retry_after_s=3600), Again)
@@ -64,7 +64,7 @@ def test_no_wish_leaves_the_backoff(nothing):
     assert verdict(retry_after_s=nothing) == Again(10.0, "transient")
 
 
-def test_a_policy_may_disregard_what_servers_ask_for():
+def test_a_policy_may_disregard_what_servers_request():
     deaf = parse({"backoff": {"kind": "fixed", "first_delay_s": 10}, "retry_after": {"respect": False}})
     assert verdict(policy=deaf, retry_after_s=10**9) == Again(10.0, "transient")
 
@@ -73,7 +73,7 @@ def test_without_budget_a_failure_is_dead():
     assert verdict(Purse(has=False)) == Dead("budget", "transient")
 
 
-def test_the_budget_is_asked_once_and_only_where_it_would_be_spent():
+def test_the_budget_is_queried_once_and_only_where_it_would_be_spent():
     for ended in ({"error_names": ("ValueError",)}, {"attempt": 3}, {"retry_after_s": 10**6}):
         purse = Purse()
         verdict(purse, **ended)

@@ -39,14 +39,14 @@ def test_thousands_of_queues_are_the_first_five_by_one_statement_of_rows():
     assert [line.queue for line in found.lines] == [name for _, name in names[:MOST_QUEUES]] and len(queries) <= 6
 
 
-def test_a_queue_without_a_dead_job_is_no_line_and_without_a_line_nothing_else_is_asked():
+def test_a_queue_without_a_dead_job_is_no_line_and_without_a_line_nothing_else_is_queried():
     quarter("emails", HOUR, 0)
     with CaptureQueriesContext(connection) as queries:
         found = depths.dead_depth(ENGINE, [("shop", "emails")], NOW)
     assert not found.lines and len(queries) == 1
 
 
-def test_only_thresholds_that_one_of_the_queues_may_reach_are_told_the_lowest_first():
+def test_only_thresholds_that_one_of_the_queues_may_reach_are_reported_the_lowest_first():
     quarter("emails", HOUR, 3)
     Rule.objects.all().delete()
     for name, value, more in (
@@ -58,7 +58,7 @@ def test_only_thresholds_that_one_of_the_queues_may_reach_are_told_the_lowest_fi
     assert [one.rule for one in found.thresholds] == ["low", "high"]
 
 
-def test_what_happened_on_sources_out_of_sight_is_not_told():
+def test_what_happened_on_sources_out_of_sight_is_not_reported():
     alert(), alert(source="bank"), publish("bank", name="theirs"), publish("shop", name="ours")
     mine = replay()
     for source in ("shop", "bank"):

@@ -29,7 +29,7 @@ def looks(draw):
 
 
 @given(st.lists(looks(), min_size=1, max_size=40))
-def test_the_least_the_most_and_the_last_of_any_looks_are_kept(rows):
+def test_the_least_the_most_and_the_last_of_any_checks_are_stored(rows):
     one = fold(rows)
     for name in DEPTHS:
         known = [getattr(row, name) for row in rows if getattr(row, name) is not None]
@@ -40,7 +40,7 @@ def test_the_least_the_most_and_the_last_of_any_looks_are_kept(rows):
 
 
 @given(st.lists(looks(), min_size=2, max_size=40), st.data())
-def test_folding_the_parts_is_folding_the_whole(rows, data):
+def test_folding_the_parts_is_folding_the_complete(rows, data):
     cut = data.draw(st.integers(1, len(rows) - 1))
     at_once, parts = fold(rows), fold([fold(rows[:cut]), fold(rows[cut:])])
     assert parts._replace(failed_per_min=None, succeeded_per_min=None) == at_once._replace(
@@ -49,7 +49,7 @@ def test_folding_the_parts_is_folding_the_whole(rows, data):
 
 
 @given(st.lists(looks(), min_size=1, max_size=40))
-def test_what_could_not_be_reached_at_any_moment_is_told_with_its_reason(rows):
+def test_what_could_not_be_reached_at_any_moment_is_reported_with_its_reason(rows):
     one = fold(rows)
     assert one.is_reachable == any(row.is_reachable for row in rows)
     assert one.why == next((row.why for row in reversed(rows) if row.why), "")

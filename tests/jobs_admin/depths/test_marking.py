@@ -51,7 +51,7 @@ def test_releases_of_its_source_are_marked():
     assert marked() == [("release", "v2")]
 
 
-def test_a_thousand_of_a_kind_are_the_newest_twenty():
+def test_a_thousand_of_a_kind_are_the_latest_twenty():
     Release.objects.bulk_create(
         Release(source="shop", version=f"v{n}", at=NOW - timedelta(seconds=n)) for n in range(1000)
     )

@@ -31,19 +31,19 @@ def reasons(history) -> list[tuple[int, str]]:
     return [(gap.until - gap.since, gap.reason) for gap in history.gaps]
 
 
-def test_each_span_takes_the_shortest_step_that_is_kept_and_fits():
+def test_each_span_takes_the_shortest_step_that_is_stored_and_fits():
     spans = (HOUR, 6 * HOUR, DAY, 7 * DAY, 14 * DAY, 90 * DAY, 400 * DAY)
     assert [read(span).step_s for span in spans] == [10, 60, 300, 900, 3600, 21_600, 86_400]
 
 
-def test_an_hour_of_two_days_ago_is_told_in_minutes_and_one_of_last_month_in_hours():
+def test_an_hour_of_two_days_ago_is_reported_in_minutes_and_one_of_last_month_in_hours():
     for ago, step in ((2 * DAY, 60), (30 * DAY, 3600)):
         assert depths.history(VERA, "shop", "emails", NOW - ago, NOW - ago + HOUR, now=NOW).step_s == step
 
 
 @settings(max_examples=60)
 @given(st.integers(0, 1200 * 86_400), st.integers(0, 1200 * 86_400), st.sampled_from([1, 2, 100, 999, 1000]))
-def test_no_span_has_more_points_than_asked_for(back, long, most):
+def test_no_span_has_more_points_than_requested(back, long, most):
     since = NOW - timedelta(seconds=back)
     history = depths.history(VERA, "shop", "emails", since, since + timedelta(seconds=long), most=most, now=NOW)
     steps = -(-(history.until - history.since) // history.step_s)
@@ -63,14 +63,14 @@ def test_folded_further_the_least_the_most_and_the_last_are_the_same():
     assert few.points[-1].dead == full.points[-1].dead == 0 and reasons(few) == [(few.step_s, reading.PARTLY)]
 
 
-def test_a_point_tells_the_step_and_the_age_of_the_oldest_dead_job_at_its_end():
+def test_a_point_reports_the_step_and_the_age_of_the_oldest_dead_job_at_its_end():
     look(NOW - 2 * HOUR, 4, step=3600, oldest_dead_at=NOW - 3 * HOUR, dead_min=1, dead_max=9, source_dead=2).save()
     (point,) = depths.history(VERA, "shop", "emails", NOW - 30 * DAY, NOW, most=800, now=NOW).points
     assert (point.at, point.dead, point.dead_min, point.dead_max) == ((NOW - 2 * HOUR).timestamp(), 4, 1, 9)
     assert point.oldest_dead_age_s == 2 * 3600 and (point.waiting_min, point.source_dead) == (4, 2)
 
 
-def test_unreachable_is_a_gap_with_what_the_source_said():
+def test_unreachable_is_a_gap_with_what_the_source_reported():
     lay(NOW - HOUR, 360)
     away = DepthSample.objects.filter(at__gte=NOW - HOUR / 2, at__lt=NOW - HOUR / 3)
     away.update(is_reachable=False, why="connection refused", waiting=None)
@@ -79,7 +79,7 @@ def test_unreachable_is_a_gap_with_what_the_source_said():
     assert gap.words == "The source did not answer: connection refused"
 
 
-def test_a_minute_in_which_the_source_answered_at_times_is_no_gap_and_says_so():
+def test_a_minute_in_which_the_source_answered_at_times_is_no_gap_and_reports_it():
     lay(NOW - 3 * HOUR, 1080)
     DepthSample.objects.filter(at=NOW - HOUR).update(is_reachable=False, why="timed out", waiting=None)
     roll()
@@ -88,42 +88,42 @@ def test_a_minute_in_which_the_source_answered_at_times_is_no_gap_and_says_so():
     assert all(point.waiting is not None for point in history.points)
 
 
-def test_while_nobody_watched_is_a_gap_of_its_own_kind():
+def test_while_no_one_watched_is_a_gap_of_its_own_kind():
     lay(NOW - HOUR, 180), lay(NOW - HOUR / 4, 90)
     assert reasons(read()) == [(900, reading.UNWATCHED)]
 
 
-def test_a_look_that_came_late_is_no_gap():
+def test_a_check_that_came_late_is_no_gap():
     lay(NOW - HOUR, 360)
     DepthSample.objects.filter(at=NOW - HOUR / 2).delete()
     assert read().gaps == []
 
 
-def test_nobody_watches_now_either():
+def test_no_one_watches_now_either():
     lay(NOW - HOUR, 300)
     assert reasons(read()) == [(600, reading.UNWATCHED)]
 
 
-def test_a_queue_that_was_not_there_yet_is_told_from_a_desk_that_slept():
+def test_a_queue_that_was_not_there_yet_is_distinguished_from_a_desk_that_slept():
     lay(NOW - HOUR, 360, "older"), lay(NOW - HOUR / 2, 180)
     assert reasons(read()) == [(1800, reading.UNSEEN)]
 
 
-def test_before_the_first_look_nothing_is_known():
+def test_before_the_first_check_nothing_is_known():
     lay(NOW - HOUR / 2, 180)
     assert reasons(read()) == [(1800, reading.BEFORE)]
 
 
-def test_a_queue_nobody_knows_is_one_gap():
+def test_a_queue_no_one_knows_is_one_gap():
     assert reasons(read(queue="nothing")) == [(3600, reading.BEFORE)]
 
 
-def test_thousands_of_holes_are_told_by_the_longest():
+def test_thousands_of_holes_are_reported_by_the_longest():
     lay(NOW - HOUR, 70, every_s=50)
     assert len(read().gaps) == reading._MOST_GAPS
 
 
-def test_who_may_not_see_the_source_is_told_what_who_asks_for_nothing_is():
+def test_who_may_not_see_the_source_is_informed_what_who_requests_nothing_is():
     lay(NOW - HOUR, 6)
     for read_ in (depths.history, depths.marks):
         with pytest.raises(NotFound):
@@ -145,7 +145,7 @@ def test_a_picture_reads_no_more_rows_than_it_has_points_by_one_statement():
     assert len(queries) == 1 and len(history.points) == 288 and not history.gaps
 
 
-def test_what_is_kept_for_ever_is_still_a_picture(settings):
+def test_what_is_stored_for_ever_is_still_a_picture(settings):
     settings.REDRIVE_KEEP = "depths=ever"
     assert retention_by_step()[86_400] is None and retention_by_step()[10] == DAY
     history = depths.history(ENGINE, "shop", "emails", datetime(2000, 1, 1, tzinfo=UTC), NOW, now=NOW)

@@ -54,7 +54,7 @@ class TestOneWatch:
         roll(), roll(NOW + timedelta(seconds=30))
         assert everything() == before and len(before) > 180
 
-    def test_the_step_that_runs_grows_with_each_look(self):
+    def test_the_step_that_runs_grows_with_each_check(self):
         lay(NOW, 2)
         roll(NOW + timedelta(seconds=15))
         assert [row[1] for row in rolled(86_400)] == [2]
@@ -71,7 +71,7 @@ class TestOneWatch:
         assert [row[1] for row in rolled(3600)] == [360, 360, 6]
         assert sum(row[1] for row in rolled(86_400)) == 726
 
-    def test_a_look_written_late_is_folded_too(self):
+    def test_a_check_written_late_is_folded_too(self):
         lay(NOW - timedelta(minutes=10), 60)
         roll()
         look(NOW - timedelta(seconds=50), 5000, "late").save()
@@ -95,7 +95,7 @@ class TestOneWatch:
         roll()
         assert [row[1] for row in rolled(60)][:2] == [6, 6]
 
-    def test_watch_folds_what_is_due_and_asks_nothing_in_between(self, monkeypatch, django_assert_num_queries):
+    def test_watch_folds_what_is_due_and_queries_nothing_in_between(self, monkeypatch, django_assert_num_queries):
         monkeypatch.setattr(rolling, "_due", {})
         monkeypatch.setattr(rolling, "_ROUND_S", 60.0)
         lay(NOW - timedelta(minutes=1), 6)
@@ -115,7 +115,7 @@ class TestOneWatch:
 
 @pytest.mark.django_db
 class TestRetention:
-    def test_each_step_is_kept_for_its_time(self):
+    def test_each_step_is_stored_for_its_time(self):
         for step, age in ((10, 1), (60, 14), (300, 14), (900, 14), (3600, 400), (86_400, 400)):
             for days in (age - 0.5, age + 0.5):
                 look(NOW - timedelta(days=days), step=step, queue=f"{days}").save()
@@ -137,7 +137,7 @@ class TestRetention:
         assert DepthSample.objects.filter(step=10).count() == 30
         assert sum(row[1] for row in rolled(3600)) == 60
 
-    def test_how_long_depths_are_kept_can_be_set(self, settings):
+    def test_how_long_depths_are_stored_can_be_set(self, settings):
         settings.REDRIVE_KEEP = "depths=7d"
         for days in (6, 8):
             look(NOW - timedelta(days=days), step=3600, queue=f"d{days}").save()
@@ -146,7 +146,7 @@ class TestRetention:
         retention.prune(NOW)
         assert set(DepthSample.objects.filter(step=3600).values_list("queue", flat=True)) == {"d6", "emails"}
 
-    def test_a_dry_run_tells_how_many_and_deletes_none(self):
+    def test_a_dry_run_reports_how_many_and_deletes_none(self):
         lay(NOW - timedelta(days=2), 60), lay(NOW - timedelta(minutes=1), 6)
         roll()
         pruned = retention.prune(NOW, dry_run=True)
@@ -156,7 +156,7 @@ class TestRetention:
 class AnyLooks(TestCase):
     @settings(max_examples=25)
     @given(st.dictionaries(st.integers(0, 1079), st.integers(0, 10**9), min_size=1, max_size=60), st.data())
-    def test_whatever_is_looked_at_and_whenever_it_is_folded(self, seen, data):
+    def test_whatever_is_checked_and_whenever_it_is_folded(self, seen, data):
         """Three hours of looks with holes in them, folded after any of them: each step says what its looks said."""
         DepthSample.objects.all().delete()
         since = NOW - timedelta(hours=3)

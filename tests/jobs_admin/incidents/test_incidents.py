@@ -107,7 +107,7 @@ def test_without_times_it_is_the_last_alert_from_its_first_failure_on(outage):
     assert minute(-6) <= where.since <= minute(0) and where.until >= minute(40)
 
 
-def test_the_timeline_tells_all_of_it_in_order(outage):
+def test_the_timeline_reports_all_of_it_in_order(outage):
     kinds = [(one.kind, one.what) for one in told().timeline]
     wanted = [
         ("release", "released"), ("failing", "began"), ("group", "new"), ("alert", "fired"), ("calm", "over"),
@@ -124,7 +124,7 @@ def test_the_timeline_tells_all_of_it_in_order(outage):
     assert by_what["held"].who == "redrive" and by_what["back"].at == minute(60)
 
 
-def test_counts_say_what_it_came_to(outage):
+def test_counts_report_what_it_came_to(outage):
     counts = told().counts
     assert (counts.failed, counts.died, counts.recovered) == (40, 40, 38)
     assert {state: n for state, n in counts.jobs.items() if n} == {"dead": 1, "recovered": 38, "discarded": 1}
@@ -166,7 +166,7 @@ def test_what_is_out_of_sight_is_not_there(outage):
             incidents.span(VERA, NOW, **options)
 
 
-def test_what_belongs_to_other_sources_too_is_told_to_those_who_see_them(outage):
+def test_what_belongs_to_other_sources_too_is_reported_to_those_who_see_them(outage):
     ingest.file(entries(report("b1", source="bank", error_type="Timeout", at=minute(-500).timestamp())), minute(1))
     with transaction.atomic():
         row = audit.record(ENGINE, "replay.start", f"replay:{outage.pk}", source="bank")
@@ -176,7 +176,7 @@ def test_what_belongs_to_other_sources_too_is_told_to_those_who_see_them(outage)
     assert {one.what: one for one in told(ANN, source="shop").timeline}["held"].why == "too many fail"
 
 
-def test_an_act_on_a_replay_of_several_sources_is_told_once_with_its_reason(outage):
+def test_an_act_on_a_replay_of_several_sources_is_reported_once_with_its_reason(outage):
     with transaction.atomic():
         replay_rights.record(
             ENGINE, "replay.pause", outage, ["bank", "shop"], reason="lunch", after={"state": "paused"}
@@ -186,7 +186,7 @@ def test_an_act_on_a_replay_of_several_sources_is_told_once_with_its_reason(outa
     assert paused.why == "lunch"
 
 
-def test_times_that_are_asked_for_are_kept_and_bad_ones_refused(outage):
+def test_times_that_are_requested_are_stored_and_bad_ones_refused(outage):
     where = incidents.span(ANN, NOW, source="shop", queue="emails", since=minute(2), until=minute(5))
     assert (where.since, where.until, where.found_by) == (minute(2), minute(5), "asked")
     assert told(source="shop", since=minute(2), until=minute(3)).counts.failed == 20, "two minutes, the last one whole"
@@ -231,7 +231,7 @@ def test_the_minutes_of_every_queue_are_not_added_up_to_find_the_loudest():
     assert of_minutes and all('"queue" = ' in sql for sql in of_minutes)
 
 
-def test_no_more_hours_than_a_bound_are_added_up_the_newest_of_them(monkeypatch):
+def test_no_more_hours_than_a_bound_are_added_up_the_latest_of_them(monkeypatch):
     Source.objects.create(name="shop")
     add_queue_counts({("shop", "long ago", NOW - timedelta(hours=30)): {"failed": 900}})
     add_queue_counts({("shop", f"q{n}", NOW - timedelta(hours=n)): {"failed": 9} for n in range(1, 9)})
@@ -240,7 +240,7 @@ def test_no_more_hours_than_a_bound_are_added_up_the_newest_of_them(monkeypatch)
     assert incidents.span(ANN, NOW).queue == "q1"
 
 
-def test_counters_are_not_asked_for_the_loudest_queue_while_an_alert_is_open(outage):
+def test_counters_are_not_requested_the_loudest_queue_while_an_alert_is_open(outage):
     Alert.objects.update(state="firing", resolved_at=None)
     assert all('"queue" = ' in sql for sql in asked_for_a_span())
 
@@ -305,7 +305,7 @@ def test_it_costs_the_same_with_many_jobs_alerts_and_groups(outage):
     assert len([one for one in told(source="shop").timeline if one.kind == "group"]) <= 50
 
 
-def test_a_group_that_came_back_says_after_what(outage):
+def test_a_group_that_came_back_shows_after_what(outage):
     Group.objects.update(state="regressed", state_since=minute(3), regressed_after="release:r1")
     (back,) = [one for one in told().timeline if one.what == "regressed"]
     assert back.words.startswith("Came back after release r1: Timeout")

@@ -76,7 +76,7 @@ def test_the_page_gives_npm_no_path_that_it_takes_for_a_repository():
     assert paths and all(path.startswith(("/", "./", "../")) for path in paths)
 
 
-def test_a_folder_that_cannot_be_written_is_said(tmp_path):
+def test_a_folder_that_cannot_be_written_is_shown(tmp_path):
     (tmp_path / "file").touch()
     done = subprocess.run([*COMMAND, str(tmp_path / "file")], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "The package was not written" in done.stderr and "Traceback" not in done.stderr

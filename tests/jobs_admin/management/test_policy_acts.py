@@ -47,7 +47,7 @@ def test_a_policy_is_published_from_a_file_and_audited_under_the_login(publish):
     assert event.actor.endswith("(terminal)") and event.reason == "first"
 
 
-def test_publishing_says_which_tasks_get_attempts_that_they_do_not_have(store, tmp_path):
+def test_publishing_reports_which_tasks_get_attempts_that_they_do_not_have(store, tmp_path):
     reports(store, None)
     file, err = tmp_path / "policy.json", io.StringIO()
     file.write_text(json.dumps({"match": {"task": "shop.send"}, "mode": "enforce", "budget": {"per_minute": 30}}))
@@ -67,7 +67,7 @@ def test_another_version_takes_its_place_only_when_it_is_named(publish):
     assert "emails@3" in publish("--expected-version", "now", cap_s=90)
 
 
-def test_all_that_is_wrong_is_told_and_nothing_is_published(publish):
+def test_all_that_is_wrong_is_reported_and_nothing_is_published(publish):
     error = refusal(publish, max_attempts=10**9, cap_s=-1)
     assert "max_attempts must be" in error and "cap_s must be" in error and "1,000" in error
     assert not PolicyVersion.objects.exists()
@@ -79,7 +79,7 @@ def test_a_file_that_is_no_json_is_refused(tmp_path):
     assert "cannot be read" in refusal(run, "publish", "emails", str(tmp_path / "none"))
 
 
-def test_what_show_says_can_be_published(publish, tmp_path):
+def test_what_show_reports_can_be_published(publish, tmp_path):
     publish()
     (tmp_path / "copy.json").write_text(run("show", "emails"))
     assert "says that already" in run("publish", "emails", str(tmp_path / "copy.json"))

@@ -23,7 +23,7 @@ def run(*arguments):
     return out.getvalue()
 
 
-def test_a_dry_run_says_what_would_happen_and_does_nothing(shop, bury):
+def test_a_dry_run_reports_what_would_happen_and_does_nothing(shop, bury):
     bury(100)
     bury(2, state="retrying")
     output = run("queue:emails", "--dry-run", "--rate", "10")
@@ -39,7 +39,7 @@ def test_a_replay_is_started_in_the_name_of_the_terminal_s_user(shop, bury):
     assert AuditEvent.objects.last().actor.endswith("(terminal)")
 
 
-def test_the_address_of_a_desk_below_a_prefix_is_told_with_it(shop, bury):
+def test_the_address_of_a_desk_below_a_prefix_is_reported_with_it(shop, bury):
     bury(1)
     set_script_prefix("/desk/")
     try:
@@ -49,7 +49,7 @@ def test_the_address_of_a_desk_below_a_prefix_is_told_with_it(shop, bury):
     assert f"/desk/replays/{Replay.objects.get().pk}/" in output
 
 
-def test_a_dry_run_draws_the_plan_and_says_what_failures_would_change(shop, bury):
+def test_a_dry_run_draws_the_plan_and_reports_what_failures_would_change(shop, bury):
     bury(400)
     output = run("queue:emails", "--dry-run")
     assert '"style": "careful"' in output and '"canary": {"jobs": 50' in output  # more than 100
@@ -105,7 +105,7 @@ def test_waiting_ends_non_zero_at_once_where_only_a_person_can_go_on(shop, bury,
         run("queue:emails", "--reason", "x", "--wait")
 
 
-def test_waiting_ends_where_nobody_tells_how_the_jobs_ended_and_claims_nothing(shop, bury, monkeypatch):
+def test_waiting_ends_where_no_one_reports_how_the_jobs_ended_and_claims_nothing(shop, bury, monkeypatch):
     bury(3)
     monkeypatch.setattr(
         replay_text.Progress, "show", lambda _, replay: stands(replay.pk, state="done", sent=3, planned=0)
@@ -136,7 +136,7 @@ def test_a_log_gets_a_line_when_something_has_changed_and_no_more():
         (["queue:emails", "--reason", "x", "--rate", "fast"], "rate must be a number"),
     ],
 )
-def test_what_is_refused_is_said(shop, bury, arguments, message):
+def test_what_is_refused_is_shown(shop, bury, arguments, message):
     bury(2)
     with pytest.raises(CommandError, match=message) as refused:
         run(*arguments)
@@ -147,7 +147,7 @@ def test_what_is_refused_is_said(shop, bury, arguments, message):
 @pytest.mark.server
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("kind, message", [("success", "All 3 jobs succeeded"), ("exception", "3 failed again")])
-def test_waiting_ends_with_the_jobs_and_tells_how_they_ended(desk_of_three, kind, message):
+def test_waiting_ends_with_the_jobs_and_reports_how_they_ended(desk_of_three, kind, message):
     out = desk_of_three(kind)
     assert message in out.stdout + out.stderr and "3/3 ended" in out.stdout
     assert out.returncode == (0 if kind == "success" else 1)
@@ -186,7 +186,7 @@ def desk_of_three(tmp_path, engine):
 
 @pytest.mark.server
 @pytest.mark.django_db(transaction=True)
-def test_ctrl_c_leaves_the_replay_running_and_says_so(tmp_path, engine):
+def test_ctrl_c_leaves_the_replay_running_and_reports_it(tmp_path, engine):
     desk = Desk(tmp_path, engine.url)
     desk.run("bury(3)")
     command = [sys.executable, "manage.py", "replay", "queue:emails", "--wait", "--reason", "x"]

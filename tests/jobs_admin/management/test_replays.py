@@ -39,7 +39,10 @@ def held(shop, bury):
 
 def test_a_group_that_was_set_aside_is_listed_and_brought_back(held):
     output = run("list")
-    assert f"#{held.pk} held  0 of 10 jobs sent, 0 settled  the partner is back: 5 of 5 canary jobs failed again." in output
+    assert (
+        f"#{held.pk} held  0 of 10 jobs sent, 0 settled  the partner is back: 5 of 5 canary jobs failed again."
+        in output
+    )
     assert "  v3-bad  10 jobs  PartnerDown: x: 5 of 5 jobs failed\n" in output
     with pytest.raises(CommandError, match="There is no group 'v3-unknown'"):
         run("bring-back", str(held.pk), "v3-unknown")
@@ -62,5 +65,5 @@ def test_a_draft_is_listed_and_discarded_and_nothing_else_is(held, bury):
         run("discard", str(draft.pk))
 
 
-def test_a_desk_without_replays_says_so(shop):
+def test_a_desk_without_replays_reports_it(shop):
     assert run("list") == "No replay is under way, and there is no draft.\n"

@@ -24,12 +24,12 @@ def parsed(command, *words):
         (["--limit", "1", "--", "--json", "-v2"], "--json -v2"),
     ],
 )
-def test_what_is_no_option_is_text_wherever_it_stands(words, text):
+def test_what_is_no_option_is_text_wherever_it_is(words, text):
     read = parsed(failures, *words)
     assert " ".join(read.query) == text and read.limit == 1 and not read.json
 
 
-def test_options_stay_options_and_a_slip_in_one_is_told():
+def test_options_stay_options_and_a_slip_in_one_is_reported():
     read = parsed(replay, "-queue:a", "--rate", "5", "--reason", "-x", "--dry-run")
     assert (read.query, read.rate, read.reason, read.dry_run) == (["-queue:a"], "5", "-x", True)
     with pytest.raises(Exception, match="--limti"):
@@ -44,7 +44,7 @@ def test_a_negation_alone_is_searched_for_from_the_terminal(capsys):
 
 
 @pytest.mark.django_db
-def test_a_search_that_finds_nothing_says_what_is_near_it(capsys):
+def test_a_search_that_finds_nothing_reports_what_is_near_it(capsys):
     bury(2, queue="webhooks")
     failures.Command().run_from_argv(["manage.py", "failures", "queue:webhook"])
     assert "queue:webhooks  2 (the queue of a name like it)" in capsys.readouterr().out

@@ -40,7 +40,7 @@ def test_it_holds_core_worker_and_lua_and_nothing_else(packed):
     assert {name.rpartition(".")[2] for name in ours} == {"py", "lua"}
 
 
-def test_it_asks_for_celery_and_redis_alone_and_for_cryptography_where_messages_are_encrypted(packed):
+def test_it_requests_celery_and_redis_alone_and_for_cryptography_where_messages_are_encrypted(packed):
     text = Parser().parsestr(packed.read(f"redrive_worker-{GUARD_VERSION}.dist-info/METADATA").decode())
     assert (text["Name"], text["Version"], text["Requires-Python"]) == ("redrive-worker", GUARD_VERSION, ">=3.10")
     celery, client, library = text.get_all("Requires-Dist")
@@ -77,7 +77,7 @@ def test_the_same_files_give_the_same_bytes_wherever_and_whenever(tmp_path):
     assert wheel.build(tmp_path / "b", copy).sha256 != here.sha256
 
 
-def test_the_command_needs_nothing_installed_and_says_how_to_use_it(tmp_path):
+def test_the_command_needs_nothing_installed_and_reports_how_to_use_it(tmp_path):
     done = subprocess.run([*COMMAND, str(tmp_path / "dist")], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     path, figures, *_, pip, line, _, name, _ = done.stdout.splitlines()
@@ -90,7 +90,7 @@ def test_the_command_needs_nothing_installed_and_says_how_to_use_it(tmp_path):
     assert [file.name for file in (tmp_path / "dist").iterdir()] == [path.rpartition("/")[2]]
 
 
-def test_where_it_cannot_be_written_a_sentence_says_so(tmp_path):
+def test_where_it_cannot_be_written_a_sentence_reports_it(tmp_path):
     (tmp_path / "file").touch()
     done = subprocess.run([*COMMAND, str(tmp_path / "file")], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")

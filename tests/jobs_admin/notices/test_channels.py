@@ -29,7 +29,7 @@ def refused(code, field=None, **document):
     return found.value.message
 
 
-def test_a_secret_is_made_shown_once_and_kept_sealed():
+def test_a_secret_is_made_shown_once_and_stored_sealed():
     saved = notices.save_channel(ANN, {"name": "pager", "kind": "webhook", "url": URL})
     assert sealing.is_signing_secret(saved.secret) and saved.secret not in repr(saved)
     (sealed,) = Channel.objects.get().secrets
@@ -87,7 +87,7 @@ def test_a_desk_that_is_read_only_changes_none(settings):
             act(ANN, channel.pk)
 
 
-def test_what_is_wrong_with_a_channel_is_said_of_its_field():
+def test_what_is_wrong_with_a_channel_is_reported_of_its_field():
     refused("invalid", "name", name="")
     refused("invalid", "name", name="x" * 101)
     refused("invalid", "kind", kind="pigeon")
@@ -156,7 +156,7 @@ def test_a_second_rotation_waits_for_the_end_of_the_first_and_a_new_secret_ends_
         notices.end_rotation(ANN, channel.pk)
 
 
-def test_a_channel_that_rules_tell_is_not_deleted_and_one_that_none_tells_goes_with_its_deliveries():
+def test_a_channel_that_rules_notify_is_not_deleted_and_one_that_none_notifies_goes_with_its_deliveries():
     channel, _ = webhook("pager", URL)
     rule = Rule.objects.create(name="Deep", metric="dead", threshold=5)
     rule.channels.add(channel)
@@ -254,7 +254,7 @@ def test_deliveries_are_seen_by_those_who_see_their_source(two):
     assert notices.deliveries(VERA).count == 0
 
 
-def test_the_deliveries_of_an_alert_are_those_of_all_told_with_it(two):
+def test_the_deliveries_of_an_alert_are_those_of_all_reported_with_it(two):
     rule = Rule.objects.create(name="Deep", metric="dead", threshold=5)
     fields = {
         "rule": rule,
@@ -273,7 +273,7 @@ def test_the_deliveries_of_an_alert_are_those_of_all_told_with_it(two):
     assert notices.deliveries(VERA, alert=other.pk + 1).count == 0
 
 
-def test_where_a_channel_leads_is_not_told_by_what_came_back(two):
+def test_where_a_channel_leads_is_not_reported_by_what_came_back(two):
     assert "127.0.0.1" not in str(notices.delivery(VERA, two[0].pk))
     assert "inner host" in str(notices.delivery(ANN, two[0].pk))
 
@@ -304,6 +304,6 @@ def test_what_is_being_sent_is_not_sent_again_by_hand(two):
         notices.resend(ANN, two[1].pk)
 
 
-def test_a_page_of_deliveries_asks_two_questions(two, django_assert_num_queries):
+def test_a_page_of_deliveries_makes_two_queries(two, django_assert_num_queries):
     with django_assert_num_queries(2):
         notices.deliveries(ANN)

@@ -182,7 +182,7 @@ NOT_BEHIND_S = posting.LONGEST_S - 5
 QUICK = [name for name in HOSTILE if name not in ("hangs", "a byte a second", "a slow body", "100 for ever")]
 
 
-def test_what_endpoints_do_is_told_in_words_and_tried_again_when_they_say(tmp_path):
+def test_what_endpoints_do_is_reported_in_words_and_tried_again_when_they_report(tmp_path):
     bad_tls, _ = certified(tmp_path)
     with opened(*(HOSTILE[name] for name in QUICK)) as hostile, opened(answering(204), tls=bad_tls) as (untrusted,):
         channels = [webhook(name, one.url)[0] for name, one in zip(QUICK, hostile, strict=True)]
@@ -224,7 +224,7 @@ def test_hostile_endpoints_are_delivered_or_parked_and_a_healthy_one_does_not_wa
     assert max(Delivery.objects.values_list("took_ms", flat=True)) < 2_000 * posting.LONGEST_S
 
 
-def test_a_hundred_channels_that_hang_keep_nobody_else_waiting(endpoint):
+def test_a_hundred_channels_that_hang_keep_no_one_else_waiting(endpoint):
     with opened(hang) as (one,):
         hanging = [
             Channel.objects.create(
@@ -268,7 +268,7 @@ def test_a_name_is_verified_in_the_certificate_though_the_connection_goes_to_a_p
     assert of(other).state == "waiting" and "certificate" in of(other).error
 
 
-def test_a_permanent_refusal_disables_the_channel_says_so_and_parks_what_waits(endpoint):
+def test_a_permanent_refusal_disables_the_channel_reports_it_and_parks_what_waits(endpoint):
     there = endpoint(answering(500))
     channel, _ = webhook("pager", there.url)
     notice(channel)
@@ -294,7 +294,7 @@ def test_a_permanent_refusal_disables_the_channel_says_so_and_parks_what_waits(e
     )
 
 
-def test_a_notice_that_cannot_be_written_is_parked_in_the_end_and_keeps_nobody_waiting(endpoint, caplog):
+def test_a_notice_that_cannot_be_written_is_parked_in_the_end_and_keeps_no_one_waiting(endpoint, caplog):
     there = endpoint(answering(204))
     saved = notices.save_channel(ANN, {"name": "chat", "kind": "slack", "url": there.url})
     chat, (good, _) = Channel.objects.get(pk=saved.channel.pk), webhook("pager", there.url)
@@ -357,13 +357,13 @@ def test_the_deliveries_of_a_channel_go_in_order(endpoint):
     assert [seen.headers["webhook-id"] for seen in there.seen] == [f"alert-1-{n}" for n in range(1, 21)]
 
 
-def test_a_round_with_nothing_to_do_asks_little_and_writes_nothing(django_assert_num_queries):
+def test_a_round_with_nothing_to_do_queries_little_and_writes_nothing(django_assert_num_queries):
     notices.deliver(timezone.now())
     with django_assert_num_queries(3):
         assert notices.deliver(timezone.now()) is False
 
 
-def test_a_connection_that_nobody_answers_is_an_error_in_words(endpoint):
+def test_a_connection_that_no_one_answers_is_an_error_in_words(endpoint):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     channel, _ = webhook("away", f"http://127.0.0.1:{port}/")

@@ -72,7 +72,7 @@ def test_a_url_that_is_not_public_is_refused_and_nothing_leaves(store, beating, 
     assert "was not heard" in caplog.text and "very-secret" not in caplog.text
 
 
-def test_without_a_url_nothing_is_asked(store, beating, settings):
+def test_without_a_url_nothing_is_queried(store, beating, settings):
     alive(store, "ingest")
     settings.REDRIVE_HEARTBEAT_URL = ""
     assert heard(beating, 0.3) == 0 and heartbeat.why_refused() == ""

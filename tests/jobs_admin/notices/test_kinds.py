@@ -46,7 +46,9 @@ def test_a_webhook_has_the_documented_fields_and_stays_under_20_kb(endpoint):
     there = endpoint(answering(204))
     target = channel("webhook", there)
     notice(target, body=ALERT)
-    notice(target, key="alert-1-2", body=ALERT | {"top_groups": [{"title": "x" * 5_000, "count": n} for n in range(500)]})
+    notice(
+        target, key="alert-1-2", body=ALERT | {"top_groups": [{"title": "x" * 5_000, "count": n} for n in range(500)]}
+    )
     notice(target, key="alert-1-3", body=ALERT | {f"k{n}": "é" * 900 for n in range(40)})
     deliver()
     first, second, third = (said(there, n) for n in range(3))
@@ -58,7 +60,7 @@ def test_a_webhook_has_the_documented_fields_and_stays_under_20_kb(endpoint):
     assert second["data"]["message"] == third["data"]["message"] == "emails has 1,243 dead jobs"
 
 
-def test_an_address_is_whole_or_left_out(endpoint):
+def test_an_address_is_complete_or_left_out(endpoint):
     there = endpoint(answering(200, b"ok"))
     one, two = channel("webhook", there), channel("slack", there)
     fitting, beyond = "https://desk.example/?q=" + "a%20" * 400, "https://desk.example/?q=" + "a" * 3_000
@@ -93,7 +95,9 @@ def test_a_notice_of_a_job_or_of_a_replay_links_to_its_page(endpoint, settings):
         "https://desk.example/failures/5/",
         "https://desk.example/replays/9/",
     ]
-    assert "source" not in said(there)["data"] and Delivery.objects.filter(channel=target, state="delivered").count() == 2
+    assert (
+        "source" not in said(there)["data"] and Delivery.objects.filter(channel=target, state="delivered").count() == 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,7 +108,7 @@ def test_the_pages_that_are_linked_to_are_there(path, view, settings):
     assert config.page_at(path) == f"https://desk.example/{path}" and resolve(f"/{path}").view_name == view
 
 
-def test_a_channel_whose_secret_no_key_opens_says_so_and_nothing_leaves(endpoint, settings):
+def test_a_channel_whose_secret_no_key_opens_reports_it_and_nothing_leaves(endpoint, settings):
     there = endpoint(answering(204))
     target = channel("webhook", there)
     Channel.objects.update(secrets=["gAAAAA-of-another-key"])
@@ -116,7 +120,7 @@ def test_a_channel_whose_secret_no_key_opens_says_so_and_nothing_leaves(endpoint
 # -- Slack --------------------------------------------------------------------------------------------------------
 
 
-def test_slack_gets_blocks_in_which_a_name_mentions_nobody(endpoint):
+def test_slack_gets_blocks_in_which_a_name_mentions_no_one(endpoint):
     there = endpoint(answering(200, b"ok"))
     target = channel("slack", there)
     assert target.url == "" and there.url not in str(target.secrets) and sealing.unseal(target.secrets) == [there.url]
@@ -146,7 +150,9 @@ def test_slacks_refusal_for_good_disables_the_channel(endpoint, status, body):
     target.refresh_from_db()
     row = Delivery.objects.get()
     assert (
-        target.disabled_at and f"({status})" in target.why_disabled and (row.state, row.answer) == ("parked", body.decode())
+        target.disabled_at
+        and f"({status})" in target.why_disabled
+        and (row.state, row.answer) == ("parked", body.decode())
     )
 
 
@@ -215,7 +221,7 @@ def test_a_late_retry_does_not_open_again_what_is_resolved(endpoint):
     assert (first.state, first.error) == ("parked", "A later notice of the same alert has arrived already.")
 
 
-def test_pagerduty_is_asked_where_it_is_unless_another_region_is_named(settings):
+def test_pagerduty_is_queried_where_it_is_unless_another_region_is_named(settings):
     settings.REDRIVE_WEBHOOK_ALLOW = ["events.pagerduty.com"]
     saved = notices.save_channel(ANN, {"name": "duty", "kind": "pagerduty", "secret": KEY})
     assert saved.channel.url == "https://events.pagerduty.com/v2/enqueue" and saved.secret is None
@@ -331,7 +337,7 @@ def test_a_mail_that_is_refused_for_good_is_parked_and_one_that_is_not_is_tried_
     assert Channel.objects.get(pk=target.pk).disabled_at is None
 
 
-def test_a_mail_server_that_is_away_is_said(mail_server, settings):
+def test_a_mail_server_that_is_away_is_reported(mail_server, settings):
     target = mailbox("ops@example.com")
     with override_settings(EMAIL_PORT=1):
         notice(target)

@@ -67,7 +67,7 @@ def sent():
     ("before", "drop"),
     [(b"", b"220-x\r\n"), (b"", b"2"), (b"220 here\r\n", b"250-x\r\n"), (b"220 here\r\n250 yes\r\n", b"250-x\r\n")],
 )
-def test_a_server_that_says_a_word_now_and_then_is_cut(mail_server, monkeypatch, before, drop):
+def test_a_server_that_sends_a_word_now_and_then_is_cut(mail_server, monkeypatch, before, drop):
     # Long for a word, which a busy machine may hold back, and short for all of them.
     mail_server.EMAIL_TIMEOUT = 30
     monkeypatch.setattr(mail, "LONGEST_S", 1.5)

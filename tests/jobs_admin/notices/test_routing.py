@@ -47,7 +47,7 @@ def test_of_two_that_route_at_once_one_makes_the_rows():
     assert one.deliveries.count() == 1
 
 
-def test_what_a_disabled_channel_misses_stands_in_its_log():
+def test_what_a_disabled_channel_misses_is_in_its_log():
     one = channel("one", disabled_at=timezone.now(), why_disabled="It answered 410 (gone).")
     notice(one)
     routing.route(timezone.now())
@@ -55,7 +55,7 @@ def test_what_a_disabled_channel_misses_stands_in_its_log():
     assert (row.state, row.error) == ("parked", "The channel is disabled: It answered 410 (gone).")
 
 
-def test_what_could_not_be_told_for_a_day_is_not_told_by_itself():
+def test_what_could_not_be_reported_for_a_day_is_not_reported_by_itself():
     one = channel("one")
     notice(one)
     routing.route(timezone.now() + timedelta(hours=30))

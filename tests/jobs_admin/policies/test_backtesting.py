@@ -62,7 +62,7 @@ def test_an_error_that_comes_back_later_was_over_in_between():
     assert judged(max_attempts=8).outlive == 1
 
 
-def test_of_an_error_that_is_still_seen_nobody_knows():
+def test_of_an_error_that_is_still_seen_no_one_knows():
     failed((0, "exception", "Timeout"), group=lasted(minutes=119))
     assert judged(max_attempts=500).open == 1
 
@@ -104,14 +104,14 @@ def test_every_job_is_in_one_of_the_counts():
     assert (found.well, found.outlive, found.open, found.unjudged) == (1, 1, 1, 1)
 
 
-def test_more_failures_than_are_judged_are_said(monkeypatch):
+def test_more_failures_than_are_judged_are_reported(monkeypatch):
     monkeypatch.setattr("jobs_admin.policies.backtesting.MOST", 2)
     bury(3)
     found = judged()
     assert (found.looked_at, found.is_cut) == (2, True)
 
 
-def test_a_backtest_asks_as_much_of_the_database_for_many_jobs_as_for_one(django_assert_num_queries):
+def test_a_backtest_queries_as_much_of_the_database_for_many_jobs_as_for_one(django_assert_num_queries):
     bury(40, group=lasted(minutes=1))
     with django_assert_num_queries(5):
         judged()

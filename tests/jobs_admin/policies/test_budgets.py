@@ -31,7 +31,7 @@ def test_what_workers_spent_is_not_left(store, publish):
     assert (found.name, found.left, found.least) == ("emails", {"shop": 6}, 6)
 
 
-def test_looking_spends_nothing(store, publish):
+def test_checking_spends_nothing(store, publish):
     made = publish(budget={"per_minute": HARDLY_ANY, "burst": 10})
     assert [policies.budget(ANN, made).least for _ in range(3)] == [10, 10, 10]
 
@@ -43,7 +43,7 @@ def test_policies_of_a_group_share_what_is_left(store, publish):
     assert policies.budget(ANN, first).left == policies.budget(ANN, other).left == {"shop": 7}
 
 
-def test_each_source_counts_apart_and_only_those_in_sight_are_told(store, publish):
+def test_each_source_counts_apart_and_only_those_in_sight_are_reported(store, publish):
     made = publish(match={}, budget={"per_minute": HARDLY_ANY, "burst": 10})
     spend(store, "billing", "emails", times=10)
     assert policies.budget(ANN, made).left == {"billing": 0, "shop": 10}
@@ -61,7 +61,7 @@ def test_a_policy_without_a_budget_has_none(store, publish):
     assert policies.budget(ANN, publish()) is None
 
 
-def test_without_a_store_nobody_knows_what_is_left(settings, publish):
+def test_without_a_store_no_one_knows_what_is_left(settings, publish):
     settings.REDRIVE_REDIS_URL = ""
     config.store.cache_clear()
     found = policies.budget(ANN, publish(budget={"per_minute": 60}))

@@ -58,7 +58,7 @@ def test_what_comes_back_for_a_time_ends_at_its_own(publish):
     assert attempts() == 3
 
 
-def test_a_version_without_an_end_stays_whatever_the_one_before_it_said(publish):
+def test_a_version_without_an_end_stays_whatever_the_one_before_it_reported(publish):
     publish(max_attempts=3)
     publish(expected=1, max_attempts=6, expires_at=after(hours=1).isoformat())
     publish(expected=2, max_attempts=9)
@@ -66,7 +66,7 @@ def test_a_version_without_an_end_stays_whatever_the_one_before_it_said(publish)
     assert attempts() == 9
 
 
-def test_an_expiry_stands_in_the_audit_as_the_machines(publish):
+def test_an_expiry_is_in_the_audit_as_the_machines(publish):
     publish()
     publish(expected=1, max_attempts=9, expires_at=after(hours=1).isoformat())
     policies.expire(after(hours=2))

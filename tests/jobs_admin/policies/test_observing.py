@@ -46,13 +46,13 @@ def test_a_wait_of_about_as_long_is_no_change(version, would, waited_s, is_chang
     assert (found.waited_otherwise, found.changed) == (is_changed, is_changed)
 
 
-def test_what_it_decided_and_what_another_version_said_does_not_count(version):
+def test_what_it_decided_and_what_another_version_reported_does_not_count(version):
     judged("exhausted")
     judged("would retry in 12 s", policy="emails@2")
     assert policies.observed(ANN, version).attempts == 0
 
 
-def test_the_newest_are_looked_at_and_it_is_said_that_there_are_more(version):
+def test_the_latest_are_checked_and_it_is_reported_that_there_are_more(version):
     judged("would be dead: permanent", "would be dead: permanent", "would retry in 12 s")
     found = policies.observed(ANN, version, most=2)
     assert (found.attempts, found.changed, found.is_capped) == (2, 1, True)

@@ -42,6 +42,6 @@ def test_a_number_of_jobs_out_of_bounds_is_refused(jobs):
     assert (refused.value.field, refused.value.details["problems"][0].bound) == ("jobs", "1 to 1,000,000")
 
 
-def test_a_preview_tells_what_is_wrong_with_the_draft_alone():
+def test_a_preview_reports_what_is_wrong_with_the_draft_alone():
     wrong = policies.preview(ANN, parse({"jitter": {"kind": "none"}, "max_attempts": 1000}))
     assert wrong["findings"] and {one["where"] for one in wrong["findings"]} == {"policy draft"}

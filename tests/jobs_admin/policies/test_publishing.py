@@ -66,7 +66,7 @@ def test_a_name_that_is_taken_is_not_overwritten_by_who_thinks_it_new():
     assert refusal(cap_s=90).code == "stale"
 
 
-def test_all_that_is_wrong_with_a_document_is_told_at_once_with_its_bounds():
+def test_all_that_is_wrong_with_a_document_is_reported_at_once_with_its_bounds():
     refused = refusal(max_attempts=10**9, cap_s=-1)
     assert refused.code == "invalid"
     assert {p.field for p in refused.details["problems"]} == {"max_attempts", "cap_s"}
@@ -132,7 +132,7 @@ def test_a_withdrawal_of_another_version_is_refused():
     assert policies.get(ANN, "emails").version == 2
 
 
-def test_a_version_of_a_source_out_of_sight_is_not_told_by_a_stale_edit_that_names_it():
+def test_a_version_of_a_source_out_of_sight_is_not_reported_by_a_stale_edit_that_names_it():
     publish("bills", match={"source": "billing", "task": "bank.transfer"}, note="in billing")
     publish("bills", expected=1)  # moved to the shop
     with pytest.raises(Refused) as stale:
@@ -146,7 +146,7 @@ def test_a_version_of_a_source_out_of_sight_is_not_told_by_a_stale_edit_that_nam
     assert ("match.task", "bank.transfer") in [(c.field, c.was) for c in seen.value.details["difference"]]
 
 
-def test_a_withdrawn_policy_of_a_source_out_of_sight_is_not_told_either():
+def test_a_withdrawn_policy_of_a_source_out_of_sight_is_not_reported_either():
     publish("bills", match={"source": "billing", "task": "bank.transfer"})
     policies.withdraw(ANN, "bills", expected_version=1)
     with pytest.raises(Refused) as stale:
@@ -161,7 +161,7 @@ def unreadable(name, version=1):
     PolicyVersion.objects.filter(pk=odd.pk).update(document={**odd.document, "of_a_newer_redrive": 1})
 
 
-def test_a_version_that_cannot_be_read_is_not_put_back_and_what_is_wrong_with_it_is_told():
+def test_a_version_that_cannot_be_read_is_not_put_back_and_what_is_wrong_with_it_is_reported():
     publish()
     publish(expected=1, max_attempts=9)
     unreadable("emails")
@@ -171,7 +171,7 @@ def test_a_version_that_cannot_be_read_is_not_put_back_and_what_is_wrong_with_it
     assert policies.get(ANN, "emails").version == 2
 
 
-def test_also_what_nobody_can_read_matches_and_is_not_doubled():
+def test_also_what_no_one_can_read_matches_and_is_not_doubled():
     publish()
     unreadable("emails")
     assert refusal("others").code == "equal_match"
@@ -182,11 +182,13 @@ def test_documents_of_others_are_not_read_while_others_wait_to_publish():
         publish(f"p{n}", match={"task": f"t{n}"})
     with CaptureQueriesContext(connection) as queries:
         publish()
-    over_all = [q["sql"] for q in queries if "is_published" in q["sql"] and "WHERE" in q["sql"] and "SELECT" in q["sql"]]
+    over_all = [
+        q["sql"] for q in queries if "is_published" in q["sql"] and "WHERE" in q["sql"] and "SELECT" in q["sql"]
+    ]
     assert over_all and not [sql for sql in over_all if "document" in sql.partition("FROM")[0] and 'name" =' not in sql]
 
 
-def test_every_change_stands_in_the_audit_with_what_differs():
+def test_every_change_is_in_the_audit_with_what_differs():
     publish()
     policies.publish(ANN, "emails", {**EMAILS, "cap_s": 90}, expected_version=1, reason="partner is slow")
     event = AuditEvent.objects.latest("pk")
@@ -199,7 +201,7 @@ def test_every_change_stands_in_the_audit_with_what_differs():
     assert (event.before, event.after) == ({"version": 1, "cap_s": 60}, {"version": 2, "cap_s": 90})
 
 
-def test_each_source_is_told_of_its_own_side_of_a_policy_that_moved():
+def test_each_source_is_reported_about_its_own_side_of_a_policy_that_moved():
     publish()
     policies.publish(ANN, "emails", {**EMAILS, "match": {"source": "billing"}, "cap_s": 90}, expected_version=1)
     came, went = (AuditEvent.objects.filter(source=source).latest("pk") for source in ("billing", "shop"))
@@ -207,7 +209,7 @@ def test_each_source_is_told_of_its_own_side_of_a_policy_that_moved():
     assert went.before["cap_s"] == 60 and went.after is None
 
 
-def test_a_viewer_may_look_and_not_publish_which_is_written_down():
+def test_a_viewer_may_check_and_not_publish_which_is_written_down():
     assert refusal(viewer=LOU).code == "forbidden"
     assert AuditEvent.objects.get().allowed is False
 

@@ -69,7 +69,7 @@ def test_what_redis_lost_is_brought_back_under_a_number_of_its_own(store, publis
 
 
 @pytest.mark.parametrize("text", [b"", b"not json", b'{"name": "emails", "version": 9}'])
-def test_what_somebody_else_wrote_is_put_right(store, publish, told, text):
+def test_what_another_person_wrote_is_put_right(store, publish, told, text):
     publish()
     policies.push()
     store.hset(keys.policies(), mapping={"emails": text, "strange": text})

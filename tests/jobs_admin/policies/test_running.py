@@ -58,20 +58,20 @@ def test_workers_of_sources_out_of_sight_are_not_counted(beat, publish):
     assert policies.in_force(LOU, policies.published(LOU))["emails"].sentence == "1 of 1 workers on v1"
 
 
-def test_a_ceiling_below_the_policys_mode_is_told(beat, publish):
+def test_a_ceiling_below_the_policys_mode_is_reported(beat, publish):
     publish(mode="enforce")
     for name, mode in (("w1", "enforce"), ("w2", "observe"), ("w3", "capture"), ("w4", "off")):
         beat(name, mode=mode)
     assert policies.in_force(ANN, policies.published(ANN))["emails"].held_back == {"observe": 1, "capture": 1, "off": 1}
 
 
-def test_a_worker_that_cannot_use_a_version_says_why(beat, publish):
+def test_a_worker_that_cannot_use_a_version_reports_why(beat, publish):
     publish()
     beat("w1", policies={}, refused={"emails": "unknown field"})
     assert policies.in_force(ANN, policies.published(ANN))["emails"].refused == {"w1": "unknown field"}
 
 
-def test_workers_of_one_name_in_two_sources_each_say_why(beat, publish):
+def test_workers_of_one_name_in_two_sources_each_report_why(beat, publish):
     publish("wide", match={"source": "*"})
     for source, why in (("shop", "unknown field"), ("billing", "too long")):
         beat("w1", source=source, policies={}, refused={"wide": why})
@@ -79,7 +79,7 @@ def test_workers_of_one_name_in_two_sources_each_say_why(beat, publish):
     assert refused == {"shop/w1": "unknown field", "billing/w1": "too long"}
 
 
-def test_starts_that_were_not_counted_are_told_where_the_policy_counts_something(beat, publish):
+def test_starts_that_were_not_counted_are_reported_where_the_policy_counts_something(beat, publish):
     publish(poison={"crashes": 3})
     publish("plain", match={"source": "shop", "task": "shop.plain"})
     beat("w1", uncounted=2)
@@ -89,7 +89,7 @@ def test_starts_that_were_not_counted_are_told_where_the_policy_counts_something
     assert (found["emails"].uncounted, found["plain"].uncounted) == (3, 0)
 
 
-def test_jobs_that_were_not_kept_are_told_where_the_policy_files_them_as_lost(beat, publish):
+def test_jobs_that_were_not_stored_are_reported_where_the_policy_files_them_as_lost(beat, publish):
     publish(file_lost=True)
     publish("plain", match={"source": "shop", "task": "shop.plain"})
     beat("w1", unkept=2)
@@ -98,14 +98,14 @@ def test_jobs_that_were_not_kept_are_told_where_the_policy_files_them_as_lost(be
     assert (found["emails"].unkept, found["plain"].unkept) == (3, 0)
 
 
-def test_jobs_of_an_unsure_queue_are_told_with_each_policy_that_they_may_have_missed(beat, publish):
+def test_jobs_of_an_unsure_queue_are_reported_with_each_policy_that_they_may_have_missed(beat, publish):
     publish()
     beat("w1", unplaced=2)
     beat("w2", unplaced=1)
     assert policies.in_force(ANN, policies.published(ANN))["emails"].unplaced == 3
 
 
-def test_without_a_store_nobody_knows(publish, settings):
+def test_without_a_store_no_one_knows(publish, settings):
     made = publish()
     settings.REDRIVE_REDIS_URL = ""
     config.store.cache_clear()

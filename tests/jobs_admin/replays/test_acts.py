@@ -46,7 +46,7 @@ def test_a_failure_is_dead_while_it_is_only_planned(shop, bury):
     assert set(Failure.objects.values_list("state", flat=True)) == {"dead"}
 
 
-def test_the_second_of_two_is_told_who_and_when(shop, bury):
+def test_the_second_of_two_is_shown_who_and_when(shop, bury):
     (pk,) = bury()
     first = begun([pk])
     refused = refusal(replays.draft, BOB, selection=[pk])
@@ -55,7 +55,7 @@ def test_the_second_of_two_is_told_who_and_when(shop, bury):
     assert "ann is replaying it already" in refused.message
 
 
-def test_a_draft_that_lost_the_race_is_told_so_too(shop, bury):
+def test_a_draft_that_lost_the_race_is_reported_as_over_too(shop, bury):
     (pk,) = bury()
     draft = replays.draft(BOB, selection=[pk])
     begun([pk])
@@ -139,10 +139,14 @@ def test_a_key_that_is_used_again_for_something_else_is_refused(shop, bury, othe
     again = replays.draft(ANN, query="queue:emails age:<2d", reason="x", idempotency_key="k")
     assert again.pk == one.pk
     refused = refusal(replays.draft, ANN, reason="x", idempotency_key="k", **other)
-    assert refused.code == "key_reused" and f"replay #{one.pk}" in refused.message and "Nothing was changed" in refused.message
+    assert (
+        refused.code == "key_reused"
+        and f"replay #{one.pk}" in refused.message
+        and "Nothing was changed" in refused.message
+    )
 
 
-def test_the_pace_that_a_key_asked_for_stays_its_own_also_when_the_replay_has_another_by_now(shop, bury):
+def test_the_pace_that_a_key_requested_stays_its_own_also_when_the_replay_has_another_by_now(shop, bury):
     ids = bury(2)
     options = {"selection": ids, "reason": "x", "idempotency_key": "k", "pace": {"style": "steady", "rate": 50}}
     one = replays.draft(ANN, **options)
@@ -174,7 +178,7 @@ def test_more_than_one_job_needs_a_reason(shop, bury):
     assert replays.draft(ANN, selection=ids[:1]).pk
 
 
-def test_who_may_only_look_is_refused_and_that_is_written_down(shop, bury):
+def test_who_may_only_view_is_refused_and_that_is_written_down(shop, bury):
     (pk,) = bury()
     assert refusal(replays.draft, EVE, selection=[pk]).code == "forbidden"
     mixed = Viewer("mia", {"web": OPERATOR, "shop": VIEWER})
@@ -314,7 +318,7 @@ def test_an_edit_is_not_held_up_where_some_worker_may_take_it(store, shop, bury,
 
 
 @pytest.mark.server
-def test_a_preview_says_where_a_patch_cannot_be_checked(store, shop, bury):
+def test_a_preview_reports_where_a_patch_cannot_be_checked(store, shop, bury):
     bury()
     options = Options.parse({"patch": {"kwargs": {"too": "bob"}}})
     caution = "Live workers of shop report no signature of shop.send: the changed arguments are checked only when the job runs."
@@ -328,7 +332,9 @@ def test_a_preview_says_where_a_patch_cannot_be_checked(store, shop, bury):
 def test_a_patch_that_the_task_does_not_take_is_refused_job_by_job(store, shop, bury):
     (pk,) = bury()
     reports(store, "number, to=")
-    (row,) = replays.list_patched_jobs(ANN, target.build_target("", (pk,), timezone.now()), {"kwargs": {"too": "bob"}}).rows
+    (row,) = replays.list_patched_jobs(
+        ANN, target.build_target("", (pk,), timezone.now()), {"kwargs": {"too": "bob"}}
+    ).rows
     assert row.after is None and row.why == "shop.send takes no argument 'too'. It takes (number, to=…)."
     replay = begun([pk], options=Options.parse({"patch": {"kwargs": {"too": "bob"}}}))
     sent_all()
@@ -340,7 +346,7 @@ def test_too_many_chosen_by_hand_are_refused(shop):
     assert refusal(replays.draft, ANN, selection=range(1, 10_002), reason="x").code == "too_many"
 
 
-def test_nothing_to_replay_says_why(shop, bury):
+def test_nothing_to_replay_reports_why(shop, bury):
     bury(2, state="retrying")
     assert "2 retrying by themselves" in refusal(replays.draft, ANN, query="", reason="x").message
     assert refusal(replays.draft, ANN, query="queue:none", reason="x").code == "nothing_to_replay"
@@ -377,7 +383,7 @@ def test_replays_and_items_come_in_pages(shop, bury):
     assert [i.n for i in replays.items(ANN, replay, after=page.next).rows] == [4, 5]
 
 
-def test_what_waits_says_when_it_is_due(shop, bury):
+def test_what_waits_reports_when_it_is_due(shop, bury):
     replay, now = begun(bury(10), {"rate": 2}), timezone.now()
     replay.items.filter(n__in=(1, 2)).update(state="sent")
     page = replays.items(ANN, replay, after="1", limit=4, now=now)
@@ -461,14 +467,14 @@ def test_a_pace_that_was_changed_while_it_started_is_not_lost(shop, bury):
     assert replays.start(ANN, Replay.objects.get()).pace["rate"] == 1
 
 
-def test_its_phases_are_told_in_their_order_to_the_end(shop, bury):
+def test_its_phases_are_reported_in_their_order_to_the_end(shop, bury):
     replay = begun(bury(2))
     for act in (replays.pause, replays.resume, replays.cancel):
         replay = act(ANN, replay)
     assert [state for _, state in progress.phases(replay)] == ["running", "paused", "running", "cancelled"]
 
 
-def test_why_it_is_held_is_told_to_those_who_may_see_all_of_it(shop, bury):
+def test_why_it_is_held_is_reported_to_those_who_may_see_all_of_it(shop, bury):
     begun(bury(1) + bury(1, source="web"))
     begun(bury(1))
     Replay.objects.update(state="held", held_because="boom in web", evidence={"kind": "failing"})

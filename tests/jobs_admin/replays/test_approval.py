@@ -76,7 +76,7 @@ def people(django_user_model):
         ("terminal", {"token 1", "token 2", "ada"}, {"terminal", "ann", "bob", "token of bob"}),
     ],
 )
-def test_nobody_is_a_second_person_by_a_token_or_by_a_login_beside_one(
+def test_no_one_is_a_second_person_by_a_token_or_by_a_login_beside_one(
     people, shop, bury, settings, starter, may, may_not
 ):
     settings.REDRIVE_APPROVE_ABOVE = "2"
@@ -96,7 +96,7 @@ def test_a_draft_by_a_person_and_a_start_by_a_token_are_both_hands_in_it(people,
     assert {name for name, one in people.items() if not replays.approver_refusal(one, replay, ["shop"])} == {"ada"}
 
 
-def test_somebody_without_the_right_on_each_source_cannot(waiting):
+def test_a_person_without_the_right_on_each_source_cannot(waiting):
     web_only = Viewer("wim", {"web": OPERATOR})
     assert refusal(replays.approve, web_only, waiting).code == "forbidden"
     assert refusal(replays.approve, EVE, waiting).code == "forbidden"

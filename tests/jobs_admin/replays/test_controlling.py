@@ -141,7 +141,7 @@ def test_a_replay_that_an_older_version_steered_goes_on(shop, bury, state):
     assert steered.replay.controller["n"] > 20
 
 
-def test_of_two_that_look_at_once_one_writes(steered):
+def test_of_two_that_check_once_one_writes(steered):
     items = steered.send(10)
     steered.come_home(items, "success")
     replays.settle(steered.now + timedelta(seconds=0.1))
@@ -152,7 +152,7 @@ def test_of_two_that_look_at_once_one_writes(steered):
     assert steered.replay.may_send == 30 and steered.replay.controller["core"]["groups"][0] == [[None, 10, 0, False]]
 
 
-def test_a_changed_pace_is_not_overwritten_by_a_look_that_began_before(steered):
+def test_a_changed_pace_is_not_overwritten_by_a_check_that_began_before(steered):
     replay = Replay.objects.get(pk=steered.replay.pk)
     changed = replays.change_pace(ANN, Replay.objects.get(pk=replay.pk), {"style": "at_once"})
     assert (changed.state, changed.rate, changed.may_send) == ("running", None, None)
@@ -355,7 +355,7 @@ def test_jobs_excluded_by_a_search_stay_planned_if_the_act_is_not_audited(shop, 
     assert frozen
 
 
-def test_what_is_laid_out_later_of_a_group_that_is_left_out_is_left_out_too(shop, bury):
+def test_what_is_created_later_of_a_group_that_is_left_out_is_left_out_too(shop, bury):
     bad = dated_group("bad")
     ids = died_of(bury(6), bad)
     steered = Steered(ids)
@@ -373,7 +373,7 @@ def sample(now, guarded_workers, queue="emails"):
     DepthSample.objects.create(source="shop", queue=queue, at=now, waiting=7, guarded_workers=guarded_workers)
 
 
-def test_it_is_held_when_the_workers_vanish_and_says_since_when(steered):
+def test_it_is_held_when_the_workers_vanish_and_reports_since_when(steered):
     steered.come_home(steered.send(10), "success")
     sample(steered.now, 2)
     steered.passed()
@@ -397,7 +397,7 @@ def test_a_watch_that_does_not_sample_is_no_worker_that_vanished(steered):
     assert steered.replay.state == "canary"
 
 
-def test_new_errors_hold_it_before_as_many_known_ones_would_whatever_the_workers_clocks_say(shop, bury):
+def test_new_errors_hold_it_before_as_many_known_ones_would_whatever_the_workers_clocks_report(shop, bury):
     known = dated_group("known", first_seen=START + timedelta(minutes=9))
     new = dated_group("new", first_seen=START - timedelta(minutes=9))
     ids = died_of(bury(60), known)
@@ -507,7 +507,7 @@ def test_a_source_that_cannot_report_has_no_pace_that_waits_for_news(shop, bury,
         assert (refused.value.code, refused.value.field) == ("bad_pace", field)
 
 
-def test_first_attempts_are_told_once_and_none_is_missed(steered, monkeypatch):
+def test_first_attempts_are_reported_once_and_none_is_missed(steered, monkeypatch):
     monkeypatch.setattr(observation, "_AT_ONCE", 7)
     steered.come_home(steered.send(5), "success")
     replays.settle(steered.now)

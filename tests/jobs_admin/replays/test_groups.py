@@ -128,7 +128,7 @@ def test_all_off_is_refused_with_the_way_out(mixed):
     assert not Replay.objects.exists()
 
 
-def test_a_policy_says_what_is_permanent(mixed):
+def test_a_policy_reports_what_is_permanent(mixed):
     mixed(down=(5, {}), gone=(3, {"error_type": "shop.EndpointGone"}), known=(2, {"error_type": "builtins.ValueError"}))
     policies.publish(
         ADMIN,
@@ -255,7 +255,7 @@ def test_the_prognosis_of_many_groups_takes_no_more_queries_than_that_of_few(mix
     assert taken[0] == taken[1]
 
 
-def test_a_group_of_another_source_tells_nothing(mixed, bury):
+def test_a_group_of_another_source_reports_nothing(mixed, bury):
     mixed(down=(5, {}), bug=(3, {"error_type": "KeyError"}))
     secret = group("secret", error_type="KeyError")
     bury(4, source="web", group=secret)
@@ -308,7 +308,7 @@ def test_a_refused_start_leaves_the_draft_that_its_key_had_made_before(shop, bur
     assert Replay.objects.get().pk == draft.pk
 
 
-def test_a_start_without_what_the_preview_accepted_says_so(shop, bury):
+def test_a_start_without_what_the_preview_accepted_reports_it(shop, bury):
     bury(2, expires_at=timezone.now() - timedelta(hours=1), caveats=8)
     bury(17)
     accepting = Options(accept=("expired",))
@@ -324,7 +324,7 @@ def test_a_start_without_what_the_preview_accepted_says_so(shop, bury):
     assert replays.launch(ANN, query=seen.query, reason="x", snapshot=seen.snapshot, options=accepting).total == 19
 
 
-def test_a_start_with_other_groups_than_the_preview_says_so(mixed):
+def test_a_start_with_other_groups_than_the_preview_reports_it(mixed):
     mixed(down=(5, {}), bug=(3, {"error_type": "KeyError"}))
     seen = replays.preview(ANN, query="queue:emails", options=Options.parse({"without_groups": []}))
     refused = refusal(lambda: replays.launch(ANN, query=seen.query, reason="x", snapshot=seen.snapshot))

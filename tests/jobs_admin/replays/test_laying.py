@@ -51,7 +51,7 @@ def test_a_small_replay_needs_no_step(shop, bury):
     assert replay.items.count() == FIRST and not replays.create_items()
 
 
-def test_what_another_took_meanwhile_is_told_with_its_number(shop, bury):
+def test_what_another_took_meanwhile_is_reported_with_its_number(shop, bury):
     ids = bury(FIRST + 300)
     one = started(ids)
     two = started(ids[FIRST:], BOB)  # what one froze is still free
@@ -60,7 +60,12 @@ def test_what_another_took_meanwhile_is_told_with_its_number(shop, bury):
     mine, theirs = Replay.objects.get(pk=one.pk), Replay.objects.get(pk=two.pk)
     assert (mine.total, mine.planned, mine.taken) == (len(ids) - FIRST, len(ids) - FIRST, FIRST)
     assert (theirs.total, theirs.planned, theirs.taken) == (FIRST, FIRST, 300 - FIRST)
-    obstacle = {"code": "taken", "reason": f"taken by replay #{two.pk} of bob meanwhile", "count": FIRST, "replay": two.pk}
+    obstacle = {
+        "code": "taken",
+        "reason": f"taken by replay #{two.pk} of bob meanwhile",
+        "count": FIRST,
+        "replay": two.pk,
+    }
     assert obstacle in mine.blocked
 
 
@@ -102,7 +107,7 @@ def test_a_replay_all_of_which_others_took_is_over(shop, bury):
     assert (replay.state, replay.total, replay.taken) == ("done", 0, 2)
 
 
-def test_who_froze_fewer_than_the_draft_promised_is_told_whose_they_are(shop, bury):
+def test_who_froze_fewer_than_the_draft_promised_is_reported_whose_they_are(shop, bury):
     ids = bury(10)
     late = replays.draft(BOB, selection=ids, reason="me too")
     first = started(ids[:4])
@@ -111,7 +116,7 @@ def test_who_froze_fewer_than_the_draft_promised_is_told_whose_they_are(shop, bu
     assert [(row["replay"], row["count"]) for row in late.blocked] == [(first.pk, 4)]
 
 
-def test_a_batch_is_laid_out_once_however_many_take_it(shop, bury):
+def test_a_batch_is_created_once_however_many_take_it(shop, bury):
     replay = started(bury(FIRST + 50))
     (batch,) = FrozenBatch.objects.select_related("replay")
     freezing._create_batch_items(batch)
@@ -120,7 +125,7 @@ def test_a_batch_is_laid_out_once_however_many_take_it(shop, bury):
     assert replay.items.count() == replay.planned == replay.total == FIRST + 50 and replay.taken == 0
 
 
-def test_what_is_left_out_while_its_batch_is_being_laid_out_stays_out(shop, bury):
+def test_what_is_left_out_while_its_batch_is_being_created_stays_out(shop, bury):
     bury(FIRST + 20)
     bury(10, queue="other")
     replay = started(query="source:shop")
@@ -142,7 +147,7 @@ def test_what_was_pruned_meanwhile_counts_as_cancelled(shop, bury):
 
 
 @pytest.mark.parametrize("state, lays", [("paused", True), ("held", True), ("cancelled", False), ("draft", False)])
-def test_only_what_has_begun_is_laid_out(shop, bury, state, lays):
+def test_only_what_has_begun_is_created(shop, bury, state, lays):
     replay = started(bury(FIRST + 5))
     Replay.objects.filter(pk=replay.pk).update(state=state)
     assert replays.create_items() is lays
@@ -192,7 +197,7 @@ def test_a_scope_of_batches_is_written_as_few_rows(shop, bury):
     assert not ReplayItem.objects.exists()
 
 
-def test_one_that_cannot_be_laid_out_says_so_and_stops_no_other(shop, bury):
+def test_one_that_cannot_be_created_reports_it_and_stops_no_other(shop, bury):
     odd, well = started(bury(CHUNK)), started(bury(CHUNK))
     batch = FrozenBatch.objects.get(replay=odd)
     ids = bytes(batch.ids)

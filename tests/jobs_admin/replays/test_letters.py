@@ -33,11 +33,11 @@ def sent(shop, bury):
     return send
 
 
-def test_attempts_begin_anew_unless_otherwise_said(sent):
+def test_attempts_start_again_unless_otherwise_reported(sent):
     assert sent()["retries"] == 0
 
 
-def test_attempts_are_kept(sent):
+def test_attempts_are_preserved(sent):
     assert sent(attempts="kept")["retries"] == 2
 
 
@@ -58,12 +58,12 @@ def test_a_job_goes_to_another_queue_and_its_name_stays(sent):
     assert job["redrive"]["queue"] == "emails"
 
 
-def test_a_job_keeps_its_id_when_asked(sent):
+def test_a_job_keeps_its_id_on_request(sent):
     job = sent(same_job_id=True)
     assert job["id"] == job["redrive"]["job_id"] == job["redrive"]["sent_as"]
 
 
-def test_a_new_id_is_the_same_for_every_try_and_stands_beside_its_like(sent):
+def test_a_new_id_is_the_same_for_every_try_and_is_beside_its_like(sent):
     job = sent()
     writer = Writer(Replay.objects.get())
     first, second = (uuid.UUID(writer.job_id(SimpleNamespace(n=n, source="shop"))) for n in (1, 2))
@@ -79,7 +79,7 @@ def test_a_level_is_the_number_that_the_queue_system_has_for_it(sent):
     assert sent(pace={"style": "at_once", "priority": "high"})["priority"] == 3
 
 
-def test_a_patch_is_laid_over_the_real_arguments(sent):
+def test_a_patch_is_applied_to_the_real_arguments(sent):
     job = sent(patch={"kwargs": {"to": "bob", "deep": {"a": None}}})
     assert job["kwargs"] == {"to": "bob", "token": "s3cret", "deep": {"b": 2}} and job["args"] == [1, 2]
 
@@ -88,5 +88,5 @@ def test_a_patch_of_args_takes_their_place(sent):
     assert sent(patch={"args": [7]})["args"] == [7]
 
 
-def test_a_patch_never_sends_what_only_stands_for_something_hidden(sent):
+def test_a_patch_never_sends_what_only_represents_something_hidden(sent):
     assert "[redacted]" in sent(patch={"kwargs": {"token": "[redacted]"}})

@@ -60,7 +60,7 @@ def test_no_more_leave_the_plan_than_the_controller_allows(shop, bury):
     assert gone(replay).total() == 25 and len(shop.queues["emails"]) == 25
 
 
-def test_a_replay_that_waits_for_outcomes_says_so_until_it_moves(shop, bury):
+def test_a_replay_that_waits_for_outcomes_reports_it_until_it_moves(shop, bury):
     replay = begun(bury(10), in_flight=4)
     until(lambda: said(replay) == "Waiting: 4 sent jobs have not ended (at most 4)")
     assert gone(replay).total() == 4

@@ -44,7 +44,7 @@ def test_only_dead_jobs_go(shop, bury, state):
     assert left_out(query="state:any") == (2, {state: 3})
 
 
-def test_jobs_of_two_open_replays_are_told_apart(shop, bury):
+def test_jobs_of_two_open_replays_are_distinguished(shop, bury):
     ids = bury(6)
     first = replays.start(ANN, replays.draft(ANN, selection=ids[:2], reason="mine"))
     second = replays.start(BOB, replays.draft(BOB, selection=ids[2:5], reason="mine"))
@@ -53,7 +53,7 @@ def test_jobs_of_two_open_replays_are_told_apart(shop, bury):
     assert blocked == [("open", second.pk, 3, "bob"), ("open", first.pk, 2, "ann")] and seen.replayable == 1
 
 
-def test_an_open_replay_of_other_jobs_is_not_told(shop, bury):
+def test_an_open_replay_of_other_jobs_is_not_reported(shop, bury):
     bury(2)
     other = bury(3, queue="webhooks")
     replays.start(ANN, replays.draft(ANN, selection=other, reason="mine"))
@@ -75,7 +75,7 @@ def test_sources_that_cannot_be_reached_or_are_not_configured(shop, bury):
     assert left_out() == (1, {"unreachable": 2, "not_configured": 3})
 
 
-def test_nothing_goes_to_a_source_that_is_read_only_and_why_is_said(shop, bury):
+def test_nothing_goes_to_a_source_that_is_read_only_and_why_is_reported(shop, bury):
     bury(2)
     bury(1, source="web")
     finding = {"id": "read-only", "severity": "high", "text": "BullMQ 99 is not known", "fix": "Upgrade."}
@@ -145,7 +145,7 @@ def test_queues_that_a_worker_without_a_guard_consumes(shop, bury):
     assert any("2 of its 3 live workers" in text for text in accepted.warnings)
 
 
-def test_a_replay_to_another_queue_asks_for_the_guards_of_that_one(shop, bury):
+def test_a_replay_to_another_queue_requests_the_guards_of_that_one(shop, bury):
     bury(2)
     bury(3, queue="webhooks")
     sampled(queue="webhooks")

@@ -115,7 +115,7 @@ def test_discarded_jobs_that_are_restored_are_replayed(worker, bury):
     assert set(Failure.objects.values_list("state", flat=True)) == {"recovered"}
 
 
-def test_what_arrived_unconfirmed_is_uncertain_until_it_tells_how_it_ended(worker, road, bury):
+def test_what_arrived_unconfirmed_is_uncertain_until_it_reports_how_it_ended(worker, road, bury):
     replay = begun(bury, 120)
     config.adapter("shop")._sender._confirm_within_s = 5  # or a minute would pass until the sixtieth is in doubt
     road.sees = lambda passing: setattr(road, "hears_nothing", road.hears_nothing or id_of(60) in passing)
@@ -167,7 +167,7 @@ def test_what_never_arrived_stays_uncertain_and_goes_never_again(worker, road, b
     assert item.state != "uncertain" and Failure.objects.get(pk=item.failure_id).state == "dead"
 
 
-def test_the_desk_sees_the_queue_its_workers_and_what_they_say(worker, bury, store, client, django_user_model):
+def test_the_desk_sees_the_queue_its_workers_and_what_they_report(worker, bury, store, client, django_user_model):
     worker.start()
     worker.wait(lambda: config.adapter("shop").workers(), what="a worker that answers")
     replay = begun(bury, 3)
@@ -196,7 +196,7 @@ def test_the_desk_sees_the_queue_its_workers_and_what_they_say(worker, bury, sto
     assert "emails" in page and "cannot be reached" not in page
 
 
-def test_jobs_for_a_queue_that_is_gone_stay_dead_and_the_reason_is_said(node, worker, bury):
+def test_jobs_for_a_queue_that_is_gone_stay_dead_and_the_reason_is_reported(node, worker, bury):
     ids = bury(3, raw=json.dumps(message(1)).encode(), queue="nowhere")
     replay = replays.start(ANN, replays.draft(ANN, selection=ids, pace={"style": "at_once"}, reason="mended"))
     desk_until(worker, lambda: counts(replay)["cancelled"] == 3, "their end")

@@ -67,7 +67,7 @@ def test_a_few_jobs_are_worth_no_process(ahead, claimed):
     assert ahead._opener is None
 
 
-def test_when_the_process_dies_messages_are_left_to_who_makes_letters(ahead, claimed):
+def test_when_the_process_dies_messages_are_left_to_who_makes_messages(ahead, claimed):
     items, raw = claimed
     until_asked(ahead, items)
     ahead._opener._process.kill()

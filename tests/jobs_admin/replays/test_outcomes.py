@@ -28,7 +28,7 @@ def done(silent, bury):
     return replay
 
 
-def test_what_nobody_will_hear_of_is_gone_and_says_why(done):
+def test_what_no_one_will_hear_of_is_gone_and_reports_why(done):
     assert done.state == "done" and counts(done) == {"sent": 2}
     assert {f.state for f in Failure.objects.all()} == {"gone"}
     assert Failure.objects.first().reason == f"sent in replay #{done.pk}: its source does not report how a job ends"
@@ -38,14 +38,14 @@ def test_it_is_not_counted_among_those_that_died_for_ever(done):
     assert rates.count_unrecovered() == {}
 
 
-def test_it_is_not_said_to_be_under_way_and_blocks_nobody(done, bury):
+def test_it_is_not_reported_to_be_under_way_and_blocks_no_one(done, bury):
     ids = list(Failure.objects.values_list("pk", flat=True))
     seen = replays.preview(ANN, selection=[*ids, *bury(1)])
     assert seen.replayable == 1 and [(row["code"], row["count"]) for row in seen.blocked] == [("gone", 2)]
     assert refusal(replays.draft, BOB, selection=ids[:1]).code == "nothing_to_replay"
 
 
-def test_a_person_who_knows_says_it_and_a_lost_one_can_be_replayed(done):
+def test_a_person_who_knows_reports_it_and_a_lost_one_can_be_replayed(done):
     ran, lost = done.items.order_by("n")
     replays.resolve_item(BOB, done, ran.n, "ran")
     replays.resolve_item(BOB, done, lost.n, "lost")
@@ -62,7 +62,7 @@ def test_where_a_source_reports_a_sent_job_is_nobodys_to_settle(shop, bury):
     assert refusal(replays.resolve_item, ANN, replay, 1, "ran").code == "wrong_state"
 
 
-def test_should_its_source_tell_of_it_again_that_counts(done):
+def test_should_its_source_report_of_it_again_that_counts(done):
     came_home(done.items.get(n=1), "exception")
     replays.settle()
     assert counts(done) == {"sent": 1, "failed_again": 1}

@@ -66,7 +66,7 @@ say(told)
 """
 
 
-def test_of_four_operators_at_once_each_job_is_one_ones_and_each_is_told_how_many(desk):
+def test_of_four_operators_at_once_each_job_is_one_ones_and_each_is_informed_how_many(desk):
     for ended, rows, opened, failures, wanted in desk.run(ROUNDS):
         assert ended == [0, 0, 0, 0]
         assert opened == failures == wanted

@@ -23,11 +23,14 @@ def test_each_job_is_shown_before_and_after(shop, bury):
     got = page({"kwargs": {"to": "bob", "dry_run": True}})
     assert (got.changed, got.unchanged, got.unreadable, got.next) == (2, 0, 0, None)
     row = got.rows[0]
-    assert build_display(row.before.kwargs) == {"to": "ann"} and build_display(row.after.kwargs) == {"to": "bob", "dry_run": True}
+    assert build_display(row.before.kwargs) == {"to": "ann"} and build_display(row.after.kwargs) == {
+        "to": "bob",
+        "dry_run": True,
+    }
     assert build_display(row.after.args) == [1]
 
 
-def test_what_would_not_change_or_cannot_be_read_is_told(shop, bury):
+def test_what_would_not_change_or_cannot_be_read_is_reported(shop, bury):
     bury(1)
     bury(1, raw=b"no json", args="")
     bury(1, raw=json.dumps({"args": [], "kwargs": {"to": "bob"}}).encode())

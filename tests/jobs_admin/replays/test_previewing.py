@@ -63,7 +63,7 @@ def test_everything_left_out_has_its_reason(shop, bury):
     }
 
 
-def test_jobs_in_another_replay_say_whose(shop, bury):
+def test_jobs_in_another_replay_report_whose(shop, bury):
     ids = bury(3)
     other = replays.start(ANN, replays.draft(ANN, selection=ids[:2], reason="mine"))
     seen = replays.preview(ANN)
@@ -117,7 +117,7 @@ def test_a_pace_that_cannot_be_is_refused_beside_its_field(shop):
     assert (refused.value.code, refused.value.field) == ("bad_pace", "pace.style")
 
 
-def test_more_than_a_hundred_jobs_go_carefully_unless_somebody_says_otherwise(shop, bury):
+def test_more_than_a_hundred_jobs_go_carefully_unless_a_person_reports_otherwise(shop, bury):
     bury(100)
     assert replays.preview(ANN).pace["style"] == "steady"
     bury(1)
@@ -140,7 +140,7 @@ def test_a_careful_pace_climbs_to_what_the_queues_managed_in_minutes_in_which_an
     assert seen.peak_per_second <= 20
 
 
-def test_where_nothing_ran_in_the_last_hour_no_throughput_is_told(shop, bury):
+def test_where_nothing_ran_in_the_last_hour_no_throughput_is_reported(shop, bury):
     bury()
     assert replays.preview(ANN).throughput_per_s is None
 
@@ -164,7 +164,7 @@ def test_a_snapshot_of_another_search_is_refused(shop, bury):
         replays.preview(ANN, query="queue:other", snapshot=seen.snapshot)
 
 
-def test_a_preview_says_that_a_second_person_is_needed(shop, bury, settings):
+def test_a_preview_reports_that_a_second_person_is_needed(shop, bury, settings):
     settings.REDRIVE_APPROVE_ABOVE = "2"
     bury(2)
     assert replays.preview(ANN).needs_approval == ""
@@ -172,7 +172,7 @@ def test_a_preview_says_that_a_second_person_is_needed(shop, bury, settings):
     assert "above 2" in replays.preview(ANN).needs_approval
 
 
-def test_a_breakdown_of_some_says_of_how_many(shop, bury, monkeypatch):
+def test_a_breakdown_of_some_reports_of_how_many(shop, bury, monkeypatch):
     monkeypatch.setattr(previewing, "SAMPLED", 4)
     bury(3, tenant="old")
     bury(5, tenant="new", queue="webhooks")

@@ -214,7 +214,7 @@ def test_what_counters_know_is_not_counted_again(shop, bury):
 
 
 @pytest.mark.parametrize("text", ["", "queue:emails task:shop.send"])
-def test_the_newest_that_can_go_are_found_behind_many_that_cannot(shop, bury, text):
+def test_the_latest_that_can_go_are_found_behind_many_that_cannot(shop, bury, text):
     able = bury(20)
     bury(30, source="elsewhere")
     ready = Readiness(ANN, target.build_target(text, (), NOW), max_id=target.highest_failure(), now=NOW)

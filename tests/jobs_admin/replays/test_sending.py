@@ -49,7 +49,7 @@ def test_sending_is_counted_in_its_queue_s_minute(shop, bury):
     assert dict(sums) == {60: 3, 900: 3, 3600: 3}
 
 
-def test_what_ingest_heard_before_the_mark_stands(shop, bury):
+def test_what_ingest_heard_before_the_mark_is(shop, bury):
     replay = begun(bury())
     item = replay.items.get()
     came_home(item, "success")
@@ -81,7 +81,7 @@ def test_a_message_that_is_refused_ends_its_item_and_no_other(shop, bury):
     assert Failure.objects.get(pk=bad).state == "dead"
 
 
-def test_an_unreachable_source_is_said_and_sending_goes_on_by_itself(shop, bury):
+def test_an_unreachable_source_is_reported_and_sending_goes_on_by_itself(shop, bury):
     replay = begun(bury(3))
     shop.reachable = False
     replays.send("one")
@@ -142,7 +142,7 @@ def test_what_a_stalled_sender_sent_before_it_was_looked_up_is_sent_and_taken_ba
 
 
 @pytest.mark.parametrize("is_awake", [True, False])
-def test_a_stalled_sender_that_was_looked_up_before_the_cancel_is_asked_about_again(shop, bury, is_awake):
+def test_a_stalled_sender_that_was_looked_up_before_the_cancel_is_checked_again(shop, bury, is_awake):
     replay = begun(bury(3))
     items = claims(replay)
     replays.pause(ANN, replay)
@@ -157,7 +157,7 @@ def test_a_stalled_sender_that_was_looked_up_before_the_cancel_is_asked_about_ag
     assert wakes(replay, items) == {"already" if is_awake else "recalled"}
 
 
-def test_a_claim_that_is_looked_up_while_the_replay_is_cancelled_is_kept_until_the_source_withholds_it(shop, bury):
+def test_a_claim_that_is_looked_up_while_the_replay_is_cancelled_is_stored_until_the_source_withholds_it(shop, bury):
     replay = begun(bury(3))
     items = claims(replay)
     Replay.objects.filter(pk=replay.pk).update(state="cancelled")
@@ -333,7 +333,7 @@ def test_a_lost_ledger_makes_claims_uncertain_and_nothing_is_repeated(shop, bury
     assert set(Failure.objects.values_list("state", flat=True)) == {"replaying"}
 
 
-def test_a_call_that_breaks_off_is_told_and_no_job_goes_twice(shop, bury):
+def test_a_call_that_breaks_off_is_reported_and_no_job_goes_twice(shop, bury):
     replay = begun(bury(3))
     queues, shop.queues = shop.queues, None  # the ledger knows the first, and no queue has it
     with pytest.raises(TypeError):
@@ -353,7 +353,7 @@ def test_only_one_sender_holds_a_replay(shop, bury):
     assert claiming.take_lease(replay, "two", now + timedelta(seconds=10))
 
 
-def test_a_claim_left_in_a_cancelled_replay_is_still_told(shop, bury):
+def test_a_claim_left_in_a_cancelled_replay_is_still_reported(shop, bury):
     replay = begun(bury(12))
     items = claims(replay)
     replays.cancel(ANN, replay)
@@ -385,7 +385,7 @@ def test_the_rate_of_now_is_what_was_really_sent(shop, bury):
     assert progress.rates_now([replay], now) == {replay.pk: 0}
 
 
-def test_a_slice_does_not_look_at_everything_that_is_planned(shop, bury):
+def test_a_slice_does_not_check_everything_that_is_planned(shop, bury):
     begun(bury(60), {"rate": 100})
     with CaptureQueriesContext(connection) as seen:
         for _ in range(4):

@@ -48,7 +48,7 @@ def test_a_retry_means_that_it_runs_still(replay):
     assert counts(replay) == {"sent": 2, "failed_again": 1}
 
 
-def test_what_failed_again_says_with_what_and_in_which_group(replay):
+def test_what_failed_again_reports_with_what_and_in_which_group(replay):
     now = timezone.now()
     group = Group.objects.create(fingerprint="v1-b", error_type="E", message="m", first_seen=now, last_seen=now)
     came_home(replay.items.get(n=1), "exception", error_type="KeyError", message="'x'", group=group)
@@ -70,7 +70,7 @@ def firsts(replay):
     return list(replay.items.order_by("n").values_list("first_ok", "first_group"))
 
 
-def test_the_first_attempt_is_kept_beside_the_outcome_and_a_retry_is_not_well(replay):
+def test_the_first_attempt_is_stored_beside_the_outcome_and_a_retry_is_not_well(replay):
     now = timezone.now()
     group = Group.objects.create(fingerprint="v1-b", error_type="E", message="m", first_seen=now, last_seen=now)
     one, two, _ = replay.items.order_by("n")
@@ -83,7 +83,7 @@ def test_the_first_attempt_is_kept_beside_the_outcome_and_a_retry_is_not_well(re
     assert counts(replay) == {"sent": 1, "succeeded": 2}
 
 
-def test_a_later_attempt_that_overtakes_the_first_tells_that_the_first_was_not_well(replay):
+def test_a_later_attempt_that_overtakes_the_first_reports_that_the_first_was_not_well(replay):
     came_home(replay.items.get(n=1), "success", attempt=2)
     replays.settle()
     assert firsts(replay)[0] == (False, None)
@@ -96,14 +96,14 @@ def test_of_a_run_that_keeps_its_attempts_the_lowest_number_is_the_first(replay)
     assert firsts(replay)[0] == (True, None)
 
 
-def test_late_news_of_an_uncertain_job_tells_its_first_attempt_too(replay):
+def test_late_news_of_an_uncertain_job_reports_its_first_attempt_too(replay):
     replays.settle(timezone.now() + timedelta(seconds=3601))
     came_home(replay.items.get(n=2), "exception")
     replays.settle()
     assert firsts(replay) == [(None, None), (False, None), (None, None)]
 
 
-def test_first_news_are_dated_one_after_the_other_whatever_the_clock_says(replay):
+def test_first_news_are_dated_one_after_the_other_whatever_the_clock_reports(replay):
     now = timezone.now()
     one, two, three = replay.items.order_by("n")
     came_home(one, "success")
@@ -116,7 +116,7 @@ def test_first_news_are_dated_one_after_the_other_whatever_the_clock_says(replay
     assert (first, third) == (now, now + timedelta(seconds=5)) and first < second < third
 
 
-def test_attempts_of_an_earlier_run_say_nothing(replay):
+def test_attempts_of_an_earlier_run_report_nothing(replay):
     item, now = replay.items.get(n=1), timezone.now()
     Attempt.objects.create(
         failure_id=item.failure_id, run=1, attempt=1, kind="exception", ended_at=now, received_at=now
@@ -163,7 +163,7 @@ def test_what_an_unguarded_worker_took_is_uncertain_once_its_queue_is_empty(repl
 @pytest.mark.parametrize(
     "otherwise", [{"waiting": 1}, {"active": 1}, {"active": None}, {"guarded": 2}, {"accepted": ()}, {"seconds": 100}]
 )
-def test_what_may_still_tell_is_waited_for(looked_at, otherwise):
+def test_what_may_still_report_is_waited_for(looked_at, otherwise):
     assert looked_at(**otherwise) == {"sent": 3}
 
 
@@ -221,7 +221,7 @@ def test_silence_becomes_uncertain_and_late_news_still_settles(replay):
     assert counts(replay) == {"uncertain": 2, "succeeded": 1}
 
 
-def test_sent_jobs_of_a_cancelled_replay_still_tell_how_they_ended(replay, shop):
+def test_sent_jobs_of_a_cancelled_replay_still_report_how_they_ended(replay, shop):
     shop.queues["emails"].clear()  # workers have them
     replays.cancel(ANN, replay)
     came_home(replay.items.get(n=1), "success")
@@ -236,7 +236,7 @@ def test_settling_twice_counts_once(replay):
     assert counts(replay) == {"sent": 2, "succeeded": 1}
 
 
-def test_a_replay_that_fails_whole_leaves_the_depth_as_it_was(replay):
+def test_a_replay_that_fails_in_full_leaves_the_depth_as_it_was(replay):
     for item in replay.items.all():
         came_home(item, "exception")
     replays.settle()
@@ -262,7 +262,7 @@ def test_much_news_is_written_in_short_transactions_of_three_statements(shop, bu
     assert len(written(seen, "jobs_admin_replay")) == 4  # a count for each batch, and the end
 
 
-def test_with_very_many_out_only_what_was_filed_since_is_looked_at_and_nothing_is_missed(replay, monkeypatch):
+def test_with_very_many_out_only_what_was_filed_since_is_checked_and_nothing_is_missed(replay, monkeypatch):
     monkeypatch.setattr(settling, "_MANY", 0)
     monkeypatch.setattr(settling, "_settled_until", settling._SettledUntil())
     one, two, three = replay.items.order_by("n")
@@ -299,7 +299,9 @@ def test_news_of_every_kind_is_written_in_one_statement(replay):
 
 
 def test_an_item_that_was_settled_meanwhile_is_not_counted_again(replay):
-    ends = [settling._ItemEnd(item.pk, "sent", "succeeded", "", None, True, None) for item in replay.items.order_by("n")]
+    ends = [
+        settling._ItemEnd(item.pk, "sent", "succeeded", "", None, True, None) for item in replay.items.order_by("n")
+    ]
     replay.items.filter(n=1).update(state="uncertain")
     settling._write_ends(replay, ends, timezone.now())
     assert counts(replay) == {"sent": 1, "succeeded": 2}

@@ -93,7 +93,7 @@ def incident(worker):
     return Incident(worker)
 
 
-def test_while_the_partner_is_broken_a_replay_asks_it_little_and_is_held_naming_the_error(incident):
+def test_while_the_partner_is_broken_a_replay_queries_it_little_and_is_held_naming_the_error(incident):
     worker = incident.worker
     worker.break_("partner")
     _, ids = incident.died("acme", 300)
@@ -136,7 +136,10 @@ def test_a_mixed_queue_comes_back_without_another_act_and_what_fails_again_is_na
     assert replay.cancelled == aside.count() == 120 - replay.failed_again > 60
     assert set(aside.values_list("failure__group", flat=True)) == {odd.pk}
     (group_aside,) = replays.groups_aside(ANN, replay)
-    assert (group_aside.group, group_aside.jobs) == (odd, replay.cancelled) and "failed with the same error" in group_aside.reason
+    assert (group_aside.group, group_aside.jobs) == (
+        odd,
+        replay.cancelled,
+    ) and "failed with the same error" in group_aside.reason
     assert Failure.objects.filter(group=odd, state="dead").count() == 120
     assert Failure.objects.filter(group=down, state="recovered").count() == 120
     # Nobody did anything but start it.

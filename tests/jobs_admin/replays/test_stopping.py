@@ -18,7 +18,7 @@ def forgotten():
     stopping._recalls.clear()
 
 
-def test_what_nobody_has_fetched_is_taken_back_and_is_as_it_was(shop, bury):
+def test_what_no_one_has_fetched_is_taken_back_and_is_as_it_was(shop, bury):
     ids = bury(3)
     before = standing()
     replay = begun(ids)
@@ -55,7 +55,7 @@ def test_a_death_after_taking_back_is_made_good_by_the_next_round(shop, bury):
     assert counts(replay) == {"cancelled": 2} and {state for state, *_ in standing()} == {"dead"}
 
 
-def test_an_unreachable_source_is_asked_again(shop, bury, monkeypatch):
+def test_an_unreachable_source_is_queried_again(shop, bury, monkeypatch):
     replay = begun(bury(2))
     sent_all()
     replays.cancel(ANN, replay)
@@ -78,7 +78,7 @@ def test_news_that_came_before_it_was_taken_back_stand(shop, bury):
     assert standing()[0][0] == "recovered"
 
 
-def test_what_was_not_laid_out_goes_with_a_cancel(shop, bury):
+def test_what_was_not_created_goes_with_a_cancel(shop, bury):
     replay = replays.start(ANN, replays.draft(ANN, selection=bury(450), pace=AT_ONCE, reason="fixed"))
     assert FrozenBatch.objects.count() == 1
     replays.cancel(ANN, replay)
@@ -93,7 +93,7 @@ def test_a_round_lets_go_of_so_many_and_the_next_ones_of_the_rest(shop, bury):
     assert dropped == [500, 500, 300, 0] and counts(replay) == {"cancelled": 1_300}
 
 
-def test_what_is_frozen_does_not_keep_what_is_laid_out_from_being_let_go(shop, bury):
+def test_what_is_frozen_does_not_keep_what_is_created_from_being_let_go(shop, bury):
     replay = replays.start(ANN, replays.draft(ANN, selection=bury(1_300), pace=AT_ONCE, reason="fixed"))
     Replay.objects.filter(pk=replay.pk).update(state="cancelled")
     stopping.drop_planned(replay, timezone.now(), most=500)

@@ -20,7 +20,7 @@ def steered(shop, bury):
     return Steered(bury(200))
 
 
-def test_a_replay_that_is_held_is_told_with_its_reason_and_counts(steered):
+def test_a_replay_that_is_held_is_reported_with_its_reason_and_counts(steered):
     steered.come_home(steered.send(10), "exception")
     replay = steered.passed()
     notice = Notice.objects.get(type="replay.held")
@@ -31,13 +31,13 @@ def test_a_replay_that_is_held_is_told_with_its_reason_and_counts(steered):
     assert Notice.objects.count() == 1
 
 
-def test_each_verdict_is_told_once_and_the_next_again(steered):
+def test_each_verdict_is_reported_once_and_the_next_again(steered):
     for n in (3, 3, 4):
         notices.notify_held(steered.replay, ["shop"], "6 of 10 failed again.", n)
     assert Notice.objects.filter(type="replay.held").count() == 2
 
 
-def test_what_another_changed_meanwhile_is_not_told(steered):
+def test_what_another_changed_meanwhile_is_not_reported(steered):
     steered.come_home(steered.send(10), "exception")
     stale = Replay.objects.get(pk=steered.replay.pk)
     replays.pause(ANN, Replay.objects.get(pk=stale.pk))
@@ -45,7 +45,7 @@ def test_what_another_changed_meanwhile_is_not_told(steered):
     assert not Notice.objects.exists()
 
 
-def test_a_replay_that_is_done_says_how_it_ended(shop, bury):
+def test_a_replay_that_is_done_reports_how_it_ended(shop, bury):
     steered = Steered(bury(50), {"style": "at_once"})
     items = steered.send(50)
     steered.come_home(items[:47], "success")
@@ -56,6 +56,6 @@ def test_a_replay_that_is_done_says_how_it_ended(shop, bury):
     assert notice.body["message"] == "47 of 50 ran, 3 failed again."
 
 
-def test_what_is_said_of_several_sources_is_for_those_who_see_all(steered):
+def test_what_is_reported_of_several_sources_is_for_those_who_see_all(steered):
     notices.notify_done(steered.replay, ["bank", "shop"])
     assert Notice.objects.get().source == "*"

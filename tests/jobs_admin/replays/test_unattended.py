@@ -34,7 +34,7 @@ def places(replay, now=None):
     return found and [queue for _, queue in found.queues]
 
 
-def test_jobs_that_nobody_takes_are_told_with_their_queues_and_since_when(replay):
+def test_jobs_that_no_one_takes_are_reported_with_their_queues_and_since_when(replay):
     now = timezone.now()
     found = find_unattended(replay, now)
     assert found.queues == [("shop", "bills"), ("shop", "emails")]
@@ -43,7 +43,7 @@ def test_jobs_that_nobody_takes_are_told_with_their_queues_and_since_when(replay
     assert find_unattended(replay, now) is None, "a worker may have a moment"
 
 
-def test_where_one_was_heard_of_lately_somebody_takes_them(replay):
+def test_where_one_was_heard_of_lately_a_person_takes_them(replay):
     came_home(replay.items.order_by("n").first(), "success")
     replays.settle()
     replay.refresh_from_db()
@@ -64,14 +64,14 @@ def test_where_one_was_heard_of_lately_somebody_takes_them(replay):
         {"waiting": 2, "guarded_workers": 1},
     ],
 )
-def test_where_nothing_waits_or_somebody_is_there_silence_is_no_sign(replay, numbers):
+def test_where_nothing_waits_or_a_person_is_there_silence_is_no_sign(replay, numbers):
     seen(**numbers)
     assert places(replay) == ["bills"]
     DepthSample.objects.filter(queue="bills").update(at=timezone.now() - UNATTENDED_AFTER)
     assert places(replay) is None, "nobody has looked lately"
 
 
-def test_a_job_that_is_tried_again_was_taken_and_one_that_is_done_waits_for_nobody(replay):
+def test_a_job_that_is_tried_again_was_taken_and_one_that_is_done_waits_for_no_one(replay):
     replay.running, replay.sent = 1, 2
     assert places(replay) is None
     replay.running, replay.state = 0, "done"

@@ -68,7 +68,7 @@ def told(engine) -> list[int]:
         return [int(fields[b"raw"]) for _, fields in client.xrange(keys.failures("shop"))]
 
 
-def test_a_slow_store_holds_up_nobody_who_need_not_wait_for_it(store, road, own_store, patience, monkeypatch):
+def test_a_slow_store_holds_up_no_one_who_need_not_wait_for_it(store, road, own_store, patience, monkeypatch):
     road.delay, waits = 0.09, noted(store, monkeypatch)
     sent(store, range(10))
     assert not any(waits)
@@ -82,7 +82,7 @@ def test_only_so_many_are_on_their_way_at_a_time(store, road):
     assert store._line is None or len(store._line.unanswered) <= 5  # after the sixteenth all were waited for
 
 
-def test_what_a_hung_store_does_not_answer_goes_to_the_spool_and_costs_nobody_a_wait(
+def test_what_a_hung_store_does_not_answer_goes_to_the_spool_and_costs_no_one_a_wait(
     store, road, own_store, monkeypatch
 ):
     road.delay, waits = 30, noted(store, monkeypatch)
@@ -117,7 +117,7 @@ def test_a_connection_that_breaks_takes_nothing_with_it(store, road, own_store, 
     assert set(told(own_store)) == set(range(7))
 
 
-def test_a_store_that_forgot_the_script_is_told_it_again_and_each_report_arrives_once(store, own_store, patience):
+def test_a_store_that_forgot_the_script_is_reported_it_again_and_each_report_arrives_once(store, own_store, patience):
     with redis.Redis.from_url(own_store.url) as client:
         client.script_flush()
     sent(store, range(5))
@@ -148,7 +148,7 @@ def test_an_answer_that_comes_in_drops_is_bounded_here_too(store, road):
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_only_a_job_that_was_acknowledged_does_not_wait_to_be_told(
+def test_only_a_job_that_was_acknowledged_does_not_wait_to_be_reported(
     road, own_store, tmp_path, patience, monkeypatch, late
 ):
     app = make_app("memory://", late_ack=late)
@@ -195,7 +195,7 @@ def answering(wrong: bytes) -> str:
 
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("may_lag", [False, True])
-def test_a_report_whose_answer_says_nothing_of_it_goes_to_the_spool(tmp_path, patience, wrong, may_lag):
+def test_a_report_whose_answer_reports_nothing_of_it_goes_to_the_spool(tmp_path, patience, wrong, may_lag):
     store = Store(answering(WRONG[wrong]), "shop", Spool(tmp_path / "spool"))
     store.dial()
     store.write(entry(1), may_lag=may_lag)
@@ -209,7 +209,7 @@ def kept(directory) -> list[dict[bytes, bytes]]:
     return found
 
 
-def test_a_report_that_a_signal_came_between_is_kept(store, road, patience):
+def test_a_report_that_a_signal_came_between_is_stored(store, road, patience):
     class Ending(BaseException):
         pass
 

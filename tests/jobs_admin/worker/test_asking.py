@@ -43,7 +43,7 @@ def hangs():
     One.goes_on.set()
 
 
-def test_errors_that_hang_cost_one_thread_and_are_said_once(hangs, caplog):
+def test_errors_that_hang_cost_one_thread_and_are_reported_once(hangs, caplog):
     others = WishReader()
     before = set(threading.enumerate())
     assert [others.find_wish_of(hangs()) for _ in range(30)] == [None] * 30
@@ -53,7 +53,7 @@ def test_errors_that_hang_cost_one_thread_and_are_said_once(hangs, caplog):
     assert caplog.text.count("takes longer than 20 ms") == 1
 
 
-def test_while_one_hangs_no_others_code_is_asked_and_then_it_is_again(hangs):
+def test_while_one_hangs_no_others_code_is_queried_and_then_it_is_again(hangs):
     others = WishReader()
     assert others.find_wish_of(hangs()) is None
     assert others.find_wish_of(Says()) is None
@@ -61,6 +61,6 @@ def test_while_one_hangs_no_others_code_is_asked_and_then_it_is_again(hangs):
     wait_until(lambda: others.find_wish_of(Says()) == 7)
 
 
-def test_what_lies_there_is_read_whatever_hangs(hangs):
+def test_what_is_there_is_read_whatever_hangs(hangs):
     assert server_wish.retry_after_s(hangs()) is None
     assert server_wish.retry_after_s(Here()) == 5

@@ -120,7 +120,7 @@ def test_crashes_outside_of_the_window_do_not_count(worker, store):
         ages(store, "j1", 61_000)
 
 
-def test_a_replay_counts_anew_also_under_its_old_id(worker):
+def test_a_replay_counts_again_also_under_its_old_id(worker):
     one, rule = worker(), poison(1)
     one.start(rule, job())
     assert one.crashed(rule, job(), "killed")
@@ -144,11 +144,15 @@ def test_a_pill_that_takes_its_worker_along_is_convicted_by_what_it_does_alone(w
         old.dies()
     decisions = worker().start(rule, job("pill"))
     assert isinstance(decisions, Quarantine)
-    assert [(crash.how, crash.alone) for crash in decisions.crashes] == [("lost", False), ("lost", True), ("lost", True)]
+    assert [(crash.how, crash.alone) for crash in decisions.crashes] == [
+        ("lost", False),
+        ("lost", True),
+        ("lost", True),
+    ]
     assert decisions.crashes[0].beside == 1
 
 
-def test_nobody_is_convicted_by_deaths_that_others_shared(worker):
+def test_no_one_is_convicted_by_deaths_that_others_shared(worker):
     rule = poison(1)
     for _ in range(10):
         old = worker()
@@ -161,7 +165,7 @@ def test_nobody_is_convicted_by_deaths_that_others_shared(worker):
     assert one.start(rule, job("good")) == Proceed()
 
 
-def test_a_death_that_was_announced_is_held_against_nobody(worker):
+def test_a_death_that_was_announced_is_held_against_no_one(worker):
     old, rule = worker(), poison(1)
     old.start(rule, job())
     old.beat("leaving")
@@ -207,7 +211,7 @@ def test_the_time_that_a_job_lay_with_a_dead_worker_counts_for_no_window(worker,
     assert isinstance(worker().start(rule, job()), Quarantine)
 
 
-def test_crashes_that_the_store_did_not_hear_of_are_told_when_it_does(worker, engine, store):
+def test_crashes_that_the_store_did_not_hear_of_are_reported_when_it_does(worker, engine, store):
     one, rule = worker(), poison(2)
     for _ in range(2):
         one.start(rule, job())
@@ -226,7 +230,7 @@ def unheard(worker, act):
     return answer
 
 
-def test_a_crash_counts_also_where_nobody_heard_of_its_start(worker):
+def test_a_crash_counts_also_where_no_one_heard_of_its_start(worker):
     one, rule = worker(), poison(2)
     for _ in range(2):
         assert unheard(one, lambda: one.start(rule, job())) == Proceed()
@@ -241,7 +245,7 @@ def test_a_process_that_died_before_it_took_the_job_is_no_crash(worker, store):
     assert not store.exists(keys.crash("shop", "j1"))
 
 
-def test_a_crash_that_is_told_twice_counts_once(worker, store):
+def test_a_crash_that_is_reported_twice_counts_once(worker, store):
     """The answer may be lost, not the word; and its process may have begun the job again meanwhile."""
     one, rule = worker(), poison(2)
     one.start(rule, job())
@@ -254,7 +258,7 @@ def test_a_crash_that_is_told_twice_counts_once(worker, store):
     assert not one._untold and store.hexists(keys.crash("shop", "j1"), one._token())
 
 
-def test_a_child_tells_what_was_not_heard_before_it_starts_anything(worker):
+def test_a_child_reports_what_was_not_heard_before_it_starts_anything(worker):
     one, rule = worker(), poison(2)
     for _ in range(2):
         one.start(rule, job())
@@ -262,7 +266,7 @@ def test_a_child_tells_what_was_not_heard_before_it_starts_anything(worker):
     assert isinstance(one.start(rule, job()), Quarantine)
 
 
-def test_an_end_that_nobody_heard_of_does_not_hold_the_job_up_for_ever(worker, store):
+def test_an_end_that_no_one_heard_of_does_not_hold_the_job_up_for_ever(worker, store):
     one, rule = worker(), poison(1)
     one.start(rule, job("j1"))
     unheard(one, lambda: one.ended(rule, job("j1")))
@@ -307,7 +311,7 @@ def test_only_so_many_at_once_for_each_value_of_the_key(worker):
     assert worker().start(rule, of("a", "3"), of("a", "8"))[0] == Proceed()
 
 
-def test_a_place_is_kept_while_its_worker_lives_and_given_up_when_it_does_not(worker, store):
+def test_a_place_is_reserved_while_its_worker_lives_and_given_up_when_it_does_not(worker, store):
     one, two, rule = worker(), worker(), limited(limit=1)
     assert one.start(rule, of("a", "1")) == Proceed()
     (leases,) = [key for key in store.keys("*limits:leases*") if b":line" not in key]
@@ -324,7 +328,7 @@ def lapse(store, one):
     store.zadd(leases, {one._token(): 1})
 
 
-def test_a_limit_that_was_exceeded_is_told_by_the_worker_that_had_stopped_answering(worker, store):
+def test_a_limit_that_was_exceeded_is_reported_by_the_worker_that_had_stopped_answering(worker, store):
     frozen, two, rule = worker(), worker(), limited(limit=1)
     assert frozen.start(rule, of("a", "1")) == Proceed()
     lapse(store, frozen)
@@ -339,7 +343,7 @@ def test_a_limit_that_was_exceeded_is_told_by_the_worker_that_had_stopped_answer
     assert isinstance(two.start(rule, of("a", "3")), Wait)  # the place is its own again
 
 
-def test_a_job_that_ends_before_its_frozen_worker_gives_a_sign_tells_that_the_limit_was_exceeded(worker, store):
+def test_a_job_that_ends_before_its_frozen_worker_gives_a_sign_reports_that_the_limit_was_exceeded(worker, store):
     frozen, two, rule = worker(), worker(), limited(limit=1)
     assert frozen.start(rule, of("a", "1")) == Proceed()
     lapse(store, frozen)
@@ -369,7 +373,7 @@ def test_a_crash_gives_the_place_back(worker):
     assert one.start(rule, of("a", "2")) == Proceed()
 
 
-def test_a_place_whose_end_was_never_told_is_free_for_the_next_job_of_its_process(worker):
+def test_a_place_whose_end_was_never_reported_is_free_for_the_next_job_of_its_process(worker):
     one, rule = worker(), limited(limit=1)
     assert one.start(rule, of("a", "1")) == Proceed()  # whose end the store does not hear
     one.child -= 1
@@ -404,7 +408,7 @@ def test_a_start_of_a_process_that_is_no_more_does_not_hold_its_job_up_although_
     assert two.start(rule, job()) == Proceed()
 
 
-def test_a_crash_that_is_told_after_its_process_was_missed_counts_all_the_same(worker, ended_process, store):
+def test_a_crash_that_is_reported_after_its_process_was_missed_counts_all_the_same(worker, ended_process, store):
     one, rule = worker(), poison(2)
     one.pid = ended_process
     for _ in range(2):
@@ -436,7 +440,7 @@ def test_who_waits_comes_before_who_is_new(worker, store):
     assert one.start(rule, job("2")) == Proceed()
 
 
-def test_a_rate_that_was_raised_holds_nobody_to_the_turns_of_the_slower_one(worker, store):
+def test_a_rate_that_was_raised_holds_no_one_to_the_turns_of_the_slower_one(worker, store):
     one = worker()
     one.start(policy(rate_limit={"max": 1, "per_s": 86_400}), *(job(str(n)) for n in range(6)))
     raised = policy(rate_limit={"max": 100, "per_s": 1})
@@ -459,7 +463,7 @@ def test_a_store_that_is_away_stops_no_job(worker):
     assert one.ended(rule, job("1")) is None
 
 
-def test_where_no_policy_asks_nothing_is_called(worker):
+def test_where_no_policy_queries_nothing_is_called(worker):
     one = worker()
     one._calls.run = one._calls.report_crashes = None
     assert one.start(policy(), job()) == Proceed()
@@ -475,7 +479,7 @@ def test_everything_in_the_store_has_a_time_to_live(worker, store):
     assert len(names) >= 7 and all(store.ttl(name) > 0 for name in names)
 
 
-def test_starts_that_nobody_counted_are_told_by_the_main_process_also_where_a_child_made_them():
+def test_starts_that_no_one_counted_are_reported_by_the_main_process_also_where_a_child_made_them():
     away = AtStart(Calls("redis://127.0.0.1:1/0", "counts"), "shop", "w0", "w0@here", "here")
     assert away.starting(poison(), job()) == Proceed() and away.uncounted == 1
     for _ in range(2):
@@ -500,7 +504,7 @@ def test_a_worker_is_dead_to_the_scripts_when_it_is_to_the_page(worker, store):
     assert other.start(rule, job("j1")) == Alone()
 
 
-def test_what_was_undecided_is_not_kept_when_it_is_decided(worker, store):
+def test_what_was_undecided_is_not_stored_when_it_is_decided(worker, store):
     """A job that its broker gives away too early again and again, and that ends its process each time."""
     one, other, rule = worker(), worker(), poison(100)
     for _ in range(20):

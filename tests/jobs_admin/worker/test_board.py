@@ -12,7 +12,7 @@ from jobs_admin.worker.decision import AGAIN, DEAD, Decision
 from jobs_admin.worker.notes import Notes
 
 
-def test_a_reader_meets_whole_texts_only():
+def test_a_reader_meets_complete_texts_only():
     board = Board(room=4096)
     is_over = threading.Event()
     torn = []
@@ -72,7 +72,7 @@ def test_children_read_what_is_written_after_they_were_forked():
     assert os.waitpid(pid, 0)[1] == 0
 
 
-def test_notes_of_children_arrive_whole_and_once():
+def test_notes_of_children_arrive_in_full_and_once():
     notes = Notes()
     for n in range(5):
         in_a_child(
@@ -84,7 +84,7 @@ def test_notes_of_children_arrive_whole_and_once():
     assert notes.take("job-0-0", 0) is None
 
 
-def test_notes_that_nobody_takes_hold_up_nobody_and_stay_bounded():
+def test_notes_that_no_one_takes_hold_up_no_one_and_stay_bounded():
     notes = Notes()
     for n in range(30_000):  # more than the pipe holds
         notes.leave(f"job-{n}", 1, Decision(AGAIN, "p@1", delay_s=1.5))

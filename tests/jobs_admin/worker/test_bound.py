@@ -79,7 +79,7 @@ def test_spools_that_are_shipped_together_keep_within_the_bound_too(make, client
     assert client.xlen(keys.failures("shop")) + sum(store.spool.waiting for store in stores) == 12 * 200
 
 
-def test_a_report_that_is_larger_than_the_bound_holds_up_nobody(make, client):
+def test_a_report_that_is_larger_than_the_bound_holds_up_no_one(make, client):
     store = make(1 * MB)
     store.spool.append(entry(2 * MB))
     store.spool.append(entry(10))
@@ -90,7 +90,7 @@ def test_a_report_that_is_larger_than_the_bound_holds_up_nobody(make, client):
     assert not store.spool.waiting
 
 
-def test_a_stream_that_nobody_counted_is_measured(make, client):
+def test_a_stream_that_no_one_counted_is_measured(make, client):
     for _ in range(100):
         client.xadd(keys.failures("shop"), entry(20_000))
     store = make(1 * MB)
@@ -103,7 +103,7 @@ NO_COUNTS = ["abc", "", "nan", "inf", "-inf", "1e300", "-5", "0x10", "1.5", "9" 
 
 
 @pytest.mark.parametrize("count", NO_COUNTS)
-def test_a_count_that_is_no_number_means_that_nobody_counted(make, client, count):
+def test_a_count_that_is_no_number_means_that_no_one_counted(make, client, count):
     store = make(1 * MB)
     store.write(entry(10))
     client.set(keys.failures_bytes("shop"), count)

@@ -70,7 +70,7 @@ def test_a_limit_that_is_raised_is_no_refill(budgets, store, before):
     assert granted(budgets, "p", 6, 100, 50) == 2
 
 
-def test_what_was_left_is_kept_when_the_limit_changes_as_far_as_the_new_burst_holds_it(budgets, store):
+def test_what_was_left_is_stored_when_the_limit_changes_as_far_as_the_new_burst_holds_it(budgets, store):
     granted(budgets, "p", 1, 10, 2)
     assert left(store, "p", 2, 20) == 8
     assert granted(budgets, "p", 2, 5, 50) == 5
@@ -87,13 +87,13 @@ def test_policies_that_name_one_group_spend_from_one_budget_and_others_from_thei
     assert granted(budgets, "web", 1, 3, 5) == 3
 
 
-def test_looking_by_another_rule_takes_nothing_from_those_who_spend(budgets, store):
+def test_checking_by_another_rule_takes_nothing_from_those_who_spend(budgets, store):
     granted(budgets, "p", 1, 100, 10)
     assert (left(store, "p", 1, 5), left(store, "p", 0, 0)) == (5, 0)
     assert granted(budgets, "p", 1, 100, 200) == 90
 
 
-def test_looking_spends_nothing(budgets, store):
+def test_checking_spends_nothing(budgets, store):
     assert left(store, "p", 1, 10) == left(store, "p", 1, 10) == 10
     budgets.spend("p", 1, 10)
     assert left(store, "p", 1, 10) == left(store, "p", 1, 10) == 9
@@ -104,7 +104,7 @@ def test_a_store_that_is_away_grants_nothing_and_refuses_nothing(store):
     assert [Budgets(calls, "shop").spend("p", 1, 10) for _ in range(3)] == [None, None, None]
 
 
-def test_processes_that_ask_all_at_once_are_granted_no_more_in_any_window_and_no_less(engine, store, tmp_path):
+def test_processes_that_query_all_at_once_are_granted_no_more_in_any_window_and_no_less(engine, store, tmp_path):
     """A short one of `bench/budget.py`, from the notes of three processes, by the server's clock."""
     measured = figures(all_decided(engine.url, tmp_path, 3, 6_000, 1.5))
     assert measured["decisions"] == 6_000 and measured["not_answered"] == 0
@@ -134,7 +134,12 @@ def test_without_the_store_a_worker_makes_its_share_of_the_retries_and_no_job_is
     alone, one_of_four = Shares(), Shares()
     one_of_four.live_workers = 4
     assert turns(alone, Budget(30, 3), 6) == [0, 0, 0, 2, 4, 6]
-    assert turns(one_of_four, Budget(30, 3), 4) == [2, 10, 18, 26]  # of a burst of three quarters, and one each eight seconds
+    assert turns(one_of_four, Budget(30, 3), 4) == [
+        2,
+        10,
+        18,
+        26,
+    ]  # of a burst of three quarters, and one each eight seconds
     assert alone.take("other", Budget(30, 3), 100.0).wait_s == 0
     assert alone.take("p", Budget(30, 3), 200.0).wait_s == 0 and alone.granted == 8
 
@@ -150,13 +155,13 @@ def test_all_shares_together_are_the_budget_and_one_more_for_each_worker_at_most
             assert count <= budget.most_in(ended - begun) + live, (begun, ended)
 
 
-def test_a_budget_of_nothing_has_no_shares_and_nobody_waits_for_hours():
+def test_a_budget_of_nothing_has_no_shares_and_no_one_waits_for_hours():
     assert Shares().take("p", Budget(0, 0)) == REFUSED
     waits = turns(Shares(), Budget(1, 1), 100)
     assert len(waits) == 61 and waits[-1] == LONGEST_TURN_S
 
 
-def test_the_processes_of_a_worker_have_one_share_and_one_that_dies_with_the_lock_holds_nobody_up():
+def test_the_processes_of_a_worker_have_one_share_and_one_that_dies_with_the_lock_holds_no_one_up():
     shares, budget = Shares(), Budget(60, 1)
     children = []
     for _ in range(4):

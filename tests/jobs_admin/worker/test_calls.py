@@ -43,13 +43,13 @@ def test_an_answer_comes_as_it_was_given(engine, store, answer):
     assert calls.run(ECHO, [], [answer]) == [answer.encode(), 7, [b"inner", answer.encode()], None]
 
 
-def test_a_script_that_redis_forgot_is_told_again(engine, store):
+def test_a_script_that_redis_forgot_is_reported_again(engine, store):
     calls = patient(engine.url)
     store.script_flush()
     assert calls.run(ECHO, [], ["x"])[0] == b"x"
 
 
-def test_a_redis_that_hangs_holds_up_one_call_and_nobody_after_it(road):
+def test_a_redis_that_hangs_holds_up_one_call_and_no_one_after_it(road):
     calls = Calls(road.url, "things")
     until_it_answers(calls)
     road.delay = 30
@@ -70,14 +70,14 @@ def test_an_answer_in_drops_takes_no_longer_than_the_bound(road):
     assert answer is None and took < LONGEST
 
 
-def test_a_redis_that_nobody_reaches_costs_nothing_but_the_first_wait():
+def test_a_redis_that_no_one_reaches_costs_nothing_but_the_first_wait():
     calls = Calls("redis://10.255.255.1:6379/0", "things")  # packets to there go nowhere
     began = time.monotonic()
     assert [calls.run(ECHO, [], ["x"]) for _ in range(200)] == [None] * 200
     assert time.monotonic() - began < LONGEST  # else twenty seconds
 
 
-def test_a_connection_that_was_closed_is_made_anew_within_the_call(engine, store):
+def test_a_connection_that_was_closed_is_made_again_within_the_call(engine, store):
     calls = patient(engine.url)
     store.client_kill_filter(_type="normal", skipme=True)
     assert calls.run(ECHO, [], ["x"])[0] == b"x"
@@ -138,7 +138,7 @@ def noted(store) -> list[bytes]:
     return store.lrange("notes", 0, -1)
 
 
-def test_what_is_told_is_done_before_what_is_asked_and_its_answer_is_nobodys(engine, store):
+def test_what_is_reported_is_done_before_what_is_queried_and_its_answer_is_no_ones(engine, store):
     calls = patient(engine.url)
     for n in range(3):
         calls.notify(NOTE, ["notes"], [n])
@@ -146,14 +146,14 @@ def test_what_is_told_is_done_before_what_is_asked_and_its_answer_is_nobodys(eng
     assert noted(store) == [b"0", b"1", b"2"]
 
 
-def test_what_is_told_twice_in_a_row_is_done_twice(engine, store):
+def test_what_is_reported_twice_in_a_row_is_done_twice(engine, store):
     calls = patient(engine.url)
     calls.notify(NOTE, ["notes"], ["a"])
     calls.notify(NOTE, ["notes"], ["b"])
     assert calls.run(ECHO, [], ["x"]) and noted(store) == [b"a", b"b"]
 
 
-def test_what_is_told_to_a_redis_that_does_not_know_the_script_waits_for_no_other_call(engine, store):
+def test_what_is_reported_to_a_redis_that_does_not_know_the_script_waits_for_no_other_call(engine, store):
     calls = Calls(engine.url, "things", timeout_s=10)
     store.script_flush()
     until_it_answers(calls)
@@ -161,7 +161,7 @@ def test_what_is_told_to_a_redis_that_does_not_know_the_script_waits_for_no_othe
     wait_until(lambda: noted(store) == [b"a"], "the note")
 
 
-def test_what_is_told_while_redis_forgot_its_script_is_done_with_the_next_call(engine, store):
+def test_what_is_reported_while_redis_forgot_its_script_is_done_with_the_next_call(engine, store):
     calls = patient(engine.url)
     calls.notify(NOTE, ["notes"], ["a"])
     assert calls.run(ECHO, [], ["x"])
@@ -170,14 +170,14 @@ def test_what_is_told_while_redis_forgot_its_script_is_done_with_the_next_call(e
     assert calls.run(ECHO, [], ["x"])[0] == b"x" and noted(store) == [b"a", b"b"]
 
 
-def test_a_connection_that_was_closed_after_something_was_told_is_made_anew(engine, store):
+def test_a_connection_that_was_closed_after_something_was_reported_is_made_again(engine, store):
     calls = patient(engine.url)
     calls.notify(NOTE, ["notes"], ["a"])
     store.client_kill_filter(_type="normal", skipme=True)
     assert calls.run(ECHO, [], ["x"])[0] == b"x"
 
 
-def test_nobody_waits_for_what_is_told_to_a_redis_that_hangs(road):
+def test_no_one_waits_for_what_is_reported_to_a_redis_that_hangs(road):
     calls = Calls(road.url, "things")
     until_it_answers(calls)
     road.delay = 30
@@ -193,7 +193,7 @@ class SoftLimit(Exception):
     """As a signal raises it, in any line of a job."""
 
 
-def test_an_answer_that_a_signal_came_before_is_given_to_nobody(road):
+def test_an_answer_that_a_signal_came_before_is_given_to_no_one(road):
     calls = patient(road.url)
 
     def raising(*_):

@@ -43,7 +43,7 @@ def seen(lines=LINES, rows=ROWS, states=STATES, counted=COUNTED, killed=1, sent=
     return {name: value for name, value in trouble({**found, "left": {}}).items() if value}
 
 
-def test_a_history_that_is_whole_is_not_found_fault_with():
+def test_a_history_that_is_complete_is_not_found_fault_with():
     assert seen() == {}
 
 
@@ -66,5 +66,5 @@ def test_what_is_wrong_in_a_history_is_seen(name, history):
     assert name in seen(**history)
 
 
-def test_an_attempt_that_the_broker_said_it_delivered_again_is_flagged():
+def test_an_attempt_that_the_broker_reported_it_delivered_again_is_flagged():
     assert seen([*LINES, Line(START, "j1", 1, True, 9, 2.0)]) == {}

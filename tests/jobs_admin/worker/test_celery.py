@@ -67,7 +67,7 @@ def told(worker, job_id: str, kinds: list[str], deadline_s: float = 60):
         ("reject", "rejected", "celery.exceptions.Reject", "('not for me', False)"),
     ],
 )
-def test_each_bad_end_is_told_exactly_once(worker, task, kind, error_type, message):
+def test_each_bad_end_is_reported_exactly_once(worker, task, kind, error_type, message):
     (report,) = told(worker, worker.send(task), [kind])
     assert (report.error_type, report.message) == (error_type, message)
     assert (report.attempt, report.max_attempts) == (1, 1)
@@ -76,7 +76,7 @@ def test_each_bad_end_is_told_exactly_once(worker, task, kind, error_type, messa
 
 
 @pytest.mark.parametrize("task", ["ok", "ignore", "soft_caught"])
-def test_what_is_no_failure_is_not_told(worker, task):
+def test_what_is_no_failure_is_not_reported(worker, task):
     job = worker.send(task)
     worker.wait(lambda: f"{job}] " in worker.text().split("received")[-1] or f"{job}] succeeded" in worker.text())
     later = worker.send("fail")
@@ -96,7 +96,7 @@ def test_a_job_ended_by_an_operator_is_no_failure(worker):
     assert of_job(worker.store_engine, job) == []
 
 
-def test_a_retry_is_told_with_its_error_and_its_due_time_and_ended_by_the_success(worker):
+def test_a_retry_is_reported_with_its_error_and_its_due_time_and_ended_by_the_success(worker):
     began = time.time()
     first, second, last = told(worker, worker.send("flaky", 2, 1), ["retry", "retry", "success"])
     assert (first.error_type, first.message) == ("tests.kit.celery.PartnerDown", "not yet (0)")
@@ -107,7 +107,7 @@ def test_a_retry_is_told_with_its_error_and_its_due_time_and_ended_by_the_succes
     assert second.raw != first.raw
 
 
-def test_autoretry_is_told_the_same_way(worker):
+def test_autoretry_is_reported_the_same_way(worker):
     first, last = told(worker, worker.send("autoretry", 1), ["retry", "success"])
     assert first.error_type == "tests.kit.celery.PartnerDown"
     assert (first.max_attempts, last.attempt) == (3, 2)
@@ -132,7 +132,7 @@ def test_the_traceback_of_an_error_that_cannot_be_pickled_is_its_own(worker):
     assert report.trace.rstrip().endswith("\nurllib.error.HTTPError: HTTP Error 503: Service Unavailable")
 
 
-def test_a_retry_that_names_no_error_is_told_with_the_one_it_was_asked_in(worker):
+def test_a_retry_that_names_no_error_is_reported_with_the_one_it_was_queried_in(worker):
     first, _ = told(worker, worker.send("bare_retry"), ["retry", "success"])
     assert (first.error_type, first.message) == ("tests.kit.celery.PartnerDown", "in passing")
 
@@ -161,7 +161,7 @@ def test_a_replayed_job_keeps_its_lineage_through_celerys_own_retry(worker, task
 
 
 @pytest.mark.parametrize("desk", ["of today", "older"])
-def test_a_job_that_got_the_headers_of_a_replayed_one_is_run_and_told_of(worker, desk):
+def test_a_job_that_got_the_headers_of_a_replayed_one_is_run_and_reported_about(worker, desk):
     child = str(uuid4())
     parent, header = replay(worker, "hands_on", "fail", child, "failed itself", desk=desk)
     (of_parent,), (of_child,) = told(worker, parent, ["exception"]), told(worker, child, ["exception"])
@@ -204,14 +204,14 @@ def test_the_next_links_of_a_replayed_job_are_jobs_of_their_own(worker):
         assert report.lineage is None
 
 
-def test_a_replayed_job_tells_its_success_at_once(worker):
+def test_a_replayed_job_reports_its_success_at_once(worker):
     header = {"queue": "emails", "job_id": "first", "run": 2, "item": 7, "replay": "r1"}
     (report,) = told(worker, worker.send("ok", headers={"redrive": header}), ["success"])
     assert report.lineage.item == 7
     assert report.raw is None
 
 
-def test_hostile_text_is_told_in_bounds(worker):
+def test_hostile_text_is_reported_in_bounds(worker):
     (report,) = told(worker, worker.send("hostile", 10_000_000), ["exception"])
     assert report.message.startswith("a\x00b\ud800c password=[redacted] xxx")
     assert len(report.message) < 10_000
@@ -230,7 +230,7 @@ def test_arguments_are_shown_without_secrets_and_the_tenant_is_read(worker):
     assert report.worker.startswith("w") and report.host
 
 
-def test_a_message_over_the_bound_tells_its_size_and_keeps_its_head(worker):
+def test_a_message_over_the_bound_reports_its_size_and_keeps_its_head(worker):
     (report,) = told(
         worker, worker.send("fail", "big", kwargs={"blob": "y" * 17_000_000}), ["exception"], deadline_s=60
     )
@@ -239,7 +239,7 @@ def test_a_message_over_the_bound_tells_its_size_and_keeps_its_head(worker):
     assert not report.is_raw_complete
 
 
-def test_the_raw_message_is_the_element_that_lay_in_the_queue(start, own_store):
+def test_the_raw_message_is_the_element_that_was_in_the_queue(start, own_store):
     worker = start(own_store.url, later=True)
     kwargs = {"name": "Zoë \u202e 😀", "n": 1.0, "big": 2**70, "none": None, "deep": [[[{}]]]}
     jobs = [
@@ -260,7 +260,7 @@ def test_the_raw_message_is_the_element_that_lay_in_the_queue(start, own_store):
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_a_message_that_another_language_wrote_is_told_byte_for_byte(start, own_store, pool):
+def test_a_message_that_another_language_wrote_is_reported_byte_for_byte(start, own_store, pool):
     worker = start(own_store.url, later=True, pool=pool)
     model = worker.send("fail", "Zoë 😀", kwargs={"customer": {"id": 42}}, queue="held", headers={"who": "Zoë"})
     with redis.Redis.from_url(worker.broker_url) as client:
@@ -349,7 +349,7 @@ def test_off_is_obeyed_within_two_seconds_and_so_is_on(worker):
     assert of_job(worker.store_engine, job) == []
 
 
-def test_memory_error_is_told_before_the_worker_stops_as_stock_celery_does(start, own_store):
+def test_memory_error_is_reported_before_the_worker_stops_as_stock_celery_does(start, own_store):
     worker = start(own_store.url)
     job = worker.send("memory")
     worker.wait(lambda: of_job(own_store, job), may_die=True)
@@ -385,7 +385,7 @@ def test_a_request_class_of_the_app_is_still_called(start, own_store):
         ({"REDRIVE_STREAM_MB": "much"}, "whole number of megabytes"),
     ],
 )
-def test_where_it_cannot_work_it_says_so_and_the_worker_runs(start, own_store, environment, message):
+def test_where_it_cannot_work_it_reports_it_and_the_worker_runs(start, own_store, environment, message):
     worker = start(own_store.url, pool="solo", environment=environment)
     job = worker.send("fail")
     worker.wait(lambda: f"{job}] raised" in worker.text())
@@ -394,7 +394,7 @@ def test_where_it_cannot_work_it_says_so_and_the_worker_runs(start, own_store, e
     assert reports(own_store) == []
 
 
-def test_the_brokers_own_redis_is_used_only_when_asked_and_with_a_warning(start, broker):
+def test_the_brokers_own_redis_is_used_only_on_request_and_with_a_warning(start, broker):
     worker = start("broker", pool="solo")
     job = worker.send("fail")
     with redis.Redis.from_url(worker.broker_url) as client:
@@ -419,7 +419,7 @@ def test_a_version_of_celery_that_is_not_accepted_is_refused():
     ]
 
 
-def test_an_older_version_is_guarded_and_the_worker_says_that_it_was_not_tested(start, own_store):
+def test_an_older_version_is_guarded_and_the_worker_reports_that_it_was_not_tested(start, own_store):
     worker = start(own_store.url, pool="solo", environment={"REAL_CELERY_VERSION": "5.4.0"})
     job = worker.send("fail")
     worker.wait(lambda: of_job(own_store, job), what="the report")
@@ -450,7 +450,7 @@ class Lazy:
         raise RuntimeError("it is not there yet")
 
 
-def test_a_lazy_object_in_the_process_is_not_asked_what_it_is():
+def test_a_lazy_object_in_the_process_is_not_queried_what_it_is():
     app = make_app("memory://")
     app.use_fast_trace_task = True  # as where a worker begins
     import_module("celery.worker.consumer.consumer")
@@ -460,7 +460,7 @@ def test_a_lazy_object_in_the_process_is_not_asked_what_it_is():
     del lazy
 
 
-def test_what_install_cannot_use_is_said_and_not_raised(caplog):
+def test_what_install_cannot_use_is_reported_and_not_raised(caplog):
     app = make_app("memory://")
     install(app, source="shop", tenant=5)
     assert not hasattr(app, "redrive_wish")
@@ -505,12 +505,12 @@ def test_a_producer_stays_as_it_was():
         {"priority": 10**400},
     ],
 )
-def test_no_header_keeps_a_failure_from_being_told(worker, options):
+def test_no_header_keeps_a_failure_from_being_reported(worker, options):
     (report,) = told(worker, worker.send("fail", **options), ["exception"])
     assert report.message == "it failed" and report.is_raw_complete
 
 
-def test_a_job_whose_report_cannot_be_made_is_told_by_its_name_and_its_message(own_store, tmp_path):
+def test_a_job_whose_report_cannot_be_made_is_reported_by_its_name_and_its_message(own_store, tmp_path):
     app = make_app("memory://")
     app.send_task("fail", args=["x"], task_id="j1", queue="its-own")  # in memory, for all of a process
     channel = Connection("memory://").channel()
@@ -526,7 +526,7 @@ def test_a_job_whose_report_cannot_be_made_is_told_by_its_name_and_its_message(o
     assert report.is_raw_complete and json.loads(report.raw)["headers"]["id"] == "j1" and guard.broken == 1
 
 
-def test_a_worker_tells_which_tasks_it_knows_once_and_again_when_the_store_forgot(start, own_store):
+def test_a_worker_reports_which_tasks_it_knows_once_and_again_when_the_store_forgot(start, own_store):
     worker = start(own_store.url)
 
     with redis.Redis.from_url(own_store.url) as store:

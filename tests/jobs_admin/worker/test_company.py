@@ -73,7 +73,7 @@ def test_every_class_and_hook_of_the_app_is_called_as_without_the_guard(custom):
     assert "consumer starts" in marks_of(custom[1])
 
 
-def test_what_the_app_does_itself_is_told_all_the_same(custom, store_engine):
+def test_what_the_app_does_itself_is_reported_all_the_same(custom, store_engine):
     _, worker = custom
     failed, retried, unknown = worker.send("broken"), worker.send("automatic", 2), worker.send("nobody")
     worker.wait(lambda: of_job(store_engine, failed) and of_job(store_engine, unknown))
@@ -100,7 +100,7 @@ def test_a_policy_goes_through_the_apps_own_call_and_hooks(custom, store_engine)
     assert marks["on retry lost WorkerLostError"] == 2  # told by the main process, as its child is no more
 
 
-def test_install_in_a_worker_that_runs_already_says_so_and_changes_nothing(custom):
+def test_install_in_a_worker_that_runs_already_reports_it_and_changes_nothing(custom):
     stock, guarded = custom
     for worker in custom:
         worker.send("installs")

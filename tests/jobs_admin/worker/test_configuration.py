@@ -72,7 +72,7 @@ def waiting(self):
 # --- the app -----------------------------------------------------------------------------------------------------
 
 
-def test_the_brokers_timeout_is_told_with_its_default_and_without_its_address():
+def test_the_brokers_timeout_is_reported_with_its_default_and_without_its_address():
     def timeout(app):
         return configuration(app, "shop").app
 
@@ -95,7 +95,7 @@ def test_apps_on_one_broker_have_one_mark():
     )
 
 
-def test_results_are_told_by_kind_and_how_long_they_are_kept():
+def test_results_are_reported_by_kind_and_how_long_they_are_stored():
     storing = app_with(result_backend="redis://:pass-word@127.0.0.1:1/1", result_expires=600)
     assert (configuration(storing, "shop").app.result_backend, configuration(storing, "shop").app.result_expires) == (
         "redis",
@@ -115,7 +115,7 @@ def _with_task(app):
     return app
 
 
-def test_queues_are_told_with_what_the_broker_does_for_them():
+def test_queues_are_reported_with_what_the_broker_does_for_them():
     quorum = Queue("emails", queue_arguments={"x-queue-type": "quorum", "x-delivery-limit": 5})
     app = app_with(broker="amqp://127.0.0.1:1//", task_queues=[quorum, Queue("other", durable=False)])
     assert configuration(app, "shop").queues == (
@@ -149,7 +149,7 @@ def test_settings_of_the_app_reach_its_tasks_and_the_command_line_fills_in():
     assert configuration(app, "shop", controller).app.prefetch_multiplier == 7
 
 
-def test_what_celery_heeds_is_told_where_annotation_and_decorator_differ():
+def test_what_celery_heeds_is_informed_where_annotation_and_decorator_differ():
     app = app_with(task_annotations={"send": {"max_retries": 9, "retry_backoff_max": 5000, "retry_jitter": False}})
     task(app, autoretry_for=(OSError,), retry_backoff=2, retry_backoff_max=100, dont_autoretry_for=(FileNotFoundError,))
     found = of(app)
@@ -168,7 +168,7 @@ def test_retry_kwargs_beat_the_tasks_own_retries():
     assert (found.max_retries, found.autoretry_max_retries, found.autoretry_countdown) == (3, 8, 30)
 
 
-def test_a_backoff_that_nothing_reads_is_told_of_the_task_that_sets_it():
+def test_a_backoff_that_nothing_reads_is_reported_about_the_task_that_sets_it():
     app = app_with()
     task(app, waiting, bind=True, retry_backoff=True)
     assert (of(app).idle_backoff, of(app).retry_backoff) == (True, 1)
@@ -219,7 +219,7 @@ def test_calls_are_found_under_wrappers_and_in_classes():
     assert (call.countdown, call.is_eta) == ("180 * 2", True)
 
 
-def test_a_call_that_cannot_be_read_is_told_as_such():
+def test_a_call_that_cannot_be_read_is_reported_as_such():
     namespace: dict = {}
     exec("def hidden(self):\n    raise self.retry(countdown=5)", namespace)  # noqa: S102
     app = app_with()
@@ -252,7 +252,7 @@ def test_a_client_that_retries_is_found_through_the_functions_of_the_package():
     assert [(one.library, one.name, one.attempts) for one in of(app).clients] == [("httpx", "patient", 3)]
 
 
-def test_a_client_that_does_not_retry_is_not_told():
+def test_a_client_that_does_not_retry_is_not_reported():
     calm = httpx.Client(trust_env=False)
     namespace = {"calm": calm, "__name__": __name__}
     exec("def calls():\n    return calm.get('http://partner.example/')", namespace)  # noqa: S102
@@ -299,7 +299,7 @@ def test_too_many_tasks_are_cut_and_counted_and_those_that_retry_stay():
     assert "send" in {one.name for one in found.tasks}
 
 
-def test_the_same_app_tells_the_same_digest():
+def test_the_same_app_reports_the_same_digest():
     def digest(delay):
         app = app_with()
         task(app, autoretry_for=(OSError,), default_retry_delay=delay)
@@ -324,7 +324,7 @@ def test_a_task_that_cannot_be_read_hides_no_other():
 
 
 @pytest.mark.server
-def test_a_live_worker_tells_what_it_has_under_the_digest_of_its_heartbeat(worker):
+def test_a_live_worker_reports_what_it_has_under_the_digest_of_its_heartbeat(worker):
     with redis.Redis.from_url(worker.store_engine.url) as store:
 
         def digest():
@@ -342,7 +342,7 @@ def test_a_live_worker_tells_what_it_has_under_the_digest_of_its_heartbeat(worke
     assert not any(name.startswith("celery.") for name in tasks)
 
 
-def test_the_arguments_of_a_task_are_told_by_name_without_self_or_default_values():
+def test_the_arguments_of_a_task_are_reported_by_name_without_self_or_default_values():
     def sends(self, order, *, note=SECRET, **more): ...
 
     for run, options, signature in (
@@ -355,7 +355,7 @@ def test_the_arguments_of_a_task_are_told_by_name_without_self_or_default_values
         assert of(app).signature == signature
 
 
-def test_a_decorator_that_adds_arguments_is_told_as_what_it_takes_itself():
+def test_a_decorator_that_adds_arguments_is_reported_as_what_it_takes_itself():
     def with_database(function):
         @functools.wraps(function)
         def called(*args, **kwargs):

@@ -88,7 +88,7 @@ def test_the_delivery_whose_worker_died_before_it_acknowledged_does_not_come_aga
     assert client.hkeys("unacked") == [b"lives"] and client.zrange("unacked_index", 0, -1) == [b"lives"]
 
 
-def test_a_key_that_is_no_queue_holds_up_nobody_and_loses_nothing(delays, client):
+def test_a_key_that_is_no_queue_holds_up_no_one_and_loses_nothing(delays, client):
     client.set("emails", "somebody else's")
     delays.schedule(head("stuck"), b"stuck", 0)
     delays.schedule(Head("well", 2, "send", "webhooks", list="webhooks"), b"well", 0)
@@ -131,7 +131,7 @@ def test_what_was_claimed_and_given_back_is_due_at_once(delays, client):
     assert client.hlen(keys.due_claims("shop")) == 1
 
 
-def test_a_job_that_waits_anew_while_it_is_claimed_is_not_finished_with_its_forerunner(delays, client):
+def test_a_job_that_waits_again_while_it_is_claimed_is_not_finished_with_its_forerunner(delays, client):
     """Published, and told to wait again by the worker that got it (no place was free), before its claim was finished."""
     delays.schedule(head("a"), b"first", 0)
     claimed, _ = delays.claim()
@@ -153,7 +153,7 @@ def test_whose_claim_ended_neither_finishes_nor_gives_back_what_another_has_clai
     assert delays.count() == 0
 
 
-def test_all_can_be_hastened_and_claimed_but_for_what_somebody_has(delays, client):
+def test_all_can_be_hastened_and_claimed_but_for_what_a_person_has(delays, client):
     for n in range(5):
         delays.schedule(head(str(n)), b"", 3600 + n)
     others, _ = delays.claim(most=2, is_due=False)
@@ -169,7 +169,7 @@ UNREADABLE = [b"", b"{}", b"5\nx", b"null\nx", b"[]\nx", b"{\nx", b'{"list": 5}\
 
 
 @pytest.mark.parametrize("entry", UNREADABLE)
-def test_an_entry_that_cannot_be_read_holds_up_nobody_and_is_kept(delays, client, entry):
+def test_an_entry_that_cannot_be_read_holds_up_no_one_and_is_stored(delays, client, entry):
     client.hset(keys.due_jobs("shop"), "odd:3", entry)
     client.zadd(keys.due("shop"), {"odd:3": 0})
     delays.schedule(head("a"), b"a", 0)

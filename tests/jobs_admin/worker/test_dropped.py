@@ -43,7 +43,7 @@ def test_threads_that_drop_together_are_all_counted(tmp_path, client):
     assert dropped.total == 16_000
 
 
-def test_telling_it_again_adds_nothing(tmp_path, client):
+def test_reporting_it_again_adds_nothing(tmp_path, client):
     dropped = Dropped(tmp_path)
     for _ in range(3):
         dropped.add()
@@ -52,7 +52,7 @@ def test_telling_it_again_adds_nothing(tmp_path, client):
     assert told(client) == [3]
 
 
-def test_the_count_of_a_killed_worker_is_told_by_the_next(tmp_path, client):
+def test_the_count_of_a_killed_worker_is_reported_by_the_next(tmp_path, client):
     """Killed while it counts, before it told anything: its own line says how far it was."""
     code = textwrap.dedent("""
         import sys
@@ -90,7 +90,7 @@ def test_while_its_worker_lives_a_count_is_its_own(tmp_path, client):
     assert told(client) == [1]
 
 
-def test_a_worker_that_ends_leaves_what_it_could_not_tell(tmp_path, client):
+def test_a_worker_that_ends_leaves_what_it_could_not_report(tmp_path, client):
     reported, unreported = Dropped(tmp_path), Dropped(tmp_path)
     for one in (reported, unreported):
         one.keep()
@@ -127,7 +127,7 @@ def test_a_disk_without_a_place_for_the_count_leaves_it_in_memory(tmp_path, clie
     assert told(client) == [1]
 
 
-def test_a_count_whose_file_somebody_cut_short_goes_on(tmp_path, client):
+def test_a_count_whose_file_a_person_cut_short_goes_on(tmp_path, client):
     dropped = Dropped(tmp_path)
     dropped.keep()
     dropped.add()
@@ -172,7 +172,7 @@ def counted(folder) -> int:
     return sum(int.from_bytes(path.read_bytes()[:8], sys.byteorder) for path in folder.glob("*.dropped"))
 
 
-def test_a_worker_tells_what_it_dropped_and_so_does_the_one_after_it(start, own_store, client):
+def test_a_worker_reports_what_it_dropped_and_so_does_the_one_after_it(start, own_store, client):
     """No store, and a spool that is no directory, then one of a megabyte that is full."""
     own_store.stop()
     worker = start(own_store.url, environment={"REDRIVE_SPOOL_MB": "1"})

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.server
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_what_expired_is_told_with_its_message_and_what_was_revoked_is_not(start, own_store, pool):
+def test_what_expired_is_reported_with_its_message_and_what_was_revoked_is_not(start, own_store, pool):
     worker = start(own_store.url, pool=pool, later=True)
     late = worker.send("ok", "too late", kwargs={"customer": {"id": 42}}, expires=-5, queue="emails")
     with redis.Redis.from_url(worker.broker_url) as broker:
@@ -35,5 +35,6 @@ def test_what_expired_is_told_with_its_message_and_what_was_revoked_is_not(start
     assert worker.marks("ok") == []
     with redis.Redis.from_url(own_store.url) as store:
         worker.wait(
-            lambda: all(b'"failed": 1' in heartbeat for heartbeat in store.hgetall(keys.workers("shop")).values()), what="its count"
+            lambda: all(b'"failed": 1' in heartbeat for heartbeat in store.hgetall(keys.workers("shop")).values()),
+            what="its count",
         )

@@ -94,7 +94,7 @@ def test_the_spool_of_a_killed_worker_is_shipped_by_the_next(start, own_store):
     worker.wait(lambda: not spooled_bytes(worker), what="an empty spool")
 
 
-def test_a_worker_that_stops_ships_its_spool_and_tells_its_last_counts(start, own_store):
+def test_a_worker_that_stops_ships_its_spool_and_reports_its_last_counts(start, own_store):
     worker = start(own_store.url)
     jobs = [worker.send("until", f"j{n}", "it failed") for n in range(2)]
     worker.wait(lambda: len(worker.marks("until")) == 2, what="both to run")
@@ -156,7 +156,7 @@ def test_what_neither_store_nor_spool_takes_is_counted(tmp_path):
     assert store.dropped == 1
 
 
-def test_nothing_a_job_says_makes_the_guard_raise(own_store, tmp_path):
+def test_nothing_a_job_reports_makes_the_guard_raise(own_store, tmp_path):
     """Requests in states that no healthy worker makes: the guard counts what it could not tell, and goes on."""
     from jobs_admin.worker.guard import Guard
     from jobs_admin.worker.report import Origin

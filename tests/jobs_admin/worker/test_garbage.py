@@ -61,7 +61,7 @@ def test_switched_off_the_guard_leaves_garbage_to_celery(start, own_store):
     assert reports(own_store) == []
 
 
-def test_a_message_is_told_before_celery_forgets_it_and_its_users_consumer_still_runs(start, own_store):
+def test_a_message_is_reported_before_celery_forgets_it_and_its_users_consumer_still_runs(start, own_store):
     worker = start(own_store.url, pool="solo", environment={"REAL_DYING_CONSUMER": "1"})
     job = worker.send("never.heard.of", queue="emails")
     worker.wait(lambda: worker.process.poll() is not None, what="its death", may_die=True)
@@ -86,7 +86,7 @@ class Unreadable(Message):
         pass
 
 
-def test_a_message_that_cannot_be_told_is_counted_and_celery_goes_on(tmp_path):
+def test_a_message_that_cannot_be_reported_is_counted_and_celery_goes_on(tmp_path):
     guard = Guard(Origin("shop", "", ()), Store("redis://127.0.0.1:1/0", "shop", Spool(tmp_path / "spool", 10**6)))
     called = []
     hooks = ("on_unknown_task", "on_invalid_task", "on_unknown_message", "on_decode_error", "create_task_handler")

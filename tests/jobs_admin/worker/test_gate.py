@@ -52,7 +52,7 @@ def test_jobs_go_to_the_pool_as_they_come(worker):
     assert worker.began == ["a", "b", "c"]
 
 
-def test_a_message_cannot_say_of_itself_that_it_runs_alone(worker):
+def test_a_message_cannot_report_of_itself_that_it_runs_alone(worker):
     forged = SimpleNamespace(name="forged", _request_dict={"id": "forged", ALONE: "alone"})
     assert worker.gate.enters(forged, lambda: None) and worker.how(forged) is None
 
@@ -136,12 +136,12 @@ def test_one_that_is_not_known_is_not_taken_back_and_goes_back_to_the_broker(wor
     assert isinstance(error, Reject) and error.requeue
 
 
-def test_that_it_wants_to_be_alone_travels_from_the_pool_whole():
+def test_that_it_wants_to_be_alone_travels_from_the_pool_in_full():
     assert pickle.loads(pickle.dumps(RunAlone(3))).deaths == 3
 
 
 @pytest.mark.parametrize("error", [TaskRevokedError("gone"), RuntimeError("the pool is closed")])
-def test_one_that_cannot_begin_holds_up_nobody(worker, error):
+def test_one_that_cannot_begin_holds_up_no_one(worker, error):
     pill = worker.gets("pill")
     worker.gate.takes_back(pill, SAYS_ALONE)
     worker.gets("broken", error=error)

@@ -144,7 +144,7 @@ def told(request, tmp_path_factory):
 
 
 @pytest.mark.django_db
-def test_the_worker_goes_on_each_is_told_once_as_it_was_sent_and_the_desk_shows_it(
+def test_the_worker_goes_on_each_is_reported_once_as_it_was_sent_and_the_desk_shows_it(
     told, store, shop, django_user_model
 ):
     # One test: each process of the suite that runs a part of it would run the worker again.
@@ -197,9 +197,9 @@ def an_error_is_named_by_its_class_whatever_it_says_of_itself(reported):
     assert name("class_is_retry") == "tests.kit.hostile.ClassIsRetry"
     assert name("str_raises") == "tests.kit.hostile.StrRaises"
     assert name("getattribute_raises") == "tests.kit.hostile.GetattributeRaises"
-    assert [report.due_at for what in ("retry_nan", "retry_infinite", "retry_huge") for report in reported.of(what)] == [
-        None
-    ] * 3
+    assert [
+        report.due_at for what in ("retry_nan", "retry_infinite", "retry_huge") for report in reported.of(what)
+    ] == [None] * 3
 
 
 def no_wish_of_an_error_holds_its_job_up(reported):

@@ -31,7 +31,7 @@ def keeper(engine, store, tmp_path):
     return ledger(engine.url, tmp_path)
 
 
-def test_a_job_is_kept_before_celery_acknowledges_its_message(keeper, store, tmp_path):
+def test_a_job_is_stored_before_celery_acknowledges_its_message(keeper, store, tmp_path):
     """Else a worker that dies between the two leaves it to nobody."""
     guard = Guard(Origin("shop", "", ()), Store("redis://127.0.0.1:1/0", "shop", Spool(tmp_path / "spool", 10**6)))
     guard.ledger = keeper
@@ -83,7 +83,7 @@ def test_a_sweep_that_the_store_did_not_hear_is_tried_again(engine, store, tmp_p
     assert kept(store) == []
 
 
-def test_two_copies_of_a_job_in_one_worker_are_counted_and_released_as_the_one_that_is_kept(keeper, store):
+def test_two_copies_of_a_job_in_one_worker_are_counted_and_released_as_the_one_that_is_stored(keeper, store):
     for n in range(3):
         first = fetched(text="x" * (MOST_RAW // 2))
         again = copy.copy(first)  # the same message, delivered twice
@@ -95,7 +95,7 @@ def test_two_copies_of_a_job_in_one_worker_are_counted_and_released_as_the_one_t
         assert (kept(store), keeper.open_bytes) == ([], 0), n
 
 
-def test_of_a_message_that_is_too_long_the_head_is_kept_and_the_job_is_told(keeper, engine, store):
+def test_of_a_message_that_is_too_long_the_head_is_stored_and_the_job_is_reported(keeper, engine, store):
     request = fetched(text="x" * MOST_RAW)
     keeper.begins(request)
     reap(store)
@@ -130,7 +130,9 @@ def test_what_is_filed_is_counted_in_what_the_stream_holds(keeper, store):
     assert int(store.get(keys.failures_bytes("shop"))) == weight(fields)
 
 
-def test_what_the_stream_has_no_room_for_stays_kept_by_the_bound_of_the_worker_that_kept_it(engine, store, tmp_path):
+def test_what_the_stream_has_no_room_for_stays_stored_by_the_bound_of_the_worker_that_stored_it(
+    engine, store, tmp_path
+):
     keeper = ledger(engine.url, tmp_path, stream_bytes=20_000)
     jobs = [fetched(text="x" * 2_000) for _ in range(5)]
     for job in jobs:

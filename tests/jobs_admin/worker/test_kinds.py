@@ -52,7 +52,7 @@ def broker(request, store, engine, settings, tmp_path):
 
 
 @pytest.mark.parametrize(("broker", "pool", "acks"), TRIED, indirect=["broker"])
-def test_every_kind_is_told_once_byte_for_byte_and_recovers_when_it_is_mended(broker, store, engine, pool, acks):
+def test_every_kind_is_reported_once_byte_for_byte_and_recovers_when_it_is_fixed(broker, store, engine, pool, acks):
     late = acks == "late"
     for one in kinds.tried(broker, pool, late, engine.url, store):
         row = one.row

@@ -157,7 +157,7 @@ def done(worker, n: int, monitor: Monitor, task: str = "ok") -> None:
     worker.wait(lambda: monitor.seen(f"behind {n} {task}"), what="the monitor")
 
 
-def test_without_such_a_policy_no_call_is_made_and_nothing_is_kept(worker, quiet):
+def test_without_such_a_policy_no_call_is_made_and_nothing_is_stored(worker, quiet):
     url = worker.store_engine.url
     monitor = Monitor(url)
     done(worker, 20, monitor)
@@ -204,7 +204,7 @@ def test_whatever_way_a_job_ends_nothing_is_left_and_nothing_is_called_lost(work
     assert all(heartbeat["unkept"] == 0 for heartbeat in running(url))
 
 
-def test_what_is_acknowledged_late_is_not_kept(worker, quiet):
+def test_what_is_acknowledged_late_is_not_stored(worker, quiet):
     url = worker.store_engine.url
     monitor = Monitor(url)
     obeyed(worker, url, KEEPING)
@@ -215,7 +215,7 @@ def test_what_is_acknowledged_late_is_not_kept(worker, quiet):
 
 
 @pytest.mark.django_db
-def test_a_worker_that_dies_between_report_and_removal_has_told_already(start, engine, desk):
+def test_a_worker_that_dies_between_report_and_removal_has_reported_already(start, engine, desk):
     published(engine.url, KEEPING)
     worker = start(engine.url, concurrency=1, environment={"REAL_DIE_ONCE_IT_IS_TOLD": "1"})
     job = worker.send("until", "j", kwargs={"error": "it failed"})
@@ -269,7 +269,7 @@ def test_a_worker_that_was_only_frozen_has_the_last_word(start, engine, desk):
     worker.wait(lambda: not list(desk.scan_iter("redrive:{shop}:kept:*")), what="nothing left in the store")
 
 
-def test_a_store_that_is_away_holds_up_no_job_and_it_is_said(start, own_store):
+def test_a_store_that_is_away_holds_up_no_job_and_it_is_reported(start, own_store):
     published(own_store.url, KEEPING)
     worker = start(own_store.url, concurrency=1, environment={"REAL_PATIENCE": ""})
     worker.send("ok")
@@ -353,7 +353,7 @@ def test_what_a_cold_shutdown_ends_is_filed_as_lost(start, own_store):
         assert [one.kind for one in of_job(own_store, job)] == ["lost"] and not kept(client)
 
 
-def test_a_worker_that_says_goodbye_is_not_waited_for(own_store):
+def test_a_worker_that_reports_goodbye_is_not_waited_for(own_store):
     with of_store(own_store) as client:
         leaving = AtStart(patient(own_store.url), "shop", "b1", "w@here", "here")
         client.sadd(keys.kept_boots("shop"), "b1")
@@ -367,7 +367,7 @@ def test_a_worker_that_says_goodbye_is_not_waited_for(own_store):
         assert b"worker w@here stopped at 2" in fields[b"lost"] and fields[b"raw"] == b"raw"
 
 
-def test_a_store_that_was_away_makes_nobody_lost(start, own_store):
+def test_a_store_that_was_away_makes_no_one_lost(start, own_store):
     """Every worker looks silent then, until it has given a sign."""
     published(own_store.url, KEEPING)
     worker = start(own_store.url, concurrency=1)

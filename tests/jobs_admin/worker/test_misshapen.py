@@ -57,7 +57,7 @@ def test_an_error_that_no_fault_of_the_message_explains_goes_on_to_celery(guard,
 
 
 @pytest.mark.parametrize("error", ERRORS[-2:], ids=lambda error: type(error).__name__)
-def test_nor_is_an_error_of_another_kind_laid_to_a_message_that_has_a_fault(guard, consumer, error):
+def test_nor_is_an_error_of_another_kind_blamed_on_a_message_that_has_a_fault(guard, consumer, error):
     def broken(*args):
         raise error
 

@@ -135,7 +135,7 @@ def seen_by_opentelemetry(spans) -> Counter:
     )
 
 
-def test_sentry_is_told_the_same_events_with_the_same_frames(watched):
+def test_sentry_is_reported_the_same_events_with_the_same_frames(watched):
     stock, guarded = (seen_by_sentry(one.events) for one in watched)
     assert (guarded - stock, stock - guarded) == (Counter(), Counter())
     kinds = Counter(event.get("type", "error") for event in watched[0].events)
@@ -168,6 +168,8 @@ def test_an_error_under_a_policy_has_the_frames_that_it_has_without_one(watched)
     _, guarded = watched
     (policed,) = [event for event in guarded.policed_events if event.get("exception")]
     (plain,) = [event for event in guarded.events if event.get("exception") and event.get("transaction") == "fail"]
-    stacks = [[frame[:1] + frame[2:] for frame in frames(event["exception"]["values"][0])] for event in (policed, plain)]
+    stacks = [
+        [frame[:1] + frame[2:] for frame in frames(event["exception"]["values"][0])] for event in (policed, plain)
+    ]
     assert stacks[0] == stacks[1]
     assert all("jobs_admin" not in frame[0] for frame in stacks[0])

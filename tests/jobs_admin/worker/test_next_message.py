@@ -26,7 +26,7 @@ def test_it_differs_in_the_count_and_the_tag_and_what_the_broker_wrote_on_it():
     )
 
 
-def test_it_says_what_was_waited_where_that_is_asked_for():
+def test_it_reports_what_was_waited_where_that_is_requested():
     assert json.loads(next_message(MESSAGE.encode(), 1, 2.34567))["headers"]["redrive_waited"] == 2.34567
 
 

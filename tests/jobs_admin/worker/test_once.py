@@ -80,11 +80,11 @@ def test_celery_s_own_retry_runs_and_a_copy_of_an_attempt_before_it_does_not(wor
     assert [one.is_repeated(delivery(retries=n)) for n in (0, 1, 2, 0, 1)] == [False, False, False, True, True]
 
 
-def test_what_kept_its_retries_runs(worker):
+def test_what_stored_its_retries_runs(worker):
     assert not worker().is_repeated(delivery(retries=3))
 
 
-def test_what_a_policy_puts_off_or_tries_again_asks_no_more(worker, client):
+def test_what_a_policy_puts_off_or_tries_again_queries_no_more(worker, client):
     """It comes back as the same attempt where it only waited for a place."""
     one = worker()
     assert not one.is_repeated(delivery())
@@ -96,13 +96,13 @@ def test_what_a_policy_puts_off_or_tries_again_asks_no_more(worker, client):
     assert not one.is_repeated(delivery(again)) and not one.is_repeated(delivery(again))
 
 
-def test_a_job_that_was_handed_the_headers_runs_and_asks_nobody(worker, client):
+def test_a_job_that_was_handed_the_headers_runs_and_queries_no_one(worker, client):
     one = worker()
     assert not one.is_repeated(delivery()) and not one.is_repeated(delivery(job_id="child"))
     assert len(client.keys("*")) == 1 and one.is_repeated(delivery())
 
 
-def test_it_runs_also_where_the_desk_did_not_say_whose_the_header_is(worker):
+def test_it_runs_also_where_the_desk_did_not_report_whose_the_header_is(worker):
     one = worker()
     assert [one.is_repeated(delivery(OLDER, job_id=name)) for name in ("new-7", "child", "new-7")] == [
         False, False, True
@@ -134,7 +134,7 @@ def test_another_item_or_replay_is_another_job(worker):
      REDRIVE | {"item": "x"}, REDRIVE | {"replay": None}, {k: v for k, v in REDRIVE.items() if k != "once"},
      REDRIVE | {"sent_as": "other"}, REDRIVE | {"sent_as": 7}, REDRIVE | {"sent_as": ["new-7"]}, REDRIVE | {"sent_as": ""}],
 )  # fmt: skip
-def test_whatever_does_not_ask_for_it_asks_nobody(redrive):
+def test_whatever_does_not_request_it_queries_no_one(redrive):
     calls = Calls("redis://127.0.0.1:1/0", "copies")
     one = Once(calls, "shop", "boot")
     assert not one.is_repeated(delivery(redrive)) and not one.is_repeated(delivery(redrive))
@@ -147,7 +147,7 @@ def test_a_store_that_does_not_answer_lets_the_job_run_and_that_is_counted():
     assert (one.unasked, one.repeated) == (2, 0)
 
 
-def test_a_mark_is_kept_for_a_week_under_a_name_that_no_job_shapes(worker, client):
+def test_a_mark_is_stored_for_a_week_under_a_name_that_no_job_shapes(worker, client):
     hostile = REDRIVE | {"replay": "}:x\r\n" + "y" * 10_000}
     worker().is_repeated(delivery(hostile))
     (name,) = client.keys("*")

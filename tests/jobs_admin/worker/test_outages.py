@@ -66,7 +66,7 @@ def told(store: Engine) -> set[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("rung", ["capture", "observe", "enforce"])
-def test_through_every_fault_of_the_store_each_failure_is_told_on_each_rung(start, own_store, rung):
+def test_through_every_fault_of_the_store_each_failure_is_reported_on_each_rung(start, own_store, rung):
     attempts = {"capture": 1, "observe": 1, "enforce": 2}[rung]
     published(own_store.url, policy("twice", max_attempts=2))
     worker = start(own_store.url, environment={"REDRIVE_MODE": rung, "REAL_PATIENCE": ""})
@@ -110,7 +110,7 @@ def test_off_leaves_what_was_captured_before_and_on_goes_on(start, own_store):
     worker.wait(lambda: {job for job, _ in told(own_store)} == {*before, after}, what="those before and after")
 
 
-def test_a_store_that_comes_back_empty_is_obeyed_and_filled_anew(start, own_store):
+def test_a_store_that_comes_back_empty_is_obeyed_and_filled_again(start, own_store):
     worker = start(own_store.url)
     set_switch(own_store, "off")
     worker.wait(lambda: "was switched off" in worker.text(), what="the switch")

@@ -66,7 +66,7 @@ def test_the_last_good_ones_survive_a_store_that_lost_its_memory_and_a_start_wit
         lambda file: (file.rename(file.with_name("moved")), file.symlink_to(file.with_name("moved"))),
     ],
 )
-def test_a_file_that_is_not_whole_or_not_ours_is_not_believed(folder, spoil):
+def test_a_file_that_is_not_complete_or_not_ours_is_not_believed(folder, spoil):
     last_good.keep(folder, [{"name": "one", "version": 1, "policy": policy("one")}])
     assert Policies("shop", "enforce", folder).versions == {"one": 1}
     spoil(folder / "policies.json")
@@ -89,7 +89,7 @@ def test_a_file_that_is_not_whole_or_not_ours_is_not_believed(folder, spoil):
         b"\xff\xfe",
     ],
 )
-def test_an_absurd_document_leaves_the_version_before_and_says_why(own_store, client, folder, document):
+def test_an_absurd_document_leaves_the_version_before_and_reports_why(own_store, client, folder, document):
     version = published(own_store.url, policy("one"))
     policies = Policies("shop", "enforce", folder)
     asked(policies, client)
@@ -121,7 +121,7 @@ def test_a_policy_reaches_no_higher_than_its_ceilings(own_store, client, folder,
     assert (chosen and chosen.policy.mode) == mode
 
 
-def test_more_than_the_board_holds_leaves_those_before_and_says_why(own_store, client, folder):
+def test_more_than_the_board_holds_leaves_those_before_and_reports_why(own_store, client, folder):
     version = published(own_store.url, policy("one"))
     policies = Policies("shop", "enforce", folder)
     asked(policies, client)

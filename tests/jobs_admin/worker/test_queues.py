@@ -34,7 +34,7 @@ def test_on_redis_a_retry_comes_back_to_the_list_it_was_taken_from(start, own_st
 
 
 @pytest.mark.server
-def test_where_the_queue_is_not_sure_no_policy_decides_and_it_is_said_once(start, own_store, tmp_path):
+def test_where_the_queue_is_not_sure_no_policy_decides_and_it_is_reported_once(start, own_store, tmp_path):
     """A broker that tells only how a message was routed, and two queues that get the same."""
     worker = start(own_store.url, app=APP, queues="billing,mailing,media", broker_url=f"filesystem://{tmp_path}")
     version = obeyed(worker, own_store.url, policy("p"))
@@ -42,7 +42,9 @@ def test_where_the_queue_is_not_sure_no_policy_decides_and_it_is_said_once(start
     # Whatever a message says of itself.
     unsure = [send(worker, "paid", "paid", "down", 2, headers={MARK: "billing"}) for _ in range(2)]
     worker.wait(lambda: [one.kind for one in of_job(own_store, sure)] == ["retry", "success"], what="the sure one")
-    reports = worker.wait(lambda: len(found := [one for job in unsure for one in of_job(own_store, job)]) == 4 and found)
+    reports = worker.wait(
+        lambda: len(found := [one for job in unsure for one in of_job(own_store, job)]) == 4 and found
+    )
     assert {(one.kind, one.policy, one.queue) for one in reports} == {("exception", "", "billing")}
     assert of_job(own_store, sure)[0].policy == f"p@{version}"
     worker.wait(lambda: running(own_store.url)[0]["unplaced"] == 4, what="four that are told")
@@ -91,11 +93,11 @@ def known() -> Queues:
         ("elsewhere", "emails", Place("emails", False)),
     ],
 )
-def test_what_routing_tells(known, exchange, key, place):
+def test_what_routing_reports(known, exchange, key, place):
     assert known.find_place(delivered(exchange, key)) == place
 
 
-def test_a_list_of_redis_tells_more_than_the_routing(known):
+def test_a_list_of_redis_reports_more_than_the_routing(known):
     message = delivered("paid", "paid")
     message._raw = Popped()
     message._raw.element, message._raw.queue = b"{}", "mailing"
@@ -114,7 +116,7 @@ class Consumer:
     _active_tags: dict[str, str]
 
 
-def test_the_tag_of_a_consumer_tells_also_after_a_reconnection():
+def test_the_tag_of_a_consumer_reports_also_after_a_reconnection():
     queues = Queues()
     queues.connected(Consumer(Channel(), {"orders": "None1", "mailing": "None2"}))
     assert queues.find_place(delivered("paid", "paid", consumer_tag="None2")) == Place("mailing", True)

@@ -136,7 +136,7 @@ for app in (one, two):  # after each other: two workers at once in one process C
 """
 
 
-def test_two_apps_of_one_process_are_told_apart_and_a_third_is_left_alone(own_store, tmp_path):
+def test_two_apps_of_one_process_are_distinguished_and_a_third_is_left_alone(own_store, tmp_path):
     environment = {
         **os.environ, "REDRIVE_REDIS_URL": own_store.url, "REDRIVE_SPOOL": str(tmp_path), "DJANGO_SETTINGS_MODULE": "",
     }  # fmt: skip

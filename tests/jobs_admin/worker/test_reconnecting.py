@@ -51,7 +51,7 @@ def test_a_worker_that_lost_its_broker_comes_back_and_works(start, own_store, ow
     assert worker.text().count(" ready.") == 1
 
 
-def test_a_worker_that_waits_for_its_broker_ends_when_it_is_told_to(start, own_store, own_broker):
+def test_a_worker_that_waits_for_its_broker_ends_when_it_is_reported_to(start, own_store, own_broker):
     worker = start(own_store.url, broker_url=own_broker.url, environment={"REAL_RECONNECT_JITTER": "300"})
     own_broker.kill()
     worker.wait(lambda: "Connection to broker lost" in worker.text(), what="the loss")
@@ -106,7 +106,7 @@ def test_the_first_try_after_a_loss_comes_by_the_draw(own_broker):
     assert consumer.told == waited[2:]
 
 
-def test_a_worker_that_is_told_to_end_makes_no_first_try(monkeypatch):
+def test_a_worker_that_is_ordered_to_end_makes_no_first_try(monkeypatch):
     monkeypatch.setattr(state, "should_stop", 0)  # as a warm shutdown sets it
     consumer = _Consumer(tries=0)
     consumer.lose()
@@ -136,5 +136,5 @@ def test_of_several_brokers_the_one_that_lives_is_found(own_broker):
 
 @pytest.mark.parametrize(("requested", "is_fine"), [(0, True), (300, True), (2.5, True), (-1, False), (301, False),
                                                 (float("nan"), False), (True, False), ("5", False), (None, False)])  # fmt: skip
-def test_what_may_be_asked_for(requested, is_fine):
+def test_what_may_be_requested(requested, is_fine):
     assert is_jitter(requested) is is_fine

@@ -69,7 +69,9 @@ def test_the_last_good_policy_outlives_the_store_and_a_restart_of_the_worker_wit
         assert {one.policy for one in of_job(own_store, job)} == {f"p@{version}"}
 
 
-def test_where_nothing_takes_the_retry_the_job_is_dead_with_its_reason_and_celery_is_told(start, own_store, tmp_path):
+def test_where_nothing_takes_the_retry_the_job_is_dead_with_its_reason_and_celery_is_reported(
+    start, own_store, tmp_path
+):
     """A broker that is not Redis: retries wait in the store, and that is gone."""
     (tmp_path / "control").mkdir()
     worker = start(own_store.url, broker_url=f"filesystem://{tmp_path}", concurrency=1)
@@ -91,7 +93,10 @@ def test_where_nothing_takes_the_retry_the_job_is_dead_with_its_reason_and_celer
     assert len(attempts(worker, job)) == 1
     # Under late ack it had been told as a retry before it was known that nothing takes it.
     reports = worker.wait(lambda: len(results := of_job(own_store, late)) == 2 and results, what="both reports")
-    assert [(one.kind, one.attempt, one.reason[:7]) for one in reports] == [("retry", 1, ""), ("exception", 1, "store: ")]
+    assert [(one.kind, one.attempt, one.reason[:7]) for one in reports] == [
+        ("retry", 1, ""),
+        ("exception", 1, "store: "),
+    ]
 
 
 @pytest.mark.parametrize("task", ["late", "dies"])
@@ -184,7 +189,7 @@ def test_retries_and_escalations_come_home_to_the_desk(start, engine, desk):
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("how", ["now", "to_dead"])
-def test_drain_empties_what_waits_and_says_when_install_can_go(start, engine, desk, capsys, monkeypatch, how):
+def test_drain_empties_what_waits_and_reports_when_install_can_go(start, engine, desk, capsys, monkeypatch, how):
     monkeypatch.setattr(drain, "_OBEYED_WITHIN_S", 3)  # a worker tells at once that it obeys
     published(engine.url, policy("p", max_attempts=2, backoff={"kind": "fixed", "first_delay_s": 600}))
     worker = start(engine.url)

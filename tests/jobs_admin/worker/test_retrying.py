@@ -90,7 +90,7 @@ def test_a_live_edit_decides_the_next_attempt_and_each_attempt_names_its_version
         ("refused 999999", "tests.kit.celery.Refused", "retry-after", 1),
     ],
 )
-def test_a_dead_job_says_why(shop, error, error_type, reason, runs):
+def test_a_dead_job_reports_why(shop, error, error_type, reason, runs):
     classes = [{"error": "ValueError", "as": "permanent"}]
     version = obeyed(shop, shop.store_engine.url, policy("why", max_attempts=2, classes=classes))
     *before, last = told(shop, shop.send("try", error), ["retry"] * (runs - 1) + ["exception"])
@@ -99,7 +99,7 @@ def test_a_dead_job_says_why(shop, error, error_type, reason, runs):
     assert "redrive" not in last.trace.lower() and "retrying.py" not in last.trace
 
 
-def test_what_a_server_asks_for_is_waited_for_and_said(shop):
+def test_what_a_server_requests_is_waited_for_and_reported(shop):
     obeyed(shop, shop.store_engine.url, policy("polite", max_attempts=2))
     job = shop.send("try", "refused 0.5")
     first, _ = told(shop, job, ["retry", "exception"])
@@ -148,7 +148,7 @@ def test_after_celerys_own_retries_the_policy_decides(shop):
     assert found[-1].reason == "exhausted"
 
 
-def test_a_retry_that_the_task_asked_for_and_swallowed_comes_all_the_same(shop):
+def test_a_retry_that_the_task_requested_and_swallowed_comes_all_the_same(shop):
     obeyed(shop, shop.store_engine.url, policy("asked", "asks"))
     told(shop, shop.send("asks", 2, kwargs={"swallows": True}), ["retry", "success"])
 
@@ -274,13 +274,13 @@ def test_a_job_that_waits_for_its_turn_has_not_started(shop):
     assert (more() - before)["started"] == 3
 
 
-def test_a_job_that_was_acknowledged_before_it_ran_runs_once_at_most_whatever_the_policy_says(shop):
+def test_a_job_that_was_acknowledged_before_it_ran_runs_once_at_most_whatever_the_policy_reports(shop):
     obeyed(shop, shop.store_engine.url, policy("crashes", "killed"))
     (only,) = told(shop, shop.send("killed"), ["worker_lost"])
     assert only.policy == ""
 
 
-def test_observing_changes_nothing_and_says_what_it_would_have_done(shop):
+def test_observing_changes_nothing_and_reports_what_it_would_have_done(shop):
     url = shop.store_engine.url
     classes = [{"error": "ValueError", "as": "permanent"}]
     version = obeyed(shop, url, policy("looks", classes=classes, mode="observe"))
@@ -321,7 +321,7 @@ def test_off_and_drain_are_obeyed_by_the_pool_too(shop):
         shop.wait(lambda: running(url)[0]["mode"] == "enforce", what="the switch")
 
 
-def test_what_stands_around_a_task_makes_way_for_that_of_the_next_worker_in_the_process():
+def test_what_is_around_a_task_makes_way_for_that_of_the_next_worker_in_the_process():
     app = make_app("memory://")
     task = app.tasks["try"]
     run, retry = task.run, task.retry

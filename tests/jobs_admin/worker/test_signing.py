@@ -57,7 +57,7 @@ def test_what_a_signing_worker_reports_is_filed_and_ends_well(start, engine, des
     assert SourceKey.objects.get().last_used_at
 
 
-def test_what_a_killed_worker_kept_is_signed_by_it_and_filed_as_lost(start, engine, desk, key):
+def test_what_a_killed_worker_stored_is_signed_by_it_and_filed_as_lost(start, engine, desk, key):
     """Also with its message encrypted for the desk."""
     published(engine.url, KEEPING)
     worker = start(engine.url, environment={**signing(key), "REDRIVE_PUBLIC_KEY": public_key()})
@@ -135,7 +135,7 @@ def test_a_worker_without_a_key_is_refused_once_the_time_is_over(start, engine, 
 
 
 @pytest.mark.parametrize("fault", ["no key at all", "of another source"])
-def test_a_worker_with_a_key_that_cannot_be_used_says_so_and_reports_nothing(start, engine, desk, fault):
+def test_a_worker_with_a_key_that_cannot_be_used_reports_it_and_reports_nothing(start, engine, desk, fault):
     text = fault if fault == "no key at all" else str(source_keys.create(ENGINE, "bank"))
     worker = start(engine.url, environment={"REDRIVE_SOURCE_KEY": text})
     assert "Redrive's guard is not installed: REDRIVE_SOURCE_KEY" in worker.text()

@@ -104,7 +104,7 @@ def test_a_store_that_is_slow_for_many_reports_holds_jobs_for_a_part_of_the_time
     assert road.connections == 1  # not before that time has passed
 
 
-def test_a_store_that_is_slow_now_and_then_is_asked_again_and_again(store, road, own_store, monkeypatch):
+def test_a_store_that_is_slow_now_and_then_is_queried_again_and_again(store, road, own_store, monkeypatch):
     monkeypatch.setattr(module, "CALL_TIMEOUT", 10)
     dialled(store)
     taken = []
@@ -117,7 +117,7 @@ def test_a_store_that_is_slow_now_and_then_is_asked_again_and_again(store, road,
     assert taken_by(own_store) == 306 or too_slow
 
 
-def test_a_store_that_is_too_slow_from_the_start_is_not_asked_by_jobs_at_all(store, road):
+def test_a_store_that_is_too_slow_from_the_start_is_not_queried_by_jobs_at_all(store, road):
     road.delay = 0.15
     with pytest.raises(redis.TimeoutError, match="for a PING"):
         store.dial()
@@ -125,7 +125,7 @@ def test_a_store_that_is_too_slow_from_the_start_is_not_asked_by_jobs_at_all(sto
     assert store.spool.waiting == 10
 
 
-def test_an_answer_that_comes_in_drops_is_bounded_as_a_whole(store, road):
+def test_an_answer_that_comes_in_drops_is_bounded_in_full(store, road):
     dialled(store)
     road.drop_by_drop = True  # each byte within the time-out, all of them far beyond it
     (taken,) = holds(store, 1)
@@ -177,7 +177,7 @@ def test_a_name_that_takes_long_to_resolve_is_the_heartbeats_trouble(memory):
     assert store.spool.waiting == 10
 
 
-def test_a_refusal_is_told_as_the_server_worded_it(own_store):
+def test_a_refusal_is_reported_as_the_server_worded_it(own_store):
     with redis.Redis.from_url(own_store.url) as client:
         client.set("not-a-stream", 1)
         line = Line(own_store.url)
@@ -187,7 +187,7 @@ def test_a_refusal_is_told_as_the_server_worded_it(own_store):
 
 
 @pytest.mark.parametrize("value", [b"", b"\r\n", b"x" * 3_000_000, "Zoë".encode()])
-def test_what_is_sent_by_hand_arrives_whole(store, own_store, value):
+def test_what_is_sent_by_hand_arrives_in_full(store, own_store, value):
     dialled(store)
     store.write({b"v": b"1", b"raw": value})
     store.drain()
@@ -197,7 +197,7 @@ def test_what_is_sent_by_hand_arrives_whole(store, own_store, value):
     assert arrived in ([{b"v": b"1", b"raw": value}], [{b"v": b"1", b"raw": value}] * 2)
 
 
-def test_a_worker_on_a_slow_road_runs_its_jobs_and_tells_all_of_them(road, own_store, start):
+def test_a_worker_on_a_slow_road_runs_its_jobs_and_reports_all_of_them(road, own_store, start):
     road.delay = 0.09
     worker = start(road.url, pool="solo", environment={"REAL_PATIENCE": ""})
     jobs = [worker.send("fail", f"n{number}") for number in range(10)]

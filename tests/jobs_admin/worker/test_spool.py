@@ -43,7 +43,7 @@ def opened(folder: Path) -> int:
     return found
 
 
-def test_what_was_kept_comes_back_in_order_and_whole(folder):
+def test_what_was_stored_comes_back_in_order_and_complete(folder):
     spool = Spool(folder)
     stored = entries(*map(str, range(250)))
     for entry in stored:
@@ -56,7 +56,7 @@ def test_what_was_kept_comes_back_in_order_and_whole(folder):
     assert list(folder.iterdir()) == []
 
 
-def test_what_was_kept_is_on_the_disk_before_the_job_goes_on(folder, monkeypatch):
+def test_what_was_stored_is_on_the_disk_before_the_job_goes_on(folder, monkeypatch):
     """Bytes that only the system's cache holds are lost with the machine: each record is in what was synced last."""
     synced: dict[int, bytes] = {}  # inode -> what the file held when it was last synced
     really = os.fsync
@@ -116,7 +116,7 @@ def test_what_does_not_go_stays_for_the_next_time(folder):
     assert shipped + drained(spool) == [*map(str, range(150)), "later"]
 
 
-def test_the_oldest_is_kept_when_it_is_full(folder):
+def test_the_oldest_is_stored_when_it_is_full(folder):
     spool = Spool(folder, max_bytes=400)
     with pytest.raises(SpoolFull):
         for entry in entries(*map(str, range(100))):
@@ -220,7 +220,7 @@ print(Spool(Path(sys.argv[1])).drain(lambda batch: None))
 
 @pytest.mark.parametrize("who", ["this process", "another worker"])
 @pytest.mark.parametrize("call", ["lockf", "fsync"])
-def test_a_file_that_is_just_being_made_is_nobody_elses_to_take(folder, monkeypatch, who, call):
+def test_a_file_that_is_just_being_made_is_no_one_elses_to_take(folder, monkeypatch, who, call):
     """Whoever ships the spools of the dead comes by before the file is locked, or before it is known to be ours."""
     module = fcntl if call == "lockf" else os
     really, calls = getattr(module, call), []
@@ -247,7 +247,7 @@ def test_the_directory_is_the_users_own_unless_configured(tmp_path):
     assert directory_for("shop", str(tmp_path)) == tmp_path / "shop"
 
 
-def test_a_store_that_takes_none_costs_no_open_file_each_time_it_is_asked(folder):
+def test_a_store_that_takes_none_costs_no_open_file_each_time_it_is_queried(folder):
     def refuse(_):
         raise ConnectionError
 
@@ -300,7 +300,7 @@ def test_what_comes_while_the_spool_is_shipped_is_neither_lost_nor_shipped_twice
 
 
 @pytest.mark.parametrize("how", ["deleted", "moved away"])
-def test_a_directory_that_goes_is_made_anew_for_what_comes(folder, how):
+def test_a_directory_that_goes_is_made_again_for_what_comes(folder, how):
     spool = Spool(folder)
     spool.append(entries("before")[0])
     if how == "deleted":

@@ -88,7 +88,7 @@ def test_what_runs_is_the_wheel_beside_the_locked_celery_and_no_django(worker):
     assert "and is tested with" not in worker.text()
 
 
-def test_each_bad_end_is_told_once_and_whole(worker):
+def test_each_bad_end_is_reported_once_and_complete(worker):
     ends = {
         "fail": ("exception", "tests.kit.celery.PartnerDown"),
         "late": ("exception", "tests.kit.celery.PartnerDown"),
@@ -110,7 +110,7 @@ def test_each_bad_end_is_told_once_and_whole(worker):
     assert [of_job(worker.store_engine, job) for job in fine] == [[], [], []]
 
 
-def test_the_raw_message_is_the_element_that_lay_in_the_queue(worker):
+def test_the_raw_message_is_the_element_that_was_in_the_queue(worker):
     job = worker.send("fail", "Zoë 😀", queue="held", headers={"who": "Zoë"})
     with redis.Redis.from_url(worker.broker_url) as client:
         # As another language writes it: without spaces, in UTF-8, with a number that Python would write otherwise.
@@ -121,7 +121,7 @@ def test_the_raw_message_is_the_element_that_lay_in_the_queue(worker):
     assert report.raw == element
 
 
-def test_celerys_own_retries_are_told_and_ended_by_the_success(worker):
+def test_celerys_own_retries_are_reported_and_ended_by_the_success(worker):
     flaky, automatic, gives_up = worker.send("flaky", 2), worker.send("autoretry", 1), worker.send("exhaust")
     first, _, last = told(worker, flaky, ["retry", "retry", "success"])
     assert (first.error_type, first.message, last.attempt) == ("tests.kit.celery.PartnerDown", "not yet (0)", 3)
@@ -170,7 +170,7 @@ def test_a_policy_decides_and_what_waits_comes_back(worker):
         obeyed(worker, worker.store_engine.url)
 
 
-def test_what_never_becomes_a_job_is_told_and_ends_no_worker(worker):
+def test_what_never_becomes_a_job_is_reported_and_ends_no_worker(worker):
     unclaimed = worker.send("nobody_knows")
     sent = {name: element(name, n) for n, name in enumerate(CORPUS)}
     with redis.Redis.from_url(worker.broker_url) as broker:
@@ -237,7 +237,9 @@ def node(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_on_rabbitmq_a_failure_is_told_with_all_its_parts_and_replayed_to_success(environments, node, own_store, name):
+def test_on_rabbitmq_a_failure_is_reported_with_all_its_parts_and_replayed_to_success(
+    environments, node, own_store, name
+):
     jobs = RealWorker(node.url, own_store.url, home=environments[name], queues=name)
     aside, is_known = f"{name}-aside", {"durable": True, "auto_delete": False, "arguments": {"x-max-priority": 10}}
     try:

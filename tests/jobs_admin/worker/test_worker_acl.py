@@ -35,7 +35,20 @@ def test_every_command_of_the_scripts_is_allowed_and_none_beyond_those_of_the_gu
     called = {name.lower() for text in texts for name in re.findall(r"redis\.p?call\(\s*'([A-Z]+)'", text.read_text())}
     allowed = {command.partition("|")[0] for command in worker_acl.COMMANDS}
     assert called <= allowed
-    direct = {"acl", "client", "discard", "eval", "evalsha", "exec", "expire", "mget", "multi", "ping", "script", "select"}
+    direct = {
+        "acl",
+        "client",
+        "discard",
+        "eval",
+        "evalsha",
+        "exec",
+        "expire",
+        "mget",
+        "multi",
+        "ping",
+        "script",
+        "select",
+    }
     assert allowed - called <= direct
     assert not allowed & {
         "keys",
@@ -196,7 +209,7 @@ def place_of_jobs(request):
 
 
 @pytest.mark.server
-def test_a_worker_lives_its_whole_life_under_it_and_is_refused_nothing(made, place_of_jobs, start):
+def test_a_worker_lives_its_complete_life_under_it_and_is_refused_nothing(made, place_of_jobs, start):
     url, store = made
     worker = start(url, **place_of_jobs)
     slow = {"kind": "fixed", "first_delay_s": 0.3}

@@ -27,7 +27,7 @@ configurations = st.builds(
 
 
 @given(configurations)
-def test_what_was_told_is_read_back(found):
+def test_what_was_reported_is_read_back(found):
     assert read(document(found), "shop") == found
 
 
@@ -39,7 +39,7 @@ json_values = st.recursive(
 
 
 @given(json_values, json_values, json_values)
-def test_whatever_a_worker_says_is_bounded_or_not_told(app, tasks, queues):
+def test_whatever_a_worker_reports_is_bounded_or_not_reported(app, tasks, queues):
     found = read(json.dumps({"v": 1, "app": app, "tasks": tasks, "queues": queues}), "shop")
     assert found is not None
     for task in found.tasks:
@@ -52,5 +52,5 @@ def test_what_is_no_configuration_is_none():
     assert [read(text, "shop") for text in ("", "[]", "null", '{"v": 2}', "{" * 5000, b"\xff")] == [None] * 6
 
 
-def test_a_task_without_a_name_is_not_told():
+def test_a_task_without_a_name_is_not_reported():
     assert read('{"v": 1, "tasks": [{"queue": "a"}, {"name": "b"}]}', "shop").tasks == (Task("b"),)

@@ -44,18 +44,18 @@ def test_arithmetic_is_worked_out(text, at_0, at_3):
     ["wait_for(error)", "error.wait", "delay", "", "1 +", "self.request.retries.x", "10 % random.random()", "'10'", "1 / 0",
      "(-8) ** 0.5", "[1, 2][self.request.retries + 5]", "min(*waits)", "lambda: 3", "(" * 150, "None", "min()"],
 )  # fmt: skip
-def test_what_only_the_running_job_knows_cannot_be_told(text):
+def test_what_only_the_running_job_knows_cannot_be_reported(text):
     assert curve.waits(text, 1) is None
 
 
-def test_what_a_server_asks_for_is_told_apart():
+def test_what_a_server_requests_is_distinguished():
     assert curve.follows_server("error.retry_after")
     assert curve.follows_server("int(e.response.headers.get('Retry-After', 5))")
     assert not curve.follows_server("2 ** self.request.retries")
 
 
 @given(st.floats(0, 100), st.floats(0, 100), st.integers(0, 20), st.integers(0, 2**32))
-def test_what_is_drawn_lies_between_the_ends(a, b, retries, seed):
+def test_what_is_drawn_is_between_the_ends(a, b, retries, seed):
     text = f"min(500, {a!r} + random.uniform({a!r}, {b!r}) * self.request.retries)"
     drawn = min(500, a + random.Random(seed).uniform(a, b) * retries)
     shortest, longest = waits(text, retries)
@@ -63,5 +63,5 @@ def test_what_is_drawn_lies_between_the_ends(a, b, retries, seed):
 
 
 @given(st.text(max_size=300))
-def test_no_text_does_more_than_not_to_be_told(text):
+def test_no_text_does_more_than_not_to_be_reported(text):
     curve.waits(text, 2)

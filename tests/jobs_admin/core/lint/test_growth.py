@@ -50,7 +50,7 @@ def of_call(countdown: str | None, **task) -> tuple[str, str]:
         ({"backoff": EXPONENTIAL, "cap_s": 600, "max_attempts": 1}, "none", NOT_APPLICABLE, "One attempt, and no retry."),
     ],
 )  # fmt: skip
-def test_policies_are_judged_by_the_letter_of_the_seed(document, kind, verdict, why):
+def test_policies_are_judged_by_the_message_of_the_seed(document, kind, verdict, why):
     findings = of_policy(**document)
     assert findings[:2] == (kind, verdict)
     assert why in (None, findings[2])
@@ -110,7 +110,7 @@ def test_configurations_are_counted_by_kind_and_what_is_not_retried_is_not_count
     assert not found.passes
 
 
-def test_what_a_policy_took_the_place_of_is_not_applicable_and_says_so():
+def test_what_a_policy_took_the_place_of_is_not_applicable_and_reports_it():
     policy = {"name": "p", "match": {"task": "b"}, "mode": "enforce", "backoff": EXPONENTIAL, "cap_s": 60}
     found = check(Task("b", autoretry_for=("OSError",)), policies=[policy], modes=frozenset({"enforce"}))
     assert [(v.by, v.verdict) for v in found.verdicts] == [("policy", PASS), ("autoretry_for", NOT_APPLICABLE)]

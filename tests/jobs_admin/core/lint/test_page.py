@@ -33,7 +33,7 @@ def test_the_readme_counts_the_rules_rightly():
     assert f"holds {len(lint.RULES)} rules against" in (PAGE.parents[1] / "README.md").read_text()
 
 
-def test_every_rule_says_why_what_to_do_and_where_it_is_known_from():
+def test_every_rule_reports_why_what_to_do_and_where_it_is_known_from():
     assert len(lint.RULES) >= 11
     for rule in lint.RULES.values():
         assert re.fullmatch(r"[a-z][a-z.-]+", rule.id) and rule.severity in lint.SEVERITIES

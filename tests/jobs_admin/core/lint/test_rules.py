@@ -101,7 +101,7 @@ def test_each_rule_is_tried_here():
     assert here == set(lint.RULES)
 
 
-def test_a_job_that_gives_up_before_the_outage_that_was_seen_is_told_with_it():
+def test_a_job_that_gives_up_before_the_outage_that_was_seen_is_reported_with_it():
     brief = replace(GOOD, max_retries=3)  # 2, 4, 8 s with full jitter
     (finding,) = found(one(brief), outages=outage(3600))
     assert (finding.id, finding.severity) == ("gives-up-before-outage", "high")
@@ -136,7 +136,7 @@ def test_waits_in_memory_are_graver_where_thousands_would_wait():
     assert "At the 200 failures a minute of its queue's worst quarter of an hour some 2,000 would wait" in loud.evidence
 
 
-def test_the_shortest_visibility_timeout_of_all_apps_is_told():
+def test_the_shortest_visibility_timeout_of_all_apps_is_reported():
     other = replace(one(), app=replace(REDIS, visibility_timeout=1800), workers=("w2", "w3"))
     (finding,) = found(one(), other)
     assert (finding.id, str(finding.where)) == ("visibility-timeouts-differ", "shop")
@@ -158,7 +158,7 @@ def test_prefetch_and_queues_are_judged_where_they_matter():
     assert ids(one(queues=(Queue("emails", is_durable=False),))) == []  # Redis keeps lists whatever kombu calls them
 
 
-def test_jitter_is_asked_for_only_at_volume():
+def test_jitter_is_requested_only_at_volume():
     plain = replace(GOOD, retry_jitter=False)
     assert ids(one(plain)) == []
     assert ids(one(plain), per_minute={("shop", "emails"): 99}) == []
@@ -169,7 +169,7 @@ def test_jitter_is_asked_for_only_at_volume():
     assert ids(four, per_minute={("shop", "emails"): 340}) == []
 
 
-def test_a_policy_without_a_budget_is_told_at_volume():
+def test_a_policy_without_a_budget_is_reported_at_volume():
     policy = {name: value for name, value in GOOD_POLICY.items() if name != "budget"}
     enforcing = one(modes=frozenset({"enforce"}))
     assert ids(enforcing, policies=[policy]) == []
@@ -255,7 +255,7 @@ def test_results_must_outlive_retries_and_a_night():
     assert ids(one(GOOD, short)) == []  # nobody reads results of it
 
 
-def test_workers_that_retry_one_task_differently_are_told():
+def test_workers_that_retry_one_task_differently_are_reported():
     old = replace(one(replace(GOOD, max_retries=8)), workers=("w2",))
     (finding,) = found(one(), old)
     assert (finding.id, finding.evidence) == ("workers-differ", "2 ways.")
@@ -271,13 +271,13 @@ def test_a_rate_limit_is_multiplied_by_the_workers_that_take_the_jobs():
     assert ids(one(limited, workers=("w1", "w2"), consumed=("other",))) == []
 
 
-def test_a_policy_that_workers_may_not_enforce_is_told_with_them():
+def test_a_policy_that_workers_may_not_enforce_is_reported_with_them():
     findings = found(one(workers=("w1", "w2"), modes=frozenset({"capture"})), policies=[GOOD_POLICY])
     assert [(f.id, f.evidence) for f in findings] == [("policy-held-back", "2 workers of shop run in mode capture.")]
     assert ids(one(), policies=[GOOD_POLICY | {"mode": "observe"}]) == []
 
 
-def test_a_policy_for_no_known_task_is_told_where_every_worker_told_its_tasks():
+def test_a_policy_for_no_known_task_is_informed_where_every_worker_reported_its_tasks():
     lost = GOOD_POLICY | {"match": {"task": "sned"}}
     assert "policy-matches-nothing" in ids(one(), policies=[lost], fully_reported=frozenset({"shop"}))
     assert ids(one(), policies=[lost]) == []
@@ -304,13 +304,13 @@ def test_the_worst_come_first_and_the_order_is_always_the_same():
     assert findings == found(one(task))
 
 
-def test_one_crash_is_two_starts_where_a_whole_worker_dies():
+def test_one_crash_is_two_starts_where_a_complete_worker_dies():
     once = GOOD_POLICY | {"poison": {"crashes": 1}}
     assert ids(policies=[once]) == ["one-crash-is-two-starts"]
     assert "one-crash-is-two-starts" not in ids(policies=[GOOD_POLICY | {"poison": {"crashes": 2}}])
 
 
-def test_keeping_jobs_that_come_back_by_themselves_is_told_and_keeping_others_is_not():
+def test_keeping_jobs_that_come_back_by_themselves_is_reported_and_keeping_others_is_not():
     keeping = GOOD_POLICY | {"file_lost": True}
     early = replace(GOOD, acks_late=False)
     enforced = {"modes": frozenset({"enforce"})}
@@ -402,8 +402,10 @@ def test_an_error_that_calls_itself_permanent_is_retried():
     ]  # fmt: skip
 
 
-def test_what_is_told_of_options_is_read_again_as_it_was():
-    some = FoundOptions("shop", 5.0, (LYING, replace(LYING, queue="mail", keeps=0)), (SampledQueue("hooks", 9, 10, 2),), 3)
+def test_what_is_reported_about_options_is_read_again_as_it_was():
+    some = FoundOptions(
+        "shop", 5.0, (LYING, replace(LYING, queue="mail", keeps=0)), (SampledQueue("hooks", 9, 10, 2),), 3
+    )
     assert read(document(some), "shop") == some
     assert read(b'{"v": 2}', "shop") is None and read(b"[" * 9999, "shop") is None
     assert (

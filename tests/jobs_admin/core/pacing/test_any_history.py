@@ -126,7 +126,7 @@ class Replayed:
 
 @histories
 @quickly
-def test_no_more_is_sent_than_the_verdict_says_and_never_above_the_highest_rate(pace, stretches, seed):
+def test_no_more_is_sent_than_the_verdict_reports_and_never_above_the_highest_rate(pace, stretches, seed):
     replay = Replayed(pace, Random(seed))
     for stretch in stretches:
         for _ in range(stretch.looks):

@@ -67,7 +67,7 @@ def test_changing_the_rate_never_bunches(first, second, pauses):
 
 
 @pytest.mark.parametrize("rate", [0.5, 7, 50, 500, 5_000])
-def test_a_steady_sender_takes_as_long_as_the_rate_says(rate):
+def test_a_steady_sender_takes_as_long_as_the_rate_reports(rate):
     jobs = math.ceil(rate * 10)
     now, bucket, sent = 0.0, Bucket(rate, 0.0), 0
     while sent < jobs:
@@ -89,13 +89,13 @@ def test_an_hour_s_pause_is_not_made_good():
     assert sum(n for _, n in sent[50:]) <= 55
 
 
-def test_waiting_as_long_as_told_is_enough():
+def test_waiting_the_announced_time_is_enough():
     bucket = Bucket(3, 0.0)
     bucket.take(1, 0.0)
     assert bucket.take(1, bucket.wait(0.0)) == 1
 
 
-def test_ahead_tells_what_will_be_granted():
+def test_ahead_reports_what_will_be_granted():
     bucket = Bucket(100, 0.0)
     due = bucket.ahead(0.25, 0.0)
     granted = sum(bucket.take(10**6, step / 100) for step in range(26))
@@ -122,7 +122,7 @@ def test_jitter_and_stalls_and_pauses_never_break_the_bound(rate, jitter, seed, 
 
 
 @pytest.mark.parametrize("rate", [0.5, 7, 50, 500])
-def test_with_jitter_it_takes_as_long_as_the_rate_says(rate):
+def test_with_jitter_it_takes_as_long_as_the_rate_reports(rate):
     jobs, now, bucket, sent = math.ceil(rate * 100), 0.0, Bucket(rate, 0.0, 1.0, Random(1)), 0
     while sent < jobs:
         now += max(0.001, bucket.wait(now))
@@ -139,7 +139,7 @@ def test_jitter_reaches_every_part_of_a_gap():
 
 
 @given(st.floats(0.1, 500), st.integers(0, 5))
-def test_waiting_as_long_as_told_is_enough_with_jitter_too(rate, seed):
+def test_waiting_the_announced_time_is_enough_with_jitter_too(rate, seed):
     bucket, now = Bucket(rate, 0.0, 1.0, Random(seed)), 0.0
     for _ in range(20):
         now += bucket.wait(now)
@@ -152,7 +152,7 @@ def test_waiting_as_long_as_told_is_enough_with_jitter_too(rate, seed):
     st.floats(0, 1),
     st.integers(0, 9),
 )
-def test_a_rate_and_jitter_that_change_at_every_look_never_break_the_bound_of_the_highest(changes, jitter, seed):
+def test_a_rate_and_jitter_that_change_at_every_check_never_break_the_bound_of_the_highest(changes, jitter, seed):
     now, sent, bucket = 0.0, [], Bucket(changes[0][0], 0.0, jitter, Random(seed))
     for rate, pause, other in changes:
         bucket.change(rate, now, other)

@@ -62,7 +62,7 @@ def test_a_canary_passes_where_the_sender_has_a_clock_behind_that_of_the_start()
     assert verdict.state == "ramping" and (verdict.may_send is None or verdict.may_send > 3)
 
 
-def test_a_canary_that_fails_holds_and_says_with_what():
+def test_a_canary_that_fails_holds_and_reports_with_what():
     steering = Look()
     steering(send=10)
     steering(ok=4, failed=2, group=7, is_same_group=True)
@@ -108,7 +108,7 @@ def test_six_of_ten_trip_a_steady_replay():
     )
 
 
-def test_a_run_of_failures_is_told_with_the_error_of_that_run_and_not_of_a_longer_time():
+def test_a_run_of_failures_is_reported_with_the_error_of_that_run_and_not_of_a_longer_time():
     steering = Look().past_the_canary()
     steering(send=80)
     assert steering(failed=7, ok=60, group=1).state != "held"
@@ -125,7 +125,7 @@ def test_a_run_of_failures_is_told_with_the_error_of_that_run_and_not_of_a_longe
     assert because.is_same_group
 
 
-def test_a_run_of_failures_that_an_older_version_began_is_told_without_its_error():
+def test_a_run_of_failures_that_an_older_version_began_is_reported_without_its_error():
     steering = Look().past_the_canary()
     steering(send=80)
     steering(failed=7, ok=60, group=1)
@@ -153,7 +153,7 @@ def test_a_canary_without_news_is_held():
     assert steering().because.sentence() == "No news for 60 s of 10 jobs that were sent."
 
 
-def test_nothing_more_is_sent_into_a_queue_that_tells_nothing():
+def test_nothing_more_is_sent_into_a_queue_that_reports_nothing():
     steering = Look().past_the_canary()
     steering(send=20)
     assert [steering().may_send for _ in range(15)][-1] == steering.sent
@@ -162,7 +162,7 @@ def test_nothing_more_is_sent_into_a_queue_that_tells_nothing():
     assert [steering().state for _ in range(310)][-1] == "held"
 
 
-def test_a_queue_that_does_not_drain_is_told_by_its_bound():
+def test_a_queue_that_does_not_drain_is_reported_by_its_bound():
     steering = Look({"rate": 50, "in_flight": 40})
     steering(send=20)
     steering(ok=20, send=40)
@@ -270,7 +270,7 @@ def test_resumed_it_climbs_to_three_quarters_of_the_rate_that_failed_and_later_a
     assert 0.8 * reached <= max(later) <= 0.85 * reached + 1e-9
 
 
-def test_an_outage_at_a_rate_that_was_well_for_long_is_not_laid_to_the_rate():
+def test_an_outage_at_a_rate_that_was_well_for_long_is_not_blamed_on_the_rate():
     steering = Look({"style": "careful", "rate": 20}, jobs=10**6)
     steering.past_the_canary()
     assert steadily(steering, 200, ok=20)[-1].rate == 20
@@ -279,7 +279,7 @@ def test_an_outage_at_a_rate_that_was_well_for_long_is_not_laid_to_the_rate():
     assert steadily(steering, 200, ok=20)[-1].rate == 20
 
 
-def test_the_second_outage_at_a_rate_that_was_well_for_long_is_laid_to_it():
+def test_the_second_outage_at_a_rate_that_was_well_for_long_is_blamed_on_it():
     """A service that bears less from time to time falls over at the same rate each time."""
     steering = Look({"style": "careful", "rate": 20}, jobs=10**6)
     steering.past_the_canary()

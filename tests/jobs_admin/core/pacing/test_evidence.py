@@ -32,7 +32,7 @@ def test_the_oldest_go_first():
     assert outcomes.joined(came(ok=200), 200).failed == 0
 
 
-def test_of_very_many_at_one_look_a_share_stands_for_all():
+def test_of_very_many_at_one_check_a_share_represents_all():
     outcomes = Outcomes().joined(came(ok=2_700, failed=300), 200)
     assert (outcomes.judged, outcomes.failed) == (200, 20)
 
@@ -40,7 +40,7 @@ def test_of_very_many_at_one_look_a_share_stands_for_all():
 @given(
     st.lists(st.tuples(st.integers(0, 400), st.integers(0, 400), st.integers(1, 3)), max_size=30), st.integers(10, 300)
 )
-def test_never_more_are_kept_than_asked_for_and_they_survive_json(looks, most):
+def test_never_more_are_stored_than_requested_and_they_survive_json(looks, most):
     outcomes = Outcomes()
     for ok, failed, group in looks:
         outcomes = outcomes.joined(came(ok, failed, group, is_new_group=group == 3), most)
@@ -92,6 +92,6 @@ def test_evidence_is_numbers_and_a_sentence(evidence, message):
     assert evidence.holds == (evidence.kind not in ("backed_off", "slower"))
 
 
-def test_evidence_is_whole_after_json_also_where_a_number_is_zero():
+def test_evidence_is_complete_after_json_also_where_a_number_is_zero():
     why = Evidence("canary", failed=5, judged=5, limit=0.0, group=0)
     assert Evidence.from_dict(why.as_dict()) == why and "bound" not in why.as_dict()

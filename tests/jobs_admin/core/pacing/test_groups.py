@@ -94,7 +94,7 @@ def test_permanent_groups_are_set_aside_one_by_one_and_the_curable_jobs_all_come
     assert max(played.failed.values()) <= 12
 
 
-def test_what_holds_back_a_group_is_told_with_its_numbers():
+def test_what_holds_back_a_group_is_reported_with_its_numbers():
     played = Mixed(in_turns({"dead": 50, "curable": 150}), {"dead": 1.0}).run()
     why = played.set_aside["dead"]
     assert (why.kind, why.failed, why.group, why.is_same_group) == ("group", why.judged, "dead", True)
@@ -199,7 +199,7 @@ def test_a_group_that_fails_by_half_is_not_set_aside_lightly():
     assert played.verdict.state != "held" and not played.set_aside
 
 
-def test_a_group_brought_back_is_judged_anew():
+def test_a_group_brought_back_is_judged_again():
     played = Mixed(in_turns({"dead": 60, "curable": 600}), {"dead": 1.0})
     played.run(seconds=20)
     assert "dead" in played.set_aside
@@ -218,7 +218,7 @@ def test_steady_sets_aside_too_and_at_once_never_does():
     assert not at_once.set_aside and at_once.failed["dead"] == 100
 
 
-def test_the_false_alarm_rate_is_what_the_page_says():
+def test_the_false_alarm_rate_is_what_the_page_reports():
     assert 1 / false_alarm_rate(0.05) == pytest.approx(3_160_000, rel=0.01)
     assert 1 / false_alarm_rate(0.1) == pytest.approx(95_500, rel=0.01)
     assert 1 / false_alarm_rate(0.2) == pytest.approx(2_616, rel=0.01)

@@ -93,7 +93,7 @@ def test_a_rate_that_knocked_a_service_over_without_a_sign_is_not_tried_again():
     assert 150 < max(rate for at, _, rate in way.rates if at > held_at) < 1.3 * 200
 
 
-def test_a_person_may_say_a_rate_that_it_failed_at():
+def test_a_person_may_name_a_rate_that_it_failed_at():
     partner, way = Partner(lambda at: 200, sheds=False), Paced(careful(45_000, 500))
     World(partner, 45_000, Random(0)).run(way, until=lambda: bool(way.holds))
     other = careful(45_000, 400)

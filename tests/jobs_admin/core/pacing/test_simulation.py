@@ -27,7 +27,7 @@ def planned(jobs=45_000, median=300, pace=None, **observed):
     return simulate(jobs, settled_pace, **{"runtime_s": 0.3, "concurrency": 100, **observed})
 
 
-def test_a_picture_holds_all_jobs_and_says_what_it_assumes():
+def test_a_picture_holds_all_jobs_and_reports_what_it_assumes():
     seen = planned().as_planned
     width = seen.starts[1][0] - seen.starts[0][0]
     assert len(seen.starts) <= 120 and sum(rate for _, rate in seen.starts) * width == pytest.approx(45_000, rel=0.01)
@@ -85,7 +85,7 @@ def test_the_same_seed_gives_the_same_picture():
 @pytest.mark.parametrize(
     "pace", [{"rate": 0.001}, {"ramp": {"from": 0.001, "to": 0.002}}, {"ramp": {"from": 0.01, "to": 9_000}}]
 )
-def test_the_slowest_paces_cost_no_more_and_their_end_is_told(pace):
+def test_the_slowest_paces_cost_no_more_and_their_end_is_reported(pace):
     settled_pace = settled(parse(pace), jobs=100_000)
     for failing in (0.0, 0.1):
         run = simulation._Run(100_000, settled_pace, failing, 1.0, 100, Random(0))

@@ -95,7 +95,7 @@ def fields_of(value) -> list[str]:
     return [problem.field for problem in problems_of(value)]
 
 
-def test_a_whole_policy_is_read_and_written_as_it_was():
+def test_a_complete_policy_is_read_and_written_as_it_was():
     policy = parse(WHOLE)
     assert document(policy) == WHOLE
     assert policy.expires_at == datetime(2026, 11, 20, 10, tzinfo=UTC) and policy.budget.most_in(60) == 110
@@ -119,7 +119,7 @@ def test_what_is_left_out_has_its_default():
 @pytest.mark.parametrize(
     "limit", [{}, {"concurrency": {"key": "task", "limit": 2}}, {"rate_limit": {"max": 1}}, {"poison": {}}]
 )
-def test_a_policy_that_says_nothing_of_retries_leaves_them_to_the_task(limit):
+def test_a_policy_that_reports_nothing_of_retries_leaves_them_to_the_task(limit):
     policy = parse({"name": "limits", "mode": "enforce", **limit})
     assert (policy.retries, policy.max_attempts) == (False, 1)
     written = document(policy)
@@ -128,7 +128,7 @@ def test_a_policy_that_says_nothing_of_retries_leaves_them_to_the_task(limit):
 
 
 @pytest.mark.parametrize("name", OF_RETRIES)
-def test_a_policy_that_says_anything_of_retries_decides_them(name):
+def test_a_policy_that_reports_anything_of_retries_decides_them(name):
     written = {name: document(parse({"budget": {"per_minute": 1}, "cap_s": 60}))[name]}
     policy = parse(written)
     assert policy.retries and policy.max_attempts == 5 and "retries" not in document(policy)
@@ -246,7 +246,7 @@ def test_what_is_no_object_is_no_policy(value):
     assert fields_of(value) == [""]
 
 
-def test_all_problems_are_told_at_once_with_field_bound_and_what_was_written():
+def test_all_problems_are_reported_at_once_with_field_bound_and_what_was_written():
     found = problems_of(
         {"max_attempts": 10**9, "cap_s": -1, "backoff": {"kind": "fixed", "first_delay_s": True}, "mod": 1}
     )
@@ -271,11 +271,11 @@ def test_what_is_huge_is_refused_without_being_repeated():
     assert len(found) < 40 and sum(len(problem.message) for problem in found) < 10_000
 
 
-def test_a_field_of_any_name_can_be_told():
+def test_a_field_of_any_name_can_be_reported():
     assert fields_of({"\ud800": 1, "a\nb": 2, 5: 3}) == ["\\ud800", "a\\nb", "5"]
 
 
-def test_a_table_says_which_of_its_entries_is_wrong():
+def test_a_table_reports_which_of_its_entries_is_wrong():
     assert fields_of({"backoff": {"kind": "table", "delays_s": [1, -1, None, "x"]}}) == [
         f"backoff.delays_s.{n}" for n in (1, 2, 3)
     ]
@@ -287,7 +287,7 @@ def test_a_table_says_which_of_its_entries_is_wrong():
     assert fields_of({"backoff": {"kind": "table", "delays_s": [60, 1]}, "cap_s": 5}) == ["cap_s"]
 
 
-def test_what_a_part_needs_is_asked_for():
+def test_what_a_part_needs_is_requested():
     assert fields_of({"budget": {}, "concurrency": {}, "rate_limit": {}, "jitter": {"kind": "down"}, "classes": [{}]}) == [
         "jitter.fraction", "classes.0.error", "budget.per_minute", "concurrency.key", "concurrency.limit", "rate_limit.max",
     ]  # fmt: skip
@@ -341,7 +341,7 @@ def test_a_budget_of_none_a_minute_is_a_policy_without_retries_and_its_burst_is_
     assert budget.most_in(60) == case["most_in_any_60_s"]
 
 
-def test_a_policy_that_files_nothing_as_lost_does_not_say_so():
+def test_a_policy_that_files_nothing_as_lost_does_not_report_it():
     """A guard that does not know the field would only observe what has it."""
     assert "file_lost" not in document(parse({"file_lost": False}))
     assert document(parse({"file_lost": True}))["file_lost"] is True

@@ -52,7 +52,7 @@ def test_a_preset_for_a_use_never_waits_longer_than_its_curve(preset, curve):
         assert step.longest_s == backoff.bounds(published, step.attempt).longest_s
 
 
-def test_a_payment_is_never_tried_early_and_then_told_to_a_person():
+def test_a_payment_is_never_tried_early_and_then_reported_to_a_person():
     policy = parse(PRESETS["payments"].document)
     assert min(step.shortest_s for step in backoff.schedule(policy)) == 60 and policy.exhausted == "escalate"
 

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.django_db
 HOSTILE = "\x1b[31m\x9b2J\u202ered\ufeff"
 
 
-def test_what_was_asked_for_is_printed_with_its_control_characters_escaped(capsys):
+def test_what_was_requested_is_printed_with_its_control_characters_escaped(capsys):
     bury(1)
     call_command("failures", f'message:"{HOSTILE}" before:{HOSTILE} state:{HOSTILE}')
     printed = "".join(capsys.readouterr())

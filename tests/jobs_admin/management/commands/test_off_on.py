@@ -14,7 +14,7 @@ from jobs_admin.models import AuditEvent, Replay
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 
 
-def test_off_is_what_the_guards_look_for_and_on_takes_it_away(store, capsys):
+def test_off_is_what_the_guards_check_for_and_on_takes_it_away(store, capsys):
     call_command("off")
     assert store.get(keys.switch()) == b"off"
     call_command("on")
@@ -38,20 +38,20 @@ def test_what_cannot_be_written_down_is_not_done(store):
     assert store.get(keys.switch()) is None
 
 
-def test_on_says_when_there_was_nothing_to_change(store, capsys):
+def test_on_reports_when_there_was_nothing_to_change(store, capsys):
     call_command("on")
     assert "Nothing was changed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["off", "on"])
-def test_a_store_that_cannot_be_reached_is_said_with_its_setting(store, settings, command):
+def test_a_store_that_cannot_be_reached_is_reported_with_its_setting(store, settings, command):
     settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
     config.store.cache_clear()
     with pytest.raises(CommandError, match=r"Nothing was changed.*REDRIVE_REDIS_URL"):
         call_command(command)
 
 
-def test_off_says_how_many_running_replays_get_no_outcomes(store, capsys):
+def test_off_reports_how_many_running_replays_get_no_outcomes(store, capsys):
     for state, running in (("running", 0), ("paused", 3), ("paused", 0), ("done", 0)):
         Replay.objects.create(state=state, running=running, total=5, matched=5, scope_max_id=0)
     call_command("off")

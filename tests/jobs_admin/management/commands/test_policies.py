@@ -38,7 +38,7 @@ def publish(**changes):
 
 
 @pytest.mark.django_db
-def test_nothing_to_judge_is_said_and_is_no_failure(store):
+def test_nothing_to_judge_is_reported_and_is_no_failure(store):
     out, _, code = lint()
     assert (out, code) == ("0 high, 0 medium, 0 low; of no policy and no task.\n", 0)
 
@@ -110,6 +110,6 @@ def test_a_clean_app_passes():
     (("--app", "tests.nowhere:app"), "tests.nowhere:app cannot be read: ModuleNotFoundError: No module named 'tests.nowhere'"),
     (("--outage", "soon"), "--outage 'soon' is no length of time such as 90s, 15m or 2h."),
 ])  # fmt: skip
-def test_what_cannot_be_looked_at_is_said_and_is_not_taken_for_clean(option, why):
+def test_what_cannot_be_checked_is_reported_and_is_not_taken_for_clean(option, why):
     _, err, code = lint(*option)
     assert (err, code) == (why, 2)
