@@ -99,13 +99,13 @@ def _is_part(item):
 
 
 def _is_of_another_major(item, marks):
-    """Whether it is a particular of BullMQ on another major than the latest: there, only contracts are part of an ordinary run."""
+    """Return whether it is a particular of BullMQ on another major than the latest: there, only contracts are part of an ordinary run."""
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     return "contract" not in marks and parameters.get("bull", node.MAJORS[-1]) != node.MAJORS[-1]
 
 
 def _is_of_a_database(nodeid):
-    """Whether PostgreSQL may make a difference to the test: it is about the engine, and the engine's tables."""
+    """Return whether PostgreSQL may make a difference to the test: it is about the engine, and the engine's tables."""
     knows_none = ("core/", "worker/", "management/test_node_package.py", "notices/test_mail_line.py")
     folder, _, rest = nodeid.removeprefix("tests/").partition("/")
     return folder == "search" or (folder == "jobs_admin" and not rest.startswith(knows_none))
@@ -126,7 +126,7 @@ def client():
 
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(django_db_modify_db_settings):
-    """Of pytest-django, asked before it makes the database."""
+    """The fixture that pytest-django uses before it makes the database."""
     if connection.vendor == "sqlite":
         connection.creation = migrated.Copied(connection)
 

@@ -1,4 +1,4 @@
-"""Who may import whom (pyproject.toml), and workers without Django."""
+"""Allowed imports (pyproject.toml), and workers without Django."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Node side of the tests: each major of BullMQ that they are about does what it is told."""
+"""The Node side of the tests: each major of BullMQ that they are about obeys its commands."""
 
 from __future__ import annotations
 

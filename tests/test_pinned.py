@@ -207,7 +207,7 @@ def noticed(settings):
 
 
 def told():
-    """Return the names of all metrics, as Prometheus is told of them."""
+    """Return the names of all metrics, as Prometheus gets them."""
     text = metrics.text(Viewer("pinned", {EVERY_SOURCE: ADMIN}))
     return sorted(line for line in text.splitlines() if line.startswith("#"))
 

@@ -93,13 +93,13 @@ def obeyed(made):
 
 
 def ended(bull, job, runs):
-    """What the worker told of the job's failures, once they are so many."""
+    """The worker's reports of the job's failures, once there are `n`."""
     wait_until(lambda: len(bull.all_told("failed", id=job)) >= runs, f"{runs} failures of {job}")
     return bull.all_told("failed", id=job)
 
 
 def report(engine, job, queue="emails"):
-    """What the adapter makes of the job as it lies there."""
+    """The adapter's report of the stored job."""
     client = redis.Redis.from_url(of_bullmq(engine))
     fields = client.hgetall(f"bull:{queue}:{job}")
     client.close()

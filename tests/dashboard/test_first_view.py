@@ -1,6 +1,6 @@
 """The first view in a browser without a cache: the page, its styles, scripts and icons, compressed.
 
-Not counted is what a page asks for by itself once it stands (`hx-trigger="load"`: facets and tabs of the list, the
+Not counted is what a page asks for automatically once it stands (`hx-trigger="load"`: facets and tabs of the list, the
 related jobs of a failure, the story of a group), nor the headers of answers.
 """
 

@@ -1,4 +1,4 @@
-"""How long an act of the played incident may take: as long as something of it moves."""
+"""Time limits of the acts of the played incident: as long as something of it moves."""
 
 from __future__ import annotations
 

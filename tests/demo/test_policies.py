@@ -1,4 +1,4 @@
-"""The shop's policies: published once, and kept as somebody left them."""
+"""The shop's policies: published once, and kept as a person left them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Histories of alert rules, alerts, notices and their deliveries, while queues fill and empty, receivers fail and processes die.
 
-The model judges what the queues hold by the rules on its own, as often as the desk does. What was told is counted where it arrived.
+The model judges what the queues hold by the rules on its own, as often as the desk does. What was reported is counted where it arrived.
 """
 
 from __future__ import annotations
@@ -416,7 +416,7 @@ class Alerts(CeleryDesk):
             raise Divergence(f"At {now} these alerts differ (firing, open since):\n" + "\n".join(wrong))
 
     def _compare_told(self, now: Any, last: int) -> None:
-        """What is due to be told now was told; what nobody is to be told again was not."""
+        """What is due to be reported now was reported; what is not due again was not."""
         from jobs_admin.models import Alert, Notice
 
         if self.was_set_back:
@@ -486,7 +486,7 @@ class Alerts(CeleryDesk):
                 raise Divergence("Deliveries do not come to their end")
 
     def _compare_counts(self) -> None:
-        """What pages and API count of alerts is what their links show."""
+        """Counts of alerts on pages and in the API agree with their links."""
         from jobs_admin import alerts
         from jobs_admin.desk import overview
         from jobs_admin.models import Alert, Rule
@@ -553,7 +553,7 @@ class Alerts(CeleryDesk):
             raise Divergence("\n".join(wrong[:15]))
 
     def _wrong_deliveries(self) -> list[str]:
-        """Each notice arrived at each of its channels; each id told one thing, and was taken once unless it had to go twice."""
+        """Each notice arrived at each of its channels; each id reported one thing, and was taken once unless it had to go twice."""
         from jobs_admin.models import Delivery, Notice
 
         wrong = []

@@ -135,7 +135,7 @@ class Bullmq(PulledWorld):
 
     @act()
     def die_unheard(self, rng: random.Random) -> None:
-        """The events of these deaths are trimmed before they are read, so that only the sets tell of them."""
+        """The events of these deaths are trimmed before they are read, so that only the sets show them."""
         self.read()
         self.die(rng)
         self.wait_for_workers()

@@ -190,7 +190,7 @@ class Celery(SourceWorld):
 
     @act()
     def repeat_reports(self, rng: random.Random) -> None:
-        """What was told may be told again, at any time: a spool that is emptied twice, an answer that was lost."""
+        """What was reported may be reported again, at any time: a spool that is emptied twice, an answer that was lost."""
         self.read()
         from jobs_admin.core import keys
 

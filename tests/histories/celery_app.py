@@ -14,7 +14,7 @@ _plans = redis.Redis.from_url(os.environ["HISTORY_PLANS"], decode_responses=True
 
 @app.task(name="history", bind=True, max_retries=None)
 def history(self, n: str, error: str, queue: str) -> str:
-    """Ends as the plan of job `n` says next: ok, fail, retry (at once) or wait (until somebody moves it to its queue)."""
+    """Ends as the plan of job `n` says next: ok, fail, retry (at once) or wait (until a person moves it to its queue)."""
     outcome = _plans.lpop(f"plan:{n}") or "ok"
     _plans.incr("executions")
     if outcome == "ok":

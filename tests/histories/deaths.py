@@ -54,7 +54,7 @@ def dying_after(calls: int | None) -> Iterator[None]:
 
 
 def forget_process() -> None:
-    """What a process of `watch` remembers is gone; what it had claimed stays claimed."""
+    """The memory of a process of `watch` is gone; what it had claimed stays claimed."""
     from jobs_admin.db import grouping_rules
     from jobs_admin.notices import delivering
     from jobs_admin.replays import observation, sending, settling, stopping

@@ -27,7 +27,7 @@ class JobKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a job must be on the desk. More than one state: which of them is a matter of time."""
+    """Expected states of a job on the desk. More than one state: which of them is a matter of time."""
 
     states: frozenset[str]
     run: int | None = None  # None: whichever
@@ -103,7 +103,7 @@ def before_fork() -> None:
 
 
 def operator():
-    """Who acts in histories."""
+    """Actors in histories."""
     from jobs_admin.models.access import OPERATOR, Viewer
 
     return Viewer("ann", {"*": OPERATOR})

@@ -197,7 +197,7 @@ def sizes_around(bound: int) -> list[int]:
 def run_in_child(
     work: Callable[[], Any], kill_after_s: float | None = None, kill_after_calls: int | None = None
 ) -> bool:
-    """Run `work` in a forked process; end that by SIGKILL after so many seconds, or after so many SQL statements and calls to Redis.
+    """Run `work` in a forked process; end that by SIGKILL after that many seconds, or after that many SQL statements and calls to Redis.
     True if it was killed.
 
     Raises Divergence with the child's traceback where `work` raised. Connections of the caller must be closed before.

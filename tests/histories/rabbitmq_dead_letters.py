@@ -106,7 +106,7 @@ class RabbitMQDeadLetters(PulledWorld):
         return job
 
     def consume(self, queue: str, outcomes: list[str], error: str = ERRORS[0]) -> None:
-        """What waits there, in its order: ok, forward (to the dead-letter queue, as the event bus does) or reject."""
+        """The waiting messages, in order: ok, forward (to the dead-letter queue, as the event bus does) or reject."""
         for outcome in outcomes:
             message = self.bus.channel.basic_get(queue)
             if message is None:
@@ -144,7 +144,7 @@ class RabbitMQDeadLetters(PulledWorld):
 
     @act()
     def take_out_by_others(self, rng: random.Random) -> None:
-        """Without its management RabbitMQ does not tell who took a message: the desk keeps it."""
+        """Without its management RabbitMQ does not report who took a message: the desk keeps it."""
         from jobs_admin.sources.rabbitmq import reading
 
         self.read()
@@ -189,7 +189,7 @@ class RabbitMQDeadLetters(PulledWorld):
             raise Divergence(f"{sorted(left)} were said to be sent and are in no queue")
 
     def settle(self, replay) -> None:
-        """RabbitMQ tells of no good end: what was sent is gone from the desk, unless it dies again."""
+        """RabbitMQ reports no success: what was sent is gone from the desk, unless it dies again."""
         from jobs_admin import replays
 
         for _ in range(2):

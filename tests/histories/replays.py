@@ -1,7 +1,7 @@
-"""Histories of replays: drafted, started, laid out, sent, steered, stopped and settled, while jobs end, and processes die.
+"""Histories of replays: drafted, started, created, sent, steered, stopped and settled, while jobs end, and processes die.
 
 The model is what the workers of these histories have fetched and run: a job of a replay is fetched at most once; an item says how
-its run ended, or that nobody knows; a job is in the state that its last run left it in; no job of a group that an operator excluded
+its run ended, or that no one knows; a job is in the state that its last run left it in; no job of a group that an operator excluded
 is sent before the group is brought back, whatever becomes of the group.
 """
 

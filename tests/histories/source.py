@@ -1,4 +1,4 @@
-"""What the desk does with the jobs of a source, the same for each: read, replay, discard, restore, begin again."""
+"""Acts of the desk on the jobs of a source, the same for each: read, replay, discard, restore, begin again."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SourceWorld(World):
         raise NotImplementedError
 
     def choose_outcome(self, rng: random.Random) -> Any:
-        """How a replayed job ends."""
+        """Ends of replayed jobs."""
         return rng.choice(OUTCOMES)
 
     def is_replayable(self, job: Any) -> bool:

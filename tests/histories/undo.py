@@ -134,7 +134,7 @@ class Undo(CeleryDesk):
 
     @act(weight=2)
     def report_again(self, rng: random.Random) -> None:
-        """A job's next attempt ends: of a retry that waited, of one that somebody has set aside meanwhile, or the same again."""
+        """A job's next attempt ends: of a retry that waited, of one that a person has set aside meanwhile, or the same again."""
         known = [pk for pk, job in sorted(self.jobs.items()) if job.run == 1 and not job.is_open]
         for pk in rng.sample(known, min(len(known), rng.choice([1, 2, BATCH + 1]))):
             job = self.jobs[pk]
@@ -319,7 +319,7 @@ class Undo(CeleryDesk):
 
     @act(weight=8)
     def undo(self, rng: random.Random) -> None:
-        """Of any act on jobs, by anyone, at once or in parts, once or again."""
+        """Properties of any act on jobs, by anyone, at once or in parts, once or again."""
         from jobs_admin.failures import triage
 
         if not self.acts_done:

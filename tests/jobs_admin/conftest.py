@@ -1,4 +1,4 @@
-"""What tests of the engine share: a source in memory, jobs to replay, staff."""
+"""Fixtures of the tests of the engine: a source in memory, jobs to replay, staff."""
 
 from __future__ import annotations
 

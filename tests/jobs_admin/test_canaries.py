@@ -24,7 +24,7 @@ SHOWN = json.loads((FOLDER / "shown.json").read_text())  # label: reason
 
 
 class Task:
-    """What `fail_with` needs of one."""
+    """The part that `fail_with` needs of one."""
 
     def __init__(self, place, number):
         self.folder, self.request = place, type("Request", (), {"id": number})
@@ -34,7 +34,7 @@ class Task:
 
 
 def copies_of(canary, number, folder, monkeypatch):
-    """What a report of a job that fails so would show."""
+    """The report of a job that fails so."""
     monkeypatch.setenv("REAL_MARKS", str(folder))
     if canary["place"] in {"args", "kwargs", "headers"}:
         return [shown_json(canary["text"]).text]

@@ -1,4 +1,4 @@
-"""What a failure tells of its message, in whatever order its reports come."""
+"""The message of a failure, in whatever order its reports come."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def test_rules_are_listed_with_what_they_report_and_how_far_they_are():
 
 
 def at_once(*merges):
-    """What each of the merges came to, all of them drafted before the first is let through."""
+    """The result of each merge, all of them drafted before the first is let through."""
     results = []
 
     def save(groups):
@@ -235,7 +235,7 @@ def test_a_merge_into_a_group_that_is_just_being_merged_is_refused_or_goes_along
 
 
 def test_what_is_split_and_its_parts_are_not_merged():
-    """The end of the one could not tell which failures are the other's: they stayed mixed for good."""
+    """The end of the one could not report which failures are the other's: they stayed mixed for good."""
     group, other = bury(1, queue="emails"), bury(1, task="refund")
     rule = group_rules.save(ANN, "split", groups=[group.fingerprint], by="queue")
     while regrouping.regroup(timezone.now() + timedelta(seconds=10)):

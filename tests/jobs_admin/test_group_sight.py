@@ -62,7 +62,7 @@ def merged() -> Group:
 
 
 def texts(viewer: Viewer, group: Group) -> list[str]:
-    """All that readers tell this viewer of groups."""
+    """All that readers show this viewer of groups."""
     detail = group_detail.group(viewer, group.fingerprint)
     rows = groups.groups(viewer, order="last_seen").rows
     found = [rows, detail, group_history.read_history(viewer, group_detail.group_named(viewer, group.fingerprint))]

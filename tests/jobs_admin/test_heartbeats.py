@@ -1,4 +1,4 @@
-"""What those who plan a replay ask of the workers: which tasks they know, and how many there are."""
+"""The workers that a replay needs: which tasks they know, and how many there are."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def just_started():
 
 
 def beat(store, name="w1", tasks=("shop.send",), queues=("emails",), reported_tasks=None):
-    """As a worker does it; `tasks` None: one of a version that does not tell."""
+    """As a worker does it; `tasks` None: one of a version that does not report."""
     word = {"tasks": reported_tasks} if reported_tasks is not None else {}
     word |= {"v": 1, "source": "shop", "name": name, "boot": "b", "at": NOW.timestamp(), "queues": list(queues)}
     if tasks is not None:

@@ -1,4 +1,4 @@
-"""Reports that tell of a poison pill, or of a job that needs a person: one notice stands for it."""
+"""Reports of a poison pill, or of a job that needs a person: one notice stands for it."""
 
 from __future__ import annotations
 

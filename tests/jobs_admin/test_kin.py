@@ -1,4 +1,4 @@
-"""Where a job came from, what it led to, and what is like it."""
+"""The origin, the effects and the likes of a job."""
 
 from __future__ import annotations
 

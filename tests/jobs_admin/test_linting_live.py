@@ -1,4 +1,4 @@
-"""Real workers tell what they have, and lint finds each planted mistake and invents none."""
+"""Real workers report what they have, and lint finds each planted mistake and invents none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PlantedWorker(RealWorker):
 
 @pytest.fixture
 def fleet(engine, store):
-    """The shop and the tidy app, each with a worker that has told what it has."""
+    """The shop and the tidy app, each with a worker that has reported what it has."""
     url = engine.url.removesuffix("/0") + "/3"
     running = [
         PlantedWorker("shop", "work,bulk", url, engine.url),

@@ -1,4 +1,4 @@
-"""What becomes of `lost`, which nobody saw, beside a worker's own word on the same attempt."""
+"""The end of a `lost` job, which no one saw, beside a worker's own word on the same attempt."""
 
 from __future__ import annotations
 

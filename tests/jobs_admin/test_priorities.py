@@ -1,4 +1,4 @@
-"""What a job's number means depends on the queue system that it came from."""
+"""The meaning of a job's number depends on the queue system that it came from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be read, or makes no progress, is an alert within a minute: by the rules that every desk has."""
+"""A source that cannot be read or makes no progress is an alert within a minute: by the rules that every desk has."""
 
 from __future__ import annotations
 

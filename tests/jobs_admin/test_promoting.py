@@ -71,7 +71,7 @@ def test_a_source_with_something_that_cannot_be_read_does_not_hold_up_the_next(s
 
 
 def test_what_workers_of_a_redis_broker_put_into_the_store_comes_back_too(sources, store, other):
-    """Those that cannot dial the broker by themselves: a program provides their credentials, or there are several servers."""
+    """Sources that cannot dial the broker by themselves: a program provides their credentials, or there are several servers."""
     late(store, "shop", Head("a", 2, "send", "emails"), MESSAGE)
     assert promoting.step()
     (message,) = other.lrange("emails\x06\x163", 0, -1)

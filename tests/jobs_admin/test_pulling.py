@@ -1,4 +1,4 @@
-"""What a system that keeps its dead letters tells is in the tables before it may forget it, and what people do there is seen here."""
+"""Reports of a system that keeps its dead letters are in the tables before it may forget them, and what people do there is seen here."""
 
 from __future__ import annotations
 
@@ -370,7 +370,7 @@ def test_since_when_it_is_not_read_is_reported_of_the_first_failure(table):
 def test_a_source_that_cannot_be_queried_about_known_jobs_reports_since_when_although_its_pages_are_read(
     table, monkeypatch
 ):
-    """Each round reads the pages first. That it could does not begin the time anew, or no alert would ever come."""
+    """Each round reads the pages first. That it could does not begin the time again, or no alert would ever come."""
     table.reports = [report(1)]
     pull()
 

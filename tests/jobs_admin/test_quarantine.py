@@ -1,4 +1,4 @@
-"""What the quarantine tells: jobs with their crashes, and who ran in a worker that died."""
+"""The quarantine: jobs with their crashes, and who ran in a worker that died."""
 
 from __future__ import annotations
 

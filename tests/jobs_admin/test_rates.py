@@ -1,4 +1,4 @@
-"""One definition of how often attempts fail: every screen tells the same of a queue in the same moment."""
+"""One definition of how often attempts fail: every screen reports the same of a queue in the same moment."""
 
 from __future__ import annotations
 

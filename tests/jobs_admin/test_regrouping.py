@@ -44,12 +44,12 @@ def save(kind, *names, **fields):
 
 
 def where():
-    """How many failures each group has, by its fingerprint."""
+    """Failures of each group, by its fingerprint."""
     return {g.fingerprint: g.failures.count() for g in Group.objects.all()}
 
 
 def counted():
-    """What each group counts: attempts, and those in its minutes and hours."""
+    """Counters of each group: attempts, and those in its minutes and hours."""
     sums = GroupCounter.objects.values_list("group__fingerprint", "step").annotate(n=Sum("failed") + Sum("retried"))
     by_step = {(name, step): n for name, step, n in sums if n}
     return {
@@ -249,7 +249,7 @@ def pruned(group, most):
 
 
 def numbers():
-    """What each group counts, also of what it has no longer."""
+    """Counters of each group, also of what it has no longer."""
     return {name: (count, hour) for name, (count, _, hour) in counted().items()}
 
 

@@ -1,4 +1,4 @@
-"""What is over goes, by age and by size; what is under way stays, and no number is wrong afterwards."""
+"""Ended records go, by age and by size; what is under way stays, and no number is wrong afterwards."""
 
 from __future__ import annotations
 

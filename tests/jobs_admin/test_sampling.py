@@ -344,7 +344,7 @@ def test_a_source_that_is_taken_out_of_the_configuration_is_noted_so_after_a_min
 
 
 def test_a_guard_that_is_switched_directly_in_the_store_is_recorded_with_its_time(store, sources, broker):
-    """Without a record no replay's page knew since when outcomes are not reported."""
+    """Without a record no replay's page knew the start time outcomes are not reported."""
     sources(shop=broker[0])
     began = timezone.now()
     sampling.sample(NOW)

@@ -39,7 +39,7 @@ A_JOB = 10  # secrets in one
 
 
 def needles() -> dict[bytes, str]:
-    """What must not be read, in lower case (search keeps words so), and of what kind it is."""
+    """The text that must not be read, in lower case (search keeps words so), and of what kind it is."""
     found = {}
     for kind, part in itertools.chain(
         ((secret.kind, part) for secret in SECRETS for part in secret.parts),
@@ -64,7 +64,7 @@ def leaks(text: str | bytes) -> set[str]:
 
 
 def jobs() -> list[dict]:
-    """What is sent: several secrets a job, each in its arguments, as a name, in headers, in what it says and in its cause."""
+    """The jobs that are sent: several secrets a job, each in its arguments, as a name, in headers, in what it says and in its cause."""
     found = []
     for some in _batched(SECRETS, A_JOB):
         texts = [secret.text for secret in some]

@@ -169,7 +169,7 @@ def test_sources_that_are_found_are_bounded(store):
 
 
 def test_invented_sources_hide_no_registered_one_from_any_step(store, monkeypatch):
-    """The store holds so many invented names that no further source is found there."""
+    """The store holds that many invented names that no further source is found there."""
     monkeypatch.setattr(worker_store, "MOST_FOUND", 0)
     Source.objects.create(name="crm")
     beat(store, "crm", "w1")
@@ -251,7 +251,7 @@ def test_a_job_that_a_dead_worker_stored_is_of_the_source_under_whose_key_it_was
 
 
 def keep(store, source, boot, job):
-    """What a worker keeps of a job that runs in it."""
+    """Records of a worker about a job that runs in it."""
     text = encode(report(job, "lost", source=source))[b"meta"]
     store.sadd(keys.kept_boots(source), boot)
     store.hset(keys.kept(source, boot), job, b"1000 1 %d\n%sraw" % (len(text), text))

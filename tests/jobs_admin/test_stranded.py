@@ -46,7 +46,7 @@ def worker_on(broker, store_url, **options) -> RealWorker:
 
 
 def killed(worker: RealWorker, store, *, is_reserved: bool) -> str:
-    """Kill it with a job in hand that its heartbeat has told of, and let it be silent for a minute. Answers the job's id."""
+    """Kill it with a job in hand that its heartbeat has reported, and let it be silent for a minute. Answers the job's id."""
     job = worker.send("until", "never")
     worker.wait(lambda: worker.marks("until"), what="it to run")
 

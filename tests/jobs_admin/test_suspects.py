@@ -15,7 +15,7 @@ ENTRIES = [Entry(f"{n}-0".encode(), {b"n": b"%d" % n}, "shop") for n in range(1,
 
 
 def in_a_process(store, entries, fatal):
-    """Whether a process of its own came through; what it left out is returned beside."""
+    """Return whether a process of its own came through; what it left out is returned beside."""
     heard, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""Which reports are believed: by signature, by time, by source; and what becomes of the others."""
+"""Accepted reports: by signature, by time, by source; and what becomes of the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers could not capture is told once on the desk, whoever reads it and however often."""
+"""Failures that workers could not capture are reported once on the desk, whoever reads it and however often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How messages that never became a job are filed: where they wait, who is like them, and which can be sent again."""
+"""Messages that never became a job: where they wait, who is like them, and which can be sent again."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db
 
 @contextmanager
 def watched():
-    """Every depth that somebody could have read meanwhile: after each statement that changed something."""
+    """Every depth that a person could have read meanwhile: after each statement that changed something."""
     seen, quiet = [], []
 
     def look(execute, sql, params, many, context):

@@ -1,4 +1,4 @@
-"""Alerts as the judge writes them: an episode with its transitions, and who was told."""
+"""Alerts as the judge writes them: an episode with its transitions, and its notifications."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the browser of the journeys complains of, and how long it waits."""
+"""Complaints of the journeys' browser, and its waiting time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_mistake(error: Any) -> bool:
 
 
 def complaints_of(page: Any) -> list[str]:
-    """What the browser says against the page from now on: a script, the CSP, a part."""
+    """Collect the browser's complaints about the page from this call on: a script, the CSP, a part."""
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)) if is_mistake(error) else None)
     page.on(

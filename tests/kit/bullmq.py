@@ -40,7 +40,7 @@ def bullmq_client(server):
 
 
 class Bull:
-    """What a test does on one queue of its own: BullMQ's keys outlive a test, and a worker of Node its queues."""
+    """A test's acts on one queue of its own: BullMQ's keys outlive a test, and a worker of Node its queues."""
 
     @pytest.fixture(autouse=True)
     def _place(self, server, bull, bullmq_client):
@@ -81,7 +81,7 @@ class Bull:
         return self.client.zcard(self.key("failed"))
 
     def let_fail(self, queue=None, more=1):
-        """A worker runs what waits, until so many more are dead."""
+        """A worker runs what waits, until that many more are dead."""
         queue = queue or self.queue
         before = self.client.zcard(self.key("failed", queue))
         self.bull.work(queue)

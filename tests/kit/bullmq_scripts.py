@@ -1,6 +1,6 @@
 """BullMQ's own scripts, as they stand in its packages, with what they include: one text each, under jobs_admin/sources/bullmq/lua.
 
-    python -m tests.kit.bullmq_scripts          # writes them anew from the packages of tests/node
+    python -m tests.kit.bullmq_scripts          # writes them again from the packages of tests/node
 
 A test compares them, so that ours are theirs to the letter.
 """

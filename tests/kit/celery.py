@@ -62,7 +62,7 @@ class ShopTask(Task):
 
 
 class ShopRequest(Request):
-    """Leaves a mark, so that a test can tell that it was still called."""
+    """Leaves a mark, so that a test can see that it was still called."""
 
     def on_failure(self, exc_info, *args, **options):
         _mark("shop_request", self.id)
@@ -72,7 +72,7 @@ class ShopRequest(Request):
 
 
 class DyingConsumer(Consumer):
-    """A user's own consumer, in whose hands the worker dies: after the guard has told, before Celery forgets the message."""
+    """A user's own consumer, in whose hands the worker dies: after the guard has reported, before Celery forgets the message."""
 
     def on_unknown_task(self, body, message, exc):
         _mark("dying_consumer", message.headers["id"])
@@ -179,7 +179,7 @@ class Refused(PartnerDown):
 
 
 def _raise(what: str) -> None:
-    """`down`, `wrong` (an error that no retry mends), `unpicklable`, `refused 1.5` (seconds to wait)."""
+    """`down`, `wrong` (an error that no retry fixes), `unpicklable`, `refused 1.5` (seconds to wait)."""
     kind, _, more = what.partition(" ")
     if kind == "wrong":
         raise ValueError("no such customer")
@@ -344,7 +344,7 @@ def _define(app: Celery) -> None:
 
     @task(name="hands_on", bind=True)
     def hands_on(self, child, child_id, error=""):
-        """Its own headers go to the job that it sends, as tenants and traces are passed on."""
+        """The job's own headers go to the job that it sends, as tenants and traces are passed on."""
         self.app.send_task(child, task_id=child_id, headers=self.request.headers)
         if error:
             raise PartnerDown(error)
@@ -465,7 +465,7 @@ def _define(app: Celery) -> None:
 
     @task(name="deliver", bind=True, max_retries=5)
     def deliver(self, customer):
-        """To a partner that a test breaks and mends: for all, or so that one customer's jobs are what is wrong."""
+        """To a partner that a test breaks and fixes: for all, or so that one customer's jobs are what is wrong."""
         _mark("requests", customer)
         if _is_broken(customer):
             raise OddCustomer(customer)
@@ -490,7 +490,7 @@ def _define(app: Celery) -> None:
 
     @task(name="traced", bind=True)
     def traced(self, *args, **kwargs):
-        """Writes down all that Celery tells it of itself. Fails while the partner is broken."""
+        """Writes down all that Celery reports to it. Fails while the partner is broken."""
         request = self.request
         seen = {name: getattr(request, name, None) for name in (
             "id", "root_id", "parent_id", "group", "group_index", "timelimit", "shadow", "stamps", "stamped_headers",
@@ -528,7 +528,7 @@ def _define(app: Celery) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where a worker runs: which Python, and the folder that this app is imported from."""
+    """The place of a worker: which Python, and the folder that this app is imported from."""
 
     python: Path
     folder: Path
@@ -542,7 +542,7 @@ _FORKABLE = ("prefork", "solo", "threads")
 
 
 def _of_interpreter(environment: dict[str, str]) -> bool:
-    """Whether it says something that an interpreter reads only when it begins."""
+    """Return whether it says something that an interpreter reads only when it begins."""
     names = {name for name in {*environment, *os.environ} if name.startswith(("PYTHON", "LD_", "TZ"))}
     return any(environment.get(name) != os.environ.get(name) for name in names)
 
@@ -632,7 +632,7 @@ class RealWorker:
     def wait(
         self, reached: Callable[[], Any], deadline_s: float = 60, what: str = "it", *, may_die: bool = False
     ) -> Any:
-        """What `reached` answers once it is true. Fails when the worker dies, or says nothing for `deadline_s`."""
+        """Wait until `reached` is true and return its answer. Fails when the worker dies, or prints nothing for `deadline_s`."""
         from tests.kit.waiting import wait_until  # this module is an app of workers too, alone in a folder
 
         return wait_until(

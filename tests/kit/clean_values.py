@@ -1,6 +1,6 @@
-"""What jobs really carry and say that is no secret: arguments by name, and texts. What is hidden of it is hidden wrongly.
+"""Values of real jobs that are no secrets: arguments by name, and texts. What is hidden of it is hidden wrongly.
 
-`ARGUMENTS` are (name, value) as they stand in kwargs; `TEXTS` are messages, log lines and pieces of code. Made anew in every run,
+`ARGUMENTS` are (name, value) as they stand in kwargs; `TEXTS` are messages, log lines and pieces of code. Made again in every run,
 the same each time; the errors of `tests/fingerprints`, which real libraries raised, come beside them.
 """
 

@@ -34,7 +34,7 @@ def everything() -> set[tuple]:
 
 
 def folded_by_hand() -> list[tuple]:
-    """What all steps must say of the looks that are there, by the plainest way."""
+    """The values of all steps for the stored samples, computed in the plainest way."""
     samples = DepthSample.objects.filter(step=10).order_by("at").values_list("queue", "at", "dead")
     found: dict[tuple, list[int]] = {}
     for queue, at, dead in samples:

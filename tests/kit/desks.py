@@ -113,7 +113,7 @@ class Desk:
         self._forks_know: dict[str, str] = {}
 
     def run(self, code: str, deadline_s: float = 180):
-        """What the code says last, from a process of its own."""
+        """The last output of the code, from a process of its own."""
         if self._forks is None or self._forks_know != self.environment:
             self._begin_forks()
         print(json.dumps({"code": code, "said": str(self._said)}), file=self._forks.stdin, flush=True)
@@ -126,7 +126,7 @@ class Desk:
         return json.loads(out.splitlines()[-1]) if out.strip() else None
 
     def _begin_forks(self) -> None:
-        """Ends by itself when nobody can tell it anything any more."""
+        """Ends when no parent is left."""
         if self._forks is not None:
             self._forks.stdin.close()
         self._forks_know = dict(self.environment)

@@ -1,4 +1,4 @@
-"""What each test costs: seconds of processor, of it and of all it started. Recorded in tests/durations.json, by file and for each long test.
+"""The cost of each test: seconds of processor, of it and of all it started. Recorded in tests/durations.json, by file and for each long test.
 
     REDRIVE_DURATIONS=/tmp/costs python3 manage.py test --endurance
     python -m tests.kit.durations /tmp/costs

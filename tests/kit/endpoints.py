@@ -187,7 +187,7 @@ def opened(*behaviours: Callable[[socket.socket], None], tls: ssl.SSLContext | N
 
 
 def certified(folder: Path, host: str = "localhost") -> tuple[ssl.SSLContext, Path]:
-    """A server's certificate for the host, signed by itself, and the file to trust it by."""
+    """A server's certificate for the host, signed automatically, and the file to trust it by."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
     now = datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""How often a test does the same: a few times in an ordinary run, and as often as it takes under `manage.py test --endurance`."""
+"""The rounds of a test: a few times in an ordinary run, and as often as it takes under `manage.py test --endurance`."""
 
 from __future__ import annotations
 

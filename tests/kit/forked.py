@@ -32,7 +32,7 @@ _IMPORTED = (
 
 
 class Forked:
-    """What tests ask of a subprocess.Popen."""
+    """The parts of a subprocess.Popen that tests use."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

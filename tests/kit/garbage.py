@@ -44,7 +44,7 @@ def _properties(n: int, **changes: Any) -> dict[str, Any]:
 
 
 def _old(n: int, **changes: Any) -> dict[str, Any]:
-    """Of Celery's first protocol: everything in the body."""
+    """A message of Celery's first protocol: everything in the body."""
     fields = {"task": "ok", "id": f"garbage-{n}", "args": [f"garbage {n}"], "kwargs": {}} | changes
     return message(n, json.dumps({name: value for name, value in fields.items() if value is not ...}), _headers={})
 

@@ -33,7 +33,7 @@ NAME = "<b>w\"'&</b>"  # of the worker
 
 
 def touch() -> None:
-    """What a pickle would do, if somebody opened it."""
+    """The effect that a pickle would have if it were opened."""
     Path(os.environ.get("REAL_MARKS", "/nonexistent"), MARKER).touch()
 
 

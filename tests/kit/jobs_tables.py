@@ -157,7 +157,7 @@ class OnPostgreSQL(Table):
 
 
 def pulled(source, after=""):
-    """All that there is to tell, filed; and the place."""
+    """All that there is to report, filed; and the place."""
     reports = []
     while True:
         one = source.dead_letters(after)

@@ -22,7 +22,7 @@ UPPER = string.ascii_uppercase + string.digits
 
 
 def made(kind: str, length: int, alphabet: str = ALPHANUMERIC) -> str:
-    """So many characters that look random and are the same in every run."""
+    """`n` characters that look random and are the same in every run."""
     found = ""
     for n in range(length // 32 + 1):
         found += "".join(alphabet[byte % len(alphabet)] for byte in hashlib.sha256(f"{kind}/{n}".encode()).digest())
@@ -277,7 +277,7 @@ def _by_name() -> list[Secret]:
 
 
 def _fields() -> dict[str, dict[str, Any]]:
-    """Arguments whose names tell, by kind; each holds `made("field " + kind, 18)` and nothing secret beside it."""
+    """Arguments whose names reveal a secret, by kind; each holds `made("field " + kind, 18)` and nothing secret beside it."""
 
     def of(kind: str) -> str:
         return made(f"field {kind}", 18)
@@ -305,7 +305,7 @@ def _fields() -> dict[str, dict[str, Any]]:
 
 
 def field_value(kind: str) -> str:
-    """What must not be read of FIELDS[kind]."""
+    """The text that must not be read of FIELDS[kind]."""
     return made("field a URL field" if kind == "a URL's field" else f"field {kind}", 18)
 
 

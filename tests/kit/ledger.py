@@ -1,4 +1,4 @@
-"""What workers keep of the jobs that run in them: looked at, and kept by a ledger without a worker around it."""
+"""The ledger of the jobs that run in workers: read, and written by a ledger without a worker around it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fall_silent(client) -> None:
 
 
 def reap(client, watches: int = 1) -> None:
-    """What the watches do that find silent workers, all at once."""
+    """Run the watches that find silent workers, all at once."""
     fall_silent(client)
     reapers = [Reaper() for _ in range(watches)]
     for one in reapers:
@@ -83,6 +83,6 @@ def file_all() -> None:
 
 
 def elements(worker) -> dict[str, bytes]:
-    """What lies in the broker, byte for byte, by job."""
+    """The messages in the broker, byte for byte, by job."""
     with redis.Redis.from_url(worker.broker_url) as client:
         return {json.loads(one)["headers"]["id"]: one for one in client.lrange("celery", 0, -1)}

@@ -1,4 +1,4 @@
-"""How a page is looked at: its size, its contrast and its names in both themes, and what the browser complains of."""
+"""Checks of a page: its size, its contrast and its names in both themes, and what the browser complains of."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def opened(browser, url: str, size: str, **options):
 
 
 def faults(page, name: str) -> list[str]:
-    """What is wrong with the page as it stands, in light and in dark, in words."""
+    """The faults of the page, in light and in dark, in words."""
     is_missing = name.startswith("not found")
     found = [f"{name}: console: {fault}" for fault in page.complaints if not (is_missing and "404" in fault)]
     page.complaints.clear()

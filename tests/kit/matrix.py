@@ -185,7 +185,7 @@ def lay_delivery(source: str, word: str) -> dict[str, Any]:
 
 
 def lay_alert(source: str, word: str, notice: Notice) -> dict[str, Any]:
-    """One that fires, with what was told of it, one that is over, and a silence that fits another queue."""
+    """One that fires, with its notifications, one that is over, and a silence that fits another queue."""
     now = timezone.now()
     rule = Rule.objects.create(
         name=f"{word} rule", metric="dead", source=source, threshold=5, severity="critical",
@@ -463,7 +463,7 @@ def _unknown(address: Address, name: str) -> Any:
 
 
 def has_object(address: Address) -> bool:
-    """Whether the address names something that belongs to a source; a saved view belongs to a person."""
+    """Return whether the address names something that belongs to a source; a saved view belongs to a person."""
     if is_of_person(address) or is_of_desk(address):
         return False
     named = {found[1] or found[2] for found in _PARAMETER.finditer(address.route)}
@@ -497,7 +497,7 @@ def is_of_policy(address: Address) -> bool:
 
 
 def is_of_desk(address: Address) -> bool:
-    """Whether it is about a channel or a runbook: everybody sees that there is one, who has a role on all changes it.
+    """Return whether it is about a channel or a runbook: everybody sees that there is one, who has a role on all changes it.
 
     Also a call about a source that is unknown: who has a role on all decides.
     """
@@ -505,7 +505,7 @@ def is_of_desk(address: Address) -> bool:
 
 
 def is_of_person(address: Address) -> bool:
-    """Whether it is about a saved view, which here is somebody else's, shared with all."""
+    """Return whether it is about a saved view, which here is another person's, shared with all."""
     return re.search(r"(?<!pre)views?([_-]|$)|_view$|savedview", address.name) is not None
 
 
@@ -513,7 +513,7 @@ _SAID_BACK = {"silence-save", "alert-rule-preview", "alert-rule-create", "alert-
 
 
 def form_for(address: Address, rows: Rows) -> dict[str, Any]:
-    """What a person would send: each view takes of it what it knows."""
+    """The form that a person would send: each view takes of it what it knows."""
     return {
         "reason": "because", "q": "state:dead", "selection": str(rows.failure.pk), "act": "discard",
         "step": "start", "style": "steady", "amount": "5", "unit": "rate", "as": "ran", "mode": "outage", "rate": "1",
@@ -533,7 +533,7 @@ def form_for(address: Address, rows: Rows) -> dict[str, Any]:
 
 @contextmanager
 def undone() -> Iterator[None]:
-    """What happens inside is not kept."""
+    """Undo all changes that are made inside."""
     with transaction.atomic():
         yield
         transaction.set_rollback(True)
@@ -615,7 +615,7 @@ def body_of(answer: HttpResponse) -> str:
 
 
 def views_of(desk: Desk, user: Any) -> None:
-    """A saved view of somebody else's for each source. Shared, it is text for all; what it finds is asked for each."""
+    """A saved view of another person's for each source. Shared, it is text for all; what it finds is asked for each."""
     Role.objects.create(user=user, source="*", role="viewer")
     for rows, word in ((desk.shop, "first"), (desk.bank, "second")):
         rows.more["savedview"] = SavedView.objects.create(name=word, query="state:dead", owner=user, is_shared=True)

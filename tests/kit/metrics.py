@@ -60,7 +60,7 @@ def fleet(watched):
 
 @pytest.fixture
 def history(fleet):
-    """What was counted, replayed, told and could not be told at both sources."""
+    """Jobs of both sources: counted, replayed, reported and lost."""
     now = timezone.now()
     for source in ("shop", "bank"):
         Total.objects.create(

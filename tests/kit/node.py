@@ -161,7 +161,7 @@ class Script:
         return self.process is not None and self.process.poll() is None
 
     def stop(self) -> int | None:
-        """Its exit code. It may end by itself when its input does; SIGTERM after that, and SIGKILL where it does not hear."""
+        """The exit code. The process may end when its input does; SIGTERM after that, and SIGKILL where it does not hear."""
         if self.process is None:
             return None
         if self.process.stdin is not None and not self.process.stdin.closed:
@@ -203,7 +203,7 @@ class Bullmq:
         environment: dict[str, str] | None = None,
         sandbox: bool = False,
     ) -> None:
-        """`broken`: what jobs with {"needs": …} fail for, until it is mended. `options`: of every Worker. `guard`: what clients/node is told."""
+        """`broken`: what jobs with {"needs": …} fail for, until it is fixed. `options`: of every Worker. `guard`: options of clients/node."""
         request = {
             "bullmq": major,
             "url": url,
@@ -271,7 +271,7 @@ class Bullmq:
         self.ask("break", what=what)
 
     def told(self, kind: str, after: int = 0, deadline_s: float = _DEADLINE_S, **of: Any) -> dict[str, Any]:
-        """What it tells of a job, waited for: `told("failed", queue="emails", id="1")`. `after`: a number of `place()`."""
+        """A line about a job, waited for: `told("failed", queue="emails", id="1")`. `after`: a number of `place()`."""
 
         def is_it(line: str) -> bool:
             if not line.startswith(f'{{"say":"{kind}"'):
@@ -283,10 +283,10 @@ class Bullmq:
         return answer
 
     def all_told(self, kind: str, **of: Any) -> list[dict[str, Any]]:
-        """All that it has told until now."""
+        """All that it has reported until now."""
         lines = [json.loads(line) for line in list(self.script.lines) if line.startswith(f'{{"say":"{kind}"')]
         return [line for line in lines if all(line.get(name) == value for name, value in of.items())]
 
     def place(self) -> int:
-        """How much it has said: for `after`."""
+        """The number of lines so far: for `after`."""
         return len(self.script.lines)

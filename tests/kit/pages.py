@@ -1,4 +1,4 @@
-"""What a test reads of a page: its text, its links, its times."""
+"""A page as a test reads it: its text, its links, its times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def text_of(answer) -> str:
 
 
 def count_of_link(client, url: str) -> int:
-    """How many failures the link leads to, as its page says."""
+    """The number of failures that the link leads to, as its page shows it."""
     from urllib.parse import parse_qs, urlsplit
 
     from jobs_admin import failures

@@ -1,4 +1,4 @@
-"""What people paste into a search."""
+"""Texts that people paste into a search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What strangers write where a name or an error should be: 300 ways to run a script, to fetch something, to become markup.
+"""Texts that strangers write where a name or an error should be: 300 ways to run a script, to fetch something, to become markup.
 
 Each calls `pwned(n)` with its own number, asks evil.example for something, or makes an element that is marked.
 """

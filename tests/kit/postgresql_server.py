@@ -25,7 +25,7 @@ PLACES = (
 
 @contextmanager
 def running():
-    """Its URL; skips by name where this machine has no PostgreSQL."""
+    """The URL; skips by name where this machine has no PostgreSQL."""
     binaries = server_binaries()
     if binaries is None:
         pytest.skip("no PostgreSQL server on this machine: install one (Debian and Ubuntu: apt install postgresql)")
@@ -38,7 +38,7 @@ def running():
 
 
 def server_binaries() -> Path | None:
-    """The newest installed server's folder of programs."""
+    """The latest installed server's folder of programs."""
     found = [Path(path).parent for path in [shutil.which("initdb")] if path]
     for place in PLACES:
         found += sorted(Path("/").glob(place.lstrip("/")), reverse=True)

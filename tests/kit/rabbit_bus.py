@@ -31,7 +31,7 @@ def be_patient(monkeypatch):
 
 
 class Broker:
-    """What people do by the management: asked over HTTP."""
+    """Acts by RabbitMQ's management, over HTTP."""
 
     def __init__(self, node):
         self.url = node.management_url
@@ -96,7 +96,7 @@ class Bus:
         return self.channel.queue_declare(queue, passive=True).message_count
 
     def bodies(self, queue):
-        """What lies there, as another consumer sees it; and puts back."""
+        """The messages there, as another consumer sees them and puts them back."""
         with self.connection.clone() as other:
             channel = other.default_channel
             found = []
@@ -155,7 +155,7 @@ class Queues:
         return self.another()
 
     def bury(self, count):
-        """So many jobs die five times and are forwarded."""
+        """`n` jobs die five times and are forwarded."""
         known = {message.message_id for message in self.bus.bodies(self.dlq)} if self.mode == "mirror" else set()
         for n in range(self.buried, self.buried + count):
             self.bus.publish(self.queue, {"n": n}, message_id=f"m-{n}")

@@ -48,7 +48,7 @@ class Node:
     """`start` raises AssertionError, with the server's words, where it does not come up."""
 
     def __init__(self, folder: Path, *, management: bool = False, settings: str = "") -> None:
-        """`management`: with the plugin that tells about queues over HTTP, at `management_url`. `settings`: more lines of
+        """`management`: with the plugin that reports about queues over HTTP, at `management_url`. `settings`: more lines of
         its configuration."""
         self._settings = settings
         self._folder = folder

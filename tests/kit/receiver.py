@@ -1,4 +1,4 @@
-"""A receiver of webhooks, as somebody's own program would be."""
+"""A receiver of webhooks, as a person's own program would be."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from demo.pager import new_secret
 
 
 class Receiver(ThreadingHTTPServer):
-    """What somebody's own program would be: verifies by the library, and answers."""
+    """A receiver as a user would write it: verifies by the library, and answers."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Post)

@@ -78,7 +78,7 @@ def buried(n=1, *, raw=None, is_complete=True, payload=True, **changes):
 
 
 def came_home(item, kind, attempt=1, **changes):
-    """What ingest writes when a report of a sent job arrives."""
+    """The rows that ingest writes when a report of a sent job arrives."""
     now = timezone.now()
     state = {"success": "recovered", "retry": "retrying"}.get(kind, "dead")
     values = {"error_type": "TimeoutError", "message": "again", "group": None} | changes
@@ -153,7 +153,7 @@ class Steered:
         return items
 
     def passed(self, seconds=1.0):
-        """A round of settle, so many seconds later."""
+        """A round of settle, that many seconds later."""
         self.now += timedelta(seconds=seconds)
         replays.settle(self.now)
         self.replay.refresh_from_db()

@@ -39,7 +39,7 @@ def refile():
 
 
 def forged(key):
-    """Reports of the shop that nobody with a key of the shop has signed so, and the words that say it."""
+    """Reports of the shop that no one with a key of the shop has signed so, and the words that say it."""
     bank = source_keys.create(ENGINE, "bank")
     revoked = source_keys.create(ENGINE, "shop")
     source_keys.revoke(ENGINE, revoked.id, timezone.now())

@@ -1,4 +1,4 @@
-"""What a worker's spool holds."""
+"""Entries of a worker's spool."""
 
 from __future__ import annotations
 

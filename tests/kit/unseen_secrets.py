@@ -421,7 +421,7 @@ def unmarked(value: Any) -> Any:
 
 
 def secrets_in(value: Any) -> list[str]:
-    """What must not be read of a value."""
+    """The text that must not be read of a value."""
     if isinstance(value, str):
         return _MARKED.findall(value)
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -713,7 +713,7 @@ _WORDS = {
 
 
 class _Filling(dict[str, str]):
-    """What stands in a template: numbers, hashes, ids and names, drawn."""
+    """The variables of a template: numbers, hashes, ids and names, drawn."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -738,7 +738,7 @@ class _Filling(dict[str, str]):
 
 
 def clean(count: int, seed: int = 1) -> list[str | dict[str, Any]]:
-    """So many texts and mappings without a secret."""
+    """`n` texts and mappings without a secret."""
     random = Random(seed)
     filling = _Filling(random)
 

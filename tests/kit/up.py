@@ -104,7 +104,7 @@ class Desk:
             return False
 
     def is_gone(self, within_s: float = 90) -> bool:
-        """Whether no process of it is left, at the latest after so many seconds."""
+        """Return whether no process of it is left, at the latest after that many seconds."""
         ends = time.monotonic() + within_s
         while self.processes() and time.monotonic() < ends:
             time.sleep(0.05)

@@ -1,6 +1,6 @@
 """Watches that judge while they are killed, frozen and thawed, and depths that cross a threshold up and down meanwhile.
 
-What is true is known to who moves the jobs; what was told is read from the tables afterwards.
+What is true is known to who moves the jobs; what was reported is read from the tables afterwards.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Havoc:
                 os.kill(pid, signal.SIGKILL)
 
     def _is_up(self, n: int) -> bool:
-        """Whether it has begun to judge: to kill one that still starts shows nothing."""
+        """Return whether it has begun to judge: to kill one that still starts shows nothing."""
         pid = self.running[n].pid
         if self.judging is not None:
             return (self.folder / f"judges-{pid}").exists()

@@ -28,7 +28,7 @@ TIMED = Script(
 
 
 class Decided:
-    """What processes noted: of each rule, when it granted and how often it was asked; and what did not answer."""
+    """Notes of the processes: of each rule, when it granted and how often it was asked; and what did not answer."""
 
     def __init__(self) -> None:
         self.granted: dict[str, list[int]] = {name: [] for name in RULES}  # µs by the server's clock, in order
@@ -80,7 +80,7 @@ def decide(url: str, notes: Path, count: int, seconds: float, seed: int) -> None
 
 
 def _surges(count: int, seconds: float) -> list[tuple[float, int, float]]:
-    """When each begins, how many decisions of a process it has, and how long it lasts; the same in every process."""
+    """The start of each, how many decisions of a process it has, and how long it lasts; the same in every process."""
     draw = random.Random("surges")
     lengths: list[float] = []
     while sum(lengths) < seconds:

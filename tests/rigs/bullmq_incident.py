@@ -252,7 +252,7 @@ class Incident:
             return int(database.execute("SELECT count(*) FROM jobs_admin_failure WHERE state = 'dead'").fetchone()[0])
 
     def flowed(self, seconds: float) -> dict[str, Any]:
-        """Other jobs of the queue run well, as many a second as the service carries, and the desk counts them by BullMQ's events."""
+        """Other jobs of the queue succeed, as many a second as the service carries, and the desk counts them by BullMQ's events."""
         script = self.node("flow", rate=round(self.warm), seconds=seconds, takes_ms=TAKES_MS)
         answer = json.loads(script.wait_for('"flowed"', deadline_s=WITHIN_S))
         script.stop()

@@ -44,7 +44,7 @@ class Broker(Protocol):
     url: str
 
     def waiting(self) -> int:
-        """Jobs that nobody has fetched, or that were fetched and are not acknowledged, as far as the broker tells."""
+        """Jobs that no one has fetched, or that were fetched and are not acknowledged, as far as the broker reports."""
         ...
 
 
@@ -173,7 +173,7 @@ class Rig:
         told_jobs.send(app, self.jobs, self.failing, SECONDS, random.Random(self.seed))
 
     def _kill(self, fleet: Fleet) -> int:
-        """As planned; answers how often there was nobody to kill."""
+        """As planned; answers how often there was no one to kill."""
         skipped = 0
         for kill in plan(self.seed, self.kills, self.jobs, self.workers, hung_each=self.hung_each):
             if not until(fleet, lambda kill=kill: fleet.starts() >= kill.after, WITHIN_S):
@@ -188,7 +188,7 @@ class Rig:
 
     @contextlib.contextmanager
     def _hung(self) -> Iterator[None]:
-        """The store does not answer; nobody's connection breaks."""
+        """The store does not answer; no one's connection breaks."""
         pid = self.store.process.pid
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -241,7 +241,7 @@ class Rig:
 
 
 def _whereabouts(trace: Any, found: dict[str, Any]) -> dict[str, Any]:
-    """Of jobs that are nowhere any more: whom kombu lost, and what the broker saw of the others."""
+    """Jobs that are nowhere any more: whom kombu lost, and what the broker saw of the others."""
     names = {job for name in GONE for job in (found.get(name) if isinstance(found.get(name), list) else ())}
     by_kombu = sorted(job for job in names if trace.was_popped_and_never_noted(job))
     others = sorted(names - set(by_kombu))
@@ -252,7 +252,7 @@ def _whereabouts(trace: Any, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def trouble(found: dict[str, Any]) -> dict[str, Any]:
-    """What must not be in a run under late ack, of which kombu is not the cause."""
+    """Faults that must not be in a run under late ack, of which kombu is not the cause."""
     kombus = set(found.get("lost_by_kombu", ()))
     wrong = {name: found[name] for name in MUST_NOT_BE if found.get(name)}
     for name in GONE:

@@ -1,4 +1,4 @@
-"""How measured values are told."""
+"""Texts of measured values."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def _without_time(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _contents(client: redis.Redis, key: bytes) -> Any:
-    """What a key holds; of a stream its entries, as reading them leaves traces in its groups."""
+    """The content of a key; of a stream its entries, as reading them leaves traces in its groups."""
     kind = client.type(key)
     if kind == b"stream":
         return client.xrange(key)
@@ -420,7 +420,7 @@ def _text(rng: random.Random, victim: Victim) -> Write:
 
 
 def _desk(rng: random.Random, victim: Victim) -> Write:
-    """What the desk publishes or writes for itself."""
+    """Keys that the desk publishes or writes for itself."""
     key = rng.choice(
         [
             keys.switch(), keys.policies(), keys.policies_version(), keys.steps(), keys.reading(), keys.store_findings(),
@@ -469,7 +469,7 @@ def _scripted(rng: random.Random, victim: Victim) -> Write:
 
 
 def _command(rng: random.Random, victim: Victim) -> Write:
-    """What no worker needs."""
+    """Commands that no worker needs."""
     command = rng.choice(
         [
             ("FLUSHALL",), ("FLUSHDB",), ("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "GET", "*"), ("KEYS", "*"), ("SCAN", "0"),

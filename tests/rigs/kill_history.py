@@ -1,10 +1,10 @@
-"""What must hold between the lines that jobs wrote and the rows that the desk has of them, after workers were killed.
+"""Rules that hold between the lines that jobs wrote and the rows that the desk has of them, after workers were killed.
 
-*Missing*: about-to-raise lines without a row of that job and attempt that tells of a failure. *Vanished*: jobs that began, and of
+*Missing*: about-to-raise lines without a row of that job and attempt that reports a failure. *Vanished*: jobs that began, and of
 which there is neither a line that they are through nor a row of their last attempt. Both must be none under late ack, but for
 messages that kombu itself lost (see `bench/capture_kills.py`), and under early ack where a policy asks for the start ledger.
 *Invented*, which must be none in any case: a row of a job that never began, a failure that was never raised, a success that never
-was; more lost children than were killed. *Duplicates*: an attempt that began more than once must be told so by the broker
+was; more lost children than were killed. *Duplicates*: an attempt that began more than once must be reported so by the broker
 (`redelivered`), and has one row of each kind. States and counters must say what the rows say.
 """
 
@@ -23,7 +23,7 @@ _MOST_NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """What the desk has, as SQL tells it."""
+    """The desk's rows, by SQL."""
 
     attempts: list[tuple[str, int, str]]  # of each row job, attempt, and kind; a retry after a lost child: `lost_retry`
     states: dict[str, tuple[str, int]]  # job -> state, attempts

@@ -82,7 +82,7 @@ class Fleet:
                 self._workers[n] = self._start(n)
 
     def stop(self, patience_s: float = 30.0) -> None:
-        """Warm: what runs ends, spools are shipped, the last counts are told."""
+        """Warm: what runs ends, spools are shipped, the last counts are reported."""
         for worker in self._workers:
             worker.terminate()
         ends = time.monotonic() + patience_s
@@ -91,7 +91,7 @@ class Fleet:
                 worker.wait(max(0.1, ends - time.monotonic()))
 
     def kill(self, kill: Kill) -> bool:
-        """Whether there was somebody to kill: a worker that was just killed has not begun again."""
+        """Return whether there was a person to kill: a worker that was just killed has not begun again."""
         worker = self._workers[kill.worker]
         if worker.poll() is not None:
             return False
@@ -110,7 +110,7 @@ class Fleet:
         return True
 
     def starts(self) -> int:
-        """Of jobs, as their lines tell; about, which is enough to choose a moment by."""
+        """The number of started jobs, by their lines; about, which is enough to choose a moment by."""
         return sum(file.stat().st_size for file in os.scandir(self._lines)) // 72
 
     def said(self) -> int:
@@ -132,7 +132,7 @@ def _end(worker: subprocess.Popen[bytes]) -> None:
 
 
 def until(fleet: Fleet, reached: Callable[[], bool], within_s: float) -> bool:
-    """Whether it was reached in time; who dies is started again meanwhile."""
+    """Return whether it was reached in time; who dies is started again meanwhile."""
     ends = time.monotonic() + within_s
     while time.monotonic() < ends:
         fleet.look()

@@ -1,6 +1,6 @@
-"""Every way in which a job can fail, tried on one broker, one way of acknowledging and one pool: told, filed, brought back.
+"""Every way in which a job can fail, tried on one broker, one way of acknowledging and one pool: reported, filed, brought back.
 
-The jobs of all rows go to one guarded worker. What lay in the queue is noted before it takes them. Then the cause is mended,
+The jobs of all rows go to one guarded worker. What lay in the queue is noted before it takes them. Then the cause is fixed,
 by a worker of the next deployment, and the desk replays them.
 """
 
@@ -77,7 +77,7 @@ ROWS = (
 
 @dataclass(slots=True)
 class Told:
-    """How one row went."""
+    """Outcome of one row."""
 
     row: Row
     job_id: str
@@ -237,7 +237,7 @@ def _file(tries: list[Told]) -> None:
 
 
 def _bring_back(worker: RealWorker, tries: list[Told]) -> None:
-    """By one replay, but for what the broker gives to the next worker all by itself."""
+    """By one replay, but for what the broker gives to the next worker all automatically."""
     of_itself = [one for one in tries if one.row.by_broker and worker.app.conf.task_acks_late]
     _desk_until(
         lambda: all(Failure.objects.get(first_job_id=one.job_id).state == "recovered" for one in of_itself),

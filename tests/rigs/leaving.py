@@ -53,7 +53,7 @@ class Leaving:
 
     @property
     def place(self) -> str:
-        """Where delayed jobs wait."""
+        """The key of delayed jobs."""
         return self.broker_url if self.broker_url.startswith("redis") else self.store_url
 
     def waiting(self) -> int:

@@ -64,7 +64,7 @@ class Page:
 
 @dataclass
 class Desk:
-    """An installation with so many failures, in a folder of its own."""
+    """An installation with that many failures, in a folder of its own."""
 
     place: Path
     database: str  # sqlite or postgresql
@@ -191,7 +191,7 @@ class Desk:
 
 
 def together(clients: int, work, stop: threading.Barrier | None = None) -> None:
-    """`work(number)` by so many threads at a time. What fails in one fails here."""
+    """`work(number)` by that many threads at a time. What fails in one fails here."""
     failed: list[BaseException] = []
 
     def one(number: int) -> None:

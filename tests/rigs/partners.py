@@ -42,7 +42,7 @@ class Drawn:
 
 
 class Service:
-    """What a tenant's requests meet. Pure: told the time, seconds since it is back."""
+    """The service as a tenant's requests meet it. Pure: takes the time in seconds since it is back."""
 
     def __init__(self, drawn: Drawn, part: float) -> None:
         self._drawn, self._part = drawn, part
@@ -56,7 +56,7 @@ class Service:
         return self._drawn.curve(now - self._since) * self._part
 
     def answer(self, now: float) -> tuple[bool, float]:
-        """Whether it answers well, and the seconds that the request waits."""
+        """Return whether it answers well, and the seconds that the request waits."""
         if now < self.down_until:
             return False, 0.0
         carries = self.carries(now)
@@ -107,7 +107,7 @@ class Met:
         return service.answer(now)
 
     def out(self, now: float) -> None:
-        """An outage that nobody's load caused."""
+        """An outage that no one's load caused."""
         for service in self.services:
             service.down_until = max(service.down_until, now + OUTAGE_S)
 
@@ -116,7 +116,7 @@ class Met:
         return sum(service.falls for service in self.services)
 
     def customers(self, jobs: int) -> list[int]:
-        """Whose each job is: in turn, in the proportion of the shares, as a fair order sends them."""
+        """The customer of each job: in turn, in the proportion of the shares, as a fair order sends them."""
         return in_turn(self.drawn.shares, jobs)
 
 

@@ -82,7 +82,7 @@ class Partner:
         self.seconds: Counter[int] = Counter()
 
     def answer(self, customer: int, now: float) -> tuple[bool, float]:
-        """Whether a request succeeds, and the seconds that it waits beyond its usual time."""
+        """Return whether a request succeeds, and the seconds that it waits beyond its usual time."""
         temper = self._each[customer]
         ok = temper.answer(now).status == 200
         self.requests += 1
@@ -98,7 +98,7 @@ class Partner:
         return sum(one.falls for one in self._each)
 
     def customers(self, jobs: int) -> list[int]:
-        """Whose each job is."""
+        """The customer of each job."""
         return in_turn(self._shares, jobs)
 
 
@@ -119,7 +119,7 @@ def _scaled(curve: Curve, share: float) -> Curve:
 
 
 class Paced:
-    """As Redrive does it: a settled pace, its bucket, its controller; somebody resumes it when it was held."""
+    """As Redrive does it: a settled pace, its bucket, its controller; a person resumes it when it was held."""
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace

@@ -1,4 +1,4 @@
-"""What a desk knows of a service before a replay, and when the replay has ended."""
+"""A desk's knowledge of a service before a replay, and when the replay has ended."""
 
 from __future__ import annotations
 

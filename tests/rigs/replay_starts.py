@@ -1,4 +1,4 @@
-"""When the jobs of a replay really start, by the lines that their tasks write."""
+"""The real starts of the jobs of a replay, by the lines that their tasks write."""
 
 from __future__ import annotations
 

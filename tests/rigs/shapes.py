@@ -1,4 +1,4 @@
-"""Shapes that nobody who writes to the store by its rules would write, made from a seed; and what reads each key.
+"""Shapes that no one who writes to the store by its rules would write, made from a seed; and what reads each key.
 
     shapes(random.Random(1), KEYS["workers"].sound, 100)
 """

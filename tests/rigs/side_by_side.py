@@ -32,7 +32,7 @@ _numbers = itertools.count(1)
 
 
 class System:
-    """A source: its lines of sources.toml, and `dies`, which makes a job fail there for good and tells its id."""
+    """A source: its lines of sources.toml, and `dies`, which makes a job fail there for good and returns its id."""
 
     name: str
     queue: str
@@ -109,7 +109,7 @@ class Bull(System):
 
 
 class Table(System):
-    """The tutorial's jobs table, in SQLite, with the rollback journal that SQLite has by itself: who locks it locks readers out, too."""
+    """The tutorial's jobs table, in SQLite, with the rollback journal that SQLite has automatically: who locks it locks readers out, too."""
 
     name, queue = "table", "send_email"
 
@@ -144,7 +144,7 @@ class Table(System):
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Somebody holds the whole file, and does not come to an end."""
+        """A person holds the whole file, and does not come to an end."""
         with contextlib.closing(sqlite3.connect(self.file, timeout=30, isolation_level=None)) as connection:
             connection.execute("BEGIN EXCLUSIVE")
             try:
@@ -214,7 +214,7 @@ for line in sys.stdin:
 
 
 class Desk(replays_desk.Desk):
-    """Its tables in a file, a `watch`, and a process with Django that is told what to look up."""
+    """Tables in a file, a `watch`, and a process with Django that runs queries."""
 
     def __init__(self, folder: Path, engine: Engine, systems: list[System]) -> None:
         super().__init__(folder, engine.url)
@@ -238,7 +238,7 @@ class Desk(replays_desk.Desk):
         return subprocess.Popen(command, cwd=replays_desk.ROOT, env=self.environment, preexec_fn=die_with_parent, **how)
 
     def ask(self, code: str) -> Any:
-        """What the code says there."""
+        """The output of the code in that process."""
         self.shell.stdin.write(json.dumps(code) + "\n")
         self.shell.stdin.flush()
         answer = json.loads(self.shell.stdout.readline())
@@ -253,7 +253,7 @@ class Desk(replays_desk.Desk):
         )
 
     def source(self, system: System) -> dict[str, Any]:
-        """What is known of it: reachable, why, since, why_not_pulled, not_pulled_since, read_only."""
+        """The source's state: reachable, why, since, why_not_pulled, not_pulled_since, read_only."""
         return self.ask(
             "from jobs_admin.desk import overview\n"
             f"row = overview.source(ANN, {system.name!r})\n"

@@ -203,7 +203,7 @@ def _carry_out() -> None:
 
 
 def _share(rng: random.Random, world: World) -> Rows:
-    """What is of several sources: a group with a job of one of them, and a replay over jobs of two or three."""
+    """Rows of several sources: a group with a job of one of them, and a replay over jobs of two or three."""
     sources = rng.sample(sorted(world.words), rng.choice((2, 3)))
     free = Failure.objects.filter(
         ~Exists(ReplayItem.objects.filter(failure=OuterRef("pk"))), state="dead", group__isnull=False
@@ -436,7 +436,7 @@ def _ask_again(found: Found, world: World, again: list[tuple[Question, tuple[int
 
 
 def leaks(question: Question, world: World, status: int, text: str) -> list[str]:
-    """Return what an answer tells of sources out of sight that the request did not name."""
+    """Return the parts of an answer about sources out of sight that the request did not name."""
     if status >= 500 and question.address.name != "readyz":
         return [f"{question}: {status}"]
     named, found = repeated(question, world, text), []

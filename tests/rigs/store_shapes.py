@@ -282,7 +282,7 @@ def _find_sources() -> None:
 
 
 def _shared(name: str, sound: Any, field: str) -> Key:
-    """What guards of the version before share, read as the same key of a source is."""
+    """Keys that guards of the version before share, read as the same key of a source is."""
     return Key(sound, _hash(keys.shared(name), field), shapes.KEYS[name].read, keys.shared(name))
 
 

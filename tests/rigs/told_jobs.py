@@ -113,7 +113,7 @@ def worker_command(name: str, children: int) -> list[str]:
 def environment(
     broker: str, store: str, folder: Path, *, late_ack: bool, visibility_s: int, is_guarded: bool
 ) -> dict[str, str]:
-    """Of a worker. Its lines and its spool are in the folder."""
+    """The environment of a worker. Its lines and its spool are in the folder."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("REDRIVE_", "CELERY_"))}
     (folder / "lines").mkdir(exist_ok=True)
     return clean | {

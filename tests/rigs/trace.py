@@ -1,12 +1,12 @@
-"""Where a broker's jobs went, read from its own MONITOR: who pushed each, who noted it as taken, who took it out again.
+"""The way of a broker's jobs, read from its own MONITOR: who pushed each, who noted it as taken, who took it out again.
 
     with Trace(url) as trace: ...
     trace.of("good-95")          # what was done with that job, oldest first
     trace.was_popped_and_never_noted("good-95")
 
-MONITOR tells commands and not their answers: which element a BRPOP took is not in it. But BRPOP is the one command of
-kombu's that takes an element from a list without naming it, so one that was pushed, is in no list any more and was named by nobody
-since has been popped by somebody who did nothing with it.
+MONITOR reports commands and not their answers: which element a BRPOP took is not in it. But BRPOP is the one command of
+kombu's that takes an element from a list without naming it, so one that was pushed, is in no list any more and was named by no one
+since has been popped by a person who did nothing with it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Trace:
         return self._steps[job]
 
     def was_popped_and_never_noted(self, job: str) -> bool:
-        """Of a job that is in no list: whether all that was ever done with it last is a push."""
+        """Return whether, of a job that is in no list, all that was ever done with it last is a push."""
         steps = self._steps[job]
         return bool(steps) and steps[-1].command in PUSHES and not self._others
 

@@ -21,7 +21,7 @@ def send(worker: RealWorker, count: int, task: str, **options: Any) -> list[str]
 
 
 def pass_the_hour(client: redis.Redis, per_second: int, ahead_s: float = AHEAD_S) -> dict[str, float]:
-    """So many are due in each second from `ahead_s` on. Answers when each is, seconds since 1970."""
+    """`n` are due in each second from `ahead_s` on. Answers when each is, seconds since 1970."""
     members: Any = client.zrange(keys.due("shop"), 0, -1)
     first = time.time() + ahead_s
     due = {member: first + n / per_second for n, member in enumerate(members)}

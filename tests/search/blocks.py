@@ -1,4 +1,4 @@
-"""What people paste: blocks of real logs, each with the error that its failure was recorded with.
+"""Texts that people paste: blocks of real logs, each with the error that its failure was recorded with.
 
 `{id}` stands for the id of its job. Celery's lines are those of `celery.app.trace` and `celery.worker` 5.3 to 5.7, under
 the formats of its worker, of its task logger, of `logging.basicConfig` and of `kubectl logs`.

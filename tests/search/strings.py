@@ -1,4 +1,4 @@
-"""Strings that somebody might type or paste into a search: operators, errors, halves of both, and noise."""
+"""Strings that a person might type or paste into a search: operators, errors, halves of both, and noise."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def make(seed: int = 1, n: int = 60) -> list[Failure]:
 
 
 def expected(query: language.Query, failures: list[Failure]) -> list[int]:
-    """The ids that the query finds, newest first."""
+    """The ids that the query finds, latest first."""
     states = None if query.names_state else language.DEFAULT_STATES
     found = [f.pk for f in failures if (states is None or f.state in states) and all(holds(t, f) for t in query.terms)]
     return sorted(found, reverse=True)

@@ -1,4 +1,4 @@
-"""What tests of BullMQ share: a server, and a producer and worker of each major."""
+"""Fixtures of the tests of BullMQ: a server, and a producer and worker of each major."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What every source must do that keeps its dead letters itself, on its real server.
+"""The contract of every source that keeps its dead letters itself, on its real server.
 
 A subclass supplies `source` (connected, empty), and what people and workers do there, by the system's own means:
 
-    def bury(self, count) -> list[Ref]     so many jobs of `self.queue` die, each in another moment, within ten minutes of now and
+    def bury(self, count) -> list[Ref]     that many jobs of `self.queue` die, each in another moment, within ten minutes of now and
                                            with an error and a message. n counts from 0 in each call. The arguments of a job are
                                            `[{"n": n}]`, or `{"n": n}` by name. Ids are never used again
     def waiting(self, queue) -> list[str]  ids that wait in this queue
@@ -12,7 +12,7 @@ A subclass supplies `source` (connected, empty), and what people and workers do 
                                            or with `revive`)
     def revive(self, ref)                  an operator brings it back, and it waits (where `can.in_place`); None: not tested
     def take_out(self, ref)                an operator deletes it; None: the system leaves no evidence of that
-    def trim(self, ref)                    the system itself drops it by its own rules, and nobody acted; None: it never does
+    def trim(self, ref)                    the system itself drops it by its own rules, and no one acted; None: it never does
     def lose_everything(self)              the server is as a new one
     def unplug(self, source)               from now on it cannot be reached
     def become_unknown(self)               it is of a version that is not known; None: there is no such thing
@@ -32,7 +32,7 @@ from jobs_admin.sources.base import READ_ONLY, OutgoingMessage, Ref, SourceRefus
 
 
 def read(source, after="", limit=1_000):
-    """All that it tells now, as `pulling.py` asks: each page is filed before the next. The reports, and the place."""
+    """All that it reports now, as `pulling.py` asks: each page is filed before the next. The reports, and the place."""
     reports = []
     for _ in range(limit):
         pulled = source.dead_letters(after)
@@ -46,7 +46,7 @@ def read(source, after="", limit=1_000):
 
 
 def read_until(source, is_enough, after="", deadline_s=90):
-    """What it tells until that is enough: what happens there may be told a moment later."""
+    """The reports until they are enough: an event there may be reported a moment later."""
     reports, ends = [], time.monotonic() + deadline_s
     while not is_enough(reports):
         assert time.monotonic() < ends, f"not told: {reports}"
@@ -57,7 +57,7 @@ def read_until(source, is_enough, after="", deadline_s=90):
 
 
 def name(report):
-    """What makes two reports the same."""
+    """The identity of a report."""
     run = report.lineage.run if report.lineage else 1
     return report.queue, report.job_id, run, report.attempt, report.kind
 
@@ -200,7 +200,7 @@ class PulledContract:
         assert len(self.waiting(self.queue)) == 30
 
     def _sent(self, source, messages):
-        """What it answers; asked again while another one is about to send the same."""
+        """The answer; asked again while another one is about to send the same."""
         ends = time.monotonic() + 90
         while True:
             try:

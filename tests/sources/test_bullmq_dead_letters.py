@@ -136,7 +136,7 @@ class TestDeadLetterQueues(Bull):
     # What comes from outside
 
     def forged(self, name="deliver", **options):
-        """As somebody writes who may choose the body of a request, which is a job's data."""
+        """As a person writes who may choose the body of a request, which is a job's data."""
         fields = {
             "originalQueue": "payments",
             "originalJobId": "777",

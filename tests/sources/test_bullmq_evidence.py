@@ -1,4 +1,4 @@
-"""What is sure of BullMQ's jobs, and what is not: what comes late, what was lost, what changes between a look and the step that sends."""
+"""Evidence about BullMQ's jobs: what comes late, what was lost, what changes between a look and the step that sends."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_that_a_copy_was_taken_out_is_evidence_of_what_was_dead_alone(client, so
 
 @pytest.fixture
 def busy(client, engine):
-    """A script of somebody else that runs and runs: Redis answers everything else that it is busy."""
+    """A script of another person that runs and runs: Redis answers everything else that it is busy."""
     before = client.config_get("lua-time-limit")["lua-time-limit"]
 
     def run():

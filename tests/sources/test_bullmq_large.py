@@ -1,4 +1,4 @@
-"""What is large or absurd in BullMQ's keys: one part of it holds up neither Redis nor the rest."""
+"""Large or absurd values in BullMQ's keys: one part of it holds up neither Redis nor the rest."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def failed(client, job_id, at=None, queue=QUEUE):
 
 
 def entries(source, begin="0-0"):
-    """How many answers it takes to read all events, and what they told."""
+    """The number of answers that it takes to read all events, and what they reported."""
     reports, answers = [], 0
     while True:
         page = source._wire.events({QUEUE: begin}, 2_000)[0][QUEUE]

@@ -1,4 +1,4 @@
-"""Jobs of BullMQ as reports: what their hashes say, told from bytes."""
+"""Jobs of BullMQ as reports: what their hashes say, reported from bytes."""
 
 from __future__ import annotations
 

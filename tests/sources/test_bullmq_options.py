@@ -47,7 +47,7 @@ QUICK = {"lockDuration": 300, "stalledInterval": 200, "maxStalledCount": 3}
 
 @pytest.fixture(scope="module")
 def found(engine):
-    """What lies in the queues, once what has to fail has failed."""
+    """The messages in the queues, once what has to fail has failed."""
     try:
         node.packages()
     except node.OutOfReach as error:

@@ -46,7 +46,7 @@ def sources(url):
 
 
 def make_queues(client, sizes, *, is_one_moment=False):
-    """Queues by name (`q00`, `q01` …) with so many dead jobs each, and no event of them."""
+    """Queues by name (`q00`, `q01` …) with that many dead jobs each, and no event of them."""
     now = int(client.time()[0]) * 1000 - 10_000
     with client.pipeline(transaction=False) as pipe:
         for index, size in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""What is particular to BullMQ: priorities, attempts, jobs that are removed as they end, stalls, flows, ids."""
+"""Particulars of BullMQ: priorities, attempts, jobs that are removed as they end, stalls, flows, ids."""
 
 from __future__ import annotations
 
@@ -524,7 +524,7 @@ class TestWhatIsSureOfTheAbsent(There):
 
 
 class TestIdsThatComeAgain(There):
-    """An id is free once its job is gone: whoever names jobs (`jobId`) gives it again, and so does a queue that counts anew."""
+    """An id is free once its job is gone: whoever names jobs (`jobId`) gives it again, and so does a queue that counts again."""
 
     def again(self, of):
         """Another job under the id of this one, which fails too."""
@@ -583,7 +583,7 @@ def test_a_ref_is_its_queue_and_id():
 
 
 class TestSource(There, SourceContract):
-    """What every source must do, with letters of jobs that are not there any more: each is put back under the id that the letter has."""
+    """The contract of every source, with letters of jobs that are not there any more: each is put back under the id that the letter has."""
 
     letter = SourceContract.letter
     elsewhere = None  # only what does not say its queue (a dead letter of the form `originalJob`) may be sent to any

@@ -301,7 +301,7 @@ def test_without_a_store_nothing_is_sent(node, letter, channel):
 
 @pytest.fixture
 def told(node, store, channel):
-    """The source with the management plugin, and nobody who consumes: makes one for each URL of that."""
+    """The source with the management plugin, and no one who consumes: makes one for each URL of that."""
     made = []
 
     def make(url=node.management_url, queues=()):

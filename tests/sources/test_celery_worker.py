@@ -1,4 +1,4 @@
-"""What a real worker makes of the letters: redirected, under their own id, with retries counted, in order, taken back."""
+"""A real worker's handling of replayed messages: redirected, under their own id, with retries counted, in order, taken back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a jobs table is named and written: what a configuration may say, and times in the form that they have there."""
+"""The naming of a jobs table and written: what a configuration may say, and times in the form that they have there."""
 
 from __future__ import annotations
 

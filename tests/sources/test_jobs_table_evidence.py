@@ -1,4 +1,4 @@
-"""What proves something of a row of a jobs table, and what proves nothing: each sign alone, on a real SQLite file."""
+"""Evidence about a row of a jobs table, and what proves nothing: each sign alone, on a real SQLite file."""
 
 from __future__ import annotations
 

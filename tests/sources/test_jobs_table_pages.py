@@ -1,4 +1,4 @@
-"""Page limits of a jobs table: each row that has something to tell is reported once, whatever lies beside it."""
+"""Page limits of a jobs table: each row that has something to report is reported once, whatever lies beside it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def source(table):
 
 
 def make_rows(table, prefix, count, *, status="failed", ago_s=60, locked_ago_s=None):
-    """So many rows that were changed in the same moment."""
+    """`n` rows that were changed in the same moment."""
     locked = "NULL" if locked_ago_s is None else table.ago(locked_ago_s)
     rows = ", ".join(
         f"('{prefix}{n:05}', 'send', '{{}}', '{status}', 1, 1, {table.ago(ago_s)}, {locked})" for n in range(count)
@@ -54,7 +54,7 @@ def make_rows(table, prefix, count, *, status="failed", ago_s=60, locked_ago_s=N
 
 
 def read(source, rounds=1):
-    """The ids of all that is reported in so many rounds, each until there is no more."""
+    """The ids of all that is reported in that many rounds, each until there is no more."""
     after, found = "", []
     for _ in range(rounds):
         is_more = True

@@ -1,4 +1,4 @@
-"""A role of few rights on a jobs table in PostgreSQL: it reads all the same, and the SQL that it is told gives it what it lacks."""
+"""A role of few rights on a jobs table in PostgreSQL: it reads all the same, and the SQL that the desk prints gives it what it lacks."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def found(source, id):
 
 
 def follow(table, finding):
-    """Run what a person is told to run, as they would: to the letter."""
+    """Run the printed commands as a person would, to the letter."""
     for statement in finding.fix.partition("runs:\n")[2].split(";\n"):
         if statement:
             table.execute(statement)

@@ -1,4 +1,4 @@
-"""Which queues that RabbitMQ's management names are Celery's own talk."""
+"""Queues of Celery's own messages among those that RabbitMQ's management names."""
 
 from __future__ import annotations
 

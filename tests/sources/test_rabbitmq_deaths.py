@@ -1,4 +1,4 @@
-"""How messages die on RabbitMQ, and how they go again: byte for byte, once, and known when they die another time."""
+"""Deaths of messages on RabbitMQ, and their replay: byte for byte, once, and known when they die another time."""
 
 from __future__ import annotations
 

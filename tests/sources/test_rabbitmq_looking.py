@@ -1,4 +1,4 @@
-"""Looking at RabbitMQ's dead letters changes nothing for anybody else; and what is told is told once, under one name."""
+"""Looking at RabbitMQ's dead letters changes nothing for anybody else; and what is reported is reported once, under one name."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TestAQuorumQueue(Queues):
         wait_until(lambda: self.bus.depth(self.dlq) == count)
 
     def counted(self):
-        """How often the queue has handed out each, before this."""
+        """Deliveries of each by the queue, before this."""
         found = self.bus.bodies(self.dlq)
         return [(json.loads(one.body)["n"], one.headers["x-delivery-count"]) for one in found]
 
@@ -269,7 +269,7 @@ _rounds = iter(range(10**9))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(MESSAGES, max_size=12), st.lists(MESSAGES, max_size=6), st.randoms())
 def test_names_are_stable_distinct_and_never_given_again(store, lying, coming, chance: random.Random):
-    """Whatever lies there, some of it equal: read again it has the same names; what is taken out gives its name to nobody."""
+    """Whatever lies there, some of it equal: read again it has the same names; what is taken out gives its name to no one."""
     copies, queue = Copies("shop", lambda: store, "redrive"), f"dlq-{next(_rounds)}"
 
     def names(messages):

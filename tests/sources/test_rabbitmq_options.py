@@ -1,4 +1,4 @@
-"""What is configured of a RabbitMQ source is checked before anything is dialled, and refused with a sentence."""
+"""The configuration of a RabbitMQ source is checked before anything is dialled, and refused with a sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is missing in a queue of RabbitMQ, and who took it: gone only with evidence, and nothing equal is taken for it."""
+"""Messages that are missing in a queue of RabbitMQ, and who took it: gone only with evidence, and nothing equal is taken for it."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_what_is_there_again_is_not_gone(is_complete):
 
 
 class TestLineages:
-    """Of what a replay sent, and died again."""
+    """Jobs that a replay sent and that died again."""
 
     SAID = {"queue": "emails", "job_id": "j1", "run": 2, "item": 7, "replay": "r", "sent_as": "new-7"}
 

@@ -1,4 +1,4 @@
-"""What a replay keeps of a job, with real workers on both brokers: it fails, is mended, comes back through the adapter, and
+"""The parts of a job that a replay preserves, with real workers on both brokers: it fails, is fixed, comes back through the adapter, and
 its chain, callbacks and all that it was sent with are as they were."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Shop:
         return job
 
     def succeeds(self, report, **changes):
-        """Mended, replayed and run well; its new id."""
+        """Mended, replayed and succeed; its new id."""
         self.worker.mend("partner")
         job = self.replays(report, **changes)
         (well,) = self.worker.wait(lambda: of_job(self.store, job), what="its success")
@@ -68,7 +68,7 @@ class Shop:
         return job
 
     def seen(self, job):
-        """What the task saw of itself in each of its attempts."""
+        """The request that the task saw in each of its attempts."""
         return [one for one in map(json.loads, self.worker.marks("traced")) if one["id"] == job]
 
 
@@ -122,7 +122,7 @@ def test_a_member_of_a_group_comes_back_to_its_place(shop):
 
 
 def test_a_member_of_a_chord_runs_and_the_chord_stays_ended(shop):
-    """What the obstacle `chord` says before anybody accepts it: the job runs, the chord's body does not."""
+    """The text of the obstacle `chord`: the job runs, the chord's body does not."""
     body = note(shop, f"body {shop.kind}").on_error(note(shop, f"broken {shop.kind}"))
     header = [sig(shop, "part"), shop.app.signature("ok", ("other part",), queue="emails")]
     (report,) = shop.fails(lambda: chord(header, app=shop.app)(body))

@@ -1,6 +1,6 @@
 """Four systems side by side: what befalls one is said with its time and its cause, and the other three go on meanwhile.
 
-Nothing is called gone that its system only lost, and all is well by itself when it is back.
+Nothing is called gone that its system only lost, and all is well automatically when it is back.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class World:
         return self.arrives(system)
 
     def nothing_is_gone(self):
-        """But what was sent to RabbitMQ, where nobody tells how a job ends."""
+        """But what was sent to RabbitMQ, where no one reports how a job ends."""
         gone = "Failure.objects.filter(state='gone').exclude(reason__startswith='sent in replay')"
         assert self.desk.ask(f"say([[f.source, f.job_id, f.reason] for f in {gone}])") == []
 

@@ -1,4 +1,4 @@
-"""A job, or a queue, that cannot be read keeps nothing behind it from being read: it is set aside raw, and told."""
+"""A job, or a queue, that cannot be read keeps nothing behind it from being read: it is set aside raw, and reported."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ FIRES = {"for_s": 0, "keep_firing_s": 0, "threshold": 5}
 
 
 def mend(n=None, **which):
-    """So many dead jobs, or all, ran well."""
+    """`n` dead jobs, or all, succeeded."""
     found = Failure.objects.filter(**which, state="dead").values("pk")
     Failure.objects.filter(pk__in=found[:n] if n is not None else found).update(state="recovered")
 

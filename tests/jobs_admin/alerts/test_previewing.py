@@ -1,4 +1,4 @@
-"""What a rule would have done last week, on samples as they are kept."""
+"""The effect that a rule would have had last week, on samples as they are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Silences of one source cost and block nobody else."""
+"""Silences of one source cost and block no one else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told together, what is a story of its own, and who is named first."""
+"""Alerts that are reported together, what is a story of its own, and who is named first."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ looks = st.lists(
 
 
 def run(rule, values, *, every=5.0, start=0.0):
-    """(at, act) for each value, one every so many seconds; None is no data."""
+    """(at, act) for each value, one every that many seconds; None is no data."""
     stand, done = QUIET, []
     for n, value in enumerate(values):
         at = start + n * every
@@ -103,7 +103,7 @@ def test_the_peak_is_the_highest_value_of_the_episode(rule, taken):
 @pytest.mark.parametrize("shift", [0, 1])
 @pytest.mark.parametrize("clear", [None, 90])
 def test_flapping_by_one_a_second_for_ten_minutes_gives_at_most_two_notices(every, shift, clear):
-    """Looked at every so many seconds, at every beat, then a real breach."""
+    """Looked at every that many seconds, at every beat, then a real breach."""
     rule = Numbers(100, clear, for_s=60, keep_firing_s=120)
     flapping = [100 + (t + shift) % 2 for t in range(0, 600, every)]
     transitions = [

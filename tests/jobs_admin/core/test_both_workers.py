@@ -1,4 +1,4 @@
-"""What workers of Celery and of BullMQ must say alike: `both_workers.json`, to which clients/node/test holds the other side."""
+"""Rules that workers of Celery and of BullMQ must apply alike: `both_workers.json`, to which clients/node/test holds the other side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of a job is valid, redacted and of a bounded size, whatever the job says."""
+"""The display of a job is valid, redacted and of a bounded size, whatever the job says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker says arrives as it was said, or is refused by name."""
+"""A worker's report arrives as it was made, or is refused by name."""
 
 from __future__ import annotations
 

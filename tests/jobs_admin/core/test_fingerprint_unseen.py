@@ -1,7 +1,7 @@
 """Over pairs that came from someone who had not seen the algorithm (tests/fingerprints/unseen.jsonl).
 
-Before anybody looked at them, precision was 0.72 and recall 0.52; what they showed was then mended, so they are no measure of
-what fingerprints are worth elsewhere any more. What still goes wrong is named here; a pair that is mended leaves its list, none may join.
+Before anybody looked at them, precision was 0.72 and recall 0.52; what they showed was then fixed, so they are no measure of
+what fingerprints are worth elsewhere any more. What still goes wrong is named here; a pair that is fixed leaves its list, none may join.
 """
 
 from __future__ import annotations

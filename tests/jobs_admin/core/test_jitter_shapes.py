@@ -1,4 +1,4 @@
-"""What is drawn has the law that its source states: Kolmogorov and Smirnov's test on 45,000 draws of each kind.
+"""Drawn values have the law that its source states: Kolmogorov and Smirnov's test on 45,000 draws of each kind.
 
 The laws are written out here from their sources and share nothing with the code. The bound is that of alpha = 1e-6, so
 that one run in a hundred thousand of all of these would fail by chance; the seed is fixed besides.
@@ -29,7 +29,7 @@ def whole(least, gap, numbers):
 
 
 def decorrelated_second(x):
-    """Of U(2, 3 V) with V from U(2, 6): the mean over v of what lies below x; 4,000 slices of v."""
+    """The mean excess of U(2, 3 V) with V from U(2, 6): the mean over v of what lies below x; 4,000 slices of v."""
     return sum(even(2, 3 * (2 + 4 * (i + 0.5) / 4000))(x) for i in range(4000)) / 4000
 
 

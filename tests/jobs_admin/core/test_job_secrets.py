@@ -1,4 +1,4 @@
-"""What a job's arguments name as secret is hidden where its error repeats it; what is common or short is not."""
+"""Secrets that a job's arguments name are hidden where its error repeats it; what is common or short is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which addresses are public, and which URLs are read at all."""
+"""Public addresses and readable URLs."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def test_a_key_whose_beginning_was_cut_away_is_hidden_to_its_end():
 
 
 def test_of_what_is_no_secret_hardly_anything_is_hidden():
-    """Of values and texts that look like those of real jobs: at most one in a hundred, and each that is hidden is named here."""
+    """Values and texts like those of real jobs: at most one in a hundred, and each that is hidden is named here."""
     arguments = [(name, value) for name, value in clean_values.ARGUMENTS if redact({name: value})[1]]
     texts = [text for text in (*clean_values.TEXTS, *clean_values.errors()) if redact_text(text)[1]]
     assert len(clean_values.ARGUMENTS) > 1_000 and arguments == []
@@ -323,7 +323,7 @@ def test_a_large_hostile_text_is_read_in_linear_time(piece):
 
 
 def lines_run(text: str) -> int:
-    """How many lines of the redaction are run for it: its work, whatever else the machine does."""
+    """The number of lines of the redaction that are run for it: its work, whatever else the machine does."""
     count = 0
 
     def counting(frame, event, argument):

@@ -1,4 +1,4 @@
-"""What a signature covers, and which texts are keys."""
+"""The parts that a signature covers, and which texts are keys."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Tricky(Exception):
 
 
 class SaysItBeforeItsResponse(Tricky):
-    """It has said so itself: what its response would say costs nobody a look."""
+    """It has said so itself: what its response would say costs no one a look."""
 
     retry_after = 5
 

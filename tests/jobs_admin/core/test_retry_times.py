@@ -14,7 +14,7 @@ DOUBLING = {"kind": "exponential", "first_delay_s": 2, "factor": 2}
 
 
 def drawn(policy, jobs, seed=3):
-    """The totals of so many jobs, in order, by drawing every wait of each."""
+    """The totals of that many jobs, in order, by drawing every wait of each."""
     random, found = Random(seed).random, []
     for _ in range(jobs):
         total, wait = 0.0, None

@@ -1,4 +1,4 @@
-"""What Celery's users have in their settings opens with redis-py too."""
+"""URLs in the settings of Celery's users open with redis-py too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task takes, over the wire and back: a call is refused where Python refuses it, and nowhere else."""
+"""Arguments of a task, over the wire and back: a call is refused where Python refuses it, and nowhere else."""
 
 from __future__ import annotations
 

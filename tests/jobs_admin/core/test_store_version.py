@@ -1,4 +1,4 @@
-"""Which versions of the store let a worker's script take it over."""
+"""Versions of the store that let a worker's script take it over."""
 
 from __future__ import annotations
 

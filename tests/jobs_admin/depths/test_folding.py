@@ -1,4 +1,4 @@
-"""What a fold keeps of any looks, in any parts."""
+"""The sums that a fold keeps of any samples, in any parts."""
 
 from __future__ import annotations
 

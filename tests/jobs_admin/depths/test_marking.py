@@ -1,4 +1,4 @@
-"""What happened to a queue, for those who may know."""
+"""Events of a queue, for those who may know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A queue over time: at most so many points at any span, and gaps that say why."""
+"""A queue over time: at most that many points at any span, and gaps that say why."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_the_picture_has_each_minute_with_what_lay_dead(outage):
 
 
 def test_what_died_before_it_of_something_else_need_not_come_back(outage):
-    """It is over when no more lie dead than just before it began; a step tells of its end, so of no time before it."""
+    """It is over when no more lie dead than just before it began; a step reports its end, and no time before it."""
     DepthSample.objects.all().delete()
     for n, dead in ((-4, 0), (-1, 500), (0, 510), (4, 540), (38, 502), (60, 500), (61, 500)):
         DepthSample.objects.create(source="shop", queue="emails", at=minute(n), step=10, dead=dead)
@@ -319,7 +319,7 @@ def test_jobs_that_failed_long_before_and_arrived_meanwhile_are_none_of_it(outag
 
 
 def test_an_outage_of_a_fresh_desk_ends_although_an_error_goes_on_in_the_background():
-    """Nothing before it tells what is usual: each minute with three failures counted as a part of it, for good."""
+    """No earlier data show the usual rate: each minute with three failures counted as a part of it, for good."""
     Source.objects.create(name="shop")
     add_queue_counts({("shop", "emails", NOW - timedelta(minutes=n)): {"failed": 3} for n in range(25)})
     add_queue_counts({("shop", "emails", NOW - timedelta(minutes=n)): {"failed": 40} for n in (22, 23, 24)})

@@ -166,7 +166,7 @@ replays.settle()
 
 @pytest.fixture
 def desk_of_three(tmp_path, engine):
-    """Runs the command on three dead jobs that then end as told."""
+    """Runs the command on three dead jobs that then end as reported."""
 
     def run_it(kind):
         desk = Desk(tmp_path, engine.url)

@@ -1,4 +1,4 @@
-"""What the database holds a policy to that somebody writes into it by hand, past every service; and what a worker refuses still.
+"""Constraints of the database on a policy that is written into it by hand, past every service; and what a worker refuses still.
 
 Run on SQLite, and on PostgreSQL with the engine's other tests.
 """

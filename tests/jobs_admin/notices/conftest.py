@@ -1,4 +1,4 @@
-"""Channels that lead to the loopback, and the desk told to let them."""
+"""Channels that lead to the loopback, and the desk allows them."""
 
 from __future__ import annotations
 

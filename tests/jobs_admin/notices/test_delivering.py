@@ -1,4 +1,4 @@
-"""Notices arrive: signed, once by their id however often they are tried, and nobody waits for somebody else's endpoint."""
+"""Notices arrive: signed, once by their id however often they are tried, and no one waits for another person's endpoint."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def listener():
 
 
 def ask(url: str, resolve=None, allowed_=NOTHING) -> posting.Answer | None:
-    """What came of it; None where the URL is not read at all."""
+    """The result; None where the URL is not read at all."""
     try:
         endpoint = parse(url)
     except BadAddress:

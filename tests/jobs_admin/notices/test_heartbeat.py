@@ -1,4 +1,4 @@
-"""Somebody outside hears us each minute, as long as everything is watched."""
+"""A person outside hears us each minute, as long as everything is watched."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def mail_server(settings):
 
 @contextmanager
 def server(talk):
-    """The port of one that talks so with whoever calls, until it is told to stop."""
+    """The port of one that talks so with whoever calls, until it is stopped."""
     over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
 

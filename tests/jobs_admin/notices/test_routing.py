@@ -92,7 +92,7 @@ def test_a_storm_at_a_disabled_channel_leaves_no_row_for_each_job_either():
 
 @pytest.mark.parametrize("is_of_a_rule", [True, False])
 def test_with_many_channels_a_transaction_makes_few_rows(is_of_a_rule):
-    """So that nobody who writes meanwhile waits long for it."""
+    """So that no one who writes meanwhile waits long for it."""
     channels = [channel(f"c{n}", "job.escalated") for n in range(40)]
     for n in range(50):
         if is_of_a_rule:

@@ -1,4 +1,4 @@
-"""What would have become of stored failures."""
+"""Fate of stored failures under a policy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def judged(viewer=ANN, since=NOW - timedelta(days=1), **fields):
 
 
 def lasted(minutes, *, again_after=None):
-    """A group that failed in each of so many minutes from the first on; once more, so many minutes later."""
+    """A group that failed in each of that many minutes from the first on; again, that many minutes later."""
     group = Group.objects.create(fingerprint=f"v2-{minutes}", first_seen=BEGAN, last_seen=NOW)
     seen = [*range(minutes + 1), *([again_after] if again_after else [])]
     start = BEGAN.replace(second=0, microsecond=0)

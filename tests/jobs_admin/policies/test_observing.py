@@ -1,4 +1,4 @@
-"""What a policy that observes would have changed."""
+"""Changes that an observing policy would have made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers find in Redis, and when."""
+"""Policies that workers find in Redis, and when."""
 
 from __future__ import annotations
 

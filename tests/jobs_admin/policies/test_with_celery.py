@@ -1,4 +1,4 @@
-"""The whole way with a real worker: published on the desk, run by the worker, told by its attempts."""
+"""The whole way with a real worker: published on the desk, run by the worker, reported by its attempts."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_who_drafted_or_started_it_cannot_approve_it(shop, bury, settings):
 @pytest.fixture
 def people(django_user_model):
     """ann and bob are logged in as operators, ada as an admin. ann has two tokens and bob has one; two more, and a terminal,
-    tell no person."""
+    identify no person."""
     made = {name: django_user_model.objects.create_user(name) for name in ("ann", "bob", "ada")}
     roles = {"ann": OPERATOR, "bob": OPERATOR, "ada": ADMIN}
     found = {name: Viewer(name, {"*": roles[name]}, user_id=user.pk) for name, user in made.items()}

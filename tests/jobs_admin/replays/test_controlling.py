@@ -1,4 +1,4 @@
-"""What the controller's word does to a row, on a source in memory and with time that is passed."""
+"""The effect of the controller's decision on a row, on a source in memory and with time that is passed."""
 
 from __future__ import annotations
 
@@ -312,7 +312,7 @@ def test_resumed_without_several_groups_their_jobs_are_left_out(shop, bury):
 
 
 def test_resumed_without_the_jobs_of_a_search_the_rest_of_their_group_goes(shop, bury):
-    """The curable half of a mixed group is not cancelled; jobs that are not laid out yet are left out too."""
+    """The curable half of a mixed group is not cancelled; jobs that are not created yet are left out too."""
     mixed = dated_group("mixed")
     ids = died_of(bury(600, tenant="acme"), mixed) + died_of(bury(600, tenant="globex"), mixed)
     assert len(ids) == 1200

@@ -1,4 +1,4 @@
-"""What SIGKILL and a race leave behind, with processes that really die and a queue that really keeps."""
+"""Effects of SIGKILL and of a race, with processes that really die and a queue that really keeps."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def test_what_is_packed_comes_out_as_it_was(ids):
 
 
 def is_fair(tenants):
-    """Whether no tenant waits for more than one job of each other between two of its own, while it has any."""
+    """Return whether no tenant waits for more than one job of each other between two of its own, while it has any."""
     left, gone = Counter(tenants), Counter()
     for tenant in tenants:
         waiting = [gone[other] for other in left if gone[other] < left[other]]

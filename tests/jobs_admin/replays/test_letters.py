@@ -1,4 +1,4 @@
-"""How a job is sent: with which attempts, id, queue, priority and arguments."""
+"""The way a job is sent: with which attempts, id, queue, priority and arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pace and the controller allow: how many may have gone, be under way, be of one customer, or wait in a queue."""
+"""Limits by pace and controller: how many may have gone, be under way, be of one customer, or wait in a queue."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def said(replay):
 
 
 def ended(replay, count, **which):
-    """So many of the sent jobs ran well."""
+    """`n` of the sent jobs succeeded."""
     pks = list(replay.items.filter(state="sent", **which).values_list("pk", flat=True)[:count])
     ReplayItem.objects.filter(pk__in=pks).update(state="succeeded", settled_at=timezone.now())
     Replay.objects.filter(pk=replay.pk).update(sent=F("sent") - len(pks), succeeded=F("succeeded") + len(pks))

@@ -1,4 +1,4 @@
-"""Each reason for leaving a job out, by itself; and that what may be accepted goes once it is."""
+"""Each reason for leaving a job out, automatically; and that what may be accepted goes once it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Four operators at once, in processes of their own; and a death of who lays out."""
+"""Four operators at once, in processes of their own; and a death of who creates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pace says is obeyed from the draft to the queue, and when it is changed on the way."""
+"""A pace is obeyed from the draft to the queue, and when it is changed on the way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NIGHT = {"rate": 50, "window": {"from": "22:00", "to": "06:00"}}
 
 
 def bucket(replay):
-    """Of the line that sends it."""
+    """The place of the line that sends it."""
     return sending._senders["one", os.getpid()]._active[replay.pk].line.bucket
 
 

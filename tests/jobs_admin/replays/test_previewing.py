@@ -186,7 +186,7 @@ def test_a_breakdown_of_some_reports_of_how_many(shop, bury, monkeypatch):
 
 
 def obstacles_asked(act):
-    """How often an act asks what stands in the way of jobs: each time begins with the places of all that are dead."""
+    """Queries for the obstacles of an act: each time begins with the places of all that are dead."""
     with CaptureQueriesContext(connection) as queries:
         act()
     sql = [one["sql"] for one in queries if one["sql"].startswith("SELECT DISTINCT")]

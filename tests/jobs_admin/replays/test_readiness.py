@@ -1,4 +1,4 @@
-"""What can go: the same by every road, whatever is asked for, and without reading every failure."""
+"""Jobs that can be sent: the same by every road, whatever is asked for, and without reading every failure."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def expected(viewer, scope, options, now):
 
 
 def ids_of(ready):
-    """What a start would freeze."""
+    """The jobs that a start would freeze."""
     return [pk for pk, _, _ in ready.owned()]
 
 

@@ -1,4 +1,4 @@
-"""Careful replays with a real worker that keeps its native retries, to a partner that breaks and is mended."""
+"""Careful replays with a real worker that keeps its native retries, to a partner that breaks and is fixed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole way with a real worker: a job dies, is replayed, and the same failure tells how that ended."""
+"""The whole way with a real worker: a job dies, is replayed, and the same failure shows how that ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is counted at a job's start and end: workers are played here, the store and its scripts are real."""
+"""Counts at a job's start and end: workers are played here, the store and its scripts are real."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def job(name="j1", **fields):
 
 
 class Worker(AtStart):
-    """One life of a worker whose jobs all run in this process; its children are told apart by number."""
+    """One life of a worker whose jobs all run in this process; its children are distinguished by number."""
 
     def __init__(self, url, store, boot):
         super().__init__(patient(url), "shop", boot, f"{boot}@here", "here")
@@ -71,7 +71,7 @@ def worker(engine, store):
 
 
 def ages(store, name, milliseconds):
-    """Every start of the job was so much earlier: nobody sets the server's clock."""
+    """Every start of the job was so much earlier: no one sets the server's clock."""
     key = keys.crash("shop", name)
     for token, text in store.hgetall(key).items():
         start = json.loads(text)
@@ -223,7 +223,7 @@ def test_crashes_that_the_store_did_not_hear_of_are_reported_when_it_does(worker
 
 
 def unheard(worker, act):
-    """What `act` tells the store, the store does not hear."""
+    """The store does not hear what `act` sends."""
     there, worker._calls = worker._calls, Calls("redis://127.0.0.1:1/0", "counts")
     answer = act()
     worker._calls = there

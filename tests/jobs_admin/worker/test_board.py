@@ -1,4 +1,4 @@
-"""What the main process writes, its children read whole: also while it is written, and after they are forked."""
+"""Texts of the main process are read complete by its children: also while it is written, and after they are forked."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def granted(budgets, name, per_minute, burst, tries) -> int:
 
 
 def pass_time(store, name, microseconds) -> None:
-    """The record is made older, since nobody sets the server's clock."""
+    """The record is made older, since no one sets the server's clock."""
     full_at, rest = store.hget(keys.budget("shop"), name).decode().split(" ", 1)
     store.hset(keys.budget("shop"), name, f"{int(full_at) - microseconds} {rest}")
 
@@ -126,7 +126,7 @@ def test_what_checks_the_windows_sees_one_too_many():
 
 
 def turns(shares: Shares, budget: Budget, tries: int, now: float = 100.0) -> list[float]:
-    """When the retries of as many jobs that fail at once may be made, in seconds after that."""
+    """The earliest and latest retries of as many jobs that fail at once, in seconds after that."""
     return [grant.wait_s for _ in range(tries) if (grant := shares.take("p", budget, now)).is_granted]
 
 

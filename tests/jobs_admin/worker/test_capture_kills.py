@@ -1,4 +1,4 @@
-"""What `bench/capture_kills.py` runs at length, short; and that it would see what it looks for."""
+"""A short run of `bench/capture_kills.py`, and a proof that it finds what it searches for."""
 
 from __future__ import annotations
 

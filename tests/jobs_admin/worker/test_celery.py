@@ -1,4 +1,4 @@
-"""A real worker with the guard: every end of a job is told once, with what the broker had, and nothing else changes."""
+"""A real worker with the guard: every end of a job is reported once, with what the broker had, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_a_job_that_got_the_headers_and_is_retried_has_no_part_in_the_replay(wor
 
 
 def test_what_takes_a_replayed_task_s_place_is_the_replayed_job_and_no_copy(worker):
-    """`self.replace`: the same id, the first attempt anew."""
+    """`self.replace`: the same id, the first attempt again."""
     (ended,) = told(worker, (sent := replay(worker, "replaced", "fail"))[0], ["exception"])
     assert (ended.message, ended.task, ended.lineage) == ("in its place", "fail", its_own(sent[1]))
 
@@ -404,7 +404,7 @@ def test_the_brokers_own_redis_is_used_only_on_request_and_with_a_warning(start,
 
 
 def test_the_brokers_url_is_used_as_celery_spells_it():
-    """redis-py takes the URL as it is and raises at each connect, in a thread where nobody would see why."""
+    """redis-py takes the URL as it is and raises at each connect, in a thread where no one would see why."""
     app = make_app("rediss://:secret@broker.example:6380/3?ssl_cert_reqs=CERT_OPTIONAL&visibility_timeout=60")
     install(app, source="shop", redis_url="broker")
     made = client(_store_url(app, app.redrive_wish)).connection_pool.make_connection()

@@ -43,7 +43,7 @@ def marks_of(worker: RealWorker) -> Counter[str]:
 
 
 def ran(worker: RealWorker, jobs) -> Counter[str]:
-    """What was marked while these jobs ran."""
+    """Marks that were set while these jobs ran."""
     before = marks_of(worker)
     for task, arguments in jobs:
         worker.send(task, *arguments)

@@ -1,4 +1,4 @@
-"""What a running app really has: options, annotations, routes, the command line, and the code's own calls of retry."""
+"""Configuration of a running app: options, annotations, routes, the command line, and the code's own calls of retry."""
 
 from __future__ import annotations
 

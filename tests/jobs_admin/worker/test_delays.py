@@ -132,7 +132,7 @@ def test_what_was_claimed_and_given_back_is_due_at_once(delays, client):
 
 
 def test_a_job_that_waits_again_while_it_is_claimed_is_not_finished_with_its_forerunner(delays, client):
-    """Published, and told to wait again by the worker that got it (no place was free), before its claim was finished."""
+    """Published, and made to wait again by the worker that got it (no place was free), before its claim was finished."""
     delays.schedule(head("a"), b"first", 0)
     claimed, _ = delays.claim()
     assert delays.schedule(head("a"), b"anew", 0)

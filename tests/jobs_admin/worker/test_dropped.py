@@ -1,4 +1,4 @@
-"""What neither the store nor the spool took is counted to the last one, whatever becomes of the worker that counted."""
+"""Reports that neither the store nor the spool took: each is counted to the last one, whatever becomes of the worker that counted."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_reporting_it_again_adds_nothing(tmp_path, client):
 
 
 def test_the_count_of_a_killed_worker_is_reported_by_the_next(tmp_path, client):
-    """Killed while it counts, before it told anything: its own line says how far it was."""
+    """Killed while it counts, before it reported anything: its own line says how far it was."""
     code = textwrap.dedent("""
         import sys
         from pathlib import Path

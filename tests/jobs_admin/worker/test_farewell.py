@@ -37,7 +37,7 @@ def heartbeat_on(url: str, folder) -> Heartbeat:
 
 
 def waiting(folder) -> int:
-    """What another worker finds there, and takes."""
+    """The entries that another worker finds there and takes."""
     found: list = []
     Spool(folder).drain(found.extend)
     return len(found)

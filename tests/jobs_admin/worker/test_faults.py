@@ -1,4 +1,4 @@
-"""When the store hangs, is gone or full, and when a worker dies: jobs go on, and no report is lost or filed twice."""
+"""Faults of the store and deaths of workers: jobs go on, and no report is lost or filed twice."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_what_neither_store_nor_spool_takes_is_counted(tmp_path):
 
 
 def test_nothing_a_job_reports_makes_the_guard_raise(own_store, tmp_path):
-    """Requests in states that no healthy worker makes: the guard counts what it could not tell, and goes on."""
+    """Requests in states that no healthy worker makes: the guard counts what it could not report, and goes on."""
     from jobs_admin.worker.guard import Guard
     from jobs_admin.worker.report import Origin
 

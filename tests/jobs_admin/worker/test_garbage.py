@@ -75,7 +75,7 @@ def test_a_message_is_reported_before_celery_forgets_it_and_its_users_consumer_s
 
 
 class Unreadable(Message):
-    """Of which nothing can be told."""
+    """A job about which nothing can be reported."""
 
     @property
     def delivery_tag(self):

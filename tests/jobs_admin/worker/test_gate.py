@@ -1,4 +1,4 @@
-"""What the main process hands to the pool, and when. Requests are played; nothing of the gate is."""
+"""Requests that the main process hands to the pool, and when. Requests are played; nothing of the gate is."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_suspect_that_cannot_be_alone_runs_beside_the_others_and_everything_go
 
 
 def test_a_suspect_never_joins_one_that_runs_alone(worker):
-    """Whichever of them ended the worker then, nobody could tell."""
+    """No one could say which of them ended the worker."""
     one, two = worker.gets("one", "two")
     worker.gate.takes_back(one, SAYS_ALONE)
     worker.gate.takes_back(two, SAYS_ALONE)

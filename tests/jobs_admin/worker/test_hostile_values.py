@@ -1,4 +1,4 @@
-"""What a job says is made to do harm: the worker goes on, each is told once with its message as it was, and nothing is executed."""
+"""Hostile values in a job: the worker goes on, each is reported once with its message as it was, and nothing is executed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def bodies() -> dict[str, tuple[str, bytes]]:
 
 
 class Told:
-    """What one worker was sent, and what it told."""
+    """The jobs that one worker was sent, and its reports."""
 
     def __init__(self, folder, pool: str) -> None:
         self.sent: dict[str, tuple[str, bytes]] = {}  # what it is -> job id, element of the list

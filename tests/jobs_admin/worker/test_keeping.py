@@ -32,7 +32,7 @@ def keeper(engine, store, tmp_path):
 
 
 def test_a_job_is_stored_before_celery_acknowledges_its_message(keeper, store, tmp_path):
-    """Else a worker that dies between the two leaves it to nobody."""
+    """Else a worker that dies between the two leaves it to no one."""
     guard = Guard(Origin("shop", "", ()), Store("redis://127.0.0.1:1/0", "shop", Spool(tmp_path / "spool", 10**6)))
     guard.ledger = keeper
     seen = []

@@ -1,4 +1,4 @@
-"""Each way in which a job can fail is told once, with the very bytes that lay in its queue, and runs well when it is mended.
+"""Each way in which a job can fail is reported once, with the very bytes that lay in its queue, and succeeds when it is fixed.
 
 Here the pool that nearly everybody runs is tried with both brokers and both ways of acknowledging, and each of the other two
 once. The whole table, with every pool in every place, is `python -m bench.kinds`: run it where capture is changed.

@@ -1,4 +1,4 @@
-"""What waits in the store for another broker: published, each by itself, whatever is wrong with the one before it."""
+"""Messages that wait in the store for another broker: published, each automatically, whatever is wrong with the one before it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_an_answer_that_did_not_come_costs_the_jobs_of_the_next_second_and_no_mo
                                delivery_info=message.delivery_info, acknowledged=True)  # fmt: skip
 
     def refused(job: str) -> float:
-        """For how many seconds nobody asks, at most."""
+        """For how many seconds no one asks, at most."""
         later._closed_until = 0.0  # that has passed
         with pytest.raises(NotScheduled, match="did not take it"):
             later.hold(request(job), Decision(AGAIN, "p@1", 60))

@@ -1,4 +1,4 @@
-"""The guard is taken out while retries wait, and nobody drained: what `bench/leaving.py` runs at length, short."""
+"""The guard is taken out while retries wait, and no one drained: what `bench/leaving.py` runs at length, short."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""So many at once for each customer, in a real worker: by the lines that its jobs write (long and under kills: `bench/limits.py`)."""
+"""`n` at once for each customer, in a real worker: by the lines that its jobs write (long and under kills: `bench/limits.py`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.server
 
 
 def noted(worker, key: str) -> dict[str, list[float]]:
-    """When each job of a customer started and ended, in order: number -> moments."""
+    """The moments at which each job of a customer started and ended, in order: number -> moments."""
     found: dict[str, list[float]] = {}
     for line in worker.marks("noted"):
         _, at, n, whose, _ = line.split()

@@ -1,4 +1,4 @@
-"""What is laid to a message and what is not: Celery's own handler and request, with the guard in front, on and off."""
+"""Faults that are blamed on a message, and others: Celery's own handler and request, with the guard in front, on and off."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Timed:
 
 
 def tried(base: type, limits) -> tuple[Timed, object, str]:
-    """What Celery asks of the pool for a job with these limits, its request, and the error that comes of them."""
+    """Celery's calls of the pool for a job with these limits, its request, and the error that comes of them."""
     app, pool = make_app("memory://"), Timed()
     task = app.tasks["ok"]
     request = create_request_cls(base, task, pool, "w@here", None, app=app)(

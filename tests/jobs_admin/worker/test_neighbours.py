@@ -32,7 +32,7 @@ _VARIES = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|(?<=Job: )\d+|(?<=pid:)\d+|(?<=
 
 
 class Watched:
-    """What the trackers of one worker wrote. Jobs under a policy apart: without a guard there are none."""
+    """The records of one worker's trackers. Jobs under a policy apart: without a guard there are none."""
 
     def __init__(self, worker: RealWorker, policed: list[str]) -> None:
         self.policed = policed

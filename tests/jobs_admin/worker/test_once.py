@@ -56,7 +56,7 @@ def test_the_second_copy_is_not_run_whoever_gets_it(worker):
 
 
 def test_what_the_broker_delivers_again_runs_again(worker):
-    """Its worker died before it acknowledged, or let go of it: nobody else runs it."""
+    """Its worker died before it acknowledged, or let go of it: no one else runs it."""
     one, other = worker(), worker()
     assert not one.is_repeated(delivery())
     assert not other.is_repeated(delivery(redelivered=True))

@@ -1,4 +1,4 @@
-"""One worker through every fault of its store, on each rung: it goes on, and every failure is told. And the switch, meanwhile."""
+"""One worker through every fault of its store, on each rung: it goes on, and every failure is reported. And the switch, meanwhile."""
 
 from __future__ import annotations
 

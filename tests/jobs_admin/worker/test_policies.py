@@ -1,4 +1,4 @@
-"""Which policies are in force in a worker: from the store, from the disk, and never an absurd one."""
+"""Policies in force in a worker: from the store, from the disk, and never an absurd one."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_on_redis_a_retry_comes_back_to_the_list_it_was_taken_from(start, own_st
 
 @pytest.mark.server
 def test_where_the_queue_is_not_sure_no_policy_decides_and_it_is_reported_once(start, own_store, tmp_path):
-    """A broker that tells only how a message was routed, and two queues that get the same."""
+    """A broker that reports only how a message was routed, and two queues that get the same."""
     worker = start(own_store.url, app=APP, queues="billing,mailing,media", broker_url=f"filesystem://{tmp_path}")
     version = obeyed(worker, own_store.url, policy("p"))
     sure = send(worker, "media", "video", "down", 2)
@@ -105,7 +105,7 @@ def test_a_list_of_redis_reports_more_than_the_routing(known):
 
 
 class Channel:
-    """As much of one as tells RabbitMQ from others."""
+    """The part of an app that shows that its broker is RabbitMQ."""
 
     def basic_publish_confirm(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Processes that import a guarded app and run no jobs stay as they were; and several apps in one process are told apart."""
+"""Processes that import a guarded app and run no jobs stay as they were; and several apps in one process are distinguished."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ QUIET = {
 
 
 def quiet(store_engine, folder, arguments, more, ended=None) -> tuple[dict[str, object], str]:
-    """What a process says of itself at its end; and it made no connection to the store."""
+    """The report of a process at its end; and it made no connection to the store."""
     environment = {
         **os.environ, "QUIET": str(folder), "REDRIVE_REDIS_URL": store_engine.url, "DJANGO_SETTINGS_MODULE": "", **more,
     }  # fmt: skip

@@ -94,7 +94,7 @@ def test_a_live_edit_decides_the_next_attempt(shop, store):
 
 
 def test_jobs_that_wait_for_a_place_all_run_and_never_two_of_one_key(shop, store):
-    """Each is published, and told to wait by the worker that gets it, again and again."""
+    """Each is published, and made to wait by the worker that gets it, again and again."""
     obeyed(shop, shop.store.url, policy("one", "noted", concurrency={"key": "kwargs.key", "limit": 1}))
     for n in range(5):
         shop.send("noted", n, kwargs={"seconds": 0.1, "key": "ann"})
@@ -120,7 +120,7 @@ def test_a_pill_starts_as_often_as_the_policy_allows_and_good_jobs_run(shop):
     pill = shop.send("dies")
 
     def whole():
-        """What is told of it, once that has an end, and each attempt before it."""
+        """The job's report, once it has ended, and each attempt before it."""
         reports = of_job(shop.store, pill)
         return reports and reports[-1].kind != "retry" and len(reports) == reports[-1].attempt and reports
 
@@ -210,7 +210,7 @@ class Replays:
         self.store = store
 
     def again(self, report, token, copies=1, **changes):
-        """So many copies of one letter; its new id. The ledger is lost between them, as nothing else could make two."""
+        """`n` copies of one letter; its new id. The ledger is lost between them, as nothing else could make two."""
         lineage = {"queue": report.queue, "job_id": report.job_id, "run": 2, "item": token, "replay": "r"}
         message = OutgoingMessage(token, report.raw, report.queue, f"{report.job_id}-{token}", lineage, **changes)
         for _ in range(copies):
@@ -227,7 +227,7 @@ def replayed(node, store):
 
 
 def told_by(store, name):
-    """What the workers' heartbeats say of it."""
+    """The workers' heartbeats about it."""
     return max((json.loads(beat).get(name, 0) for beat in store.hvals(keys.workers("shop"))), default=0)
 
 

@@ -71,7 +71,7 @@ def test_while_the_guard_is_silenced_it_is_as_celery_has_it(start, own_store, ow
 
 
 class _Consumer:
-    """What of Celery's consumer is looked at, around a real connection."""
+    """The parts of Celery's consumer that are used, around a real connection."""
 
     def __init__(self, tries: int) -> None:
         self.connection = None
@@ -83,7 +83,7 @@ class _Consumer:
         return connection.ensure_connection(lambda error, wait: self.told.append(wait), self.tries, callback=list)
 
     def lose(self) -> None:
-        """As Celery's does before it asks for a connection anew."""
+        """As Celery's does before it asks for a connection again."""
         self.connection, self.first_connection_attempt = None, False
 
 

@@ -1,4 +1,4 @@
-"""What a policy's retries survive: the store, the broker's answer, every worker. None is lost, none comes twice."""
+"""Faults that a policy's retries survive: the store, the broker's answer, every worker. None is lost, none comes twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies in a real worker: when a job comes again, when it is dead and why, and what is told of it."""
+"""Policies in a real worker: when a job comes again, when it is dead and why, and what is reported about it."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def store(road, memory):
 
 
 def holds(store: Store, count: int) -> list[float]:
-    """How long each of `count` reports held up its job, in seconds."""
+    """Times by which each of `count` reports delayed its job, in seconds."""
     taken = []
     for number in range(count):
         started = time.monotonic()

@@ -1,4 +1,4 @@
-"""What the spool took is there after a crash, in order, once; what it cannot take it refuses."""
+"""Entries of the spool are there after a crash, in order, once; what it cannot take it refuses."""
 
 from __future__ import annotations
 
@@ -316,7 +316,7 @@ def test_a_directory_that_goes_is_made_again_for_what_comes(folder, how):
 
 
 def drained_by_another_worker_than(spool: Spool, folder: Path) -> list[str]:
-    """What would be found if the spool's worker were killed now: read from a copy of its directory."""
+    """The entries that would be found if the spool's worker were killed now: read from a copy of its directory."""
     copy = folder.with_name("copy")
     shutil.copytree(folder, copy)
     copy.chmod(0o700)

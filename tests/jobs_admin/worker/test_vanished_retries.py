@@ -1,4 +1,4 @@
-"""Celery's own delayed retries, whose worker dies for good: lost only where nobody has them any more."""
+"""Celery's own delayed retries, whose worker dies for good: lost only where no one has them any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel in workers of the oldest Celery that it is put into, of one in the middle and of the newest: real ones, without Django."""
+"""The wheel in workers of the oldest Celery that it is put into, of one in the middle and of the latest: real ones, without Django."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def test_on_rabbitmq_a_failure_is_reported_with_all_its_parts_and_replayed_to_su
 
 def test_its_configuration_is_read_and_nothing_of_the_guard_broke(worker):
     def settled():
-        """What it says of itself once the last report of the tests before is in the store."""
+        """The heartbeat once the last report of the tests before is in the store."""
         heartbeats = running(worker.store_engine.url)
         return heartbeats and heartbeats[0]["configuration"] and not heartbeats[0]["spooled"] and heartbeats
 

@@ -83,7 +83,7 @@ def made(own_store, settings, tmp_path, db):
 
 
 def refused(store) -> list[dict]:
-    """What the store refused to anyone."""
+    """Commands that the store refused to anyone."""
     with of_store(store) as client:
         return client.acl_log()
 
@@ -196,7 +196,7 @@ EVERYTHING = {
 
 @pytest.fixture(params=["redis", "rabbitmq"])
 def place_of_jobs(request):
-    """Where jobs wait: in the store's own server, or in a virtual host, since other tests declare queues of the same names."""
+    """The broker of the jobs: in the store's own server, or in a virtual host, since other tests declare queues of the same names."""
     if request.param == "redis":
         yield {}
         return

@@ -1,4 +1,4 @@
-"""What a worker tells of itself comes back as it was, and nothing hostile comes through."""
+"""A worker's report of itself comes back as it was, and nothing hostile comes through."""
 
 from __future__ import annotations
 

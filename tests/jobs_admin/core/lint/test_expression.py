@@ -1,4 +1,4 @@
-"""What `countdown=…` comes to, read from the code as it is written."""
+"""The value of `countdown=…`, read from the code as it is written."""
 
 from __future__ import annotations
 

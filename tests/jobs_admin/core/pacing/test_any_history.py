@@ -1,4 +1,4 @@
-"""What the controller promises in every state that a random history of a replay leads to."""
+"""Guarantees of the controller in every state that a random history of a replay leads to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PACES = [
 
 @dataclass(frozen=True)
 class Stretch:
-    """So many looks under the same conditions."""
+    """`n` looks under the same conditions."""
 
     looks: int
     every_s: float
@@ -104,7 +104,7 @@ class Replayed:
         return verdict
 
     def send(self, seconds: float) -> int:
-        """What the bucket and the leash let go within so many seconds."""
+        """The jobs that the bucket and the leash let go within that many seconds."""
         before, ends = self.sent, self.now + seconds
         groups = [group for group in range(GROUPS) if group not in self.aside]
         while self.now < ends:

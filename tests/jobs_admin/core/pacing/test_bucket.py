@@ -13,7 +13,7 @@ rates = st.floats(0.001, 100_000)
 
 
 def sendings(rate, pauses, wanted=10**9):
-    """Moments at which jobs go when somebody asks after each of these pauses."""
+    """Moments at which jobs go when a person asks after each of these pauses."""
     now, sent = 100.0, []
     bucket = Bucket(rate, now)
     for pause in pauses:

@@ -8,7 +8,7 @@ from jobs_admin.core.pacing import Controller, Judged, Seen, parse, settled
 
 
 class Look:
-    """A replay of 1,000 jobs, looked at every second. What is told is what came home."""
+    """A replay of 1,000 jobs, looked at every second. Each check reports the settled jobs."""
 
     def __init__(self, pace=None, median=100, jobs=1000, workers=None):
         self.pace = settled(parse(pace or {"style": "careful"}), jobs=jobs, median_per_s=median)

@@ -13,7 +13,7 @@ LOW, HIGH = 5.0, 300.0
 
 
 class Climb:
-    """A steering at 100 a second that is looked at every second; told what came home of what was sent just before."""
+    """A steering at 100 a second that is looked at every second; each check gets the settled ones of the jobs sent just before."""
 
     def __init__(self, rate=100.0, **known):
         self.now, self.steering = 0.0, Steering(rate, 0.0, **known)
@@ -142,7 +142,7 @@ def test_it_goes_on_from_what_another_version_wrote():
 
 
 def test_probes_of_the_same_limit_become_rare():
-    """Of a service that refuses what is above 100 a second: as often as the logarithm of the time."""
+    """Failures of a service that refuses what is above 100 a second: as often as the logarithm of the time."""
     climb, downs = Climb(rate=80.0), []
     for _ in range(6_000):
         failed = max(0, round(climb.rate - 100))

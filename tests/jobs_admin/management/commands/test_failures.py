@@ -1,4 +1,4 @@
-"""What jobs say, and what is asked for, moves no cursor and colours no screen."""
+"""Values of jobs and of requests moves no cursor and colours no screen."""
 
 from __future__ import annotations
 
