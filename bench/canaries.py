@@ -115,7 +115,11 @@ def run(canaries: list[dict[str, Any]], folder: Path) -> tuple[dict[str, list[st
         reported = {f"c{n}" for n, canary in enumerate(canaries) if canary["place"] != "retry"}
         _wait(lambda: reported <= receiver.queues(), "an alert for each queue", may_fail=True)
         print(f"alerts received for {len(reported & receiver.queues())} of {len(reported)} queues", file=sys.stderr)
-        _read(client, api, texts, canaries)
+        try:
+            _read(client, api, texts, canaries)
+        except SystemExit:  # the folder is removed: the traceback of a 500 is only in the log
+            print((folder / "web.log").read_text(errors="replace")[-20_000:], file=sys.stderr)
+            raise
         texts["webhook"] += receiver.bodies
         for arguments in (["failures", "state:any", "--limit", "1000"], ["failures", "state:any", "--json", "--limit", "1000"],
                           ["replays", "list"], ["audit", "verify"], ["workers", "gone"],

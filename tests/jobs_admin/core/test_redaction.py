@@ -252,6 +252,25 @@ def test_what_only_resembles_a_rule_stays(text):
     assert redact_text(text) == (text, 0)
 
 
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("password=next_password", "next_password"),
+        ("password=Correct.Horse", "Correct.Horse"),
+        ("token=NEXT_TOKEN", "NEXT_TOKEN"),
+        ("token: k7.Qz9.xY", "k7.Qz9.xY"),
+        ("api_key=monkey", "monkey"),
+        ("SECRET_KEY=my_key", "my_key"),
+        ('"token": "swordfish"', "swordfish"),
+        ("deploy --token BlueHorse", "BlueHorse"),
+        ('["deploy", "--token", "BlueHorse"]', "BlueHorse"),
+        ("<password>@x9z!</password>", "@x9z!"),
+    ],
+)
+def test_a_secret_that_resembles_code_is_hidden(text, secret):
+    assert secret not in redact_text(text)[0]
+
+
 def test_an_amount_of_tokens_is_no_secret_but_a_pin_is():
     assert redact({"max_tokens": 100, "token_count": 3, "pin": 1234})[0] == {
         "max_tokens": 100,
