@@ -76,7 +76,7 @@ LEFT = {
     "jobs_admin/search": 1,
     "jobs_admin/sources": 9,
     "jobs_admin/worker": 1,
-    "tests": 661,
+    "tests": 504,
 }
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from dashboard.web.middleware import identity
 from jobs_admin.desk import overview
-from tests.kit.api import ask
+from tests.kit.api import call_api
 from tests.kit.matrix import desk
 from tests.kit.metrics import fleet, history
 from tests.kit.people import log_in
@@ -39,6 +39,6 @@ def vera(db, django_user_model):
 
 
 @pytest.fixture
-def nobody(db, django_user_model):
+def without_role(db, django_user_model):
     """Logged in, without any role."""
     return log_in(django_user_model, "nobody")

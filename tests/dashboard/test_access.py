@@ -31,8 +31,8 @@ def test_a_stranger_is_sent_to_the_login_and_back(client, db):
     assert answer.status_code == 302 and answer["Location"] == "/login/?next=/groups/%3Fq%3Dx"
 
 
-def test_who_has_no_role_reads_a_sentence_and_nothing_else(nobody):
-    answer = nobody.get("/groups/")
+def test_who_has_no_role_reads_a_sentence_and_nothing_else(without_role):
+    answer = without_role.get("/groups/")
     assert answer.status_code == 403 and b"needs the role viewer" in answer.content
 
 
@@ -43,8 +43,8 @@ def test_a_viewer_may_not_act_and_the_try_is_written_down(vera, act):
     assert (event.actor, event.act, event.object, event.allowed) == ("vera", "stop", "/stop/", False)
 
 
-def test_a_refused_reading_is_not_audited(nobody):
-    nobody.get("/groups/")
+def test_a_refused_reading_is_not_audited(without_role):
+    without_role.get("/groups/")
     assert not AuditEvent.objects.exists()
 
 

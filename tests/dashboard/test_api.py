@@ -24,17 +24,17 @@ def group():
 
 
 @pytest.mark.parametrize("token", ["", "nonsense", "é"])
-def test_a_call_without_a_token_in_force_is_refused_in_one_shape(ask, token):
-    response = ask("GET", "failures", token=token)
+def test_a_call_without_a_token_in_force_is_refused_in_one_shape(call_api, token):
+    response = call_api("GET", "failures", token=token)
     assert response.status_code == 401 and response.headers["WWW-Authenticate"] == "Bearer"
     assert response.json()["error"]["code"] == "unauthorized"
 
 
-def test_a_revoked_token_opens_nothing(ask):
+def test_a_revoked_token_opens_nothing(call_api):
     token = create("ci", "admin")
-    assert ask("GET", "failures", token=token).status_code == 200
+    assert call_api("GET", "failures", token=token).status_code == 200
     revoke("ci")
-    assert ask("GET", "failures", token=token).status_code == 401
+    assert call_api("GET", "failures", token=token).status_code == 401
 
 
 def test_a_session_does_not_open_the_api(client, django_user_model):
@@ -42,13 +42,13 @@ def test_a_session_does_not_open_the_api(client, django_user_model):
     assert client.get("/api/failures").status_code == 401
 
 
-def test_a_token_of_one_source_sees_and_changes_nothing_else(ask, group):
+def test_a_token_of_one_source_sees_and_changes_nothing_else(call_api, group):
     (mine,), (other,) = dead_emails(group=group), dead_emails(source="bank")
-    assert [i["id"] for i in ask("GET", "failures", role="operator", source="shop").json()["items"]] == [mine.pk]
+    assert [i["id"] for i in call_api("GET", "failures", role="operator", source="shop").json()["items"]] == [mine.pk]
     for method, path in (("GET", f"failures/{other.pk}"), ("POST", f"failures/{other.pk}/discard")):
         body = {"reason": "r"} if method == "POST" else None
-        assert ask(method, path, body, role="operator", source="shop").status_code == 404
-    assert ask("GET", "queues", role="viewer", source="bank").json()["count"] == 1
+        assert call_api(method, path, body, role="operator", source="shop").status_code == 404
+    assert call_api("GET", "queues", role="viewer", source="bank").json()["count"] == 1
 
 
 ACTS = [
@@ -68,17 +68,17 @@ ACTS = [
 
 
 @pytest.mark.parametrize(("method", "path", "body"), ACTS)
-def test_a_viewers_token_changes_nothing(ask, group, method, path, body):
+def test_a_viewers_token_changes_nothing(call_api, group, method, path, body):
     (failure,) = dead_emails(group=group)
     replay = Replay.objects.create(scope_max_id=1, actor="ann", state="running")
-    response = ask(method, path.format(f=failure.pk, r=replay.pk), body, role="viewer")
+    response = call_api(method, path.format(f=failure.pk, r=replay.pk), body, role="viewer")
     assert (response.status_code, response.json()["error"]["code"]) == (403, "forbidden")
 
 
 @pytest.mark.parametrize(("method", "path", "body"), [a for a in ACTS if a[0] != "GET" and "preview" not in a[1]])
-def test_a_read_only_desk_changes_nothing(ask, settings, group, method, path, body):
+def test_a_read_only_desk_changes_nothing(call_api, settings, group, method, path, body):
     settings.REDRIVE_READ_ONLY = True
-    response = ask(method, path.format(f=1, r=1), body)
+    response = call_api(method, path.format(f=1, r=1), body)
     assert (response.status_code, response.json()["error"]["code"]) == (403, "read_only")
 
 
@@ -105,8 +105,8 @@ def test_a_read_only_desk_changes_nothing(ask, settings, group, method, path, bo
         ("POST", "replays/preview", [], 422, "invalid"),
     ],
 )
-def test_every_error_has_the_same_shape(ask, method, path, body, status, code):
-    response = ask(method, path, body)
+def test_every_error_has_the_same_shape(call_api, method, path, body, status, code):
+    response = call_api(method, path, body)
     assert (response.status_code, response.json()["error"]["code"]) == (status, code)
     assert response.json()["error"]["message"] and response.headers["Cache-Control"] == "no-store"
 
@@ -118,18 +118,18 @@ def test_what_is_no_json_is_refused(client):
 
 
 @pytest.mark.parametrize(("name", "value"), [("limit", "0"), ("limit", "501"), ("limit", "x"), ("after", "x" * 101)])
-def test_a_parameter_out_of_bounds_is_named(ask, name, value):
-    response = ask("GET", "failures", **{name: value})
+def test_a_parameter_out_of_bounds_is_named(call_api, name, value):
+    response = call_api("GET", "failures", **{name: value})
     assert (response.status_code, response.json()["error"]["field"]) == (422, name)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------
 
 
-def test_failures_are_listed_page_by_page(ask, group):
+def test_failures_are_listed_page_by_page(call_api, group):
     dead_emails(5, group=group, priority=3), dead_emails(1, state="recovered")
-    first = ask("GET", "failures", limit=3).json()
-    rest = ask("GET", "failures", limit=3, after=first["next"]).json()
+    first = call_api("GET", "failures", limit=3).json()
+    rest = call_api("GET", "failures", limit=3, after=first["next"]).json()
     assert [len(first["items"]), len(rest["items"]), first["count"], rest["next"]] == [3, 2, 5, None]
     assert first["items"][0]["priority_level"] == "high"
     assert first["items"][0]["fingerprint"] == "v1-a" and first["count_is_capped"] is False
@@ -140,11 +140,11 @@ def test_failures_are_listed_page_by_page(ask, group):
     } <= set(first["items"][0])  # fmt: skip
 
 
-def test_an_unknown_qualifier_is_text_with_a_hint(ask):
-    assert "“foo:”" in ask("GET", "failures", q="foo:bar").json()["hints"][0]
+def test_an_unknown_qualifier_is_text_with_a_hint(call_api):
+    assert "“foo:”" in call_api("GET", "failures", q="foo:bar").json()["hints"][0]
 
 
-def test_a_failure_comes_with_its_runs_arguments_and_stack(ask, group):
+def test_a_failure_comes_with_its_runs_arguments_and_stack(call_api, group):
     stack = Traceback.objects.create(sha256="0", text="Traceback …")
     (one,) = dead_emails(group=group, args="[1]", kwargs='{"a": "***"}', headers="cut {", traceback=stack, run=2)
     replay = Replay.objects.create(scope_max_id=1, actor="ann")
@@ -154,7 +154,7 @@ def test_a_failure_comes_with_its_runs_arguments_and_stack(ask, group):
             failure=one, run=run, attempt=at, kind="exception", job_id=f"j{run}", ended_at=STARTED_AT, received_at=STARTED_AT,
             item=item if run == 2 else None, group=group,
         )  # fmt: skip
-    found = ask("GET", f"failures/{one.pk}").json()
+    found = call_api("GET", f"failures/{one.pk}").json()
     assert [(r["run"], r["job_id"], r["replay"], len(r["attempts"])) for r in found["runs"]] == [
         (1, "j1", None, 2),
         (2, "j2", replay.pk, 1),
@@ -164,124 +164,124 @@ def test_a_failure_comes_with_its_runs_arguments_and_stack(ask, group):
     assert found["traceback"] == "Traceback …" and found["url"].endswith(f"/failures/{one.pk}/")
 
 
-def test_a_program_is_shown_where_changed_arguments_are_not_checked(ask, store):
+def test_a_program_is_shown_where_changed_arguments_are_not_checked(call_api, store):
     one, another = dead_emails(2, task="shop.send")
     edit = {"patch": {"kwargs": {"order": 42}}, "accept": ["unguarded"]}
-    assert ask("GET", f"failures/{one.pk}").json()["takes"] == []
+    assert call_api("GET", f"failures/{one.pk}").json()["takes"] == []
     message = "Live workers of shop report no signature of shop.send: the changed arguments are checked only when the job runs."
-    assert ask("POST", f"failures/{one.pk}/replay", edit).json()["warnings"] == [message]
+    assert call_api("POST", f"failures/{one.pk}/replay", edit).json()["warnings"] == [message]
     reports(store, "order, to=")
-    assert ask("GET", f"failures/{another.pk}").json()["takes"] == ["(order, to=…)"]
-    assert ask("POST", f"failures/{another.pk}/replay", edit).json()["warnings"] == []
-    assert ask("GET", f"replays/{Replay.objects.latest('pk').pk}").json()["warnings"] == []
+    assert call_api("GET", f"failures/{another.pk}").json()["takes"] == ["(order, to=…)"]
+    assert call_api("POST", f"failures/{another.pk}/replay", edit).json()["warnings"] == []
+    assert call_api("GET", f"replays/{Replay.objects.latest('pk').pk}").json()["warnings"] == []
 
 
-def test_a_run_of_which_nothing_came_home_shows_who_sent_it_and_that(ask):
+def test_a_run_of_which_nothing_came_home_shows_who_sent_it_and_that(call_api):
     (one,) = dead_emails(run=2, state="replaying")
     replay = Replay.objects.create(scope_max_id=1, actor="ann")
     ReplayItem.objects.create(
         replay=replay, n=1, failure=one, run=2, state="uncertain", job_id="j2", sent_at=STARTED_AT
     )
-    (run,) = ask("GET", f"failures/{one.pk}").json()["runs"]
+    (run,) = call_api("GET", f"failures/{one.pk}").json()["runs"]
     assert (run["run"], run["replay"], run["by"], run["outcome"]) == (2, replay.pk, "ann", "uncertain")
     assert run["sent_at"] and run["attempts"] == []
 
 
-def test_arguments_nested_too_deep_are_shown_as_text(ask):
+def test_arguments_nested_too_deep_are_shown_as_text(call_api):
     (one,) = dead_emails(args="[" * 20_000 + "]" * 20_000)
-    assert isinstance(ask("GET", f"failures/{one.pk}").json()["args"], str)
+    assert isinstance(call_api("GET", f"failures/{one.pk}").json()["args"], str)
 
 
-def test_groups_and_queues_are_listed(ask, group):
+def test_groups_and_queues_are_listed(call_api, group):
     dead_emails(3, group=group)
-    (listed,) = ask("GET", "groups", q="keyerror", order="dead").json()["items"]
-    detail = ask("GET", "groups/v1-a").json()
+    (listed,) = call_api("GET", "groups", q="keyerror", order="dead").json()["items"]
+    detail = call_api("GET", "groups/v1-a").json()
     assert (listed["title"], listed["dead"], listed["queues"]) == ("KeyError: <str>", 3, ["emails"])
     assert detail["by_queue"] == [{"value": "emails", "count": 3}] and detail["share_of_dead"] == 1
-    (queue,) = ask("GET", "queues").json()["items"]
+    (queue,) = call_api("GET", "queues").json()["items"]
     assert (queue["source"], queue["queue"], queue["dead"], queue["reachable"]) == ("shop", "emails", 3, None)
 
 
 # --- acting -----------------------------------------------------------------------------------------------------
 
 
-def test_a_failure_is_discarded_and_restored_with_a_record(ask):
+def test_a_failure_is_discarded_and_restored_with_a_record(call_api):
     (one,) = dead_emails()
-    assert ask("POST", f"failures/{one.pk}/discard", {"reason": "junk"}).json()["state"] == "discarded"
-    assert ask("POST", f"failures/{one.pk}/discard", {"reason": "junk"}).status_code == 409
-    assert ask("POST", f"failures/{one.pk}/restore", {"reason": "sorry"}).json()["state"] == "dead"
-    acts = [row["act"] for row in ask("GET", "audit").json()["items"]]
+    assert call_api("POST", f"failures/{one.pk}/discard", {"reason": "junk"}).json()["state"] == "discarded"
+    assert call_api("POST", f"failures/{one.pk}/discard", {"reason": "junk"}).status_code == 409
+    assert call_api("POST", f"failures/{one.pk}/restore", {"reason": "sorry"}).json()["state"] == "dead"
+    acts = [row["act"] for row in call_api("GET", "audit").json()["items"]]
     assert acts[:2] != [] and {"failure.discard", "failure.restore"} <= set(acts)
 
 
-def test_what_was_previewed_is_started_and_can_be_paused_paced_and_cancelled(ask):
+def test_what_was_previewed_is_started_and_can_be_paused_paced_and_cancelled(call_api):
     dead_emails(4), dead_emails(2, state="retrying"), dead_emails(1, payload=False)
-    seen = ask("POST", "replays/preview", {"q": "queue:emails", "pace": {"style": "steady", "rate": 2}}).json()
+    seen = call_api("POST", "replays/preview", {"q": "queue:emails", "pace": {"style": "steady", "rate": 2}}).json()
     assert (seen["matched"], seen["replayable"], sum(b["count"] for b in seen["blocked"])) == (7, 4, 3)
     assert seen["by_queue"] == [{"value": "emails", "count": 4}] and seen["sample"][0]["queue"] == "emails"
     body = {"q": seen["q"], "pace": seen["pace"], "reason": "fixed", "snapshot": seen["snapshot"]}
-    started = ask("POST", "replays", body)
+    started = call_api("POST", "replays", body)
     assert started.status_code == 201, started.json()
     found = started.json()
     assert (found["state"], found["total"], found["counts"]["planned"]) == ("running", 4, 4)
     path = f"replays/{found['id']}"
-    assert ask("POST", f"{path}/pause", {}).json()["state"] == "paused"
-    assert ask("PATCH", path, {"pace": {"style": "steady", "rate": 9}}).json()["pace"]["rate"] == 9
-    assert [item["due_at"] for item in ask("GET", f"{path}/items").json()["items"]] == [None] * 4
-    assert ask("POST", f"{path}/resume", {"reason": "ok"}).json()["rate_now"] == 0  # nobody sends
-    items = ask("GET", f"{path}/items", limit=3).json()
+    assert call_api("POST", f"{path}/pause", {}).json()["state"] == "paused"
+    assert call_api("PATCH", path, {"pace": {"style": "steady", "rate": 9}}).json()["pace"]["rate"] == 9
+    assert [item["due_at"] for item in call_api("GET", f"{path}/items").json()["items"]] == [None] * 4
+    assert call_api("POST", f"{path}/resume", {"reason": "ok"}).json()["rate_now"] == 0  # nobody sends
+    items = call_api("GET", f"{path}/items", limit=3).json()
     assert (len(items["items"]), items["count"], items["items"][0]["state"]) == (3, 4, "planned")
     due = [datetime.fromisoformat(item["due_at"]) for item in items["items"]]
     assert [(after - due[0]).total_seconds() for after in due] == pytest.approx([0, 1 / 9, 2 / 9], abs=0.001)
-    assert ask("GET", "replays").json()["count"] == 1
-    assert ask("POST", f"{path}/cancel", {}).json()["counts"]["cancelled"] == 4
-    assert ask("POST", f"{path}/pause", {}).status_code == 409
+    assert call_api("GET", "replays").json()["count"] == 1
+    assert call_api("POST", f"{path}/cancel", {}).json()["counts"]["cancelled"] == 4
+    assert call_api("POST", f"{path}/pause", {}).status_code == 409
 
 
-def test_the_second_of_two_is_shown_who_and_when(ask):
+def test_the_second_of_two_is_shown_who_and_when(call_api):
     (one,) = dead_emails()
-    first = ask("POST", f"failures/{one.pk}/replay", {"reason": "r"})
-    second = ask("POST", f"failures/{one.pk}/replay", {"reason": "r"}, role="operator")
+    first = call_api("POST", f"failures/{one.pk}/replay", {"reason": "r"})
+    second = call_api("POST", f"failures/{one.pk}/replay", {"reason": "r"}, role="operator")
     assert (first.status_code, second.status_code) == (201, 409)
     answer = second.json()["error"]
     assert (answer["code"], answer["replay"], answer["by"]) == ("already_open", first.json()["id"], "token admin of *")
     assert datetime.fromisoformat(answer["since"]) > STARTED_AT
 
 
-def test_the_same_idempotency_key_starts_one_replay(ask):
+def test_the_same_idempotency_key_starts_one_replay(call_api):
     dead_emails(2)
     token, body = create("ci", "operator"), {"q": "queue:emails", "reason": "r", "idempotency_key": "k"}
-    first, second = (ask("POST", "replays", body, token=token) for _ in range(2))
+    first, second = (call_api("POST", "replays", body, token=token) for _ in range(2))
     assert (first.status_code, second.status_code) == (201, 201)
     assert first.json()["id"] == second.json()["id"] and Replay.objects.count() == 1
-    other = ask("POST", "replays", body | {"q": "queue:webhooks"}, token=token)
+    other = call_api("POST", "replays", body | {"q": "queue:webhooks"}, token=token)
     assert (other.status_code, other.json()["error"]["code"]) == (409, "key_reused")
     assert "Nothing was changed." in other.json()["error"]["message"]
 
 
-def test_a_misspelt_option_is_refused_by_its_name(ask):
+def test_a_misspelt_option_is_refused_by_its_name(call_api):
     dead_emails(1)
-    refused = ask("POST", "replays", {"q": "queue:emails", "reason": "r", "accept_ungarded": True})
+    refused = call_api("POST", "replays", {"q": "queue:emails", "reason": "r", "accept_ungarded": True})
     assert refused.status_code == 422 and "accept_ungarded" in refused.json()["error"]["field"]
     assert not Replay.objects.exists()
 
 
-def test_an_uncertain_item_is_settled_by_a_persons_word(ask):
+def test_an_uncertain_item_is_settled_by_a_persons_word(call_api):
     (one,) = dead_emails(state="replaying")
     replay = Replay.objects.create(scope_max_id=1, actor="ann", state="running", total=1, uncertain=1)
     ReplayItem.objects.create(replay=replay, n=1, failure=one, run=2, state="uncertain")
     path = f"replays/{replay.pk}/items/1/resolve"
-    assert ask("POST", path, {"as": "maybe"}).status_code == 422
-    assert ask("POST", path, {"as": "ran"}).json()["state"] == "succeeded"
+    assert call_api("POST", path, {"as": "maybe"}).status_code == 422
+    assert call_api("POST", path, {"as": "ran"}).json()["state"] == "succeeded"
 
 
-def test_a_group_is_resolved_noted_and_given_to_a_person(ask, group, django_user_model):
+def test_a_group_is_resolved_noted_and_given_to_a_person(call_api, group, django_user_model):
     dead_emails(group=group)
     django_user_model.objects.create_user("ann")
     changes = {"state": "resolved", "note": "fixed\0", "assignee": "ann", "runbook_url": "https://wiki.example.com/x"}
-    found = ask("PATCH", "groups/v1-a", changes).json()
+    found = call_api("PATCH", "groups/v1-a", changes).json()
     assert (found["state"], found["assignee"], found["note"]) == ("resolved", "ann", "fixed␀")
-    assert ask("PATCH", "groups/v1-a", {"assignee": ""}).json()["assignee"] is None
+    assert call_api("PATCH", "groups/v1-a", {"assignee": ""}).json()["assignee"] is None
     event = AuditEvent.objects.filter(act="group.change").order_by("id").first()
     assert event.before["state"] == "new" and event.after["state"] == "resolved"
 
@@ -296,33 +296,33 @@ def test_a_group_is_resolved_noted_and_given_to_a_person(ask, group, django_user
         ({"muted_until": (STARTED_AT + timedelta(days=1)).isoformat()}, "muted_until"),
     ],
 )
-def test_a_change_that_cannot_be_names_its_field(ask, group, changes, field):
+def test_a_change_that_cannot_be_names_its_field(call_api, group, changes, field):
     dead_emails(group=group)
-    response = ask("PATCH", "groups/v1-a", changes)
+    response = call_api("PATCH", "groups/v1-a", changes)
     assert (response.status_code, response.json()["error"]["field"]) == (422, field)
     assert Group.objects.get().state == "new"
 
 
-def test_a_group_of_two_sources_takes_both_roles(ask, group):
+def test_a_group_of_two_sources_takes_both_roles(call_api, group):
     dead_emails(group=group), dead_emails(group=group, source="bank")
-    assert ask("PATCH", "groups/v1-a", {"note": "n"}, role="operator", source="shop").status_code == 403
+    assert call_api("PATCH", "groups/v1-a", {"note": "n"}, role="operator", source="shop").status_code == 403
     assert AuditEvent.objects.filter(act="group.change", allowed=False).exists()
 
 
-def test_the_audit_is_for_admins_and_of_one_source_for_its_admin(ask):
+def test_the_audit_is_for_admins_and_of_one_source_for_its_admin(call_api):
     (one,), (other,) = dead_emails(), dead_emails(source="bank")
     for failure in (one, other):
-        ask("POST", f"failures/{failure.pk}/discard", {"reason": "r"})
-    shown = ask("GET", "audit", role="admin", source="bank").json()
+        call_api("POST", f"failures/{failure.pk}/discard", {"reason": "r"})
+    shown = call_api("GET", "audit", role="admin", source="bank").json()
     assert {row["source"] for row in shown["items"]} == {"bank"} and shown["count"] == len(shown["items"])
-    assert ask("GET", "audit", role="operator").status_code == 403
+    assert call_api("GET", "audit", role="operator").status_code == 403
 
 
 # --- the description --------------------------------------------------------------------------------------------
 
 
-def test_the_description_names_every_call_and_the_errors(ask):
-    described = ask("GET", "openapi.json").json()
+def test_the_description_names_every_call_and_the_errors(call_api):
+    described = call_api("GET", "openapi.json").json()
     assert {
         "/api/queues", "/api/failures", "/api/failures/{failure_id}", "/api/failures/{failure_id}/replay",
         "/api/groups/{fingerprint}", "/api/replays/preview", "/api/replays/{replay_id}/items/{n}/resolve", "/api/audit",

@@ -25,81 +25,83 @@ def states() -> list[str]:
     return list(Group.objects.order_by("pk").values_list("state", flat=True))
 
 
-def test_groups_are_changed_at_once_and_undone(ask):
+def test_groups_are_changed_at_once_and_undone(call_api):
     names = some(3)
     me = create("me", "operator", "*")
-    done = ask("POST", "groups/bulk", {"groups": names[:2], "state": "resolved", "reason": "fixed"}, token=me).json()
+    done = call_api(
+        "POST", "groups/bulk", {"groups": names[:2], "state": "resolved", "reason": "fixed"}, token=me
+    ).json()
     assert sorted(done["changed"]) == sorted(names[:2]) and states() == ["resolved", "resolved", "new"]
-    undone = ask("POST", "groups/undo", {"receipt": done["receipt"]}, token=me).json()
+    undone = call_api("POST", "groups/undo", {"receipt": done["receipt"]}, token=me).json()
     assert len(undone["undone"]) == 2 and states() == ["new"] * 3
 
 
-def test_what_another_token_did_is_not_undone(ask):
+def test_what_another_token_did_is_not_undone(call_api):
     me, other = create("me", "operator", "*"), create("other", "operator", "*")
-    done = ask("POST", "groups/bulk", {"groups": some(1), "state": "resolved"}, token=me).json()
-    answer = ask("POST", "groups/undo", {"receipt": done["receipt"]}, token=other)
+    done = call_api("POST", "groups/bulk", {"groups": some(1), "state": "resolved"}, token=me).json()
+    answer = call_api("POST", "groups/undo", {"receipt": done["receipt"]}, token=other)
     assert answer.status_code == 422 and states() == ["resolved"]
 
 
-def test_a_mute_shows_how_many_more_end_it(ask):
+def test_a_mute_shows_how_many_more_end_it(call_api):
     (name,) = some(1)
     Group.objects.update(count=40)
-    found = ask("PATCH", f"groups/{name}", {"state": "muted", "muted_until_count": 10}).json()
+    found = call_api("PATCH", f"groups/{name}", {"state": "muted", "muted_until_count": 10}).json()
     assert (found["state"], found["muted_until_count"], Group.objects.get().muted_until_count) == ("muted", 10, 50)
 
 
 @pytest.mark.parametrize(
     "body", [{"groups": []}, {"groups": ["x"] * 1_001, "state": "resolved"}, {"state": "resolved"}]
 )
-def test_a_bulk_change_of_nothing_or_too_many_is_refused(ask, body):
-    assert ask("POST", "groups/bulk", body).status_code == 422
+def test_a_bulk_change_of_nothing_or_too_many_is_refused(call_api, body):
+    assert call_api("POST", "groups/bulk", body).status_code == 422
 
 
-def test_groups_are_listed_by_state_and_assignee(ask, django_user_model):
+def test_groups_are_listed_by_state_and_assignee(call_api, django_user_model):
     names = some(3)
     ann = django_user_model.objects.create_user("ann")
     Group.objects.filter(fingerprint=names[0]).update(state="muted", assignee=ann)
     Group.objects.filter(fingerprint=names[1]).update(state="regressed", regressed_after="replay:3")
 
     def found(path):
-        return [row["fingerprint"] for row in ask("GET", path).json()["items"]]
+        return [row["fingerprint"] for row in call_api("GET", path).json()["items"]]
 
     assert found("groups?state=muted") == names[:1] == found("groups?assignee=ann")
     assert set(found("groups?state=muted&state=new")) == {names[0], names[2]} and len(found("groups")) == 3
-    assert ask("GET", f"groups/{names[1]}").json()["regressed_after"] == "replay:3"
+    assert call_api("GET", f"groups/{names[1]}").json()["regressed_after"] == "replay:3"
 
 
 @pytest.mark.parametrize(("path", "body"), [("bulk", {"state": "resolved"}), ("undo", {"receipt": "1-1"})])
-def test_a_viewers_token_changes_no_groups(ask, path, body):
+def test_a_viewers_token_changes_no_groups(call_api, path, body):
     chosen = {"groups": some(1)} if path == "bulk" else {}
-    assert ask("POST", f"groups/{path}", body | chosen, role="viewer").status_code == 403
+    assert call_api("POST", f"groups/{path}", body | chosen, role="viewer").status_code == 403
     assert "resolved" not in states()
 
 
-def test_a_rule_is_seen_made_listed_and_taken_back(ask):
+def test_a_rule_is_seen_made_listed_and_taken_back(call_api):
     left, right = some(2)
     requested = {"kind": "merge", "groups": [left, right]}
-    seen = ask("POST", "groups/rules/preview", requested).json()
+    seen = call_api("POST", "groups/rules/preview", requested).json()
     assert [(row["fingerprint"], row["becomes"]) for row in seen["rows"]] == [(right, left)]
-    made = ask("POST", "groups/rules", requested | {"note": "one partner"})
+    made = call_api("POST", "groups/rules", requested | {"note": "one partner"})
     assert made.status_code == 201 and made.json()["others"] == [right]
-    assert [row["note"] for row in ask("GET", "groups/rules").json()["items"]] == ["one partner"]
+    assert [row["note"] for row in call_api("GET", "groups/rules").json()["items"]] == ["one partner"]
     path = f"groups/rules/{made.json()['id']}/withdraw"
-    assert ask("POST", path, {}).json()["is_withdrawn"] is True
-    assert ask("POST", path, {}).status_code == 409
+    assert call_api("POST", path, {}).json()["is_withdrawn"] is True
+    assert call_api("POST", path, {}).status_code == 409
 
 
-def test_a_rule_that_cannot_be_names_its_field(ask):
-    answer = ask("POST", "groups/rules", {"kind": "ignore", "frame": "*"})
+def test_a_rule_that_cannot_be_names_its_field(call_api):
+    answer = call_api("POST", "groups/rules", {"kind": "ignore", "frame": "*"})
     assert (answer.status_code, answer.json()["error"]["field"]) == (422, "frame")
-    assert ask("POST", "groups/rules/7/withdraw", {}).status_code == 404
+    assert call_api("POST", "groups/rules/7/withdraw", {}).status_code == 404
 
 
-def test_groups_are_found_by_what_only_their_failures_have(ask):
+def test_groups_are_found_by_what_only_their_failures_have(call_api):
     left, right = group("Left"), group("Right")
     bury(group=left, tenant="acme"), bury(group=right, tenant="other")
-    found = ask("GET", "groups", q="tenant:acme").json()
+    found = call_api("GET", "groups", q="tenant:acme").json()
     assert [row["fingerprint"] for row in found["items"]] == [left.fingerprint] and found["count"] == 1
     assert "a failure, in whatever state, matches all of the search" in found["hints"][0]
-    none = ask("GET", "groups", q="tenant:nobody").json()
+    none = call_api("GET", "groups", q="tenant:nobody").json()
     assert (none["items"], none["count"], none["count_is_capped"]) == ([], 0, False)

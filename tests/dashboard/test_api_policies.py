@@ -17,10 +17,10 @@ VECTORS = json.loads((Path(__file__).parents[1] / "jobs_admin/core/backoff.json"
 
 
 @pytest.fixture
-def put(ask):
+def put(call_api):
     def publish(name="emails", expected=None, role="operator", source="*", **fields):
         body = {**EMAILS, **fields, "expected_version": expected}
-        return ask("PUT", f"policies/{name}", body, role=role, source=source)
+        return call_api("PUT", f"policies/{name}", body, role=role, source=source)
 
     return publish
 
@@ -29,30 +29,30 @@ def error(answer):
     return answer.status_code, answer.json()["error"]
 
 
-def test_a_policy_is_made_read_and_changed(ask, put):
+def test_a_policy_is_made_read_and_changed(call_api, put):
     made = put()
     assert made.status_code == 201 and made.json()["version"] == 1
     changed = put(expected=1, max_attempts=6)
     assert changed.status_code == 200 and changed.json()["version"] == 2
-    one = ask("GET", "policies/emails", role="viewer").json()
+    one = call_api("GET", "policies/emails", role="viewer").json()
     assert (one["max_attempts"], one["match"]["task"], one["workers"]["of"]) == (6, "shop.mail", 0)
-    assert [row["name"] for row in ask("GET", "policies").json()["items"]] == ["emails"]
+    assert [row["name"] for row in call_api("GET", "policies").json()["items"]] == ["emails"]
 
 
-def test_what_was_answered_can_be_changed_and_sent_back(ask, put):
+def test_what_was_answered_can_be_changed_and_sent_back(call_api, put):
     put()
-    one = ask("GET", "policies/emails").json()
-    sent = ask("PUT", "policies/emails", one | {"max_attempts": 9, "expected_version": one["version"]})
+    one = call_api("GET", "policies/emails").json()
+    sent = call_api("PUT", "policies/emails", one | {"max_attempts": 9, "expected_version": one["version"]})
     assert (sent.status_code, sent.json()["version"], sent.json()["max_attempts"]) == (200, 2, 9)
 
 
-def test_a_policy_shows_whether_it_files_lost_jobs_also_where_it_does_not(ask, put):
+def test_a_policy_shows_whether_it_files_lost_jobs_also_where_it_does_not(call_api, put):
     assert put().json()["file_lost"] is False
     assert put(expected=1, file_lost=True).json()["file_lost"] is True
-    one = ask("GET", "policies/emails").json()
+    one = call_api("GET", "policies/emails").json()
     assert (one["file_lost"], one["workers"]["unkept"]) == (True, 0)
     assert error(put(expected=2, file_lost="yes"))[1]["problems"][0]["field"] == "file_lost"
-    back = ask("PUT", "policies/emails", one | {"file_lost": False, "expected_version": 2})
+    back = call_api("PUT", "policies/emails", one | {"file_lost": False, "expected_version": 2})
     assert back.json()["file_lost"] is False and "file_lost" not in PolicyVersion.objects.get(version=3).document
 
 
@@ -100,8 +100,8 @@ def test_an_equal_match_is_refused_by_name(put):
 
 
 @pytest.mark.parametrize("body", ["[]", "5", '"x"', '{"policy": []}', '{"policy": null}', '{"expected_version": true}'])
-def test_what_is_no_policy_is_refused(ask, client, body):
-    answer = ask("PUT", "policies/emails", json.loads(body))
+def test_what_is_no_policy_is_refused(call_api, client, body):
+    answer = call_api("PUT", "policies/emails", json.loads(body))
     assert answer.status_code == 422 and answer.json()["error"]["code"] == "invalid"
     assert not PolicyVersion.objects.exists()
 
@@ -117,39 +117,39 @@ def test_an_operator_of_one_source_publishes_for_that_alone(put):
     assert error(put("all", source="shop", match={}))[0] == 403
 
 
-def test_a_policy_out_of_sight_is_not_there(ask, put):
+def test_a_policy_out_of_sight_is_not_there(call_api, put):
     put("bills", match={"source": "bank"})
     for path in ("policies/bills", "policies/bills/versions", "policies/bills/budget"):
-        assert ask("GET", path, source="shop").status_code == 404
-    assert ask("GET", "policies", source="shop").json()["items"] == []
+        assert call_api("GET", path, source="shop").status_code == 404
+    assert call_api("GET", "policies", source="shop").json()["items"] == []
     assert put("bills", source="shop", expected=1).status_code == 404
 
 
-def test_versions_are_leafed_through_and_put_back(ask, put):
+def test_versions_are_leafed_through_and_put_back(call_api, put):
     put()
     put(expected=1, max_attempts=9)
-    page = ask("GET", "policies/emails/versions", limit=1).json()
+    page = call_api("GET", "policies/emails/versions", limit=1).json()
     assert (page["items"][0]["version"], page["count"]) == (2, 2)
-    rest = ask("GET", "policies/emails/versions", limit=1, after=page["next"]).json()
+    rest = call_api("GET", "policies/emails/versions", limit=1, after=page["next"]).json()
     assert (rest["items"][0]["version"], rest["next"]) == (1, None)
-    back = ask("POST", "policies/emails/versions/1/put-back", {"expected_version": 2, "reason": "was better"})
+    back = call_api("POST", "policies/emails/versions/1/put-back", {"expected_version": 2, "reason": "was better"})
     assert (back.status_code, back.json()["version"], back.json()["max_attempts"]) == (201, 3, 4)
-    assert ask("POST", "policies/emails/versions/9/put-back", {}).status_code == 404
+    assert call_api("POST", "policies/emails/versions/9/put-back", {}).status_code == 404
 
 
-def test_a_policy_is_withdrawn(ask, put):
+def test_a_policy_is_withdrawn(call_api, put):
     put()
-    assert error(ask("DELETE", "policies/emails", expected_version=7))[0] == 409
-    assert ask("DELETE", "policies/emails", expected_version=1, reason="no more").status_code == 204
-    assert ask("GET", "policies/emails").status_code == 404
-    assert ask("GET", "policies/emails/versions").json()["count"] == 1
+    assert error(call_api("DELETE", "policies/emails", expected_version=7))[0] == 409
+    assert call_api("DELETE", "policies/emails", expected_version=1, reason="no more").status_code == 204
+    assert call_api("GET", "policies/emails").status_code == 404
+    assert call_api("GET", "policies/emails/versions").json()["count"] == 1
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
-def test_a_preview_gives_the_waits_of_the_vectors(ask, vector):
+def test_a_preview_gives_the_waits_of_the_vectors(call_api, vector):
     most = max(delay["attempt"] for delay in vector["delays"])
     draft = vector["policy"] | {"max_attempts": min(1_000, most + 1)}
-    schedule = ask("POST", "policies/preview", draft, role="viewer").json()["schedule"]
+    schedule = call_api("POST", "policies/preview", draft, role="viewer").json()["schedule"]
     for delay in vector["delays"]:
         if delay["attempt"] < 1_000:
             step = schedule[delay["attempt"] - 1]
@@ -157,45 +157,45 @@ def test_a_preview_gives_the_waits_of_the_vectors(ask, vector):
             assert step["longest_s"] == pytest.approx(delay["longest_s"])
 
 
-def test_a_preview_is_beside_what_is_in_force_and_changes_nothing(ask, put, settings):
+def test_a_preview_is_beside_what_is_in_force_and_changes_nothing(call_api, put, settings):
     put()
     settings.REDRIVE_READ_ONLY = True
-    found = ask(
+    found = call_api(
         "POST", "policies/preview", {"policy": EMAILS | {"name": "emails", "max_attempts": 2}, "jobs": 10}
     ).json()
     assert (len(found["schedule"]), len(found["current"]["schedule"])) == (1, 3)
     assert found["jobs"] == 10 and PolicyVersion.objects.count() == 1
 
 
-def test_a_preview_of_too_many_jobs_is_refused_with_its_bound(ask):
-    status, refused = error(ask("POST", "policies/preview", {"jobs": 10**9}))
+def test_a_preview_of_too_many_jobs_is_refused_with_its_bound(call_api):
+    status, refused = error(call_api("POST", "policies/preview", {"jobs": 10**9}))
     assert (status, refused["field"], refused["problems"][0]["bound"]) == (422, "jobs", "1 to 1,000,000")
 
 
-def test_a_backtest_judges_the_failures_of_the_last_day(ask):
+def test_a_backtest_judges_the_failures_of_the_last_day(call_api):
     (failure,) = bury(1)
     times = {"ended_at": failure.failed_at, "received_at": failure.failed_at}
     Attempt.objects.create(failure=failure, run=1, attempt=1, kind="exception", error_type="TimeoutError", **times)
-    found = ask("POST", "policies/backtest", {"max_attempts": 1}, role="viewer").json()
+    found = call_api("POST", "policies/backtest", {"max_attempts": 1}, role="viewer").json()
     assert (found["looked_at"], found["dead"]) == (1, {"exhausted": 1})
 
 
-def test_a_budget_is_shown_or_shown_to_be_none(ask, put):
+def test_a_budget_is_shown_or_shown_to_be_none(call_api, put):
     put()
-    assert ask("GET", "policies/emails/budget").json()["per_minute"] is None
+    assert call_api("GET", "policies/emails/budget").json()["per_minute"] is None
     put(expected=1, budget={"per_minute": 60, "burst": 10})
     bury(1)
-    found = ask("GET", "policies/emails/budget").json()
+    found = call_api("GET", "policies/emails/budget").json()
     assert (found["per_minute"], found["remaining"], found["by_source"]) == (60, 10, {"shop": 10})
 
 
-def test_what_it_would_have_changed_is_shown(ask, put):
+def test_what_it_would_have_changed_is_shown(call_api, put):
     put(mode="observe")
     (failure,) = bury(1)
     times = {"ended_at": failure.failed_at, "received_at": failure.failed_at}
     message = {"policy": "emails@1", "reason": "would retry in 12 s", **times}
     Attempt.objects.create(failure=failure, run=1, attempt=1, kind="exception", **message)
-    assert ask("GET", "policies/emails/observed", role="viewer").json() == {
+    assert call_api("GET", "policies/emails/observed", role="viewer").json() == {
         "policy": "emails", "version": 1, "attempts": 1, "is_capped": False,
         "changed": 1, "tried_again": 1, "given_up": 0, "waited_otherwise": 0,
     }  # fmt: skip

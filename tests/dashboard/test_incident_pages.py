@@ -117,9 +117,9 @@ def test_the_audit_is_shown_to_admins_of_the_source_alone(ann, otto, vera, outag
         assert "The audit is read by admins of shop" in page
 
 
-def test_no_one_else_is_shown_that_there_was_one(client, nobody, outage):
+def test_no_one_else_is_shown_that_there_was_one(client, without_role, outage):
     assert client.get("/incidents/").url.startswith("/login/")
-    assert nobody.get("/incidents/").status_code == 403
+    assert without_role.get("/incidents/").status_code == 403
 
 
 def test_a_source_out_of_sight_or_of_no_name_is_not_there(vera, ann, outage):

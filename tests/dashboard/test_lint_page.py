@@ -131,10 +131,10 @@ def test_findings_of_sources_out_of_sight_are_not_shown(vera, fleet):
     assert "shop.hook" in text and "bank" not in text and "vault" not in text
 
 
-def test_the_call_answers_as_the_command_does(ask, fleet):
+def test_the_call_answers_as_the_command_does(call_api, fleet):
     fleet(SOUND, FIXED)
     publish()
-    answer = ask("GET", "policies/lint", role="viewer").json()
+    answer = call_api("GET", "policies/lint", role="viewer").json()
     assert (answer["counts"], answer["policies"], answer["tasks"], answer["workers"]) == (
         {"high": 2, "medium": 0, "low": 1},
         1,
@@ -179,9 +179,9 @@ def test_queues_of_sources_out_of_sight_are_not_shown(vera, watched):
     assert "hooks" not in text_of(vera.get("/policies/lint/"))
 
 
-def test_the_call_enumerates_options_and_shows_how_many_jobs_were_checked(ask, watched):
+def test_the_call_enumerates_options_and_shows_how_many_jobs_were_checked(call_api, watched):
     lie(watched, LYING)
-    answer = ask("GET", "policies/lint", role="viewer").json()
+    answer = call_api("GET", "policies/lint", role="viewer").json()
     assert answer["options"] == [
         {"source": "shop", "queue": "hooks", "task": "hook", "quoted": LYING.quoted, "jobs": 2, "looked_at": 9, "in_queue": 45_000, "example": "42"}
     ]  # fmt: skip

@@ -41,7 +41,7 @@ def until(reached):
     wait_until(reached, meanwhile=lambda: pulling.pull("hooks", "test"))
 
 
-def test_what_died_counts_here_although_the_system_has_dropped_some(hooks, ask, client):
+def test_what_died_counts_here_although_the_system_has_dropped_some(hooks, call_api, client):
     for n in range(3):
         job = hooks.add("hooks", "order.paid", {"needs": "partner"}, removeOnFail=2)
         hooks.told("failed", id=job)
@@ -50,7 +50,7 @@ def test_what_died_counts_here_although_the_system_has_dropped_some(hooks, ask, 
     hooks.told("completed")
     now = timezone.now()
     sampling.sample(now)
-    (queue,) = ask("GET", "queues").json()["items"]
+    (queue,) = call_api("GET", "queues").json()["items"]
     assert (queue["source"], queue["queue"], queue["dead"], queue["source_dead"]) == ("hooks", "hooks", 3, 2)
     token = create("scraper", "viewer", "*")
     reported = samples(client.get("/metrics", headers={"Authorization": f"Bearer {token}"}))

@@ -164,9 +164,9 @@ def test_arguments_that_a_job_cannot_have_are_refused_before_they_are_shown_as_a
     assert answer.status_code == 409 and "has one value" in answer.content.decode()
 
 
-def test_a_program_is_refused_such_arguments_before_a_replay_is_made(ask, node):
+def test_a_program_is_refused_such_arguments_before_a_replay_is_made(call_api, node):
     requested = {"args": [1, 2], "kwargs": {"a": 1}, "reason": "r"}
-    answer = ask("POST", f"failures/{node.pk}/replay", requested)
+    answer = call_api("POST", f"failures/{node.pk}/replay", requested)
     assert (answer.status_code, Replay.objects.exists()) == (422, False)
     assert "has one value" in answer.json()["error"]["message"]
 

@@ -99,5 +99,5 @@ def test_an_export_is_no_get_and_works_in_a_read_only_desk(vera, settings):
     assert answer.status_code == 200 and answer.getvalue().count(b"\r\n") == 3
 
 
-def test_who_has_no_role_exports_nothing(nobody):
-    assert nobody.post(reverse("redrive:failure-export", args=["csv"])).status_code == 403
+def test_who_has_no_role_exports_nothing(without_role):
+    assert without_role.post(reverse("redrive:failure-export", args=["csv"])).status_code == 403

@@ -90,7 +90,7 @@ def _batched(all_: object, size: int) -> list[list]:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
+def broken_shop(tmp_path_factory):
     """The store's entries, the elements that were sent, and the worker's log, in which Celery itself says nothing of errors."""
     folder = tmp_path_factory.mktemp("secrets")
     broker, store = Engine(folder / "broker").start(), Engine(folder / "store").start()
@@ -127,30 +127,30 @@ def told(tmp_path_factory):
 
 
 @pytest.fixture
-def desk(told, settings):
+def desk(broken_shop, settings):
     """The desk of that store, with all of it filed."""
-    settings.REDRIVE_REDIS_URL = told.store.url
+    settings.REDRIVE_REDIS_URL = broken_shop.store.url
     settings.REDRIVE_DEMO_BROKER_URL, settings.REDRIVE_CELERY_BROKER_URL, settings.REDRIVE_SOURCES = (
-        told.broker_url,
+        broken_shop.broker_url,
         "",
         "",
     )
     forget_configuration(config)
-    ingest.file(told.entries)
-    yield told
+    ingest.file(broken_shop.entries)
+    yield broken_shop
     forget_configuration(config)
 
 
-def test_a_report_holds_them_in_the_raw_message_alone(told):
-    assert leaks(base64.b64decode(json.loads(decode(told.entries[0][1]).raw)["body"]))
-    for _, fields in told.entries:
+def test_a_report_holds_them_in_the_raw_message_alone(broken_shop):
+    assert leaks(base64.b64decode(json.loads(decode(broken_shop.entries[0][1]).raw)["body"]))
+    for _, fields in broken_shop.entries:
         assert leaks(b" ".join(value for name, value in fields.items() if name != b"raw")) == set()
-        assert decode(fields).raw == told.sent[decode(fields).job_id]
+        assert decode(fields).raw == broken_shop.sent[decode(fields).job_id]
 
 
-def test_the_workers_log_has_none_by_us(told):
-    assert "Redrive" in told.text() and "ready" in told.text()
-    assert leaks(told.text()) == set()
+def test_the_workers_log_has_none_by_us(broken_shop):
+    assert "Redrive" in broken_shop.text() and "ready" in broken_shop.text()
+    assert leaks(broken_shop.text()) == set()
 
 
 def test_no_table_no_index_and_no_byte_of_the_database_has_one(desk, caplog):
@@ -222,10 +222,10 @@ def test_no_page_no_answer_and_no_file_has_one(desk, django_user_model, caplog):
     assert leaks(caplog.text) == set()
 
 
-def test_nothing_of_them_is_left_in_redis_once_they_are_filed(told, settings):
-    settings.REDRIVE_REDIS_URL = told.store.url
+def test_nothing_of_them_is_left_in_redis_once_they_are_filed(broken_shop, settings):
+    settings.REDRIVE_REDIS_URL = broken_shop.store.url
     forget_configuration(config)
-    with redis.Redis.from_url(told.store.url) as client:
+    with redis.Redis.from_url(broken_shop.store.url) as client:
         for _ in range(200):
             if not ingest.step("test") and not client.xlen(keys.failures("shop")):
                 break

@@ -376,7 +376,7 @@ class Look:
 
 
 @pytest.fixture
-def look(hostile, live_server, browser):
+def inspect_page(hostile, live_server, browser):
     """A browser whose user may see everything."""
     opened = Look(browser, live_server.url, hostile[3])
     yield opened
@@ -409,44 +409,44 @@ def as_page(address) -> bool:
     return address.name not in {"failure-text", "failure-export", "incident-text", "healthz", "readyz"}
 
 
-def test_nothing_runs_on_any_page(hostile, look):
+def test_nothing_runs_on_any_page(hostile, inspect_page):
     rows, failures, groups, *_ = hostile
     for address in answers("page"):
         if as_page(address):
-            look.open(path_to(address, rows))
+            inspect_page.open(path_to(address, rows))
     for n in range(0, len(failures) - 1, 50):  # each payload in each column of the lists
-        look.open(f"/failures/?after={failures[n].pk + 50}")
+        inspect_page.open(f"/failures/?after={failures[n].pk + 50}")
     for pk in Alert.objects.order_by("-pk").values_list("pk", flat=True)[:6]:
-        look.open(f"/alerts/{pk}/")
+        inspect_page.open(f"/alerts/{pk}/")
     for n in range(SHOWN):
-        look.open(f"/failures/{failures[n * (ROWS // SHOWN)].pk}/")
+        inspect_page.open(f"/failures/{failures[n * (ROWS // SHOWN)].pk}/")
         if n % 3 == 0:
-            look.open(f"/groups/{groups[n * (ROWS // SHOWN)].fingerprint}/")
-    none_of(look.found)
+            inspect_page.open(f"/groups/{groups[n * (ROWS // SHOWN)].fingerprint}/")
+    none_of(inspect_page.found)
 
 
-def test_nothing_runs_in_what_a_page_shows_back(hostile, look):
+def test_nothing_runs_in_what_a_page_shows_back(hostile, inspect_page):
     """Hostile text in the address itself: searches, cursors, names."""
     parts = [EVERYTHING[start : start + 900] for start in range(0, len(EVERYTHING), 900)]
     for n, text in enumerate(parts):
         page = ("/failures/?q={}", "/groups/?q={}", "/audit/?act={}", "/replays/new/?q={}")[n % 4]
-        look.open(page.format(quote(text)))
+        inspect_page.open(page.format(quote(text)))
     for text in (parts[0], PAYLOADS[200], PAYLOADS[-3]):
-        look.open(f"/login/?next={quote(text)}")
-        look.open(f"/{quote(text[:200], safe='')}")
-        look.open(f"/groups/{quote(text[:200], safe='')}/")
-    none_of(look.found)
+        inspect_page.open(f"/login/?next={quote(text)}")
+        inspect_page.open(f"/{quote(text[:200], safe='')}")
+        inspect_page.open(f"/groups/{quote(text[:200], safe='')}/")
+    none_of(inspect_page.found)
 
 
-def test_nothing_runs_in_parts_that_htmx_swaps_in_or_in_what_an_act_shows(hostile, look):
+def test_nothing_runs_in_parts_that_htmx_swaps_in_or_in_what_an_act_shows(hostile, inspect_page):
     rows, failures, *_ = hostile
-    look.open("/queues/")
+    inspect_page.open("/queues/")
     for address in answers("page"):
         # Not what leads on to another page.
         if as_page(address) and address.name not in {"login", "policy-of"}:
-            look.at = f"part of {address.route}"
+            inspect_page.at = f"part of {address.route}"
             path = path_to(address, rows)
-            look.page.evaluate(
+            inspect_page.page.evaluate(
                 """async path => {
                     const probe = document.createElement("div");
                     document.body.append(probe);
@@ -454,61 +454,65 @@ def test_nothing_runs_in_parts_that_htmx_swaps_in_or_in_what_an_act_shows(hostil
                 }""",
                 path,
             )
-            look.page.evaluate(_TOUCH)
-            for what in look.page.evaluate(_LOOK):
-                look.note(what)
-            look.page.evaluate("document.body.lastElementChild.remove()")
+            inspect_page.page.evaluate(_TOUCH)
+            for what in inspect_page.page.evaluate(_LOOK):
+                inspect_page.note(what)
+            inspect_page.page.evaluate("document.body.lastElementChild.remove()")
     for n in (1, 2):
-        look.open(f"/failures/{failures[n].pk}/")
-        form = look.page.locator("form[action$='/discard/']").first
+        inspect_page.open(f"/failures/{failures[n].pk}/")
+        form = inspect_page.page.locator("form[action$='/discard/']").first
         if form.count():
             with suppress(Exception):
                 form.evaluate("form => form.requestSubmit()")
-                look.page.wait_for_timeout(300)
-        look.page.keyboard.press("Control+k")
-        look.page.keyboard.type("<img")
-        look.page.keyboard.press("Escape")
-        for what in look.page.evaluate(_LOOK):
-            look.note(what)
-    none_of(look.found)
+                inspect_page.page.wait_for_timeout(300)
+        inspect_page.page.keyboard.press("Control+k")
+        inspect_page.page.keyboard.type("<img")
+        inspect_page.page.keyboard.press("Escape")
+        for what in inspect_page.page.evaluate(_LOOK):
+            inspect_page.note(what)
+    none_of(inspect_page.found)
 
 
-def test_nothing_runs_on_pages_that_answer_a_form(hostile, look, monkeypatch):
+def test_nothing_runs_on_pages_that_answer_a_form(hostile, inspect_page, monkeypatch):
     """Previews, refusals and the step of a large act: pages that no address opens."""
     _, failures, groups, *_ = hostile
-    look.open("/groups/rules/")
+    inspect_page.open("/groups/rules/")
     names = [group.fingerprint for group in groups[-40:]]
-    look.post("/groups/rules/preview/", kind="merge", groups=names)
-    look.post("/groups/rules/preview/", kind="merge", groups=[names[-1], EVERYTHING[:900]], by=EVERYTHING[:900])
-    look.post("/groups/rules/preview/", kind="split", groups=names[-1:], by="tenant")
-    look.post("/groups/rules/preview/", kind="split", groups=names[-1:], by=f"kwargs.{said(3, 0)}")
+    inspect_page.post("/groups/rules/preview/", kind="merge", groups=names)
+    inspect_page.post("/groups/rules/preview/", kind="merge", groups=[names[-1], EVERYTHING[:900]], by=EVERYTHING[:900])
+    inspect_page.post("/groups/rules/preview/", kind="split", groups=names[-1:], by="tenant")
+    inspect_page.post("/groups/rules/preview/", kind="split", groups=names[-1:], by=f"kwargs.{said(3, 0)}")
     for n in (0, 40, 90):
-        look.post("/groups/rules/preview/", kind="ignore", frame=f"{said(n, 0)} in *")
-    look.post("/groups/rules/preview/", kind=said(5, 0), frame=EVERYTHING[:900])
+        inspect_page.post("/groups/rules/preview/", kind="ignore", frame=f"{said(n, 0)} in *")
+    inspect_page.post("/groups/rules/preview/", kind=said(5, 0), frame=EVERYTHING[:900])
     chosen = [failure.pk for failure in failures[-60:]]
-    look.post("/replays/new/", selection=chosen, step="preview")
+    inspect_page.post("/replays/new/", selection=chosen, step="preview")
     Source.objects.update(is_reachable=True)
-    look.post("/replays/new/", selection=chosen, step="preview")
-    assert look.page.locator("h1", has_text=re.compile(r"^Replay [\d,]+\s+jobs")).count() == 1
-    look.post("/replays/new/", q=EVERYTHING[:900], step="start", reason=EVERYTHING[:450], amount=said(7, 0))
-    look.post("/replays/new/", selection=chosen, step="start", reason=said(8, 0), confirm=said(9, 0), unit=said(2, 0))
+    inspect_page.post("/replays/new/", selection=chosen, step="preview")
+    assert inspect_page.page.locator("h1", has_text=re.compile(r"^Replay [\d,]+\s+jobs")).count() == 1
+    inspect_page.post("/replays/new/", q=EVERYTHING[:900], step="start", reason=EVERYTHING[:450], amount=said(7, 0))
+    inspect_page.post(
+        "/replays/new/", selection=chosen, step="start", reason=said(8, 0), confirm=said(9, 0), unit=said(2, 0)
+    )
     edited = f"/failures/{failures[1].pk}/edit/"
-    look.post(edited, args=json.dumps(PAYLOADS[:8]), kwargs=json.dumps({said(n, 0): said(n, 1) for n in range(8)}))
-    assert look.page.locator("h1", has_text="This is what changes").count() == 1
-    look.post(edited, args=EVERYTHING, kwargs=EVERYTHING, reason=said(4, 0))
+    inspect_page.post(
+        edited, args=json.dumps(PAYLOADS[:8]), kwargs=json.dumps({said(n, 0): said(n, 1) for n in range(8)})
+    )
+    assert inspect_page.page.locator("h1", has_text="This is what changes").count() == 1
+    inspect_page.post(edited, args=EVERYTHING, kwargs=EVERYTHING, reason=said(4, 0))
     # Small steps: the page of a large act is shown between two of them.
     monkeypatch.setattr(triage, "_AT_ONCE", 1)
     monkeypatch.setattr(failure_bulk, "STEP_S", 0)
-    look.post("/failures/bulk/", act="discard", everything="on", q="state:dead", reason=EVERYTHING[:450])
-    assert look.page.locator("h1", has_text="Discarding").count() == 1
-    look.open("/alerts/silences/")
-    look.post(
+    inspect_page.post("/failures/bulk/", act="discard", everything="on", q="state:dead", reason=EVERYTHING[:450])
+    assert inspect_page.page.locator("h1", has_text="Discarding").count() == 1
+    inspect_page.open("/alerts/silences/")
+    inspect_page.post(
         "/alerts/silences/save/", source="shop", queue=said(3, 0), rule=said(4, 0), comment="", until=EVERYTHING[:900]
     )
-    look.post(
+    inspect_page.post(
         "/alerts/silences/save/", queue=EVERYTHING[:900], comment=EVERYTHING[:900], severity=said(5, 0), **{"for": 3600}
     )
-    look.open("/alerts/rules/new/")
+    inspect_page.open("/alerts/rules/new/")
     texts = {
         "source": said(1, 0),
         "queue": said(2, 0),
@@ -523,28 +527,28 @@ def test_nothing_runs_on_pages_that_answer_a_form(hostile, look, monkeypatch):
         "channels": [said(9, 0), said(10, 0)],
     }
     for path in ("preview/", "create/"):
-        look.post(f"/alerts/rules/{path}", name=EVERYTHING[:900], metric=said(0, 0), **texts, **wrong)
-        look.post(f"/alerts/rules/{path}", name=said(11, 0), metric="dead", threshold=1, **texts)
-    look.open("/alerts/channels/new/")
+        inspect_page.post(f"/alerts/rules/{path}", name=EVERYTHING[:900], metric=said(0, 0), **texts, **wrong)
+        inspect_page.post(f"/alerts/rules/{path}", name=said(11, 0), metric="dead", threshold=1, **texts)
+    inspect_page.open("/alerts/channels/new/")
     for kind in ("webhook", "email", said(3, 1)):
-        look.post(
+        inspect_page.post(
             "/alerts/channels/create/", name=said(4, 1), kind=kind, url=said(5, 1), to=EVERYTHING[:900], secret=said(6, 1),
             events=said(7, 1),
         )  # fmt: skip
-    look.open("/alerts/runbooks/")
-    look.post("/alerts/runbooks/save/", task=EVERYTHING[:900], url=said(8, 1))
-    look.open("/failures/")
-    look.post("/failures/bulk/", act="discard", selection=chosen[:2], q=said(6, 0), reason=said(7, 0))
-    look.post("/failures/bulk/", act=said(8, 0), selection=chosen[:2])
-    look.post("/failures/bulk/", act="discard", selection=[said(9, 0)])
-    none_of(look.found)
+    inspect_page.open("/alerts/runbooks/")
+    inspect_page.post("/alerts/runbooks/save/", task=EVERYTHING[:900], url=said(8, 1))
+    inspect_page.open("/failures/")
+    inspect_page.post("/failures/bulk/", act="discard", selection=chosen[:2], q=said(6, 0), reason=said(7, 0))
+    inspect_page.post("/failures/bulk/", act=said(8, 0), selection=chosen[:2])
+    inspect_page.post("/failures/bulk/", act="discard", selection=[said(9, 0)])
+    none_of(inspect_page.found)
 
 
-def test_nothing_runs_in_djangos_admin(hostile, look):
+def test_nothing_runs_in_djangos_admin(hostile, inspect_page):
     for address in answers("admin"):
         if address.right != "nobody" and not address.name.endswith(("logout", "jsi18n")):
-            look.open(path_of(address, hostile[0]))
-    none_of(look.found)
+            inspect_page.open(path_of(address, hostile[0]))
+    none_of(inspect_page.found)
 
 
 def formulas(route: str, answer) -> list[str]:
@@ -592,26 +596,26 @@ def test_exports_and_answers_of_the_api_are_no_pages(hostile, live_server, clien
     assert urlsplit(live_server.url).hostname == "localhost"
 
 
-def test_markup_that_came_through_would_be_noticed(look):
-    look.open("/queues/")
-    look.page.evaluate(
+def test_markup_that_came_through_would_be_noticed(inspect_page):
+    inspect_page.open("/queues/")
+    inspect_page.page.evaluate(
         "html => document.body.insertAdjacentHTML('beforeend', html)",
         "\n".join(p for p in PAYLOADS if "http-equiv" not in p),
     )
 
     def reported():
-        return {found[0] for line in look.found if (found := re.search(r"policy: (script|img|style)", line))}
+        return {found[0] for line in inspect_page.found if (found := re.search(r"policy: (script|img|style)", line))}
 
     all_three = {"policy: script", "policy: img", "policy: style"}
     for _ in range(600):  # the browser tells of them one by one
         if reported() == all_three:
             break
-        look.page.wait_for_timeout(100)
-    assert reported() == all_three and len(look.page.evaluate(_LOOK)) == 5
+        inspect_page.page.wait_for_timeout(100)
+    assert reported() == all_three and len(inspect_page.page.evaluate(_LOOK)) == 5
 
 
-def test_whatever_requests_something_elsewhere_would_be_noticed(look):
-    look.open("/queues/")
+def test_whatever_requests_something_elsewhere_would_be_noticed(inspect_page):
+    inspect_page.open("/queues/")
     with suppress(Exception):  # nobody answers there
-        look.page.goto("http://evil.example/7")
-    assert [line for line in look.found if "fetched http://evil.example/7" in line]
+        inspect_page.page.goto("http://evil.example/7")
+    assert [line for line in inspect_page.found if "fetched http://evil.example/7" in line]

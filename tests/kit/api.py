@@ -11,8 +11,8 @@ from jobs_admin.models import ApiToken
 
 
 @pytest.fixture
-def ask(client):
-    """A call by a program: ask("GET", "failures", role=…)."""
+def call_api(client):
+    """A call by a program: call_api("GET", "failures", role=…)."""
 
     def call(method, path, body=None, *, role="admin", source="*", token=None, **query):
         if token is None:

@@ -109,7 +109,7 @@ class Letters(SourceContract):
 
 
 @pytest.fixture
-def letter(node, channel):
+def message(node, channel):
     return Letters(captured(node, channel, 1)).letter
 
 
@@ -132,12 +132,12 @@ def depth(channel, queue="emails"):
     return channel.queue_declare(queue, passive=True).message_count
 
 
-def test_what_the_broker_did_not_confirm_is_in_doubt_and_goes_never_again(far, road, letter, channel):
-    far.send("r", [letter(n) for n in range(1, 6)])
+def test_what_the_broker_did_not_confirm_is_in_doubt_and_goes_never_again(far, road, message, channel):
+    far.send("r", [message(n) for n in range(1, 6)])
     road.sees = lambda sent: setattr(road, "hears_nothing", road.hears_nothing or b"new-6" in sent)
     far._sender._confirm_within_s = 1  # of these nobody hears anything, however long it takes
     with pytest.raises(SourceUnreachable) as raised:
-        far.send("r", [letter(n) for n in range(1, 11)])
+        far.send("r", [message(n) for n in range(1, 11)])
     assert "127.0.0.1" in str(raised.value) and "redrive:" not in str(raised.value)
     wait_until(lambda: depth(channel) == 10)
     road.sees, road.hears_nothing = lambda _: None, False
@@ -145,14 +145,14 @@ def test_what_the_broker_did_not_confirm_is_in_doubt_and_goes_never_again(far, r
     assert far.was_sent("r", list(range(1, 12))) == {1, 2, 3, 4, 5}
     assert far.in_doubt("r", list(range(1, 12))) == {6, 7, 8, 9, 10}
     with pytest.raises(SourceUnreachable, match="begun by another sender"):
-        far.send("r", [letter(n) for n in range(1, 12)])
+        far.send("r", [message(n) for n in range(1, 12)])
     assert depth(channel) == 11 and far.was_sent("r", [6, 11]) == {11}
 
 
-def test_where_a_batch_broke_off_each_message_went_or_is_in_doubt_or_may_go_again(far, road, letter, channel):
+def test_where_a_batch_broke_off_each_message_went_or_is_in_doubt_or_may_go_again(far, road, message, channel):
     road.sees = lambda sent: road.cut() if b"new-40" in sent else None
     body = ["x" * 20_000]  # so that not all of them fit into what the network holds
-    messages = [letter(n, args=body) for n in range(1, 151)]
+    messages = [message(n, args=body) for n in range(1, 151)]
     with pytest.raises(SourceUnreachable):
         far.send("r", messages)
     road.sees = lambda _: None
@@ -172,64 +172,64 @@ def ids(channel, queue="emails"):
     return found
 
 
-def test_a_connection_that_broke_while_it_was_idle_leaves_nothing_in_doubt(far, road, letter, channel):
-    far.send("r", [letter(1)])
+def test_a_connection_that_broke_while_it_was_idle_leaves_nothing_in_doubt(far, road, message, channel):
+    far.send("r", [message(1)])
     road.cut()
-    assert far.send("r", [letter(2)]) == {2: "sent"}
+    assert far.send("r", [message(2)]) == {2: "sent"}
     assert depth(channel) == 2 and far.in_doubt("r", [1, 2]) == set()
 
 
-def test_what_was_confirmed_while_the_store_was_away_is_known_when_it_is_back(road, letter, channel, store):
+def test_what_was_confirmed_while_the_store_was_away_is_known_when_it_is_back(road, message, channel, store):
     clients = [store]
     source = connect("shop", "celery", road.url, store=lambda: clients[-1])
     road.sees = lambda sent: clients.append(redis.Redis("127.0.0.1", 1)) if b"new-1" in sent else None
     with pytest.raises(SourceUnreachable, match="store"):
-        source.send("r", [letter(1)])
+        source.send("r", [message(1)])
     clients.append(store)
     assert source.was_sent("r", [1]) == {1} and source.in_doubt("r", [1]) == set()
     source.close()
 
 
-def test_messages_for_a_queue_that_is_gone_are_refused_by_name_and_the_others_go(source, letter, channel):
+def test_messages_for_a_queue_that_is_gone_are_refused_by_name_and_the_others_go(source, message, channel):
     with pytest.raises(SourceRefused, match="no queue 'nowhere'") as refused:
-        source.send("r", [letter(1), letter(2, queue="nowhere"), letter(3, queue="nowhere")])
+        source.send("r", [message(1), message(2, queue="nowhere"), message(3, queue="nowhere")])
     assert refused.value.tokens == {2, 3}
-    assert source.send("r", [letter(1), letter(4)]) == {1: "already", 4: "sent"} and depth(channel) == 2
+    assert source.send("r", [message(1), message(4)]) == {1: "already", 4: "sent"} and depth(channel) == 2
     assert source.was_sent("r", [1, 2, 3]) == {1} and source.in_doubt("r", [1, 2, 3]) == set()
 
 
-def test_messages_that_the_broker_gives_back_were_not_sent(far, road, letter, channel):
+def test_messages_that_the_broker_gives_back_were_not_sent(far, road, message, channel):
     """The queue goes between the look at it and the message."""
     channel.queue_declare("going", durable=True, auto_delete=False)
     road.sees = lambda sent: channel.queue_delete("going") if b"redrive.nowhere" in sent else None
     with pytest.raises(SourceRefused, match="no queue 'going'") as refused:
-        far.send("r", [letter(1), letter(2, queue="going"), letter(3)])
+        far.send("r", [message(1), message(2, queue="going"), message(3)])
     assert refused.value.tokens == {2} and depth(channel) == 2
     assert far.was_sent("r", [1, 2, 3]) == {1, 3} and far.in_doubt("r", [1, 2, 3]) == set()
-    assert far.send("r", [letter(1), letter(3)]) == {1: "already", 3: "already"}
+    assert far.send("r", [message(1), message(3)]) == {1: "already", 3: "already"}
 
 
-def test_a_full_queue_takes_no_more_and_what_it_turned_away_goes_later(node, store, letter, channel):
+def test_a_full_queue_takes_no_more_and_what_it_turned_away_goes_later(node, store, message, channel):
     full = {"x-max-length": 2, "x-overflow": "reject-publish"}
     channel.queue_declare("full", durable=True, auto_delete=False, arguments=full)
     source = connect("shop", "celery", node.url, queues=["full"], store=lambda: store)
     with pytest.raises(SourceUnreachable, match="takes no more jobs into full"):
-        source.send("r", [letter(n, queue="full") for n in range(1, 5)])
+        source.send("r", [message(n, queue="full") for n in range(1, 5)])
     went = source.was_sent("r", [1, 2, 3, 4])
     assert len(went) == 2 and source.in_doubt("r", [1, 2, 3, 4]) == set()
     channel.queue_purge("full")
-    rest = [letter(n, queue="full") for n in {1, 2, 3, 4} - went]
+    rest = [message(n, queue="full") for n in {1, 2, 3, 4} - went]
     assert set(source.send("r", rest).values()) == {"sent"} and depth(channel, "full") == 2
     channel.queue_delete("full")
     source.close()
 
 
-def test_two_senders_of_one_token_send_it_once(node, store, letter, channel):
+def test_two_senders_of_one_token_send_it_once(node, store, message, channel):
     sources = [connect("shop", "celery", node.url, store=lambda: store) for _ in range(4)]
 
     def send(source):
         with contextlib.suppress(SourceUnreachable):  # it was begun by another one
-            source.send("r", [letter(n) for n in range(1, 101)])
+            source.send("r", [message(n) for n in range(1, 101)])
 
     threads = [threading.Thread(target=send, args=(source,)) for source in sources]
     for thread in threads:
@@ -241,14 +241,14 @@ def test_two_senders_of_one_token_send_it_once(node, store, letter, channel):
         source.close()
 
 
-def test_a_check_a_queue_that_is_not_there_disturbs_no_other(source, letter):
-    source.send("r", [letter(1)])
+def test_a_check_a_queue_that_is_not_there_disturbs_no_other(source, message):
+    source.send("r", [message(1)])
     names = ["nowhere", "emails", "", "x" * 300, "\ud800", "webhooks"]
     assert source.waiting(names) == dict.fromkeys(names, 0) | {"emails": 1}
 
 
-def test_what_is_not_reported_is_not_zero(source, letter):
-    source.send("r", [letter(1)])
+def test_what_is_not_reported_is_not_zero(source, message):
+    source.send("r", [message(1)])
     found = next(one for one in source.depths() if one.queue == "emails")
     assert (found.waiting, found.active, found.delayed, found.source_dead) == (1, None, None, None)
 
@@ -285,22 +285,22 @@ def test_why_the_broker_does_not_let_us_in_is_reported(node, change, message):
     assert node.url.partition("redrive:")[2].partition("@")[0] not in str(raised.value)
 
 
-def test_a_message_too_wide_for_a_frame_is_refused_and_the_connection_lives(source, letter, channel):
-    wide = json.loads(letter(1).raw)
+def test_a_message_too_wide_for_a_frame_is_refused_and_the_connection_lives(source, message, channel):
+    wide = json.loads(message(1).raw)
     wide["headers"]["note"] = "x" * 130_000
     with pytest.raises(SourceRefused, match="more than RabbitMQ takes") as refused:
-        source.send("r", [letter(1), letter(2, raw=json.dumps(wide).encode())])
-    assert refused.value.tokens == {2} and source.send("r", [letter(1)]) == {1: "sent"}
+        source.send("r", [message(1), message(2, raw=json.dumps(wide).encode())])
+    assert refused.value.tokens == {2} and source.send("r", [message(1)]) == {1: "sent"}
 
 
-def test_without_a_store_nothing_is_sent(node, letter, channel):
+def test_without_a_store_nothing_is_sent(node, message, channel):
     with pytest.raises(SourceRefused, match="no store"):
-        connect("shop", "celery", node.url).send("r", [letter(1)])
+        connect("shop", "celery", node.url).send("r", [message(1)])
     assert depth(channel) == 0
 
 
 @pytest.fixture
-def told(node, store, channel):
+def managed(node, store, channel):
     """The source with the management plugin, and no one who consumes: makes one for each URL of that."""
     made = []
 
@@ -313,9 +313,9 @@ def told(node, store, channel):
         one.close()
 
 
-def test_the_management_reports_which_queues_there_are_and_what_workers_hold(told, letter, channel, node):
-    source = told()
-    source.send("r", [letter(1), letter(2), letter(3)])
+def test_the_management_reports_which_queues_there_are_and_what_workers_hold(managed, message, channel, node):
+    source = managed()
+    source.send("r", [message(1), message(2), message(3)])
     with Connection(node.url) as connection:
         fetched = connection.default_channel.basic_get("emails")
         assert fetched is not None
@@ -323,14 +323,14 @@ def test_the_management_reports_which_queues_there_are_and_what_workers_hold(tol
         wait_until(lambda: {one.queue: (one.waiting, one.active) for one in source.depths()} == wanted)
 
 
-def test_settings_that_lose_jobs_are_findings(told, channel):
+def test_settings_that_lose_jobs_are_findings(managed, channel):
     channel.queue_declare("short", durable=True, auto_delete=False, arguments={"x-max-length": 5})
     channel.queue_declare("hasty", durable=True, auto_delete=False, arguments={"x-message-ttl": 60_000})
     arguments = {"x-max-length": 5, "x-overflow": "reject-publish"}
     channel.queue_declare("strict", durable=True, auto_delete=False, arguments=arguments)
     limited = {"x-queue-type": "quorum", "x-delivery-limit": 3}
     channel.queue_declare("limited", durable=True, auto_delete=False, arguments=limited)
-    source = told()
+    source = managed()
     wait_until(lambda: len(source.depths()) == 6)
     assert [(one.id, one.severity) for one in source.findings()] == [
         ("drops-late", "warning"),
@@ -341,15 +341,15 @@ def test_settings_that_lose_jobs_are_findings(told, channel):
         channel.queue_delete(queue)
 
 
-def test_a_management_that_does_not_answer_costs_what_only_it_reports(told, letter, node):
-    source = told("http://ann:pass-word@127.0.0.1:1", ["emails"])
-    source.send("r", [letter(1)])
+def test_a_management_that_does_not_answer_costs_what_only_it_reports(managed, message, node):
+    source = managed("http://ann:pass-word@127.0.0.1:1", ["emails"])
+    source.send("r", [message(1)])
     (found,) = source.depths()
     assert (found.waiting, found.active) == (1, None)
     (finding,) = source.findings()
     assert (finding.id, finding.severity) == ("management", "warning")
     assert "127.0.0.1:1 cannot be reached" in finding.text and "pass-word" not in finding.text
-    wrong = told(node.management_url.replace("http://", "http://redrive:wrong@"), ["emails"])
+    wrong = managed(node.management_url.replace("http://", "http://redrive:wrong@"), ["emails"])
     assert "refused the login" in wrong.findings()[0].text
 
 
@@ -375,13 +375,13 @@ def test_an_answer_that_is_none_is_reported():
             Management(f"http://127.0.0.1:{port}", "u", "p", "/").queues()
 
 
-def test_a_broker_whose_memory_has_run_out_is_noticed_before_anything_is_begun(tmp_path, letter, store):
+def test_a_broker_whose_memory_has_run_out_is_noticed_before_anything_is_begun(tmp_path, message, store):
     full = rabbitmq.Node(tmp_path / "full", settings="vm_memory_high_watermark.absolute = 1MB\n").start()
     source = connect("shop", "celery", full.url, queues=["emails"], store=lambda: store)
     try:
         with Connection(full.url) as connection:
             connection.default_channel.queue_declare("emails", durable=True, auto_delete=False)
-        for act in (source.findings, lambda: source.epoch("r"), lambda: source.send("r", [letter(1)])):
+        for act in (source.findings, lambda: source.epoch("r"), lambda: source.send("r", [message(1)])):
             with pytest.raises(SourceUnreachable, match="takes no messages now"):
                 act()
         assert source.in_doubt("r", [1]) == source.was_sent("r", [1]) == set()

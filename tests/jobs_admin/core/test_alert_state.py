@@ -12,7 +12,7 @@ numbers = st.builds(
     lambda threshold, share, for_s, keep, no_data: Numbers(threshold, threshold * share, for_s, keep, no_data),
     st.integers(0, 20), st.floats(0, 1), st.integers(0, 60), st.integers(0, 60), st.sampled_from([KEEP, FIRE, CLEAR]),
 )  # fmt: skip
-looks = st.lists(
+samples = st.lists(
     st.tuples(st.integers(1, 30), st.none() | st.integers(0, 40) | st.just(math.nan), st.booleans()), max_size=60
 )
 
@@ -32,7 +32,7 @@ def acts(rule, values, **more):
     return [act for _, act in run(rule, values, **more)]
 
 
-@given(numbers, looks)
+@given(numbers, samples)
 def test_acts_follow_each_other_as_they_must(rule, taken):
     after = {
         None: {Act.OPEN, Act.FIRE}, Act.OPEN: {Act.DROP, Act.FIRE}, Act.DROP: {Act.OPEN, Act.FIRE},
@@ -47,7 +47,7 @@ def test_acts_follow_each_other_as_they_must(rule, taken):
             last = act
 
 
-@given(numbers, looks)
+@given(numbers, samples)
 def test_nothing_fires_or_ends_while_it_is_held_or_for_want_of_data_that_is_stored(rule, taken):
     stand, at = QUIET, 0
     for wait, value, is_breached in taken:
@@ -59,7 +59,7 @@ def test_nothing_fires_or_ends_while_it_is_held_or_for_want_of_data_that_is_stor
             assert act is None
 
 
-@given(numbers, looks)
+@given(numbers, samples)
 def test_it_fires_after_so_long_above_and_ends_after_so_long_at_or_below(rule, taken):
     stand, at, above_since, below_since = QUIET, 0, None, None
     for wait, value, _ in taken:
@@ -76,7 +76,7 @@ def test_it_fires_after_so_long_above_and_ends_after_so_long_at_or_below(rule, t
             assert stand.phase is Phase.FIRING  # never later than it must
 
 
-@given(numbers, looks, st.integers(0, 100))
+@given(numbers, samples, st.integers(0, 100))
 def test_an_older_value_changes_nothing(rule, taken, back):
     stand, at = QUIET, 0
     for wait, value, is_breached in taken:
@@ -85,7 +85,7 @@ def test_an_older_value_changes_nothing(rule, taken, back):
     assert step(stand, 10**6, at - back, rule) == (stand, None) if taken else True
 
 
-@given(numbers, looks)
+@given(numbers, samples)
 def test_the_peak_is_the_highest_value_of_the_episode(rule, taken):
     stand, at, highest = QUIET, 0, 0
     for wait, value, is_breached in taken:

@@ -22,7 +22,7 @@ def run(*arguments):
 
 
 @pytest.fixture
-def held(shop, bury):
+def set_aside(shop, bury):
     """A held replay of ten jobs that has set their group aside."""
     now = timezone.now()
     one = Group.objects.create(
@@ -37,30 +37,30 @@ def held(shop, bury):
     return replay
 
 
-def test_a_group_that_was_set_aside_is_listed_and_brought_back(held):
+def test_a_group_that_was_set_aside_is_listed_and_brought_back(set_aside):
     output = run("list")
     assert (
-        f"#{held.pk} held  0 of 10 jobs sent, 0 settled  the partner is back: 5 of 5 canary jobs failed again."
+        f"#{set_aside.pk} held  0 of 10 jobs sent, 0 settled  the partner is back: 5 of 5 canary jobs failed again."
         in output
     )
     assert "  v3-bad  10 jobs  PartnerDown: x: 5 of 5 jobs failed\n" in output
     with pytest.raises(CommandError, match="There is no group 'v3-unknown'"):
-        run("bring-back", str(held.pk), "v3-unknown")
-    result = run("bring-back", str(held.pk), "v3-bad", "--reason", "fixed")
-    assert result == f"Replay #{held.pk} sends the jobs of this group.\n"
-    held.refresh_from_db()
-    assert held.without_groups == []
+        run("bring-back", str(set_aside.pk), "v3-unknown")
+    result = run("bring-back", str(set_aside.pk), "v3-bad", "--reason", "fixed")
+    assert result == f"Replay #{set_aside.pk} sends the jobs of this group.\n"
+    set_aside.refresh_from_db()
+    assert set_aside.without_groups == []
     event = AuditEvent.objects.get(act="replay.bring_back")
     assert event.actor.endswith("(terminal)") and event.reason == "fixed"
 
 
-def test_a_draft_is_listed_and_discarded_and_nothing_else_is(held, bury):
+def test_a_draft_is_listed_and_discarded_and_nothing_else_is(set_aside, bury):
     draft = replays.draft(ANN, selection=bury(3), reason="later")
     assert f"#{draft.pk} draft  3 jobs matched  later" in run("list")
     assert run("discard", str(draft.pk)) == f"Draft #{draft.pk} is discarded.\n"
     assert not Replay.objects.filter(pk=draft.pk).exists()
     with pytest.raises(CommandError, match="held"):
-        run("discard", str(held.pk))
+        run("discard", str(set_aside.pk))
     with pytest.raises(CommandError, match=f"There is no replay #{draft.pk}. Nothing was changed."):
         run("discard", str(draft.pk))
 

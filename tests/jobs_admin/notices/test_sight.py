@@ -33,7 +33,7 @@ def boss() -> Viewer:
 
 
 @pytest.fixture
-def told(boss) -> Delivery:
+def delivery(boss) -> Delivery:
     """The delivery of an alert on a private view over all sources."""
     bury(5)
     Channel.objects.create(name="ops", kind="webhook", url="https://ops.example/hook", secrets=[])
@@ -51,24 +51,28 @@ def pks(viewer):
     return [row.pk for row in notices.deliveries(viewer).rows]
 
 
-def test_who_may_not_see_the_alert_sees_no_delivery_of_it(told, boss):
-    assert pks(boss) == pks(ROOT) == [told.pk]
+def test_who_may_not_see_the_alert_sees_no_delivery_of_it(delivery, boss):
+    assert pks(boss) == pks(ROOT) == [delivery.pk]
     for viewer in (LOU, SAM, BEA):
         assert pks(viewer) == []
         with pytest.raises(NotFound):
-            notices.delivery(viewer, told.pk)
+            notices.delivery(viewer, delivery.pk)
         with pytest.raises(NotFound):
-            notices.resend(viewer, told.pk)
+            notices.resend(viewer, delivery.pk)
 
 
-def test_the_pages_hide_it_too(told, client):
+def test_the_pages_hide_it_too(delivery, client):
     eve = get_user_model().objects.create(username="eve", is_staff=True)
     Role.objects.create(user=eve, source="bank", role="viewer")
     client.force_login(eve)
-    for path in ("/alerts/deliveries/", f"/alerts/channels/{told.channel_id}/", f"/alerts/deliveries/{told.pk}/"):
+    for path in (
+        "/alerts/deliveries/",
+        f"/alerts/channels/{delivery.channel_id}/",
+        f"/alerts/deliveries/{delivery.pk}/",
+    ):
         page = client.get(path).content.decode()
         assert "secret rule" not in page and "Layoffs" not in page, path
-    assert client.get(f"/alerts/deliveries/{told.pk}/").status_code == 404
+    assert client.get(f"/alerts/deliveries/{delivery.pk}/").status_code == 404
 
 
 def test_a_notice_of_no_alert_is_everybodys_where_it_is_the_desks_own():
@@ -98,7 +102,8 @@ def test_marks_and_moments_of_a_private_view_are_for_its_owner(boss):
 
     def marked(viewer):
         return [
-            m.words for m in desk_marks(viewer, since, until) + depths.marks(viewer, "shop", alert.subject, since, until)
+            m.words
+            for m in desk_marks(viewer, since, until) + depths.marks(viewer, "shop", alert.subject, since, until)
         ]
 
     assert any("secret rule" in words for words in marked(boss))

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.server]
 
 
 @pytest.fixture
-def told(store):
+def published(store):
     """The names and versions that workers would read."""
     return lambda: {name.decode(): json.loads(text)["version"] for name, text in store.hgetall(keys.policies()).items()}
 
@@ -49,31 +49,31 @@ def test_the_number_rises_with_every_change(store, publish, at_once):
     assert number(store) > before
 
 
-def test_a_withdrawn_policy_is_gone_from_redis(store, publish, told, at_once):
+def test_a_withdrawn_policy_is_gone_from_redis(store, publish, published, at_once):
     with at_once():
         publish()
         publish("others", match={"task": "others"})
     with at_once():
         policies.withdraw(ANN, "emails")
-    assert told() == {"others": 1}
+    assert published() == {"others": 1}
 
 
-def test_what_redis_lost_is_brought_back_under_a_number_of_its_own(store, publish, told):
+def test_what_redis_lost_is_brought_back_under_a_number_of_its_own(store, publish, published):
     publish()
     policies.push()
     before = number(store)
     store.flushall()
-    assert policies.push() and told() == {"emails": 1}
+    assert policies.push() and published() == {"emails": 1}
     assert number(store) > before
     assert not policies.push()
 
 
 @pytest.mark.parametrize("text", [b"", b"not json", b'{"name": "emails", "version": 9}'])
-def test_what_another_person_wrote_is_put_right(store, publish, told, text):
+def test_what_another_person_wrote_is_put_right(store, publish, published, text):
     publish()
     policies.push()
     store.hset(keys.policies(), mapping={"emails": text, "strange": text})
-    assert policies.push() and told() == {"emails": 1}
+    assert policies.push() and published() == {"emails": 1}
 
 
 def test_a_store_without_policies_is_left_alone(store):
@@ -91,7 +91,7 @@ def test_publishing_does_not_wait_for_a_store_that_is_away(settings, publish, at
         policies.push()
 
 
-def test_who_read_the_tables_before_a_newer_change_does_not_undo_it_in_redis(store, publish, told, monkeypatch):
+def test_who_read_the_tables_before_a_newer_change_does_not_undo_it_in_redis(store, publish, published, monkeypatch):
     publish()
     read, other = pushing._documents, threading.local()
 
@@ -105,4 +105,4 @@ def test_who_read_the_tables_before_a_newer_change_does_not_undo_it_in_redis(sto
 
     monkeypatch.setattr(pushing, "_documents", read_and_be_overtaken)
     policies.push()
-    assert told() == {"emails": 2}
+    assert published() == {"emails": 2}

@@ -132,7 +132,7 @@ def test_an_attempt_found_lost_settles_without_naming_the_item(replay):
 
 
 @pytest.fixture
-def looked_at(replay):
+def sampled(replay):
     """The replay was accepted onto a queue with an unguarded worker, and that queue was looked at since."""
 
     def look(waiting=0, active=0, guarded=1, accepted=("unguarded",), seconds=120):
@@ -151,8 +151,8 @@ def looked_at(replay):
     return look
 
 
-def test_what_an_unguarded_worker_took_is_uncertain_once_its_queue_is_empty(replay, looked_at):
-    assert looked_at() == {"uncertain": 3}
+def test_what_an_unguarded_worker_took_is_uncertain_once_its_queue_is_empty(replay, sampled):
+    assert sampled() == {"uncertain": 3}
     replay.refresh_from_db()
     assert replay.state == "done" and "without our guard" in replay.items.first().outcome
     came_home(replay.items.get(n=2), "success")
@@ -163,8 +163,8 @@ def test_what_an_unguarded_worker_took_is_uncertain_once_its_queue_is_empty(repl
 @pytest.mark.parametrize(
     "otherwise", [{"waiting": 1}, {"active": 1}, {"active": None}, {"guarded": 2}, {"accepted": ()}, {"seconds": 100}]
 )
-def test_what_may_still_report_is_waited_for(looked_at, otherwise):
-    assert looked_at(**otherwise) == {"sent": 3}
+def test_what_may_still_report_is_waited_for(sampled, otherwise):
+    assert sampled(**otherwise) == {"sent": 3}
 
 
 @pytest.fixture
@@ -183,10 +183,10 @@ def switched(replay):
 
 @pytest.mark.parametrize("on_after_s", [None, 60])
 def test_what_was_taken_while_the_guard_was_off_is_uncertain_once_its_queue_is_empty(
-    replay, looked_at, switched, on_after_s
+    replay, sampled, switched, on_after_s
 ):
     switched(on_after_s)
-    assert looked_at(accepted=(), guarded=2, seconds=200) == {"uncertain": 3}
+    assert sampled(accepted=(), guarded=2, seconds=200) == {"uncertain": 3}
     replay.refresh_from_db()
     outcome = replay.items.first().outcome
     assert replay.state == "done" and "UTC, the queue is empty and no outcome was reported." in outcome
@@ -199,15 +199,15 @@ def test_what_was_taken_while_the_guard_was_off_is_uncertain_once_its_queue_is_e
 
 
 @pytest.mark.parametrize("otherwise", [{"waiting": 1}, {"active": 1}, {"active": None}, {"seconds": 100}])
-def test_what_may_still_run_after_the_guard_was_off_is_waited_for(looked_at, switched, otherwise):
+def test_what_may_still_run_after_the_guard_was_off_is_waited_for(sampled, switched, otherwise):
     switched(on_after_s=60)
-    assert looked_at(**{"accepted": (), "guarded": 2, "seconds": 200} | otherwise) == {"sent": 3}
+    assert sampled(**{"accepted": (), "guarded": 2, "seconds": 200} | otherwise) == {"sent": 3}
 
 
-def test_what_was_sent_after_the_guard_was_off_is_waited_for(looked_at, switched):
+def test_what_was_sent_after_the_guard_was_off_is_waited_for(sampled, switched):
     switched(on_after_s=-60)
     AuditEvent.objects.filter(act="guard.off").update(at=timezone.now() - timedelta(minutes=5))
-    assert looked_at(accepted=(), guarded=2, seconds=200) == {"sent": 3}
+    assert sampled(accepted=(), guarded=2, seconds=200) == {"sent": 3}
 
 
 def test_silence_becomes_uncertain_and_late_news_still_settles(replay):

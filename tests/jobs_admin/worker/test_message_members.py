@@ -43,16 +43,16 @@ def test_what_is_no_object_is_refused(text):
     st.sets(st.text(max_size=3), max_size=3),
     st.sampled_from(STYLES),
 )
-def test_it_means_what_a_change_of_the_parsed_object_means(whole, names, style):
-    text = json.dumps(whole, **style)
+def test_it_means_what_a_change_of_the_parsed_object_means(document, names, style):
+    text = json.dumps(document, **style)
     changes = {(name,): None if len(name) % 2 else json.dumps([name]) for name in names}
-    expected = {name: value for name, value in whole.items() if (name,) not in changes}
+    expected = {name: value for name, value in document.items() if (name,) not in changes}
     expected |= {name: [name] for (name,), value in changes.items() if value is not None}
     assert json.loads(changed(text, changes)) == expected
 
 
 @given(st.dictionaries(st.text(max_size=3), VALUES, max_size=5), st.sampled_from(STYLES))
-def test_nothing_to_change_changes_no_byte(whole, style):
-    text = json.dumps(whole, **style)
+def test_nothing_to_change_changes_no_byte(document, style):
+    text = json.dumps(document, **style)
     assert changed(text, {}) == text
     assert changed(text, {("not there",): None}) == text
