@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -330,54 +330,91 @@ def _scope_url(replay: Replay) -> str:
 
 def sentence(replay: Replay) -> str:
     """Return the state in a sentence."""
-    total, waits = replay.total, replay.sent + replay.running
-    jobs = "1 job" if total == 1 else f"{total:,} jobs"
-    ran = f"{replay.succeeded:,} ran well"
-    if replay.failed_again:
-        ran += f", {replay.failed_again:,} failed again"
-    home = f"{waits:,} sent and not home yet"
-    if replay.state == ReplayState.DRAFT:
-        jobs = max(0, replay.matched - sum(row["count"] for row in replay.blocked))
-        return f"A draft of {jobs:,} job{'' if jobs == 1 else 's'}. Nothing was sent."
-    if replay.state == ReplayState.AWAITING_APPROVAL:
-        return f"{jobs[0].upper()}{jobs[1:]} wait for another operator's approval. Nothing was sent."
-    if replay.state == ReplayState.WAITING:
-        return f"Waiting for its hours: {replay.planned:,} of {jobs} are not sent yet" + (
-            f"; {ran}." if waits or replay.settled else "."
-        )
-    if replay.state == ReplayState.DONE:
-        if replay.failed_again == 0 and replay.succeeded == total:
-            return "It ran well." if total == 1 else f"All {jobs} ran well."
-        if _sent_none(replay):
-            return "It was not sent." if total == 1 else f"None of {jobs} was sent."
-        uncertain = f" Of {replay.uncertain:,} it is not known." if replay.uncertain else ""
-        never = f" {replay.cancelled:,} were never sent and stay dead." if replay.cancelled else ""
-        if replay.sent:
-            details = "" if replay.sent == total else f" Of {jobs}, {ran}.{uncertain}{never}"
-            return f"{replay.sent:,} of {jobs} sent: their source does not report how a job ends.{details}"
-        return f"Of {jobs}, {ran}.{uncertain}{never}"
-    if replay.state in (ReplayState.CANCELLED, ReplayState.STOPPED):
-        never = f"{replay.cancelled:,} were never sent and stay dead"
-        return f"{replay.get_state_display()}: {never}; {ran}." + (f" {home}." if waits else "")
-    if replay.state == ReplayState.PAUSED:
-        return f"Paused: {replay.planned:,} of {jobs} are not sent yet; {ran}." + (f" {home}." if waits else "")
-    if replay.state == ReplayState.HELD:
-        return f"Held: {replay.held_because_now or 'no reason was kept'}"
-    if replay.planned and replay.state == ReplayState.CANARY:
-        return f"Canary: {replay.sent_in_all:,} of {total:,} sent; {ran}. It goes on when they run well."
-    if replay.planned and replay.state == ReplayState.RAMPING:
-        return f"Ramping up: {replay.sent_in_all:,} of {total:,} sent; {ran}."
+    return _SENTENCES.get(replay.state, _sending_sentence)(replay)
+
+
+def _jobs(replay: Replay) -> str:
+    return "1 job" if replay.total == 1 else f"{replay.total:,} jobs"
+
+
+def _outcomes(replay: Replay) -> str:
+    again = f", {replay.failed_again:,} failed again" if replay.failed_again else ""
+    return f"{replay.succeeded:,} ran well{again}"
+
+
+def _in_flight(replay: Replay) -> str:
+    waits = replay.sent + replay.running
+    return f" {waits:,} sent and not home yet." if waits else ""
+
+
+def _uncertain(replay: Replay) -> str:
+    return f" Of {replay.uncertain:,} it is not known." if replay.uncertain else ""
+
+
+def _draft_sentence(replay: Replay) -> str:
+    jobs = max(0, replay.matched - sum(row["count"] for row in replay.blocked))
+    return f"A draft of {jobs:,} job{'' if jobs == 1 else 's'}. Nothing was sent."
+
+
+def _approval_sentence(replay: Replay) -> str:
+    return f"{_jobs(replay)} wait for another operator's approval. Nothing was sent."
+
+
+def _waiting_sentence(replay: Replay) -> str:
+    begun = f"; {_outcomes(replay)}" if replay.sent + replay.running or replay.settled else ""
+    return f"Waiting for its hours: {replay.planned:,} of {_jobs(replay)} are not sent yet{begun}."
+
+
+def _done_sentence(replay: Replay) -> str:
+    jobs, is_one = _jobs(replay), replay.total == 1
+    if replay.failed_again == 0 and replay.succeeded == replay.total:
+        return "It ran well." if is_one else f"All {jobs} ran well."
+    if _sent_none(replay):
+        return "It was not sent." if is_one else f"None of {jobs} was sent."
+    never = f" {replay.cancelled:,} were never sent and stay dead." if replay.cancelled else ""
+    details = f"Of {jobs}, {_outcomes(replay)}.{_uncertain(replay)}{never}"
+    if replay.sent:
+        more = "" if replay.sent == replay.total else f" {details}"
+        return f"{replay.sent:,} of {jobs} sent: their source does not report how a job ends.{more}"
+    return details
+
+
+def _ended_sentence(replay: Replay) -> str:
+    never = f"{replay.cancelled:,} were never sent and stay dead"
+    return f"{replay.get_state_display()}: {never}; {_outcomes(replay)}.{_in_flight(replay)}"
+
+
+def _paused_sentence(replay: Replay) -> str:
+    left = f"{replay.planned:,} of {_jobs(replay)} are not sent yet"
+    return f"Paused: {left}; {_outcomes(replay)}.{_in_flight(replay)}"
+
+
+def _held_sentence(replay: Replay) -> str:
+    return f"Held: {replay.held_because_now or 'no reason was kept'}"
+
+
+def _sending_sentence(replay: Replay) -> str:
+    sent = f"{replay.sent_in_all:,} of {replay.total:,} sent"
     if replay.planned:
-        return f"Sending: {replay.sent_in_all:,} of {total:,} sent; {ran}."
-    if waits or replay.uncertain:
-        uncertain = f" Of {replay.uncertain:,} it is not known." if replay.uncertain else ""
-        rest = (
-            f"{replay.sent_in_all:,} of {total:,} sent, the rest is excluded"
-            if replay.cancelled
-            else "Everything is sent"
-        )
-        return f"{rest}; {ran}." + (f" {home}." if waits else "") + uncertain
-    return f"Of {jobs}, {ran}."
+        phase = {ReplayState.CANARY: "Canary", ReplayState.RAMPING: "Ramping up"}.get(replay.state, "Sending")
+        then = " It goes on when they run well." if replay.state == ReplayState.CANARY else ""
+        return f"{phase}: {sent}; {_outcomes(replay)}.{then}"
+    if replay.sent + replay.running or replay.uncertain:
+        rest = f"{sent}, the rest is excluded" if replay.cancelled else "Everything is sent"
+        return f"{rest}; {_outcomes(replay)}.{_in_flight(replay)}{_uncertain(replay)}"
+    return f"Of {_jobs(replay)}, {_outcomes(replay)}."
+
+
+_SENTENCES: dict[str, Callable[[Replay], str]] = {
+    ReplayState.DRAFT: _draft_sentence,
+    ReplayState.AWAITING_APPROVAL: _approval_sentence,
+    ReplayState.WAITING: _waiting_sentence,
+    ReplayState.DONE: _done_sentence,
+    ReplayState.CANCELLED: _ended_sentence,
+    ReplayState.STOPPED: _ended_sentence,
+    ReplayState.PAUSED: _paused_sentence,
+    ReplayState.HELD: _held_sentence,
+}
 
 
 def steps(replay: Replay) -> list[Faster]:

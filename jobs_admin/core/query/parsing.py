@@ -308,41 +308,52 @@ class _Reader:
             named = {v.text.lower() for v in values}
             return Match(name, tuple(Value(level) for level in LEVELS if level in named), negated)
         if name in NUMBERS:
-            ranges = [_range(v.text) for v in values]
-            if any(r is None for r in ranges):
-                level = f", or a level: {', '.join(LEVELS)}" if name == "priority" else ""
-                self.hint(f"“{name}:” takes a number, as in {name}:3, {name}:>=3 or {name}:2..5{level}.")
-                return None
-            return Numbers(name, _merged([r for r in ranges if r is not None]), negated)
+            return self._numbers(name, values, negated=negated)
         if name == "age":
-            found = _AGE.match(values[0].text) if len(values) == 1 else None
-            if found is None:
-                self.hint("“age:” takes a duration, as in age:<2d or age:>90m.")
-                return None
-            return Age(found[1].startswith("<"), int(found[2]) * UNITS[found[3]], negated)
+            return self._age(values, negated=negated)
         if name in TIMES:
-            moment = _moment(values[0].text) if len(values) == 1 else None
-            if moment is None:
-                self.hint(f"“{name}:” takes a time in UTC, as in {name}:2026-11-20T10:00Z, or {name}:2h.")
-                return None
-            return replace(moment, field=name, negated=negated)
-        if name == "trace" or is_argument(name):
-            if is_argument(name) and any(_ARGUMENT_RANGE.match(v.text) and not v.exact for v in values):
-                self.hint(
-                    f"Arguments are compared whole: “{name}:” takes no > or <. With {name}:* the argument is there."
-                )
-            starred = [v.text for v in values if v.glob and not _ends_in_star(v.text, name)]
-            if starred:
-                self.hint(f"In “{name}:” a * stands at the end only, as in {name}:abc*.")
-                return None
-        for value in values:
-            if name in (*CONTAINED, "trace"):
+            return self._time(name, values, negated=negated)
+        if (name == "trace" or is_argument(name)) and not self._is_comparable(name, values):
+            return None
+        if name in (*CONTAINED, "trace"):
+            for value in values:
                 self._watch_length(value.text)
         if name == "state":
             unknown = [v.text for v in values if not expand_states((v,))]
             if unknown:
                 self.hint(f"“{unknown[0]}” is no state. States are {', '.join(STATES)}.")
         return Match(name, tuple(dict.fromkeys(values)), negated)
+
+    def _numbers(self, name: str, values: list[Value], *, negated: bool) -> Numbers | None:
+        ranges = [_range(v.text) for v in values]
+        if any(r is None for r in ranges):
+            level = f", or a level: {', '.join(LEVELS)}" if name == "priority" else ""
+            self.hint(f"“{name}:” takes a number, as in {name}:3, {name}:>=3 or {name}:2..5{level}.")
+            return None
+        return Numbers(name, _merged([r for r in ranges if r is not None]), negated)
+
+    def _age(self, values: list[Value], *, negated: bool) -> Age | None:
+        found = _AGE.match(values[0].text) if len(values) == 1 else None
+        if found is None:
+            self.hint("“age:” takes a duration, as in age:<2d or age:>90m.")
+            return None
+        return Age(found[1].startswith("<"), int(found[2]) * UNITS[found[3]], negated)
+
+    def _time(self, name: str, values: list[Value], *, negated: bool) -> Term | None:
+        moment = _moment(values[0].text) if len(values) == 1 else None
+        if moment is None:
+            self.hint(f"“{name}:” takes a time in UTC, as in {name}:2026-11-20T10:00Z, or {name}:2h.")
+            return None
+        return replace(moment, field=name, negated=negated)
+
+    def _is_comparable(self, name: str, values: list[Value]) -> bool:
+        """Return whether the values can be searched for in a trace or an argument. A range is a word there, with a hint."""
+        if is_argument(name) and any(_ARGUMENT_RANGE.match(v.text) and not v.exact for v in values):
+            self.hint(f"Arguments are compared whole: “{name}:” takes no > or <. With {name}:* the argument is there.")
+        if any(v.glob and not _ends_in_star(v.text, name) for v in values):
+            self.hint(f"In “{name}:” a * stands at the end only, as in {name}:abc*.")
+            return False
+        return True
 
 
 def bare_words(token: str) -> list[str]:
