@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import time
 from typing import Any
 
@@ -56,23 +56,9 @@ def parse(pace: object, jobs: int = 0) -> Pace:
     over = _number("over", given["over"], 1, LONGEST_S, "seconds to spread it over") if "over" in given else None
     if style == STEADY and rate is None and over is None and (ramp is None or ramp.to is None):
         rate = float(DEFAULT["rate"])
-    return Pace(
-        style=style,
-        rate=rate,
-        over=over,
-        jitter=_number("jitter", given.get("jitter", 0), 0, 1, "share of the gap between two jobs"),
-        canary=_canary(given["canary"]) if "canary" in given else None,
-        ramp=ramp,
-        in_flight=_integer("in_flight", given["in_flight"], 1, 10_000_000, "jobs") if "in_flight" in given else None,
-        per_key=_per_key(given["per_key"]) if "per_key" in given else None,
-        queue_cap=_integer("queue_cap", given["queue_cap"], 1, 10_000_000, "waiting jobs")
-        if "queue_cap" in given
-        else None,
-        stop=_stop(given["stop"]) if "stop" in given else None,
-        window=_window(given["window"]) if "window" in given else None,
-        priority=_priority(given["priority"]) if "priority" in given else None,
-        shuffle=_truth("shuffle", given.get("shuffle", False)),
-    )
+    given = {"jitter": 0, "shuffle": False, **given}
+    parts = {name: read(given[name]) for name, read in _PARTS.items() if name in given}
+    return Pace(style=style, rate=rate, over=over, ramp=ramp, **parts)
 
 
 def _priority(value: object) -> int | str:
@@ -216,3 +202,17 @@ def _read(value: object) -> float:
         return float(value)
     except (ValueError, OverflowError):
         return math.nan
+
+
+# Parts that say nothing about others, in the order in which they are refused.
+_PARTS: dict[str, Callable[[object], Any]] = {
+    "jitter": lambda value: _number("jitter", value, 0, 1, "share of the gap between two jobs"),
+    "canary": _canary,
+    "in_flight": lambda value: _integer("in_flight", value, 1, 10_000_000, "jobs"),
+    "per_key": _per_key,
+    "queue_cap": lambda value: _integer("queue_cap", value, 1, 10_000_000, "waiting jobs"),
+    "stop": _stop,
+    "window": _window,
+    "priority": _priority,
+    "shuffle": lambda value: _truth("shuffle", value),
+}
