@@ -389,7 +389,7 @@ def _paused_sentence(replay: Replay) -> str:
     return f"Paused: {left}; {_outcomes(replay)}.{_in_flight(replay)}"
 
 
-def _held_sentence(replay: Replay) -> str:
+def _blocked_sentence(replay: Replay) -> str:
     return f"Held: {replay.held_because_now or 'no reason was kept'}"
 
 
@@ -413,7 +413,7 @@ _SENTENCES: dict[str, Callable[[Replay], str]] = {
     ReplayState.CANCELLED: _ended_sentence,
     ReplayState.STOPPED: _ended_sentence,
     ReplayState.PAUSED: _paused_sentence,
-    ReplayState.HELD: _held_sentence,
+    ReplayState.HELD: _blocked_sentence,
 }
 
 
