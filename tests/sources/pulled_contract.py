@@ -1,4 +1,4 @@
-"""The contract of every source that keeps its dead letters itself, on its real server.
+"""Contract of every source that keeps its dead letters itself, on its real server.
 
 A subclass supplies `source` (connected, empty), and what people and workers do there, by the system's own means:
 

@@ -583,7 +583,7 @@ def test_a_ref_is_its_queue_and_id():
 
 
 class TestSource(There, SourceContract):
-    """The contract of every source, with letters of jobs that are not there any more: each is put back under the id that the letter has."""
+    """Contract of every source, with letters of jobs that are not there any more: each is put back under the id that the letter has."""
 
     letter = SourceContract.letter
     elsewhere = None  # only what does not say its queue (a dead letter of the form `originalJob`) may be sent to any
