@@ -1,9 +1,10 @@
 """The wait of a viewer of the desk while another one attacks, and what the attack leaves behind.
 
-    python -m bench.attack --failures 100000 --seconds 60 [--keep /tmp/desks] [--postgresql postgresql://user@host:port/bench]
+    python -m bench.attack --failures 100000 --seconds 60 [--keep /tmp/desks] [--postgresql postgresql://user@host:port/bench] [--readers]
 
 The attacker holds 50 connections with searches drawn at the cost limit, three bodies that arrive a byte a second without a
 login, and four exports that are not read. Meanwhile another viewer asks for the list of failures and a probe for `/healthz`.
+With `--readers`, three viewers read an export of all failures each, slowly, and nothing else is done.
 Prints JSON: milliseconds of both, and what is left three seconds after the attacker has gone.
 """
 
@@ -29,6 +30,7 @@ sys.path.insert(0, str(ROOT))
 from tests.rigs.attack import _get, _head, round_of  # noqa: E402
 
 CONNECTIONS, SLOW_BODIES, UNREAD_EXPORTS = 50, 3, 4
+READS_EVERY_S = 0.1  # at most 640 kB/s of an export
 EVERY_STAR = "state:* " + " ".join(f"{letter}*" for letter in string.ascii_lowercase + string.digits)
 _PATHS = ("/failures/", "/failures/", "/failures/facets/", "/failures/complete/", "/groups/")
 
@@ -40,10 +42,12 @@ def main() -> None:
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--postgresql", default="")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--attack", nargs=2, metavar=("PORT", "COOKIE"), help=argparse.SUPPRESS)
+    parser.add_argument("--readers", action="store_true")
+    parser.add_argument("--attack", nargs="+", metavar="PORT COOKIE", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.attack:
-        asyncio.run(attack(int(chosen.attack[0]), chosen.attack[1], chosen.seed))
+        port, *cookies = chosen.attack
+        asyncio.run(attack(int(port), cookies, chosen.seed))
         return
     from tests.rigs.pages import Desk
 
@@ -52,7 +56,12 @@ def main() -> None:
         place.mkdir(parents=True, exist_ok=True)
         desk = Desk(place, "postgresql" if chosen.postgresql else "sqlite", chosen.failures, chosen.postgresql)
         desk.fill()
-        found = {"desk": str(desk), "load_before": os.getloadavg()[0], **round_of(desk, chosen.seconds, chosen.seed)}
+        attackers = ("rita", "rosa", "ruth") if chosen.readers else ("mallory",)
+        found = {
+            "desk": str(desk),
+            "load_before": os.getloadavg()[0],
+            **round_of(desk, chosen.seconds, chosen.seed, attackers),
+        }
     print(json.dumps(found, indent=1))
 
 
@@ -62,13 +71,17 @@ def main() -> None:
 # -- the attacker -------------------------------------------------------------------------------------------------
 
 
-async def attack(port: int, cookie: str, seed: int) -> None:
+async def attack(port: int, cookies: list[str], seed: int) -> None:
     """Until SIGTERM; then prints how often which status was answered, or 0 where the connection was closed."""
     answers: Counter[str] = Counter()
     source = random.Random(seed)
-    tasks = [asyncio.ensure_future(_search(port, cookie, source, answers)) for _ in range(CONNECTIONS)]
-    tasks += [asyncio.ensure_future(_send_slowly(port, answers)) for _ in range(SLOW_BODIES)]
-    tasks += [asyncio.ensure_future(_leave_unread(port, cookie, answers)) for _ in range(UNREAD_EXPORTS)]
+    if len(cookies) > 1:
+        tasks = [asyncio.ensure_future(_export(port, cookie, answers, every_s=READS_EVERY_S)) for cookie in cookies]
+    else:
+        (cookie,) = cookies
+        tasks = [asyncio.ensure_future(_search(port, cookie, source, answers)) for _ in range(CONNECTIONS)]
+        tasks += [asyncio.ensure_future(_send_slowly(port, answers)) for _ in range(SLOW_BODIES)]
+        tasks += [asyncio.ensure_future(_export(port, cookie, answers)) for _ in range(UNREAD_EXPORTS)]
     stop = asyncio.Event()
     import signal
 
@@ -110,7 +123,8 @@ async def _send_slowly(port: int, answers: Counter[str]) -> None:
             writer.close()
 
 
-async def _leave_unread(port: int, cookie: str, answers: Counter[str]) -> None:
+async def _export(port: int, cookie: str, answers: Counter[str], *, every_s: float | None = None) -> None:
+    """Exports one after another, each read 64 KiB at a time; without `every_s` one that is not read."""
     token = re.search("csrftoken=(.*)", cookie)[1]  # type: ignore[index]
     body = b"q=state%3A*"
     while True:
@@ -120,7 +134,12 @@ async def _leave_unread(port: int, cookie: str, answers: Counter[str]) -> None:
             writer.write(_head("POST", "/failures/export/jsonl/", cookie, f"X-CSRFToken: {token}", *form) + body)
             words = (await reader.read(20)).split(b" ", 2)
             answers[f"export {int(words[1]) if len(words) > 1 else 0}"] += 1
-            await asyncio.sleep(3600)
+            if every_s is None:
+                await asyncio.sleep(3600)
+            while part := await reader.read(64 * 1024):
+                answers["export, bytes read"] += len(part)
+                await asyncio.sleep(every_s or 0)
+            writer.close()
 
 
 # -- what is left -------------------------------------------------------------------------------------------------

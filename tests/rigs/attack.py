@@ -21,7 +21,7 @@ from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_K
 from django.contrib.sessions.backends.db import SessionStore
 from jobs_admin.models import Role
 found = {}
-for name in ("mallory", "vera"):
+for name in ("mallory", "vera", "rita", "rosa", "ruth"):
     user, _ = get_user_model().objects.get_or_create(username=name)
     Role.objects.get_or_create(user=user, source="*", defaults={"role": "viewer"})
     session = SessionStore()
@@ -34,8 +34,11 @@ print(json.dumps(found))
 """
 
 
-def round_of(desk, seconds: float, seed: int) -> dict[str, object]:
-    """One attack on a filled desk (`tests.rigs.pages.Desk`), and what was seen meanwhile and after it."""
+def round_of(desk, seconds: float, seed: int, attackers: tuple[str, ...] = ("mallory",)) -> dict[str, object]:
+    """One attack on a filled desk (`tests.rigs.pages.Desk`), and what was seen meanwhile and after it.
+
+    Several attackers only read an export each, slowly.
+    """
     from dashboard.setup.engine import Engine
     from tests.rigs.pages import granian
 
@@ -47,8 +50,10 @@ def round_of(desk, seconds: float, seed: int) -> dict[str, object]:
         cookies = json.loads(desk.run("-c", PREPARE))
         with granian(desk.environment, "/healthz") as (port, process):
             before = _left(process.pid, port)
-            words = ["-m", "bench.attack", "--seed", str(seed), "--attack", str(port), cookies["mallory"]]
-            attacker = subprocess.Popen([sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+            words = ["--seed", str(seed), "--attack", str(port), *(cookies[name] for name in attackers)]
+            attacker = subprocess.Popen(
+                [sys.executable, "-m", "bench.attack", *words], cwd=ROOT, stdout=subprocess.PIPE, text=True
+            )
             try:
                 time.sleep(1)
                 seen = asyncio.run(_look(port, cookies["vera"], seconds))
