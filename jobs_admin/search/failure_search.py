@@ -6,7 +6,7 @@ A page costs the same however many failures there are. The search decides what d
   those among them;
 - a short time, a kind, a number of attempts, a policy … that few failures have: those few;
 - a few queues, groups, tenants, kinds …: a slice for each value and state, from the index that is sorted so;
-- a long time that ended a while ago: rows that had arrived by its end, and the few that arrived late;
+- a time: rows that arrived in it, and the few that match it and arrived before or after;
 - text that no index has: the latest SEARCHED of all the rest.
 """
 
@@ -117,7 +117,7 @@ SEARCHED = 5_000  # failures, the newest, that are looked at for text that no in
 
 _MOST_SLICES = 56
 _FEW = 10_000  # rows that may be looked at one by one
-_MOST_LATE = 5_000
+_MOST_OTHERS = 5_000  # failures of a time that arrived before or after it
 _SOME = 200_000  # ids that may be held in memory
 
 _WALKED, _FURTHEST = 20, 20_000  # newest rows that are walked through for each one wanted; and at most
@@ -377,11 +377,14 @@ class FailureSearch:
             within = f" AND {row} BETWEEN {self._few.lowest} AND {self._few.highest}"
             return f" AND +{row} IN ({self._few.sql}){within}", self._few.values
         in_scope, in_sight = self._count_known
-        if in_scope > _SOME or in_scope * 10 > in_sight:
+        are_few_in_scope = in_scope <= _SOME and in_scope * 10 <= in_sight
+        if not are_few_in_scope and not self._timed:
             return "", []
         some = f"SELECT COUNT(*) FROM (SELECT 1 FROM {FAILURES} WHERE {match_condition()} LIMIT {_FEW + 1}) AS found"
         if _fetch_number(some, [expression(driver)]) <= _FEW:
             return "", []
+        if not are_few_in_scope:
+            return ("", []) if self._arrivals is None else (self._arrivals.condition(row), [])
         counted = [part.alone for term, part in self.parts if fields_of(term) <= scopes.COUNTED]
         where = _where(Failure.objects.filter(scopes.visible(self.viewer), *counted, state__in=self.states))
         if where is None:
@@ -402,13 +405,14 @@ class FailureSearch:
             return None
         # Written by hand: the ORM would take as long for each as the whole takes to run.
         conditions = [(" AND ".join(f"{_TABLE}.{column} = %s" for column in one), list(one.values())) for one in slices]
-        if (arrived := self._arrived) is not None:
-            before, late = arrived
-            conditions = [(f"{sql or '1 = 1'} AND {_TABLE}.id <= {before}", values) for sql, values in conditions]
-            if late:
+        # From a start until now, a walk from the latest is as short without.
+        if _bounds(self._timed, self.now, is_start=False) and (arrivals := self._arrivals) is not None:
+            within = f"{_TABLE}.id > {arrivals.above} AND {_TABLE}.id <= {arrivals.last}"
+            conditions = [(f"{sql or '1 = 1'} AND {within}", values) for sql, values in conditions]
+            if arrivals.others:
                 every_part = scopes.all_conditions(part.alone for _, part in self.parts)
-                came_late = _where(Failure.objects.filter(every_part, pk__in=late, state__in=self.states))
-                conditions += [] if came_late is None else [came_late]
+                others = _where(Failure.objects.filter(every_part, pk__in=arrivals.others, state__in=self.states))
+                conditions += [] if others is None else [others]
         order = "ORDER BY id DESC " if ordered else ""
         statements: list[str] = []
         parameters: list[object] = []
@@ -465,27 +469,30 @@ class FailureSearch:
             elif term.field == "replay":
                 yield from _failures_of(ReplayItem.objects.filter(scopes.range_condition(term, "replay_id")))
 
-    @cached_property
-    def _arrived(self) -> tuple[int, list[int]] | None:
-        """Return, for a time that has ended, the highest id that had arrived by its end, and those of that time that
-        came later.
+    @property
+    def _timed(self) -> list[Term]:
+        return [term for term, _ in self.parts if is_timed(term)]
 
-        None if walking from the latest is as good.
-        """
-        timed = [(term, part.alone) for term, part in self.parts if is_timed(term)]
-        ends = [end for term, _ in timed if (end := _end_of_time(term, self.now)) is not None]
-        where = _where(Failure.objects.filter(*(alone for _, alone in timed)))
-        if not ends or where is None:
+    @cached_property
+    def _arrivals(self) -> _Arrivals | None:
+        """Return the ids of what arrived in the time that the search names; None where they are most, or many others match."""
+        where = _where(Failure.objects.filter(*(part.alone for term, part in self.parts if is_timed(term))))
+        if not self._timed or where is None:
             return None
+        starts, ends = (_bounds(self._timed, self.now, is_start=is_start) for is_start in (True, False))
         highest = _fetch_number(f"SELECT COALESCE(MAX(id), 0) FROM {_TABLE}", [])
-        before = _arrived_by(min(ends), highest)
-        if highest - before <= _FEW:
+        above = _arrived_by(max(starts), highest) if starts else 0
+        last = max(above, _arrived_by(min(ends), highest)) if ends else highest
+        # To find the others, each row of that time is read from the index.
+        if above + highest - last <= max(_FEW, (last - above) // 10):
             return None
         index = "INDEXED BY failure_by_time" if connection.vendor == "sqlite" else ""
-        # From the index alone: no failure is read.
-        late = f"SELECT id FROM {_TABLE} {index} WHERE {where[0]} AND +id > {before} LIMIT {_MOST_LATE + 1}"
-        ids = [int(row[0]) for row in _fetch((late, where[1]))]
-        return (before, ids) if len(ids) <= _MOST_LATE else None
+        others = (
+            f"SELECT id FROM {_TABLE} {index} WHERE {where[0]} AND (+id <= {above} OR +id > {last}) "
+            f"LIMIT {_MOST_OTHERS + 1}"
+        )
+        ids = [int(row[0]) for row in _fetch((others, where[1]))]
+        return _Arrivals(above, last, ids) if len(ids) <= _MOST_OTHERS else None
 
     def _of_few(self, few: _Few, after: int | None, limit: int) -> Statement | None:
         where = _where(self._rest)
@@ -530,12 +537,35 @@ def _measure_few(sql: str, values: Sequence[object]) -> _Few:
     return _Few(sql, list(values), count, lowest or 0, highest or 0)
 
 
-def _end_of_time(term: Term | None, now: datetime) -> datetime | None:
-    if isinstance(term, Age) and not term.younger:
-        return language.before(now, term.seconds)
-    if isinstance(term, Time) and term.field == "until":
-        return term.at or language.before(now, term.ago or 0)
-    return None
+@dataclass(frozen=True, slots=True)
+class _Arrivals:
+    """Ids of what arrived in a time: those `above` up to `last`, and the `others` of that time."""
+
+    above: int
+    last: int
+    others: list[int]
+
+    def condition(self, row: str) -> str:
+        """The condition on an id of the index, for an AND."""
+        if not self.others:
+            return f" AND {row} > {self.above} AND {row} <= {self.last}"
+        lowest, highest = min(self.above + 1, *self.others), max(self.last, *self.others)
+        ids = ", ".join(map(str, self.others))
+        return (
+            f" AND {row} BETWEEN {lowest} AND {highest} "
+            f"AND ((+{row} > {self.above} AND +{row} <= {self.last}) OR +{row} IN ({ids}))"
+        )
+
+
+def _bounds(terms: Sequence[Term], now: datetime, *, is_start: bool) -> list[datetime]:
+    """The moments from which (`is_start`), or up to which, terms of time match."""
+    found = []
+    for term in terms:
+        if isinstance(term, Age) and term.younger == is_start:
+            found.append(language.before(now, term.seconds))
+        elif isinstance(term, Time) and (term.field == "since") == is_start:
+            found.append(term.at or language.before(now, term.ago or 0))
+    return found
 
 
 def _arrived_by(moment: datetime, highest: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.db import transaction
 from hypothesis import HealthCheck, given, settings
@@ -233,6 +235,21 @@ def test_every_way_to_a_page_gives_the_same(failures_of_world, monkeypatch, few)
                  "until:2d", "until:2d state:* kind:lost", "since:5d until:2d", "read until:3d"):  # fmt: skip
         wanted = world.expected(parse(text, NOW), failures_of_world)
         assert [row.pk for row in failures.search(ENGINE, text, now=NOW).rows] == wanted, text
+
+
+@pytest.mark.parametrize("most_others", [0, 2, 5_000])
+@pytest.mark.parametrize("spread", [timedelta(minutes=7), timedelta(hours=3)])
+def test_a_time_is_found_by_when_failures_arrived(failures_of_world, monkeypatch, most_others, spread):
+    """Some failed long before they arrived, and some again long after: those match, too."""
+    monkeypatch.setattr(failure_search, "_FEW", 0)
+    monkeypatch.setattr(failure_search, "_MOST_OTHERS", most_others)
+    for n, one in enumerate(sorted(failures_of_world, key=lambda one: -one.pk)):
+        Failure.objects.filter(pk=one.pk).update(received_at=NOW - n * spread)
+    times = ("", "since:1d", "until:1d", "age:<3d", "age:>2d", "since:5d until:2d", "since:1h until:2d", "until:9w")
+    for text in (f"{words} {time}" for words in ("", "timeout", "-read", "state:dead", "e*") for time in times):
+        wanted = world.expected(parse(text, NOW), failures_of_world)
+        page = failures.search(ENGINE, text, now=NOW)
+        assert ([row.pk for row in page.rows], page.count) == (wanted[: len(page.rows)], len(wanted)), text
 
 
 @pytest.mark.parametrize("few", [0, 3, 100])
