@@ -4,7 +4,7 @@
 
 The attacker holds 50 connections with searches drawn at the cost limit, three bodies that arrive a byte a second without a
 login, and four exports that are not read. Meanwhile another viewer asks for the list of failures and a probe for `/healthz`.
-With `--readers`, three viewers read an export of all failures each, slowly, and nothing else is done.
+With `--readers`, three viewers read an export of all failures each, slowly, instead of the attack.
 Prints JSON: milliseconds of both, and what is left three seconds after the attacker has gone.
 """
 
@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 from tests.rigs.attack import _get, _head, round_of  # noqa: E402
 
 CONNECTIONS, SLOW_BODIES, UNREAD_EXPORTS = 50, 3, 4
-READS_EVERY_S = 0.1  # at most 640 kB/s of an export
+READS_EVERY_S = 0.1  # at most 640 KiB/s of an export
 EVERY_STAR = "state:* " + " ".join(f"{letter}*" for letter in string.ascii_lowercase + string.digits)
 _PATHS = ("/failures/", "/failures/", "/failures/facets/", "/failures/complete/", "/groups/")
 

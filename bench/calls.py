@@ -165,8 +165,7 @@ class Bench:
         is_empty: bool = True,
         server: tuple[str, ...] = ("evalsha", "eval"),
     ) -> dict[str, Any]:
-        """Make each of the calls in turn, `count` times; `server` is of all of them together, reported with the first.
-        """
+        """Make each of the calls in turn, `count` times; `server` is of all of them together, reported with the first."""
         if is_empty:
             self.empty()
         for call in calls.values():

@@ -106,7 +106,9 @@ def main() -> None:
         found = {"read": watched(path, read), "dead": len(reports), "every_s": round(source.every_s, 1)}
         found["look_again"] = watched(path, read)
         messages = [
-            OutgoingMessage(n, one.raw, one.queue, one.job_id, {"queue": one.queue, "job_id": one.job_id, "run": 2, "item": n})
+            OutgoingMessage(
+                n, one.raw, one.queue, one.job_id, {"queue": one.queue, "job_id": one.job_id, "run": 2, "item": n}
+            )
             for n, one in enumerate(reports)
         ]
 

@@ -66,7 +66,13 @@ def filed(count: int) -> dict[str, Any]:
             for n in range(start, min(start + 500, count)):
                 values = {"task": f"shop.t{n % 20}", "error_type": f"Error{n}", "message": f"order {n} {n:x} refused"}
                 one = Envelope(
-                    source="bench", queue=f"q{n % 5}", job_id=f"j{n}", kind="exception", attempt=1, at=now - 60, **values
+                    source="bench",
+                    queue=f"q{n % 5}",
+                    job_id=f"j{n}",
+                    kind="exception",
+                    attempt=1,
+                    at=now - 60,
+                    **values,
                 )
                 pipe.xadd(keys.failures("bench"), encode(one))
             pipe.execute()

@@ -265,7 +265,9 @@ def main() -> None:
         if not only or name in only:
             print_row(figures, name, apart(fault, name in BY_THE_ROAD, wanted.seconds, wanted.rounds))
     if (not only or "gone" in only) and wanted.minutes:
-        print_row(figures, f"gone_for_{wanted.minutes:g}_min", apart(refused, False, wanted.minutes * 60, 1, stock_s=30))
+        print_row(
+            figures, f"gone_for_{wanted.minutes:g}_min", apart(refused, False, wanted.minutes * 60, 1, stock_s=30)
+        )
     if not only or "refused_at_start" in only:
         print_row(figures, "refused_at_start", apart(refused, False, wanted.seconds, 1, at_start=True))
     for name, fault in SHARED.items():

@@ -117,7 +117,9 @@ def wait(fleet: Fleet, is_done: Callable[[], bool], seconds: float = PATIENCE_S)
 def in_force(fleet: Fleet, store: redis.Redis, url: str, k: int) -> None:
     fields = {"max_attempts": 50, "poison": {"crashes": k, "window_s": WINDOW_S}}
     version = published(url, policy("all", "*", **fields, backoff={"kind": "fixed", "first_delay_s": 0.2}))
-    is_reported = wait(fleet, lambda: [one["policies"] for one in running(url)] == [{"all": version}] * fleet.workers, 60)
+    is_reported = wait(
+        fleet, lambda: [one["policies"] for one in running(url)] == [{"all": version}] * fleet.workers, 60
+    )
     assert is_reported, "the policy did not come into force"
 
 
@@ -196,7 +198,9 @@ def send(broker: str, each: int, good: int) -> dict[str, tuple[str, int]]:
     return ids
 
 
-def summarise(k: int, ids: dict[str, tuple[str, int]], good: int, fleet: Fleet, found: list[Envelope]) -> dict[str, Any]:
+def summarise(
+    k: int, ids: dict[str, tuple[str, int]], good: int, fleet: Fleet, found: list[Envelope]
+) -> dict[str, Any]:
     lines = fleet.lines()
     starts = Counter((line[1], int(line[2])) for line in lines if line[0] == "begin")
     held = {one.job_id: one for one in found if one.crashes}

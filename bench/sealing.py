@@ -38,7 +38,9 @@ def main(arguments: list[str]) -> int:
     seal = sealer(unsealing.public_key())
     found = {}
     for size in SIZES:
-        envelope = Envelope("shop", "emails", "shop.send", "j", "exception", 1, 1.0, args="x" * 500, raw=b"x" * size, raw_size=size)
+        envelope = Envelope(
+            "shop", "emails", "shop.send", "j", "exception", 1, 1.0, args="x" * 500, raw=b"x" * size, raw_size=size
+        )
         sealed = seal(envelope)
         entry = encode(sealed)
         times = max(20, jobs * 1_500 // size)

@@ -25,7 +25,9 @@ def main(arguments: list[str]) -> int:
     key = SigningKey("shop", "0123456789ab", bytes(32))
     found = {}
     for size in SIZES:
-        envelope = Envelope("shop", "emails", "shop.send", "j", "exception", 1, 1.0, args="x" * 500, raw=b"x" * size, raw_size=size)
+        envelope = Envelope(
+            "shop", "emails", "shop.send", "j", "exception", 1, 1.0, args="x" * 500, raw=b"x" * size, raw_size=size
+        )
         entry = encode(envelope)
         signed = sign(entry, key)
         times = max(20, jobs * 1_500 // size)

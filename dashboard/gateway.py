@@ -357,7 +357,7 @@ class Gateway:
 
         As a named pipe: granian 2.8 takes all of a stream into memory, unread or not, but reads a file only as its client does
         (https://github.com/emmett-framework/granian/pull/887). The end of a pipe is the end of the file to it: a response without
-        a length that is broken off ends as if it were complete, which the last line of an export tells.
+        a length that is broken off ends as if it were complete, so a client checks the last line of an export.
         """
         path = settings.DATA_DIR / f"response-{secrets.token_hex(16)}"
         os.mkfifo(path, 0o600)

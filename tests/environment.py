@@ -14,7 +14,13 @@ atexit.register(shutil.rmtree, _folder, ignore_errors=True)
 os.mkdir(os.path.join(_folder, "static"))  # where collected files would be
 os.environ["REDRIVE_DATA"] = _folder
 os.environ.setdefault("SECRET_KEY", secrets.token_urlsafe(50))
-for name in set(os.environ) - {"REDRIVE_DATA", "REDRIVE_STRICT", "REDRIVE_ENDURANCE", "REDRIVE_DURATIONS", "REDRIVE_TEST_DATABASE"}:
+for name in set(os.environ) - {
+    "REDRIVE_DATA",
+    "REDRIVE_STRICT",
+    "REDRIVE_ENDURANCE",
+    "REDRIVE_DURATIONS",
+    "REDRIVE_TEST_DATABASE",
+}:
     given = name.removesuffix("_FILE")
     if given.startswith("REDRIVE_") or given in {
         "CELERY_BROKER_URL",

@@ -76,16 +76,15 @@ _BARE = re.compile(r"""[^\s,;&"'<>(){}\[\]\\]+""")
 _ENCODED = re.compile(r"""(?i)(?:[^\s,;&"'<>(){}\[\]\\%]|%(?!26|2[27c]|7d|5d|0a)[0-9a-f]{2})+""")
 # A value of a connection string that holds its marks: `{a;b}}c}`. What is an expression is code: `f"password={settings.password}"`.
 _BRACED = re.compile(r"""\{(?![\w.()\[\]"':!, =+-]*\})(?:[^{}\n]|\}\}){3,200}\}(?=[;\s"']|\Z)""")
-# `password=get_password(…)` is a line of code, and so is `token = base64.b64encode(…)`
-_CALLED = re.compile(r"[A-Za-z_.]+\Z|[a-z_]{2,}\d{0,2}(?:\.[A-Za-z_]\w*)+\Z")
-# No one chooses a word for these. Code has a variable there that repeats the name (`"NextToken": next_token`), a class
-# (`token: TokenStream`), an attribute (`token = Name.Function`) or a colour.
+_CALLED = re.compile(r"[A-Za-z_.]+\Z|[a-z_]+(?:\.[A-Za-z_]\w*)+\Z")  # `password=get_password(…)` is a line of code
+# What code writes behind these, without quotes: a variable that repeats the name (`token = next_token`), a type
+# (`token: TokenStream`, `token: tokens.Name`).
 _DRAWN_NAMES = frozenset({"token", "credential", "signature", "cookie", "key"})
 _VARIABLE = re.compile(
     r"[A-Za-z_]*(?:(?<=[A-Za-z])_(?:token|credential|signature|cookie|key)s?|(?<=[a-z])(?:Token|Credential|Signature|Cookie|Key)s?)\Z"
 )
-_CODE = re.compile(r"(?:[A-Z][a-z]{2,}){2,}\Z|(?:[A-Za-z_]{3,}\d{0,2}\.){1,6}[A-Za-z_]{3,}\Z|#[0-9a-fA-F]{6}\Z")
-_CLASS = re.compile(r"(?:[A-Z]+[a-z]{2,}){2,}\Z")
+_OF_CODE = frozenset({": ", " = ", '": ', "': ", '"] = ', "'] = "})  # between a name and its value
+_TYPE = re.compile(r"(?:[A-Z][a-z]{2,}){2,}\Z|(?:[A-Za-z_]{3,}\d{0,2}\.){1,6}[A-Za-z_]{3,}\Z")
 _ATTRIBUTE = re.compile(r"(?:self|cls|settings|config|conf|app|os|args|request|options)\.[a-z_.]+\Z|self\.")
 _REST_OF_TOKEN = re.compile(r"""[^\s"'<>]*""")
 _COOKIE = re.compile(r"[^\s=]{1,200}=")
@@ -110,8 +109,8 @@ _OF_WORDS = re.compile(r"[a-z._]+\Z|.*[\s{}()\[\]<>]", re.DOTALL)
 _SESSION_ID = re.compile(r"(?i)sess(?:ion)?s?[_-]?(?:id|key)")
 _DIGIT = re.compile("[0-9]")
 _DATA = re.compile(r"""["'0-9]""")  # a list or object without any is code
-# Not of a pattern, `(?P<token>…)`, nor of an address with a slot, `/reset/<token>/`
-_TAG = re.compile(r"<(?<!\?P<)([\w:.-]{1,60})(?:\s[^<>]{0,300})?>(?![/@:)`][^<]*(?:<(?!/)|\Z))([^<]+)")
+_TAG = re.compile(r"<(?<!\?P<)([\w:.-]{1,60})(?:\s[^<>]{0,300})?>([^<]+)")  # not of a pattern: `(?P<token>…)`
+_BEFORE_SLOT, _BEHIND_SLOT = frozenset("/:(`"), frozenset("/@:)`")  # of a slot in an address: `/reset/<token>/`
 _PLAIN_WORDS = frozenset(
     {
         "none",
@@ -194,7 +193,8 @@ def without_named(text: str) -> tuple[str, int]:
         if name and not is_secret_name(name) and _DRAWN.match(text, found.end) is None:
             continue
         value = _value(text, lower, found, branches) if name else None
-        if value is not None and _is_hidden(found, name, text[value[0] : value[1]]):
+        is_code = value is not None and value[0] == found.end and _is_code(found, name, text[slice(*value)])
+        if value is not None and not is_code and _is_hidden(found, name, text[slice(*value)]):
             start, end = value
             if len(repeated) < _MOST_REPEATED and _is_unmistakable(text[start:end]):
                 repeated.add(text[start:end])
@@ -225,21 +225,23 @@ def _is_hidden(found: _Named, name: str, value: str) -> bool:
     """Return whether a value that follows such a name is its secret: no line of code, nothing that is masked already."""
     if "****" in value or (len(value) < 100 and value.lower() == name.lower().lstrip("_")):
         return False
-    is_code = found.name in _DRAWN_NAMES and len(value) < 100 and _is_code(name, value)
-    if is_code and "," not in found.between and not found.between.isspace():  # an option's value is no code
-        return False
     if found.name == "sess" and not _SESSION_ID.search(name):
         return len(value) >= 8 and _DIGIT.search(value) is not None
     return is_secret_name(name) or is_key(name, value)
 
 
-def _is_code(name: str, value: str) -> bool:
-    """Return whether what follows the name of a token or a key is a variable, a class, an attribute or a colour."""
-    return bool(
-        _VARIABLE.match(value)
-        or _CODE.match(value)
-        or value.replace("_", "").lower() == name.replace("_", "").lower()  # `"KMSMasterKeyID": kms_master_key_id`
-    )
+def _is_code(found: _Named, name: str, value: str) -> bool:
+    """Return whether a value without quotes is a variable or a type in a line of code. Files of settings write `name=value`."""
+    if (
+        found.name not in _DRAWN_NAMES
+        or found.between not in _OF_CODE
+        or name.isupper()
+        or "-" in name
+        or len(value) > 99
+    ):
+        return False
+    is_repeated = value.rpartition(".")[2].replace("_", "").lower() == name.replace("_", "").lower()
+    return is_repeated or bool(_VARIABLE.match(value) or (found.between == ": " and _TYPE.match(value)))
 
 
 def _is_unmistakable(value: str) -> bool:
@@ -301,6 +303,8 @@ def _hide_element(found: re.Match[str]) -> str | None:
     """`<wsse:Password>x</…`."""
     value = found[2].strip()
     name = found[1].rpartition(":")[2]
+    if found[2][0] in _BEHIND_SLOT and found.string[found.start() - 1 : found.start()] in _BEFORE_SLOT:
+        return None
     if value in {"", PLACEHOLDER} or not (is_secret_name(name) or (names_a_key(name) and is_key(name, value))):
         return None
     return found[0][: found.start(2) - found.start()] + PLACEHOLDER
@@ -334,11 +338,6 @@ def _complete_name(text: str, found: _Named) -> str:
         own = before[len(before.rstrip(_OF_NAME + " .")) :].strip(" .").replace(".", " ").rpartition(" ")[2] + "_"
     name = (own + text[found.start : found.name_end]).lstrip("-")
     return name if is_secret_name(name) or names_a_key(name) else ""
-
-
-def _is_option(text: str, found: _Named) -> bool:
-    before = text[max(0, found.start - _LONGEST_NAME) : found.start]
-    return before[len(before.rstrip(_OF_NAMES)) :].startswith("-")
 
 
 def _is_path(text: str, found: _Named) -> bool:
@@ -437,8 +436,6 @@ def _quoted(text: str, found: _Named, quote: re.Match[str]) -> tuple[int, int] |
     is_pair = text[max(0, found.start - 60) : found.start].rstrip(_OF_NAMES + "\\\"'bru")[-1:] in {"(", "["}
     closes = text[end : end + 10].lstrip("\\\"'")[:1] in {")", "]"}
     is_name = (bare.replace("_", "").isalpha() and bare.islower()) or _SNAKE_CASE.fullmatch(bare) is not None
-    # `["APIKeyBase", "APIKeyCookie"]`, and no value of an option
-    is_name = is_name or (_CLASS.match(bare) is not None and not _is_option(text, found))
     return None if is_name and not (is_pair and closes and found.name not in _COMMON + _PARTS) else (start, end)
 
 

@@ -342,8 +342,8 @@ def _is_code(start: int, message: str, end: int) -> bool:
 
 
 def _normalised(message: str, keep_names: bool, replaced: list[tuple[str, str]] | None, depth: int) -> str:
-    # In one piece, because it is called for each variable part of each message.
     def placeholder(found: re.Match[str]) -> str:
+        # In one function: it is called for each variable part of each message.
         name = found.lastgroup or ""
         text = found[0]
         if name in ("kept", "code"):

@@ -25,6 +25,7 @@ _PREFIXES = (
     "dp.audit.", "rubygems_", "sk.eyJ", "api_sk_", "wh_sk_", "ntn_", "pplx-", "xai-", "CFPAT-", "FLWSECK", "rzp_live_",
     "CfDJ8", "squ_", "sqp_", "sqa_", "pcsk_", "shippo_live_", "shippo_test_", "vercel_blob_rw_", "fio-u-", "nvapi-", "tvly-", "ops_eyJ",
     "bkua_", "sb_secret_", "lin_wh_", "xoxd-", "ATTA", "EZAK", "EZTK", "CLOJARS_", "dG9rO", "AQVN", "APA91b", "xprv", "rpa_", "sgp_",
+    "AKCp",
 )  # fmt: skip
 _PREFIXES_OF_MORE = ("sk-", "npm_", "pypi-", "hf_", "r8_", "secret_")
 _NO_TOKENS = ("sk-ssh-", "sk-ecdsa-")  # kinds of keys
@@ -40,6 +41,7 @@ _OF_CARDS = bytes(ord("0" if chr(code).isdigit() else " ") for code in range(128
 _CARD_LONG = b"0" * 13
 _DIGIT = re.compile(r"[0-9]")
 _MAILGUN = re.compile(r"key-[0-9A-Za-z]{20,}")
+_MAILGUN_API = re.compile(r"[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}\Z")
 _JWT = re.compile(r"eyJ[\w-]{8,}\.\.?[\w-]{4,}(?:\.[\w-]*){0,3}")
 # A Discord bot's: the digits of its id as base64, a time, a signature.
 _DISCORD = re.compile(r"[MNO](?=[\w-]{0,30}\d)[\w-]{23,27}\.[\w-]{6}\.(?=[\w-]{0,40}\d)[\w-]{27,40}\Z")
@@ -204,6 +206,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
+    (("ably",), re.compile(r"((?<![\w.-])[\w-]{6}\.[\w-]{6}:)[\w-]{16,}"), rf"\g<1>{PLACEHOLDER}"),
     (("dapi",), re.compile(r"(?<!\w)dapi[0-9a-f]{32}(?!\w)"), PLACEHOLDER),
     (("-us",), re.compile(r"(?<!\w)[0-9a-f]{32}-us\d{1,2}(?!\w)"), PLACEHOLDER),
     (("~",), _AZURE, PLACEHOLDER),
@@ -308,6 +311,15 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         rf"\g<1>{PLACEHOLDER}",
     ),
     (
+        ("reset", "verify", "confirm", "activate", "invit", "magic"),
+        re.compile(
+            r"""(?i)(/(?:[\w-]{0,30}[-_])?(?:reset|verify|confirm|activate|invite|invitation|magic)(?:[-_][\w-]{0,30})?/?\?"""
+            r"""(?:[\w-]{1,20}=[\w.@%+-]{0,80}&){0,3}[\w-]{1,12}=)(?=[\w.=-]{0,99}\d)(?![0-9a-f]{8}-[0-9a-f]{4}-)[\w.=-]{20,}"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (("/ical/",), re.compile(r"(/ical/[^\s/]{1,200}/private-)[0-9a-f]{16,}"), rf"\g<1>{PLACEHOLDER}"),
+    (
         ("incoming/", "hook/", "hooks/"),
         re.compile(
             r"""(?i)(/(?:incoming|(?:web)?hooks?)/(?:[\w-]{1,30}/)?)(?:(?=[a-z]*\d)(?=\d*[a-z])[a-z0-9]{24,}(?![\w-])|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})"""
@@ -371,6 +383,18 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (
         ("lftp",),
         re.compile(r"""((?<![\w-])lftp[^\n|]{0,200}?[\s"']-u[\s"',]{1,4}[^\s"',]{1,100},)(?!\[redacted)[^\s"',]{3,}"""),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("storepass", "keypass"),
+        re.compile(r"""([\s"']-(?:src|dest)?(?:store|key)pass(?:\s|["',=:]){1,4})(?!\[redacted|-)[^\s"',]{3,}"""),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    # A shared key of IPsec, and the text of a code that a phone reads: `: PSK "…"`, `WIFI:T:WPA;S:guest;P:…;;`.
+    (("psk ",), re.compile(r"""((?<!\w)PSK\s{1,3}["'])(?!\[redacted)[^"'\n]{3,}"""), rf"\g<1>{PLACEHOLDER}"),
+    (
+        ("wifi:",),
+        re.compile(r"(WIFI:(?:[A-OQ-Z]:[^;\n]{0,100};){0,5}P:)(?!\[redacted)[^;\n]{3,100}"),
         rf"\g<1>{PLACEHOLDER}",
     ),
     # Of Windows
@@ -575,7 +599,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (
         ("pragma ", "attach "),
         re.compile(
-            r"""(?i)((?<!\w)(?:pragma\s{1,3}(?:\w{1,30}\.)?(?:hex)?(?:re)?key\s{0,3}[=(]|attach\s[^\n]{1,200}?\skey)\s{0,3}["'])(?!\[redacted)[^"'\n]{3,}(?=["'])"""
+            r"""(?i)((?<!\w)(?:pragma\s{1,3}(?:\w{1,30}\.)?(?:hex)?(?:re)?key\s{0,3}[=(]|attach\s[^\n]{1,200}?\skey)\s{0,3}["'](?:x')?)(?!\[redacted)[^"'\n]{3,}(?=["'])"""
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
@@ -726,6 +750,15 @@ _SENTENCES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ("credential",),
         re.compile(
             r"""(?i)((?<![a-z])credentials?[^\n("']{0,30}\(["']?[\w.@+-]{1,60}["']?,\s?["']?)(?!\[redacted)(?=[^\s"'(),]{0,99}[\d!#$%&*?^])[^\s"'(),]{4,}(?=["']?\))"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    # With quotes as HTML and JSON escape them.
+    (
+        ("&quot;", "&#34;", "\\u0022"),
+        re.compile(
+            r"""(?i)((?<!\w)[\w-]{0,30}(?:password|passwd|secret|token|api_?key)(?:&quot;|&#34;|\\u0022)?\s?[:=]\s?(&quot;|&#34;|\\u0022))"""
+            r"""(?!\[redacted)(?:(?!\2)[^\n]){3,200}"""
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
@@ -979,6 +1012,8 @@ def _shown_token(run: str) -> str | None:
     if ".atlasv1." in run or (run[0] in "MNO" and _DISCORD.match(run)):
         return PLACEHOLDER
     if run[0] in _OTHERS and _OTHER.match(run):
+        return PLACEHOLDER
+    if run[32:33] == "-" and _MAILGUN_API.match(run):
         return PLACEHOLDER
     known = (_JWT if run.startswith("eyJ") else _PASETO if run[1:2] in "1234" else _MAILGUN).match(run)
     return PLACEHOLDER + run[known.end() :] if known else None

@@ -18,7 +18,6 @@ from django.db.models import Max
 
 from jobs_admin import failures
 from jobs_admin.core import query as language
-from jobs_admin.core.query import Query
 from jobs_admin.db import audit
 from jobs_admin.models import Failure
 from jobs_admin.models.access import Viewer
@@ -57,10 +56,13 @@ def stream(viewer: Viewer, text: str, form: str, *, now: datetime | None = None)
     count = 0
     yield writer.head()
     try:
-        searched = FailureSearch(viewer, query).searched
-        for batch in _batches(viewer, query, below):
+        search = FailureSearch(viewer, query)
+        searched = search.searched
+        while ids := search.ids(below, AT_ONCE):
+            batch = _batch(viewer, ids)
             yield writer.rows(batch)
             count += len(batch)
+            below = ids[-1]
     except Exception:
         # The answer is under way and its status sent; web servers end it as if it were whole. So the file has to say it.
         log.exception("An export of %r broke off after %d failures", text[:200], count)
@@ -75,12 +77,6 @@ def note(viewer: Viewer, text: str, form: str) -> None:
     with transaction.atomic():
         after = {"query": text, "form": form, "count": count, "count_is_capped": is_capped}
         audit.record(viewer, "failures.export", "failures", after=after)
-
-
-def _batches(viewer: Viewer, query: Query, below: int) -> Iterator[list[dict[str, object]]]:
-    while ids := failures.latest_ids(viewer, query, below, AT_ONCE):
-        yield _batch(viewer, ids)
-        below = ids[-1]
 
 
 def _batch(viewer: Viewer, ids: list[int]) -> list[dict[str, object]]:

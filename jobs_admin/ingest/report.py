@@ -122,7 +122,8 @@ def parse_report(
     `known_stacks`: hashes of those that are most likely in the tables already. `trust`: what its signature is checked by; None
     for what the desk itself read in the source. Raises NotOurs, ReportRefused or envelope.Unreadable for an entry to be kept raw.
     """
-    # Branches are the defaults of single fields: flat, it reads as the list of a report's fields.
+    # In one function: each branch is the default of one field.
+
     # Before it is read: what is not signed as it has to be is held to the bounds of refused reports, whatever it holds.
     key_id = trust.check(entry, stream, now) if trust and stream else ""
     envelope = wire.decode(entry)

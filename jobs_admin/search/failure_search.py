@@ -475,7 +475,9 @@ class FailureSearch:
 
     @cached_property
     def _arrivals(self) -> _Arrivals | None:
-        """Return the ids of what arrived in the time that the search names; None where they are most, or many others match."""
+        """Return the ids of what arrived in the time that the search names; None where a walk from the latest is as good, or
+        more than _MOST_OTHERS arrived before or after it.
+        """
         where = _where(Failure.objects.filter(*(part.alone for term, part in self.parts if is_timed(term))))
         if not self._timed or where is None:
             return None
@@ -484,7 +486,8 @@ class FailureSearch:
         above = _arrived_by(max(starts), highest) if starts else 0
         last = max(above, _arrived_by(min(ends), highest)) if ends else highest
         # To find the others, each row of that time is read from the index.
-        if above + highest - last <= max(_FEW, (last - above) // 10):
+        read = last - above
+        if above + highest - last <= max(_FEW, read // 10) or (starts and read > _SOME):
             return None
         index = "INDEXED BY failure_by_time" if connection.vendor == "sqlite" else ""
         others = (
@@ -569,7 +572,7 @@ def _bounds(terms: Sequence[Term], now: datetime, *, is_start: bool) -> list[dat
 
 
 def _arrived_by(moment: datetime, highest: int) -> int:
-    """About the highest id that had arrived by then: ids rise in order of arrival."""
+    """About the highest id that had arrived by then: ids rise in order of arrival, unless the clock was set back."""
     low, high = 0, highest
     while low < high:
         middle = (low + high + 1) // 2

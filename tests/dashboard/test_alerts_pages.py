@@ -458,7 +458,7 @@ def test_what_is_over_is_shown_as_what_it_was_and_a_name_stays_a_name(ann, watch
         assert words in text_of(ann.get(page_of(episode(name, of=of, state="resolved", ago_s=9_000))))
 
 
-def test_its_incident_is_distinguished_from_before_it_was_true_until_now(otto, watched):
+def test_its_incident_covers_from_before_the_breach_until_now(otto, watched):
     bury(3, queue="emails", group=group())
     page = html.unescape(otto.get(page_of(episode("emails"))).content.decode())
     (link,) = re.findall(r'href="(/incidents/\?[^"]+)"', page)

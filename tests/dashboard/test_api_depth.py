@@ -85,13 +85,13 @@ def test_a_release_is_shown_once_and_is_in_the_audit(call_api, now):
     assert AuditEvent.objects.filter(act="release.tell", source="shop", allowed=True).count() == 1
 
 
-def test_a_viewer_may_not_show_a_release_and_that_is_written_down(call_api):
+def test_a_viewer_may_not_report_a_release_and_the_attempt_is_audited(call_api):
     Source.objects.create(name="bank")
     assert call_api("POST", "releases", {"source": "shop", "version": "v2"}, role="viewer").status_code == 403
     assert not Release.objects.exists()
 
 
-def test_of_another_source_nothing_can_be_shown(call_api):
+def test_a_release_of_another_source_is_refused(call_api):
     elsewhere = create("elsewhere", "admin", "bank")
     for source, token in (("shop", elsewhere), ("nothing", None)):
         assert call_api("POST", "releases", {"source": source, "version": "v2"}, token=token).status_code == 404

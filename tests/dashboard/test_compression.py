@@ -16,7 +16,7 @@ GZIP = {"Accept-Encoding": "gzip"}
 BROTLI = {"Accept-Encoding": "gzip, deflate, br, zstd"}
 
 
-def test_a_page_is_compressed_for_who_requests_it_and_reads_the_same(ann):
+def test_a_page_is_compressed_on_request_and_reads_the_same(ann):
     bury(30, group=group())
     plain, packed = ann.get("/failures/"), ann.get("/failures/", headers=GZIP)
     assert packed["Content-Encoding"] == "gzip" and "Accept-Encoding" in packed["Vary"]

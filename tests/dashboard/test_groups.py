@@ -398,7 +398,7 @@ def test_the_page_shows_that_words_find_parts_of_words_here_and_not_where_failur
     assert "inside longer words" not in text_of(ann.get("/groups/", {"q": "timeout tenant:t"}))
 
 
-def test_what_shows_a_part_of_a_split_from_the_others_is_first(ann, watched):
+def test_what_distinguishes_a_part_of_a_split_is_first(ann, watched):
     long = "connection closed while sending to <email> " * 5
     for tenant in ("cobalt", "<b>onyx</b>"):
         bury(group=group("Closed", f"{long}(tenant: {tenant})"))

@@ -47,7 +47,7 @@ def test_after_the_moment_everything_is_queried_again(vera, watched, monkeypatch
     assert len(reading(connection, vera)) == 2
 
 
-def test_each_page_shows_the_name_and_the_places_of_who_queries(ann, vera, watched):
+def test_each_page_shows_the_name_and_places_of_its_viewer(ann, vera, watched):
     for _ in range(2):
         admins, viewers = ann.get("/failures/").content.decode(), vera.get("/failures/").content.decode()
         assert "Logged in as ann" in admins and 'href="/audit/"' in admins and "vera" not in admins

@@ -63,7 +63,7 @@ def test_it_shows_what_was_counted(client, history):
     }  # fmt: skip
 
 
-def test_it_shows_how_the_desk_is(client, history):
+def test_it_shows_the_state_of_the_desk(client, history):
     reported = samples(scrape(client))
     assert (
         reported["redrive_replay_items"]['state="planned"'] == 4

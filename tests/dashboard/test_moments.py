@@ -38,7 +38,7 @@ def test_the_api_refuses_them(call_api, at):
 
 
 @pytest.mark.parametrize("at", OTHER_AGES)
-def test_pages_refuse_them_or_check_past_them(ann, at):
+def test_pages_refuse_or_ignore_them(ann, at):
     bury(1)
     value = quote(at)
     for name in ("since", "until"):

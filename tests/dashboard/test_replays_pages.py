@@ -366,7 +366,7 @@ def test_where_a_source_does_not_report_careful_is_not_offered_and_the_end_shows
     assert '<div id="replay" class="stack replay">' in page  # nothing more comes: it does not ask again
 
 
-def test_a_job_that_no_one_shows_is_settled_by_a_person_on_its_page(ann, shop, monkeypatch):
+def test_a_job_no_one_reports_is_settled_by_a_person_on_its_page(ann, shop, monkeypatch):
     monkeypatch.setattr(shop, "can", type(shop.can)(atomic_send=True, edit=True), raising=False)
     replay = running(1)
     while replays.send("test"):

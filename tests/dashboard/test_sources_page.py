@@ -74,7 +74,7 @@ def test_refused_reports_are_discarded_with_their_count(refused):
     assert AuditEvent.objects.get(act="reports.discard").after == {"reports": 9}
 
 
-def test_reports_are_deleted_only_after_a_check_their_number(refused):
+def test_reports_are_deleted_only_after_a_check_of_their_number(refused):
     page = browser().get("/sources/").content.decode()
     for url, button in (
         ("/sources/new/discard/", "Delete 1 report"),

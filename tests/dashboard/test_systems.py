@@ -228,7 +228,7 @@ def test_a_replay_may_span_sources_and_shows_how_many_go_to_each(ann, both):
     assert "Replay 3 jobs to webhooks and 1 other queue, in 2 sources" in page
 
 
-def test_where_one_source_shows_no_ends_careful_is_offered_without_it(ann, both, table):
+def test_where_one_source_reports_no_outcomes_careful_is_offered_without_it(ann, both, table):
     table.can = replace(table.can, outcomes=False)
     answer = ann.get("/replays/new/", {"q": "queue:webhooks,jobs"})
     assert "Not to be had: table does not report how jobs end" in text_of(answer)

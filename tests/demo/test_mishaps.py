@@ -17,7 +17,7 @@ def last_try(stage, mishap, random=None):
 
 
 @pytest.mark.parametrize("mishap", MISHAPS, ids=lambda mishap: mishap.name)
-def test_a_mishap_raises_what_it_shows_out_of_the_shops_own_code(stage, mishap):
+def test_a_mishap_raises_its_declared_error_from_the_shops_own_code(stage, mishap):
     attempt = last_try(stage, mishap)
     assert attempt.error_type.rpartition(".")[2] == mishap.raises
     assert f"demo/{mishap.task.partition('.')[0]}.py" in attempt.trace

@@ -57,7 +57,7 @@ def test_a_mode_that_is_not_is_refused_in_words(service):
     assert control.partner(service.url)["mode"] == "well"
 
 
-def test_a_partner_that_is_away_is_shown_as(service):
+def test_a_partner_that_is_away_is_shown_as_away(service):
     service.shutdown()
     service.server_close()
     with pytest.raises(control.DemoUnreachable):

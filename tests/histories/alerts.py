@@ -162,7 +162,9 @@ class Alerts(CeleryDesk):
             "resolved_at",
         )
         events = AlertEvent.objects.order_by("pk").values_list("alert", "n", "at", "to", "reason", "notice__key")
-        notices = Notice.objects.order_by("pk").values_list("key", "type", "body__reason", "body__message", "created_at")
+        notices = Notice.objects.order_by("pk").values_list(
+            "key", "type", "body__reason", "body__message", "created_at"
+        )
         sent = Delivery.objects.order_by("pk").values_list(
             "notice__key", "channel", "state", "tries", "error", "next_try_at"
         )

@@ -253,7 +253,9 @@ class Replays(CeleryDesk):
         from jobs_admin.models import Failure
         from jobs_admin.replays.options import group_ids, with_merging_groups
 
-        return set(Failure.objects.filter(group__in=with_merging_groups(group_ids(groups))).values_list("pk", flat=True))
+        return set(
+            Failure.objects.filter(group__in=with_merging_groups(group_ids(groups))).values_list("pk", flat=True)
+        )
 
     def _unsent_of(self, replay: int, groups: list[str]) -> set[int]:
         from jobs_admin.models import FrozenBatch, ReplayItem
@@ -626,7 +628,12 @@ class Replays(CeleryDesk):
                 page = replays.items(self.ann, replay, state=name, limit=500)
                 if len(page.rows) != is_so:
                     wrong.append(f"replay {replay.pk}: its page of {name} has {len(page.rows)} rows, there are {is_so}")
-            if dropped and not pruned and replay.state not in ("cancelled", "stopped") and dropped > fields["cancelled"]:
+            if (
+                dropped
+                and not pruned
+                and replay.state not in ("cancelled", "stopped")
+                and dropped > fields["cancelled"]
+            ):
                 wrong.append(f"replay {replay.pk}: {dropped} were cancelled and left no item")
             item_counts, _ = replays.count_items(self.ann, replay)
             if item_counts != replay.total:

@@ -19,7 +19,7 @@ from jobs_admin.core.redaction import PLACEHOLDER, redact, redact_text
 from tests.canaries.jobs import FOLDER, fail_with, needles, read_set
 from tests.kit.hostile import HostileWorker
 
-SETS = ["first_set", "second_set", "third_set", "fourth_set", "fifth_set", "sixth_set"]
+SETS = ["first_set", "second_set", "third_set", "fourth_set", "fifth_set", "sixth_set", "seventh_set"]
 SHOWN = json.loads((FOLDER / "shown.json").read_text())  # label: reason
 
 

@@ -66,7 +66,11 @@ def texts(viewer: Viewer, group: Group) -> list[str]:
     detail = group_detail.group(viewer, group.fingerprint)
     rows = groups.groups(viewer, order="last_seen").rows
     found = [rows, detail, group_history.read_history(viewer, group_detail.group_named(viewer, group.fingerprint))]
-    found += [group_finder.find_groups(viewer, "", limit=9), failures.facets(viewer, ""), completing.words_of_errors(viewer)]
+    found += [
+        group_finder.find_groups(viewer, "", limit=9),
+        failures.facets(viewer, ""),
+        completing.words_of_errors(viewer),
+    ]
     found += [list(completing.values(viewer, field, "")) for field in ("group", "error", "task", "queue", "release")]
     titles = [one.group for one in rows] + [one.group for one in group_finder.find_groups(viewer, "", limit=9)]
     return [*map(repr, found), *(f"{one.title} {one.culprit} {one.first_release}" for one in [*titles, detail.group])]

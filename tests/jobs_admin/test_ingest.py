@@ -569,7 +569,7 @@ def test_an_entry_that_ended_its_reader_alone_is_stored_raw_and_the_others_land(
 
 @pytest.mark.server
 @pytest.mark.django_db(transaction=True)
-def test_a_database_that_reports_no_makes_no_entry_suspect(store):
+def test_a_database_that_refuses_makes_no_entry_suspect(store):
     write(store, report())
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE jobs_admin_attempt RENAME TO elsewhere")
@@ -616,7 +616,7 @@ def test_a_stream_that_vanished_is_begun_again(store):
 
 @pytest.mark.server
 @pytest.mark.django_db
-def test_a_store_that_refuses_to_give_reports_does_not_check_empty(store):
+def test_a_store_that_refuses_to_give_reports_does_not_appear_empty(store):
     write(store, report())
     store.config_set("min-replicas-to-write", 1)
     try:
@@ -630,7 +630,7 @@ def test_a_store_that_refuses_to_give_reports_does_not_check_empty(store):
 
 @pytest.mark.server
 @pytest.mark.django_db(transaction=True)
-def test_nothing_is_acknowledged_while_the_database_reports_no(store):
+def test_nothing_is_acknowledged_while_the_database_refuses(store):
     write(store, report())
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE jobs_admin_attempt RENAME TO elsewhere")

@@ -147,7 +147,7 @@ def test_an_outage_that_was_seen_by_the_minute_is_the_one_to_survive(store):
     )
 
 
-def test_older_outages_are_distinguished_from_quarters_of_an_hour_for_a_week(store):
+def test_older_outages_are_reported_from_quarter_hours_for_a_week(store):
     beat(store)
     count(NOW - timedelta(days=4), step=900, failed=150, succeeded=10)
     count(NOW - timedelta(days=8), step=900, failed=9000)

@@ -36,7 +36,7 @@ def test_a_lost_that_comes_after_a_workers_word_is_nothing(kind, at_once):
 
 
 @pytest.mark.parametrize("kind", ["exception", "retry", "success"])
-def test_a_lost_is_until_a_worker_reports_otherwise(kind):
+def test_a_loss_holds_until_a_worker_reports_otherwise(kind):
     file(lost(ago=30.0))
     assert Failure.objects.values_list("state", "kind", "reason").get() == ("dead", "lost", "w1 stopped")
     file(report(kind=kind, **({"reason": "it had been filed as lost"} if kind == "success" else {})))

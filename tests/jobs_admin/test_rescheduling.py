@@ -350,7 +350,7 @@ def test_an_act_that_is_taken_back_while_it_is_under_way_changes_nothing_more(ta
     assert table.execute("SELECT DISTINCT max_attempts FROM jobs") == [(9,)]
 
 
-def test_a_source_that_cannot_be_reported_any_more_stops_it_and_reports_why(table, settings):
+def test_a_source_that_can_no_longer_be_rescheduled_stops_it_with_the_reason(table, settings):
     fail_often(table, "j", 1), pull()
     planned = rescheduling.plan(ANN, query="", change=EXPONENTIAL)
     with open(settings.REDRIVE_SOURCES, "a") as file:

@@ -36,7 +36,7 @@ def test_a_view_is_its_query_as_it_was_written(people):
     assert SavedView.objects.get().query == view.query == "queue:webhooks  age:<2h"
 
 
-def test_a_view_counts_what_matches_now_for_who_queries(people):
+def test_a_view_counts_what_matches_now_for_its_viewer(people):
     bury(3)
     bury(2, source="bank")
     view = saved_views.save(people["ann"], name="Dead", query="state:dead", is_shared=True)

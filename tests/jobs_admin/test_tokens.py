@@ -120,7 +120,7 @@ def test_what_a_job_reports_cannot_move_the_cursor():
     assert "\x1b" not in out and "\u202e" not in out and "\\x1b[2Jgone" in out
 
 
-def test_json_is_one_object_of_as_many_pages_as_requested_for():
+def test_json_is_one_object_of_as_many_pages_as_requested():
     bury(7)
     out, _ = run("failures", "", "--json", "--limit", "1000")
     assert len(json.loads(out)["items"]) == json.loads(out)["count"] == 7

@@ -194,7 +194,7 @@ def test_jobs_of_another_guard_are_filed_and_its_worker_is_shown(start, store, e
 
 
 @pytest.mark.server
-def test_a_policy_that_an_older_guard_does_not_know_complete_only_observes_there(start, store, engine):
+def test_a_policy_an_older_guard_only_partly_knows_only_observes_there(start, store, engine):
     limited = policy("limited", "try", rate_limit={"max": 100, "per_s": 1})
     published(engine.url, limited)
     worker = start(OLDER, engine.url.removesuffix("/0") + "/1", engine.url)

@@ -158,7 +158,7 @@ def test_the_palette_leads_to_a_group_by_what_it_is_called(page):
     assert words.split()[0] in page.locator("h1").inner_text()
 
 
-def test_what_the_palette_was_requested_is_chosen_in_the_moment_in_which_it_comes(page):
+def test_what_was_typed_into_the_palette_is_chosen_in_the_moment_in_which_it_comes(page):
     page.goto("/")
     press(page, "Control+k")
     option = page.locator("#palette-group-1")

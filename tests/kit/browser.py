@@ -16,7 +16,9 @@ def is_complaint(message: Any) -> bool:
     """An error on the console. A refusal (409, 422) is an answer that the page shows, and a request that it gave up for a
     newer one is none; both are noted there all the same.
     """
-    return message.type == "error" and not re.search(r"status of (409|422) |^htmx:(afterRequest|sendAbort),", message.text)
+    return message.type == "error" and not re.search(
+        r"status of (409|422) |^htmx:(afterRequest|sendAbort),", message.text
+    )
 
 
 def is_mistake(error: Any) -> bool:
@@ -29,6 +31,9 @@ def complaints_of(page: Any) -> list[str]:
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)) if is_mistake(error) else None)
     page.on(
-        "console", lambda message: complaints.append(f"{message.text} {message.location['url']}") if is_complaint(message) else None
+        "console",
+        lambda message: (
+            complaints.append(f"{message.text} {message.location['url']}") if is_complaint(message) else None
+        ),
     )
     return complaints

@@ -503,7 +503,12 @@ def _define(app: Celery) -> None:
             "own": request.get("x-own"),
             "priority": delivery.get("priority"),
             "from": [delivery.get("exchange"), delivery.get("routing_key")],
-            "follow": [len(request.chain or ()), len(request.callbacks or ()), len(request.errbacks or ()), bool(request.chord)],
+            "follow": [
+                len(request.chain or ()),
+                len(request.callbacks or ()),
+                len(request.errbacks or ()),
+                bool(request.chord),
+            ],
         }
         _mark("traced", json.dumps(seen, default=repr))
         if _is_broken("partner"):

@@ -53,7 +53,12 @@ def into(folder: Path, name: str = "redrive.sqlite3") -> None:
 def _of_this_code() -> str:
     """Changes with whatever a migration may read: our own code, and what is installed beside it."""
     seen = hashlib.sha256(sqlite3.sqlite_version.encode() + sys.version.encode())
-    for file in [ROOT / "requirements.txt", *sorted(ROOT.glob("jobs_admin/**/*.py")), *ROOT.glob("dashboard/*.py"), *ROOT.glob("dashboard/setup/*.py")]:
+    for file in [
+        ROOT / "requirements.txt",
+        *sorted(ROOT.glob("jobs_admin/**/*.py")),
+        *ROOT.glob("dashboard/*.py"),
+        *ROOT.glob("dashboard/setup/*.py"),
+    ]:
         seen.update(str(file.relative_to(ROOT)).encode() + file.read_bytes())
     return seen.hexdigest()[:24]
 

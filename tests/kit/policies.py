@@ -37,7 +37,8 @@ def running(url: str, source: str = "shop") -> list[dict[str, Any]]:
     """The heartbeats of a source's workers."""
     with redis.Redis.from_url(url, socket_timeout=30) as client:
         return [
-            json.loads(heartbeat) for heartbeat in (*client.hvals(keys.workers(source)), *client.hvals(keys.shared("workers")))
+            json.loads(heartbeat)
+            for heartbeat in (*client.hvals(keys.workers(source)), *client.hvals(keys.shared("workers")))
         ]
 
 
@@ -46,7 +47,8 @@ def obeyed(worker: RealWorker, url: str, *policies: dict[str, Any]) -> int:
     version = published(url, *policies)
     names = {one["name"]: version for one in policies}
     worker.wait(
-        lambda: (heartbeats := running(url)) and all(one["policies"] == names for one in heartbeats), what=f"{names} in force"
+        lambda: (heartbeats := running(url)) and all(one["policies"] == names for one in heartbeats),
+        what=f"{names} in force",
     )
     return version
 

@@ -70,7 +70,12 @@ class Partner:
     """One service, or one for each customer."""
 
     def __init__(
-        self, curve: Curve, shares: tuple[float, ...] = (1.0,), *, capacities: tuple[float, ...] = (), sheds: bool = True
+        self,
+        curve: Curve,
+        shares: tuple[float, ...] = (1.0,),
+        *,
+        capacities: tuple[float, ...] = (),
+        sheds: bool = True,
     ) -> None:
         """`shares` of the jobs and of the capacity; `bears`: what of its share each really does."""
         self._shares = shares

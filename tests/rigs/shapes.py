@@ -1,6 +1,6 @@
 """Shapes that no one who writes to the store by its rules would write, made from a seed; and what reads each key.
 
-    shapes(random.Random(1), KEYS["workers"].sound, 100)
+shapes(random.Random(1), KEYS["workers"].sound, 100)
 """
 
 from __future__ import annotations
@@ -134,7 +134,9 @@ def _changed(source: random.Random, value: Any) -> Any:
     elif kind < 0.8:
         del value[place]
     elif isinstance(value, dict):
-        value[_drawn_text(source) if source.random() < 0.7 else source.choice(("", "x", "\x00", "9" * 300, "a b"))] = odd(source)
+        value[_drawn_text(source) if source.random() < 0.7 else source.choice(("", "x", "\x00", "9" * 300, "a b"))] = (
+            odd(source)
+        )
     else:
         value.insert(place, odd(source))
     return value
@@ -199,7 +201,9 @@ def _text(name: str) -> Callable[[redis.Redis, bytes], object]:
 
 
 def _suspects() -> None:
-    suspects.read_entries(config.store(), "another", [ingest.Entry(b"1-1", {})], lambda entries: entries, lambda entry, why: [])
+    suspects.read_entries(
+        config.store(), "another", [ingest.Entry(b"1-1", {})], lambda entries: entries, lambda entry, why: []
+    )
 
 
 _AT = 1.79e9

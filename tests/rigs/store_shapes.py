@@ -174,7 +174,12 @@ def _put_kept(store: redis.Redis, shape: bytes) -> None:
 def _kept_fields(shape: bytes) -> dict[str, bytes]:
     fields = ("name", "data", "opts", "timestamp", "attemptsMade", "atm", "failedReason", "stacktrace", "finishedOn", "processedOn", "delay",
               "priority", "redrive", "keptBytes", "parent", "parentKey", "returnvalue", "stc")  # fmt: skip
-    return {"name": b"send", "data": b"{}", "timestamp": b"1", **dict.fromkeys(random.Random(shape).sample(fields, 6), shape)}
+    return {
+        "name": b"send",
+        "data": b"{}",
+        "timestamp": b"1",
+        **dict.fromkeys(random.Random(shape).sample(fields, 6), shape),
+    }
 
 
 def _read_kept() -> None:

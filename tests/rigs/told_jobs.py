@@ -131,7 +131,11 @@ def _app_of_the_environment() -> Celery | None:
     environment = os.environ
     if not environment.get("TOLD_BROKER"):
         return None
-    made = make_app(environment["TOLD_BROKER"], late_ack=bool(environment["TOLD_LATE"]), visibility_s=int(environment["TOLD_VISIBILITY"]))
+    made = make_app(
+        environment["TOLD_BROKER"],
+        late_ack=bool(environment["TOLD_LATE"]),
+        visibility_s=int(environment["TOLD_VISIBILITY"]),
+    )
     if environment["TOLD_GUARDED"]:
         from jobs_admin.worker.celery import install
 

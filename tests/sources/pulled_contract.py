@@ -118,7 +118,7 @@ class PulledContract:
             assert one.attempt >= 1 and abs(one.at - time.time()) < 600 and one.kind == "exception"
         assert read(source, after)[0] == []
 
-    def test_what_dies_later_is_distinguished_from_the_place_on(self, source):
+    def test_what_dies_later_is_reported_from_that_position(self, source):
         self.bury(2)
         before, after = read(source)
         self.bury(1)

@@ -159,7 +159,7 @@ class TestDeadLetterQueues(Bull):
         assert source.remove([Ref("payments", "777")]) == set()
         assert self.client.lrange(self.key("wait"), 0, -1) == [job_id]
 
-    def test_a_queue_that_a_person_works_on_is_none_whatever_its_jobs_are_called(self):
+    def test_a_queue_with_a_worker_is_no_dead_letter_queue_whatever_its_jobs_are_called(self):
         self.bull.work(self.queue)
         self.forged("failed-job", delay=3_600_000)
         self.bull.told("completed", queue=self.queue, id=self.bull.add(self.queue, "failed-job", {}))

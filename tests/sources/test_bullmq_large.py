@@ -71,7 +71,7 @@ def test_many_small_events_are_read_at_once_and_each_once(client, source):
     assert answers == 1 and [one.job_id for one in reports] == [str(n) for n in range(1_000)]
 
 
-def test_who_is_requested_again_is_searched_for_in_new_events_only(client, source):
+def test_a_job_queried_again_is_searched_for_in_new_events_only(client, source):
     failed(client, "7")
     reports, _ = read(source)
     refs = [Ref(QUEUE, "7", "dead", reports[0].at)]

@@ -136,7 +136,7 @@ def test_a_job_under_its_own_id_is_not_its_own_parent(source, app, broker, paren
     assert after["properties"]["delivery_tag"] != before["properties"]["delivery_tag"]
 
 
-def test_the_same_message_makes_the_same_message(app, broker):
+def test_the_same_message_renews_to_the_same_message(app, broker):
     one = letter(publish(app, broker, 1))
     assert celery_message.renew(one, "r") == celery_message.renew(one, "r") != celery_message.renew(one, "s")
 
@@ -167,7 +167,7 @@ def test_waiting_counts_the_lists_of_all_priorities(source, app, broker):
     assert source.waiting(["emails", "taken"]) == {"emails": 4, "taken": 0}
 
 
-def test_a_recall_checks_into_the_lists_of_all_priorities(source, app, broker):
+def test_a_recall_checks_the_lists_of_all_priorities(source, app, broker):
     raw = publish(app, broker, 1)
     source.send("r", [letter(raw, token=n, priority=n % 10) for n in range(1, 2_001)])
     source.send("s", [letter(raw, token=n, priority=n % 10, job_id=f"other-{n}") for n in range(1, 41)])

@@ -241,7 +241,7 @@ def test_two_senders_of_one_token_send_it_once(node, store, message, channel):
         source.close()
 
 
-def test_a_check_a_queue_that_is_not_there_disturbs_no_other(source, message):
+def test_a_check_of_a_missing_queue_disturbs_no_other(source, message):
     source.send("r", [message(1)])
     names = ["nowhere", "emails", "", "x" * 300, "\ud800", "webhooks"]
     assert source.waiting(names) == dict.fromkeys(names, 0) | {"emails": 1}

@@ -199,7 +199,7 @@ def test_of_a_database_that_was_lost_nothing_is_gone_and_it_is_read_again(table,
     assert source.check_jobs(refs(reports)).gone == {}
 
 
-def test_a_retry_that_ran_well_or_moved_is_informed_when_it_is_requested(table, source):
+def test_a_retry_that_succeeded_or_moved_is_reported_when_queried(table, source):
     for name in ("well", "moved", "running", "reset"):
         table.enqueue(name, max_attempts=5), table.fail(name)
     reports, _ = pulled(source)
@@ -343,7 +343,7 @@ def test_a_server_that_hangs_is_unreachable_within_seconds(server):
     source.close(), table.close()
 
 
-def test_the_curve_by_which_its_workers_wait_is_distinguished_from_its_rows(table, source):
+def test_the_backoff_of_its_workers_is_inferred_from_its_rows(table, source):
     for n in range(1, 5):
         table.enqueue(f"j{n}", max_attempts=9)
         [table.fail(f"j{n}") for _ in range(n)]

@@ -64,7 +64,7 @@ def test_each_sign_alone_reports_another_table(found, ledger, known, was_away):
     assert stand.since == 1000 and not stand.is_proof and stand.is_from_another_table(999) and not stand.proves(999)
 
 
-def test_where_nothing_else_is_sure_rows_that_are_all_others_report_another_table():
+def test_without_other_evidence_all_different_rows_mean_another_table():
     found, before = replace(FOUND, is_sure=False), replace(BEFORE, ledger=None)
     assert TableState.now(found, None, [], ["x"], before, 1000.0).since == 1000
     same = TableState.now(found, None, ["b"], ["x"], before, 1000.0)

@@ -204,7 +204,7 @@ def _read(value: object) -> float:
         return math.nan
 
 
-# Parts that say nothing about others, in the order in which they are refused.
+# Independent parts, in the order of validation.
 _PARTS: dict[str, Callable[[object], Any]] = {
     "jitter": lambda value: _number("jitter", value, 0, 1, "share of the gap between two jobs"),
     "canary": _canary,

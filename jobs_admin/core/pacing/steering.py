@@ -65,7 +65,7 @@ class Steering:
     calm_judged: int = 0  # … first attempts that were sent there …
     calm_failed: int = 0  # … and failed
     eased: bool = False
-    has_fallen: bool = False  # what fails went on when it went slower, and is more than failed before the trouble
+    has_fallen: bool = False  # it still fails at a lower rate, surely more than before the trouble and than is usual
     quiet_well: float = 0.0  # first attempts without trouble: succeeded …
     quiet_failed: float = 0.0  # … and failed
     ceiling: float | None = None  # what worked where it failed
@@ -226,7 +226,7 @@ class Steering:
         share = max(self.failed / total if total else 0.0, _share_failed(judged))
         worked = self.rate * (1 - max(0.0, share - self.usual))
         quiet = self.quiet_well + self.quiet_failed
-        # A few failures at the edge of what the service bears are suspicious in time, but no fall.
+        # A few failures near the capacity are suspicious after long enough; that is no outage.
         is_new = surely_above(self.failed, total) > max(self._borne, surely_below(self.quiet_failed, quiet))
         is_no_higher = bool(self.ceiling) and self.changed_at == self.down_at
         self.has_fallen = is_no_higher and self.climbing_s < PLATEAU_S and is_new

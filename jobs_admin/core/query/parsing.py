@@ -313,7 +313,7 @@ class _Reader:
             return self._age(values, negated=negated)
         if name in TIMES:
             return self._time(name, values, negated=negated)
-        if (name == "trace" or is_argument(name)) and not self._is_comparable(name, values):
+        if (name == "trace" or is_argument(name)) and not self._check_comparable(name, values):
             return None
         if name in (*CONTAINED, "trace"):
             for value in values:
@@ -346,8 +346,8 @@ class _Reader:
             return None
         return replace(moment, field=name, negated=negated)
 
-    def _is_comparable(self, name: str, values: list[Value]) -> bool:
-        """Return whether the values can be searched for in a trace or an argument. A range is a word there, with a hint."""
+    def _check_comparable(self, name: str, values: list[Value]) -> bool:
+        """Return whether the values can be searched for in a trace or an argument; add a hint where not, or where a range is a word."""
         if is_argument(name) and any(_ARGUMENT_RANGE.match(v.text) and not v.exact for v in values):
             self.hint(f"Arguments are compared whole: “{name}:” takes no > or <. With {name}:* the argument is there.")
         if any(v.glob and not _ends_in_star(v.text, name) for v in values):

@@ -196,7 +196,7 @@ def build_report(
     that was too large to be read. `crashes`: JSON, where it ended its workers and waits in quarantine. `copy`, `more`: of
     the message. `flow`: what is known of its children, for display.
     """
-    # Branches are the defaults of single fields: flat, it reads as the list of a report's fields.
+    # In one function: each branch is the default of one field.
     succeeded = kind == "success"
     options = options_of(fields)
     reason = text_of(fields.get(b"failedReason") or fields.get(b"defa") or b"")

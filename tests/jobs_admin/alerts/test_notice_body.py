@@ -89,7 +89,7 @@ def test_a_changed_rule_is_reported_with_its_new_threshold(rule):
     assert (body()["threshold"], body()["severity"], body()["reason"]) == (120, "critical", "reminder")
 
 
-def test_what_rules_query_is_read_once_however_many_query(rule, django_assert_max_num_queries):
+def test_what_rules_query_is_read_once_however_many_rules_there_are(rule, django_assert_max_num_queries):
     bury(10)
     of_queues = [metric.name for metric in METRICS.values() if metric.subject is Subject.QUEUE]
     Rule.objects.bulk_create(

@@ -143,7 +143,7 @@ def test_a_silence_that_has_not_begun_can_be_ended(desk):
         ({"source": "shop"}, {"ends_at": NOW + timedelta(days=31)}, "within 30 days"),
     ],
 )
-def test_a_silence_that_reports_nothing_is_refused(desk, matchers, more, words):
+def test_an_empty_silence_is_refused(desk, matchers, more, words):
     with pytest.raises(Refused, match=words):
         alerts.silence(ANN, matchers, **{"ends_at": NOW + HOUR, "comment": "known", "now": NOW} | more)
 

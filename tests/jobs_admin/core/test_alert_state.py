@@ -115,7 +115,7 @@ def test_flapping_by_one_a_second_for_ten_minutes_gives_at_most_two_notices(ever
         assert fired - 600 <= rule.for_s + 15
 
 
-def test_no_data_means_what_the_rule_reports():
+def test_no_data_means_what_the_rule_sets():
     above, none = [9] * 3, [None] * 30
     decisions = {kind: acts(Numbers(5, None, 10, 20, kind), [*above, *none]) for kind in (KEEP, FIRE, CLEAR)}
     assert decisions == {

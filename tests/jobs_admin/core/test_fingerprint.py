@@ -383,7 +383,7 @@ def test_the_words_and_the_class_in_which_a_library_wraps_a_cause_do_not_count()
     assert before == after != late
 
 
-def test_how_a_library_searches_things_before_it_fails_is_no_cause():
+def test_an_error_a_library_handles_before_it_fails_is_no_cause():
     noise = 'Traceback (most recent call last):\n  File "/venv/lib/python3.11/site-packages/kombu/x.py", line 1, in get\n    x\n'
     noise += f"AttributeError: '__value__'\n\n{HANDLING}\n\n"
     trace = WRAPPED.format(root=REFUSED, between=FROM, error="E: Connection refused")
@@ -550,7 +550,7 @@ def test_an_explanation_names_what_was_replaced_by_what():
     assert [f.place for f in explanation.frames if f.counts] == ["shop/tasks.py in charge", "shop/partner.py in post"]
 
 
-def test_of_a_wrapped_cause_it_is_informed_what_was_replaced_in_its_own_words():
+def test_a_wrapped_cause_shows_its_own_replaced_words():
     trace = WRAPPED.format(root="OSError: no such order 17", between=FROM, error="E: Pool 99: no such order 17")
     explanation = explain("E", "Pool 99: no such order 17", trace)
     assert (

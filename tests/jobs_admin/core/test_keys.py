@@ -18,7 +18,13 @@ def test_a_name_that_could_shape_a_key_may_not(name):
 
 
 def test_every_key_starts_with_the_prefix():
-    made = [keys.failures("s", "p"), keys.workers("s", "p"), keys.switch("p"), keys.steps("p"), keys.ledger("s", "r", "p")]
+    made = [
+        keys.failures("s", "p"),
+        keys.workers("s", "p"),
+        keys.switch("p"),
+        keys.steps("p"),
+        keys.ledger("s", "r", "p"),
+    ]
     assert all(key.startswith("p:") for key in made)
     assert len(set(made)) == len(made)
 

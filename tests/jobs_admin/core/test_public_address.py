@@ -35,7 +35,7 @@ def test_it_is_public(text):
 
 
 @pytest.mark.parametrize("text", NOT_PUBLIC)
-def test_it_is_not_public_and_is_reported_what_it_is(text):
+def test_it_is_not_public_and_is_labelled_as_such(text):
     assert why_not(ip_address(text))
 
 

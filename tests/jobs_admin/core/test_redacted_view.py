@@ -11,7 +11,7 @@ from tests.kit.values import VALUES
 
 
 @given(VALUES)
-def test_piece_by_piece_shows_exactly_what_the_complete_redacted_shows(value):
+def test_redacting_piece_by_piece_equals_redacting_all(value):
     assert build_display(Veiled(value)) == redact(value)[0]
 
 

@@ -265,6 +265,23 @@ def test_what_only_resembles_a_rule_stays(text):
         ("deploy --token BlueHorse", "BlueHorse"),
         ('["deploy", "--token", "BlueHorse"]', "BlueHorse"),
         ("<password>@x9z!</password>", "@x9z!"),
+        ("POST https://x/v1?api_key=CorrectHorseBattery", "CorrectHorse"),
+        ("{'api_key': 'CorrectHorseBattery'}", "CorrectHorse"),
+        ("AUTH_TOKEN=SuperSecretToken", "SuperSecret"),
+        ('AES_KEY="SixteenByteKeyyy"', "SixteenByte"),
+        ("master_key=OpenSesameNow", "OpenSesame"),
+        ("signing_key = keyboard.cat", "keyboard"),
+        ("encryption_key = 'my_secret_encryption_key'", "my_secret"),
+        ('ENCRYPTION_KEY: "SuperSecretKey"', "SuperSecret"),
+        ("X-Auth-Token: correct.horse.battery", "correct.horse"),
+        ("deploy --token=BlueHorse", "BlueHorse"),
+        ("['deploy', '--api-key=CorrectHorse']", "CorrectHorse"),
+        ("redis.hset('user:7', 'password', 'CorrectHorse')", "CorrectHorse"),
+        ("VALUES ('smtp_password', 'CorrectHorse', 1)", "CorrectHorse"),
+        ("rawHeaders: ['X-Api-Key', 'CorrectHorse', 'b']", "CorrectHorse"),
+        ("<SecretKey>/kq7Zb+9xPq==", "kq7Zb"),
+        ("<wsse:Password>@kq7Zb9xPq", "kq7Zb"),
+        ("<USERPASS>@x9z!kq7<ORG>", "x9z!"),
     ],
 )
 def test_a_secret_that_resembles_code_is_hidden(text, secret):
@@ -326,7 +343,7 @@ def test_redacting_twice_changes_nothing_more():
 
 
 HOSTILE = """a|eyJ|eyJa.|eyJ-|1 |4111 |4111111111111111|password|password=|token: |Bearer |Basic a|://a:|://
-ghp_|sk-|SG.|-----BEGIN PRIVATE KEY-----|-----BEGIN |AKIA|=|:'|"|pwd|\\|access_|password,|"password", |password>|<password>|--password |password '|cookie: |cookie: a=|authorization: bearer |://a:1/|mysql -p|mysql | -u a:|?code=|digest a="|bot1234567:AA|hooks.slack.com/a/|\\"password\\": \\"|\\\\"|token 'a|<a |<password |password%3D|%3D%22|password: |\\n |'tokens': [|'tokens': [{"a": |1//0|a.atlasv1.|MNOP|:\\/\\/|:\\/\\/a:|authpass|pwpw|sshpass -p |identified by '|login a password |dp.pt.|npm_|secret_|'password', 'value': |-----END PRIVATE KEY-----|{"token":{|(password)=(|(a,pw) values (?,|token ? params: (|token=? args=(|token input_value='|token\n [input_value=|token (lower(|name="token" value=x |token login -p |secret got |AUTH a |a:b1@|a/b@|$a$|/reset/|api key |set_password('|BasicAuth('a', |password b-|password a1..|token aaaa|password for a|?(a,token)=(%s, |login('a', '|login('|connect('a', '|connect('a', 'b', '|crypt(a, '|mnemonic |mnemonic abc abc |UGFzc3dvcmQ6\\n|UGFzc3dvcmQ6 send: |kind: Secret data: {a: b, |kind: Secret data:\\n  a: b|credential a/|credentials for |token a b c d e f: |secret a |GB82 WEST |GB82WEST|AA00 |AC0|token=''''a|password=''''|Duplicate entry 'aaa' for key '|mot de passe « |"kty" "d":"|a_password |a-a-|kty 'd': '| -u a -p | -u a |sql> conn a/|sqlplus -s -s |bind('a=', '|set_password('a', |set_password('|'PASS |CommunityData('|/hooks/|/incoming/a1|authorization_code 'code': '|?sign=|?appid=a1|identified by "|x_sign=|macaroon=|echo a|echo 'a' |zip a |zip -P |snmpget -c |htpasswd -b a b |mysqladmin |smbclient -U a%|set password for |create a password |password=f('a|jwt.encode(a, |hmac.new('|createhmac('a', |attach a key |config set token |setuser a >|sp_addlogin 'a', '|credentials ('a', '|constraint 'a' duplicate key value is (|secret is aA1|a1=; path=|aaaaaaaaaaaaaaaaaaa1=a1; path=/|Private-Lines: 1\\n|priv: 00:11:|<D>inverseq|MIIEAAIBAA|----BEGIN A |----BEGIN A PRIVATE KEY|----BEGIN%20PRIVATE%20KEY-----|LOGIN a "|v4.local.|wordpress_a=|{password,|password <<|send "a|net use a |username a |neighbor a |a:5432:b:c:|fs.azure.|https -a a:|lftp -u a,|tacacs-server a |"A1A1A1A1A1A1A1A1", |private key a |/v1/aA1|connect("a/1|password: "" => |"password": "a" -> |EAA|live_|cookies:\\na=""".replace(
+ghp_|sk-|SG.|-----BEGIN PRIVATE KEY-----|-----BEGIN |AKIA|=|:'|"|pwd|\\|access_|password,|"password", |password>|<password>|--password |password '|cookie: |cookie: a=|authorization: bearer |://a:1/|mysql -p|mysql | -u a:|?code=|digest a="|bot1234567:AA|hooks.slack.com/a/|\\"password\\": \\"|\\\\"|token 'a|<a |<password |password%3D|%3D%22|password: |\\n |'tokens': [|'tokens': [{"a": |1//0|a.atlasv1.|MNOP|:\\/\\/|:\\/\\/a:|authpass|pwpw|sshpass -p |identified by '|login a password |dp.pt.|npm_|secret_|'password', 'value': |-----END PRIVATE KEY-----|{"token":{|(password)=(|(a,pw) values (?,|token ? params: (|token=? args=(|token input_value='|token\n [input_value=|token (lower(|name="token" value=x |token login -p |secret got |AUTH a |a:b1@|a/b@|$a$|/reset/|api key |set_password('|BasicAuth('a', |password b-|password a1..|token aaaa|password for a|?(a,token)=(%s, |login('a', '|login('|connect('a', '|connect('a', 'b', '|crypt(a, '|mnemonic |mnemonic abc abc |UGFzc3dvcmQ6\\n|UGFzc3dvcmQ6 send: |kind: Secret data: {a: b, |kind: Secret data:\\n  a: b|credential a/|credentials for |token a b c d e f: |secret a |GB82 WEST |GB82WEST|AA00 |AC0|token=''''a|password=''''|Duplicate entry 'aaa' for key '|mot de passe « |"kty" "d":"|a_password |a-a-|kty 'd': '| -u a -p | -u a |sql> conn a/|sqlplus -s -s |bind('a=', '|set_password('a', |set_password('|'PASS |CommunityData('|/hooks/|/incoming/a1|authorization_code 'code': '|?sign=|?appid=a1|identified by "|x_sign=|macaroon=|echo a|echo 'a' |zip a |zip -P |snmpget -c |htpasswd -b a b |mysqladmin |smbclient -U a%|set password for |create a password |password=f('a|jwt.encode(a, |hmac.new('|createhmac('a', |attach a key |config set token |setuser a >|sp_addlogin 'a', '|credentials ('a', '|constraint 'a' duplicate key value is (|secret is aA1|a1=; path=|aaaaaaaaaaaaaaaaaaa1=a1; path=/|Private-Lines: 1\\n|priv: 00:11:|<D>inverseq|MIIEAAIBAA|----BEGIN A |----BEGIN A PRIVATE KEY|----BEGIN%20PRIVATE%20KEY-----|LOGIN a "|v4.local.|wordpress_a=|{password,|password <<|send "a|net use a |username a |neighbor a |a:5432:b:c:|fs.azure.|https -a a:|lftp -u a,|tacacs-server a |"A1A1A1A1A1A1A1A1", |private key a |/v1/aA1|connect("a/1|password: "" => |"password": "a" -> |EAA|live_|token=&quot;|token\\u0022:\\u0022|&quot;|WIFI:A:;|/magic?a=a&|/reset?|PSK "a |-keypass a| ably a.a:|/ical/a/private-|cookies:\\na=""".replace(
     "\n", "|"
 ).split("|")
 

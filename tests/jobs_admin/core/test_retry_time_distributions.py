@@ -48,7 +48,11 @@ def test_one_wait_that_outweighs_all_others_is_not_lost_among_them():
 
 
 def test_there_is_a_law_for_every_retry_up_to_a_picture_full():
-    times = retry_times.laws(parse({"backoff": {"kind": "fixed", "first_delay_s": 60}, "jitter": FULL, "max_attempts": 1000}))
+    times = retry_times.laws(
+        parse({"backoff": {"kind": "fixed", "first_delay_s": 60}, "jitter": FULL, "max_attempts": 1000})
+    )
     assert len(times) == retry_times.MOST_RETRIES
-    assert [one.quantile(0.5) for one in times] == pytest.approx([30 * n for n in range(1, retry_times.MOST_RETRIES + 1)])
+    assert [one.quantile(0.5) for one in times] == pytest.approx(
+        [30 * n for n in range(1, retry_times.MOST_RETRIES + 1)]
+    )
     assert retry_times.laws(parse({"max_attempts": 1})) == ()

@@ -136,7 +136,7 @@ JSON = st.recursive(
 
 @settings(max_examples=300, deadline=None)
 @given(JSON, st.integers(0, 80))
-def test_what_can_be_read_of_a_copy_that_was_cut_is_what_the_complete_would_give(value, cut):
+def test_what_can_be_read_of_a_copy_that_was_cut_is_what_the_complete_copy_would_give(value, cut):
     text = json.dumps([value])  # as arguments are: a bare number that is cut is another number
     full, part = (set(document(kwargs=t).split(" ")) for t in (text, text[:cut]))
     assert part <= full or len(text) <= cut

@@ -47,7 +47,7 @@ def test_a_permanent_error_is_dead_at_once_also_on_the_last_attempt():
     )
 
 
-def test_a_server_that_reports_when_is_heeded():
+def test_a_retry_time_named_by_a_server_is_heeded():
     assert verdict(retry_after_s=60) == Again(66.0, "transient", 60)
     assert verdict(error_names=("RateLimitError",), retry_after_s=60) == Again(66.0, "rate_limited", 60)
     assert verdict(retry_after_s=1) == Again(10.0, "transient", 1)

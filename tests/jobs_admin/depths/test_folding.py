@@ -40,7 +40,7 @@ def test_the_least_the_most_and_the_last_of_any_checks_are_stored(rows):
 
 
 @given(st.lists(looks(), min_size=2, max_size=40), st.data())
-def test_folding_the_parts_is_folding_the_complete(rows, data):
+def test_folding_the_parts_equals_folding_all(rows, data):
     cut = data.draw(st.integers(1, len(rows) - 1))
     at_once, parts = fold(rows), fold([fold(rows[:cut]), fold(rows[cut:])])
     assert parts._replace(failed_per_min=None, succeeded_per_min=None) == at_once._replace(

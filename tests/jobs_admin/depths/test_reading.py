@@ -123,7 +123,7 @@ def test_thousands_of_holes_are_reported_by_the_longest():
     assert len(read().gaps) == reading._MOST_GAPS
 
 
-def test_who_may_not_see_the_source_is_informed_what_who_requests_nothing_is():
+def test_without_sight_of_the_source_the_answer_equals_that_for_nothing():
     lay(NOW - HOUR, 6)
     for read_ in (depths.history, depths.marks):
         with pytest.raises(NotFound):

@@ -201,7 +201,7 @@ def test_every_change_is_in_the_audit_with_what_differs():
     assert (event.before, event.after) == ({"version": 1, "cap_s": 60}, {"version": 2, "cap_s": 90})
 
 
-def test_each_source_is_reported_about_its_own_side_of_a_policy_that_moved():
+def test_each_source_is_notified_of_its_own_side_of_a_policy_that_moved():
     publish()
     policies.publish(ANN, "emails", {**EMAILS, "match": {"source": "billing"}, "cap_s": 90}, expected_version=1)
     came, went = (AuditEvent.objects.filter(source=source).latest("pk") for source in ("billing", "shop"))
@@ -209,7 +209,7 @@ def test_each_source_is_reported_about_its_own_side_of_a_policy_that_moved():
     assert went.before["cap_s"] == 60 and went.after is None
 
 
-def test_a_viewer_may_check_and_not_publish_which_is_written_down():
+def test_a_viewer_may_read_but_not_publish_and_the_attempt_is_audited():
     assert refusal(viewer=LOU).code == "forbidden"
     assert AuditEvent.objects.get().allowed is False
 

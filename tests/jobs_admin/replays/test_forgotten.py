@@ -33,7 +33,7 @@ def test_what_no_one_comes_for_is_stopped_and_its_jobs_are_free(shop, bury, stat
     assert replays.start(BOB, replays.draft(BOB, selection=ids, reason="again")).total == 250
 
 
-def test_what_represents_less_and_what_waits_for_its_hours_stays(shop, bury):
+def test_what_ranks_lower_and_what_waits_for_its_hours_stays(shop, bury):
     one, other = begun(bury(2)), begun(bury(2))
     stood(one, "paused", settling.ABANDONED_AFTER.days - 1)
     stood(other, "waiting", settling.ABANDONED_AFTER.days + 1)

@@ -62,7 +62,7 @@ def test_where_a_source_reports_a_sent_job_is_nobodys_to_settle(shop, bury):
     assert refusal(replays.resolve_item, ANN, replay, 1, "ran").code == "wrong_state"
 
 
-def test_should_its_source_report_of_it_again_that_counts(done):
+def test_a_further_report_of_its_source_counts(done):
     came_home(done.items.get(n=1), "exception")
     replays.settle()
     assert counts(done) == {"sent": 1, "failed_again": 1}

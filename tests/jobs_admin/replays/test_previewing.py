@@ -172,7 +172,7 @@ def test_a_preview_reports_that_a_second_person_is_needed(shop, bury, settings):
     assert "above 2" in replays.preview(ANN).needs_approval
 
 
-def test_a_breakdown_of_some_reports_of_how_many(shop, bury, monkeypatch):
+def test_a_partial_breakdown_shows_of_how_many(shop, bury, monkeypatch):
     monkeypatch.setattr(previewing, "SAMPLED", 4)
     bury(3, tenant="old")
     bury(5, tenant="new", queue="webhooks")

@@ -49,7 +49,7 @@ def test_sending_is_counted_in_its_queue_s_minute(shop, bury):
     assert dict(sums) == {60: 3, 900: 3, 3600: 3}
 
 
-def test_what_ingest_heard_before_the_mark_is(shop, bury):
+def test_what_ingest_heard_before_the_mark_stays(shop, bury):
     replay = begun(bury())
     item = replay.items.get()
     came_home(item, "success")
@@ -157,7 +157,7 @@ def test_a_stalled_sender_that_was_looked_up_before_the_cancel_is_checked_again(
     assert wakes(replay, items) == {"already" if is_awake else "recalled"}
 
 
-def test_a_claim_that_is_looked_up_while_the_replay_is_cancelled_is_stored_until_the_source_withholds_it(shop, bury):
+def test_a_claim_that_is_looked_up_while_the_replay_is_cancelled_stays_until_the_source_withholds_it(shop, bury):
     replay = begun(bury(3))
     items = claims(replay)
     Replay.objects.filter(pk=replay.pk).update(state="cancelled")

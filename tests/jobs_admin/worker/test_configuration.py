@@ -149,7 +149,7 @@ def test_settings_of_the_app_reach_its_tasks_and_the_command_line_fills_in():
     assert configuration(app, "shop", controller).app.prefetch_multiplier == 7
 
 
-def test_what_celery_heeds_is_informed_where_annotation_and_decorator_differ():
+def test_what_celery_heeds_is_reported_where_annotation_and_decorator_differ():
     app = app_with(task_annotations={"send": {"max_retries": 9, "retry_backoff_max": 5000, "retry_jitter": False}})
     task(app, autoretry_for=(OSError,), retry_backoff=2, retry_backoff_max=100, dont_autoretry_for=(FileNotFoundError,))
     found = of(app)

@@ -52,7 +52,7 @@ def test_jobs_go_to_the_pool_as_they_come(worker):
     assert worker.began == ["a", "b", "c"]
 
 
-def test_a_message_cannot_report_of_itself_that_it_runs_alone(worker):
+def test_a_message_cannot_claim_to_run_alone(worker):
     forged = SimpleNamespace(name="forged", _request_dict={"id": "forged", ALONE: "alone"})
     assert worker.gate.enters(forged, lambda: None) and worker.how(forged) is None
 

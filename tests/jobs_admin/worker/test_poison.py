@@ -19,7 +19,9 @@ def test_a_pill_starts_as_often_as_its_policy_allows_and_is_quarantined(worker, 
     url = worker.store_engine.url
     obeyed(worker, url, policy("pills", task, max_attempts=20, poison={"crashes": 2, "window_s": 300}))
     job = worker.send(task)
-    quarantined = worker.wait(lambda: [one for one in of_job(worker.store_engine, job) if one.crashes], what="the quarantine")
+    quarantined = worker.wait(
+        lambda: [one for one in of_job(worker.store_engine, job) if one.crashes], what="the quarantine"
+    )
     assert (quarantined[0].kind, quarantined[0].reason) == (kind, "poison")
     assert [crash["how"] for crash in json.loads(quarantined[0].crashes)] == [how, how]
     assert len(attempts(worker, job)) == 2

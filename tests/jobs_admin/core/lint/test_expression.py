@@ -48,7 +48,7 @@ def test_what_only_the_running_job_knows_cannot_be_reported(text):
     assert curve.waits(text, 1) is None
 
 
-def test_what_a_server_requests_is_distinguished():
+def test_an_expression_that_follows_the_server_is_recognised():
     assert curve.follows_server("error.retry_after")
     assert curve.follows_server("int(e.response.headers.get('Retry-After', 5))")
     assert not curve.follows_server("2 ** self.request.retries")
@@ -63,5 +63,5 @@ def test_what_is_drawn_is_between_the_ends(a, b, retries, seed):
 
 
 @given(st.text(max_size=300))
-def test_no_text_does_more_than_not_to_be_reported(text):
+def test_a_bad_text_is_at_worst_not_reported(text):
     curve.waits(text, 2)

@@ -277,7 +277,7 @@ def test_a_policy_that_workers_may_not_enforce_is_reported_with_them():
     assert ids(one(), policies=[GOOD_POLICY | {"mode": "observe"}]) == []
 
 
-def test_a_policy_for_no_known_task_is_informed_where_every_worker_reported_its_tasks():
+def test_a_policy_for_no_known_task_is_reported_where_every_worker_reported_its_tasks():
     lost = GOOD_POLICY | {"match": {"task": "sned"}}
     assert "policy-matches-nothing" in ids(one(), policies=[lost], fully_reported=frozenset({"shop"}))
     assert ids(one(), policies=[lost]) == []

@@ -164,7 +164,7 @@ def test_above_a_hundred_jobs_careful_is_the_default():
         ("fast", "pace", "object"),
     ],
 )
-def test_what_a_pace_cannot_report_is_refused_by_name(pace, field, message):
+def test_an_invalid_part_of_a_pace_is_refused_by_name(pace, field, message):
     with pytest.raises(Refused, match=message) as refused:
         parse(pace)
     assert refused.value.field == field
