@@ -33,10 +33,10 @@ import redis
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from dashboard.setup.engine import Engine, die_with_parent, free_port  # noqa: E402
+from dashboard.setup.engine import die_with_parent, free_port  # noqa: E402
 from tests.canaries.jobs import IN_MESSAGE, needles, read_set  # noqa: E402
 from tests.kit.celery import RealWorker  # noqa: E402
-from tests.rigs.empty_desk import desk  # noqa: E402
+from tests.rigs.empty_desk import served_desk  # noqa: E402
 
 SINKS = (
     "store", "database", "search", "failure page", "lists and titles", "API", "exports", "webhook", "Django admin", "logs",
@@ -67,13 +67,7 @@ def run(canaries: list[dict[str, Any]], folder: Path) -> tuple[dict[str, list[st
     """The sinks that show each canary, by label, and the number of characters read in each sink."""
     texts: dict[str, list[str]] = defaultdict(list)
     with contextlib.ExitStack() as stack:
-
-        def started(server: Any) -> Any:
-            stack.callback(server.stop)
-            return server.start()
-
-        store, broker = started(Engine(folder / "store")), started(Engine(folder / "broker"))
-        desk(folder, REDRIVE_REDIS_URL=store.url, CELERY_BROKER_URL=broker.url, REDRIVE_WEBHOOK_ALLOW="127.0.0.1")
+        store, broker = served_desk(stack, folder)
         collect = [sys.executable, "manage.py", "collectstatic", "--noinput", "--verbosity", "0"]
         subprocess.run(collect, cwd=ROOT, check=True)
         receiver = Receiver()
@@ -90,7 +84,8 @@ def run(canaries: list[dict[str, Any]], folder: Path) -> tuple[dict[str, list[st
             environment={"CANARIES": str(data), "REAL_SOURCE": "celery", "PYTHONWARNINGS": "ignore"},
             app="tests.canaries.jobs:app",
         )
-        started(worker)
+        stack.callback(worker.stop)
+        worker.start()
         sent = _send(worker, canaries)
         with redis.Redis.from_url(store.url) as reports:
             entries = _entries(reports, sent)

@@ -26,9 +26,8 @@ from typing import Any
 
 import redis
 
-from dashboard.setup.engine import Engine
 from tests.kit.celery import RealWorker
-from tests.rigs.empty_desk import desk
+from tests.rigs.empty_desk import served_desk
 
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = (f"{ROOT}/jobs_admin/", f"{ROOT}/dashboard/")
@@ -73,13 +72,7 @@ def main() -> None:
 def measure(folder: Path) -> dict[str, dict[str, set[str]]]:
     os.environ[TRACE] = str(folder / "trace")
     with contextlib.ExitStack() as stack:
-
-        def started(server: Any) -> Any:
-            stack.callback(server.stop)
-            return server.start()
-
-        store, broker = started(Engine(folder / "store")), started(Engine(folder / "broker"))
-        desk(folder, REDRIVE_REDIS_URL=store.url, CELERY_BROKER_URL=broker.url, REDRIVE_WEBHOOK_ALLOW="127.0.0.1")
+        store, broker = served_desk(stack, folder)
         worker = RealWorker(
             broker.url,
             store.url,
@@ -88,7 +81,8 @@ def measure(folder: Path) -> dict[str, dict[str, set[str]]]:
             app="bench.flows:app",
             environment={"REAL_SOURCE": "celery", "DJANGO_SETTINGS_MODULE": ""},
         )
-        flows = Flows(started(worker), redis.Redis.from_url(store.url), folder / "trace")
+        stack.callback(worker.stop)
+        flows = Flows(worker.start(), redis.Redis.from_url(store.url), folder / "trace")
         trace(os.environ[TRACE], is_worker=False)
         threading.Thread(target=flows.receiver.serve_forever, args=(0.05,), daemon=True).start()
         stack.callback(flows.receiver.shutdown)
@@ -122,7 +116,7 @@ class Flows:
         )
 
     @contextlib.contextmanager
-    def traced(self, flow: str, step: str) -> Iterator[None]:
+    def trace_step(self, flow: str, step: str) -> Iterator[None]:
         time.sleep(0.05)  # a call of just before would hide one of now
         began = time.monotonic()
         yield
@@ -140,31 +134,31 @@ class Flows:
 
     def job_to_screen(self, queue: str) -> None:
         flow = "failing job to screen"
-        with self.traced(flow, "worker"):
+        with self.trace_step(flow, "worker"):
             self.fail("fail", queue)
-        with self.traced(flow, "ingest"):
+        with self.trace_step(flow, "ingest"):
             self.step("ingest")
-        with self.traced(flow, "screen"):
+        with self.trace_step(flow, "screen"):
             assert b"PartnerDown" in self.get("/failures/", q=f"queue:{queue}")
 
     def replay(self, queue: str) -> None:
         from jobs_admin.models import Replay
 
         flow, query = "replay", f"queue:{queue} state:dead"
-        with self.traced(flow, "preview"):
+        with self.trace_step(flow, "preview"):
             page = self.get("/replays/new/", q=query)
-        form = hidden(page) | {"q": query, "step": "start", "reason": "The partner is back."}
-        with self.traced(flow, "draft and start"):
+        form = hidden_fields(page) | {"q": query, "step": "start", "reason": "The partner is back."}
+        with self.trace_step(flow, "draft and start"):
             self.post("/replays/new/", form | {"style": "at_once", "confirm": "2"})
         replay = Replay.objects.latest("pk")
-        with self.traced(flow, "create items"):
+        with self.trace_step(flow, "create items"):
             self.step("lay")
         known = self.reports()
-        with self.traced(flow, "send"):
+        with self.trace_step(flow, "send"):
             self.until(lambda: self.step("send") or replay.items.filter(state="sent").count() == 2)
         self.until(lambda: self.reports() >= known + 2)
         self.step("ingest")
-        with self.traced(flow, "settle"):
+        with self.trace_step(flow, "settle"):
             self.until(lambda: self.step("settle") or Replay.objects.get(pk=replay.pk).state == "done")
 
     def policy_to_decision(self, queue: str) -> None:
@@ -173,15 +167,15 @@ class Flows:
         form |= {"max_attempts": "9", "backoff.kind": "fixed", "backoff.first_delay_s": "1 h"}
         if queue == QUEUES[0]:
             self.post("/policies/new/publish/", form | {"max_attempts": "5"})
-        with self.traced(flow, "editor"):
+        with self.trace_step(flow, "editor"):
             page = self.get(f"/policies/{name}/")
-        with self.traced(flow, "publish"):
-            self.post(f"/policies/{name}/publish/", hidden(page) | form | {"max_attempts": str(10 + len(queue))})
-        with self.traced(flow, "step policies"):
+        with self.trace_step(flow, "publish"):
+            self.post(f"/policies/{name}/publish/", hidden_fields(page) | form | {"max_attempts": str(10 + len(queue))})
+        with self.trace_step(flow, "step policies"):
             self.step("policies")
-        with self.traced(flow, "worker reads"):
+        with self.trace_step(flow, "worker reads"):
             time.sleep(2)  # each second
-        with self.traced(flow, "worker decides"):
+        with self.trace_step(flow, "worker decides"):
             self.fail("try", queue)
 
     def sample_to_webhook(self, queue: str) -> None:
@@ -195,14 +189,14 @@ class Flows:
         self.fail("fail", queue)
         self.until(lambda: self.step("ingest") or Failure.objects.filter(queue=queue).exists())
         time.sleep(10.1 - time.time() % 10)  # a queue has a sample for each ten seconds
-        with self.traced(flow, "sample"):
+        with self.trace_step(flow, "sample"):
             self.step("sample")
-        with self.traced(flow, "judge"):
+        with self.trace_step(flow, "judge"):
             self.until(
                 lambda: self.step("judge") or Alert.objects.filter(rule__name=queue, fired_at__isnull=False).exists()
             )
         known = len(self.receiver.told)
-        with self.traced(flow, "deliver"):
+        with self.trace_step(flow, "deliver"):
             self.until(lambda: self.step("deliver") or len(self.receiver.told) > known)
             time.sleep(0.2)  # the answer's record
 
@@ -238,7 +232,7 @@ class Flows:
             time.sleep(0.01)
 
 
-def hidden(page: bytes) -> dict[str, str]:
+def hidden_fields(page: bytes) -> dict[str, str]:
     """Return the hidden fields of the page's forms."""
     fields = re.findall(r'<input type="hidden"\s+name="([\w.]+)"\s+value="([^"]*)"', page.decode())
     return {name: html.unescape(value) for name, value in fields}
