@@ -43,6 +43,7 @@ SINKS = (
     "terminal", "facets, palette, completions", "metrics",
 )  # fmt: skip
 WITHIN_S = 400
+_REFUSED = {"place": "kwargs", "text": {}}  # how a job fails whose secret is an argument: its error tells nothing
 
 
 def main() -> None:
@@ -75,7 +76,7 @@ def run(canaries: list[dict[str, Any]], folder: Path) -> tuple[dict[str, list[st
         stack.callback(receiver.shutdown)
         session, token = _watched_by(receiver, canaries)
         data = folder / "canaries.json"
-        data.write_text(json.dumps(canaries))
+        data.write_text(json.dumps([*canaries, _REFUSED]))
         queues = [f"c{n}" for n in range(len(canaries))]
         worker = RealWorker(
             broker.url,
@@ -223,8 +224,7 @@ def _send(worker: RealWorker, canaries: list[dict[str, Any]]) -> set[str]:
             options[canary["place"]] = text
         sent.add(worker.app.send_task("canary", **options).id)
         if canary["place"] in IN_MESSAGE and canary["place"] != "source":
-            plain = next(m for m, other in enumerate(canaries) if other["place"] == "kwargs")
-            sent.add(worker.app.send_task("canary", args=[plain], kwargs={"note": text}, queue="noted").id)
+            sent.add(worker.app.send_task("canary", args=[len(canaries)], kwargs={"note": text}, queue="noted").id)
     return sent
 
 
