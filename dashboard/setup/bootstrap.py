@@ -287,9 +287,15 @@ def run_tests(arguments: list[str]) -> int:
     if not names_tests and not any(argument.startswith("-n") for argument in arguments):
         # Whole files to a process, because what they start (a desk, a worker) is shared within one; in the order that
         # tests/conftest.py gives them.
-        processes = str(min(4, os.cpu_count() or 1))
-        arguments = ["-n", processes, "--dist", "loadfile", "--no-loadscope-reorder", *arguments]
+        processes = _count_test_processes(arguments, given.database)
+        arguments = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder", *arguments]
     # Hundreds of processes are started, and each would compile the same modules anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.chdir(ROOT)
     os.execv(sys.executable, [sys.executable, "-m", "pytest", *arguments])
+
+
+def _count_test_processes(arguments: list[str], database: str) -> int:
+    """Return a process for each core, and one more where tests wait for servers: for two fifths of their time. At most four."""
+    waits_for_servers = database == "sqlite" and not any("not server" in argument for argument in arguments)
+    return min(4, (os.cpu_count() or 1) + waits_for_servers)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import os
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 import venv
@@ -24,15 +27,37 @@ def outside_any_environment(monkeypatch):
     monkeypatch.setattr(sys, "executable", getattr(sys, "_base_executable", sys.executable))
 
 
+def make_checkout(folder: Path, patch: pytest.MonkeyPatch) -> Path:
+    """Return a checkout with locks that need nothing, so that installing takes no network."""
+    for name in ("requirements", "requirements-test"):
+        (folder / f"{name}.txt").write_text("# nothing\n")
+        (folder / f"{name}.in").write_text("# nothing\n")
+    patch.setattr(bootstrap, "ROOT", folder)
+    patch.setattr(bootstrap, "VENV", folder / ".venv")
+    return folder
+
+
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A checkout with locks that need nothing, so that installing takes no network."""
-    for name in ("requirements", "requirements-test"):
-        (tmp_path / f"{name}.txt").write_text("# nothing\n")
-        (tmp_path / f"{name}.in").write_text("# nothing\n")
-    monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
-    monkeypatch.setattr(bootstrap, "VENV", tmp_path / ".venv")
-    return tmp_path
+    return make_checkout(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def one_install(tmp_path_factory):
+    """A checkout in which the locks are installed: to be copied."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", getattr(sys, "_base_executable", sys.executable))
+        folder = make_checkout(tmp_path_factory.mktemp("installed"), patch)
+        bootstrap._install(lock(folder))
+    return folder
+
+
+@pytest.fixture
+def installed(one_install, checkout):
+    """The checkout, with its locks installed."""
+    shutil.copytree(one_install / ".venv", checkout / ".venv", symlinks=True)
+    assert bootstrap._is_stamped(lock(checkout))
+    return checkout
 
 
 def lock(checkout: Path) -> list[Path]:
@@ -47,34 +72,30 @@ def test_an_install_is_stamped_and_not_repeated(checkout, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_changed_lock_is_installed_again(checkout):
-    bootstrap._install(lock(checkout))
-    (checkout / "requirements.txt").write_text("# something else\n")
-    assert not bootstrap._is_stamped(lock(checkout))
+def test_a_changed_lock_is_installed_again(installed):
+    (installed / "requirements.txt").write_text("# something else\n")
+    assert not bootstrap._is_stamped(lock(installed))
 
 
-def test_an_environment_of_another_python_is_not_taken_for_ours(checkout):
-    bootstrap._install(lock(checkout))
-    configuration = checkout / ".venv/pyvenv.cfg"
+def test_an_environment_of_another_python_is_not_taken_for_ours(installed):
+    configuration = installed / ".venv/pyvenv.cfg"
     configuration.write_text(configuration.read_text().replace("version = 3.", "version = 3.1"))
-    assert not bootstrap._is_stamped(lock(checkout))
+    assert not bootstrap._is_stamped(lock(installed))
 
 
-def test_an_install_that_was_cut_short_starts_afresh(checkout):
-    bootstrap._install(lock(checkout))
-    (checkout / ".venv/half-unpacked").touch()
-    (checkout / ".venv/.unfinished").touch()
-    (checkout / ".venv/requirements.stamp").unlink()
-    bootstrap._install(lock(checkout))
-    assert not (checkout / ".venv/half-unpacked").exists()
-    assert bootstrap._is_stamped(lock(checkout))
+def test_an_install_that_was_cut_short_starts_afresh(installed):
+    (installed / ".venv/half-unpacked").touch()
+    (installed / ".venv/.unfinished").touch()
+    (installed / ".venv/requirements.stamp").unlink()
+    bootstrap._install(lock(installed))
+    assert not (installed / ".venv/half-unpacked").exists()
+    assert bootstrap._is_stamped(lock(installed))
 
 
-def test_an_environment_whose_python_is_gone_is_made_again(checkout):
-    bootstrap._install(lock(checkout))
-    (checkout / ".venv/bin/python").unlink()
-    assert not bootstrap._is_stamped(lock(checkout))
-    bootstrap._install(lock(checkout))
+def test_an_environment_whose_python_is_gone_is_made_again(installed):
+    (installed / ".venv/bin/python").unlink()
+    assert not bootstrap._is_stamped(lock(installed))
+    bootstrap._install(lock(installed))
     assert bootstrap._works()
 
 
@@ -184,6 +205,11 @@ def test_what_is_imported_is_required_by_name():
     assert unnamed == {}
 
 
+IMPORTED = re.compile(
+    r"^[ \t]*(?:import +([\w.]+(?: as \w+)?(?:, *[\w.]+(?: as \w+)?)*)|from +(\w[\w.]*) +import )", re.MULTILINE
+)
+
+
 def imported() -> set[str]:
     """The first words of every import in the project."""
     found = set()
@@ -191,27 +217,27 @@ def imported() -> set[str]:
         for file in (ROOT / folder).rglob("*.py"):
             if "fingerprints" in file.parts:  # what raised the errors: run in environments of their own
                 continue
-            for node in ast.walk(ast.parse(file.read_text())):
-                if isinstance(node, ast.Import):
-                    found |= {name.name.partition(".")[0] for name in node.names}
-                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                    found.add(node.module.partition(".")[0])
+            for whole, some in IMPORTED.findall(file.read_text()):
+                found |= {name.strip().partition(" ")[0].partition(".")[0] for name in (whole or some).split(",")}
     return found
 
 
-SHARED = f"-n {min(4, os.cpu_count() or 1)} --dist loadfile --no-loadscope-reorder"
+SHARED = "-n {} --dist loadfile --no-loadscope-reorder"
+CORES = os.cpu_count() or 1
+WITH_SERVERS, WITHOUT_SERVERS = SHARED.format(min(4, CORES + 1)), SHARED.format(min(4, CORES))
 
 
 @pytest.mark.parametrize(
     ("arguments", "run"),
     [
-        ("", SHARED),
-        ("--strict", SHARED),
-        ("--endurance --strict", SHARED),
-        ("--database postgresql", SHARED),
+        ("", WITH_SERVERS),
+        ("--strict", WITH_SERVERS),
+        ("--endurance --strict", WITH_SERVERS),
+        ("--database postgresql", WITHOUT_SERVERS),
         ("--database=postgresql tests/search", "tests/search"),
-        ("--durations=20", f"{SHARED} --durations=20"),
-        ("-m server", f"{SHARED} -m server"),
+        ("--durations=20", f"{WITH_SERVERS} --durations=20"),
+        ("-m server", f"{WITH_SERVERS} -m server"),
+        ("-m 'not server'", f"{WITHOUT_SERVERS} -m not server"),
         ("-n0", "-n0"),
         ("tests/search", "tests/search"),
         ("tests/test_node.py::test_none -x", "tests/test_node.py::test_none -x"),
@@ -227,7 +253,7 @@ def test_the_suite_runs_in_several_processes_unless_tests_are_named(tmp_path, mo
     monkeypatch.setattr(bootstrap, "enter_environment", lambda argv, locks: None)
     child = os.fork()
     if child == 0:
-        bootstrap.main(["manage.py", "test", *arguments.split()])
+        bootstrap.main(["manage.py", "test", *shlex.split(arguments)])
         os._exit(1)
     os.waitpid(child, 0)
     strict, endurance = ("1" if option in arguments else "" for option in ("--strict", "--endurance"))

@@ -16,6 +16,8 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 FILE = Path(__file__).parents[1] / "durations.json"
 LONG_S = 5.0  # a test that costs more carries the mark `long`, with the reason
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -29,12 +31,19 @@ class Recorder:
         self._file = (folder / f"{os.getpid()}.jsonl").open("a", buffering=1)
         self._then = _spent()
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self) -> None:
+        self._record("collection", "collect")  # or the first test of each process would seem to cost it
+
     def pytest_runtest_logreport(self, report) -> None:
         if hasattr(report, "node"):  # told to the process that only shares out the work
             return
+        self._record(report.nodeid, report.when)
+
+    def _record(self, test: str, when: str) -> None:
         now = _spent()
         cost = [round(after - before, 3) for after, before in zip(now, self._then, strict=True)]
-        self._file.write(json.dumps([report.nodeid, report.when, *cost]) + "\n")
+        self._file.write(json.dumps([test, when, *cost]) + "\n")
         self._then = now
 
 
