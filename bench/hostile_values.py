@@ -83,7 +83,11 @@ def measured(store: Engine, folder: Path, rounds: int) -> dict[str, dict[str, fl
         return request_class(Message(payload, channel=channel), app=app, hostname="w@bench", task=app.tasks[task])
 
     cases = {name: (f"h.{name}", {}) for name in hostile.ACTS}
-    cases |= {name: ("h.plain", options) for name, options in hostile.MESSAGES.items() if not options.get("is_refused")}
+    cases |= {
+        name: ("h.plain", options)
+        for name, options in hostile.build_messages().items()
+        if not options.get("is_refused")
+    }
     found = {}
     for name, (task, options) in cases.items():
         child, taken, worked = [], [], []

@@ -37,7 +37,7 @@ PAGES = (
     "/audit/", "/metrics", "/readyz?strict=1", "/api/queues",
 )  # fmt: skip
 TOKEN = "fuzz-" + "x" * 40
-SEED, SHAPES, PAGES_EVERY = 17, times(16, 120), times(8, 40)
+SEED, SHAPES, PAGES_EVERY = 17, times(16, 120), times(16, 40)
 
 
 def assert_no_page_fails(browser, pages=PAGES) -> None:
@@ -68,6 +68,14 @@ def test_no_shape_of_a_key_stops_a_reader(name, desk, store):
         if n % PAGES_EVERY == 0:
             assert_no_page_fails(desk)
     sampling.sample(datetime.now(UTC))
+
+
+def test_no_page_fails_while_every_key_is_hostile(desk, store):
+    source = random.Random(f"{SEED} all")
+    for _ in range(8):
+        for key in KEYS.values():
+            key.put(store, next(shapes(source, key.sound, 1)))
+        assert_no_page_fails(desk)
 
 
 def test_every_key_of_the_store_is_fuzzed():

@@ -94,25 +94,10 @@ def test_the_ready_line_is_true_and_ctrl_c_leaves_no_process(up):
     assert desk.is_gone(within_s=0)
 
 
-def test_no_process_is_left_after_a_hangup(up):
-    """Nor after SIGTERM, by which `up` ends every desk here, nor after SIGKILL, below."""
-    desk = up("--no-demo", has_tables=True).is_ready()
-    desk.send(signal.SIGHUP).ends()
-    assert desk.is_gone()
-
-
 def test_a_signal_during_the_start_leaves_no_process(up):
     desk = up("--no-demo")
     desk.wait_until(lambda: (desk.data / "log" / "watch.log").exists() or len(desk.processes()) >= 3, 90)
     desk.send(signal.SIGTERM).ends()
-    assert desk.is_gone()
-
-
-def test_the_reaper_killed_with_its_supervisor_leaves_no_process(up):
-    desk = up("--no-demo", has_tables=True).is_ready()
-    for pid in children_named(desk, "reaper.py"):
-        os.kill(pid, signal.SIGKILL)
-    desk.send(signal.SIGKILL).ends()
     assert desk.is_gone()
 
 
@@ -199,13 +184,23 @@ def test_a_busy_port_gives_the_next_free_one(running):
     assert running.url != f"http://127.0.0.1:{running.busy_port}"
 
 
-def test_two_desks_that_start_at_once_get_a_port_each(up):
+def test_two_desks_that_start_at_once_get_a_port_each_and_leave_no_process(up):
+    """Neither after a hangup nor where the reaper is killed with its supervisor; every other desk here is ended by SIGTERM or SIGKILL."""
     port = free_port()
     desks = [up("--no-demo", "--port", str(port), data=name, has_tables=True) for name in ("one", "other")]
     urls = {desk.is_ready(within_s=300).url for desk in desks}
     assert len(urls) == 2 and f"http://127.0.0.1:{port}" in urls
     assert [f"Port {port} is busy" in desk.text for desk in desks].count(True) == 1
     assert [desk.status() for desk in desks] == [200, 200]
+    hung_up, unguarded = desks
+    hung_up.send(signal.SIGHUP).ends()
+    assert hung_up.is_gone()
+    reapers = children_named(unguarded, "reaper.py")
+    assert reapers
+    for pid in reapers:
+        os.kill(pid, signal.SIGKILL)
+    unguarded.send(signal.SIGKILL).ends()
+    assert unguarded.is_gone()
 
 
 def test_no_other_server_of_the_same_user_can_share_its_port(running):

@@ -11,9 +11,10 @@ import pytest
 
 from tests.histories.kit import Divergence, Step, World, act, run_histories, shrink, sizes_around
 from tests.kit import node, rabbitmq
+from tests.kit.endurance import times
 
 ROOT = Path(__file__).resolve().parents[2]
-_WITHIN_S = 6  # after which no history begins but the first ones: a busy machine runs fewer of them
+_WITHIN_S = times(3, 6)  # after which no history begins but the first ones: a busy machine runs fewer of them
 _AT_LEAST = 5
 
 

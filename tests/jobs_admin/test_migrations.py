@@ -30,50 +30,6 @@ def manage(database: Path, *arguments: str) -> str:
     return ran.stdout
 
 
-@pytest.mark.sqlite
-def test_the_first_tables_with_a_failure_in_them_become_those_of_now(tmp_path):
-    database = tmp_path / "desk.sqlite3"
-    manage(database, "migrate", "jobs_admin", "0001")
-    with sqlite3.connect(database) as old:
-        # What today's code adds after every migrate was not there.
-        for table in ("jobs_admin_failureterms", "jobs_admin_stackterms"):
-            old.executescript(f"DROP TRIGGER {table}_delete; DROP TABLE {table};")
-        old.execute("DROP TABLE jobs_admin_termsstate")
-        old.execute(
-            "INSERT INTO jobs_admin_group (id, fingerprint, error_type, message, culprit, state, regressed_after, note, "
-            f"runbook_url, count, first_seen, last_seen) VALUES (1, 'v1-a', 'KeyError', 'x', '', 'ongoing', '', 'ours', '', 1, {AT}, {AT})"
-        )
-        old.execute(
-            "INSERT INTO jobs_admin_failure (source, queue, first_job_id, job_id, run, state, task, group_id, error_type, message, "
-            'kind, reason, attempts, first_failed_at, failed_at, received_at, worker, host, "release", tenant, labels, args, kwargs, '
-            "headers, redacted) VALUES ('shop', 'emails', 'j1', 'j1', 1, 'dead', 'shop.mail', 1, 'KeyError', 'receipt 17', "
-            f"'exception', '', 1, {AT}, {AT}, {AT}, '', '', '', '', '', '', '', '', 0)"
-        )
-    manage(database, "migrate")
-    manage(database, "reindex")
-    with sqlite3.connect(database) as now:
-        assert now.execute("SELECT note, state FROM jobs_admin_group").fetchall() == [("ours", "ongoing")]
-        assert now.execute("SELECT queue, state, count FROM jobs_admin_failurecount").fetchall() == [
-            ("emails", "dead", 1)
-        ]
-        found = now.execute("SELECT rowid FROM jobs_admin_failureterms WHERE jobs_admin_failureterms MATCH 'receipt'")
-        assert found.fetchall() == [(1,)]
-
-
-@pytest.mark.sqlite
-def test_a_desk_of_before_is_given_the_rule_on_progress_and_keeps_what_it_changed(tmp_path):
-    database = tmp_path / "desk.sqlite3"
-    manage(database, "migrate", "jobs_admin", "0016")
-    rules = "SELECT name, metric, threshold, for_s FROM jobs_admin_rule ORDER BY name"
-    with sqlite3.connect(database) as old:
-        assert "stalled_s" not in {row[1] for row in old.execute(rules)}
-        old.execute("UPDATE jobs_admin_rule SET threshold = 300, changed_by = 'ann' WHERE name = 'Source Unreachable'")
-    manage(database, "migrate")
-    with sqlite3.connect(database) as now:
-        found = now.execute(rules).fetchall()
-        assert ("No Progress", "stalled_s", 40, 15) in found and ("Source Unreachable", "unreachable", 300, 0) in found
-
-
 def insert(database: sqlite3.Connection, table: str, **values: object) -> None:
     """Insert a row, with nothing in each other column that has to have something."""
     blank = {"varchar": "", "text": "", "datetime": "2026-11-20 10:00:00", "real": 0.0, "bool": 0}
@@ -84,10 +40,48 @@ def insert(database: sqlite3.Connection, table: str, **values: object) -> None:
     database.execute(f"INSERT INTO jobs_admin_{table} ({names}) VALUES ({marks})", list(values.values()))
 
 
-@pytest.mark.sqlite
-def test_a_group_of_before_has_its_text_at_each_source_from_that_source_alone(tmp_path):
-    database = tmp_path / "desk.sqlite3"
-    manage(database, "migrate", "jobs_admin", "0023")
+def fill_first_tables(database: Path) -> None:
+    with sqlite3.connect(database) as old:
+        # What today's code adds after every migrate was not there.
+        for table in ("jobs_admin_failureterms", "jobs_admin_stackterms"):
+            old.executescript(f"DROP TRIGGER {table}_delete; DROP TABLE {table};")
+        old.execute("DROP TABLE jobs_admin_termsstate")
+        old.execute(
+            "INSERT INTO jobs_admin_group (id, fingerprint, error_type, message, culprit, state, regressed_after, note, "
+            f"runbook_url, count, first_seen, last_seen) VALUES (9, 'v1-a', 'KeyError', 'x', '', 'ongoing', '', 'ours', '', 1, {AT}, {AT})"
+        )
+        old.execute(
+            "INSERT INTO jobs_admin_failure (id, source, queue, first_job_id, job_id, run, state, task, group_id, error_type, message, "
+            'kind, reason, attempts, first_failed_at, failed_at, received_at, worker, host, "release", tenant, labels, args, kwargs, '
+            "headers, redacted) VALUES (9, 'first', 'emails', 'j9', 'j9', 1, 'dead', 'shop.mail', 9, 'KeyError', 'receipt 17', "
+            f"'exception', '', 1, {AT}, {AT}, {AT}, '', '', '', '', '', '', '', '', 0)"
+        )
+
+
+def check_first_tables(now: sqlite3.Connection) -> None:
+    assert now.execute("SELECT note, state FROM jobs_admin_group WHERE id = 9").fetchall() == [("ours", "ongoing")]
+    counted = now.execute("SELECT queue, state, count FROM jobs_admin_failurecount WHERE source = 'first'")
+    assert counted.fetchall() == [("emails", "dead", 1)]
+    found = now.execute("SELECT rowid FROM jobs_admin_failureterms WHERE jobs_admin_failureterms MATCH 'receipt'")
+    assert found.fetchall() == [(9,)]
+
+
+RULES = "SELECT name, metric, threshold, for_s FROM jobs_admin_rule ORDER BY name"
+
+
+def change_rules(database: Path) -> None:
+    with sqlite3.connect(database) as old:
+        assert "stalled_s" not in {row[1] for row in old.execute(RULES)}
+        old.execute("UPDATE jobs_admin_rule SET threshold = 300, changed_by = 'ann' WHERE name = 'Source Unreachable'")
+
+
+def check_rules(now: sqlite3.Connection) -> None:
+    """A desk is given the rule on progress, and keeps what it changed."""
+    found = now.execute(RULES).fetchall()
+    assert ("No Progress", "stalled_s", 40, 15) in found and ("Source Unreachable", "unreachable", 300, 0) in found
+
+
+def fill_groups(database: Path) -> None:
     trace = 'Traceback (most recent call last):\n  File "{0}/tasks.py", line 3, in charge\n    pay()\nKeyError: x'
     with sqlite3.connect(database) as old:
         for pk, name in enumerate(("merged", "shared", "own"), 1):
@@ -103,7 +97,7 @@ def test_a_group_of_before_has_its_text_at_each_source_from_that_source_alone(tm
                 group_id=group, error_type=f"{source}.Error", message=f"order {pk}\n of  {source}", release=f"r{pk}", attempts=1,
                 failed_at=f"2026-11-20 1{pk}:00:00", traceback_id=1 + (source == "crm"),
             )  # fmt: skip
-        old.execute("DELETE FROM jobs_admin_failurecount")
+        old.execute("DELETE FROM jobs_admin_failurecount WHERE source != 'first'")
         for group, source, count in (
             (1, "shop", 1),
             (1, "crm", 2),
@@ -113,17 +107,34 @@ def test_a_group_of_before_has_its_text_at_each_source_from_that_source_alone(tm
             (3, "shop", 1),
         ):
             insert(old, "failurecount", source=source, queue="q", task="t", group_id=group, state="dead", count=count)
-    manage(database, "migrate")
-    with sqlite3.connect(database) as now:
-        columns = "group_id, source, error_type, message, culprit, first_release, substr(last_seen, 12, 2)"
-        found = now.execute(f"SELECT {columns} FROM jobs_admin_groupsource ORDER BY group_id, source").fetchall()
-    assert found == [
+
+
+def check_groups(now: sqlite3.Connection) -> None:
+    """A group has its text at each source from that source alone."""
+    columns = "group_id, source, error_type, message, culprit, first_release, substr(last_seen, 12, 2)"
+    order = "FROM jobs_admin_groupsource WHERE source != 'first' ORDER BY group_id, source"
+    assert now.execute(f"SELECT {columns} {order}").fetchall() == [
         (1, "crm", "crm.Error", "order 3 of crm", "", "r3", "13"),  # frames differ within a merged group
         (1, "shop", "shop.Error", "order 1 of shop", "", "r1", "11"),
         (2, "crm", "crm.Error", "order 5 of crm", "shop/tasks.py in charge", "r5", "15"),
         (2, "shop", "shop.Error", "order 4 of shop", "shop/tasks.py in charge", "r4", "14"),
         (3, "shop", "KeyError", "own of shop", "shop/tasks.py in charge", "", "10"),
     ]
+
+
+@pytest.mark.sqlite
+@pytest.mark.long("Runs every migration, on rows of three earlier versions.")
+def test_the_tables_of_earlier_versions_become_those_of_now_and_keep_their_rows(tmp_path):
+    database = tmp_path / "desk.sqlite3"
+    for version, fill in (("0001", fill_first_tables), ("0016", change_rules), ("0023", fill_groups)):
+        manage(database, "migrate", "jobs_admin", version)
+        fill(database)
+    manage(database, "migrate")
+    manage(database, "reindex")
+    with sqlite3.connect(database) as now:
+        check_first_tables(now)
+        check_rules(now)
+        check_groups(now)
 
 
 @pytest.mark.django_db

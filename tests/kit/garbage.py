@@ -6,6 +6,7 @@ import base64
 import json
 import zlib
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 JSON = "application/json"
@@ -49,8 +50,13 @@ def _old(n: int, **changes: Any) -> dict[str, Any]:
     return message(n, json.dumps({name: value for name, value in fields.items() if value is not ...}), _headers={})
 
 
+@cache
+def _compressed() -> bytes:
+    return zlib.compress(b"[" + b" " * 50_000_000 + b"x")
+
+
 def _bomb(n: int) -> dict[str, Any]:
-    return message(n, zlib.compress(b"[" + b" " * 50_000_000 + b"x"), compression="application/x-gzip")
+    return message(n, _compressed(), compression="application/x-gzip")
 
 
 # name -> (the element, made with a number of its own; the kind that the guard files it as, None where it runs or fails as a job)

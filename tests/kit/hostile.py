@@ -327,25 +327,26 @@ def deep(depth: int) -> list[Any]:
     return value
 
 
-# Jobs whose message is what does the harm, as a producer would send them: arguments, and what else the message says.
-MESSAGES: dict[str, dict[str, Any]] = {
-    "10 MB of text": {"args": ["a" * 10 * MB]},
-    "10 MB of numbers": {"args": [list(range(1_400_000))]},
-    "a million names": {"kwargs": {"many": {str(n): n for n in range(300_000)}}},
-    "deep": {"args": [deep(400)]},
-    "numbers without a value": {"args": [float("nan"), float("inf"), -float("inf"), 1e308, 10**4_000]},
-    "odd text": {"args": [ODD_TEXT], "kwargs": {"note": ODD_TEXT, ODD_TEXT: 1, "": "", "__proto__": {"a": 1}}},
-    "secret that is cut": {"kwargs": {"note": "x" * 7_990 + " password=hunter2hunter2"}},
-    "headers of a megabyte": {"headers": {"x-large": "h" * MB}},
-    "many headers": {"headers": {f"x-{n}": n for n in range(20_000)}},
-    "odd headers": {"headers": {"x-list": [1, {"a": None}], "x-none": None, "": 0, ODD_TEXT: ODD_TEXT, "x-deep": deep(200)}},
-    "our own header": {"headers": {"redrive": {"queue": 5, "job_id": {}, "run": float("inf"), "item": "x"}}},
-    "a header of ours that is a text": {"headers": {"redrive": "x" * MB}},
-    "a wait without end": {"headers": {"redrive_waited": float("nan")}},
-    "retries without number": {"headers": {"retries": float("inf")}, "is_refused": True},
-    "a long shadow": {"shadow": "s" * 100_000},
-    "a long priority": {"priority": 10**30, "is_refused": True},
-}  # fmt: skip
+def build_messages() -> dict[str, dict[str, Any]]:
+    """Return the jobs whose message is what does the harm, as a producer would send them: arguments, and what else the message says."""
+    return {
+        "10 MB of text": {"args": ["a" * 10 * MB]},
+        "10 MB of numbers": {"args": [list(range(1_400_000))]},
+        "a million names": {"kwargs": {"many": {str(n): n for n in range(300_000)}}},
+        "deep": {"args": [deep(400)]},
+        "numbers without a value": {"args": [float("nan"), float("inf"), -float("inf"), 1e308, 10**4_000]},
+        "odd text": {"args": [ODD_TEXT], "kwargs": {"note": ODD_TEXT, ODD_TEXT: 1, "": "", "__proto__": {"a": 1}}},
+        "secret that is cut": {"kwargs": {"note": "x" * 7_990 + " password=hunter2hunter2"}},
+        "headers of a megabyte": {"headers": {"x-large": "h" * MB}},
+        "many headers": {"headers": {f"x-{n}": n for n in range(20_000)}},
+        "odd headers": {"headers": {"x-list": [1, {"a": None}], "x-none": None, "": 0, ODD_TEXT: ODD_TEXT, "x-deep": deep(200)}},
+        "our own header": {"headers": {"redrive": {"queue": 5, "job_id": {}, "run": float("inf"), "item": "x"}}},
+        "a header of ours that is a text": {"headers": {"redrive": "x" * MB}},
+        "a wait without end": {"headers": {"redrive_waited": float("nan")}},
+        "retries without number": {"headers": {"retries": float("inf")}, "is_refused": True},
+        "a long shadow": {"shadow": "s" * 100_000},
+        "a long priority": {"priority": 10**30, "is_refused": True},
+    }  # fmt: skip
 
 
 def _holding_itself() -> BaseException:

@@ -20,7 +20,7 @@ from jobs_admin.core import keys
 from jobs_admin.core.envelope import decode, encode
 from jobs_admin.failures import contents
 from jobs_admin.models import Failure
-from tests.kit.hostile import ACTS, IN_CHILDREN_ALONE, MARKER, MESSAGES, HostileWorker
+from tests.kit.hostile import ACTS, IN_CHILDREN_ALONE, MARKER, HostileWorker, build_messages
 from tests.kit.people import log_in
 from tests.kit.policies import obeyed, policy
 from tests.kit.sources import forget_configuration
@@ -102,7 +102,7 @@ class Told:
     def _send(self, broker: Engine) -> None:
         tasks = {name: (f"h.{name}", {}) for name in ACTS if self.pool == "prefork" or name not in IN_CHILDREN_ALONE}
         if self.pool == "prefork":  # elsewhere a message is read in the same way
-            tasks |= {name: ("h.plain", options) for name, options in MESSAGES.items()}
+            tasks |= {name: ("h.plain", options) for name, options in build_messages().items()}
             tasks |= {"a name of 64 kB": ("h." + "n" * 65_536, {}), "an odd name": ("h.<b>\n\x00\u202e</b>", {})}
             tasks |= {"an unknown name of 64 kB": ("u" * 65_536, {})}
         with redis.Redis.from_url(broker.url) as client:
