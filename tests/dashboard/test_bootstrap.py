@@ -217,8 +217,8 @@ def imported() -> set[str]:
         for file in (ROOT / folder).rglob("*.py"):
             if "fingerprints" in file.parts:  # what raised the errors: run in environments of their own
                 continue
-            for whole, some in IMPORTED.findall(file.read_text()):
-                found |= {name.strip().partition(" ")[0].partition(".")[0] for name in (whole or some).split(",")}
+            for modules, module in IMPORTED.findall(file.read_text()):
+                found |= {name.strip().partition(" ")[0].partition(".")[0] for name in (modules or module).split(",")}
     return found
 
 
