@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from jobs_admin.models import Source
-from tests.kit.looking import SIZES, faults, opened, pages
+from tests.kit.looking import SIZES, faults_at_sizes, opened, pages
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 
@@ -49,17 +49,19 @@ def on_its_own() -> list:
     return [a for a in pages() if "<" not in a.route and "(?P" not in a.route and not a.name.startswith("demo")]
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_an_empty_desk_shows_it_on_every_page(session, live_server, browser, size):
-    page = opened(browser, live_server.url, size)
+def test_an_empty_desk_shows_it_on_every_page(session, live_server, browser):
+    page = opened(browser, live_server.url, "wide")
     page.context.add_cookies([session | {"url": live_server.url}])
     found = []
     for address in on_its_own():
         page.goto(address.route, wait_until="load")
-        found += faults(page, f"{address.name} {size}")
+        found += faults_at_sizes(page, address.name)
         words = WORDS.get(address.name, "")
-        if words not in page.inner_text("main"):
-            found.append(f"{address.name}: does not say {words!r}: {page.inner_text('main')[:200]!r}")
+        for size, viewport in SIZES.items():
+            page.set_viewport_size(viewport)
+            if words not in page.inner_text("main"):
+                found.append(f"{address.name} {size}: does not say {words!r}: {page.inner_text('main')[:200]!r}")
+        page.set_viewport_size(SIZES["wide"])
     page.context.close()
     assert found == [], "\n".join(["", *found])
 
@@ -70,12 +72,14 @@ def test_a_source_that_does_not_answer_is_shown_with_what_to_do(session, live_se
         name="shop", is_configured=True, is_reachable=False, why_unreachable="Connection refused", sampled_at=now, changed_at=now
     )  # fmt: skip
     found = []
-    for size in SIZES:
-        page = opened(browser, live_server.url, size)
-        page.context.add_cookies([session | {"url": live_server.url}])
-        for path in ("/", "/queues/"):
-            page.goto(path)
-            found += faults(page, f"unreachable {path} {size}")
+    page = opened(browser, live_server.url, "wide")
+    page.context.add_cookies([session | {"url": live_server.url}])
+    for path in ("/", "/queues/"):
+        page.goto(path)
+        found += faults_at_sizes(page, f"unreachable {path}")
+        for size in SIZES.values():
+            page.set_viewport_size(size)
             assert all(words in page.inner_text("main") for words in ("unreachable", "Connection refused"))
-        page.context.close()
+        page.set_viewport_size(SIZES["wide"])
+    page.context.close()
     assert found == [], "\n".join(["", *found])

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.kit.browser import ROOT, WITHIN_S
-from tests.kit.looking import SIZES, faults, first_link, opened, pages
+from tests.kit.looking import SIZES, faults_at_sizes, first_link, opened, pages
 from tests.kit.matrix import Rows, path_of
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
@@ -144,16 +144,15 @@ def ask(desk, path: str, body: dict, method: str = "POST") -> dict:
     return answer.raise_for_status().json() if answer.content else {}
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_every_page_fits_is_accessible_and_breaks_no_policy(desk, browser, logged_in, rows, size):
-    page = opened(browser, desk.url, size, storage_state=logged_in)
+def test_every_page_fits_is_accessible_and_breaks_no_policy(desk, browser, logged_in, rows):
+    page = opened(browser, desk.url, "wide", storage_state=logged_in)
     found = []
     for address in pages():
         for face in FACES.get(address.name, ("",)):
             page.goto(path_of(address, rows) + face, wait_until="load")
-            found += faults(page, f"{address.name}{face} {size}")
+            found += faults_at_sizes(page, f"{address.name}{face}")
     page.goto("/groups/v2-nobody/")
-    found += faults(page, f"not found {size}")
+    found += faults_at_sizes(page, "not found")
     page.context.close()
     assert found == [], "\n".join(["", *found])
 
@@ -168,18 +167,16 @@ def stranger(desk):
 
 
 def test_the_login_and_a_refusal_fit_and_are_accessible(desk, browser, stranger):
-    found = []
-    for size in SIZES:
-        page = opened(browser, desk.url, size)
-        page.goto("/login/")
-        found += faults(page, f"login {size}")
-        page.get_by_label("Name").fill(stranger[0])
-        page.get_by_label("Password").fill(stranger[1])
-        page.get_by_role("button", name="Log in").click()
-        page.get_by_role("heading", name="Not allowed").wait_for()
-        page.complaints[:] = [message for message in page.complaints if "403" not in message]
-        found += faults(page, f"refused {size}")
-        page.context.close()
+    page = opened(browser, desk.url, "wide")
+    page.goto("/login/")
+    found = faults_at_sizes(page, "login")
+    page.get_by_label("Name").fill(stranger[0])
+    page.get_by_label("Password").fill(stranger[1])
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("heading", name="Not allowed").wait_for()
+    page.complaints[:] = [message for message in page.complaints if "403" not in message]
+    found += faults_at_sizes(page, "refused")
+    page.context.close()
     assert found == [], "\n".join(["", *found])
 
 
