@@ -43,7 +43,7 @@ REDRIVE_API_TOKEN = env.get("REDRIVE_API_TOKEN")
 INSTALLED_APPS = [
     "jobs_admin",
     "dashboard",
-    "django.contrib.admin",
+    "django.contrib.admin.apps.SimpleAdminConfig",  # `dashboard.routes.admin` registers the records
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from django.contrib import admin
 from django.urls import include, path
 
 from dashboard.web import error_views as errors
+from dashboard.web.lazy_urls import include_lazily
 
 urlpatterns = [
     path("", include("dashboard.routes")),
-    path("admin/", admin.site.urls),
+    include_lazily("admin/", "dashboard.routes.admin", "admin"),
 ]
 
 handler403 = errors.not_allowed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django.urls import include, path, re_path, register_converter
+from django.urls import path, re_path, register_converter
 
 from dashboard.alerts import runbook_views as runbooks
 from dashboard.alerts import views as alerts
@@ -41,6 +41,7 @@ from dashboard.web import metrics_views as metrics
 from dashboard.web import security_txt_views as security_txt
 from dashboard.web import session_views as session
 from dashboard.web.api.errors import door
+from dashboard.web.lazy_urls import include_lazily
 from dashboard.web.segments import NameConverter
 
 register_converter(NameConverter, "name")
@@ -170,5 +171,5 @@ urlpatterns = [
     path("readyz", health.readyz, name="readyz"),
     path(".well-known/security.txt", security_txt.security_txt, name="security-txt"),
     path("metrics", door(metrics.metrics_text, {"GET": metrics.metrics_text}), name="metrics"),
-    path("api/", include("dashboard.routes.api")),
+    include_lazily("api/", "dashboard.routes.api", "api"),
 ]

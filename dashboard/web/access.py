@@ -10,9 +10,8 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.urls import ResolverMatch
 
-from jobs_admin.admin.records import ADMIN_OF_ALL
 from jobs_admin.db import audit
-from jobs_admin.models.access import ADMIN, EVERY_SOURCE, Viewer, viewer_of
+from jobs_admin.models.access import ADMIN, ADMIN_OF_ALL, EVERY_SOURCE, Viewer, viewer_of
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 

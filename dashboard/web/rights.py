@@ -17,8 +17,7 @@ from django.core import checks
 from django.urls import NoReverseMatch, URLPattern, URLResolver, get_resolver, get_script_prefix, reverse
 
 from dashboard.web.access import READS
-from jobs_admin.admin.records import ADMIN_OF_ALL, NO_ROLE, PERMISSION
-from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER
+from jobs_admin.models.access import ADMIN, ADMIN_OF_ALL, NO_ROLE, OPERATOR, PERMISSION, VIEWER
 
 ANYONE = "anyone"  # no login
 USER = "user"  # logged in, with or without a role
@@ -138,7 +137,6 @@ def methods(view: Callable[..., Any], name: str) -> tuple[str, ...]:
     return ()
 
 
-@checks.register(checks.Tags.security)
 def every_address_declares_its_right(app_configs: object = None, **_: Any) -> list[checks.CheckMessage]:
     """An address that says nothing of who may use it is refused before the desk starts."""
     found: list[checks.CheckMessage] = []
@@ -153,7 +151,6 @@ def every_address_declares_its_right(app_configs: object = None, **_: Any) -> li
     return found
 
 
-@checks.register(checks.Tags.urls)
 def links_lead_to_the_mount(app_configs: object = None, **_: Any) -> list[checks.CheckMessage]:
     """Check that REDRIVE_MOUNTED_AT, by which links of notices are built, names the path of the URLconf."""
     try:

@@ -12,15 +12,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from django.template.loader import render_to_string
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
-from pygments.lexers import PythonLexer
-from pygments.token import Comment, Keyword, Name, Number, Operator, String, _TokenType
 
 from dashboard.web.text import visible
 from jobs_admin.core.traces import frames
+
+if TYPE_CHECKING:
+    from pygments.lexers.python import PythonLexer
+    from pygments.token import _TokenType
 
 MOST_SHOWN = 64 * 1024  # characters, from the end: the error's own frames stand there
 LONGEST_LINE = 1_000  # characters of code that are coloured
@@ -191,19 +194,25 @@ def _code(body: list[str]) -> str:
     return "\n".join(line[indent:] for line in lines)
 
 
-# The kinds of token that have a colour (parts.css); the rest is ink.
-_LOOKS: tuple[tuple[_TokenType, str], ...] = (
-    (Comment, "c"),
-    (Keyword, "k"),
-    (Operator.Word, "k"),
-    (String, "s"),
-    (Number, "n"),
-    (Name.Function, "f"),
-    (Name.Class, "f"),
-    (Name.Builtin, "f"),
-    (Name.Exception, "f"),
+# The kinds of token that have a colour (parts.css), as pygments names them; the rest is ink.
+_LOOKS = (
+    ("Comment", "c"),
+    ("Keyword", "k"),
+    ("Operator.Word", "k"),
+    ("Literal.String", "s"),
+    ("Literal.Number", "n"),
+    ("Name.Function", "f"),
+    ("Name.Class", "f"),
+    ("Name.Builtin", "f"),
+    ("Name.Exception", "f"),
 )
-_lexer = PythonLexer(stripnl=False, ensurenl=False)
+
+
+@lru_cache(maxsize=1)
+def _lexer() -> PythonLexer:
+    from pygments.lexers.python import PythonLexer  # by the first traceback, not by every web process
+
+    return PythonLexer(stripnl=False, ensurenl=False)
 
 
 @lru_cache(maxsize=1024)  # different stacks go through the same lines of libraries
@@ -211,7 +220,7 @@ def _highlighted(code: str) -> SafeString:
     # What has no colour needs no element.
     pieces = (
         format_html('<span class="{}">{}</span>', look, visible(text)) if (look := _look(kind)) else visible(text)
-        for kind, text in _lexer.get_tokens(code)
+        for kind, text in _lexer().get_tokens(code)
     )
     return format_html_join("", "{}", ((piece,) for piece in pieces))
 
@@ -222,7 +231,8 @@ def highlighted(code: str) -> SafeString | str:
 
 
 def _look(kind: _TokenType) -> str:
-    return next((look for known, look in _LOOKS if kind in known), "")
+    name = f"{'.'.join(kind)}."
+    return next((look for known, look in _LOOKS if name.startswith(f"{known}.")), "")
 
 
 class _Cache:

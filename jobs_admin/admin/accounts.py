@@ -15,10 +15,11 @@ from django.db import transaction
 from django.db.models import Manager, Model, QuerySet
 from django.http import HttpRequest
 
-from jobs_admin.admin.records import PERMISSION, viewer
+from jobs_admin.admin.records import viewer
 from jobs_admin.core.text import representable
 from jobs_admin.db import audit
 from jobs_admin.models import Role
+from jobs_admin.models.access import PERMISSION
 
 # Only a superuser sees these, and what somebody else sends for them is ignored.
 _RIGHTS = frozenset({"is_superuser", "groups", "user_permissions"})

@@ -9,11 +9,11 @@ from django.urls import reverse
 from django.utils.html import format_html
 
 from jobs_admin import notices
-from jobs_admin.admin.records import ADMIN_OF_ALL, Records, viewer
+from jobs_admin.admin.records import Records, viewer
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import marked
 from jobs_admin.models import Channel, Delivery
-from jobs_admin.models.access import ADMIN, ENGINE, EVERY_SOURCE
+from jobs_admin.models.access import ADMIN, ADMIN_OF_ALL, ENGINE, EVERY_SOURCE
 from jobs_admin.notices import reading
 
 

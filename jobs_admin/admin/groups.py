@@ -15,12 +15,12 @@ from django.utils import timezone
 from django.utils.html import format_html
 
 from jobs_admin import groups
-from jobs_admin.admin.records import ADMIN_OF_ALL, Records, viewer
+from jobs_admin.admin.records import Records, viewer
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import marked
 from jobs_admin.groups import group_changes
 from jobs_admin.models import FailureCount, Group, GroupRule
-from jobs_admin.models.access import OPERATOR
+from jobs_admin.models.access import ADMIN_OF_ALL, OPERATOR
 from jobs_admin.models.group import IS_TAKEN_IN
 from jobs_admin.rights import group_sight, people
 from jobs_admin.search import scope as scopes

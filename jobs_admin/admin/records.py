@@ -11,12 +11,7 @@ from django.template.response import TemplateResponse
 
 from jobs_admin import failures
 from jobs_admin.core.text import marked
-from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER, Viewer, viewer_of
-
-# Beside the roles, what an address of Django's admin may need.
-ADMIN_OF_ALL = "admin of all"  # admin of every source
-PERMISSION = "permission"  # Django's own permission, which superusers hold
-NO_ROLE = "nobody"
+from jobs_admin.models.access import ADMIN, ADMIN_OF_ALL, EVERY_SOURCE, NO_ROLE, OPERATOR, VIEWER, Viewer, viewer_of
 
 PER_PAGE = 50
 

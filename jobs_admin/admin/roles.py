@@ -9,11 +9,11 @@ from django.forms import ModelForm
 from django.http import HttpRequest
 
 from jobs_admin import config
-from jobs_admin.admin.records import ADMIN_OF_ALL, Records, viewer
+from jobs_admin.admin.records import Records, viewer
 from jobs_admin.core.text import representable, terminal_line
 from jobs_admin.db import audit
 from jobs_admin.models import Role
-from jobs_admin.models.access import EVERY_SOURCE
+from jobs_admin.models.access import ADMIN_OF_ALL, EVERY_SOURCE
 
 
 @admin.register(Role)

@@ -7,9 +7,10 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 
-from jobs_admin.admin.records import ADMIN_OF_ALL, Records, viewer
+from jobs_admin.admin.records import Records, viewer
 from jobs_admin.core.refused import NotFound
 from jobs_admin.models import SourceKey
+from jobs_admin.models.access import ADMIN_OF_ALL
 from jobs_admin.trust import source_keys
 
 

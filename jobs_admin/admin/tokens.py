@@ -8,9 +8,10 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 
-from jobs_admin.admin.records import ADMIN_OF_ALL, Records, viewer
+from jobs_admin.admin.records import Records, viewer
 from jobs_admin.db import audit
 from jobs_admin.models import ApiToken
+from jobs_admin.models.access import ADMIN_OF_ALL
 
 
 @admin.register(ApiToken)

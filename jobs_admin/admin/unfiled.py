@@ -6,8 +6,9 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from jobs_admin.admin.records import ADMIN_OF_ALL, Records
+from jobs_admin.admin.records import Records
 from jobs_admin.models import Unfiled
+from jobs_admin.models.access import ADMIN_OF_ALL
 
 
 @admin.register(Unfiled)

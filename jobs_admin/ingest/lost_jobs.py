@@ -27,7 +27,7 @@ from jobs_admin.models import Attempt, Failure, Group
 from jobs_admin.models.access import ENGINE
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.group import GroupState
-from jobs_admin.worker.ledger import STORED_DAYS, with_report
+from jobs_admin.worker.ledger_script import STORED_DAYS, with_report
 from jobs_admin.worker.store import STREAM_BYTES
 
 # A store that was away or hung makes every worker look silent until each has dialled again and given a sign: ten seconds.

@@ -13,6 +13,11 @@ VIEWER, OPERATOR, ADMIN = "viewer", "operator", "admin"
 RANK = {VIEWER: 1, OPERATOR: 2, ADMIN: 3}
 EVERY_SOURCE = "*"
 
+# Beside the roles, what an address of Django's admin may need.
+ADMIN_OF_ALL = "admin of all"  # admin of every source
+PERMISSION = "permission"  # Django's own permission, which superusers hold
+NO_ROLE = "nobody"
+
 
 class RoleName(models.TextChoices):
     VIEWER = VIEWER

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import TYPE_CHECKING
 
 import redis
 
 from jobs_admin import config
-from jobs_admin.retries.delayed import Place, places
+
+if TYPE_CHECKING:
+    from jobs_admin.retries.delayed import Place
 
 LATE_S = 3.0
 _AGAIN_S = 10.0  # after a source that did not answer
@@ -33,6 +36,8 @@ def step() -> bool:
 def _of_source(name: str) -> bool:
     if time.monotonic() < _closed_until.get(name, 0.0):
         return False
+    from jobs_admin.retries.delayed import places  # with kombu, for which a desk without sources has no use
+
     jobs, failed = 0, ""
     try:
         if name not in _places:

@@ -24,17 +24,16 @@ from typing import Any
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope
 from jobs_admin.core.report_signature import KEY, SIGNATURE
-from jobs_admin.core.stream import BESIDE, with_counted
 from jobs_admin.worker import report
 from jobs_admin.worker.at_start import Job
 from jobs_admin.worker.calls import Calls, Script
+from jobs_admin.worker.ledger_script import STORED_DAYS, with_report
 from jobs_admin.worker.outcome import Outcome
 from jobs_admin.worker.policies import Chosen, InForce
 from jobs_admin.worker.records import Entry
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.tally import Tally
 
-STORED_DAYS = 8
 MOST_BYTES = 64 * 1024**2  # that one worker keeps at a time
 MOST_RAW = 4 * 1024**2  # of one message; of a longer one its head: the job is told, and cannot be replayed
 WHAT = "The worker that ran this job stopped. How far the job came is not known."
@@ -44,12 +43,6 @@ _LONGEST_NAME = 200
 _ON = "_redrive_kept"  # on a request: the job's name in the ledger, and whether the store said that it keeps it
 
 logger = logging.getLogger("redrive.worker")
-
-
-def with_report(text: str) -> str:
-    """A script that may put a report on the stream: `report(stream, bytes, fields)`."""
-    part = (Path(__file__).parent / "ledger_report.lua").read_text()
-    return with_counted(f"local BESIDE = {BESIDE}\n{part}{text}")
 
 
 def _script(name: str) -> str:

@@ -15,8 +15,7 @@ from dashboard import routes
 from dashboard.web import rights
 from dashboard.web.access import can
 from dashboard.web.rights import ANYONE, NO_ROLE, PERMISSION, STAFF, USER, Address, addresses
-from jobs_admin.admin.records import ADMIN_OF_ALL
-from jobs_admin.models.access import OPERATOR, RANK
+from jobs_admin.models.access import ADMIN_OF_ALL, OPERATOR, RANK
 from tests.kit.matrix import (
     CANARY,
     IN,

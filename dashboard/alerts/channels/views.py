@@ -16,10 +16,9 @@ from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import add_toast
 from jobs_admin import alerts, notices
-from jobs_admin.admin.records import ADMIN_OF_ALL
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import whole_number
-from jobs_admin.models.access import VIEWER
+from jobs_admin.models.access import ADMIN_OF_ALL, VIEWER
 from jobs_admin.models.notice import EVENTS, KINDS
 
 RECENT = 10

@@ -14,9 +14,8 @@ from dashboard.queues.sources import signing as source_signing
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import add_toast
-from jobs_admin.admin.records import ADMIN_OF_ALL
 from jobs_admin.core.refused import Refused
-from jobs_admin.models.access import ADMIN, VIEWER, Viewer
+from jobs_admin.models.access import ADMIN, ADMIN_OF_ALL, VIEWER, Viewer
 from jobs_admin.trust import admission
 
 

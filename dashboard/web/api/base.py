@@ -8,14 +8,20 @@ from django.http import HttpRequest
 from django.urls import reverse
 from ninja import NinjaAPI, Path, Query, Schema
 from ninja.operation import Operation
+from ninja.security import HttpBearer
 from pydantic import AfterValidator, AwareDatetime, ConfigDict, Field
 
 from dashboard.web import moments
 from dashboard.web.api import errors, shapes
-from dashboard.web.api.tokens import Token
+from dashboard.web.api.tokens import viewer_of_request
 from jobs_admin import config
 from jobs_admin.core.text import representable, whole_number
 from jobs_admin.models.access import Viewer
+
+
+class Token(HttpBearer):
+    def authenticate(self, request: HttpRequest, token: str) -> Viewer | None:
+        return viewer_of_request(request)
 
 
 class _Api(NinjaAPI):

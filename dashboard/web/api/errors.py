@@ -9,16 +9,13 @@ from dataclasses import asdict
 from datetime import datetime
 from functools import wraps
 from json import JSONEncoder
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.contrib.auth.decorators import login_not_required
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
-from ninja import NinjaAPI
-from ninja.errors import AuthenticationError, HttpError, ValidationError
-from ninja.operation import Operation, PathView
 
 from dashboard.web import limits
 from dashboard.web.access import READS, address_name
@@ -27,6 +24,10 @@ from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.db import audit
 from jobs_admin.models import Failure, Replay, ReplayItem, Reschedule, SavedView
 from jobs_admin.models.access import RANK, Viewer
+
+if TYPE_CHECKING:
+    from ninja import NinjaAPI
+    from ninja.operation import Operation
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ def note_refusal(request: HttpRequest, viewer: Viewer, why: str, *, source: str 
 
 
 def install(api: NinjaAPI) -> None:
+    from ninja.errors import AuthenticationError, HttpError, ValidationError
+
     api.exception_handler(AuthenticationError)(_no_token)
 
     @api.exception_handler(ValidationError)
@@ -150,6 +153,8 @@ def door(
 
 def _operations(view: Callable[..., HttpResponse]) -> list[Operation]:
     """The calls at the view's address: the library keeps them where only its view's closure knows."""
+    from ninja.operation import PathView  # not before the first call: pages need none of the library
+
     path_view = inspect.getclosurevars(view).nonlocals.get("self") if inspect.isfunction(view) else None
     return path_view.operations if isinstance(path_view, PathView) else []
 

@@ -24,8 +24,6 @@ from jobs_admin.sources.amqp.wire import ANSWER_S, Blocked, Published, Wire
 from jobs_admin.sources.base import SourceRefused, SourceUnreachable
 from jobs_admin.sources.ledger import Ledger
 
-SCHEMES = frozenset({"amqp", "amqps", "pyamqp"})
-
 # What is in doubt at most when a sender or a connection dies; more at a time is hardly faster (7,000 a second).
 _AT_ONCE = 50
 _BYTES_AT_ONCE = 2_000_000

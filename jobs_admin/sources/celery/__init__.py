@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from jobs_admin.core.priority import RABBITMQ, REDIS, Scale
+from jobs_admin.sources.amqp import SCHEMES
 from jobs_admin.sources.base import Source, SourceSettings, System
 
 
 def _open(given: SourceSettings) -> Source:
-    from jobs_admin.sources.celery.on_rabbitmq import SCHEMES, CeleryOnRabbitMQ
+    if given.url.partition("://")[0] in SCHEMES:
+        from jobs_admin.sources.celery.on_rabbitmq import CeleryOnRabbitMQ
+
+        return CeleryOnRabbitMQ(given.name, given.url, given.queues, given.options, given.store_prefix, given.store)
     from jobs_admin.sources.celery.on_redis import CeleryOnRedis
 
-    if given.url.partition("://")[0] in SCHEMES:
-        return CeleryOnRabbitMQ(given.name, given.url, given.queues, given.options, given.store_prefix, given.store)
     return CeleryOnRedis(given.name, given.url, given.queues, given.options, given.store_prefix)
 
 

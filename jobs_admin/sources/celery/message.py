@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from celery.utils.saferepr import saferepr
-
 from jobs_admin.sources.base import OutgoingMessage, SourceRefused
 from jobs_admin.sources.celery import plain as celery_plain
 
@@ -219,6 +217,8 @@ def _is_absent(raw: bytes, member: bytes) -> bool:
 
 
 def _replace_arguments(message: dict[str, Any], outgoing: OutgoingMessage) -> None:
+    from celery.utils.saferepr import saferepr  # a sender of unchanged arguments needs nothing of Celery
+
     body = body_of(message)
     args = body.args if outgoing.args is None else outgoing.args
     kwargs = body.kwargs if outgoing.kwargs is None else outgoing.kwargs

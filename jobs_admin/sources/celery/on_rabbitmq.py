@@ -18,13 +18,13 @@ from jobs_admin.core import amqp as core_amqp
 from jobs_admin.core import keys
 from jobs_admin.sources import ledger
 from jobs_admin.sources.amqp.management import QueueState
-from jobs_admin.sources.amqp.sender import LARGEST_HEADERS, SCHEMES, Message, Sender, management
+from jobs_admin.sources.amqp.sender import LARGEST_HEADERS, Message, Sender, management
 from jobs_admin.sources.base import Capabilities, Depth, Finding, OutgoingMessage, SourceRefused, SourceUnreachable
 from jobs_admin.sources.celery import message as celery_message
 from jobs_admin.sources.celery import workers as celery_workers
 from jobs_admin.sources.ledger import Ledger
 
-__all__ = ["SCHEMES", "CeleryOnRabbitMQ"]
+__all__ = ["CeleryOnRabbitMQ"]
 
 _QUEUES_FOR_S = 60
 

@@ -21,7 +21,6 @@ from redis.exceptions import AuthorizationError, NoPermissionError
 from jobs_admin.core import keys, untrusted
 from jobs_admin.sources.base import Capabilities, Depth, Finding, OutgoingMessage, SourceRefused, SourceUnreachable
 from jobs_admin.sources.celery import message as celery_message
-from jobs_admin.sources.celery import workers as celery_workers
 from jobs_admin.sources.ledger import epoch_of
 from jobs_admin.sources.one_redis import TIMEOUT_S, dial
 
@@ -255,6 +254,8 @@ class CeleryOnRedis(celery_message.Reader):
         options: dict[str, Any] = {"global_keyprefix": self._prefix, "sep": self._sep, "priority_steps": self._steps}
         # Without a bound, kombu tries to connect for ever.
         options |= {"socket_timeout": 1, "socket_connect_timeout": 1, "max_retries": 1}
+        from jobs_admin.sources.celery import workers as celery_workers  # with kombu
+
         return celery_workers.consumers(self._url, options)
 
     def findings(self) -> list[Finding]:

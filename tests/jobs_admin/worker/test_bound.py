@@ -12,7 +12,7 @@ from jobs_admin import ingest
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import encode
 from jobs_admin.core.stream import weight
-from jobs_admin.worker.ledger import with_report
+from jobs_admin.worker.ledger_script import with_report
 from jobs_admin.worker.spool import Spool
 from jobs_admin.worker.store import Store
 from tests.kit.reports import report

@@ -14,7 +14,8 @@ from jobs_admin.core import keys
 from jobs_admin.core.stream import weight
 from jobs_admin.worker.calls import Calls
 from jobs_admin.worker.guard import Guard
-from jobs_admin.worker.ledger import _END, MOST_BYTES, MOST_RAW, STORED_DAYS
+from jobs_admin.worker.ledger import _END, MOST_BYTES, MOST_RAW
+from jobs_admin.worker.ledger_script import STORED_DAYS
 from jobs_admin.worker.report import RAW_HEAD, Origin
 from jobs_admin.worker.request import guarded
 from jobs_admin.worker.spool import Spool
