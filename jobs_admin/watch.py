@@ -1,6 +1,8 @@
-"""The engine's steps, each in a process of its own, so that what hangs in one delays no other.
+"""The engine's steps, in as many processes as have to be: what hangs in one delays no other.
 
-The parent opens no connection: it forks a child for each step, starts it again when it dies, and kills it when it has
+What calls a source, a webhook or a worker's words has a process of its own; what only calls the desk's database and store is
+a thread of one shared process. A step that is rarely due has a process only while it is: one thread of the shared process looks
+out for all of them. The parent opens no connection: it forks the processes, starts them again when they die, and kills one that has
 not moved within its deadline. Children die with the parent. Several watches may run side by side.
 """
 
@@ -8,15 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import json
 import logging
 import mmap
 import os
 import random
+import select
 import signal
 import socket
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +36,7 @@ from jobs_admin.core.child_process import die_with_parent
 from jobs_admin.core.reconnect_delay import Pauses
 from jobs_admin.core.text import representable
 from jobs_admin.db import step_progress
+from jobs_admin.db.changes import data_version
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +46,29 @@ _AWAY = (OperationalError, InterfaceError, redis.ConnectionError, redis.TimeoutE
 _SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.5, 10.0
 _STEADY_AFTER_S = 60.0
 _PATIENCE_S = 3.0  # from the wish to stop until SIGKILL
-_NOTE_EVERY_S = 1.0
-_SLICE_S = 0.1
+_NOTE_EVERY_S, _NOTE_QUIET_EVERY_S = 1.0, 5.0
+_TURN_S = 1.0  # of the parent, between two looks for a child that hangs
+_SLICE_S = 0.1  # between two looks for a change of the database
+_LOOK_AGAIN_S = 5.0  # also without a change: little is due by time alone
+_LINGER_S = 20.0  # until a process on demand ends that has nothing to do
+_INGEST_WAIT_S = 0.5
 _INDEXING_S = 5.0  # of ten, for making the search index anew after its rules have changed, and for re-encryption
+
+
+def _always() -> bool:
+    return True
+
+
+def _never() -> bool:
+    return False
+
+
+def _has_sources() -> bool:
+    return bool(config.sources())
+
+
+def _has_no_sources() -> bool:
+    return not config.sources()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +80,22 @@ class Step:
     idle_s: float = 0.0  # the wait after a round with nothing to do
     every_s: float | None = None  # instead: at each multiple of so many seconds, busy or not
     deadline_s: float = 60.0  # a round that takes longer hangs
-    processes: int = 1
+    processes: int = 1  # at most: all but the first run only while the first has more to do
     # The name is that of a place in this watch: the next process there goes on with what a killed one had taken.
     keeps_place: bool = False
+    # Whether it is a thread of one process with others of its kind: it calls nothing but the desk's database and store.
+    shares: Callable[[], bool] = _never
+    # Whether it has something to do. Where this is given, the step has a process only while it is true, and _LINGER_S longer.
+    is_due: Callable[[], bool] | None = None
 
 
 def steps() -> dict[str, Step]:
-    """The steps by name. What each needs is imported in its own process."""
+    """The steps by name. What each needs is imported when it runs, or by `preload`."""
 
     def ingest(name: str) -> bool:
         from jobs_admin import ingest
 
-        return ingest.step(name)  # waits for the stream itself
+        return ingest.step(name, wait_s=_INGEST_WAIT_S)  # for the first entry
 
     def reconcile(name: str) -> bool:
         from jobs_admin import ingest
@@ -142,56 +172,152 @@ def steps() -> dict[str, Step]:
 
         return notices.deliver(timezone.now())  # waits for answers itself
 
+    def is_lay_due() -> bool:
+        from jobs_admin.replays import freezing
+
+        return freezing.is_due()
+
+    def is_send_due() -> bool:
+        from jobs_admin.replays import sending
+
+        return sending.is_due()
+
+    def is_settle_due() -> bool:
+        from jobs_admin.replays import settling
+
+        return settling.is_due(timezone.now())
+
+    def is_deliver_due() -> bool:
+        from jobs_admin.notices import delivering
+
+        return delivering.is_due()
+
     known = (
         # Two, so that one reads and encrypts while the other writes.
         Step("ingest", ingest, deadline_s=120, processes=2, keeps_place=True),
-        Step("pull", pull, idle_s=1),
-        Step("reconcile", reconcile, every_s=10, deadline_s=120),
-        Step("sample", sample, every_s=10),
-        Step("rollup", rollup, idle_s=10, deadline_s=120),
-        Step("judge", judge, every_s=5),
-        Step("lay", lay, idle_s=0.1),
-        Step("send", send, idle_s=0.1),  # so soon the first job goes after a start
-        Step("settle", settle, idle_s=0.25),
-        Step("promote", promote, idle_s=1),
-        Step("prune", prune, idle_s=5, deadline_s=300),
-        Step("regroup", regroup, idle_s=2),
-        Step("policies", policies, idle_s=1),
-        Step("deliver", deliver, idle_s=0.25),
+        Step("pull", pull, idle_s=1, is_due=_has_sources),
+        Step("reconcile", reconcile, every_s=10, deadline_s=120, shares=_has_no_sources),
+        Step("sample", sample, every_s=10, shares=_has_no_sources),
+        Step("rollup", rollup, idle_s=10, deadline_s=120, shares=_always),
+        Step("judge", judge, every_s=5, shares=_always),
+        Step("lay", lay, idle_s=0.1, is_due=is_lay_due),
+        Step("send", send, idle_s=0.1, is_due=is_send_due),
+        Step("settle", settle, idle_s=0.25, is_due=is_settle_due),
+        Step("promote", promote, idle_s=1, is_due=_has_sources),
+        Step("prune", prune, idle_s=5, deadline_s=300, shares=_always),
+        Step("regroup", regroup, idle_s=2, shares=_always),
+        Step("policies", policies, idle_s=1, shares=_always),
+        Step("deliver", deliver, idle_s=0.25, is_due=is_deliver_due),
     )
     return {step.name: step for step in known}
 
 
+def preload() -> None:
+    """Import what the steps need, so that their processes share it instead of importing it each."""
+    from jobs_admin import alerts, ingest, notices, policies, replays  # noqa: F401
+    from jobs_admin.desk import key_rotation, retention  # noqa: F401
+    from jobs_admin.groups import regrouping  # noqa: F401
+    from jobs_admin.queues import depths, sampling  # noqa: F401
+    from jobs_admin.retries import awaiting, promoting, pulling  # noqa: F401
+
+
 class _Slate:
-    """Two numbers of each child in shared memory: its last sign of life (monotonic: one clock for all processes of a
-    machine), and its rounds that failed in a row until now."""
+    """Three numbers of each place in shared memory: its last sign of life (monotonic: one clock for all processes of a
+    machine; in the future while it waits), its rounds that failed in a row until now, and whether its process is wanted."""
 
-    def __init__(self, children: int) -> None:
-        self._memory = mmap.mmap(-1, 16 * children)
+    def __init__(self, places: int) -> None:
+        self._memory = mmap.mmap(-1, 24 * places)
 
-    def write(self, place: int, *, sign: float | None = None, failed_rounds: float | None = None) -> None:
-        for at, number in ((16 * place, sign), (16 * place + 8, failed_rounds)):
+    def write(
+        self, place: int, *, sign: float | None = None, failed_rounds: float | None = None, wanted: bool | None = None
+    ) -> None:
+        for at, number in enumerate((sign, failed_rounds, wanted)):
             if number is not None:
                 # Not `pack_into`, which clears the place before it writes: the parent would read nought, a silence
                 # since boot.
+                at = 24 * place + 8 * at
                 self._memory[at : at + 8] = struct.pack("d", number)
 
     def sign(self, place: int) -> float:
-        return struct.unpack_from("d", self._memory, 16 * place)[0]
+        return self._read(place, 0)
 
     def failed_rounds(self, place: int) -> float:
-        return struct.unpack_from("d", self._memory, 16 * place + 8)[0]
+        return self._read(place, 1)
+
+    def is_wanted(self, place: int) -> bool:
+        return bool(self._read(place, 2))
+
+    def _read(self, place: int, n: int) -> float:
+        return struct.unpack_from("d", self._memory, 24 * place + 8 * n)[0]
+
+
+class _Bell:
+    """A wait of a process that ends at once: by a signal to it, or when a process that was forked from it rings."""
+
+    def __init__(self) -> None:
+        self._ear, self._hand = os.pipe()
+        for end in (self._ear, self._hand):
+            os.set_blocking(end, False)
+
+    def listen(self) -> None:
+        """Let the signals of this process ring it."""
+        signal.set_wakeup_fd(self._hand, warn_on_full_buffer=False)
+
+    def ring(self) -> None:
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
+            os.write(self._hand, b"\0")
+
+    def wait(self, seconds: float | None) -> None:
+        if select.select([self._ear], [], [], seconds)[0]:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._ear, 4096)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A step in one process."""
+
+    step: Step
+    place: int  # on the slate
+    number: int = 0  # among the processes of its step
+    # The places of its processes that run only while there is work: this part has them started. All other places of the
+    # step are beside it.
+    starts: tuple[int, ...] = ()
+    beside: tuple[int, ...] = ()
+    is_lookout: bool = False  # it only looks whether the step is due
 
 
 @dataclass(slots=True)
 class _Child:
-    step: Step
-    number: int  # among the processes of its step, from 0
-    place: int  # on the slate
+    name: str
+    parts: list[_Part]
+    is_on_demand: bool = False
     pid: int | None = None
     started_at: float = 0.0
     due_at: float = 0.0
     wait_s: float = _SHORTEST_WAIT_S
+
+
+def _plan(steps: Sequence[Step]) -> list[_Child]:
+    """Return the processes: one for each step, one for all that share, and those on demand."""
+    places = itertools.count()
+    shared = _Child("shared", [])
+    children = []
+    for step in steps:
+        shares = step.shares()
+        own = [next(places) for _ in range(step.processes)] if not shares else []
+        on_demand = tuple(own if step.is_due else own[1:])
+        for number, place in enumerate(own):
+            beside = tuple(other for other in own if other != place)
+            starts = on_demand if not step.is_due and not number else ()
+            children.append(
+                _Child(step.name, [_Part(step, place, number, starts, beside)], is_on_demand=place in on_demand)
+            )
+        if shares:
+            shared.parts.append(_Part(step, next(places)))
+        elif step.is_due:
+            shared.parts.append(_Part(step, next(places), starts=on_demand, beside=on_demand, is_lookout=True))
+    return [*children, shared] if shared.parts else children
 
 
 @dataclass
@@ -203,16 +329,20 @@ class Watch:
     children: list[_Child] = field(default_factory=list)
 
     def run(self) -> None:
-        wanted = [(step, number) for step in self.steps for number in range(step.processes)]
-        self._slate = _Slate(len(wanted))
-        self.children = [_Child(step, number, place) for place, (step, number) in enumerate(wanted)]
+        self.children = _plan(self.steps)
+        self._slate = _Slate(sum(len(child.parts) for child in self.children))
+        self._bell = _Bell()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self.stop)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # so that the end of a child rings
+        self._bell.listen()
+        gc.collect()
+        gc.freeze()  # the collector would write to what the processes share
         log.info("Watching: %s", ", ".join(step.name for step in self.steps))
         try:
             while not self.is_stopping:
                 self._turn()
-                time.sleep(_SLICE_S)
+                self._bell.wait(_TURN_S)
         finally:
             self._end_all()
 
@@ -224,13 +354,14 @@ class Watch:
         for child in self.children:
             if child.pid is not None:
                 self._look(child, now)
-            elif now >= child.due_at:
+            elif now >= child.due_at and (not child.is_on_demand or self._slate.is_wanted(child.parts[0].place)):
                 self._start(child, now)
 
     def _start(self, child: _Child, now: float) -> None:
         # A connection shared by two processes would mix their answers.
         connections.close_all()
-        self._slate.write(child.place, sign=now, failed_rounds=0)
+        for part in child.parts:
+            self._slate.write(part.place, sign=now, failed_rounds=0)
         child.started_at = now
         parent = os.getpid()
         child.pid = os.fork()
@@ -238,22 +369,27 @@ class Watch:
             die_with_parent()
             if os.getppid() != parent:  # it died before we could ask to die with it
                 os._exit(1)
-            beside = [c.place for c in self.children if c.step is child.step and c is not child]
-            _Rounds(child, self._slate, beside).run()
+            _Process(child, self._slate, self._bell).run()
 
     def _look(self, child: _Child, now: float) -> None:
         assert child.pid is not None
         pid, status = os.waitpid(child.pid, os.WNOHANG)
-        silent_s = now - self._slate.sign(child.place)
-        if pid == 0 and silent_s <= child.step.deadline_s:
+        hanging = [p for p in child.parts if now - self._slate.sign(p.place) > p.step.deadline_s]
+        if pid == 0 and not hanging:
             return
         if pid == 0:
-            log.error("Step %s did not move for %.0f s: it is killed and started again.", child.step.name, silent_s)
+            silent_s = now - self._slate.sign(hanging[0].place)
+            name = hanging[0].step.name
+            log.error("Step %s did not move for %.0f s: it is killed and started again.", name, silent_s)
             os.kill(child.pid, signal.SIGKILL)
             os.waitpid(child.pid, 0)
         else:
             how = os.waitstatus_to_exitcode(status)
-            log.error("Step %s ended (%s): it is started again.", child.step.name, how)
+            if child.is_on_demand and how == 0:  # it had nothing to do
+                self._slate.write(child.parts[0].place, wanted=False)
+                child.pid, child.due_at, child.wait_s = None, 0.0, _SHORTEST_WAIT_S
+                return
+            log.error("Step %s ended (%s): it is started again.", child.name, how)
         child.pid = None
         child.wait_s = _SHORTEST_WAIT_S if now - child.started_at > _STEADY_AFTER_S else min(child.wait_s * 2, 30.0)
         child.due_at = now + child.wait_s
@@ -272,44 +408,36 @@ class Watch:
             os.waitpid(child.pid or 0, 0)
 
 
-class _Rounds:
-    """The life of a child: round after round of one step, until SIGTERM."""
+class _Process:
+    """The life of a child: round after round of its parts, until SIGTERM or until it has nothing to do any more."""
 
-    def __init__(self, child: _Child, slate: _Slate, beside: Sequence[int]) -> None:
-        self.step = child.step
-        self.place = child.place
+    def __init__(self, child: _Child, slate: _Slate, parent: _Bell) -> None:
+        self.child = child
         self.slate = slate
-        self.beside = beside  # the places of the other processes of this step
+        self.parent = parent
         self.is_stopping = False
-        self.host = socket.gethostname()
-        keeps = self.step.keeps_place
-        self.name = f"{self.host}:{os.getppid()}:{child.number}" if keeps else f"{self.host}:{os.getpid()}"
-        self.error = ""
-        self.failed_rounds = 0  # in a row
-        self.pauses = Pauses(_SHORTEST_WAIT_S, _LONGEST_WAIT_S, least_s=_SHORTEST_WAIT_S / 2)
-        self.busy_at = float("-inf")
-        self.noted: tuple[float, str] = (float("-inf"), "")
-        self.ended_at: float | None = (
-            None  # latest progress: a round that did not fail, or a part of one; seconds since 1970
-        )
 
     def run(self) -> None:
         """Never returns: a forked child must not go on in its parent's code."""
         code = 1
         try:
+            self.bell = _Bell()
+            self.bell.listen()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, self._stop)
             # Ctrl-C reaches the whole terminal; the parent ends us in order.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             random.seed()
-            step_progress.listen(self._progressed)
-            self._round()
-            gc.freeze()  # what is loaded by now stays: the collector need not go through it again and again
-            while not self.is_stopping:
-                self._round()
+            with contextlib.suppress(OSError), open("/proc/self/comm", "w") as name:  # as `ps` and `top` show it
+                name.write(f"watch {self.child.name}")
+            if self.child.name == "shared":
+                self._run_threads()
+            else:
+                self._run_alone(self.child.parts[0])
             connections.close_all()
             code = 0
         except BaseException:
-            log.exception("Step %s", self.step.name)
+            log.exception("Step %s", self.child.name)
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -320,13 +448,100 @@ class _Rounds:
         # A parent that was killed cannot kill a round that hangs: the kernel ends it as the parent would have.
         signal.setitimer(signal.ITIMER_REAL, _PATIENCE_S)
 
-    def _sign(self) -> None:
-        self.slate.write(self.place, sign=time.monotonic())
+    def _run_alone(self, part: _Part) -> None:
+        rounds = _Rounds(part, self.slate, self.parent, self._wait)
+        step_progress.listen(rounds.progressed)
+        rounds.run_one()
+        gc.freeze()  # what is loaded by now stays: the collector need not go through it again and again
+        while not self.is_stopping and not (self.child.is_on_demand and rounds.is_quiet()):
+            rounds.run_one()
 
-    def _round(self) -> None:
+    def _wait(self, seconds: float) -> None:
+        ends = time.monotonic() + seconds
+        while not self.is_stopping and (left_s := ends - time.monotonic()) > 0:
+            self.bell.wait(left_s)
+
+    def _run_threads(self) -> None:
+        self.stopped = threading.Event()
+        lookouts = [part for part in self.child.parts if part.is_lookout]
+        threads = [
+            threading.Thread(target=self._run_thread, args=(self._run_steps, part), name=part.step.name, daemon=True)
+            for part in self.child.parts
+            if not part.is_lookout
+        ]
+        if lookouts:
+            threads.append(threading.Thread(target=self._run_thread, args=(self._look_out, *lookouts), daemon=True))
+        for thread in threads:
+            thread.start()
+        while not self.is_stopping:
+            self.bell.wait(None)
+        self.stopped.set()
+        for thread in threads:
+            thread.join()  # for as long as `_stop` allows
+
+    def _run_thread(self, run: Callable[..., None], *parts: _Part) -> None:
+        try:
+            run(*parts)
+            connections.close_all()
+        except BaseException:
+            log.exception("Step %s", parts[0].step.name)
+            os._exit(1)
+
+    def _run_steps(self, part: _Part) -> None:
+        rounds = _Rounds(part, self.slate, self.parent, self.stopped.wait)
+        step_progress.listen(rounds.progressed, of_thread=True)
+        while not self.is_stopping:
+            rounds.run_one()
+
+    def _look_out(self, *parts: _Part) -> None:
+        """Look whether the steps are due whenever the database has changed; now and then also without."""
+        lookouts = [_Rounds(part, self.slate, self.parent, lambda seconds: None) for part in parts]
+        version, looked_at = None, float("-inf")
+        while not self.is_stopping:
+            try:
+                latest = data_version()
+            except Exception:  # the lookouts will say so
+                connections.close_all()
+                latest = None
+            if latest is None or latest != version or time.monotonic() - looked_at > _LOOK_AGAIN_S:
+                version, looked_at = latest, time.monotonic()
+                for lookout in lookouts:
+                    lookout.run_one()
+            self.stopped.wait(_SLICE_S if latest is not None else 1)
+
+
+class _Rounds:
+    """Round after round of one part."""
+
+    def __init__(self, part: _Part, slate: _Slate, parent: _Bell, wait: Callable[[float], None]) -> None:
+        self.part = part
+        self.step = part.step
+        self.slate = slate
+        self.parent = parent
+        self.wait = wait
+        self.host = socket.gethostname()
+        keeps = self.step.keeps_place
+        self.name = f"{self.host}:{os.getppid()}:{part.number}" if keeps else f"{self.host}:{os.getpid()}"
+        self.error = ""
+        self.failed_rounds = 0  # in a row
+        self.pauses = Pauses(_SHORTEST_WAIT_S, _LONGEST_WAIT_S, least_s=_SHORTEST_WAIT_S / 2)
+        self.is_busy = False
+        self.busy_at = time.monotonic()
+        self.noted: tuple[float, str] = (float("-inf"), "")
+        self.ended_at: float | None = (
+            None  # latest progress: a round that did not fail, or a part of one; seconds since 1970
+        )
+
+    def is_quiet(self) -> bool:
+        """Return whether a process on demand may end."""
+        if self.error or time.monotonic() - self.busy_at < _LINGER_S:
+            return False
+        return self.step.is_due is None or not self.step.is_due()
+
+    def run_one(self) -> None:
         self._sign()
         try:
-            is_busy = self.step.run(self.name)
+            is_busy = self._look_out() if self.part.is_lookout else self.step.run(self.name)
         except Exception as error:  # one round must not end the others; it is counted and shown
             self._went_wrong(error)
             return
@@ -334,15 +549,37 @@ class _Rounds:
             log.info("Step %s goes on, after %d rounds that failed.", self.step.name, self.failed_rounds)
         self.error, self.failed_rounds, self.ended_at = "", 0, time.time()
         self.pauses.succeeded()
+        if is_busy and self.is_busy and not self.part.is_lookout:
+            self._start_others()
+        self.is_busy = is_busy
         self._note(is_busy)
         self._idle(is_busy)
 
-    def _progressed(self) -> None:
+    def _look_out(self) -> bool:
+        assert self.step.is_due is not None
+        if not self._is_running() and self.step.is_due():
+            self._start_others()
+        return False
+
+    def _is_running(self) -> bool:
+        """Return whether a process has the step, or will have it in a moment."""
+        return any(map(self.slate.is_wanted, self.part.starts))
+
+    def _start_others(self) -> None:
+        for place in self.part.starts:
+            if not self.slate.is_wanted(place):
+                self.slate.write(place, wanted=True)
+                self.parent.ring()
+
+    def progressed(self) -> None:
         """Note progress within a round. After a failed round only the end of a round counts, as the next may fail the same way."""
         self._sign()
         if not self.error:
             self.ended_at = time.time()
             self._note(True)
+
+    def _sign(self) -> None:
+        self.slate.write(self.part.place, sign=time.monotonic())
 
     def _went_wrong(self, error: Exception) -> None:
         self.failed_rounds += 1
@@ -359,11 +596,14 @@ class _Rounds:
 
     def _note(self, is_busy: bool) -> None:
         """Note in Redis that the step makes progress: without a note for long it is shown as late."""
-        self.slate.write(self.place, failed_rounds=self.failed_rounds)
-        if not self.error and any(self.slate.failed_rounds(place) for place in self.beside):
+        self.slate.write(self.part.place, failed_rounds=self.failed_rounds)
+        if not self.error and any(self.slate.failed_rounds(place) for place in self.part.beside):
             return  # what that one says of the step stands
+        if self.part.is_lookout and self._is_running():
+            return
         now = time.monotonic()
-        if now - self.noted[0] < _NOTE_EVERY_S and self.noted[1] == self.error:
+        every_s = _NOTE_EVERY_S if is_busy or self.error else _NOTE_QUIET_EVERY_S
+        if now - self.noted[0] < every_s and self.noted[1] == self.error:
             return
         word = {
             "step": self.step.name,
@@ -387,18 +627,16 @@ class _Rounds:
         return untrusted.number(untrusted.read_object(config.store().hget(keys.steps(), self.step.name)).get("at"))
 
     def _idle(self, is_busy: bool) -> None:
+        if is_busy:
+            self.busy_at = time.monotonic()
         if self.step.every_s is not None:
             now = time.time()
             self._sleep(self.step.every_s - now % self.step.every_s)
-        elif is_busy:
-            self.busy_at = time.monotonic()
-        elif self.step.idle_s:
+        elif not is_busy and self.step.idle_s:
             # While something is going on, look again soon.
             is_active = time.monotonic() - self.busy_at < 2
             self._sleep(min(self.step.idle_s, 0.02) if is_active else self.step.idle_s)
 
     def _sleep(self, seconds: float) -> None:
-        ends = time.monotonic() + seconds
-        while not self.is_stopping and (left := ends - time.monotonic()) > 0:
-            self._sign()
-            time.sleep(min(left, _SLICE_S))
+        self.slate.write(self.part.place, sign=time.monotonic() + max(seconds, _LOOK_AGAIN_S))
+        self.wait(seconds)

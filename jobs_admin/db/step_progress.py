@@ -6,6 +6,7 @@ that lasts for minutes is neither shown as late nor ended as hung. Elsewhere (co
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 
@@ -14,14 +15,18 @@ def _ignore() -> None:
 
 
 _listener: Callable[[], None] = _ignore
+_of_thread = threading.local()
 
 
-def listen(listener: Callable[[], None]) -> None:
-    """Call this at each report of this process."""
+def listen(listener: Callable[[], None], *, of_thread: bool = False) -> None:
+    """Call this at each report of this process, or only of this thread."""
     global _listener
-    _listener = listener
+    if of_thread:
+        _of_thread.listener = listener
+    else:
+        _listener = listener
 
 
 def report() -> None:
     """Report that a part of the work is done."""
-    _listener()
+    getattr(_of_thread, "listener", _listener)()

@@ -20,7 +20,7 @@ from jobs_admin import config
 from jobs_admin.core.text import representable
 from jobs_admin.core.web_address import Allowed, BadAddress
 from jobs_admin.db import audit
-from jobs_admin.models import Channel, Delivery
+from jobs_admin.models import Channel, Delivery, Notice
 from jobs_admin.models.access import ENGINE
 from jobs_admin.models.notice import ALERT_FIRING, DeliveryState
 from jobs_admin.notices import formats, heartbeat, judging, mail, posting, sealing
@@ -55,6 +55,13 @@ class _InFlight:
 
 _lanes: list[Lanes[_InFlight, Answer]] = []
 _set_right_at: list[datetime] = []  # by this process
+
+
+def is_due() -> bool:
+    """Return whether a notice is not routed or a delivery has not ended yet, or a heartbeat is to be sent each minute."""
+    if config.heartbeat_url():
+        return True
+    return Notice.objects.filter(routed_at=None).exists() or Delivery.objects.filter(state__in=_OPEN).exists()
 
 
 def deliver(now: datetime) -> bool:

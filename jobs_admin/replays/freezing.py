@@ -146,6 +146,11 @@ _LONGEST_KEY = 64
 _NO_KEYS = (PLACEHOLDER, TOO_DEEP, "… (cut")
 
 
+def is_due() -> bool:
+    """Return whether there are items to create."""
+    return FrozenBatch.objects.filter(replay__state__in=BEGUN).exists()
+
+
 def create_items() -> bool:
     """Create the items of one batch of each replay that has some. Return True if there was one."""
     frozen = FrozenBatch.objects.filter(replay__state__in=BEGUN).order_by()

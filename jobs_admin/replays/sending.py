@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
+from django.db.models import Q
 from django.utils import timezone
 
 from jobs_admin import config
@@ -424,6 +425,12 @@ class Sender:
 
 
 _senders: dict[tuple[str, int], Sender] = {}
+
+
+def is_due() -> bool:
+    """Return whether a replay has jobs to send, or claims that a dead sender may have left."""
+    is_stopped = Q(state__in=_STOPPED) & ~Q(sender="")
+    return Replay.objects.filter(Q(state__in=SENDING) | is_stopped, planned__gt=0).exists()
 
 
 def send(sender: str, now: datetime | None = None) -> bool:

@@ -100,6 +100,13 @@ _WITHIN_S = 3600.0  # if the source cannot be queried
 _STAGE = {"retry": 0, "success": 2}
 
 
+def is_due(now: datetime) -> bool:
+    """Return whether a replay is under way, has unsettled jobs, or waits for a person for too long."""
+    is_left = Q(state__in=(ReplayState.CANCELLED, ReplayState.STOPPED), planned__gt=0)
+    is_abandoned = Q(state__in=_AWAITS_PERSON, state_since__lt=now - ABANDONED_AFTER)
+    return Replay.objects.filter(Q(state__in=_NOT_ENDED) | _IS_UNSETTLED | is_left | is_abandoned).exists()
+
+
 def settle(now: datetime | None = None) -> bool:
     """Settle items with new attempts, control replays, end finished and abandoned ones, and release jobs of cancelled
     ones.

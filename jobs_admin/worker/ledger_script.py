@@ -1,4 +1,4 @@
-"""What the worker's ledger of running jobs and the desk share: how long it is stored, and the script that files its reports."""
+"""The part of the ledger of running jobs that the desk needs too: its storage time, and the script that files its reports."""
 
 from __future__ import annotations
 

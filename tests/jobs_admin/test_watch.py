@@ -97,7 +97,8 @@ def test_reports_become_failures_and_each_step_reports_that_it_lives(environment
         wait_until(lambda: noted(desk).keys() >= {"ingest", "send", "settle"}, process=watch)
         words = noted(desk)  # once: more steps are noted from moment to moment
         assert words["ingest"]["error"] == ""
-        assert len({word["pid"] for word in words.values()}) == len(words)
+        assert {str(word["pid"]) for word in words.values()} <= set(steps_of(watch))
+        assert words["ingest"]["pid"] != words["send"]["pid"]  # what a report does to its reader stops no other step
 
 
 def test_a_step_that_dies_is_started_again(environment, desk):
@@ -229,3 +230,77 @@ def test_progress_within_a_round_is_noted_unless_the_rounds_fail(environment, de
     finally:
         watch.kill()
         watch.wait()
+
+
+TOGETHER = """
+import os, sys, time
+sys.path.insert(0, {root!r})
+os.environ["DJANGO_SETTINGS_MODULE"] = "dashboard.settings"
+import django; django.setup()
+from jobs_admin import watch
+from jobs_admin.watch import Step, Watch
+watch._LINGER_S = 0.5
+def tell(name):
+    with open({file!r}, "a") as out: out.write(name + " " + str(os.getpid()) + "\\n")
+def hang(name):
+    tell("hang"); time.sleep(600)
+def alone(name):
+    tell("alone"); return False
+def due(name):
+    if not os.path.exists({wish!r}): return False
+    tell("due"); os.unlink({wish!r}); return True
+def more(name):
+    tell("more"); time.sleep(0.01); return not os.path.exists({wish!r} + "-enough")
+Watch([
+    Step("hang", hang, deadline_s=3, shares=lambda: True),
+    Step("beside", lambda name: False, idle_s=0.1, shares=lambda: True),
+    Step("alone", alone, idle_s=0.1),
+    Step("due", due, idle_s=0.1, is_due=lambda: os.path.exists({wish!r})),
+    Step("more", more, idle_s=0.1, processes=2),
+]).run()
+"""
+
+
+@pytest.fixture
+def together(environment, desk, tmp_path):
+    file, wish = tmp_path / "told", tmp_path / "wish"
+    file.touch()
+    program = TOGETHER.format(root=str(ROOT), file=str(file), wish=str(wish))
+    watch = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=environment)
+
+    def pids(step):
+        return list(dict.fromkeys(line.split()[1] for line in file.read_text().splitlines() if line.startswith(step)))
+
+    try:
+        yield watch, pids, wish
+    finally:
+        watch.kill()
+        watch.wait()
+
+
+def test_of_steps_that_share_a_process_one_that_hangs_starts_all_of_them_again_and_no_other(together, desk):
+    watch, pids, _ = together
+    first = wait_until(lambda: noted(desk).get("beside"), process=watch)["pid"]
+    wait_until(lambda: len(pids("hang")) > 1, process=watch)
+    wait_until(lambda: noted(desk)["beside"]["pid"] != first, process=watch)
+    assert not is_alive(first)
+    assert len(pids("alone")) == 1
+
+
+def test_a_step_on_demand_has_a_process_while_it_is_due_and_is_noted_all_the_time(together, desk):
+    watch, pids, wish = together
+    before = wait_until(lambda: noted(desk).get("due"), process=watch)["at"]
+    assert not pids("due")
+    wish.touch()
+    first = wait_until(lambda: pids("due"), process=watch)[0]
+    wait_until(lambda: not is_alive(first), process=watch)
+    wait_until(lambda: noted(desk)["due"]["at"] > before + 1, process=watch)
+    wish.touch()
+    wait_until(lambda: len(pids("due")) == 2, process=watch)
+
+
+def test_a_second_process_of_a_step_runs_while_the_first_has_more_to_do(together):
+    watch, pids, wish = together
+    first, second = wait_until(lambda: len(pids("more")) == 2 and pids("more"), process=watch)
+    wish.with_name("wish-enough").touch()
+    wait_until(lambda: is_alive(first) + is_alive(second) == 1, process=watch)

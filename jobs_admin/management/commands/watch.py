@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from jobs_admin import config
-from jobs_admin.watch import Watch, steps
+from jobs_admin.watch import Watch, preload, steps
 
 
 class Command(BaseCommand):
@@ -36,4 +36,5 @@ class Command(BaseCommand):
             )
         except config.BadConfiguration as error:
             raise CommandError(f"{error} Nothing was started.") from error
+        preload()
         Watch([known[name] for name in dict.fromkeys(wanted)]).run()
