@@ -38,8 +38,10 @@ def main() -> None:
         first, second = Desk(Path(folder), chosen.demo), Desk(Path(folder), chosen.demo)
         with first:
             first_s = first.first_page_s()
+            first_cpu_s = first.processor_s()
         with second:
             second_s = second.first_page_s()
+            second_cpu_s = second.processor_s()
             for _ in range(20):
                 second.request("/login/")
             time.sleep(chosen.settle)
@@ -49,6 +51,8 @@ def main() -> None:
         "load_average": round(os.getloadavg()[0], 1),
         "first_start_s": round(first_s, 1),
         "second_start_s": round(second_s, 1),
+        "first_start_cpu_s": round(first_cpu_s, 1),
+        "second_start_cpu_s": round(second_cpu_s, 1),
         "processes": rows,
         "sum": {
             "processes": len(rows),
@@ -60,7 +64,8 @@ def main() -> None:
         print()
         return
     print(f"{found['machine']}, load {found['load_average']}")
-    print(f"first page after {first_s:.1f} s (first start), {second_s:.1f} s (second start)")
+    for name, took_s, cpu_s in (("first", first_s, first_cpu_s), ("second", second_s, second_cpu_s)):
+        print(f"{name} start: first page after {took_s:.1f} s, by then {cpu_s:.1f} s of a processor")
     line = "{:<22}{:>8}{:>9}{:>9}{:>8}{:>9}"
     print(line.format("process", "pid", "USS MB", "PSS MB", "CPU %", "threads"))
     for row in [*rows, {"role": f"sum of {len(rows)}", "pid": "", "threads": "", **found["sum"]}]:
@@ -97,6 +102,11 @@ class Desk:
             return answer.status
         finally:
             connection.close()
+
+    def processor_s(self) -> float:
+        """Seconds of a processor that its processes have used, and those of them that have ended."""
+        fields = [stat(pid) for pid in family(self.process.pid)]
+        return sum(int(one[n]) for one in fields for n in (11, 12, 13, 14)) / TICKS
 
     def first_page_s(self) -> float:
         """Seconds from the start of the command until the login page answers."""
@@ -173,13 +183,10 @@ def role(pid: int, parent: int) -> str:
     if pid == parent:
         return "up"
     above = int(stat(pid)[1])
-    for word, name in (("reaper.py", "reaper"), ("valkey", "store"), ("redis", "store"), ("manage.py watch", "watch")):
+    for word, name in (("reaper.py", "reaper"), ("valkey", "store"), ("redis", "store")):
         if word in command:
-            is_child = name == "watch" and above != parent
-            return ("  " + (title if not title.startswith("python") else "step")) if is_child else name
-    if "granian" in command or "dashboard.web.server" in command:
-        return "web" if above == parent else "  web worker"
-    return " ".join(command.split()[1:4])[:20] or title
+            return name
+    return title if above == parent else f"  {title}"
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dashboard.setup.engine import die_with_parent
+from dashboard.setup.forks import Fork
 
 LOG_BYTES = 5 * 1024 * 1024  # a log and the one before it: at most twice this per process
 TURN_S = 0.1
@@ -45,7 +46,7 @@ class Child:
     """One process, its log, and what is to happen when it ends."""
 
     name: str
-    command: list[str]
+    command: list[str] | Callable[[], object]  # a function runs in a fork of this process
     log: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     patience_s: float = 4.0
@@ -53,7 +54,7 @@ class Child:
     done: Path | None = None  # made when a child that runs once has ended well
     pass_fds: tuple[int, ...] = ()  # open files that it inherits, under the same numbers
     speaks: bool = True  # its errors are said in the terminal (not of a shop that fails on purpose)
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | Fork | None = None
     started_at: float = 0.0
     exit_code: int | None = None  # of its last end
     failures: int = 0
@@ -111,7 +112,17 @@ class Supervisor:
         child.started_at = time.monotonic()
         with contextlib.suppress(OSError):  # pages and messages name the log also where nothing was said yet
             os.close(os.open(child.log, os.O_WRONLY | os.O_CREAT, 0o600))
-        child.process = subprocess.Popen(
+        child.process = self._begin(child)
+        self.mind(child.process.pid)
+        assert child.process.stdout is not None
+        os.set_blocking(child.process.stdout.fileno(), False)
+        self.selector.register(child.process.stdout, selectors.EVENT_READ, child)
+        return child
+
+    def _begin(self, child: Child) -> subprocess.Popen[bytes] | Fork:
+        if callable(child.command):
+            return Fork(child.name, child.command, child.environment, child.pass_fds)
+        return subprocess.Popen(
             child.command,
             cwd=Path(__file__).resolve().parents[2],
             env={**_inherited(), **child.environment},
@@ -122,11 +133,6 @@ class Supervisor:
             pass_fds=child.pass_fds,
             preexec_fn=die_with_parent,
         )
-        self.mind(child.process.pid)
-        assert child.process.stdout is not None
-        os.set_blocking(child.process.stdout.fileno(), False)
-        self.selector.register(child.process.stdout, selectors.EVENT_READ, child)
-        return child
 
     def mind(self, group: int) -> None:
         """Have the reaper end this process group when we are killed."""

@@ -8,6 +8,7 @@ would answer some of the requests.
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 BACKLOG = 1024
 ENVIRONMENT = {
@@ -53,8 +54,14 @@ def hold_at(host: str, port: int) -> socket.socket | None:
     return listener
 
 
-def serve(listener: socket.socket, application: str = "dashboard.gateway:application", workers: int = 1) -> None:
-    """Serve on this listening socket until SIGTERM."""
+def serve(
+    listener: socket.socket,
+    application: str = "dashboard.gateway:application",
+    workers: int = 1,
+    *,
+    in_this_process: bool = False,
+) -> None:
+    """Serve on this listening socket until SIGTERM. `in_this_process`: the caller ends a worker that does not end itself."""
     from granian._granian import SocketHolder  # private, hence the pin below 2.9
     from granian.server import Server
 
@@ -62,6 +69,13 @@ def serve(listener: socket.socket, application: str = "dashboard.gateway:applica
         def _init_shared_socket(self) -> None:
             self._ssp, self._sfd, self._sso = None, listener.fileno(), listener
             self._shd = SocketHolder(listener.fileno(), False, BACKLOG)
+
+        def _spawn_workers(self, spawn_target: Any, target_loader: Any) -> None:
+            if not in_this_process:
+                super()._spawn_workers(spawn_target, target_loader)
+                return
+            self._spawn_worker(idx=0, target=spawn_target, callback_loader=target_loader).inner.run()
+            raise SystemExit(0)
 
     listener.set_inheritable(True)
     host, port = listener.getsockname()[:2]

@@ -213,17 +213,17 @@ def test_no_other_server_of_the_same_user_can_share_its_port(running):
 
 
 def test_a_request_waits_while_the_web_process_is_started_again(running):
-    (web,) = children_named(running, "dashboard.web", parent=running.process.pid)
+    (web,) = children_named(running, "web", parent=running.process.pid)
     os.killpg(web, signal.SIGKILL)
     running.wait_until(lambda: "web ended" in running.text, 60)
     assert running.status() == 200
 
 
 def test_a_process_that_dies_is_started_again(running):
-    (watch,) = children_named(running, "manage.py\0watch", parent=running.process.pid)
+    (watch,) = children_named(running, "watch", parent=running.process.pid)
     os.kill(watch, signal.SIGKILL)
     running.wait_until(
-        lambda: children_named(running, "manage.py\0watch", parent=running.process.pid) not in ([], [watch]), 90
+        lambda: children_named(running, "watch", parent=running.process.pid) not in ([], [watch]), 90
     )
     assert "watch ended (exit -9); starting it again in 1 s" in running.text
 
@@ -327,16 +327,18 @@ def failures(desk: Desk) -> int:
 
 
 def children_named(desk: Desk, part: str, parent: int | None = None) -> list[int]:
-    """Return the processes with this text in their command line (words separated by NUL)."""
+    """Return the processes of this name, or with this word in their command line."""
     found = []
     for pid in desk.processes():
         try:
             with open(f"/proc/{pid}/cmdline") as file:
-                command = file.read()
+                words = [word.rpartition("/")[2] for word in file.read().split("\0")]
+            with open(f"/proc/{pid}/comm") as file:
+                name = file.read().strip()
             with open(f"/proc/{pid}/stat") as file:
                 its_parent = int(file.read().rpartition(")")[2].split()[1])
         except OSError:
             continue
-        if part in command and parent in (None, its_parent):
+        if part in (name, *words) and parent in (None, its_parent):
             found.append(pid)
     return found

@@ -14,6 +14,8 @@ import socket
 import sys
 import time
 import webbrowser
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,14 +29,14 @@ from django.db import IntegrityError, OperationalError, connections, transaction
 from django.db.models import Max
 
 from dashboard.setup import connections as reachable
-from dashboard.setup import environment, first_run
+from dashboard.setup import environment, first_run, forks
 from dashboard.setup.engine import Engine, EngineFailed, free_port, is_free
 from dashboard.setup.environment import Misconfigured
 from dashboard.setup.supervisor import Child, StartFailed, Stopping, Supervisor
 from dashboard.web import server as web
 from demo import alerting, pager
 from demo import policies as demo_policies
-from jobs_admin import failures
+from jobs_admin import failures, watch
 from jobs_admin.core import keys
 from jobs_admin.db import audit
 from jobs_admin.models import ApiToken, Failure
@@ -140,6 +142,9 @@ class Desk:
         supervisor = self.supervisor = Supervisor(self.folder / "log", print_line, keep_open=(self.lock,))
         supervisor.heed_signals()
         self._choose_addresses()
+        forks.read_settings()
+        watch.preload()
+        forks.freeze()  # what the forks of this process share
         self._announce("Starting the store …")
         self._start_engine()
         supervisor.turn(0)
@@ -150,7 +155,7 @@ class Desk:
         self._migrate()
         supervisor.turn(0)
         self._announce("Collecting styles and scripts …")
-        watch = supervisor.start(self._child("watch", manage("watch")))
+        steps = supervisor.start(self._child("watch", run_watch))
         if self.has_demo:
             shop.append(supervisor.start(self._worker()))
         self._collect_static()
@@ -159,7 +164,7 @@ class Desk:
             shop.append(supervisor.start(self._of_the_shop("load", "demo.load")))
             shop.append(supervisor.start(self._child("play", python("-m", "demo.play"))))
         pages = supervisor.start(self._web())
-        needed = [*shop, watch, pages]
+        needed = [*shop, steps, pages]
         self._announce("Starting the web pages …")
         supervisor.wait_until(self._page_answers, "the page answers", lambda: supervisor.processor_s(pages), needed)
         if self.has_demo:
@@ -233,7 +238,7 @@ class Desk:
         # A value from a file is handed on as the value: both at once would contradict each other some day.
         return variables
 
-    def _child(self, name: str, command: list[str], **more: object) -> Child:
+    def _child(self, name: str, command: list[str] | Callable[[], object], **more: object) -> Child:
         return Child(name, command, self.folder / "log" / f"{name}.log", self._environment(), **more)  # type: ignore[arg-type]
 
     def _worker(self) -> Child:
@@ -253,7 +258,7 @@ class Desk:
     def _web(self) -> Child:
         assert self.socket is not None
         listener = self.socket.fileno()
-        child = self._child("web", python("-m", "dashboard.web", str(listener)), pass_fds=(listener,))
+        child = self._child("web", partial(serve, listener), pass_fds=(listener,), patience_s=2.0)
         child.environment = {**web.ENVIRONMENT, **child.environment}
         return child
 
@@ -419,8 +424,12 @@ def python(*arguments: str) -> list[str]:
     return [sys.executable, *arguments]
 
 
-def manage(*arguments: str) -> list[str]:
-    return python(str(ROOT / "manage.py"), *arguments)
+def serve(listener: int) -> None:
+    web.serve(socket.socket(fileno=listener), in_this_process=True)
+
+
+def run_watch() -> None:
+    call_command("watch")
 
 
 def _is_alive(pid: int | None) -> bool:
