@@ -52,9 +52,6 @@ _COLUMNS = (
     "total", "planned", "sent", "running", "cancelled", "without_groups",
 )  # fmt: skip
 
-# Which process this is: a pid alone comes again.
-_BOOT = uuid.uuid4().hex[:8]
-
 
 @dataclass(slots=True)
 class _ActiveReplay:
@@ -100,7 +97,8 @@ class Sender:
     """Sender of the due items of all running replays. One in each process; remembers the use of its buckets."""
 
     def __init__(self, name: str) -> None:
-        self.name = f"{name[:36]}/{os.getpid()}/{_BOOT}"[:64]
+        # Which process this is: a pid alone comes again.
+        self.name = f"{name[:36]}/{os.getpid()}/{uuid.uuid4().hex[:8]}"[:64]
         self._active: dict[int, _ActiveReplay] = {}
         self._ending: dict[int, _ActiveReplay] = {}  # stopped while a call to their source was under way
         self._resting: dict[str, _Rest] = {}  # by source
