@@ -222,9 +222,7 @@ def test_a_request_waits_while_the_web_process_is_started_again(running):
 def test_a_process_that_dies_is_started_again(running):
     (watch,) = children_named(running, "watch", parent=running.process.pid)
     os.kill(watch, signal.SIGKILL)
-    running.wait_until(
-        lambda: children_named(running, "watch", parent=running.process.pid) not in ([], [watch]), 90
-    )
+    running.wait_until(lambda: children_named(running, "watch", parent=running.process.pid) not in ([], [watch]), 90)
     assert "watch ended (exit -9); starting it again in 1 s" in running.text
 
 
