@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from itertools import product
 
 import pytest
 
 from jobs_admin.sources.bullmq import job_hash as bullmq_job_hash
 from jobs_admin.sources.bullmq.carried import find_carried
+from tests.kit.cases import with_cases
 
 STACK = "PartnerRefused: order {n}\n    at deliver (/srv/hooks.js:4:2)"
 # As a listener writes it (tests/node/forwarders).
@@ -115,9 +117,12 @@ def test_data_however_deep_or_long_is_passed_over_at_once(data):
     assert bullmq_job_hash.unpack(report.raw).fields[b"data"] == data
 
 
-@pytest.mark.parametrize("name", [*OF_QUEUE, "poisonPillRecord"])
-@pytest.mark.parametrize(
-    "hostile", [None, True, -1, 1e308, 10**400, "", "\ud800", [], {}, [[]], {"id": {}}, "x" * 10_000]
+@with_cases(
+    "name, hostile",
+    product(
+        [*OF_QUEUE, "poisonPillRecord"],
+        [None, True, -1, 1e308, 10**400, "", "\ud800", [], {}, [[]], {"id": {}}, "x" * 10_000],
+    ),
 )
 def test_whatever_is_in_a_copy_nothing_breaks(name, hostile):
     one = find_carried(json.dumps(OF_QUEUE | {name: hostile}).encode())
@@ -130,8 +135,10 @@ def test_whatever_is_in_a_copy_nothing_breaks(name, hostile):
         )
 
 
-@pytest.mark.parametrize("name", AS_JSON["originalJob"])
-@pytest.mark.parametrize("hostile", [None, True, -1, 10**400, "", "\ud800", [], {}, {"id": {}}])
+@with_cases(
+    "name, hostile",
+    product(AS_JSON["originalJob"], [None, True, -1, 10**400, "", "\ud800", [], {}, {"id": {}}]),
+)
 def test_whatever_is_in_a_job_as_json_nothing_breaks(name, hostile):
     one = find_carried(json.dumps(AS_JSON | {"originalJob": AS_JSON["originalJob"] | {name: hostile}}).encode())
     if one is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as any_
 from jobs_admin.core.envelope import decode, encode
 from jobs_admin.sources.base import SourceRefused
 from jobs_admin.sources.bullmq import job_hash as bullmq_job_hash
+from tests.kit.cases import with_cases
 
 FAILED = {
     b"name": b"welcome",
@@ -122,10 +124,15 @@ def test_data_of_16_megabytes_of_quotes_does_not_grow():
     assert len(bullmq_job_hash.build_report("shop", "emails", "7", {b"data": data}, 6).raw) < len(data) + 500
 
 
-@pytest.mark.parametrize(
-    "hostile", [b"", b"\xff", b"[", b"null", b"9" * 50, b"1e999", b"-5", b"NaN", b'{"a":1}', b"[[[]]]", b'["\\ud800"]']
+NAMES = [n.decode() for n in bullmq_job_hash.REPORTED_FIELDS + bullmq_job_hash.STORED_FIELDS]
+
+
+@with_cases(
+    "name, hostile",
+    product(
+        NAMES, [b"", b"\xff", b"[", b"null", b"9" * 50, b"1e999", b"-5", b"NaN", b'{"a":1}', b"[[[]]]", b'["\\ud800"]']
+    ),
 )
-@pytest.mark.parametrize("name", [n.decode() for n in bullmq_job_hash.REPORTED_FIELDS + bullmq_job_hash.STORED_FIELDS])
 def test_any_field_may_hold_anything(name, hostile):
     report = bullmq_job_hash.build_report(
         "shop", "emails", "7", FAILED | {name.encode(): hostile}, 6, tenant_paths=["kwargs.customer.id"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from jobs_admin.core.fingerprint import fingerprint
+from tests.kit.cases import with_cases
 
 FOLDER = Path(__file__).parents[2] / "fingerprints"
 PAIRS = [json.loads(line) for line in (FOLDER / "pairs.jsonl").read_text().splitlines()]
@@ -28,11 +27,11 @@ def is_one_group(pair):
     return left == right
 
 
-@pytest.mark.parametrize("pair", [p for p in PAIRS if p["same"]], ids=lambda p: p["name"])
+@with_cases("pair", [p for p in PAIRS if p["same"]])
 def test_one_cause_is_one_group(pair):
     assert is_one_group(pair) != (pair["name"] in KNOWN_MISSES)
 
 
-@pytest.mark.parametrize("pair", [p for p in PAIRS if not p["same"]], ids=lambda p: f"{p['name']}: {p['why']}")
+@with_cases("pair", [p for p in PAIRS if not p["same"]])
 def test_two_causes_are_two_groups(pair):
     assert not is_one_group(pair)

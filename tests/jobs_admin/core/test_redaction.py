@@ -11,6 +11,7 @@ import pytest
 from jobs_admin.core.redaction import PLACEHOLDER, redact, redact_text
 from jobs_admin.core.secret_fields import is_secret_name
 from tests.kit import canaries, clean_values, unseen_secrets
+from tests.kit.cases import with_cases
 from tests.kit.endurance import times
 from tests.kit.known_secrets import FIELDS, SECRETS, field_value
 
@@ -79,7 +80,7 @@ CLEAN = [
 ]
 
 
-@pytest.mark.parametrize(("text", "secret"), CANARIES)
+@with_cases("text, secret", CANARIES)
 def test_a_secret_in_text_is_hidden_visibly(text, secret):
     shown, hidden = redact_text(text)
     assert secret not in shown
@@ -91,7 +92,7 @@ def leaks(shown):
     return [secret for secret in canaries.SECRETS if secret in shown]
 
 
-@pytest.mark.parametrize("kind", canaries.TEXT)
+@with_cases("kind", canaries.TEXT)
 def test_no_known_kind_of_secret_is_read_in_a_text(kind):
     text = canaries.TEXT[kind]
     around = f"it failed with {text}\nand goes on"
@@ -99,13 +100,13 @@ def test_no_known_kind_of_secret_is_read_in_a_text(kind):
     assert redact_text(around)[0].endswith("\nand goes on") and redact_text(around)[1] >= 1
 
 
-@pytest.mark.parametrize("kind", canaries.ARGUMENTS)
+@with_cases("kind", canaries.ARGUMENTS)
 def test_no_known_kind_of_secret_is_read_in_arguments(kind):
     shown, hidden = redact(canaries.ARGUMENTS[kind])
     assert leaks(json.dumps(shown)) == [] and hidden >= 1
 
 
-@pytest.mark.parametrize("secret", SECRETS, ids=lambda secret: secret.kind)
+@with_cases("secret", SECRETS)
 def test_a_secret_of_a_known_format_is_hidden_wherever_it_is_in_a_text(secret):
     text = secret.text
     standing = [text, f"it failed with {text} and goes on", f"a\n{text}\nb", repr({"m": text})]
@@ -116,7 +117,7 @@ def test_a_secret_of_a_known_format_is_hidden_wherever_it_is_in_a_text(secret):
         assert redact_text(shown)[0] == shown
 
 
-@pytest.mark.parametrize("kind", FIELDS)
+@with_cases("kind", FIELDS)
 def test_a_field_whose_name_reveals_is_hidden_in_arguments_and_where_they_are_written_out(kind):
     value = FIELDS[kind]
     for shown in (
@@ -127,7 +128,7 @@ def test_a_field_whose_name_reveals_is_hidden_in_arguments_and_where_they_are_wr
         assert field_value(kind) not in shown
 
 
-@pytest.mark.parametrize("value", [value for _, value in unseen_secrets.UNSEEN] + unseen_secrets.FURTHER)
+@with_cases("value", [value for _, value in unseen_secrets.UNSEEN] + unseen_secrets.FURTHER)
 def test_a_secret_is_hidden_however_a_library_writes_it(value):
     secrets, value = unseen_secrets.secrets_in(value), unseen_secrets.unmarked(value)
     texts = [value] if isinstance(value, str) else [repr(value), json.dumps(value, ensure_ascii=False)]
@@ -179,12 +180,12 @@ def test_a_pair_whose_name_is_harmless_stays():
     assert redact(value) == (value, 0)
 
 
-@pytest.mark.parametrize("text", CLEAN)
+@with_cases("text", CLEAN)
 def test_ordinary_text_stays_as_it_is(text):
     assert redact_text(text) == (text, 0)
 
 
-@pytest.mark.parametrize(
+@with_cases(
     "name", ["password", "Password2", "X-Api-Key", "apiKey", "AUTHORIZATION", "set-cookie", "sessionid", "csrfToken",
              "credit_card", "client_secret", "aws_secret_access_key", "PIN", "cvv", "private-key"],
 )  # fmt: skip
@@ -192,7 +193,7 @@ def test_a_name_reveals_that_its_value_is_secret(name):
     assert redact({name: "value"}) == ({name: PLACEHOLDER}, 1)
 
 
-@pytest.mark.parametrize(
+@with_cases(
     "name",
     [
         "author",
@@ -239,7 +240,7 @@ def test_what_one_field_reports_of_another_is_believed():
     assert redact({"grant_type": "authorization_code", "code": "4/0Ab"})[0]["code"] == PLACEHOLDER
 
 
-@pytest.mark.parametrize(
+@with_cases(
     "text",
     [
         "getpass(prompt='Password: ', stream=None)",
@@ -252,8 +253,8 @@ def test_what_only_resembles_a_rule_stays(text):
     assert redact_text(text) == (text, 0)
 
 
-@pytest.mark.parametrize(
-    ("text", "secret"),
+@with_cases(
+    "text, secret",
     [
         ("password=next_password", "next_password"),
         ("password=Correct.Horse", "Correct.Horse"),
@@ -348,13 +349,14 @@ ghp_|sk-|SG.|-----BEGIN PRIVATE KEY-----|-----BEGIN |AKIA|=|:'|"|pwd|\\|access_|
 ).split("|")
 
 
-@pytest.mark.parametrize("piece", [*HOSTILE, "x" * 99 + " "])
+@pytest.mark.long("Reads an eighth of half a megabyte of each piece that a pattern could stumble over.")
+@with_cases("piece", [*HOSTILE, "x" * 99 + " "])
 def test_a_large_hostile_text_is_read_in_linear_time(piece):
-    size = times(125_000, 500_000)
+    size = times(62_500, 500_000)
     text = (piece * (size // len(piece) + 1))[:size]
     started = time.process_time()
     redact_text(text)
-    # Generous: a quadratic pattern needs minutes for half a megabyte, and a sixteenth of that for a quarter of it.
+    # Generous: a quadratic pattern needs minutes for half a megabyte, and a sixty-fourth of that for an eighth of it.
     assert time.process_time() - started < size / 100_000
 
 
@@ -393,7 +395,7 @@ OPEN = [
 OPEN += ["'token':[", '"token":{', "token={'type': 'string' ", "token=[redacted ", "'tokens': [{", "token=[\\'"]
 
 
-@pytest.mark.parametrize("piece", [*HOSTILE, *OPEN])
+@with_cases("piece", [*HOSTILE, *OPEN])
 def test_twice_the_hostile_text_is_twice_the_work(piece):
     redact_text(piece * 3)  # its words are remembered
     for end in ("", "]", "1", '"') if piece in OPEN else ("",):
@@ -401,7 +403,7 @@ def test_twice_the_hostile_text_is_twice_the_work(piece):
         assert lines_run(piece * 300 + end * 300) < 2.5 * lines_run(piece * 150 + end * 150) + 2_000
 
 
-@pytest.mark.parametrize("text", ["token=[" * 2_000 + "]" * 2_000, "'token', " + "'value': " * 5_000])
+@with_cases("text", ["token=[" * 2_000 + "]" * 2_000, "'token', " + "'value': " * 5_000])
 def test_what_is_nested_is_read_once(text):
     assert lines_run(text) < 30 * len(text)
 
