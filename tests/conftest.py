@@ -51,6 +51,7 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.enable()
+    gc.set_threshold(10_000, 20, 20)  # a page makes thousands of objects: with 700, three percent of the time went here
 
 
 @pytest.hookimpl(wrapper=True)

@@ -44,6 +44,7 @@ def desk(tmp_path_factory):
 
 
 @pytest.mark.server
+@pytest.mark.long("An attacker sends all that it can for eleven seconds.")
 def test_an_attacker_stops_no_one_and_leaves_nothing_running(desk):
     seen = round_of(desk, 11, 1)
     # A busy machine is slow: what must not be is that anybody waits for the attacker's ten seconds.

@@ -67,6 +67,7 @@ def test_a_near_miss_stays_as_it_is(text):
 
 
 @pytest.mark.server
+@pytest.mark.long("Starts a broker, a store and a worker of its own.")
 def test_what_a_job_was_given_as_a_secret_is_hidden_where_its_error_repeats_it(tmp_path):
     secret, phrase, in_header = "Tundra-hazel#31", "violet otter maple tundra", "9f8e7d6c5b4a"
     repeated = f"login('bob', '{secret}') with {phrase!r} and {in_header}; warm-up of order 4711 by admin"

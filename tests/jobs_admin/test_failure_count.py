@@ -40,6 +40,8 @@ def test_counts_follow_a_change_of_any_part_of_their_key(column):
     assert held() == recount() and sorted(held().values()) == [1, 2]
 
 
+@pytest.mark.postgresql  # on SQLite: test_migrations.py
+@pytest.mark.long("Takes all migrations but two back, and runs them again.")
 @pytest.mark.django_db(transaction=True)
 def test_counters_that_had_drifted_are_counted_again_once():
     group = Group.objects.create(

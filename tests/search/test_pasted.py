@@ -12,6 +12,7 @@ from jobs_admin.core.text import representable
 from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure
 from jobs_admin.models.access import ENGINE
+from tests.kit.endurance import times
 from tests.kit.searching import NOW
 from tests.search import world
 from tests.search.strings import PASTED, strings
@@ -54,18 +55,20 @@ def test_each_pasted_line_finds_the_failure_that_it_came_from():
     assert sorted(found)[len(found) // 2] <= 2  # and hardly anything else
 
 
-def test_ten_thousand_strings_are_read_and_written_as_the_same_query():
+@pytest.mark.long("Reads three thousand strings, and writes them.")
+def test_strings_are_read_and_written_as_the_same_query():
     started = time.process_time()
-    for text in strings(10_000):
+    for text in strings(times(3_000, 10_000)):
         read = parse(text, NOW)
         assert isinstance(read, Query) and reading(read) is not None
         assert parse(format(read), NOW) == read, text
     assert time.process_time() - started < 30
 
 
-def test_five_hundred_strings_find_the_same_in_the_database_as_in_python():
+@pytest.mark.long("Searches for two hundred strings in the database, and in Python.")
+def test_strings_find_the_same_in_the_database_as_in_python():
     rows = world.make(n=30)
-    for text in strings(500, seed=2):
+    for text in strings(times(200, 500), seed=2):
         query = parse(text, NOW)
         page = failures.search(ENGINE, text, now=NOW, limit=500)
         wanted = [] if any(t == "replay" for t in query.fields) else world.expected(query, rows)

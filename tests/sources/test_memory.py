@@ -8,6 +8,7 @@ from jobs_admin.sources import connect
 from tests.sources.contract import RecallContract
 
 
+@pytest.mark.long("Takes thousands of jobs back, beside a sender and a worker.")
 class TestMemory(RecallContract):
     raw = json.dumps({"args": [1], "kwargs": {}}).encode()
 

@@ -8,6 +8,7 @@ import pytest
 
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import SourceError, SourceRefused
+from tests.kit.cases import with_cases
 
 SECRET = "S3CR3Tpw"
 JOBS_TABLE = [
@@ -33,7 +34,7 @@ ALL = [
 ]
 
 
-@pytest.mark.parametrize(("backend", "url"), ALL)
+@with_cases("backend, url", ALL)
 def test_an_adapter_refuses_or_fails_with_a_sentence_and_without_the_password(backend, url):
     options = {"dead_letter_queues": ["dead"]} if backend == "rabbitmq" else {}
     with pytest.raises(SourceError) as refused:

@@ -18,6 +18,7 @@ from jobs_admin.core.display import (
 )
 from jobs_admin.core.redaction import PLACEHOLDER
 from tests.kit import canaries
+from tests.kit.cases import with_cases
 
 
 def nested(depth: int) -> object:
@@ -55,13 +56,13 @@ def test_ordinary_arguments_are_shown_in_full():
     assert json.loads(shown_json(value).text) == value
 
 
-@pytest.mark.parametrize("kind", canaries.ARGUMENTS)
+@with_cases("kind", canaries.ARGUMENTS)
 def test_no_known_kind_of_secret_leaves_the_worker_in_arguments(kind):
     shown = shown_json(canaries.ARGUMENTS[kind])
     assert [secret for secret in canaries.SECRETS if secret in shown.text] == [] and shown.redacted >= 1
 
 
-@pytest.mark.parametrize("kind", canaries.TEXT)
+@with_cases("kind", canaries.TEXT)
 def test_no_known_kind_of_secret_leaves_the_worker_in_a_message_or_a_trace(kind):
     text = canaries.TEXT[kind]
     shown = shown_message(text).text + shown_trace(text).text

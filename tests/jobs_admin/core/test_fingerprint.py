@@ -11,6 +11,7 @@ from jobs_admin.core.fingerprint import Rules, Split, differences, explain, fing
 from jobs_admin.core.normalising import normalise
 from jobs_admin.core.trace_path import ignores
 from jobs_admin.core.traces import frames, stack
+from tests.kit.cases import with_cases
 
 TRACE = """Traceback (most recent call last):
   File "/usr/lib/python3.11/site-packages/celery/app/trace.py", line 451, in trace_task
@@ -24,8 +25,8 @@ shop.partner.Refused: order 4711 refused
 """
 
 
-@pytest.mark.parametrize(
-    ("message", "plain"),
+@with_cases(
+    "message, plain",
     [
         ("order 17 took 3.5 s", "order <number> took <number> s"),
         ("order-17 of customer_99", "order-<number> of customer_<number>"),
@@ -287,7 +288,7 @@ def test_ids_never_split_a_group(number, other, key, other_key):
     assert normalise(said(number, key)) == normalise(said(other, other_key))
 
 
-@pytest.mark.parametrize(
+@with_cases(
     "piece",
     [
         "a",

@@ -8,6 +8,7 @@ import pytest
 
 from jobs_admin.core.job_secrets import MOST_VALUES, named_values, without_values
 from jobs_admin.core.redaction import PLACEHOLDER
+from tests.kit.cases import with_cases
 
 SECRET = "Tundra-hazel#31"
 
@@ -49,7 +50,7 @@ def test_quotes_and_backslashes_are_found_as_a_repr_and_json_write_them():
         assert "17" not in without_values(text, (value,))[0], text
 
 
-@pytest.mark.parametrize(
+@with_cases(
     "value",
     ["admin", "Winter", "hunter", "x1", "12345", "483917", "20261122", "2026-11-22T10:15:00Z", "not configured", "", "  spaces 1  ",
      "https://auth.example.com/oauth/token", "/run/secrets/db1", "shop.auth.Backend", "bob7@example.com", "db1.internal:5432",

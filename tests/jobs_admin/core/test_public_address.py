@@ -7,6 +7,7 @@ from ipaddress import ip_address
 import pytest
 
 from jobs_admin.core.web_address import BadAddress, BadAllowance, parse, parse_allowed, why_not
+from tests.kit.cases import with_cases
 
 PUBLIC = ["1.1.1.1", "8.8.8.8", "9.9.9.9", "100.63.255.255", "100.128.0.1", "172.15.0.1", "172.32.0.1", "192.0.1.1"]
 PUBLIC += [
@@ -34,7 +35,7 @@ def test_it_is_public(text):
     assert why_not(ip_address(text)) is None
 
 
-@pytest.mark.parametrize("text", NOT_PUBLIC)
+@with_cases("text", NOT_PUBLIC)
 def test_it_is_not_public_and_is_labelled_as_such(text):
     assert why_not(ip_address(text))
 
@@ -88,7 +89,7 @@ def test_a_url_is_read_into_its_parts():
     assert parse("https://a?b=c").target == "/?b=c"
 
 
-@pytest.mark.parametrize(
+@with_cases(
     "url",
     [
         "", "hooks.example", "ftp://a/", "file:///etc/passwd", "gopher://127.0.0.1:6379/_x", "https://", "https:///a",

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from jobs_admin.core import query
 from jobs_admin.core.query import Age, All, Any, Match, Numbers, Text, Time, Value, format, parse, pin, unfit_for_acts
 from jobs_admin.core.text import representable
+from tests.kit.cases import with_cases
 from tests.kit.endurance import times
 from tests.kit.pasted import PASTED, TANGLED
 
@@ -20,8 +21,8 @@ def is_(field, *values, **more):
     return Match(field, tuple(Value(v) for v in values), **more)
 
 
-@pytest.mark.parametrize(
-    ("text", "terms"),
+@with_cases(
+    "text, terms",
     [
         ("timeout", [Text("timeout")]),
         ('"connection refused"', [Text("connection refused")]),
@@ -72,7 +73,7 @@ def test_text_is_read_as(text, terms):
     assert list(parse(text, NOW).terms) == terms
 
 
-@pytest.mark.parametrize(("error_type", "message", "pasted"), PASTED)
+@with_cases("error_type, message, pasted", PASTED)
 def test_of_a_pasted_error_nothing_is_an_operator(error_type, message, pasted):
     terms = list(query.leaves(parse(pasted, NOW).terms))
     assert terms and all(isinstance(term, Text) and not term.negated for term in terms)
@@ -105,8 +106,8 @@ def test_is_names_a_state_and_else_is_text(text, same):
     assert parse(text, NOW).terms == parse(same, NOW).terms
 
 
-@pytest.mark.parametrize(
-    ("text", "meant"),
+@with_cases(
+    "text, meant",
     [
         ("attempts>3", "attempts:>3"),
         ("attempts>=3 queue=emails", "attempts:>=3 queue:emails"),
@@ -170,8 +171,8 @@ def test_naming_a_state_lifts_the_default_scope():
     assert parse("queue:a OR state:dead", NOW).names_state
 
 
-@pytest.mark.parametrize(
-    ("text", "hint"),
+@with_cases(
+    "text, hint",
     [
         ("foo:bar", "“foo:”"),
         ("tenat:acme", "Did you mean tenant:?"),

@@ -15,12 +15,13 @@ from hypothesis import strategies as some
 from jobs_admin.core import retry_after
 from jobs_admin.core.retry_after import find_wish, seconds
 from tests.kit import hostile
+from tests.kit.cases import with_cases
 
 NOW = datetime(2026, 11, 20, 10, 0, 0, tzinfo=UTC).timestamp()
 
 
-@pytest.mark.parametrize(
-    ("wish", "found"),
+@with_cases(
+    "wish, found",
     [
         ("120", 120),
         (" 1.5 ", 1.5),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from jobs_admin.core.store_version import REDIS, VALKEY, least_fixed_version
+from tests.kit.cases import with_cases
 
 
-@pytest.mark.parametrize(
-    ("product", "version", "least"),
+@with_cases(
+    "product, version, least",
     [
         (REDIS, "6.2.19", "6.2.20"),
         (REDIS, "6.2.20", None),

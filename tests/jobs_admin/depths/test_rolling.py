@@ -22,6 +22,7 @@ from jobs_admin.queues import depths
 from jobs_admin.queues.depths import rolling
 from tests.kit import migrated
 from tests.kit.depths import NOW, everything, lay, look, roll
+from tests.kit.endurance import times
 
 pytestmark = pytest.mark.databases
 
@@ -211,6 +212,7 @@ TELL = SAID + "print(sorted(laid.everything()) == sorted(laid.folded_by_hand()),
 
 
 @pytest.mark.sqlite
+@pytest.mark.long("Kills watches in three rounds, each a process of its own.")
 def test_three_watches_in_one_file_killed_again_and_again_lose_nothing(tmp_path):
     def start(*command: str) -> subprocess.Popen[str]:
         url = f"sqlite:///{tmp_path}/redrive.sqlite3"
@@ -220,7 +222,7 @@ def test_three_watches_in_one_file_killed_again_and_again_lose_nothing(tmp_path)
 
     migrated.into(tmp_path)
     assert start("-c", LAY).communicate(timeout=180)[0] == ""
-    for n in range(6):
+    for n in range(0, 6, times(2, 1)):
         watches = [start("-c", FOLD) for _ in range(2)]
         assert all(watch.stdout.readline() == "begun\n" for watch in watches)
         time.sleep(0.03 * n)

@@ -51,6 +51,7 @@ def broker(request, store, engine, settings, tmp_path):
     forget_configuration(config)
 
 
+@pytest.mark.long("Starts a worker in which jobs fail in every way, and the next, in which they succeed.")
 @pytest.mark.parametrize(("broker", "pool", "acks"), TRIED, indirect=["broker"])
 def test_every_kind_is_reported_once_byte_for_byte_and_recovers_when_it_is_fixed(broker, store, engine, pool, acks):
     late = acks == "late"

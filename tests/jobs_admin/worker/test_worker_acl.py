@@ -209,9 +209,11 @@ def place_of_jobs(request):
 
 
 @pytest.mark.server
+@pytest.mark.long("Starts a worker and its next life, and holds the store until calls time out.")
 def test_a_worker_lives_its_complete_life_under_it_and_is_refused_nothing(made, place_of_jobs, start):
     url, store = made
-    worker = start(url, **place_of_jobs)
+    # Three calls wait out their time before the spool: ten seconds each, as elsewhere, would be half a minute.
+    worker = start(url, environment={"REAL_PATIENCE": "3"}, **place_of_jobs)
     slow = {"kind": "fixed", "first_delay_s": 0.3}
     obeyed(
         worker,

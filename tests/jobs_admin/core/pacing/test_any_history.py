@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from random import Random
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -178,6 +179,7 @@ def test_a_total_outage_holds_within_few_jobs_in_every_state(pace, stretches, se
     assert replay.verdict.state == HELD and replay.verdict.because.sentence()
 
 
+@pytest.mark.long("Plays each history twice, and stores and reads the controller at every look.")
 @histories
 @quickly
 def test_another_process_goes_on_as_if_nothing_had_happened(pace, stretches, seed):

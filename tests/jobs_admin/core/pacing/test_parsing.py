@@ -6,6 +6,7 @@ import pytest
 
 from jobs_admin.core.pacing import default_for, parse, settled
 from jobs_admin.core.refused import Refused
+from tests.kit.cases import with_cases
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_above_a_hundred_jobs_careful_is_the_default():
     assert parse({"rate": 5}, jobs=101).style == "steady"
 
 
-@pytest.mark.parametrize(
+@with_cases(
     "pace, field, message",
     [
         ({"rate": 0}, "rate", "0.001 to 100,000"),
