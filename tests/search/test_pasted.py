@@ -77,6 +77,7 @@ def test_strings_find_the_same_in_the_database_as_in_python():
         failures.groups(ENGINE, text, now=NOW)
 
 
+@pytest.mark.long("Opens three pages for each of forty strings.")
 def test_forty_strings_have_their_pages(client, django_user_model):
     client.force_login(django_user_model.objects.create_superuser("ann"))
     world.make(n=30)
