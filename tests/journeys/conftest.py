@@ -8,6 +8,7 @@ import re
 import secrets
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -30,6 +31,8 @@ from tests.kit.sources import shop, watched
 from tests.kit.waiting import wait_until
 
 READY_WITHIN_S = 100
+# Without it httpx loads the system's certificates for each request, in 35 ms.
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 STOPS_WITHIN_S = 20
 PLAYED = len(history.day(Random(history.LABEL)))  # each of these jobs failed, told in the order of time
 # Whatever a page asks for elsewhere, the browser of a test finds nobody there.
@@ -46,6 +49,7 @@ class Desk:
     folder: Path
     process: subprocess.Popen[str]
     output: list[str] = field(default_factory=list)
+    login: Any = None  # as a browser keeps it
 
     def get(self, path: str, **query: object) -> Any:
         """Return the API's answer, e.g. of `get("failures", q="queue:webhooks")`; any status but 200 is an error."""
@@ -55,6 +59,7 @@ class Desk:
             headers={"Authorization": f"Bearer {self.token}"},
             timeout=WITHIN_S,
             trust_env=False,
+            verify=NO_TLS,
         )
         assert answer.status_code == 200, f"{path}: {answer.status_code} {answer.text[:300]}"
         return answer.json()
@@ -71,9 +76,13 @@ class Desk:
 
     def wait_until(self, truth: Callable[[], Any], what: str, within_s: float) -> Any:
         """The first true answer; fails when it does not come in time, and at once when the desk has died."""
-        lines = self.output
+        lines, began = self.output, time.monotonic()
+
+        def pause() -> None:  # a request costs the desk some work: the longer it takes, the fewer are sent
+            time.sleep(min(1.0, max(0.1, (time.monotonic() - began) / 20)))
+
         return wait_until(
-            truth, what, progress=lambda: len(lines), within_s=within_s, every_s=0.1, process=self.process,
+            truth, what, progress=lambda: len(lines), within_s=within_s, meanwhile=pause, process=self.process,
             text=lambda: "".join(lines),
         )  # fmt: skip
 
@@ -177,18 +186,19 @@ def browser():
 
 @pytest.fixture(scope="module")
 def logged_in(desk, browser):
-    """The storage state of a browser that is logged in as admin."""
-    context = browser.new_context(base_url=desk.url)
-    context.set_default_timeout(WITHIN_S * 1000)
-    page = context.new_page()
-    page.goto("/login/")
-    page.get_by_label("Name").fill("admin")
-    page.get_by_label("Password").fill(desk.password)
-    page.get_by_role("button", name="Log in").click()
-    page.wait_for_url(lambda url: "/login" not in url)
-    state = context.storage_state()
-    context.close()
-    return state
+    """The storage state of a browser that is logged in as admin: one login a desk, because none of its tests logs out."""
+    if desk.login is None:
+        context = browser.new_context(base_url=desk.url)
+        context.set_default_timeout(WITHIN_S * 1000)
+        page = context.new_page()
+        page.goto("/login/")
+        page.get_by_label("Name").fill("admin")
+        page.get_by_label("Password").fill(desk.password)
+        page.get_by_role("button", name="Log in").click()
+        page.wait_for_url(lambda url: "/login" not in url)
+        desk.login = context.storage_state()
+        context.close()
+    return desk.login
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.kit.looking import SIZES, expect, faults
+from tests.kit.looking import expect, faults_at_sizes
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 
@@ -19,16 +19,6 @@ def alert_over_dead_jobs(desk):
     """The alert that the demo's own rules raise over the dead jobs of the queue."""
     found = [one for one in desk.get("alerts")["items"] if one["queue"] == QUEUE and one["metric"] == "dead"]
     return next((one for one in found if one["state"] in ("firing", "acknowledged")), None)
-
-
-def layout_faults(page, name):
-    """Return the layout faults of the page at both sizes, in light and in dark."""
-    found = []
-    for size in SIZES:
-        page.set_viewport_size(SIZES[size])
-        found += faults(page, f"{name} {size}")
-    page.set_viewport_size(SIZES["wide"])
-    return found
 
 
 def test_an_alert_over_the_mixed_day_is_replayed_by_its_link_and_one_button(desk, page):
@@ -46,7 +36,7 @@ def test_an_alert_over_the_mixed_day_is_replayed_by_its_link_and_one_button(desk
     cured = ",".join(transient)
     curable = desk.get("failures", q=f"{query} group:{cured}")["count"]
     assert transient and curable >= 50 and len(permanent) >= 10 and len(permanent) < len(titles)
-    assert layout_faults(page, "preview") == []
+    assert faults_at_sizes(page, "preview") == []
 
     page.get_by_role("button", name=re.compile(rf"^Replay [\d,]+ jobs to {QUEUE}$")).click()
     page.wait_for_url(re.compile(r"/replays/\d+/$"))
@@ -58,7 +48,7 @@ def test_an_alert_over_the_mixed_day_is_replayed_by_its_link_and_one_button(desk
 
     reported = desk.wait_until(ended, "it ends without another act", within_s=240)
     page.reload()
-    assert layout_faults(page, "replay") == []
+    assert faults_at_sizes(page, "replay") == []
     assert reported["state"] == "done", reported["held_because"]
     assert reported["reason"].startswith(f"Alert #{alert['id']}: ")
     # Every job that could be cured is; every other one is dead, and its group is named on the page.

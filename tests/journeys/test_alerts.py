@@ -22,7 +22,7 @@ from jobs_admin.queues import sampling
 from tests.kit.alerts import episode, rule
 from tests.kit.failures import bury
 from tests.kit.groups import group
-from tests.kit.looking import SIZES, expect, faults, opened
+from tests.kit.looking import SIZES, expect, faults_at_sizes, opened
 from tests.kit.people import log_in
 from tests.kit.sources import forget_configuration
 
@@ -226,8 +226,7 @@ def test_without_javascript_it_is_acknowledged_and_silenced(live_server, browser
     context.close()
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_pages_full_of_alerts_fit_and_are_accessible(live_server, browser, people, alert, size):
+def test_pages_full_of_alerts_fit_and_are_accessible(live_server, browser, people, alert):
     """Two weeks of hundreds of episodes, dozens of them open."""
     by = {"metric": "oldest_dead_s", "threshold": 3600, "severity": "info"}
     rules = [
@@ -243,17 +242,17 @@ def test_pages_full_of_alerts_fit_and_are_accessible(live_server, browser, peopl
     now = timezone.now()
     for n in range(3):
         Silence.objects.create(matchers={"source": "shop", "queue": f"{'long' * 20}{n}"}, author="otto", comment="because " * 20, starts_at=now, ends_at=now + timedelta(hours=n))  # fmt: skip
-    page = opened(browser, live_server.url, size)
+    page = opened(browser, live_server.url, "wide")
     page.goto("/login/")
     come_in(page, "otto")
     found = []
     addresses = ("/", "/alerts/", "/alerts/?state=resolved&days=90", "/alerts/?source=nothing", at(alert), at(last), "/alerts/silences/?queue=*", "/alerts/silences/")  # fmt: skip
     for address in addresses:
         page.goto(address, wait_until="load")
-        found += faults(page, f"{address} {size}")
+        found += faults_at_sizes(page, address)
     page.goto(at(alert))
     page.locator("#silence-menu summary").first.click()
-    found += faults(page, f"the menu {size}")
+    found += faults_at_sizes(page, "the menu")
     page.context.close()
     assert found == [], "\n".join(["", *found])
     assert AlertEvent.objects.count() > 700

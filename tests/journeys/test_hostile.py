@@ -291,13 +291,16 @@ _LOOK = """() => {
   }
   return found.slice(0, 5);
 }"""
-# Everything opened, hovered, focused: what waits for a person gets one.
+# Everything opened, hovered, focused and left again: what waits for a person gets one. The events of focus are sent, and the focus
+# itself stays: to move it takes the browser as long as all the rest.
 _TOUCH = """() => {
   for (const details of document.querySelectorAll("details")) details.open = true;
   for (const element of [...document.querySelectorAll("body *")].slice(0, 4000)) {
     for (const name of ["mouseover", "mouseenter", "pointerover", "pointerenter", "animationstart", "transitionend", "toggle"])
       element.dispatchEvent(new Event(name, {bubbles: name.endsWith("over")}));
-    if (element.tabIndex >= 0 && element.checkVisibility?.()) element.focus({preventScroll: true});
+    if (element.tabIndex >= 0)
+      for (const name of ["focus", "focusin", "blur", "focusout"])
+        element.dispatchEvent(new FocusEvent(name, {bubbles: name.length > 5}));
   }
 }"""
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.kit.looking import SIZES, expect, faults, opened
+from tests.kit.looking import expect, faults_at_sizes, opened
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]  # the first one starts the desk
 
@@ -36,10 +36,7 @@ def test_a_policy_is_drawn_while_it_is_typed_published_made_stricter_and_put_bac
     refused = page.locator("#refused-p-cap-s")
     expect(refused).to_contain_text("at least the first delay")
     expect(page.get_by_label("Never longer than")).to_have_attribute("aria-invalid", "true")
-    for size in SIZES:
-        page.set_viewport_size(SIZES[size])
-        assert faults(page, f"refused {size}") == []
-    page.set_viewport_size(SIZES["wide"])
+    assert faults_at_sizes(page, "refused") == []
     page.get_by_label("Never longer than").fill("10 min")
     expect(refused).to_be_empty()
 
@@ -65,11 +62,7 @@ def test_a_policy_is_drawn_while_it_is_typed_published_made_stricter_and_put_bac
     for table in page.locator("#outlook .as-table > summary").all():
         table.click()
     page.get_by_label(re.compile("^Enforce")).check()
-    for size in SIZES:
-        page.set_viewport_size(SIZES[size])
-        page.evaluate("scrollTo(0, 0)")  # an input half under the bar at the bottom counts as too small
-        assert faults(page, f"edited {size}") == []
-    page.set_viewport_size(SIZES["wide"])
+    assert faults_at_sizes(page, "edited") == []
     page.get_by_role("button", name="Publish v2 of journey").click()
     expect(page.locator("#messages")).to_contain_text("Published journey v2. It decides now")
 
@@ -108,10 +101,7 @@ def test_a_job_obeys_what_was_published_a_stale_edit_is_shown_and_one_for_a_time
     stale.get_by_role("button", name="Publish v2 of obeyed").click()
     expect(stale.locator(".stale")).to_contain_text("admin published version 2 since version 1. Nothing was changed")
     assert desk.get("policies/obeyed")["version"] == 2
-    for size in SIZES:
-        stale.set_viewport_size(SIZES[size])
-        assert faults(stale, f"stale {size}") == []
-    stale.set_viewport_size(SIZES["wide"])
+    assert faults_at_sizes(stale, "stale") == []
     stale.get_by_role("button", name="Take over what you did not change").click()
     expect(stale.get_by_label("Attempts in all")).to_have_value("2")
     expect(stale.get_by_label("Never longer than")).to_have_value("5 min")
@@ -121,9 +111,7 @@ def test_a_job_obeys_what_was_published_a_stale_edit_is_shown_and_one_for_a_time
     expect(stale.locator("#publish")).to_contain_text("v3 is in force again, or what was before it")
     answer = desk.get("policies/obeyed")
     assert (answer["version"], answer["max_attempts"], answer["cap_s"], answer["reverts_to"]) == (3, 2, 300, 2)
-    for size in SIZES:
-        stale.set_viewport_size(SIZES[size])
-        assert faults(stale, f"for a time {size}") == []
+    assert faults_at_sizes(stale, "for a time") == []
     stale.context.close()
 
 

@@ -119,6 +119,6 @@ def test_it_goes_on_by_itself(desk, browser, logged_in, layout_faults):
     page.goto(f"{PATH}?span=1h")
     before = page.locator(".depth").get_attribute("data-chart")
     page.wait_for_function(
-        "before => document.querySelector('.depth').dataset.chart !== before", arg=before, timeout=90_000
+        "before => document.querySelector('.depth').dataset.chart !== before", arg=before, timeout=90_000, polling=250
     )
     page.context.close()

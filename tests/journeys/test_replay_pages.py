@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.kit.looking import SIZES, expect, faults
+from tests.kit.looking import expect, faults, faults_at_sizes
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]  # the first one starts the desk
 
@@ -173,10 +173,7 @@ def test_a_careful_replay_is_held_by_itself_with_its_evidence_and_goes_on_on_req
     expect(row.get_by_role("link").first).to_have_attribute("href", re.compile("^/groups/"))
     expect(page.locator(".bands .band-canary")).not_to_have_count(0)
     page.complaints = []
-    for size in SIZES:
-        page.set_viewport_size(SIZES[size])
-        assert faults(page, f"held {size}") == []
-    page.set_viewport_size(SIZES["wide"])
+    assert faults_at_sizes(page, "held") == []
     page.get_by_role("button", name="Resume", exact=True).click()
     expect(page.locator("#messages")).to_contain_text("Replay resumed.")
     page.locator("#cancel-menu > summary").click()

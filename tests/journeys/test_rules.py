@@ -8,7 +8,7 @@ import threading
 import httpx
 import pytest
 
-from tests.kit.looking import SIZES, expect, faults, opened
+from tests.kit.looking import expect, faults_at_sizes, opened
 from tests.kit.receiver import Receiver
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
@@ -33,13 +33,7 @@ def ask(desk, method, path):
 
 def layout_faults(page, name):
     """Nothing is wrong with the page as it stands, at both sizes, in light and dark."""
-    found = []
-    for size in SIZES:
-        page.set_viewport_size(SIZES[size])
-        page.evaluate("scrollTo(0, 0)")  # an input half under the bar at the bottom counts as too small
-        found += faults(page, f"{name} {size}")
-    page.set_viewport_size(SIZES["wide"])
-    assert found == []
+    assert faults_at_sizes(page, name) == []
 
 
 def test_a_rule_is_previewed_while_it_is_typed_refused_beside_its_field_and_saved(page, desk):
