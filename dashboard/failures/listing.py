@@ -99,8 +99,8 @@ class Head:
 
 def head(page: Page, text: str) -> Head:
     return Head(
-        count=f"{number(page.count)}{'+' if page.count_is_capped else ''}",
-        noun="failure" if page.count == 1 else "failures",
+        count=page.count.text,
+        noun="failure" if page.count.number == 1 else "failures",
         chips=chips(page.query),
         is_default_state=not page.query.names_state,
         any_state_url=links.list_url(f"{text} state:any".strip()),
@@ -112,10 +112,11 @@ def head(page: Page, text: str) -> Head:
 
 def _all_jobs(page: Page) -> str:
     """Return the count in words. An act may take fewer of some states, which another search would have to count."""
-    if page.count_is_capped:
-        return f"more than {number(page.count)} jobs"
-    is_one_act = len(scopes.states_of(page.query)) == 1
-    return f"{'' if is_one_act else 'up to '}{number(page.count)} {'job' if page.count == 1 else 'jobs'}"
+    count = page.count
+    if count.is_capped:
+        return f"more than {number(count.number)} jobs"
+    is_exact = len(scopes.states_of(page.query)) == 1 or count.is_estimate
+    return f"{'' if is_exact else 'up to '}{count.text} {'job' if count.number == 1 else 'jobs'}"
 
 
 def chips(query: Query) -> list[Chip]:

@@ -177,8 +177,7 @@ def related(request: HttpRequest, pk: int) -> HttpResponse:
         {
             "what": one.what,
             "url": links.list_url(one.query),
-            "count": one.count,
-            "count_is_capped": one.count_is_capped,
+            "count": one.count.text,
         }
         for one in relatives.alike
     ]

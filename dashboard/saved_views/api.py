@@ -39,8 +39,9 @@ def _answer(viewer: Viewer, view: SavedView) -> dict[str, Any]:
         "q": view.query,
         "owner": view.owner.get_username() if view.owner else None,
         "is_shared": view.is_shared,
-        "count": counted.count,
+        "count": counted.number,
         "count_is_capped": counted.is_capped,
+        "count_is_estimate": counted.is_estimate,
         "url": config.page_url(list_url(view.query)),
     }
 

@@ -13,4 +13,5 @@ class ViewItem(Schema):
     is_shared: bool
     count: int  # what it holds now, for who asks
     count_is_capped: bool
+    count_is_estimate: bool
     url: str

@@ -7,7 +7,6 @@ from urllib.parse import urlencode
 
 from django.urls import reverse
 
-from dashboard.web.figures import number
 from dashboard.web.links import list_url
 from jobs_admin.core import query as language
 from jobs_admin.failures import saved_views
@@ -66,8 +65,7 @@ def _replay_url(query: str) -> str:
 
 
 def count(viewer: Viewer, view: SavedView) -> str:
-    found = saved_views.count(viewer, view)
-    return f"{number(found.count)}{'+' if found.is_capped else ''}"
+    return saved_views.count(viewer, view).text
 
 
 def tabs(viewer: Viewer, views: list[SavedView], here: str) -> list[Tab]:

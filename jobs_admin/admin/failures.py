@@ -63,11 +63,11 @@ class FailurePaginator(Paginator):
 
     @cached_property
     def count(self) -> int:
-        return failures.count(self.viewer, self.query)[0]
+        return failures.count(self.viewer, self.query).number
 
     @property
     def num_pages(self) -> int:
-        return min(super().num_pages, failures.CAP // self.per_page)
+        return min(super().num_pages, failures.EXACT // self.per_page)
 
     def page(self, number: int | str) -> Page:
         number = self.validate_number(number)
@@ -160,15 +160,15 @@ class FailureAdmin(Records):
     def _confirm(self, request: HttpRequest, act: str, scope: dict[str, Any]) -> HttpResponse:
         if scope.get("query") is not None:
             query = parse(f"{scope['query']}", timezone.now())
-            count, is_capped = failures.count(viewer(request), query)
+            count = failures.count(viewer(request), query)
         else:
-            count, is_capped = len(scope["selection"]), False
+            count = failures.Count(len(scope["selection"]))
         context = self.admin_site.each_context(request) | {
-            "title": f"{act} {'more than ' if is_capped else ''}{count:,} {'job' if count == 1 else 'jobs'}",
+            "title": f"{act} {count.text} {'job' if count.number == 1 else 'jobs'}",
             "opts": self.opts,
             "act": act,
             "action": request.POST["action"],
-            "count": count,
+            "count": count.number,
             "reading": language.reading(parse(scope["query"])) if scope.get("query") is not None else "",
             "scope": scope,
             "checkbox": ACTION_CHECKBOX_NAME,

@@ -48,7 +48,7 @@ class CappedPaginator(Paginator):
 
     @cached_property
     def count(self) -> int:
-        return self.object_list.order_by()[: failures.CAP].count()
+        return self.object_list.order_by()[: failures.EXACT].count()
 
 
 class Records(admin.ModelAdmin):

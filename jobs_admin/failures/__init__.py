@@ -52,7 +52,7 @@ __all__ = [
 
 PAGE = 50
 LARGEST_PAGE = 500
-CAP = 10_000  # counts are exact up to here, and where a counter knows
+EXACT = 10_000  # counts are exact up to here, and wherever a counter or an index alone can count
 FACETED = 1_000  # matches, the newest, that facets are counted over where no counter knows: some 2 ms
 MESSAGE_SHOWN = 300  # characters of the message in a row of a list
 
@@ -68,13 +68,25 @@ _GROUP = ("id", "fingerprint", "error_type", "state")
 
 
 @dataclass(frozen=True, slots=True)
+class Count:
+    """How many failures match a search."""
+
+    number: int
+    is_estimate: bool = False  # from a sample, of two figures
+    is_capped: bool = False  # of the latest ones alone: there may be more
+
+    @property
+    def text(self) -> str:
+        return f"{'about ' if self.is_estimate else ''}{self.number:,}{'+' if self.is_capped else ''}"
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """A page of matching failures, latest first, with facts about the rest."""
 
     rows: list[Failure]
     next: str | None  # hand it to `search` as `after`; None on the last page
-    count: int
-    count_is_capped: bool  # there are more than `count`
+    count: Count
     query: Query
     reading: str
     hints: tuple[str, ...]
@@ -98,14 +110,12 @@ def search(
     below = whole_number(after)
     found = searcher.ids(below, limit + 1)
     # A first page that is not full is all there is: what few have is not looked up a second time to be counted.
-    is_all = below is None and len(found) <= min(limit, CAP) and searcher.scanned is None
-    total, capped = (len(found), False) if is_all else _count_matches(viewer, query, searcher)
+    is_all = below is None and len(found) <= limit and searcher.scanned is None
     rows = _rows(found[:limit])
     return Page(
         rows=rows,
         next=str(found[limit - 1]) if len(found) > limit else None,
-        count=total,
-        count_is_capped=capped,
+        count=Count(len(found)) if is_all else _count_matches(viewer, query, searcher),
         query=query,
         reading=language.reading(query),
         hints=(*query.hints, *_hidden(viewer, query, is_empty=not rows)),
@@ -140,19 +150,18 @@ def find_matching(viewer: Viewer, query: Query, *, role: str = VIEWER) -> QueryS
     return Failure.objects.filter(scopes.visible(viewer, role), scopes.build_condition(query))
 
 
-def count(viewer: Viewer, query: Query) -> tuple[int, bool]:
-    """Return how many match, and whether there are more: exact if counters suffice, otherwise exact up to CAP.
+def count(viewer: Viewer, query: Query) -> Count:
+    """Return how many match: exact up to EXACT and where counters or an index suffice, otherwise an estimate.
 
     If a page searches the latest only, the number of those that match.
     """
     return _count_matches(viewer, query, FailureSearch(viewer, query))
 
 
-def _count_matches(viewer: Viewer, query: Query, searcher: FailureSearch) -> tuple[int, bool]:
+def _count_matches(viewer: Viewer, query: Query, searcher: FailureSearch) -> Count:
     if scopes.is_counted(query):
-        return scopes.matching_counts(viewer, query).aggregate(n=Sum("count"))["n"] or 0, False
-    found = searcher.count(CAP + 1)
-    return min(found, CAP), found > CAP or searcher.searched is not None
+        return Count(scopes.matching_counts(viewer, query).aggregate(n=Sum("count"))["n"] or 0)
+    return Count(*searcher.total(EXACT), is_capped=searcher.searched is not None)
 
 
 class Facets(dict[str, list[tuple[str, int]]]):

@@ -73,9 +73,9 @@ def stream(viewer: Viewer, text: str, form: str, *, now: datetime | None = None)
 
 def note(viewer: Viewer, text: str, form: str) -> None:
     """Write down who takes what out of the desk."""
-    count, is_capped = failures.count(viewer, language.parse(text))
+    count = failures.count(viewer, language.parse(text))
     with transaction.atomic():
-        after = {"query": text, "form": form, "count": count, "count_is_capped": is_capped}
+        after = {"query": text, "form": form, "count": count.number, "count_is_estimate": count.is_estimate}
         audit.record(viewer, "failures.export", "failures", after=after)
 
 

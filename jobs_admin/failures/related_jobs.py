@@ -74,8 +74,7 @@ class Alike:
 
     what: str
     query: str
-    count: int
-    count_is_capped: bool
+    count: failures.Count
 
 
 @dataclass(slots=True)
@@ -97,9 +96,9 @@ def find_related(viewer: Viewer, failure: Failure) -> RelatedJobs:
         *_descendants(viewer, failure, headers),
     ]
     found.newer, found.older = _neighbours(viewer, failure)
-    alike = (Alike(what, text, *failures.count(viewer, parse(text))) for what, text in _searches(failure))
+    alike = (Alike(what, text, failures.count(viewer, parse(text))) for what, text in _searches(failure))
     # A search that does not find even this one asks for what has no index: an argument far down.
-    found.alike = [one for one in alike if one.count]
+    found.alike = [one for one in alike if one.count.number]
     return found
 
 

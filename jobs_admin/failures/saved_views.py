@@ -7,7 +7,6 @@ always what its reader may see.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -31,14 +30,6 @@ MOST_OF_ONE = 200  # views of one owner
 _CHANGEABLE = ("name", "query", "is_shared")
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
-    """Number of failures of a view now, for one viewer."""
-
-    count: int
-    is_capped: bool
-
-
 def listing(viewer: Viewer) -> list[SavedView]:
     """The viewer's own views, then those that others share, each by name."""
     own = Q(owner_id=viewer.user_id) if viewer.user_id is not None else Q(owner=None)
@@ -54,8 +45,8 @@ def get(viewer: Viewer, pk: int) -> SavedView:
     return found
 
 
-def count(viewer: Viewer, view: SavedView) -> Count:
-    return Count(*failures.count(viewer, language.parse(view.query)))
+def count(viewer: Viewer, view: SavedView) -> failures.Count:
+    return failures.count(viewer, language.parse(view.query))
 
 
 def may_change(viewer: Viewer, view: SavedView) -> bool:

@@ -8,18 +8,19 @@ from django.db import migrations, models
 
 def _begin(apps, schema_editor):
     """What a desk watches from its first minute. Notices of before are history, not news."""
-    Rule, Notice = apps.get_model("jobs_admin", "Rule"), apps.get_model("jobs_admin", "Notice")
-    Notice.objects.filter(routed_at=None).update(routed_at=django.utils.timezone.now())
-    Rule.objects.get_or_create(
+    names, alias = ("Rule", "Notice"), schema_editor.connection.alias
+    rules, notices = (apps.get_model("jobs_admin", name).objects.using(alias) for name in names)
+    notices.filter(routed_at=None).update(routed_at=django.utils.timezone.now())
+    rules.get_or_create(
         name="Dead Letter Queue Growing",
         defaults={"metric": "dead", "threshold": 100, "for_s": 60, "severity": "warning"},
     )
-    Rule.objects.get_or_create(
+    rules.get_or_create(
         name="Quarantine",
         defaults={"metric": "quarantined", "threshold": 0, "for_s": 0, "keep_firing_s": 120, "severity": "critical"},
     )
     # While a source cannot be reached, rules on its depth hold: that itself must be told.
-    Rule.objects.get_or_create(
+    rules.get_or_create(
         name="Source Unreachable",
         defaults={"metric": "unreachable", "threshold": 120, "for_s": 0, "severity": "critical"},
     )

@@ -4,7 +4,7 @@ from django.db.models import F
 
 def _hold_what_is_held(apps, schema_editor):
     """Until now the words of an event said whether it was one that holds: told here for what is held at this moment."""
-    events = apps.get_model("jobs_admin", "AlertEvent").objects
+    events = apps.get_model("jobs_admin", "AlertEvent").objects.using(schema_editor.connection.alias)
     events.filter(alert__held_because__gt="", n=F("alert__transitions")).update(is_held=True)
 
 

@@ -3,17 +3,17 @@ from django.db import migrations, models
 
 def add_rule(apps, schema_editor):
     """Add the rule *No Progress* to existing desks, and lower the threshold of *Source Unreachable*."""
-    Rule = apps.get_model("jobs_admin", "Rule")
-    if not Rule.objects.filter(name="No Progress", deleted_at=None).exists():
+    rules = apps.get_model("jobs_admin", "Rule").objects.using(schema_editor.connection.alias)
+    if not rules.filter(name="No Progress", deleted_at=None).exists():
         # A watch that starts again has some seconds to show its first round.
-        Rule.objects.create(name="No Progress", metric="stalled_s", threshold=40, for_s=15, severity="critical")
-    unchanged = Rule.objects.filter(name="Source Unreachable", metric="unreachable", threshold=120, clear=None)
+        rules.create(name="No Progress", metric="stalled_s", threshold=40, for_s=15, severity="critical")
+    unchanged = rules.filter(name="Source Unreachable", metric="unreachable", threshold=120, clear=None)
     unchanged.filter(changed_by="").update(threshold=45)
 
 
 def remove_rules(apps, schema_editor):
     """Delete the rules on a metric that older versions do not know, with their alerts."""
-    apps.get_model("jobs_admin", "Rule").objects.filter(metric="stalled_s").delete()
+    apps.get_model("jobs_admin", "Rule").objects.using(schema_editor.connection.alias).filter(metric="stalled_s").delete()
 
 
 METRICS = (

@@ -7,13 +7,14 @@ def fill(apps, schema_editor):
     Of one without items, which awaits approval: just below the first item that was sent since its start; the latest item
     where there is none.
     """
-    replays, items = apps.get_model("jobs_admin", "Replay"), apps.get_model("jobs_admin", "ReplayItem")
-    last = items.objects.aggregate(models.Max("pk"))["pk__max"] or 0
-    under_way = replays.objects.filter(ended_at__isnull=True, started_at__isnull=False)
+    names, alias = ("Replay", "ReplayItem"), schema_editor.connection.alias
+    replays, items = (apps.get_model("jobs_admin", name).objects.using(alias) for name in names)
+    last = items.aggregate(models.Max("pk"))["pk__max"] or 0
+    under_way = replays.filter(ended_at__isnull=True, started_at__isnull=False)
     for pk, at, first in under_way.values_list("pk", "started_at").annotate(first=models.Min("items__pk")):
         if first is None:
-            first = items.objects.filter(sent_at__gte=at).aggregate(first=models.Min("pk"))["first"] or last + 1
-        replays.objects.filter(pk=pk).update(highest_item=first - 1)
+            first = items.filter(sent_at__gte=at).aggregate(first=models.Min("pk"))["first"] or last + 1
+        replays.filter(pk=pk).update(highest_item=first - 1)
 
 
 class Migration(migrations.Migration):

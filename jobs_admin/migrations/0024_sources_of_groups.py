@@ -11,8 +11,9 @@ def fill_groups(apps, schema_editor):
 
     Failures of one fingerprint have the same frames, so the group's culprit; those of a merged group may not, and have none here.
     """
-    names = ("Group", "FailureCount", "Failure", "GroupAlias", "GroupSource")
-    groups, counts, failures, aliases, parts = (apps.get_model("jobs_admin", name).objects for name in names)
+    names, alias = ("Group", "FailureCount", "Failure", "GroupAlias", "GroupSource"), schema_editor.connection.alias
+    models_of_then = (apps.get_model("jobs_admin", name).objects.using(alias) for name in names)
+    groups, counts, failures, aliases, parts = models_of_then
     sources = defaultdict(set)
     of_jobs = defaultdict(set)
     for group, source, n in (

@@ -64,8 +64,8 @@ def listing(viewer: Viewer, after: str | None = None, limit: int = 50) -> Replay
 
 def count(viewer: Viewer) -> tuple[int, bool]:
     """Return how many replays the viewer may see, and whether there are more: exact up to 10,000."""
-    found = visible_replays(viewer).order_by()[: failures.CAP + 1].count()
-    return min(found, failures.CAP), found > failures.CAP
+    found = visible_replays(viewer).order_by()[: failures.EXACT + 1].count()
+    return min(found, failures.EXACT), found > failures.EXACT
 
 
 def items(
@@ -105,8 +105,8 @@ def count_items(viewer: Viewer, replay: Replay, state: str | None = None) -> tup
     if sources is None:
         return (getattr(replay, state) if state else replay.total), False
     found = ReplayItem.objects.filter(replay=replay, failure__source__in=sources)
-    count = (found.filter(state=state) if state else found).order_by()[: failures.CAP + 1].count()
-    return min(count, failures.CAP), count > failures.CAP
+    count = (found.filter(state=state) if state else found).order_by()[: failures.EXACT + 1].count()
+    return min(count, failures.EXACT), count > failures.EXACT
 
 
 def _due_times(replay: Replay, rows: list[ReplayItem], now: datetime) -> dict[int, datetime]:

@@ -122,6 +122,8 @@ _SOME = 200_000  # ids that may be held in memory
 
 _WALKED, _FURTHEST = 20, 20_000  # newest rows that are walked through for each one wanted; and at most
 
+_WINDOWS, _IN_WINDOWS = 50, 20_000  # spans of ids that an estimate samples, and ids in all of them
+
 _TABLE = Failure._meta.db_table
 
 _WORDS = Text("")  # stands for what is asked of the index beside the search
@@ -186,6 +188,72 @@ class FailureSearch:
         with prefer_term_index(self._are_most_in_scope, ordered=False):
             return self._number_of(most)
 
+    def total(self, most: int) -> tuple[int, bool]:
+        """Return how many match, and whether that is an estimate.
+
+        It is exact up to `most`, and wherever the index of terms alone can count; otherwise an estimate of two figures,
+        from _WINDOWS spans of ids.
+        """
+        if self.scanned is not None or (latest := self.statement(None, most + 1)) is None:
+            return self.count(most + 1), False
+        if self.driver is not None and self._index_is_sure and (found := self._total_of_hits(self.driver, most)):
+            return found
+        with prefer_term_index(self._are_most_in_scope, ordered=True):
+            [(count, oldest)] = _fetch((f"SELECT COUNT(*), MIN(id) FROM ({latest[0]}) AS latest", latest[1]))
+        if count <= most:
+            return count, False
+        if self.driver is None and self._few is None:
+            slices, rest = self._slices()
+            if not rest and (self.viewer.sources() is None or "source" in slices[0]):
+                return sum(Failure.objects.filter(**one).order_by().count() for one in slices), False
+        return self._sampled(count, oldest)
+
+    def _total_of_hits(self, driver: IndexQuery, most: int) -> tuple[int, bool] | None:
+        """The same by all hits of the index, which it counts in no time; None where each of them has to be looked at."""
+        in_scope, in_sight = self._count_known
+        hits = f"SELECT COUNT(*) FROM {FAILURES} WHERE {match_condition()}"
+        with prefer_term_index(self._are_most_in_scope, ordered=False):
+            count = _fetch_number(hits, [expression(driver)])
+        if in_scope == in_sight:
+            return count, False
+        if in_sight - in_scope <= _FEW:
+            where = self._where_counted([state for state in language.STATES if state not in self.states])
+            if where is None:
+                return count, False
+            outside = f" AND +{key_column()} IN (SELECT id FROM {_TABLE} WHERE {where[0]})"
+            return count - _fetch_number(f"{hits}{outside}", [expression(driver), *where[1]]), False
+        if count * in_scope > 2 * most * in_sight:  # surely more than `most`
+            return self._sampled(0, _highest_id() + 1)
+        return None
+
+    def _where_counted(self, states: Sequence[str]) -> Statement | None:
+        """The condition of what is in these states, by the terms that counters know."""
+        counted = [part.alone for term, part in self.parts if fields_of(term) <= scopes.COUNTED]
+        return _where(Failure.objects.filter(scopes.visible(self.viewer), *counted, state__in=states))
+
+    def _sampled(self, count: int, oldest: int) -> tuple[int, bool]:
+        """Return the number by `count` matches down to the id `oldest`, and by samples of what came before."""
+        lowest = self._arrivals.above if self._arrivals is not None and not self._arrivals.others else 0
+        older = max(0, oldest - 1 - lowest)
+        spans, width = (_WINDOWS, _IN_WINDOWS // _WINDOWS) if older > _IN_WINDOWS else (1, older)
+        windows = ", ".join(f"({low}, {low + width})" for low in (lowest + older * n // spans for n in range(spans)))
+        found = self._rest if self.driver is not None else self._rest.filter(*(part.alone for _, part in self.parts))
+        if (where := _where(found)) is None:
+            return count, False
+        of, row, matched, values = _TABLE, f"{_TABLE}.id", "", list[object]()
+        if self.driver is not None:
+            of, row = f"{FAILURES} CROSS JOIN {_TABLE}", key_column()
+            matched, values = f"{match_condition()} AND {_TABLE}.id = {row} AND ", [expression(self.driver)]
+        met = _fetch_number(
+            f"WITH windows(low, high) AS (VALUES {windows}) SELECT COUNT(*) FROM windows CROSS JOIN {of} "
+            f"WHERE {matched}{row} > windows.low AND {row} <= windows.high AND {where[0]}",
+            [*values, *where[1]],
+        )
+        if spans == 1:
+            return count + met, False
+        estimate = count + met * older // (spans * width)
+        return int(float(f"{estimate:.2g}")), True
+
     def newer(self, last: int, most: int) -> int:
         """Return how many match that came after the failure `last`, counted up to `most`. Nothing older is read."""
         statement = self.newer_statement(last, most)
@@ -214,8 +282,6 @@ class FailureSearch:
 
     def _number_of(self, most: int) -> int:
         if self.driver is not None and self._index_is_sure:
-            if self._are_many(self.driver, most):
-                return most
             in_states, values = self._in_scope
             return _fetch_number(
                 f"SELECT COUNT(*) FROM (SELECT 1 FROM {FAILURES}{in_states} LIMIT {most}) AS found",
@@ -295,29 +361,6 @@ class FailureSearch:
         """Return whether the index of terms returns exactly the matches in any state."""
         return all(part.but is not None or (part.index_query is not None and part.is_sure) for _, part in self.parts)
 
-    def _are_many(self, driver: IndexQuery, most: int) -> bool:
-        """Return whether there are at least `most`, by the oldest hits alone: for common words the fastest way.
-
-        Of a few more than `most` hits those in other states are subtracted, which are close together in the index by
-        state.
-        """
-        hits = f"SELECT {key_column()} AS id FROM {FAILURES} WHERE {match_condition()} LIMIT {most + most // 4}"
-        others = [state for state in language.STATES if state not in self.states]
-        if not others:
-            return _fetch_number(f"SELECT COUNT(*) FROM ({hits}) AS hits", [expression(driver)]) >= most
-        by_state = "INDEXED BY failure_by_state" if connection.vendor == "sqlite" else ""
-        # One statement: to read the hits costs more than all the rest. What is named twice is computed once.
-        outside = (
-            f"SELECT id FROM {_TABLE} {by_state} WHERE state IN ({', '.join(['%s'] * len(others))}) "
-            f"AND id <= (SELECT MAX(id) FROM hits) AND (SELECT COUNT(*) FROM hits) >= {most} LIMIT {10 * most}"
-        )
-        sql = (
-            f"WITH hits AS ({hits}), outside AS ({outside}) SELECT (SELECT COUNT(*) FROM outside), "
-            "(SELECT COUNT(*) FROM hits WHERE id NOT IN (SELECT id FROM outside))"
-        )
-        [(in_range, left)] = _fetch((sql, [expression(driver), *others]))
-        return int(in_range) < 10 * most and int(left) >= most
-
     @property
     def _in_scope(self) -> Statement:
         """The rows of the index that are in the states asked for, without reading a failure."""
@@ -385,8 +428,7 @@ class FailureSearch:
             return "", []
         if not are_few_in_scope:
             return ("", []) if self._arrivals is None else (self._arrivals.condition(row), [])
-        counted = [part.alone for term, part in self.parts if fields_of(term) <= scopes.COUNTED]
-        where = _where(Failure.objects.filter(scopes.visible(self.viewer), *counted, state__in=self.states))
+        where = self._where_counted(self.states)
         if where is None:
             return " AND 1 = 0", []
         return f" AND +{row} IN (SELECT id FROM {_TABLE} WHERE {where[0]})", where[1]
@@ -482,7 +524,7 @@ class FailureSearch:
         if not self._timed or where is None:
             return None
         starts, ends = (_bounds(self._timed, self.now, is_start=is_start) for is_start in (True, False))
-        highest = _fetch_number(f"SELECT COALESCE(MAX(id), 0) FROM {_TABLE}", [])
+        highest = _highest_id()
         above = _arrived_by(max(starts), highest) if starts else 0
         last = max(above, _arrived_by(min(ends), highest)) if ends else highest
         # To find the others, each row of that time is read from the index.
@@ -607,6 +649,10 @@ def _fetch(statement: Statement) -> list[tuple[object, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(*statement)
         return cursor.fetchall()
+
+
+def _highest_id() -> int:
+    return _fetch_number(f"SELECT COALESCE(MAX(id), 0) FROM {_TABLE}", [])
 
 
 def _fetch_number(sql: str, values: Sequence[object]) -> int:

@@ -175,7 +175,7 @@ def compare_counts(*, with_attempts: bool = True) -> None:
     # Of the states without a job one is searched for, which one depends on the history.
     for state in (*by_state, *empty_states[len(rows) % max(len(empty_states), 1) :][:1]):
         page = failures.search(viewer, f"state:{state}", limit=500)
-        must_equal(f"state:{state} counts", page.count, by_state[state])
+        must_equal(f"state:{state} counts", page.count.number, by_state[state])
         if len(rows) <= 500:
             must_equal(
                 f"state:{state} lists", sorted(row.pk for row in page.rows), sorted(r[0] for r in rows if r[5] == state)
@@ -235,7 +235,7 @@ def _count(viewer, text: str) -> int:
     from jobs_admin import failures
     from jobs_admin.core.query import parse
 
-    return failures.count(viewer, parse(text, datetime.now(UTC)))[0]
+    return failures.count(viewer, parse(text, datetime.now(UTC))).number
 
 
 def _listed(viewer, query: str, limit: int) -> list[int]:

@@ -16,6 +16,7 @@ from jobs_admin.db import counters
 from jobs_admin.groups import group_changes
 from jobs_admin.models import Attempt, Failure, Group, GroupAlias, Replay, ReplayItem
 from jobs_admin.models.access import ENGINE, Viewer
+from jobs_admin.search import failure_search
 from jobs_admin.search.failure_search import FailureSearch
 from tests.kit.pasted import PASTED, TANGLED
 from tests.kit.searching import NOW, SHOP_ONLY, bury, found, make_group
@@ -32,7 +33,7 @@ def test_the_latest_come_first_and_pages_meet_without_gap_or_overlap():
         if not (after := page.next):
             break
     expected = Failure.objects.exclude(state="recovered").order_by("-pk").values_list("pk", flat=True)
-    assert pages == list(expected) and page.count == 120
+    assert pages == list(expected) and page.count.number == 120
 
 
 def test_a_row_of_a_list_carries_no_arguments_and_a_short_message():
@@ -179,7 +180,7 @@ def test_every_qualifier_narrows_to_its_own():
 def test_a_viewer_finds_only_what_the_roles_allow():
     bury(3), bury(2, source="bank"), bury(4, source="other")
     page = failures.search(SHOP_ONLY, now=NOW)
-    assert len(page.rows) == page.count == 5
+    assert len(page.rows) == page.count.number == 5
     assert len(failures.find_matching(SHOP_ONLY, parse("", NOW), role="operator")) == 3
     assert failures.search(Viewer("nobody"), now=NOW).rows == []
     with pytest.raises(Failure.DoesNotExist):
@@ -192,16 +193,34 @@ def test_a_viewer_finds_only_what_the_roles_allow():
 def test_the_count_is_the_number_of_rows(text):
     bury(7, group=make_group()), bury(5, queue="webhooks", state="recovered"), bury(3, source="other")
     page = failures.search(SHOP_ONLY, text, now=NOW, limit=500)
-    assert page.count == len(page.rows) == len(failures.find_matching(SHOP_ONLY, parse(text, NOW)))
-    assert not page.count_is_capped
+    assert page.count.number == len(page.rows) == len(failures.find_matching(SHOP_ONLY, parse(text, NOW)))
+    assert page.count == failures.Count(len(page.rows))
 
 
-def test_a_count_that_no_counter_knows_stops_at_the_cap(monkeypatch):
-    bury(12)
-    monkeypatch.setattr(failures, "CAP", 10)
-    page = failures.search(ENGINE, "foo", now=NOW)
-    assert (page.count, page.count_is_capped) == (10, True)
-    assert failures.search(ENGINE, "queue:emails", now=NOW).count == 12
+def test_a_count_is_exact_or_an_estimate_that_says_so(monkeypatch):
+    for n in range(60):
+        bury(3, state=("dead", "recovered")[n % 2], tenant=("acme", "zeta")[n % 3 > 0])
+    bury(20, message="else")
+    monkeypatch.setattr(failures, "EXACT", 10)
+    exact = {
+        "queue:emails": 110,
+        "foo": 90,
+        "foo state:any": 180,
+        "tenant:acme state:any": 60,
+        '-"foo" queue:emails': 20,
+    }
+    for text, n in exact.items():
+        found = failures.count(ENGINE, parse(text, NOW))
+        assert found == failures.Count(n) and found.text == str(n), text
+    monkeypatch.setattr(failure_search, "_FEW", 0)
+    monkeypatch.setattr(failure_search, "_WINDOWS", 10)
+    monkeypatch.setattr(failure_search, "_IN_WINDOWS", 80)
+    for text, n in {"foo": 90, "foo tenant:acme": 30, "-tenant:acme state:any": 140, "foo OR tenant:none": 90}.items():
+        found = failures.count(ENGINE, parse(text, NOW))
+        assert found.is_estimate and 0.6 * n < found.number < 1.4 * n, (text, found)
+        assert found.text == f"about {found.number}"
+    assert failures.search(ENGINE, "foo", now=NOW, limit=20).count.is_estimate
+    assert failures.count(ENGINE, parse("foo state:any", NOW)) == failures.Count(180), "the index counts it alone"
 
 
 def test_facets_report_what_they_were_counted_over(monkeypatch):

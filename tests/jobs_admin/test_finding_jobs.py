@@ -32,7 +32,7 @@ def replayed():
 @pytest.mark.parametrize("text", [ID, "second-run", f'"{ID}"', f"{ID} queue:emails", f"{ID} OR queue:none"])
 def test_a_job_is_found_by_its_id_of_the_first_run_and_of_this_one(replayed, text):
     assert found(text) == [replayed.pk]
-    assert failures.count(ENGINE, parse(text, NOW)) == (1, False)
+    assert failures.count(ENGINE, parse(text, NOW)) == failures.Count(1)
 
 
 def test_an_id_is_matched_in_full_and_may_be_excluded(replayed):

@@ -171,6 +171,13 @@ def test_the_tables_of_earlier_versions_become_those_of_now_and_keep_their_rows(
         check_groups(now)
 
 
+def test_rows_are_changed_in_the_database_that_is_migrated():
+    """A project may keep the desk in a database of its own, beside one with another desk."""
+    for migration in (ROOT / "jobs_admin" / "migrations").glob("[0-9]*.py"):
+        text = migration.read_text()
+        assert text.count(".objects") == text.count(".objects.using("), migration.name
+
+
 @pytest.mark.django_db
 def test_models_and_migrations_agree():
     call_command("makemigrations", "--check", "--dry-run", verbosity=0)

@@ -40,8 +40,8 @@ def test_a_view_counts_what_matches_now_for_its_viewer(people):
     bury(3)
     bury(2, source="bank")
     view = saved_views.save(people["ann"], name="Dead", query="state:dead", is_shared=True)
-    assert saved_views.count(people["ann"], view).count == 5
-    assert saved_views.count(people["vera"], view).count == 3
+    assert saved_views.count(people["ann"], view).number == 5
+    assert saved_views.count(people["vera"], view).number == 3
 
 
 def test_others_see_a_view_once_it_is_shared(people):

@@ -29,7 +29,7 @@ def count_of_link(client, url: str) -> int:
     from jobs_admin.models.access import ENGINE
 
     indexing.index(Failure.objects.all())  # as ingest does with what it files
-    return failures.search(ENGINE, parse_qs(urlsplit(url).query)["q"][0]).count
+    return failures.search(ENGINE, parse_qs(urlsplit(url).query)["q"][0]).count.number
 
 
 def carried(answer) -> dict[str, str]:

@@ -48,7 +48,7 @@ def test_each_pasted_line_finds_the_failure_that_it_came_from():
     missed, found = [], []
     for failure, line in zip(bury_all(), PASTED, strict=True):
         page = failures.search(ENGINE, line["pasted"], now=NOW, limit=500)
-        found.append(page.count)
+        found.append(page.count.number)
         if failure.pk not in [row.pk for row in page.rows]:
             missed.append((line["pasted"], page.reading))
     assert missed == []

@@ -22,7 +22,8 @@ class Listed(Schema, Generic[T]):
     items: list[T]
     next: str | None = None  # hand it over as `after`; null on the last page
     count: int
-    count_is_capped: bool = False
+    count_is_capped: bool = False  # there are more than `count`
+    count_is_estimate: bool = False  # `count` is an estimate of two figures
     reading: str | None = None  # how `q` was read
     hints: list[str] = []
     searched: int | None = None  # only so many, the newest in scope, were looked at; null: all of them

@@ -42,9 +42,10 @@ class Command(SearchCommand):
         rows, page = find_page(text, max(1, limit))
         near = [] if rows else nearest.near(ENGINE, page.query, text)
         if options["json"]:
-            answer = {"items": [_item(row) for row in rows], "next": page.next, "count": page.count}
+            answer = {"items": [_item(row) for row in rows], "next": page.next, "count": page.count.number}
             answer |= {
-                "count_is_capped": page.count_is_capped,
+                "count_is_capped": page.count.is_capped,
+                "count_is_estimate": page.count.is_estimate,
                 "reading": page.reading,
                 "hints": list(page.hint_sentences),
             }
@@ -65,8 +66,7 @@ class Command(SearchCommand):
             self.stdout.write(line)
         if page.searched is not None:
             self.stderr.write(f"No index has it: only the newest {page.searched:,} were looked at.")
-        more = "more than " if page.count_is_capped else ""
-        self.stderr.write(f"{len(rows):,} of {more}{page.count:,}")
+        self.stderr.write(f"{len(rows):,} of {page.count.text}")
 
 
 def find_page(query: str, limit: int) -> tuple[list[Failure], failures.Page]:
