@@ -7,13 +7,17 @@ A page costs the same however many failures there are. The search decides what d
 - a short time, a kind, a number of attempts, a policy … that few failures have: those few;
 - a few queues, groups, tenants, kinds …: a slice for each value and state, from the index that is sorted so;
 - a time: rows that arrived in it, and the few that match it and arrived before or after;
+- an OR that none of these answers as a whole: each side by its own, merged;
 - text that no index has: the latest SEARCHED of all the rest.
+
+Beside what drives it, a condition on a column is looked up in the row, or among the ids of an index of its own where
+`_by_ids` finds that cheaper.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import product
@@ -25,7 +29,7 @@ from django.db.models import Q, QuerySet, Sum
 from jobs_admin.core import query as language
 from jobs_admin.core import search_terms
 from jobs_admin.core.envelope import KINDS
-from jobs_admin.core.query import Age, Match, Numbers, Query, Term, Text, Time
+from jobs_admin.core.query import Age, All, Any, Match, Numbers, Query, Term, Text, Time
 from jobs_admin.core.search_terms import Phrase
 from jobs_admin.models import Attempt, Failure, FailureCount, ReplayItem
 from jobs_admin.models.access import Viewer
@@ -48,7 +52,7 @@ _MOST_NUMBERS = 8  # values of a number that are told apart
 
 
 def is_timed(term: Term) -> bool:
-    return isinstance(term, Age | Time) and not term.negated
+    return isinstance(term, Age | Time)
 
 
 def is_scanned(term: Term) -> bool:
@@ -120,11 +124,19 @@ _FEW = 10_000  # rows that may be looked at one by one
 _MOST_OTHERS = 5_000  # failures of a time that arrived before or after it
 _SOME = 200_000  # ids that may be held in memory
 
+# In the time in which a row is read: ids that are looked up among those of an index; entries of an index that are read.
+_IDS_A_ROW, _ENTRIES_A_ROW = 10, 30
+
 _WALKED, _FURTHEST = 20, 20_000  # newest rows that are walked through for each one wanted; and at most
 
-_WINDOWS, _IN_WINDOWS = 50, 20_000  # spans of ids that an estimate samples, and ids in all of them
+_SURE = 1_000  # matches, the latest, by which the cost of an exact count is judged
+_MET = 500  # matches that an estimate wants to meet …
+_WINDOWS, _IN_WINDOWS = 50, 20_000  # … in so many spans of ids, which have at most so many ids together
 
 _TABLE = Failure._meta.db_table
+
+_MOST_BRANCHES = 8
+_ANY_STATE = Match("state", (language.Value("any"),))
 
 _WORDS = Text("")  # stands for what is asked of the index beside the search
 
@@ -194,19 +206,34 @@ class FailureSearch:
         It is exact up to `most`, and wherever the index of terms alone can count; otherwise an estimate of two figures,
         from _WINDOWS spans of ids.
         """
-        if self.scanned is not None or (latest := self.statement(None, most + 1)) is None:
+        if self.scanned is not None:
             return self.count(most + 1), False
         if self.driver is not None and self._index_is_sure and (found := self._total_of_hits(self.driver, most)):
             return found
-        with prefer_term_index(self._are_most_in_scope, ordered=True):
-            [(count, oldest)] = _fetch((f"SELECT COUNT(*), MIN(id) FROM ({latest[0]}) AS latest", latest[1]))
-        if count <= most:
+        few = min(most, _SURE)
+        count, oldest = self._latest(few)
+        if count <= few:
             return count, False
-        if self.driver is None and self._few is None:
-            slices, rest = self._slices()
-            if not rest and (self.viewer.sources() is None or "source" in slices[0]):
+        highest = _highest_id()
+        if count * highest <= 2 * most * (highest - oldest + 1):
+            count, oldest = self._latest(most)
+            if count <= most:
+                return count, False
+        if self.driver is None and self._few is None and not self.branches:
+            slices, sliced = self._slices()
+            if all(term is sliced for term, _ in self.parts) and (
+                self.viewer.sources() is None or "source" in slices[0]
+            ):
                 return sum(Failure.objects.filter(**one).order_by().count() for one in slices), False
         return self._sampled(count, oldest)
+
+    def _latest(self, most: int) -> tuple[int, int]:
+        """Return the number of the latest that match, up to one more than `most`, and the lowest id of these."""
+        if (latest := self.statement(None, most + 1)) is None:
+            return 0, 0
+        with prefer_term_index(self._are_most_in_scope, ordered=True):
+            [(count, oldest)] = _fetch((f"SELECT COUNT(*), MIN(id) FROM ({latest[0]}) AS latest", latest[1]))
+        return count, oldest or 0
 
     def _total_of_hits(self, driver: IndexQuery, most: int) -> tuple[int, bool] | None:
         """The same by all hits of the index, which it counts in no time; None where each of them has to be looked at."""
@@ -233,26 +260,36 @@ class FailureSearch:
 
     def _sampled(self, count: int, oldest: int) -> tuple[int, bool]:
         """Return the number by `count` matches down to the id `oldest`, and by samples of what came before."""
-        lowest = self._arrivals.above if self._arrivals is not None and not self._arrivals.others else 0
-        older = max(0, oldest - 1 - lowest)
-        spans, width = (_WINDOWS, _IN_WINDOWS // _WINDOWS) if older > _IN_WINDOWS else (1, older)
-        windows = ", ".join(f"({low}, {low + width})" for low in (lowest + older * n // spans for n in range(spans)))
         found = self._rest if self.driver is not None else self._rest.filter(*(part.alone for _, part in self.parts))
         if (where := _where(found)) is None:
             return count, False
-        of, row, matched, values = _TABLE, f"{_TABLE}.id", "", list[object]()
+        lowest = self._arrivals.above if self._arrivals is not None and not self._arrivals.others else 0
+        older = max(0, oldest - 1 - lowest)
+        looked_at = min(_IN_WINDOWS, _MET * (_highest_id() - oldest + 1) // count) if count else _IN_WINDOWS
+        is_all = older <= max(looked_at, _WINDOWS)
+        step = max(1, older) if is_all else older // _WINDOWS
+        width = step if is_all else max(1, looked_at // _WINDOWS)
         if self.driver is not None:
-            of, row = f"{FAILURES} CROSS JOIN {_TABLE}", key_column()
-            matched, values = f"{match_condition()} AND {_TABLE}.id = {row} AND ", [expression(self.driver)]
-        met = _fetch_number(
-            f"WITH windows(low, high) AS (VALUES {windows}) SELECT COUNT(*) FROM windows CROSS JOIN {of} "
-            f"WHERE {matched}{row} > windows.low AND {row} <= windows.high AND {where[0]}",
-            [*values, *where[1]],
-        )
-        if spans == 1:
+            # One walk through the hits: a word's beginning would be looked up again for each of several.
+            row = key_column()
+            statement = (
+                f"SELECT COUNT(*) FROM {FAILURES} CROSS JOIN {_TABLE} WHERE {match_condition()} AND {_TABLE}.id = {row} "
+                f"AND {row} > {lowest} AND {row} < {oldest} AND ({row} - {lowest + 1}) %% {step} < {width} AND {where[0]}"
+            )
+            met = _fetch_number(statement, [expression(self.driver), *where[1]])
+        else:
+            spans = (
+                ", ".join(f"({low}, {min(low + width, oldest - 1)})" for low in range(lowest, oldest - 1, step))
+                or "(0, 0)"
+            )
+            met = _fetch_number(
+                f"WITH spans(low, high) AS (VALUES {spans}) SELECT COUNT(*) FROM spans CROSS JOIN {_TABLE} "
+                f"WHERE {_TABLE}.id > spans.low AND {_TABLE}.id <= spans.high AND {where[0]}",
+                where[1],
+            )
+        if is_all:
             return count + met, False
-        estimate = count + met * older // (spans * width)
-        return int(float(f"{estimate:.2g}")), True
+        return int(float(f"{count + met * step // width:.2g}")), True
 
     def newer(self, last: int, most: int) -> int:
         """Return how many match that came after the failure `last`, counted up to `most`. Nothing older is read."""
@@ -324,16 +361,47 @@ class FailureSearch:
 
     # -- by what it is found ------------------------------------------------------------------------------------
 
+    @cached_property
+    def branches(self) -> list[FailureSearch]:
+        """A search for each side of an OR that neither index can answer as a whole: each side follows its own."""
+        for place, (term, part) in enumerate(self.parts):
+            if isinstance(term, Any) and part.index_query is None and len(term.of) <= _MOST_BRANCHES:
+                others = [one for n, (one, _) in enumerate(self.parts) if n != place and one is not _WORDS]
+                sides = [[*others, *(side.of if isinstance(side, All) else [side])] for side in term.of]
+                found = [FailureSearch(self.viewer, self._query_of(terms)) for terms in sides]
+                for one in found:
+                    one.parts += [(words, required) for words, required in self.parts if words is _WORDS]
+                return found
+        return []
+
+    def _query_of(self, terms: Sequence[Term]) -> Query:
+        """The search for these terms in the states of this one."""
+        states = [term for term in self.query.terms if scopes.is_state(term)]
+        found = Query((*terms, *states), now=self.now)
+        is_any = self.query.names_state and not found.names_state
+        return replace(found, terms=(*found.terms, _ANY_STATE)) if is_any else found
+
     def _indexed(self, after: int | None, limit: int, *, ordered: bool = True) -> Statement | None:
+        if self.branches:
+            return self._united(after, limit)
         if self.driver is not None:
             return self._driven(self.driver, after, limit, ordered)
         if self._few is not None:
             return self._of_few(self._few, after, limit)
         return self._sliced(after, limit, ordered)
 
+    def _united(self, after: int | None, limit: int) -> Statement | None:
+        found = [found for one in self.branches if (found := one._indexed(after, limit)) is not None]
+        if not found:
+            return None
+        sides = " UNION ".join(f"SELECT id FROM ({sql}) AS side_{n}" for n, (sql, _) in enumerate(found))
+        return f"{sides} ORDER BY id DESC LIMIT {int(limit)}", [value for _, values in found for value in values]
+
     @cached_property
     def driver(self) -> IndexQuery | None:
         """The query of the index of terms; None if it would not help."""
+        if self.branches:
+            return None
         known = [(term, part) for term, part in self.parts if part.index_query is not None or part.but is not None]
         if all(is_sliced(term) for term, _ in known):
             return None
@@ -345,14 +413,39 @@ class FailureSearch:
             queries.append(any_of(Phrase((search_terms.name("source", source),)) for source in sources))
         return all_of(queries, [part.but for _, part in known if part.but is not None])
 
+    def _by_ids(self, terms: Sequence[Term], limit: int, has: Callable[[int], bool]) -> dict[Term, Statement]:
+        """Return those of the terms whose failures are cheaper to take from an index of their own than to look for
+        among the rows that are walked through: term -> the statement of their ids.
+
+        Of `highest` failures `count` match the term, so about `limit * highest / count` are walked through to meet
+        `limit`, and no more than there are, which `has` says.
+        """
+        found: dict[Term, Statement] = {}
+        for term in terms:
+            sliceable = sliceable_values(term)
+            if sliceable is None or not sliceable[1] or not self.states:
+                continue
+            column, named = sliceable
+            marks, states = (", ".join(["%s"] * len(these)) for these in (named, self.states))
+            ids = f"SELECT id FROM {_TABLE} WHERE {column} IN ({marks}) AND state IN ({states})"
+            values = [*named, *self.states]
+            count = _fetch_number(f"SELECT COUNT(*) FROM ({ids} LIMIT {_SOME + 1}) AS found", values)
+            walked = limit * _highest_id() // max(1, count)
+            if count <= min(_SOME, _IDS_A_ROW * walked) and has(count // _IDS_A_ROW):
+                found[term] = ids, values
+        return found
+
     @cached_property
     def _rest(self) -> QuerySet[Failure]:
         """Conditions on the rows that the index returns."""
+        return self._rest_without(())
+
+    def _rest_without(self, terms: Collection[Term]) -> QuerySet[Failure]:
         found = Failure.objects.filter(scopes.visible(self.viewer))
-        for _, part in self.parts:
+        for term, part in self.parts:
             if part.index_query is not None:
                 found = found if part.rest is None else found.filter(part.rest)
-            elif part.but is None:
+            elif part.but is None and term not in terms:
                 found = found.filter(part.alone)
         return found if len(self.states) == len(language.STATES) else found.filter(state__in=self.states)
 
@@ -398,11 +491,20 @@ class FailureSearch:
     def _driven(
         self, driver: IndexQuery, after: int | None, limit: int, ordered: bool, *, above: int | None = None
     ) -> Statement | None:
-        where = _where(self._rest)
-        if where is None:
+        if self._few is not None and not self._few.count:
             return None
         row = key_column()
-        among, ids = self._among(driver) if connection.vendor == "sqlite" else ("", [])
+        among, ids, by_ids = "", list[object](), dict[Term, Statement]()
+        if connection.vendor == "sqlite":
+            hits = f"SELECT COUNT(*) FROM (SELECT 1 FROM {FAILURES} WHERE {match_condition()} LIMIT %s) AS found"
+            terms = [term for term, part in self.parts if part.index_query is None]
+            by_ids = self._by_ids(terms, limit, lambda n: _fetch_number(hits, [expression(driver), n]) == n)
+            among, ids = self._among(driver)
+        where = _where(self._rest_without(by_ids))
+        if where is None:
+            return None
+        for sql, values in by_ids.values():
+            among, ids = f"{among} AND +{row} IN ({sql})", [*ids, *values]
         below = "" if after is None else f" AND {row} < {int(after)}"
         below += "" if above is None else f" AND {row} > {int(above)}"
         order = f"ORDER BY {row} DESC " if ordered else ""
@@ -440,17 +542,29 @@ class FailureSearch:
         all of them, or sort every dead one. One slice per state (and queue, task …) follows its index and stops at
         `limit`.
         """
-        slices, rest = self._slices()
+        slices, sliced = self._slices()
+        # Written by hand: the ORM would take as long for each as the whole takes to run.
+        conditions = [
+            (" AND ".join(f"{_TABLE}.{column} = %s" for column in one) or "1 = 1", list(one.values())) for one in slices
+        ]
+        by_ids: dict[Term, Statement] = {}
+        if connection.vendor == "sqlite":
+            walked = " UNION ALL ".join(f"SELECT id FROM {_TABLE} WHERE {sql}" for sql, _ in conditions)
+            named = [value for _, values in conditions for value in values]
+            of_slices = f"SELECT COUNT(*) FROM (SELECT 1 FROM ({walked}) AS walked LIMIT %s) AS found"
+            terms = [term for term, _ in self.parts if term is not sliced]
+            by_ids = self._by_ids(terms, limit, lambda n: _fetch_number(of_slices, [*named, n]) == n)
+        rest = [part.alone for term, part in self.parts if term is not sliced and term not in by_ids]
         found = Failure.objects.filter(scopes.visible(self.viewer), *rest)
         where = _where(found if after is None else found.filter(pk__lt=after))
         if where is None:
             return None
-        # Written by hand: the ORM would take as long for each as the whole takes to run.
-        conditions = [(" AND ".join(f"{_TABLE}.{column} = %s" for column in one), list(one.values())) for one in slices]
+        for ids, values in by_ids.values():
+            where = f"{where[0]} AND +{_TABLE}.id IN ({ids})", [*where[1], *values]
         # From a start until now, a walk from the latest is as short without.
         if _bounds(self._timed, self.now, is_start=False) and (arrivals := self._arrivals) is not None:
             within = f"{_TABLE}.id > {arrivals.above} AND {_TABLE}.id <= {arrivals.last}"
-            conditions = [(f"{sql or '1 = 1'} AND {within}", values) for sql, values in conditions]
+            conditions = [(f"{sql} AND {within}", values) for sql, values in conditions]
             if arrivals.others:
                 every_part = scopes.all_conditions(part.alone for _, part in self.parts)
                 others = _where(Failure.objects.filter(every_part, pk__in=arrivals.others, state__in=self.states))
@@ -459,27 +573,26 @@ class FailureSearch:
         statements: list[str] = []
         parameters: list[object] = []
         for n, (sql, values) in enumerate(conditions):
-            page = f"SELECT id FROM {_TABLE} WHERE {where[0]} AND {sql or '1 = 1'} {order}LIMIT {int(limit)}"
+            page = f"SELECT id FROM {_TABLE} WHERE {where[0]} AND {sql} {order}LIMIT {int(limit)}"
             statements.append(f"SELECT id FROM ({page}) AS slice_{n}")
             parameters += [*where[1], *values]
         if not statements:
             return None
         return f"{' UNION ALL '.join(statements)} {order}LIMIT {int(limit)}", parameters
 
-    def _slices(self) -> tuple[list[dict[str, object]], list[Q]]:
-        """Columns with their values, which do not overlap and each follow one index, and what else is to be asked."""
+    def _slices(self) -> tuple[list[dict[str, object]], Term | None]:
+        """Columns with their values, which do not overlap and each follow one index, and the term that they serve."""
         term = self._term_to_slice()
-        rest = [part.alone for one, part in self.parts if one is not term]
         if term is not None and (sliceable := sliceable_values(term)) is not None:
             name, values = sliceable
-            return [{name: value, "state": state} for value, state in product(values, self.states)], rest
+            return [{name: value, "state": state} for value, state in product(values, self.states)], term
         sources = self.viewer.sources()
         if sources is not None and len(sources) * len(self.states) <= _MOST_SLICES:
             # Where another source holds all the rows, a slice by state alone would walk them for nothing.
-            return [{"source": source, "state": state} for source, state in product(sources, self.states)], rest
+            return [{"source": source, "state": state} for source, state in product(sources, self.states)], None
         if len(self.states) == len(language.STATES):
-            return [{}], rest  # every state: the primary key itself is in order
-        return [{"state": state} for state in self.states], rest
+            return [{}], None  # every state: the primary key itself is in order
+        return [{"state": state} for state in self.states], None
 
     def _term_to_slice(self) -> Term | None:
         """The term that narrows the most and has an index; None where no term names a few plain values."""
@@ -527,9 +640,9 @@ class FailureSearch:
         highest = _highest_id()
         above = _arrived_by(max(starts), highest) if starts else 0
         last = max(above, _arrived_by(min(ends), highest)) if ends else highest
-        # To find the others, each row of that time is read from the index.
+        # To find the others, the index of that time is read; without, a walk reads the rows before and after it.
         read = last - above
-        if above + highest - last <= max(_FEW, read // 10) or (starts and read > _SOME):
+        if above + highest - last <= max(_FEW, read // _ENTRIES_A_ROW) or (not ends and read > _SOME):
             return None
         index = "INDEXED BY failure_by_time" if connection.vendor == "sqlite" else ""
         others = (
@@ -606,10 +719,10 @@ def _bounds(terms: Sequence[Term], now: datetime, *, is_start: bool) -> list[dat
     """The moments from which (`is_start`), or up to which, terms of time match."""
     found = []
     for term in terms:
-        if isinstance(term, Age) and term.younger == is_start:
-            found.append(language.before(now, term.seconds))
-        elif isinstance(term, Time) and (term.field == "since") == is_start:
-            found.append(term.at or language.before(now, term.ago or 0))
+        if isinstance(term, Age | Time):
+            is_after, moment = scopes.named_time(term, now)
+            if (is_after != term.negated) == is_start:
+                found.append(moment)
     return found
 
 

@@ -206,7 +206,7 @@ class _Compiler:
         if isinstance(term, Any):
             return _any_part([self.part(one) for one in term.of])
         found = self._leaf(term)
-        if not term.negated:
+        if not term.negated or isinstance(term, Age | Time):
             return found
         sure = found.index_query is not None and found.rest is None
         return Part(~found.alone, but=found.index_query if sure else None)
@@ -353,12 +353,11 @@ def _name_part(field: str, value: language.Value) -> Part:
 
 
 def _column_condition(term: Match | Numbers | Age | Time, now: datetime) -> Q:
-    if isinstance(term, Age):
-        moment = language.before(now, term.seconds)
-        return Q(failed_at__gte=moment) if term.younger else Q(failed_at__lte=moment)
-    if isinstance(term, Time):
-        moment = term.at or language.before(now, term.ago or 0)
-        return Q(failed_at__gte=moment) if term.field == "since" else Q(failed_at__lte=moment)
+    if isinstance(term, Age | Time):
+        is_after, moment = named_time(term, now)
+        if term.negated:  # written so, as an index is not asked for what is NOT in a range
+            return Q(failed_at__lt=moment) if is_after else Q(failed_at__gt=moment)
+        return Q(failed_at__gte=moment) if is_after else Q(failed_at__lte=moment)
     if isinstance(term, Numbers):
         return _numbers_condition(term)
     if term.field == "state":
@@ -370,6 +369,13 @@ def _column_condition(term: Match | Numbers | Age | Time, now: datetime) -> Q:
     if term.field == "policy":
         return Q(Exists(Attempt.objects.filter(policy__in=policies_named(term), failure=OuterRef("pk"))))
     return Q(kind__in=kinds_named(term))
+
+
+def named_time(term: Age | Time, now: datetime) -> tuple[bool, datetime]:
+    """Return the moment that a term names, and whether it asks for what failed after it, ignoring its sign."""
+    if isinstance(term, Age):
+        return term.younger, language.before(now, term.seconds)
+    return term.field == "since", term.at or language.before(now, term.ago or 0)
 
 
 def kinds_named(term: Match) -> list[str]:
