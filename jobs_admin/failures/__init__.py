@@ -69,7 +69,7 @@ _GROUP = ("id", "fingerprint", "error_type", "state")
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many failures match a search."""
+    """Number of failures that match a search."""
 
     number: int
     is_estimate: bool = False  # from a sample, of two figures

@@ -265,10 +265,10 @@ class FailureSearch:
             return count, False
         lowest = self._arrivals.above if self._arrivals is not None and not self._arrivals.others else 0
         older = max(0, oldest - 1 - lowest)
-        looked_at = min(_IN_WINDOWS, _MET * (_highest_id() - oldest + 1) // count) if count else _IN_WINDOWS
-        is_all = older <= max(looked_at, _WINDOWS)
+        sampled = min(_IN_WINDOWS, _MET * (_highest_id() - oldest + 1) // count) if count else _IN_WINDOWS
+        is_all = older <= max(sampled, _WINDOWS)
         step = max(1, older) if is_all else older // _WINDOWS
-        width = step if is_all else max(1, looked_at // _WINDOWS)
+        width = step if is_all else max(1, sampled // _WINDOWS)
         if self.driver is not None:
             # One walk through the hits: a word's beginning would be looked up again for each of several.
             row = key_column()
@@ -414,7 +414,7 @@ class FailureSearch:
         return all_of(queries, [part.but for _, part in known if part.but is not None])
 
     def _by_ids(self, terms: Sequence[Term], limit: int, has: Callable[[int], bool]) -> dict[Term, Statement]:
-        """Return those of the terms whose failures are cheaper to take from an index of their own than to look for
+        """Return the terms whose failures are cheaper to take from an index of their own than to look for
         among the rows that are walked through: term -> the statement of their ids.
 
         Of `highest` failures `count` match the term, so about `limit * highest / count` are walked through to meet

@@ -210,15 +210,15 @@ def test_a_count_is_exact_or_an_estimate_that_says_so(monkeypatch):
         '-"foo" queue:emails': 20,
     }
     for text, n in exact.items():
-        found = failures.count(ENGINE, parse(text, NOW))
-        assert found == failures.Count(n) and found.text == str(n), text
+        count = failures.count(ENGINE, parse(text, NOW))
+        assert count == failures.Count(n) and count.text == str(n), text
     monkeypatch.setattr(failure_search, "_FEW", 0)
     monkeypatch.setattr(failure_search, "_WINDOWS", 10)
     monkeypatch.setattr(failure_search, "_IN_WINDOWS", 80)
     for text, n in {"foo": 90, "foo tenant:acme": 30, "-tenant:acme state:any": 140, "foo OR tenant:none": 90}.items():
-        found = failures.count(ENGINE, parse(text, NOW))
-        assert found.is_estimate and 0.6 * n < found.number < 1.4 * n, (text, found)
-        assert found.text == f"about {found.number}"
+        count = failures.count(ENGINE, parse(text, NOW))
+        assert count.is_estimate and 0.6 * n < count.number < 1.4 * n, (text, count)
+        assert count.text == f"about {count.number}"
     assert failures.search(ENGINE, "foo", now=NOW, limit=20).count.is_estimate
     assert failures.count(ENGINE, parse("foo state:any", NOW)) == failures.Count(180), "the index counts it alone"
 
