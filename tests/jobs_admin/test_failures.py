@@ -197,7 +197,7 @@ def test_the_count_is_the_number_of_rows(text):
     assert page.count == failures.Count(len(page.rows))
 
 
-def test_a_count_is_exact_or_an_estimate_that_says_so(monkeypatch):
+def test_a_count_is_exact_or_marked_as_an_estimate(monkeypatch):
     for n in range(60):
         bury(3, state=("dead", "recovered")[n % 2], tenant=("acme", "zeta")[n % 3 > 0])
     bury(20, message="else")
