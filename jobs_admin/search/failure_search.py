@@ -77,8 +77,8 @@ def _is_pattern(leaf: Term, field: str) -> bool:
 
 def sliceable_values(term: Term) -> tuple[str, list[object]] | None:
     """The column by which a term can be sliced, and every value of it that the term matches; None where it cannot."""
-    if isinstance(term, Numbers) and term.field in SLICED and not term.negated:
-        numbers = _numbers_in_ranges(term)
+    if isinstance(term, Numbers) and term.field in SLICED and (not term.negated or term.field == "attempts"):
+        numbers = _numbers_in_ranges(_complement(term) if term.negated else term)
         return None if numbers is None else (term.field, numbers)
     if not isinstance(term, Match) or term.field not in SLICED:
         return None
@@ -90,6 +90,18 @@ def sliceable_values(term: Term) -> tuple[str, list[object]] | None:
     if term.field == "group":
         return "group_id", [row["pk"] for row in scopes.groups_named(term)]
     return term.field, sorted({v.text for v in term.values})
+
+
+def _complement(term: Numbers) -> Numbers:
+    """The ranges of whole numbers that these leave out."""
+    left, low = list[tuple[int | None, int | None]](), 0
+    for first, last in sorted(((first or 0), last) for first, last in term.ranges):
+        if first > low:
+            left.append((low, first - 1))
+        if last is None:
+            return replace(term, ranges=tuple(left))
+        low = max(low, last + 1)
+    return replace(term, ranges=(*left, (low, None)))
 
 
 def _numbers_in_ranges(term: Numbers) -> list[object] | None:
@@ -123,6 +135,7 @@ _MOST_SLICES = 56
 _FEW = 10_000  # rows that may be looked at one by one
 _MOST_OTHERS = 5_000  # failures of a time that arrived before or after it
 _SOME = 200_000  # ids that may be held in memory
+_TRIED = 2_000  # rows, the latest, among which a page is looked for before many ids are
 
 # In the time in which a row is read: ids that are looked up among those of an index; entries of an index that are read.
 _IDS_A_ROW, _ENTRIES_A_ROW = 10, 30
@@ -278,12 +291,15 @@ class FailureSearch:
             )
             met = _fetch_number(statement, [expression(self.driver), *where[1]])
         else:
+            by_key = (
+                "NOT INDEXED " if connection.vendor == "sqlite" else ""
+            )  # of each span the rows, not of an index all
             spans = (
                 ", ".join(f"({low}, {min(low + width, oldest - 1)})" for low in range(lowest, oldest - 1, step))
                 or "(0, 0)"
             )
             met = _fetch_number(
-                f"WITH spans(low, high) AS (VALUES {spans}) SELECT COUNT(*) FROM spans CROSS JOIN {_TABLE} "
+                f"WITH spans(low, high) AS (VALUES {spans}) SELECT COUNT(*) FROM spans CROSS JOIN {_TABLE} {by_key}"
                 f"WHERE {_TABLE}.id > spans.low AND {_TABLE}.id <= spans.high AND {where[0]}",
                 where[1],
             )
@@ -413,12 +429,13 @@ class FailureSearch:
             queries.append(any_of(Phrase((search_terms.name("source", source),)) for source in sources))
         return all_of(queries, [part.but for _, part in known if part.but is not None])
 
-    def _by_ids(self, terms: Sequence[Term], limit: int, has: Callable[[int], bool]) -> dict[Term, Statement]:
+    def _by_ids(
+        self, terms: Sequence[Term], has: Callable[[int], bool], are_near: Callable[[], bool]
+    ) -> dict[Term, Statement]:
         """Return the terms whose failures are cheaper to take from an index of their own than to look for
         among the rows that are walked through: term -> the statement of their ids.
 
-        Of `highest` failures `count` match the term, so about `limit * highest / count` are walked through to meet
-        `limit`, and no more than there are, which `has` says.
+        `has(n)`: there are at least n rows to walk through. `are_near()`: all that is wanted is among the latest of them.
         """
         found: dict[Term, Statement] = {}
         for term in terms:
@@ -430,10 +447,21 @@ class FailureSearch:
             ids = f"SELECT id FROM {_TABLE} WHERE {column} IN ({marks}) AND state IN ({states})"
             values = [*named, *self.states]
             count = _fetch_number(f"SELECT COUNT(*) FROM ({ids} LIMIT {_SOME + 1}) AS found", values)
-            walked = limit * _highest_id() // max(1, count)
-            if count <= min(_SOME, _IDS_A_ROW * walked) and has(count // _IDS_A_ROW):
+            if count <= _SOME and has(count // _IDS_A_ROW) and (count <= _FEW or not are_near()):
                 found[term] = ids, values
         return found
+
+    def _are_near(self, walked: Sequence[Statement], rest: QuerySet[Failure], limit: int) -> bool:
+        """Return whether `limit` of the _TRIED latest rows match the rest."""
+        if limit > _TRIED or not walked or (where := _where(rest)) is None:
+            return False
+        latest = " UNION ALL ".join(
+            f"SELECT id FROM ({sql} ORDER BY id DESC LIMIT {_TRIED // min(2, len(walked))}) AS latest_{n}"
+            for n, (sql, _) in enumerate(walked)
+        )
+        values = [value for _, of_one in walked for value in of_one]
+        met = f"SELECT 1 FROM ({latest}) AS latest CROSS JOIN {_TABLE} WHERE {_TABLE}.id = latest.id AND {where[0]}"
+        return _fetch_number(f"SELECT COUNT(*) FROM ({met} LIMIT {limit}) AS met", [*values, *where[1]]) == limit
 
     @cached_property
     def _rest(self) -> QuerySet[Failure]:
@@ -494,19 +522,27 @@ class FailureSearch:
         if self._few is not None and not self._few.count:
             return None
         row = key_column()
+        below = "" if after is None else f" AND {row} < {int(after)}"
+        below += "" if above is None else f" AND {row} > {int(above)}"
         among, ids, by_ids = "", list[object](), dict[Term, Statement]()
         if connection.vendor == "sqlite":
             hits = f"SELECT COUNT(*) FROM (SELECT 1 FROM {FAILURES} WHERE {match_condition()} LIMIT %s) AS found"
             terms = [term for term, part in self.parts if part.index_query is None]
-            by_ids = self._by_ids(terms, limit, lambda n: _fetch_number(hits, [expression(driver), n]) == n)
+            by_ids = self._by_ids(
+                terms,
+                lambda n: _fetch_number(hits, [expression(driver), n]) == n,
+                lambda: self._are_near(
+                    [(f"SELECT {row} AS id FROM {FAILURES} WHERE {match_condition()}{below}", [expression(driver)])],
+                    self._rest,
+                    limit,
+                ),
+            )
             among, ids = self._among(driver)
         where = _where(self._rest_without(by_ids))
         if where is None:
             return None
         for sql, values in by_ids.values():
             among, ids = f"{among} AND +{row} IN ({sql})", [*ids, *values]
-        below = "" if after is None else f" AND {row} < {int(after)}"
-        below += "" if above is None else f" AND {row} > {int(above)}"
         order = f"ORDER BY {row} DESC " if ordered else ""
         # CROSS: SQLite takes the tables in this order, and the index gives its rows newest first.
         return (
@@ -549,11 +585,20 @@ class FailureSearch:
         ]
         by_ids: dict[Term, Statement] = {}
         if connection.vendor == "sqlite":
+            below = "" if after is None else f" AND id < {int(after)}"
             walked = " UNION ALL ".join(f"SELECT id FROM {_TABLE} WHERE {sql}" for sql, _ in conditions)
             named = [value for _, values in conditions for value in values]
             of_slices = f"SELECT COUNT(*) FROM (SELECT 1 FROM ({walked}) AS walked LIMIT %s) AS found"
             terms = [term for term, _ in self.parts if term is not sliced]
-            by_ids = self._by_ids(terms, limit, lambda n: _fetch_number(of_slices, [*named, n]) == n)
+            by_ids = self._by_ids(
+                terms,
+                lambda n: _fetch_number(of_slices, [*named, n]) == n,
+                lambda: self._are_near(
+                    [(f"SELECT id FROM {_TABLE} WHERE {sql}{below}", values) for sql, values in conditions],
+                    Failure.objects.filter(*(part.alone for _, part in self.parts)),
+                    limit,
+                ),
+            )
         rest = [part.alone for term, part in self.parts if term is not sliced and term not in by_ids]
         found = Failure.objects.filter(scopes.visible(self.viewer), *rest)
         where = _where(found if after is None else found.filter(pk__lt=after))

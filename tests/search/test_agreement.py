@@ -238,7 +238,7 @@ def test_every_way_to_a_page_gives_the_same(failures_of_world, monkeypatch, few,
     monkeypatch.setattr(failure_search, "_SOME", most_ids)
     for text in ("timeout state:gone", "error:timeout age:<2d", "age:<3d", "read state:recovered queue:emails", "-read",
                  "timeout tenant:Acme state:*", "host:web-3 since:1h", "kind:lost", "-kind:lost,exception timeout",
-                 "attempts:>=3", "attempts:1,5 state:*", "-attempts:2", "priority:0..9", "-priority:5 kind:hard_*",
+                 "attempts:>=3", "attempts:1,5 state:*", "-attempts:2", "-attempts:0..1,3,5.. read", "-attempts:>=2 OR kind:lost", "priority:0..9", "-priority:5 kind:hard_*",
                  "until:2d", "until:2d state:* kind:lost", "since:5d until:2d", "read until:3d", "-since:2d read",
                  "tenant:Acme queue:emails", "read OR kind:lost", "(read state:gone) OR attempts:1 queue:emails",
                  "e* OR (kind:lost state:*) OR priority:5", "-age:>3d OR read", "*ead OR kind:lost"):  # fmt: skip
