@@ -1,8 +1,8 @@
-"""The engine's steps, in as many processes as have to be: what hangs in one delays no other.
+"""The engine's steps, in as many processes as have to be: what hangs in one process delays no other process.
 
 What calls a source, a webhook or a worker's words has a process of its own; what only calls the desk's database and store is
-a thread of one shared process. A step that is rarely due has a process only while it is: one thread of the shared process looks
-out for all of them. The parent opens no connection: it forks the processes, starts them again when they die, and kills one that has
+a thread of one shared process. A step that is rarely due has a process only while it is: one thread of the shared process checks
+that for all of them. The parent opens no connection: it forks the processes, starts them again when they die, and kills one that has
 not moved within its deadline. Children die with the parent. Several watches may run side by side.
 """
 
@@ -284,7 +284,7 @@ class _Part:
     # step are beside it.
     starts: tuple[int, ...] = ()
     beside: tuple[int, ...] = ()
-    is_lookout: bool = False  # it only looks whether the step is due
+    checks_due: bool = False  # it only looks whether the step is due
 
 
 @dataclass(slots=True)
@@ -316,7 +316,7 @@ def _plan(steps: Sequence[Step]) -> list[_Child]:
         if shares:
             shared.parts.append(_Part(step, next(places)))
         elif step.is_due:
-            shared.parts.append(_Part(step, next(places), starts=on_demand, beside=on_demand, is_lookout=True))
+            shared.parts.append(_Part(step, next(places), starts=on_demand, beside=on_demand, checks_due=True))
     return [*children, shared] if shared.parts else children
 
 
@@ -463,14 +463,14 @@ class _Process:
 
     def _run_threads(self) -> None:
         self.stopped = threading.Event()
-        lookouts = [part for part in self.child.parts if part.is_lookout]
+        checks = [part for part in self.child.parts if part.checks_due]
         threads = [
             threading.Thread(target=self._run_thread, args=(self._run_steps, part), name=part.step.name, daemon=True)
             for part in self.child.parts
-            if not part.is_lookout
+            if not part.checks_due
         ]
-        if lookouts:
-            threads.append(threading.Thread(target=self._run_thread, args=(self._look_out, *lookouts), daemon=True))
+        if checks:
+            threads.append(threading.Thread(target=self._run_thread, args=(self._check_due, *checks), daemon=True))
         for thread in threads:
             thread.start()
         while not self.is_stopping:
@@ -493,20 +493,22 @@ class _Process:
         while not self.is_stopping:
             rounds.run_one()
 
-    def _look_out(self, *parts: _Part) -> None:
+    def _check_due(self, *parts: _Part) -> None:
         """Look whether the steps are due whenever the database has changed; now and then also without."""
-        lookouts = [_Rounds(part, self.slate, self.parent, lambda seconds: None) for part in parts]
-        version, looked_at = None, float("-inf")
+        checks = [_Rounds(part, self.slate, self.parent, lambda seconds: None) for part in parts]
+        version, has_changed, looked_at = None, False, float("-inf")
         while not self.is_stopping:
             try:
                 latest = data_version()
-            except Exception:  # the lookouts will say so
+            except Exception:  # the checks say so
                 connections.close_all()
                 latest = None
-            if latest is None or latest != version or time.monotonic() - looked_at > _LOOK_AGAIN_S:
+            # Also once after a change: PostgreSQL's log may be ahead of what is committed.
+            had_changed, has_changed = has_changed, latest is None or latest != version
+            if has_changed or had_changed or time.monotonic() - looked_at > _LOOK_AGAIN_S:
                 version, looked_at = latest, time.monotonic()
-                for lookout in lookouts:
-                    lookout.run_one()
+                for check in checks:
+                    check.run_one()
             self.stopped.wait(_SLICE_S if latest is not None else 1)
 
 
@@ -541,7 +543,7 @@ class _Rounds:
     def run_one(self) -> None:
         self._sign()
         try:
-            is_busy = self._look_out() if self.part.is_lookout else self.step.run(self.name)
+            is_busy = self._check_due() if self.part.checks_due else self.step.run(self.name)
         except Exception as error:  # one round must not end the others; it is counted and shown
             self._went_wrong(error)
             return
@@ -549,13 +551,13 @@ class _Rounds:
             log.info("Step %s goes on, after %d rounds that failed.", self.step.name, self.failed_rounds)
         self.error, self.failed_rounds, self.ended_at = "", 0, time.time()
         self.pauses.succeeded()
-        if is_busy and self.is_busy and not self.part.is_lookout:
+        if is_busy and self.is_busy and not self.part.checks_due:
             self._start_others()
         self.is_busy = is_busy
         self._note(is_busy)
         self._idle(is_busy)
 
-    def _look_out(self) -> bool:
+    def _check_due(self) -> bool:
         assert self.step.is_due is not None
         if not self._is_running() and self.step.is_due():
             self._start_others()
@@ -599,7 +601,7 @@ class _Rounds:
         self.slate.write(self.part.place, failed_rounds=self.failed_rounds)
         if not self.error and any(self.slate.failed_rounds(place) for place in self.part.beside):
             return  # what that one says of the step stands
-        if self.part.is_lookout and self._is_running():
+        if self.part.checks_due and self._is_running():
             return
         now = time.monotonic()
         every_s = _NOTE_EVERY_S if is_busy or self.error else _NOTE_QUIET_EVERY_S

@@ -194,5 +194,5 @@ def data_folder() -> Path:
 def first_rules(db):
     """The rules that a new desk has: the migrations' own, made again, because a test that commits takes all rows away."""
     apps.get_model("jobs_admin", "Rule").objects.all().delete()
-    import_module("jobs_admin.migrations.0010_alerts_and_history")._begin(apps, None)
-    import_module("jobs_admin.migrations.0017_progress").add_rule(apps, None)
+    import_module("jobs_admin.migrations.0010_alerts_and_history")._begin(apps, connection.schema_editor())
+    import_module("jobs_admin.migrations.0017_progress").add_rule(apps, connection.schema_editor())

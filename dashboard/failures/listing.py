@@ -115,8 +115,8 @@ def _all_jobs(page: Page) -> str:
     count = page.count
     if count.is_capped:
         return f"more than {number(count.number)} jobs"
-    is_exact = len(scopes.states_of(page.query)) == 1 or count.is_estimate
-    return f"{'' if is_exact else 'up to '}{count.text} {'job' if count.number == 1 else 'jobs'}"
+    is_bound = len(scopes.states_of(page.query)) > 1 and not count.is_estimate
+    return f"{'up to ' if is_bound else ''}{count.text} {'job' if count.number == 1 else 'jobs'}"
 
 
 def chips(query: Query) -> list[Chip]:

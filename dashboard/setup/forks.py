@@ -143,8 +143,9 @@ def read_settings() -> None:
             setattr(settings, name, getattr(module, name))
     connections.close_all()
     for alias in connections.settings:
-        with contextlib.suppress(AttributeError):  # nobody used it yet
+        with contextlib.suppress(AttributeError):  # not used yet
             del connections[alias]
+    connections._settings = None  # else Django configures the databases of before again
     del connections.settings
     for cached in (config.sources, config.store, config.adapter, config.payload_keys):
         cached.cache_clear()

@@ -63,7 +63,7 @@ class FailurePaginator(Paginator):
 
     @cached_property
     def count(self) -> int:
-        return failures.count(self.viewer, self.query).number
+        return failures.count_exactly(self.viewer, self.query, failures.EXACT)
 
     @property
     def num_pages(self) -> int:

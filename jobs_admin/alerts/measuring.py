@@ -300,7 +300,7 @@ class Measured:
         self._views_end = self._views_end or now + VIEWS_S
         if now > self._views_end:
             return None
-        n = failures.count(seen_by(rule), language.parse(rule.view.query, self.now)).number
+        n = failures.count_exactly(seen_by(rule), language.parse(rule.view.query, self.now), failures.EXACT)
         return {view_key(rule): float(n)}
 
 

@@ -300,7 +300,7 @@ _ALL = (
         past="the view “{subject}” held up to {value} {noun}",
         link=Link.VIEW,
         largest=9_999,
-        largest_because="what a search finds is counted up to ten thousand",
+        largest_because="what a rule compares is counted, up to ten thousand",
         no_history="What a view found in the past is not kept.",
     ),
 )

@@ -39,6 +39,7 @@ __all__ = [
     "Page",
     "attempts",
     "count",
+    "count_exactly",
     "facets",
     "find_matching",
     "get",
@@ -156,6 +157,13 @@ def count(viewer: Viewer, query: Query) -> Count:
     If a page searches the latest only, the number of those that match.
     """
     return _count_matches(viewer, query, FailureSearch(viewer, query))
+
+
+def count_exactly(viewer: Viewer, query: Query, most: int) -> int:
+    """Return how many match, counted up to `most` where no counter knows: for what is compared, and for pages."""
+    if scopes.is_counted(query):
+        return scopes.matching_counts(viewer, query).aggregate(n=Sum("count"))["n"] or 0
+    return FailureSearch(viewer, query).count(most)
 
 
 def _count_matches(viewer: Viewer, query: Query, searcher: FailureSearch) -> Count:

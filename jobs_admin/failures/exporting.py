@@ -75,7 +75,8 @@ def note(viewer: Viewer, text: str, form: str) -> None:
     """Write down who takes what out of the desk."""
     count = failures.count(viewer, language.parse(text))
     with transaction.atomic():
-        after = {"query": text, "form": form, "count": count.number, "count_is_estimate": count.is_estimate}
+        after = {"query": text, "form": form, "count": count.number, "count_is_capped": count.is_capped}
+        after["count_is_estimate"] = count.is_estimate
         audit.record(viewer, "failures.export", "failures", after=after)
 
 

@@ -80,8 +80,8 @@ def sliceable_values(term: Term) -> tuple[str, list[object]] | None:
     if isinstance(term, Numbers) and term.field in SLICED and (not term.negated or term.field == "attempts"):
         numbers = _numbers_in_ranges(_complement(term) if term.negated else term)
         return None if numbers is None else (term.field, numbers)
-    if not isinstance(term, Match) or term.field not in SLICED:
-        return None
+    if not isinstance(term, Match) or term.field not in SLICED or term.field == "priority":
+        return None  # which numbers a level of priority has depends on the source
     if term.field == "kind":
         named = scopes.kinds_named(term)
         return "kind", [kind for kind in KINDS if (kind in named) != term.negated]
@@ -142,9 +142,7 @@ _IDS_A_ROW, _ENTRIES_A_ROW = 10, 30
 
 _WALKED, _FURTHEST = 20, 20_000  # newest rows that are walked through for each one wanted; and at most
 
-_SURE = 1_000  # matches, the latest, by which the cost of an exact count is judged
-_MET = 500  # matches that an estimate wants to meet …
-_WINDOWS, _IN_WINDOWS = 50, 20_000  # … in so many spans of ids, which have at most so many ids together
+_WINDOWS, _WIDTH = 2_000, 5  # spans that an estimate samples, and ids in each: many, as failures come in bursts
 
 _TABLE = Failure._meta.db_table
 
@@ -159,8 +157,8 @@ Statement = tuple[str, list[object]]
 class FailureSearch:
     """One search, made ready: ask it for ids, for a statement that gives them, or for their number."""
 
-    def __init__(self, viewer: Viewer, query: Query) -> None:
-        self.viewer, self.query = viewer, query
+    def __init__(self, viewer: Viewer, query: Query, *, is_side: bool = False) -> None:
+        self.viewer, self.query, self.is_side = viewer, query, is_side
         self.now = query.now or datetime.now(UTC)
         self.states = scopes.states_of(query)
         parts = scopes.build_parts(query, states=False)
@@ -216,96 +214,99 @@ class FailureSearch:
     def total(self, most: int) -> tuple[int, bool]:
         """Return how many match, and whether that is an estimate.
 
-        It is exact up to `most`, and wherever the index of terms alone can count; otherwise an estimate of two figures,
-        from _WINDOWS spans of ids.
+        It is exact up to `most`, and wherever an index alone can count; otherwise an estimate of two figures, from
+        _WINDOWS spans of ids.
         """
         if self.scanned is not None:
             return self.count(most + 1), False
-        if self.driver is not None and self._index_is_sure and (found := self._total_of_hits(self.driver, most)):
-            return found
-        few = min(most, _SURE)
-        count, oldest = self._latest(few)
-        if count <= few:
+        if self._few is not None:
+            return self._latest(_FEW), False
+        if self.driver is not None and self._index_is_sure and (exact := self._number_of_hits(self.driver)) is not None:
+            return exact, False
+        estimate, is_estimate = None, True
+        if self.driver is not None and connection.vendor == "sqlite":
+            # The hits that a sample has are found without the others; those of a common word would be read first.
+            estimate, is_estimate = self._sampled()
+            if not is_estimate or estimate > 3 * most:
+                return estimate, is_estimate
+        if (count := self._latest(most)) <= most:
             return count, False
-        highest = _highest_id()
-        if count * highest <= 2 * most * (highest - oldest + 1):
-            count, oldest = self._latest(most)
-            if count <= most:
-                return count, False
-        if self.driver is None and self._few is None and not self.branches:
-            slices, sliced = self._slices()
-            if all(term is sliced for term, _ in self.parts) and (
-                self.viewer.sources() is None or "source" in slices[0]
-            ):
-                return sum(Failure.objects.filter(**one).order_by().count() for one in slices), False
-        return self._sampled(count, oldest)
+        if (exact := self._number_in_slices()) is not None:
+            return exact, False
+        if estimate is None:
+            estimate, is_estimate = self._sampled()
+        return max(estimate, count), is_estimate
 
-    def _latest(self, most: int) -> tuple[int, int]:
-        """Return the number of the latest that match, up to one more than `most`, and the lowest id of these."""
-        if (latest := self.statement(None, most + 1)) is None:
-            return 0, 0
-        with prefer_term_index(self._are_most_in_scope, ordered=True):
-            [(count, oldest)] = _fetch((f"SELECT COUNT(*), MIN(id) FROM ({latest[0]}) AS latest", latest[1]))
-        return count, oldest or 0
+    def _number_in_slices(self) -> int | None:
+        """The number where slices of an index are all that is asked; None otherwise."""
+        if self.driver is not None or self.branches:
+            return None
+        slices, sliced = self._slices()
+        if any(term is not sliced for term, _ in self.parts):
+            return None
+        if self.viewer.sources() is not None and not all("source" in one for one in slices):
+            return None  # each row would be read for its source
+        visible = Failure.objects.filter(scopes.visible(self.viewer)).order_by()
+        return sum(visible.filter(**one).count() for one in slices)
 
-    def _total_of_hits(self, driver: IndexQuery, most: int) -> tuple[int, bool] | None:
-        """The same by all hits of the index, which it counts in no time; None where each of them has to be looked at."""
+    def _latest(self, most: int) -> int:
+        """Return the number of matches, up to one more than `most`."""
+        if (latest := self.statement(None, most + 1, ordered=False)) is None:
+            return 0
+        with prefer_term_index(self._are_most_in_scope, ordered=False):
+            return _fetch_number(f"SELECT COUNT(*) FROM ({latest[0]}) AS latest", latest[1])
+
+    def _number_of_hits(self, driver: IndexQuery) -> int | None:
+        """The number by the hits of the index alone, less the few in other states; None where those are many."""
         in_scope, in_sight = self._count_known
+        if in_sight - in_scope > _FEW:
+            return None
         hits = f"SELECT COUNT(*) FROM {FAILURES} WHERE {match_condition()}"
         with prefer_term_index(self._are_most_in_scope, ordered=False):
             count = _fetch_number(hits, [expression(driver)])
-        if in_scope == in_sight:
-            return count, False
-        if in_sight - in_scope <= _FEW:
-            where = self._where_counted([state for state in language.STATES if state not in self.states])
-            if where is None:
-                return count, False
-            outside = f" AND +{key_column()} IN (SELECT id FROM {_TABLE} WHERE {where[0]})"
-            return count - _fetch_number(f"{hits}{outside}", [expression(driver), *where[1]]), False
-        if count * in_scope > 2 * most * in_sight:  # surely more than `most`
-            return self._sampled(0, _highest_id() + 1)
-        return None
+        where = self._where_counted([state for state in language.STATES if state not in self.states])
+        if in_scope == in_sight or where is None:
+            return count
+        outside = f" AND +{key_column()} IN (SELECT id FROM {_TABLE} WHERE {where[0]})"
+        return count - _fetch_number(f"{hits}{outside}", [expression(driver), *where[1]])
 
     def _where_counted(self, states: Sequence[str]) -> Statement | None:
         """The condition of what is in these states, by the terms that counters know."""
         counted = [part.alone for term, part in self.parts if fields_of(term) <= scopes.COUNTED]
         return _where(Failure.objects.filter(scopes.visible(self.viewer), *counted, state__in=states))
 
-    def _sampled(self, count: int, oldest: int) -> tuple[int, bool]:
-        """Return the number by `count` matches down to the id `oldest`, and by samples of what came before."""
+    def _sampled(self) -> tuple[int, bool]:
+        """Return the number by samples of all ids, and whether that is an estimate: spans that have every id are exact."""
         found = self._rest if self.driver is not None else self._rest.filter(*(part.alone for _, part in self.parts))
         if (where := _where(found)) is None:
-            return count, False
-        lowest = self._arrivals.above if self._arrivals is not None and not self._arrivals.others else 0
-        older = max(0, oldest - 1 - lowest)
-        sampled = min(_IN_WINDOWS, _MET * (_highest_id() - oldest + 1) // count) if count else _IN_WINDOWS
-        is_all = older <= max(sampled, _WINDOWS)
-        step = max(1, older) if is_all else older // _WINDOWS
-        width = step if is_all else max(1, sampled // _WINDOWS)
+            return 0, False
+        lowest, highest = 0, _highest_id()
+        if self._arrivals is not None and not self._arrivals.others:
+            lowest, highest = self._arrivals.above, self._arrivals.last
+        step = max(_WIDTH, (highest - lowest) // _WINDOWS)
         if self.driver is not None:
             # One walk through the hits: a word's beginning would be looked up again for each of several.
             row = key_column()
             statement = (
                 f"SELECT COUNT(*) FROM {FAILURES} CROSS JOIN {_TABLE} WHERE {match_condition()} AND {_TABLE}.id = {row} "
-                f"AND {row} > {lowest} AND {row} < {oldest} AND ({row} - {lowest + 1}) %% {step} < {width} AND {where[0]}"
+                f"AND {row} > {lowest} AND {row} <= {highest} AND ({row} - {lowest + 1}) %% {step} < {_WIDTH} "
+                f"AND {where[0]}"
             )
             met = _fetch_number(statement, [expression(self.driver), *where[1]])
         else:
             by_key = (
                 "NOT INDEXED " if connection.vendor == "sqlite" else ""
             )  # of each span the rows, not of an index all
-            spans = (
-                ", ".join(f"({low}, {min(low + width, oldest - 1)})" for low in range(lowest, oldest - 1, step))
-                or "(0, 0)"
-            )
             met = _fetch_number(
-                f"WITH spans(low, high) AS (VALUES {spans}) SELECT COUNT(*) FROM spans CROSS JOIN {_TABLE} {by_key}"
-                f"WHERE {_TABLE}.id > spans.low AND {_TABLE}.id <= spans.high AND {where[0]}",
+                f"WITH RECURSIVE spans(low) AS (SELECT {lowest} UNION ALL SELECT low + {step} FROM spans "
+                f"WHERE low + {step} < {highest}) SELECT COUNT(*) FROM spans CROSS JOIN {_TABLE} {by_key}"
+                f"WHERE {_TABLE}.id > spans.low AND {_TABLE}.id <= spans.low + {_WIDTH} AND {_TABLE}.id <= {highest} "
+                f"AND {where[0]}",
                 where[1],
             )
-        if is_all:
-            return count + met, False
-        return int(float(f"{count + met * step // width:.2g}")), True
+        if step == _WIDTH:
+            return met, False
+        return int(float(f"{met * step // _WIDTH:.2g}")), True
 
     def newer(self, last: int, most: int) -> int:
         """Return how many match that came after the failure `last`, counted up to `most`. Nothing older is read."""
@@ -379,12 +380,17 @@ class FailureSearch:
 
     @cached_property
     def branches(self) -> list[FailureSearch]:
-        """A search for each side of an OR that neither index can answer as a whole: each side follows its own."""
+        """A search for each side of the first OR that no index can answer as a whole: each side follows its own.
+
+        Within a side other ORs are conditions on rows: each would multiply the number of searches.
+        """
+        if self.is_side:
+            return []
         for place, (term, part) in enumerate(self.parts):
             if isinstance(term, Any) and part.index_query is None and len(term.of) <= _MOST_BRANCHES:
                 others = [one for n, (one, _) in enumerate(self.parts) if n != place and one is not _WORDS]
                 sides = [[*others, *(side.of if isinstance(side, All) else [side])] for side in term.of]
-                found = [FailureSearch(self.viewer, self._query_of(terms)) for terms in sides]
+                found = [FailureSearch(self.viewer, self._query_of(terms), is_side=True) for terms in sides]
                 for one in found:
                     one.parts += [(words, required) for words, required in self.parts if words is _WORDS]
                 return found
@@ -583,6 +589,8 @@ class FailureSearch:
         conditions = [
             (" AND ".join(f"{_TABLE}.{column} = %s" for column in one) or "1 = 1", list(one.values())) for one in slices
         ]
+        if not conditions:
+            return None
         by_ids: dict[Term, Statement] = {}
         if connection.vendor == "sqlite":
             below = "" if after is None else f" AND id < {int(after)}"
@@ -595,7 +603,7 @@ class FailureSearch:
                 lambda n: _fetch_number(of_slices, [*named, n]) == n,
                 lambda: self._are_near(
                     [(f"SELECT id FROM {_TABLE} WHERE {sql}{below}", values) for sql, values in conditions],
-                    Failure.objects.filter(*(part.alone for _, part in self.parts)),
+                    Failure.objects.filter(scopes.visible(self.viewer), *(part.alone for _, part in self.parts)),
                     limit,
                 ),
             )
@@ -621,8 +629,6 @@ class FailureSearch:
             page = f"SELECT id FROM {_TABLE} WHERE {where[0]} AND {sql} {order}LIMIT {int(limit)}"
             statements.append(f"SELECT id FROM ({page}) AS slice_{n}")
             parameters += [*where[1], *values]
-        if not statements:
-            return None
         return f"{' UNION ALL '.join(statements)} {order}LIMIT {int(limit)}", parameters
 
     def _slices(self) -> tuple[list[dict[str, object]], Term | None]:
@@ -641,7 +647,11 @@ class FailureSearch:
 
     def _term_to_slice(self) -> Term | None:
         """The term that narrows the most and has an index; None where no term names a few plain values."""
-        values = [(t, sliceable_values(t)) for t, _ in self.parts]
+        # Of what a viewer does not see, each slice would be walked through: one that names most rows is not worth it.
+        terms = [
+            t for t, _ in self.parts if self.viewer.sources() is None or not isinstance(t, Numbers) or not t.negated
+        ]
+        values = [(t, sliceable_values(t)) for t in terms]
         few = [t for t, found in values if found is not None and len(found[1]) * len(self.states) <= _MOST_SLICES]
         return min(few, key=lambda t: SLICED.index(t.field), default=None)
 

@@ -52,7 +52,11 @@ def copies_of(canary, number, folder, monkeypatch):
 def test_a_canary_is_hidden_or_documented(name, tmp_path, monkeypatch):
     other = []
     for number, canary in enumerate(read_set(name)):
-        copies = "\n".join(copies_of(canary, number, tmp_path, monkeypatch))
+        try:
+            copies = "\n".join(copies_of(canary, number, tmp_path, monkeypatch))
+        except Exception as error:
+            other.append((canary["label"], repr(error)))
+            continue
         found = [part for part in needles(canary) if part in copies or json.dumps(part)[1:-1] in copies]
         if bool(found) != (canary["label"] in SHOWN):
             other.append((canary["label"], copies))

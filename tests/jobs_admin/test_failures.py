@@ -197,30 +197,34 @@ def test_the_count_is_the_number_of_rows(text):
     assert page.count == failures.Count(len(page.rows))
 
 
-def test_a_count_is_exact_or_marked_as_an_estimate(monkeypatch):
-    for n in range(60):
-        bury(3, state=("dead", "recovered")[n % 2], tenant=("acme", "zeta")[n % 3 > 0])
-    bury(20, message="else")
+@pytest.mark.parametrize("begin", [0, 130, 300, 510])
+def test_a_count_is_exact_or_marked_as_an_estimate(monkeypatch, begin):
+    """A burst of 90 `foo` among 600, and 60 in a hundred of another source, most of them recovered."""
+    bury(begin, message="else"), bury(90, tenant="acme"), bury(510 - begin, message="else", tenant="zeta")
+    for n in range(100):
+        bury(source="other", state="dead" if n % 10 == 0 else "recovered", message="needle" if n % 5 == 0 else "foo")
     monkeypatch.setattr(failures, "EXACT", 10)
-    exact = {
-        "queue:emails": 110,
-        "foo": 90,
-        "foo state:any": 180,
-        "tenant:acme state:any": 60,
-        '-"foo" queue:emails': 20,
-    }
+    exact = {"queue:emails": 610, "foo": 90, "foo state:any": 170, "tenant:acme state:any": 90, "needle": 10}
     for text, n in exact.items():
         count = failures.count(ENGINE, parse(text, NOW))
         assert count == failures.Count(n) and count.text == str(n), text
     monkeypatch.setattr(failure_search, "_FEW", 0)
-    monkeypatch.setattr(failure_search, "_WINDOWS", 10)
-    monkeypatch.setattr(failure_search, "_IN_WINDOWS", 80)
-    for text, n in {"foo": 90, "foo tenant:acme": 30, "-tenant:acme state:any": 140, "foo OR tenant:none": 90}.items():
-        count = failures.count(ENGINE, parse(text, NOW))
-        assert count.is_estimate and 0.6 * n < count.number < 1.4 * n, (text, count)
-        assert count.text == f"about {count.number}"
-    assert failures.search(ENGINE, "foo", now=NOW, limit=20).count.is_estimate
-    assert failures.count(ENGINE, parse("foo state:any", NOW)) == failures.Count(180), "the index counts it alone"
+    monkeypatch.setattr(failure_search, "_WINDOWS", 70)
+    estimates = {
+        "foo": 90,
+        "foo tenant:acme": 90,
+        '-"foo" source:shop tenant:zeta': 510 - begin,
+        "foo OR tenant:none": 90,
+    }
+    for text, n in estimates.items():
+        for viewer in (ENGINE, SHOP_ONLY):
+            count = failures.count(viewer, parse(text, NOW))
+            assert 0.7 * n <= count.number <= 1.3 * n, (text, count)
+            assert count.is_estimate or count.number == n, (text, count)
+    assert failures.count(ENGINE, parse("foo", NOW)).text.startswith("about ")
+    assert failures.count(ENGINE, parse("needle", NOW)) == failures.Count(10), "few are counted, however rare they are"
+    assert failures.count(ENGINE, parse("foo state:any", NOW)) == failures.Count(170), "the index counts it alone"
+    assert failures.count_exactly(ENGINE, parse("foo", NOW), 40) == 40
 
 
 def test_facets_report_what_they_were_counted_over(monkeypatch):

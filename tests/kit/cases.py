@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
+
 _SHOWN = 500  # characters of a failed case
 
 
@@ -26,11 +28,11 @@ def with_cases(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None
             for case in every:
                 try:
                     check(**dict(zip(arguments, case if len(arguments) > 1 else [case], strict=True)))
-                except Exception as error:
+                except (Exception, pytest.fail.Exception) as error:
                     error.add_note(f"Case: {case!r}"[:_SHOWN])
                     failed.append(error)
             if failed:
-                raise ExceptionGroup(f"{len(failed)} of {len(every)} cases failed", failed)
+                raise BaseExceptionGroup(f"{len(failed)} of {len(every)} cases failed", failed)
 
         run.__name__, run.__qualname__, run.__doc__ = check.__name__, check.__qualname__, check.__doc__
         run.__module__ = check.__module__

@@ -9,6 +9,7 @@ from importlib import import_module
 import pytest
 from django.apps import apps
 from django.contrib.auth import get_user_model
+from django.db import connection
 
 from jobs_admin import alerts
 from jobs_admin.alerts import measuring, narrowing, places
@@ -230,7 +231,7 @@ def test_a_rule_that_cannot_be_judged_ends_no_other_ones_judging_and_is_reported
 def test_the_rule_on_quarantine_of_a_new_desk_does_not_flap(db):
     found = import_module("jobs_admin.migrations.0010_alerts_and_history")
     Rule.objects.all().delete()
-    found._begin(apps, None)
+    found._begin(apps, connection.schema_editor())
     bury(1, state="quarantined")
     pk = Failure.objects.get().pk
     for n in range(120):

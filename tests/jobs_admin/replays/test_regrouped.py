@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 from django.apps import apps
+from django.db import connection
 from django.db.models import F
 from django.utils import timezone
 
@@ -284,7 +285,7 @@ def test_the_migration_of_a_replay_that_awaits_approval_knows_what_was_sent_sinc
     quick = replays.start(ANN, replays.draft(ANN, selection=ids, reason="y"))
     quick.items.update(state="failed_again", sent_at=timezone.now())
     Failure.objects.filter(pk__in=ids).update(state="dead", run=2)
-    importlib.import_module("jobs_admin.migrations.0020_highest_item").fill(apps, None)
+    importlib.import_module("jobs_admin.migrations.0020_highest_item").fill(apps, connection.schema_editor())
     other.refresh_from_db()
     other = approved(other)
     assert (other.planned, other.taken) == (0, 10)
