@@ -150,6 +150,7 @@ def test_by_keyboard_alone(live_server, browser, alert):
     page.wait_for_timeout(1600)  # no page is waited for any more
     page.keyboard.press("a")
     page.locator(".alert-stands", has_text="otto acknowledged it.").wait_for()
+    page.wait_for_load_state()  # its scripts hear keys
     page.keyboard.press("r")
     page.wait_for_url(re.compile(r"/replays/new/\?q="))
     page.go_back()
