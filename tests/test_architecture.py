@@ -182,6 +182,7 @@ for name in ("jobs_admin.core", "jobs_admin.worker", "jobs_admin.sources"):
     assert "jobs_admin.worker.celery" in done.stdout
 
 
+@pytest.mark.long("Runs mypy over the packages that it is about.")
 @pytest.mark.extras
 def test_types_of_core_worker_and_sources_hold():
     run_tool("mypy")
@@ -200,6 +201,7 @@ TOO_NEW = {
 }
 
 
+@pytest.mark.long("Runs mypy over the packages that it is about.")
 @pytest.mark.extras
 def test_core_and_worker_hold_nothing_that_python_3_10_does_not_know():
     run_tool("mypy", "--python-version", "3.10", "jobs_admin/core", "jobs_admin/worker")

@@ -330,6 +330,7 @@ PILLS = {
 }
 
 
+@pytest.mark.long("Starts a Node worker and lets it die of each kind of pill.")
 def test_a_pill_of_each_kind_starts_as_often_as_its_policy_allows_and_no_one_else_is_blamed(bull, engine, store):
     publish(max_attempts=5, poison={"crashes": 2, "window_s": 600})
     small = {"NODE_OPTIONS": "--max-old-space-size=40"}

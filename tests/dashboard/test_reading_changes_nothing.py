@@ -32,6 +32,7 @@ def asker_of(root, address):
     return root["api" if address.kind == "api" else "page"]
 
 
+@pytest.mark.long("Asks for every address twice and compares all rows and keys.")
 @pytest.mark.parametrize("how", HOW)
 def test_no_get_and_no_head_changes_a_row_or_a_key(desk, root, watched, how):
     found, before, keys = [], digest(), keys_of(watched)

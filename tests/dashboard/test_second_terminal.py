@@ -35,6 +35,7 @@ def terminal(data, *arguments: str, **variables: str) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.long("Starts a desk and runs commands in processes of their own.")
 @pytest.mark.usefixtures("store")  # empty: the switch of the guard is on
 def test_a_second_terminal_finds_the_desk_that_was_shown_its_addresses(tmp_path, engine):
     (tmp_path / "key").write_text("k" * 50)

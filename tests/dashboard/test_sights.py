@@ -13,6 +13,7 @@ from jobs_admin.models.access import ADMIN
 from tests.rigs import sights
 
 
+@pytest.mark.long("Asks for every address as several viewers.")
 def test_no_answer_shows_a_source_out_of_sight(watched, settings, tmp_path, db):
     rng = random.Random(7)
     world = sights.draw(rng, settings, tmp_path)

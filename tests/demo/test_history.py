@@ -92,6 +92,7 @@ def test_it_lands_through_the_real_ingest(store, settings, reports):
     assert Group.objects.count() >= 40
 
 
+@pytest.mark.long("Writes the history of the demo shop, twice, each in a process of its own.")
 @pytest.mark.server
 def test_the_command_writes_it_once(store, engine):
     environment = {**os.environ, "REDRIVE_REDIS_URL": engine.url, "CELERY_BROKER_URL": engine.url[:-1] + "1"}

@@ -52,6 +52,7 @@ def test_a_stall_does_not_end_in_a_burst(broker, publisher):
     assert publisher.step(60) <= 20
 
 
+@pytest.mark.long("Starts workers of the demo shop and waits for their policies.")
 def test_a_pill_is_published_once_workers_have_the_policies_and_seldom(broker, publisher, monkeypatch):
     pills = []
     monkeypatch.setattr("demo.orders.pill", lambda random: pills.append(1) or orders.ordinary(random))

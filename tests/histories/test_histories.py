@@ -33,9 +33,11 @@ def run(*arguments: str, at_least: int = _AT_LEAST) -> None:
 @pytest.mark.server
 @pytest.mark.sqlite
 class TestHistories:
+    @pytest.mark.long("Runs random histories against real servers.")
     def test_of_celery_on_redis(self):
         run("celery_redis", "--histories", "60")
 
+    @pytest.mark.long("Runs random histories against real servers.")
     def test_of_celery_on_rabbitmq(self):
         self.need_rabbitmq()
         run("celery_rabbitmq", "--histories", "30")
@@ -50,9 +52,11 @@ class TestHistories:
     def test_of_a_jobs_table(self):
         run("jobs_table", "--histories", "60")
 
+    @pytest.mark.long("Runs random histories against real servers.")
     def test_of_a_jobs_table_on_postgresql(self):
         run("jobs_table_postgresql", "--histories", "30")
 
+    @pytest.mark.long("Runs random histories against real servers.")
     def test_of_dead_letters_of_rabbitmq(self):
         self.need_rabbitmq()
         run("rabbitmq", "--histories", "30")
@@ -66,6 +70,7 @@ class TestHistories:
     def test_of_undoing(self):
         run("undo", "--histories", "60")
 
+    @pytest.mark.long("Runs random histories against real servers.")
     @pytest.mark.parametrize("world", ["celery_redis", "jobs_table", "replays", "alerts", "undo"])
     def test_of_processes_that_are_killed(self, world):
         run(world, "--kills", "--histories", "10")

@@ -269,6 +269,7 @@ def test_a_cursor_that_is_none_gives_the_first_page(after):
     assert found(after=after) == [one.pk]
 
 
+@pytest.mark.long("Searches for hundreds of generated texts.")
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=40) | TANGLED)
 def test_no_text_breaks_a_search(text):

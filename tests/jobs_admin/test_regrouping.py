@@ -664,6 +664,7 @@ say({"failures": {g.fingerprint: g.failures.count() for g in Group.objects.all()
 """
 
 
+@pytest.mark.long("Kills a process again and again while it moves failures.")
 @pytest.mark.server
 @pytest.mark.django_db(transaction=True)
 def test_killed_again_and_again_the_next_process_goes_on_and_loses_nothing(tmp_path, engine):

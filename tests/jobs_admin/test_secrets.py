@@ -176,6 +176,7 @@ def test_what_is_replayed_is_what_was_sent(desk):
         assert contents.opened(failure.payloads.get()) == desk.sent[failure.first_job_id]
 
 
+@pytest.mark.long("Reports secrets through a worker and reads every page, answer and file.")
 def test_no_page_no_answer_and_no_file_has_one(desk, django_user_model, caplog):
     caplog.set_level(logging.DEBUG)
     browser = log_in(django_user_model, "ann", every="admin")

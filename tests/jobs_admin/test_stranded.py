@@ -63,6 +63,7 @@ def killed(worker: RealWorker, store, *, is_reserved: bool) -> str:
     return job
 
 
+@pytest.mark.long("Kills a worker and waits until the desk returns what it had.")
 def test_what_a_killed_worker_had_in_hand_is_reported_and_returned_once(broker, engine, store, django_user_model):
     worker = worker_on(broker, engine.url, late_ack=True).start()
     job = killed(worker, store, is_reserved=True)

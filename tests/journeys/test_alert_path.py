@@ -62,6 +62,7 @@ def watched(desk, receiver):
     ask(desk, "DELETE", f"channels/{channel['id']}")
 
 
+@pytest.mark.long("Waits for an alert of failing jobs, and follows its link in a browser.")
 def test_dead_jobs_call_a_person_whose_link_lands_on_the_act(desk, browser, receiver, watched):
     for n in range(JOBS):
         desk.send("shop.billing.forecast", "payments", tenant=TENANT, account=n, takings=[])

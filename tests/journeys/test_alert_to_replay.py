@@ -21,6 +21,7 @@ def alert_over_dead_jobs(desk):
     return next((one for one in found if one["state"] in ("firing", "acknowledged")), None)
 
 
+@pytest.mark.long("Starts a desk with a day of failures and replays them in a browser.")
 def test_an_alert_over_the_mixed_day_is_replayed_by_its_link_and_one_button(desk, page):
     page.complaints = []
     alert = desk.wait_until(lambda: alert_over_dead_jobs(desk), "the dead payments are an alert", within_s=90)

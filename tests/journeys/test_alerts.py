@@ -92,6 +92,7 @@ def come_in(page, name: str) -> None:
     page.wait_for_url(lambda url: "/login" not in url, wait_until="load")
 
 
+@pytest.mark.long("Drives a browser through pages of a running server.")
 @pytest.mark.parametrize("size", SIZES)
 def test_from_the_link_through_the_login_to_acknowledged_silenced_and_a_draft(live_server, browser, alert, size):
     page = opened(browser, live_server.url, size)
@@ -130,6 +131,7 @@ def test_from_the_link_through_the_login_to_acknowledged_silenced_and_a_draft(li
     page.context.close()
 
 
+@pytest.mark.long("Drives a browser through pages of a running server.")
 def test_by_keyboard_alone(live_server, browser, alert):
     page = opened(browser, live_server.url, "wide")
     page.goto("/login/")
@@ -227,6 +229,7 @@ def test_without_javascript_it_is_acknowledged_and_silenced(live_server, browser
     context.close()
 
 
+@pytest.mark.long("Drives a browser through pages of a running server.")
 def test_pages_full_of_alerts_fit_and_are_accessible(live_server, browser, people, alert):
     """Two weeks of hundreds of episodes, dozens of them open."""
     by = {"metric": "oldest_dead_s", "threshold": 3600, "severity": "info"}

@@ -101,6 +101,7 @@ def test_sources_and_their_menus(phone):
         menu.click()
 
 
+@pytest.mark.long("Drives a browser through pages of a running server.")
 def test_a_replay_and_its_preview(phone):
     stopped = held(others=30, kind="canary", failed=2, judged=5, limit=0.2, unsettled=3, succeeded=0, failed_again=0)
     replay = running(20, queue=QUEUE)

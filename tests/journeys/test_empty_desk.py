@@ -49,6 +49,7 @@ def on_its_own() -> list:
     return [a for a in pages() if "<" not in a.route and "(?P" not in a.route and not a.name.startswith("demo")]
 
 
+@pytest.mark.long("Starts a desk and measures its pages in a browser.")
 def test_an_empty_desk_shows_it_on_every_page(session, live_server, browser):
     page = opened(browser, live_server.url, "wide")
     page.context.add_cookies([session | {"url": live_server.url}])
@@ -66,6 +67,7 @@ def test_an_empty_desk_shows_it_on_every_page(session, live_server, browser):
     assert found == [], "\n".join(["", *found])
 
 
+@pytest.mark.long("Measures pages of a running server in a browser.")
 def test_a_source_that_does_not_answer_is_shown_with_what_to_do(session, live_server, browser):
     now = timezone.now()
     Source.objects.create(

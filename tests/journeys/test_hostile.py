@@ -412,6 +412,7 @@ def as_page(address) -> bool:
     return address.name not in {"failure-text", "failure-export", "incident-text", "healthz", "readyz"}
 
 
+@pytest.mark.long("Opens pages with hostile values in a browser.")
 def test_nothing_runs_on_any_page(hostile, inspect_page):
     rows, failures, groups, *_ = hostile
     for address in answers("page"):
@@ -428,6 +429,7 @@ def test_nothing_runs_on_any_page(hostile, inspect_page):
     none_of(inspect_page.found)
 
 
+@pytest.mark.long("Opens pages with hostile values in a browser.")
 def test_nothing_runs_in_what_a_page_shows_back(hostile, inspect_page):
     """Hostile text in the address itself: searches, cursors, names."""
     parts = [EVERYTHING[start : start + 900] for start in range(0, len(EVERYTHING), 900)]
@@ -441,6 +443,7 @@ def test_nothing_runs_in_what_a_page_shows_back(hostile, inspect_page):
     none_of(inspect_page.found)
 
 
+@pytest.mark.long("Opens pages with hostile values in a browser.")
 def test_nothing_runs_in_parts_that_htmx_swaps_in_or_in_what_an_act_shows(hostile, inspect_page):
     rows, failures, *_ = hostile
     inspect_page.open("/queues/")
@@ -476,6 +479,7 @@ def test_nothing_runs_in_parts_that_htmx_swaps_in_or_in_what_an_act_shows(hostil
     none_of(inspect_page.found)
 
 
+@pytest.mark.long("Opens pages with hostile values in a browser.")
 def test_nothing_runs_on_pages_that_answer_a_form(hostile, inspect_page, monkeypatch):
     """Previews, refusals and the step of a large act: pages that no address opens."""
     _, failures, groups, *_ = hostile
@@ -547,6 +551,7 @@ def test_nothing_runs_on_pages_that_answer_a_form(hostile, inspect_page, monkeyp
     none_of(inspect_page.found)
 
 
+@pytest.mark.long("Opens pages with hostile values in a browser.")
 def test_nothing_runs_in_djangos_admin(hostile, inspect_page):
     for address in answers("admin"):
         if address.right != "nobody" and not address.name.endswith(("logout", "jsi18n")):
@@ -563,6 +568,7 @@ def formulas(route: str, answer) -> list[str]:
     return [f"{route}: a formula: {cell[:60]}" for cell in begun if not re.fullmatch(r"-?[\d.]+", cell)][:3]
 
 
+@pytest.mark.long("Opens pages with hostile values in a browser.")
 def test_exports_and_answers_of_the_api_are_no_pages(hostile, live_server, client):
     """A browser that is led there shows text, or keeps a file: each says what it is, and is not to be guessed at."""
     rows, _, _, session, bearer = hostile

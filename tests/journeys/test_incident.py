@@ -53,6 +53,7 @@ def left_as_it_was(desk):
     assert {replay["state"] for replay in mine} <= {"done", "cancelled"}
 
 
+@pytest.mark.long("Plays the demo's incident on a desk of its own, in a browser.")
 def test_a_stopped_incident_leaves_the_desk_as_it_was(desk, page):
     desk.wait_until(lambda: desk.get("failures", q="state:any")["count"] > 2000, "the history is in", within_s=60)
     page.goto("/demo/")
@@ -65,6 +66,7 @@ def test_a_stopped_incident_leaves_the_desk_as_it_was(desk, page):
     left_as_it_was(desk)
 
 
+@pytest.mark.long("Plays the demo's incident on a desk of its own, in a browser.")
 def test_the_incident_is_played_to_its_end_and_shown_as_it_was(desk, page, browser, logged_in):
     before, after = desk.get("failures", q=ALL)["count"], warehouse(desk)["falls"]
     page.goto("/demo/")

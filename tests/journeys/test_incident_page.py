@@ -57,6 +57,7 @@ def test_it_is_read_on_a_phone_and_without_a_script(desk, browser, logged_in, al
     page.context.close()
 
 
+@pytest.mark.long("Measures a page in a browser in two sizes and both themes.")
 def test_it_fits_and_is_accessible_in_both_themes(desk, browser, logged_in, alert):
     page = opened(browser, desk.url, "wide", storage_state=logged_in)
     page.goto(f"/incidents/?source=shop&queue={alert['queue']}")

@@ -32,6 +32,7 @@ def focused(page) -> str:
     return page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()")
 
 
+@pytest.mark.long("Drives a browser through pages of a running server.")
 def test_from_the_overview_to_an_edit_and_back(page):
     page.goto("/")
     press(page, "g", "u")
@@ -60,6 +61,7 @@ def test_from_the_overview_to_an_edit_and_back(page):
     assert group != failure
 
 
+@pytest.mark.long("Drives a browser through pages of a running server.")
 def test_the_palette_goes_does_and_searches(page):
     page.goto("/failures/?q=state:dead+queue:webhooks")
     press(page, "j", "Enter")
@@ -256,6 +258,7 @@ def test_what_is_typed_stays_while_its_page_refreshes_itself(page):
     assert page.locator("#discard-reason").input_value() == "because" and focused(page) == "discard-reason"
 
 
+@pytest.mark.long("Drives a browser through pages of a running server.")
 def test_a_session_that_ended_costs_nothing_that_was_typed(desk, browser, logged_in):
     """An act after a logout stays where it is, as a part and as a form; after a login in another tab it is done."""
     context = browser.new_context(base_url=desk.url, storage_state=logged_in)

@@ -144,6 +144,7 @@ def ask(desk, path: str, body: dict, method: str = "POST") -> dict:
     return answer.raise_for_status().json() if answer.content else {}
 
 
+@pytest.mark.long("Measures every page in a browser in two sizes and both themes.")
 def test_every_page_fits_is_accessible_and_breaks_no_policy(desk, browser, logged_in, rows):
     page = opened(browser, desk.url, "wide", storage_state=logged_in)
     found = []

@@ -82,6 +82,7 @@ def seen_on_the_list(page, query, after, within_s):
     return False
 
 
+@pytest.mark.long("Starts a desk with the demo, breaks its partner and replays in a browser.")
 def test_a_partner_breaks_and_every_job_comes_back(desk, page):
     desk.wait_until(lambda: desk.get("failures", q="state:any")["count"] > 2000, "the history is in", within_s=60)
 
@@ -167,6 +168,7 @@ def test_a_partner_breaks_and_every_job_comes_back(desk, page):
         assert queue["dead"] == desk.get("failures", q=query)["count"]
 
 
+@pytest.mark.long("Starts a desk with the demo, breaks its partner and replays in a browser.")
 def test_a_partner_that_falls_over_is_seen_to(desk, page):
     page.goto("/demo/")
     press(page, "50/s")

@@ -29,6 +29,7 @@ def on_each_other(one, other) -> bool:
     return all(one[a] < other[b] and other[a] < one[b] for a, b in (("top", "bottom"), ("left", "right")))
 
 
+@pytest.mark.long("Drives a browser through pages of a running server.")
 def test_a_message_is_above_the_bar_and_covers_nothing_that_is_pressed_next(phone):
     phone.goto("/failures/?q=state:dead")
     phone.goto(phone.locator("a[data-panel]").last.get_attribute("href"))

@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.server, pytest.mark.browser]  # the first one starts t
 SHOWN = "#outlook .verdict"
 
 
+@pytest.mark.long("Drives a browser through pages of a running server.")
 def test_a_policy_is_drawn_while_it_is_typed_published_made_stricter_and_put_back(page, desk):
     page.complaints = []
     desk.wait_until(
@@ -77,6 +78,7 @@ def test_a_policy_is_drawn_while_it_is_typed_published_made_stricter_and_put_bac
     expect(page.locator("#messages")).to_contain_text("journey is no longer in force.")
 
 
+@pytest.mark.long("Drives a browser through pages of a running server.")
 def test_a_job_obeys_what_was_published_a_stale_edit_is_shown_and_one_for_a_time_shows_when_it_reverts(
     page, desk, browser, logged_in
 ):
@@ -124,6 +126,7 @@ def attempts_of_a_job(desk, tenant):
     return [attempt["policy"] for attempt in run["attempts"]]
 
 
+@pytest.mark.long("Drives a browser through pages of a running server.")
 def test_a_policy_is_tried_out_and_published_without_scripts(desk, browser, logged_in):
     context = browser.new_context(base_url=desk.url, storage_state=logged_in, java_script_enabled=False)
     page = context.new_page()

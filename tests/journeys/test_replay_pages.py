@@ -99,6 +99,7 @@ def test_what_is_typed_before_the_script_is_there_is_worked_out_too(page, desk):
     expect(page.get_by_role("radio", name="Steady")).to_be_checked()
 
 
+@pytest.mark.long("Drives a browser through pages of a running server.")
 def test_a_replay_is_previewed_started_paused_made_slower_and_cancelled(page, desk):
     history_is_in(desk)
     # Of long ago: nothing joins them between the preview and the start, whatever the shop does meanwhile.
@@ -148,6 +149,7 @@ def broken_partner(desk, logged_in, browser):
     context.close()
 
 
+@pytest.mark.long("Drives a browser through pages of a running server.")
 def test_a_careful_replay_is_held_by_itself_with_its_evidence_and_goes_on_on_request(page, desk, broken_partner):
     history_is_in(desk)
     page.goto("/replays/new/?q=state:dead+queue:webhooks+age:>1h")
@@ -181,6 +183,7 @@ def test_a_careful_replay_is_held_by_itself_with_its_evidence_and_goes_on_on_req
     expect(sentence).to_contain_text("Cancelled:", timeout=90_000)
 
 
+@pytest.mark.long("Drives a browser through pages of a running server.")
 def test_options_typed_under_advanced_stay_and_are_sent(page, desk):
     page.goto("/replays/new/?q=state:dead+queue:emails+age:>1h")
     page.locator("#advanced > summary").click()
@@ -320,6 +323,7 @@ def test_a_failure_page_follows_its_replay_by_itself(page, desk):
     expect(page.locator(".failure-line .state")).not_to_have_text("replaying")
 
 
+@pytest.mark.long("Drives a browser through pages of a running server.")
 def test_a_start_right_after_a_new_pace_is_not_lost_to_the_plan_being_worked_out(page):
     page.goto("/replays/new/?q=state:dead+queue:emails+age:>1h")
     page.get_by_label("Why").fill("at once")

@@ -45,6 +45,7 @@ def table(settings, tmp_path, store, transactional_db):
     forget_configuration(config)
 
 
+@pytest.mark.long("Drives a browser through pages of a running server.")
 @pytest.mark.parametrize("size", SIZES)
 def test_retries_get_another_curve_and_have_it_taken_back(table, live_server, browser, size):
     client = Client()

@@ -36,6 +36,7 @@ def layout_faults(page, name):
     assert faults_at_sizes(page, name) == []
 
 
+@pytest.mark.long("Drives a browser through pages of a running server.")
 def test_a_rule_is_previewed_while_it_is_typed_refused_beside_its_field_and_saved(page, desk):
     page.complaints = []
     desk.wait_until(
@@ -109,6 +110,7 @@ def test_a_rule_is_previewed_and_saved_without_scripts(desk, browser, logged_in)
     assert ask(desk, "DELETE", f"rules/{number}").is_success
 
 
+@pytest.mark.long("Drives a browser through pages of a running server.")
 def test_a_channel_is_made_its_secret_shown_once_and_a_test_arrives(page, desk, receiver):
     page.complaints = []
     page.goto("/alerts/channels/")
@@ -170,6 +172,7 @@ def test_a_channel_is_made_its_secret_shown_once_and_a_test_arrives(page, desk, 
     expect(page.locator("#messages")).to_contain_text("is deleted")
 
 
+@pytest.mark.long("Drives a browser through pages of a running server.")
 def test_a_runbook_is_added_changed_and_deleted(page):
     page.complaints = []
     page.goto("/alerts/runbooks/")
@@ -184,6 +187,7 @@ def test_a_runbook_is_added_changed_and_deleted(page):
     expect(page.locator("#messages")).to_contain_text("is deleted")
 
 
+@pytest.mark.long("Drives a browser through pages of a running server.")
 def test_a_stale_edit_of_a_rule_is_shown(page, desk, browser, logged_in):
     page.goto("/alerts/rules/new/?source=shop&threshold=900000")
     page.get_by_label("Name", exact=True).fill("Edited by two")

@@ -7,6 +7,7 @@ import pytest
 from tests.kit import bullmq_scripts, node
 
 
+@pytest.mark.long("Installs the packages of BullMQ whose scripts it compares.")
 @pytest.mark.parametrize("name", bullmq_scripts.NAMES)
 @pytest.mark.parametrize("major", node.MAJORS)
 def test_each_script_is_as_its_package_has_it(major, name):

@@ -375,6 +375,7 @@ def test_an_answer_that_is_none_is_reported():
             Management(f"http://127.0.0.1:{port}", "u", "p", "/").queues()
 
 
+@pytest.mark.long("Starts a RabbitMQ of its own, with too little memory.")
 def test_a_broker_whose_memory_has_run_out_is_noticed_before_anything_is_begun(tmp_path, message, store):
     full = rabbitmq.Node(tmp_path / "full", settings="vm_memory_high_watermark.absolute = 1MB\n").start()
     source = connect("shop", "celery", full.url, queues=["emails"], store=lambda: store)

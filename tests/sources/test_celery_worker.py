@@ -106,6 +106,7 @@ def test_a_priority_goes_before_what_waited_longer(worker, engine, broker, sourc
     assert [report.priority for report in reports(engine)] == [0, 6, 9]
 
 
+@pytest.mark.long("Recalls jobs beside a Celery worker that runs them.")
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_under_a_working_worker_each_job_ran_or_was_taken_back(engine, broker, source, pool):
     worker = RealWorker(broker.url, engine.url, queues="emails", concurrency=2, pool=pool)

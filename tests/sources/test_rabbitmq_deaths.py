@@ -306,6 +306,7 @@ class TestWhatBreaks(Queues):
         assert [name(one) for one in again] == [name(one) for one in pulled.reports]
         assert self.bus.depth(self.dlq) == 0
 
+    @pytest.mark.long("Kills a RabbitMQ of its own and waits until it is back.")
     def test_a_server_that_is_killed_loses_nothing_that_was_not_filed(self, tmp_path):
         node = rabbitmq.Node(tmp_path / "killed").start()
         more = {"dead_letter_queues": [{"name": self.dlq, "of": self.queue}], "mode": "drain"}

@@ -104,6 +104,7 @@ def world(tmp_path_factory):
         made.stop()
 
 
+@pytest.mark.long("Runs four queue systems side by side.")
 def test_all_four_are_read_and_replayed_side_by_side(world):
     world.goes_on(None)
     page = world.desk.page()
@@ -171,6 +172,7 @@ def test_a_table_that_a_person_locks_holds_up_no_one(world, known):
     still_dead(world, known)
 
 
+@pytest.mark.long("Runs four queue systems side by side.")
 def test_one_that_is_killed_comes_back_by_itself_with_what_it_stored(world, known):
     waiting = world.desk.replay(world.bull, known[world.bull])
     world.desk.wait(lambda: world.desk.states(world.bull)[known[world.bull]] == "recovered", "it ran well", SECONDS)
@@ -233,6 +235,7 @@ def test_one_that_lost_its_data_has_its_dead_here_and_goes_on_from_there(world, 
     assert world.desk.states(world.bull)[again] == "dead"
 
 
+@pytest.mark.long("Runs four queue systems side by side.")
 def test_a_table_that_is_dropped_is_reported_and_its_dead_stay(world, known):
     world.table.drop()
     away = world.is_away(world.table)
@@ -243,6 +246,7 @@ def test_a_table_that_is_dropped_is_reported_and_its_dead_stay(world, known):
     still_dead(world, known)
 
 
+@pytest.mark.long("Runs four queue systems side by side.")
 def test_a_rabbitmq_that_is_killed_holds_up_no_one_and_comes_back_with_what_it_stored(world, known):
     arrived = world.arrives(world.rabbit)
     world.rabbit.kill()

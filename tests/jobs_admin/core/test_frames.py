@@ -55,6 +55,7 @@ def a_trace(pick: random.Random) -> str:
     return "".join(parts)
 
 
+@pytest.mark.long("Searches traces for secrets in many orders.")
 def test_a_trace_hides_the_same_whatever_was_remembered_of_its_frames():
     pick = random.Random(3)
     for _ in range(3_000):

@@ -47,6 +47,7 @@ def wait(reached, process):
     wait_until(reached, "jobs on the queue", meanwhile=still_sends)
 
 
+@pytest.mark.long("Starts several senders as processes of their own.")
 def test_a_sender_killed_again_and_again_sends_each_job_once(desk, broker):
     desk.run(BEGIN.format(count=2_000, pace={"rate": 1_500}))
     for reached in (1, 500, 1_300):
@@ -98,6 +99,7 @@ except Refused as refused:
 """
 
 
+@pytest.mark.long("Starts several senders as processes of their own.")
 def test_four_operators_with_the_same_scope_take_each_job_once(desk):
     desk.run("bury(400)")
     desk.environment["RACE_AT"] = str(time.time() + 6)

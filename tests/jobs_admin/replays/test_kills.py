@@ -10,6 +10,7 @@ from tests.rigs.replay_starts import Starts, most_at_once
 pytestmark = [pytest.mark.server, pytest.mark.sqlite, pytest.mark.django_db]
 
 
+@pytest.mark.long("Runs workers and senders, and kills them.")
 def test_sender_redis_and_web_are_killed_and_each_job_runs_once_or_is_uncertain(tmp_path):
     with Havoc(tmp_path, jobs=200, rate=60, outcome_within_s=15, seed=7) as havoc:
         found = havoc.run(kills=4)
@@ -19,6 +20,7 @@ def test_sender_redis_and_web_are_killed_and_each_job_runs_once_or_is_uncertain(
     assert found["left_in_the_queue"] == found["replay"]["planned"] == 0, found
 
 
+@pytest.mark.long("Runs workers and senders, and kills them.")
 def test_no_customer_has_more_jobs_running_than_allowed(tmp_path, engine):
     starts = Starts(tmp_path / "desk", engine.url.removesuffix("/0") + "/5", concurrency=12, pool="threads")
     pace = {"style": "at_once", "per_key": {"key": "tenant", "concurrency": 2}}

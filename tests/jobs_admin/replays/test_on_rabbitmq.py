@@ -115,6 +115,7 @@ def test_discarded_jobs_that_are_restored_are_replayed(worker, bury):
     assert set(Failure.objects.values_list("state", flat=True)) == {"recovered"}
 
 
+@pytest.mark.long("Runs workers on RabbitMQ and senders, and breaks connections or kills them.")
 def test_what_arrived_unconfirmed_is_uncertain_until_it_reports_how_it_ended(worker, road, bury):
     replay = begun(bury, 120)
     config.adapter("shop")._sender._confirm_within_s = 5  # or a minute would pass until the sixtieth is in doubt
@@ -204,6 +205,7 @@ def test_jobs_for_a_queue_that_is_gone_stay_dead_and_the_reason_is_reported(node
     assert set(Failure.objects.filter(pk__in=ids).values_list("state", flat=True)) == {"dead"}
 
 
+@pytest.mark.long("Runs workers on RabbitMQ and senders, and breaks connections or kills them.")
 @pytest.mark.sqlite
 def test_sender_store_and_web_are_killed_and_each_job_runs_once_or_is_uncertain(tmp_path):
     with Havoc(tmp_path, jobs=300, rate=100, outcome_within_s=15, seed=5, on_rabbitmq=True) as havoc:

@@ -51,6 +51,7 @@ def desk(tmp_path, engine, store):
     return Desk(tmp_path, engine.url)
 
 
+@pytest.mark.long("Starts watch and a worker, and kills three processes that settle.")
 def test_who_steers_may_be_killed_in_the_canary_and_the_next_goes_on(desk, worker, store):
     desk.run(BEGIN)
     watch = subprocess.Popen([sys.executable, "manage.py", "watch"], cwd=ROOT, env=desk.environment)

@@ -93,6 +93,7 @@ def incident(worker):
     return Incident(worker)
 
 
+@pytest.mark.long("Runs a Celery worker against a partner that fails.")
 def test_while_the_partner_is_broken_a_replay_queries_it_little_and_is_held_naming_the_error(incident):
     worker = incident.worker
     worker.break_("partner")

@@ -172,6 +172,7 @@ def counted(folder) -> int:
     return sum(int.from_bytes(path.read_bytes()[:8], sys.byteorder) for path in folder.glob("*.dropped"))
 
 
+@pytest.mark.long("Starts two workers, one after the other.")
 def test_a_worker_reports_what_it_dropped_and_so_does_the_one_after_it(start, own_store, client):
     """No store, and a spool that is no directory, then one of a megabyte that is full."""
     own_store.stop()

@@ -30,6 +30,7 @@ def distinct(engine: Engine) -> list[str]:
     return list(dict.fromkeys(report.message for report in reports(engine)))
 
 
+@pytest.mark.long("Starts a worker whose store hangs.")
 def test_a_store_that_hangs_holds_up_no_job_and_loses_no_report(start, own_store):
     worker = start(own_store.url, concurrency=1, environment={"REAL_PATIENCE": ""})
 

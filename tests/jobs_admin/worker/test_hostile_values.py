@@ -143,6 +143,7 @@ def told(request, tmp_path_factory):
     return Told(tmp_path_factory.mktemp("hostile"), request.param)
 
 
+@pytest.mark.long("Starts a worker that fails with every hostile value.")
 @pytest.mark.django_db
 def test_the_worker_goes_on_each_is_reported_once_as_it_was_sent_and_the_desk_shows_it(
     told, store, shop, django_user_model

@@ -140,6 +140,7 @@ def test_where_one_redis_is_broker_and_store_its_kill_loses_no_failure(start, ow
     worker.wait(lambda: {job for job, _ in told(own_store)} == set(jobs), what="ten failures")
 
 
+@pytest.mark.long("Starts two workers, one of them in an outage of the store.")
 def test_a_worker_that_is_stopped_in_an_outage_leaves_its_spool_to_the_next(start, own_store):
     worker = start(own_store.url, environment={"REAL_PATIENCE": ""})
     with hanging(own_store):

@@ -151,6 +151,7 @@ def test_what_the_broker_does_not_take_waits_on_and_holds_up_no_other(node, stor
     assert depth(node, "there") == 3
 
 
+@pytest.mark.long("Starts workers on RabbitMQ and kills them.")
 def test_priorities_are_obeyed_and_a_kill_of_every_worker_loses_no_retry_and_doubles_none(node, own_store):
     published(own_store.url, policy("p", max_attempts=2, backoff=AT_REST))
     worker = RealWorker(node.url, own_store.url, concurrency=1, queues="ranked")
@@ -175,6 +176,7 @@ def test_priorities_are_obeyed_and_a_kill_of_every_worker_loses_no_retry_and_dou
     assert all(level(one.priority, RABBITMQ) == jobs[one.job_id] for one in reports(own_store))
 
 
+@pytest.mark.long("Starts workers on RabbitMQ and kills them.")
 def test_a_worker_that_dies_before_it_acknowledges_does_not_make_two_waits_of_one(node, own_store):
     """RabbitMQ delivers it again at once, beside the next attempt that waits already."""
     published(own_store.url, policy("p", max_attempts=2, backoff=AT_REST))
@@ -276,6 +278,7 @@ def test_a_replayed_job_runs_on_by_celery_s_own_retries(shop, replayed):
     assert [one.kind for one in of_job(shop.store, job)] == ["retry", "retry", "exception"]
 
 
+@pytest.mark.long("Starts workers on RabbitMQ and kills them.")
 def test_a_replayed_job_whose_worker_dies_before_it_acknowledges_runs_again(node, own_store, store):
     dies = {"REAL_REQUEST": "1", "REAL_DIE_BEFORE_ACK": "1"}
     dying = RealWorker(node.url, own_store.url, concurrency=1, queues="doomed", late_ack=True, environment=dies)
@@ -301,6 +304,7 @@ def test_a_replayed_job_whose_worker_dies_before_it_acknowledges_runs_again(node
     assert len(attempts(dying, "again")) == len(attempts(living, "again")) == 1
 
 
+@pytest.mark.long("Starts workers on RabbitMQ and kills them.")
 def test_a_delayed_retry_of_celerys_own_comes_back_at_once_from_a_worker_that_is_killed(node, tmp_path):
     """It is not acknowledged while it waits; the next worker waits on for its time."""
     store = Engine(tmp_path).start()
@@ -323,6 +327,7 @@ def test_a_delayed_retry_of_celerys_own_comes_back_at_once_from_a_worker_that_is
         store.stop()
 
 
+@pytest.mark.long("Starts workers on RabbitMQ and kills them.")
 def test_what_runs_in_a_killed_worker_is_lost_and_what_it_had_fetched_comes_again(node, tmp_path):
     store = Engine(tmp_path).start()
     worker = RealWorker(node.url, store.url, concurrency=1, queues="kept")

@@ -132,6 +132,7 @@ def desk(engine, store, settings, broker):
     promoting._places.clear()
 
 
+@pytest.mark.long("Starts workers, and kills them while they retry.")
 def test_a_kill_of_every_worker_loses_no_retry_and_doubles_none_and_watch_brings_them_back(start, engine, desk):
     published(engine.url, policy("p", max_attempts=2, backoff={"kind": "fixed", "first_delay_s": 1}))
     worker = start(engine.url, late_ack=True, environment={"REAL_VISIBILITY": "3"})
@@ -147,6 +148,7 @@ def test_a_kill_of_every_worker_loses_no_retry_and_doubles_none_and_watch_brings
     assert Counter(map(tuple, began)) == Counter({(job, n): 1 for job in jobs for n in ("1", "2")})
 
 
+@pytest.mark.long("Starts workers, and kills them while they retry.")
 def test_a_worker_that_dies_between_schedule_and_acknowledge_does_not_make_two_of_one(start, own_store):
     published(own_store.url, policy("p", "late", max_attempts=3, backoff=SOON))
     dying = start(own_store.url, environment={"REAL_REQUEST": "1", "REAL_DIE_BEFORE_ACK": "1", "REAL_VISIBILITY": "2"})
