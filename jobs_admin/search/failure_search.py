@@ -220,7 +220,7 @@ class FailureSearch:
         if self.scanned is not None:
             return self.count(most + 1), False
         if self._few is not None:
-            return self._latest(_FEW), False
+            return self.count(_FEW + 1), False
         if self.driver is not None and self._index_is_sure and (exact := self._number_of_hits(self.driver)) is not None:
             return exact, False
         estimate, is_estimate = None, True
@@ -229,7 +229,7 @@ class FailureSearch:
             estimate, is_estimate = self._sampled()
             if not is_estimate or estimate > 3 * most:
                 return estimate, is_estimate
-        if (count := self._latest(most)) <= most:
+        if (count := self.count(most + 1)) <= most:
             return count, False
         if (exact := self._number_in_slices()) is not None:
             return exact, False
@@ -248,13 +248,6 @@ class FailureSearch:
             return None  # each row would be read for its source
         visible = Failure.objects.filter(scopes.visible(self.viewer)).order_by()
         return sum(visible.filter(**one).count() for one in slices)
-
-    def _latest(self, most: int) -> int:
-        """Return the number of matches, up to one more than `most`."""
-        if (latest := self.statement(None, most + 1, ordered=False)) is None:
-            return 0
-        with prefer_term_index(self._are_most_in_scope, ordered=False):
-            return _fetch_number(f"SELECT COUNT(*) FROM ({latest[0]}) AS latest", latest[1])
 
     def _number_of_hits(self, driver: IndexQuery) -> int | None:
         """The number by the hits of the index alone, less the few in other states; None where those are many."""
@@ -294,9 +287,8 @@ class FailureSearch:
             )
             met = _fetch_number(statement, [expression(self.driver), *where[1]])
         else:
-            by_key = (
-                "NOT INDEXED " if connection.vendor == "sqlite" else ""
-            )  # of each span the rows, not of an index all
+            # Of each span the rows by their key: another index would be read whole for each.
+            by_key = "NOT INDEXED " if connection.vendor == "sqlite" else ""
             met = _fetch_number(
                 f"WITH RECURSIVE spans(low) AS (SELECT {lowest} UNION ALL SELECT low + {step} FROM spans "
                 f"WHERE low + {step} < {highest}) SELECT COUNT(*) FROM spans CROSS JOIN {_TABLE} {by_key}"

@@ -48,7 +48,7 @@ def test_the_example_of_the_how_to_works(ann, monkeypatch):
     cell, record, example = map(dedent, re.findall(r"```python\n(.*?)```", page, re.DOTALL))
     names = dict(vars(columns))
     exec(cell, names)
-    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, *eval(f"({record})", names)))
+    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, *eval(f"[{record}]", names)))
     names = dict(globals())
     exec(example, names)
     names["test_the_worker_is_shown"](ann)

@@ -19,7 +19,7 @@ from dashboard.setup import forks
 
 kept, secret = os.open(os.devnull, os.O_RDONLY), os.open(os.devnull, os.O_RDONLY)
 
-def seen():
+def report():
     print([os.path.exists(f"/proc/self/fd/{number}") for number in (kept, secret)] == [True, False])
     with connection.cursor() as cursor:
         cursor.execute("PRAGMA cache_size")
@@ -29,7 +29,7 @@ def seen():
 with connection.cursor() as cursor:
     cursor.execute("SELECT 1")
 changed = {"REDRIVE_SQLITE_CACHE_KB": "1234", "DATABASE_URL": os.environ["DATABASE_URL"].replace("desk", "other")}
-child = forks.Fork("test", seen, changed, keep=(kept,))
+child = forks.Fork("test", report, changed, keep=(kept,))
 code = child.wait(60)
 print(child.stdout.read().decode(), code)
 """

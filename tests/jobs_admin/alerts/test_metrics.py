@@ -92,7 +92,7 @@ def test_a_noun_is_singular_after_one(metric, one, two):
 def test_the_example_of_the_how_to_works(monkeypatch):
     page = (ROOT / "docs/how-to/add-an-alert-metric.md").read_text()
     record, measure, example = map(dedent, re.findall(r"```python\n(.*?)```", page, re.DOTALL))
-    (metric,) = eval(f"({record})", vars(alert_metrics))
+    (metric,) = eval(f"[{record}]", vars(alert_metrics))
     monkeypatch.setitem(METRICS, metric.name, metric)
     body = {}
     exec(measure, vars(measuring), body)
