@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from jobs_admin import failures
 from jobs_admin.core.query import format, parse
+from jobs_admin.core.search_terms import phrases
 from jobs_admin.ingest import indexing
 from jobs_admin.models import Attempt, Failure, Replay, ReplayItem, Traceback
 from jobs_admin.models.access import ENGINE, Viewer
@@ -326,3 +327,16 @@ def test_the_index_is_made_again_step_by_step_from_where_it_was(desk, monkeypatc
         steps += 1
     assert failures.count(ENGINE, parse("0815")).number == 1 and failures.count(ENGINE, parse("4711")).number == 0
     assert steps >= 4 and indexing.count_outdated() == 0
+
+
+def test_what_is_required_beside_an_or_is_required_of_each_side(desk):
+    searcher = FailureSearch(ENGINE, parse("timeout OR kind:lost,exception state:any", NOW))
+    assert searcher.branches and searcher.count(100) > 1
+    required = FailureSearch(ENGINE, parse("timeout OR kind:lost,exception state:any", NOW))
+    required.require(phrases("nothinghasthis")[0])
+    assert required.count(100) == 0 and required.ids(None, 100) == []
+
+
+def test_the_sides_of_a_second_or_are_no_searches_of_their_own():
+    searcher = FailureSearch(ENGINE, parse("(timeout OR kind:lost) (read OR kind:exception) (key OR attempts:1)", NOW))
+    assert len(searcher.branches) == 2 and not any(side.branches for side in searcher.branches)
