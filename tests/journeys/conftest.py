@@ -168,7 +168,7 @@ def pytest_sessionfinish():
 
 @pytest.fixture(scope="module")
 def browser():
-    """Chromium. For a module, not for the run: while it lives, Django's database calls are refused in this process."""
+    """Chromium, for a module. Playwright runs a loop in this thread, in which Django would refuse its database."""
     try:
         from playwright.sync_api import expect, sync_playwright
     except ImportError:
@@ -180,8 +180,25 @@ def browser():
         if not Path(path).exists():
             pytest.skip("needs a browser: apt-get install chromium")
         chromium = play.chromium.launch(executable_path=path, args=["--no-sandbox", ONLY_HERE])
+        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
         yield chromium
+        del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
         chromium.close()
+
+
+@pytest.fixture
+def live_server(live_server, browser, transactional_db):
+    """Django's server in this process. Before the tables are emptied, its pages are closed and its requests are answered."""
+    yield live_server
+    for context in browser.contexts:
+        context.close()
+    # Connections are accepted in turn: with this answer, no request of a closed page is still to be accepted.
+    httpx.get(f"{live_server.url}/healthz", timeout=WITHIN_S, trust_env=False)
+    server = live_server.thread.httpd
+    for thread in threading.enumerate():
+        if getattr(getattr(thread, "_target", None), "__self__", None) is server:
+            thread.join(WITHIN_S)
+            assert not thread.is_alive(), "a request of the test is not answered"
 
 
 @pytest.fixture(scope="module")

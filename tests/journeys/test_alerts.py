@@ -6,7 +6,6 @@ The watch does not run here: its steps are taken one by one, with a time of thei
 from __future__ import annotations
 
 import json
-import os
 import re
 from datetime import timedelta
 from urllib.parse import parse_qs, urlsplit
@@ -30,14 +29,6 @@ pytestmark = [pytest.mark.browser]
 
 DEAD = 143
 PASSWORD = "correct horse battery"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def asked_in_a_loop():
-    """Playwright runs a loop in this thread, in which Django would refuse its database."""
-    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
-    yield
-    del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
 
 
 @pytest.fixture

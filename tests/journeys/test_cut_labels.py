@@ -47,14 +47,6 @@ CUT = """() => {
 }"""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def asked_in_a_loop():
-    """Playwright runs a loop in this thread, in which Django would refuse its database."""
-    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
-    yield
-    del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
-
-
 @pytest.fixture
 def phone(watched, shop, transactional_db, live_server, browser):
     client = Client()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
@@ -26,14 +24,6 @@ WORDS = {
     "queue-list": "No source yet",
     "audit-list": "Nobody has changed anything",
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def asked_in_a_loop():
-    """Playwright runs a loop in this thread, in which Django would refuse its database."""
-    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
-    yield
-    del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
 
 
 @pytest.fixture

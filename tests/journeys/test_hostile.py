@@ -10,7 +10,6 @@ import csv
 import hashlib
 import io
 import json
-import os
 import re
 from contextlib import suppress
 from datetime import timedelta
@@ -66,14 +65,6 @@ pytestmark = [pytest.mark.server, pytest.mark.browser]
 ROWS = len(PAYLOADS)  # a failure for each payload; each field begins at another one
 EVERYTHING = "\n".join(PAYLOADS)
 SHOWN = 24  # failures whose own pages are opened, beside the one that has all payloads in each field
-
-
-@pytest.fixture(scope="module", autouse=True)
-def asked_in_a_loop():
-    """Playwright runs a loop in this thread, in which Django would refuse its database."""
-    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
-    yield
-    del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
 
 
 def said(n: int, field: int) -> str:

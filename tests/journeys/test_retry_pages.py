@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 import pytest
@@ -17,14 +16,6 @@ from tests.kit.looking import SIZES, expect, faults, opened
 from tests.kit.sources import forget_configuration
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def asked_in_a_loop():
-    """Playwright runs a loop in this thread, in which Django would refuse its database."""
-    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
-    yield
-    del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
 
 
 @pytest.fixture
