@@ -15,6 +15,7 @@ The jobs that are sent here were never in the system: where a job stays under it
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -195,6 +196,7 @@ class RecallContract(SourceContract):
                 answers.update(source.send("r", [self.letter(n) for n in range(start, start + 20)]))
                 if "recalled" in answers.values():
                     return
+                time.sleep(0.001)  # as the worker: else thousands lie between them, which each fetch has to pass
 
         sender = threading.Thread(target=send)
         sender.start()
