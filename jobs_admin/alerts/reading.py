@@ -109,6 +109,8 @@ def firing(viewer: Viewer, limit: int = 20) -> list[Alert]:
         output_field=IntegerField(),
     )
     found = _visible(viewer).filter(state__in=(AlertState.FIRING, AlertState.ACKNOWLEDGED))
+    if not found.exists():  # mostly there are none, which is known at a fifth of the cost
+        return []
     return list(found.annotate(rank=rank).order_by("rank", "-state", "-fired_at", "-pk")[:limit])
 
 
