@@ -333,7 +333,7 @@ class Gateway:
             status, headers = await head
         except Exception:
             log.exception("%s %s failed", scope.method, scope.path)
-            raise Refused(500, "The desk could not answer, and wrote why into its log.") from None
+            raise Refused(500, "The request failed. The error was logged.") from None
         if scope.method == "HEAD" or not body:
             protocol.response_empty(status, headers)
         elif len(body) <= _CHUNK:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from jobs_admin.failures.triage import Sweep
 
-_DOING = {"discard": "Discarding", "restore": "Restoring", "readmit": "Readmitting", "undo": "Taking back"}
-_DONE = {"discard": "Discarded", "restore": "Restored", "readmit": "Readmitted", "undo": "Took back"}
+_DOING = {"discard": "Discarding", "restore": "Restoring", "readmit": "Readmitting", "undo": "Undoing"}
+_DONE = {"discard": "Discarded", "restore": "Restored", "readmit": "Readmitted", "undo": "Undid"}
 _NEEDS = {
-    "discard": "They are not dead any more, or part of a running replay, or you are not operator of their source.",
-    "restore": "They are not discarded any more, or you are not operator of their source.",
-    "readmit": "They are not in quarantine, or you are not operator of their source.",
-    "undo": "Somebody changed them since, or you are not operator of their source.",
+    "discard": "They are no longer dead, are part of a running replay, or need the operator role on their source.",
+    "restore": "They are no longer discarded, or need the operator role on their source.",
+    "readmit": "They are not in quarantine, or need the operator role on their source.",
+    "undo": "They were changed afterwards, or need the operator role on their source.",
 }
 
 
@@ -32,7 +32,7 @@ def result(act: str, changed: int, checked: int, *, is_stopped: bool = False) ->
         return f"No job was {_word(act)}. {_NEEDS[act]} Nothing was changed.", "warning"
     words = f"{_DONE[act]} {jobs(changed)}."
     if is_stopped:
-        return f"Stopped. {words} The others were not looked at.", "success"
+        return f"Stopped. {words} The others were not checked.", "success"
     if checked > changed:
         left = checked - changed
         words += f" {jobs(left)} could not be {_word(act)}. {_NEEDS[act]}"
@@ -40,7 +40,7 @@ def result(act: str, changed: int, checked: int, *, is_stopped: bool = False) ->
 
 
 def _word(act: str) -> str:
-    return {"discard": "discarded", "restore": "restored", "readmit": "readmitted", "undo": "taken back"}[act]
+    return {"discard": "discarded", "restore": "restored", "readmit": "readmitted", "undo": "undone"}[act]
 
 
 def jobs(count: int) -> str:

@@ -13,10 +13,17 @@ from jobs_admin.failures.undoing import Done, Undoable
 
 _DID = {"failure.discard": "discarded", "failure.restore": "restored", "failure.readmit": "readmitted"}
 _REPLAYS = {
-    "start": "started", "pause": "paused", "resume": "resumed", "cancel": "cancelled", "pace": "changed the pace of",
+    "start": "started", "pause": "paused", "resume": "resumed", "cancel": "cancelled", "pace": "changed the rate of",
     "resolve": "resolved a job of",
 }  # fmt: skip
-_POLICIES = {"publish": "published", "put_back": "put back a version of", "withdraw": "withdrew"}
+_POLICIES = {"publish": "published", "put_back": "restored a version of", "withdraw": "withdrew"}
+_OTHERS = {
+    "alert.acknowledge": "acknowledged alert", "silence.create": "created silence", "silence.end": "ended silence",
+    "channel.save": "saved channel", "channel.enable": "enabled channel", "channel.disable": "disabled channel",
+    "channel.test": "tested channel", "delivery.resend": "resent delivery", "runbook.save": "saved runbook",
+    "runbook.delete": "deleted runbook", "view.save": "saved view", "view.change": "changed view",
+    "view.delete": "deleted view",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,7 @@ class Offer:
 
     @property
     def button(self) -> str:
-        return "Take back the rule" if self.act.is_rule else f"Take back {self.what}"
+        return "Undo the rule" if self.act.is_rule else f"Undo {self.what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +56,7 @@ class Final:
 def offer(act: Undoable, back: str) -> Offer:
     if act.is_rule:
         url = reverse("redrive:group-rule-withdraw", args=[act.handle])
-        return Offer(act, f"“{act.summary}”", "made the rule", url, (("back", back),))
+        return Offer(act, f"“{act.summary}”", "created the rule", url, (("back", back),))
     if act.is_of_groups:
         fields = (("act", "undo"), ("receipt", act.handle), ("back", back))
         return Offer(act, groups(act.count), "changed", reverse("redrive:group-bulk"), fields)
@@ -71,13 +78,15 @@ def final(act: Done) -> Final:
         jobs = f"job {name}" if kind == "failure" else "jobs"
         return Final(act, f"You {_DID[act.act]} {jobs}", page_of(act.object))
     if kind == "rule":
-        made = "took back a rule of grouping" if verb == "withdraw" else "made a rule of grouping"
+        made = "withdrew a grouping rule" if verb == "withdraw" else "created a grouping rule"
         return Final(act, f"You {made}", page_of(act.object))
     if kind == "group":
         return Final(act, "You changed a group", page_of(act.object))
     if kind == "policy":
         return Final(act, f"You {_POLICIES.get(verb, verb)} the policy {name}", page_of(act.object))
-    return Final(act, f"It was {act.act}" + (f" of {act.object}" if act.object else ""), page_of(act.object))
+    if act.act in _OTHERS:
+        return Final(act, f"You {_OTHERS[act.act]} {name}", page_of(act.object))
+    return Final(act, f"Your last action: {act.act}" + (f" on {act.object}" if act.object else ""), page_of(act.object))
 
 
 _WITH_NUMBERS = {"alert-rule": "alert-rule-detail", "alert": "alert-detail", "channel": "channel-detail"}

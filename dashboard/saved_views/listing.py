@@ -75,7 +75,7 @@ def tabs(viewer: Viewer, views: list[SavedView], here: str) -> list[Tab]:
     return [
         Tab(
             view.name,
-            view.query or "everything that is open",
+            view.query or "all open failures",
             list_url(view.query),
             count(viewer, view),
             view.query == here,

@@ -96,7 +96,7 @@ def _get_view(request: HttpRequest, pk: int) -> SavedView:
     try:
         return saved_views.get(request.viewer, pk)
     except (SavedView.DoesNotExist, OverflowError) as error:
-        raise Http404(f"There is no view {pk}, or it is not shared with you.") from error
+        raise Http404(f"View {pk} not found, or not shared with you.") from error
 
 
 def _refused(request: HttpRequest, refused: Refused, back: str) -> HttpResponse:

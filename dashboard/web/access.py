@@ -47,7 +47,7 @@ def can(role: str) -> Callable:
             try:
                 if not _holds(request.viewer, role):
                     what = "role admin on every source" if role == ADMIN_OF_ALL else f"role {role}"
-                    raise PermissionDenied(f"This needs the {what}. Ask an admin of this desk for it.")
+                    raise PermissionDenied(f"You need the {what} for this. Ask an admin of this desk.")
                 response = view(request, *args, **kwargs)
             except PermissionDenied as refused:
                 record_refusal(request, str(refused))

@@ -22,11 +22,11 @@ class IdList(forms.Field):
         words = [word.strip() for text in value or () for word in str(text).split(",") if word.strip()]
         numbers = {whole_number(word) for word in words}
         if None in numbers:
-            raise forms.ValidationError("The selection holds something that is not a failure's number.")
+            raise forms.ValidationError("The selection contains an invalid failure number. Nothing was changed.")
         if len(words) > MOST_SELECTED:
             raise forms.ValidationError(
-                f"More than {MOST_SELECTED:,} failures are selected. Nothing was done. "
-                "Choose all that match a search instead."
+                f"More than {MOST_SELECTED:,} failures are selected. Nothing was changed. Select all that match a "
+                "search instead."
             )
         return sorted(numbers)
 
@@ -75,10 +75,10 @@ class JsonText(forms.CharField):
             parsed = json.loads(text, parse_constant=_refuse_constant)
         except json.JSONDecodeError as error:
             raise forms.ValidationError(
-                f"This is not JSON: {error.msg} at line {error.lineno}, column {error.colno}. Nothing was sent."
+                f"Invalid JSON: {error.msg} at line {error.lineno}, column {error.colno}. Nothing was sent."
             ) from error
         except (ValueError, RecursionError) as error:
-            raise forms.ValidationError(f"This is not JSON: {error}. Nothing was sent.") from error
+            raise forms.ValidationError(f"Invalid JSON: {error}. Nothing was sent.") from error
         if not isinstance(parsed, self.shape):
             raise forms.ValidationError(f"{self.what} Nothing was sent.")
         return parsed
@@ -91,6 +91,6 @@ def _refuse_constant(name: str) -> None:
 class Edit(forms.Form):
     """The arguments of one job, edited."""
 
-    args = JsonText(shape=list, what="Positional arguments are a JSON list: [ … ].")
-    kwargs = JsonText(shape=dict, what="Keyword arguments are a JSON object: { … }.")
+    args = JsonText(shape=list, what="Positional arguments must be a JSON list: [ … ].")
+    kwargs = JsonText(shape=dict, what="Keyword arguments must be a JSON object: { … }.")
     reason = forms.CharField(required=False, max_length=500, strip=True)

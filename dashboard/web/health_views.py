@@ -81,7 +81,7 @@ def _least_lag_s(now: datetime) -> float:
 def _sources(viewer: Viewer | None, now: datetime) -> dict[str, object]:
     """Check of all sources: those that cannot be reached or read, or are filed late, named only where the viewer may see them."""
     away = Source.objects.filter(is_configured=True, is_reachable=False)
-    why = {source.name: f"The source cannot be reached: {source.why_unreachable}" for source in away}
+    why = {source.name: f"The source is unreachable: {source.why_unreachable}" for source in away}
     with suppress(redis.RedisError, config.BadConfiguration):  # a check of its own
         why |= liveness.late_sources(now)
     why |= {name: stall.why for name, stall in liveness.stalled_sources(now).items() if stall is not None}

@@ -120,8 +120,8 @@ def sentence(exception: BaseException) -> str:
     ):
         return ""
     return (
-        f"This took longer than {work.statement_s:g} s and was stopped; nothing was changed. Narrow the search: name a queue, "
-        "a task or a time (since:1h), or write more letters before a star."
+        f"The request took longer than {work.statement_s:g} s and was stopped. Nothing was changed. Narrow the search: "
+        "add a queue, a task or a time (since:1h), or write more letters before a star."
     )
 
 

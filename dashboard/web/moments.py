@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 FIRST_YEAR, LAST_YEAR = 2000, 2999
-BOUNDS = f"A time here is of a year from {FIRST_YEAR} to {LAST_YEAR}"
+BOUNDS = f"The year must be between {FIRST_YEAR} and {LAST_YEAR}"
 
 
 def sane(at: datetime) -> datetime:

@@ -147,7 +147,7 @@ def every_address_declares_its_right(app_configs: object = None, **_: Any) -> li
             found.append(checks.Error(f"{where} declares no right.", hint=how, id="redrive.E001"))
         if not address.methods:
             how = "Put require_safe, require_POST or require_http_methods above @can(role)."
-            found.append(checks.Error(f"{where} says nothing of its methods.", hint=how, id="redrive.E002"))
+            found.append(checks.Error(f"{where} declares no methods.", hint=how, id="redrive.E002"))
     return found
 
 
@@ -159,5 +159,8 @@ def links_lead_to_the_mount(app_configs: object = None, **_: Any) -> list[checks
         return []
     if mounted == configured:
         return []
-    how = f"The URLconf includes dashboard.routes at {mounted}: REDRIVE_MOUNTED_AT has to be the same path, as 'ops/redrive/'."
-    return [checks.Error(f"Links of notices would lead to {configured}.", hint=how, id="redrive.E003")]
+    how = (
+        f"The URLconf includes dashboard.routes at {mounted}: REDRIVE_MOUNTED_AT must be the same path, "
+        "such as 'ops/redrive/'."
+    )
+    return [checks.Error(f"Links in notices would point to {configured}.", hint=how, id="redrive.E003")]

@@ -24,7 +24,7 @@ def name_of(segment: str) -> str:
     """Raises ValueError for what is no segment of ours."""
     name = _ESCAPED.sub(lambda found: bytes.fromhex(found[0].replace("~", "")).decode(), segment)
     if escaped(name) != segment:
-        raise ValueError(f"{segment!r} names nothing")
+        raise ValueError(f"{segment!r} is not a valid name")
     return name
 
 

@@ -90,5 +90,5 @@ def main(where: str, workers: str = "1") -> None:
         host, _, port = where.rpartition(":")
         listener = hold_at(host.strip("[]"), int(port))
     if listener is None:
-        raise SystemExit(f"{where} is busy, or is no address of this machine. Nothing was started.")
+        raise SystemExit(f"{where} is in use, or is not an address of this machine. Nothing was started.")
     serve(listener, workers=int(workers))

@@ -74,12 +74,12 @@ def test_an_old_form_gets_a_sentence(otto, act, django_user_model):
     strict = Client(enforce_csrf_checks=True)
     strict.force_login(django_user_model.objects.get(username="otto"))
     answer = strict.post("/stop/")
-    assert answer.status_code == 403 and b"Load the page again" in answer.content
+    assert answer.status_code == 403 and b"Reload the page" in answer.content
 
 
 def test_htmx_is_refused_with_the_sentence_alone(vera, act):
     answer = vera.post("/stop/", headers={"HX-Request": "true"})
-    assert answer["Content-Type"].startswith("text/plain") and answer.content.startswith(b"This needs the role")
+    assert answer["Content-Type"].startswith("text/plain") and answer.content.startswith(b"You need the role")
 
 
 CURSORS = ("0001-01-01T00:00:00+14:00~1", "~", "1~\0~~", "9" * 30, "-1", "²", "1~1~s~\0", "1e9", "٣", "zz.zz", "None")

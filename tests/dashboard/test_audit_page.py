@@ -34,7 +34,7 @@ def test_it_is_narrowed_by_act_and_object(ann):
     shown = ann.get("/audit/", {"act": "replay"}).content.decode()
     assert "replay.start" in shown and "failure.discard" not in shown
     assert "failure.discard" in ann.get("/audit/", {"object": "failure:7"}).content.decode()
-    assert "No act like this." in ann.get("/audit/", {"object": "failure:8"}).content.decode()
+    assert "No matching actions." in ann.get("/audit/", {"object": "failure:8"}).content.decode()
 
 
 def test_next_leads_on_and_keeps_the_filter(ann):

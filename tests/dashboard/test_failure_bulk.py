@@ -76,7 +76,7 @@ def test_a_large_act_shows_its_progress_and_goes_on_until_it_is_done_and_is_undo
     checked, answer = gone_on_with(ann, answer)
     assert checked == [10, 20] and Failure.objects.filter(state="discarded").count() == 25
     answer = ann.post(reverse("redrive:failure-undo"), {"key": undo_key(ann.get(answer.url))})
-    assert "Taking back" in answer.content.decode()
+    assert "Undoing" in answer.content.decode()
     gone_on_with(ann, answer)
     assert Failure.objects.filter(state="dead").count() == 25
 

@@ -139,7 +139,7 @@ def test_an_edit_shows_what_changes_before_it_goes_and_sends_what_was_shown(ann,
         ('{"a": 1}', "{}", "JSON list"),
         ("[]", "[]", "JSON object"),
         ("[NaN]", "{}", "NaN is not a JSON value"),
-        ("[" * 20_000, "{}", "not JSON"),
+        ("[" * 20_000, "{}", "Invalid JSON"),
     ],
 )
 def test_arguments_that_are_not_json_are_refused_beside_their_field(ann, shop, args, kwargs, message):

@@ -220,7 +220,7 @@ def test_a_guard_that_is_off_is_shown_where_it_would_be_missed(ann, watched):
     assert all("The guard is off: nothing is recorded." in text_of(ann.get(page)) for page in pages)
     watched.set(keys.switch(), "drain")
     overview.forget()
-    assert all("Workers only record: no retry policy decides." in text_of(ann.get(page)) for page in pages)
+    assert all("Workers only record: retry policies are not applied." in text_of(ann.get(page)) for page in pages)
 
 
 def test_a_source_that_was_not_checked_lately_is_not_called_reachable(ann, watched):

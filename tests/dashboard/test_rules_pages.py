@@ -327,18 +327,25 @@ def disabled(name: str = "ops-slack") -> Channel:
 
 @pytest.mark.parametrize("address", ["/", "/alerts/"])
 def test_a_channel_that_notifies_no_one_is_shown_where_people_check(ann, vera, address):
-    assert "nobody is told" not in text_of(ann.get(address))
+    assert "No notifications are sent" not in text_of(ann.get(address))
     disabled()
     overview.forget()
     text = text_of(ann.get(address))
-    assert "ops-slack is disabled since" in text and ": it answered 410 (gone); nobody is told by it." in text
+    assert (
+        "ops-slack has been disabled since" in text
+        and ": it answered 410 (gone). No notifications are sent to this channel." in text
+    )
     text = text_of(vera.get(address))
-    assert "ops-slack is disabled since" in text and "An admin of every source sees why." in text and "410" not in text
+    assert (
+        "ops-slack has been disabled since" in text
+        and "Admins of every source can see the reason." in text
+        and "410" not in text
+    )
     for n in range(4):
         disabled(f"c{n}")
     overview.forget()
     text = text_of(ann.get(address))
-    assert text.count("nobody is told by it") == 3 and "2 more channels are disabled too." in text
+    assert text.count("No notifications are sent to this channel") == 3 and "2 more channels are also disabled." in text
 
 
 def test_a_rule_of_which_no_one_would_be_notified_shows_it(vera):

@@ -23,7 +23,7 @@ def test_the_login_never_leads_to_another_site(client, user, next_):
 
 def test_a_wrong_password_gets_a_sentence(client, user):
     answer = client.post("/login/", {"username": "ann", "password": "wrong"})
-    assert answer.status_code == 200 and b"Name or password is wrong" in answer.content
+    assert answer.status_code == 200 and b"Wrong username or password" in answer.content
 
 
 def test_ten_wrong_passwords_lock_the_name_and_show_for_how_long(client, user):

@@ -29,10 +29,10 @@ def take_back(client, offer):
 def test_another_page_offers_the_latest_act_with_its_number_and_takes_it_back(ann, shop):
     discard(ann, dead(3))
     answer = ann.get(reverse("redrive:undo"), {"back": "/groups/"})
-    assert "You discarded 3 jobs" in answer.content.decode() and "Take back 3 jobs" in answer.content.decode()
+    assert "You discarded 3 jobs" in answer.content.decode() and "Undo 3 jobs" in answer.content.decode()
     done = take_back(ann, answer.context["offer"])
-    assert done.redirect_chain[-1][0] == "/groups/" and "Took back 3 jobs." in done.content.decode()
-    assert "Nothing to take back" in ann.get(reverse("redrive:undo")).content.decode()
+    assert done.redirect_chain[-1][0] == "/groups/" and "Undid 3 jobs." in done.content.decode()
+    assert "Nothing to undo" in ann.get(reverse("redrive:undo")).content.decode()
 
 
 def test_one_job_is_taken_back_without_confirmation_and_many_are_confirmed(ann, shop):
@@ -63,9 +63,9 @@ def test_the_audit_offers_what_is_ones_own_and_shows_how_many_jobs(ann, otto, sh
     text = answer.content.decode()
     assert "2 jobs</a>" in text and f'href="/failures/{ids[0]}/"' in text
     (offer,) = [line.undo for line in answer.context["lines"] if line.undo]
-    assert "Took back 2 jobs." in take_back(ann, offer).content.decode()
+    assert "Undid 2 jobs." in take_back(ann, offer).content.decode()
     assert Failure.objects.filter(state="dead").count() == 2
-    assert "Take back what this act did" not in ann.get(reverse("redrive:audit-list")).content.decode()
+    assert "Undo this action" not in ann.get(reverse("redrive:audit-list")).content.decode()
 
 
 def test_a_merge_is_confirmed_by_its_name_and_taken_back_where_one_is(ann, shop):
@@ -77,7 +77,7 @@ def test_a_merge_is_confirmed_by_its_name_and_taken_back_where_one_is(ann, shop)
     ann.post(reverse("redrive:group-rule-save"), {"kind": "merge", "groups": names})
     answer = ann.get(reverse("redrive:undo"), {"back": "/queues/"})
     text = answer.content.decode()
-    assert "merge 1 group into" in text and "Take back the rule" in text and "data-at-once" not in text
+    assert "merge 1 group into" in text and "Undo the rule" in text and "data-at-once" not in text
     done = take_back(ann, answer.context["offer"])
     assert done.redirect_chain[-1][0] == "/queues/" and GroupRule.objects.get().is_withdrawn
     assert Failure.objects.filter(state="discarded").count() == 1

@@ -17,12 +17,12 @@ WORDS = {
     "overview": "No source yet",
     "group-list": "its group stands here within seconds",
     "failure-list": "No job has failed yet",
-    "view-list": "No search has been saved",
+    "view-list": "No saved views yet",
     "replay-list": "Nothing was replayed yet",
     "reschedule-list": "No waiting retry was changed yet",
     "group-rules": "Nobody has made a rule",
     "queue-list": "No source yet",
-    "audit-list": "Nobody has changed anything",
+    "audit-list": "No changes yet",
 }
 
 

@@ -70,7 +70,7 @@ def test_from_a_search_to_a_discard_and_back_by_keyboard_alone(desk, found):
     assert page.locator("[data-select]:checked").count() == 0
     page.locator(".row-link:focus").wait_for()
     press(page, "z")
-    page.get_by_text("Took back 2 jobs.").wait_for()
+    page.get_by_text("Undid 2 jobs.").wait_for()
     heading(page, f"{dead:,} failures")
     page.locator(".row-link:focus").wait_for()
     assert desk.get("failures", q=f"queue:emails {SETTLED}")["count"] == dead
@@ -128,7 +128,7 @@ def test_the_language_is_one_key_away_and_its_examples_are_searches(found):
     page = found
     press(page, "/")
     page.keyboard.type("?")
-    sheet = page.get_by_role("dialog", name="How to search")
+    sheet = page.get_by_role("dialog", name="Search syntax")
     sheet.wait_for()
     example = sheet.get_by_role("link", name="connection refused", exact=True)
     example.focus()
@@ -192,7 +192,7 @@ def test_the_list_works_without_javascript(desk, browser, logged_in):
     page.get_by_text("Discarded 1 job.").wait_for()
     page.get_by_role("button", name="Undo").focus()
     page.keyboard.press("Enter")
-    page.get_by_text("Took back 1 job.").wait_for()
+    page.get_by_text("Undid 1 job.").wait_for()
     page.get_by_role("link", name="Narrow the list").focus()
     page.keyboard.press("Enter")
     page.get_by_role("link", name=re.compile("^emails")).first.wait_for()
@@ -311,7 +311,7 @@ def test_what_was_discarded_is_taken_back_from_another_page_after_confirmation(d
     press(page, "z")
     page.get_by_text(f"You discarded {dead:,} jobs").wait_for()
     press(page, "Enter")
-    page.get_by_text(f"Took back {dead:,} jobs.").wait_for()
+    page.get_by_text(f"Undid {dead:,} jobs.").wait_for()
     assert page.url.endswith("/groups/")
     wait_for_focus(page)
     assert desk.get("failures", q=f"queue:emails {SETTLED}")["count"] == dead

@@ -73,7 +73,7 @@ def test_an_edit_is_refused_beside_its_field_shown_as_a_difference_and_sent(page
     before = shown.input_value()
     page.get_by_label(re.compile("^Arguments")).fill("[1,")
     page.get_by_role("button", name="Show what changes").click()
-    expect(page.locator("#args-refused")).to_contain_text("This is not JSON")
+    expect(page.locator("#args-refused")).to_contain_text("Invalid JSON")
     page.get_by_label(re.compile("^Arguments")).fill('["edited by hand"]')
     page.get_by_role("button", name="Show what changes").click()
     expect(page.locator("#args-refused")).to_contain_text("by position, not 1")  # the demo's tasks take names alone
@@ -201,7 +201,7 @@ def test_options_typed_under_advanced_stay_and_are_sent(page, desk):
     page.get_by_role("checkbox", name="wed").uncheck()
     page.get_by_label("JSON Merge Patch").fill("{")
     page.get_by_label("Why").click()
-    expect(page.locator("#patch-refused")).to_contain_text("This is not JSON")
+    expect(page.locator("#patch-refused")).to_contain_text("Invalid JSON")
     page.get_by_label("JSON Merge Patch").fill('{"kwargs": {"note": "again"}}')
     page.get_by_label("How many").fill("1")
     expect(page.locator("#changes")).to_contain_text("takes no argument 'note'")
@@ -309,7 +309,7 @@ def test_a_field_made_taller_by_hand_breaks_no_policy_when_an_edit_is_refused(pa
     page.locator("#edit-kwargs").evaluate("field => { field.style.height = '420px'; }")
     page.get_by_label(re.compile("^Arguments")).fill("[1,")
     page.get_by_role("button", name="Show what changes").click()
-    expect(page.locator("#args-refused")).to_contain_text("This is not JSON")
+    expect(page.locator("#args-refused")).to_contain_text("Invalid JSON")
     page.wait_for_timeout(300)  # htmx settles; the fixture then asks the console
 
 

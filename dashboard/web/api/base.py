@@ -55,7 +55,7 @@ Text = Annotated[str, AfterValidator(representable)]
 Moment = Annotated[AwareDatetime, AfterValidator(moments.sane)]
 Limit = Annotated[int, Query(ge=1, le=500)]
 Number = Annotated[int, Path(ge=1, lt=2**63)]
-NO_CURSOR = "This is no cursor: hand over `next` of the page before, as it came"
+NO_CURSOR = "Invalid cursor: pass `next` from the previous page, unchanged"
 
 
 def _cursor(text: str | None) -> str | None:

@@ -64,7 +64,7 @@ def install(api: NinjaAPI) -> None:
         # ("body", "body", "pace", "rate") but ("query", "limit"): what the caller named comes after our own names.
         place = [str(part) for part in first.get("loc", ())[1:]]
         place = place[1:] if first.get("loc", ("",))[0] == "body" else place
-        message = str(first.get("msg", "Not understood")).removeprefix("Value error, ")
+        message = str(first.get("msg", "Invalid request")).removeprefix("Value error, ")
         return answer(422, "invalid", f"{message}. Nothing was changed.", ".".join(place) or None)
 
     @api.exception_handler(HttpError)
@@ -78,14 +78,14 @@ def install(api: NinjaAPI) -> None:
 
     @api.exception_handler(PermissionDenied)
     def _(request: HttpRequest, error: PermissionDenied) -> HttpResponse:
-        return answer(403, "forbidden", str(error) or "This token may not do that.")
+        return answer(403, "forbidden", str(error) or "This token is not allowed to do that.")
 
     @api.exception_handler(Exception)
     def _(request: HttpRequest, error: Exception) -> HttpResponse:
         if late := limits.sentence(error):
             return answer(503, "took_too_long", late)
         log.exception("%s %s failed", request.method, request.path, exc_info=error)
-        message = "Redrive could not answer, and wrote why into its log. Look at what was changed before asking again."
+        message = "The request failed. The error was logged. Check what was changed before retrying."
         return answer(500, "failed", message)
 
     for missing in (
@@ -101,18 +101,18 @@ def install(api: NinjaAPI) -> None:
 
 
 def _no_token(request: HttpRequest, error: Exception | None = None) -> HttpResponse:
-    response = answer(401, "unauthorized", "Send a token that is in force: Authorization: Bearer TOKEN.")
+    response = answer(401, "unauthorized", "Send an active token: Authorization: Bearer TOKEN.")
     response.headers["WWW-Authenticate"] = "Bearer"
     return response
 
 
 def _not_found(request: HttpRequest, error: Exception | None = None) -> HttpResponse:
     message = str(error) if isinstance(error, NotFound) else ""
-    return answer(404, "not_found", message or "There is no such thing, or this token may not see it.")
+    return answer(404, "not_found", message or "Not found, or not visible to this token.")
 
 
 def unknown_address(request: HttpRequest) -> HttpResponse:
-    return answer(404, "not_found", f"There is no call at {request.path}. All calls: /api/openapi.json.")
+    return answer(404, "not_found", f"No call at {request.path}. All calls: /api/openapi.json.")
 
 
 def door(
@@ -139,7 +139,7 @@ def door(
             response = view(request, *args, **kwargs)
         if response.status_code == 405:
             allowed = response.headers.get("Allow", "")
-            response = answer(405, "method_not_allowed", f"{request.method} is not known here. Known: {allowed}.")
+            response = answer(405, "method_not_allowed", f"{request.method} is not allowed here. Allowed: {allowed}.")
             response.headers["Allow"] = allowed
         response.headers.setdefault("Cache-Control", "no-store")
         return response

@@ -54,7 +54,7 @@ def turned_away(request: HttpRequest) -> HttpResponse:
         answer._has_been_logged = True
         return answer
     if request.method not in READS and request.path != reverse("redrive:logout"):
-        messages.warning(request, f"{LOGGED_OUT} Log in, then do it again.")
+        messages.warning(request, f"{LOGGED_OUT} Log in, then try again.")
     return HttpResponseRedirect(login)
 
 

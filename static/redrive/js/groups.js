@@ -14,7 +14,7 @@
     field: "groups",
     most: MOST,
     said: (chosen, others) => chosen
-      ? `${count(chosen)} selected${others ? `, ${count(others)} on other pages` : ""}${chosen >= MOST ? ", as many as can be" : ""}`
+      ? `${count(chosen)} selected${others ? `, ${count(others)} on other pages` : ""}${chosen >= MOST ? " (maximum)" : ""}`
       : "Select groups to act on them.",
     shown: (chosen) => find("[data-bar]", form).classList.toggle("is-active", chosen > 0),
   });

@@ -16,7 +16,7 @@
     way.textContent = "Log in";
     said.querySelector("button").before(way);
   };
-  const LOST = "You are logged out. Nothing was changed. Log in in another tab, then press again: this page stays as it is.";
+  const LOST = "You are logged out. Nothing was changed. Log in in another tab, then try again. This page keeps what you typed.";
 
   document.addEventListener("redrive:logged-out", ({ detail }) => {
     const isNew = !login;

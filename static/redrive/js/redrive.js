@@ -142,13 +142,13 @@
     }
     if (xhr.status === 401 || isLivePart(event)) return;
     const isSentence = (xhr.getResponseHeader("Content-Type") || "").startsWith("text/plain");
-    say(isSentence ? xhr.responseText : `The desk answered ${xhr.status}. Look whether it happened before you repeat it.`);
+    say(isSentence ? xhr.responseText : `The request failed (HTTP ${xhr.status}). Check whether the change was applied before retrying.`);
   });
   document.addEventListener("htmx:sendError", (event) => {
-    if (!isLivePart(event)) say("The desk cannot be reached. Whether it happened is not known: look before you repeat it.");
+    if (!isLivePart(event)) say("The desk is unreachable. Check whether the change was applied before retrying.");
   });
   document.addEventListener("htmx:timeout", (event) => {
-    if (!isLivePart(event)) say("The desk did not answer within 20 s. Look whether it happened before you repeat it.");
+    if (!isLivePart(event)) say("No response within 20 s. Check whether the change was applied before retrying.");
   });
   document.addEventListener("click", (event) => {
     event.target.closest?.("[data-dismiss]")?.closest("[data-toast]")?.remove();

@@ -13,7 +13,7 @@
   list.id = "search-options";
   list.className = "search-options";
   list.setAttribute("role", "listbox");
-  list.setAttribute("aria-label", "What the search could be");
+  list.setAttribute("aria-label", "Search suggestions");
   list.hidden = true;
   const said = document.createElement("p");
   said.className = "unseen-label";
@@ -171,11 +171,11 @@
         const held = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("#search-help");
         sheet = document.createElement("dialog");
         sheet.className = "sheet is-wide";
-        sheet.setAttribute("aria-label", "How to search");
+        sheet.setAttribute("aria-label", "Search syntax");
         const top = document.createElement("form");
         top.method = "dialog";
         const title = document.createElement("h2");
-        title.textContent = "How to search";
+        title.textContent = "Search syntax";
         const away = document.createElement("button");
         away.className = "quiet";
         away.textContent = "Close";
