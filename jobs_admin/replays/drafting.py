@@ -55,6 +55,7 @@ def _create_draft(
     `snapshot` (of a preview) fixes the target to the jobs in that preview. `edit` replaces the arguments of one job:
     {"args": […], "kwargs": {…}}. The same idempotency key again returns the replay made before.
     """
+    # In one function: the order in which a request is refused is part of the API.
     now = now or timezone.now()
     scope = target.build_target(query, selection, now)
     # Read only where it is refused.

@@ -143,6 +143,7 @@ def build_preview(
     light: bool = False,
 ) -> Preview:
     """Return the preview of a target up to a failure. `light`: without what is only displayed."""
+    # In one function: each figure is worked out from those before it.
     most = _GLANCED if light and options.without_groups is not None else SAMPLED
     ready = Readiness(viewer, scope, max_id=max_id, options=replace(options, without_groups=()), now=now)
     sample = _read_sample(ready, most)

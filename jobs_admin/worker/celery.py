@@ -186,6 +186,7 @@ class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
 def _attach(consumer: Any) -> Heartbeat | None:
     """Put the guard in front of every task's request class. Connects to nothing yet."""
+    # In one function: each part is made of those before it, and what cannot be refused later is refused first.
     app = consumer.app
     wish: Wish = app.redrive_wish
     mode = _mode()

@@ -161,6 +161,7 @@ class JobsTable:
         return found
 
     def findings(self) -> list[Finding]:
+        # In one function: a condition and its text, one after the other.
         try:
             shape = self._current_shape(refresh=True)
         except SourceRefused as error:
