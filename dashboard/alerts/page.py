@@ -23,7 +23,7 @@ MOST_NAMED = 6  # alerts of one notification, in a line of the timeline
 
 # What a transition is called on the timeline.
 _TO = {
-    AlertState.PENDING: "true, not yet for long enough",
+    AlertState.PENDING: "pending",
     AlertState.FIRING: "fired",
     AlertState.ACKNOWLEDGED: "acknowledged",
     AlertState.SILENCED: "silenced",
@@ -32,9 +32,9 @@ _TO = {
 # How a delivery stands: (look, words).
 _DELIVERIES = {
     "waiting": ("retrying", "not sent yet"),
-    "sending": ("replaying", "being sent"),
-    "delivered": ("recovered", "arrived"),
-    "parked": ("dead", "did not arrive"),
+    "sending": ("replaying", "sending"),
+    "delivered": ("recovered", "delivered"),
+    "parked": ("dead", "not delivered"),
 }
 
 
@@ -102,39 +102,39 @@ def _whose(event: AlertEvent, alert: Alert, is_alone: bool) -> tuple[str, str]:
 def _repeated_notice(found: list[DeliveryRow], now: datetime) -> Step:
     """A notice that belongs to no transition: a reminder, or an escalation."""
     at = min(one.created_at for one in found)
-    return Step(at, "told again", "replaying", "", "", notified=[_notified(one, now) for one in found])
+    return Step(at, "notified again", "replaying", "", "", notified=[_notified(one, now) for one in found])
 
 
 def _notified(delivery: DeliveryRow, now: datetime) -> Notified:
     look, words = _DELIVERIES.get(delivery.state, ("discarded", delivery.state))
     tries = f" after {number(delivery.tries)} tries" if delivery.tries > 1 else ""
     if delivery.state == "waiting" and delivery.tries:
-        words, tries = f"not arrived{tries or ' after 1 try'}", ""
+        words, tries = f"not delivered{tries or ' after 1 try'}", ""
         if delivery.next_try_at and delivery.next_try_at > now:
-            words += f", again in {duration((delivery.next_try_at - now).total_seconds())}"
+            words += f", next try in {duration((delivery.next_try_at - now).total_seconds())}"
     why = delivery.error if delivery.state != "delivered" else ""
     return Notified(delivery.channel, look, f"{words}{tries}", delivery.delivered_at or delivery.tried_at, why)
 
 
 def sentence(alert: Alert, now: datetime) -> str:
-    """Return the alert's state as a sentence: `Firing, true for 5 min. No one has acknowledged it.`"""
+    """Return the alert's state as a sentence: `Firing for 5 min. Not acknowledged.`"""
     lasts = duration((now - alert.opened_at).total_seconds()) if alert.is_open else ""
     if alert.state == AlertState.PENDING:
         left = alert.opened_at + timedelta(seconds=alert.rule.for_s) - now
-        soon = f" It fires in {duration(left)} if that stays so." if left > timedelta() else ""
-        return f"True for {lasts}.{soon}"
+        soon = f" Fires in {duration(left)} unless the value drops." if left > timedelta() else ""
+        return f"Over threshold for {lasts}.{soon}"
     if alert.state == AlertState.FIRING:
-        return f"Firing, true for {lasts}. No one has acknowledged it."
+        return f"Firing for {lasts}. Not acknowledged."
     if alert.state == AlertState.ACKNOWLEDGED:
-        return f"Firing, true for {lasts}. {_who(alert)} acknowledged it."
+        return f"Firing for {lasts}. Acknowledged by {_who(alert)}."
     if alert.state == AlertState.SILENCED:
-        return f"True for {lasts}, and silenced: no one is notified."
+        return f"Over threshold for {lasts}. Silenced: no notifications are sent."
     assert alert.resolved_at is not None
-    return f"Resolved. It was true for {duration((alert.resolved_at - alert.opened_at).total_seconds())}."
+    return f"Resolved after {duration((alert.resolved_at - alert.opened_at).total_seconds())}."
 
 
 def _who(alert: Alert) -> str:
-    return alert.acknowledged_by or "Somebody"
+    return alert.acknowledged_by or "an operator"
 
 
 @dataclass(frozen=True, slots=True)

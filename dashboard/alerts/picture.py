@@ -75,7 +75,7 @@ def has_history(alert: Alert) -> bool:
 def wider_than_rule(alert: Alert) -> str:
     """Return a sentence on what the picture shows beyond the scope of the rule; "" if nothing."""
     narrow = wording.narrowed(alert.rule)
-    return f"The rule counts only jobs of {narrow}; history is kept of the whole queue." if narrow else ""
+    return f"The rule counts only jobs of {narrow}; the chart shows the whole queue." if narrow else ""
 
 
 def span(alert: Alert, now: datetime) -> tuple[datetime, datetime]:
@@ -119,7 +119,7 @@ def _time(at: int) -> datetime:
 def _alert_marks(alert: Alert) -> list[Mark]:
     """Return the marks of the alert's own transitions."""
     happened = (
-        (alert.opened_at, "true since then"), (alert.fired_at, "fired"), (alert.acknowledged_at, "acknowledged"),
+        (alert.opened_at, "crossed the threshold"), (alert.fired_at, "fired"), (alert.acknowledged_at, "acknowledged"),
         (alert.resolved_at, "resolved"),
     )  # fmt: skip
     return [Mark(at, 0, words, "", "own") for at, words in happened if at is not None]
@@ -145,7 +145,7 @@ def _draw(
     top = max([0, *known, alert.threshold if is_of_metric else 0, 0.01 if is_share else 1]) * 1.1
     times, heights = charts.Times.between(since, until), charts.Heights(top, filled=1)
     line = [(times.x(at), None if value is None else heights.y(value)) for at, value in points]
-    name = alert.rule.measure.label if is_of_metric else "Dead jobs of the queue"
+    name = alert.rule.measure.label if is_of_metric else "Dead jobs"
     upright = [
         replace(mark, x=times.x(mark.at)) for mark in marks if since <= mark.at <= until and not _is_self(mark, alert)
     ]
@@ -178,9 +178,9 @@ def _gap(gap: depths.Gap, times: charts.Times) -> Gap:
 
 def _words(name: str, metric: str, known: list[float], alert: Alert, is_of_metric: bool) -> str:
     if not known:
-        return f"{name}: nothing was sampled in this time"
+        return f"{name}: no samples in this period"
     text = f"{name}: from {alert_words.in_unit(known[0], metric)} to {alert_words.in_unit(known[-1], metric)}"
-    text += f", at most {alert_words.in_unit(max(known), metric)}"
+    text += f", peak {alert_words.in_unit(max(known), metric)}"
     return f"{text}; threshold {alert_words.in_unit(alert.threshold, metric)}" if is_of_metric else text
 
 

@@ -77,7 +77,7 @@ def _strip(found: list[Alert], since: datetime, until: datetime) -> Strip:
     latest = _latest(found)
     bars = [_bar(alert, since, until) for alert in sorted(found, key=lambda alert: alert.opened_at)]
     lasted = sum((_end(alert, until) - max(_start(alert), since)).total_seconds() for alert in found)
-    times = f"{number(len(found))} time{'' if len(found) == 1 else 's'}, firing for {duration(max(0.0, lasted))} in all"
+    times = f"fired {number(len(found))} time{'' if len(found) == 1 else 's'}, firing for {duration(max(0.0, lasted))} in total"
     now = f"; {latest.state} now" if latest.is_open else ""
     name = alert_words.where(latest)
     return Strip(
@@ -121,11 +121,9 @@ def words(alert: Alert, until: datetime) -> str:
     name = alert.rule.metric
     begun, lasted = _start(alert), (_end(alert, until) - _start(alert)).total_seconds()
     ended = (
-        f"{duration(max(0.0, lasted))}"
-        if alert.resolved_at
-        else f"{alert.state}, {duration(max(0.0, lasted))} until now"
+        f"{duration(max(0.0, lasted))}" if alert.resolved_at else f"{alert.state}, {duration(max(0.0, lasted))} so far"
     )
-    peak = f"at most {alert_words.in_unit(alert.peak, name)}, threshold {alert_words.in_unit(alert.threshold, name)}"
+    peak = f"peak {alert_words.in_unit(alert.peak, name)}, threshold {alert_words.in_unit(alert.threshold, name)}"
     return f"{begun:%-d %b %H:%M} UTC, {alert.severity}: {ended}; {peak}"
 
 

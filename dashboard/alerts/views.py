@@ -44,8 +44,8 @@ TIMES_DAYS = 30
 OTHERS_SHOWN = 20
 MOST_DELIVERIES = 200
 AROUND = timedelta(minutes=5)  # an alert, where its incident is looked at
-NOT_NOTIFIED = "Nobody was told of it outside this desk: its rule names no channel."
-READ_ONLY = "The desk is read-only: nothing can be acknowledged or silenced."
+NOT_NOTIFIED = "No notifications were sent: the rule has no channel."
+READ_ONLY = "The desk is read-only: alerts cannot be acknowledged or silenced."
 
 
 # --- the list ----------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "rules_named": ", ".join(watching[:RULES_NAMED]),
         "more_rules": max(0, len(watching) - RULES_NAMED),
         "rules_url": links.url_of("redrive:alert-rules"),
-        "watched_words": f"{len(watching)} rule{'' if len(watching) == 1 else 's'} watch what you see.",
+        "watched_words": f"{len(watching)} active rule{'' if len(watching) == 1 else 's'}.",
         "times": alerts.times(viewer, now - timedelta(days=TIMES_DAYS)),
         "times_days": TIMES_DAYS,
         "now_lines": now_lines[:NOW_SHOWN],
@@ -89,8 +89,8 @@ def index(request: HttpRequest) -> HttpResponse:
         "open_url": alert_list.address({"state": alerts.OPEN}) + "#all",
         "strip": strip,
         "strip_is_capped": len(episodes) > MOST_STRIP,
-        "strip_empty": f"Nothing{' like this' if chosen else ''} fired in the last {alert_strip.SPANS[span]}.",
-        "more_strips": f"{strip.more:,} more stand in the list below.",
+        "strip_empty": f"No {'matching ' if chosen else ''}alerts in the last {alert_strip.SPANS[span]}.",
+        "more_strips": f"See the list below for {strip.more:,} more.",
         "many_sources": len({one.source for one in strip.strips}) > 1,
         "span_words": alert_strip.SPANS[span],
         "spans": [
@@ -125,10 +125,12 @@ def _title(firing: list[Alert]) -> str:
     calling = sum(alert.state == AlertState.FIRING for alert in firing)
     if calling:
         many = f"More than {MOST_COUNTED}" if calling > MOST_COUNTED else f"{calling:,}"
-        return f"{many} alert{'s fire' if calling > 1 else ' fires'}, and nobody has acknowledged {'them' if calling > 1 else 'it'}"
+        if calling < len(firing):
+            return f"{many} firing alert{'s' if calling > 1 else ''} not acknowledged"
+        return f"{many} alert{'s' if calling > 1 else ''} firing, {'none' if calling > 1 else 'not'} acknowledged"
     if firing:
-        return f"{len(firing):,} alert{'s are' if len(firing) > 1 else ' is'} open, and somebody knows"
-    return "Nothing fires"
+        return f"{len(firing):,} open alert{'s, all' if len(firing) > 1 else ','} acknowledged"
+    return "No alerts firing"
 
 
 # --- one alert ---------------------------------------------------------------------------------------------------
@@ -216,7 +218,7 @@ def _picture(request: HttpRequest, alert: Alert, since: datetime, until: datetim
 def _why_not(alert: Alert) -> str:
     if config.is_read_only():
         return READ_ONLY
-    return f"You look on: to acknowledge or silence it takes the role operator on {alert.source or 'every source'}."
+    return f"Acknowledging and silencing require the role operator on {alert.source or 'every source'}."
 
 
 def _matchers(alert: Alert) -> dict[str, str]:
@@ -275,7 +277,9 @@ def acknowledge(request: HttpRequest, pk: int) -> HttpResponse:
     except Refused as refused:
         add_toast(request, refused.message, level="error")
         return go(request, url)
-    add_toast(request, f"You have taken it: {alert_words.condition(alert)}. Nobody is reminded of it any more.")
+    add_toast(
+        request, f"Acknowledged: {alert_words.condition(alert)}. Reminders and escalation are off for this alert."
+    )
     return go(request, url)
 
 

@@ -92,18 +92,18 @@ def test_from_the_link_through_the_login_to_acknowledged_silenced_and_a_draft(li
     come_in(page, "otto")
     page.wait_for_url(re.compile(rf"{at(alert)}$"))
     assert page.locator("h1").inner_text() == "emails has 143 dead jobs (threshold: 100)"
-    assert "No one has acknowledged it." in page.inner_text("#alert")
+    assert "Not acknowledged." in page.inner_text("#alert")
     assert "SMTPServerDisconnected" in page.inner_text("#alert")
     assert page.locator("#metric-chart path.threshold").count() == 1
 
     page.get_by_label("Comment, optional").fill("I look at the mail server")
     page.get_by_role("button", name="Acknowledge").click()
-    page.locator(".alert-stands", has_text="otto acknowledged it.").wait_for()
+    page.locator(".alert-stands", has_text="Acknowledged by otto.").wait_for()
     assert page.get_by_role("button", name="Acknowledge").count() == 0
     assert "I look at the mail server" in page.inner_text(".alert-story")
 
     page.locator("#silence-menu summary").first.click()
-    page.get_by_label("Why").fill("the provider knows")
+    page.get_by_label("Reason (required)").fill("the provider knows")
     page.get_by_role("button", name="4 h", exact=True).click()
     page.locator(".alert-head .banner", has_text="the provider knows").wait_for()
     made = Silence.objects.get()
@@ -142,7 +142,7 @@ def test_by_keyboard_alone(live_server, browser, alert):
     assert Alert.objects.get(pk=alert.pk).state == "firing"
     page.wait_for_timeout(1600)  # no page is waited for any more
     page.keyboard.press("a")
-    page.locator(".alert-stands", has_text="otto acknowledged it.").wait_for()
+    page.locator(".alert-stands", has_text="Acknowledged by otto.").wait_for()
     page.wait_for_load_state()  # its scripts hear keys
     page.keyboard.press("r")
     page.wait_for_url(re.compile(r"/replays/new/\?q="))
@@ -159,7 +159,7 @@ def test_who_only_views_is_shown_why(live_server, browser, alert):
     page = opened(browser, live_server.url, "phone")
     page.goto(at(alert))
     come_in(page, "vera")
-    page.locator(".why-not", has_text="it takes the role operator on shop").wait_for()
+    page.locator(".why-not", has_text="require the role operator on shop").wait_for()
     assert page.get_by_role("button", name="Acknowledge").count() == 0
     assert page.locator("#silence-menu").count() == 0 and page.get_by_role("link", name="Draft replay").count() == 0
     page.context.close()
@@ -211,7 +211,7 @@ def test_without_javascript_it_is_acknowledged_and_silenced(live_server, browser
     page.goto(at(alert))
     come_in(page, "otto")
     page.get_by_role("button", name="Acknowledge").click()
-    expect(page.locator("#alert")).to_contain_text("otto acknowledged it.")
+    expect(page.locator("#alert")).to_contain_text("Acknowledged by otto.")
     page.click("#silence-menu summary")
     page.fill("#silence-comment", "known")
     page.get_by_role("button", name="1 h", exact=True).click()
