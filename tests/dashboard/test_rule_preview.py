@@ -40,7 +40,7 @@ def test_the_preview_shows_how_often_it_would_have_fired_and_draws_it(vera):
     grow([0] * 60 + [150] * 30 + [0] * 60 + [300] * 30 + [0] * 30)
     answer = vera.post("/alerts/rules/preview/", typed(), headers=HTMX)
     text = text_of(answer)
-    assert "It would have fired twice in the last week, with 4 notices." in text
+    assert "Would have fired twice in the last week, with 4 notices." in text
     page = answer.content.decode()
     assert page.count('class="fired"') == 2 and re.search(r'<path d="M[\d.]+ \d+L', page)
     assert "300 jobs" in text and not Rule.objects.exists()
@@ -49,29 +49,29 @@ def test_the_preview_shows_how_often_it_would_have_fired_and_draws_it(vera):
 def test_a_higher_threshold_would_not_have_fired(vera):
     grow([0] * 60 + [150] * 30 + [0] * 60)
     text = text_of(vera.post("/alerts/rules/preview/", typed(threshold="1000"), headers=HTMX))
-    assert "It would not have fired in the last week." in text
-    assert "never above the threshold for long enough" in text
+    assert "Would not have fired in the last week." in text
+    assert "never over the threshold for long enough" in text
 
 
 def test_the_preview_is_a_page_without_scripts_and_keeps_what_is_typed(vera):
     grow([0] * 60 + [150] * 30 + [0] * 60)
     page = vera.post("/alerts/rules/preview/", typed(name="half done", threshold="120")).content.decode()
     assert "<html" in page and 'value="half done"' in page and 'value="120"' in page
-    assert "It would have fired once" in page
+    assert "Would have fired once" in page
 
 
 def test_what_is_refused_is_drawn_without_it_and_shown_beside_its_field(vera):
     grow([0] * 60 + [150] * 30 + [0] * 60)
     page = vera.post("/alerts/rules/preview/", typed(for_s="9 d"), headers=HTMX).content.decode()
-    assert "Drawn is the rule without it" in page and 'hx-swap-oob="morph"' in page and "a day" in page
+    assert "The preview ignores them." in page and 'hx-swap-oob="morph"' in page and "a day" in page
     broken = text_of(vera.post("/alerts/rules/preview/", typed(threshold="x"), headers=HTMX))
-    assert "nothing to draw before that is mended" in broken
+    assert "No preview until the fields are valid." in broken
 
 
 def test_a_rule_without_a_name_is_previewed_all_the_same(vera):
     grow([0] * 10)
     page = vera.post("/alerts/rules/preview/", typed(name=""), headers=HTMX).content.decode()
-    assert "would not have fired" in page and 'class="refusal"' not in page
+    assert "Would not have fired" in page and 'class="refusal"' not in page
 
 
 def test_the_preview_shows_nothing_of_a_source_that_is_out_of_sight(django_user_model):
@@ -83,7 +83,7 @@ def test_the_preview_shows_nothing_of_a_source_that_is_out_of_sight(django_user_
 
 def test_without_history_nothing_is_claimed(vera):
     text = text_of(vera.post("/alerts/rules/preview/", typed(queue="never-seen"), headers=HTMX))
-    assert "There is nothing to draw" in text and "would not have fired" not in text
+    assert "No preview: check Source and Queue" in text and "Would not have fired" not in text
 
 
 def test_what_the_history_does_not_keep_is_shown_instead_of_drawn(vera):

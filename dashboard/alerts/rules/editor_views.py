@@ -53,7 +53,7 @@ def new(request: HttpRequest) -> HttpResponse:
     draft = Draft({"metric": "dead", "threshold": "100", "for_s": "1 min", "keep_firing_s": "2 min"} | texts)
     if copied := whole_number(request.GET.get("from")):
         draft = Draft.from_rule(get_rule(request, copied))
-        draft.texts["name"] = f"{draft.texts['name']}, copied"[:100]
+        draft.texts["name"] = f"{draft.texts['name']} (copy)"[:100]
     return page(request, Edit(draft))
 
 
@@ -102,8 +102,8 @@ def _save(request: HttpRequest, edit: Edit) -> HttpResponse:
             return page(request, edit, status=409)
         edit.draft.refuse(refused)
         return page(request, edit, status=422)
-    when = "It is judged from now on." if saved.enabled else "It is not enabled: nothing is judged by it."
-    add_toast(request, f"{saved.name} is saved. {when}")
+    when = "The rule is active." if saved.enabled else "The rule is disabled: no evaluation."
+    add_toast(request, f"{saved.name} saved. {when}")
     return go(request, reverse("redrive:alert-rule-detail", args=[saved.pk]))
 
 
@@ -183,7 +183,7 @@ def _differences(current: Rule, draft: Draft) -> list[tuple[str, str, str]]:
         if mine != theirs:
             found.append((rule_fields.LABELS[name], rule_words.recipients(theirs), rule_words.recipients(mine)))
     if now.enabled != yours.enabled:
-        words = {True: "enabled", False: "not enabled"}
+        words = {True: "enabled", False: "disabled"}
         found.append(("Enabled", words[now.enabled], words[yours.enabled]))
     return found
 

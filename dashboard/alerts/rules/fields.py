@@ -17,7 +17,7 @@ from jobs_admin.notices import ChannelRow
 
 LABELS = {
     "name": "Name",
-    "metric": "It watches",
+    "metric": "Metric",
     "view": "View",
     "source": "Source",
     "queue": "Queue",
@@ -25,19 +25,19 @@ LABELS = {
     "group": "Group",
     "tenant": "Tenant",
     "threshold": "Fires above",
-    "for_s": "For so long",
+    "for_s": "For at least",
     "clear": "Clears at",
-    "keep_firing_s": "And stays there for",
-    "no_data": "With no data",
+    "keep_firing_s": "Recovers after",
+    "no_data": "If data is missing",
     "severity": "Severity",
     "renotify_s": "Remind every",
     "escalate_s": "Escalate after",
     "runbook_url": "Runbook",
-    "channels": "Tell",
+    "channels": "Notify",
     "escalate_to": "Escalate to",
 }
 _USUAL = {
-    "name": "Webhooks are dying",
+    "name": "Webhook failures",
     "source": "* (every source)",
     "queue": "* (every queue)",
     "task": "* (every task)",
@@ -55,10 +55,10 @@ SUGGESTED = {name: name for name in ("source", "queue", "task", "tenant")}
 _LONG = {"name", "source", "queue", "task", "group", "tenant", "runbook_url"}
 _LONGEST = duration(LONGEST_FOR_S)
 _UNITS = {
-    "for_s": f"without a break; 0 to {_LONGEST}",
-    "keep_firing_s": f"without a break; 0 to {_LONGEST}",
+    "for_s": f"0 to {_LONGEST}",
+    "keep_firing_s": f"0 to {_LONGEST}",
     "clear": "or below; at most the threshold",
-    "tenant": f"its jobs are counted up to {LARGEST_OF_TENANT + 1:,}",
+    "tenant": f"counts up to {LARGEST_OF_TENANT + 1:,} jobs",
     "renotify_s": f"1 min to {_LONGEST}",
     "escalate_s": f"1 min to {_LONGEST}",
 }
@@ -84,7 +84,7 @@ def slots(draft: Draft) -> list[tuple[str, list[str]]]:
 def what(draft: Draft, views: Sequence[SavedView]) -> list[Field]:
     metrics = [(name, metric.label) for name, metric in METRICS.items()]
     found = [_field(draft, "metric", metrics)]
-    choices = [("", "Choose one …"), *((str(view.pk), view.name) for view in views)]
+    choices = [("", "Select a view…"), *((str(view.pk), view.name) for view in views)]
     return [*found, _field(draft, "view", choices, of="view")]
 
 
@@ -142,7 +142,7 @@ def _field(draft: Draft, name: str, choices: Sequence[tuple[str, str]] = (), *, 
 
 def _unit_of_threshold(metric: Metric) -> str:
     if metric.unit is Unit.SECONDS:
-        return "such as 90 s, 10 min, 1 h; at most a year"
+        return "e.g. 90 s, 10 min, 1 h; up to 1 year"
     if metric.unit is Unit.SHARE:
         return "%; 0 to below 100"
     return f"{metric.noun}; 0 to {metric.largest:,.0f}".removeprefix("; ")

@@ -66,9 +66,9 @@ def line(rule: Rule, status: Any, may_change: bool) -> Line:
 def no_recipient(rule: Rule) -> str:
     if any(one.disabled_at is None for one in rule.channels.all()):
         return ""
-    why = "its channels are disabled" if rule.channels.all() else "it names no channel"
+    why = "all channels are disabled" if rule.channels.all() else "no channel selected"
     later = rule.escalate_s is not None and any(one.disabled_at is None for one in rule.escalate_to.all())
-    return f"nobody would be told{' before it escalates' if later else ''}: {why}"
+    return f"no notifications{' before escalation' if later else ''}: {why}"
 
 
 def escalation(rule: Rule) -> str:

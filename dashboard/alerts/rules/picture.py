@@ -124,9 +124,9 @@ def summary(found: Preview) -> str:
     days = round((found.until - found.since) / timedelta(days=1))
     when = "in the last week" if days == 7 else f"in the last {days} days" if days > 1 else "in the last day"
     if not found.fired:
-        return f"It would not have fired {when}."
+        return f"Would not have fired {when}."
     notices = f"{number(found.notices)} notice{'' if found.notices == 1 else 's'}"
-    return f"It would have fired {_times(found.fired)} {when}, with {notices}."
+    return f"Would have fired {_times(found.fired)} {when}, with {notices}."
 
 
 def _times(count: int) -> str:
@@ -181,7 +181,7 @@ def _reading(series: Sequence[PreviewSeries], metric: str, times: charts.Times) 
 
 def _band(one: Episode, metric: str, scale: _Scale, until: datetime) -> Band:
     begins, fires, ends = (scale.times.part(at) for at in (one.opened_at, one.fired_at, one.resolved_at or until))
-    words = f"{_name(one.source, one.subject)}: at most {amount(metric, one.peak)}, {_lasted(one, until)}"
+    words = f"{_name(one.source, one.subject)}: peak {amount(metric, one.peak)}, {_lasted(one, until)}"
     seen = _SEEN  # however short it was
     return Band(
         _per_cent(begins),
@@ -198,7 +198,7 @@ def _row(one: Episode, metric: str, until: datetime) -> Row:
 
 def _lasted(one: Episode, until: datetime) -> str:
     if one.resolved_at is None:
-        return f"for {duration(until - one.opened_at)}, and still"
+        return f"for {duration(until - one.opened_at)} so far"
     return f"for {duration(one.resolved_at - one.opened_at)}"
 
 

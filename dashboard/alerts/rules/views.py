@@ -73,7 +73,7 @@ def switch(request: HttpRequest, pk: int) -> HttpResponse:
     except Refused as refused:
         add_toast(request, refused.message, level="error")
         return go(request, back)
-    message = f"{rule.name} is judged from now on." if is_on else f"{rule.name} is not judged any more; it is kept."
+    message = f"{rule.name} enabled." if is_on else f"{rule.name} disabled."
     fields = [(ENABLED, "" if is_on else "1"), ("back", back)]
     add_toast(request, message, undo=reverse("redrive:alert-rule-switch", args=[pk]), undo_fields=fields)
     return go(request, back)
@@ -88,5 +88,5 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
     except Refused as refused:
         add_toast(request, refused.message, level="error")
         return go(request, reverse("redrive:alert-rule-detail", args=[pk]))
-    add_toast(request, f"The rule {rule.name} is deleted; what it told stays.")
+    add_toast(request, f"Rule {rule.name} deleted. Alert history stays.")
     return go(request, reverse("redrive:alert-rules"))

@@ -10,9 +10,9 @@ from jobs_admin.models.alert import Rule
 
 SEVERITY_LOOKS = {"info": "replaying", "warning": "retrying", "critical": "dead"}
 NO_DATA = {
-    "keep": "it stays as it is",
-    "fire": "that counts as above the threshold",
-    "clear": "that counts as below it",
+    "keep": "keep current state",
+    "fire": "treat as above the threshold",
+    "clear": "treat as below the threshold",
 }
 
 
@@ -59,7 +59,7 @@ def condition(rule: Rule) -> str:
 def recipients(channels: Iterable[str]) -> str:
     """Return the names of the notified channels; the desk itself always shows the alert."""
     names = list(channels)
-    return ", ".join(names) if names else "this desk only"
+    return ", ".join(names) if names else "none"
 
 
 def _any(glob: str, noun: str) -> str:
