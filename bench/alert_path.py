@@ -143,8 +143,8 @@ def _rules(url: str, secret: str, for_s: int, queues: list[str]) -> None:
     Rule.objects.all().delete()
     notices.save_channel(ENGINE, {"name": "receiver", "kind": "webhook", "url": url, "secret": secret})
     for queue in queues:
-        said = {"name": queue, "metric": "dead", "queue": queue, "threshold": 0, "for_s": for_s}
-        alerts.save_rule(ENGINE, {**said, "channels": ["receiver"]})
+        rule = {"name": queue, "metric": "dead", "queue": queue, "threshold": 0, "for_s": for_s}
+        alerts.save_rule(ENGINE, {**rule, "channels": ["receiver"]})
 
 
 def _died() -> dict[str, float]:

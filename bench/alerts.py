@@ -96,9 +96,9 @@ def _fill(queues: int, now: Any) -> None:
     ]
     Failure.objects.bulk_create(jobs, batch_size=500)
     DepthSample.objects.bulk_create(
-        DepthSample(source=source, queue=queue, at=now + timedelta(seconds=10 * look), dead=40, oldest_dead_at=now)
+        DepthSample(source=source, queue=queue, at=now + timedelta(seconds=10 * step), dead=40, oldest_dead_at=now)
         for source, queue in names
-        for look in range(-32, 30)
+        for step in range(-32, 30)
     )
     minute = now.replace(second=0, microsecond=0)
     QueueCounter.objects.bulk_create(

@@ -31,7 +31,7 @@ from tests.rigs.attack import _get, _head, round_of  # noqa: E402
 
 CONNECTIONS, SLOW_BODIES, UNREAD_EXPORTS = 50, 3, 4
 READS_EVERY_S = 0.1  # at most 640 KiB/s of an export
-EVERY_STAR = "state:* " + " ".join(f"{letter}*" for letter in string.ascii_lowercase + string.digits)
+EVERY_STAR = "state:* " + " ".join(f"{character}*" for character in string.ascii_lowercase + string.digits)
 _PATHS = ("/failures/", "/failures/", "/failures/facets/", "/failures/complete/", "/groups/")
 
 
@@ -95,17 +95,17 @@ async def attack(port: int, cookies: list[str], seed: int) -> None:
 
 async def _search(port: int, cookie: str, source: random.Random, answers: Counter[str]) -> None:
     while True:
-        path = f"{source.choice(_PATHS)}?q={quote_plus(drawn(source))}"
+        path = f"{source.choice(_PATHS)}?q={quote_plus(draw_search(source))}"
         with contextlib.suppress(OSError):
             answers[f"search {await _get(port, path, cookie)}"] += 1
 
 
-def drawn(source: random.Random) -> str:
+def draw_search(source: random.Random) -> str:
     """A search at or near the cost limit."""
-    letters = string.ascii_lowercase + string.digits
-    prefixes = " ".join(f"{''.join(source.choices(letters, k=source.choice((1, 1, 2, 3))))}*" for _ in range(60))
+    alphabet = string.ascii_lowercase + string.digits
+    prefixes = " ".join(f"{''.join(source.choices(alphabet, k=source.choice((1, 1, 2, 3))))}*" for _ in range(60))
     values = " ".join(f"kwargs.k{n}:v{n}" for n in range(200))
-    scans = " ".join(f"*{''.join(source.choices(letters, k=3))}*" for _ in range(20))
+    scans = " ".join(f"*{''.join(source.choices(alphabet, k=3))}*" for _ in range(20))
     return source.choice((EVERY_STAR, f"state:* {prefixes}", values, f"state:* {scans}", f"state:* {prefixes} {scans}"))
 
 

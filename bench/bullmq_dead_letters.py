@@ -129,7 +129,7 @@ def _fill(client: Any, jobs: int, copies: int) -> None:
     now = int(time.time())
     pipe = client.pipeline(transaction=False)
     for n in range(jobs * copies):
-        said = {
+        content = {
             "originalQueue": "webhooks",
             "originalJobId": str(n // copies + 1),
             "originalJobName": "deliver",
@@ -140,7 +140,7 @@ def _fill(client: Any, jobs: int, copies: int) -> None:
             "attemptsMade": 3,
             "failedAt": time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(now)),
         }
-        fields = {"name": "failed-job", "data": json.dumps(said), "opts": '{"attempts":1}', "timestamp": now * 1000}
+        fields = {"name": "failed-job", "data": json.dumps(content), "opts": '{"attempts":1}', "timestamp": now * 1000}
         pipe.hset(f"bull:dead-letter:{n + 1}", mapping=fields)
         pipe.lpush("bull:dead-letter:wait", n + 1)
         if n % 1_000 == 999:

@@ -45,21 +45,21 @@ def main() -> None:
         django.setup()
         from bench.machine import machine
 
-        told: dict[str, Any] = {"machine": machine(), "jobs": chosen.jobs}
+        figures: dict[str, Any] = {"machine": machine(), "jobs": chosen.jobs}
         with Incident(Path(folder), chosen.jobs) as incident:
-            told["made"] = incident.make()
+            figures["made"] = incident.make()
             for number, do in ((2, "retryJobs"), (3, "retryEach")):
                 if do not in chosen.skip:
-                    told[do] = incident.retried(do, number)
+                    figures[do] = incident.retried(do, number)
             if "desk" not in chosen.skip:
-                told["index"] = {**incident.indexed(), "load": round(os.getloadavg()[0], 1)}
+                figures["index"] = {**incident.indexed(), "load": round(os.getloadavg()[0], 1)}
                 if "replay" not in chosen.skip:
-                    told["before"] = incident.flowed(chosen.minutes * 60)
-                    told["careful"] = incident.replayed({"style": "careful"})
-        told["took_s"] = round(time.monotonic() - began)
+                    figures["before"] = incident.flowed(chosen.minutes * 60)
+                    figures["careful"] = incident.replayed({"style": "careful"})
+        figures["took_s"] = round(time.monotonic() - began)
     if chosen.keep:
-        chosen.keep.write_text(json.dumps(told, indent=1))
-    print(json.dumps(told, indent=1))
+        chosen.keep.write_text(json.dumps(figures, indent=1))
+    print(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

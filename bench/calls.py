@@ -121,11 +121,11 @@ def _time_ledger(bench: Bench, calls: Calls, url: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for size, more in (("", {}), (" 10 kB", {"text": "word " * 2000})):
             one = _request(url, {"customer": "c7", "order": 4711, "lines": [{"sku": "a", "n": 1}] * 3, **more})
-            told = success(one, origin, 0.1)
+            report = success(one, origin, 0.1)
             found |= bench.timed(
                 {
                     f"kept{size}: begin": lambda _, one=one: ledger.begins(one),
-                    f"kept{size}: end": lambda _, one=one, told=told: ledger.ended(one, told),
+                    f"kept{size}: end": lambda _, one=one, report=report: ledger.ended(one, report),
                 }
             )
         assert not ledger.unkept
@@ -188,8 +188,8 @@ class Bench:
         self.client.flushdb()
 
     def _server_us(self, commands: tuple[str, ...]) -> float:
-        told: Any = self.client.info("commandstats")
-        return sum(row["usec"] for name, row in told.items() if name.removeprefix("cmdstat_") in commands)
+        stats: Any = self.client.info("commandstats")
+        return sum(row["usec"] for name, row in stats.items() if name.removeprefix("cmdstat_") in commands)
 
 
 if __name__ == "__main__":

@@ -131,16 +131,16 @@ def run(canaries: list[dict[str, Any]], folder: Path) -> tuple[dict[str, list[st
             path.read_text(errors="replace") for path in (folder / "watch.log", folder / "web.log", worker.log)
         ]
     found: dict[str, list[str]] = {}
-    whole = {sink: "\n".join(texts[sink]).lower() for sink in SINKS}
+    contents = {sink: "\n".join(texts[sink]).lower() for sink in SINKS}
     for canary in canaries:
         # A half that is a word may be in the text of another canary.
         full_secret, *halves = needles(canary)
         found_by = [full_secret, *(half for half in halves if not half.strip("-_.#*! ").isalpha())]
         parts = [part for needle in found_by for part in spellings(needle)]
-        places = [sink for sink in SINKS if any(part in whole[sink] for part in parts)]
+        places = [sink for sink in SINKS if any(part in contents[sink] for part in parts)]
         if places:
             found[canary["label"]] = places
-    return found, {sink: len(text) for sink, text in whole.items()}
+    return found, {sink: len(text) for sink, text in contents.items()}
 
 
 def spellings(text: str) -> set[str]:

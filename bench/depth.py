@@ -63,8 +63,8 @@ def main() -> None:
         port, _ = running.enter_context(granian(environment, "/healthz"))
         now = datetime.now(UTC)
         for span, hours in SPANS.items():
-            asked = {"source": "shop", "queue": "emails", "since": (now - timedelta(hours=hours)).isoformat()}
-            pages[f"API, {span}"] = Page(port, f"/api/depth?{urlencode(asked)}", token=known["token"])
+            parameters = {"source": "shop", "queue": "emails", "since": (now - timedelta(hours=hours)).isoformat()}
+            pages[f"API, {span}"] = Page(port, f"/api/depth?{urlencode(parameters)}", token=known["token"])
             pages[f"page, {span}"] = Page(port, f"/queues/shop/emails/?span={NAMES[span]}", known["cookie"])
         pages["overview"] = Page(port, "/", known["cookie"])
         warm(pages)
@@ -83,24 +83,24 @@ def desk(
     from dashboard.setup.engine import Engine
 
     folder.mkdir(parents=True, exist_ok=True)
-    held = folder / "environment.json"
+    stored = folder / "environment.json"
     if fresh:
         for file in folder.glob("redrive.sqlite3*"):
             file.unlink()
-    if not held.exists():
+    if not stored.exists():
         made = {"SECRET_KEY": secrets.token_urlsafe(50), "REDRIVE_PAYLOAD_KEYS": Fernet.generate_key().decode()}
-        held.write_text(json.dumps(made))
+        stored.write_text(json.dumps(made))
     engine = Engine(folder / "engine").start()
     running.callback(engine.stop)
-    said = {
-        **json.loads(held.read_text()),
+    settings = {
+        **json.loads(stored.read_text()),
         "REDRIVE_DATA": str(folder.resolve()),
         "REDRIVE_REDIS_URL": engine.url,
         "REDRIVE_DEMO_BROKER_URL": engine.url.removesuffix("/0") + "/1",
         "DJANGO_SETTINGS_MODULE": "dashboard.settings",
         "DATABASE_URL": chosen.postgresql or f"sqlite:///{(folder / 'redrive.sqlite3').resolve()}",
     }
-    environment = {**os.environ, **said}
+    environment = {**os.environ, **settings}
     for words in (["migrate", "--verbosity", "0"], ["collectstatic", "--noinput", "--clear", "--verbosity", "0"]):
         subprocess.run([sys.executable, "manage.py", *words], cwd=ROOT, env=environment, check=True)
     return environment
@@ -154,10 +154,10 @@ def rows_of(step: int, since: int, until: int, lives: list[Life]) -> list[tuple[
             oldest = datetime.fromtimestamp(at - at % 3600, UTC) if dead else None
             low, high = (None, None) if step == 10 or not life.is_busy else (max(0, waiting - 9), waiting + 12)
             high_dead = None if step == 10 or not dead else dead + 7
-            look = (4, 4, "late", '{"0": 3, "9": 1}') if step == 10 else (None, None, "", "{}")
+            details = (4, 4, "late", '{"0": 3, "9": 1}') if step == 10 else (None, None, "", "{}")
             found.append(
                 ("shop", life.name, moment, step, max(1, step // 10), True, "", waiting, active, delayed, dead, None, oldest,
-                 failed, ran, *look, low, high, None, None, None, None, None, high_dead)
+                 failed, ran, *details, low, high, None, None, None, None, None, high_dead)
             )  # fmt: skip
     return found
 

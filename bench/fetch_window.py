@@ -33,12 +33,12 @@ def measured(jobs: int, engines: tuple[Engine, Engine], *, is_stock: bool) -> di
     broker, store = engines
     with (
         tempfile.TemporaryDirectory() as name,
-        redis.Redis.from_url(store.url) as kept,
+        redis.Redis.from_url(store.url) as records,
         redis.Redis.from_url(broker.url, socket_timeout=None) as watched,
         One(broker.url, store.url, Path(name), is_stock=is_stock) as fleet,
     ):
         if not is_stock:
-            in_force(fleet, kept, store.url, 3)
+            in_force(fleet, records, store.url, 3)
         app = pills.make_app(broker.url)
         for n in range(jobs):
             app.send_task("good", args=[n, 0.02], queue="jobs", task_id=f"good-{n}")

@@ -42,7 +42,7 @@ class _Part:
     now: float
     seed: str
     source: str
-    whole: bool
+    with_arguments: bool
 
 
 def main() -> None:
@@ -52,7 +52,9 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=30 * 24, help="spread over so many hours before now")
     parser.add_argument("--source", default="shop")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="the same seed writes the same jobs")
-    parser.add_argument("--whole", action="store_true", help="raw messages with their arguments, as large as real ones")
+    parser.add_argument(
+        "--with-arguments", action="store_true", help="raw messages with their arguments, as large as real ones"
+    )
     wanted = parser.parse_args()
     if wanted.url:
         os.environ["DATABASE_URL"] = wanted.url
@@ -110,7 +112,7 @@ def _parts(wanted: argparse.Namespace) -> Iterator[_Part]:
         count = min(_AT_ONCE, wanted.failures - start)
         since = began + start * each
         seed = f"{wanted.seed} {start}"
-        yield _Part(count, since, since + count * each, now, seed, wanted.source, wanted.whole)
+        yield _Part(count, since, since + count * each, now, seed, wanted.source, wanted.with_arguments)
 
 
 def build_reports(part: _Part, rules: object) -> list[object]:
@@ -130,7 +132,7 @@ def build_reports(part: _Part, rules: object) -> list[object]:
         until=part.until,
         now=part.now,
         seed=part.seed,
-        whole=part.whole,
+        with_arguments=part.with_arguments,
     )
     reports = []
     for n, envelope in enumerate(envelopes):
@@ -175,8 +177,8 @@ def miscounted() -> list[str]:
     ended = Attempt.objects.exclude(kind="success").values_list("group_id")
     of_groups = set(ended.annotate(failed=Count("id", filter=~retried), retried=Count("id", filter=retried)))
     for step in STEPS_OF_GROUPS:
-        held = GroupCounter.objects.filter(step=step).values_list("group_id")
-        if set(held.annotate(n=Sum("failed"), m=Sum("retried"))) != of_groups:
+        stored = GroupCounter.objects.filter(step=step).values_list("group_id")
+        if set(stored.annotate(n=Sum("failed"), m=Sum("retried"))) != of_groups:
             wrong.append(f"groups by {step} s")
     if set(Group.objects.values_list("id", "count")) != {(group, n + m) for group, n, m in of_groups}:
         wrong.append("groups")
@@ -189,8 +191,8 @@ def miscounted() -> list[str]:
     }
     of_queues = set(by_queue.annotate(**kinds))
     for step in STEPS_OF_QUEUES:
-        held = QueueCounter.objects.filter(step=step).values_list("source", "queue")
-        if set(held.annotate(Sum("failed"), Sum("retried"), Sum("recovered"))) != of_queues:
+        stored = QueueCounter.objects.filter(step=step).values_list("source", "queue")
+        if set(stored.annotate(Sum("failed"), Sum("retried"), Sum("recovered"))) != of_queues:
             wrong.append(f"queues by {step} s")
     for table, model in ((terms.FAILURES, Failure), (terms.STACKS, Traceback)):
         with connection.cursor() as cursor:

@@ -43,24 +43,24 @@ def main() -> int:
     parser.add_argument("--at-least", type=int, default=1, help="histories that run even after --within")
     parser.add_argument("--failures", type=int, default=5, help="after so many no history begins")
     parser.add_argument("--kills", action="store_true", help="end processes of the desk and its servers by SIGKILL")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     from tests.histories.kit import run_histories
 
-    module, _, name = WORLDS[asked.world].partition(":")
+    module, _, name = WORLDS[options.world].partition(":")
     with tempfile.TemporaryDirectory(prefix="redrive-histories-", dir=_fastest_folder()) as folder:
         world = getattr(import_module(module), name)(Path(folder))
-        world.kills = asked.kills
+        world.kills = options.kills
         try:
             failed = run_histories(
                 world,
-                first_seed=asked.seed,
-                count=asked.histories,
-                command=f"python -m bench.histories {asked.world}{' --kills' if asked.kills else ''}",
-                most_failed=asked.failures,
-                within_s=asked.within,
-                at_least=asked.at_least,
+                first_seed=options.seed,
+                count=options.histories,
+                command=f"python -m bench.histories {options.world}{' --kills' if options.kills else ''}",
+                most_failed=options.failures,
+                within_s=options.within,
+                at_least=options.at_least,
             )
-            if asked.kills:
+            if options.kills:
                 print(f"{world.killed} kills", file=sys.stderr)
         finally:
             world.close()

@@ -113,7 +113,7 @@ def run(count: int, seed: int, only: list[str]) -> dict[str, dict[str, object]]:
                 failed += _failures(lambda name=name, batch=batch: PARSERS[name](batch[0]), batch)
             if is_complete:
                 complete += len(batch)
-                _put(store, key, many, batch)
+                _write_shapes(store, key, many, batch)
                 for read in key.read:
                     failed += _failures(read, batch)
             if at // PAGES_EVERY != (at - len(batch)) // PAGES_EVERY:
@@ -138,7 +138,7 @@ def _different(shapes: Iterator[bytes]) -> Iterator[bytes]:
             yield shape
 
 
-def _put(store: redis.Redis, key: Key, many: Many | None, batch: list[bytes]) -> None:
+def _write_shapes(store: redis.Redis, key: Key, many: Many | None, batch: list[bytes]) -> None:
     if many is not None:
         many.put(store, batch)
     else:

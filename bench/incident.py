@@ -80,10 +80,10 @@ def busy(count: int) -> Iterator[None]:
 def played(folder: Path) -> dict[str, Any]:
     password = secrets.token_urlsafe(12)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("REDRIVE_", "DJANGO_", "CELERY_"))}
-    with (folder / "up.out").open("w") as said:
+    with (folder / "up.out").open("w") as output:
         desk = subprocess.Popen(
             [sys.executable, "manage.py", "up", "--port", str(free_port()), "--data", str(folder / "data")],
-            cwd=ROOT, env={**environment, "REDRIVE_ADMIN_PASSWORD": password}, stdout=said, stderr=subprocess.STDOUT,
+            cwd=ROOT, env={**environment, "REDRIVE_ADMIN_PASSWORD": password}, stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:
         url = _ready(desk, folder / "up.out")
@@ -96,10 +96,10 @@ def played(folder: Path) -> dict[str, Any]:
         desk.wait(120)
 
 
-def _ready(desk: subprocess.Popen[bytes], said: Path) -> str:
-    while not (found := re.search(r"Redrive is ready: (\S+)", said.read_text())):
+def _ready(desk: subprocess.Popen[bytes], output: Path) -> str:
+    while not (found := re.search(r"Redrive is ready: (\S+)", output.read_text())):
         if desk.poll() is not None:  # `up` gives up itself where nothing moves
-            sys.exit(f"The desk did not come up:\n{said.read_text()}")
+            sys.exit(f"The desk did not come up:\n{output.read_text()}")
         time.sleep(0.2)
     return found[1].rstrip("/")
 
@@ -129,19 +129,19 @@ def _wait_for_story(broker: redis.Redis) -> Story:
     sys.exit(f"The story of the incident has not changed for {QUIET_S} s.")
 
 
-def figures_of(told: Story) -> dict[str, Any]:
-    assert told.ended_at is not None
+def figures_of(story: Story) -> dict[str, Any]:
+    assert story.ended_at is not None
     return {
-        "date": datetime.fromtimestamp(told.began_at, UTC).date().isoformat(),
+        "date": datetime.fromtimestamp(story.began_at, UTC).date().isoformat(),
         "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
         "python": platform.python_version(),
         "load": round(os.getloadavg()[0], 1),
         "commit": subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
         ).stdout.strip(),
-        "jobs": told.jobs,
-        "took_s": round(told.ended_at - told.began_at),
-        **{name: _side(told.sides[name]) for name in SIDES},
+        "jobs": story.jobs,
+        "took_s": round(story.ended_at - story.began_at),
+        **{name: _side(story.sides[name]) for name in SIDES},
     }
 
 

@@ -61,8 +61,8 @@ def _side(name: str, side: dict[str, Any], jobs: int, top: int, span: int, ink: 
     verdict = _verdict(side)
     yield f'<text x="{left}" y="34" font-size="17" font-weight="650">{_NAMES[name]}</text>'
     yield f'<text x="{left}" y="55" font-size="13" fill="{colour}" font-weight="600">{verdict[0].upper()}{verdict[1:]}</text>'
-    told = f"at most {side['most_in_a_second']} requests in a second, {side['while_down']:,} while it was down"
-    yield f'<text x="{left}" y="74" fill="{ink["ink2"]}">{told}</text>'
+    caption = f"at most {side['most_in_a_second']} requests in a second, {side['while_down']:,} while it was down"
+    yield f'<text x="{left}" y="74" fill="{ink["ink2"]}">{caption}</text>'
     yield from _ground(left, _TOP, _TALL, top, "requests a second", ink)
     yield from _ground(left, _LOW_TOP, _LOW, jobs, "jobs that are not back", ink)
     seconds = side["seconds"]

@@ -204,10 +204,10 @@ def checked(written: set[str]) -> dict[str, int]:
 
     from jobs_admin.models import Attempt, Failure, Group, Payload, QueueCounter, Traceback, Unfiled
 
-    held = list(Failure.objects.values_list("first_job_id", flat=True))
+    stored = list(Failure.objects.values_list("first_job_id", flat=True))
     return {
-        "lost": len(written - set(held)),
-        "doubled": len(held) - len(set(held)),
+        "lost": len(written - set(stored)),
+        "doubled": len(stored) - len(set(stored)),
         "attempts_beyond": Attempt.objects.count() - len(written),
         "counted_beyond": (QueueCounter.objects.filter(step=60).aggregate(n=Sum("failed"))["n"] or 0) - len(written),
         "payloads_missing": len(written) - Payload.objects.count(),
@@ -294,11 +294,11 @@ def another_database() -> Iterator[str]:
     from django.db import connection, connections
 
     is_sqlite = connection.vendor == "sqlite"
-    held = {**connection.settings_dict, "NAME": f"{connection.settings_dict['NAME']}_bare"}
+    settings = {**connection.settings_dict, "NAME": f"{connection.settings_dict['NAME']}_bare"}
     with connection.cursor() as cursor:
         if not is_sqlite:
-            cursor.execute(f'CREATE DATABASE "{held["NAME"]}"')
-        connections.settings["bare"] = held
+            cursor.execute(f'CREATE DATABASE "{settings["NAME"]}"')
+        connections.settings["bare"] = settings
         call_command("migrate", database="bare", verbosity=0)
         with connections["bare"].cursor() as there:
             for event in ("insert", "update", "delete"):
@@ -308,7 +308,7 @@ def another_database() -> Iterator[str]:
         finally:
             connections["bare"].close()
             if not is_sqlite:
-                cursor.execute(f'DROP DATABASE "{held["NAME"]}"')
+                cursor.execute(f'DROP DATABASE "{settings["NAME"]}"')
 
 
 if __name__ == "__main__":

@@ -82,8 +82,8 @@ def _tried(folder: Path, engine: Engine, urls: dict[str, str]) -> list[dict[str,
                 forget_configuration(config)
                 with redis.Redis.from_url(engine.url) as store:
                     store.flushdb()
-                    told = kinds.tried(made[name](url), pool, late, engine.url, store)
-                for one in told:
+                    trials = kinds.tried(made[name](url), pool, late, engine.url, store)
+                for one in trials:
                     found.append(
                         {
                             "kind": one.row.name,
@@ -97,7 +97,7 @@ def _tried(folder: Path, engine: Engine, urls: dict[str, str]) -> list[dict[str,
                             "ended": one.ended,
                         }
                     )
-                print(f"{name} {pool} {ACKS[late]}: {len(told)} kinds", file=sys.stderr, flush=True)
+                print(f"{name} {pool} {ACKS[late]}: {len(trials)} kinds", file=sys.stderr, flush=True)
                 ReplayItem.objects.all().delete()
                 Replay.objects.all().delete()
                 Payload.objects.all().delete()
@@ -111,9 +111,9 @@ def _table(found: list[dict[str, Any]]) -> None:
         by_kind[one["kind"]].append(one)
     rows = []
     for kind, tried in by_kind.items():
-        told = [one for one in tried if one["told"] == one["expected"] and one["rows"] == bool(one["expected"])]
+        correct = [one for one in tried if one["told"] == one["expected"] and one["rows"] == bool(one["expected"])]
         if not tried[0]["expected"]:
-            rows.append([kind, "no failure", f"{len(told)} of {len(tried)} not told", "–", "–", "–"])
+            rows.append([kind, "no failure", f"{len(correct)} of {len(tried)} not told", "–", "–", "–"])
             continue
         equal, ended = sum(one["equal"] for one in tried), sum(one["ended"] == "recovered" for one in tried)
         by = sorted({one["by"] for one in tried})
@@ -121,7 +121,7 @@ def _table(found: list[dict[str, Any]]) -> None:
             [
                 kind,
                 ", then ".join(f"`{one}`" for one in tried[0]["told"]),
-                f"{len(told)} of {len(tried)}",
+                f"{len(correct)} of {len(tried)}",
                 f"{equal} of {len(tried)}",
                 f"`{tried[0]['state']}`",
                 f"{ended} of {len(tried)}, by {' or '.join(by)}",

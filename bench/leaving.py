@@ -7,7 +7,7 @@ reconcile, promote, sample). The jobs fail once in guarded prefork workers under
 *drain* and *undrained* the due times are then set so that `--per-second` are due a second, beginning in a moment. Then the guard goes:
 
 *drain*: `manage.py drain` while the guarded workers live (the documented way); when it says so, they are stopped, and workers that never
-heard of us are started. *now*: all workers are stopped, then `drain --now`. *to_dead*: the same with `--to-dead`. *undrained*: nobody asks
+heard of us are started. *now*: all workers are stopped, then `drain --now`. *to_dead*: the same with `--to-dead`. *undrained*: no one asks
 anything: guarded workers are stopped, others started, and `watch` promotes what is due; it is stopped for a while, and killed by SIGKILL
 in the middle of it, with all its steps.
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import redis
 
-from bench.held_up import failing, guard_on
+from bench.blocking import failing, guard_on
 from jobs_admin.core import envelope, keys
 from jobs_admin.worker import report
 from jobs_admin.worker.at_start import AtStart

@@ -390,12 +390,12 @@ def _lost(guarded: Worker, store: Engine, began_at: float) -> dict[str, Any]:
     with redis.Redis.from_url(store.url) as client:
         entries = client.xrange(keys.failures("shop"))
     reports: list[Envelope] = [decode(fields) for _, fields in entries]
-    told = {one.message for one in reports}
+    reported = {one.message for one in reports}
     failed = guarded.failed()
     return {
         "failing_attempts": len(failed),
-        "lost": len(failed - told),
-        "told_twice": sum(one.kind != "success" for one in reports) - len(failed & told),
+        "lost": len(failed - reported),
+        "told_twice": sum(one.kind != "success" for one in reports) - len(failed & reported),
         "out_of_order": _out_of_order([one.at for one in reports]),
         "worker_lives": guarded.is_alive,
     }

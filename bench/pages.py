@@ -181,13 +181,13 @@ def prepare() -> None:
     pages["facets of a common word"] = "/failures/facets/?q=timed"
     chosen = f"state:dead since:{last:%Y-%m-%dT%H:%M:%SZ}"
     pages[f"replay of {min(SELECTED, dead):,} by query"] = f"/replays/new/?q={quote_plus(chosen)}"
-    told = {
+    figures = {
         "cookie": f"sessionid={session.session_key}; csrftoken={secrets.token_hex(16)}",
         "pages": pages,
         "searches": searches,
         "states": dict(FailureCount.objects.values_list("state").annotate(n=Sum("count"))),
     }
-    print(json.dumps(told))
+    print(json.dumps(figures))
 
 
 def disk() -> dict[str, float]:
@@ -215,9 +215,9 @@ def disk() -> dict[str, float]:
             cursor.execute("SELECT relname, pg_total_relation_size(relid) FROM pg_stat_user_tables")
             sizes = dict(cursor.fetchall())
             cursor.execute("SELECT pg_database_size(current_database())")
-        whole = cursor.fetchone()[0]
+        total = cursor.fetchone()[0]
     largest = sorted(sizes.items(), key=lambda pair: -pair[1])[:12]
-    return {"all": round(whole / 1e6, 1)} | {name: round(size / 1e6, 1) for name, size in largest if size > 5e5}
+    return {"all": round(total / 1e6, 1)} | {name: round(size / 1e6, 1) for name, size in largest if size > 5e5}
 
 
 def table(found: dict[str, object]) -> str:

@@ -34,8 +34,8 @@ JOBS = 45_000
 CAREFUL = {"fresh": "steady", "busy": "steady", "resumed": "steady resumed"}
 
 
-def _meet(asked: tuple[int, str, int, int]) -> dict[str, Any]:
-    n, way, jobs, seed = asked
+def _meet(meeting: tuple[int, str, int, int]) -> dict[str, Any]:
+    n, way, jobs, seed = meeting
     return meet(partners(seed)[n], way, jobs, seed)
 
 

@@ -81,18 +81,18 @@ class Meeting(Story):
     name: str = ""
 
     @property
-    def drawn(self) -> Drawn:
+    def partner(self) -> Drawn:
         return fitted(_draw_all(self.seed)[self.name])
 
     @property
     def services(self) -> int:
-        return len(self.drawn.parts)
+        return len(self.partner.parts)
 
     def serves(self, n: int) -> Callable[[int, Path], None]:
         return partial(serve, seed=self.seed, name=self.name, n=n)
 
     def places_of_jobs(self) -> list[str]:
-        return [self.places[tenant] for tenant in in_turn(self.drawn.shares, self.jobs)]
+        return [self.places[tenant] for tenant in in_turn(self.partner.shares, self.jobs)]
 
     def requests(self, began: float) -> list[tuple[float, str, str]]:
         """The requests since that moment, in order of time: when, mode, which service."""
@@ -131,23 +131,23 @@ def _meet(seed: int, name: str, jobs: int) -> dict[str, Any]:
 
         django.setup()
         with Meeting(Path(folder), jobs, before=None, within_s=WITHIN_S, seed=seed, name=name) as meeting:
-            told = meeting.tell(name, Replayed({"style": "careful"}))
-            known_s = oracle_s(meeting.drawn, jobs)
+            figures = meeting.measure(name, Replayed({"style": "careful"}))
+            known_s = oracle_s(meeting.partner, jobs)
         tempfile.tempdir = None
-    through_s = told["through_after_s"] - told["held_s"]
+    through_s = figures["through_after_s"] - figures["held_s"]
     return {
         "partner": name,
         "jobs": jobs,
-        "collapses": told["collapses"],
-        "held": len(told["held_because"]),
-        "dead": told["failed_again"],
-        "dead_percent": told["failed_again_percent"],
+        "collapses": figures["collapses"],
+        "held": len(figures["held_because"]),
+        "dead": figures["failed_again"],
+        "dead_percent": figures["failed_again_percent"],
         "through_s": round(through_s, 1),
         "times_the_oracle": round(through_s / known_s, 2),
-        "requests": told["requests"],
-        "requests_during_collapse": told["requests_during_collapse"],
-        "news_after_s": told["news_after_s"],
-        "load": told["load"],
-        "held_because": told["held_because"],
-        "course": told["course"],
+        "requests": figures["requests"],
+        "requests_during_collapse": figures["requests_during_collapse"],
+        "news_after_s": figures["news_after_s"],
+        "load": figures["load"],
+        "held_because": figures["held_because"],
+        "course": figures["course"],
     }

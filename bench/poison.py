@@ -75,7 +75,7 @@ class Fleet:
             cwd=ROOT, env=self._environment, stdout=self._log, stderr=self._log, process_group=0,
         )  # fmt: skip
 
-    def look(self) -> None:
+    def restart_dead(self) -> None:
         for n, worker in enumerate(self._workers):
             if worker.poll() is not None:
                 _end(worker)  # children that lost their parent
@@ -107,7 +107,7 @@ def reports(store: redis.Redis) -> list[Envelope]:
 def wait(fleet: Fleet, is_done: Callable[[], bool], seconds: float = PATIENCE_S) -> bool:
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
-        fleet.look()
+        fleet.restart_dead()
         if is_done():
             return True
         time.sleep(0.25)
@@ -203,19 +203,21 @@ def summarise(
 ) -> dict[str, Any]:
     lines = fleet.lines()
     starts = Counter((line[1], int(line[2])) for line in lines if line[0] == "begin")
-    held = {one.job_id: one for one in found if one.crashes}
+    blamed = {one.job_id: one for one in found if one.crashes}
     ended = Counter(int(line[2]) for line in lines if line[:2] == ["end", "good"])
     by_kind = {kind: Counter(starts[kind, n] for of, n in ids.values() if of == kind) for kind in pills.KINDS}
-    records = {kind: Counter(len(json.loads(one.crashes)) for one in held.values() if ids.get(one.job_id, ("",))[0] == kind)
+    records = {kind: Counter(len(json.loads(one.crashes)) for one in blamed.values() if ids.get(one.job_id, ("",))[0] == kind)
                for kind in pills.KINDS}  # fmt: skip
     return {
         "k": k,
         "starts_of_pills": {kind: dict(sorted(counts.items())) for kind, counts in by_kind.items()},
         "crash_records": {kind: dict(counts) for kind, counts in records.items()},
-        "quarantined": len(held.keys() & ids.keys()),
+        "quarantined": len(blamed.keys() & ids.keys()),
         "of_pills": len(ids),
-        "quarantined_wrongly": sorted(held.keys() - ids.keys()),
-        "other_than_k": {job: story(lines, held.get(job), of, n) for job, (of, n) in ids.items() if starts[of, n] != k},
+        "quarantined_wrongly": sorted(blamed.keys() - ids.keys()),
+        "other_than_k": {
+            job: story(lines, blamed.get(job), of, n) for job, (of, n) in ids.items() if starts[of, n] != k
+        },
         "store_did_not_answer": (fleet.folder / "log").read_text(errors="replace").count("store does not answer"),
         "good_done": len(ended),
         "of_good": good,
@@ -224,12 +226,12 @@ def summarise(
     }
 
 
-def story(lines: list[list[str]], held: Envelope | None, of: str, n: int) -> dict[str, Any]:
+def story(lines: list[list[str]], blamed: Envelope | None, of: str, n: int) -> dict[str, Any]:
     """The starts of a pill that started more or less often than it should: when, in which process, and what its records
     say.
     """
     began = [f"{line[4]} in {line[3]}" for line in lines if line[:3] == ["begin", of, str(n)]]
-    return {"began": began, "records": json.loads(held.crashes) if held else None}
+    return {"began": began, "records": json.loads(blamed.crashes) if blamed else None}
 
 
 def outside_deaths(k: int, deaths: int, engines: tuple[Engine, Engine]) -> dict[str, Any]:

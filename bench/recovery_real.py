@@ -4,7 +4,7 @@ The measure of bench/recovery.py, which has a simulated clock, smaller and for r
 `watch`), a guarded Celery worker of four processes, and the customer's service, which is a process too. The jobs really
 die of its outage. Then it is back: it carries 10 requests/s, a minute later 60, refuses what is more, and falls over for
 20 s where more than 1.3 times as much comes within 2 s. Native retries stay on, six attempts. Each way of bringing the
-jobs back begins at that moment. What is told of it was written down by the service and by the tasks. Prints JSON.
+jobs back begins at that moment. Every figure comes from lines of the service and of the tasks. Prints JSON.
 """
 
 from __future__ import annotations
@@ -192,8 +192,8 @@ class Story:
         """The host and port that each job calls."""
         return self.places * self.jobs
 
-    def tell(self, name: str, way: Replayed | Scripted) -> dict[str, Any]:
-        began, said = self._replayed(name, way.pace) if isinstance(way, Replayed) else self._scripted(name, way)
+    def measure(self, name: str, way: Replayed | Scripted) -> dict[str, Any]:
+        began, figures = self._replayed(name, way.pace) if isinstance(way, Replayed) else self._scripted(name, way)
         lines = [line.split() for line in self.worker.marks("posted")]
         ends = [(float(at), how) for whose, _, how, at in lines if whose == _word(name) and float(at) >= began]
         failed, through_s = sum(how != "ok" for _, how in ends), max(at for at, _ in ends) - began
@@ -205,7 +205,7 @@ class Story:
             "times_the_one_that_knows": round(through_s / known_s(self.jobs), 2),
             "ended": len(ends),
             "load": round(os.getloadavg()[0], 1),
-            **said,
+            **figures,
         }
 
     def _replayed(self, name: str, pace: dict[str, Any]) -> tuple[float, dict[str, Any]]:
@@ -216,19 +216,19 @@ class Story:
         code = _REPLAYED.format(name=_word(name), jobs=self.jobs, pace=pace, urls=self.urls, resumed_s=RESUMED_S)
         operator = self.desk.start(code)
         try:
-            told = list(self._told(operator))
+            lines = list(self._read_lines(operator))
         finally:
             operator.kill()
             operator.wait()
-        began, course, end = told[0], told[1:-1], told[-1]
+        began, course, end = lines[0], lines[1:-1], lines[-1]
         sentences = [why for (*_, before), (_, state, *_, why) in pairwise(course) if why != before and state == "held"]
         steps = [
             f"{at:.0f} s: {state}, {rate:.1f}/s, {sent:,} sent" for at, state, rate, sent, _ in course[::20] if rate
         ]
-        held_s = sum(later[0] - at for (at, state, *_), later in pairwise(course) if state == "held")
-        return began, {**end, "held_because": sentences, "held_s": round(held_s, 1), "course": steps}
+        paused_s = sum(later[0] - at for (at, state, *_), later in pairwise(course) if state == "held")
+        return began, {**end, "held_because": sentences, "held_s": round(paused_s, 1), "course": steps}
 
-    def _told(self, operator: subprocess.Popen[str]) -> Iterator[Any]:
+    def _read_lines(self, operator: subprocess.Popen[str]) -> Iterator[Any]:
         assert operator.stdout is not None
         ends = time.monotonic() + self.within_s
         for line in operator.stdout:
@@ -310,12 +310,12 @@ def main() -> None:
         from bench.machine import machine
 
         with Story(Path(folder), chosen.jobs, not chosen.no_sign) as story:
-            told = {name: story.tell(name, WAYS[name]) for name in chosen.way or WAYS}
+            figures = {name: story.measure(name, WAYS[name]) for name in chosen.way or WAYS}
     found = {
         "machine": machine(),
         "jobs": chosen.jobs,
         "one_that_knows_the_capacity_s": round(known_s(chosen.jobs), 1),
-        "story": told,
+        "story": figures,
         "took_s": round(time.monotonic() - began),
     }
     print(json.dumps(found, indent=1))

@@ -31,11 +31,11 @@ os.environ.setdefault("SECRET_KEY", "bench-only-" + "x" * 40)
 def watch_queue(url: str, expected: int, deadline_s: float) -> list[tuple[float, int]]:
     """(time, jobs in the queue) of each look, until all have come. The time is the server's own, of that very moment."""
     samples: list[tuple[float, int]] = []
-    look = redis.Redis.from_url(url).pipeline()
+    probe = redis.Redis.from_url(url).pipeline()
     offset = time.time() - time.monotonic()
     ends = time.monotonic() + deadline_s
     while (not samples or samples[-1][1] < expected) and time.monotonic() < ends:
-        (seconds, micros), length = look.time().llen("emails").execute()
+        (seconds, micros), length = probe.time().llen("emails").execute()
         if length:
             samples.append((seconds + micros / 1e6 - offset, length))
         time.sleep(0.002)
@@ -93,12 +93,12 @@ def measure(desk, url: str, jobs: int, pace: dict) -> dict:
     finally:
         sender.kill()
     took = seen[-1][0] - seen[0][0]
-    told = desk.run("r = Replay.objects.get(); say([r.sent, r.planned, r.uncertain])")
+    counts = desk.run("r = Replay.objects.get(); say([r.sent, r.planned, r.uncertain])")
     result = {
         "pace": pace,
         "jobs": jobs,
         "in_the_queue": seen[-1][1],
-        "sent_planned_uncertain": told,
+        "sent_planned_uncertain": counts,
         "duration_s": round(took, 2),
         "jobs_per_s": round((jobs - 1) / took, 1),
         # What the sender itself used: on a busy machine the better measure of what one can do.

@@ -94,11 +94,13 @@ def main() -> int:
             for width in WIDTHS:
                 size = {"width": width, "height": 900 if width > 400 else 844}
                 page = log_in(browser, given.url, given.user, color_scheme=theme, viewport=size)
-                said: list[str] = []
-                page.on("console", lambda message, said=said: said.append(f"{message.type}: {message.text}"))
-                page.on("pageerror", lambda error, said=said: said.append(f"error: {error}"))
+                messages: list[str] = []
+                page.on(
+                    "console", lambda message, messages=messages: messages.append(f"{message.type}: {message.text}")
+                )
+                page.on("pageerror", lambda error, messages=messages: messages.append(f"error: {error}"))
                 for name, path in addresses(page, given.url, [n for n in given.only.split(",") if n]).items():
-                    said.clear()
+                    messages.clear()
                     page.goto(given.url + path, wait_until="load")
                     for label, text in TYPED.get(name, {}).items():
                         page.get_by_label(label).fill(text)
@@ -108,7 +110,7 @@ def main() -> int:
                     page.screenshot(path=given.folder / f"{name}-{theme}-{width}.png", full_page=True, clip=clip)
                     over = page.evaluate("document.documentElement.scrollWidth - innerWidth")
                     # A page that is not there says so in the console: that is the page we asked for.
-                    unexpected = [line for line in said if not (name == "not-found" and "404" in line)]
+                    unexpected = [line for line in messages if not (name == "not-found" and "404" in line)]
                     faults += bool(over > 0 or unexpected)
                     fit = f"scrolls sideways by {over}" if over > 0 else "fits"
                     print(f"{name} {theme} {width}: {fit}", *unexpected)

@@ -93,10 +93,10 @@ def hide_ensurepip(home: Path) -> None:
 
 
 def environment(home: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name.startswith(KEEP)}
+    inherited = {name: value for name, value in os.environ.items() if name.startswith(KEEP)}
     if (home / HIDDEN).exists():
-        kept["PYTHONPATH"] = str(home / HIDDEN)
-    return {**kept, "HOME": str(home), "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", MARK: str(home)}
+        inherited["PYTHONPATH"] = str(home / HIDDEN)
+    return {**inherited, "HOME": str(home), "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", MARK: str(home)}
 
 
 def measure(command: list[str], clone: Path, home: Path, number: signal.Signals) -> dict[str, object]:

@@ -82,12 +82,12 @@ def reports(
     now: float,
     seed: str = "",
     dead_only: bool = False,
-    whole: bool = True,
+    with_arguments: bool = True,
 ) -> Iterator[Envelope]:
     """`count` failures in order of time, spread from `since` to `until`.
 
     With `dead_only` each is one report, else one in ten was tried again: it recovered, or its next attempt is due after
-    `now`. Without `whole` the raw message holds no arguments, which makes a desk of half the size.
+    `now`. Without `with_arguments` the raw message holds no arguments, which makes a desk of half the size.
     """
     pick = Random(seed)
     run = f"{pick.getrandbits(40):010x}"
@@ -97,15 +97,15 @@ def reports(
         tenant = pick.choice(_TENANTS)
         job_id = f"{run}-{n:08x}"
         release = _release(at, now)
-        said = _said(pick, error, text, queue, which, tenant, job_id, whole)
+        fields = _fields(pick, error, text, queue, which, tenant, job_id, with_arguments)
         common = {"source": source, "queue": queue, "job_id": job_id, "tenant": tenant, "release": release}
         if dead_only or pick.random() < 0.9:
-            yield Envelope(**common, **said, kind="exception", attempt=1, at=at)
+            yield Envelope(**common, **fields, kind="exception", attempt=1, at=at)
             continue
         due_at = at + pick.uniform(600, 3 * 3600)
-        yield Envelope(**common, **said, kind="retry", attempt=1, at=at, due_at=due_at, max_attempts=4)
+        yield Envelope(**common, **fields, kind="retry", attempt=1, at=at, due_at=due_at, max_attempts=4)
         if due_at < now:
-            yield Envelope(**common, task=said["task"], kind="success", attempt=2, at=min(until, due_at))
+            yield Envelope(**common, task=fields["task"], kind="success", attempt=2, at=min(until, due_at))
 
 
 def _release(at: float, now: float) -> str:
@@ -114,8 +114,8 @@ def _release(at: float, now: float) -> str:
     return f"shop@2026.11.{40 - days}"
 
 
-def _said(
-    pick: Random, error: str, text: str, queue: str, which: int, tenant: str, job_id: str, whole: bool
+def _fields(
+    pick: Random, error: str, text: str, queue: str, which: int, tenant: str, job_id: str, with_arguments: bool
 ) -> dict[str, object]:
     uuid = f"{pick.getrandbits(128):032x}"
     message = text.format(
@@ -132,7 +132,7 @@ def _said(
     function = _FUNCTIONS[which % len(_FUNCTIONS)]
     task = f"shop.{queue}.{function}"
     kwargs = _kwargs(pick, tenant)
-    raw = _raw(task, queue, job_id, kwargs if whole else {})
+    raw = _raw(task, queue, job_id, kwargs if with_arguments else {})
     host = f"worker-{pick.randrange(8)}"
     return {
         "task": task,

@@ -78,7 +78,7 @@ def waiting(broker: Engine, store: Engine, wanted: argparse.Namespace) -> dict[s
         redis_mb = (client.memory_usage(keys.due_jobs("shop"), samples=100) or 0) / 1024**2
         due = pass_the_hour(client, wanted.per_second, wanted.wait)
         time.sleep(max(0, wanted.wait / 2 - AHEAD_S))
-        kept = memory_mb(workers)
+        before_mb = memory_mb(workers)
         for worker in workers:
             worker.kill()
         for worker in workers:
@@ -97,7 +97,7 @@ def waiting(broker: Engine, store: Engine, wanted: argparse.Namespace) -> dict[s
             "retries": wanted.retries,
             "workers_mb_before": before,
             "workers_mb_while_all_wait": after,
-            "workers_mb_before_the_kill": kept,
+            "workers_mb_before_the_kill": before_mb,
             "broker_mb_of_waiting_jobs": round(redis_mb, 1),
         },
         "killed": {

@@ -41,7 +41,7 @@ from typing import Any
 
 import redis
 
-from bench import held_up
+from bench import blocking
 from bench.machine import machine, versions
 from bench.road import Road
 from bench.shop_jobs import KWARGS, make_app
@@ -99,7 +99,7 @@ def main() -> None:
             for _ in range(wanted.lives):
                 bench.life(wanted.rounds)
             figures[place] = bench.summarise()
-        figures["held_up_us"] = held_up.measured_all(store.url, Path(folder))
+        figures["held_up_us"] = blocking.measured_all(store.url, Path(folder))
     figures["machine"]["load_average_at_the_end"] = round(os.getloadavg()[0], 1)
     json.dump(figures, sys.stdout, indent=2)
     print()
@@ -237,11 +237,11 @@ class Worker:
             message["headers"]["id"] = message["properties"]["delivery_tag"] = f"{random.getrandbits(128):032x}"
             pipe.lpush("held", json.dumps(message))
         pipe.execute()
-        look = self._client.pipeline(transaction=False)
+        lengths = self._client.pipeline(transaction=False)
         main, everybody = self._cpu_ns()
         started = time.perf_counter()
         self._client.rename("held", "shop")
-        while any(look.llen("shop").hlen("unacked").execute()):
+        while any(lengths.llen("shop").hlen("unacked").execute()):
             assert self.process.poll() is None and time.perf_counter() < started + 120, self.kind
             time.sleep(0.002)
         seconds = time.perf_counter() - started

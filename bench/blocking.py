@@ -1,6 +1,6 @@
 """The time for which one job holds up a worker's main process, in microseconds, by the place of its report.
 
-    python -m bench.held_up [--jobs 3000] [--profile]
+    python -m bench.blocking [--jobs 3000] [--profile]
 
 One failing job of `bench.shop_jobs` after the other is passed to a guard as Celery does, in one process and without a worker
 around it. `wall` is what the worker's loop waits, `own` the processor time of it. Prints JSON; with `--profile` where the time
