@@ -64,9 +64,9 @@ def _started(request: HttpRequest, failure: Failure, *, reason: str, edit: dict 
 def _announce_replay(request: HttpRequest, failure: Failure, started: Replay) -> None:
     link = reverse("redrive:replay-detail", args=[started.pk])
     if started.state == ReplayState.AWAITING_APPROVAL:
-        message = f"Planned in replay #{started.pk}. Nothing is sent before another operator approves it."
+        message = f"Planned in replay #{started.pk}. Another operator must approve it before the job is sent."
     else:
-        message = f"Planned in replay #{started.pk}: it is sent to {failure.queue} within seconds."
+        message = f"Planned in replay #{started.pk}. The job is sent to {failure.queue} within seconds."
     add_toast(request, message, link=link, link_text=f"Replay #{started.pk}")
 
 
@@ -138,20 +138,20 @@ def _edit_page(
 @require_POST
 @can(OPERATOR)
 def discard(request: HttpRequest, pk: int) -> HttpResponse:
-    return _changed(request, pk, triage.discard, "Discarded. It will not be replayed.", NOT_DISCARDED)
+    return _changed(request, pk, triage.discard, "Job discarded. It will not be replayed.", NOT_DISCARDED)
 
 
 @require_POST
 @can(OPERATOR)
 def restore(request: HttpRequest, pk: int) -> HttpResponse:
-    return _changed(request, pk, triage.restore, "Restored: it is dead again and can be replayed.", NOT_RESTORED)
+    return _changed(request, pk, triage.restore, "Job restored. It is dead again and can be replayed.", NOT_RESTORED)
 
 
 @require_POST
 @can(OPERATOR)
 def readmit(request: HttpRequest, pk: int) -> HttpResponse:
     """Take one failure out of quarantine."""
-    return _changed(request, pk, triage.readmit, "Readmitted: it is dead and can be replayed.", NOT_READMITTED)
+    return _changed(request, pk, triage.readmit, "Job readmitted. It is dead and can be replayed.", NOT_READMITTED)
 
 
 def done_to(request: HttpRequest, failure: Failure, act: Callable[..., Acted], not_done: str) -> Acted:
@@ -177,11 +177,11 @@ def _changed(request: HttpRequest, pk: int, act: Callable[..., Acted], message: 
 
 
 NOT_DISCARDED = (
-    "It was not discarded: it is not dead any more, or it is part of a running replay, or you need the role operator "
+    "The job could not be discarded: it is no longer dead, is part of a running replay, or you need the role operator "
     "on its source. Nothing was changed."
 )
 NOT_READMITTED = (
-    "It was not readmitted: it is not in quarantine any more, or you need the role operator on its source. "
+    "The job could not be readmitted: it is no longer in quarantine, or you need the role operator on its source. "
     "Nothing was changed."
 )
-NOT_RESTORED = "It was not restored: it is not discarded any more. Nothing was changed."
+NOT_RESTORED = "The job could not be restored: it is no longer discarded. Nothing was changed."

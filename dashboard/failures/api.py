@@ -89,7 +89,7 @@ def _triaged(request: HttpRequest, failure_id: int, reason: str, act: Any) -> An
     viewer = viewer_of(request)
     found = failures.get(viewer, failure_id)
     if not viewer.may(OPERATOR, found.source):
-        message = f"This token is not operator of {found.source}. Nothing was changed."
+        message = f"This token needs the role operator on {found.source}. Nothing was changed."
         errors.note_refusal(request, viewer, message, source=found.source)
         raise Refused("forbidden", message)
     if not act(viewer, selection=[failure_id], reason=reason).count:

@@ -40,12 +40,12 @@ def bulk(request: HttpRequest) -> HttpResponse:
     scope, reason = forms.Scope(request.POST), forms.Reason(request.POST)
     act = request.POST.get("act", "")
     if act not in triage.ACTS and act not in GROUP_ACTS:
-        return _refused(request, "This act is not known. Nothing was changed.")
+        return _refused(request, "Unknown action. Nothing was changed.")
     if not scope.is_valid() or not reason.is_valid():
         errors = [text for form in (scope, reason) for texts in form.errors.values() for text in texts]
         return _refused(request, " ".join(errors))
     if scope.is_empty:
-        return _refused(request, "Nothing was selected, so nothing was changed.", level="warning")
+        return _refused(request, "No jobs selected. Nothing was changed.", level="warning")
     what, why = scope.cleaned_data, reason.cleaned_data["reason"]
     if act in GROUP_ACTS:
         return _on_their_groups(request, what)
@@ -99,7 +99,7 @@ def sweep(request: HttpRequest) -> HttpResponse:
         fields = signing.loads(request.POST.get("sweep", ""), salt=_salt(request), max_age=_GOOD_FOR_S)
     except signing.BadSignature:
         return _answer(
-            request, "This act is too old to go on with, or not yours. What was done stays done.", level="error"
+            request, "This action has expired or belongs to another user. Changes made so far remain.", level="error"
         )
     under_way = Sweep(**fields)
     if "stop" in request.POST:

@@ -35,7 +35,7 @@ class Row:
     now: datetime
     shows_source: bool  # there are several
     replay: tuple[int, str] | None  # number and state of the replay that has the job planned
-    is_stranded: bool  # its worker is gone
+    is_stranded: bool  # worker gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _state(row: Row) -> SafeString:
     failure = row.failure
     shown = state(failure.state)
     if row.is_stranded:
-        return shown + mark_safe('<span class="sub-line" data-stranded>its worker is gone</span>')
+        return shown + mark_safe('<span class="sub-line" data-stranded>worker gone</span>')
     if row.replay is not None:
         number, state_words = row.replay
         url = reverse("redrive:replay-detail", args=[number])
@@ -144,13 +144,13 @@ COLUMNS = (
         "number col-attempts minor",
         "Attempts",
         _attempts,
-        "Attempts in this run; of how many is said where it is retried, or gave up after all of them",
+        "Attempts in this run, and the maximum if the job is retrying or used all of them",
     ),
     Column(
         "number col-time",
         "Failed",
         _failed,
-        "When its last attempt failed. The list is in the order of arrival, the newest first",
+        "Time of the last failed attempt. Listed in order of arrival, latest first",
     ),
 )
 

@@ -91,7 +91,7 @@ def sections(failure: Failure, left: Attempt, right: Attempt) -> list[Section]:
         Section(
             "Traceback",
             of_texts(*stacks),
-            nothing="The tracebacks are the same." if stacks[0] else "Neither has a traceback.",
+            nothing="The tracebacks are the same." if stacks[0] else "Neither attempt has a traceback.",
         ),
         *_of_runs(failure, left.run, right.run),
     ]
@@ -101,16 +101,14 @@ def _of_runs(failure: Failure, left: int, right: int) -> list[Section]:
     names = {"args": "Arguments", "kwargs": "Keyword arguments", "headers": "Headers"}
     if left == right:
         return [
-            Section(
-                "Arguments", why_not=f"Both attempts are of run {left}: one message, so the same arguments and headers."
-            )
+            Section("Arguments", why_not=f"Both attempts belong to run {left}, so arguments and headers are the same.")
         ]
     try:
         one, other = contents.message(failure, left), contents.message(failure, right)
     except contents.Unreadable as error:
         return [Section("Arguments", why_not=f"{error} Arguments and headers cannot be compared.")]
     return [
-        Section(name, of_values(getattr(one, field), getattr(other, field)), nothing=f"{name}: nothing differs.")
+        Section(name, of_values(getattr(one, field), getattr(other, field)), nothing=f"{name}: no differences.")
         for field, name in names.items()
     ]
 

@@ -38,7 +38,7 @@ def page(
     if not found.rows and not after and request.method == "GET":
         lead = nearest.find_pasted(request.viewer, found.query, text)
         if lead is not None and lead.text != text:
-            toasts.add_toast(request, f"Found from your pasted text: {lead.why}.", level="info")
+            toasts.add_toast(request, f"Matched from the pasted text: {lead.why}.", level="info")
             return go(request, failure_list.offer(lead).url)
     may_act = request.viewer.may_anywhere(OPERATOR)
     context = {

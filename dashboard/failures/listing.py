@@ -210,7 +210,7 @@ class Acts:
 
 # What can be done to the groups of the jobs that are chosen, as their own page names it.
 GROUP_ACTS = (
-    ("resolve", "Resolve them"), ("mute_day", "Mute for a day"), ("mute_week", "Mute for a week"),
+    ("resolve", "Resolve"), ("mute_day", "Mute for a day"), ("mute_week", "Mute for a week"),
     ("assign_me", "Assign to me"),
 )  # fmt: skip
 
@@ -322,7 +322,7 @@ _VALUE = (
     '<a class="but" href="{}" hx-get="{}" title="Without {}" aria-label="Without {}">−</a></li>'
 )
 _VALUE_ON = (
-    '<li><a href="{}" hx-get="{}" aria-current="true" title="{}: take it away"><span class="clip{}">{}</span>'
+    '<li><a href="{}" hx-get="{}" aria-current="true" title="{}: remove filter"><span class="clip{}">{}</span>'
     '<span class="number">{}</span></a></li>'
 )
 

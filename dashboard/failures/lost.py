@@ -15,16 +15,16 @@ class Explanation:
 
 
 _WITH_ITS_WORKER = Explanation(
-    "Its worker stopped while it ran. It had been acknowledged before it began, so the broker gives it to nobody else. "
-    "How far it came is not known: it may have done all of its work, some, or none.",
-    "Look at what it should have done. Replay it where a second run does no harm, else discard it. Should its worker come "
-    "back after all, its own word takes the place of this.",
+    "The worker stopped while the job ran. The job was acknowledged before it started, so the broker does not "
+    "redeliver it. It may have done all, some or none of its work.",
+    "Check what the job did. Replay if a second run is safe, otherwise discard. A later report from the worker "
+    "replaces this entry.",
 )
 _BEFORE_ITS_RETRY = Explanation(
-    "It failed, as shown below, and was to be tried again. Nobody has told of that attempt: its worker died and the broker "
-    "has the message no more, or the attempt ran and its report did not get through.",
-    "See whether its queue is empty and its workers live. Replay it then; should the attempt be told of after all, that "
-    "takes the place of this.",
+    "The attempt below failed and a retry was due. No report of the retry arrived: the worker crashed and the broker "
+    "no longer has the message, or the retry ran and its report was lost.",
+    "Check that the queue is empty and its workers are running, then replay. A later report of the retry replaces this "
+    "entry.",
 )
 
 

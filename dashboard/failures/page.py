@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-_NO_FORM = "It is no message of its queue system: it can be given no id of its own, so it cannot be sent again."
+_NO_FORM = "The message does not have its queue system's format, so it cannot be given a new ID and replayed."
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +111,17 @@ class Acts:
 
 
 _CANNOT_REPLAY = {
-    FailureState.RETRYING: "It will be retried by its worker. A replay now would run it twice.",
-    FailureState.REPLAYING: "It was sent again and has not come home yet.",
-    FailureState.RECOVERED: "It ran well. There is nothing to replay.",
-    FailureState.DISCARDED: "It was discarded. Restore it first to replay it.",
-    FailureState.GONE: "Its source no longer has it: someone else acted on it there.",
-    FailureState.QUARANTINED: "It is in quarantine. It must be readmitted before it can run.",
+    FailureState.RETRYING: "The worker will retry this job. A replay now would run the job twice.",
+    FailureState.REPLAYING: "Replay in progress; no result yet.",
+    FailureState.RECOVERED: "The job succeeded. Nothing to replay.",
+    FailureState.DISCARDED: "Discarded. Restore the job before replaying.",
+    FailureState.GONE: "The source no longer has this job: it was changed there by someone else.",
+    FailureState.QUARANTINED: "In quarantine. Readmit the job before replaying.",
 }
 
 
 _SENT_FOR_GOOD = (
-    "It was sent again, and its source does not report how a job ends. Look in your system whether it ran, then say it."
+    "The job was sent again, and its source does not report results. Check whether it ran, then mark it as run or lost."
 )
 
 
@@ -136,9 +136,7 @@ def acts(
 ) -> Acts:
     """`sent`: what was sent of it for good, see `sent_for_good`."""
     if not viewer.may(OPERATOR, failure.source):
-        return Acts(
-            False, False, False, False, f"To replay or discard it you need the role operator on {failure.source}."
-        )
+        return Acts(False, False, False, False, f"Replay and discard need the role operator on {failure.source}.")
     is_dead = failure.state == FailureState.DEAD
     discard = failure.state in {FailureState.DEAD, FailureState.QUARANTINED} and open_item is None
     restore = failure.state == FailureState.DISCARDED
@@ -154,7 +152,7 @@ def acts(
         )
     if not is_complete:
         return Acts(
-            False, False, discard, restore, "Its message was too large to keep whole, so it cannot be sent again."
+            False, False, discard, restore, "The message was too large to store, so the job cannot be replayed."
         )
     if (failure.caveats or 0) & Caveat.NO_FORM:
         return Acts(False, False, discard, restore, _NO_FORM)
@@ -184,7 +182,7 @@ def why_not_editable(failure: Failure) -> str:
     return "" if stored.args.kind == "list" and stored.kwargs.kind == "object" else _INCOMPLETE
 
 
-_INCOMPLETE = "Its arguments are not kept as whole JSON, so they cannot be edited."
+_INCOMPLETE = "The arguments are not stored as complete JSON, so they cannot be edited."
 
 
 def open_item(failure: Failure, items: Sequence[ReplayItem]) -> ReplayItem | None:
@@ -204,8 +202,8 @@ class Waits:
 
 
 _TO_DO = {
-    ReplayState.HELD: "Resume that replay, resume it without this job or its group, or cancel its remaining jobs. Once this job is "
-    "free, you can replay, edit or discard it here.",
+    ReplayState.HELD: "Resume that replay, resume without this job or its group, or cancel the remaining jobs. You can "
+    "then replay, edit or discard this job here.",
     ReplayState.PAUSED: "Resume that replay, or cancel its remaining jobs to free this job.",
     ReplayState.WAITING: "The job is sent when the time window opens. To free the job, cancel that replay's remaining jobs.",
 }

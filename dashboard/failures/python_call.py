@@ -32,7 +32,7 @@ def send_task(task: str, queue: str, args: Piece, kwargs: Piece, notes: list[str
     for count, word, name in ((writer.hidden, "hidden", "REDACTED"), (writer.cut, "cut", "CUT")):
         if count:
             are = "1 value is" if count == 1 else f"{count:,} values are"
-            lines.append(f"# {are} {word}: write the real one in place of {name}. Until then Python stops there.")
+            lines.append(f"# {are} {word}: replace {name} with the real value. Python raises an error until then.")
     lines += ["from celery import current_app as app", "", "app.send_task(", *call, ")"]
     return "\n".join(lines) + "\n"
 

@@ -14,10 +14,10 @@ from jobs_admin.models import Failure
 from jobs_admin.models.access import OPERATOR, Viewer
 
 _HOW = {
-    "killed": "its process died",
-    "hard_limit": "it ran into its hard time limit",
-    "memory": "it ran out of memory",
-    "lost": "its whole worker died",
+    "killed": "process crashed",
+    "hard_limit": "hard time limit exceeded",
+    "memory": "out of memory",
+    "lost": "worker crashed",
 }
 
 
@@ -63,7 +63,7 @@ def _sum(quarantined: QuarantinedJob) -> str:
         return unread.short(quarantined.failure)
     n = len(quarantined.crashes)
     if not n:
-        return "no record of its crashes"
+        return "no crash records"
     words = "1 crash" if n == 1 else f"{n} crashes"
     if quarantined.lasted_s is None:
         return words
@@ -87,7 +87,7 @@ def _beside(crash: Crash) -> str:
     if crash.how != "lost":
         return ""
     if crash.alone:
-        return "it ran there alone"
+        return "no other job was running"
     if not crash.beside:
-        return "it was not known to be alone"
-    return "1 other job ran there" if crash.beside == 1 else f"{crash.beside} other jobs ran there"
+        return "other jobs may have been running"
+    return "1 other job was running" if crash.beside == 1 else f"{crash.beside} other jobs were running"

@@ -26,7 +26,7 @@ ENDED = {
     "retry": "failed, retried",
     "rejected": "rejected",
     "worker_lost": "worker lost",
-    "soft_limit": "over the soft time limit",
+    "soft_limit": "soft time limit exceeded",
     "hard_limit": "killed at the time limit",
     "memory": "killed for memory",
     "unknown_task": "unknown task",
@@ -35,7 +35,7 @@ ENDED = {
     "unknown_format": "unknown message format",
     "expired": "expired before it ran",
     "lost": "lost",
-    "success": "ran well",
+    "success": "succeeded",
 }
 
 

@@ -18,26 +18,26 @@ class Explanation:
 
 _NEVER_RAN = {
     "unknown_task": (
-        "No worker that took it has a task of this name, so Celery threw the message away. It never ran.",
-        "Deploy the code that has this task to the workers of its queue, or give the task its old name back; then replay.",
+        "No worker has a task of this name, so Celery dropped the message. The job never ran.",
+        "Deploy code with this task to the queue's workers, or restore the task's old name, then replay.",
     ),
     "expired": (
-        "Its time had passed before a worker came to it. It never ran.",
-        "Replay it if it is still of use, by a replay that accepts expired jobs: that takes the expiry off. "
-        "Where many expire, the queue is longer than they may wait.",
+        "The job expired before a worker received it. The job never ran.",
+        "If the job is still needed, use a replay that accepts expired jobs: it removes the expiry. If many jobs "
+        "expire, the queue is slower than their expiry allows.",
     ),
     "bad_content": (
-        "Its body is of a content type that the workers do not accept, and nobody has looked into it. It never ran.",
-        "If you know and trust who sends it, add the type to accept_content of the workers, readmit it and replay: "
-        "its body goes as it came. A pickle runs code when it is read: never accept it from outside.",
+        "The workers do not accept the content type of the body, and the body was not read. The job never ran.",
+        "If you trust the sender, add the type to the workers' accept_content, readmit and replay: the body is sent "
+        "unchanged. Pickle runs code when read: never accept it from outside.",
     ),
     "undecodable": (
-        "It could not be decoded. It never ran.",
-        "Find out who sends such messages to this queue. Readmit and replay it if the fault lay with the workers; else discard it.",
+        "The message could not be decoded. The job never ran.",
+        "Find the sender of these messages. If the workers were at fault, readmit and replay; otherwise discard.",
     ),
     "unknown_format": (
-        "It is not what Celery's producers write, so Celery threw it away. It never ran.",
-        "Find out which program writes to this queue: the headers may tell. What is no message of Celery's cannot be sent again.",
+        "The message is not in Celery's format, so Celery dropped it. The job never ran.",
+        "Find the program that writes to this queue: see the headers. Messages in another format cannot be replayed.",
     ),
 }  # fmt: skip
 KINDS = tuple(_NEVER_RAN)

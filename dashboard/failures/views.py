@@ -39,7 +39,7 @@ def get_failure(request: HttpRequest, pk: int) -> Failure:
     try:
         return failures.get(request.viewer, pk)
     except Failure.DoesNotExist as error:
-        raise Http404(f"There is no failure {pk}, or it was pruned, or you have no role on its source.") from error
+        raise Http404(f"Failure {pk} not found. It may have been pruned, or you have no role on its source.") from error
 
 
 @require_safe
@@ -227,7 +227,7 @@ def opened(request: HttpRequest, pk: int) -> HttpResponse:
             return render_page(request, "redrive/failures/branch.html", context, part="arguments")
         piece, names = tree.opened(roots[name], steps)
     except (KeyError, contents.Unreadable) as error:
-        why = str(error) if isinstance(error, contents.Unreadable) else f"there is nothing at {at[:200]}"
+        why = str(error) if isinstance(error, contents.Unreadable) else f"nothing at {at[:200]}"
         raise Http404(f"Failure {pk}: {why}.") from error
     path = reduce(tree.joined, names, name)
     lines = tree.lines(piece, at, path, start)
@@ -292,7 +292,11 @@ def _python(failure: Failure) -> str:
     try:
         stored = _copied(failure)
     except contents.Unreadable as error:
-        notes += [f"{error} It cannot be written as a call.", f"args: {failure.args!a}", f"kwargs: {failure.kwargs!a}"]
+        notes += [
+            f"{error} The job cannot be copied as a call.",
+            f"args: {failure.args!a}",
+            f"kwargs: {failure.kwargs!a}",
+        ]
         return "\n".join(python_call.comment(line) for line in notes) + "\n"
     return python_call.send_task(failure.task, failure.queue, stored.args, stored.kwargs, notes)
 

@@ -297,15 +297,15 @@ def _hidden(viewer: Viewer, query: Query, *, is_empty: bool) -> list[str]:
             n, more = _hidden_among(viewer, replace(query, terms=others), search_terms.hidden_argument(term.field))
             if n:
                 many = f"{'More than ' if more else ''}{n:,}"
-                hints.append(f"{many} of these jobs have {term.field} hidden by redaction: they cannot be found by it.")
+                hints.append(f"{many} of these jobs have {term.field} redacted and cannot be found by this argument.")
             elif is_secret_name(term.field.rpartition(".")[2]):
-                hints.append(f"Values of {term.field} are hidden by redaction: nothing is found by them.")
+                hints.append(f"Values of {term.field} are redacted and cannot be searched.")
     if is_empty and any(isinstance(term, Text) for term in language.leaves(query.terms)):
         others = tuple(term for term in query.terms if not scopes.is_only_text_search(term))
         n, more = _hidden_among(viewer, replace(query, terms=others), Phrase((search_terms.HIDDEN_TEXT,)))
         if n:
             many = f"{'More than ' if more else ''}{n:,}"
-            hints.append(f"In {many} messages a part is hidden by redaction: words of that part find nothing.")
+            hints.append(f"{many} messages are partly redacted; redacted words cannot be searched.")
     return hints
 
 
@@ -321,10 +321,10 @@ _HIDDEN = 1_000  # jobs with something hidden that are counted for a hint
 
 def _why_empty(viewer: Viewer, query: Query) -> str:
     if viewer.sources() == []:
-        return "You have no role on any source yet. An administrator can give you one."
+        return "You have no role on any source. Ask an administrator for one."
     everything = FailureCount.objects.filter(scopes.visible(viewer), count__gt=0)
     if not everything.exists():
-        return "No job has failed yet."
+        return "No failures yet."
     if not query.names_state and scopes.is_counted(query):
         elsewhere = Match(
             "state", tuple(language.Value(s) for s in language.STATES if s not in language.DEFAULT_STATES)
@@ -334,7 +334,7 @@ def _why_empty(viewer: Viewer, query: Query) -> str:
             scopes.matching_counts(viewer, wider).values_list("state").annotate(n=Sum("count")).order_by("-n")
         )
         if by_state:
-            return "None here: " + ", ".join(f"{n:,} {state}" for state, n in by_state.items()) + "."
+            return "No open failures. Others: " + ", ".join(f"{n:,} {state}" for state, n in by_state.items()) + "."
         if not query.terms:
-            return "Nothing waits here: no job is dead, retrying, replaying or quarantined."
-    return f"Nothing matches: {language.reading(query)}."
+            return "No open failures: no job is dead, retrying, replaying or quarantined."
+    return f"No matches: {language.reading(query)}."

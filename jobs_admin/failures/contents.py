@@ -87,7 +87,7 @@ def json_of(text: str, nothing: Any) -> Any:
     try:
         return json.loads(text) if text else nothing
     except (ValueError, RecursionError) as error:
-        raise Unreadable("The copy that was kept to be shown is not whole JSON.") from error
+        raise Unreadable("The stored copy is not complete JSON.") from error
 
 
 def message(failure: Failure, run: int | None = None) -> Contents:
@@ -95,9 +95,9 @@ def message(failure: Failure, run: int | None = None) -> Contents:
     payloads = failure.payloads.filter(is_whole=True)
     payload = (payloads.filter(run=run) if run is not None else payloads).order_by("-run").first()
     if payload is None:
-        raise Unreadable(f"The message of {f'run {run}' if run else 'this job'} was not kept whole.")
+        raise Unreadable(f"The message of {f'run {run}' if run else 'this job'} was not stored completely.")
     if failure.source not in config.sources():
-        raise Unreadable(f"The source {failure.source} is not configured any more, so its messages cannot be read.")
+        raise Unreadable(f"The source {failure.source} is no longer configured, so its messages cannot be read.")
     adapter = config.adapter(failure.source)
     try:
         raw = opened(payload)

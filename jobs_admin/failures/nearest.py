@@ -163,7 +163,7 @@ def _of_errors(viewer: Viewer, query: Query, block: Pasted) -> Candidates:
     for task in block.tasks:
         for candidate, why in _of_each_error(viewer, query, block.errors, (Match("task", (Value(task),)),)):
             found = True
-            yield candidate, f"{why}, in its task"
+            yield candidate, f"{why}, in this task"
     if not found:
         yield from _of_each_error(viewer, query, block.errors, ())
 
@@ -172,11 +172,11 @@ def _of_each_error(viewer: Viewer, query: Query, errors: tuple[str, ...], beside
     texts = [Text(" ".join(error.split()[:_MOST_PASTED])) for error in errors]
     words = [tuple(Text(word) for word in dict.fromkeys(language.bare_words(text.value))) for text in texts]
     ways = (
-        [((text,), "the error in it") for text in texts],
-        [(each, "the words of the error in it") for each in words if len(each) > 1],
+        [((text,), "error in the pasted text") for text in texts],
+        [(each, "words of the error") for each in words if len(each) > 1],
         (_known_words(viewer, query, each) for each in words[:1] if len(each) > 2),
         [
-            ((Match("error", (Value(name),)),), "errors of its class")
+            ((Match("error", (Value(name),)),), "errors of this class")
             for name in map(pasted_text.error_name, errors)
             if name
         ],
@@ -188,7 +188,7 @@ def _of_each_error(viewer: Viewer, query: Query, errors: tuple[str, ...], beside
             return
         wider = replace(wider, terms=(*wider.terms, _EVERY_STATE))
         if terms and _count(viewer, wider, 1):
-            yield wider, f"{why}, in every state"
+            yield wider, f"{why}, in any state"
             return
 
 
@@ -196,7 +196,7 @@ def _known_words(viewer: Viewer, query: Query, words: tuple[Term, ...]) -> tuple
     """Return the words, of the first ones, that match something; none if that is less than half of them."""
     first = words[:_MOST_TERMS]
     known = tuple(word for word in first if _finds(viewer, query, word))
-    return (known if len(known) * 2 > len(first) else ()), "most words of the error in it"
+    return (known if len(known) * 2 > len(first) else ()), "most words of the error"
 
 
 def _as_argument(viewer: Viewer, query: Query, text: str) -> Candidates:
@@ -215,7 +215,7 @@ def _as_argument(viewer: Viewer, query: Query, text: str) -> Candidates:
         one = replace(query, terms=(Match(path, (Value(value),)), _EVERY_STATE))
         if _count(viewer, one, 1):
             alone = replace(one, terms=one.terms[:1])
-            yield (alone, "the argument") if _count(viewer, alone, 1) else (one, "the argument, in every state")
+            yield (alone, "as an argument") if _count(viewer, alone, 1) else (one, "as an argument, in any state")
 
 
 # -- with another word in place of one -----------------------------------------------------------------------------
@@ -246,11 +246,11 @@ def _of_word(viewer: Viewer, word: str) -> Iterator[tuple[Term, str]]:
             yield Text(near), f"“{near}” for “{word}”"
     is_one = len(word) >= _SHORTEST_WORD and not any(c.isspace() for c in word) and index.is_word_end(word)
     if is_one:
-        yield Text(f"{word}*", glob=True), "a word that begins so"
+        yield Text(f"{word}*", glob=True), "words with this prefix"
     yield Match("trace", (Value(word),)), "in the traceback"
     if is_one and not names:
         for name in _names_near(viewer, "task", word):
-            yield Match("task", (Value(name),)), "a task of a name like it"
+            yield Match("task", (Value(name),)), "task with a similar name"
 
 
 def _words_near(viewer: Viewer, word: str) -> list[str]:
@@ -271,13 +271,13 @@ def _find_by_name(viewer: Viewer, name: str) -> Iterator[tuple[Term, str]]:
     searcher.require(any_of(Phrase((index.name(field, name),)) for field in index.NAMED))
     if searcher.count(1):
         for field in index.NAMED:
-            yield Match(field, (Value(name),)), f"the {field} of this name"
+            yield Match(field, (Value(name),)), f"{field} with this name"
 
 
 def _of_value(viewer: Viewer, query: Query, field: str, value: Value) -> Iterator[tuple[Term, str]]:
     begins = Value(f"{value.text}*", glob=True)
     if language.is_argument(field):
-        yield Match(field, (begins,)), "a value that begins so"
+        yield Match(field, (begins,)), "values with this prefix"
         for path in _paths_near(viewer, field):
             yield Match(path, (value,)), "another argument"
         return
@@ -286,17 +286,17 @@ def _of_value(viewer: Viewer, query: Query, field: str, value: Value) -> Iterato
             for near in _words_near(viewer, value.text):
                 yield Match(field, (Value(near),)), f"“{near}” for “{value.text}”"
         if value.exact:
-            yield Match(field, (Value(value.text),)), "not only the whole text"
+            yield Match(field, (Value(value.text),)), "part of the text"
         elif index.is_word_end(value.text):
-            yield Match(field, (begins,)), "a word that begins so"
+            yield Match(field, (begins,)), "words with this prefix"
         if field != "trace":
-            yield Text(value.text), "in type or message"
+            yield Text(value.text), "in error or message"
             yield Match("trace", (Value(value.text),)), "in the traceback"
         return
     for name in _names_near(viewer, field, value.text):
-        yield Match(field, (Value(name),)), f"the {field} of a name like it"
+        yield Match(field, (Value(name),)), f"{field} with a similar name"
     if field in (*index.NAMED, "group"):
-        yield Match(field, (begins,)), "names that begin so"
+        yield Match(field, (begins,)), "names with this prefix"
         yield from _find_by_name(viewer, value.text)
 
 
@@ -351,7 +351,7 @@ def _titled(viewer: Viewer, query: Query, text: str) -> Candidates:
     group_sight.restrict(viewer, found)
     for one in found:
         if wanted in " ".join(f"{one.error_type}: {one.message}".casefold().split()):
-            yield Query((Match("group", (Value(one.fingerprint),)),), now=query.now), "the group of this title"
+            yield Query((Match("group", (Value(one.fingerprint),)),), now=query.now), "group with this title"
 
 
 # -- less, or elsewhere ------------------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ def _titled(viewer: Viewer, query: Query, text: str) -> Candidates:
 
 def _wider(query: Query) -> Candidates:
     if not query.names_state:
-        yield replace(query, terms=(*query.terms, _EVERY_STATE)), "in every state"
+        yield replace(query, terms=(*query.terms, _EVERY_STATE)), "in any state"
 
 
 def _shorter(query: Query, lost: list[int]) -> Candidates:

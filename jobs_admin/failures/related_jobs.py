@@ -195,18 +195,18 @@ def _searches(failure: Failure) -> Iterator[tuple[str, str]]:
 
     if failure.group:
         group = ("group", failure.group.name)
-        yield "the same group", build_search(group)
+        yield "same group", build_search(group)
         if failure.tenant:
-            yield "this tenant, in the group", build_search(group, ("tenant", failure.tenant))
+            yield "same tenant, in this group", build_search(group, ("tenant", failure.tenant))
     if failure.tenant:
-        yield "this tenant", build_search(("tenant", failure.tenant))
+        yield "same tenant", build_search(("tenant", failure.tenant))
     for path, value in identifying_arguments(failure):
-        yield f"the same {path}", build_search((path, value))
+        yield f"same {path}", build_search((path, value))
     if failure.worker and failure.failed_at >= untrusted.FIRST:  # rows of earlier versions may be as old as year 1
         since, until = (failure.failed_at + step for step in (-AROUND, AROUND))
         moment = "%Y-%m-%dT%H:%M:%SZ"
         span = f"since:{since:{moment}} until:{until:{moment}}"
-        yield "this worker, within 10 minutes", f"{build_search(('worker', failure.worker))} {span}"
+        yield "same worker, within 10 minutes", f"{build_search(('worker', failure.worker))} {span}"
 
 
 def identifying_arguments(failure: Failure) -> list[tuple[str, str]]:

@@ -60,7 +60,9 @@ def save(viewer: Viewer, *, name: str, query: str, is_shared: bool = False) -> S
     is_shared = is_shared or viewer.user_id is None
     view = SavedView(owner_id=viewer.user_id, **_values(viewer, {"name": name, "query": query, "is_shared": is_shared}))
     if _of_owner(viewer.user_id).count() >= MOST_OF_ONE:
-        raise Refused("too_many", f"You have {MOST_OF_ONE} views. Delete one first. Nothing was changed.")
+        raise Refused(
+            "too_many", f"You have reached the limit of {MOST_OF_ONE} views. Nothing was changed. Delete a view first."
+        )
     with transaction.atomic():
         _store(view)
         audit.record(viewer, "view.save", f"view:{view.pk}", after=_plain(view))
@@ -96,7 +98,7 @@ def delete(viewer: Viewer, view: SavedView) -> None:
     """Raises Refused."""
     _authorize(viewer, "view.delete", view)
     if Rule.objects.filter(view_id=view.pk).exists():
-        raise Refused("in_use", "An alert rule watches this view. Change the rule first. Nothing was changed.")
+        raise Refused("in_use", "An alert rule uses this view. Nothing was changed. Change the rule first.")
     with transaction.atomic():
         if SavedView.objects.filter(pk=view.pk).delete()[0]:
             audit.record(viewer, "view.delete", f"view:{view.pk}", before=_plain(view))
@@ -129,18 +131,18 @@ def _change_watching(viewer: Viewer, view: SavedView, before: Mapping[str, Any])
         if before["is_shared"] and view.pk in view_sight.readable(of_source):  # else what it says is its readers'
             was |= {f"view_{name}": before[name] for name in changed}
             is_ |= {f"view_{name}": after[name] for name in changed}
-        why = f"The view that it watches was changed: its {' and its '.join(changed)}."
+        why = f"The view of this rule was changed: its {' and its '.join(changed)}."
         entries.append(audit.Entry(f"alert-rule:{rule.pk}", source=source, reason=why, before=was, after=is_))
     return entries
 
 
 def _not_theirs(viewer: Viewer, rule: Rule, source: str) -> str:
     if not viewer.sees_any_of(rule.source):
-        return "An alert rule of a source that you do not see watches what this view finds. Nothing was changed."
+        return "An alert rule of a source that you cannot see uses this view. Nothing was changed."
     where = source or "every source"
     return (
-        f"The alert rule “{rule.name}” watches what this view finds: another search takes the role operator on {where}. "
-        "Nothing was changed."
+        f"The alert rule “{rule.name}” uses this view. Changing its search needs the role operator on {where}. Nothing "
+        "was changed."
     )
 
 
@@ -151,7 +153,7 @@ def _store(view: SavedView) -> None:
     except IntegrityError as error:
         if not _of_owner(view.owner_id).filter(name=view.name).exclude(pk=view.pk).exists():
             raise
-        raise Refused("taken", f"There is a view “{view.name}” already. Nothing was changed.", "name") from error
+        raise Refused("taken", f"A view “{view.name}” already exists. Nothing was changed.", "name") from error
 
 
 def _of_owner(owner_id: int | None) -> QuerySet[SavedView]:
@@ -163,22 +165,24 @@ def _values(viewer: Viewer, changes: Mapping[str, Any], view: SavedView | None =
     if "name" in changes:
         name = " ".join(representable(str(changes["name"])).split())
         if not name or len(name) > LONGEST_NAME:
-            raise Refused("invalid", f"Give it a name of 1 to {LONGEST_NAME} characters.", "name")
+            raise Refused("invalid", f"The name must have 1 to {LONGEST_NAME} characters.", "name")
         values["name"] = name
     if "query" in changes:
         query = representable(str(changes["query"])).strip()
         if language.parse(query).is_cut:
-            raise Refused("invalid", "The search is too long to be kept. Shorten it. Nothing was changed.", "query")
+            raise Refused(
+                "invalid", "The search is too long to save. Nothing was changed. Shorten the search.", "query"
+            )
         values["query"] = query
     if "is_shared" in changes:
         values["is_shared"] = bool(changes["is_shared"])
         begins = values["is_shared"] and not (view is not None and view.is_shared)
         if begins and not viewer.may_anywhere(OPERATOR):
-            raise Refused("forbidden", "Sharing a view takes the role operator. Nothing was changed.", "is_shared")
+            raise Refused("forbidden", "Sharing a view needs the role operator. Nothing was changed.", "is_shared")
         if not values["is_shared"] and view is not None and view.owner_id is None:
-            raise Refused("invalid", "A token's view is for everyone. Nothing was changed.", "is_shared")
+            raise Refused("invalid", "A view saved by a token is always shared. Nothing was changed.", "is_shared")
     if not values:
-        raise Refused("invalid", f"Nothing to change: give one of {', '.join(_CHANGEABLE)}.")
+        raise Refused("invalid", f"Nothing to change: pass one of {', '.join(_CHANGEABLE)}.")
     return values
 
 
@@ -201,10 +205,10 @@ def _is_admin(viewer: Viewer) -> bool:
 def _authorize(viewer: Viewer, act: str, view: SavedView | None = None) -> None:
     name = f"view:{view.pk}" if view is not None else ""
     if view is not None and not config.is_read_only() and not may_change(viewer, view):
-        message = "Only its owner, or an admin of every source, may do that. Nothing was changed."
+        message = "Only the owner or an admin of every source can do that. Nothing was changed."
         refuse(viewer, act, name, Refused("forbidden", message))
     role = OPERATOR if viewer.user_id is None else VIEWER
-    authorize(viewer, role, None, act, name, message="You have no role that allows it. Nothing was changed.")
+    authorize(viewer, role, None, act, name, message="Your role does not allow this. Nothing was changed.")
 
 
 def _plain(view: SavedView) -> dict[str, Any]:

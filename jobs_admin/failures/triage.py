@@ -110,7 +110,7 @@ def _act_completely(viewer: Viewer, act: str, selection: Sequence[int], query: s
     if selection:
         return act_on(viewer, act, selection, reason=reason)
     if act != "discard" and not query:
-        raise Refused("bad_scope", f"Choose the failures to {act}. Nothing was changed.", field="selection")
+        raise Refused("bad_scope", f"Select the failures to {act}. Nothing was changed.", field="selection")
     sweep = go_on(viewer, begin(viewer, act, query=query, reason=reason))
     return Acted(sweep.changed, _ids_of(sweep.key), sweep.key)
 
@@ -141,7 +141,7 @@ def _allowed_jobs(viewer: Viewer, act: str, selection: Sequence[int]) -> QuerySe
     if sources and not any(viewer.may(OPERATOR, source) for source in sources):
         # What the viewer may not even see is written down for its admin, and answered like what is not there.
         known = [source for source in sources if viewer.role_on(source)]
-        message = f"You are not operator of {', '.join(known) or 'its source'}. Nothing was changed."
+        message = f"You need the role operator on {', '.join(known) or 'the source'}. Nothing was changed."
         note(viewer, act, "", message, sources)
         if known:
             raise Refused("forbidden", message)
@@ -152,7 +152,7 @@ def _allowed_jobs(viewer: Viewer, act: str, selection: Sequence[int]) -> QuerySe
 def _chosen(selection: Sequence[int]) -> QuerySet[Failure]:
     ids = {int(pk) for pk in selection if 0 < int(pk) < 2**63}
     if len(ids) > MOST_SELECTED:
-        raise Refused("too_many", f"At most {MOST_SELECTED:,} failures can be chosen by hand.", field="selection")
+        raise Refused("too_many", f"At most {MOST_SELECTED:,} failures can be selected.", field="selection")
     return Failure.objects.filter(pk__in=ids)
 
 
@@ -264,7 +264,7 @@ def begin_undo(viewer: Viewer, key: str) -> Sweep:
     _authorize(viewer, "failure.undo", ())
     events = list(_events(viewer, key).values_list("pk", "after")[:1_000_000])
     if not events:
-        raise Refused("not_found", "There is nothing to take back. Nothing was changed.")
+        raise Refused("not_found", "Nothing to undo. Nothing was changed.")
     matched = sum((after or {}).get("count", 0) for _, after in events)
     return Sweep("undo", _new_key(UNDOING), key, f"{UNDO_OF}{key}", matched, below=events[0][0] + 1)
 
@@ -491,7 +491,7 @@ def _new_key(begins: str = "failures:") -> str:
 def _reason(act: str, reason: str, count: int) -> str:
     reason = representable(reason.strip())[:500]
     if act == "discard" and count > 1 and not reason:
-        raise Refused("reason_required", "Say why: discarding more than one job needs a reason.", field="reason")
+        raise Refused("reason_required", "A reason is required to discard more than one job.", field="reason")
     return reason
 
 
@@ -501,5 +501,5 @@ def _reason(act: str, reason: str, count: int) -> str:
 def _authorize(viewer: Viewer, act: str, selection: Sequence[int]) -> None:
     # Asked for its sources only where it is refused.
     sources = _chosen(selection).order_by().values_list("source", flat=True).distinct()
-    message = "You may look, not change: that needs the role operator."
+    message = "You have read-only access. Changes need the role operator."
     authorize(viewer, OPERATOR, None, act, message=message, noted_at=sources)

@@ -26,7 +26,7 @@ def test_a_selection_over_pages_is_discarded_in_full_and_undone_in_full(ann, sho
 def test_nothing_selected_discards_nothing_and_shows_it(ann, shop):
     dead(2)
     answer = ann.post(reverse("redrive:failure-bulk"), {"act": "discard", "q": ""}, follow=True)
-    assert "Nothing was selected" in answer.content.decode()
+    assert "No jobs selected" in answer.content.decode()
     assert Failure.objects.filter(state="dead").count() == 2
 
 
@@ -95,7 +95,7 @@ def test_the_steps_of_an_act_belong_to_who_began_it(ann, otto, shop, small_steps
     token = field(answer, "sweep")
     for stolen in (token, "nonsense"):
         answer = otto.post(reverse("redrive:failure-sweep"), {"sweep": stolen}, follow=True)
-        assert "not yours" in answer.content.decode()
+        assert "belongs to another user" in answer.content.decode()
     assert Failure.objects.filter(state="discarded").count() == 10
 
 
@@ -168,7 +168,7 @@ def test_readmit_is_offered_where_the_page_or_the_search_has_some_in_quarantine(
 def test_an_act_that_is_not_known_changes_nothing(ann, shop):
     ids = dead(1)
     answer = ann.post(reverse("redrive:failure-bulk"), {"selection": ids, "act": "explode"}, follow=True)
-    assert "not known" in answer.content.decode() and Failure.objects.get().state == "dead"
+    assert "Unknown action" in answer.content.decode() and Failure.objects.get().state == "dead"
 
 
 def test_the_groups_of_the_chosen_are_resolved_with_a_way_back(ann, shop):

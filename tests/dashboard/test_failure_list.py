@@ -218,7 +218,7 @@ def test_a_search_that_only_checked_the_latest_shows_it(ann, monkeypatch):
 
     monkeypatch.setattr(failure_search, "SEARCHED", 3)
     bury(5, message="xtimeoutx")
-    assert "Looked at the newest 3; older ones were not searched." in page(ann, "failure-list", q="message:*meout*")[1]
+    assert "Searched the latest 3 failures only" in page(ann, "failure-list", q="message:*meout*")[1]
 
 
 def test_the_help_has_the_language_and_every_example_is_a_search_that_leaves_no_hint(ann):
@@ -238,8 +238,8 @@ def test_an_act_on_all_that_match_shows_its_number_and_where_it_may_be_fewer(ann
 def test_what_all_facets_were_counted_over_is_shown_once(ann, monkeypatch):
     bury(5, tenant="t")
     monkeypatch.setattr("jobs_admin.failures.FACETED", 2)
-    assert page(ann, "failure-facets", q="timeout")[1].count("newest 2") == 1
-    assert page(ann, "failure-facets", q="queue:webhooks")[1].count("newest 2") == 1  # of tenants alone
+    assert page(ann, "failure-facets", q="timeout")[1].count("latest 2") == 1
+    assert page(ann, "failure-facets", q="queue:webhooks")[1].count("latest 2") == 1  # of tenants alone
 
 
 def test_what_another_tool_would_understand_is_offered_as_a_link(ann):
@@ -263,7 +263,7 @@ def test_a_pasted_line_of_a_log_opens_its_job_and_else_becomes_task_and_error(an
     indexing.index(type(one).objects.all())
     answer, _ = page(ann, "failure-list", q=line)
     assert answer.url == reverse("redrive:failure-detail", args=[one.pk])
-    assert "Found from your pasted text" in ann.get(answer.url).content.decode()
+    assert "Matched from the pasted text" in ann.get(answer.url).content.decode()
     swapped = ann.get(reverse("redrive:failure-list"), {"q": line}, headers=HTMX)
     assert swapped["HX-Redirect"] == reverse("redrive:failure-detail", args=[one.pk])
 

@@ -54,8 +54,8 @@ def test_every_attempt_of_every_run_is_on_the_timeline_with_the_wait_that_follow
         )  # fmt: skip
     answer, text = page(ann, "failure-detail", failure.pk)
     assert [(run.n, len(run.rows)) for run in answer.context["runs"]] == [(1, 2), (2, 1)]
-    assert "then a wait of 30 s" in text and "took 1.5 s" in text
-    assert f'href="{reverse("redrive:failure-diff", args=[failure.pk])}">Compare two</a>' in text
+    assert "next attempt after 30 s" in text and "took 1.5 s" in text
+    assert f'href="{reverse("redrive:failure-diff", args=[failure.pk])}">Compare attempts</a>' in text
 
 
 def test_a_failure_page_queries_the_database_a_handful_of_times(ann, shop, django_assert_max_num_queries):
@@ -103,7 +103,7 @@ def test_one_job_of_a_dangerous_task_waits_for_a_second_person_and_the_page_show
     settings.REDRIVE_DANGEROUS_TASKS = ["billing.*"]
     text = ann.post(reverse("redrive:failure-replay", args=[pk]), follow=True).content.decode()
     assert Replay.objects.get().state == "awaiting_approval"
-    assert "Nothing is sent before another operator approves it." in text and "within seconds" not in text
+    assert "Another operator must approve it before the job is sent." in text and "within seconds" not in text
 
 
 def test_the_second_operator_is_shown_who_and_when_and_nothing_is_sent_twice(ann, shop):
@@ -154,7 +154,7 @@ def test_an_edit_that_changes_nothing_goes_as_it_came(ann, shop):
     (pk,) = dead()
     same = {"args": json.dumps(ARGS), "kwargs": json.dumps(KWARGS)}
     url = reverse("redrive:failure-edit", args=[pk])
-    assert "Nothing is changed" in ann.post(url, same | {"step": "look"}).content.decode()
+    assert "No changes, except possibly key order" in ann.post(url, same | {"step": "look"}).content.decode()
     ann.post(url, same | {"step": "send"})
     assert Replay.objects.get().edit is None
 
@@ -173,7 +173,7 @@ def test_a_quarantined_failure_is_readmitted_from_its_page_and_taken_back(ann, s
     url = reverse("redrive:failure-readmit", args=[pk])
     assert url in ann.get(reverse("redrive:failure-detail", args=[pk])).content.decode()
     answer = ann.post(url, follow=True)
-    assert Failure.objects.get().state == "dead" and "Readmitted" in answer.content.decode()
+    assert Failure.objects.get().state == "dead" and "Job readmitted" in answer.content.decode()
     ann.post(
         reverse("redrive:failure-undo"), {"key": answer.content.decode().split('name="key" value="')[1].split('"')[0]}
     )
@@ -192,7 +192,7 @@ def test_a_restore_can_be_taken_back(ann, shop):
 def test_what_is_not_in_quarantine_is_not_readmitted(ann, shop):
     (pk,) = dead()
     answer = ann.post(reverse("redrive:failure-readmit", args=[pk]))
-    assert answer.status_code == 409 and "not in quarantine" in answer.content.decode()
+    assert answer.status_code == 409 and "no longer in quarantine" in answer.content.decode()
 
 
 def test_a_failure_on_its_way_recovers_and_one_that_rests_does_not(ann, shop):

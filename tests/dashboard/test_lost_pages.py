@@ -17,20 +17,20 @@ def page(client, **changes) -> str:
 def test_a_job_that_was_lost_with_its_worker_shows_what_is_known_and_what_to_do(vera):
     why = lost_jobs._worker_reason("w1@<b>host</b>", 1_795_000_000_000.0, False)
     message = page(vera, kind="lost", error_type="", message="", reason=why)
-    assert "Nobody saw it end" in message and "How far it came is not known" in message
+    assert "Outcome unknown" in message and "The worker stopped while the job ran" in message
     assert "stopped soon after 2026-11-18" in message and "<b>host" not in message
     assert "the broker will not give it again" in message
-    assert "it may have done all of its work, some, or none" in message
+    assert "It may have done all, some or none of its work" in message
 
 
 def test_a_retry_that_never_came_shows_something_else(vera):
     message = page(vera, kind="lost", reason=f"{lost_jobs.RETRY_REASON} within 3660 s of its due time")
-    assert "was to be tried again" in message and "How far it came" not in message
+    assert "a retry was due" in message and "The worker stopped while" not in message
 
 
 @pytest.mark.parametrize("changes", [{"kind": "exception"}, {"kind": "lost", "reason": "drained: it waited"}])
 def test_others_show_nothing_of_it(vera, changes):
-    assert "Nobody saw it end" not in page(vera, **changes)
+    assert "Outcome unknown" not in page(vera, **changes)
     assert Failure.objects.count() == 1
 
 

@@ -24,9 +24,9 @@ def test_a_pill_is_there_with_what_it_did_to_which_workers(ann, watched):
     quarantined()
     text = text_of(ann.get("/quarantine/"))
     assert "3 crashes in 90 s" in text
-    assert "its process died: signal 11 (SIGSEGV) on w1@a" in text
-    assert "its whole worker died on w2@a; 3 other jobs ran there" in text
-    assert "its whole worker died on w3@a; it ran there alone" in text
+    assert "process crashed: signal 11 (SIGSEGV) on w1@a" in text
+    assert "worker crashed on w2@a; 3 other jobs were running" in text
+    assert "worker crashed on w3@a; no other job was running" in text
     assert "No suspects." in text
 
 
@@ -41,7 +41,7 @@ def test_the_page_of_the_job_shows_it_too_also_when_it_was_readmitted(ann, watch
     pk = quarantined()
     ann.post(f"/quarantine/{pk}/readmit/")
     text = text_of(ann.get(f"/failures/{pk}/"))
-    assert "How it ended its workers" in text and "signal 11 (SIGSEGV)" in text
+    assert "Worker crashes" in text and "signal 11 (SIGSEGV)" in text
 
 
 def test_an_empty_quarantine_shows_what_would_put_something_there(ann, watched):
@@ -69,7 +69,7 @@ def test_one_that_is_not_there_any_more_is_shown(ann, watched):
     bury(1)
     pk = Failure.objects.get().pk
     answer = ann.post(f"/quarantine/{pk}/readmit/", headers=HTMX)
-    assert answer.status_code == 409 and "It was not readmitted" in text_of(answer)
+    assert answer.status_code == 409 and "could not be readmitted" in text_of(answer)
     assert ann.post("/quarantine/987654321/readmit/").status_code == 404
 
 

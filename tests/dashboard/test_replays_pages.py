@@ -375,7 +375,7 @@ def test_a_job_no_one_reports_is_settled_by_a_person_on_its_page(ann, shop, monk
     item = replay.items.get()
     url = f"/failures/{item.failure_id}/"
     page = ann.get(url).content.decode()
-    assert "does not report how a job ends" in page and "is replaying it" not in page
+    assert "does not report results" in page and "is replaying it" not in page
     (action,) = re.findall(r'action="([^"]+/resolve/)"', page)
     assert ann.post(action, {"as": "lost"}).status_code == 302
     assert "Replay</button>" in ann.get(url).content.decode()
@@ -1025,7 +1025,7 @@ def test_a_job_under_a_held_replay_shows_it_on_its_page_and_in_the_list(ann, sho
     waiting = replay.items.filter(state="planned").first()
     text = text_of(ann.get(f"/failures/{waiting.failure_id}/"))
     assert "That replay is held, so this job is waiting. 2 of 5 canary jobs failed again." in text
-    assert "Resume that replay, resume it without this job or its group, or cancel its remaining jobs" in text
+    assert "Resume that replay, resume without this job or its group, or cancel the remaining jobs" in text
     rows = ann.get("/failures/").content.decode()
     assert f'in held <a href="/replays/{replay.pk}/">replay #{replay.pk}</a>' in rows
     call_command("failures", f"replay:{replay.pk}", stdout=(out := StringIO()), stderr=StringIO())

@@ -102,7 +102,7 @@ def test_what_is_not_read_shows_since_when_and_why(ann, table):
         text = text_of(ann.get(address))
         assert f"{clock_of(since)}" in text and "no such table: jobs" in text, address
     failure = died()
-    assert f"In its source not read since {clock_of(since)}" in page_of(ann, failure)
+    assert f"In source not read since {clock_of(since)}" in page_of(ann, failure)
 
 
 def test_a_source_that_may_not_be_changed_shows_it_everywhere_and_offers_no_replay(ann, table):
@@ -192,9 +192,9 @@ def test_a_job_of_no_celery_is_not_offered_as_a_call_of_celery(ann, table):
 def test_who_discards_is_shown_whether_the_source_drops_the_job(ann, table):
     source()
     failure = died()
-    assert "table drops it too" in page_of(ann, failure)
+    assert "Also removed from table" in page_of(ann, failure)
     table.can = replace(table.can, remove=False)
-    assert "drops it too" not in page_of(ann, failure)
+    assert "Also removed from" not in page_of(ann, failure)
 
 
 def test_with_several_sources_each_row_shows_which_and_a_facet_separates_them(ann, table):

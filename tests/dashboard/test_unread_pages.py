@@ -28,12 +28,12 @@ def test_its_page_shows_what_happened_and_what_to_do(ann, watched, kind):
     failure = one(kind)
     text = text_of(ann.get(f"/failures/{failure.pk}/"))
     reported = unread.explanation(failure)
-    assert "It never ran" in text and reported.what in text and reported.to_do in text
+    assert "Never ran" in text and reported.what in text and reported.to_do in text
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
-    [("", "Its arguments are not plain JSON: nobody has read them."), ("[]", "It was called without")],
+    [("", "Arguments are not plain JSON and were not read."), ("[]", "No arguments.")],
 )
 def test_arguments_that_no_one_has_read_are_not_called_none(ann, watched, args, message):
     failure = one("exception", args=args, kwargs="")
@@ -57,7 +57,7 @@ def test_its_head_is_text_whatever_it_is(ann, watched):
 def test_what_has_no_form_shows_that_it_cannot_be_sent(ann, watched):
     failure = one("undecodable", b"hello", caveats=Caveat.NO_FORM)
     answer = ann.get(f"/failures/{failure.pk}/")
-    assert "so it cannot be sent again" in text_of(answer)
+    assert "cannot be given a new ID and replayed" in text_of(answer)
     assert f"/failures/{failure.pk}/replay/" not in answer.content.decode()
 
 
@@ -65,7 +65,7 @@ def test_the_quarantine_does_not_take_it_for_a_poison_pill(ann, watched):
     failure = one("bad_content", state="quarantined", task="")
     answer = ann.get("/quarantine/")
     text = text_of(answer)
-    assert "UnknownFormat" in text and "of a content type that the workers do not accept" in text
+    assert "UnknownFormat" in text and "The workers do not accept the content type" in text
     assert "crash" not in text.split("Suspects")[0]
     ann.post(f"/quarantine/{failure.pk}/readmit/")
     assert Failure.objects.get().state == "dead"

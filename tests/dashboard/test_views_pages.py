@@ -53,7 +53,7 @@ def test_what_is_refused_is_shown(ann, vera):
     save(ann, is_shared="1")
     pk = SavedView.objects.get().pk
     answer = vera.post(reverse("redrive:view-change", args=[pk]), {"name": "Hers"}, follow=True)
-    assert "Only its owner" in answer.content.decode()
+    assert "Only the owner" in answer.content.decode()
     assert "already" in ann.post(reverse("redrive:view-save"), {"name": "Tonight"}, follow=True).content.decode()
 
 

@@ -27,7 +27,7 @@ def taken(text, n=0, at=None):
 
 def test_qualifiers_are_offered_by_their_beginning_and_reported_in_words():
     assert options("qu") == ["queue:"] and options("timeout -qu") == ["queue:"] and options("(stat") == ["state:"]
-    assert complete(ENGINE, "qu", 2).options[0].kind == "the queue's whole name"
+    assert complete(ENGINE, "qu", 2).options[0].kind == "queue name"
     assert len(options("")) == MOST and options("timeout") == [] and options("queue:a ") == []
     assert taken("kw") == "kwargs."
 

@@ -251,7 +251,7 @@ def test_a_query_that_was_cut_is_no_scope_for_acts():
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("queue:none", "Nothing matches"), ("queue:emails", "2 recovered"), ("state:dead", "Nothing matches: state dead")],
+    [("queue:none", "No matches"), ("queue:emails", "2 recovered"), ("state:dead", "No matches: state dead")],
 )
 def test_an_empty_page_reports_why(text, why):
     bury(2, state="recovered")
@@ -259,7 +259,7 @@ def test_an_empty_page_reports_why(text, why):
 
 
 def test_an_empty_desk_and_a_stranger_are_distinguished():
-    assert failures.search(ENGINE, now=NOW).why_empty == "No job has failed yet."
+    assert failures.search(ENGINE, now=NOW).why_empty == "No failures yet."
     assert "no role" in failures.search(Viewer("nobody"), now=NOW).why_empty
 
 

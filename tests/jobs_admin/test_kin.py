@@ -97,9 +97,9 @@ def test_what_is_alike_is_counted_as_its_own_search_counts_it():
     found = {one.what: one for one in find_related(ENGINE, rows[0]).alike}
     for one in found.values():
         assert one.count == failures.count(ENGINE, parse(one.query)), one
-    assert found["the same group"].count.number == 4 and found["this tenant"].count.number == 3
-    assert found["this worker, within 10 minutes"].count.number == 3
-    customer = found["the same kwargs.customer.id"]
+    assert found["same group"].count.number == 4 and found["same tenant"].count.number == 3
+    assert found["same worker, within 10 minutes"].count.number == 3
+    customer = found["same kwargs.customer.id"]
     assert (customer.query, customer.count.number) == ("kwargs.customer.id:42 state:any", 3)
 
 

@@ -165,7 +165,7 @@ def test_the_page_of_a_job_in_a_worker_that_is_gone_reports_it(broker, engine, s
     assert "data-stranded" not in browser.get(f"/failures/{another.pk}/").content.decode()
     listed = browser.get("/failures/?q=state:retrying").content.decode()
     (marked,) = [row for row in listed.split("<tr ") if "data-stranded" in row]
-    assert f'data-row="/failures/{failure.pk}/"' in marked and "its worker is gone" in marked
+    assert f'data-row="/failures/{failure.pk}/"' in marked and "worker gone" in marked
 
 
 def test_a_return_that_fails_midway_states_what_was_returned(broker, engine, store):
@@ -220,7 +220,7 @@ def test_a_job_that_was_acknowledged_before_it_ran_does_not_return_and_that_is_r
     for address in (f"/failures/{failure.pk}/", "/queues/shop/celery/"):
         page = browser.get(address).content.decode()
         assert "file_lost" in page and "lost" in page and "Return 1 job now" not in page
-        assert "It will be retried by its worker" not in page
+        assert "The worker will retry this job" not in page
 
     policy = document(parse({"name": "kept", "mode": "enforce", "match": {"task": "*"}, "file_lost": True}))
     PolicyVersion.objects.create(version=1, document=policy, published_at=now, published_by="ann")

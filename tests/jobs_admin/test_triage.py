@@ -202,7 +202,7 @@ def test_undo_does_not_report_what_was_done_to_jobs_out_of_sight(shop, bury):
     done = triage.discard(ANN, selection=[acted])
     bob = Viewer("bob", {"shop": OPERATOR})
     messages = {refusal(triage.undo, bob, key).message for key in (done.key, f"failure:{acted}", f"failure:{idle}")}
-    assert len(messages) == 1 and "nothing to take back" in messages.pop()
+    assert len(messages) == 1 and "Nothing to undo" in messages.pop()
 
 
 def test_undo_of_one_job_takes_back_what_was_done_last(shop, bury):

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.server, pytest.mark.browser]
 WORDS = {
     "overview": "No source yet",
     "group-list": "its group stands here within seconds",
-    "failure-list": "No job has failed yet",
+    "failure-list": "No failures yet",
     "view-list": "No saved views yet",
     "replay-list": "Nothing was replayed yet",
     "reschedule-list": "No waiting retry was changed yet",

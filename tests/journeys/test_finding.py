@@ -61,7 +61,7 @@ def test_from_a_search_to_a_discard_and_back_by_keyboard_alone(desk, found):
     press(page, "Escape", "j", "x", "j", "x")
     page.get_by_text("2 selected").wait_for()
     press(page, "d", "Enter")
-    page.get_by_text("Say why").wait_for()
+    page.get_by_text("A reason is required").wait_for()
     page.get_by_text("2 selected").wait_for()  # a refusal changes nothing of the page, and takes no focus away
     page.keyboard.type("by keyboard")
     press(page, "Enter")
@@ -159,9 +159,7 @@ def test_a_selection_survives_paging(found):
     page.get_by_text("2 selected, 1 on other pages").wait_for()
     page.get_by_role("link", name="Newer").focus()
     press(page, "Enter")
-    page.get_by_text(
-        "In the order of arrival"
-    ).wait_for()  # the first page, where as many are selected as on the second
+    page.get_by_text("Latest arrivals first").wait_for()  # the first page, where as many are selected as on the second
     page.get_by_text("2 selected, 1 on other pages").wait_for()
     assert page.locator("[data-select]:checked").count() == 1
 
@@ -193,7 +191,7 @@ def test_the_list_works_without_javascript(desk, browser, logged_in):
     page.get_by_role("button", name="Undo").focus()
     page.keyboard.press("Enter")
     page.get_by_text("Undid 1 job.").wait_for()
-    page.get_by_role("link", name="Narrow the list").focus()
+    page.get_by_role("link", name="Filters").focus()
     page.keyboard.press("Enter")
     page.get_by_role("link", name=re.compile("^emails")).first.wait_for()
     context.close()
@@ -217,7 +215,7 @@ def test_an_edit_that_is_refused_puts_one_into_the_field_that_was_refused(desk, 
     page.locator("#edit-kwargs").focus()
     press(page, "Control+a")
     page.keyboard.type("{nothing")
-    page.get_by_role("button", name="Show what changes").focus()
+    page.get_by_role("button", name="Review changes").focus()
     press(page, "Enter")
     page.locator("#edit-kwargs[aria-invalid]:focus").wait_for()
     assert focused(page) == "edit-kwargs"
@@ -256,7 +254,7 @@ def test_a_notice_leaves_by_itself_and_an_undo_when_something_else_is_done(found
     page.locator("[data-toast]:not(.was-first)").wait_for()
     assert toasts.count() == 1
     page.locator("summary", has_text="Save…").click()
-    page.get_by_label("Name of the view").fill("what leaves")
+    page.get_by_label("View name").fill("what leaves")
     page.get_by_role("button", name="Save this search").click()
     notice = page.locator("[data-toast]", has_text="what leaves")
     notice.hover()
@@ -289,7 +287,7 @@ def test_a_refusal_leaves_once_the_act_succeeds(desk, found):
     press(page, "j", "x", "j", "x", "d")
     page.locator("#bulk-reason:focus").wait_for()
     press(page, "Enter")
-    page.get_by_text("Say why: discarding more than one job needs a reason.").wait_for()
+    page.get_by_text("A reason is required to discard more than one job.").wait_for()
     page.locator("#bulk-reason").focus()
     page.keyboard.type("known")
     press(page, "Enter")

@@ -496,7 +496,7 @@ def test_nothing_runs_on_pages_that_answer_a_form(hostile, inspect_page, monkeyp
     inspect_page.post(
         edited, args=json.dumps(PAYLOADS[:8]), kwargs=json.dumps({said(n, 0): said(n, 1) for n in range(8)})
     )
-    assert inspect_page.page.locator("h1", has_text="This is what changes").count() == 1
+    assert inspect_page.page.locator("h1", has_text="Review changes").count() == 1
     inspect_page.post(edited, args=EVERYTHING, kwargs=EVERYTHING, reason=said(4, 0))
     # Small steps: the page of a large act is shown between two of them.
     monkeypatch.setattr(triage, "_AT_ONCE", 1)

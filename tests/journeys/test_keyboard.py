@@ -276,7 +276,7 @@ def test_a_session_that_ended_costs_nothing_that_was_typed(desk, browser, logged
     login = page.locator(".toast", has_text="Nothing was changed").get_by_role("link", name="Log in")
     login.wait_for()
     page.locator("summary", has_text="Save…").click()
-    page.get_by_label("Name of the view").fill("Typed before")
+    page.get_by_label("View name").fill("Typed before")
     page.get_by_role("button", name="Save this search").click()
     assert page.url.endswith("webhooks") and not page.locator("#id_password").count()
     assert page.locator("[data-select]").count() == rows and page.locator("[data-select]:checked").count() == 1
@@ -290,7 +290,7 @@ def test_a_session_that_ended_costs_nothing_that_was_typed(desk, browser, logged
     page.locator(".toast", has_text="logged in again").wait_for()
     assert page.locator("#bulk-reason").input_value() == "because"
     page.locator("summary", has_text="Save…").click()
-    assert page.get_by_label("Name of the view").input_value() == "Typed before"
+    assert page.get_by_label("View name").input_value() == "Typed before"
     page.get_by_role("button", name="Save this search").click()
     page.locator(".toast", has_text="Typed before").wait_for()
     context.close()
@@ -314,7 +314,7 @@ def test_a_row_is_edited_from_the_list_and_what_is_refused_has_the_focus(page):
     page.wait_for_url(re.compile(r"/failures/\d+/edit/$"))
     page.locator("#edit-kwargs:focus").wait_for()  # the browser gives it when it first draws the page
     page.locator("#edit-args").fill("[1, ")
-    page.locator("button", has_text="Show what changes").press("Enter")
+    page.locator("button", has_text="Review changes").press("Enter")
     page.locator("#args-refused").wait_for()
     page.locator("#edit-args:focus").wait_for()
     page.complaints[:] = [message for message in page.complaints if "422" not in message]

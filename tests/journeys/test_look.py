@@ -271,6 +271,6 @@ def test_what_a_failures_page_offers_works_without_javascript(desk, browser, log
     page.click("text=Copy as Python call")
     page.wait_for_url(re.compile(r"/as/python/$"))
     page.goto(at)
-    page.click("text=Compare two")
+    page.click("text=Compare attempts")
     page.wait_for_url(re.compile(r"/diff/"))
     context.close()

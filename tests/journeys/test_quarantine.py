@@ -27,7 +27,7 @@ def test_a_pill_is_seen_with_its_crashes_readmitted_and_put_aside(page, desk, pi
     expect(row).to_contain_text("3 crashes in")
     row.locator("details.crashes").evaluate("it => it.open = true")
     expect(row.locator(".crash-list li")).to_have_count(3)
-    expect(row).to_contain_text("it ran into its hard time limit")
+    expect(row).to_contain_text("hard time limit exceeded")
     for name, size in SIZES.items():
         page.set_viewport_size(size)
         row.get_by_text("Discard…").click()
@@ -36,6 +36,6 @@ def test_a_pill_is_seen_with_its_crashes_readmitted_and_put_aside(page, desk, pi
         assert faults(page, f"quarantine {name}") == []
         page.keyboard.press("Escape")
     row.get_by_role("button", name="Readmit").click()
-    expect(page.locator("#messages")).to_contain_text("Readmitted: it is dead and can be replayed.")
+    expect(page.locator("#messages")).to_contain_text("Job readmitted. It is dead and can be replayed.")
     expect(row).to_have_count(0)
     assert desk.get(f"failures/{pill['id']}")["state"] == "dead"

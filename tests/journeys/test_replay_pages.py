@@ -30,7 +30,7 @@ def test_nothing_selected_offers_no_act_and_all_that_match_is_its_own_choice(pag
     page.goto(DEAD)
     replay = page.get_by_role("button", name="Replay…")
     expect(replay).to_be_disabled()
-    page.get_by_label(re.compile("that match$")).check()
+    page.get_by_label(re.compile("^Select all")).check()
     expect(replay).to_be_enabled()
 
 
@@ -72,17 +72,17 @@ def test_an_edit_is_refused_beside_its_field_shown_as_a_difference_and_sent(page
     shown = page.get_by_role("textbox", name=re.compile("^Keyword arguments"))  # not the difference named after it
     before = shown.input_value()
     page.get_by_label(re.compile("^Arguments")).fill("[1,")
-    page.get_by_role("button", name="Show what changes").click()
+    page.get_by_role("button", name="Review changes").click()
     expect(page.locator("#args-refused")).to_contain_text("Invalid JSON")
     page.get_by_label(re.compile("^Arguments")).fill('["edited by hand"]')
-    page.get_by_role("button", name="Show what changes").click()
+    page.get_by_role("button", name="Review changes").click()
     expect(page.locator("#args-refused")).to_contain_text("by position, not 1")  # the demo's tasks take names alone
     page.get_by_label(re.compile("^Arguments")).fill("[]")
     edited = re.sub(r'("tenant": )"[^"]*"', r'\1"edited by hand"', before)
     shown.fill(edited)
-    page.get_by_role("button", name="Show what changes").click()
+    page.get_by_role("button", name="Review changes").click()
     expect(page.locator("tr.is-changed").filter(has_text="edited by hand")).to_have_count(1)
-    page.get_by_role("button", name="Go on editing").click()
+    page.get_by_role("button", name="Back to editing").click()
     expect(shown).to_have_value(edited)
 
 
@@ -308,7 +308,7 @@ def test_a_field_made_taller_by_hand_breaks_no_policy_when_an_edit_is_refused(pa
     page.goto(page.locator("a[data-panel]").nth(3).get_attribute("href") + "edit/")
     page.locator("#edit-kwargs").evaluate("field => { field.style.height = '420px'; }")
     page.get_by_label(re.compile("^Arguments")).fill("[1,")
-    page.get_by_role("button", name="Show what changes").click()
+    page.get_by_role("button", name="Review changes").click()
     expect(page.locator("#args-refused")).to_contain_text("Invalid JSON")
     page.wait_for_timeout(300)  # htmx settles; the fixture then asks the console
 

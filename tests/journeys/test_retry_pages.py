@@ -46,7 +46,7 @@ def test_retries_get_another_curve_and_have_it_taken_back(table, live_server, br
         [{"name": "sessionid", "value": client.cookies["sessionid"].value, "url": live_server.url}]
     )
     page.goto(f"/failures/{Failure.objects.latest('pk').pk}/")
-    page.get_by_role("link", name="Change when it runs…").click()
+    page.get_by_role("link", name="Reschedule…").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Change when 1 retry runs?")
     page.get_by_role("link", name="all that wait there").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Change when 40 retries run?")

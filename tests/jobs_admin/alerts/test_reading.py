@@ -151,7 +151,7 @@ def test_an_empty_silence_is_refused(desk, matchers, more, words):
 def test_a_silence_belongs_to_the_operators_of_what_it_may_silence(rule):
     one = lay(rule())
     for matchers in ({"queue": "emails"}, {"source": "sh*"}, {"source": "bank"}):
-        with pytest.raises(Refused, match="takes the role operator"):
+        with pytest.raises(Refused, match="needs the role operator"):
             alerts.silence(SAM, matchers, ends_at=NOW + HOUR, comment="known", now=NOW)
     made = alerts.silence(SAM, {"alert": one.pk}, ends_at=NOW + HOUR, comment="known", now=NOW)
     assert made.matchers == {"alert": one.pk, "source": "shop"} and not alerts.may_end(LOU, made)

@@ -58,7 +58,7 @@ def test_a_view_that_is_renamed_keeps_its_alert_under_its_new_name(view, lou):
 
 
 def test_its_query_is_not_changed_by_who_may_not_change_the_rule(view, lou):
-    with pytest.raises(Refused, match=r"“sams” watches what this view finds.* operator on shop") as refused:
+    with pytest.raises(Refused, match=r"“sams” uses this view.* operator on shop") as refused:
         saved_views.change(lou, view, {"query": "queue:nothing"})
     assert (refused.value.code, refused.value.field) == ("forbidden", "query")
     judged(5)
@@ -70,7 +70,7 @@ def test_its_query_is_not_changed_by_who_may_not_change_the_rule(view, lou):
 
 def test_a_rule_that_they_do_not_see_is_not_named(view, lou):
     Rule.objects.update(source="hidden")
-    with pytest.raises(Refused, match="of a source that you do not see") as refused:
+    with pytest.raises(Refused, match="of a source that you cannot see") as refused:
         saved_views.change(lou, view, {"query": "queue:nothing"})
     assert "sams" not in refused.value.message
 
