@@ -31,7 +31,7 @@ from bench.machine import machine, versions
 from bench.shop_jobs import KWARGS, make_app
 from dashboard.setup.engine import Engine
 from jobs_admin.worker.guard import Guard
-from jobs_admin.worker.popped import Popped
+from jobs_admin.worker.raw_message import Popped
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.request import guarded
 from jobs_admin.worker.spool import Spool

@@ -146,8 +146,7 @@ def worker(number: int, url: str, count: int, done: Any, end: Any) -> None:
     from jobs_admin.worker.calls import Calls
     from jobs_admin.worker.configuration import ConfigurationReport
     from jobs_admin.worker.guard import Guard
-    from jobs_admin.worker.heartbeat import Heartbeat, Identity, new_boot
-    from jobs_admin.worker.known_tasks import known_tasks
+    from jobs_admin.worker.heartbeat import Heartbeat, Identity, known_tasks, new_boot
     from jobs_admin.worker.report import Origin
     from jobs_admin.worker.request import guarded
 

@@ -57,10 +57,10 @@ def measured(store: Engine, folder: Path, rounds: int) -> dict[str, dict[str, fl
     from kombu.transport.virtual import Message
 
     from jobs_admin.worker.guard import Guard
-    from jobs_admin.worker.popped import Popped
+    from jobs_admin.worker.raw_message import Popped
     from jobs_admin.worker.report import Origin
     from jobs_admin.worker.request import guarded
-    from jobs_admin.worker.server_wish import retry_after_s
+    from jobs_admin.worker.retrying import retry_after_s
     from jobs_admin.worker.spool import Spool
     from jobs_admin.worker.store import Store
     from tests.kit import hostile

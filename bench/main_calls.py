@@ -14,8 +14,7 @@ from jobs_admin.worker.at_start import AtStart
 from jobs_admin.worker.calls import Calls
 from jobs_admin.worker.configuration import ConfigurationReport
 from jobs_admin.worker.delays import Delays, Head
-from jobs_admin.worker.heartbeat import Heartbeat, Identity
-from jobs_admin.worker.known_tasks import known_tasks
+from jobs_admin.worker.heartbeat import Heartbeat, Identity, known_tasks
 from jobs_admin.worker.once import Once
 from jobs_admin.worker.outcome import outcome_of
 

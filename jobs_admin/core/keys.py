@@ -61,7 +61,7 @@ def tasks(source: str, digest: str, prefix: str = PREFIX) -> str:
 
 
 def in_hand(source: str, prefix: str = PREFIX) -> str:
-    """A hash: life of a worker -> the jobs that it has fetched and not ended (JSON). See `worker/in_hand.py`."""
+    """A hash: life of a worker -> the jobs that it has fetched and not ended (JSON). See `worker/heartbeat.py`."""
     return f"{prefix}:{{{source}}}:in-hand"
 
 

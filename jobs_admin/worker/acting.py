@@ -19,10 +19,9 @@ from celery import signals
 from jobs_admin.core import matching
 from jobs_admin.worker import report
 from jobs_admin.worker.at_start import HARD_LIMIT, KILLED, KINDS_OF_CRASHES, AtStart, Job, Quarantine
-from jobs_admin.worker.decision import DEAD, WAIT, Decision, GuardRetry, GuardWait, Quarantined
+from jobs_admin.worker.decision import DEAD, WAIT, Decision, GuardRetry, GuardWait, Notes, Quarantined
 from jobs_admin.worker.later import Later, NotScheduled
 from jobs_admin.worker.next_message import WAITED
-from jobs_admin.worker.notes import Notes
 from jobs_admin.worker.outcome import Outcome, is_a, outcome_of, qualified, raised, with_error
 from jobs_admin.worker.policies import Chosen, InForce
 from jobs_admin.worker.report import Origin

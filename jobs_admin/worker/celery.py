@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jobs_admin.core.report_signature import SigningKey
     from jobs_admin.worker.guard import Guard
     from jobs_admin.worker.heartbeat import Heartbeat
-    from jobs_admin.worker.popped import Refused
+    from jobs_admin.worker.raw_message import Refused
     from jobs_admin.worker.store import Store
 
 # Celery's own way to wait for the parts of a chord, on backends that cannot tell: its retries are no trouble.
@@ -155,8 +155,7 @@ class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]
         heartbeat = self.heartbeat
         if heartbeat is None:
             return
-        from jobs_admin.worker.carried import keep_bodies
-        from jobs_admin.worker.popped import keep_elements
+        from jobs_admin.worker.raw_message import keep_bodies, keep_elements
 
         try:
             heartbeat.guard.origin.queues.connected(parent.task_consumer)
@@ -216,8 +215,7 @@ def _attach(consumer: Any) -> Heartbeat | None:
     from jobs_admin.worker.configuration import build_report, configuration
     from jobs_admin.worker.gate import Gate
     from jobs_admin.worker.guard import Guard
-    from jobs_admin.worker.heartbeat import Heartbeat, Identity, new_boot
-    from jobs_admin.worker.known_tasks import known_tasks
+    from jobs_admin.worker.heartbeat import Heartbeat, Identity, known_tasks, new_boot
     from jobs_admin.worker.ledger import Ledger
     from jobs_admin.worker.once import Once
     from jobs_admin.worker.outcome import keep_raised

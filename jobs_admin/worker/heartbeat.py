@@ -4,6 +4,8 @@ never wait for it.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import logging
 import math
@@ -12,22 +14,22 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
 import redis
+from celery.worker import state
 
 from jobs_admin.core import keys
 from jobs_admin.core.reconnect_delay import Pauses
 from jobs_admin.worker.at_start import AtStart
 from jobs_admin.worker.configuration import ConfigurationReport
 from jobs_admin.worker.guard import Guard
-from jobs_admin.worker.in_hand import InHand
-from jobs_admin.worker.known_tasks import KnownTasks
 from jobs_admin.worker.policies import CAPTURE
 from jobs_admin.worker.policing import Policing
+from jobs_admin.worker.report import Origin, or_nothing, queue_of
 
 POLL_SECONDS = 1.0  # of the switch; `off` must reach every worker within two
 LONGEST_PAUSE_SECONDS = 5.0  # between two tries to reach a store that is away
@@ -267,3 +269,87 @@ class Heartbeat:
         shipped = self.guard.store.drain(lambda: time.monotonic() > self._ships_until)
         if shipped:
             logger.info("Redrive shipped %d reports from the spool.", shipped)
+
+
+# The jobs that a worker has in hand, reported with its heartbeat: what it takes with it, or leaves unacknowledged,
+# should it die.
+
+MOST_IN_HAND = 200  # jobs that are told; the rest is counted
+IN_HAND_EXPIRY_S = 86_400
+
+
+class InHand:
+    """The jobs in hand during one life of a worker. Costs no call while nothing is in hand, and none for a job."""
+
+    def __init__(self, origin: Origin, boot: str, worker: str) -> None:
+        self._origin = origin
+        self._key = keys.in_hand(origin.source)
+        self._boot = boot
+        self._worker = worker
+        self._is_reported = False
+
+    def report(self, pipeline: redis.client.Pipeline) -> None:
+        """Add to a heartbeat's round trip what is in hand now."""
+        requests = _requests()
+        if not requests and not self._is_reported:
+            return
+        self._is_reported = bool(requests)
+        if not requests:
+            pipeline.hdel(self._key, self._boot)
+            return
+        jobs = [self._job(request) for request in requests[:MOST_IN_HAND]]
+        timeout = or_nothing(lambda: requests[0].message.channel.visibility_timeout, None)
+        values = {"worker": self._worker, "at": time.time(), "jobs": jobs, "more": max(0, len(requests) - MOST_IN_HAND)}
+        values["visibility_timeout"] = timeout if isinstance(timeout, int | float) else None
+        pipeline.hset(self._key, self._boot, json.dumps(values))
+        pipeline.expire(self._key, IN_HAND_EXPIRY_S)
+
+    def _job(self, request: Any) -> list[Any]:
+        """Tag of its delivery, id, task, queue, and whether the broker has it still."""
+        return [
+            or_nothing(
+                lambda: str(request.delivery_info.get("delivery_tag") or request.message.delivery_tag)[:200], ""
+            ),
+            or_nothing(lambda: str(request.id)[:200], ""),
+            or_nothing(lambda: str(request.type)[:200], ""),
+            or_nothing(lambda: queue_of(request, self._origin)[:200], ""),
+            not or_nothing(lambda: bool(request.acknowledged), False),
+        ]
+
+
+def _requests() -> list[Any]:
+    """Return the requests that were fetched and have not ended. Changed by other threads meanwhile."""
+    for _ in range(3):
+        with contextlib.suppress(RuntimeError):
+            return list(state.reserved_requests)
+    return []
+
+
+# The tasks that a worker knows, reported once by a fleet of the same app.
+
+MOST_KNOWN_TASKS = 2_000
+MOST_KNOWN_BYTES = 64_000
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTasks:
+    """`digest` travels with each heartbeat, `text` only where the store has none of that digest. "": too many to
+    report.
+    """
+
+    digest: str
+    text: str  # JSON list of names
+
+    @property
+    def is_cut(self) -> bool:
+        return not self.digest
+
+
+def known_tasks(names: Iterable[str]) -> KnownTasks:
+    """Return the tasks of the app; Celery's own are in every worker."""
+    listed = sorted(name for name in names if not name.startswith("celery."))
+    text = json.dumps(listed)
+    # A part of them would be of no use: what is not in it may be known all the same.
+    if len(listed) > MOST_KNOWN_TASKS or len(text) > MOST_KNOWN_BYTES:
+        return KnownTasks("", "")
+    return KnownTasks(hashlib.sha256(text.encode()).hexdigest()[:32], text)

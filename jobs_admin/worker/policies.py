@@ -6,9 +6,16 @@ good ones stay in force.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import logging
+import mmap
+import os
+import stat
+import struct
 import time
+import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +25,7 @@ import redis
 from jobs_admin.core import keys, matching
 from jobs_admin.core.policy import ENFORCE, OBSERVE, Policy, parse
 from jobs_admin.core.refused import Refused
-from jobs_admin.worker import last_good
-from jobs_admin.worker.board import Board, TooLong
+from jobs_admin.worker.spool import own_directory
 
 CAPTURE = "capture"
 RUNGS = ("off", CAPTURE, OBSERVE, ENFORCE)  # each a ceiling for what stands behind it
@@ -27,6 +33,64 @@ _REREAD_S = 60.0  # also where the number is the same: a store that lost all may
 _REMEMBERED = 10_000  # choices; routing keys may be made up
 
 logger = logging.getLogger("redrive.worker")
+
+
+# A text that a worker's main process writes and its pool children read, without a call and without a lock.
+# The memory is shared by all that are forked after it was made. It has two places: a text is written into the one
+# that is not in force, and then the number that names it. A reader that was interrupted for as long as two texts took
+# finds that the checksum is wrong, and reads again. Nothing here waits, so a child that is killed while it reads
+# holds up no other.
+
+BOARD_BYTES = 1024**2  # bytes of a text; memory is only taken for what is written
+
+_NUMBER = struct.Struct("=Q")
+_HEAD = struct.Struct("=II")  # bytes of the text, its CRC-32
+_READS = 100
+
+
+class TooLong(ValueError):
+    """The text does not fit. What was on the board before still is."""
+
+
+class Board:
+    """`write` is called by one process, in one thread; `read` and `number` by any."""
+
+    def __init__(self, room: int = BOARD_BYTES) -> None:
+        self._room = room
+        self._memory = mmap.mmap(-1, _NUMBER.size + 2 * (_HEAD.size + room))
+
+    @property
+    def number(self) -> int:
+        """Another one for each text; 0 before the first. Costs 0.2 microseconds, so it may be asked for each job."""
+        found: int = _NUMBER.unpack_from(self._memory)[0]
+        return found
+
+    def write(self, text: bytes) -> None:
+        if len(text) > self._room:
+            raise TooLong(f"{len(text)} bytes are more than {self._room}")
+        number = self.number + 1
+        at = self._place(number)
+        head = _HEAD.pack(len(text), zlib.crc32(text))
+        self._memory[at : at + _HEAD.size + len(text)] = head + text
+        # A slice, not `pack_into`, which clears the place first: a reader would meet number 0.
+        self._memory[: _NUMBER.size] = _NUMBER.pack(number)
+
+    def read(self) -> tuple[int, bytes]:
+        """The number and the text that is in force; (0, b"") before the first."""
+        for _ in range(_READS):
+            number = self.number
+            if not number:
+                return 0, b""
+            at = self._place(number)
+            size, checksum = _HEAD.unpack_from(self._memory, at)
+            if size <= self._room:
+                text = self._memory[at + _HEAD.size : at + _HEAD.size + size]
+                if zlib.crc32(text) == checksum:
+                    return number, text
+        raise RuntimeError("the text on the board changes faster than it can be read")
+
+    def _place(self, number: int) -> int:
+        return _NUMBER.size + (number % 2) * (_HEAD.size + self._room)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +191,7 @@ class Policies:
         self._read_at = float("-inf")
         self._documents: dict[str, dict[str, Any]] = {}
         self._publish()
-        self._take({str(one.get("name")): one for one in last_good.load(directory)})
+        self._take({str(one.get("name")): one for one in load_last_good(directory)})
 
     def in_force(self) -> InForce:
         return InForce(self._board, self.source)
@@ -170,7 +234,7 @@ class Policies:
         self._seen, self._read_at = seen, time.monotonic()
         if is_changed:
             try:
-                last_good.keep(self._directory, list(self._documents.values()))
+                keep_last_good(self._directory, list(self._documents.values()))
             except OSError as error:
                 logger.warning("Redrive cannot keep its policies in %s (%s).", self._directory, error.strerror)
         return is_changed or self.refused != refused_before
@@ -240,3 +304,47 @@ def _usable(name: str, document: Any) -> Chosen:
 
 def _why(error: Exception) -> str:
     return str(error)[: 500 if isinstance(error, Refused) else 200]
+
+
+# The policies that were last in force, on the worker's own disk: for a start while the store is away.
+
+_LAST_GOOD = "policies.json"
+_LONGEST_LAST_GOOD = 2 * 1024**2
+
+
+def keep_last_good(directory: Path, documents: list[dict[str, Any]]) -> None:
+    """Whole on the disk when this returns, or as it was before. Raises OSError."""
+    own_directory(directory)
+    body = json.dumps(documents).encode()
+    # Workers of one host share the file; each renames one of its own.
+    draft = directory / f".{_LAST_GOOD}.{os.getpid()}"
+    with contextlib.suppress(FileNotFoundError):
+        draft.unlink()
+    descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(directory / _LAST_GOOD)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+
+
+def load_last_good(directory: Path) -> list[dict[str, Any]]:
+    """Nothing where there is no such file, or where it is not whole, or not this user's alone."""
+    try:
+        descriptor = os.open(directory / _LAST_GOOD, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return []
+    with open(descriptor, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+            return []
+        digest, _, body = file.read(_LONGEST_LAST_GOOD).partition(b"\n")
+    if hashlib.sha256(body).hexdigest().encode() != digest:
+        return []
+    found = json.loads(body)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []

@@ -16,10 +16,10 @@ from jobs_admin.worker.at_start import AtStart
 from jobs_admin.worker.broker import Publisher, redis_of
 from jobs_admin.worker.budget import GRANTED, REFUSED, Budgets, Grant, Shares
 from jobs_admin.worker.calls import Calls
+from jobs_admin.worker.decision import Notes
 from jobs_admin.worker.delays import Delays
 from jobs_admin.worker.later import SCHEDULE_SECONDS, Later
 from jobs_admin.worker.line import BACKGROUND_TIMEOUT, client
-from jobs_admin.worker.notes import Notes
 from jobs_admin.worker.policies import CAPTURE, Policies
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.retrying import Retrying

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from jobs_admin.worker.popped import Popped
+from jobs_admin.worker.raw_message import Popped
 
 MARK = (
     "redrive_queue"  # among a job's headers on their way to the pool: the queue it came from, "" where that is not sure

@@ -19,12 +19,11 @@ from jobs_admin.core.display import Shown, shown_json, shown_message, shown_trac
 from jobs_admin.core.envelope import Envelope, Lineage, encode
 from jobs_admin.core.job_secrets import named_values, without_values
 from jobs_admin.core.report_signature import SigningKey, sign
-from jobs_admin.worker import carried
 from jobs_admin.worker.decision import AGAIN, Decision
 from jobs_admin.worker.next_message import WAITED
 from jobs_admin.worker.outcome import Outcome
-from jobs_admin.worker.popped import Popped
 from jobs_admin.worker.queues import Queues, place_of
+from jobs_admin.worker.raw_message import Popped, body_of
 from jobs_admin.worker.records import Entry
 from jobs_admin.worker.sealing import Seal, unsealed
 
@@ -233,7 +232,7 @@ def raw_message(message: Any) -> bytes:
     if payload is None:
         properties = {name: value for name, value in message.properties.items() if name != "application_headers"}
         payload = {
-            "body": base64.b64encode(carried.body_of(message)).decode(),
+            "body": base64.b64encode(body_of(message)).decode(),
             "content-encoding": message.content_encoding,
             "content-type": message.content_type,
             "headers": message.headers,

@@ -9,9 +9,9 @@ from celery.exceptions import Reject, TaskRevokedError
 from celery.worker import state
 from celery.worker.request import Request
 
+from jobs_admin.worker.consuming import limits_fault
 from jobs_admin.worker.gate import wants_to_be_alone
 from jobs_admin.worker.guard import Guard
-from jobs_admin.worker.misshapen import limits_fault
 from jobs_admin.worker.outcome import with_error
 
 _NO_LIMITS = ((None, None), [None, None])  # as Celery has them, and as a message

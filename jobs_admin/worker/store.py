@@ -3,7 +3,7 @@
 A job waits for the store for 100 ms at most, whatever that does: connections are only made by the heartbeat's thread,
 and one deadline spans the wait for the line, the sending and the answer. The first report that finds the store slow or
 refusing opens a breaker: for five seconds reports go straight to the spool, so that a store that hangs costs a worker
-100 ms once, not 100 ms a job. A job that its broker has forgotten already waits for no answer at all: see `appending.py`.
+100 ms once, not 100 ms a job. A job that its broker has forgotten already waits for no answer at all: see `Appending`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import redis
 
 from jobs_admin.core import keys
 from jobs_admin.core.reconnect_delay import Pauses
-from jobs_admin.core.stream import parse_count
-from jobs_admin.worker.appending import APPEND, Appending, arguments, has_room
+from jobs_admin.core.stream import parse_count, weight, with_counted
+from jobs_admin.worker.calls import Script
 from jobs_admin.worker.dropped import Dropped
-from jobs_admin.worker.line import BACKGROUND_TIMEOUT, CALL_TIMEOUT, client
+from jobs_admin.worker.line import BACKGROUND_TIMEOUT, CALL_TIMEOUT, Line, client
 from jobs_admin.worker.records import Entry
 from jobs_admin.worker.spool import Spool, SpoolFull
 
@@ -34,6 +36,102 @@ STREAM_BYTES = 256 * 1024**2
 SHIP_BYTES = 1024**2  # in one go from the spool: one step of the store, in which nobody else is answered
 
 logger = logging.getLogger("redrive.worker")
+
+
+# Reports on their way to the stream, on one line: each is sent at once, and its answer read when it is needed, or has
+# come.
+# What the broker has forgotten already waits for nothing: it is kept here until the store has answered, a tenth of a
+# second at most, and goes to the spool where it did not. What the broker is still to forget is answered before.
+
+APPEND = Script(with_counted((Path(__file__).parent / "append.lua").read_text()))
+MOST_UNANSWERED = 16  # reports
+MOST_BYTES = 1024**2  # of those that are not answered
+
+
+class Appending:
+    """Raises as `Line.query`; then the line is of no more use, and whether the stream has what is `unanswered` is not known.
+
+    Not to be used by two threads at once.
+    """
+
+    def __init__(self, url: str, source: str, stream_bytes: int) -> None:
+        """Connects, which may take seconds."""
+        self.refused: list[Entry] = []  # for which the stream had no room
+        self.has_answered = False
+        self._stream_bytes = stream_bytes
+        self._keys = keys.failures(source), keys.failures_bytes(source)
+        self._sent: deque[tuple[Entry, float]] = deque()  # and until when the answer is to be there (monotonic)
+        self._bytes = 0  # of these
+        self._line = Line(url)
+        self._line.query(("SCRIPT", "LOAD", APPEND.text), time.monotonic() + BACKGROUND_TIMEOUT)
+
+    @property
+    def unanswered(self) -> list[Entry]:
+        return [entry for entry, _ in self._sent]
+
+    @property
+    def holds_enough(self) -> bool:
+        """Return whether no more should be sent before what was sent is answered."""
+        return len(self._sent) >= MOST_UNANSWERED or self._bytes >= MOST_BYTES
+
+    def is_stale(self) -> bool:
+        """Return whether the other end has hung up while nothing was asked."""
+        return not self._sent and self._line.is_stale()
+
+    def send(self, entry: Entry, deadline: float) -> None:
+        """Whatever is raised, it is among the unanswered then."""
+        self._sent.append((entry, deadline))
+        self._bytes += weight(entry)
+        self._send_report("EVALSHA", APPEND.sha, entry, deadline)
+
+    def hear(self, deadline: float, *, waits: bool) -> None:
+        """Read the answers: all of them, or those that have come. Raises too where one is overdue."""
+        while self._sent:
+            entry, due = self._sent[0]
+            if not waits and not self._line.has_come():
+                if time.monotonic() > due:
+                    raise redis.TimeoutError("a report was not answered in time")
+                return
+            try:
+                answer = self._line.read(deadline)
+            except redis.ResponseError as error:
+                if not str(error).startswith("NOSCRIPT"):
+                    raise
+                # That Redis was started anew. It comes behind those that were sent meanwhile.
+                self._sent.popleft()
+                self._sent.append((entry, deadline))
+                self._send_report("EVAL", APPEND.text, entry, deadline)
+                continue
+            is_taken = has_room(answer)
+            self._sent.popleft()
+            self._bytes -= weight(entry)
+            self.has_answered = True
+            if not is_taken:
+                self.refused.append(entry)
+
+    def _send_report(self, verb: str, script: str, entry: Entry, deadline: float) -> None:
+        parts = append_arguments([entry], self._stream_bytes)
+        self._line.send((verb, script, 2, *self._keys, *parts), deadline)
+
+    def close(self) -> None:
+        self._line.close()
+
+
+def has_room(answer: object) -> bool:
+    """Return whether `append.lua` took the reports, by its answer. Raises redis.InvalidResponse for what it never
+    answers: then it took none.
+    """
+    if type(answer) is not int or answer not in (0, 1):
+        raise redis.InvalidResponse(f"the store answered a report with {repr(answer)[:100]}, which says nothing of it")
+    return answer == 1
+
+
+def append_arguments(entries: Sequence[Entry], stream_bytes: int) -> list[int | bytes]:
+    """Arguments of `append.lua`."""
+    parts: list[int | bytes] = [stream_bytes, sum(map(weight, entries))]
+    for entry in entries:
+        parts += [2 * len(entry), *(part for pair in entry.items() for part in pair)]
+    return parts
 
 
 class StreamFull(Exception):
@@ -235,7 +333,7 @@ class Store:
         run = self.background.register_script(APPEND.text)
         answer = run(
             keys=[keys.failures(self._source), keys.failures_bytes(self._source)],
-            args=arguments(batch, self.stream_bytes),
+            args=append_arguments(batch, self.stream_bytes),
         )
         if not has_room(answer):
             self.is_full = True

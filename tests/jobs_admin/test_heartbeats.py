@@ -15,7 +15,7 @@ from jobs_admin.db import step_progress, totals
 from jobs_admin.fleet import heartbeats
 from jobs_admin.models import DepthSample, QueueCounter, Worker
 from jobs_admin.models.access import ENGINE
-from jobs_admin.worker.known_tasks import known_tasks as told_by
+from jobs_admin.worker.heartbeat import known_tasks as told_by
 
 pytestmark = [pytest.mark.django_db, pytest.mark.server]
 

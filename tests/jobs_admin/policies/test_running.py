@@ -10,7 +10,7 @@ from django.utils import timezone
 from jobs_admin import config, policies
 from jobs_admin.core import keys
 from jobs_admin.fleet import heartbeats
-from jobs_admin.worker.known_tasks import known_tasks
+from jobs_admin.worker.heartbeat import known_tasks
 from tests.kit.people import ANN, LOU
 
 pytestmark = [pytest.mark.django_db, pytest.mark.server]

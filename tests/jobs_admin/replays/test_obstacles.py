@@ -14,7 +14,7 @@ from jobs_admin.core import keys
 from jobs_admin.models import DepthSample, Payload, Replay, Source, Worker
 from jobs_admin.models.failure import Caveat
 from jobs_admin.replays.options import Options
-from jobs_admin.worker.known_tasks import known_tasks
+from jobs_admin.worker.heartbeat import known_tasks
 from tests.kit.people import ANN, BOB
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]

@@ -15,12 +15,11 @@ from kombu import Connection
 from kombu.transport.virtual import Message
 
 from jobs_admin.core import keys
-from jobs_admin.worker.appending import MOST_UNANSWERED
 from jobs_admin.worker.guard import Guard
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.request import guarded
 from jobs_admin.worker.spool import Spool
-from jobs_admin.worker.store import Store
+from jobs_admin.worker.store import MOST_UNANSWERED, Store
 from tests.kit.celery import make_app
 from tests.kit.network import SlowRoad
 from tests.kit.patience import dialled

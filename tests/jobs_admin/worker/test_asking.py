@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from jobs_admin.worker import server_wish
-from jobs_admin.worker.server_wish import WishReader
+from jobs_admin.worker import retrying
+from jobs_admin.worker.retrying import WishReader
 from tests.kit.waiting import wait_until
 
 
@@ -62,5 +62,5 @@ def test_while_one_hangs_no_others_code_is_queried_and_then_it_is_again(hangs):
 
 
 def test_what_is_there_is_read_whatever_hangs(hangs):
-    assert server_wish.retry_after_s(hangs()) is None
-    assert server_wish.retry_after_s(Here()) == 5
+    assert retrying.retry_after_s(hangs()) is None
+    assert retrying.retry_after_s(Here()) == 5

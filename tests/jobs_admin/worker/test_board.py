@@ -7,9 +7,8 @@ import threading
 
 import pytest
 
-from jobs_admin.worker.board import Board, TooLong
-from jobs_admin.worker.decision import AGAIN, DEAD, Decision
-from jobs_admin.worker.notes import Notes
+from jobs_admin.worker.decision import AGAIN, DEAD, Decision, Notes
+from jobs_admin.worker.policies import Board, TooLong
 
 
 def test_a_reader_meets_complete_texts_only():

@@ -15,8 +15,7 @@ from jobs_admin.worker.at_start import AtStart
 from jobs_admin.worker.calls import Calls
 from jobs_admin.worker.configuration import ConfigurationReport
 from jobs_admin.worker.guard import Guard
-from jobs_admin.worker.heartbeat import Heartbeat, Identity
-from jobs_admin.worker.known_tasks import known_tasks
+from jobs_admin.worker.heartbeat import Heartbeat, Identity, known_tasks
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.spool import Spool
 from jobs_admin.worker.store import Store

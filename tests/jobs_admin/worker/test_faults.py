@@ -14,9 +14,8 @@ import redis
 from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import decode
-from jobs_admin.worker.appending import MOST_UNANSWERED
 from jobs_admin.worker.spool import Spool
-from jobs_admin.worker.store import Store
+from jobs_admin.worker.store import MOST_UNANSWERED, Store
 from tests.kit.network import hanging
 from tests.kit.spool import spooled_bytes
 from tests.kit.spool import spooled_records as records

@@ -8,8 +8,7 @@ import pytest
 import redis
 
 from jobs_admin.core import keys
-from jobs_admin.worker import last_good
-from jobs_admin.worker.policies import Policies
+from jobs_admin.worker.policies import Policies, keep_last_good
 from tests.kit.policies import policy, published
 
 pytestmark = pytest.mark.server
@@ -67,7 +66,7 @@ def test_the_last_good_ones_survive_a_store_that_lost_its_memory_and_a_start_wit
     ],
 )
 def test_a_file_that_is_not_complete_or_not_ours_is_not_believed(folder, spoil):
-    last_good.keep(folder, [{"name": "one", "version": 1, "policy": policy("one")}])
+    keep_last_good(folder, [{"name": "one", "version": 1, "policy": policy("one")}])
     assert Policies("shop", "enforce", folder).versions == {"one": 1}
     spoil(folder / "policies.json")
     assert Policies("shop", "enforce", folder).versions == {}

@@ -8,7 +8,7 @@ import pytest
 import redis
 from kombu import Connection, Consumer, Queue
 
-from jobs_admin.worker.popped import Popped, keep_elements
+from jobs_admin.worker.raw_message import Popped, keep_elements
 from jobs_admin.worker.report import raw_message
 
 pytestmark = pytest.mark.server

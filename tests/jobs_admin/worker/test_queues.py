@@ -11,9 +11,9 @@ import redis
 from celery import Celery
 from kombu import Exchange, Queue
 
-from jobs_admin.worker.counts import MOST, OTHERS, Counts
-from jobs_admin.worker.popped import Popped
+from jobs_admin.worker.guard import MOST_QUEUES, OTHERS, Counts
 from jobs_admin.worker.queues import MARK, Place, Queues, bound_in
+from jobs_admin.worker.raw_message import Popped
 from tests.kit.policies import obeyed, policy, running
 from tests.kit.routed import APP, retries_come_back, send
 from tests.kit.streams import of_job
@@ -134,10 +134,10 @@ def test_elsewhere_a_tag_is_its_producers_word():
 
 def test_a_heartbeat_counts_so_many_queues_and_no_more():
     counts = Counts()
-    for n in range(MOST + 20):
+    for n in range(MOST_QUEUES + 20):
         counts.started(f"order.{n}", late_ack=True)
         counts.ended(f"order.{n}", "failed", 1.0)
     counted = counts.snapshot()
-    assert len(counted) == MOST + 1 and counted["order.0"]["started"] == 1
+    assert len(counted) == MOST_QUEUES + 1 and counted["order.0"]["started"] == 1
     assert (counted[OTHERS]["started"], counted[OTHERS]["failed"]) == (20, 20)
     assert counts.late_ack(OTHERS, set()) is True
