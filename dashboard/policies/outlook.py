@@ -12,8 +12,7 @@ from dashboard.policies.words import curve
 from dashboard.web.figures import duration
 from jobs_admin.core.backoff import schedule
 from jobs_admin.core.policy import Policy
-from jobs_admin.core.retry_herd import herd, lost_capacity_s
-from jobs_admin.core.retry_times import totals
+from jobs_admin.core.retry_times import herd, lost_capacity_s, totals
 
 # Seconds until a worker runs again: a process of the pool, a restarted worker, a container whose image is pulled.
 AWAY_S = (1, 10, 60)

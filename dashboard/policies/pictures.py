@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from dashboard.web import charts
 from dashboard.web.figures import duration, number
-from jobs_admin.core import retry_herd as herds
+from jobs_admin.core import retry_times as herds
 from jobs_admin.core.backoff import Step
 
 HIGH = 132  # of a picture, in px

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dashboard.replays import forms as replay_forms
-from jobs_admin.core.pacing.window import DAYS
+from jobs_admin.core.pacing.pace import DAYS
 
 __all__ = ["DAYS", "Field", "Place", "places"]
 

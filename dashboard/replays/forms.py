@@ -10,7 +10,7 @@ from django import forms
 
 from jobs_admin import replays
 from jobs_admin.core import pacing
-from jobs_admin.core.pacing.window import DAYS
+from jobs_admin.core.pacing.pace import DAYS
 from jobs_admin.core.refused import Refused
 from jobs_admin.replays.options import ACCEPTABLE
 

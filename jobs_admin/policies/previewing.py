@@ -8,8 +8,7 @@ from typing import Any
 from jobs_admin.core.backoff import schedule
 from jobs_admin.core.policy import Policy, Problem
 from jobs_admin.core.refused import Refused
-from jobs_admin.core.retry_herd import collisions, herd
-from jobs_admin.core.retry_times import survives, totals
+from jobs_admin.core.retry_times import collisions, herd, survives, totals
 from jobs_admin.lint import linting
 from jobs_admin.models.access import Viewer
 

@@ -17,7 +17,7 @@ from kombu.utils.json import dumps
 from jobs_admin.core.arguments import value_at
 from jobs_admin.core.display import Shown, shown_json, shown_message, shown_trace
 from jobs_admin.core.envelope import Envelope, Lineage, encode
-from jobs_admin.core.job_secrets import named_values, without_values
+from jobs_admin.core.redaction import named_values, without_values
 from jobs_admin.core.report_signature import SigningKey, sign
 from jobs_admin.worker.decision import AGAIN, Decision
 from jobs_admin.worker.next_message import WAITED

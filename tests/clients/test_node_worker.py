@@ -23,7 +23,7 @@ from jobs_admin.models import Failure
 from jobs_admin.models.access import ENGINE, OPERATOR, Viewer
 from jobs_admin.sources import connect
 from jobs_admin.sources.bullmq import job_hash as bullmq_job_hash
-from jobs_admin.sources.bullmq import saved_jobs as bullmq_saved
+from jobs_admin.sources.bullmq import jobs as bullmq_saved
 from jobs_admin.worker.at_start import BEAT, END, START
 from jobs_admin.worker.budget import SCRIPT, arguments
 from tests.kit import node
@@ -215,7 +215,7 @@ def test_a_job_that_bullmq_forgets_at_once_reaches_the_desk_complete_and_once(bu
     worker = bull()
     job = worker.add("emails", "welcome", {"fails": 9, "to": "ann\u00e9"}, attempts=2, removeOnFail=True)
     client = redis.Redis.from_url(of_bullmq(engine))
-    wait_until(lambda: bullmq_saved.waiting(client, KEPT, 0, 10)[0] == [("emails", job)], "the job to be kept")
+    wait_until(lambda: bullmq_saved.saved_waiting(client, KEPT, 0, 10)[0] == [("emails", job)], "the job to be kept")
     wait_until(lambda: not client.exists(f"bull:emails:{job}"), "BullMQ to forget it")
     source = connect("shop", "bullmq", of_bullmq(engine), ["emails"], {})
     pulled = source.dead_letters("")
@@ -226,7 +226,7 @@ def test_a_job_that_bullmq_forgets_at_once_reaches_the_desk_complete_and_once(bu
     assert bullmq_job_hash.arguments(report.raw) == ([], {"fails": 9, "to": "ann\u00e9"})
     assert [one.job_id for one in source.dead_letters("").reports] == [job]  # nobody has filed it yet
     source.confirm_filed(pulled)
-    assert not bullmq_saved.waiting(client, KEPT, 0, 10)[0] and not client.keys(f"{KEPT}*")
+    assert not bullmq_saved.saved_waiting(client, KEPT, 0, 10)[0] and not client.keys(f"{KEPT}*")
     assert source.dead_letters(pulled.after).reports == []
     source.close()
 

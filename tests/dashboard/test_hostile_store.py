@@ -24,7 +24,7 @@ from jobs_admin.desk import overview
 from jobs_admin.models import ApiToken, Failure, Unfiled
 from jobs_admin.models.access import ENGINE
 from jobs_admin.queues import liveness, sampling
-from jobs_admin.sources.bullmq import saved_jobs
+from jobs_admin.sources.bullmq import jobs
 from jobs_admin.trust import source_keys
 from tests.kit.endurance import times
 from tests.kit.failures import bury
@@ -159,7 +159,7 @@ def test_no_shape_of_a_report_stops_filing_or_a_page(desk, monkeypatch):
 def test_a_saved_job_of_bullmq_whose_name_is_not_utf_8_stops_no_other(store):
     place = store_keys.bullmq_kept("shop")
     store.zadd(place, {b"emails:\xff": 1, b"\xaf:1": 2, "emails:ä": 3})
-    assert saved_jobs.waiting(store, place, 0, 10) == ([("emails", "ä")], False)
+    assert jobs.saved_waiting(store, place, 0, 10) == ([("emails", "ä")], False)
 
 
 def test_a_report_dated_before_1970_counts_from_its_arrival(desk):

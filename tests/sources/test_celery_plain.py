@@ -13,7 +13,6 @@ from kombu import Exchange, Queue
 
 from jobs_admin.sources.base import OutgoingMessage, SourceRefused
 from jobs_admin.sources.celery import message as celery_message
-from jobs_admin.sources.celery import plain as celery_plain
 
 WRITTEN = (
     rb'{"body": "W1sxXSwge30sIHt9XQ==", "content-encoding": "utf-8", "content-type": "application/json", "headers": '
@@ -56,7 +55,7 @@ def read(renewed: tuple[int, bytes]) -> tuple[int, dict]:
 )
 def test_the_quick_way_writes_what_the_way_by_json_does(changes):
     one = letter(**changes)
-    assert celery_plain.renew(one, "tag") == by_json(one) is not None
+    assert celery_message._renew_plain(one, "tag") == by_json(one) is not None
 
 
 @pytest.mark.parametrize("exchange", ["", "shop"])
@@ -66,12 +65,14 @@ def test_it_readdresses_as_the_way_by_json_does(exchange, queue):
         b'": "emails"', b'": "inbox"'
     )
     one = letter(raw, queue=queue)
-    assert celery_plain.renew(one, "tag") == by_json(one) is not None
+    assert celery_message._renew_plain(one, "tag") == by_json(one) is not None
 
 
 def test_a_second_replay_is_written_the_same_way_too():
-    once = letter(celery_plain.renew(letter(), "before")[1], job_id="newer", lineage={"queue": "emails", "run": 3})
-    assert celery_plain.renew(once, "tag") == by_json(once) is not None
+    once = letter(
+        celery_message._renew_plain(letter(), "before")[1], job_id="newer", lineage={"queue": "emails", "run": 3}
+    )
+    assert celery_message._renew_plain(once, "tag") == by_json(once) is not None
 
 
 _PUT = some.binary(max_size=3) | some.sampled_from(b'0 1 9 - . e " \\ , : { } [ ] null "" "id": ,"a":1'.split())
@@ -81,7 +82,7 @@ _PUT = some.binary(max_size=3) | some.sampled_from(b'0 1 9 - . e " \\ , : { } [ 
 @given(at=some.integers(0, len(WRITTEN)), gone=some.integers(0, 4) | some.integers(0, 60), put=_PUT)
 def test_a_message_that_is_damaged_anywhere_is_never_read_otherwise_than_by_json(at, gone, put):
     one = letter(WRITTEN[:at] + put + WRITTEN[at + gone :])
-    quick = celery_plain.renew(one, "tag")
+    quick = celery_message._renew_plain(one, "tag")
     assert quick is None or read(quick) == read(by_json(one))
 
 
@@ -104,7 +105,7 @@ def test_no_header_makes_it_write_anything_else(headers):
     message = json.loads(WRITTEN)
     message["headers"] |= headers
     one = letter(json.dumps(message).encode())
-    quick = celery_plain.renew(one, "tag")
+    quick = celery_message._renew_plain(one, "tag")
     assert quick is None or read(quick) == read(by_json(one))
 
 
@@ -124,6 +125,6 @@ def test_what_celery_writes_goes_the_quick_way(engine):
     written = broker.lrange("emails", 0, -1) + broker.lrange("hooks", 0, -1)
     assert len(written) == 6
     for raw in written:
-        assert celery_plain.renew(letter(raw), "tag") == by_json(letter(raw)) is not None
+        assert celery_message._renew_plain(letter(raw), "tag") == by_json(letter(raw)) is not None
     app.close()
     broker.close()

@@ -11,7 +11,7 @@ import pytest
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import OutgoingMessage, Ref, Rescheduled, SourceError
 from jobs_admin.sources.jobs_table.names import read as names_of
-from jobs_admin.sources.jobs_table.place import TableState
+from jobs_admin.sources.jobs_table.reading import TableState
 from jobs_admin.sources.jobs_table.rows import Job, outcome
 from jobs_admin.sources.jobs_table.sql import TableIdentity
 from tests.kit.jobs_tables import OnSQLite

@@ -6,7 +6,7 @@ import pytest
 
 from jobs_admin.core import lint
 from jobs_admin.core.lint.options import FoundOptions, SampledQueue
-from jobs_admin.sources.jobs_table.options import UNKNOWN, find_options, recognise_curve
+from jobs_admin.sources.jobs_table.source import UNKNOWN, find_options, recognise_curve
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from jobs_admin.sources import connect
 from jobs_admin.sources.amqp import fields as amqp_fields
-from jobs_admin.sources.amqp.frames import Written, handler
+from jobs_admin.sources.amqp.wire import Written, handler
 from jobs_admin.sources.base import SourceRefused, SourceUnreachable
 from tests.kit import rabbitmq
 from tests.kit.network import Road

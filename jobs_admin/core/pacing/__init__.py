@@ -18,12 +18,12 @@ from jobs_admin.core.pacing.pace import (
     PerKey,
     Ramp,
     Stop,
+    Window,
     default_for,
     settled,
 )  # fmt: skip
 from jobs_admin.core.pacing.parsing import parse
 from jobs_admin.core.pacing.simulation import Estimate, Limit, Outlook, Simulation, estimate, outlook, served, simulate
-from jobs_admin.core.pacing.window import Window
 
 __all__ = [
     "AT_ONCE", "CANARY", "CAREFUL", "CHECK_S", "DEFAULT", "FASTEST", "HELD",

@@ -11,6 +11,7 @@ from typing import Any
 from jobs_admin.core.pacing.pace import (
     AT_ONCE,
     CAREFUL,
+    DAYS,
     DEFAULT,
     FASTEST,
     SLOWEST,
@@ -21,9 +22,9 @@ from jobs_admin.core.pacing.pace import (
     PerKey,
     Ramp,
     Stop,
+    Window,
     default_for,
 )  # fmt: skip
-from jobs_admin.core.pacing.window import DAYS, Window
 from jobs_admin.core.priority import LEVELS
 from jobs_admin.core.refused import Refused
 

@@ -16,8 +16,7 @@ from typing import Any
 from amqp import spec
 from amqp.exceptions import AMQPError, PreconditionFailed
 
-from jobs_admin.sources.amqp.frames import Received
-from jobs_admin.sources.amqp.wire import Wire
+from jobs_admin.sources.amqp.wire import Received, Wire
 
 _MOST_ON_THE_WAY = 50
 _BYTES_ON_THE_WAY = 4_000_000

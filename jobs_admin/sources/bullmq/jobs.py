@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import itertools
 import json
 from collections import OrderedDict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +17,6 @@ from jobs_admin.core import keys, untrusted
 from jobs_admin.core.envelope import Envelope, Lineage
 from jobs_admin.sources.base import SourceError, Unread
 from jobs_admin.sources.bullmq import job_hash as bullmq_job_hash
-from jobs_admin.sources.bullmq import saved_jobs as bullmq_saved
 from jobs_admin.sources.bullmq.carried import find_carried
 from jobs_admin.sources.bullmq.dead_letters import Copy, DeadLetterQueues, added_at
 from jobs_admin.sources.bullmq.wire import JobEvent, Wire, text
@@ -191,7 +192,7 @@ class Jobs:
         (queue, id) and report, of some megabytes together; and whether there are more.
         """
         client, place = self._wire.client, keys.bullmq_kept(self._wire.source, self._wire.store_prefix)
-        waiting, has_more = bullmq_saved.waiting(client, place, self._saved_from, _SAVED_AT_ONCE)
+        waiting, has_more = saved_waiting(client, place, self._saved_from, _SAVED_AT_ONCE)
         for job in waiting:
             self._saved[job] = None
         while len(self._saved) > _KNOWN_SAVED:
@@ -207,10 +208,10 @@ class Jobs:
         if not ended:  # those that did not fail after all block no others
             self._saved_from = self._saved_from + _SAVED_AT_ONCE if has_more else 0
             return [], False
-        some = list(ended)[: bullmq_saved.fitting(client, place, list(ended), SAVED_BYTES)]
+        some = list(ended)[: saved_fitting(client, place, list(ended), SAVED_BYTES)]
         versions = self._wire.versions()
         found = []
-        for job, fields in zip(some, bullmq_saved.fields(client, place, some), strict=True):
+        for job, fields in zip(some, saved_fields(client, place, some), strict=True):
             failed_at = ended[job]
             version = versions.get(job[0])
             lineage, before = sent_with(fields.get(b"redrive"))
@@ -222,7 +223,7 @@ class Jobs:
 
     def forget_saved(self, jobs: Sequence[tuple[str, str]]) -> None:
         if jobs:
-            bullmq_saved.forget(self._wire.client, keys.bullmq_kept(self._wire.source, self._wire.store_prefix), jobs)
+            forget_saved(self._wire.client, keys.bullmq_kept(self._wire.source, self._wire.store_prefix), jobs)
 
     def _report(self, queue: str, job_id: str, fields: Mapping[bytes, bytes], major: int, **details: Any) -> Envelope:
         return bullmq_job_hash.build_report(self._wire.source, queue, job_id, fields, major, **details)
@@ -360,3 +361,79 @@ def _read_children(wire: Wire, base: str) -> dict[str, Any]:
 def _brief(key: str, prefix: str) -> str:
     """`queue:id`, of the key of a job."""
     return key.removeprefix(f"{prefix}:")[:300]
+
+
+# Jobs that a worker with the Node agent saved before BullMQ forgot them (`removeOnFail`), until they are filed here.
+# `place` is `keys.bullmq_kept` of the source. A worker saves a job before BullMQ moves it, so it may still be
+# running.
+
+_FORGET = """
+-- KEYS: all that are kept, how many bytes these are, one that is kept. ARGV: its name
+local bytes = tonumber(redis.call('HGET', KEYS[3], 'keptBytes') or '0')
+if redis.call('ZREM', KEYS[1], ARGV[1]) == 1 and redis.call('EXISTS', KEYS[2]) == 1 then
+  redis.call('DECRBY', KEYS[2], bytes)
+end
+redis.call('DEL', KEYS[3])
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  redis.call('DEL', KEYS[2])
+end
+return 1
+"""
+
+Job = tuple[str, str]  # queue, id
+
+
+def saved_waiting(client: redis.Redis, place: str, start: int, most: int) -> tuple[list[Job], bool]:
+    """Return saved jobs, the oldest first, skipping `start`, and whether more may follow. Raises redis.RedisError.
+
+    Of `most` names read, those that are of no job (not UTF-8, without a queue or an id) are left out.
+    """
+    names: Any = client.zrange(place, start, start + most - 1)
+    found = [name.partition(":") for name in map(_name_of_saved, names) if name]
+    return [(queue, job_id) for queue, _, job_id in found if queue and job_id], len(names) == most
+
+
+def saved_fields(client: redis.Redis, place: str, jobs: Sequence[Job]) -> list[dict[bytes, bytes]]:
+    """The hash of each job, as it was; empty of one that is not saved. Raises redis.RedisError."""
+    pipe = client.pipeline(transaction=False)
+    for job in jobs:
+        pipe.hgetall(_saved_key(place, job))
+    answers = pipe.execute(raise_on_error=False)
+    return [answer if isinstance(answer, dict) else {} for answer in answers]
+
+
+def saved_fitting(client: redis.Redis, place: str, jobs: Sequence[Job], most: int) -> int:
+    """Number of jobs, from the first one, that have at most `most` bytes together; at least one.
+
+    Raises redis.RedisError.
+    """
+    pipe = client.pipeline(transaction=False)
+    for job in jobs:
+        pipe.hget(_saved_key(place, job), "keptBytes")
+    sizes = [
+        untrusted.integer(size) or 0 if isinstance(size, bytes) else 0 for size in pipe.execute(raise_on_error=False)
+    ]
+    return max(1, bisect.bisect_right(list(itertools.accumulate(sizes)), most))
+
+
+def forget_saved(client: redis.Redis, place: str, jobs: Iterable[Job]) -> None:
+    """Delete jobs that are filed. Raises redis.RedisError; may be called again."""
+    pipe = client.pipeline(transaction=False)
+    for job in jobs:
+        pipe.eval(_FORGET, 3, place, f"{place}-bytes", _saved_key(place, job), _saved_name(job))
+    pipe.execute()
+
+
+def _saved_name(job: Job) -> str:
+    return ":".join(job)
+
+
+def _saved_key(place: str, job: Job) -> str:
+    return f"{place}:{_saved_name(job)}"
+
+
+def _name_of_saved(member: bytes | str) -> str:
+    try:
+        return member.decode() if isinstance(member, bytes) else member
+    except UnicodeDecodeError:
+        return ""

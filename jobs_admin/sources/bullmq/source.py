@@ -7,10 +7,12 @@ put back from our copy, under its own id.
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
@@ -29,13 +31,12 @@ from jobs_admin.sources.base import (
 )
 from jobs_admin.sources.bullmq import health as bullmq_health
 from jobs_admin.sources.bullmq import job_hash as bullmq_job_hash
-from jobs_admin.sources.bullmq.addresses import refuse_misdirected
-from jobs_admin.sources.bullmq.dead_letters import DeadLetterQueues, copies_field
+from jobs_admin.sources.bullmq.dead_letters import Configured, DeadLetterQueues, copies_field, parse_configured
 from jobs_admin.sources.bullmq.job_changes import find_changes
+from jobs_admin.sources.bullmq.job_hash import Message
 from jobs_admin.sources.bullmq.jobs import Jobs
 from jobs_admin.sources.bullmq.options import OptionsSurvey
 from jobs_admin.sources.bullmq.reading import Reading
-from jobs_admin.sources.bullmq.settings import Settings
 from jobs_admin.sources.bullmq.wire import MAJORS, Refusals, Target, Wire, number
 from jobs_admin.sources.ledger import epoch_of
 
@@ -447,3 +448,136 @@ def _by_queue(jobs: Sequence[Ref]) -> dict[str, list[Ref]]:
     for job in jobs:
         found[job.queue].append(job)
     return found
+
+
+# Checked configuration of a BullMQ source (docs/sources.md).
+
+_OPTIONS = {"prefix", "dead_letter_queues", "outcome_within_s", "every_s", "major", "tenant"}
+_OFTEN_S, _SELDOM_S = 0.05, 3600  # between two readings
+_LONGEST_S = 30 * 86400
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    prefix: str
+    dead: Mapping[str, Configured]
+    outcome_within_s: float
+    every_s: float
+    major: int | None  # of queues that do not state it
+    tenants: tuple[str, ...]  # paths
+
+    @classmethod
+    def from_options(cls, name: str, options: Mapping[str, Any]) -> Settings:
+        """Check the options of a source. Raises SourceRefused, with a sentence."""
+        if unknown := set(options) - _OPTIONS:
+            known = ", ".join(sorted({*_OPTIONS, "queues"}))
+            raise SourceRefused(f"Source {name}: unknown option {min(unknown)!r}; known: {known}.")
+        prefix = options.get("prefix", "bull")
+        if not isinstance(prefix, str) or not prefix:
+            raise SourceRefused(f'Source {name}: prefix is text, such as "bull", not {str(prefix)[:40]!r}.')
+        major = options.get("major")
+        if major is not None and (not isinstance(major, int) or major not in MAJORS):
+            raise SourceRefused(f"Source {name}: major is 4, 5 or 6, not {str(major)[:40]!r}.")
+        return cls(
+            prefix,
+            parse_configured(name, options.get("dead_letter_queues")),
+            _seconds(name, "outcome_within_s", options.get("outcome_within_s", 3600), 1, _LONGEST_S),
+            _seconds(name, "every_s", options.get("every_s", 0.5), _OFTEN_S, _SELDOM_S),
+            major,
+            _paths(name, options.get("tenant", ())),
+        )
+
+
+def _seconds(name: str, option: str, value: Any, least: float, most: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:  # nor NaN
+        raise SourceRefused(
+            f"Source {name}: {option} is a number of seconds, from {least} to {most}, not {str(value)[:40]!r}."
+        )
+    return float(value)
+
+
+def _paths(name: str, value: Any) -> tuple[str, ...]:
+    paths = [value] if isinstance(value, str) else value
+    if not isinstance(paths, list | tuple) or not all(isinstance(one, str) and one for one in paths):
+        raise SourceRefused(
+            f'Source {name}: tenant is where a job says whose it is, such as "kwargs.customer.id", or a list of such places, not '
+            f"{str(value)[:40]!r}."
+        )
+    return tuple(paths)
+
+
+# Checked destinations of BullMQ jobs: the queue and id in a dead letter are untrusted text. Pure.
+
+# Names of a queue's own keys (`QueueKeys` of 4.18, 5.81 and 6.7, and older ones): a job of that id would overwrite one.
+RESERVED = frozenset(
+    (
+        *(
+            "active",
+            "added",
+            "completed",
+            "de",
+            "delayed",
+            "drained",
+            "events",
+            "failed",
+            "groups",
+            "id",
+            "jobs",
+            "limiter",
+            "marker",
+        ),
+        *(
+            "meta",
+            "metrics",
+            "paused",
+            "pc",
+            "prioritized",
+            "priority",
+            "repeat",
+            "resumed",
+            "stalled",
+            "stalled-check",
+            "wait",
+        ),
+        *("waiting", "waiting-children"),
+    )
+)
+_REPEATED = re.compile(r"repeat:[^:]+:[0-9]+")  # the one form with colons that BullMQ itself makes
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def refuse_misdirected(message: Message, queue: str, job_id: str) -> None:
+    """Raise SourceRefused unless a job goes back to its own queue, or, where it names none, to the one that a person
+    chose.
+
+    Never to a place that no job can have.
+    """
+    if message.more.get("unclear"):
+        if queue == message.queue:
+            raise SourceRefused(
+                f"Nothing was sent: this dead letter does not say which queue it is of. Choose a queue to send it to, or name it for "
+                f'good: dead_letter_queues = [{{name = "{queue[:100]}", of = "…"}}].'
+            )
+    elif queue != message.queue:
+        raise SourceRefused(
+            f"Nothing was sent: a job of BullMQ is brought back in its own queue ({message.queue[:100]}), not in another."
+        )
+    if job_id in RESERVED:
+        raise SourceRefused(
+            f"Nothing was sent: {job_id!r} is the name of one of the queue's own keys, which no job can have as its id. Take this dead "
+            "letter out."
+        )
+    if message.copy is None:
+        return  # read from its own queue, where it was under this very id
+    if queue == message.copy[0]:
+        raise SourceRefused(
+            "Nothing was sent: this dead letter names as its queue the one in which it lies. Take it out, or add its job again."
+        )
+    if not queue or ":" in queue or _CONTROL.search(queue):
+        raise SourceRefused(
+            f"Nothing was sent: {queue[:100]!r} is no name of a queue of BullMQ (a colon or a control character is in it)."
+        )
+    if not job_id or _CONTROL.search(job_id) or (":" in job_id and not _REPEATED.fullmatch(job_id)):
+        raise SourceRefused(
+            f"Nothing was sent: {job_id[:100]!r} is no id of a job of BullMQ (a colon or a control character is in it)."
+        )

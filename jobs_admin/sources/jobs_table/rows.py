@@ -12,7 +12,7 @@ from typing import Any
 
 from jobs_admin.core import display
 from jobs_admin.core.envelope import Envelope, Lineage
-from jobs_admin.core.job_secrets import named_values, without_values
+from jobs_admin.core.redaction import named_values, without_values
 from jobs_admin.sources.base import SourceRefused
 from jobs_admin.sources.jobs_table.names import Names
 

@@ -3,16 +3,17 @@ to it."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
 from jobs_admin.sources.base import SourceRefused
 from jobs_admin.sources.jobs_table import times
-from jobs_admin.sources.jobs_table import zones as jobs_table_zones
 from jobs_admin.sources.jobs_table.names import NEEDED, Names
 from jobs_admin.sources.jobs_table.rows import HEAD_OF_PAYLOAD, MOST_PAYLOAD
 from jobs_admin.sources.jobs_table.sql import Database, column_name, name
-from jobs_admin.sources.jobs_table.zones import Zone
+from jobs_admin.sources.jobs_table.times import zone as known
 
 TIMES = ("updated_at", "scheduled_at", "locked_at", "created_at")
 _WRITTEN = ("status", "updated_at", "attempts", "max_attempts", "scheduled_at", "locked_by", "locked_at")
@@ -161,7 +162,7 @@ def _zone(db: Database, names: Names, had: dict[str, str], forms: dict[str, str]
     naive = [had[ours] for ours, form in forms.items() if form == times.WITHOUT_ZONE]
     if not naive or names.timezone:
         return Zone(names.timezone or "UTC")
-    found = jobs_table_zones.find(db, names.table, naive)
+    found = find_zone(db, names.table, naive)
     if not found.doubt:
         return found
     which = ", ".join(repr(one) for one in naive)
@@ -186,3 +187,76 @@ def _closed(db: Database, names: Names, missing: list[str], forms: dict[str, str
     if mixed := [column for column, form in forms.items() if form == times.MIXED]:
         return f"the column {names.columns[mixed[0]]!r} holds times in more than one form, so it is not known how to write one"
     return db.missing_rights(names.table, names.ledger)
+
+
+# The time zone of a jobs table's times without one. No column states it; it is certain, or a guess.
+
+_NAMED = re.compile(r"(?:AT TIME ZONE |timezone\()'([^']+)'", re.IGNORECASE)
+_NOW = re.compile(r"\bnow\b|current_timestamp|localtimestamp|_timestamp\(", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    name: str  # one that `times.zone` knows
+    doubt: str = ""  # why it is a guess, a part of a sentence; "" where it is none
+
+
+def find_zone(db: Database, table: str, columns: Sequence[str]) -> Zone:
+    """Find the zone of these columns of PostgreSQL's `timestamp`.
+
+    They were written by the default of the column, or else by a session's now() in the zone in which it began: that is
+    known only where all begin in the same one.
+    """
+    named, is_plain = set(), False
+    for (default,) in db.read(
+        "SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid "
+        "AND a.attnum = d.adnum WHERE d.adrelid = to_regclass(%s) AND a.attname = ANY(%s::text[])",
+        [name(table), list(columns)],
+    ):
+        zones = set(_NAMED.findall(default))
+        named |= zones
+        is_plain = is_plain or (not zones and _NOW.search(default) is not None)
+    begins, doubt = _sessions(db)
+    if named:
+        found = sorted(named)
+        if len(found) == 1 and known(found[0]) and not (is_plain and (doubt or not _are_same(found[0], begins))):
+            return Zone(found[0])
+        return Zone(
+            found[0] if known(found[0]) else begins,
+            f"their defaults are written in more than one zone, {', '.join(found)}",
+        )
+    if doubt or _are_same(begins, "UTC"):
+        return Zone(begins, doubt)
+    if is_plain:
+        return Zone(begins)
+    return Zone(begins, f"sessions begin in {begins}, and no default of a column shows whether that is what is written")
+
+
+def _sessions(db: Database) -> tuple[str, str]:
+    """The zone in which sessions begin, and why that may not hold for all of them."""
+    ((begins, is_our_own, others),) = db.read(
+        "SELECT (SELECT reset_val FROM pg_settings WHERE name = 'TimeZone'), "
+        "coalesce(bool_or(s.setrole = (SELECT oid FROM pg_roles WHERE rolname = session_user)), false), "
+        "array_agg(DISTINCT substr(one, 10)) FROM pg_db_role_setting s, unnest(s.setconfig) one "
+        "WHERE lower(one) LIKE 'timezone=%%' "
+        "AND s.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))",
+        (),
+    )
+    zone = str(begins)
+    if known(zone) is None:
+        return "UTC", f"sessions begin in {zone[:60]!r}, a zone that is not known here"
+    differing = [str(one)[:60] for one in others or () if not _are_same(str(one).strip("'\""), zone)]
+    if differing:
+        return zone, f"sessions begin in {zone}, and some in {', '.join(differing[:3])}"
+    if is_our_own and not _are_same(zone, "UTC"):
+        return zone, f"{zone} is set for our own role, and what others begin in is not seen"
+    return zone, ""
+
+
+def _are_same(one: str, other: str) -> bool:
+    """Return whether clocks agree in both zones, this year."""
+    first, second = known(one), known(other)
+    if first is None or second is None:
+        return False
+    days = [datetime(datetime.now(UTC).year, month, 1, tzinfo=UTC) for month in range(1, 13)]
+    return all(day.astimezone(first).utcoffset() == day.astimezone(second).utcoffset() for day in days)

@@ -489,7 +489,7 @@ class _PostgreSQL:
                 watchdog.daemon = True
                 watchdog.start()
                 if self._is_new:
-                    # Not among the options: those would hide in which zone sessions begin here (`zones`).
+                    # Not among the options: those would hide in which zone sessions begin here (`shape.find_zone`).
                     connection.execute("SET TimeZone = 'UTC'")
                     self._is_new = False
                 yield connection

@@ -16,7 +16,7 @@ from typing import Any
 
 from jobs_admin.core.display import shown_json, shown_message, shown_trace
 from jobs_admin.core.envelope import Envelope, Lineage
-from jobs_admin.core.job_secrets import named_values, without_values
+from jobs_admin.core.redaction import named_values, without_values
 from jobs_admin.sources.amqp import fields as amqp_fields
 from jobs_admin.sources.amqp.fields import Malformed, Parts
 from jobs_admin.sources.base import SourceRefused

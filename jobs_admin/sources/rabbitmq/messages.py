@@ -19,8 +19,8 @@ from typing import Any
 
 from jobs_admin.sources.amqp import fields as amqp_fields
 from jobs_admin.sources.amqp.fields import Malformed, Parts
-from jobs_admin.sources.amqp.frames import Written
 from jobs_admin.sources.amqp.sender import LARGEST_HEADERS
+from jobs_admin.sources.amqp.wire import Written
 from jobs_admin.sources.base import OutgoingMessage, SourceRefused
 
 _MARK = b"redrive-amqp-1 "

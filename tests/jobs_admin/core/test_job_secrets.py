@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from jobs_admin.core.job_secrets import MOST_VALUES, named_values, without_values
-from jobs_admin.core.redaction import PLACEHOLDER
+from jobs_admin.core.redaction import MOST_VALUES, PLACEHOLDER, named_values, without_values
 from tests.kit.cases import with_cases
 
 SECRET = "Tundra-hazel#31"

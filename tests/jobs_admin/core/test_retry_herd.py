@@ -8,8 +8,7 @@ from hypothesis import strategies as some
 
 from jobs_admin.core import backoff
 from jobs_admin.core.policy import parse
-from jobs_admin.core.retry_herd import collisions, herd, lost_capacity_s
-from jobs_admin.core.retry_times import MOST_RETRIES, laws
+from jobs_admin.core.retry_times import MOST_RETRIES, collisions, herd, laws, lost_capacity_s
 from tests.kit.policy_documents import CASES, POLICIES
 
 DOUBLING = {"kind": "exponential", "first_delay_s": 2, "factor": 2}
