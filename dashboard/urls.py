@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django.urls import include, path
 
-from dashboard.web import error_views as errors
-from dashboard.web.lazy_urls import include_lazily
+from dashboard.web import views as errors
+from dashboard.web.routing import include_lazily
 
 urlpatterns = [
     path("", include("dashboard.routes")),

@@ -17,7 +17,7 @@ import redis
 from django.contrib.auth import get_user_model
 from django.db.models import Count, Max, Sum
 
-from demo import alerting, control, story
+from demo import control, first_start, story
 from demo.partner import PLAYED
 from demo.shop import SOURCE, app
 from demo.story import JOBS, TENANT, Second, Side, Story, Ticket
@@ -137,11 +137,11 @@ class Incident:
 
     def _is_alert_settled(self, now: float) -> bool:
         """Return whether the rule's alert fired, or will not: the rule is gone, or was evaluated often enough since."""
-        rules = Rule.objects.filter(name=alerting.RULE["name"], enabled=True, deleted_at=None)
+        rules = Rule.objects.filter(name=first_start.RULE["name"], enabled=True, deleted_at=None)
         fired = Alert.objects.filter(rule__in=rules).exclude(state__in=(AlertState.PENDING, AlertState.RESOLVED))
         if fired.exists() or not rules.exists():
             return True
-        due = (self.story.all_dead_at or now) + alerting.RULE["for_s"]
+        due = (self.story.all_dead_at or now) + first_start.RULE["for_s"]
         judged = liveness.steps().get("judge")
         if judged is not None and judged.timestamp() > due:
             self._judged.add(judged)

@@ -36,13 +36,9 @@ from dashboard.queues.sources import views as sources
 from dashboard.replays import views as replays
 from dashboard.retries import views as retries
 from dashboard.saved_views import views as saved_views
-from dashboard.web import health_views as health
-from dashboard.web import metrics_views as metrics
-from dashboard.web import security_txt_views as security_txt
-from dashboard.web import session_views as session
+from dashboard.web import views as web
 from dashboard.web.api.errors import door
-from dashboard.web.lazy_urls import include_lazily
-from dashboard.web.segments import NameConverter
+from dashboard.web.routing import NameConverter, include_lazily
 
 register_converter(NameConverter, "name")
 
@@ -165,11 +161,11 @@ urlpatterns = [
     path("sources/<str:source>/discard/", sources.discard, name="source-discard"),
     path("sources/<str:source>/file/", sources.file, name="source-file"),
     path("sources/<str:source>/discard-refused/", sources.discard_refused, name="source-discard-refused"),
-    path("login/", session.Login.as_view(), name="login"),
-    path("logout/", session.Logout.as_view(), name="logout"),
-    path("healthz", health.healthz, name="healthz"),
-    path("readyz", health.readyz, name="readyz"),
-    path(".well-known/security.txt", security_txt.security_txt, name="security-txt"),
-    path("metrics", door(metrics.metrics_text, {"GET": metrics.metrics_text}), name="metrics"),
+    path("login/", web.Login.as_view(), name="login"),
+    path("logout/", web.Logout.as_view(), name="logout"),
+    path("healthz", web.healthz, name="healthz"),
+    path("readyz", web.readyz, name="readyz"),
+    path(".well-known/security.txt", web.security_txt, name="security-txt"),
+    path("metrics", door(web.metrics_text, {"GET": web.metrics_text}), name="metrics"),
     include_lazily("api/", "dashboard.routes.api", "api"),
 ]

@@ -49,9 +49,9 @@ def main(argv: list[str]) -> int:
     from dashboard.setup import command_line
 
     if argv[1:2] == ["up"] and not command_line.is_help_request(argv):
-        from dashboard.setup import first_run
+        from dashboard.setup import environment
 
-        first_run.prepare(argv[2:])
+        environment.prepare_first_run(argv[2:])
     command_line.run(argv)
     return 0
 

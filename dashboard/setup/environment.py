@@ -8,6 +8,8 @@ the last run.
 
 from __future__ import annotations
 
+import argparse
+import base64
 import json
 import os
 import re
@@ -16,6 +18,7 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from jobs_admin.core import service_url
@@ -300,3 +303,64 @@ def is_secret_in(text: str) -> bool:
         return True
     secrets = [parts.password, unquote(parts.password or ""), *dict(parse_qsl(parts.query)).values()]
     return any(secret and secret in text for secret in secrets)
+
+
+# The first run of `up`, before Django can read its settings: the data folder, and the secrets that it makes.
+# They are stored in `<data>/up.json`, mode 0600, so that the next run and a second terminal find the same desk.
+
+
+def prepare_first_run(arguments: list[str]) -> None:
+    """Make the data folder (0700) and what is missing of the secrets; raises Misconfigured with a sentence."""
+    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    options.add_argument("--data")
+    chosen = options.parse_known_args(arguments)[0].data
+    if chosen:
+        os.environ["REDRIVE_DATA"] = str(Path(chosen).resolve())
+    os.environ[IN_RUN] = "1"
+    forget()
+    os.umask(0o077)  # whatever is made from here on, database and logs included, is its owner's alone
+    folder = data_folder()
+    # Relative for us is relative for the processes that we start, which run elsewhere.
+    os.environ["REDRIVE_DATA"] = str(folder)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise Misconfigured(
+            f"The data folder {folder} cannot be made ({error.strerror}). Give another with --data or REDRIVE_DATA. "
+            "Nothing was started."
+        ) from error
+    stored = read_made(folder)
+    made = dict(stored)
+    if not get("SECRET_KEY"):
+        made["SECRET_KEY"] = secrets.token_urlsafe(50)
+    if not get("REDRIVE_PAYLOAD_KEYS"):
+        made["REDRIVE_PAYLOAD_KEYS"] = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
+    made.setdefault("engine", {"port": None, "password": secrets.token_urlsafe(24)})
+    if made != stored:
+        write_made(folder, made)
+
+
+def read_made(folder: Path) -> dict[str, Any]:
+    """Return the values of earlier runs; empty on the first."""
+    path = folder / "up.json"
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise Misconfigured(f"{path} cannot be read ({error}). Restore it, or start with another --data.") from error
+
+
+def write_made(folder: Path, made: dict[str, Any]) -> None:
+    """Replace `up.json` in one step: a crash leaves the old one or the new one, never half of it."""
+    path = folder / "up.json"
+    fresh = path.with_name(f"up.json.{os.getpid()}")
+    try:
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(made, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError as error:
+        raise Misconfigured(f"{path} cannot be written ({error.strerror}). Nothing was started.") from error
+    forget()

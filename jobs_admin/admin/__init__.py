@@ -5,40 +5,16 @@ What a person sees and may do here is decided by their roles per source, not by 
 
 from django.contrib import admin
 
-from jobs_admin.admin import (
-    accounts,
-    alerts,
-    audit,
-    channels,
-    failures,
-    groups,
-    policies,
-    replays,
-    roles,
-    rules,
-    saved_views,
-    source_keys,
-    sources,
-    tokens,
-    unfiled,
-)
+from jobs_admin.admin import accounts, alerts, failures, groups, policies, replays, sources
 
 __all__ = [
     "accounts",
     "alerts",
-    "audit",
-    "channels",
     "failures",
     "groups",
     "policies",
     "replays",
-    "roles",
-    "rules",
-    "saved_views",
-    "source_keys",
     "sources",
-    "tokens",
-    "unfiled",
 ]
 
 admin.site.site_header = "Redrive"

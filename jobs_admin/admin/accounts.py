@@ -1,10 +1,13 @@
-"""Accounts: whoever may keep them gains no right by it that they do not hold already, and each change is audited."""
+"""Accounts, their roles per source, API tokens and the audit.
+
+Whoever may edit accounts gains no right by it that they do not hold already, and each change is audited.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
 from django.contrib.auth.admin import GroupAdmin as AccountGroupAdmin
@@ -13,13 +16,16 @@ from django.contrib.auth.models import AbstractUser, Permission
 from django.contrib.auth.models import Group as AccountGroup
 from django.db import transaction
 from django.db.models import Manager, Model, QuerySet
+from django.forms import ModelForm
 from django.http import HttpRequest
+from django.utils import timezone
 
-from jobs_admin.admin.records import viewer
-from jobs_admin.core.text import representable
+from jobs_admin import config
+from jobs_admin.admin.records import Records, viewer
+from jobs_admin.core.text import representable, terminal_line
 from jobs_admin.db import audit
-from jobs_admin.models import Role
-from jobs_admin.models.access import PERMISSION
+from jobs_admin.models import ApiToken, AuditEvent, Role
+from jobs_admin.models.access import ADMIN, ADMIN_OF_ALL, EVERY_SOURCE, PERMISSION
 
 # Only a superuser sees these, and what somebody else sends for them is ignored.
 _RIGHTS = frozenset({"is_superuser", "groups", "user_permissions"})
@@ -124,3 +130,78 @@ admin.site.unregister(get_user_model())
 admin.site.unregister(AccountGroup)
 admin.site.register(get_user_model(), AuditedUserAdmin)
 admin.site.register(AccountGroup, AuditedAccountGroupAdmin)
+
+
+@admin.register(Role)
+class RoleAdmin(Records):
+    """Only for an admin of every source: whoever gives roles could give themselves any."""
+
+    needs = adds = changes = deletes = ADMIN_OF_ALL
+    list_display = ("user", "source", "role")
+    list_select_related = ("user",)
+    list_filter = ("role", "source")
+
+    def save_model(self, request: HttpRequest, obj: Role, form: ModelForm, change: bool) -> None:
+        before = {"role": form.initial.get("role"), "source": form.initial.get("source")} if change else None
+        super().save_model(request, obj, form, change)
+        self._record(request, "role.grant", obj, before=before, after={"role": obj.role, "source": obj.source})
+
+        self._warn_of_unknown(request, obj.source)
+
+    def _warn_of_unknown(self, request: HttpRequest, source: str) -> None:
+        """A role may be given before its source is configured, so it is kept; a slip of the pen is said."""
+        try:
+            known = sorted(config.sources())
+        except config.BadConfiguration:
+            return
+        if source != EVERY_SOURCE and source not in known:
+            message = f"No source {terminal_line(source, 40)!r} is configured here; known: {', '.join(known) or 'none'}. The role is saved."
+            messages.warning(request, message)
+
+    def delete_model(self, request: HttpRequest, obj: Role) -> None:
+        with transaction.atomic():
+            self._record(request, "role.withdraw", obj, before={"role": obj.role, "source": obj.source})
+            super().delete_model(request, obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Role]) -> None:
+        with transaction.atomic():
+            for role in queryset.select_related("user"):
+                self.delete_model(request, role)
+
+    def _record(self, request: HttpRequest, act: str, role: Role, **more: object) -> None:
+        name = representable(role.user.get_username())
+        source = "" if role.source == EVERY_SOURCE else role.source
+        audit.record(viewer(request), act, f"user:{name}", source=source, **more)
+
+
+@admin.register(ApiToken)
+class ApiTokenAdmin(Records):
+    """Made by `manage.py token create`, which shows a token once. Here only its hash is known."""
+
+    needs = ADMIN_OF_ALL
+    list_display = ("name", "role", "source", "owner", "created_at", "revoked_at")
+    list_select_related = ("owner",)
+    readonly_fields = ("sha256",)
+    actions = ("revoke",)
+
+    @admin.action(description="Revoke", permissions=["administer"])
+    def revoke(self, request: HttpRequest, chosen: QuerySet[ApiToken]) -> None:
+        revoked = 0
+        for token in chosen:
+            with transaction.atomic():
+                if ApiToken.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now()):
+                    audit.record(viewer(request), "token.revoke", f"token:{token.name}")
+                    revoked += 1
+        self.message_user(request, f"{revoked} tokens revoked.", messages.SUCCESS)
+
+
+@admin.register(AuditEvent)
+class AuditAdmin(Records):
+    needs = ADMIN
+    list_display = ("at", "actor", "act", "object", "source", "reason", "allowed")
+    ordering = ("-id",)
+    sortable_by = ()
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[AuditEvent]:
+        allowed = viewer(request).sources(ADMIN)
+        return AuditEvent.objects.all() if allowed is None else AuditEvent.objects.filter(source__in=allowed)

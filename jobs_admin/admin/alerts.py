@@ -1,14 +1,25 @@
-"""Alerts, silences and runbooks to be read: they are acknowledged, made and ended on their pages."""
+"""Alerts, silences, runbooks, alert rules, channels and deliveries.
+
+Alert rules are switched and channels enabled here by the same services as on their pages, where they are made and changed.
+Everything else is read only. No secret of a channel is shown, and its address only to admins of every source.
+"""
 
 from __future__ import annotations
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
 
+from jobs_admin import alerts, notices
 from jobs_admin.admin.records import Records, viewer
 from jobs_admin.alerts import silencing
-from jobs_admin.models import Alert, Runbook, Silence
+from jobs_admin.core.refused import NotFound, Refused
+from jobs_admin.core.text import marked
+from jobs_admin.models import Alert, Channel, Delivery, Rule, Runbook, Silence
+from jobs_admin.models.access import ADMIN, ADMIN_OF_ALL, ENGINE, EVERY_SOURCE
+from jobs_admin.notices import reading
 from jobs_admin.rights import alert_sight
 
 _MOST_SILENCES = 2_000  # the newest, that are looked through for those that may be seen
@@ -53,3 +64,158 @@ class RunbookAdmin(Records):
     search_fields = ("task", "url")
     ordering = ("task",)
     fields = ("task", "url", "changed_by", "changed_at")
+
+
+@admin.register(Rule)
+class RuleAdmin(Records):
+    list_display = (
+        "name", "metric", "source", "queue", "threshold", "for_s", "severity", "tells", "enabled", "changed_by", "changed_at",
+    )  # fmt: skip
+    list_filter = ("enabled", "severity", "metric")
+    search_fields = ("name", "source", "queue")
+    ordering = ("name",)
+    actions = ("switch_on", "switch_off")
+    fields = (
+        "page", "name", "metric", "source", "queue", "task", "group", "tenant", "view", "threshold", "clear", "for_s",
+        "keep_firing_s", "renotify_s", "escalate_s", "no_data", "severity", "runbook_url", "tells", "escalates_to", "enabled",
+        "created_at", "changed_at", "changed_by",
+    )  # fmt: skip
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Rule]:
+        seen = [rule.pk for rule in alerts.rules(viewer(request))]
+        return Rule.objects.filter(pk__in=seen).select_related("view").prefetch_related("channels", "escalate_to")
+
+    @admin.display(description="page")
+    def page(self, rule: Rule) -> str:
+        url = reverse("redrive:alert-rule-detail", args=[rule.pk])
+        return format_html('<a href="{}">Its page, where it is changed</a>', url)
+
+    @admin.display(description="channels")
+    def tells(self, rule: Rule) -> str:
+        return marked(", ".join(sorted(one.name for one in rule.channels.all()))) or "–"
+
+    @admin.display(description="escalates to")
+    def escalates_to(self, rule: Rule) -> str:
+        return marked(", ".join(sorted(one.name for one in rule.escalate_to.all()))) or "–"
+
+    @admin.action(description="Switch on", permissions=["operate"])
+    def switch_on(self, request: HttpRequest, chosen: QuerySet[Rule]) -> None:
+        self._switch(request, chosen, True)
+
+    @admin.action(description="Switch off: its open alerts are closed", permissions=["operate"])
+    def switch_off(self, request: HttpRequest, chosen: QuerySet[Rule]) -> None:
+        self._switch(request, chosen, False)
+
+    def _switch(self, request: HttpRequest, chosen: QuerySet[Rule], is_on: bool) -> None:
+        done = 0
+        for rule in chosen:
+            try:
+                alerts.save_rule(viewer(request), alerts.document(rule) | {"enabled": is_on}, rule.pk)
+                done += 1
+            except Refused as refused:
+                self.message_user(request, f"{rule.name}: {refused.message}", messages.ERROR)
+            except NotFound:
+                self.message_user(request, f"{rule.name} is not there any more.", messages.ERROR)
+        self.message_user(request, f"{done} switched {'on' if is_on else 'off'}.", messages.SUCCESS)
+
+
+@admin.register(Channel)
+class ChannelAdmin(Records):
+    """Made, tested and rotated on their pages; here they can be enabled again."""
+
+    needs = ADMIN_OF_ALL
+    list_display = ("name", "kind", "address", "failures", "disabled_at", "why_disabled", "changed_by", "changed_at")
+    list_filter = ("kind",)
+    search_fields = ("name",)
+    ordering = ("name",)
+    sortable_by = ("name", "kind", "failures")
+    actions = ("enable",)
+    fields = (
+        "page", "name", "kind", "address", "events", "how_many_secrets", "rotated_at", "failures", "disabled_at",
+        "why_disabled", "created_at", "changed_at", "changed_by",
+    )  # fmt: skip
+
+    @admin.display(description="page")
+    def page(self, channel: Channel) -> str:
+        url = reverse("redrive:channel-detail", args=[channel.pk])
+        return format_html('<a href="{}">Its page, where it is changed and tested</a>', url)
+
+    @admin.display(description="address")
+    def address(self, channel: Channel) -> str:
+        return marked(reading.row(ENGINE, channel).address) or "–"
+
+    @admin.display(description="secrets that sign")
+    def how_many_secrets(self, channel: Channel) -> int:
+        return len(channel.secrets)
+
+    @admin.action(description="Enable again", permissions=["administer"])
+    def enable(self, request: HttpRequest, chosen: QuerySet[Channel]) -> None:
+        done = 0
+        for channel in chosen:
+            try:
+                notices.enable(viewer(request), channel.pk)
+                done += 1
+            except Refused as refused:
+                self.message_user(request, refused.message, messages.ERROR)
+            except NotFound:
+                self.message_user(request, f"{channel.name} is not there any more.", messages.ERROR)
+        self.message_user(request, f"{done} enabled.", messages.SUCCESS)
+
+
+@admin.register(Delivery)
+class DeliveryAdmin(Records):
+    list_display = (
+        "id",
+        "type",
+        "source",
+        "channel",
+        "state",
+        "tries",
+        "status",
+        "created_at",
+        "next_try_at",
+        "delivered_at",
+    )
+    list_select_related = ("notice", "channel")
+    list_filter = ("state",)
+    search_fields = ("notice__key", "channel__name")
+    ordering = ("-id",)
+    sortable_by = ()
+    actions = ("send_again",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Delivery]:
+        seen = Delivery.objects.filter(reading.visible(viewer(request), "notice__"))
+        return seen.select_related("notice", "channel")
+
+    def get_fields(self, request: HttpRequest, obj: Delivery | None = None) -> tuple[str, ...]:
+        shown = (
+            "type", "source", "key", "channel", "state", "tries", "created_at", "tried_at", "next_try_at", "delivered_at",
+            "status", "took_ms", "request",
+        )  # fmt: skip
+        # What came back, and why it did not arrive, tells where the channel leads.
+        return (*shown, "error", "answer", "log") if viewer(request).may(ADMIN, EVERY_SOURCE) else shown
+
+    @admin.display(description="type")
+    def type(self, delivery: Delivery) -> str:
+        return delivery.notice.type
+
+    @admin.display(description="source")
+    def source(self, delivery: Delivery) -> str:
+        return marked(delivery.notice.source)
+
+    @admin.display(description="webhook-id")
+    def key(self, delivery: Delivery) -> str:
+        return delivery.notice.key
+
+    @admin.action(description="Send again, with the id it had", permissions=["operate"])
+    def send_again(self, request: HttpRequest, chosen: QuerySet[Delivery]) -> None:
+        done = 0
+        for delivery in chosen:
+            try:
+                notices.resend(viewer(request), delivery.pk)
+                done += 1
+            except Refused as refused:
+                self.message_user(request, f"{delivery.pk}: {refused.message}", messages.ERROR)
+            except NotFound:
+                self.message_user(request, f"{delivery.pk} is not there any more.", messages.ERROR)
+        self.message_user(request, f"{done} sent again.", messages.SUCCESS)

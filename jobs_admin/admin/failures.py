@@ -1,4 +1,8 @@
-"""Failures: found by our own search, replayed and discarded by the same services as on the pages."""
+"""Failures and saved searches.
+
+Failures are found by our own search, and replayed and discarded by the same services as on the pages. Saved views are
+one's own and those that others share; they are made and changed on the failures page.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from urllib.parse import urlencode
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.paginator import Page, Paginator
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -24,8 +28,9 @@ from jobs_admin.core.query import Query, parse
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import whole_number
 from jobs_admin.failures import triage
-from jobs_admin.models import Failure, FailureCount
+from jobs_admin.models import Failure, FailureCount, SavedView
 from jobs_admin.models.access import Viewer
+from jobs_admin.rights import view_sight
 from jobs_admin.search import scope as scopes
 
 
@@ -201,3 +206,16 @@ def _pin_search(query: Query, now: timezone.datetime) -> str:
         return language.format(query) + " " + "x" * language.MAX_CHARS  # stays too long, and so is refused as a scope
     text = language.format(language.pin(query, now))
     return text if query.names_state else f"{text} state:{','.join(language.DEFAULT_STATES)}".strip()
+
+
+@admin.register(SavedView)
+class SavedViewAdmin(Records):
+    list_display = ("name", "query", "owner", "is_shared", "created_at")
+    list_select_related = ("owner",)
+    list_filter = ("is_shared",)
+    search_fields = ("name", "query")
+    ordering = ("-id",)
+    fields = ("name", "query", "owner", "is_shared", "created_at")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[SavedView]:
+        return SavedView.objects.filter(Q(owner=request.user) | Q(pk__in=view_sight.readable(viewer(request))))

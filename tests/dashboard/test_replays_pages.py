@@ -21,7 +21,7 @@ from jobs_admin.core.refused import Refused
 from jobs_admin.core.utc_text import clock
 from jobs_admin.db import audit
 from jobs_admin.desk import overview, retention
-from jobs_admin.management import replay_text
+from jobs_admin.management.commands.replay import _progress_line
 from jobs_admin.models import (
     AuditEvent,
     DepthSample,
@@ -337,7 +337,7 @@ def test_jobs_that_were_excluded_are_neither_sent_nor_settled(ann, shop, changes
     text = text_of(ann.get(f"/replays/{replay.pk}/"))
     assert sentence in text and "135 of 1,396 sent; 113 of 135 settled, 83 %" in text
     replay.refresh_from_db()
-    assert "135 sent, 3 failed again" in replay_text._line(replay)
+    assert "135 sent, 3 failed again" in _progress_line(replay)
 
 
 def test_a_replay_that_nothing_moves_in_is_answered_with_not_modified(ann, shop):

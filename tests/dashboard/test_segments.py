@@ -7,7 +7,7 @@ from django.urls import Resolver404, resolve, reverse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.web.segments import escaped, name_of
+from dashboard.web.routing import escaped, name_of
 
 NAMES = [
     "emails",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from demo import alerting, pager
+from demo import first_start, pager
 from jobs_admin.models import Channel, Rule
 
 pytestmark = pytest.mark.django_db
@@ -18,7 +18,7 @@ def allowed(settings, first_rules):
 
 
 def test_every_rule_calls_the_pager_and_one_watches_the_customer_of_the_incident():
-    alerting.begin(HERE, pager.new_secret())
+    first_start.create_alerts(HERE, pager.new_secret())
     channel = Channel.objects.get()
     assert channel.url == f"{HERE}/pager"
     assert {rule.name for rule in channel.rules.all()} == {
@@ -26,28 +26,28 @@ def test_every_rule_calls_the_pager_and_one_watches_the_customer_of_the_incident
         "No Progress",
         "Quarantine",
         "Source Unreachable",
-        alerting.RULE["name"],
+        first_start.RULE["name"],
     }
 
 
 def test_what_its_owner_changed_or_deleted_stays_so():
-    alerting.begin(HERE, pager.new_secret())
-    Rule.objects.filter(name=alerting.RULE["name"]).delete()
+    first_start.create_alerts(HERE, pager.new_secret())
+    Rule.objects.filter(name=first_start.RULE["name"]).delete()
     Channel.objects.all().delete()
-    alerting.begin(HERE, pager.new_secret())
+    first_start.create_alerts(HERE, pager.new_secret())
     assert not Channel.objects.exists()
-    assert not Rule.objects.filter(name=alerting.RULE["name"]).exists()
+    assert not Rule.objects.filter(name=first_start.RULE["name"]).exists()
 
 
 def test_a_partner_on_another_port_takes_its_pager_along_and_keeps_the_secret():
-    alerting.begin(HERE, pager.new_secret())
+    first_start.create_alerts(HERE, pager.new_secret())
     before = Channel.objects.get()
-    alerting.begin(MOVED, pager.new_secret())
+    first_start.create_alerts(MOVED, pager.new_secret())
     after = Channel.objects.get()
     assert (after.url, after.secrets) == (f"{MOVED}/pager", before.secrets)
 
 
 def test_a_read_only_desk_is_left_as_it_is(settings):
     settings.REDRIVE_READ_ONLY = True
-    alerting.begin(HERE, pager.new_secret())
+    first_start.create_alerts(HERE, pager.new_secret())
     assert not Channel.objects.exists()

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
+from demo import first_start as shop
 from demo import orders
-from demo import policies as shop
-from demo.policies import POLICIES
+from demo.first_start import POLICIES
 from demo.shop import app
 from jobs_admin import policies
 from jobs_admin.core.matching import chosen
@@ -23,28 +23,28 @@ def in_force():
 
 
 def test_they_are_published_once():
-    shop.publish()
-    shop.publish()
+    shop.publish_policies()
+    shop.publish_policies()
     assert in_force() == dict.fromkeys(POLICIES, 1)
 
 
 def test_what_was_changed_or_withdrawn_stays_so():
-    shop.publish()
+    shop.publish_policies()
     policies.withdraw(ENGINE, "payments")
     policies.publish(ENGINE, "webhooks", {**POLICIES["webhooks"], "max_attempts": 9}, expected_version=1)
-    shop.publish()
+    shop.publish_policies()
     assert in_force() == {"newsletters": 1, "scans": 1, "webhooks": 2}
 
 
 def test_a_policy_of_ones_own_for_the_same_jobs_goes_first():
     policies.publish(ENGINE, "mine", {"match": POLICIES["payments"]["match"]})
-    shop.publish()
+    shop.publish_policies()
     assert "payments" not in in_force()
 
 
 def test_a_desk_that_is_read_only_starts_without_them(settings):
     settings.REDRIVE_READ_ONLY = True
-    shop.publish()
+    shop.publish_policies()
     assert in_force() == {}
 
 

@@ -12,7 +12,7 @@ BRIEF = {
     "shop.hooks.order_pickup", "shop.hooks.update_stock",
 }  # fmt: skip
 AUTORETRY = BRIEF - {"shop.mailer.send_receipt", "shop.billing.charge"}
-# A policy in force takes the place of what its own code says: then that is what is found (demo/policies.py).
+# A policy in force takes the place of what its own code says: then that is what is found (demo/first_start.py).
 REPLACED = {"shop.mailer.send_newsletter": "newsletters"}
 
 

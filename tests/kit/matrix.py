@@ -25,7 +25,7 @@ from django.http import HttpResponse
 from django.utils import timezone
 
 from dashboard.web.rights import Address, addresses
-from dashboard.web.segments import escaped
+from dashboard.web.routing import escaped
 from jobs_admin import config
 from jobs_admin.core import policy
 from jobs_admin.db import audit

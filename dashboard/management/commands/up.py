@@ -29,13 +29,12 @@ from django.db import IntegrityError, OperationalError, connections, transaction
 from django.db.models import Max
 
 from dashboard.setup import connections as reachable
-from dashboard.setup import environment, first_run, forks
+from dashboard.setup import environment, forks
 from dashboard.setup.engine import Engine, EngineFailed, free_port, is_free
 from dashboard.setup.environment import Misconfigured
 from dashboard.setup.supervisor import Child, StartFailed, Stopping, Supervisor
 from dashboard.web import server as web
-from demo import alerting, pager
-from demo import policies as demo_policies
+from demo import first_start, pager
 from jobs_admin import failures, watch
 from jobs_admin.core import keys
 from jobs_admin.db import audit
@@ -91,7 +90,7 @@ class Desk:
         self.folder = folder
         self.wanted_port = wanted_port
         self.has_demo = has_demo
-        self.made = first_run.read(folder)
+        self.made = environment.read_made(folder)
         self.is_first = "run" not in self.made
         self.engine: Engine | None = None
         self.engine_due_at: float | None = None
@@ -227,7 +226,7 @@ class Desk:
         for name in ("REDRIVE_URL", "REDRIVE_REDIS_URL", *_DEMO):
             self.made.pop(name, None)
         self.made.update(ours, run=environment.run_settings())
-        first_run.write(self.folder, self.made)
+        environment.write_made(self.folder, self.made)
 
     def _environment(self) -> dict[str, str]:
         """Return the variables of every process, beside those of our own environment."""
@@ -286,19 +285,19 @@ class Desk:
     def _migrate(self) -> None:
         call_command("migrate", interactive=False, verbosity=0)
         if self.has_demo:
-            demo_policies.publish()
+            first_start.publish_policies()
             self._make_source_key()
             # Read before the port was chosen; what is not public may be called only where it is named.
             settings.REDRIVE_DEMO_PARTNER_URL = environment.get("REDRIVE_DEMO_PARTNER_URL")
-            alerting.begin(settings.REDRIVE_DEMO_PARTNER_URL, environment.get("REDRIVE_DEMO_PAGER_SECRET"))
+            first_start.create_alerts(settings.REDRIVE_DEMO_PARTNER_URL, environment.get("REDRIVE_DEMO_PAGER_SECRET"))
         # A connection that a fork inherits would be shared with the child.
         connections.close_all()
 
     def _make_source_key(self) -> None:
         """The key with which the demo's workers sign: made once a data folder."""
         if not source_keys.is_in_force(self.made.get(_DEMO_KEY, "")):
-            self.made[_DEMO_KEY] = str(source_keys.create(UP, demo_policies.SOURCE))
-            first_run.write(self.folder, self.made)
+            self.made[_DEMO_KEY] = str(source_keys.create(UP, first_start.SOURCE))
+            environment.write_made(self.folder, self.made)
 
     def _collect_static(self) -> None:
         """Only when a file changed: names, sizes and times are the fingerprint."""
@@ -458,7 +457,7 @@ def _reports_so_far() -> tuple[object, ...]:
     """Return counters that change while reports of failures are sent and filed."""
     try:
         sent = redis.Redis.from_url(environment.get("REDRIVE_REDIS_URL")).xinfo_stream(
-            keys.failures(demo_policies.SOURCE)
+            keys.failures(first_start.SOURCE)
         )
         last = sent["last-generated-id"]
     except redis.RedisError:  # nothing was sent yet, or the store is busy

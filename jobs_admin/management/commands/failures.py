@@ -14,7 +14,7 @@ from django.utils import timezone
 from jobs_admin import config, failures, replays
 from jobs_admin.core.text import terminal_line
 from jobs_admin.failures import nearest
-from jobs_admin.management.searching import SearchCommand
+from jobs_admin.management.terminal import SearchCommand
 from jobs_admin.models import Failure, Replay
 from jobs_admin.models.access import ENGINE
 

@@ -11,7 +11,7 @@ from django.utils import timezone
 from jobs_admin import config
 from jobs_admin.core.refused import NotFound
 from jobs_admin.management import terminal
-from jobs_admin.management.table import moment, table
+from jobs_admin.management.terminal import moment, table
 from jobs_admin.models import SourceKey
 from jobs_admin.trust import source_keys
 from jobs_admin.trust.source_keys import VARIABLE

@@ -10,7 +10,7 @@ from django.utils import timezone
 from jobs_admin import trust
 from jobs_admin.core.refused import Refused
 from jobs_admin.management import terminal
-from jobs_admin.management.table import moment, table
+from jobs_admin.management.terminal import moment, table
 from jobs_admin.trust import admission
 
 

@@ -17,7 +17,7 @@ from jobs_admin.core import keys
 from jobs_admin.core.text import terminal_line
 from jobs_admin.db import audit
 from jobs_admin.management import terminal
-from jobs_admin.management.table import moment, table
+from jobs_admin.management.terminal import moment, table
 from jobs_admin.models import ApiToken
 from jobs_admin.models.access import EVERY_SOURCE, RANK
 

@@ -10,7 +10,7 @@ from django.core.management import CommandError, call_command
 from django.core.management.base import OutputWrapper
 from django.urls import set_script_prefix
 
-from jobs_admin.management import replay_text
+from jobs_admin.management.commands.replay import Progress
 from jobs_admin.models import AuditEvent, Replay
 from tests.kit.desks import ROOT, Desk
 
@@ -93,30 +93,28 @@ def stands(pk: int, **changes) -> None:
 )
 def test_waiting_ends_non_zero_at_once_where_only_a_person_can_go_on(shop, bury, monkeypatch, changes, message):
     bury(3)
-    show = replay_text.Progress.show
+    show = Progress.show
 
     def shown(self, replay):
         stands(replay.pk, **changes)
         replay.refresh_from_db()
         show(self, replay)
 
-    monkeypatch.setattr(replay_text.Progress, "show", shown)
+    monkeypatch.setattr(Progress, "show", shown)
     with pytest.raises(CommandError, match=message):
         run("queue:emails", "--reason", "x", "--wait")
 
 
 def test_waiting_ends_where_no_one_reports_how_the_jobs_ended_and_claims_nothing(shop, bury, monkeypatch):
     bury(3)
-    monkeypatch.setattr(
-        replay_text.Progress, "show", lambda _, replay: stands(replay.pk, state="done", sent=3, planned=0)
-    )
+    monkeypatch.setattr(Progress, "show", lambda _, replay: stands(replay.pk, state="done", sent=3, planned=0))
     output = run("queue:emails", "--reason", "x", "--wait")
     assert "3 of 3 jobs were sent. Their source does not report how a job ends." in output and "succeeded" not in output
 
 
 def test_a_log_gets_a_line_when_something_has_changed_and_no_more():
     out = io.StringIO()
-    progress = replay_text.Progress(OutputWrapper(out))
+    progress = Progress(OutputWrapper(out))
     replay = Replay(total=100, planned=100, state="canary")
     for succeeded, state in ((0, "canary"), (3, "canary"), (3, "ramping"), (25, "ramping"), (100, "done")):
         replay.succeeded, replay.planned, replay.state = succeeded, 100 - succeeded, state

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobs_admin.management.commands import failures, replay
-from jobs_admin.management.searching import options_first
+from jobs_admin.management.terminal import options_first
 from tests.kit.failures import bury
 
 

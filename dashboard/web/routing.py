@@ -1,4 +1,4 @@
-"""Names that strangers give, as one segment of an address.
+"""Parts of routes: names that strangers give as one segment of an address, and addresses whose views are imported late.
 
 A queue may be called `a/b`, `..` or ` `. Browsers and servers read such segments their own way, also where they are
 escaped as addresses are (`%2F`, `%2e`); so what is neither a letter, a digit nor one of `-_.:@` is written `~2F`.
@@ -7,6 +7,10 @@ escaped as addresses are (`%2F`, `%2e`); so what is neither a letter, a digit no
 from __future__ import annotations
 
 import re
+from typing import Any
+
+from django.urls import URLResolver
+from django.urls.resolvers import RoutePattern
 
 _PLAIN = frozenset("-_.:@")
 _ESCAPED = re.compile(r"(?:~[0-9A-F]{2})+")
@@ -42,3 +46,17 @@ class NameConverter:
 
     def to_url(self, value: str) -> str:
         return escaped(value)
+
+
+class _LazyResolver(URLResolver):
+    def _populate(self) -> None:
+        """Do nothing: the resolver above would import the module to learn names that only its own namespace resolves."""
+
+
+def include_lazily(route: str, module: str, namespace: str, **defaults: Any) -> URLResolver:
+    """Return what `path(route, include(module))` returns. The module's app_name and namespace are `namespace`.
+
+    Its views are imported by the first request below: most desks need neither the API nor Django's admin, and their
+    libraries take 20 MB.
+    """
+    return _LazyResolver(RoutePattern(route, is_endpoint=False), module, defaults, namespace, namespace)
