@@ -212,8 +212,8 @@ def redact_text(text: str) -> tuple[str, int]:
 # `password: hunter2-x`.
 
 MOST_VALUES = 20
-_MOST_READ = 2_000  # fields and elements
-_DEEPEST = 20
+_MOST_NAMED_READ = 2_000  # fields and elements
+_DEEPEST_NAMED = 20
 _SHORTEST, _LONGEST = 6, 4_096  # characters of a value
 _SHORTEST_NUMBER, _SHORTEST_WORD, _SHORTEST_PHRASE = 9, 20, 16
 # Of a longer text so much of its beginning and end is searched: more than is shown of one.
@@ -265,7 +265,7 @@ class _Reading:
     """The number of values that may still be read, over all branches."""
 
     def __init__(self) -> None:
-        self.left = _MOST_READ
+        self.left = _MOST_NAMED_READ
 
     def goes_on(self) -> bool:
         self.left -= 1
@@ -273,7 +273,7 @@ class _Reading:
 
 
 def _named_values(value: object, reading: _Reading, depth: int, *, is_hidden: bool) -> Iterator[str]:
-    if not reading.goes_on() or depth > _DEEPEST:
+    if not reading.goes_on() or depth > _DEEPEST_NAMED:
         return
     if isinstance(value, str):
         if is_hidden:
@@ -282,12 +282,12 @@ def _named_values(value: object, reading: _Reading, depth: int, *, is_hidden: bo
         if is_hidden and value.bit_length() < 400:
             yield str(value)
     elif isinstance(value, dict):
-        first = {str(name): inner for name, inner in islice(value.items(), _MOST_READ)}
+        first = {str(name): inner for name, inner in islice(value.items(), _MOST_NAMED_READ)}
         for name, inner, hides in fields(first):
             # Of an object that is hidden whole, `{"credentials": {"user": …, "password": …}}`, what is named so itself.
             yield from _named_values(inner, reading, depth + 1, is_hidden=hides or (is_hidden and is_secret_name(name)))
     elif isinstance(value, list | tuple):
-        for inner, hides in elements(list(value[:_MOST_READ])):
+        for inner, hides in elements(list(value[:_MOST_NAMED_READ])):
             yield from _named_values(inner, reading, depth + 1, is_hidden=hides or is_hidden)
 
 

@@ -13,6 +13,8 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, Viewer
 
+_VERBOSITY = re.compile(r"-v\d\Z")
+
 
 def viewer() -> Viewer:
     """Return the viewer: every user of a shell on this machine may do everything, under the name of the login."""
@@ -35,9 +37,6 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
 def moment(at: datetime | None) -> str:
     """Return a time as a cell shows it, to the minute; "-" for None."""
     return f"{at:%Y-%m-%d %H:%M}" if at else "-"
-
-
-_VERBOSITY = re.compile(r"-v\d\Z")
 
 
 class SearchCommand(BaseCommand):

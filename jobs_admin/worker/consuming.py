@@ -27,6 +27,8 @@ from jobs_admin.worker.unread import (
 
 _REPORTED = "redrive_told"  # on a message: Celery may break on one that it has just been asked to forget
 _MOST_SHOWN = 200
+# What comes of reading a value of another shape. Not of a connection, a pool, or a lack of memory.
+_OF_A_SHAPE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
 logger = logging.getLogger("redrive.worker")
 
@@ -165,9 +167,6 @@ def _lacking(payload: Any) -> str:
 # Celery checks what a producer of its own can get wrong, and believes the rest: a header of another type, or a body
 # that is no list of three, ends the worker by whatever error comes of it. Nothing is decoded here, but JSON that says
 # it is such.
-
-# What comes of reading a value of another shape. Not of a connection, a pool, or a lack of memory.
-_OF_A_SHAPE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
 
 def fault(message: Any, error: Exception) -> str:

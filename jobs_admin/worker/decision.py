@@ -20,6 +20,9 @@ from celery.exceptions import Ignore, Retry
 
 AGAIN, DEAD, WAIT, QUARANTINE = "again", "dead", "wait", "quarantine"
 _ACTS = (AGAIN, DEAD, WAIT, QUARANTINE)
+_LONGEST_NOTE = 4096  # PIPE_BUF on Linux
+_PIPE_BYTES = 1024**2
+_MOST_UNREAD = 10_000  # of those that nobody asked for: their child died after it wrote
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +93,6 @@ class RequestedRetry(Retry):  # type: ignore[misc]
 # A child leaves its note before it hands in its result, so the note is there when the main process reads of the
 # failure. A pipe carries them: a write of up to PIPE_BUF bytes is never mixed with another's, and none of them
 # blocks. A note that finds the pipe full is dropped: the job's report then lacks its reason, and nothing else.
-
-_LONGEST_NOTE = 4096  # PIPE_BUF on Linux
-_PIPE_BYTES = 1024**2
-_MOST_UNREAD = 10_000  # of those that nobody asked for: their child died after it wrote
 
 
 class Notes:

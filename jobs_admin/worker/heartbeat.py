@@ -38,6 +38,10 @@ FORGET_SECONDS = 86_400
 # The last words of a worker that ends: all of them, those to a store that did not answer just before, and what of it is not
 # spent on the spool. Celery has taken its own time before, and ten seconds are all that Docker gives.
 FAREWELL_SECONDS, AWAY_FAREWELL_SECONDS, SPARED_SECONDS = 3.0, 1.0, 0.5
+MOST_IN_HAND = 200  # jobs that are told; the rest is counted
+IN_HAND_EXPIRY_S = 86_400
+MOST_KNOWN_TASKS = 2_000
+MOST_KNOWN_BYTES = 64_000
 
 logger = logging.getLogger("redrive.worker")
 
@@ -274,9 +278,6 @@ class Heartbeat:
 # The jobs that a worker has in hand, reported with its heartbeat: what it takes with it, or leaves unacknowledged,
 # should it die.
 
-MOST_IN_HAND = 200  # jobs that are told; the rest is counted
-IN_HAND_EXPIRY_S = 86_400
-
 
 class InHand:
     """The jobs in hand during one life of a worker. Costs no call while nothing is in hand, and none for a job."""
@@ -326,9 +327,6 @@ def _requests() -> list[Any]:
 
 
 # The tasks that a worker knows, reported once by a fleet of the same app.
-
-MOST_KNOWN_TASKS = 2_000
-MOST_KNOWN_BYTES = 64_000
 
 
 @dataclass(frozen=True, slots=True)

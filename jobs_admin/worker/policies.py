@@ -46,6 +46,8 @@ BOARD_BYTES = 1024**2  # bytes of a text; memory is only taken for what is writt
 _NUMBER = struct.Struct("=Q")
 _HEAD = struct.Struct("=II")  # bytes of the text, its CRC-32
 _READS = 100
+_LAST_GOOD = "policies.json"
+_LONGEST_LAST_GOOD = 2 * 1024**2
 
 
 class TooLong(ValueError):
@@ -307,9 +309,6 @@ def _why(error: Exception) -> str:
 
 
 # The policies that were last in force, on the worker's own disk: for a start while the store is away.
-
-_LAST_GOOD = "policies.json"
-_LONGEST_LAST_GOOD = 2 * 1024**2
 
 
 def keep_last_good(directory: Path, documents: list[dict[str, Any]]) -> None:

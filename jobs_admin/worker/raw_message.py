@@ -19,6 +19,7 @@ from kombu.utils.json import dumps, loads
 
 # (element, what JSON made of it or None, queue, error) -> whether that is the end of it. Else the error goes on.
 Refused = Callable[[bytes, Any, str, Exception], bool]
+_BODY = "_redrive_body"
 
 
 class Popped(dict[str, Any]):
@@ -104,9 +105,6 @@ def _can_be_taken(channel: Any, payload: Any) -> bool:
     except Exception:
         return False
     return isinstance(message.delivery_tag, str | bytes | int | float) and isinstance(message.headers, dict)
-
-
-_BODY = "_redrive_body"
 
 
 def keep_bodies(channel: Any) -> bool:

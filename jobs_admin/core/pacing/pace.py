@@ -22,6 +22,7 @@ LEAST_KNOWN = CANARY_RATE  # jobs per second: a queue that managed less in the l
 UNKNOWN_TO = 1_000.0  # jobs per second: where nothing else bounds it, outcomes do
 IN_FLIGHT_S = 30  # so many seconds of work may be sent and not settled …
 IN_FLIGHT_LEAST = 100  # … or so many jobs, where that is more
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +162,6 @@ def _plain(number: float) -> float:
 
 
 # The hours of a day in which a replay may send.
-
-DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,7 +212,7 @@ def _stopped_reason(replay: Replay) -> str:
 
 # A replay on a terminal: its plan as a small picture, and its progress as a bar or as lines.
 
-_WIDTH = 30
+_PICTURE_WIDTH = 30
 _LINE_EVERY_S = 30.0
 _COLUMNS, _ROWS = 60, 6
 
@@ -245,9 +245,9 @@ class Progress:
 
 def _progress_line(replay: Replay) -> str:
     ended = replay.settled + replay.uncertain + replay.cancelled
-    filled = round(_WIDTH * ended / max(1, replay.total))
+    filled = round(_PICTURE_WIDTH * ended / max(1, replay.total))
     line = (
-        f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {ended:,}/{replay.total:,} ended, {replay.sent_in_all:,} sent, "
+        f"[{'#' * filled}{'.' * (_PICTURE_WIDTH - filled)}] {ended:,}/{replay.total:,} ended, {replay.sent_in_all:,} sent, "
         f"{replay.failed_again:,} failed again ({replay.state.replace('_', ' ')})"
     )
     return f"{line} {terminal_line(replay.held_because, 80)}" if replay.held_because else line

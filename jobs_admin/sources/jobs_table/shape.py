@@ -17,6 +17,8 @@ from jobs_admin.sources.jobs_table.times import zone as known
 
 TIMES = ("updated_at", "scheduled_at", "locked_at", "created_at")
 _WRITTEN = ("status", "updated_at", "attempts", "max_attempts", "scheduled_at", "locked_by", "locked_at")
+_NAMED = re.compile(r"(?:AT TIME ZONE |timezone\()'([^']+)'", re.IGNORECASE)
+_NOW = re.compile(r"\bnow\b|current_timestamp|localtimestamp|_timestamp\(", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +192,6 @@ def _closed(db: Database, names: Names, missing: list[str], forms: dict[str, str
 
 
 # The time zone of a jobs table's times without one. No column states it; it is certain, or a guess.
-
-_NAMED = re.compile(r"(?:AT TIME ZONE |timezone\()'([^']+)'", re.IGNORECASE)
-_NOW = re.compile(r"\bnow\b|current_timestamp|localtimestamp|_timestamp\(", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
