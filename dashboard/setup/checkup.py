@@ -18,10 +18,11 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import Error as DatabaseError
 
+from dashboard.setup import connections
 from dashboard.setup.connections import about_database
 from dashboard.web import login_limits
 from jobs_admin import config, trust
-from jobs_admin.core import store_version, untrusted, worker_acl
+from jobs_admin.core import untrusted, worker_acl
 from jobs_admin.core.utc_text import dated
 from jobs_admin.db import audit_anchor
 from jobs_admin.desk import key_rotation
@@ -145,15 +146,15 @@ def _version_of(client: redis.Redis) -> tuple[str, str]:
     try:
         server = client.info("server")
     except redis.ResponseError:
-        return store_version.REDIS, ""
+        return connections.REDIS, ""
     if valkey := server.get("valkey_version"):
-        return store_version.VALKEY, str(valkey)
-    return store_version.REDIS, str(server.get("redis_version", ""))
+        return connections.VALKEY, str(valkey)
+    return connections.REDIS, str(server.get("redis_version", ""))
 
 
 def about_its_scripts(product: str, version: str) -> list[Finding]:
     """Return a warning where scripts of workers can take a store of this product and version over."""
-    least = store_version.least_fixed_version(product, version)
+    least = connections.least_fixed_version(product, version)
     if least is None:
         return []
     text = (

@@ -18,8 +18,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
-from dashboard.web.access import needs, record_refusal
-from dashboard.web.api.tokens import viewer_of_request
+from dashboard.web.access import needs, record_refusal, viewer_of_request
 from dashboard.web.htmx import render_error
 from dashboard.web.middleware.entrance import page_at, page_of, turned_away
 from jobs_admin import config

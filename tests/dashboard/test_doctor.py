@@ -17,9 +17,9 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
 from dashboard.setup import checkup
+from dashboard.setup.connections import VALKEY, least_fixed_version
 from jobs_admin import config
 from jobs_admin.core import keys, worker_acl
-from jobs_admin.core.store_version import VALKEY, least_fixed_version
 from jobs_admin.desk import key_rotation
 from jobs_admin.fleet import heartbeats, worker_store
 from jobs_admin.ingest import uncaptured

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from django.core.management import CommandError, call_command
 
-from dashboard.web.api.tokens import viewer_of_token
+from dashboard.web.access import viewer_of_token
 from jobs_admin import config
 from jobs_admin.models import ApiToken, AuditEvent, Failure, Role
 from tests.kit.sources import forget_configuration

@@ -12,8 +12,8 @@ from ninja.security import HttpBearer
 from pydantic import AfterValidator, AwareDatetime, ConfigDict, Field
 
 from dashboard.web import moments
+from dashboard.web.access import viewer_of_request
 from dashboard.web.api import errors, shapes
-from dashboard.web.api.tokens import viewer_of_request
 from jobs_admin import config
 from jobs_admin.core.text import representable, whole_number
 from jobs_admin.models.access import Viewer

@@ -18,8 +18,7 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 
 from dashboard.web import limits
-from dashboard.web.access import READS, address_name
-from dashboard.web.api.tokens import viewer_of_request
+from dashboard.web.access import READS, address_name, viewer_of_request
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.db import audit
 from jobs_admin.models import Failure, Replay, ReplayItem, Reschedule, SavedView

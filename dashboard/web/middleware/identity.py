@@ -94,7 +94,7 @@ def _recognised(request: HttpRequest) -> Any:
 
 def holder(kind: str, shown: str) -> str:
     """Return the owner of a `session` or `token` (`user 5`, `token 7`); "" if it is unknown or no longer valid."""
-    from dashboard.web.api.tokens import viewer_of_header  # it needs the models
+    from dashboard.web.access import viewer_of_header  # it needs the models
 
     if kind == "token":
         viewer = viewer_of_header(shown)

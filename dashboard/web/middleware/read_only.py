@@ -57,9 +57,10 @@ def _is_harmless(request: HttpRequest) -> bool:
 
 def _refused_call(request: HttpRequest) -> HttpResponse | None:
     """The refusal in the API's shape; None without a token, which the call itself refuses."""
-    from dashboard.web.api import errors, tokens  # not before the apps are loaded
+    from dashboard.web import access  # not before the apps are loaded
+    from dashboard.web.api import errors
 
-    viewer = tokens.viewer_of_request(request)
+    viewer = access.viewer_of_request(request)
     if viewer is None:
         return None
     errors.note_refusal(request, viewer, config.READ_ONLY)

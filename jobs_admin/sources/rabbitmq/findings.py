@@ -7,7 +7,7 @@ from typing import Any
 
 from amqp.exceptions import AccessRefused, AMQPError
 
-from jobs_admin.sources.amqp import reading as amqp_reading
+from jobs_admin.sources.amqp import wire as amqp_reading
 from jobs_admin.sources.amqp.management import Management, QueueState
 from jobs_admin.sources.amqp.wire import Wire
 from jobs_admin.sources.base import READ_ONLY, Finding, SourceUnreachable

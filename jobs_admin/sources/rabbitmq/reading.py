@@ -12,9 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jobs_admin.sources.amqp import reading as amqp_reading
-from jobs_admin.sources.amqp.reading import Taken
-from jobs_admin.sources.amqp.wire import Wire
+from jobs_admin.sources.amqp import wire as amqp_reading
+from jobs_admin.sources.amqp.wire import Taken, Wire
 from jobs_admin.sources.rabbitmq import death as rabbitmq_death
 from jobs_admin.sources.rabbitmq.copies import Copies
 from jobs_admin.sources.rabbitmq.death import DeadLetter, RawMessage, name_of

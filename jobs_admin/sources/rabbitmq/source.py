@@ -26,7 +26,7 @@ from amqp.exceptions import AccessRefused, AMQPError
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope
 from jobs_admin.sources.amqp import fields as amqp_fields
-from jobs_admin.sources.amqp import reading as amqp_reading
+from jobs_admin.sources.amqp import wire as amqp_reading
 from jobs_admin.sources.amqp.sender import Message, Sender, management
 from jobs_admin.sources.amqp.wire import Blocked, Wire
 from jobs_admin.sources.base import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs_admin.core.store_version import REDIS, VALKEY, least_fixed_version
+from dashboard.setup.connections import REDIS, VALKEY, least_fixed_version
 from tests.kit.cases import with_cases
 
 
