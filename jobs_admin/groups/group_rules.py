@@ -18,9 +18,10 @@ from django.utils import timezone
 
 from jobs_admin import config
 from jobs_admin.core import fingerprint as prints
-from jobs_admin.core.fingerprint import Rules, Split, apart, fingerprint, ignores
+from jobs_admin.core.fingerprint import Rules, Split, apart, fingerprint
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable
+from jobs_admin.core.trace_path import ignores
 from jobs_admin.db import audit, grouping_rules
 from jobs_admin.db.authorizing import refuse
 from jobs_admin.groups import group_places, groups_aside, merged_counts

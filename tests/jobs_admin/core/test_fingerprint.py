@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs_admin.core.fingerprint import Rules, Split, differences, explain, fingerprint, ignores
+from jobs_admin.core.fingerprint import Rules, Split, differences, explain, fingerprint
 from jobs_admin.core.normalising import normalise
+from jobs_admin.core.trace_path import ignores
 from jobs_admin.core.traces import frames, stack
 from tests.kit.cases import with_cases
 
