@@ -21,11 +21,11 @@ from jobs_admin.models.access import OPERATOR
 
 _DONE = {
     "resolve": "Resolved {}.",
-    "reopen": "Took {} back to ongoing.",
+    "reopen": "Reopened {}.",
     "assign": "Assigned {}.",
     "assign_me": "Assigned {} to you.",
-    "note": "Kept the note.",
-    "runbook_url": "Kept the runbook.",
+    "note": "Note saved.",
+    "runbook_url": "Runbook saved.",
 }
 
 
@@ -72,9 +72,9 @@ def change_all(request: HttpRequest, fingerprints: list[str], back: str) -> None
 def _announce(request: HttpRequest, done: Changed, changes: dict[str, object], back: str, *, words: str) -> None:
     left = []
     if done.unchanged:
-        left.append(f"{_groups(done.unchanged)} {'was' if done.unchanged == 1 else 'were'} so already.")
+        left.append(f"{_groups(done.unchanged)} unchanged.")
     if done.refused:
-        left.append(f"{_groups(len(done.refused))} left as they are: you are not operator of all their sources.")
+        left.append(f"{_groups(len(done.refused))} not changed: you need the role operator on all their sources.")
     if done.missing:
         left.append(f"{_groups(done.missing)} not found.")
     if not done.fingerprints:
@@ -91,19 +91,19 @@ def _sentence(act: str, changes: dict[str, object], words: str) -> str:
         if changes.get("muted_until"):
             ends.append(f"until {dated(changes['muted_until'], timezone.now())} UTC")
         if changes.get("muted_until_count"):
-            ends.append(f"until {changes['muted_until_count']:,} more attempts fail")
-        return f"Muted {words} {' or '.join(ends) or 'until it is taken back'}."
+            ends.append(f"until {changes['muted_until_count']:,} more failed attempts")
+        return f"Muted {words} {' or '.join(ends) or 'until unmuted'}."
     if act == "assign":
-        return f"Assigned {words} to {changes['assignee']}." if changes["assignee"] else f"Assigned {words} to nobody."
+        return f"Assigned {words} to {changes['assignee']}." if changes["assignee"] else f"Unassigned {words}."
     return _DONE.get(act, "Changed {}.").format(words)
 
 
 def _announce_undone(request: HttpRequest, done: group_changes.Undone) -> None:
-    since = f"{_groups(len(done.changed_since))} changed since, and left as they are." if done.changed_since else ""
+    since = f"{_groups(len(done.changed_since))} changed afterwards and not restored." if done.changed_since else ""
     if not done.fingerprints:
         add_toast(request, f"Nothing was undone: {since}", level="warning")
     else:
-        add_toast(request, f"Undone: {_groups(len(done.fingerprints))} as before. {since}".strip())
+        add_toast(request, f"Undone: {_groups(len(done.fingerprints))} restored. {since}".strip())
 
 
 def _groups(count: int) -> str:

@@ -35,7 +35,7 @@ class ByLine(TypedDict):
     last_seen: str
 
 
-_NONE = {"queue": "no queue", "tenant": "no tenant named", "release": "no release named"}
+_NONE = {"queue": "no queue", "tenant": "no tenant", "release": "no release"}
 
 
 def lines(found: OpenBy, name: str, now: datetime) -> list[ByLine]:

@@ -41,10 +41,10 @@ class Why:
 
 
 _WHY_NOT = {
-    "library": "of a library",
-    "rule": "left out by a rule",
-    "passed": "only passes on to the next",
-    "": "there already, or of an earlier error",
+    "library": "library",
+    "rule": "ignored by a rule",
+    "passed": "only calls the next frame",
+    "": "repeated, or part of an earlier error",
 }
 
 

@@ -62,7 +62,7 @@ def _moment(text: str) -> datetime:
     except ValueError:
         found = None
     if found is None:
-        message = f"“{text[:40]}” is no time: write it as 2026-12-01T08:00, in UTC. Nothing was changed."
+        message = f"“{text[:40]}” is not a time. Nothing was changed. Use the form 2026-12-01T08:00, in UTC."
         raise Refused("invalid", message, "muted_until")
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
@@ -70,6 +70,6 @@ def _moment(text: str) -> datetime:
 def _number(text: str) -> int:
     number = whole_number(text.strip().replace(",", ""), digits=11)
     if number is None:
-        message = f"“{text[:40]}” is no number of failed attempts. Nothing was changed."
+        message = f"“{text[:40]}” is not a number of failed attempts. Nothing was changed."
         raise Refused("invalid", message, "muted_until_count")
     return number

@@ -116,7 +116,7 @@ def people_chips(filters: Filters, page: GroupPage) -> list[Chip]:
         ),
     ]
     if filters.assigned not in (None, "", "me"):
-        chips.append(Chip(f"of {filters.assigned}", number(page.count), filters.url(assigned=None), True))
+        chips.append(Chip(f"Assigned to {filters.assigned}", number(page.count), filters.url(assigned=None), True))
     return chips
 
 
@@ -126,7 +126,7 @@ def headings(filters: Filters) -> list[Heading]:
 
     return [
         one("Dead", "dead", is_number=True),
-        one("Attempts failed", "count", is_number=True),
+        one("Failed attempts", "count", is_number=True),
         one("First seen", "first_seen"),
         one("Last seen", "last_seen"),
     ]
@@ -207,7 +207,11 @@ def _dead(row: GroupRow, failures: str, all_dead: int, is_plain: bool) -> str:
     url = (
         f"{failures}?q=group%3A{name}+state%3Adead" if is_plain else escape(links.failures_of(group=name, state="dead"))
     )
-    share = f'<p class="sub-line" title="of all dead">{escape(percent(row.dead / all_dead))}</p>' if all_dead else ""
+    share = (
+        f'<p class="sub-line" title="share of all dead jobs">{escape(percent(row.dead / all_dead))}</p>'
+        if all_dead
+        else ""
+    )
     return f'<a class="is-dead count-of-state" href="{url}">{number(row.dead)}</a>{share}'
 
 
@@ -229,7 +233,7 @@ def since(group: Group, now: datetime) -> SafeString | str:
     return ""
 
 
-_ENDED = {"time": "again: its mute is over", "count": "again: it failed as often as it was muted for"}
+_ENDED = {"time": "mute expired", "count": "mute limit reached"}
 
 
 def came_back_after(group: Group) -> SafeString | str:
@@ -246,9 +250,9 @@ def muted_until(group: Group) -> SafeString | str:
         ends.append(format_html("until {}", clock(group.muted_until)))
     if group.muted_until_count is not None:
         more = number(max(0, group.muted_until_count - group.count))
-        ends.append(format_html("until {} more fail, {} in all", more, number(group.muted_until_count)))
-    return format_html_join(" or ", "{}", ((end,) for end in ends)) if ends else "until it is taken back"
+        ends.append(format_html("until {} more failed attempts ({} total)", more, number(group.muted_until_count)))
+    return format_html_join(" or ", "{}", ((end,) for end in ends)) if ends else "until unmuted"
 
 
 def trend_words(trend: Sequence[int]) -> str:
-    return f"Failed attempts in 24 h: {sum(trend):,}, at most {max(trend, default=0):,} an hour"
+    return f"Failed attempts in 24 h: {sum(trend):,}, peak {max(trend, default=0):,}/h"

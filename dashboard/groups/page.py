@@ -68,15 +68,15 @@ def standing(group: Group, now: datetime) -> SafeString:
     if group.state == GroupState.MUTED and group.state_by:
         parts.append(format_html("by {}", visible(group.state_by)))
     if group.state == GroupState.ONGOING and group.state_by:
-        parts.append(format_html("again, by {}", visible(group.state_by)))
+        parts.append(format_html("reopened by {}", visible(group.state_by)))
     if group.state_since:
         parts.append(format_html('<span class="dot">·</span> {}', ago(group.state_since, now)))
     return format_html_join(" ", "{}", ((part,) for part in parts if part))
 
 
 def spreads(found: GroupDetail) -> list[Spread]:
-    all_ = "open jobs" if found.is_open else "jobs, none of them open"
-    some = f"the newest {found.counted_over:,} {all_}" if found.counted_over else all_
+    all_ = "open jobs" if found.is_open else "jobs, none open"
+    some = f"the latest {found.counted_over:,} {all_}" if found.counted_over else all_
     is_complete = found.counted_over is None
     counted = [
         _spread("Queues", "queue", found.queues, found, all_),
@@ -151,7 +151,7 @@ def trend(counts: list[int], now: datetime, *, is_days: bool, urls: tuple[str, s
             marks.append(f"{at.day} {at:%b}" if is_days else when)
     per, over = ("day", "last 30 days") if is_days else ("hour", "last 24 h")
     title = f"Failed attempts per {per}, {over}"
-    words = f"{title}: {sum(counts):,} in all, at most {most:,}"
+    words = f"{title}: {sum(counts):,} total, peak {most:,}"
     unit = "Day (UTC)" if is_days else "Hour (UTC)"
     # They contain no text of jobs.
     markup = SafeString("".join(reversed(rows)))
@@ -200,24 +200,24 @@ def _words(event: Event, group: Group) -> SafeString | str:
     if event.kind == "replay" and event.replay:
         of = event.replay
         link = reverse("redrive:replay-detail", args=[of.pk])
-        text = 'Replayed by {} in <a href="{}">replay #{}</a>: {} of {} ran well, {} failed again'
+        text = 'Replayed by {} in <a href="{}">replay #{}</a>: {} of {} succeeded, {} failed again'
         return format_html(text, who, link, of.pk, number(of.succeeded), number(of.total), number(of.failed_again))
     if event.kind == "state":
         until = _until(event)
         return format_html("{} by {}{}", state(event.what), who, format_html(" {}", until) if until else "")
     if event.kind == "assignee":
-        return format_html("Assigned to {} by {}", visible(event.what) or "nobody", who)
+        return format_html("Assigned to {} by {}", visible(event.what) or "no one", who)
     if event.kind == "rule":
         text = _of_rule(event.details or {})
-        return format_html("{}{}, by {}", "Taken back: " if event.what == "rule.withdraw" else "", text, who)
+        return format_html("{}{}, by {}", "Rule withdrawn: " if event.what == "rule.withdraw" else "", text, who)
     return format_html("{} changed by {}", {"note": "Note", "runbook_url": "Runbook"}[event.kind], who)
 
 
 def _of_rule(rule: dict[str, Any]) -> SafeString | str:
     if rule.get("kind") == GroupRuleKind.IGNORE:
-        return format_html("the frame <code>{}</code> is ignored", visible(rule["frame"]))
+        return format_html("frame <code>{}</code> ignored", visible(rule["frame"]))
     if rule.get("kind") == GroupRuleKind.SPLIT:
-        return f"split by {rule['by']}" if rule["is_about_it"] else f"came out of a split by {rule['by']}"
+        return f"split by {rule['by']}" if rule["is_about_it"] else f"created by a split by {rule['by']}"
     if not rule.get("is_about_it"):
         return "merged into another group"
     n = rule["groups"]
@@ -234,4 +234,4 @@ def _until(event: Event) -> SafeString | str:
     count = event.details.get("muted_until_count")
     if until:
         return format_html("until {}", clock(until))
-    return f"until {number(count)} have failed in all" if isinstance(count, int) else muted_until(Group())
+    return f"until {number(count)} failed attempts" if isinstance(count, int) else muted_until(Group())

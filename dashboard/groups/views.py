@@ -79,7 +79,7 @@ def _by(request: HttpRequest, name: str) -> HttpResponse:
         "found": found,
         "by": name,
         "lines": group_by.lines(found, name, now),
-        "capped": f"Counted over the newest {found.open:,} open failures: there are more of each, and there may be more {name}s."
+        "capped": f"Counts cover the latest {found.open:,} open failures; some {name}s may be missing."
         if found.counted_over
         else "",
         "title": {"queue": "Queue", "tenant": "Tenant", "release": "Release"}[name],

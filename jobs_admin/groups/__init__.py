@@ -229,14 +229,14 @@ def _match_latest(viewer: Viewer, query: Query, where: Q) -> _Condition:
     ids = searcher.ids(None, MATCHED + 1)
     within = where & Q(pk__in=_groups_of(ids[:MATCHED]))
     if len(ids) > MATCHED:
-        searched_hint = f"Only the newest {MATCHED:,} failures that match were looked at"
+        searched_hint = f"Searched the latest {MATCHED:,} matching failures only"
     elif searcher.searched is not None:
-        searched_hint = f"Only the newest {searcher.searched:,} failures were looked at, as no index serves this search"
+        searched_hint = f"Searched the latest {searcher.searched:,} failures only: this search cannot use the index"
     else:
-        states = "" if query.names_state else ", in whatever state,"
-        hint = f"Shown are groups of which a failure{states} matches all of the search."
+        states = "" if query.names_state else " in any state"
+        hint = f"Groups with at least one failure{states} that matches the whole search."
         return _Condition(within, (*query.hints, hint))
-    hint = f"{searched_hint}: older ones may be in more groups."
+    hint = f"{searched_hint}. Earlier failures may be in more groups."
     return _Condition(within, (*query.hints, hint), is_capped=True)
 
 
@@ -290,8 +290,8 @@ def _reading(query: Query) -> str:
     parts = [language.in_words(term, jobs=jobs) for term in query.terms]
     if not jobs and any(scopes.is_only_text_search(term) for term in query.terms):
         # A failure's words are found whole; there are few groups, so that any part of a word finds them.
-        parts.append("in the title or the failure that stands for it, also inside longer words")
-    return " · ".join(parts) or "every group"
+        parts.append("in the title or the example failure, also inside longer words")
+    return " · ".join(parts) or "all groups"
 
 
 def _jobs(viewer: Viewer, **which: str):
@@ -362,7 +362,7 @@ def _rows(viewer: Viewer, page: list[Group], now: datetime) -> list[GroupRow]:
 
 def _why_empty(viewer: Viewer, query: Query) -> str:
     if viewer.sources() == []:
-        return "You have no role on any source yet. An administrator can give you one."
+        return "You have no role on any source. Ask an administrator for one."
     if not query.terms:
-        return "No job has failed yet."
-    return f"No group matches: {_reading(query)}."
+        return "No failures yet."
+    return f"No matching groups: {_reading(query)}."

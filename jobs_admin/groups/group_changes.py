@@ -99,7 +99,7 @@ def change_many(
         message = f"At most {MOST_AT_ONCE:,} groups can be changed at once. Nothing was changed."
         raise Refused("too_many", message, "groups")
     if not wanted:
-        raise Refused("invalid", "Choose the groups to change. Nothing was changed.", "groups")
+        raise Refused("invalid", "Select the groups to change. Nothing was changed.", "groups")
     values = _values(changes, now)
     found = dict(Group.objects.filter(fingerprint__in=wanted).values_list("pk", "fingerprint"))
     sources = _sources(found)
@@ -132,7 +132,7 @@ def undo(viewer: Viewer, receipt: str) -> Undone:
     sources = _sources(by_group.values())
     may = {name: pk for name, pk in by_group.items() if not _not_operator_of(viewer, sources[pk])}
     if not may:
-        raise Refused("forbidden", "You are not operator of those groups any more. Nothing was changed.")
+        raise Refused("forbidden", "You no longer have the role operator on these groups. Nothing was changed.")
     users = get_user_model().objects.in_bulk(
         {was["assignee"] for was in before.values() if was.get("assignee")}, field_name="username"
     )
@@ -202,7 +202,7 @@ def _why_refused(viewer: Viewer, source: str) -> str:
     return _NOT_OPERATOR.format(seen=where)
 
 
-_NOT_OPERATOR = "The group has failures of {seen}, where you are not operator. Nothing was changed."
+_NOT_OPERATOR = "The group has failures in {seen}, where you need the role operator. Nothing was changed."
 
 
 # -- what to write ----------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def _values(changes: dict[str, Any], now: datetime) -> dict[str, Any]:
     state = changes.get("state")
     if state is not None:
         if state not in STATES:
-            raise Refused("invalid", f"A group can be made {', '.join(STATES)}. Nothing was changed.", "state")
+            raise Refused("invalid", f"The state must be one of {', '.join(STATES)}. Nothing was changed.", "state")
         values |= dict.fromkeys(_STATE) | {
             "state": str(state),
             "state_since": now,
@@ -225,7 +225,7 @@ def _values(changes: dict[str, Any], now: datetime) -> dict[str, Any]:
     for name in ("muted_until", "muted_until_count"):
         if changes.get(name) is not None:
             if state != GroupState.MUTED:
-                raise Refused("invalid", f"{name} goes with the state muted. Nothing was changed.", name)
+                raise Refused("invalid", f"{name} requires the state muted. Nothing was changed.", name)
             values[name] = _bound(name, changes[name], now)
     if "assignee" in changes:
         values["assignee"] = _user(changes["assignee"])
@@ -234,18 +234,19 @@ def _values(changes: dict[str, Any], now: datetime) -> dict[str, Any]:
     if (address := changes.get("runbook_url")) is not None:
         values["runbook_url"] = _address(address)
     if not values:
-        raise Refused("invalid", f"Nothing to change: give one of {', '.join(_CHANGEABLE)}.")
+        raise Refused("invalid", f"Nothing to change: pass one of {', '.join(_CHANGEABLE)}.")
     return values
 
 
 def _bound(name: str, value: Any, now: datetime) -> Any:
     if name == "muted_until":
         if timezone.is_naive(value) or value <= now:
-            raise Refused("invalid", "muted_until must be a time to come, with its zone. Nothing was changed.", name)
+            raise Refused("invalid", "muted_until must be a future time with a time zone. Nothing was changed.", name)
         return value.astimezone(UTC)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_MUTED_COUNT:
         message = (
-            f"muted_until_count is a number of failed attempts, from 1 to {MOST_MUTED_COUNT:,}. Nothing was changed."
+            f"muted_until_count must be a number of failed attempts from 1 to {MOST_MUTED_COUNT:,}. Nothing was "
+            "changed."
         )
         raise Refused("invalid", message, name)
     return value
@@ -256,7 +257,7 @@ def _user(name: str | None) -> Any:
         return None
     found = get_user_model().objects.filter(username=representable(name), is_active=True).first()
     if found is None:
-        raise Refused("invalid", f"There is no active user {name!r}. Nothing was changed.", "assignee")
+        raise Refused("invalid", f"No active user {name!r}. Nothing was changed.", "assignee")
     return found
 
 
@@ -265,7 +266,9 @@ def _address(address: str) -> str:
         if address:
             _is_url(address)
     except ValidationError as error:
-        raise Refused("invalid", "Give an http or https address. Nothing was changed.", "runbook_url") from error
+        raise Refused(
+            "invalid", "The URL must start with http or https. Nothing was changed.", "runbook_url"
+        ) from error
     return address
 
 
@@ -420,7 +423,7 @@ def _read_act(
 
     Only acts of the viewer can be undone.
     """
-    gone = Refused("invalid", "There is nothing to undo any more. Nothing was changed.", "receipt")
+    gone = Refused("invalid", "Nothing left to undo. Nothing was changed.", "receipt")
     if not _RECEIPT.fullmatch(receipt):
         raise gone
     where = Q()

@@ -48,7 +48,7 @@ def group_named(viewer: Viewer, fingerprint: str) -> Group:
     """The group of a fingerprint, or of one that it used to have. Raises NotFound, also for one out of sight."""
     found = _find_group(fingerprint)
     if found is None or not group_numbers.counters(viewer, [found.pk]):
-        raise NotFound("No group has this fingerprint, or none that you may see.")
+        raise NotFound("Group not found, or not visible to you.")
     group_sight.restrict(viewer, [found])
     return found
 
@@ -70,7 +70,7 @@ def group(viewer: Viewer, fingerprint: str, *, example: int | None = None, now: 
     found = _find_group(fingerprint)
     counters = group_numbers.counters(viewer, [found.pk]) if found else []
     if found is None or not counters:
-        raise NotFound("No group has this fingerprint, or none that you may see.")
+        raise NotFound("Group not found, or not visible to you.")
     by_state = group_numbers.totals(counters, "state")
     all_dead = group_numbers.all_dead(viewer)
     open_ = [c for c in counters if c.state in language.DEFAULT_STATES]

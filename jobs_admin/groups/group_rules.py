@@ -128,7 +128,7 @@ def save(
     except (IntegrityError, OperationalError) as error:
         if isinstance(error, OperationalError) and not _is_deadlock(error):
             raise
-        message = "Somebody else changed one of these groups meanwhile. Nothing was changed: look again."
+        message = "One of these groups was changed by someone else. Nothing was changed. Reload the page."
         raise Refused("conflict", message, "groups") from error
     grouping_rules.forget()
     return rule
@@ -148,17 +148,17 @@ def withdraw(viewer: Viewer, rule: GroupRule) -> GroupRule:
         raise Refused("read_only", config.READ_ONLY)
     _may_on(viewer, "rule.withdraw", _sources_of(rule), f"rule {rule.pk}")
     if rule.kind == GroupRuleKind.MERGE and rule.group and (existing := _split_of([rule.group])):
-        message = f"The merged group is split by {existing.by}: take that rule back first. Nothing was changed."
+        message = f"The merged group is split by {existing.by}. Nothing was changed. Withdraw that rule first."
         raise Refused("conflict", message)
     with transaction.atomic():
         if _is_nested(rule, _parting()):
-            message = "Another merge of these groups is being withdrawn: withdraw this one when that is complete."
+            message = "Another merge of these groups is being withdrawn. Withdraw this one afterwards."
             raise Refused("conflict", f"{message} Nothing was changed.")
         changed = GroupRule.objects.filter(pk=rule.pk, is_withdrawn=False).update(
             is_withdrawn=True, is_applied=False, applied_to=0, since=timezone.now()
         )
         if not changed:
-            raise Refused("conflict", "This rule was taken back already. Nothing was changed.")
+            raise Refused("conflict", "This rule has already been withdrawn. Nothing was changed.")
         rule.refresh_from_db()
         _give_back(rule)
         for source in _sources_of(rule) or [""]:
@@ -219,7 +219,9 @@ class _Draft:
 
 def _draft(viewer: Viewer, kind: str, names: Sequence[str], by: str, frame: str) -> _Draft:
     if kind not in GroupRuleKind.values:
-        raise Refused("invalid", f"A rule is one of {', '.join(GroupRuleKind.values)}. Nothing was changed.", "kind")
+        raise Refused(
+            "invalid", f"The rule must be one of {', '.join(GroupRuleKind.values)}. Nothing was changed.", "kind"
+        )
     if kind == GroupRuleKind.IGNORE:
         return _Draft(kind, [], "", _frame(frame), _every_source())
     groups = _groups(viewer, names)
@@ -234,11 +236,11 @@ def _frame(frame: str) -> str:
     text = " ".join(representable(frame).split())[:300]
     in_force = GroupRule.objects.filter(kind=GroupRuleKind.IGNORE, is_withdrawn=False)
     if not text:
-        raise Refused("invalid", "Say which frame: `shop/retry.py in call`, or `*/retry.py in *`.", "frame")
+        raise Refused("invalid", "Enter a frame, such as `shop/retry.py in call` or `*/retry.py in *`.", "frame")
     if all(ignores(text, place) for place in _ANYWHERE):
-        raise Refused("invalid", "This pattern is true of every frame: nothing would be left to tell by.", "frame")
+        raise Refused("invalid", "This pattern matches every frame, so no frame would be left for grouping.", "frame")
     if in_force.filter(frame=text).exists():
-        raise Refused("conflict", "This frame is ignored already. Nothing was changed.", "frame")
+        raise Refused("conflict", "This frame is already ignored. Nothing was changed.", "frame")
     return text
 
 
@@ -249,9 +251,9 @@ _ANYWHERE = ("a/b.py in c", "shop/tasks.py in charge", "x.py in <module>", "src/
 def _groups(viewer: Viewer, names: Sequence[str]) -> list[Group]:
     wanted = list(dict.fromkeys(map(representable, names)))
     if not wanted:
-        raise Refused("invalid", "Say which groups. Nothing was changed.", "groups")
+        raise Refused("invalid", "Select the groups. Nothing was changed.", "groups")
     if len(wanted) > MOST_MERGED:
-        raise Refused("invalid", f"At most {MOST_MERGED} groups go into one rule. Nothing was changed.", "groups")
+        raise Refused("invalid", f"A rule can merge at most {MOST_MERGED} groups. Nothing was changed.", "groups")
     # What the viewer may not see is answered as what is not there.
     seen = FailureCount.objects.filter(scopes.visible(viewer), group_id=OuterRef("pk"), count__gt=0)
     visible = Group.objects.filter(Exists(seen), fingerprint__in=wanted)
@@ -260,28 +262,28 @@ def _groups(viewer: Viewer, names: Sequence[str]) -> list[Group]:
     merged = dict(GroupAlias.objects.filter(fingerprint__in=missing).values_list("fingerprint", "group__fingerprint"))
     for name in missing:
         if merged.get(name) in found:
-            raise Refused("invalid", "These are one group already. Nothing was changed.", "groups")
+            raise Refused("invalid", "These groups are already merged. Nothing was changed.", "groups")
     if missing:
-        raise Refused("invalid", f"There is no group {missing[0][:40]}. Nothing was changed.", "groups")
+        raise Refused("invalid", f"Group {missing[0][:40]} not found. Nothing was changed.", "groups")
     return [found[name] for name in wanted]
 
 
 def _splittable(groups: list[Group], by: str) -> None:
     if len(groups) != 1:
-        raise Refused("invalid", "One group is split at a time. Nothing was changed.", "groups")
+        raise Refused("invalid", "Select one group to split. Nothing was changed.", "groups")
     if by not in prints.SPLITS:
-        raise Refused("invalid", f"Split by one of {', '.join(prints.SPLITS)}. Nothing was changed.", "by")
+        raise Refused("invalid", f"A split must be by one of {', '.join(prints.SPLITS)}. Nothing was changed.", "by")
     rules = GroupRule.objects.filter(kind=GroupRuleKind.SPLIT, is_withdrawn=False)
     if existing := rules.filter(group=groups[0]).first():
-        message = f"This group is split by {existing.by} already: take that rule back first. Nothing was changed."
+        message = f"This group is already split by {existing.by}. Nothing was changed. Withdraw that rule first."
         raise Refused("conflict", message, "groups")
     if _came_out_of_a_split(groups[0]):
-        raise Refused("conflict", "This group came out of a split itself. Nothing was changed.", "groups")
+        raise Refused("conflict", "This group was created by a split. Nothing was changed.", "groups")
     if _is_returning_part(groups[0]):
-        message = "The split that this group came out of is being withdrawn: split it when that is complete."
+        message = "The split that created this group is being withdrawn. Split the group afterwards."
         raise Refused("conflict", f"{message} Nothing was changed.", "groups")
     if _is_parting(groups[0]):
-        message = "A merge of this group is being withdrawn: split it when that is complete. Nothing was changed."
+        message = "A merge of this group is being withdrawn. Nothing was changed. Split the group afterwards."
         raise Refused("conflict", message, "groups")
 
 
@@ -342,23 +344,23 @@ def _came_out_of_a_split(group: Group) -> bool:
 
 def _mergeable(groups: list[Group]) -> None:
     if len(groups) < 2:
-        raise Refused("invalid", "Choose at least two groups to merge. Nothing was changed.", "groups")
+        raise Refused("invalid", "Select at least two groups to merge. Nothing was changed.", "groups")
     # What is split is not merged, nor are its parts: the one's end could not tell which failures are the other's.
     existing = _split_of(groups)
     if existing is not None:
-        message = f"One of these groups is split by {existing.by}: take that rule back first. Nothing was changed."
+        message = f"One of these groups is split by {existing.by}. Nothing was changed. Withdraw that rule first."
         raise Refused("conflict", message, "groups")
     if any(group.fingerprint.startswith(TAKEN_IN) for group in groups):
-        raise Refused("conflict", "One of these groups is just being merged. Nothing was changed.", "groups")
+        raise Refused("conflict", "One of these groups is being merged. Nothing was changed.", "groups")
     if any(_came_out_of_a_split(group) for group in groups):
-        message = "One of these groups came out of a split: take that rule back first. Nothing was changed."
+        message = "One of these groups was created by a split. Nothing was changed. Withdraw that rule first."
         raise Refused("conflict", message, "groups")
     if _splits_being_withdrawn().filter(group__in=groups).exists() or any(map(_is_returning_part, groups)):
-        message = "A split of one of these groups is being withdrawn: merge them when that is complete."
+        message = "A split of one of these groups is being withdrawn. Merge the groups afterwards."
         raise Refused("conflict", f"{message} Nothing was changed.", "groups")
     # What a group counts is known again only when all that it had before the merge is returned.
     if any(_is_parting(group) for group in groups):
-        message = "A merge of one of these groups is being withdrawn: merge them when that is complete."
+        message = "A merge of one of these groups is being withdrawn. Merge the groups afterwards."
         raise Refused("conflict", f"{message} Nothing was changed.", "groups")
 
 
@@ -429,12 +431,12 @@ def _may_on(viewer: Viewer, act: str, sources: list[str], what: str) -> None:
         return
     where = next((source for source in refused if viewer.may(VIEWER, source) and source != EVERY_SOURCE), None)
     at = f"on {where}" if where else "on every source with failures in these groups"
-    message = f"This takes the role operator {at}. Nothing was changed."
+    message = f"You need the role operator {at}. Nothing was changed."
     refuse(viewer, act, what[:120], Refused("forbidden", message), refused[:1])
 
 
 def _summary(kind: str, groups: Sequence[Group], by: str, frame: str, others: int | None = None) -> str:
-    title = groups[0].title[:200] if groups else "a group that is gone"
+    title = groups[0].title[:200] if groups else "a deleted group"
     if kind == GroupRuleKind.IGNORE:
         return f"ignore the frame {frame}"
     if kind == GroupRuleKind.SPLIT:
@@ -470,7 +472,9 @@ def _take_in(target: Group, others: Sequence[Group]) -> dict[str, Any]:
     for group in named:
         row = existing.get(group.pk)
         if row is None or row.fingerprint != group.fingerprint:
-            raise Refused("conflict", "One of these groups has just changed. Nothing was changed.", "groups")
+            raise Refused(
+                "conflict", "One of these groups was just changed. Nothing was changed. Reload the page.", "groups"
+            )
     return {other.fingerprint: take_in(target, existing[other.pk]) for other in others}
 
 
@@ -624,7 +628,7 @@ def _of_split(draft: _Draft) -> Preview:
         for value, ids in found.items()
     ]
     of = max(looked_at, _jobs([group.pk]).get(group.pk, 0))
-    over = "" if looked_at == of else f" (of the newest {looked_at:,}; older ones may make more)"
+    over = "" if looked_at == of else f" (from the latest {looked_at:,}; older failures may add groups)"
     sentence = f"One group of {of:,} failures becomes {len(rows)} by {draft.by}{over}."
     return _build_preview(draft, rows, looked_at, of, sentence)
 
@@ -645,7 +649,7 @@ def _of_ignore(draft: _Draft) -> Preview:
             emptied += bool(before.culprit) and not after.culprit
     if looked_at > 1 and emptied == looked_at:
         raise Refused(
-            "invalid", "This pattern takes every application frame of every group. Nothing was changed.", "frame"
+            "invalid", "This pattern matches every application frame of every group. Nothing was changed.", "frame"
         )
     there = dict(
         Group.objects.filter(fingerprint__in=[after.value for _, after in jobs_of.values()]).values_list(
@@ -664,11 +668,11 @@ def _of_ignore(draft: _Draft) -> Preview:
     ]  # fmt: skip
     of = max(looked_at, Group.objects.exclude(IS_TAKEN_IN).count())
     becoming = len({row.becomes for row in rows})
-    over = "" if looked_at == of else f" Looked at the latest {looked_at:,} of {of:,} groups."
+    over = "" if looked_at == of else f" Checked the latest {looked_at:,} of {of:,} groups."
     become = "becomes" if len(rows) == 1 else "become"
     sentence = f"{len(rows)} {_groups_word(len(rows))} with the frame {draft.frame} {become} {becoming}.{over}"
     if not rows:
-        sentence = f"No group has the frame {draft.frame} among those that tell it apart.{over}"
+        sentence = f"The frame {draft.frame} does not affect the grouping of any group.{over}"
     return _build_preview(draft, rows, looked_at, of, sentence)
 
 

@@ -102,6 +102,6 @@ def test_groups_are_found_by_what_only_their_failures_have(call_api):
     bury(group=left, tenant="acme"), bury(group=right, tenant="other")
     found = call_api("GET", "groups", q="tenant:acme").json()
     assert [row["fingerprint"] for row in found["items"]] == [left.fingerprint] and found["count"] == 1
-    assert "a failure, in whatever state, matches all of the search" in found["hints"][0]
+    assert "at least one failure in any state that matches the whole search" in found["hints"][0]
     none = call_api("GET", "groups", q="tenant:nobody").json()
     assert (none["items"], none["count"], none["count_is_capped"]) == ([], 0, False)

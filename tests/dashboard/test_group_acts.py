@@ -45,7 +45,7 @@ def test_selected_groups_are_changed_and_undone(otto, watched, act, state):
     answer = bulk(otto, names[:2], act)
     assert states() == [state, state, "new"] and "2 groups" in text_of(answer)
     again = otto.post("/groups/bulk/", undo_of(answer), follow=True)
-    assert states() == ["new"] * 3 and "Undone: 2 groups as before" in text_of(again)
+    assert states() == ["new"] * 3 and "Undone: 2 groups restored" in text_of(again)
 
 
 def test_what_changed_since_is_left_and_the_page_shows_it(otto, watched):
@@ -53,7 +53,7 @@ def test_what_changed_since_is_left_and_the_page_shows_it(otto, watched):
     answer = bulk(otto, names, "resolve")
     bulk(otto, names[:1], "mute")
     again = otto.post("/groups/bulk/", undo_of(answer), follow=True)
-    assert states() == ["muted", "new"] and "1 group changed since, and left as they are" in text_of(again)
+    assert states() == ["muted", "new"] and "1 group changed afterwards and not restored" in text_of(again)
 
 
 def test_a_selection_may_come_between_commas(otto, watched):
@@ -68,7 +68,7 @@ def test_groups_are_muted_until_a_time_in_utc(otto, watched):
 
 def test_groups_are_muted_until_so_many_more_fail(otto, watched):
     answer = bulk(otto, some(count=5), "mute_count", muted_until_count="1,000")
-    assert Group.objects.get().muted_until_count == 1_005 and "until 1,000 more attempts fail" in text_of(answer)
+    assert Group.objects.get().muted_until_count == 1_005 and "until 1,000 more failed attempts" in text_of(answer)
     assert "until 1,000 more fail" in text_of(otto.get("/groups/?state=muted"))
 
 
@@ -107,7 +107,7 @@ def test_an_operator_of_one_source_changes_no_group_of_another(otto, watched):
     where = group("Shared")
     bury(group=where), bury(group=where, source="bank")
     answer = otto.post(f"/groups/{where.fingerprint}/change/", {"act": "resolve"}, follow=True)
-    assert states() == ["new"] and "where you are not operator" in text_of(answer)
+    assert states() == ["new"] and "where you need the role operator" in text_of(answer)
 
 
 def test_one_group_is_changed_from_its_page_and_undone(otto, watched):
@@ -219,18 +219,18 @@ def test_a_group_that_came_back_shows_after_what(ann, watched):
 
 def test_a_group_whose_mute_ended_shows_it(ann, watched):
     bury(group=group("A", state="ongoing", mute_ended="count"))
-    assert "it failed as often as it was muted for" in text_of(ann.get("/groups/"))
+    assert "mute limit reached" in text_of(ann.get("/groups/"))
 
 
 def test_a_desk_where_everything_is_resolved_shows_it_and_shows_the_way(ann, watched):
     bury(group=group(state="resolved"))
     text = text_of(ann.get("/groups/"))
-    assert "Nothing waits: every group is resolved or muted." in text and "See every group" in text
+    assert "No open groups: all are resolved or muted." in text and "View all groups" in text
 
 
 def test_a_search_that_only_resolved_groups_match_shows_the_way(ann, watched):
     bury(group=group("Zebra", state="resolved"))
-    assert "What matches is in another state" in text_of(ann.get("/groups/?q=zebra"))
+    assert "Matching groups are in another state" in text_of(ann.get("/groups/?q=zebra"))
 
 
 def test_a_group_shows_its_share_of_all_dead(ann, watched):

@@ -51,7 +51,7 @@ def test_what_only_failures_have_finds_the_groups_of_those_that_match(ann, watch
     bury(group=group("Loud"), tenant="acme", host="h-12", kwargs='{"id": 7}', attempts=3, **one)
     bury(group=group("Quiet"), tenant="other", host="x", kwargs='{"id": 8}', attempts=1, **one)
     page_text = text_of(ann.get("/groups/", {"q": text}))
-    assert "Loud" in page_text and "Quiet" not in page_text and "matches all of the search" in page_text
+    assert "Loud" in page_text and "Quiet" not in page_text and "matches the whole search" in page_text
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_only_failures_have_finds_the_groups_of_those_that_match(ann, watch
 def test_a_search_of_groups_by_what_no_failure_has_answers_with_none(ann, watched, text):
     bury(group=group("Loud"), queue="emails", tenant="acme", kwargs='{"id": 7}')
     page_text = text_of(ann.get("/groups/", {"q": text, "state": "all"}))
-    assert "Loud" not in page_text and "No group matches" in page_text and "0 groups" in page_text
+    assert "Loud" not in page_text and "No matching groups" in page_text and "0 groups" in page_text
 
 
 def test_states_of_groups_and_of_failures_may_be_named_together(ann, watched):
@@ -86,7 +86,7 @@ def test_groups_found_by_the_latest_failures_show_it(ann, watched, monkeypatch):
     bury(2, group=group("Young"), tenant="acme")
     text = text_of(ann.get("/groups/?q=tenant:acme"))
     assert "Young" in text and "Old" not in text and "at least 1 group" in text
-    assert "Only the newest 2 failures that match were looked at" in text
+    assert "Searched the latest 2 matching failures only" in text
 
 
 def test_groups_by_text_that_no_index_has_show_how_far_it_was_searched_for(ann, watched, monkeypatch):
@@ -94,7 +94,7 @@ def test_groups_by_text_that_no_index_has_show_how_far_it_was_searched_for(ann, 
     bury(group=group("Old"), tenant="acme")
     bury(2, group=group("Young"), tenant="acme")
     text = text_of(ann.get("/groups/?q=tenant:acme message:*nswer"))
-    assert "Young" in text and "Old" not in text and "Only the newest 2 failures were looked at" in text
+    assert "Young" in text and "Old" not in text and "Searched the latest 2 failures only" in text
 
 
 def test_a_failure_out_of_sight_finds_no_group_by_its_tenant(vera, watched):
@@ -128,7 +128,7 @@ def test_no_search_is_too_long_for_the_database(ann, watched, page, text):
 def test_a_filter_that_finds_nothing_shows_it_and_leads_back(ann, watched):
     bury(group=group())
     answer = ann.get("/groups/?q=zebra")
-    assert "No group matches" in text_of(answer) and b'href="/groups/">see every group' in answer.content
+    assert "No matching groups" in text_of(answer) and b'href="/groups/">view all groups' in answer.content
 
 
 def test_a_page_of_groups_leads_to_the_next_without_repeating(ann, watched):
@@ -177,7 +177,7 @@ def test_replay_these_is_offered_to_operators_only(otto, vera, watched):
     where = group()
     bury(3, group=where)
     address = f"/groups/{where.fingerprint}/"
-    assert "Replay these 3" in text_of(otto.get(address)) and "Replay these" not in text_of(vera.get(address))
+    assert "Replay 3 jobs" in text_of(otto.get(address)) and "Replay 3" not in text_of(vera.get(address))
 
 
 def test_replay_these_leads_to_the_draft_of_this_group(otto, watched):
@@ -196,7 +196,7 @@ def test_a_group_of_another_source_is_not_there(vera, watched):
 
 def test_an_unknown_group_is_a_page_with_a_next_step(ann, watched):
     answer = ann.get("/groups/v1-nobody/")
-    assert answer.status_code == 404 and "No group has this fingerprint" in text_of(answer)
+    assert answer.status_code == 404 and "Group not found" in text_of(answer)
 
 
 def test_the_list_queries_the_database_as_often_for_fifty_groups_as_for_one(
@@ -253,7 +253,7 @@ def test_the_shares_of_a_group_without_open_jobs_lead_to_them_too(ann, watched):
     url, count = re.findall(
         r'<a class="clip" href="([^"]+)"[^>]*><code>a</code></a><span class="number">(\d+)', answer.content.decode()
     )[0]
-    assert count_of_link(ann, html.unescape(url)) == int(count) == 3 and "none of them open" in text_of(answer)
+    assert count_of_link(ann, html.unescape(url)) == int(count) == 3 and "none open" in text_of(answer)
 
 
 def test_what_was_counted_over_the_latest_shows_it(ann, watched, monkeypatch):
@@ -261,7 +261,7 @@ def test_what_was_counted_over_the_latest_shows_it(ann, watched, monkeypatch):
     where = group()
     bury(4, group=where, tenant="old"), bury(4, group=where, tenant="new")
     text = text_of(page_of(ann, where))
-    assert "Tenants of the newest 4 open jobs new 100 %" in text and "old" not in text
+    assert "Tenants of the latest 4 open jobs new 100 %" in text and "old" not in text
 
 
 def test_releases_come_in_the_order_of_their_appearance(ann, watched):
@@ -355,7 +355,7 @@ def test_the_story_of_a_group_shows_acts_regressions_and_replays(otto, watched):
     text = text_of(otto.get(f"/groups/{where.fingerprint}/story/"))
     for message in (
         "muted by otto until", "Came back after replay #", "resolved by otto partner is back", "First seen in r1",
-        f"Replayed by ann in replay #{replay.pk} : 0 of 1 ran well, 1 failed again",
+        f"Replayed by ann in replay #{replay.pk} : 0 of 1 succeeded, 1 failed again",
     ):  # fmt: skip
         assert message in text
 
@@ -389,7 +389,7 @@ def test_a_group_page_queries_the_database_a_bounded_number_of_times(ann, watche
 def test_a_little_of_all_dead_is_shown_as_text(ann, watched):
     bury(200, group=group("Common"))
     bury(1, group=group("Rare"))
-    assert '<p class="sub-line" title="of all dead">&lt;1 %</p>' in ann.get("/groups/").content.decode()
+    assert '<p class="sub-line" title="share of all dead jobs">&lt;1 %</p>' in ann.get("/groups/").content.decode()
 
 
 def test_the_page_shows_that_words_find_parts_of_words_here_and_not_where_failures_are_queried(ann, watched):

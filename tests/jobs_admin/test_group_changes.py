@@ -87,7 +87,7 @@ def test_undo_is_audited_and_done_once():
 
 def test_no_one_undoes_what_another_did():
     done = group_changes.change_many(ANN, some(1), {"state": "resolved"}, now=NOW)
-    with pytest.raises(Refused, match="nothing to undo"):
+    with pytest.raises(Refused, match="Nothing left to undo"):
         group_changes.undo(OTTO, done.receipt)
     assert states() == ["resolved"]
 

@@ -15,12 +15,12 @@ pytestmark = [pytest.mark.server, pytest.mark.browser]
 # What a whole page says, beside its name, where it has nothing to show.
 WORDS = {
     "overview": "No source yet",
-    "group-list": "its group stands here within seconds",
+    "group-list": "its group appears here within seconds",
     "failure-list": "No failures yet",
     "view-list": "No saved views yet",
     "replay-list": "Nothing was replayed yet",
     "reschedule-list": "No waiting retry was changed yet",
-    "group-rules": "Nobody has made a rule",
+    "group-rules": "No grouping rules",
     "queue-list": "No source yet",
     "audit-list": "No changes yet",
 }

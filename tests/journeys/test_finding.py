@@ -173,7 +173,7 @@ def test_groups_are_selected_and_given_free_again(found):
     page.get_by_text("2 selected").wait_for()
     page.get_by_role("button", name="Clear").focus()
     press(page, "Enter")
-    page.get_by_text("Select groups to act on them.").wait_for()
+    page.get_by_text("Select groups for actions.").wait_for()
     assert page.locator("[data-select]:checked").count() == 0
 
 
@@ -255,7 +255,7 @@ def test_a_notice_leaves_by_itself_and_an_undo_when_something_else_is_done(found
     assert toasts.count() == 1
     page.locator("summary", has_text="Save…").click()
     page.get_by_label("View name").fill("what leaves")
-    page.get_by_role("button", name="Save this search").click()
+    page.get_by_role("button", name="Save view").click()
     notice = page.locator("[data-toast]", has_text="what leaves")
     notice.hover()
     page.clock.run_for(20_000)

@@ -277,7 +277,7 @@ def test_a_session_that_ended_costs_nothing_that_was_typed(desk, browser, logged
     login.wait_for()
     page.locator("summary", has_text="Save…").click()
     page.get_by_label("View name").fill("Typed before")
-    page.get_by_role("button", name="Save this search").click()
+    page.get_by_role("button", name="Save view").click()
     assert page.url.endswith("webhooks") and not page.locator("#id_password").count()
     assert page.locator("[data-select]").count() == rows and page.locator("[data-select]:checked").count() == 1
     with context.expect_page() as opened:
@@ -291,7 +291,7 @@ def test_a_session_that_ended_costs_nothing_that_was_typed(desk, browser, logged
     assert page.locator("#bulk-reason").input_value() == "because"
     page.locator("summary", has_text="Save…").click()
     assert page.get_by_label("View name").input_value() == "Typed before"
-    page.get_by_role("button", name="Save this search").click()
+    page.get_by_role("button", name="Save view").click()
     page.locator(".toast", has_text="Typed before").wait_for()
     context.close()
 
@@ -305,7 +305,7 @@ def test_enter_in_a_field_with_a_button_of_its_own_presses_that_one(page):
     page.locator("#one-count").fill("12345")
     press(page, "Enter")
     page.get_by_text("muted", exact=False).first.wait_for()
-    page.locator("button", has_text="Back to ongoing").wait_for()
+    page.locator("button", has_text="Reopen").wait_for()
 
 
 def test_a_row_is_edited_from_the_list_and_what_is_refused_has_the_focus(page):

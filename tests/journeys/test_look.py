@@ -241,7 +241,7 @@ def test_without_javascript_the_pages_lead_on(desk, browser, logged_in):
     page.goto("/groups/")
     page.fill("#filter", "zebra")
     page.press("#filter", "Enter")
-    page.locator("#groups", has_text="No group matches").wait_for()
+    page.locator("#groups", has_text="No matching groups").wait_for()
     page.click("text=see every group")
     page.click(".group-title >> nth=0")
     page.wait_for_url("**/groups/v*-*/")

@@ -11,7 +11,7 @@ from dashboard.web.figures import ago, number, percent
 from dashboard.web.text import visible
 from jobs_admin.groups.group_rules import Preview, Row
 
-_TITLES = {"merge": "Merge groups", "split": "Split a group", "ignore": "Ignore a frame"}
+_TITLES = {"merge": "Merge groups", "split": "Split group", "ignore": "Ignore frame"}
 
 
 MOST_MERGED = 5  # that a line names
@@ -44,7 +44,7 @@ class BecomingLine(TypedDict):
 
 def title(kind: str, frame: str) -> str:
     """Return the effect of the rule, for its page and its button."""
-    return f"Ignore the frame {frame}" if kind == "ignore" and frame else _TITLES.get(kind, "A rule of grouping")
+    return f"Ignore frame {frame}" if kind == "ignore" and frame else _TITLES.get(kind, "Grouping rule")
 
 
 def lines(rows: list[Row], may_act: bool) -> list[RuleLine]:
@@ -54,9 +54,9 @@ def lines(rows: list[Row], may_act: bool) -> list[RuleLine]:
 def _line(row: Row, may_act: bool) -> RuleLine:
     rule = row.rule
     if row.progress < 1:
-        progress = f"{'going back' if rule.is_withdrawn else 'moving what is known'}: {percent(row.progress)}"
+        progress = f"{'withdrawing' if rule.is_withdrawn else 'applying'}: {percent(row.progress)}"
     else:
-        progress = "taken back" if rule.is_withdrawn else "in force"
+        progress = "withdrawn" if rule.is_withdrawn else "in force"
     return RuleLine(
         sentence=visible(row.summary),
         group_url=links.group_page(rule.group.fingerprint) if rule.group else "",
@@ -77,7 +77,7 @@ def becoming(found: Preview) -> list[BecomingLine]:
             title=visible(row.title),
             place=visible(row.place),
             becomes_place=visible(row.becomes_place),
-            becomes_holds="" if row.becomes_holds is None else f"holds {number(row.becomes_holds)} already",
+            becomes_holds="" if row.becomes_holds is None else f"currently {number(row.becomes_holds)}",
             url=links.group_page(row.fingerprint),
             becomes=visible(row.becomes_title),
             becomes_url="" if row.is_new else links.group_page(row.becomes),

@@ -74,7 +74,7 @@ def save(request: HttpRequest) -> HttpResponse:
     except Refused as refused:
         return _preview(request, rule_fields, None, refused=refused.message, status=409)
     undo = reverse("redrive:group-rule-withdraw", args=[rule.pk])
-    add_toast(request, "The rule is in force; what is known already follows within minutes.", undo=undo)
+    add_toast(request, "Rule saved. Existing failures are regrouped within minutes.", undo=undo)
     return go(request, reverse("redrive:group-rules"))
 
 
@@ -84,14 +84,14 @@ def withdraw(request: HttpRequest, pk: int) -> HttpResponse:
     # What the viewer does not see in the list is not there for them.
     row = group_rules.row(request.viewer, pk)
     if row is None:
-        raise Http404("There is no such rule, or none that you may see.")
+        raise Http404("Rule not found, or not visible to you.")
     back = links.back(request, otherwise=reverse("redrive:group-rules"))
     try:
         group_rules.withdraw(request.viewer, row.rule)
     except Refused as refused:
         add_toast(request, refused.message, level="error")
         return go(request, back)
-    add_toast(request, "The rule was taken back; what it had moved follows within minutes.")
+    add_toast(request, "Rule withdrawn. Its failures are regrouped within minutes.")
     return go(request, back)
 
 

@@ -15,7 +15,7 @@
     most: MOST,
     said: (chosen, others) => chosen
       ? `${count(chosen)} selected${others ? `, ${count(others)} on other pages` : ""}${chosen >= MOST ? " (maximum)" : ""}`
-      : "Select groups to act on them.",
+      : "Select groups for actions.",
     shown: (chosen) => find("[data-bar]", form).classList.toggle("is-active", chosen > 0),
   });
 
