@@ -31,7 +31,7 @@ def save(request: HttpRequest) -> HttpResponse:
         saved = alerts.save_runbook(request.viewer, task, url)
     except Refused as refused:
         return _page(request, typed=(task, url), refused=refused)
-    add_toast(request, f"The runbook of {saved.task} is saved.")
+    add_toast(request, f"Runbook of {saved.task} saved.")
     return go(request, reverse("redrive:runbook-list"))
 
 
@@ -40,15 +40,13 @@ def save(request: HttpRequest) -> HttpResponse:
 def delete(request: HttpRequest, pk: int) -> HttpResponse:
     gone = next((one for one in alerts.runbooks(request.viewer) if one.pk == pk), None)
     if gone is None:
-        raise Http404("There is no such runbook.")
+        raise Http404("No such runbook.")
     try:
         alerts.delete_runbook(request.viewer, pk)
     except Refused as refused:
         return _page(request, refused=refused)
     fields = [("task", gone.task), ("url", gone.url)]
-    add_toast(
-        request, f"The runbook of {gone.task} is deleted.", undo=reverse("redrive:runbook-save"), undo_fields=fields
-    )
+    add_toast(request, f"Runbook of {gone.task} deleted.", undo=reverse("redrive:runbook-save"), undo_fields=fields)
     return go(request, reverse("redrive:runbook-list"))
 
 

@@ -218,7 +218,7 @@ def _picture(request: HttpRequest, alert: Alert, since: datetime, until: datetim
 def _why_not(alert: Alert) -> str:
     if config.is_read_only():
         return READ_ONLY
-    return f"Acknowledging and silencing require the role operator on {alert.source or 'every source'}."
+    return f"Acknowledging and silencing need the role operator on {alert.source or 'every source'}."
 
 
 def _matchers(alert: Alert) -> dict[str, str]:

@@ -28,11 +28,11 @@ def acknowledge(viewer: Viewer, pk: int, comment: str = "") -> Alert:
     """
     found = reading.get(viewer, pk)
     source = found.source or EVERY_SOURCE  # its operators act on it
-    message = "Acknowledging it takes the role {role} on {where}. Nothing was changed."
+    message = "Acknowledging needs the role {role} on {where}. Nothing was changed."
     authorize(viewer, OPERATOR, source, "alert.acknowledge", f"alert:{pk}", message=message, field="source")
     text = comment.strip()
     if len(text) > LONGEST_COMMENT:
-        message = f"A comment has at most {LONGEST_COMMENT} characters; this has {len(text):,}. Nothing was changed."
+        message = f"The comment has {len(text):,} characters; the limit is {LONGEST_COMMENT}. Nothing was changed."
         raise Refused("invalid", message, "comment")
     now = timezone.now()
     with transaction.atomic():
@@ -54,8 +54,8 @@ def _refusal_reason(pk: int, now: datetime) -> str:
     found = Alert.objects.get(pk=pk)
     if found.state == AlertState.ACKNOWLEDGED:
         at = f" at {clock(found.acknowledged_at, now, with_seconds=True)} UTC" if found.acknowledged_at else ""
-        return f"{found.acknowledged_by or 'Somebody'} acknowledged it{at} already. Nothing was changed."
+        return f"Already acknowledged by {found.acknowledged_by or 'an operator'}{at}. Nothing was changed."
     if found.state == AlertState.RESOLVED:
-        since = f" since {clock(found.resolved_at, now, with_seconds=True)} UTC" if found.resolved_at else ""
-        return f"It is over{since}. Nothing was changed."
-    return "It has not fired yet: there is nothing to acknowledge. Nothing was changed."
+        since = f" at {clock(found.resolved_at, now, with_seconds=True)} UTC" if found.resolved_at else ""
+        return f"The alert was resolved{since}. Nothing was changed."
+    return "The alert is pending: only firing alerts can be acknowledged. Nothing was changed."

@@ -48,12 +48,12 @@ def parse_rule(viewer: Viewer, document: object) -> dict[str, Any]:
     Raises Refused with all problems.
     """
     if not isinstance(document, Mapping):
-        raise Refused("invalid", "A rule is an object with name, metric and threshold. Nothing was changed.")
+        raise Refused("invalid", "Send a rule as an object with name, metric and threshold. Nothing was changed.")
     problems: dict[str, str] = {}
     found: dict[str, Any] = {}
     for name in document:
         if name not in FIELDS:
-            problems[str(name)[:60]] = f"A rule has no {str(name)[:60]!r}. Known: {', '.join(FIELDS)}."
+            problems[str(name)[:60]] = f"Unknown field {str(name)[:60]!r}. Known: {', '.join(FIELDS)}."
     for name in FIELDS:
         given = document.get(name)
         try:
@@ -75,23 +75,21 @@ def _check_metric(found: Mapping[str, Any], problems: Mapping[str, str]) -> dict
     for name in ("task", "group", "tenant"):
         if name not in measure.scope and found.get(name, "*") != "*":
             narrowed = " and ".join(one.name for one in METRICS.values() if one.is_narrowed)
-            wrong[name] = f"{metric} is known of whole queues: {name} narrows only {narrowed}."
+            wrong[name] = f"{metric} is measured per queue: {name} applies only to {narrowed}."
     if "queue" not in measure.scope and found.get("queue", "*") != "*":
-        wrong["queue"] = f"{metric} has no queue: leave it out."
+        wrong["queue"] = f"{metric} has no queue: omit the field."
     counts_view = measure.subject is Subject.VIEW
     if counts_view and found.get("view") is None and "view" not in problems:
-        wrong["view"] = "Name the saved view whose jobs are counted."
+        wrong["view"] = "Select a saved view."
     if not counts_view and found.get("view") is not None:
-        wrong["view"] = f"{metric} counts no view: leave it out."
+        wrong["view"] = f"{metric} has no view: omit the field."
     threshold, clear = found.get("threshold"), found.get("clear")
     if threshold is not None:
         largest, words = bound(metric, found.get("tenant", "*"))
         if threshold > largest or (measure.unit is Unit.SHARE and threshold == largest):
             wrong["threshold"] = f"The threshold of {metric} is {words}."
         elif clear is not None and clear > threshold:
-            wrong["clear"] = (
-                f"It clears at or below {clear:g}, above its threshold of {threshold:g}: give at most that."
-            )
+            wrong["clear"] = f"clear is {clear:g}, above the threshold of {threshold:g}. Use the threshold or less."
     return wrong
 
 
@@ -99,7 +97,7 @@ def bound(metric: str, tenant: str = "*") -> tuple[float, str]:
     """Return the largest threshold, and the range in words."""
     if METRICS[metric].is_narrowed and tenant != "*":
         return LARGEST_OF_TENANT, (
-            f"from 0 to {LARGEST_OF_TENANT:,} where it is of a tenant: its jobs are counted one by one, up to {MOST_ONE_BY_ONE:,}"
+            f"from 0 to {LARGEST_OF_TENANT:,} where it is of a tenant: up to {MOST_ONE_BY_ONE:,} jobs are counted"
         )
     return METRICS[metric].bound()
 
@@ -110,10 +108,10 @@ def bound(metric: str, tenant: str = "*") -> tuple[float, str]:
 def parse_line(given: object, longest: int, what: str) -> str:
     """Return the text as one line. Raises ValueError with a sentence."""
     if not isinstance(given, str):
-        raise ValueError(f"{what} is text.")
+        raise ValueError(f"{what} must be text.")
     line = " ".join(representable(given).split())
     if len(line) > longest:
-        raise ValueError(f"{what} has {len(line):,} characters; at most {longest} are kept.")
+        raise ValueError(f"{what} has {len(line):,} characters; the limit is {longest}.")
     return line
 
 
@@ -124,7 +122,7 @@ def parse_url(given: object) -> str:
         if line:
             is_web(line)
     except ValidationError as error:
-        raise ValueError("Give an http or https address.") from error
+        raise ValueError("Enter an http or https address.") from error
     return line
 
 
@@ -141,23 +139,23 @@ def _sentence(read: Callable[[object], str]) -> Callable[[Viewer, str, object], 
 def _name(given: object) -> str:
     line = parse_line(given, LONGEST_NAME, "A name") if given is not None else ""
     if not line:
-        raise ValueError(f"Give the rule a name of 1 to {LONGEST_NAME} characters.")
+        raise ValueError(f"Enter a name of 1 to {LONGEST_NAME} characters.")
     return line
 
 
 def _glob(viewer: Viewer, name: str, given: object) -> str:
     if not isinstance(given, str):
-        raise _Wrong(f"{name} is a name, or a pattern in which * is anything.")
+        raise _Wrong(f"{name} must be a name, or a pattern with the wildcard *.")
     line = representable(given).strip() or "*"  # no other change: names are compared exactly
     if len(line) > GLOBS[name]:
-        raise _Wrong(f"{name} has {len(line):,} characters; no {name} has more than {GLOBS[name]}.")
+        raise _Wrong(f"{name} has {len(line):,} characters; the limit is {GLOBS[name]}.")
     return line
 
 
 def _one_of(choices: tuple[str, ...]) -> Callable[[Viewer, str, object], str]:
     def reader(viewer: Viewer, name: str, given: object) -> str:
         if given not in choices:
-            raise _Wrong(f"{name} is one of {', '.join(choices)}.")
+            raise _Wrong(f"{name} must be one of {', '.join(choices)}.")
         return str(given)
 
     return reader
@@ -168,9 +166,9 @@ def _number(viewer: Viewer, name: str, given: object) -> float | None:
         return None
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
     if not is_number or not -1e15 < given < 1e15 or not math.isfinite(given):
-        raise _Wrong(f"{name} is a number from 0 to {LARGEST_THRESHOLD:,.0f}.")
+        raise _Wrong(f"{name} must be a number from 0 to {LARGEST_THRESHOLD:,.0f}.")
     if given < 0 or given > LARGEST_THRESHOLD:
-        raise _Wrong(f"{name} is {given:g}; it is a number from 0 to {LARGEST_THRESHOLD:,.0f}.")
+        raise _Wrong(f"{name} must be a number from 0 to {LARGEST_THRESHOLD:,.0f}; got {given:g}.")
     return float(given)
 
 
@@ -181,11 +179,11 @@ def _seconds(shortest: int, is_optional: bool) -> Callable[[Viewer, str, object]
         is_integer = isinstance(given, int | float) and not isinstance(given, bool) and given == given
         if not is_integer or abs(given) > 1e15 or given != int(given):
             raise _Wrong(
-                f"{name} is a whole number of seconds from {shortest} to {LONGEST_FOR_S:,}, a day; "
-                "typed into the form also such as 90 s, 10 min or 1 h."
+                f"{name} must be a whole number of seconds from {shortest} to {LONGEST_FOR_S:,}, a day; "
+                "the form also accepts 90 s, 10 min or 1 h."
             )
         if not shortest <= given <= LONGEST_FOR_S:
-            raise _Wrong(f"{name} is {int(given):,}; it is from {shortest} to {LONGEST_FOR_S:,} seconds, a day.")
+            raise _Wrong(f"{name} must be from {shortest} to {LONGEST_FOR_S:,} seconds, a day; got {int(given):,}.")
         return int(given)
 
     return reader
@@ -197,25 +195,25 @@ def _view(viewer: Viewer, name: str, given: object) -> SavedView | None:
     is_id = isinstance(given, int) and not isinstance(given, bool) and 0 < given < 2**63
     found = SavedView.objects.filter(pk=given).first() if is_id else None
     if found is None or not view_sight.sees(viewer, found):
-        raise _Wrong("There is no such saved view, or you may not see it.")
+        raise _Wrong("No such saved view, or you cannot view it.")
     return found
 
 
 def _channels(viewer: Viewer, name: str, given: object) -> list[Channel]:
     if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
-        raise _Wrong(f"{name} is a list of names of channels.")
+        raise _Wrong(f"{name} must be a list of channel names.")
     wanted = list(dict.fromkeys(given))
     if len(wanted) > MOST_CHANNELS:
-        raise _Wrong(f"{name} names {len(wanted)} channels; at most {MOST_CHANNELS} are told.")
+        raise _Wrong(f"{name} has {len(wanted)} channels; the limit is {MOST_CHANNELS}.")
     found = {one.name: one for one in Channel.objects.filter(name__in=[representable(one) for one in wanted])}
     if unknown := [one for one in wanted if one not in found]:
-        raise _Wrong(f"There is no channel {representable(unknown[0])[:100]!r}.")
+        raise _Wrong(f"No channel {representable(unknown[0])[:100]!r}.")
     return [found[one] for one in wanted]
 
 
 def _enabled(viewer: Viewer, name: str, given: object) -> bool:
     if not isinstance(given, bool):
-        raise _Wrong("enabled is true or false.")
+        raise _Wrong("enabled must be true or false.")
     return given
 
 

@@ -33,16 +33,16 @@ def close_uncovered(rule: Rule, before: Mapping[str, Any], by: str, now: datetim
     """Close alerts after a change, in its transaction: the rule was switched off, or has another condition."""
     if not rule.enabled:
         if before["enabled"]:
-            close_rule(rule, f"{by} switched the rule off.", now)
+            close_rule(rule, f"Rule disabled by {by}.", now)
         return
     is_same = before["view"] == rule.view_id and all(before[name] == getattr(rule, name) for name in _SAME)
     open_ = _open(rule)
     gone = [one for one in open_ if not (is_same and is_covered(rule, one))]
     Alert.objects.filter(pk__in=[one.pk for one in open_]).update(threshold=rule.threshold, severity=rule.severity)
-    _close(rule, gone, f"{by} changed the rule: {ELSEWHERE}", now)
+    _close(rule, gone, f"Rule changed by {by}: {ELSEWHERE}", now)
 
 
-ELSEWHERE = "it does not look at this any more."
+ELSEWHERE = "the new condition does not cover this subject."
 
 
 def close_subjects(rule: Rule, source: str, reasons: Mapping[str, str], now: datetime) -> bool:
@@ -89,7 +89,7 @@ def _close(rule: Rule, alerts: Iterable[Alert], reason: str, now: datetime) -> b
 pass  # folded
 
 DESK = Viewer("redrive")  # as the audit names who does what follows from another act
-WHY = "The view that it watches was deleted, and with it what there is to watch: the rule is switched off."
+WHY = "The view of the rule was deleted. The rule is disabled."
 
 
 def switch_off_rules_on(view: SavedView) -> None:

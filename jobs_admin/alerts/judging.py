@@ -177,7 +177,7 @@ def _close_remaining(pk: int, moment: Moment) -> bool:
         if rule is None:
             return False
         moment.must_be_fresh()
-        how = "switched off" if rule.deleted_at is None else "deleted"
+        how = "disabled" if rule.deleted_at is None else "deleted"
         return closing.close_rule(rule, f"The rule was {how}.", moment.at)
 
 
@@ -343,7 +343,7 @@ def _make_room(one: Round, alerts: dict[str, Alert], moment: Moment) -> bool:
 def _gives_way(alert: Alert, worse: str, at: datetime) -> bool:
     if alert.state == AlertState.PENDING:
         return bool(Alert.objects.filter(pk=alert.pk, transitions=alert.transitions, state=alert.state).delete()[0])
-    why = f"Its place went to {worse}, which is far worse: only so many alerts of a rule and source are open at once."
+    why = f"Replaced by {worse}, which is far worse: the number of open alerts per rule and source is limited."
     return move(alert, AlertState.RESOLVED, at, why, resolved_at=at, below_since=None, judged_at=at) is not None
 
 
@@ -416,7 +416,7 @@ def _advance(rule: Rule, alert: Alert, observed: Observation, moment: Moment) ->
         values.pop("below_since")
         why = f"At {alert.value:g}, at or below {_numbers(rule).clears_at:g} for {rule.keep_firing_s} s."
         if observed.value is None:
-            why = "There is no data any more, which ends it by the rule."
+            why = "Data is missing, which the rule treats as below the threshold."
         return move(alert, AlertState.RESOLVED, at, why, unless=judged, resolved_at=at, below_since=None, **values) is not None  # fmt: skip
     return _flip(rule, alert, moment, judged, values) or _hold(alert, judged, values)
 
@@ -428,7 +428,7 @@ def _flip(rule: Rule, alert: Alert, moment: Moment, judged: Q, values: dict) -> 
     if alert.state == AlertState.FIRING:
         state, why = _fired_state(rule, alert, moment)
     else:
-        state, why = AlertState.FIRING, "The silence is over, and it is still true."
+        state, why = AlertState.FIRING, "The silence ended while the value was still over the threshold."
     return move(alert, state, moment.at, why, unless=judged, **values) is not None
 
 
@@ -437,7 +437,7 @@ def _hold(alert: Alert, judged: Q, values: dict) -> bool:
     if values["held_because"] == alert.held_because:
         Alert.objects.filter(pk=alert.pk, transitions=alert.transitions).exclude(judged).update(**values)
         return False
-    why = values["held_because"] or "It is judged again: what held it is over."
+    why = values["held_because"] or "Evaluated again after having been held."
     return move(alert, alert.state, values["judged_at"], why, unless=judged, **values) is not None
 
 

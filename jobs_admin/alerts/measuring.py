@@ -98,7 +98,7 @@ class Measured:
         """Return why there will never be data again; empty if there may be."""
         measure = METRICS[metric]
         if source in self.taken_out and (measure.ends_with_source or (measure.needs_source and value is None)):
-            return f"{source} was taken out of the configuration: nobody looks at it any more."
+            return f"{source} was removed from the configuration."
         return ""
 
     def held_reason(self, metric: str, source: str, subject: str) -> str:
@@ -106,9 +106,9 @@ class Measured:
         if METRICS[metric].needs_source and source in self._unreachable_since:
             since = self._unreachable_since[source]
             when = f" since {clock(since, self.now)} UTC" if since else ""
-            return f"{source} cannot be reached{when}: what its queues hold is not known."
+            return f"{source} has been unreachable{when}: the depths of its queues are unknown."
         if METRICS[metric].moves_with_replays and (source, subject) in self._replayed:
-            return "A replay sends jobs of this queue, or did so a moment ago: its depth moves with them."
+            return "A replay to this queue is running or has just ended, which changes the depth."
         return ""
 
     # -- one metric each, over all queues -------------------------------------------------------------------------

@@ -245,8 +245,8 @@ def _escalate(rule: Rule, leader: Alert, members: list[Alert], loud: list[Alert]
     )
     Alert.objects.filter(pk=leader.pk).update(told_at=now)
     first = min(loud, key=lambda one: one.pk)
-    named = ", ".join(one.name for one in to) or "nobody: the rule names no channel"
-    event = move(first, first.state, now, f"Not acknowledged for {waited}: told {named}.")
+    named = ", ".join(one.name for one in to) or "no one (the rule has no channel)"
+    event = move(first, first.state, now, f"Not acknowledged for {waited}: notified {named}.")
     if event is not None:
         AlertEvent.objects.filter(pk=event.pk).update(notice=notice)
     return [notice]

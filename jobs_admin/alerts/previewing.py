@@ -81,18 +81,18 @@ def preview(viewer: Viewer, document: object, now: datetime, *, days: int = 7) -
         return found
     peaks = _peaks(viewer, rule, found.since, now)
     if not peaks:
-        found.untold = ["No samples are kept of what this rule looks at."]
+        found.untold = ["No samples match this rule."]
         return found
     plan = _plan(peaks, days)
     found.step_s = max((step for _, step in plan), default=_MINUTE)
     if found.step_s > _MINUTE:
         by_the_minute = sum(step == _MINUTE for _, step in plan)
         found.untold.append(
-            f"{by_the_minute:,} of {len(peaks):,} queues are judged by the minute, those with lower values in steps of "
+            f"{by_the_minute:,} of {len(peaks):,} queues are evaluated per minute, those with lower values in steps of "
             f"{found.step_s // 60} min."
         )
     if len(plan) < len(peaks):
-        found.untold.append(f"Of {len(peaks):,} queues the {len(plan):,} with the highest values are judged.")
+        found.untold.append(f"Of {len(peaks):,} queues, the {len(plan):,} with the highest values are evaluated.")
     if rule.measure.history_note:
         found.untold.append(rule.measure.history_note)
     by_source: dict[str, list[Episode]] = defaultdict(list)
@@ -110,9 +110,9 @@ def preview(viewer: Viewer, document: object, now: datetime, *, days: int = 7) -
 
 def _why_not(rule: Rule) -> str:
     if rule.measure.history is None:
-        return f"{rule.measure.no_history} The rule judges from the moment it is saved."
+        return f"{rule.measure.no_history} Evaluation starts when you save the rule."
     if rule.is_narrowed:
-        return "The history is of whole queues: what a task, a group or a tenant had is not kept."
+        return "History is stored per queue, not per task, group or tenant."
     return ""
 
 

@@ -83,7 +83,7 @@ def get(viewer: Viewer, pk: int) -> Alert:
     """Return one alert with its rule and the leader of its bundle. Raises NotFound."""
     found = _visible(viewer).filter(pk=pk).first() if 0 < pk < 2**63 else None
     if found is None:
-        raise NotFound("There is no such alert, or you have no role on its source.")
+        raise NotFound("No such alert, or you have no role on its source.")
     return found
 
 

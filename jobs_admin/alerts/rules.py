@@ -35,7 +35,7 @@ def rule(viewer: Viewer, pk: int) -> Rule:
     found = Rule.objects.filter(pk=pk, deleted_at=None).select_related("view")
     one = found.prefetch_related("channels", "escalate_to").first()
     if one is None or not alert_sight.sees_rule(viewer, one):
-        raise NotFound("There is no such rule, or none that you may see.")
+        raise NotFound("No such rule, or you cannot view it.")
     return one
 
 
@@ -85,13 +85,13 @@ def delete_rule(viewer: Viewer, pk: int) -> None:
     with transaction.atomic():
         gone = Rule.objects.filter(pk=pk, deleted_at=None)
         if not gone.update(deleted_at=now, enabled=False, view=None, changed_by=viewer.name[:150], changed_at=now):
-            raise NotFound("There is no such rule, or none that you may see.")
-        closing.close_rule(found, f"{viewer.name} deleted the rule.", now)
+            raise NotFound("No such rule, or you cannot view it.")
+        closing.close_rule(found, f"Rule deleted by {viewer.name}.", now)
         _record(viewer, "rule.delete", found.pk, values, None)
 
 
 def _authorize(viewer: Viewer, sources: Sequence[str], act: str, pk: int | None) -> None:
-    message = "This rule takes the role {role} on {where}. Nothing was changed."
+    message = "Changing this rule needs the role {role} on {where}. Nothing was changed."
     authorize(viewer, OPERATOR, sources, act, f"alert-rule:{pk or ''}", message=message, field="source")
 
 
@@ -100,18 +100,18 @@ def _store(viewer: Viewer, read: Rule | None, values: Mapping[str, Any], expecte
     before, now = None, timezone.now()
     if read is None:
         if Rule.objects.filter(deleted_at=None).count() >= MOST:
-            raise Refused("too_many", f"There are {MOST:,} rules. Delete one first. Nothing was changed.")
+            raise Refused("too_many", f"The limit of {MOST:,} rules is reached. Delete one first. Nothing was changed.")
         row = Rule()
     else:
         row = Rule.objects.select_for_update().get(pk=read.pk)
         if row.deleted_at is not None:
-            raise NotFound("There is no such rule, or none that you may see.")
+            raise NotFound("No such rule, or you cannot view it.")
         # As JSON tells times: in thousandths of a second.
         is_stale = expected is not None and abs(expected - row.changed_at) >= timedelta(milliseconds=1)
         if is_stale or row.source != read.source:  # of another source, its operators were not asked
-            by = row.changed_by or "Somebody"
+            by = row.changed_by or "Another operator"
             at = dated(row.changed_at, timezone.now(), with_seconds=True)
-            message = f"{by} changed this rule at {at} UTC. Nothing was changed: look at it again."
+            message = f"{by} changed this rule at {at} UTC. Nothing was changed. Review the new version."
             raise Refused("stale", message)
         before = document(row)
     for name, value in fields.items():
@@ -123,7 +123,7 @@ def _store(viewer: Viewer, read: Rule | None, values: Mapping[str, Any], expecte
     except IntegrityError as error:
         if not Rule.objects.filter(deleted_at=None, name=row.name).exclude(pk=row.pk).exists():
             raise
-        raise Refused("taken", f"There is a rule “{row.name}” already. Nothing was changed.", "name") from error
+        raise Refused("taken", f"A rule named “{row.name}” already exists. Nothing was changed.", "name") from error
     row.channels.set(values["channels"])
     row.escalate_to.set(values["escalate_to"])
     if before is not None:
@@ -142,9 +142,9 @@ def _content(document: object) -> tuple[object, datetime | None]:
     except ValueError:
         expected = False
     if expected is not None and not isinstance(expected, datetime):
-        raise Refused("invalid", "changed_at is a time, as the rule was answered with it. Nothing was changed.")
+        raise Refused("invalid", "changed_at must be the time returned with the rule. Nothing was changed.")
     if expected is not None and expected.tzinfo is None:
-        raise Refused("invalid", "changed_at names its time zone, as it was answered. Nothing was changed.")
+        raise Refused("invalid", "changed_at must include a time zone, as returned. Nothing was changed.")
     return {name: value for name, value in document.items() if name != "changed_at"}, expected
 
 

@@ -36,11 +36,13 @@ def save_runbook(viewer: Viewer, task: str, url: str) -> Runbook:
     address = _parse_field("url", lambda: checking.parse_url(url))
     if not pattern or not address:
         field = "task" if not pattern else "url"
-        raise Refused("invalid", "Give a task, * is anything, and an address. Nothing was changed.", field)
+        raise Refused("invalid", "Enter a task (wildcard *) and an address. Nothing was changed.", field)
     with transaction.atomic():
         before = Runbook.objects.select_for_update().filter(task=pattern).first()
         if before is None and Runbook.objects.count() >= MOST:
-            raise Refused("too_many", f"There are {MOST} runbooks. Delete one first. Nothing was changed.")
+            raise Refused(
+                "too_many", f"The limit of {MOST} runbooks is reached. Delete one first. Nothing was changed."
+            )
         row, _ = Runbook.objects.update_or_create(
             task=pattern, defaults={"url": address, "changed_by": viewer.name[:150]}
         )
@@ -53,11 +55,11 @@ def delete_runbook(viewer: Viewer, pk: int) -> None:
     """Delete a runbook. Raises Refused, and NotFound."""
     found = Runbook.objects.filter(pk=pk).first()
     if found is None or not viewer.may_anywhere(VIEWER):
-        raise NotFound("There is no such runbook.")
+        raise NotFound("No such runbook.")
     _authorize(viewer, "runbook.delete", f"runbook:{pk}")
     with transaction.atomic():
         if not Runbook.objects.filter(pk=pk).delete()[0]:
-            raise NotFound("There is no such runbook.")
+            raise NotFound("No such runbook.")
         audit.record(viewer, "runbook.delete", f"runbook:{pk}", before={"task": found.task, "url": found.url})
 
 
@@ -69,7 +71,7 @@ def for_task(task: str) -> str:
 
 
 def _authorize(viewer: Viewer, act: str, name: str) -> None:
-    message = "A runbook of tasks, which may be of any source, takes the role {role} on {where}. Nothing was changed."
+    message = "Changing a runbook needs the role {role} on {where}. Nothing was changed."
     authorize(viewer, OPERATOR, EVERY_SOURCE, act, name, message=message, field="source")
 
 

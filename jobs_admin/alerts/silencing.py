@@ -103,13 +103,13 @@ def silence(
     now = now or timezone.now()
     parsed = _matchers(viewer, matchers)
     source = _source(parsed)
-    message = "This silence takes the role {role} on {where}. Nothing was changed."
+    message = "This silence needs the role {role} on {where}. Nothing was changed."
     authorize(viewer, OPERATOR, source, "silence.create", "silence", message=message, field="source")
     starts = _parse_start(starts_at, now)
     _check_end(ends_at, starts)
     why = " ".join(representable(comment).split()) if isinstance(comment, str) else ""
     if not 1 <= len(why) <= LONGEST_COMMENT:
-        raise _invalid("comment", f"Say why, in 1 to {LONGEST_COMMENT} characters: others will wonder.")
+        raise _invalid("comment", f"Enter a reason of 1 to {LONGEST_COMMENT} characters.")
     with transaction.atomic():
         _must_have_room(source, now)
         made = Silence.objects.create(
@@ -128,9 +128,13 @@ def _must_have_room(source: str, now: datetime) -> None:
     owners = [owner(_source(matchers)) for matchers in open_]
     if owners.count(mine) >= MOST:
         matching = "several sources" if mine == EVERY_SOURCE else mine
-        raise Refused("too_many", f"There are {MOST} silences of {matching}. End one first. Nothing was changed.")
+        raise Refused(
+            "too_many", f"The limit of {MOST} silences of {matching} is reached. End one first. Nothing was changed."
+        )
     if len(owners) >= MOST_OF_DESK:
-        raise Refused("too_many", f"There are {MOST_OF_DESK:,} silences. End one first. Nothing was changed.")
+        raise Refused(
+            "too_many", f"The limit of {MOST_OF_DESK:,} silences is reached. End one first. Nothing was changed."
+        )
 
 
 def end_silence(viewer: Viewer, pk: int, *, now: datetime | None = None) -> Silence:
@@ -138,15 +142,15 @@ def end_silence(viewer: Viewer, pk: int, *, now: datetime | None = None) -> Sile
     now = now or timezone.now()
     found = Silence.objects.filter(pk=pk).first()
     if found is None or not may_see(viewer, found):
-        raise NotFound("There is no such silence, or it is about sources that you may not see.")
+        raise NotFound("No such silence, or you cannot view its sources.")
     source = _source(found.matchers)
-    message = "Ending this silence takes the role {role} on {where}. Nothing was changed."
+    message = "Ending this silence needs the role {role} on {where}. Nothing was changed."
     authorize(viewer, OPERATOR, source, "silence.end", f"silence:{pk}", message=message, field="source")
     with transaction.atomic():
         running = Silence.objects.filter(pk=pk, ends_at__gt=now)
         # One that has not begun ends where it would have begun: at once.
         if not running.update(ends_at=now, starts_at=Least(F("starts_at"), now), ended_by=viewer.name[:150]):
-            raise Refused("wrong_state", "This silence is over already. Nothing was changed.")
+            raise Refused("wrong_state", "This silence has already ended. Nothing was changed.")
         for one in audited([source]):
             audit.record(viewer, "silence.end", f"silence:{pk}", source=one, before={"ends_at": found.ends_at})
     found.refresh_from_db()
@@ -177,15 +181,15 @@ def _source(matchers: Mapping[str, Any]) -> str:
 
 def _matchers(viewer: Viewer, given: object) -> dict[str, Any]:
     if not isinstance(given, Mapping):
-        raise _invalid("matchers", f"Matchers are an object with some of {', '.join(MATCHERS)}.")
+        raise _invalid("matchers", f"matchers must be an object with some of {', '.join(MATCHERS)}.")
     if unknown := [str(name)[:60] for name in given if name not in MATCHERS]:
-        raise _invalid("matchers", f"There is no matcher {unknown[0]!r}. Known: {', '.join(MATCHERS)}.")
+        raise _invalid("matchers", f"Unknown matcher {unknown[0]!r}. Known: {', '.join(MATCHERS)}.")
     parsed = {name: value for name, value in given.items() if value not in (None, "", [])}
     if not parsed.keys() - {"exact"}:
-        raise _invalid("matchers", "Give at least one matcher: nothing would be left to be told.")
+        raise _invalid("matchers", "Give at least one matcher. A silence that matches everything is refused.")
     exact = parsed.get("exact", [])
     if not isinstance(exact, list) or not all(name in GLOBS and name in parsed for name in exact):
-        raise _invalid("matchers", f"exact is a list of those of {', '.join(GLOBS)} that are given and are no globs.")
+        raise _invalid("matchers", f"exact must be a list of given matchers ({', '.join(GLOBS)}) that are not globs.")
     for name in GLOBS:
         if name in parsed:
             try:
@@ -193,7 +197,7 @@ def _matchers(viewer: Viewer, given: object) -> dict[str, Any]:
             except ValueError as error:
                 raise _invalid("matchers", str(error)) from error
     if "severity" in parsed and parsed["severity"] not in Severity.values:
-        raise _invalid("matchers", f"severity is one of {', '.join(Severity.values)}.")
+        raise _invalid("matchers", f"severity must be one of {', '.join(Severity.values)}.")
     if "alert" in parsed:
         parsed |= _parse_alert_matcher(viewer, parsed["alert"])
     return parsed
@@ -202,11 +206,11 @@ def _matchers(viewer: Viewer, given: object) -> dict[str, Any]:
 def _parse_alert_matcher(viewer: Viewer, given: object) -> dict[str, Any]:
     """Return the matcher of an alert's bundle, with its source."""
     if not isinstance(given, int) or isinstance(given, bool):
-        raise _invalid("matchers", "alert is the number of an alert.")
+        raise _invalid("matchers", "alert must be the number of an alert.")
     try:
         found = get(viewer, given)
     except NotFound:
-        raise _invalid("matchers", "There is no such alert, or you may not see it.") from None
+        raise _invalid("matchers", "No such alert, or you cannot view it.") from None
     leader = found.told_with_id or found.pk
     return {"alert": leader, "source": found.source} if found.source else {"alert": leader}
 
@@ -214,17 +218,17 @@ def _parse_alert_matcher(viewer: Viewer, given: object) -> dict[str, Any]:
 def _parse_start(given: datetime | None, now: datetime) -> datetime:
     starts = given or now
     if starts.tzinfo is None:
-        raise _invalid("starts_at", "starts_at names its time zone.")
+        raise _invalid("starts_at", "starts_at must include a time zone.")
     if starts > now + LONGEST:
-        raise _invalid("starts_at", f"It begins within {LONGEST.days} days.")
+        raise _invalid("starts_at", f"The start must be within {LONGEST.days} days.")
     return max(starts, now)
 
 
 def _check_end(ends_at: datetime, starts: datetime) -> None:
     if not isinstance(ends_at, datetime) or ends_at.tzinfo is None:
-        raise _invalid("ends_at", "ends_at is a time with its time zone.")
+        raise _invalid("ends_at", "ends_at must be a time with a time zone.")
     if not starts < ends_at <= starts + LONGEST:
-        raise _invalid("ends_at", f"It ends after it begins, within {LONGEST.days} days.")
+        raise _invalid("ends_at", f"The end must be after the start, within {LONGEST.days} days.")
 
 
 def _invalid(field: str, message: str) -> Refused:

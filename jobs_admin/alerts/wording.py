@@ -20,7 +20,7 @@ def sentence(alert: Alert, lasted_s: float) -> str:
 
 def resolved_sentence(alert: Alert, lasted_s: float) -> str:
     bound = f"(threshold: {figure(alert.rule.metric, alert.threshold)})"
-    return f"{state(alert)} {bound}; over after {duration(lasted_s)}"
+    return f"{state(alert)} {bound}; resolved after {duration(lasted_s)}"
 
 
 def state(alert: Alert) -> str:

@@ -46,10 +46,12 @@ def save_channel(viewer: Viewer, document: object, pk: int | None = None) -> Sav
     is_made = before is None and wanted.kind == "webhook" and wanted.secret is None
     with transaction.atomic():
         if before is None and Channel.objects.count() >= MOST_CHANNELS:
-            raise Refused("too_many", f"There are {MOST_CHANNELS} channels. Delete one first. Nothing was changed.")
+            raise Refused(
+                "too_many", f"The limit of {MOST_CHANNELS} channels is reached. Delete one first. Nothing was changed."
+            )
         row = Channel.objects.select_for_update().filter(pk=before.pk).first() if before is not None else Channel()
         if row is None:
-            raise NotFound("There is no such channel, or none that you may see.")
+            raise NotFound("No such channel, or you cannot view it.")
         if before is not None:
             wanted = documents.read(document, row)  # what is left out stays as it is now, not as it was looked at
         was = _plain(row) if before is not None else None
@@ -71,9 +73,9 @@ def delete_channel(viewer: Viewer, pk: int) -> None:
     with transaction.atomic():
         row = Channel.objects.select_for_update().filter(pk=pk).first()
         if row is None:
-            raise NotFound("There is no such channel, or none that you may see.")
+            raise NotFound("No such channel, or you cannot view it.")
         _not_used(row)
-        was, why = _plain(row), "It is being deleted, and its deliveries with it."
+        was, why = _plain(row), "Channel and deliveries are being deleted."
         if row.disabled_at is None:
             row.disabled_at, row.why_disabled = timezone.now(), why
             row.save(update_fields=["disabled_at", "why_disabled"])
@@ -87,9 +89,9 @@ def delete_channel(viewer: Viewer, pk: int) -> None:
     with transaction.atomic():
         row = Channel.objects.select_for_update().filter(pk=pk).first()
         if row is None:
-            raise NotFound("There is no such channel, or none that you may see.")
+            raise NotFound("No such channel, or you cannot view it.")
         if names := _rules_using(row):
-            message = "A rule tells it since a moment ago: it stays. Its deliveries are gone, and it is disabled."
+            message = "The channel was not deleted: a rule has just started to use it. Its deliveries were deleted, and it is disabled."
             audit.record(
                 viewer, "channel.delete", f"channel:{pk}", reason=message, after={"rules": names[:5]}, allowed=False
             )
@@ -106,9 +108,9 @@ def rotate(viewer: Viewer, pk: int) -> str:
 
     def change(row: Channel) -> dict[str, Any]:
         if row.kind != "webhook":
-            raise invalid("Only a signed webhook has a secret of ours to rotate.", "kind")
+            raise invalid("Only webhooks have a signing secret to rotate.", "kind")
         if len(row.secrets) > 1:
-            message = "Two secrets sign already. End that rotation first. Nothing was changed."
+            message = "A rotation is already in progress. End it first. Nothing was changed."
             raise Refused("wrong_state", message)
         row.secrets = [sealing.seal(made), *row.secrets[:1]]
         row.rotated_at = timezone.now()
@@ -123,7 +125,7 @@ def end_rotation(viewer: Viewer, pk: int) -> ChannelRow:
 
     def change(row: Channel) -> dict[str, Any]:
         if len(row.secrets) < 2:
-            raise Refused("wrong_state", "Only one secret signs. Nothing was changed.")
+            raise Refused("wrong_state", "No rotation is in progress. Nothing was changed.")
         row.secrets = row.secrets[:1]
         return {"secrets": 1}
 
@@ -151,11 +153,11 @@ def test(viewer: Viewer, pk: int, now: datetime | None = None) -> DeliveryRow:
         Channel.objects.select_for_update().get(pk=pk)
         under_way = (DeliveryState.WAITING, DeliveryState.SENDING)
         if Delivery.objects.filter(channel_id=pk, notice__type="ping", state__in=under_way).exists():
-            message = f"A test of {found.name} is under way. Look at it first. Nothing was changed."
+            message = f"A test of {found.name} is already in progress. Nothing was changed."
             raise Refused("wrong_state", message)
         body = {
-            "title": f"A test of {found.name}",
-            "message": f"{viewer.name[:150]} sent a test: nothing is wrong. What the desk has to say arrives like this.",
+            "title": f"Test of {found.name}",
+            "message": f"Test notification sent by {viewer.name[:150]}. No action is needed.",
             "url": config.page_at("alerts/channels/"),
         }
         notice = Notice.objects.create(
@@ -179,7 +181,7 @@ def resend(viewer: Viewer, pk: int, now: datetime | None = None) -> DeliveryRow:
     found = reading.find_delivery(viewer, pk)
     authorize(viewer, OPERATOR, found.notice.source or EVERY_SOURCE, "delivery.resend", f"delivery:{pk}")
     if found.channel.disabled_at is not None and found.notice.type != "ping":
-        message = f"The channel {found.channel.name} is disabled. Enable it first. Nothing was changed."
+        message = f"Channel {found.channel.name} is disabled. Enable it first. Nothing was changed."
         raise Refused("wrong_state", message)
     with transaction.atomic():
         changed = (
@@ -188,7 +190,7 @@ def resend(viewer: Viewer, pk: int, now: datetime | None = None) -> DeliveryRow:
             .update(state=DeliveryState.WAITING, next_try_at=now or timezone.now(), tries=0)
         )
         if not changed:
-            raise Refused("wrong_state", "It is being sent just now. Nothing was changed.")
+            raise Refused("wrong_state", "The delivery is being sent. Nothing was changed.")
         audit.record(
             viewer,
             "delivery.resend",
@@ -206,7 +208,7 @@ def _changed(viewer: Viewer, act: str, pk: int, change: Any) -> ChannelRow:
     with transaction.atomic():
         row = Channel.objects.select_for_update().filter(pk=pk).first()
         if row is None:
-            raise NotFound("There is no such channel, or none that you may see.")
+            raise NotFound("No such channel, or you cannot view it.")
         was = _plain(row)
         after = change(row)
         row.changed_by = viewer.name[:150]
@@ -235,7 +237,7 @@ def _store(row: Channel) -> None:
     except IntegrityError as error:
         if not Channel.objects.filter(name=row.name).exclude(pk=row.pk).exists():
             raise
-        raise Refused("taken", f"There is a channel {row.name} already. Nothing was changed.", "name") from error
+        raise Refused("taken", f"A channel named {row.name} already exists. Nothing was changed.", "name") from error
 
 
 def _rules_using(found: Channel) -> list[str]:
@@ -247,7 +249,7 @@ def _rules_using(found: Channel) -> list[str]:
 def _not_used(found: Channel) -> None:
     if names := _rules_using(found):
         which = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        raise Refused("in_use", f"It is told by rules: {which}. Change them first. Nothing was changed.")
+        raise Refused("in_use", f"Rules use this channel: {which}. Change them first. Nothing was changed.")
 
 
 def _plain(row: Channel) -> dict[str, Any]:

@@ -142,7 +142,7 @@ def _is_over(one: Delivery, now: datetime) -> bool:
             notice_id__gt=one.notice_id,
             state=DeliveryState.DELIVERED,
         )
-        why = "A later notice of the same alert has arrived already." if later.exists() else ""
+        why = "A later notice of the same alert was already delivered." if later.exists() else ""
     if not why:
         return False
     claim = Delivery.objects.filter(pk=one.pk, state=one.state, next_try_at=one.next_try_at)
@@ -170,7 +170,7 @@ def _build_call(one: Delivery, now: datetime, allowed: Allowed) -> tuple[_InFlig
         return _InFlight(one), lambda: answer
     except Exception as error:  # one that cannot be written keeps no other waiting: it is tried again, then parked
         log.exception("Delivery %s could not be written.", one.pk)
-        answer = _unexpected("write it", error)
+        answer = _unexpected("build the request", error)
         return _InFlight(one), lambda: answer
     return _InFlight(one, request.logged), lambda: posting.send(request, allowed)
 
@@ -203,13 +203,13 @@ def _record_or_fail(one: Delivery, request: str, answer: Answer, now: datetime) 
         log.exception("What came back for delivery %s could not be recorded.", one.pk)
         has_arrived = answer.status is not None and 200 <= answer.status < 300
         recorded = (
-            Answer(answer.status, took_ms=answer.took_ms) if has_arrived else _unexpected("record the answer", error)
+            Answer(answer.status, took_ms=answer.took_ms) if has_arrived else _unexpected("record the response", error)
         )
         _record(one, "", recorded, now)
 
 
 def _unexpected(what: str, error: Exception) -> Answer:
-    return Answer(None, error=f"Redrive could not {what}: {type(error).__name__}. Its log says more.")
+    return Answer(None, error=f"Redrive could not {what}: {type(error).__name__}. See the log.")
 
 
 def _record(one: Delivery, request: str, answer: Answer, now: datetime) -> None:

@@ -41,16 +41,14 @@ class Wanted:
 def read(document: object, before: Channel | None = None) -> Wanted:
     """Return the channel. Raises Refused for the first invalid field. An omitted field is unchanged."""
     if not isinstance(document, Mapping):
-        raise invalid("A channel is an object of fields.", None)
+        raise invalid("Send a channel as an object of fields.", None)
     if unknown := [name for name in document if name not in FIELDS]:
-        raise invalid(
-            f"A channel has no field {representable(str(unknown[0]))[:40]!r}; it has {', '.join(FIELDS)}.", "kind"
-        )
+        raise invalid(f"Unknown field {representable(str(unknown[0]))[:40]!r}. Known: {', '.join(FIELDS)}.", "kind")
     kind = str(document.get("kind") or (before.kind if before else ""))
     if kind not in KINDS:
-        raise invalid(f"A channel is one of {', '.join(KINDS)}.", "kind")
+        raise invalid(f"kind must be one of {', '.join(KINDS)}.", "kind")
     if before is not None and kind != before.kind:
-        raise invalid(f"{before.name} is of kind {before.kind}. Make another channel for {kind}.", "kind")
+        raise invalid(f"{before.name} is of kind {before.kind}. Create another channel for {kind}.", "kind")
     name = _name(document.get("name", before.name if before else ""))
     events = _events(document.get("events", before.events if before else []))
     fields = _Fields(document, before)
@@ -67,7 +65,7 @@ class _Fields:
         if value is None:
             return ""
         if not isinstance(value, str):
-            raise invalid(f"{field} is a text.", field)
+            raise invalid(f"{field} must be text.", field)
         return representable(value).strip()
 
     def is_left_out(self, field: str) -> bool:
@@ -79,7 +77,7 @@ def _webhook(fields: _Fields) -> dict[str, Any]:
     _nothing(fields, "to", "webhook")
     secret = fields.text("secret") or None
     if secret is not None and not sealing.is_signing_secret(secret):
-        raise invalid("A secret is whsec_ and 24 to 64 bytes in Base64; left out, one is made.", "secret")
+        raise invalid("A secret is whsec_ followed by 24 to 64 bytes in Base64. Omit it to generate one.", "secret")
     if fields.before is not None and fields.is_left_out("url"):
         return {"url": fields.before.url, "secret": secret}
     address = _parse_address(fields.text("url"))
@@ -90,7 +88,7 @@ def _slack(fields: _Fields) -> dict[str, Any]:
     """Parse a Slack channel. Everyone who knows the address can post: it is the secret."""
     _nothing(fields, "to", "slack")
     if fields.text("secret"):
-        raise invalid("Slack's secret is its URL: write it into url.", "secret")
+        raise invalid("Slack has no secret: its URL is the secret. Set url instead.", "secret")
     # What reading answers of it is cut off where the secret begins.
     if fields.is_left_out("url") or (fields.before is not None and fields.text("url").endswith("…")):
         return {}
@@ -102,9 +100,9 @@ def _pagerduty(fields: _Fields) -> dict[str, Any]:
     _nothing(fields, "to", "pagerduty")
     key = fields.text("secret")
     if not key and fields.before is None:
-        raise invalid("Give PagerDuty's routing key (integration key) as secret.", "secret")
+        raise invalid("Enter PagerDuty's routing key (integration key) as secret.", "secret")
     if key and not _ROUTING_KEY.fullmatch(key):
-        raise invalid("A routing key of PagerDuty is 32 letters and digits.", "secret")
+        raise invalid("A PagerDuty routing key has 32 letters and digits.", "secret")
     if fields.before is not None and fields.is_left_out("url"):
         return {"url": fields.before.url, "secret": key or None}
     address = _parse_address(fields.text("url") or PAGERDUTY)
@@ -115,7 +113,7 @@ def _email(fields: _Fields) -> dict[str, Any]:
     _nothing(fields, "url", "email")
     _nothing(fields, "secret", "email")
     if not config.sends_mail():
-        raise invalid("No mail server is set (EMAIL_URL, docs/operations.md): no mail could leave.", "kind")
+        raise invalid("No mail server is configured. Set EMAIL_URL (docs/operations.md).", "kind")
     if fields.before is not None and "to" not in fields.document:
         return {"to": fields.before.to}
     return {"to": "\n".join(_addresses(fields.document.get("to")))}
@@ -131,7 +129,7 @@ def _nothing(fields: _Fields, field: str, kind: str) -> None:
 
 def _parse_address(url: str) -> WebAddress:
     if not url:
-        raise invalid("Give the URL that is to be asked.", "url")
+        raise invalid("Enter a URL.", "url")
     try:
         return parse(url)
     except BadAddress as error:
@@ -141,7 +139,7 @@ def _parse_address(url: str) -> WebAddress:
 def _name(value: object) -> str:
     name = " ".join(representable(str(value)).split())
     if not name or len(name) > LONGEST_NAME:
-        raise invalid(f"Give it a name of 1 to {LONGEST_NAME} characters.", "name")
+        raise invalid(f"Enter a name of 1 to {LONGEST_NAME} characters.", "name")
     return name
 
 
@@ -151,11 +149,11 @@ def invalid(message: str, field: str | None) -> Refused:
 
 def _events(value: object) -> tuple[str, ...]:
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise invalid(f"events is a list of {', '.join(EVENTS)}.", "events")
+        raise invalid(f"events must be a list of {', '.join(EVENTS)}.", "events")
     for one in value:
         if one not in EVENTS:
             shown = representable(str(one))[:40]
-            raise invalid(f"There is no event {shown!r}; known: {', '.join(EVENTS)}.", "events")
+            raise invalid(f"Unknown event {shown!r}. Known: {', '.join(EVENTS)}.", "events")
     return tuple(event for event in EVENTS if event in value)
 
 
@@ -163,10 +161,10 @@ def _addresses(value: object) -> list[str]:
     """Return the addresses of a list, or of a text with one a line or commas between them."""
     parts = re.split(r"[,\n]", value) if isinstance(value, str) else value
     if not isinstance(parts, Sequence):
-        raise invalid("to is a list of addresses.", "to")
+        raise invalid("to must be a list of addresses.", "to")
     found = list(dict.fromkeys(part for part in (str(part).strip() for part in parts) if part))
     if not 1 <= len(found) <= MOST_ADDRESSES:
-        raise invalid(f"Give 1 to {MOST_ADDRESSES} addresses.", "to")
+        raise invalid(f"Enter 1 to {MOST_ADDRESSES} addresses.", "to")
     for one in found:
         try:
             if len(one) > 254 or any(c.isspace() for c in one):
@@ -174,6 +172,6 @@ def _addresses(value: object) -> list[str]:
             EmailValidator()(one)
         except ValidationError as error:
             raise Refused(
-                "invalid", f"{representable(one)[:80]!r} is no address of e-mail. Nothing was changed.", "to"
+                "invalid", f"{representable(one)[:80]!r} is not an e-mail address. Nothing was changed.", "to"
             ) from error
     return found

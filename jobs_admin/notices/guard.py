@@ -47,18 +47,18 @@ def addresses(target: WebAddress, allowed: Allowed | None = None, resolve: Resol
     for answer in answers[:_MOST_ANSWERS]:
         address = web_address.read(answer)
         if address is None:
-            raise Unknown(f"{target.host} leads to {answer[:60]!r}, which is no address.")
+            raise Unknown(f"{target.host} resolves to {answer[:60]!r}, which is not an address.")
         why = web_address.why_not(address)
         if why and not allowed.names(target.host, target.port) and not allowed.holds(address, target.port):
-            leads = "is" if literal is not None else f"leads to {address}, which is"
+            leads = "is" if literal is not None else f"resolves to {address}, which is"
             message = (
                 f"{target.host} {leads} not a public address ({why}). To allow it, name it in REDRIVE_WEBHOOK_ALLOW "
-                f"({target.host}:{target.port} for this port alone) and start the desk again."
+                f"({target.host}:{target.port} for this port alone) and restart the desk."
             )
             raise NotPublic(message)
         found.append(address)
     if not found:
-        raise Unknown(f"{target.host} leads to no address.")
+        raise Unknown(f"{target.host} resolves to no address.")
     return found
 
 
@@ -77,10 +77,10 @@ def look_up(host: str, port: int) -> list[str]:
     thread.start()
     thread.join(_LOOKUP_S)
     if not box:
-        raise Unknown(f"The name {host} was not looked up within {_LOOKUP_S:.0f} s.")
+        raise Unknown(f"The lookup of {host} took longer than {_LOOKUP_S:.0f} s.")
     if isinstance(box[0], list):
         return box[0]
-    raise Unknown(f"The name {host} is not known here ({getattr(box[0], 'strerror', None) or box[0]}).")
+    raise Unknown(f"The lookup of {host} failed ({getattr(box[0], 'strerror', None) or box[0]}).")
 
 
 class Time:
@@ -116,7 +116,7 @@ class Pinned(httpcore.NetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
         if (host.strip("[]"), port) != (self.target.host, self.target.port):
-            raise NotPublic(f"{host}:{port} is not what was to be asked.")
+            raise NotPublic(f"{host}:{port} is not the address of the channel.")
         found = addresses(self.target, self.allowed, self.resolve)
         for n, address in enumerate(found, 1):
             try:
@@ -137,7 +137,7 @@ class Pinned(httpcore.NetworkBackend):
     def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
     ) -> httpcore.NetworkStream:
-        raise NotPublic("A socket file is no address of the web.")
+        raise NotPublic("A socket file is not a web address.")
 
     def sleep(self, seconds: float) -> None:
         time.sleep(min(seconds, self.time.remaining()))

@@ -47,11 +47,11 @@ def asker() -> Callable[[], Answer]:
 def ended(answer: Answer) -> None:
     """Into the log, once for each thing that is wrong."""
     is_heard = answer.status is not None and 200 <= answer.status < 300
-    error = "" if is_heard else answer.error or f"it answered {answer.status}"
+    error = "" if is_heard else answer.error or f"the endpoint answered {answer.status}"
     if error and error != _Last.error:
-        log.error("The heartbeat (REDRIVE_HEARTBEAT_URL) was not heard: %s", error)
+        log.error("The heartbeat (REDRIVE_HEARTBEAT_URL) failed: %s", error)
     elif not error and _Last.error:
-        log.info("The heartbeat is heard again.")
+        log.info("The heartbeat succeeds again.")
     _Last.error = error
 
 

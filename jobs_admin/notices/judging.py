@@ -26,13 +26,13 @@ _POLICY = parse(
     }
 )
 _GONE = {
-    "webhook": {410: "it answered 410 (gone)"},
+    "webhook": {410: "the endpoint answered 410 (gone)"},
     "slack": {
-        403: "Slack refuses the address for good (403)",
-        404: "Slack knows the address no more (404)",
-        410: "Slack's channel is archived or gone (410)",
+        403: "Slack permanently refuses the address (403)",
+        404: "Slack no longer has this address (404)",
+        410: "The Slack channel was archived or deleted (410)",
     },
-    "pagerduty": {410: "it answered 410 (gone)"},
+    "pagerduty": {410: "the endpoint answered 410 (gone)"},
 }
 # What would be answered to the same request for ever, and is no fault of the channel.
 _NEVER = {"slack": {400}, "pagerduty": {400}}
@@ -63,11 +63,11 @@ def judge(
     if why := _GONE.get(kind, {}).get(answer.status or 0):
         return Verdict(Fate.DISABLED, f"{why[0].upper()}{why[1:]}.")
     if answer.has_no_recipient:
-        return Verdict(Fate.DISABLED, f"The mail server refused every address for good ({answer.status}).")
+        return Verdict(Fate.DISABLED, f"The mail server permanently refused all addresses ({answer.status}).")
     if answer.is_for_good or answer.status in _NEVER.get(kind, ()):
-        return Verdict(Fate.PARKED, f"{message} The same would be refused again.")
+        return Verdict(Fate.PARKED, f"{message} No further tries.")
     if only_once or tries >= MOST_TRIES:
-        return Verdict(Fate.PARKED, message if only_once else f"{message} That was the last of {MOST_TRIES} tries.")
+        return Verdict(Fate.PARKED, message if only_once else f"{message} All {MOST_TRIES} tries are used.")
     wait_s = (
         retry_after.seconds(answer.retry_after, now.timestamp())
         if answer.status in _WITH_RETRY_AFTER and answer.retry_after
@@ -81,7 +81,7 @@ def judge(
 
 def _error_text(answer: Answer) -> str:
     if answer.status is None:
-        return answer.error or "It did not answer."
+        return answer.error or "The endpoint did not answer."
     if 300 <= answer.status < 400:
-        return f"It answered {answer.status}: redirects are not followed."
-    return f"It answered {answer.status}."
+        return f"The endpoint answered {answer.status}: redirects are not followed."
+    return f"The endpoint answered {answer.status}."

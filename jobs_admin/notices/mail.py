@@ -142,11 +142,11 @@ def sender(message: EmailMessage) -> Callable[[], Answer]:
         except smtplib.SMTPResponseException as error:
             if line is not None and line.is_cut:
                 # Half a word that it was cut at is no answer.
-                return _failed(None, f"it took longer than {line.limit_s:g} s", began, False)
+                return _failed(None, f"timed out after {line.limit_s:g} s", began, False)
             return _failed(error.smtp_code, _text(error.smtp_error), began, error.smtp_code in _FOR_GOOD)
         except (smtplib.SMTPException, OSError, ValueError) as error:
             if line is not None and line.is_cut:
-                return _failed(None, f"it took longer than {line.limit_s:g} s", began, False)
+                return _failed(None, f"timed out after {line.limit_s:g} s", began, False)
             return _failed(None, representable(str(error)) or type(error).__name__, began, False)
 
     return send
@@ -157,7 +157,7 @@ def _failed(status: int | None, reason: str, began: float, is_for_good: bool) ->
     return Answer(
         status if status is None or status >= 400 else 550,
         reason[:2_000] if status is not None else "",
-        "" if status is not None else f"The mail server was not reached: {reason}."[:300],
+        "" if status is not None else f"The mail server is unreachable: {reason}."[:300],
         took_ms=_since(began),
         is_for_good=is_for_good,
     )

@@ -78,7 +78,7 @@ def send(request: Request, allowed: Allowed, resolve: guard.Resolve | None = Non
     except (guard.NotPublic, guard.Unknown) as refused:
         error = str(refused)
     except (guard.TooSlow, httpcore.TimeoutException):
-        error = f"It had not answered after {time.monotonic() - began:.0f} s."
+        error = f"No response after {time.monotonic() - began:.0f} s."
     except (httpcore.NetworkError, httpcore.ProtocolError, OSError, ValueError) as failed:
         error = _in_words(failed)
     # Whoever has said how it stands has answered, whatever became of the rest.
@@ -101,7 +101,7 @@ def _trust() -> ssl.SSLContext:
 
 def _read_text(body: bytes, encoding: str) -> str:
     if encoding and encoding.lower() != "identity" and body:
-        return f"({len(body)} bytes or more, compressed: not opened)"
+        return f"({len(body)} bytes or more, compressed, not decoded)"
     text = representable(body[:_MOST_TEXT].decode("utf-8", "replace"))
     return text.encode()[:_MOST_TEXT].decode("utf-8", "ignore")
 
@@ -111,5 +111,5 @@ def _in_words(failed: Exception) -> str:
     if isinstance(failed, httpcore.ConnectError):
         return f"No connection: {text}."[:300]
     if isinstance(failed, httpcore.ProtocolError):
-        return f"What came back is not HTTP: {text}."[:300]
+        return f"The response is not HTTP: {text}."[:300]
     return f"The connection broke: {text}."[:300]

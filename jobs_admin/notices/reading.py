@@ -120,7 +120,7 @@ def find(viewer: Viewer, pk: int) -> Channel:
     _must_see(viewer)
     found = Channel.objects.filter(pk=pk).first() if 0 < int(pk) < 2**63 else None
     if found is None:
-        raise NotFound("There is no such channel, or none that you may see.")
+        raise NotFound("No such channel, or you cannot view it.")
     return found
 
 
@@ -139,7 +139,9 @@ def row(viewer: Viewer, found: Channel) -> ChannelRow:
         is_rotating=len(found.secrets) > 1,
         rotated_at=found.rotated_at,
         disabled_at=found.disabled_at,
-        why_disabled=found.why_disabled if sees or not found.disabled_at else "An admin of every source sees why.",
+        why_disabled=found.why_disabled
+        if sees or not found.disabled_at
+        else "An admin of every source can see the reason.",
         failures=found.failures,
         changed_at=found.changed_at,
         changed_by=found.changed_by,
@@ -214,7 +216,7 @@ def find_delivery(viewer: Viewer, pk: int) -> Delivery:
     """Raises NotFound."""
     found = _visible(viewer).filter(pk=pk).first() if 0 < int(pk) < 2**63 else None
     if found is None:
-        raise NotFound("There is no such delivery, or none that you may see.")
+        raise NotFound("No such delivery, or you cannot view it.")
     return found
 
 
@@ -258,11 +260,11 @@ def delivery_row(viewer: Viewer, found: Delivery) -> DeliveryRow:
 
 def _overflow_text(found: Delivery) -> str:
     """Return the text of a delivery that only counts others. It does not show the channel's address."""
-    return f"{found.error} Not told, this one among them: {found.counts:,}."
+    return f"{found.error} Notices not sent, including this one: {found.counts:,}."
 
 
 def _without_addresses(error: str) -> str:
-    return "It failed; an admin of every source sees why." if error else ""
+    return "Failed. An admin of every source can see the reason." if error else ""
 
 
 # -- who may see: channels belong to the whole desk; whoever sees a source sees their names --------------------------
@@ -280,7 +282,7 @@ def may_change(viewer: Viewer) -> bool:
 def _must_see(viewer: Viewer) -> None:
     """Raises NotFound."""
     if not viewer.may_anywhere(VIEWER):
-        raise NotFound("There is no such channel, or none that you may see.")
+        raise NotFound("No such channel, or you cannot view it.")
 
 
 def visible(viewer: Viewer, prefix: str = "") -> Q:

@@ -77,7 +77,7 @@ def _delivery(notice: Notice, channel: Channel, now: datetime) -> Delivery:
         why = f"The channel is disabled: {channel.why_disabled}"
     elif now - notice.created_at > STALE:
         hours = (now - notice.created_at).total_seconds() / 3600
-        why = f"It was {hours:.0f} hours old when it could be told: send it by hand if it still matters."
+        why = f"The notice was {hours:.0f} hours old and was not sent. Send it again if it is still relevant."
     if why:
         return _parked(notice, channel, why)
     return Delivery(notice=notice, channel=channel, next_try_at=now)
@@ -123,7 +123,7 @@ class _Lately:
         if key in self._begun:
             self._begun[key].counts += 1
             return None
-        why = f"More than {MOST_A_MINUTE} of {notice.type} in a minute: the others are told by their list on the desk only."
+        why = f"More than {MOST_A_MINUTE} of {notice.type} in a minute: the others are listed on the desk, without notifications."
         self._begun[key] = _parked(notice, channel, why, 1)
         return self._begun[key]
 

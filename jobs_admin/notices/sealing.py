@@ -34,7 +34,7 @@ def unseal(sealed: list[str]) -> list[str]:
     try:
         return [config.payload_keys().decrypt(one.encode()).decode() for one in sealed]
     except InvalidToken as error:
-        message = "Its secret was sealed with a key that is not in REDRIVE_PAYLOAD_KEYS: enter it anew."
+        message = "The secret was encrypted with a key that is not in REDRIVE_PAYLOAD_KEYS. Enter the secret again."
         raise CannotOpen(message) from error
 
 

@@ -226,7 +226,7 @@ def test_a_page_whose_notice_covers_several_queues_names_them_and_has_both_pairs
 def test_a_viewer_sees_and_cannot_act_and_is_shown_why(vera, watched):
     alert = episode("emails")
     page = vera.get(page_of(alert)).content.decode()
-    assert "Acknowledging and silencing require the role operator on shop." in page
+    assert "Acknowledging and silencing need the role operator on shop." in page
     assert "acknowledge/" not in page and "/silence/" not in page and "Draft replay" not in page
     assert vera.post(f"{page_of(alert)}acknowledge/").status_code == 403
     assert vera.post(f"{page_of(alert)}silence/").status_code == 403
@@ -317,7 +317,7 @@ def test_who_comes_second_is_shown_who_was_first(otto, ann, watched):
     alert = episode("emails")
     ann.post(f"{page_of(alert)}acknowledge/")
     otto.post(f"{page_of(alert)}acknowledge/")
-    assert "ann acknowledged it at" in text_of(otto.get(page_of(alert)))
+    assert "Already acknowledged by ann at" in text_of(otto.get(page_of(alert)))
 
 
 def test_acknowledged_from_the_list_one_stays_there(otto, watched):
@@ -365,7 +365,7 @@ def test_silences_stand_by_what_they_are_at_work_coming_over(otto, watched):
         hours = {"starts_at": now + timedelta(hours=begins), "ends_at": now + timedelta(hours=ends)}
         Silence.objects.create(matchers={"source": "shop", "queue": "emails"}, author="ann", comment=why, **hours)
     text = text_of(otto.get("/alerts/silences/"))
-    assert text.index("At work") < text.index("running") < text.index("To come") < text.index("planned")
+    assert text.index("Active") < text.index("running") < text.index("Scheduled") < text.index("planned")
     assert text.index("Over") < text.index("gone by")
 
 
@@ -373,8 +373,8 @@ def test_what_a_silence_would_fit_is_shown_before_it_is_made(otto, watched):
     episode("emails")
     episode("webhooks")
     text = text_of(otto.get("/alerts/silences/fitting/?source=shop&queue=em*"))
-    assert "Keeps 1 open alert quiet now:" in text and "emails has" in text and "webhooks has" not in text
-    assert "fits no alert that is open now" in text_of(otto.get("/alerts/silences/fitting/?source=shop&queue=nothing"))
+    assert "Silences 1 open alert now:" in text and "emails has" in text and "webhooks has" not in text
+    assert "No open alerts match now" in text_of(otto.get("/alerts/silences/fitting/?source=shop&queue=nothing"))
     assert "Fill in at least one field" in text_of(otto.get("/alerts/silences/fitting/"))
 
 
@@ -392,7 +392,7 @@ def test_a_refused_silence_comes_back_as_it_was_filled_in(otto, watched):
         "/alerts/silences/save/", {"source": "bank", "queue": "<b>x", "comment": "why not", "for": "3600"}
     )
     page = answer.content.decode()
-    assert answer.status_code == 422 and "takes the role operator on bank" in page
+    assert answer.status_code == 422 and "needs the role operator on bank" in page
     assert 'value="&lt;b&gt;x"' in page and 'value="why not"' in page and not Silence.objects.exists()
 
 
@@ -405,7 +405,7 @@ def test_a_silence_of_another_source_is_neither_seen_nor_ended(otto, watched):
 
 def test_a_viewer_sees_silences_and_makes_none(vera, watched):
     page = vera.get("/alerts/silences/").content.decode()
-    assert "to make a silence it takes the role operator" in page and "silences/save/" not in page
+    assert "Creating a silence needs the role operator" in page and "silences/save/" not in page
     assert vera.post("/alerts/silences/save/", {"source": "shop", "comment": "x", "for": "3600"}).status_code == 403
 
 

@@ -71,7 +71,10 @@ def test_the_second_who_acknowledges_is_shown_who_did(call_api, alert):
     first = call_api("POST", f"alerts/{alert.pk}/acknowledge", {"comment": "mine"}, role="operator", source="shop")
     assert (first.status_code, first.json()["state"]) == (200, "acknowledged")
     second = call_api("POST", f"alerts/{alert.pk}/acknowledge", {})
-    assert second.status_code == 409 and "operator of shop acknowledged it" in second.json()["error"]["message"]
+    assert (
+        second.status_code == 409
+        and "Already acknowledged by token operator of shop" in second.json()["error"]["message"]
+    )
     assert call_api("POST", f"alerts/{alert.pk}/acknowledge", {}, role="operator", source="bank").status_code == 404
 
 

@@ -62,8 +62,8 @@ def text_of(answer) -> str:
 
 
 def test_a_desk_without_channels_shows_that_nothing_leaves_it(ann, vera):
-    assert "alerts are shown on this desk, and nowhere else" in text_of(ann.get("/alerts/channels/"))
-    assert "Make a channel" not in vera.get("/alerts/channels/").content.decode()
+    assert "No channels: no notifications are sent." in text_of(ann.get("/alerts/channels/"))
+    assert "Create channel" not in vera.get("/alerts/channels/").content.decode()
 
 
 def test_the_list_shows_how_each_channel_is(ann):
@@ -72,10 +72,10 @@ def test_the_list_shows_how_each_channel_is(ann):
     delivery(row, "delivered", status=204)
     alerts.save_rule(ENGINE, {"name": "Tells ops", "metric": "dead", "threshold": 1, "channels": ["ops"]})
     text = text_of(ann.get("/alerts/channels/"))
-    assert "3 tries failed in a row" in text and "also when a replay was held" in text
+    assert "3 failed tries in a row" in text and "also on: held replays" in text
     assert "delivered" in text and "1 rule Tells ops" in text and "http://127.0.0.1:9" in text
-    Channel.objects.filter(pk=row.pk).update(disabled_at=timezone.now(), why_disabled="It answered 410.")
-    assert "disabled It answered 410." in text_of(ann.get("/alerts/channels/"))
+    Channel.objects.filter(pk=row.pk).update(disabled_at=timezone.now(), why_disabled="The endpoint answered 410.")
+    assert "disabled The endpoint answered 410." in text_of(ann.get("/alerts/channels/"))
 
 
 def test_where_a_channel_leads_is_shown_to_admins_of_every_source_only(vera, otto, django_user_model):
@@ -127,9 +127,9 @@ def test_the_new_secret_of_a_rotation_is_shown_once_and_two_sign_until_it_is_end
     answer = ann.post(f"/alerts/channels/{row.pk}/rotate/")
     row.refresh_from_db()
     assert sealing.unseal(row.secrets) == [shown_secret(answer), before]
-    assert "End the rotation" in text_of(answer) and "two signatures" in text_of(answer)
+    assert "End rotation" in text_of(answer) and "two signatures" in text_of(answer)
     again = ann.post(f"/alerts/channels/{row.pk}/rotate/", follow=True)
-    assert "End that rotation first" in text_of(again) and not shown_secret(again)
+    assert "End it first" in text_of(again) and not shown_secret(again)
     ann.post(f"/alerts/channels/{row.pk}/end-rotation/")
     row.refresh_from_db()
     assert sealing.unseal(row.secrets) == [shown_secret(answer)]
@@ -141,11 +141,11 @@ def test_the_new_secret_of_a_rotation_is_shown_once_and_two_sign_until_it_is_end
         ({"name": ""}, "c-name", "a name of 1 to 100"),
         ({"kind": "pigeon"}, "c-kind", "one of webhook"),
         ({"url": "http://10.1.2.3/"}, "c-url", "not a public address"),
-        ({"url": ""}, "c-url", "Give the URL"),
+        ({"url": ""}, "c-url", "Enter a URL"),
         ({"secret": "short"}, "c-secret", "whsec_"),
         ({"kind": "pagerduty", "routing_key": "x"}, "c-routing-key", "32 letters and digits"),
         ({"kind": "pagerduty", "url": ""}, "c-routing-key", "routing key"),
-        ({"events": ["nothing"]}, "c-events", "no event"),
+        ({"events": ["nothing"]}, "c-events", "Unknown event"),
     ],
 )
 def test_what_is_refused_is_beside_its_field(ann, form, place, message):
@@ -176,7 +176,7 @@ def test_slacks_address_is_a_secret_and_is_stored_where_nothing_is_typed(ann):
 def test_a_channel_that_a_rule_notifies_is_not_deleted(ann):
     row = channel()
     made = alerts.save_rule(ENGINE, {"name": "Tells ops", "metric": "dead", "threshold": 1, "channels": ["ops"]})
-    assert "told by 1 rule" in text_of(ann.get(f"/alerts/channels/{row.pk}/"))
+    assert "Used by 1 rule" in text_of(ann.get(f"/alerts/channels/{row.pk}/"))
     answer = ann.post(f"/alerts/channels/{row.pk}/delete/", follow=True)
     assert "Change them first" in text_of(answer) and Channel.objects.exists()
     alerts.delete_rule(ENGINE, made.pk)
@@ -186,8 +186,8 @@ def test_a_channel_that_a_rule_notifies_is_not_deleted(ann):
 
 def test_a_disabled_channel_shows_why_and_is_enabled_again(ann):
     row = channel()
-    Channel.objects.filter(pk=row.pk).update(disabled_at=timezone.now(), why_disabled="It answered 410 Gone.")
-    assert "It answered 410 Gone." in text_of(ann.get(f"/alerts/channels/{row.pk}/"))
+    Channel.objects.filter(pk=row.pk).update(disabled_at=timezone.now(), why_disabled="The endpoint answered 410 Gone.")
+    assert "The endpoint answered 410 Gone." in text_of(ann.get(f"/alerts/channels/{row.pk}/"))
     ann.post(f"/alerts/channels/{row.pk}/enable/")
     assert Channel.objects.get().disabled_at is None
 
@@ -201,7 +201,10 @@ def test_a_test_is_sent_and_what_came_back_arrives_by_itself(ann):
     sent = Delivery.objects.get()
     assert answer["Location"] == f"/alerts/channels/{row.pk}/?test={sent.pk}#test"
     page = ann.get(answer["Location"]).content.decode()
-    assert f'data-live="fast" hx-get="/alerts/deliveries/{sent.pk}/"' in page and "It goes out within seconds" in page
+    assert (
+        f'data-live="fast" hx-get="/alerts/deliveries/{sent.pk}/"' in page
+        and "The response appears here within seconds" in page
+    )
     Delivery.objects.filter(pk=sent.pk).update(
         state="delivered", status=204, took_ms=31, tries=1, tried_at=timezone.now(), delivered_at=timezone.now()
     )
@@ -227,7 +230,7 @@ def test_deliveries_are_narrowed_by_channel_and_state(vera):
     assert "3 deliveries" in every and all(word in every for word in ("first", "second", "third"))
     narrowed = text_of(vera.get(f"/alerts/deliveries/?channel={one.pk}&state=parked"))
     assert "first" in narrowed and "second" not in narrowed and "third" not in narrowed
-    assert "No delivery like this" in text_of(vera.get("/alerts/deliveries/?channel=nonsense"))
+    assert "No matching deliveries" in text_of(vera.get("/alerts/deliveries/?channel=nonsense"))
 
 
 def test_deliveries_have_pages(vera):
@@ -279,12 +282,12 @@ def test_it_is_sent_again_by_an_operator_of_its_source_and_not_by_a_viewer(otto,
     assert vera.post(f"/alerts/deliveries/{made.pk}/send-again/").status_code == 403
     answer = otto.post(f"/alerts/deliveries/{made.pk}/send-again/", follow=True)
     made.refresh_from_db()
-    assert made.state == "waiting" and "sent to ops again" in text_of(answer)
+    assert made.state == "waiting" and "Sending again to ops" in text_of(answer)
 
 
 def test_what_is_being_sent_or_goes_to_a_disabled_channel_is_refused_in_words(otto):
     row = channel()
     made = delivery(row, "sending")
-    assert "being sent just now" in text_of(otto.post(f"/alerts/deliveries/{made.pk}/send-again/", follow=True))
+    assert "The delivery is being sent" in text_of(otto.post(f"/alerts/deliveries/{made.pk}/send-again/", follow=True))
     Channel.objects.filter(pk=row.pk).update(disabled_at=timezone.now())
     assert "Enable it first" in text_of(otto.post(f"/alerts/deliveries/{made.pk}/send-again/", follow=True))

@@ -109,7 +109,7 @@ def test_a_viewer_is_offered_nothing_that_changes(vera):
     page = vera.get("/alerts/rules/").content.decode()
     assert "Disable" not in page and "Preview a rule" in page
     detail = vera.get(f"/alerts/rules/{pk}/").content.decode()
-    assert 'class="primary"' not in detail and "Saving requires the role operator" in " ".join(detail.split())
+    assert 'class="primary"' not in detail and "Saving needs the role operator" in " ".join(detail.split())
 
 
 def test_the_list_queries_the_database_the_same_for_one_rule_and_for_fifty(vera):
@@ -185,7 +185,7 @@ def test_what_becomes_of_open_alerts_is_shown_before_a_rule_is_deleted(otto):
 def test_a_rule_over_every_source_is_not_changed_by_the_operator_of_one(otto):
     made = rule(source="*")
     answer = otto.post(f"/alerts/rules/{made.pk}/delete/", follow=True)
-    assert "takes the role operator on every source" in text_of(answer)
+    assert "needs the role operator on every source" in text_of(answer)
     made.refresh_from_db()
     assert made.deleted_at is None
 
@@ -221,14 +221,14 @@ def test_what_another_metric_left_in_its_input_is_no_part_of_the_rule(otto):
 @pytest.mark.parametrize(
     ("field", "text", "message"),
     [
-        ("threshold", "lots", "This is a number from 0 to 1,000,000,000,000"),
-        ("threshold", "-5", "it is a number from 0"),
+        ("threshold", "lots", "This must be a number from 0 to 1,000,000,000,000"),
+        ("threshold", "-5", "must be a number from 0"),
         ("threshold", "1e300", "from 0 to 1,000,000,000,000"),
         ("for_s", "3 d", "from 0 to 86,400 seconds, a day"),
-        ("clear", "200", "above its threshold of 100"),
+        ("clear", "200", "above the threshold of 100"),
         ("runbook_url", "javascript:alert(1)", "http or https"),
         ("name", "", "name of 1 to 100 characters"),
-        ("channels", "nobody", "There is no channel"),
+        ("channels", "nobody", "No channel"),
     ],
 )
 def test_what_is_refused_is_beside_its_field_and_nothing_is_lost(otto, field, text, message):
@@ -273,7 +273,7 @@ def test_a_rule_on_a_view_names_one_that_the_person_sees(otto, django_user_model
     owner = django_user_model.objects.create_user("olga")
     view = SavedView.objects.create(name="Mine alone", query="state:dead", owner=owner)
     answer = otto.post("/alerts/rules/create/", typed(metric="view", view=str(view.pk)))
-    assert answer.status_code == 422 and "may not see it" in text_of(answer)
+    assert answer.status_code == 422 and "cannot view it" in text_of(answer)
     assert "Mine alone" not in otto.get("/alerts/rules/new/?metric=view").content.decode()
 
 
@@ -304,7 +304,7 @@ def test_a_runbook_that_is_no_web_address_is_refused_beside_its_field(ann):
 
 
 def test_the_operator_of_one_source_reads_runbooks_and_changes_none(otto):
-    assert "Add one" not in otto.get("/alerts/runbooks/").content.decode()
+    assert "New runbook" not in otto.get("/alerts/runbooks/").content.decode()
     answer = otto.post("/alerts/runbooks/save/", {"task": "a", "url": "https://wiki.example/"})
     assert answer.status_code == 403 and not Runbook.objects.exists()
 
@@ -320,7 +320,7 @@ def test_the_audit_leads_to_the_rule_and_takes_it_for_no_rule_of_grouping(ann):
 
 def disabled(name: str = "ops-slack") -> Channel:
     found = channel(name)
-    found.disabled_at, found.why_disabled = timezone.now(), "It answered 410 (gone)."
+    found.disabled_at, found.why_disabled = timezone.now(), "The endpoint answered 410 (gone)."
     found.save()
     return found
 
@@ -333,7 +333,7 @@ def test_a_channel_that_notifies_no_one_is_shown_where_people_check(ann, vera, a
     text = text_of(ann.get(address))
     assert (
         "ops-slack has been disabled since" in text
-        and ": it answered 410 (gone). No notifications are sent to this channel." in text
+        and ": the endpoint answered 410 (gone). No notifications are sent to this channel." in text
     )
     text = text_of(vera.get(address))
     assert (

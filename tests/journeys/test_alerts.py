@@ -159,7 +159,7 @@ def test_who_only_views_is_shown_why(live_server, browser, alert):
     page = opened(browser, live_server.url, "phone")
     page.goto(at(alert))
     come_in(page, "vera")
-    page.locator(".why-not", has_text="require the role operator on shop").wait_for()
+    page.locator(".why-not", has_text="need the role operator on shop").wait_for()
     assert page.get_by_role("button", name="Acknowledge").count() == 0
     assert page.locator("#silence-menu").count() == 0 and page.get_by_role("link", name="Draft replay").count() == 0
     page.context.close()
@@ -193,14 +193,14 @@ def test_a_silence_shows_what_it_fits_as_it_is_typed_and_is_ended_early(live_ser
     come_in(page, "otto")
     page.get_by_label("Source").fill("shop")
     page.get_by_label("Queue").fill("em*")
-    page.locator("#fitting", has_text="Keeps 1 open alert quiet now").wait_for()
+    page.locator("#fitting", has_text="Silences 1 open alert now").wait_for()
     page.get_by_label("Queue").fill("nothing")
-    page.locator("#fitting", has_text="It fits no alert that is open now").wait_for()
-    page.get_by_label("Why").fill("the database moves")
+    page.locator("#fitting", has_text="No open alerts match now").wait_for()
+    page.get_by_label("Reason (required)").fill("the database moves")
     page.get_by_role("button", name="for 1 h", exact=True).click()
     page.locator("table.silences", has_text="the database moves").wait_for()
-    page.get_by_role("button", name="End it").click()
-    page.get_by_role("region", name="Silences that are over").wait_for()
+    page.get_by_role("button", name="End silence").click()
+    page.get_by_role("region", name="Ended silences").wait_for()
     assert Silence.objects.get().ended_by == "otto" and page.complaints == []
     page.context.close()
 

@@ -75,7 +75,7 @@ def test_a_rule_is_previewed_while_it_is_typed_refused_beside_its_field_and_save
 
     # Saved without a name: nothing is lost. With one: it stands in the list and says what it says.
     page.get_by_role("button", name="Save").click()
-    expect(page.locator("#refused-p-name")).to_contain_text("Give the rule a name")
+    expect(page.locator("#refused-p-name")).to_contain_text("Enter a name")
     expect(page.get_by_label("Fires above")).to_have_value("1000000")
     page.get_by_label("Name", exact=True).fill("Journey of a rule")
     page.get_by_role("button", name="Save").click()
@@ -91,7 +91,7 @@ def test_a_rule_is_previewed_while_it_is_typed_refused_beside_its_field_and_save
     page.locator("summary", has_text="Delete").click()
     layout_faults(page, "a rule")
     page.get_by_role("button", name="Delete Journey of a rule").click()
-    expect(page.locator("#messages")).to_contain_text("is deleted")
+    expect(page.locator("#messages")).to_contain_text("deleted.")
 
 
 def test_a_rule_is_previewed_and_saved_without_scripts(desk, browser, logged_in):
@@ -117,12 +117,12 @@ def test_a_channel_is_made_its_secret_shown_once_and_a_test_arrives(page, desk, 
     page.get_by_role("link", name="New channel").click()
     page.get_by_label("Name", exact=True).fill("journey hook")
     page.get_by_label("URL").fill("http://169.254.169.254/latest")
-    page.get_by_role("button", name="Make the channel").click()
+    page.get_by_role("button", name="Create channel").click()
     expect(page.locator("#refused-c-url")).to_contain_text("not a public address")
     page.complaints[:] = [message for message in page.complaints if "422" not in message]
     layout_faults(page, "refused channel")
     page.get_by_label("URL").fill(f"http://127.0.0.1:{receiver.server_address[1]}/hook")
-    page.get_by_role("button", name="Make the channel").click()
+    page.get_by_role("button", name="Create channel").click()
     receiver.secret = page.locator("#the-secret").inner_text()
     assert receiver.secret.startswith("whsec_")
     layout_faults(page, "secret")
@@ -130,7 +130,7 @@ def test_a_channel_is_made_its_secret_shown_once_and_a_test_arrives(page, desk, 
     page.reload()
     expect(page.locator("#the-secret")).to_have_count(0)
 
-    page.get_by_role("button", name="Send a test").click()
+    page.get_by_role("button", name="Send test").click()
     result = page.locator("#test .result")
     expect(result).to_contain_text("delivered", timeout=90_000)
     expect(result).to_contain_text("204")
@@ -142,21 +142,21 @@ def test_a_channel_is_made_its_secret_shown_once_and_a_test_arrives(page, desk, 
     layout_faults(page, "tested")
 
     # Two secrets while it is rotated: the receiver goes on with the old one, and takes the new one.
-    page.get_by_role("button", name="Rotate the secret").click()
+    page.get_by_role("button", name="Rotate secret").click()
     new = page.locator("#the-secret").inner_text()
     assert new != receiver.secret
     for secret in (receiver.secret, new):
         receiver.secret, before = secret, len(receiver.told)
-        page.get_by_role("button", name="Send a test").click()
+        page.get_by_role("button", name="Send test").click()
         # The page still tells of the test before.
         desk.wait_until(lambda n=before: len(receiver.told) > n or receiver.refused, "the test arrives", within_s=90)
         expect(page.locator("#test .result")).to_contain_text("delivered", timeout=90_000)
         assert len(receiver.told) == before + 1 and receiver.refused == []
-    page.get_by_role("button", name="End the rotation").click()
+    page.get_by_role("button", name="End rotation").click()
     expect(page.locator("#messages")).to_contain_text("Only the new secret signs")
 
     # Sent again: the same id.
-    page.locator("#test").get_by_role("link", name="All of it").or_(page.locator(".recent a").first).first.click()
+    page.locator("#test").get_by_role("link", name="Full details").or_(page.locator(".recent a").first).first.click()
     page.wait_for_url(re.compile(r"/alerts/deliveries/\d+/$"))
     layout_faults(page, "a delivery")
     before = len(receiver.told)
@@ -169,7 +169,7 @@ def test_a_channel_is_made_its_secret_shown_once_and_a_test_arrives(page, desk, 
     page.get_by_role("link", name="journey hook").click()
     page.locator("summary", has_text="Delete").click()
     page.get_by_role("button", name="Delete journey hook").click()
-    expect(page.locator("#messages")).to_contain_text("is deleted")
+    expect(page.locator("#messages")).to_contain_text("deleted.")
 
 
 @pytest.mark.long("Drives a browser through pages of a running server.")
@@ -183,8 +183,8 @@ def test_a_runbook_is_added_changed_and_deleted(page):
     expect(row).to_contain_text("https://wiki.example/journey")
     layout_faults(page, "runbooks")
     row.locator("summary").click()
-    row.get_by_role("button", name="Delete it").click()
-    expect(page.locator("#messages")).to_contain_text("is deleted")
+    row.get_by_role("button", name="Delete").click()
+    expect(page.locator("#messages")).to_contain_text("deleted.")
 
 
 @pytest.mark.long("Drives a browser through pages of a running server.")

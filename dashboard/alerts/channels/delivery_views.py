@@ -60,7 +60,7 @@ def resend(request: HttpRequest, pk: int) -> HttpResponse:
     except Refused as refused:
         add_toast(request, refused.message, level="error")
         return go(request, back)
-    add_toast(request, f"It is sent to {sent.channel} again, with the id it had.")
+    add_toast(request, f"Sending again to {sent.channel}, with the same id.")
     return go(request, back)
 
 

@@ -42,6 +42,6 @@ def silent(channels: Sequence[Channel], *, sees: bool) -> Silent:
 
 
 def _as_clause(reason: str) -> str:
-    """Return a sentence as the end of another: `It answered 410 (gone).` becomes `it answered 410 (gone)`."""
+    """Return a sentence as the end of another: `The endpoint answered 410 (gone).` becomes `the endpoint answered 410 (gone)`."""
     reason = reason.strip().rstrip(".")
     return reason[:1].lower() + reason[1:] if reason[:3] in ("It ", "The") else reason

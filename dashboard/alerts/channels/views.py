@@ -59,7 +59,7 @@ def create(request: HttpRequest) -> HttpResponse:
         return _page(request, None, draft, status=422)
     if saved.secret:
         return _page(request, saved.channel, Draft.from_channel(saved.channel), secret=saved.secret)
-    add_toast(request, f"The channel {saved.channel.name} is made. Send a test to see that it works.")
+    add_toast(request, f"Channel {saved.channel.name} created. Send a test to check it.")
     return go(request, _url(saved.channel.pk))
 
 
@@ -73,7 +73,7 @@ def change(request: HttpRequest, pk: int) -> HttpResponse:
     except Refused as refused:
         draft.refuse(refused)
         return _page(request, row, draft, status=422)
-    add_toast(request, f"The channel {saved.channel.name} is changed.")
+    add_toast(request, f"Channel {saved.channel.name} saved.")
     return go(request, _url(pk))
 
 
@@ -106,7 +106,7 @@ def rotate(request: HttpRequest, pk: int) -> HttpResponse:
 @show_refusal_on_page
 def end_rotation(request: HttpRequest, pk: int) -> HttpResponse:
     notices.end_rotation(request.viewer, pk)
-    add_toast(request, "Only the new secret signs from now on.")
+    add_toast(request, "Rotation ended. Only the new secret signs requests.")
     return go(request, _url(pk))
 
 
@@ -115,9 +115,7 @@ def end_rotation(request: HttpRequest, pk: int) -> HttpResponse:
 @show_refusal_on_page
 def enable(request: HttpRequest, pk: int) -> HttpResponse:
     notices.enable(request.viewer, pk)
-    add_toast(
-        request, "It is told again from now on. What was given up meanwhile can be sent again, from its deliveries."
-    )
+    add_toast(request, "Channel enabled. Parked deliveries can be sent again from the list of deliveries.")
     return go(request, _url(pk))
 
 
@@ -127,7 +125,7 @@ def enable(request: HttpRequest, pk: int) -> HttpResponse:
 def delete(request: HttpRequest, pk: int) -> HttpResponse:
     name = _get_channel(request, pk).name
     notices.delete_channel(request.viewer, pk)
-    add_toast(request, f"The channel {name} is deleted.")
+    add_toast(request, f"Channel {name} deleted.")
     return go(request, reverse("redrive:channel-list"))
 
 

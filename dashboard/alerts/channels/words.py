@@ -16,12 +16,12 @@ from jobs_admin.notices import ChannelRow, DeliveryRow, LastDelivery
 
 KINDS = {"webhook": "Webhook", "slack": "Slack", "pagerduty": "PagerDuty", "email": "E-mail"}
 EVENTS = {
-    "poison.quarantined": "a job was quarantined",
-    "job.escalated": "a job gave up and its policy asks for a person",
-    "replay.held": "a replay was held",
-    "replay.done": "a replay is done",
+    "poison.quarantined": "quarantined jobs",
+    "job.escalated": "jobs escalated by their policy",
+    "replay.held": "held replays",
+    "replay.done": "finished replays",
 }
-STATES = {"waiting": "waiting", "sending": "being sent", "delivered": "delivered", "parked": "given up"}
+STATES = {"waiting": "waiting", "sending": "sending", "delivered": "delivered", "parked": "parked"}
 _LOOKS = {"waiting": "replaying", "sending": "replaying", "delivered": "recovered", "parked": "dead"}
 
 
@@ -66,7 +66,7 @@ def _health(row: ChannelRow) -> tuple[str, str]:
     if row.is_disabled:
         return "dead", "disabled"
     if row.failures:
-        return "retrying", "1 try failed" if row.failures == 1 else f"{number(row.failures)} tries failed in a row"
+        return "retrying", "1 failed try" if row.failures == 1 else f"{number(row.failures)} failed tries in a row"
     return "recovered", "ready"
 
 
@@ -117,14 +117,14 @@ def _indented(text: str) -> str:
 
 def _result(row: DeliveryRow) -> str:
     if row.state == DeliveryState.SENDING:
-        return "being sent now"
+        return "sending now"
     if row.tried_at is None:
-        return "not tried yet"
+        return "no tries yet"
     return _try_result(row.status, "" if row.state == DeliveryState.DELIVERED else row.error, row.took_ms)
 
 
 def _try_result(status: Any, error: Any, took_ms: Any) -> str:
-    text = ": ".join(str(one) for one in (f"HTTP {status}" if status else "", error or "") if one) or "taken"
+    text = ": ".join(str(one) for one in (f"HTTP {status}" if status else "", error or "") if one) or "accepted"
     return f"{text.rstrip('.')}, after {duration(took_ms / 1000)}" if isinstance(took_ms, (int, float)) else text
 
 

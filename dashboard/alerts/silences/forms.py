@@ -21,7 +21,7 @@ def ends_at(given: Mapping[str, str], now: datetime, starts_at: datetime | None 
         return (starts_at or now) + timedelta(seconds=seconds)
     found = moment(given.get("until", ""))
     if found is None:
-        raise Refused("invalid", "Say until when: a day and a time, in UTC. Nothing was changed.")
+        raise Refused("invalid", "Enter an end as a day and a time in UTC. Nothing was changed.")
     return found
 
 

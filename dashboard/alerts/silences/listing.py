@@ -13,7 +13,7 @@ from jobs_admin.models import Silence
 
 # The fields of a form, in its order; `alert` is given by an alert's own page only.
 FIELDS = (("rule", "Rule"), ("source", "Source"), ("queue", "Queue"), ("severity", "Severity"))
-NOT_BEGUN, AT_WORK, OVER = "coming", "at work", "over"
+NOT_BEGUN, AT_WORK, OVER = "scheduled", "active", "ended"
 _LOOKS = {AT_WORK: "silenced", NOT_BEGUN: "waiting", OVER: "gone"}
 
 

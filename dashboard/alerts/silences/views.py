@@ -116,5 +116,5 @@ def end(request: HttpRequest, pk: int) -> HttpResponse:
     except Refused as refused:
         add_toast(request, refused.message, level="error")
     else:
-        add_toast(request, "The silence is over: what it kept quiet is told again.")
+        add_toast(request, "Silence ended. Matching alerts send notifications again.")
     return go(request, links.back(request, otherwise=reverse("redrive:silence-list")))

@@ -249,7 +249,7 @@ def test_what_is_left_open_of_a_rule_that_is_gone_or_switched_off_is_closed_and_
     judged(5, 10)
     assert set(Alert.objects.values_list("state", flat=True)) == {"resolved"}
     assert sorted(AlertEvent.objects.filter(to="resolved").values_list("reason", flat=True)) == [
-        "The rule was deleted.", "The rule was switched off.",
+        "The rule was deleted.", "The rule was disabled.",
     ]  # fmt: skip
     assert [kind for _, kind, _ in told()].count("alert.resolved") == 2
 
@@ -272,7 +272,7 @@ def test_alerts_on_a_source_that_was_taken_out_of_the_configuration_are_over_wit
     by_rule = dict(Alert.objects.values_list("rule__name", "state"))
     assert by_rule == {"Too many dead": "resolved", "old": "resolved", "dead": "firing"}  # its dead jobs are still here
     over = AlertEvent.objects.filter(to="resolved").values_list("reason", flat=True)
-    assert set(over) == {"shop was taken out of the configuration: nobody looks at it any more."} and len(over) == 2
+    assert set(over) == {"shop was removed from the configuration."} and len(over) == 2
     assert not Alert.objects.filter(state="firing").exclude(held_because="").exists()
 
 
@@ -308,7 +308,7 @@ def test_while_a_source_cannot_be_reached_its_depths_neither_fire_nor_end(rule):
     judged(200)
     assert states() == {"emails": "firing", "webhooks": "pending"}
     assert set(Alert.objects.values_list("held_because", flat=True)) == {
-        "shop cannot be reached since 02:00 UTC: what its queues hold is not known."
+        "shop has been unreachable since 02:00 UTC: the depths of its queues are unknown."
     }
     Source.objects.filter(pk=shop.pk).update(is_reachable=True)
     judged(205)
@@ -385,7 +385,7 @@ def test_a_rule_that_is_deleted_reports_the_end(rule):
     judged(0)
     alerts.delete_rule(ANN, made.pk)
     assert told()[1:] == [("2", "alert.resolved", "resolved")]
-    assert Notice.objects.latest("pk").body["message"].endswith("ann deleted the rule.")
+    assert Notice.objects.latest("pk").body["message"].endswith("Rule deleted by ann.")
     judged(5)
     assert len(told()) == 2
 
@@ -437,7 +437,7 @@ def test_in_a_full_source_what_is_far_worse_takes_the_place_of_the_least_and_no_
     judged(5, 10, 15)
     assert states() == dict.fromkeys(["q1", "q2", "q3", "q4", "worst"], "firing") | {"q0": "resolved"}
     gone = AlertEvent.objects.get(alert__subject="q0", to="resolved")
-    assert gone.reason.startswith("Its place went to worst, which is far worse")
+    assert gone.reason.startswith("Replaced by worst, which is far worse")
     assert told() == [("1", "alert.firing", "fired"), ("2", "alert.firing", "joined")]
     last = Notice.objects.latest("pk").body
     assert (last["queue"], last["value"], last["left_out"]) == ("worst", 5000, 2)

@@ -117,7 +117,7 @@ def test_many_queues_are_read_within_a_bound_the_loudest_most_finely(desk, monke
     with django_assert_max_num_queries(60):
         found = alerts.preview(ANN, DEAD, NOW)
     assert len(found.series) == 8 and found.series[0].subject == "q19"
-    assert "3 of 20 queues are judged by the minute, those with lower values in steps of 60 min." in found.untold
+    assert "3 of 20 queues are evaluated per minute, those with lower values in steps of 60 min." in found.untold
 
 
 def test_an_absurd_rule_is_refused_before_anything_is_read(desk):

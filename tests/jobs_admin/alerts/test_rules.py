@@ -52,7 +52,7 @@ def test_a_rule_is_made_changed_and_deleted_and_each_is_audited(rule):
         ("threshold", 10**400, "number from 0 to"),
         ("threshold", True, "number from 0 to"),
         ("threshold", "many", "number from 0 to"),
-        ("clear", 101, "give at most that"),
+        ("clear", 101, "Use the threshold or less"),
         ("clear", math.nan, "number from 0 to"),
         ("for_s", 86_401, "86,400 seconds, a day"),
         ("for_s", -1, "from 0 to 86,400"),
@@ -65,15 +65,15 @@ def test_a_rule_is_made_changed_and_deleted_and_each_is_audited(rule):
         ("no_data", "guess", "one of keep, fire, clear"),
         ("severity", "fatal", "one of info, warning, critical"),
         ("runbook_url", "javascript:alert(1)", "http or https"),
-        ("runbook_url", "https://" + "a" * 500, "at most 500"),
-        ("channels", ["nobody"], "no channel 'nobody'"),
-        ("channels", "pager", "a list of names"),
+        ("runbook_url", "https://" + "a" * 500, "the limit is 500"),
+        ("channels", ["nobody"], "No channel 'nobody'"),
+        ("channels", "pager", "a list of channel names"),
         ("enabled", "yes", "true or false"),
         ("name", "", "1 to 100 characters"),
-        ("name", "x" * 101, "at most 100"),
-        ("queue", "q" * 201, "no queue has more than 200"),
-        ("view", 4711, "no such saved view"),
-        ("colour", "red", "A rule has no 'colour'"),
+        ("name", "x" * 101, "the limit is 100"),
+        ("queue", "q" * 201, "the limit is 200"),
+        ("view", 4711, "No such saved view"),
+        ("colour", "red", "Unknown field 'colour'"),
     ],
 )
 def test_what_is_absurd_is_refused_with_the_bound(desk, field, value, words):
@@ -170,7 +170,7 @@ def test_deleting_a_view_or_an_account_deletes_no_alert_and_switches_the_rule_of
         SavedView.objects.filter(pk=view.pk).delete()
     made.refresh_from_db(), another.refresh_from_db(), one.refresh_from_db()
     assert (made.enabled, made.view, another.enabled, one.state) == (False, None, True, "resolved")
-    assert "view that it watches was deleted" in one.events.get().reason
+    assert "view of the rule was deleted" in one.events.get().reason
     assert Notice.objects.latest("pk").type == "alert.resolved"
     event = AuditEvent.objects.get(object=f"alert-rule:{made.pk}", act="rule.change")
     assert (event.actor, event.source, event.after["enabled"]) == ("redrive", "shop", False)
@@ -183,11 +183,11 @@ def test_a_rule_that_is_switched_off_or_deleted_closes_its_alerts_and_reports_wh
     one, other = lay(made), lay(made, "pending", subject="webhooks")
     alerts.save_rule(ANN, {**DEAD, "enabled": False}, made.pk)
     one.refresh_from_db()
-    assert (one.state, one.events.get().reason) == ("resolved", "ann switched the rule off.")
+    assert (one.state, one.events.get().reason) == ("resolved", "Rule disabled by ann.")
     assert not Alert.objects.filter(pk=other.pk).exists()  # it never fired
     two = lay(made)
     alerts.delete_rule(ANN, made.pk)
-    assert AlertEvent.objects.get(alert=two).reason == "ann deleted the rule."
+    assert AlertEvent.objects.get(alert=two).reason == "Rule deleted by ann."
     assert alerts.get(ANN, two.pk).rule.name == DEAD["name"]
 
 

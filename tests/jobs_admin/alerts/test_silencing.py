@@ -32,7 +32,7 @@ def test_each_source_has_its_own_bound_and_what_is_of_several_another(monkeypatc
     for n in range(3):
         silence(SAM, source="shop", queue=f"q{n}")
     assert refusal(silence, SAM, source="shop", queue="more") == (
-        "There are 3 silences of shop. End one first. Nothing was changed."
+        "The limit of 3 silences of shop is reached. End one first. Nothing was changed."
     )
     assert silence(BEA, source="bank") and silence(ANN, source="*")
     silence(ANN, source="sh*"), silence(ANN, rule="x")
@@ -44,7 +44,7 @@ def test_each_source_has_its_own_bound_and_what_is_of_several_another(monkeypatc
 def test_the_desk_has_a_bound_of_all(monkeypatch):
     monkeypatch.setattr(silencing, "MOST_OF_DESK", 2)
     silence(SAM, source="shop"), silence(BEA, source="bank")
-    assert "There are 2 silences." in refusal(silence, BEA, source="bank", queue="x")
+    assert "The limit of 2 silences is reached." in refusal(silence, BEA, source="bank", queue="x")
 
 
 def test_an_alert_is_matched_with_those_only_that_fit_its_source_rule_and_severity():

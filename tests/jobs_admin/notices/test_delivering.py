@@ -90,7 +90,7 @@ def test_every_retry_has_the_same_id_and_body_and_the_last_is_parked(endpoint):
         assert 0.9 * wanted - 1 <= wait <= wanted + 2
     row = of(channel)
     assert (row.state, waits[-1], len(row.log)) == ("parked", None, 10)
-    assert row.error == "It answered 500. That was the last of 10 tries."
+    assert row.error == "The endpoint answered 500. All 10 tries are used."
 
 
 def test_who_is_killed_between_the_request_and_its_record_has_it_sent_again_with_the_same_id(endpoint):
@@ -196,8 +196,8 @@ def test_what_endpoints_do_is_reported_in_words_and_tried_again_when_they_report
     assert Channel.objects.get(name="410").disabled_at
     assert rows["429"].next_try_at - rows["429"].tried_at >= timedelta(hours=2)
     assert timedelta(0) <= rows["503 until a date"].next_try_at - IN_THREE_HOURS < timedelta(hours=0.4)
-    assert rows["301"].error == "It answered 301: redirects are not followed."
-    assert "not opened" in rows["gzip bomb"].answer
+    assert rows["301"].error == "The endpoint answered 301: redirects are not followed."
+    assert "not decoded" in rows["gzip bomb"].answer
     assert "certificate" in rows["bad TLS"].error and not untrusted.seen
     assert all(len(row.answer.encode()) <= 2_000 and "\x00" not in row.answer for row in rows.values())
     assert rows["500"].answer.startswith("<script>alert(1)</script>␀")
@@ -247,7 +247,7 @@ def test_a_hundred_channels_that_hang_keep_no_one_else_waiting(endpoint):
 
 
 def test_a_compressed_answer_is_not_opened_and_a_script_in_one_is_text():
-    assert posting._read_text(b"\x1f\x8b", "gzip") == "(2 bytes or more, compressed: not opened)"
+    assert posting._read_text(b"\x1f\x8b", "gzip") == "(2 bytes or more, compressed, not decoded)"
     assert posting._read_text(b"<script>\x00\xff" + "é".encode() * 2_000, "").startswith("<script>␀�é")
     assert len(posting._read_text("é".encode() * 2_000, "").encode()) <= 2_000
 
@@ -277,13 +277,19 @@ def test_a_permanent_refusal_disables_the_channel_reports_it_and_parks_what_wait
     notice(channel, key="alert-1-2")
     deliver()
     channel.refresh_from_db()
-    assert channel.disabled_at is not None and channel.why_disabled == "It answered 410 (gone)."
+    assert channel.disabled_at is not None and channel.why_disabled == "The endpoint answered 410 (gone)."
     assert set(Delivery.objects.values_list("state", flat=True)) == {"parked"}
     event = AuditEvent.objects.get(act="channel.disable")
-    assert (event.actor, event.object, event.reason) == ("redrive", f"channel:{channel.pk}", "It answered 410 (gone).")
+    assert (event.actor, event.object, event.reason) == (
+        "redrive",
+        f"channel:{channel.pk}",
+        "The endpoint answered 410 (gone).",
+    )
     notice(channel, key="alert-1-3")
     deliver()
-    assert Delivery.objects.get(notice__key="alert-1-3").error.startswith("The channel is disabled: It answered 410")
+    assert Delivery.objects.get(notice__key="alert-1-3").error.startswith(
+        "The channel is disabled: The endpoint answered 410"
+    )
     assert len(there.seen) == 2
     notices.enable(ANN, channel.pk)
     there.behave = answering(204)
@@ -303,7 +309,7 @@ def test_a_notice_that_cannot_be_written_is_parked_in_the_end_and_keeps_no_one_w
     deliver()
     assert of(good).state == "delivered" and Delivery.objects.get(channel=chat, notice__key="good").state == "delivered"
     bad = Delivery.objects.get(notice__key="bad")
-    assert (bad.state, bad.tries) == ("waiting", 1) and "could not write it: OverflowError" in bad.error
+    assert (bad.state, bad.tries) == ("waiting", 1) and "could not build the request: OverflowError" in bad.error
     for _ in range(judging.MOST_TRIES - 1):
         due_now()
         deliver()
@@ -325,7 +331,7 @@ def test_an_answer_that_cannot_be_recorded_ends_no_round_and_loses_no_other(endp
         delivering._record_all(lanes, now, 0.1)
     rows = list(Delivery.objects.order_by("channel").values_list("state", "status"))
     assert rows == [("delivered", 200), ("waiting", None), ("delivered", 204)]
-    assert "could not record the answer: Unicode" in of(channels[1]).error
+    assert "could not record the response: Unicode" in of(channels[1]).error
 
 
 def test_what_came_back_is_not_forgotten_while_it_cannot_be_recorded():
@@ -342,9 +348,9 @@ def test_a_test_is_tried_at_once_and_once(endpoint):
     row = notices.test(ANN, channel.pk)
     deliver()
     verified = Webhook(secret).verify(there.seen[0].body, there.seen[0].headers)
-    assert verified["type"] == "ping" and verified["data"]["title"] == "A test of pager"
+    assert verified["type"] == "ping" and verified["data"]["title"] == "Test of pager"
     row = notices.delivery(ANN, row.pk)
-    assert (row.state, row.status, row.answer, row.error) == ("parked", 500, "no", "It answered 500.")
+    assert (row.state, row.status, row.answer, row.error) == ("parked", 500, "no", "The endpoint answered 500.")
     assert len(there.seen) == 1
 
 

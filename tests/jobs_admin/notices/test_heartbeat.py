@@ -69,7 +69,7 @@ def test_a_url_that_is_not_public_is_refused_and_nothing_leaves(store, beating, 
     settings.REDRIVE_WEBHOOK_ALLOW = []
     assert heard(beating, 0.3) == 0
     assert "127.0.0.1 is not a public address (loopback)" in heartbeat.why_refused()
-    assert "was not heard" in caplog.text and "very-secret" not in caplog.text
+    assert "(REDRIVE_HEARTBEAT_URL) failed" in caplog.text and "very-secret" not in caplog.text
 
 
 def test_without_a_url_nothing_is_queried(store, beating, settings):

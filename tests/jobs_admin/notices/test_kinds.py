@@ -182,7 +182,7 @@ def test_pagerduty_triggers_and_resolves_one_incident_by_its_key(endpoint):
     assert first["payload"]["severity"] == "critical" and first["payload"]["source"] == "shop"
     assert first["payload"]["summary"] == "Dead Letter Queue Growing: emails has 1,243 dead jobs"
     assert first["payload"]["custom_details"]["Value"] == "1,243" and first["client_url"] == ALERT["url"]
-    assert {"href": ALERT["replay_url"], "text": "Draft a replay"} in first["links"]
+    assert {"href": ALERT["replay_url"], "text": "Draft replay"} in first["links"]
     assert KEY not in "".join(Delivery.objects.values_list("request", flat=True))
 
 
@@ -193,7 +193,7 @@ def test_what_pagerduty_refuses_is_parked_and_the_channel_stays(endpoint):
     deliver()
     target.refresh_from_db()
     assert (Delivery.objects.get().state, target.disabled_at) == ("parked", None)
-    assert Delivery.objects.get().error == "It answered 400. The same would be refused again."
+    assert Delivery.objects.get().error == "The endpoint answered 400. No further tries."
 
 
 def test_a_late_retry_does_not_open_again_what_is_resolved(endpoint):
@@ -218,7 +218,7 @@ def test_a_late_retry_does_not_open_again_what_is_resolved(endpoint):
     deliver()
     assert [said(there, n)["event_action"] for n in range(len(there.seen))] == ["trigger", "resolve"]
     first = Delivery.objects.get(notice__key="alert-1-1")
-    assert (first.state, first.error) == ("parked", "A later notice of the same alert has arrived already.")
+    assert (first.state, first.error) == ("parked", "A later notice of the same alert was already delivered.")
 
 
 def test_pagerduty_is_queried_where_it_is_unless_another_region_is_named(settings):
@@ -307,7 +307,7 @@ def test_a_mail_has_the_facts_and_the_links_and_no_header_that_a_name_wrote(mail
         "Queue: emails",
         "Value: 1,243",
         "1,100 × SMTPServerDisconnected",
-        f"Draft a replay: {ALERT['replay_url']}",
+        f"Draft replay: {ALERT['replay_url']}",
         "Audit head: 1204:9f86d081884c7d65",
     ):
         assert part in body
@@ -320,7 +320,7 @@ def test_where_every_address_is_refused_for_good_the_channel_is_disabled(mail_se
     mail_server.refuses = b"%d no such user" % code
     sent_notice = notice(target)
     deliver()
-    row, why = Delivery.objects.get(notice=sent_notice), f"The mail server refused every address for good ({code})."
+    row, why = Delivery.objects.get(notice=sent_notice), f"The mail server permanently refused all addresses ({code})."
     assert (row.state, row.status, row.error) == ("parked", code, why) and "lead@example.com" in row.answer
     target.refresh_from_db()
     assert target.disabled_at is not None and target.why_disabled == why
@@ -343,4 +343,4 @@ def test_a_mail_server_that_is_away_is_reported(mail_server, settings):
         notice(target)
         deliver()
     row = Delivery.objects.get()
-    assert row.state == "waiting" and row.error.startswith("The mail server was not reached: ")
+    assert row.state == "waiting" and row.error.startswith("The mail server is unreachable: ")

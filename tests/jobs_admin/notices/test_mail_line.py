@@ -74,7 +74,7 @@ def test_a_server_that_sends_a_word_now_and_then_is_cut(mail_server, monkeypatch
     with server(dripping(before, drop)) as mail_server.EMAIL_PORT:
         answer = sent()
     assert (answer.status, answer.is_for_good) == (None, False)
-    assert answer.error == "The mail server was not reached: it took longer than 1.5 s."
+    assert answer.error == "The mail server is unreachable: timed out after 1.5 s."
 
 
 def test_one_that_drips_in_its_tls_is_left(mail_server):

@@ -48,11 +48,11 @@ def test_of_two_that_route_at_once_one_makes_the_rows():
 
 
 def test_what_a_disabled_channel_misses_is_in_its_log():
-    one = channel("one", disabled_at=timezone.now(), why_disabled="It answered 410 (gone).")
+    one = channel("one", disabled_at=timezone.now(), why_disabled="The endpoint answered 410 (gone).")
     notice(one)
     routing.route(timezone.now())
     row = Delivery.objects.get()
-    assert (row.state, row.error) == ("parked", "The channel is disabled: It answered 410 (gone).")
+    assert (row.state, row.error) == ("parked", "The channel is disabled: The endpoint answered 410 (gone).")
 
 
 def test_what_could_not_be_reported_for_a_day_is_not_reported_by_itself():
@@ -60,7 +60,7 @@ def test_what_could_not_be_reported_for_a_day_is_not_reported_by_itself():
     notice(one)
     routing.route(timezone.now() + timedelta(hours=30))
     row = Delivery.objects.get()
-    assert row.state == "parked" and row.error.startswith("It was 30 hours old")
+    assert row.state == "parked" and row.error.startswith("The notice was 30 hours old")
 
 
 def test_a_thousand_jobs_that_need_a_person_are_not_a_thousand_calls():
@@ -72,7 +72,7 @@ def test_a_thousand_jobs_that_need_a_person_are_not_a_thousand_calls():
     assert one.deliveries.filter(state="waiting").count() == routing.MOST_A_MINUTE
     (others,) = one.deliveries.filter(state="parked")
     assert others.counts == 90 and others.error.startswith("More than 60")
-    assert notices.delivery(VERA, others.pk).error.endswith("Not told, this one among them: 90.")
+    assert notices.delivery(VERA, others.pk).error.endswith("Notices not sent, including this one: 90.")
     notice(key="one more", type="job.escalated")
     routing.route(timezone.now())
     assert one.deliveries.get(state="parked").counts == 91
@@ -82,7 +82,7 @@ def test_a_thousand_jobs_that_need_a_person_are_not_a_thousand_calls():
 
 
 def test_a_storm_at_a_disabled_channel_leaves_no_row_for_each_job_either():
-    one = channel("one", "job.escalated", disabled_at=timezone.now(), why_disabled="It answered 410 (gone).")
+    one = channel("one", "job.escalated", disabled_at=timezone.now(), why_disabled="The endpoint answered 410 (gone).")
     for n in range(150):
         notice(key=f"k{n}", type="job.escalated")
     while routing.route(timezone.now()):
