@@ -22,9 +22,8 @@ from jobs_admin.core.lint.finding import count
 from jobs_admin.core.lint.rules.errors import PROGRAMMING
 from jobs_admin.core.policy import ENFORCE, Policy
 from jobs_admin.core.refused import Refused
-from jobs_admin.fleet import configurations, found_options
-from jobs_admin.fleet.configurations import ReportedConfigurations
-from jobs_admin.fleet.found_options import QueuedOptions
+from jobs_admin.fleet import configurations
+from jobs_admin.fleet.configurations import QueuedOptions, ReportedConfigurations
 from jobs_admin.models import Failure, FailureCount, Group, PolicyVersion, QueueCounter
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.counter import MINUTE, QUARTER
@@ -185,7 +184,7 @@ def report(viewer: Viewer, now: datetime | None = None, *, outage_s: float | Non
     now = now or datetime.now(UTC)
     policies, unread = _policies(viewer)
     reported = configurations.reported_configurations(viewer, now)
-    lying = found_options.stored_options(viewer)
+    lying = configurations.stored_options(viewer)
     case = _case(viewer, policies, reported, now, outage_s, lying)
     return Report(tuple(lint.findings(case)), lint.check(case), reported, len(policies), tuple(unread), now, lying)
 

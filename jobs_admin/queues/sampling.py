@@ -25,7 +25,7 @@ from jobs_admin.core import keys
 from jobs_admin.core.lint.options import FoundOptions
 from jobs_admin.core.text import representable
 from jobs_admin.db import audit
-from jobs_admin.fleet import durability, found_options, heartbeats, stranded
+from jobs_admin.fleet import configurations, durability, heartbeats, stranded
 from jobs_admin.fleet.heartbeats import Heartbeat
 from jobs_admin.ingest import uncaptured
 from jobs_admin.models import DepthSample, Failure, FailureCount, QueueCounter, Source
@@ -200,7 +200,7 @@ def _save_source(name: str, probe: Probe, now: datetime) -> None:
         one for one in found if one.get("id") != stranded.FINDING
     ]
     if probe.closer is not None and probe.closer.options is not None:
-        found_options.store_options(probe.closer.options)
+        configurations.store_options(probe.closer.options)
     Source.objects.filter(name=name).update(**changes)
 
 

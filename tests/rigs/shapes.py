@@ -22,7 +22,7 @@ from jobs_admin.core import keys
 from jobs_admin.db import audit_anchor
 from jobs_admin.desk import overview
 from jobs_admin.failures import quarantine
-from jobs_admin.fleet import configurations, found_options, heartbeats, stranded
+from jobs_admin.fleet import configurations, heartbeats, stranded
 from jobs_admin.ingest import lost_jobs, suspects, uncaptured  # fmt: skip
 from jobs_admin.models.access import ENGINE
 from jobs_admin.queues import liveness
@@ -241,7 +241,7 @@ KEYS: dict[str, Key] = {
     "configuration": Key(_CONFIGURATION, _text(keys.configuration("shop", DIGEST)), (lambda: configurations.reported_configurations(ENGINE),),
                          keys.configuration("shop", DIGEST)),
     "options": Key(_OPTIONS, _text(keys.options("shop")),
-                   (lambda: found_options.stored_options(ENGINE).stale(_now()),), keys.options("shop")),
+                   (lambda: configurations.stored_options(ENGINE).stale(_now()),), keys.options("shop")),
     "in-hand": Key({"at": _AT, "worker": "w@h", "visibility_timeout": 3600, "jobs": [["tag", "id", "t", "emails", False]]},
                    _hash(keys.in_hand("shop"), BOOT), (lambda: stranded.find_stranded("shop"),
                    lambda: stranded.find_for_job("shop", "id")), keys.in_hand("shop")),
