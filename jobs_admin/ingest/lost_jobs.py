@@ -27,8 +27,7 @@ from jobs_admin.models import Attempt, Failure, Group
 from jobs_admin.models.access import ENGINE
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.group import GroupState
-from jobs_admin.worker.ledger_script import STORED_DAYS, with_report
-from jobs_admin.worker.store import STREAM_BYTES
+from jobs_admin.worker.store import LEDGER_STORED_DAYS, STREAM_BYTES, with_report
 
 # A store that was away or hung makes every worker look silent until each has dialled again and given a sign: ten seconds.
 # A silent worker is checked again after this time, with no long gap between two checks.
@@ -150,7 +149,7 @@ def _file_stored_jobs(
         *(keys.kept_boots(source), jobs_key, keys.boots(source), keys.failures(source), keys.failures_bytes(source)),
         keys.shared("kept"),
         *(f"{source}/{boot}", boot, "" if sign is None else repr(sign), keys.SILENT_MS),
-        *(json.dumps(why), _FILED_AT_ONCE, _FILED_BYTES_AT_ONCE, STORED_DAYS * 86_400_000, stream_bytes),
+        *(json.dumps(why), _FILED_AT_ONCE, _FILED_BYTES_AT_ONCE, LEDGER_STORED_DAYS * 86_400_000, stream_bytes),
     )
     filed, is_more = map(int, answer)
     if filed:

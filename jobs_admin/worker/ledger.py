@@ -27,11 +27,11 @@ from jobs_admin.core.report_signature import KEY, SIGNATURE
 from jobs_admin.worker import report
 from jobs_admin.worker.at_start import Job
 from jobs_admin.worker.calls import Calls, Script
-from jobs_admin.worker.ledger_script import STORED_DAYS, with_report
 from jobs_admin.worker.outcome import Outcome
 from jobs_admin.worker.policies import Chosen, InForce
 from jobs_admin.worker.records import Entry
 from jobs_admin.worker.report import Origin
+from jobs_admin.worker.store import LEDGER_STORED_DAYS, with_report
 from jobs_admin.worker.tally import Tally
 
 MOST_BYTES = 64 * 1024**2  # that one worker keeps at a time
@@ -47,7 +47,7 @@ logger = logging.getLogger("redrive.worker")
 
 def _script(name: str) -> str:
     text = (Path(__file__).parent / f"ledger_{name}.lua").read_text()
-    return f"local KEPT_MS = {STORED_DAYS * 86_400_000}\n{text}"
+    return f"local KEPT_MS = {LEDGER_STORED_DAYS * 86_400_000}\n{text}"
 
 
 _PUT, _END, _LIST = Script(_script("put")), Script(with_report(_script("end"))), Script(_script("list"))

@@ -20,7 +20,7 @@ import redis
 
 from jobs_admin.core import keys
 from jobs_admin.core.reconnect_delay import Pauses
-from jobs_admin.core.stream import parse_count, weight, with_counted
+from jobs_admin.core.stream import BESIDE, parse_count, weight, with_counted
 from jobs_admin.worker.calls import Script
 from jobs_admin.worker.dropped import Dropped
 from jobs_admin.worker.line import BACKGROUND_TIMEOUT, CALL_TIMEOUT, Line, client
@@ -33,6 +33,7 @@ BREAKER_SECONDS = 5.0  # at least, after a report that found the store slow or r
 FAIR_SECONDS, LONG_SECONDS, SHARE = 0.01, 0.5, 0.1
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 5.0  # between two tries to connect
 STREAM_BYTES = 256 * 1024**2
+LEDGER_STORED_DAYS = 8  # of running jobs (`ledger.py`)
 SHIP_BYTES = 1024**2  # in one go from the spool: one step of the store, in which nobody else is answered
 
 logger = logging.getLogger("redrive.worker")
@@ -360,3 +361,9 @@ class Store:
 def _why(error: Exception) -> str:
     """In words for the log; redis-py's own name host and port, never a password."""
     return f"{type(error).__name__}: {str(error)[:200]}"
+
+
+def with_report(text: str) -> str:
+    """Return a script of the ledger that may put a report on the stream: `report(stream, bytes, fields)`."""
+    part = (Path(__file__).parent / "ledger_report.lua").read_text()
+    return with_counted(f"local BESIDE = {BESIDE}\n{part}{text}")

@@ -12,9 +12,8 @@ from jobs_admin import ingest
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import encode
 from jobs_admin.core.stream import weight
-from jobs_admin.worker.ledger_script import with_report
 from jobs_admin.worker.spool import Spool
-from jobs_admin.worker.store import Store
+from jobs_admin.worker.store import Store, with_report
 from tests.kit.reports import report
 
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("patience")]

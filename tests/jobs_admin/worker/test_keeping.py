@@ -15,11 +15,10 @@ from jobs_admin.core.stream import weight
 from jobs_admin.worker.calls import Calls
 from jobs_admin.worker.guard import Guard
 from jobs_admin.worker.ledger import _END, MOST_BYTES, MOST_RAW
-from jobs_admin.worker.ledger_script import STORED_DAYS
 from jobs_admin.worker.report import RAW_HEAD, Origin
 from jobs_admin.worker.request import guarded
 from jobs_admin.worker.spool import Spool
-from jobs_admin.worker.store import Store
+from jobs_admin.worker.store import LEDGER_STORED_DAYS, Store
 from tests.kit.ledger import fetched, kept, ledger, reap
 from tests.kit.patience import patient
 from tests.kit.streams import of_job
@@ -120,8 +119,8 @@ def test_a_worker_keeps_so_many_bytes_and_no_more_and_others_run_without(keeper,
     again = fetched()
     keeper.begins(again)
     assert kept(store) == [f"{again.id}:1"] and keeper.unkept == before
-    assert 0 < store.pttl(keys.kept("shop", "b1")) <= STORED_DAYS * 86_400_000
-    assert 0 < store.pttl(keys.kept_boots("shop")) <= STORED_DAYS * 86_400_000
+    assert 0 < store.pttl(keys.kept("shop", "b1")) <= LEDGER_STORED_DAYS * 86_400_000
+    assert 0 < store.pttl(keys.kept_boots("shop")) <= LEDGER_STORED_DAYS * 86_400_000
 
 
 def test_what_is_filed_is_counted_in_what_the_stream_holds(keeper, store):
