@@ -157,11 +157,11 @@ def about_database(error: BaseException) -> str:
     return type(error).__name__ if environment.is_secret_in(text) else text
 
 
-# The earliest versions of Redis and Valkey in which known faults of Lua scripts are fixed.
-# Workers run scripts in Redrive's store (`EVAL`, `core/worker_acl.py`). In earlier versions a script can take the
-# server over (CVE-2025-49844, CVE-2025-46817, CVE-2024-46981), run code as another user of it (CVE-2025-46818), or
-# read its memory (CVE-2025-46819). Valkey's versions also fix replies that a script forges on a connection that
-# several users share (CVE-2025-67733).
+# The earliest versions of Redis and Valkey in which known faults of Lua scripts are fixed. Workers run scripts in
+# Redrive's store (`EVAL`, `core/worker_acl.py`). In earlier versions a script can take the server over
+# (CVE-2025-49844, CVE-2025-46817, CVE-2024-46981), run code as another user of it (CVE-2025-46818), or read its memory
+# (CVE-2025-46819). Valkey's versions also fix replies that a script forges on a connection that several users share
+# (CVE-2025-67733).
 
 REDIS, VALKEY = "Redis", "Valkey"
 

@@ -305,8 +305,8 @@ def is_secret_in(text: str) -> bool:
     return any(secret and secret in text for secret in secrets)
 
 
-# The first run of `up`, before Django can read its settings: the data folder, and the secrets that it makes.
-# They are stored in `<data>/up.json`, mode 0600, so that the next run and a second terminal find the same desk.
+# The first run of `up`, before Django can read its settings: the data folder, and the secrets that it makes. They are
+# stored in `<data>/up.json`, mode 0600, so that the next run and a second terminal find the same desk.
 
 
 def prepare_first_run(arguments: list[str]) -> None:

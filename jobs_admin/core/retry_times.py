@@ -216,8 +216,8 @@ def survives(policy: Policy) -> Survival:
 
 
 # Retries that come back at once when many jobs fail together: starts in each second, and starts in the same instant.
-# Expected numbers by the law of each retry, not one throw of the dice: where 750 are expected in
-# each of sixty seconds, chance alone makes some second of them reach 830. Every attempt is taken to fail at once.
+# Expected numbers by the law of each retry, not one throw of the dice: where 750 are expected in each of sixty
+# seconds, chance alone makes some second of them reach 830. Every attempt is taken to fail at once.
 
 _MOST_POINTS = 240
 _STEPS_S = (

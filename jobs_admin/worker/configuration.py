@@ -260,8 +260,7 @@ def _seconds(value: Any) -> float | None:
         return None
 
 
-# Calls of `self.retry(…)` in a task's own code, and the waits that they ask for: read from its source, nothing is
-# run.
+# Calls of `self.retry(…)` in a task's own code, and the waits that they ask for: read from its source, nothing is run.
 
 MOST_CALLS = 20
 _LONGEST = 300  # characters of an expression
@@ -407,9 +406,9 @@ def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-# Clients that a task's code uses and that try again by themselves: looked at, never called.
-# Followed are names of the module that the code mentions, and functions of the same package among them. A client that
-# is made while the job runs, or that another library hides, is not found.
+# Clients that a task's code uses and that try again by themselves: looked at, never called. Followed are names of the
+# module that the code mentions, and functions of the same package among them. A client that is made while the job
+# runs, or that another library hides, is not found.
 
 MOST_CLIENTS = 10
 _MOST_FUNCTIONS = 100  # looked through for one task

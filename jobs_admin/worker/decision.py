@@ -89,10 +89,10 @@ class RequestedRetry(Retry):  # type: ignore[misc]
         self.error = error
 
 
-# Short notes from a pool's children to the worker's main process: why a job is dead, or what would have been done.
-# A child leaves its note before it hands in its result, so the note is there when the main process reads of the
-# failure. A pipe carries them: a write of up to PIPE_BUF bytes is never mixed with another's, and none of them
-# blocks. A note that finds the pipe full is dropped: the job's report then lacks its reason, and nothing else.
+# Short notes from a pool's children to the worker's main process: why a job is dead, or what would have been done. A
+# child leaves its note before it hands in its result, so the note is there when the main process reads of the failure.
+# A pipe carries them: a write of up to PIPE_BUF bytes is never mixed with another's, and none of them blocks. A note
+# that finds the pipe full is dropped: the job's report then lacks its reason, and nothing else.
 
 
 class Notes:

@@ -35,11 +35,10 @@ _REMEMBERED = 10_000  # choices; routing keys may be made up
 logger = logging.getLogger("redrive.worker")
 
 
-# A text that a worker's main process writes and its pool children read, without a call and without a lock.
-# The memory is shared by all that are forked after it was made. It has two places: a text is written into the one
-# that is not in force, and then the number that names it. A reader that was interrupted for as long as two texts took
-# finds that the checksum is wrong, and reads again. Nothing here waits, so a child that is killed while it reads
-# holds up no other.
+# A text that a worker's main process writes and its pool children read, without a call and without a lock. The memory
+# is shared by all that are forked after it was made. It has two places: a text is written into the one that is not in
+# force, and then the number that names it. A reader that was interrupted for as long as two texts took finds that the
+# checksum is wrong, and reads again. Nothing here waits, so a child that is killed while it reads holds up no other.
 
 BOARD_BYTES = 1024**2  # bytes of a text; memory is only taken for what is written
 

@@ -40,9 +40,8 @@ logger = logging.getLogger("redrive.worker")
 
 
 # Reports on their way to the stream, on one line: each is sent at once, and its answer read when it is needed, or has
-# come.
-# What the broker has forgotten already waits for nothing: it is kept here until the store has answered, a tenth of a
-# second at most, and goes to the spool where it did not. What the broker is still to forget is answered before.
+# come. What the broker has forgotten already waits for nothing: it is kept here until the store has answered, a tenth
+# of a second at most, and goes to the spool where it did not. What the broker is still to forget is answered before.
 
 APPEND = Script(with_counted((Path(__file__).parent / "append.lua").read_text()))
 MOST_UNANSWERED = 16  # reports

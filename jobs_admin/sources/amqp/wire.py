@@ -218,9 +218,9 @@ def _has_halves(text: str) -> bool:
     return any("\ud800" <= c <= "\udfff" for c in text)
 
 
-# Frames from RabbitMQ into messages that keep the bytes of their properties, and that no property can hurt.
-# py-amqp reads the headers of every message that comes; one that it cannot read (a timestamp beyond any date, tables
-# in tables) ends the connection, and so would every message behind it.
+# Frames from RabbitMQ into messages that keep the bytes of their properties, and that no property can hurt. py-amqp
+# reads the headers of every message that comes; one that it cannot read (a timestamp beyond any date, tables in
+# tables) ends the connection, and so would every message behind it.
 
 _METHOD, _HEADER, _BODY, _HEARTBEAT = 1, 2, 3, 8
 
@@ -284,10 +284,9 @@ def handler(connection: Any, callback: Callable[..., Any]) -> Callable[[tuple[in
 
 
 # Messages out of a queue of RabbitMQ, fetched one by one and many on the way at a time; and the queue's declared
-# settings.
-# Fetched, not consumed: a consumer that leaves takes an auto-delete queue with it, and one that comes may hold back
-# others. What was fetched and not acknowledged is in its old place again as soon as its channel is closed (classic
-# queues).
+# settings. Fetched, not consumed: a consumer that leaves takes an auto-delete queue with it, and one that comes may
+# hold back others. What was fetched and not acknowledged is in its old place again as soon as its channel is closed
+# (classic queues).
 
 _MOST_ON_THE_WAY = 50
 _BYTES_ON_THE_WAY = 4_000_000

@@ -364,8 +364,7 @@ def _brief(key: str, prefix: str) -> str:
 
 
 # Jobs that a worker with the Node agent saved before BullMQ forgot them (`removeOnFail`), until they are filed here.
-# `place` is `keys.bullmq_kept` of the source. A worker saves a job before BullMQ moves it, so it may still be
-# running.
+# `place` is `keys.bullmq_kept` of the source. A worker saves a job before BullMQ moves it, so it may still be running.
 
 _FORGET = """
 -- KEYS: all that are kept, how many bytes these are, one that is kept. ARGV: its name

@@ -482,10 +482,10 @@ class JobsTable:
         self._db.close()
 
 
-# Retry options of the rows of a jobs table: `max_attempts` from the rows, and the waits as observed.
-# A table does not state by which curve its workers wait: only the rows that wait now show it, by the time from when
-# they failed (`updated_at`) to when they are due (`scheduled_at`). Two different observed attempts are enough to
-# recognise a curve.
+# Retry options of the rows of a jobs table: `max_attempts` from the rows, and the waits as observed. A table does not
+# state by which curve its workers wait: only the rows that wait now show it, by the time from when they failed
+# (`updated_at`) to when they are due (`scheduled_at`). Two different observed attempts are enough to recognise a
+# curve.
 
 _CLOSE = 0.05  # times are whole seconds, and written a moment after the failure
 _MOST_SHOWN = 6
