@@ -234,7 +234,7 @@ def _replace_arguments(message: dict[str, Any], outgoing: OutgoingMessage) -> No
 # A captured message in the form that Celery itself writes, made ready to run again without being parsed. It is what
 # nearly all messages are, and a replay sends tens of thousands of them a second: here one costs some 7 µs, by way of
 # JSON some 17. The pattern is the whole grammar of that form, each string to its closing quote, so that no text inside
-# a message can be taken for a part of it. Whatever differs by a byte is left to `message`.
+# a message can be taken for a part of it. Whatever differs by a byte is left to `_renew_parsed`.
 
 # Only single characters repeat possessively: Python before 3.11.5 loses matches of a possessive group (CPython issue 106052).
 # A value without escapes can be compared as it stands.
