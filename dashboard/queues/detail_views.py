@@ -36,7 +36,7 @@ _POINTS, _ROWS = 700, 24  # of a picture, and of its table
 _LINES = {
     "dead": ("Dead", [("dead", "dead")]),
     "depth": ("Waiting, active, delayed", [("waiting", "waiting"), ("active", "active"), ("delayed", "delayed")]),
-    "rates": ("Attempts per minute", [("succeeded_per_min", "ran well"), ("failed_per_min", "failed")]),
+    "rates": ("Attempts per minute", [("succeeded_per_min", "succeeded"), ("failed_per_min", "failed")]),
 }
 
 
@@ -167,15 +167,17 @@ def _at_stake(found: durability.AtStake) -> str:
     """Return the jobs that would be lost if every guarded worker of the queue were killed now."""
     if not found.workers:
         return ""
-    all_of = "its guarded worker" if found.workers == 1 else f"all {found.workers:,} guarded workers"
+    all_of = "the guarded worker is" if found.workers == 1 else f"all {found.workers:,} guarded workers are"
     if found.running is None:
-        lost = ["every job that they run"]
+        lost = ["all running jobs"]
     else:
-        jobs = f"up to {found.running:,} job{'' if found.running == 1 else 's'} that run"
-        lost = [f"{jobs} (filed where a policy keeps them)"] if found.running else []
+        jobs = f"up to {found.running:,} running job{'' if found.running == 1 else 's'}"
+        lost = [f"{jobs} (recorded under a policy with file_lost)"] if found.running else []
     if found.fetched:
-        lost.append(f"up to {found.fetched:,} message{'' if found.fetched == 1 else 's'} just handed out")
-    return f"Should {all_of} be killed now: {' and '.join(lost) or 'nothing'} would be lost."
+        lost.append(f"up to {found.fetched:,} in-flight message{'' if found.fetched == 1 else 's'}")
+    if not lost:
+        return f"If {all_of} killed now, no jobs are lost."
+    return f"If {all_of} killed now, {' and '.join(lost)} may be lost."
 
 
 def _picture(

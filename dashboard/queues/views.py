@@ -24,9 +24,9 @@ from jobs_admin.queues import liveness, rates
 
 LATE_SAMPLE_S = 60
 
-_LATE = "Acknowledged after the job ended: a worker that dies loses none that it runs."
-_WINDOW = " Redis has handed a message out before it is noted whose it is: a worker killed in that moment loses it."
-_EARLY = "Acknowledged before {}: a worker that dies takes {} with it, told only where a policy files lost jobs."
+_LATE = "Acknowledged after the job: a worker crash loses no running jobs."
+_WINDOW = " Redis hands out a message before recording its worker: a worker killed in between loses the message."
+_EARLY = "Acknowledged before {}: a worker crash loses {}, recorded only under a policy with file_lost."
 # What can be lost where a worker dies (facts of Celery and kombu, not of ours).
 DURABILITY = {
     Grade(LATE, False): ("late ack", _LATE),
@@ -141,7 +141,7 @@ def unguarded(row: queues.QueueRow, source: overview.SourceRow | None) -> str:
     if row.workers is None or row.guarded_workers is None or row.guarded_workers >= row.workers:
         return ""
     others = row.workers - row.guarded_workers
-    return f"{row.guarded_workers:,} of {row.workers:,} guarded: what fails in the other {others:,} is not seen here"
+    return f"{row.guarded_workers:,} of {row.workers:,} guarded: failures in the other {others:,} are not recorded"
 
 
 def _level(source: str, name: str) -> str:

@@ -49,7 +49,7 @@ class Stale:
     text: str
     since: datetime | None  # None: never seen alive
     steps: tuple[str, ...] = ()  # those that are late
-    next: str = "Start `manage.py watch`, or look at its log; nothing is lost meanwhile."
+    next: str = "Start `manage.py watch`, or check its log. No data is lost in the meantime."
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +141,12 @@ def stalled_sources(now: datetime) -> dict[str, Stall | None]:
     for source in Source.objects.filter(is_configured=True):
         sampled_at = source.sampled_at or source.first_seen
         if _is_late(sampled_at, now):
-            found[source.name] = Stall(sampled_at, "The queues are not sampled.")
+            found[source.name] = Stall(sampled_at, "The queues are not being sampled.")
         else:
             found[source.name] = None if source.is_reachable is False else stalled_reader(source, now)
     for refused in recently_refused(now):
         found[refused.source] = found.get(refused.source) or Stall(
-            refused.first_at, f"Its reports are refused and not filed. {refused.why}"
+            refused.first_at, f"Reports are refused and not filed. {refused.why}"
         )
     return found
 
@@ -197,7 +197,7 @@ def find_stale(now: datetime | None = None) -> Stale | None:
 def _find_late(ended: dict[str, datetime], now: datetime) -> Stale | None:
     late = {name: at for name, at in ended.items() if (now - at).total_seconds() > LATE_AFTER_S}
     if not ended:
-        return Stale("Nothing is watched: `manage.py watch` has not run yet.", None)
+        return Stale("Not watching: `manage.py watch` has not run yet.", None)
     if not late:
         return None
     since = min(late.values())
@@ -217,9 +217,10 @@ def _unreachable_store(now: datetime) -> Stale:
     heard = Source.objects.aggregate(last=Max("sampled_at"))["last"]
     since = f" since {clock(heard, now)}" if heard else ""
     return Stale(
-        f"Redrive's own Redis{where} does not answer{since}: nothing new is seen.",
+        f"No answer from Redrive's own Redis{where}{since}: no new data.",
         heard,
-        next="Look whether it runs and whether REDRIVE_REDIS_URL names it; workers keep their reports meanwhile.",
+        next="Check that Redis is running and that REDRIVE_REDIS_URL is correct. Workers keep their reports in the "
+        "meantime.",
     )
 
 
@@ -293,9 +294,9 @@ def late_sources(now: datetime | None = None) -> dict[str, str]:
     for source, lag in ingest_lags_s(now).items():
         whose = f"of {source}" if source else "of guards of an earlier version"
         if lag is None:
-            found[source] = f"The oldest report {whose} has an id that is no plausible time, so its age is not known."
+            found[source] = f"The oldest report {whose} has an ID that is not a valid time, so its age is unknown."
         elif lag > LATE_REPORT_S:
-            found[source] = f"The oldest report {whose} has waited for {lag:.0f} s to be filed."
+            found[source] = f"The oldest report {whose} has been waiting to be filed for {lag:.0f} s."
     return found
 
 

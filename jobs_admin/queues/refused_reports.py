@@ -32,7 +32,7 @@ class RefusedSource:
     @property
     def sentence(self) -> str:
         """Return what this means for a replay, and what to do."""
-        return f"Reports of {self.source} are refused, so the outcome of its jobs stays unknown ({self.reason}): {self.fix}."
+        return f"Reports of {self.source} are refused, so job outcomes are unknown ({self.reason}): {self.fix}."
 
     def concerns(self, queue: str | None) -> bool:
         """Return whether the outcome of a job on this queue may be refused. None: its queue is not known."""
@@ -83,7 +83,7 @@ def _find_refused_source(
         if unsigned:
             reasons.append(f"{_count_text(unsigned, workers)} not sign them, and {why}")
         if wrong_key:
-            reasons.append(f"{_count_text(wrong_key, workers)} not sign with a key that is in force")
+            reasons.append(f"{_count_text(wrong_key, workers)} not sign with an active key")
         to_do = fix(source, known, now, needs_key=bool(unsigned))
         is_partly_known = any(not one.queues for one in (*unsigned, *wrong_key))
         concerned = None if is_partly_known else frozenset(queues)
@@ -113,8 +113,8 @@ def _count_text(some: tuple[WorkerReport, ...], workers: list[WorkerReport]) -> 
 def fix(source: str, known: Trust, now: datetime, *, needs_key: bool) -> str:
     """Return what ends the refusals, as a part of a sentence. `needs_key`: its workers do not sign at all."""
     if not needs_key:
-        return f"give its workers a key that is in force (`manage.py source-key list`, or `manage.py source-key create {source}`)"
+        return f"give its workers an active key (`manage.py source-key list` or `manage.py source-key create {source}`)"
     key = f"give its workers a key (`manage.py source-key create {source}`)"
     if not known.must_sign(source, now):
         key += " or accept unsigned reports (`manage.py unsigned-reports --until DATE`)"
-    return f"{key}, then file what was refused (`manage.py sources file {source}`)"
+    return f"{key}, then file the refused reports (`manage.py sources file {source}`)"

@@ -119,7 +119,7 @@ def _probe_sources(now: datetime) -> dict[str, Probe]:
     for name in config.sources():
         probe = answers.get(name)
         if probe is None:
-            probe = Probe(why=f"it did not answer within {_PATIENCE_S:.0f} s")
+            probe = Probe(why=f"no answer within {_PATIENCE_S:.0f} s")
         probe.closer = _finished_checks.pop(name, None)
         if probe.closer is not None:
             _checked_at[name] = now

@@ -132,8 +132,8 @@ def test_a_store_that_does_not_answer_leaves_the_page_readable(ann, store, setti
     config.store.cache_clear()
     bury()
     text = text_of(ann.get("/"))
-    assert "own Redis (127.0.0.1:1) does not answer" in text and "Dead jobs" in text
-    assert "Look whether it runs" in text and "manage.py watch" not in text
+    assert "No answer from Redrive's own Redis (127.0.0.1:1)" in text and "Dead jobs" in text
+    assert "Check that Redis is running" in text and "manage.py watch" not in text
 
 
 def test_reports_that_could_not_be_filed_are_shown(ann, watched):

@@ -57,7 +57,7 @@ def test_what_it_shows_now_is_above(ann, watched, history):
     bury(3, queue="emails")
     text = text_of(page(ann))
     assert re.search(r"Dead 3 Oldest dead .* Waiting \d+ Active – Delayed – Retrying 0", text)
-    assert "See the dead jobs" in text and "Replay these" in text
+    assert "View dead jobs" in text and "Replay dead jobs" in text
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_what_it_shows_now_is_above(ann, watched, history):
     [
         (
             "early-window",
-            "up to 4 jobs that run (filed where a policy keeps them) and up to 1 message just handed out would be lost",
+            "up to 4 running jobs (recorded under a policy with file_lost) and up to 1 in-flight message may be lost",
         ),
-        ("late", "nothing would be lost"),
+        ("late", "no jobs are lost"),
     ],
 )
 def test_what_a_kill_of_its_workers_would_take_is_shown(ann, watched, db, now, grade, message):
@@ -76,21 +76,21 @@ def test_what_a_kill_of_its_workers_would_take_is_shown(ann, watched, db, now, g
         source="shop", queue="emails", at=now, step=10, workers=3, guarded_workers=1, durability=grade
     )
     text = text_of(page(ann))
-    assert f"Should its guarded worker be killed now: {message}." in text
-    assert "1 of 3 guarded: what fails in the other 2 is not seen here." in text
+    assert f"If the guarded worker is killed now, {message}." in text
+    assert "1 of 3 guarded: failures in the other 2 are not recorded." in text
 
 
 def test_a_queue_whose_source_is_not_configured_offers_no_replay(ann, watched, db, now):
     Source.objects.create(name="shop", is_configured=False, is_reachable=False, sampled_at=now)
     bury(3, queue="emails")
     text = text_of(page(ann))
-    assert "See the dead jobs" in text and "Replay these" not in text
+    assert "View dead jobs" in text and "Replay dead jobs" not in text
 
 
 def test_a_stretch_that_was_chosen_is_shown_finer_and_can_be_left_again(ann, watched, history, now):
     since = now - timedelta(minutes=50)
     shown = page(ann, since=int(since.timestamp()), until=int(since.timestamp()) + 600).content.decode()
-    assert "10 s a step" in shown and "Zoom out" in shown and 'rel="next"' in shown
+    assert "10 s per step" in shown and "Zoom out" in shown and 'rel="next"' in shown
     assert 'aria-current="true"' not in re.search(r'<nav class="spans".*?</nav>', shown)[0]
 
 
@@ -109,7 +109,7 @@ def test_no_zoom_leads_into_the_future_or_beyond_what_is_stored(ann, watched, hi
 def test_long_steps_that_are_not_filled_in_yet_are_not_called_nothing(ann, watched, db, now):
     lay(now - timedelta(minutes=10), 30)  # and not folded
     text = text_of(page(ann, span="400d"))
-    assert "what is of today stands in a shorter span" in text and "Try a longer span" not in text
+    assert "Select a shorter range for recent data" in text and "Select a longer range" not in text
     assert f"{now - timedelta(days=400):%b %Y} – now" in text and f" {now:%Y} " not in text_of(page(ann, span="24h"))
 
 
@@ -161,19 +161,19 @@ def test_a_threshold_is_a_line_and_one_far_above_is_shown(ann, watched, history)
         Rule.objects.create(name=name, metric="dead", threshold=value, **more)
     shown = page(ann, span="1h").content.decode()
     assert "near: warning" in shown and "other: warning" not in shown and "off: warning" not in shown
-    assert "Above the picture: far: warning at 1,000,000." in html.unescape(text_of(page(ann, span="1h")))
+    assert "Off scale: far: warning at 1,000,000." in html.unescape(text_of(page(ann, span="1h")))
 
 
 def test_a_queue_that_was_never_checked_shows_it(ann, watched, db):
     bury(2, queue="emails")
     text = text_of(page(ann))
-    assert "Nobody has looked at this queue yet" in text and "Nothing is kept of this queue from then." in text
+    assert "Not sampled yet: only worker reports are shown" in text and "No data for this period." in text
 
 
 def test_a_source_that_does_not_answer_and_a_watch_that_stopped_are_shown(ann, store, history):
     Source.objects.update(is_reachable=False, why_unreachable="refused", changed_at=timezone.now())
     text = text_of(page(ann))
-    assert "This source does not answer." in text and "Nothing is watched" in text
+    assert "This source does not answer." in text and "Not watching" in text
 
 
 @pytest.mark.parametrize("queue", ["a/b", "..", "../../audit", "a%2Fb", "~", "ä ö", "x" * 200, "<script>", "\u202e"])
@@ -185,7 +185,7 @@ def test_whatever_a_queue_is_called_the_list_leads_to_it(ann, watched, db, queue
 
 
 def test_out_of_sight_is_not_there(vera, otto, watched, history):
-    assert page(vera).status_code == 200 and "Replay these" not in page(vera).content.decode()
+    assert page(vera).status_code == 200 and "Replay dead jobs" not in page(vera).content.decode()
     for source, queue in (("bank", "emails"), ("shop", "nothing")):
         lay(timezone.now() - timedelta(minutes=1), 1) if source == "shop" else None
         assert page(vera, queue=queue, source=source).status_code == 404

@@ -1042,7 +1042,7 @@ def test_a_replay_whose_outcomes_would_be_refused_shows_it_before_and_while_it_w
         source="shop", cause="unsigned", refused=1, first_at=now, last_at=now, why="not signed"
     )
     trust.forget()
-    message = "Reports of shop are refused, so the outcome of its jobs stays unknown (the latest at"
+    message = "Reports of shop are refused, so job outcomes are unknown (the latest at"
     assert message in text_of(ann.get(url))
     dead(2, queue="emails")
     assert message in text_of(ann.get(NEW, {"q": "queue:emails"}))

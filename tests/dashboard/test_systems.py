@@ -84,7 +84,7 @@ def test_the_queue_of_a_system_that_is_read_counts_workers_without_querying_for_
     source(pulled_at=timezone.now())
     sample(workers=3)
     text = text_of(ann.get("/queues/table/jobs/"))
-    assert "Workers 3" in text and "guarded" not in text.lower() and "is not seen here" not in text
+    assert "Workers 3" in text and "guarded" not in text.lower() and "are not recorded" not in text
 
 
 def test_who_has_guards_beside_it_keeps_their_columns(ann, table):
@@ -124,7 +124,7 @@ def test_a_queue_offers_a_replay_where_its_source_takes_one(ann, table, can, fin
     table.can = replace(table.can, replay=can)
     died()
     text = text_of(ann.get("/queues/table/jobs/"))
-    assert "See the dead jobs" in text and ("Replay these" in text) == is_offered
+    assert "View dead jobs" in text and ("Replay dead jobs" in text) == is_offered
 
 
 def test_a_job_is_edited_where_its_source_can_send_it_so_and_else_it_shows_why_not(ann, table):

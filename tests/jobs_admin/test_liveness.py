@@ -40,7 +40,7 @@ def test_what_is_late_since_another_day_names_it(watched):
 def test_a_store_that_does_not_answer_is_reported_and_has_no_lag(settings):
     settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
     config.store.cache_clear()
-    assert "does not answer" in liveness.find_stale(NOW).text
+    assert "No answer" in liveness.find_stale(NOW).text
     with pytest.raises(redis.RedisError):
         liveness.ingest_lags_s(NOW)
 
@@ -50,7 +50,7 @@ def test_the_ingest_lag_is_the_age_of_the_oldest_report(watched):
     assert liveness.ingest_lags_s(NOW) == {"shop": 0, "": 0} and liveness.late_sources(NOW) == {}
     watched.xadd(keys.failures("shop"), {"v": "1"}, id=f"{int(NOW.timestamp() * 1000) - 90_000}-0")
     assert liveness.ingest_lags_s(NOW) == {"shop": 90, "": 0}
-    assert liveness.late_sources(NOW) == {"shop": "The oldest report of shop has waited for 90 s to be filed."}
+    assert liveness.late_sources(NOW) == {"shop": "The oldest report of shop has been waiting to be filed for 90 s."}
 
 
 @pytest.mark.parametrize(

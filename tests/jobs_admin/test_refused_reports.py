@@ -24,9 +24,10 @@ from tests.kit.signed_reports import entry, file
 pytestmark = pytest.mark.django_db
 
 SENTENCE = (
-    "Reports of shop are refused, so the outcome of its jobs stays unknown (1 of 2 workers does not sign them, and unsigned "
+    "Reports of shop are refused, so job outcomes are unknown (1 of 2 workers does not sign them, and unsigned "
     "reports are not accepted since 20 Nov 2025 10:00 UTC): give its workers a key (`manage.py source-key create shop`) or "
-    "accept unsigned reports (`manage.py unsigned-reports --until DATE`), then file what was refused (`manage.py sources file "
+    "accept unsigned reports (`manage.py unsigned-reports --until DATE`), then file the refused reports (`manage.py "
+    "sources file "
     "shop`)."
 )
 
@@ -78,7 +79,7 @@ def test_workers_with_a_revoked_key_are_refused_whatever_is_accepted(desk):
     source_keys.revoke(ENGINE, key.id, timezone.now())
     trust.forget()
     (text,) = warnings()
-    assert "1 of 1 workers does not sign with a key that is in force" in text and "source-key list" in text
+    assert "1 of 1 workers does not sign with an active key" in text and "source-key list" in text
 
 
 def test_of_workers_that_are_away_what_was_refused_lately_counts_until_it_ends_or_is_believed_again(desk):

@@ -161,7 +161,7 @@ def test_the_page_of_a_job_in_a_worker_that_is_gone_reports_it(broker, engine, s
     sampling.sample(now)
     browser = log_in(django_user_model, "otto", shop="operator")
     page = browser.get(f"/failures/{failure.pk}/").content.decode()
-    assert "data-stranded" in page and 'href="/queues/shop/celery/">return it now' in page
+    assert "data-stranded" in page and 'href="/queues/shop/celery/">return the job now' in page
     assert "data-stranded" not in browser.get(f"/failures/{another.pk}/").content.decode()
     listed = browser.get("/failures/?q=state:retrying").content.decode()
     (marked,) = [row for row in listed.split("<tr ") if "data-stranded" in row]

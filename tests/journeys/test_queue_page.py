@@ -72,7 +72,7 @@ def test_what_is_dragged_over_is_what_is_shown_and_back_is_back(page):
     page.wait_for_url(re.compile(r"since=\d+&until=\d+"))
     requested = parse_qs(urlsplit(page.url).query)
     assert abs(int(requested["until"][0]) - int(requested["since"][0]) - 6 * 3600) < 900
-    assert "1 min a step" in page.locator(".window").inner_text()
+    assert "1 min per step" in page.locator(".window").inner_text()
     page.go_back()
     page.wait_for_url(re.compile(r"span=24h"))
     drag(page, 0.5, 0.502)  # a click is no zoom
@@ -88,10 +88,10 @@ def test_the_picture_is_a_table_too(page):
 
 def test_a_line_can_be_left_out_and_come_back(page):
     page.goto(PATH)
-    page.get_by_title("Leave it out").nth(1).click()
+    page.get_by_title(re.compile("^Hide ")).nth(1).click()
     page.wait_for_url(re.compile(r"hide=waiting"))
     assert page.locator("path.line-waiting").get_attribute("d") == ""
-    page.get_by_title("Show it").click()
+    page.get_by_title(re.compile("^Show ")).click()
     page.wait_for_url(lambda url: "hide" not in url)
 
 

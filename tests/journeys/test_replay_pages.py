@@ -30,7 +30,7 @@ def test_nothing_selected_offers_no_act_and_all_that_match_is_its_own_choice(pag
     page.goto(DEAD)
     replay = page.get_by_role("button", name="Replay…")
     expect(replay).to_be_disabled()
-    page.get_by_label(re.compile("^Select all")).check()
+    page.get_by_label(re.compile("Select all")).check()
     expect(replay).to_be_enabled()
 
 
@@ -58,8 +58,8 @@ def test_a_discard_is_undone_from_its_message(page):
     page.goto(DEAD)
     page.goto(page.locator("a[data-panel]").first.get_attribute("href"))
     page.locator("summary[data-key=d]").click()
-    page.get_by_label("Why").fill("a test order")
-    page.get_by_role("button", name="Discard this job").click()
+    page.get_by_label("Reason").fill("a test order")
+    page.get_by_role("button", name="Discard job").click()
     expect(page.locator(".failure-line .state")).to_have_text("discarded")
     page.get_by_role("button", name="Undo").click()
     expect(page.locator(".failure-line .state")).to_have_text("dead")
@@ -201,7 +201,7 @@ def test_options_typed_under_advanced_stay_and_are_sent(page, desk):
     page.get_by_role("checkbox", name="wed").uncheck()
     page.get_by_label("JSON Merge Patch").fill("{")
     page.get_by_label("Why").click()
-    expect(page.locator("#patch-refused")).to_contain_text("Invalid JSON")
+    expect(page.locator("#patch-refused")).to_contain_text("This is not JSON")
     page.get_by_label("JSON Merge Patch").fill('{"kwargs": {"note": "again"}}')
     page.get_by_label("How many").fill("1")
     expect(page.locator("#changes")).to_contain_text("takes no argument 'note'")

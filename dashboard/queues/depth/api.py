@@ -87,7 +87,7 @@ def depth(
     until = min(until or now, now)
     since = since or until - _USUAL
     if since >= until:
-        raise Refused("invalid", "since is before until, and in the past.", "since")
+        raise Refused("invalid", "since must be before until, and in the past.", "since")
     depths.require_visible(request.auth, source, queue)
     found = depths.history(request.auth, source, queue, since, until, most=points, now=now)
     marks = depths.marks(request.auth, source, queue, since, until)

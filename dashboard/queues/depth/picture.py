@@ -137,7 +137,7 @@ def picture(
         [Level(heights.per_cent(value), number(value)) for value in (heights.top, heights.top / 2)],
         [level for one, level in levels_with_value if one in within],
         [level for one, level in levels_with_value if one not in within],
-        f"{title}: {', '.join(f'{line.name} {line.last}' for line in lines)}; at most {number(most)}",
+        f"{title}: {', '.join(f'{line.name} {line.last}' for line in lines)}; peak {number(most)}",
     )
 
 

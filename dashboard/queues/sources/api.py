@@ -81,5 +81,5 @@ def discard_refused_reports(request: HttpRequest, source: Name) -> Any:
 
 def _decided(request: HttpRequest, source: str, act: Callable[[Viewer, str], int]) -> dict[str, int]:
     if not request.auth.may(VIEWER, source):
-        raise Http404("There is no such source, or this token may not see it.")
+        raise Http404("Source not found, or not visible to this token.")
     return {"reports": act(request.auth, source)}

@@ -36,7 +36,10 @@ def accept(request: HttpRequest, source: str) -> HttpResponse:
 @can(ADMIN_OF_ALL)
 def discard(request: HttpRequest, source: str) -> HttpResponse:
     return _act(
-        request, source, admission.discard, "{count} of {source} deleted. A new report puts {source} back in the list."
+        request,
+        source,
+        admission.discard,
+        "{count} of {source} deleted. The next report of {source} adds it to the list again.",
     )
 
 
@@ -54,7 +57,7 @@ def discard_refused(request: HttpRequest, source: str) -> HttpResponse:
 
 def _act(request: HttpRequest, source: str, act: Callable[[Viewer, str], int], done: str) -> HttpResponse:
     if not request.viewer.may(VIEWER, source):
-        raise Http404("There is no such source, or none that you may see.")
+        raise Http404("Source not found, or not visible to you.")
     try:
         count = act(request.viewer, source)
     except Refused as refused:

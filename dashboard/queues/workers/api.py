@@ -59,5 +59,5 @@ def return_jobs(request: HttpRequest, source: Name, boot: Name) -> Any:
     A worker that is only frozen goes on, and its job then runs twice.
     """
     if not request.auth.may(VIEWER, source):
-        raise Http404("There is no such source, or this token may not see it.")
+        raise Http404("Source not found, or not visible to this token.")
     return {"returned": stranded.return_jobs(request.auth, source, boot)}
