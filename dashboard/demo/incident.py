@@ -16,7 +16,7 @@ from demo.temper import COLD_RATE, FALLEN_S, WARM_RATE
 NAMES = {
     "outage": "Outage",
     "group": "A new group",
-    "condition": "The condition",
+    "condition": "Alert fires",
     "at_once": "Everything at once",
     "careful": "Careful",
 }
@@ -164,11 +164,11 @@ def _top(sides: list[Side]) -> int:
 def _headline(seen: Seen) -> tuple[str, str]:
     story = seen.story
     if story is None:
-        return ("It begins in a moment.", "replaying") if seen.is_playing else ("", "")
+        return ("Starting.", "replaying") if seen.is_playing else ("", "")
     if story.outcome and not story.is_over:
         return "Ending: the warehouse is being fixed, and jobs in flight are settling.", "replaying"
     if story.outcome == "failed":
-        return f"The incident could not be played to its end. {story.why}", "dead"
+        return f"The incident stopped. {story.why}", "dead"
     if story.outcome == "stopped":
         return "Stopped. The warehouse is fixed, and dead jobs are discarded.", "discarded"
     if story.outcome == "played":
@@ -185,7 +185,7 @@ def _moral(story: Story) -> tuple[str, str]:
         return f"{first}. Careful knocked it over {_times(len(careful.falls))}, too.", "retrying"
     if careful.failed_again:
         return f"{first}. Careful did not; {number(careful.failed_again)} failed again.", "retrying"
-    return f"{first}. Careful brought every one of them back in {duration(round(careful.ended or 0))}.", "recovered"
+    return f"{first}. Careful recovered all of them in {duration(round(careful.ended or 0))}.", "recovered"
 
 
 def _moment(at: float) -> str:
@@ -216,25 +216,23 @@ def _sentence(story: Story) -> str:
         )
     side = story.sides.get(story.act)
     if side is None or side.replay is None:
-        return "The partner is back in a moment, and cold. Then the replay begins."
+        return "The partner is about to recover with cold caches. Then the replay starts."
     if story.act == "at_once":
         if not side.falls:
             carries = number(round(COLD_RATE * story.scale, 1))
-            return (
-                f"The partner is just back and carries {carries} requests/s. All {number(side.jobs)} jobs come at once."
-            )
+            return f"The partner has just recovered and handles {carries} requests/s. All {number(side.jobs)} jobs arrive at once."
         dead = f"{number(side.failed_again)} of {number(side.jobs)} are dead again"
         return (
-            f"It fell over after {_moment(side.falls[0])}, and their retries meet a partner that is down: "
-            f"{dead}. It is back after {number(FALLEN_S)} s."
+            f"It fell over after {_moment(side.falls[0])}, and retries hit a partner that is down: "
+            f"{dead}. Recovery takes {number(FALLEN_S)} s."
         )
     if side.state == "held":
         return f"Held: {side.said}"
-    back = f"{number(side.jobs - story.left if story.left <= side.jobs else 0)} of {number(side.jobs)} are back"
+    back = f"{number(side.jobs - story.left if story.left <= side.jobs else 0)} of {number(side.jobs)} recovered"
     return {
-        "canary": f"A few jobs go first, and the rest waits for how they fare: {back}.",
-        "ramping": f"The canary was well: ever more jobs a second, as long as none fails: {back}.",
-    }.get(side.state, f"The partner is back, as cold as before. {back}.")
+        "canary": f"Canary: a few jobs first, the rest follow if they succeed: {back}.",
+        "ramping": f"Canary passed. The rate rises while no job fails: {back}.",
+    }.get(side.state, f"The partner has recovered, again with cold caches. {back}.")
 
 
 def _number_of(things: list[dict[str, str]], word: str) -> str:
@@ -289,18 +287,18 @@ def _figures(story: Story) -> list[Figure]:
         return Figure(name, *(value(side) if side else "–" for side in sides))
 
     return [
-        row("Most requests in a second", lambda side: number(side.peak)),
+        row("Peak requests/s", lambda side: number(side.peak)),
         row("Fell over", _fell),
-        row("Requests while it was down", lambda side: number(side.while_down)),
+        row("Requests while down", lambda side: number(side.while_down)),
         row("Failed again", lambda side: f"{number(side.failed_again)} of {number(side.jobs)}"),
-        row("All through after", _through),
+        row("All recovered after", _through),
     ]
 
 
 def _fell(side: Side) -> str:
     if side.falls:
         return _times(len(side.falls))
-    return "never" if side.ended is not None else "not so far"
+    return "never" if side.ended is not None else "not yet"
 
 
 def _through(side: Side) -> str:
@@ -331,7 +329,7 @@ def _picture(name: str, side: Side, story: Story, span: int, top: int) -> Pictur
         look=look,
         replay=side.replay,
         url=reverse("redrive:replay-detail", args=[side.replay]) if side.replay else "",
-        words=f"{NAMES[name]}: requests at the partner in each second; at most {number(side.peak)}. {verdict}",
+        words=f"{NAMES[name]}: requests per second at the partner, peak {number(side.peak)}. {verdict}",
         bars=[bar for row in rows for bar in _bars(row, step, top)],
         cuts=list(_cuts(rows, step, top)),
         down=[
@@ -347,13 +345,13 @@ def _picture(name: str, side: Side, story: Story, span: int, top: int) -> Pictur
         falls=[round((at + offset) * step, 2) for at in side.falls],
         capacity=_capacity(rows, step, top),
         left=_back(rows, side, story.jobs, step),
-        left_words=f"{NAMES[name]}: jobs that are not back. {_left_words(rows, side)}",
+        left_words=f"{NAMES[name]}: unrecovered jobs. {_left_words(rows, side)}",
         rows=rows,
         chart=charts.reading(
             {
                 "requests": [row.requests for row in rows],
                 "refused": [row.refused for row in rows],
-                "not back": [row.left for row in rows],
+                "unrecovered": [row.left for row in rows],
             },
             labels=[f"second {row.second}" for row in rows],
             lefts=[row.second / span for row in rows],
@@ -369,10 +367,10 @@ def _verdict(name: str, side: Side) -> tuple[str, str]:
         after = f"after {' and '.join(_moment(at) for at in side.falls)}"
         return f"Fell over {after}; {number(side.failed_again)} failed again.", "dead"
     if side.ended is None:
-        return ("Under way." if side.state != "held" else "Held."), "replaying" if side.state != "held" else "retrying"
+        return ("Running." if side.state != "held" else "Held."), "replaying" if side.state != "held" else "retrying"
     if side.failed_again:
         return f"Never fell over; {number(side.failed_again)} failed again.", "retrying"
-    return f"Never fell over; all {number(side.succeeded)} came back in {duration(round(side.ended))}.", "recovered"
+    return f"Never fell over; all {number(side.succeeded)} recovered in {duration(round(side.ended))}.", "recovered"
 
 
 def _back(rows: list[Row], side: Side, jobs: int, step: float) -> str:
@@ -383,7 +381,7 @@ def _back(rows: list[Row], side: Side, jobs: int, step: float) -> str:
 
 def _left_words(rows: list[Row], side: Side) -> str:
     known = [row.left for row in rows if row.left is not None]
-    return f"{number(known[0])} at first, {number(known[-1])} at last." if known else "Nothing was counted yet."
+    return f"{number(known[0])} at first, {number(known[-1])} at last." if known else "No data yet."
 
 
 def _bars(row: Row, step: float, top: int) -> Iterator[Bar]:

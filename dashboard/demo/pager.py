@@ -44,7 +44,7 @@ def _page(one: dict[str, Any]) -> Page:
         title=one["title"],
         message=one["message"],
         taken_at=datetime.fromtimestamp(one["taken_at"], UTC),
-        again=f"told {times} times with one id, taken once" if times > 1 else "",
+        again=f"received {times} times with one id, shown once" if times > 1 else "",
         url=_path_on_desk(one["url"]),
         quarantine_url=_path_on_desk(one["failures_url"]) if _is_of_quarantine(one) else "",
         replay_url=_path_on_desk(one["replay_url"]),

@@ -35,7 +35,7 @@ RATES = (0, 1, 5, 10, 25, 50)
 
 # Name of the mode, what its button says, what it does.
 MODES = (
-    ("well", "Fix", "Well: answers every request at once."),
+    ("well", "Fix", "Healthy: answers every request at once."),
     ("warming", "Fix slowly", "Warming up: carries a rate that rises over a minute, and falls over above it."),
     ("outage", "Break", "Outage: answers 503 or cuts the connection."),
     ("slow", "Make slow", "Slow: answers later than the shop waits."),
@@ -48,7 +48,7 @@ _STATUSES = {
     "402": ("discarded", "card declined"),
     "404": ("discarded", "no such endpoint"),
     "410": ("discarded", "endpoint gone"),
-    "429": ("retrying", "asked to come back later"),
+    "429": ("retrying", "rate limited"),
     "503": ("dead", "service unavailable"),
     "cut": ("dead", "connection cut"),
 }
@@ -62,7 +62,7 @@ def only_in_demo(view: Callable[..., HttpResponse]) -> Callable[..., HttpRespons
     @wraps(view)
     def guarded(request: HttpRequest) -> HttpResponse:
         if not settings.REDRIVE_DEMO_BROKER_URL:
-            raise Http404("This desk runs without the demo.")
+            raise Http404("The demo is not running.")
         return view(request)
 
     return guarded
@@ -100,7 +100,7 @@ def load(request: HttpRequest) -> HttpResponse:
     def change() -> None:
         control.set_rate(_broker(), float(rate))
 
-    return _acted(request, change, "demo.load", rate, lambda: f"The shop publishes {_jobs(float(rate))} a second.")
+    return _acted(request, change, "demo.load", rate, lambda: f"Load set to {_jobs(float(rate))}/s.")
 
 
 @only_in_demo
@@ -119,7 +119,7 @@ def incident(request: HttpRequest) -> HttpResponse:
         else:
             raise control.BadWish(f"{wish[:40]!r} is neither play nor stop. Nothing was changed.")
 
-    words = {"play": "The incident begins.", "stop": "It ends, and what it changed is tidied up."}
+    words = {"play": "Incident started.", "stop": "Stopping the incident and cleaning up."}
     return _acted(request, change, "demo.incident", wish, lambda: words[wish])
 
 
@@ -127,13 +127,13 @@ def _refuse_while_broken() -> None:
     mode = control.partner(settings.REDRIVE_DEMO_PARTNER_URL)["mode"]
     if mode != "well":
         raise control.BadWish(
-            "The partner is not well, and keeps the shop's workers waiting: fix it below, then play. Nothing was changed."
+            "The partner is not healthy and blocks the shop's workers. Fix the partner below, then run the incident. Nothing was changed."
         )
 
 
 def _in_sight(request: HttpRequest) -> None:
     if request.viewer.role_on(SOURCE) is None:
-        raise Http404("There is no such page, or none that you may see.")
+        raise Http404("No such page, or you cannot view it.")
 
 
 def _acted(
@@ -250,10 +250,10 @@ def _status_words(status: str) -> tuple[str, str, str]:
 
 def _sentence(seen: dict[str, Any]) -> str:
     if seen["fell_over"]:
-        return f"It got more than it could carry and fell over. It comes back in {duration(round(seen['back_in_s']))}."
+        return f"Overloaded and down. Recovers in {duration(round(seen['back_in_s']))}."
     does = _DOES.get(seen["mode"], seen["mode"])
     if seen["mode"] == "warming":
-        does += f" Now {number(seen['capacity'])} requests/s; {number(STRAIN * seen['capacity'])} would fell it."
+        does += f" Now {number(seen['capacity'])} requests/s; {number(STRAIN * seen['capacity'])} would bring the partner down."
     elif seen["mode"] == "rate_limit":
         does = f"Rate limit: answers 429 with Retry-After above {number(seen['limit'])} requests/s."
     elif seen["mode"] == "slow":
@@ -281,11 +281,11 @@ class LoadNow:
 
 def _load(found: control.Load) -> LoadNow:
     if found.published_per_s is None:
-        sentence = "Nothing publishes: the demo's load generator does not run."
+        sentence = "The load generator is not running."
     elif found.held_at is not None:
-        sentence = f"Held: {number(found.held_at)} jobs wait already. It goes on when the workers have caught up."
+        sentence = f"Held: {number(found.held_at)} jobs waiting. Continues when the workers have caught up."
     else:
-        sentence = f"The shop publishes {_jobs(found.published_per_s)} a second; 1 in 100 goes wrong by itself."
+        sentence = f"The shop publishes {_jobs(found.published_per_s)}/s; 1 in 100 fails at random."
     rates = [Choice(str(rate), f"{rate}/s" if rate else "Stop", "", found.rate == rate) for rate in RATES]
     return LoadNow(sentence, rates)
 

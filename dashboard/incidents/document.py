@@ -43,7 +43,7 @@ def _moment(given: Mapping[str, str], name: str) -> datetime | None:
         read = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
         return moments.sane(read if read.tzinfo else read.replace(tzinfo=UTC))
     except ValueError:
-        raise Refused("invalid", f"{name} is no time: write 2026-11-21T02:07Z. Nothing was read.", name) from None
+        raise Refused("invalid", f"{name} is not a time. Use the form 2026-11-21T02:07Z.", name) from None
 
 
 def address(where: Span, form: str = "") -> str:
@@ -82,13 +82,16 @@ def name_of(where: Span) -> str:
 def sentence(incident: Incident) -> str:
     """Return the incident in one sentence, without its place."""
     n, seen = incident.counts, incident.seen
-    parts = [f"{number(n.failed)} attempt{'' if n.failed == 1 else 's'} failed", f"{number(n.died)} times a job died"]
+    parts = [
+        f"{number(n.failed)} failed attempt{'' if n.failed == 1 else 's'}",
+        f"{number(n.died)} job death{'' if n.died == 1 else 's'}",
+    ]
     if n.of_jobs:
         capped = " or more" if n.jobs_are_capped else ""
         back, dead = n.jobs["recovered"], n.open
-        parts.append(f"of {number(n.of_jobs)}{capped} jobs {number(back)} ran well since, {number(dead)} still wait")
+        parts.append(f"of {number(n.of_jobs)}{capped} jobs, {number(back)} recovered and {number(dead)} still dead")
     begins = clock(seen.first_at, incident.where.since) if seen.first_at else ""
-    ends = ", and still do" if incident.where.is_going_on else ""
+    ends = ", ongoing" if incident.where.is_going_on else ""
     if seen.calm_at:
         ends = f" until {clock(seen.calm_at, incident.where.since)}"
     return f"{'; '.join(parts)}{f' (failing since {begins}{ends})' if begins else ''}."
@@ -169,21 +172,21 @@ def markdown(incident: Incident) -> str:
     where, n, seen = incident.where, incident.counts, incident.seen
     rows = [
         ("Failing", _from_to(seen.first_at, seen.calm_at, incident.where)),
-        ("No more dead than before", _at(seen.back_at) or "not yet, or not known"),
-        ("Attempts that failed", number(n.failed)),
-        ("Times a job died", number(n.died)),
-        ("Most jobs dead at once", number(seen.dead_most)),
+        ("Back to previous dead jobs", _at(seen.back_at) or "not yet, or unknown"),
+        ("Failed attempts", number(n.failed)),
+        ("Job deaths", number(n.died)),
+        ("Peak dead jobs", number(seen.dead_most)),
         *((f"Jobs now {state}", number(count)) for state, count in n.jobs.items() if count),
-        ("Tenants hit", _tenants(incident)),
+        ("Affected tenants", _tenants(incident)),
     ]
     lines = [
         f"# Incident: {plain(name_of(where))}, {where.since:%Y-%m-%d %H:%M} to {clock(where.until, where.since)} UTC",
         "",
         plain(sentence(incident)),
         "",
-        f"[On the desk]({config.page_url(address(where))}) · [what failed]({config.page_url(failures(where))})",
+        f"[Incident page]({config.page_url(address(where))}) · [failures]({config.page_url(failures(where))})",
         "",
-        "## In numbers",
+        "## Key figures",
         "",
         "| | |",
         "|---|---|",
@@ -193,16 +196,22 @@ def markdown(incident: Incident) -> str:
         "",
         "All times are UTC.",
         "",
-        "| when | what | who | why |",
+        "| time | event | operator | reason |",
         "|---|---|---|---|",
         *(_line(one) for one in incident.timeline),
     ]
     if incident.acts is not None:
-        lines += ["", "## Who did what", "", "| when | who | act | object | reason |", "|---|---|---|---|---|"]
+        lines += [
+            "",
+            "## Operator actions",
+            "",
+            "| time | operator | action | object | reason |",
+            "|---|---|---|---|---|",
+        ]
         lines += [_act_line(one) for one in incident.acts]
         if incident.has_more_acts:
-            lines += ["", f"The newest {len(incident.acts)} acts of the audit."]
-    lines += ["", "## Cause", "", "", "## What went well, and what did not", "", "", "## What we will change", "", ""]
+            lines += ["", f"Latest {len(incident.acts)} actions of the audit."]
+    lines += ["", "## Cause", "", "", "## Lessons learned", "", "", "## Action items", "", ""]
     return "\n".join(lines)
 
 
@@ -224,15 +233,15 @@ def _at(at: datetime | None) -> str:
 
 def _from_to(since: datetime | None, until: datetime | None, where: Span) -> str:
     if since is None:
-        return "no more than mostly"
+        return "at a normal rate"
     if until is None:
-        return f"since {clock(since, where.since)}{', still' if where.is_going_on else ''}"
+        return f"since {clock(since, where.since)}{', ongoing' if where.is_going_on else ''}"
     return f"{clock(since, where.since)} to {clock(until, where.since)} ({duration(until - since)})"
 
 
 def _tenants(incident: Incident) -> str:
     n = incident.counts
-    named = [f"{name or '(none named)'} {jobs}" for name, jobs in n.tenants]
+    named = [f"{name or '(no tenant)'} {jobs}" for name, jobs in n.tenants]
     more = f" and {n.more_tenants} more" if n.more_tenants else ""
-    capped = f" (among the newest {number(n.looked_at)} jobs)" if n.looked_at < n.of_jobs else ""
+    capped = f" (latest {number(n.looked_at)} jobs)" if n.looked_at < n.of_jobs else ""
     return f"{', '.join(named)}{more}{capped}" if named else "none"

@@ -122,7 +122,7 @@ def report(incident: Incident, now: datetime) -> Report:
         texts.address(where, "markdown"),
         texts.address(where, "json"),
         texts.failures(where),
-        {"alert": "The newest alert and what surrounds it.", "counters": "Found by its failures: no alert fired."}.get(
+        {"alert": "Latest alert and surrounding events.", "counters": "Detected from failures: no alert fired."}.get(
             where.found_by, ""
         ),
     )
@@ -152,34 +152,34 @@ def _facts(incident: Incident) -> list[tuple[str, str, str]]:
             return "–", clock(at, incident.where.since)
         return (duration(at - first) if at >= first else "before it"), clock(at, incident.where.since)
 
-    lasted, until = since(seen.calm_at, ("–", "never much more than usual"))
+    lasted, until = since(seen.calm_at, ("–", "at a normal rate"))
     if first is not None and seen.calm_at is None:
-        lasted, until = "still" if incident.where.is_going_on else "to the end of what is shown", ""
+        lasted, until = "still" if incident.where.is_going_on else "to the end of the period", ""
     facts = [("Failing for", lasted, f"{clock(first, incident.where.since)} to {until}" if first and until else until)]
     for what, name, nothing in (
-        ("fired", "Alert after", "no alert"),
-        ("acknowledged", "Acknowledged after", "by nobody"),
-        ("started", "Replay after", "no replay"),
+        ("fired", "Time to alert", "no alert"),
+        ("acknowledged", "Time to acknowledge", "not acknowledged"),
+        ("started", "Time to replay", "no replay"),
     ):
         at = next((one.at for one in incident.timeline if one.what == what), None)
         facts.append((name, *since(at, (nothing, ""))))
-    facts.append(("All back after", *since(seen.back_at, _not_back(seen, incident.where))))
+    facts.append(("Recovered", *since(seen.back_at, _not_back(seen, incident.where))))
     return [
         *facts,
         # Jobs are counted by the second: at the edges of the span the two need not agree.
-        ("Attempts failed", number(n.failed), f"in steps of {duration(seen.step_s)}"),
-        ("Times a job died", number(n.died), ""),
-        ("Dead at once, most", "not known" if seen.dead_most is None else number(seen.dead_most), ""),
+        ("Failed attempts", number(n.failed), f"in steps of {duration(seen.step_s)}"),
+        ("Job deaths", number(n.died), ""),
+        ("Peak dead jobs", "unknown" if seen.dead_most is None else number(seen.dead_most), ""),
     ]
 
 
 def _not_back(seen: OverTime, where: Span) -> tuple[str, str]:
     """Return why the time is unknown at which the dead jobs were back to their former number."""
     if seen.dead_before is None or seen.dead_most is None:
-        return "not known", "nobody looked at its depth" if where.queue else "told of one queue"
+        return "unknown", "no depth samples" if where.queue else "select one queue"
     if seen.dead_most <= seen.dead_before:
-        return "never more dead", f"than the {number(seen.dead_before)} before"
-    return "not yet" if where.is_going_on else "not by then", f"{number(seen.dead_before)} lay dead before"
+        return "no increase", f"over the {number(seen.dead_before)} before"
+    return "not yet" if where.is_going_on else "not in this period", f"{number(seen.dead_before)} dead before"
 
 
 def _step(one: Moment, first: datetime | None) -> Step:
@@ -210,7 +210,7 @@ def _picture(where: Span, seen: OverTime, timeline: Sequence[Moment]) -> Picture
         charts.bars([p.failed for p in points], heights, wide=1),
         charts.bars([p.recovered for p in points], heights, wide=1),
         number(top),
-        "a minute" if minutes == 1 else f"in {minutes} min" if minutes < 60 else "an hour",
+        "per minute" if minutes == 1 else f"in {minutes} min" if minutes < 60 else "per hour",
         charts.line(dead),
         charts.area(dead),
         number(dead_top),
@@ -220,7 +220,7 @@ def _picture(where: Span, seen: OverTime, timeline: Sequence[Moment]) -> Picture
         charts.reading(
             {
                 "failed": [p.failed for p in points],
-                "came back": [p.recovered for p in points],
+                "recovered": [p.recovered for p in points],
                 "dead": [p.dead for p in points],
             },
             times=times,
@@ -228,8 +228,8 @@ def _picture(where: Span, seen: OverTime, timeline: Sequence[Moment]) -> Picture
         ),
         rows[-MOST_ROWS:],
         len(rows) > MOST_ROWS,
-        f"At most {number(top)} attempts failed or came back in a step of {duration(seen.step_s)}",
-        f"From {number(known[0])} to {number(known[-1])} dead jobs, at most {number(max(known))}" if known else "",
+        f"Peak {number(top)} failed or recovered attempts in {duration(seen.step_s)}",
+        f"From {number(known[0])} to {number(known[-1])} dead jobs, peak {number(max(known))}" if known else "",
     )
 
 
@@ -263,4 +263,4 @@ def _tenants(incident: Incident) -> list[Row]:
 
 def _tenants_words(incident: Incident) -> str:
     n = incident.counts
-    return f"among the newest {number(n.looked_at)} jobs" if n.looked_at < n.of_jobs else ""
+    return f"latest {number(n.looked_at)} jobs" if n.looked_at < n.of_jobs else ""

@@ -50,7 +50,7 @@ def as_text(request: HttpRequest, form: str) -> HttpResponse:
     except Refused as error:
         return HttpResponse(error.message, status=400, content_type="text/plain; charset=utf-8")
     if where is None:
-        return HttpResponse("There was no incident.", status=404, content_type="text/plain; charset=utf-8")
+        return HttpResponse("No incident found.", status=404, content_type="text/plain; charset=utf-8")
     incident = incidents.incident(request.viewer, where, now)
     body = texts.markdown(incident) if form == "markdown" else json.dumps(texts.document(incident), indent=1)
     ending, content_type = _TYPES[form]

@@ -81,7 +81,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "sentence_url": f"{reverse('redrive:failure-list')}?{urlencode({'q': sentence.query})}"
         if sentence.query
         else "",
-        "rate_words": f"A job may fail several attempts. Over {rates.WINDOW}; before: the {rates.BEFORE_MIN} minutes before those.",
+        "rate_words": f"Rate over {rates.WINDOW}, compared with the {rates.BEFORE_MIN} minutes before. A job may fail several attempts.",
         "stale": watched.stale,
         "silent": silent_channels.silent(board.silent, sees=viewer.may(ADMIN, EVERY_SOURCE)),
         "sources": [_source_line(row) for row in board.sources],

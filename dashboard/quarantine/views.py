@@ -34,13 +34,13 @@ def index(request: HttpRequest) -> HttpResponse:
 @can(OPERATOR)
 def readmit(request: HttpRequest, pk: int) -> HttpResponse:
     """Out of quarantine: it is dead, and can be replayed."""
-    return _changed(request, pk, triage.readmit, "Readmitted: it is dead and can be replayed.", NOT_READMITTED)
+    return _changed(request, pk, triage.readmit, "Readmitted. The job is dead and can be replayed.", NOT_READMITTED)
 
 
 @require_POST
 @can(OPERATOR)
 def discard(request: HttpRequest, pk: int) -> HttpResponse:
-    return _changed(request, pk, triage.discard, "Discarded. It will not be replayed.", NOT_DISCARDED)
+    return _changed(request, pk, triage.discard, "Discarded. The job will not be replayed.", NOT_DISCARDED)
 
 
 def _changed(request: HttpRequest, pk: int, act: Callable[..., Acted], message: str, not_done: str) -> HttpResponse:

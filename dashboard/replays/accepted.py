@@ -4,10 +4,10 @@ from __future__ import annotations
 
 # name -> (which jobs, what may become of them)
 _WORDS = {
-    "unguarded": ("queues with unguarded workers", "what becomes of a job there may stay unknown"),
-    "chord": ("headers of chords that have ended", "the job runs again, the chord's body does not"),
-    "expired": ("expired jobs", "they run although their time has passed"),
-    "unknown_task": ("tasks that no live worker knows", "nobody may be there to run them"),
+    "unguarded": ("queues with unguarded workers", "outcomes may stay unknown"),
+    "chord": ("headers of chords that have ended", "the jobs run again, the chord bodies do not"),
+    "expired": ("expired jobs", "the jobs run despite being expired"),
+    "unknown_task": ("tasks that no active worker has registered", "no worker may run them"),
 }
 
 

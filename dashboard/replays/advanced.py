@@ -11,11 +11,11 @@ from jobs_admin.core.pacing.pace import DAYS
 __all__ = ["DAYS", "Field", "Place", "places"]
 
 _PLACES: dict[str, tuple[str, ...]] = {
-    "Try a few first": ("canary_jobs", "canary_success", "canary_within"),
-    "Then faster": ("ramp_from", "ramp_to", "over", "jitter"),
-    "Never more than": ("in_flight", "queue_cap", "per_key_key", "per_key_concurrency", "per_key_rate"),
-    "Hold by itself": ("stop_failed", "stop_of_last", "stop_new_groups"),
-    "When, and in which order": ("window_from", "window_to", "priority", "shuffle"),
+    "Canary": ("canary_jobs", "canary_success", "canary_within"),
+    "Ramp": ("ramp_from", "ramp_to", "over", "jitter"),
+    "Limits": ("in_flight", "queue_cap", "per_key_key", "per_key_concurrency", "per_key_rate"),
+    "Stop rule": ("stop_failed", "stop_of_last", "stop_new_groups"),
+    "Hours and order": ("window_from", "window_to", "priority", "shuffle"),
 }
 _IN_PER_CENT = {"canary_success": ("canary", "success"), "stop_failed": ("stop", "failed"), "jitter": ("jitter",)}
 _UNITS = {"canary_success": "%", "stop_failed": "%", "jitter": "%"}
@@ -24,7 +24,7 @@ _EMPTY = {
     "in_flight": _NONE,
     "queue_cap": _NONE,
     "per_key_key": "tenant, kwargs.customer_id …",
-    "priority": "as it was",
+    "priority": "unchanged",
     "window_from": "any time",
 }
 

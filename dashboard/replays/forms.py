@@ -68,27 +68,25 @@ class Pace(Refusing):
     unit = forms.ChoiceField(choices=UNITS, required=False)
 
     canary_jobs = _text("Canary", "jobs")
-    canary_success = Share("Of these run well, at least")
-    canary_within = _text("Hold without news for", "seconds")
-    ramp_from = _text("Begin at", "a second")
-    ramp_to = _text("Rise to", "a second")
+    canary_success = Share("Required success rate")
+    canary_within = _text("Hold if no outcomes for", "seconds")
+    ramp_from = _text("Ramp from", "jobs/s")
+    ramp_to = _text("Ramp to", "jobs/s")
     over = _text("Or spread over", "seconds")
-    jitter = Share("Vary the gaps by")
-    in_flight = _text("Sent and not settled", "jobs")
-    queue_cap = _text("Waiting in the queue", "jobs")
+    jitter = Share("Vary gaps by")
+    in_flight = _text("Max in flight", "jobs")
+    queue_cap = _text("Max queue length", "jobs")
     per_key_key = _text("For each", most=200)
-    per_key_concurrency = _text("of these at once", "jobs")
-    per_key_rate = _text("of these a second", "jobs")
-    stop_failed = Share("When clearly more fail than")
+    per_key_concurrency = _text("max concurrent", "jobs")
+    per_key_rate = _text("max rate", "jobs/s")
+    stop_failed = Share("Hold if failure rate exceeds")
     stop_of_last = _text("of the last", "jobs")
-    stop_new_groups = forms.ChoiceField(
-        required=False, choices=(("", "yes"), ("no", "no")), label="When errors come that are new"
-    )
+    stop_new_groups = forms.ChoiceField(required=False, choices=(("", "yes"), ("no", "no")), label="Hold on new errors")
     window_from = _text("Send only from", "UTC")
     window_to = _text("until", "UTC")
     window_days = forms.MultipleChoiceField(required=False, choices=[(day, day) for day in DAYS])
     priority = _text("Priority", "0 to 9, or high")
-    shuffle = forms.BooleanField(required=False, label="In random order, not oldest first")
+    shuffle = forms.BooleanField(required=False, label="Random order (default: oldest first)")
 
     PARTS = {
         "canary": ("jobs", "success", "within"),
@@ -193,12 +191,12 @@ class Options(Refusing):
 
     attempts = forms.ChoiceField(
         required=False,
-        choices=(("reset", "all that it has"), ("kept", "those it had left"), ("number", "this many")),
+        choices=(("reset", "all attempts"), ("kept", "remaining attempts"), ("number", "fixed number")),
     )
     attempts_number = _text("Attempts")
     to_queue = _text("To another queue", most=200)
     same_job_id = forms.BooleanField(required=False)
-    patch = forms.CharField(required=False, strip=True, max_length=200_000, label="Change the arguments of every job")
+    patch = forms.CharField(required=False, strip=True, max_length=200_000, label="Argument changes")
     accept = forms.MultipleChoiceField(required=False, choices=[(name, name) for name in ACCEPTABLE])
     # The fingerprints that were listed, between commas; a comma alone lists none, so none is left out.
     groups = forms.CharField(required=False, max_length=30_000)
@@ -271,11 +269,11 @@ class Start(forms.Form):
     def clean_reason(self) -> str:
         reason = self.cleaned_data["reason"]
         if not reason and self.jobs > 1:
-            raise forms.ValidationError("Say why, in a few words: the next person on call will read it.")
+            raise forms.ValidationError("Enter a reason for this replay.")
         return reason
 
     def clean_confirm(self) -> str:
         typed = self.cleaned_data["confirm"].replace(",", "").replace(" ", "")
         if self.is_at_once and self.jobs > 1 and typed != str(self.jobs):
-            raise forms.ValidationError(f"To send all of them at once, type the number of jobs: {self.jobs}.")
+            raise forms.ValidationError(f"To send all jobs at once, enter the number of jobs: {self.jobs}.")
         return typed

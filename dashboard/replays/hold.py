@@ -18,8 +18,8 @@ _FIX = (
     "Otherwise cancel: the remaining jobs stay dead and nothing is lost."
 )
 _WORKERS = (
-    "Look whether workers take jobs from these queues. When they do, resume: it begins again with a few jobs. "
-    "What was sent waits in its queue; cancelling takes it back where the source can."
+    "Check that workers consume from these queues, then resume: the replay restarts with a few jobs. "
+    "Sent jobs wait in their queue; cancelling withdraws them where possible."
 )
 _TO_DO = {"canary": _FIX, "failing": _FIX, "new_groups": _FIX}
 
@@ -77,23 +77,27 @@ def _facts(replay: Replay, evidence: dict[str, Any]) -> list[tuple[str, str]]:
     found = []
     if judged := evidence.get("judged"):
         found.append(("Failed again", f"{number(evidence.get('failed', 0))} of the last {number(judged)}"))
-        found.append(("It stops above", f"clearly {percent(evidence.get('limit', 0))}"))
+        found.append(("Limit", f"{percent(evidence.get('limit', 0))} (95 % confidence)"))
     if queues := evidence.get("queues"):
-        found.append(("Without a worker", ", ".join(str(queue) for _, queue in queues)))
+        found.append(("Queues without workers", ", ".join(str(queue) for _, queue in queues)))
     if evidence.get("unsettled"):
-        found.append(("Sent, not settled", number(replay.sent + replay.running)))
+        found.append(("In flight", number(replay.sent + replay.running)))
     succeeded, failed = replay.since_hold or (0, 0)
     if succeeded or failed:
-        found.append(("Since then", f"{number(succeeded)} succeeded, {number(failed)} failed again"))
+        found.append(("Since the hold", f"{number(succeeded)} succeeded, {number(failed)} failed again"))
     elif seconds := evidence.get("seconds"):
-        found.append(("Without news for", duration(seconds)))
+        found.append(("No outcomes for", duration(seconds)))
     return found
 
 
 def _failing(replay: Replay, group: Any, count: int, planned: int | None, evidence_of_group: dict[str, Any]) -> Failing:
     same = evidence_of_group.get("same", 0)
     what = (
-        "new in this replay" if evidence_of_group.get("is_new") else f"{number(same)} died of it before" if same else ""
+        "new in this replay"
+        if evidence_of_group.get("is_new")
+        else f"{number(same)} had this error before"
+        if same
+        else ""
     )
     return Failing(
         str(group),

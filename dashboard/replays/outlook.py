@@ -63,7 +63,7 @@ def picture(preview: Any, per_minute: list[int]) -> Picture:
         duration=duration(span_s),
         table=_table(planned, usual, past),
         chart=charts.reading(
-            {"starts a second": [_rate(rate) for _, _, rate in starts]},
+            {"starts per second": [_rate(rate) for _, _, rate in starts]},
             labels=[f"{duration(at)} in" for at, _, _ in starts],
             lefts=[at / span_s for at, _, _ in starts],
         )
@@ -78,12 +78,12 @@ def endings(preview: Any) -> list[Ending]:
 
 
 def _ending(preview: Any, one: Any) -> Ending:
-    title = f"{one.failing:.0%} fail again".replace("%", " %") if one.failing else "Takes"
+    title = f"{one.failing:.0%} fail again".replace("%", " %") if one.failing else "Duration"
     if one.held_after_s is not None:
         why = one.held_because.sentence() if one.held_because else ""
-        return Ending(title, f"held after about {number(one.sent)} jobs, {duration(one.held_after_s)} in: {why}")
+        return Ending(title, f"pauses after ~{number(one.sent)} jobs ({duration(one.held_after_s)}): {why}")
     if one.ends_after_s is None:
-        return Ending(title, "it does not come to an end at this pace")
+        return Ending(title, "no end at this pace")
     if timedelta(seconds=min(one.ends_after_s, 1e9)) > _LONGEST:
         return Ending(title, duration(one.ends_after_s))
     end = preview.starts_at + timedelta(seconds=one.ends_after_s)
@@ -120,16 +120,16 @@ def _canary_x(pace: dict[str, Any], starts: list[tuple[float, float, float]], ti
 
 def _table(planned: Any, usual: float | None, past: list[float]) -> list[tuple[str, str]]:
     found = [
-        ("Starts a second, at most", _rate(planned.peak_per_second)),
-        ("Waits in the queue, at most", duration(planned.longest_wait_s)),
+        ("Peak starts per second", _rate(planned.peak_per_second)),
+        ("Peak queue length", duration(planned.longest_wait_s)),
     ]
     if usual is not None:
         found += [
-            ("Ran well a second, median of the last hour", _rate(usual)),
-            ("The most in one minute", _rate(max(past, default=0))),
+            ("Succeeded/s, median of the last hour", _rate(usual)),
+            ("Peak per minute", _rate(max(past, default=0))),
         ]
     every = max(1, len(planned.starts) // 12)
-    return found + [(f"{duration(at)} in", f"{_rate(rate)} a second") for at, rate in planned.starts[::every]]
+    return found + [(f"{duration(at)} in", f"{_rate(rate)}/s") for at, rate in planned.starts[::every]]
 
 
 def _nice(value: float) -> float:

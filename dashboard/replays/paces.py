@@ -10,7 +10,7 @@ from jobs_admin.core import pacing
 
 def rate_in_words(rate: float) -> str:
     """Jobs a second, or a minute where that reads better."""
-    return f"{_rate(rate)} a second" if rate >= 1 else f"{_rate(rate * 60)} a minute"
+    return f"{_rate(rate)}/s" if rate >= 1 else f"{_rate(rate * 60)}/min"
 
 
 def in_words(pace: dict[str, Any]) -> str:
@@ -36,7 +36,7 @@ def _spread(pace: dict[str, Any]) -> str:
 
 
 def _step(rate: float) -> str:
-    return f"{_rate(rate)} a second" if rate >= 1 else f"one every {duration(1 / rate)}"
+    return f"{_rate(rate)}/s" if rate >= 1 else f"one every {duration(1 / rate)}"
 
 
 def _per_key(limit: dict[str, Any]) -> str:
@@ -52,9 +52,9 @@ def careful_in_words(pace: dict[str, Any], *, is_of_last_hour: bool) -> str:
     if canary:
         jobs = canary["jobs"]
         first = "1 job" if jobs == 1 else f"{jobs:,} jobs"
-        words = f"{first} first. If {percent(canary['success'])} run well, "
-    words += f"then from {rate_in_words(ramp['from'])} up to {rate_in_words(ramp['to'])}"
-    words += ", what these queues managed in the last hour (median). " if is_of_last_hour else ". "
+        words = f"starts with {first}. If {percent(canary['success'])} succeed, "
+    words += f"ramps from {rate_in_words(ramp['from'])} to {rate_in_words(ramp['to'])}"
+    words += " (median rate of these queues in the last hour). " if is_of_last_hour else ". "
     if stop := pace.get("stop"):
         words += pacing.stop_rule(stop["failed"])
     return words[0].upper() + words[1:]

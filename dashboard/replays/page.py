@@ -162,11 +162,9 @@ def row(replay: Replay) -> Row:
 def scope(replay: Replay) -> str:
     """Return the requested scope in words."""
     if replay.seen_sources is not None:
-        return "jobs of several sources; only those of sources that you may see are shown"
+        return "jobs of several sources; only your sources are shown"
     if replay.selection:
-        return (
-            "1 job chosen by hand" if len(replay.selection) == 1 else f"{len(replay.selection):,} jobs chosen by hand"
-        )
+        return "1 selected job" if len(replay.selection) == 1 else f"{len(replay.selection):,} selected jobs"
     return language.reading(language.parse(replay.query))
 
 
@@ -240,7 +238,7 @@ def unattended_words(found: Unattended | None, viewer: Viewer) -> str:
     queues = [f"{queue or 'no queue'} of {source}" for source, queue in found.queues if viewer.may(VIEWER, source)]
     named, more = ", ".join(queues[:_MOST_QUEUES]) or "its queues", len(queues) - _MOST_QUEUES
     others = f" and {more:,} more" if more > 0 else ""
-    return f"Nobody has taken a job of it since {clock(found.since, timezone.now())} UTC. See whether a worker takes from {named}{others}."
+    return f"No worker has taken a job since {clock(found.since, timezone.now())} UTC. Check that a worker consumes from {named}{others}."
 
 
 def guard_off(found: SentWhileOff | None) -> str:
@@ -274,7 +272,7 @@ def remaining(replay: Replay, rate_now: float) -> str:
     if not replay.planned or not replay.rate or replay.state in ENDED:
         return ""
     if replay.state == ReplayState.CANARY:
-        return "as long as the first jobs will tell"
+        return "known after the canary"
     which = "the present rate" if replay.state in SENDING else "its starting rate"
     at_present = f"about {_roughly(replay.planned / (min(rate_now, replay.rate) or replay.rate))} at {which}"
     if rate_now and rate_now < _MUCH_SLOWER * replay.rate:
@@ -339,68 +337,68 @@ def _jobs(replay: Replay) -> str:
 
 def _outcomes(replay: Replay) -> str:
     again = f", {replay.failed_again:,} failed again" if replay.failed_again else ""
-    return f"{replay.succeeded:,} ran well{again}"
+    return f"{replay.succeeded:,} succeeded{again}"
 
 
 def _in_flight(replay: Replay) -> str:
     waits = replay.sent + replay.running
-    return f" {waits:,} sent and not home yet." if waits else ""
+    return f" {waits:,} in flight." if waits else ""
 
 
 def _uncertain(replay: Replay) -> str:
-    return f" Of {replay.uncertain:,} it is not known." if replay.uncertain else ""
+    return f" {replay.uncertain:,} with unknown outcome." if replay.uncertain else ""
 
 
 def _draft_sentence(replay: Replay) -> str:
     jobs = max(0, replay.matched - sum(row["count"] for row in replay.blocked))
-    return f"A draft of {jobs:,} job{'' if jobs == 1 else 's'}. Nothing was sent."
+    return f"Draft with {jobs:,} job{'' if jobs == 1 else 's'}. Nothing was sent."
 
 
 def _approval_sentence(replay: Replay) -> str:
-    return f"{_jobs(replay)} wait for another operator's approval. Nothing was sent."
+    return f"{_jobs(replay)} waiting for another operator's approval. Nothing was sent."
 
 
 def _waiting_sentence(replay: Replay) -> str:
     begun = f"; {_outcomes(replay)}" if replay.sent + replay.running or replay.settled else ""
-    return f"Waiting for its hours: {replay.planned:,} of {_jobs(replay)} are not sent yet{begun}."
+    return f"Outside sending hours: {replay.planned:,} of {_jobs(replay)} not sent yet{begun}."
 
 
 def _done_sentence(replay: Replay) -> str:
     jobs, is_one = _jobs(replay), replay.total == 1
     if replay.failed_again == 0 and replay.succeeded == replay.total:
-        return "It ran well." if is_one else f"All {jobs} ran well."
+        return "The job succeeded." if is_one else f"All {jobs} succeeded."
     if _sent_none(replay):
-        return "It was not sent." if is_one else f"None of {jobs} was sent."
-    never = f" {replay.cancelled:,} were never sent and stay dead." if replay.cancelled else ""
+        return "The job was not sent." if is_one else f"None of {jobs} were sent."
+    never = f" {replay.cancelled:,} not sent; they stay dead." if replay.cancelled else ""
     details = f"Of {jobs}, {_outcomes(replay)}.{_uncertain(replay)}{never}"
     if replay.sent:
         more = "" if replay.sent == replay.total else f" {details}"
-        return f"{replay.sent:,} of {jobs} sent: their source does not report how a job ends.{more}"
+        return f"{replay.sent:,} of {jobs} sent. Their source does not report outcomes.{more}"
     return details
 
 
 def _ended_sentence(replay: Replay) -> str:
-    never = f"{replay.cancelled:,} were never sent and stay dead"
+    never = f"{replay.cancelled:,} not sent and still dead"
     return f"{replay.get_state_display()}: {never}; {_outcomes(replay)}.{_in_flight(replay)}"
 
 
 def _paused_sentence(replay: Replay) -> str:
-    left = f"{replay.planned:,} of {_jobs(replay)} are not sent yet"
+    left = f"{replay.planned:,} of {_jobs(replay)} not sent yet"
     return f"Paused: {left}; {_outcomes(replay)}.{_in_flight(replay)}"
 
 
 def _blocked_sentence(replay: Replay) -> str:
-    return f"Held: {replay.held_because_now or 'no reason was kept'}"
+    return f"Held: {replay.held_because_now or 'no reason recorded'}"
 
 
 def _sending_sentence(replay: Replay) -> str:
     sent = f"{replay.sent_in_all:,} of {replay.total:,} sent"
     if replay.planned:
         phase = {ReplayState.CANARY: "Canary", ReplayState.RAMPING: "Ramping up"}.get(replay.state, "Sending")
-        then = " It goes on when they run well." if replay.state == ReplayState.CANARY else ""
+        then = " The rest follow if the canary succeeds." if replay.state == ReplayState.CANARY else ""
         return f"{phase}: {sent}; {_outcomes(replay)}.{then}"
     if replay.sent + replay.running or replay.uncertain:
-        rest = f"{sent}, the rest is excluded" if replay.cancelled else "Everything is sent"
+        rest = f"{sent}, the rest is excluded" if replay.cancelled else "All sent"
         return f"{rest}; {_outcomes(replay)}.{_in_flight(replay)}{_uncertain(replay)}"
     return f"Of {_jobs(replay)}, {_outcomes(replay)}."
 
@@ -431,13 +429,13 @@ def how(replay: Replay) -> list[tuple[str, str]]:
     """Return the options that are not the default, in words."""
     found = []
     if replay.attempts == "kept":
-        found.append(("Attempts", "those that each had left"))
+        found.append(("Attempts", "remaining attempts of each job"))
     elif replay.attempts != "reset":
         found.append(("Attempts", f"{replay.attempts} for each job"))
     if replay.to_queue:
-        found.append(("To the queue", replay.to_queue))
+        found.append(("Target queue", replay.to_queue))
     if replay.same_job_id:
-        found.append(("Job id", "the one that each job had"))
+        found.append(("Job id", "original"))
     if replay.accepted:
         found.append(("Accepted", ", ".join(replay_accepted.which(name) for name in replay.accepted)))
     if slowed_down := _slowed_down(replay):
@@ -450,7 +448,7 @@ def how(replay: Replay) -> list[tuple[str, str]]:
 
 def failed_again_group(replay: Replay, found) -> FailedAgain:
     group, count = found
-    title = str(group) if group else "An error that was not grouped"
+    title = str(group) if group else "Ungrouped error"
     text = f"replay:{replay.pk}" + (f" group:{group.name}" if group else "")
     return FailedAgain(
         title,

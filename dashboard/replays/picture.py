@@ -8,7 +8,7 @@ from datetime import datetime
 from dashboard.web import charts
 from dashboard.web.figures import number
 
-_LINES = (("sent", "replaying"), ("ran well", "recovered"), ("failed again", "dead"))
+_LINES = (("sent", "replaying"), ("succeeded", "recovered"), ("failed again", "dead"))
 
 
 @dataclass(frozen=True, slots=True)

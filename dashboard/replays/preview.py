@@ -119,7 +119,7 @@ def _careful(preview) -> str:
     if preview.unreported:
         names = " and ".join(preview.unreported)
         do = "does" if len(preview.unreported) == 1 else "do"
-        return f"Not to be had: {names} {do} not report how jobs end, so nothing could be judged."
+        return f"Not available: {names} {do} not report outcomes."
     pace = preview.pace
     if pace["style"] != "careful":
         median = preview.throughput_per_s
@@ -228,7 +228,7 @@ def target(preview, options: replay_forms.Options) -> str:
 def button(preview, options: replay_forms.Options) -> str:
     """Return the label of the button: "Replay 12,304 jobs to webhooks"."""
     jobs = "1 job" if preview.replayable == 1 else f"{preview.replayable:,} jobs"
-    act = "Ask for approval to replay" if preview.needs_approval else "Replay"
+    act = "Request approval to replay" if preview.needs_approval else "Replay"
     where = target(preview, options)
     return f"{act} {jobs} to {where}" if where else f"{act} {jobs}"
 

@@ -202,7 +202,7 @@ def get_replay(request: HttpRequest, pk: int) -> Replay:
     try:
         return replays.find(request.viewer, pk)
     except Replay.DoesNotExist as error:
-        raise Http404(f"There is no replay {pk}, or you have no role on its source.") from error
+        raise Http404(f"No replay {pk}, or you have no role on its source.") from error
 
 
 @require_safe
@@ -287,7 +287,7 @@ def _columns(request: HttpRequest, replay: Replay) -> list[replay_preview.Column
 @require_POST
 @can(OPERATOR)
 def pause(request: HttpRequest, pk: int) -> HttpResponse:
-    return _act(request, pk, replays.pause, "Paused. What was sent already still runs.")
+    return _act(request, pk, replays.pause, "Paused. Jobs already sent still run.")
 
 
 @require_POST
@@ -325,13 +325,13 @@ def discard(request: HttpRequest, pk: int) -> HttpResponse:
 @can(OPERATOR)
 def approve(request: HttpRequest, pk: int) -> HttpResponse:
     """The second person's yes."""
-    return _act(request, pk, replays.approve, "Approved: it is sent now.")
+    return _act(request, pk, replays.approve, "Approved. The replay is starting.")
 
 
 @require_POST
 @can(OPERATOR)
 def cancel(request: HttpRequest, pk: int) -> HttpResponse:
-    return _act(request, pk, replays.cancel, "Cancelled. What a worker has already still runs; the rest stays dead.")
+    return _act(request, pk, replays.cancel, "Cancelled. Running jobs finish; the other jobs stay dead.")
 
 
 def _act(request: HttpRequest, pk: int, act: Callable[..., Replay], done: str) -> HttpResponse:
@@ -356,11 +356,11 @@ def pace(request: HttpRequest, pk: int) -> HttpResponse:
             return page(request, replay, status=422, pace_refused=f"{messages} Nothing was changed.")
         changed = replay_paces.at_rate(replay.pace, form.document or {})
     if changed is None:
-        return page(request, replay, status=409, pace_refused="It cannot go further that way. Nothing was changed.")
+        return page(request, replay, status=409, pace_refused="Out of range. Nothing was changed.")
     return _answer(
         request,
         replay,
-        f"Going on at {replay_paces.in_words(changed)}.",
+        f"Pace changed: {replay_paces.in_words(changed)}.",
         lambda: replays.change_pace(request.viewer, replay, changed),
         beside="pace_refused",
     )
@@ -373,8 +373,8 @@ def resolve(request: HttpRequest, pk: int, n: int) -> HttpResponse:
     replay = get_replay(request, pk)
     as_ = request.POST.get("as", "")
     if as_ not in {"ran", "lost"}:
-        return page(request, replay, status=422, refused="Say whether it ran or was lost. Nothing was changed.")
-    done = f"Job {n:,} counts as {'run' if as_ == 'ran' else 'lost: it is dead again'}."
+        return page(request, replay, status=422, refused="Choose run or lost. Nothing was changed.")
+    done = f"Job {n:,} recorded as {'run' if as_ == 'ran' else 'lost: dead again'}."
     return _answer(request, replay, done, lambda: replays.resolve_item(request.viewer, replay, n, as_=as_))
 
 
@@ -393,7 +393,7 @@ def resolve_all(request: HttpRequest, pk: int) -> HttpResponse:
             return page(request, replay, status=409, refused=refused.message)
         return page(request, replay, resolving={"query": query, "count": count})
     if as_ not in {"ran", "lost"}:
-        return page(request, replay, status=422, refused="Say whether they ran or were lost. Nothing was changed.")
+        return page(request, replay, status=422, refused="Choose run or lost. Nothing was changed.")
     try:
         count = replays.resolve_all(request.viewer, replay, as_, query)
     except Refused as refused:
@@ -403,7 +403,7 @@ def resolve_all(request: HttpRequest, pk: int) -> HttpResponse:
         add_toast(request, f"{jobs} recorded as run.")
     else:
         again = links.new_replay(f"replay:{pk} state:dead")
-        add_toast(request, f"{jobs} recorded as lost: dead again.", link=again, link_text="Replay them")
+        add_toast(request, f"{jobs} recorded as lost: dead again.", link=again, link_text="Replay jobs")
     if request.htmx:
         return page(request, get_replay(request, pk))
     return go(request, reverse("redrive:replay-detail", args=[pk]))

@@ -10,11 +10,11 @@ from dashboard.web.quantities import number, seconds, share
 
 CURVE, MOMENT, KEEP = "curve", "moment", "keep"
 USUAL = {"how": CURVE, "kind": "exponential", "first_delay_s": "30", "factor": "2", "jitter": "none"}
-KINDS = (("exponential", "Exponential"), ("linear", "Linear"), ("fixed", "Always the same"))
+KINDS = (("exponential", "Exponential"), ("linear", "Linear"), ("fixed", "Constant"))
 JITTERS = (
     ("none", "None"),
-    ("full", "Full: from nought to the wait"),
-    ("equal", "Equal: from half of it"),
+    ("full", "Full: 0 to the wait"),
+    ("equal", "Equal: half the wait to the wait"),
     ("plus_minus", "Plus and minus 20 %"),
 )
 _FRACTION = {"plus_minus": share("20")}

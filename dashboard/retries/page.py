@@ -11,7 +11,7 @@ from jobs_admin.models import Reschedule
 from jobs_admin.models.reschedule import RescheduleState
 from jobs_admin.retries.rescheduling import Herd, Preview
 
-_KINDS = {"exponential": "exponential", "linear": "linear", "fixed": "always the same"}
+_KINDS = {"exponential": "exponential", "linear": "linear", "fixed": "constant"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def _range(waits: tuple[float, float] | None) -> str:
 
 def picture(preview: Preview) -> Picture:
     top = max([1, *preview.before.counts, *preview.after.counts])
-    words = f"now {_herd(preview.before)}; then {_herd(preview.after)}"
+    words = f"current: {_herd(preview.before)}; new: {_herd(preview.after)}"
     each = preview.span_s / max(len(preview.before.counts), 1)
     chart = charts.reading(
         {"now": preview.before.counts, "then": preview.after.counts},
@@ -59,8 +59,8 @@ def picture(preview: Preview) -> Picture:
 
 
 def _herd(herd: Herd) -> str:
-    due = f"{number(herd.at_once)} due already" if herd.at_once else "none due already"
-    return f"{due}, at most {number(herd.busiest)} in one second"
+    due = f"{number(herd.at_once)} due" if herd.at_once else "none due"
+    return f"{due}, peak {number(herd.busiest)}/s"
 
 
 def _outline(herd: Herd, top: int) -> str:
@@ -76,7 +76,7 @@ def in_words(change: dict[str, Any]) -> str:
     """Return the requested change, as a sentence without its end."""
     parts = []
     if change.get("due_at"):
-        parts.append("all due at one moment")
+        parts.append("all due at one time")
     if curve := change.get("curve"):
         backoff, jitter = curve.get("backoff") or {}, (curve.get("jitter") or {}).get("kind", "none")
         kind, first = backoff.get("kind", "exponential"), backoff.get("first_delay_s")
@@ -88,7 +88,7 @@ def in_words(change: dict[str, Any]) -> str:
         )
     if most := change.get("max_attempts"):
         parts.append(f"at most {most:,} attempts")
-    return "; ".join(parts) or "as they were before"
+    return "; ".join(parts) or "previous schedule"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +104,17 @@ class Summary:
 def summary(planned: Reschedule, *, may_act: bool, undone: bool) -> Summary:
     jobs = number(planned.changed)
     if planned.state == RescheduleState.PLANNED:
-        sentence = f"{jobs} of {number(planned.matched)} retries wait otherwise so far"
+        sentence = f"{jobs} of {number(planned.matched)} retries rescheduled so far"
     elif planned.state == RescheduleState.STOPPED:
         sentence = f"Stopped, after {jobs} of {number(planned.matched)} retries"
     else:
-        sentence = f"{jobs} retr{'y waits' if planned.changed == 1 else 'ies wait'} otherwise"
+        sentence = f"{jobs} retr{'y' if planned.changed == 1 else 'ies'} rescheduled"
     if planned.undo_of_id is not None:
-        sentence = sentence.replace("otherwise", "as before")
+        sentence = sentence.replace("rescheduled", "restored")
     chosen = len(planned.selection)
     return Summary(
         sentence,
-        f"{number(chosen)} chosen by hand" if chosen else planned.query or "everything that waits",
+        f"{number(chosen)} selected" if chosen else planned.query or "all waiting retries",
         "" if chosen else links.list_url(_with(planned.query, f"source:{planned.source}", "state:retrying")),
         in_words(planned.change),
         planned.state == RescheduleState.PLANNED,

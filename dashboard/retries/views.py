@@ -114,7 +114,7 @@ def get_reschedule(request: HttpRequest, pk: int) -> Reschedule:
     try:
         return rescheduling.find(request.viewer, pk)
     except Reschedule.DoesNotExist as error:
-        raise Http404(f"There is no change {pk} of retries, or you have no role on its source.") from error
+        raise Http404(f"No change {pk} of retries, or you have no role on its source.") from error
 
 
 @require_safe

@@ -78,11 +78,11 @@ _ORDER = ("release", "policy", "failing", "group", "alert", "replay", "calm", "b
 
 def _failing(seen: OverTime) -> Iterator[Moment]:
     if seen.first_at is not None:
-        yield Moment(seen.first_at, "failing", "began", "Attempts began to fail")
+        yield Moment(seen.first_at, "failing", "began", "Attempts started to fail")
     if seen.calm_at is not None:
-        yield Moment(seen.calm_at, "calm", "over", "Failures went back to what they mostly are")
+        yield Moment(seen.calm_at, "calm", "over", "Failures back to the normal rate")
     if seen.back_at is not None:
-        yield Moment(seen.back_at, "back", "back", f"No more jobs dead than before ({seen.dead_before:,})")
+        yield Moment(seen.back_at, "back", "back", f"Dead jobs back to the previous number ({seen.dead_before:,})")
 
 
 def _alerts(viewer: Viewer, where: Span) -> Iterator[Moment]:
@@ -139,8 +139,8 @@ def _replays(viewer: Viewer, where: Span) -> Iterator[Moment]:
             text = f"Replay #{replay.pk} of {size} started"
             yield Moment(replay.started_at, "replay", "started", text, replay.actor, ref, replay.reason)
         if replay.state in _OVER and replay.ended_at is not None and where.since <= replay.ended_at <= where.until:
-            ends = f"{replay.succeeded:,} ran well, {replay.failed_again:,} failed again"
-            ends += f", {replay.cancelled:,} were not sent" if replay.cancelled else ""
+            ends = f"{replay.succeeded:,} succeeded, {replay.failed_again:,} failed again"
+            ends += f", {replay.cancelled:,} not sent" if replay.cancelled else ""
             yield Moment(
                 replay.ended_at, "replay", str(replay.state), f"Replay #{replay.pk} {replay.state}: {ends}", "", ref
             )
@@ -160,7 +160,7 @@ def _replays(viewer: Viewer, where: Span) -> Iterator[Moment]:
         # Why it is held names errors, also those of sources out of sight.
         why = row.reason if replays[int(number)].seen_sources is None else ""
         who = "" if row.actor == "controller" else row.actor
-        text = f"Replay #{number} {'got another pace' if what == 'pace' else what}"
+        text = f"Replay #{number} {'changed pace' if what == 'pace' else what}"
         yield Moment(row.at, "replay", what, text, who, Ref("replay", number), why)
 
 

@@ -55,7 +55,7 @@ def span(
     None if there was none. Raises NotFound, and Refused for times that no incident has.
     """
     if queue and not source:
-        raise Refused("invalid", "Name the source of the queue too. Nothing was read.", "source")
+        raise Refused("invalid", "A queue requires a source.", "source")
     if source:
         _must_be_there(viewer, source, queue)
     if since is None and until is None:
@@ -63,9 +63,9 @@ def span(
     end = min(until or now, now).replace(microsecond=0)
     begin = (since or end - _WITHOUT_BEGINNING).replace(microsecond=0)
     if begin >= end:
-        raise Refused("invalid", "It has to begin before it ends, and not in the future. Nothing was read.", "since")
+        raise Refused("invalid", "The start must be before the end and not in the future.", "since")
     if end - begin > LONGEST:
-        raise Refused("invalid", f"At most {LONGEST.days} days are told at once. Nothing was read.", "since")
+        raise Refused("invalid", f"The period is limited to {LONGEST.days} days.", "since")
     if not source:
         last = _loudest(viewer, now, begin, end)
         if last is None:

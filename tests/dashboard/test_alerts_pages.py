@@ -423,7 +423,7 @@ def test_the_overview_shows_some_and_shows_how_many_more(ann, watched):
     for n in range(9):
         episode(f"q{n}", ago_s=900 + n)
     page = ann.get("/").content.decode()
-    assert page.count('class="alert-says"') == 5 and "All alerts: 4 more fire" in page
+    assert page.count('class="alert-says"') == 5 and "All alerts: 4 more firing" in page
 
 
 def test_those_shown_together_are_one_line(ann, watched):

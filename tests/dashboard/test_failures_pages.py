@@ -215,7 +215,7 @@ def test_a_job_that_could_be_accepted_is_refused_with_the_way_to_accept_it(ann, 
     (way,) = set(re.findall(r'href="(/replays/new/[^"]+)"', page))
     checked = ann.get(way)
     assert (
-        "Nothing here can be replayed" in checked.content.decode()
+        "No jobs can be replayed" in checked.content.decode()
         and 'name="accept" value="chord"' in checked.content.decode()
     )
     form = carried(checked) | {"accept": "chord", "style": "steady", "amount": "50"}

@@ -45,13 +45,15 @@ def test_the_page_of_the_job_shows_it_too_also_when_it_was_readmitted(ann, watch
 
 
 def test_an_empty_quarantine_shows_what_would_put_something_there(ann, watched):
-    assert "No job is in quarantine. A policy with poison puts a job here" in text_of(ann.get("/quarantine/"))
+    assert "No quarantined jobs. Jobs that repeatedly crash their worker, under a policy with poison" in text_of(
+        ann.get("/quarantine/")
+    )
 
 
 def test_a_job_is_readmitted_and_that_is_taken_back(ann, watched):
     pk = quarantined()
     answer = ann.post(f"/quarantine/{pk}/readmit/", headers=HTMX)
-    assert Failure.objects.get().state == "dead" and "No job is in quarantine" in text_of(answer)
+    assert Failure.objects.get().state == "dead" and "No quarantined jobs" in text_of(answer)
     fields = dict(re.findall(r'name="(key|back)" value="([^"]+)"', answer.content.decode()))
     ann.post("/failures/undo/", fields)
     assert Failure.objects.get().state == "quarantined"
@@ -99,4 +101,4 @@ def test_a_store_that_is_away_hides_no_job(ann, settings):
     settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
     config.store.cache_clear()
     text = text_of(ann.get("/quarantine/"))
-    assert "3 crashes" in text and "Redrive's store does not answer." in text
+    assert "3 crashes" in text and "Redrive's store is unreachable." in text

@@ -62,7 +62,7 @@ def test_a_waiting_job_leads_to_the_page_where_that_is_changed(table, olga):
     assert f"/retries/reschedule/?selection={failure.pk}" in page
     assert 'href="/retries/"' in page
     checked = olga.get(f"/retries/reschedule/?selection={failure.pk}")
-    assert checked.status_code == 200 and "Change when 1 retry runs?" in text_of(checked)
+    assert checked.status_code == 200 and "Reschedule 1 retry?" in text_of(checked)
     assert not Reschedule.objects.exists()
 
 
@@ -82,15 +82,15 @@ def test_what_is_selected_on_the_list_is_brought_there(table, olga):
     checked = olga.post(
         "/retries/reschedule/", {"step": "preview", "q": "state:retrying", "selection": chosen, "reason": ""}
     )
-    assert "Change when 2 retries run?" in text_of(checked) and not Reschedule.objects.exists()
+    assert "Reschedule 2 retries?" in text_of(checked) and not Reschedule.objects.exists()
     all_of_it = olga.post("/retries/reschedule/", {"step": "preview", "q": "state:retrying", "everything": "1"})
-    assert "Change when 3 retries run?" in text_of(all_of_it)
+    assert "Reschedule 3 retries?" in text_of(all_of_it)
 
 
 def test_all_that_wait_are_shown_before_and_after_then_changed_and_taken_back(table, olga):
     checked = olga.get("/retries/reschedule/", {"q": "state:retrying"} | CURVE)
     text = text_of(checked)
-    assert "Change when 3 retries run?" in text and "3 1 90 s 2 min" in text.replace("1 min 30 s", "90 s")
+    assert "Reschedule 3 retries?" in text and "3 1 90 s 2 min" in text.replace("1 min 30 s", "90 s")
     form = dict(CURVE, q="state:retrying", highest=Failure.objects.latest("pk").pk, step="start")
     refused = olga.post("/retries/reschedule/", form)
     assert refused.status_code == 422 and "needs a reason" in text_of(refused)
@@ -100,12 +100,12 @@ def test_all_that_wait_are_shown_before_and_after_then_changed_and_taken_back(ta
     assert table.row("j3", "unixepoch(scheduled_at) - unixepoch(created_at) < 100") == 1  # no page talks to a queue
     pulling.pull("shop", "test")
     detail = olga.get(f"/retries/{planned.pk}/")
-    assert "3 retries wait otherwise" in text_of(detail) and "linear is too quick" in text_of(detail)
+    assert "3 retries rescheduled" in text_of(detail) and "linear is too quick" in text_of(detail)
     assert "waits exponential from 30 s" in text_of(olga.get("/retries/"))
     back = olga.post(f"/retries/{planned.pk}/undo/", {"reason": ""})
     assert back.status_code == 302
     pulling.pull("shop", "test")
-    assert "3 retries wait as before" in text_of(olga.get(back["Location"]))
+    assert "3 retries restored" in text_of(olga.get(back["Location"]))
     again = olga.post(f"/retries/{planned.pk}/undo/", {})
     assert again.status_code == 409 and "taken back before" in text_of(again)
 
@@ -121,7 +121,7 @@ def test_what_cannot_be_is_shown_beside_its_field_and_nothing_is_changed(table, 
 
 
 def test_without_a_search_nothing_is_meant(table, olga):
-    assert "Choose which retries first" in text_of(olga.get("/retries/reschedule/"))
+    assert "No retries selected" in text_of(olga.get("/retries/reschedule/"))
     assert "None of these waits" in text_of(olga.get("/retries/reschedule/", {"q": "queue:nothing"}))
 
 

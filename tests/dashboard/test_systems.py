@@ -113,7 +113,7 @@ def test_a_source_that_may_not_be_changed_shows_it_everywhere_and_offers_no_repl
     page = page_of(ann, failure)
     assert "table is read-only: meta.version says 99." in page and "Edit and replay" not in page
     preview = text_of(ann.get("/replays/new/", {"q": "source:table"}))
-    assert "Nothing here can be replayed" in preview and "meta.version says 99." in preview
+    assert "No jobs can be replayed" in preview and "meta.version says 99." in preview
 
 
 @pytest.mark.parametrize(
@@ -231,10 +231,10 @@ def test_a_replay_may_span_sources_and_shows_how_many_go_to_each(ann, both):
 def test_where_one_source_reports_no_outcomes_careful_is_offered_without_it(ann, both, table):
     table.can = replace(table.can, outcomes=False)
     answer = ann.get("/replays/new/", {"q": "queue:webhooks,jobs"})
-    assert "Not to be had: table does not report how jobs end" in text_of(answer)
-    (link,) = re.findall(r'<a href="([^"]+)">Leave table out', answer.content.decode())
+    assert "Not available: table does not report outcomes" in text_of(answer)
+    (link,) = re.findall(r'<a href="([^"]+)">\s*Exclude\s+table', answer.content.decode())
     page = text_of(ann.get(html.unescape(link)))
-    assert "Replay 2 jobs to webhooks?" in page and "Not to be had" not in page
+    assert "Replay 2 jobs to webhooks?" in page and "Not available" not in page
 
 
 def test_what_one_source_of_a_replay_cannot_do_is_not_offered_and_shows_why(ann, both, table):
@@ -266,7 +266,7 @@ def test_a_viewer_of_one_source_sees_nothing_of_another_that_is_read(vera, otto,
         assert "no such table" not in page and "meta.version" not in page and "SecretError" not in page, address
     for address in (f"/failures/{failure.pk}/", "/queues/table/jobs/", f"/failures/{failure.pk}/as/json/"):
         assert vera.get(address).status_code == 404, address
-    assert "Nothing here can be replayed" in text_of(otto.get("/replays/new/", {"q": "source:table"}))
+    assert "No jobs can be replayed" in text_of(otto.get("/replays/new/", {"q": "source:table"}))
     assert otto.post(f"/failures/{failure.pk}/replay/", {"reason": "x"}).status_code == 404
 
 

@@ -44,7 +44,7 @@ def test_messages_of_no_task_are_counted_in_the_quarantine_by_that(ann, watched)
     for n in range(3):
         one("undecodable", state="quarantined", task="" if n else "shop.read_scan")
     text = text_of(ann.get("/quarantine/"))
-    assert "3 jobs: 2 of no known task shop.read_scan 1 all as a list" in text
+    assert "3 jobs: 2 without a known task shop.read_scan 1 View all as list" in text
 
 
 def test_its_head_is_text_whatever_it_is(ann, watched):
@@ -66,6 +66,6 @@ def test_the_quarantine_does_not_take_it_for_a_poison_pill(ann, watched):
     answer = ann.get("/quarantine/")
     text = text_of(answer)
     assert "UnknownFormat" in text and "The workers do not accept the content type" in text
-    assert "crash" not in text.split("Suspects")[0]
+    assert "crash" not in text.split("In quarantine")[1].split("Suspects")[0]
     ann.post(f"/quarantine/{failure.pk}/readmit/")
     assert Failure.objects.get().state == "dead"

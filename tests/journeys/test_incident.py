@@ -60,7 +60,7 @@ def test_a_stopped_incident_leaves_the_desk_as_it_was(desk, page):
     press(page, "Fix")  # whatever another journey left
     press(page, re.compile("^Play "))
     page.locator(".acts [aria-current=step]", has_text="A new group").wait_for(timeout=120_000)
-    press(page, "Stop it")
+    press(page, "Stop incident")
     page.get_by_text("Stopped. The warehouse is fixed").wait_for(timeout=120_000)
     assert desk.get("failures", q=ALL)["count"] > 0
     left_as_it_was(desk)
@@ -76,9 +76,9 @@ def test_the_incident_is_played_to_its_end_and_shown_as_it_was(desk, page, brows
     os.kill(player(desk), signal.SIGKILL)
     page.reload()
     page.locator(".acts [aria-current=step]", has_text="Careful").wait_for(timeout=200_000)
-    page.get_by_role("button", name="Play it again").wait_for(timeout=250_000)
+    page.get_by_role("button", name="Run again").wait_for(timeout=250_000)
     assert page.locator("[data-incident]").get_attribute("data-incident") == "over"
-    assert "Careful brought every one of them back" in page.locator(".incident-told").inner_text()
+    assert "Careful recovered all of them" in page.locator(".incident-told").inner_text()
 
     # The figures are those of the replays, and of the partner.
     naive, careful = (
@@ -98,10 +98,10 @@ def test_the_incident_is_played_to_its_end_and_shown_as_it_was(desk, page, brows
     # As often as the partner itself counted: more than twice where a slow machine draws the retries out.
     falls = warehouse(desk)["falls"] - after
     assert falls > 0 and text["Fell over"] == [{1: "once", 2: "twice"}.get(falls, f"{falls} times"), "never"]
-    down = [int(figure.replace(",", "")) for figure in text["Requests while it was down"]]
+    down = [int(figure.replace(",", "")) for figure in text["Requests while down"]]
     # Celery tries each job four times: that is the trap.
     assert down[0] >= 3 * naive["counts"]["failed_again"] and down[1] == 0
-    assert text["All through after"][0].startswith("never") and text["All through after"][1].endswith("s")
+    assert text["All recovered after"][0].startswith("never") and text["All recovered after"][1].endswith("s")
     assert desk.get("failures", q=ALL)["count"] == before + naive["counts"]["total"]
     left_as_it_was(desk)
 

@@ -47,8 +47,8 @@ def dead_now(page):
 
 def at_a_steady_pace(page):
     """The shop has been quiet: carefully, that is as fast as it usually is, this would take minutes."""
-    page.get_by_label("How many").fill("40")
-    page.locator("dl.pairs", has_text="40 a second").wait_for()
+    page.get_by_label("Amount").fill("40")
+    page.locator("dl.pairs", has_text="40/s").wait_for()
 
 
 def all_came_back(desk, page, jobs):
@@ -133,7 +133,7 @@ def test_a_partner_breaks_and_every_job_comes_back(desk, page):
     assert dead_now(page) == dead
     page.get_by_role("link", name=re.compile("^Replay [0-9,]+ job")).click()
     at_a_steady_pace(page)
-    page.get_by_label("Why").fill("The partner is back")
+    page.get_by_label("Reason").fill("The partner is back")
     page.get_by_role("button", name=re.compile(rf"^Replay {dead:,} jobs")).click()
     page.wait_for_url(re.compile(r"/replays/\d+/"))
     replay_id = all_came_back(desk, page, dead)
@@ -146,7 +146,7 @@ def test_a_partner_breaks_and_every_job_comes_back(desk, page):
     page.get_by_label(re.compile("Select all")).check()
     page.get_by_role("button", name="Replay…").click()
     at_a_steady_pace(page)
-    page.get_by_label("Why").fill("The rest of it")
+    page.get_by_label("Reason").fill("The rest of it")
     page.get_by_role("button", name=re.compile(rf"^Replay {left:,} jobs")).click()
     page.wait_for_url(re.compile(r"/replays/\d+/"))
     all_came_back(desk, page, left)

@@ -92,10 +92,10 @@ def test_what_is_typed_before_the_script_is_there_is_worked_out_too(page, desk):
     page.route(script, lambda route: row.append(route))
     with page.expect_request(script):
         page.goto("/replays/new/?q=state:dead+age:>1h", wait_until="commit")
-    page.get_by_label("How many").fill("7")
+    page.get_by_label("Amount").fill("7")
     for route in row:
         route.continue_()
-    expect(page.locator("dl.pairs")).to_contain_text("7 a second")
+    expect(page.locator("dl.pairs")).to_contain_text("7/s")
     expect(page.get_by_role("radio", name="Steady")).to_be_checked()
 
 
@@ -105,10 +105,10 @@ def test_a_replay_is_previewed_started_paused_made_slower_and_cancelled(page, de
     # Of long ago: nothing joins them between the preview and the start, whatever the shop does meanwhile.
     page.goto("/replays/new/?q=state:dead+age:>1h")
     expect(page.get_by_role("radio", name="Careful")).to_be_checked()  # more than 100 jobs
-    page.get_by_label("How many").fill("0.1")  # few are sent before Pause, however busy the machine: none may hold it
+    page.get_by_label("Amount").fill("0.1")  # few are sent before Pause, however busy the machine: none may hold it
     expect(page.get_by_role("radio", name="Steady")).to_be_checked()
     expect(page.locator("dl.pairs dd").first).to_have_text("one every 10 s")
-    page.get_by_label("Why").fill("a journey")
+    page.get_by_label("Reason").fill("a journey")
     page.get_by_role("button", name=re.compile(r"^Replay [\d,]+ jobs? to ")).click()
     page.wait_for_url(re.compile(r"/replays/\d+/$"))
     number = re.search(r"/replays/(\d+)/", page.url)[1]
@@ -121,11 +121,11 @@ def test_a_replay_is_previewed_started_paused_made_slower_and_cancelled(page, de
     expect(page.locator("#replay-sentence")).to_contain_text("Paused:")
     page.get_by_role("button", name="Slower").click()
     expect(page.locator("#replay .facts")).to_contain_text("one every 15 s")
-    page.get_by_label("Faster or slower").fill("0.05")
-    page.get_by_role("button", name="Change the pace").click()
+    page.get_by_label("Pace: amount").fill("0.05")
+    page.get_by_role("button", name="Change pace").click()
     expect(page.locator("#replay .facts")).to_contain_text("one every 20 s")
     page.locator("#cancel-menu > summary").click()
-    page.get_by_role("button", name=re.compile("^Never send the remaining")).click()
+    page.get_by_role("button", name=re.compile("^Cancel [\\d,]+ unsent job")).click()
     expect(page.locator("#replay-sentence")).to_contain_text("Cancelled:")
 
 
@@ -155,10 +155,10 @@ def test_a_careful_replay_is_held_by_itself_with_its_evidence_and_goes_on_on_req
     page.goto("/replays/new/?q=state:dead+queue:webhooks+age:>1h")
     expect(page.get_by_role("radio", name="Careful")).to_be_checked()
     page.locator("#advanced > summary").click()
-    page.get_by_label("Begin at").fill("5")
+    page.get_by_label("Ramp from").fill("5")
     page.get_by_label("Canary", exact=True).fill("20")
-    expect(page.locator(".choices")).to_contain_text("20 jobs first")
-    page.get_by_label("Why").fill("is the partner back?")
+    expect(page.locator(".choices")).to_contain_text("Starts with 20 jobs")
+    page.get_by_label("Reason").fill("is the partner back?")
     page.get_by_role("button", name=re.compile(r"^Replay [\d,]+ jobs to webhooks$")).click()
     page.wait_for_url(re.compile(r"/replays/\d+/$"))
     sentence = page.locator("#replay-sentence")
@@ -179,7 +179,7 @@ def test_a_careful_replay_is_held_by_itself_with_its_evidence_and_goes_on_on_req
     page.get_by_role("button", name="Resume", exact=True).click()
     expect(page.locator("#messages")).to_contain_text("Replay resumed.")
     page.locator("#cancel-menu > summary").click()
-    page.get_by_role("button", name=re.compile("^Never send the remaining")).click()
+    page.get_by_role("button", name=re.compile("^Cancel [\\d,]+ unsent job")).click()
     expect(sentence).to_contain_text("Cancelled:", timeout=90_000)
 
 
@@ -187,7 +187,7 @@ def test_a_careful_replay_is_held_by_itself_with_its_evidence_and_goes_on_on_req
 def test_options_typed_under_advanced_stay_and_are_sent(page, desk):
     page.goto("/replays/new/?q=state:dead+queue:emails+age:>1h")
     page.locator("#advanced > summary").click()
-    page.get_by_label("Attempts of each job").select_option("number")
+    page.get_by_label("Attempts per job").select_option("number")
     page.get_by_label("Attempts, as a number").fill("3")
     page.get_by_role("checkbox", name="tue").check()
     page.get_by_role("checkbox", name="wed").check()
@@ -200,33 +200,33 @@ def test_options_typed_under_advanced_stay_and_are_sent(page, desk):
     page.get_by_role("checkbox", name="tue").uncheck()
     page.get_by_role("checkbox", name="wed").uncheck()
     page.get_by_label("JSON Merge Patch").fill("{")
-    page.get_by_label("Why").click()
+    page.get_by_label("Reason").click()
     expect(page.locator("#patch-refused")).to_contain_text("This is not JSON")
     page.get_by_label("JSON Merge Patch").fill('{"kwargs": {"note": "again"}}')
-    page.get_by_label("How many").fill("1")
+    page.get_by_label("Amount").fill("1")
     expect(page.locator("#changes")).to_contain_text("takes no argument 'note'")
     page.get_by_label("JSON Merge Patch").fill('{"kwargs": {"tenant": "again"}}')
-    page.get_by_label("Why").click()
+    page.get_by_label("Reason").click()
     expect(page.locator("#changes ins").first).to_contain_text("again")
     expect(page.get_by_label("Attempts, as a number")).to_have_value("3")
     expect(page.locator("#advanced")).to_have_attribute("open", "")
-    page.get_by_label("Why").fill("three more tries")
+    page.get_by_label("Reason").fill("three more tries")
     page.get_by_role("button", name=re.compile(r"^Replay [\d,]+ jobs to emails$")).click()
     page.wait_for_url(re.compile(r"/replays/\d+/$"))
     answer = desk.get(f"replays/{re.search(r'/replays/(.+)/', page.url)[1]}")
     assert answer["options"] == {"attempts": 3, "patch": {"kwargs": {"tenant": "again"}}}
     assert answer["pace"]["window"] == {"from": "00:00", "to": "00:00"} and answer["pace"]["rate"] == 1
     page.locator("#cancel-menu > summary").click()
-    page.get_by_role("button", name=re.compile("^Never send the remaining")).click()
+    page.get_by_role("button", name=re.compile("^Cancel [\\d,]+ unsent job")).click()
     expect(page.locator("#replay-sentence")).to_contain_text("Cancelled:")
 
 
 def test_what_was_typed_stays_while_the_plan_is_worked_out_again(page):
     page.goto("/replays/new/?q=state:dead")
-    page.get_by_label("How many").fill("7")
-    page.get_by_label("Why").fill("typed meanwhile")
-    expect(page.locator("dl.pairs dd").first).to_have_text("7 a second")
-    expect(page.get_by_label("Why")).to_have_value("typed meanwhile")
+    page.get_by_label("Amount").fill("7")
+    page.get_by_label("Reason").fill("typed meanwhile")
+    expect(page.locator("dl.pairs dd").first).to_have_text("7/s")
+    expect(page.get_by_label("Reason")).to_have_value("typed meanwhile")
 
 
 def test_enter_opens_the_row_that_was_walked_to_and_submits_nothing(page):
@@ -326,14 +326,14 @@ def test_a_failure_page_follows_its_replay_by_itself(page, desk):
 @pytest.mark.long("Drives a browser through pages of a running server.")
 def test_a_start_right_after_a_new_pace_is_not_lost_to_the_plan_being_worked_out(page):
     page.goto("/replays/new/?q=state:dead+queue:emails+age:>1h")
-    page.get_by_label("Why").fill("at once")
+    page.get_by_label("Reason").fill("at once")
     # The answer to the new pace is late: the start overtakes it.
     page.route("**/replays/new/", lambda route: (page.wait_for_timeout(600), route.continue_()))
-    page.get_by_label("How many").fill("3")
+    page.get_by_label("Amount").fill("3")
     page.wait_for_timeout(300)
     page.get_by_role("button", name=re.compile(r"^Replay [\d,]+ jobs? to ")).click()
     page.wait_for_url(re.compile(r"/replays/\d+/$"))
-    expect(page.locator("#replay .facts")).to_contain_text("3 a second")
+    expect(page.locator("#replay .facts")).to_contain_text("3/s")
     page.locator("#cancel-menu > summary").click()  # what comes after on this desk finds these jobs free
-    page.get_by_role("button", name=re.compile("^Never send the remaining")).click()
+    page.get_by_role("button", name=re.compile("^Cancel [\\d,]+ unsent job")).click()
     expect(page.locator("#replay-sentence")).to_contain_text("Cancelled:")

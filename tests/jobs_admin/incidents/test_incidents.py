@@ -120,7 +120,7 @@ def test_the_timeline_reports_all_of_it_in_order(outage):
     by_what = {one.what: one for one in told().timeline}
     assert by_what["began"].at == minute(0) and by_what["over"].at == minute(4)
     assert by_what["acknowledged"].who == "otto" and by_what["published"].why == "longer waits"
-    assert by_what["done"].words == f"Replay #{outage.pk} done: 38 ran well, 1 failed again"
+    assert by_what["done"].words == f"Replay #{outage.pk} done: 38 succeeded, 1 failed again"
     assert by_what["held"].who == "redrive" and by_what["back"].at == minute(60)
 
 
