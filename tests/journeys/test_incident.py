@@ -58,7 +58,7 @@ def test_a_stopped_incident_leaves_the_desk_as_it_was(desk, page):
     desk.wait_until(lambda: desk.get("failures", q="state:any")["count"] > 2000, "the history is in", within_s=60)
     page.goto("/demo/")
     press(page, "Fix")  # whatever another journey left
-    press(page, re.compile("^Play "))
+    press(page, re.compile("^Run "))
     page.locator(".acts [aria-current=step]", has_text="A new group").wait_for(timeout=120_000)
     press(page, "Stop incident")
     page.get_by_text("Stopped. The warehouse is fixed").wait_for(timeout=120_000)
@@ -70,8 +70,8 @@ def test_a_stopped_incident_leaves_the_desk_as_it_was(desk, page):
 def test_the_incident_is_played_to_its_end_and_shown_as_it_was(desk, page, browser, logged_in):
     before, after = desk.get("failures", q=ALL)["count"], warehouse(desk)["falls"]
     page.goto("/demo/")
-    press(page, re.compile("^Play "))
-    page.locator(".acts [aria-current=step]", has_text="The condition").wait_for(timeout=200_000)
+    press(page, re.compile("^Run "))
+    page.locator(".acts [aria-current=step]", has_text="Alert fires").wait_for(timeout=200_000)
     # Who plays is killed, and the page is loaded anew: it goes on.
     os.kill(player(desk), signal.SIGKILL)
     page.reload()
