@@ -29,7 +29,7 @@ from jobs_admin.core.canonical_error import (
     value_read,
 )
 from jobs_admin.core.normalising import MOST_MESSAGE, unify_placeholders
-from jobs_admin.core.trace_path import ignores, is_counted, on_the_way, path_of
+from jobs_admin.core.trace_path import USUAL_TRACE, Path, ignores, is_counted, on_the_way, path_of
 from jobs_admin.core.traces import Frame, chain_of, place_of, stack
 
 VERSION = "v3"
@@ -70,12 +70,16 @@ def fingerprint(
     trace: str,
     rules: Rules = NO_RULES,
     facts: Mapping[str, str] | None = None,
+    stack_text: str | None = None,
 ) -> Fingerprint:
     """The same value for errors that are one problem. Never raises; time is linear in the (bounded) input.
 
-    `facts`: task, queue, source, tenant and release of the failure, for rules that split by them.
+    `facts`: task, queue, source, tenant and release of the failure, for rules that split by them. `stack_text`: the
+    trace's `stack`, where it is at hand.
     """
-    parts = parts_of(error_type, message, trace, rules.ignored, (facts or {}).get("task", ""))
+    if stack_text is None:
+        stack_text = stack(trace, message)
+    parts = _parts_of_stack(error_type, message, stack_text, rules.ignored, (facts or {}).get("task", ""))
     value = parts.value
     title = parts.title
     if (split := rules.splits.get(value)) is not None:
@@ -141,14 +145,44 @@ def parts_of(
     replaced: list[tuple[str, str]] | None = None,
 ) -> Parts:
     """`replaced`, where given, is filled with what was replaced in the message: (name, text). Then nothing is cached."""
-    path = path_of(stack(trace, message), ignored)
+    return _parts_of_stack(error_type, message, stack(trace, message), ignored, task, replaced)
+
+
+def _parts_of_stack(
+    error_type: str,
+    message: str,
+    stack_text: str,
+    ignored: tuple[str, ...],
+    task: str,
+    replaced: list[tuple[str, str]] | None = None,
+) -> Parts:
+    path = path_of(stack_text, ignored)
     if not message.strip():
         message = path.last_words  # what was lost on the way stands at the end of the trace
     name = name_of(error_type)
-    if replaced is None:
-        plain = plain_known(name, message[:MOST_MESSAGE], path.template)
-    else:
-        plain = plain_message(name, message, path.template, replaced)
+    if replaced is not None:
+        return _parts(name, plain_message(name, message, path.template, replaced), path, task, message, replaced)
+    plain = plain_known(name, message[:MOST_MESSAGE], path.template)
+    if path.wrapped or len(stack_text) > USUAL_TRACE:
+        return _parts(name, plain, path, task, message)
+    # Of an error without such a cause only these count, and most failures are like one before in all of them.
+    return _parts_known(name, plain, stack_text, ignored, task)
+
+
+@lru_cache(maxsize=2048)
+def _parts_known(name: str, plain: str, stack_text: str, ignored: tuple[str, ...], task: str) -> Parts:
+    return _parts(name, plain, path_of(stack_text, ignored), task)
+
+
+def _parts(
+    name: str,
+    plain: str,
+    path: Path,
+    task: str,
+    message: str = "",
+    replaced: list[tuple[str, str]] | None = None,
+) -> Parts:
+    """The parts of an error with this normalised message. The message itself counts only where it repeats a cause."""
     lower = message.lower()
     # The library's words about the same thing change with its version; those of the cause that it repeats do not.
     cause = next((cause for cause in path.wrapped if cause.first_line in lower), None)

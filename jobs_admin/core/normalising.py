@@ -232,12 +232,12 @@ _PATTERNS = {
 _NUMBER = r"(?:(?<![\w)\]>.-])-)?\d{1,400}(?:[.,]\d{1,400}){0,9}(?:[eE][+-]?\d{1,4}\b)?"
 # What must stand in the message for a pattern to be worth trying.
 _SIGNS = {
-    "url": ("://", "url: /"),
-    "email": ("@",),
-    "host": (":",),
-    "file": (".",),
-    "path": ("/", "\\"),
-    "quoted": ("'", '"', "`", "“", "‘"),
+    "url": re.compile("://|url: /"),
+    "email": re.compile("@"),
+    "host": re.compile(":"),
+    "file": re.compile(r"\."),
+    "path": re.compile(r"[/\\]"),
+    "quoted": re.compile("['\"`“‘]"),
 }
 _OF_DIGITS = ("time", "uuid", "ip", "host", "hex", "id", "kept", "code")
 _MAY_BE_CODE = re.compile(r"[A-Z][-_]?\d")
@@ -248,23 +248,28 @@ _LIST = re.compile(r"[\[(]<value>,?[\])]")
 _JOINED = re.compile(r"[-_]<value>")
 
 
-@lru_cache(maxsize=128)
-def _variable(names: tuple[str, ...]) -> re.Pattern[str]:
-    patterns = "|".join(f"(?P<{name}>{_PATTERNS[name]})" for name in names)
+@lru_cache(maxsize=256)
+def _variable(has_digits: bool, may_be_code: bool, *has_signs: bool) -> re.Pattern[str]:
+    """The pattern of all that is worth trying in a message; `has_signs`: of each name in _SIGNS."""
+    signs = dict(zip(_SIGNS, has_signs, strict=True))
+    names = [
+        name
+        for name in _PATTERNS
+        if (has_digits or name not in _OF_DIGITS) and (may_be_code or name != "code") and signs.get(name, True)
+    ]
     if not names:
         return re.compile(f"(?P<number>{_NUMBER})")
+    patterns = "|".join(f"(?P<{name}>{_PATTERNS[name]})" for name in names)
     # Inside a word only a number can begin.
     return re.compile(f"(?<![A-Za-z_])(?=[^\\s,.;=)])(?:{patterns})|(?P<number>{_NUMBER})")
 
 
-def _worth_trying(message: str) -> tuple[str, ...]:
+def _worth_trying(message: str) -> re.Pattern[str]:
     has_digits = _DIGIT.search(message) is not None
-    return tuple(
-        name
-        for name in _PATTERNS
-        if (has_digits or name not in _OF_DIGITS)
-        and (name != "code" or _MAY_BE_CODE.search(message))
-        and (name not in _SIGNS or any(sign in message for sign in _SIGNS[name]))
+    return _variable(
+        has_digits,
+        has_digits and _MAY_BE_CODE.search(message) is not None,
+        *[sign.search(message) is not None for sign in _SIGNS.values()],
     )
 
 
@@ -389,7 +394,7 @@ def _normalised(message: str, keep_names: bool, replaced: list[tuple[str, str]] 
             replaced.append((name, text))
         return f"<{name}>"
 
-    return _variable(_worth_trying(message)).sub(placeholder, message)
+    return _worth_trying(message).sub(placeholder, message)
 
 
 # What a message adds to itself: a line of the input with a mark under it, values of a row, a guess of what was meant.

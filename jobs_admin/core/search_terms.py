@@ -55,6 +55,9 @@ _Leaves: TypeAlias = Iterator[tuple[str, str, _Scalar]]  # path, path without th
 
 # A run of letters and digits; a minus belongs to a number that begins with it (`[Errno -2]`, but not `web-3`).
 _RUN = re.compile(r"(?:(?<![\w-])-(?=\d))?[^\W_]+")
+# The same in ASCII, a third as dear: without a look at Unicode's tables, or at what stands before.
+_RUN_OF_ASCII = re.compile(r"(?:(?<![\w-])-(?=\d))?[a-zA-Z0-9]+", re.ASCII)
+_RUN_WITHOUT_MINUS = re.compile("[a-zA-Z0-9]+")
 _PART = re.compile("[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+[0-9]*")
 _CAPITAL = re.compile("[A-Z]")
 _MOST_PARTS = 12
@@ -194,7 +197,7 @@ def _read(text: str) -> tuple[list[str], list[str]]:
     words: list[str] = []
     joined: dict[str, None] = {}
     for run in _runs(text):
-        if run.islower() or _CAPITAL.search(run) is None:
+        if run.islower() or run.isdecimal() or _CAPITAL.search(run) is None:
             words.append(run if len(run) <= LONGEST else run[:LONGEST])
             continue
         parts, runs = _parts(run)
@@ -207,7 +210,7 @@ def _read(text: str) -> tuple[list[str], list[str]]:
 def _runs(text: str) -> list[str]:
     """The runs of letters and digits, of which only plain English letters still have a case."""
     if text.isascii():
-        return _RUN.findall(text)
+        return (_RUN_OF_ASCII if "-" in text else _RUN_WITHOUT_MINUS).findall(text)
     # Without regard to how a character is composed.
     runs: list[str] = _RUN.findall(unicodedata.normalize("NFKC", text))
     return [run if run.isascii() else run.casefold() for run in runs]
@@ -303,11 +306,19 @@ def _arguments(root: str, text: str) -> list[str]:
     """Terms for the first leaves of a display copy, each by its path, and by that without the places in lists."""
     found: dict[str, None] = {}
     for path, plain_path, value in _first(root, text):
-        encoded = _encoded(value)
-        found[f"{_NAME}{_path(path)}={encoded}"] = None
+        # Most values are a number or an id, each another one: cached they would only push out those that come again.
+        is_plain = isinstance(value, str) and len(value) <= LONGEST and value.isascii() and value.isalnum()
+        encoded = value.lower() if is_plain else _encoded(value)
+        found[f"{_head(path)}{encoded}"] = None
         if plain_path is not path:
-            found[f"{_NAME}{_path(plain_path)}={encoded}"] = None
+            found[f"{_head(plain_path)}{encoded}"] = None
     return list(found)
+
+
+@lru_cache(maxsize=20_000)
+def _head(path: str) -> str:
+    """The beginning of the terms of a path."""
+    return f"{_NAME}{_path(path)}="
 
 
 @lru_cache(maxsize=20_000)

@@ -73,7 +73,7 @@ def path_of(trace: str, ignored: tuple[str, ...]) -> Path:
     function`.
     """
     # Most failures come with a trace that was seen before; many are kept of the usual length, few of the long ones.
-    return (_path_of_usual if len(trace) <= _USUAL_TRACE else _path_of_long)(trace, ignored)
+    return (_path_of_usual if len(trace) <= USUAL_TRACE else _path_of_long)(trace, ignored)
 
 
 def _path_through(trace: str, ignored: tuple[str, ...]) -> Path:
@@ -108,7 +108,7 @@ def _path_through(trace: str, ignored: tuple[str, ...]) -> Path:
     )
 
 
-_USUAL_TRACE = 8 * 1024
+USUAL_TRACE = 8 * 1024  # characters of a trace that caches hold many of
 _path_of_usual = lru_cache(maxsize=4096)(_path_through)
 _path_of_long = lru_cache(maxsize=64)(_path_through)
 

@@ -186,7 +186,9 @@ def parse_report(
         observed=_text(envelope.observed, 200),
         escalate=envelope.escalate is True and kind not in ("retry", "success"),
         fingerprint=(
-            None if is_success else fingerprint(shown["error_type"], shown["message"], trace, rules, {**name, **shown})
+            None
+            if is_success
+            else fingerprint(shown["error_type"], shown["message"], trace, rules, name | shown, stack_text)
         ),
         stack=stack_text,
         stack_sha256=stack_sha256,
@@ -204,7 +206,7 @@ def parse_report(
         is_raw_complete=is_complete,
         made_at=_moment(envelope.made_at),
         **_message_facts(source, raw if is_complete else None, kind),
-        terms="" if is_success else document_without_stack({**name, **shown}),
+        terms="" if is_success else document_without_stack(name | shown),
     )
 
 

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs_admin.core.fingerprint import Rules, Split, differences, explain, fingerprint
+from jobs_admin.core.fingerprint import (
+    Fingerprint,
+    Rules,
+    Split,
+    _value,
+    differences,
+    explain,
+    fingerprint,
+    parts_of,
+)
 from jobs_admin.core.normalising import normalise
 from jobs_admin.core.trace_path import ignores
 from jobs_admin.core.traces import frames, stack
@@ -286,6 +295,46 @@ def test_ids_never_split_a_group(number, other, key, other_key):
         return f"order {n} of tenant-{n} ({k}) at /srv/x/{n}: 'it {n}' is gone from https://x.example/{k}/{n}?a={n}"
 
     assert normalise(said(number, key)) == normalise(said(other, other_key))
+
+
+_PIECES = st.sampled_from(
+    [
+        "Traceback (most recent call last):\n",
+        '  File "/srv/shop/tasks.py", line 7, in charge\n    raise Refused(f"order {order} refused")\n',
+        '  File "/srv/shop/tasks.py", line 9, in post\n    float(row["amount"])\n',
+        '  File "/venv/lib/python3.11/site-packages/requests/api.py", line 3, in get\n    send(payer.iban)\n',
+        "KeyError: 'x'\n",
+        "socket.timeout: timed out after 17 s\n",
+        "shop.Refused: order 4711 refused\n",
+        "\nThe above exception was the direct cause of the following exception:\n\n",
+        "\nDuring handling of the above exception, another exception occurred:\n\n",
+    ]
+)
+_SAID = st.sampled_from(
+    [
+        "order 4711 refused", "order 12 refused", "timed out after 17 s", "'NoneType' object has no attribute 'iban'",
+        "could not convert string to float: 'x'", "Request failed", "404 Client Error: Not Found for url: https://a/1", "",
+    ]
+)  # fmt: skip
+_TYPES = st.sampled_from(
+    ["shop.Refused", "KeyError", "ValueError", "AttributeError", "RecursionError", "socket.timeout"]
+)
+
+
+@given(
+    st.lists(st.tuples(_TYPES, _SAID, st.lists(_PIECES, max_size=9).map("".join), st.sampled_from(["", "a", "b"]))),
+    st.sampled_from([(), ("*/tasks.py in post",)]),
+)
+def test_what_is_cached_of_errors_is_what_each_gives_alone(errors, ignored):
+    for kind, message, trace, task in errors:
+        alone = parts_of(kind, message, trace, ignored, task, [])
+        expected = Fingerprint(_value.__wrapped__(*_value_parts(alone)), alone.title[:500], alone.culprit)
+        assert fingerprint(kind, message, trace, Rules(ignored), {"task": task}) == expected
+        assert parts_of(kind, message, trace, ignored, task) == alone
+
+
+def _value_parts(parts):
+    return parts.type, parts.causes, parts.frames, parts.plain, parts.task
 
 
 @with_cases(

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+import unicodedata
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs_admin.core import search_terms
+from jobs_admin.core.redaction import PLACEHOLDER
 from jobs_admin.core.search_terms import SEAM, TAIL, Phrase
+from jobs_admin.core.text import representable
 
 
 def document(error_type="", message="", job_ids=(), names=None, args="", kwargs=""):
@@ -170,3 +174,23 @@ def test_what_is_no_word_of_a_message_begins_as_no_word_does():
     words = document("MemoryError", "a [redacted]", ["j1"], names, "[1]", '{"k": 2}')
     marked = [t for t in words.split() if "=" in t or t.startswith("^")]
     assert len(marked) > 12 and not [t for t in marked if t[0].isalnum()]
+
+
+_TEXTS = st.text(st.one_of(st.sampled_from("aZ9-_. ÄßҮ٣\u0345"), st.characters()), max_size=60)
+
+
+@given(_TEXTS)
+def test_the_runs_of_a_text_are_those_of_the_one_pattern(text):
+    words, _ = search_terms._read(text)
+    runs = search_terms._RUN.findall(unicodedata.normalize("NFKC", text))
+    runs = [run if run.isascii() else run.casefold() for run in runs]
+    assert search_terms._runs(text) == runs
+    if not re.search("[A-Z]", "".join(runs)):
+        assert words == [run[: search_terms.LONGEST] for run in runs]
+
+
+@given(st.one_of(_TEXTS, st.from_regex(r"[a-zA-Z0-9]{1,120}", fullmatch=True), st.integers()))
+def test_a_value_is_one_term_however_it_is_found(value):
+    (term,) = search_terms._arguments("kwargs", json.dumps({"id": value}))
+    expected = "!" if PLACEHOLDER in str(value) else search_terms._shortened(representable(str(value)).casefold())
+    assert term == f"@kwargs.id={expected}"
