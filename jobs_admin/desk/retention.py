@@ -23,7 +23,8 @@ from django.db.models import Exists, Model, OuterRef, Q, QuerySet, Sum
 from jobs_admin import config
 from jobs_admin.core import query as language
 from jobs_admin.core.refused import Refused
-from jobs_admin.db import audit, step_progress
+from jobs_admin.db import audit, statements, step_progress
+from jobs_admin.db.turns import turn
 from jobs_admin.models import (
     Alert,
     AlertEvent,
@@ -64,7 +65,7 @@ _OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
 # Numbers over time: minutes are for rates, longer steps for pictures; hours and the rest stay as long as `history`.
 _SILENT_WORKERS, _DRAFTS = timedelta(days=7), timedelta(days=7)
 
-_LONGEST_S = 0.06  # aimed at for a transaction; on SQLite nobody else writes meanwhile, and a busy machine doubles it
+_TRANSACTION_S = 0.06  # of a transaction, about; on SQLite nobody else writes meanwhile, and a busy machine doubles it
 _FEWEST, _MOST = 20, 1_000  # failures of one transaction
 _READ_AT_ONCE = 2_000  # failures looked at in one statement, outside of any transaction
 _AGAIN_S = 300.0  # between two rounds of `watch` that found nothing more to do
@@ -209,7 +210,7 @@ class _Run:
         if self.dry_run:
             self.pruned.failures[state] += len(ids)
             return len(ids)
-        with transaction.atomic():
+        with turn(), transaction.atomic():
             began = time.monotonic()  # not before: waiting for others holds nobody up
             # Asked again inside: another prune, a replay or a retry may have been first.
             rows = may_go(Failure.objects.filter(pk__in=ids, state=state), before)
@@ -220,17 +221,13 @@ class _Run:
                 self.pruned.rows.update(forget(mine))
         took = time.monotonic() - began
         self.pruned.failures[state] += len(mine)
-        self._pace(took)
+        if len(ids) == self.at_once or took > _TRANSACTION_S:
+            self.at_once = _next_size(self.at_once, took, _FEWEST, _MOST)
+        self._note(took)
         return len(mine)
 
-    def _pace(self, took: float) -> None:
-        """As many at once as take half of the time allowed; and as long a break, in which others write."""
+    def _note(self, took: float) -> None:
         self.pruned.longest_s = max(self.pruned.longest_s, took)
-        if took > _LONGEST_S * 0.6:
-            self.at_once = max(_FEWEST, self.at_once // 2)
-        elif took < _LONGEST_S * 0.25:
-            self.at_once = min(_MOST, self.at_once * 3 // 2)
-        time.sleep(min(took, _LONGEST_S))
         self._check_time()
 
     def _check_time(self) -> None:
@@ -299,11 +296,12 @@ class _Run:
             return
         at_once = 500
         while last := rows.values_list("at", flat=True)[:at_once][::-1][:1]:
-            began = time.monotonic()
-            self.pruned.rows["depth samples"] += rows.order_by().filter(at__lte=last[0])._raw_delete(using="default")
-            took = time.monotonic() - began
-            at_once = max(50, at_once // 2) if took > _LONGEST_S * 0.6 else min(5_000, at_once * 3 // 2)
-            self._pace(took)
+            with turn():
+                began = time.monotonic()
+                self.pruned.rows["depth samples"] += rows.order_by().filter(at__lte=last[0])._raw_delete("default")
+                took = time.monotonic() - began
+            at_once = _next_size(at_once, took, 50, 5_000)
+            self._note(took)
 
     def _rows(self, name: str, rows: QuerySet[Any], forget_: Callable[[list[Any]], None] | None = None) -> None:
         if self.dry_run:
@@ -313,7 +311,7 @@ class _Run:
         while ids := list(
             rows.filter(pk__gt=max(ids, default=0)).order_by("pk").values_list("pk", flat=True)[:at_once]
         ):
-            with transaction.atomic():
+            with turn(), transaction.atomic():
                 began = time.monotonic()
                 # Asked again, as above.
                 mine = list(rows.filter(pk__in=ids).values_list("pk", flat=True))
@@ -323,9 +321,14 @@ class _Run:
                     _delete(rows.model, pk__in=mine)
             self.pruned.rows[name] += len(mine)
             took = time.monotonic() - began
-            at_once = max(50, at_once // 2) if took > _LONGEST_S * 0.6 else at_once
-            self._pace(took)
+            at_once = _next_size(at_once, took, 50, 500)
+            self._note(took)
         self.pruned.rows += Counter()  # without what came to nought
+
+
+def _next_size(count: int, took_s: float, fewest: int, most: int) -> int:
+    """As many rows as would have taken the time that a transaction may last, at most twice as many as before."""
+    return int(min(most, count * 2, max(fewest, count * _TRANSACTION_S / max(took_s, 1e-6))))
 
 
 def may_go(failures: QuerySet[Failure], before: datetime) -> QuerySet[Failure]:
@@ -354,13 +357,13 @@ def forget(ids: list[int]) -> Counter[str]:
     The counters of states and the search index follow by triggers of the database. Replays keep their numbers.
     """
     went: Counter[str] = Counter()
-    # Not by Django's cascade, which would read every row first.
     Group.objects.filter(representative__in=ids).update(representative=None)
-    went["attempts"] = _delete(Attempt, failure__in=ids)
-    _delete(Comeback, failure__in=ids)
-    went["messages"] = _delete(Payload, failure__in=ids)
-    went["items of replays"] = _delete(ReplayItem, failure__in=ids)
-    _delete(Failure, pk__in=ids)
+    # Not by Django's cascade, which would read every row first; the ids as one parameter, read once by the server.
+    went["attempts"] = statements.delete(Attempt, "failure_id", ids)
+    statements.delete(Comeback, "failure_id", ids)
+    went["messages"] = statements.delete(Payload, "failure_id", ids)
+    went["items of replays"] = statements.delete(ReplayItem, "failure_id", ids)
+    statements.delete(Failure, "id", ids)
     return +went
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections import Counter
+from contextlib import suppress
 from datetime import timedelta
+from functools import partialmethod
+from random import Random
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
-from jobs_admin.db import step_progress
+from jobs_admin.db import statements, step_progress
 from jobs_admin.desk import retention
 from jobs_admin.failures import triage
 from jobs_admin.models import (
@@ -170,8 +174,76 @@ def test_a_dry_run_reports_what_a_run_then_does_and_changes_nothing():
 
 def test_none_is_passed_over_however_many_go_at_once(monkeypatch):
     bury(900, state="gone")
-    monkeypatch.setattr(retention, "_LONGEST_S", 0.005)  # each transaction is too long, so the next is shorter
+    monkeypatch.setattr(retention, "_TRANSACTION_S", 0.005)  # each transaction is too long, so the next is shorter
     assert retention.prune(NOW).count == 900
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happened_before_exactly_those_go_whose_time_is_over_also_when_it_is_killed(seed, monkeypatch):
+    pick = Random(seed)
+    days = {"recovered": 7, "gone": 7, "discarded": 30, "dead": 90, "quarantined": 90}
+    ends = ("succeeded", "failed_again", "cancelled", "uncertain", "planned", "sent", "running")
+    staying: set[int] = set()
+
+    def near(state: str) -> timedelta:
+        return (days.get(state, 90) + pick.choice([-40, -1, 1, 1, 1, 40])) * DAY
+
+    def is_over(state: str, *ages: timedelta) -> bool:
+        return state in days and min(ages) > days[state] * DAY
+
+    for _ in range(60):
+        state = pick.choice([*days, *days, "retrying", "replaying"])
+        age, heard = near(state), near(state)
+        [failure] = bury(age=age, state=state)
+        Attempt.objects.filter(failure=failure).update(received_at=NOW - heard)
+        goes = is_over(state, age, heard)
+        if pick.random() < 0.4:
+            ran, item, replay = near(state), pick.choice(ends), pick.choice(["done", "stopped", "running", "paused"])
+            replayed(failure, replay, item, ran)
+            goes &= (
+                is_over(state, ran)
+                and item in {"succeeded", "failed_again", "cancelled"}
+                and replay in {"done", "stopped"}
+            )
+        if pick.random() < 0.3:
+            acted = near(state)
+            AuditEvent.objects.create(
+                at=NOW - acted, actor="ann", act="failure.discard", allowed=True, after={"ids": [failure.pk]}
+            )
+            if state in {"discarded", "dead"}:  # what else is closed was closed by what its attempts report
+                goes &= is_over(state, acted)
+        if not goes:
+            staying.add(failure.pk)
+    monkeypatch.setattr(retention, "_MOST", 5)
+    monkeypatch.setattr(retention._Run, "__init__", partialmethod(retention._Run.__init__, at_once=5))
+    delete = statements.delete
+
+    def kill(*which):
+        if pick.random() < 0.05:
+            raise Killed
+        return delete(*which)
+
+    monkeypatch.setattr(statements, "delete", kill)
+    went = 0
+    while True:
+        before = left()
+        with suppress(Killed):
+            went += retention.prune(NOW).count
+            break
+        assert left() >= staying
+        went += len(before - left())
+    assert left() == staying and went == 60 - len(staying)
+    assert (
+        set(Attempt.objects.values_list("failure", flat=True))
+        == staying
+        == set(Payload.objects.values_list("failure", flat=True))
+    )
+    assert set(ReplayItem.objects.values_list("failure", flat=True)) <= staying and rows_of_terms() == len(staying)
+    assert counted() == Counter(Failure.objects.values_list("state", flat=True))
 
 
 def test_it_may_be_broken_off_and_goes_on():
