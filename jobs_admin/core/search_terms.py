@@ -307,8 +307,10 @@ def _arguments(root: str, text: str) -> list[str]:
     found: dict[str, None] = {}
     for path, plain_path, value in _first(root, text):
         # Most values are a number or an id, each another one: cached they would only push out those that come again.
-        is_plain = isinstance(value, str) and len(value) <= LONGEST and value.isascii() and value.isalnum()
-        encoded = value.lower() if is_plain else _encoded(value)
+        if isinstance(value, str) and len(value) <= LONGEST and value.isascii() and value.isalnum():
+            encoded = value.lower()
+        else:
+            encoded = _encoded(value)
         found[f"{_head(path)}{encoded}"] = None
         if plain_path is not path:
             found[f"{_head(plain_path)}{encoded}"] = None

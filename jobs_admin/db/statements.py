@@ -96,7 +96,7 @@ def _insert_prepared(
     model: type[models.Model], sql: str, rows: Sequence[Sequence[Any]], returning: Sequence[str]
 ) -> list[tuple[Any, ...]]:
     """Insert on SQLite by one statement that is prepared once. What is read again instead of returned row by row costs
-    less: in a transaction nobody else writes, and ids only rise.
+    less: in a transaction no one else writes, and ids only rise.
     """
     table = model._meta.db_table
     with connection.cursor() as cursor:
@@ -121,29 +121,36 @@ def find(
     column, values = among
     if not values:
         return []
-    one_of, given = _one_of(values)
+    among_values, given = one_of(column, values)
     wanted = "".join(f'"{name}" = %s AND ' for name in equal)
     with connection.cursor() as cursor:
         cursor.execute(
-            f"SELECT {', '.join(columns)} FROM {model._meta.db_table} WHERE {wanted}{column} {one_of}",
-            [*equal.values(), given],
+            f"SELECT {', '.join(columns)} FROM {model._meta.db_table} WHERE {wanted}TRUE {among_values}",
+            [*equal.values(), *given],
         )
         return cursor.fetchall()
 
 
 def delete(model: type[models.Model], column: str, ids: Sequence[int]) -> int:
     """Delete the rows whose `column` is among the ids, without what refers to them. Return their number."""
-    one_of, given = _one_of(ids)
+    among, given = one_of(column, ids)
     with connection.cursor() as cursor:
-        cursor.execute(f'DELETE FROM "{model._meta.db_table}" WHERE "{column}" {one_of}', [given])
+        cursor.execute(f'DELETE FROM "{model._meta.db_table}" WHERE TRUE {among}', given)
         return cursor.rowcount
 
 
-def _one_of(values: Sequence[Any]) -> tuple[str, Any]:
-    """The condition on a column to be among these, and its one parameter."""
+def clear(model: type[models.Model], column: str, ids: Sequence[int]) -> None:
+    """Set `column` to NULL where it is among the ids."""
+    among, given = one_of(column, ids)
+    with connection.cursor() as cursor:
+        cursor.execute(f'UPDATE "{model._meta.db_table}" SET {column} = NULL WHERE TRUE {among}', given)
+
+
+def one_of(column: str, values: Sequence[Any]) -> tuple[str, list[Any]]:
+    """SQL ` AND column is among the values`, and its one parameter."""
     if connection.vendor == "sqlite":
-        return "IN (SELECT value FROM json_each(%s))", json.dumps(list(values))
-    return "= ANY(%s)", list(values)
+        return f"AND {column} IN (SELECT value FROM json_each(%s))", [json.dumps(list(values))]
+    return f"AND {column} = ANY(%s)", [list(values)]
 
 
 def replace(columns: Sequence[str], *, key: Sequence[str]) -> str:
