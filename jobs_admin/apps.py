@@ -18,11 +18,13 @@ class JobsAdminConfig(AppConfig):
         from jobs_admin.models import SavedView
         from jobs_admin.models.failure_count import install_triggers
         from jobs_admin.models.terms import install_terms
+        from jobs_admin.models.text_filters import install_text_filters
         from jobs_admin.models.trust import open_unsigned_reports
 
         # After every migrate, not in a migration: SQLite rebuilds a table to alter it and drops its triggers.
         post_migrate.connect(install_triggers, sender=self)
         post_migrate.connect(install_terms, sender=self)
+        post_migrate.connect(install_text_filters, sender=self)
         # There too, as the tests of a database that is emptied need it again.
         post_migrate.connect(open_unsigned_reports, sender=self)
         # Whoever deletes a view, or the account that it belongs to, and by whichever road.

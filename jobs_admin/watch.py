@@ -104,9 +104,12 @@ def steps() -> dict[str, Step]:  # noqa: C901 (counted with the functions in it)
         from jobs_admin.desk import key_rotation
         from jobs_admin.ingest import indexing, lost_jobs, refiling
         from jobs_admin.retries import awaiting
+        from jobs_admin.search import substrings
 
         ends = time.monotonic() + _INDEXING_S
-        while time.monotonic() < ends and (indexing.step() or refiling.step() or key_rotation.step()):
+        while time.monotonic() < ends and (
+            indexing.step() or substrings.step() or refiling.step() or key_rotation.step()
+        ):
             step_progress.report()
         now = timezone.now()
         is_more = ingest.reconcile(now, awaiting.delays(now))

@@ -35,7 +35,7 @@ _CHAPTERS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
             ('"connection refused"', "the exact phrase"),
             ('-"connection refused"', "without the phrase"),
             ("Read*Error", "a word that starts with read and matches read…error"),
-            ("*imeout", "the text anywhere, also inside a word, in the latest 5,000 failures"),
+            ("*imeout", "the text anywhere, also inside a word; under 3 characters in the latest 5,000 failures"),
             (
                 "[Errno -2] Name or service not known",
                 "the error itself: brackets separate words, and the minus is part of the number",

@@ -8,7 +8,8 @@ A page costs the same however many failures there are. The search decides what d
 - a few queues, groups, tenants, kinds …: a slice for each value and state, from the index that is sorted so;
 - a time: rows that arrived in it, and the few that match it and arrived before or after;
 - an OR that none of these answers as a whole: each side by its own, merged;
-- text that no index has: the latest SEARCHED of all the rest.
+- text inside words: the latest LATEST_COMPARED of all the rest, then the blocks of ids whose trigram filter has the text
+  (`substrings.py`); of text under three characters the former only.
 
 Beside what drives it, a condition on a column is looked up in the row, or among the ids of an index of its own where
 `_by_ids` finds that cheaper.
@@ -16,11 +17,14 @@ Beside what drives it, a condition on a column is looked up in the row, or among
 
 from __future__ import annotations
 
+import heapq
+import json
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from itertools import product
+from itertools import groupby, islice, product
 
 from django.core.exceptions import EmptyResultSet, FullResultSet
 from django.db import connection
@@ -35,6 +39,7 @@ from jobs_admin.models import Attempt, Failure, FailureCount, ReplayItem
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.terms import FAILURES
 from jobs_admin.search import scope as scopes
+from jobs_admin.search import substrings
 from jobs_admin.search.term_index import (
     IndexQuery,
     InIndex,
@@ -55,8 +60,9 @@ def is_timed(term: Term) -> bool:
     return isinstance(term, Age | Time)
 
 
-def is_scanned(term: Term) -> bool:
-    return any(language.is_scanned(leaf) for leaf in language.leaves((term,)))
+def _is_text(term: Term, part: scopes.Part) -> bool:
+    """Return whether it asks for text that the index of terms does not have."""
+    return part.index_query is None and any(language.is_scanned(leaf) for leaf in language.leaves((term,)))
 
 
 def fields_of(term: Term) -> set[str]:
@@ -129,7 +135,14 @@ def _lowest_value(column: str, condition: str) -> int | None:
     return found
 
 
-SEARCHED = 5_000  # failures, the newest, that are looked at for text that no index has
+# Failures, the latest that match the rest, whose text is compared before filters are read; all of them for text that
+# filters cannot have.
+LATEST_COMPARED = 5_000
+_FIRST_BLOCKS, _MOST_BLOCKS = 64, 4_096  # blocks of ids that are compared at once: more each time
+_COMPARED = 10_000  # failures that are compared until a number is estimated
+_SURE = 1.5  # times the most that is counted: an estimate above is not counted, too
+_MERGED = 256  # matches of several sides that are merged at once
+_MOST_MERGED = 100_000  # ids of a side that are read at once
 
 _MOST_SLICES = 56
 _FEW = 10_000  # rows that may be looked at one by one
@@ -162,9 +175,10 @@ class FailureSearch:
         self.now = query.now or datetime.now(UTC)
         self.states = scopes.states_of(query)
         parts = scopes.build_parts(query, states=False)
-        scanned = [part.alone for term, part in parts if term is not None and is_scanned(term)]
-        self.scanned = scopes.all_conditions(scanned) if scanned else None
-        self.parts = [(term, part) for term, part in parts if term is not None and not is_scanned(term)]
+        self.texts = [(term, part) for term, part in parts if term is not None and _is_text(term, part)]
+        self.scanned = scopes.all_conditions(part.alone for _, part in self.texts) if self.texts else None
+        self.required = substrings.required(All(tuple(term for term, _ in self.texts)))
+        self.parts = [(term, part) for term, part in parts if term is not None and not _is_text(term, part)]
 
     def require(self, index_query: IndexQuery) -> None:
         """Ask the index for this, too."""
@@ -175,7 +189,7 @@ class FailureSearch:
     def ids(self, after: int | None, limit: int) -> list[int]:
         """Return the ids of the latest that match, below `after`, highest first."""
         if self.scanned is not None:
-            return [pk for pk in self._text_matches if after is None or pk < after][:limit]
+            return self._ids_by_text(after, limit)
         if self.driver is not None and connection.vendor == "postgresql":
             return self._ids_on_postgresql(self.driver, after, limit)
         statement = self.statement(after, limit)
@@ -205,7 +219,7 @@ class FailureSearch:
     def count(self, most: int) -> int:
         """Return how many match, counted up to `most`."""
         if self.scanned is not None:
-            return min(len(self._text_matches), most)
+            return len(self._ids_by_text(None, most))
         if self.driver is None:
             return self._number_of(most)
         with prefer_term_index(self._are_most_in_scope, ordered=False):
@@ -218,7 +232,7 @@ class FailureSearch:
         _WINDOWS spans of ids.
         """
         if self.scanned is not None:
-            return self.count(most + 1), False
+            return self._total_by_text(most)
         if self._few is not None:
             return self.count(_FEW + 1), False
         if self.driver is not None and self._index_is_sure and (exact := self._number_of_hits(self.driver)) is not None:
@@ -271,6 +285,8 @@ class FailureSearch:
     def _sampled(self) -> tuple[int, bool]:
         """Return the number by samples of all ids, and whether that is an estimate: spans that have every id are exact."""
         found = self._rest if self.driver is not None else self._rest.filter(*(part.alone for _, part in self.parts))
+        if self.scanned is not None:
+            found = found.filter(self.scanned)
         if (where := _where(found)) is None:
             return 0, False
         lowest, highest = 0, _highest_id()
@@ -338,34 +354,117 @@ class FailureSearch:
             0 if statement is None else _fetch_number(f"SELECT COUNT(*) FROM ({statement[0]}) AS found", statement[1])
         )
 
-    @cached_property
-    def _text_matches(self) -> list[int]:
-        """Those of the latest SEARCHED that have the text, highest first: read once for page and count."""
-        statement = self.statement(None, SEARCHED)
-        return [] if statement is None else [row[0] for row in _fetch(statement)]
-
-    @cached_property
-    def searched(self) -> int | None:
-        """Number of the latest that were searched; None if every one was."""
-        if self.scanned is None:
-            return None
-        base = self._indexed(None, SEARCHED + 1)
-        matching = 0 if base is None else _fetch_number(f"SELECT COUNT(*) FROM ({base[0]}) AS found", base[1])
-        return SEARCHED if matching > SEARCHED else None
-
     def statement(self, after: int | None, limit: int, *, ordered: bool = True) -> Statement | None:
         """The statement that gives `ids`; None where nothing can match."""
         if self.scanned is None:
             return self._indexed(after, limit, ordered=ordered)
-        base = self._indexed(None, SEARCHED)
-        where = _where(Failure.objects.filter(self.scanned))
-        if base is None or where is None:
+        ids = ", ".join(f"({pk})" for pk in self._ids_by_text(after, limit))
+        return (f"SELECT column1 AS id FROM (VALUES {ids}) AS found ORDER BY 1 DESC", []) if ids else None
+
+    # -- by text inside words ------------------------------------------------------------------------------------
+
+    @cached_property
+    def _is_bounded(self) -> bool:
+        """Return whether no filter can have the text, so that only the latest are compared."""
+        return self.required is None and any(substrings.is_unfiltered(term) for term, _ in self.texts)
+
+    @cached_property
+    def searched(self) -> int | None:
+        """Number of the latest that were searched; None if every one was."""
+        if not self._is_bounded:
             return None
-        below = "" if after is None else f"{_TABLE}.id < {int(after)} AND "
+        base = self._indexed(None, LATEST_COMPARED + 1)
+        matching = 0 if base is None else _fetch_number(f"SELECT COUNT(*) FROM ({base[0]}) AS found", base[1])
+        return LATEST_COMPARED if matching > LATEST_COMPARED else None
+
+    def _ids_by_text(self, after: int | None, limit: int) -> list[int]:
+        if after is None:
+            return self._matches_from_top.read(limit)
+        if self._is_bounded:  # of the latest, and not of those below `after`
+            return [pk for pk in self._matches_from_top.read(LATEST_COMPARED) if pk < after][:limit]
+        return _Matches(self._compare(after)).read(limit)
+
+    def _total_by_text(self, most: int) -> tuple[int, bool]:
+        """As `total`: what is rare is counted, what is common is met soon, and for the rest a sample decides."""
+        if self._is_bounded:
+            return self._matches_from_top.count(LATEST_COMPARED), False
+        count = self._matches_from_top.count(most + 1, compared=_COMPARED)
+        if self._matches_from_top.is_complete:
+            return count, False
+        estimate, is_estimate = self._sampled()
+        if not is_estimate or estimate > _SURE * most:
+            return estimate, is_estimate
+        count = self._matches_from_top.count(most + 1)
+        return (count, False) if count <= most else (max(estimate, count), True)
+
+    @cached_property
+    def _matches_from_top(self) -> _Matches:
+        """The matches that page and count read, once for both."""
+        return _Matches(self._compare(None))
+
+    def _compare(self, after: int | None) -> Iterator[_Compared]:
+        """Yield the matches below `after`, highest first, in the parts in which failures are compared."""
+        if self.branches and not self._is_bounded:
+            yield from _merge([one._descend(after) for one in self.branches])
+            return
+        latest = max(LATEST_COMPARED, 0 if self.branches or self._few is None else self._few.count + 1)
+        found, lowest, number = self._compare_latest(after, latest)
+        yield _Compared(found, number)
+        if lowest is None or number < latest or self._is_bounded:
+            return
+        blocks, at_once = substrings.find_blocks(self.required, lowest), _FIRST_BLOCKS
+        while window := substrings.take_blocks(blocks, at_once):
+            yield _Compared(self._compare_blocks(window, lowest), len(window) * substrings.BLOCK)
+            at_once = min(at_once * 4, _MOST_BLOCKS)
+
+    def _descend(self, after: int | None) -> Iterator[_Compared]:
+        """The matches below `after`, of a search with or without text."""
+        if self.scanned is not None:
+            yield from self._compare(after)
+            return
+        limit = _TRIED
+        while found := self.ids(after, limit):
+            yield _Compared(found, len(found))
+            after, limit = found[-1], min(limit * 4, _MOST_MERGED)
+
+    def _compare_latest(self, after: int | None, latest: int) -> tuple[list[int], int | None, int]:
+        """The matches among the latest that match the rest; the lowest id of these latest; their number."""
+        base, where = self._indexed(after, latest), _where(Failure.objects.filter(self.scanned))
+        if base is None or where is None:
+            return [], None, 0
+        with prefer_term_index(self._are_most_in_scope, ordered=True) if self.driver is not None else nullcontext():
+            rows = _fetch(
+                (
+                    f"SELECT {_TABLE}.id, CASE WHEN {where[0]} THEN 1 ELSE 0 END FROM ({base[0]}) AS looked_at "
+                    f"CROSS JOIN {_TABLE} WHERE {_TABLE}.id = looked_at.id ORDER BY looked_at.id DESC",
+                    [*where[1], *base[1]],
+                )
+            )
+        return [int(pk) for pk, matches in rows if matches], int(rows[-1][0]) if rows else None, len(rows)
+
+    def _compare_blocks(self, window: list[int], below: int) -> list[int]:
+        """The matches below `below` in these blocks of ids."""
+        if self.driver is not None:
+            highest, lowest = (window[0] + 1) * substrings.BLOCK, window[-1] * substrings.BLOCK
+            most = len(window) * substrings.BLOCK
+            statement = self._driven(self.driver, min(highest, below), most, True, above=lowest - 1, within=window)
+        else:
+            statement = self._in_ranges(substrings.join_blocks(window), below)
+        with prefer_term_index(self._are_most_in_scope, ordered=self.driver is not None):
+            return [] if statement is None else [row[0] for row in _fetch(statement)]
+
+    def _in_ranges(self, ranges: list[tuple[int, int]], below: int) -> Statement | None:
+        found = Failure.objects.filter(scopes.visible(self.viewer), *(part.alone for _, part in self.parts))
+        found = found if len(self.states) == len(language.STATES) else found.filter(state__in=self.states)
+        if (where := _where(found.filter(self.scanned))) is None:
+            return None
+        # By their key: another index would be read whole for each range.
+        by_key = "NOT INDEXED " if connection.vendor == "sqlite" else ""
         return (
-            f"SELECT {_TABLE}.id AS id FROM ({base[0]}) AS looked_at CROSS JOIN {_TABLE} "
-            f"WHERE {_TABLE}.id = looked_at.id AND {below}{where[0]} ORDER BY looked_at.id DESC LIMIT {int(limit)}",
-            [*base[1], *where[1]],
+            f"SELECT {_TABLE}.id FROM {_RANGES[connection.vendor]} CROSS JOIN {_TABLE} {by_key}"
+            f"WHERE {_TABLE}.id BETWEEN low "
+            f"AND high AND {_TABLE}.id < {int(below)} AND {where[0]} ORDER BY {_TABLE}.id DESC",
+            [*(_list([one[end] for one in ranges]) for end in (0, 1)), *where[1]],
         )
 
     # -- by what it is found ------------------------------------------------------------------------------------
@@ -378,9 +477,13 @@ class FailureSearch:
         """
         if self.is_side:
             return []
-        for place, (term, part) in enumerate(self.parts):
-            if isinstance(term, Any) and part.index_query is None and len(term.of) <= _MOST_BRANCHES:
-                others = [one for n, (one, _) in enumerate(self.parts) if n != place and one is not _WORDS]
+        # Text that filters have is no reason to part an OR: they answer it as a whole.
+        texts = [] if self.scanned is None or self._is_bounded else self.texts
+        pairs = [*texts, *self.parts]
+        for place, (term, part) in enumerate(pairs):
+            is_answered = part.index_query is not None or (place < len(texts) and substrings.required(term) is not None)
+            if isinstance(term, Any) and not is_answered and len(term.of) <= _MOST_BRANCHES:
+                others = [one for n, (one, _) in enumerate(pairs) if n != place and one is not _WORDS]
                 sides = [[*others, *(side.of if isinstance(side, All) else [side])] for side in term.of]
                 found = [FailureSearch(self.viewer, self._query_of(terms), is_side=True) for terms in sides]
                 for one in found:
@@ -515,7 +618,14 @@ class FailureSearch:
         return in_scope * 10 > in_sight
 
     def _driven(
-        self, driver: IndexQuery, after: int | None, limit: int, ordered: bool, *, above: int | None = None
+        self,
+        driver: IndexQuery,
+        after: int | None,
+        limit: int,
+        ordered: bool,
+        *,
+        above: int | None = None,
+        within: list[int] | None = None,
     ) -> Statement | None:
         if self._few is not None and not self._few.count:
             return None
@@ -536,7 +646,11 @@ class FailureSearch:
                 ),
             )
             among, ids = self._among(driver)
-        where = _where(self._rest_without(by_ids))
+        rest = self._rest_without(by_ids)
+        if within is not None:
+            among, ids = f" AND {row} / {substrings.BLOCK} {_AMONG[connection.vendor]}{among}", [_list(within), *ids]
+            rest = rest.filter(self.scanned)
+        where = _where(rest)
         if where is None:
             return None
         for sql, values in by_ids.values():
@@ -719,6 +833,59 @@ def _further_rows(share: float, wanted: int, hits: int) -> int:
         return 0
     further = int(1.5 * wanted / share)
     return further if further < min(share * hits, _FURTHEST) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """A part of the failures whose text was compared."""
+
+    matches: list[int]  # highest first
+    number: int  # of failures, at most
+
+
+class _Matches:
+    """Matches of a search by text, highest first: as many as are asked for are looked for."""
+
+    def __init__(self, parts: Iterator[_Compared]) -> None:
+        self.found: list[int] = []
+        self.compared = 0
+        self.is_complete = False
+        self._parts = parts
+
+    def read(self, limit: int) -> list[int]:
+        self.count(limit)
+        return self.found[:limit]
+
+    def count(self, most: int, *, compared: int | None = None) -> int:
+        """Return the number, counted up to `most`, or less after `compared` failures."""
+        while len(self.found) < most and not self.is_complete and (compared is None or self.compared < compared):
+            if (part := next(self._parts, None)) is None:
+                self.is_complete = True
+            else:
+                self.found += part.matches
+                self.compared += part.number
+        return len(self.found) if self.is_complete else min(len(self.found), most)
+
+
+def _merge(sides: Sequence[Iterator[_Compared]]) -> Iterator[_Compared]:
+    """The matches of any side, highest first, each once."""
+    each = [(pk for part in side for pk in part.matches) for side in sides]
+    merged = (pk for pk, _ in groupby(heapq.merge(*each, reverse=True)))
+    while found := list(islice(merged, _MERGED)):
+        yield _Compared(found, len(found))
+
+
+# What stands for a list of numbers, and for a list of ranges as two lists.
+_AMONG = {"sqlite": "IN (SELECT value FROM json_each(%s))", "postgresql": "= ANY(%s::bigint[])"}
+_RANGES = {
+    "sqlite": "(SELECT lows.value AS low, highs.value AS high FROM json_each(%s) AS lows "
+    "JOIN json_each(%s) AS highs ON highs.key = lows.key) AS ranges",
+    "postgresql": "unnest(%s::bigint[], %s::bigint[]) AS ranges(low, high)",
+}
+
+
+def _list(numbers: list[int]) -> object:
+    return json.dumps(numbers) if connection.vendor == "sqlite" else numbers
 
 
 @dataclass(frozen=True, slots=True)

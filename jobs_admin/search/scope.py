@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from django.db import connection
-from django.db.models import BooleanField, Count, Exists, F, Func, OuterRef, Q, TextField, Value
+from django.db.models import BooleanField, Count, Exists, F, Func, OuterRef, Q, QuerySet, TextField, Value
 from django.db.models.functions import Concat
 
 from jobs_admin.core import query as language
@@ -237,12 +237,14 @@ class _Compiler:
     def _trace(self, value: language.Value) -> Part:
         head, _ = language.before_star(value.text) if value.glob else (value.text, True)
         phrases = search_terms.phrases(head, prefix=value.glob and search_terms.is_word_end(head))
-        if not phrases:
-            stacks = Traceback.objects.filter(_contains(F("text"), like(value.text))).values("pk")
-            return Part(Q(traceback_id__in=stacks) & Q(traceback_id__isnull=False))
+        texts = (
+            Traceback.objects.filter(_contains(F("text"), like(value.text, glob=value.glob))).order_by().values("pk")
+        )
         if value not in self.stacks:
-            self.stacks[value] = _find_stacks(any_of(phrases))
+            self.stacks[value] = _find_stacks(any_of(phrases)) if phrases else _first_stacks(texts)
         ids = self.stacks[value]
+        if ids is None and not phrases:
+            return Part(Q(traceback_id__in=texts) & Q(traceback_id__isnull=False))
         if ids is None:
             return Part(Q(InIndex(any_of(phrases), STACKS, "traceback_id")) & Q(traceback_id__isnull=False))
         own = Q(traceback_id__in=ids) & Q(traceback_id__isnull=False)
@@ -260,6 +262,12 @@ def _find_stacks(index_query: IndexQuery) -> list[int] | None:
         )
         cursor.execute(statement, [expression(index_query)])
         found = [row[0] for row in cursor.fetchall()]
+    return None if len(found) > _MOST_STACKS else found
+
+
+def _first_stacks(stacks: QuerySet[Traceback]) -> list[int] | None:
+    """The ids of these stacks; None where they are too many to be named."""
+    found = [row["pk"] for row in stacks[: _MOST_STACKS + 1]]
     return None if len(found) > _MOST_STACKS else found
 
 

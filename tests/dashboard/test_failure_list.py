@@ -216,9 +216,9 @@ def test_names_that_want_to_be_markup_are_text_in_every_part(ann):
 def test_a_search_that_only_checked_the_latest_shows_it(ann, monkeypatch):
     from jobs_admin.search import failure_search
 
-    monkeypatch.setattr(failure_search, "SEARCHED", 3)
+    monkeypatch.setattr(failure_search, "LATEST_COMPARED", 3)
     bury(5, message="xtimeoutx")
-    assert "Searched the latest 3 failures only" in page(ann, "failure-list", q="message:*meout*")[1]
+    assert "Searched the latest 3 failures only" in page(ann, "failure-list", q="message:*me*")[1]
 
 
 def test_the_help_has_the_language_and_every_example_is_a_search_that_leaves_no_hint(ann):

@@ -90,10 +90,10 @@ def test_groups_found_by_the_latest_failures_show_it(ann, watched, monkeypatch):
 
 
 def test_groups_by_text_that_no_index_has_show_how_far_it_was_searched_for(ann, watched, monkeypatch):
-    monkeypatch.setattr(failure_search, "SEARCHED", 2)
+    monkeypatch.setattr(failure_search, "LATEST_COMPARED", 2)
     bury(group=group("Old"), tenant="acme")
     bury(2, group=group("Young"), tenant="acme")
-    text = text_of(ann.get("/groups/?q=tenant:acme message:*nswer"))
+    text = text_of(ann.get("/groups/?q=tenant:acme message:*er"))
     assert "Young" in text and "Old" not in text and "Searched the latest 2 failures only" in text
 
 

@@ -285,14 +285,16 @@ def test_failures_of_a_policy_or_a_replay_are_found_by_these(monkeypatch, few):
         assert page.count.number == len(places)
 
 
-def test_text_that_no_index_has_is_searched_for_in_the_latest(monkeypatch):
-    monkeypatch.setattr(failure_search, "SEARCHED", 5)
+def test_text_of_two_characters_is_searched_for_in_the_latest(monkeypatch):
+    monkeypatch.setattr(failure_search, "LATEST_COMPARED", 5)
     (old,), _, _ = bury(message="a needle"), bury(4), bury(3, state="recovered")
-    page = failures.search(ENGINE, "*eedle", now=NOW)
+    page = failures.search(ENGINE, "*le", now=NOW)
     assert [row.pk for row in page.rows] == [old.pk] and page.searched is None and not page.count.is_capped
     bury()
-    page = failures.search(ENGINE, "*eedle", now=NOW)
+    page = failures.search(ENGINE, "*le", now=NOW)
     assert (page.rows, page.searched, page.count.is_capped) == ([], 5, True)
+    page = failures.search(ENGINE, "*eedle", now=NOW)  # of three characters and more every failure is searched
+    assert [row.pk for row in page.rows] == [old.pk] and page.searched is None and not page.count.is_capped
     assert list(failures.find_matching(ENGINE, parse("*eedle", NOW))) and not failures.find_matching(
         ENGINE, parse("*eedle", NOW), role="operator"
     )

@@ -108,7 +108,7 @@ class Query:
 
     @property
     def is_bounded(self) -> bool:
-        """Return whether no index can answer a part of it, so that a page searches the latest only. No scope for acts."""
+        """Return whether a part of it is text that no index answers alone: failures are compared. No scope for acts."""
         return any(is_scanned(t) for t in leaves(self.terms))
 
     @property

@@ -176,7 +176,7 @@ def unfit_for_acts(query: Query) -> str:
     for term in leaves(query.terms):
         if is_scanned(term):
             return (
-                f"No index can answer {format_term(term)}: only the newest failures were looked at. "
+                f"No index can answer {format_term(term)} alone, which an act needs. "
                 "Begin it with letters or digits, or choose the failures by hand."
             )
     return ""

@@ -65,7 +65,8 @@ class Command(SearchCommand):
         for line in _waiting(rows):
             self.stdout.write(line)
         if page.searched is not None:
-            self.stderr.write(f"No index has it: only the newest {page.searched:,} were looked at.")
+            few = f"Searched the latest {page.searched:,} failures only"
+            self.stderr.write(f"{few}: write 3 characters or more in a row to search all.")
         self.stderr.write(f"{len(rows):,} of {page.count.text}")
 
 

@@ -8,6 +8,7 @@ from argparse import ArgumentParser
 from django.core.management.base import BaseCommand
 
 from jobs_admin.ingest import indexing
+from jobs_admin.search import substrings
 
 _REPORT_EVERY_S = 2.0
 
@@ -22,9 +23,10 @@ class Command(BaseCommand):
     def handle(self, **options: object) -> None:
         if options["again"]:
             indexing.mark_all_outdated()
+            substrings.clear()
         reported_at = time.monotonic()
-        while indexing.step():
+        while indexing.step() or substrings.step() or not substrings.is_complete():
             if time.monotonic() - reported_at > _REPORT_EVERY_S:
                 reported_at = time.monotonic()
-                self.stderr.write(f"{indexing.count_outdated():,} rows to go")
+                self.stderr.write(f"{indexing.count_outdated() + substrings.count_unfilled():,} rows to go")
         self.stdout.write("The search index is by today's rules, for every failure and stack.")

@@ -1,0 +1,106 @@
+"""Trigram filters: which texts can contain a substring at all.
+
+A trigram is three bytes that follow each other in the UTF-8 of a text, A–Z as a–z. A filter has a few bits for each
+trigram of some texts, at places that a hash gives (a Bloom filter). A text that contains a substring has all trigrams of
+the substring: where the filter lacks one, none of its texts contains the substring. Where the filter has them all, the
+texts are compared. A filter does not give its texts back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+VERSION = 1  # of these rules: filters made by other ones are made again
+
+_LENGTH = 3  # bytes
+_BITS = 6  # for each trigram: 8 % of all filters have a trigram that is not in their texts
+_STEP = 32  # a filter's size is a multiple of these bytes, so that few sizes occur
+_ONE = ord("1")
+_SECOND = 15  # bits of a hash by which its second place differs from its first
+
+
+def _table(seed: str) -> tuple[int, ...]:
+    """A number of 30 bits for each byte: Python handles those fastest."""
+    return tuple(n >> 2 for n in struct.unpack("<256I", hashlib.shake_128(seed.encode()).digest(1_024)))
+
+
+_FIRST, _MIDDLE, _LAST = (_table(seed) for seed in ("first", "middle", "last"))
+
+
+def hash_trigrams(texts: Iterable[str]) -> set[int]:
+    """Return the hash of each trigram in these texts."""
+    found: set[tuple[int, int, int]] = set()
+    for text in texts:
+        folded = text.encode("utf-8", "surrogatepass").lower()  # of bytes: only A–Z change
+        found.update(zip(folded, folded[1:], folded[2:], strict=False))
+    first, middle, last = _FIRST, _MIDDLE, _LAST
+    return {first[a] ^ middle[b] ^ last[c] for a, b, c in found}
+
+
+def build_filter(texts: Iterable[str]) -> bytes:
+    """Return the filter of these texts."""
+    trigrams = hash_trigrams(texts)
+    size = max(1, -(-len(trigrams) * _BITS // (8 * _STEP))) * _STEP
+    bits = size * 8
+    flags = bytearray(b"0") * bits
+    for one in trigrams:
+        flags[one % bits] = _ONE
+        flags[(one >> _SECOND) % bits] = _ONE
+    return int(flags, 2).to_bytes(size, "big")
+
+
+@dataclass(frozen=True, slots=True)
+class Required:
+    """Trigrams, by their hashes, that texts must have: each of `every`, and of each of `choices` those of one side."""
+
+    every: frozenset[int] = frozenset()
+    choices: tuple[tuple[Required, ...], ...] = ()
+
+
+def require_all(of: Iterable[Required | None]) -> Required | None:
+    """Return what all of these require; None where they require nothing."""
+    found = [one for one in of if one is not None]
+    if not found:
+        return None
+    return Required(
+        frozenset[int]().union(*(one.every for one in found)), tuple(side for one in found for side in one.choices)
+    )
+
+
+def require_any(of: Iterable[Required | None]) -> Required | None:
+    """Return what any one of these requires; None where one of them requires nothing."""
+    sides, found = list(of), list[Required]()
+    for side in sides:
+        if side is None:
+            return None
+        found.append(side)
+    if not found:
+        return None
+    return found[0] if len(found) == 1 else Required(choices=(tuple(found),))
+
+
+def build_test(required: Required) -> Callable[[bytes], bool]:
+    """Return the function that decides whether the texts of a filter may have what is required."""
+    places: dict[int, list[tuple[int, int]]] = {}
+    choices = [[build_test(side) for side in sides] for sides in required.choices]
+
+    def may_have(found: bytes) -> bool:
+        size = len(found)
+        if (places_of_size := places.get(size)) is None:
+            places_of_size = places[size] = _places(required.every, size)
+        for at, mask in places_of_size:
+            if not found[at] & mask:
+                return False
+        return all(any(test(found) for test in sides) for sides in choices)
+
+    return may_have
+
+
+def _places(trigrams: Iterable[int], size: int) -> list[tuple[int, int]]:
+    """The byte and the bit of each trigram in a filter of `size` bytes."""
+    bits = size * 8
+    found = {place for one in trigrams for place in (one % bits, (one >> _SECOND) % bits)}
+    return [(place // 8, 128 >> place % 8) for place in sorted(found)]

@@ -1,0 +1,97 @@
+"""Trigram filters (`core/trigrams.py`) of failures, one for each block of BLOCK ids.
+
+Tables without models, like those of the index of terms. A block without a filter, or with a mark in STALE, is searched
+row by row. Triggers mark a block in the transaction that inserts, changes or deletes one of its failures.
+
+On PostgreSQL a writer of failures holds LOCK shared until it commits, and whoever fills holds it alone: a filter is never
+made beside a change that it would miss.
+"""
+
+from __future__ import annotations
+
+from django.db import connections
+
+from jobs_admin.core import trigrams
+from jobs_admin.models.terms import STATE
+
+FILTERS, STALE = "jobs_admin_textfilter", "jobs_admin_staletext"
+BLOCK = 16  # ids
+LOCK = 0x72656472_74657874  # of PostgreSQL's advisory locks
+
+# Columns of a failure whose text is in its filter.
+COLUMNS = ("error_type", "message", "tenant", "release", "host", "worker", "first_job_id", "job_id")
+
+_OF = "jobs_admin_failure"
+
+
+def install_text_filters(using: str = "default", **_: object) -> None:
+    """Make the tables and triggers where they are not there, and empty them after the rules changed. Runs after every
+    migrate.
+    """
+    connection = connections[using]
+    statements = {"sqlite": _sqlite, "postgresql": _postgresql}[connection.vendor]()
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+        cursor.execute(f"SELECT version FROM {STATE} WHERE name = %s", [FILTERS])
+        found = cursor.fetchone()
+        if found is None or found[0] != trigrams.VERSION:
+            for table in (FILTERS, STALE):
+                cursor.execute(f"DELETE FROM {table}")
+            cursor.execute(f"DELETE FROM {STATE} WHERE name = %s", [FILTERS])
+            cursor.execute(f"INSERT INTO {STATE} (name, version) VALUES (%s, %s)", [FILTERS, trigrams.VERSION])
+
+
+def _sqlite() -> list[str]:
+    statements = [
+        f"CREATE TABLE IF NOT EXISTS {FILTERS} (block integer PRIMARY KEY, filter blob NOT NULL)",
+        f"CREATE TABLE IF NOT EXISTS {STALE} (block integer PRIMARY KEY)",
+    ]
+    changed = " OR ".join(f"OLD.{column} IS NOT NEW.{column}" for column in COLUMNS)
+    triggers = {
+        "insert": ("INSERT", "", "NEW"),
+        "update": (f"UPDATE OF {', '.join(COLUMNS)}", f" WHEN {changed}", "NEW"),
+        "delete": ("DELETE", "", "OLD"),
+    }
+    for name, (event, when, row) in triggers.items():
+        statements += [
+            f"DROP TRIGGER IF EXISTS {FILTERS}_{name}",
+            f"CREATE TRIGGER {FILTERS}_{name} AFTER {event} ON {_OF} FOR EACH ROW{when} BEGIN "
+            f"INSERT OR IGNORE INTO {STALE} (block) SELECT block FROM {FILTERS} WHERE block = {row}.id / {BLOCK}; END",
+        ]
+    return statements
+
+
+def _postgresql() -> list[str]:
+    statements = [
+        f"CREATE TABLE IF NOT EXISTS {FILTERS} (block bigint PRIMARY KEY, filter bytea NOT NULL)",
+        # Without a unique key: two writers that mark the same blocks in different orders would lock each other out.
+        f"CREATE TABLE IF NOT EXISTS {STALE} (block bigint NOT NULL)",
+        f"CREATE INDEX IF NOT EXISTS {STALE}_block ON {STALE} (block)",
+    ]
+    for name, rows in (("insert", "new_rows"), ("delete", "old_rows")):
+        row = rows.partition("_")[0].upper()
+        statements += [
+            f"CREATE OR REPLACE FUNCTION {FILTERS}_{name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            f"PERFORM pg_advisory_xact_lock_shared({LOCK}); INSERT INTO {STALE} (block) "
+            f"SELECT block FROM {FILTERS} WHERE block IN (SELECT id / {BLOCK} FROM {rows}); RETURN NULL; END $$",
+            f"DROP TRIGGER IF EXISTS {FILTERS}_{name} ON {_OF}",
+            f"CREATE TRIGGER {FILTERS}_{name} AFTER {name.upper()} ON {_OF} REFERENCING {row} TABLE AS {rows} "
+            f"FOR EACH STATEMENT EXECUTE FUNCTION {FILTERS}_{name}()",
+        ]
+    old, new = (", ".join(f"{row}.{column}" for column in COLUMNS) for row in ("OLD", "NEW"))
+    return [
+        *statements,
+        f"CREATE OR REPLACE FUNCTION {FILTERS}_update() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        f"PERFORM pg_advisory_xact_lock_shared({LOCK}); INSERT INTO {STALE} (block) "
+        f"SELECT block FROM {FILTERS} WHERE block = NEW.id / {BLOCK}; RETURN NULL; END $$",
+        f"DROP TRIGGER IF EXISTS {FILTERS}_update ON {_OF}",
+        # For each row, as few updates change a text: a condition decides that before a function is called.
+        f"CREATE TRIGGER {FILTERS}_update AFTER UPDATE OF {', '.join(COLUMNS)} ON {_OF} FOR EACH ROW "
+        f"WHEN (({old}) IS DISTINCT FROM ({new})) EXECUTE FUNCTION {FILTERS}_update()",
+        f"CREATE OR REPLACE FUNCTION {FILTERS}_truncate() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN TRUNCATE {FILTERS}, {STALE}; RETURN NULL; END $$",
+        f"DROP TRIGGER IF EXISTS {FILTERS}_truncate ON {_OF}",
+        f"CREATE TRIGGER {FILTERS}_truncate AFTER TRUNCATE ON {_OF} "
+        f"FOR EACH STATEMENT EXECUTE FUNCTION {FILTERS}_truncate()",
+    ]

@@ -1,0 +1,240 @@
+"""Trigram filters of failures: filling them, and the ids that can match a substring.
+
+`step` fills in the background, in short transactions: blocks whose failures changed, then those that arrived, then older
+ones, the latest first. The last block is left until its ids are used up. Until a block has its filter, a search compares
+its rows, so that an answer is exact at any moment.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from django.db import OperationalError, connection, transaction
+
+from jobs_admin.core import query as language
+from jobs_admin.core import trigrams
+from jobs_admin.core.query import All, Any, Match, Term, Text
+from jobs_admin.core.trigrams import Required, require_all, require_any
+from jobs_admin.db import turns
+from jobs_admin.models import Failure
+from jobs_admin.models.text_filters import BLOCK, COLUMNS, FILTERS, LOCK, STALE
+
+_AT_ONCE = 32  # blocks of a transaction: on SQLite no other process writes meanwhile
+_READ_AT_ONCE = 2_000  # filters
+_LONG_GAP = 64  # blocks without a filter, beyond which it is checked whether there are failures
+_WAIT_MS = 200  # for the writers of failures, on PostgreSQL
+_LOCK_NOT_AVAILABLE = "55P03"
+
+_TABLE = Failure._meta.db_table
+_WORD = re.compile("[A-Za-z0-9]")
+
+_NAMES = ("tenant", "release", "host", "worker")
+
+
+# -- filling ----------------------------------------------------------------------------------------------------
+
+
+def step() -> bool:
+    """Fill the next few blocks; False where there is nothing to fill, or writers did not let it begin in time."""
+    if not _next_blocks():
+        return False
+    began = time.monotonic()
+    try:
+        with transaction.atomic():
+            if connection.vendor == "postgresql":
+                _run(f"SET LOCAL lock_timeout = {_WAIT_MS}")
+                _run(f"SELECT pg_advisory_xact_lock({LOCK})")
+            if not (blocks := _next_blocks()):
+                return False
+            _fill(blocks)
+    except OperationalError as error:
+        if getattr(error.__cause__, "sqlstate", "") != _LOCK_NOT_AVAILABLE:
+            raise
+        return False
+    turns.rest(began)
+    return True
+
+
+def is_complete() -> bool:
+    """Return whether there is nothing to fill."""
+    return not _next_blocks()
+
+
+def clear() -> None:
+    """Remove every filter, so that `step` makes them again."""
+    with transaction.atomic():
+        for table in (FILTERS, STALE):
+            _run(f"DELETE FROM {table}")
+
+
+def count_unfilled() -> int:
+    """Approximate number of failures that no filter covers."""
+    lowest, highest = _edges()
+    top = (_number("SELECT MAX(id) FROM " + _TABLE) or 0) // BLOCK
+    newer = 0 if highest is None else max(0, top - highest - 1)
+    older = _number(f"SELECT COUNT(*) FROM {_TABLE} WHERE id < %s", (top if lowest is None else lowest) * BLOCK) or 0
+    stale = _number(f"SELECT COUNT(DISTINCT block) FROM {STALE}") or 0
+    return older + (newer + stale) * BLOCK
+
+
+def _next_blocks() -> Sequence[int]:
+    if stale := [row[0] for row in _rows(f"SELECT DISTINCT block FROM {STALE} ORDER BY block DESC LIMIT {_AT_ONCE}")]:
+        return stale
+    lowest, highest = _edges()
+    full = (_number(f"SELECT MAX(id) FROM {_TABLE}") or 0) // BLOCK  # the last block goes on
+    if lowest is None or highest is None:
+        lowest = full
+    elif (newer := _number(f"SELECT MIN(id) FROM {_TABLE} WHERE id >= %s", (highest + 1) * BLOCK)) is not None:
+        first = newer // BLOCK
+        if first < full:
+            return range(first, min(first + _AT_ONCE, full))
+    older = _number(f"SELECT MAX(id) FROM {_TABLE} WHERE id < %s", lowest * BLOCK)
+    if older is None:
+        return ()
+    last = older // BLOCK
+    return range(max(0, last - _AT_ONCE + 1), last + 1)
+
+
+def _edges() -> tuple[int | None, int | None]:
+    """The lowest and the highest block with a filter."""
+    return _number(f"SELECT MIN(block) FROM {FILTERS}"), _number(f"SELECT MAX(block) FROM {FILTERS}")
+
+
+def _fill(blocks: Sequence[int]) -> None:
+    texts: dict[int, set[str]] = {}
+    for low, high in join_blocks(sorted(blocks, reverse=True)):
+        rows = Failure.objects.filter(pk__gte=low, pk__lte=high).order_by()
+        for pk, *row in rows.values_list("pk", *COLUMNS):
+            texts.setdefault(pk // BLOCK, set()).update(_texts(*row))
+    with connection.cursor() as cursor:
+        for table in (FILTERS, STALE):
+            cursor.executemany(f"DELETE FROM {table} WHERE block = %s", [[block] for block in blocks])
+        cursor.executemany(
+            f"INSERT INTO {FILTERS} (block, filter) VALUES (%s, %s)",
+            [[block, trigrams.build_filter(of_block)] for block, of_block in sorted(texts.items())],
+        )
+
+
+def _texts(error_type: str, message: str, *more: str) -> Iterator[str]:
+    """The texts of a failure in which a substring may be."""
+    yield f"{error_type}: {message}"
+    yield from more[: len(_NAMES)]
+    for job_id in more[len(_NAMES) :]:
+        if not _WORD.search(job_id):  # one with words is found by the index of terms
+            yield job_id
+
+
+# -- what a search requires -------------------------------------------------------------------------------------
+
+
+def required(term: Term) -> Required | None:
+    """Return the trigrams that a failure must have to match the term; None where the term requires none."""
+    if isinstance(term, All):
+        return require_all(required(one) for one in term.of)
+    if isinstance(term, Any):
+        return require_any(required(one) for one in term.of)
+    if term.negated or not language.is_scanned(term):
+        return None
+    if isinstance(term, Text):
+        return _required_text(term.value, term.glob)
+    if not isinstance(term, Match) or term.field == "trace":
+        return None  # a stack is of many failures: no filter has its text
+    if term.field in language.CONTAINED and not all(is_without_words(v.text, v.glob) for v in term.values):
+        return None
+    return require_any(_required_text(v.text, v.glob) for v in term.values)
+
+
+def is_unfiltered(term: Term) -> bool:
+    """Return whether a part of the term is text that no filter has: under three characters, or of a stack."""
+    return any(
+        language.is_scanned(leaf) and required(replace(leaf, negated=False)) is None
+        for leaf in language.leaves((term,))
+        if isinstance(leaf, Text | Match)
+    )
+
+
+def is_without_words(text: str, glob: bool) -> bool:
+    return language.is_scanned(Text(text, glob))
+
+
+def _required_text(text: str, glob: bool) -> Required | None:
+    found = trigrams.hash_trigrams(text.split("*") if glob else [text])
+    return Required(frozenset(found)) if found else None
+
+
+# -- where it may be --------------------------------------------------------------------------------------------
+
+
+def find_blocks(needed: Required | None, below: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of blocks, first and last, that may have a match with an id below `below`: the highest first."""
+    test = trigrams.build_test(needed) if needed is not None else _always
+    # Before the filters: a mark goes in the transaction that makes its filter again.
+    stale = {row[0] for row in _rows(f"SELECT block FROM {STALE}")}
+    last = (below - 1) // BLOCK  # the highest block that is still to be judged
+    while rows := _rows(
+        f"SELECT block, filter FROM {FILTERS} WHERE block <= %s ORDER BY block DESC LIMIT {_READ_AT_ONCE}", last
+    ):
+        for block, found in rows:
+            if block < last:
+                yield from _gap(block + 1, last)
+            if block in stale or test(bytes(found)):
+                yield block, block
+            last = block - 1
+    yield from _gap(0, last)
+
+
+def _always(_: bytes) -> bool:
+    return True
+
+
+def _gap(first: int, last: int) -> Iterator[tuple[int, int]]:
+    """The blocks without filters from `first` to `last`, without long runs that have no failure."""
+    while first <= last:
+        if last - first >= _LONG_GAP:
+            highest = _number(f"SELECT MAX(id) FROM {_TABLE} WHERE id < %s", (last + 1) * BLOCK)
+            if highest is None or highest // BLOCK < first:
+                return
+            last = highest // BLOCK
+        low = max(first, last - _LONG_GAP + 1)
+        yield low, last
+        last = low - 1
+
+
+def take_blocks(ranges: Iterator[tuple[int, int]], most: int) -> list[int]:
+    """Return the next blocks of these ranges, about `most`; none at the end."""
+    found: list[int] = []
+    while len(found) < most and (one := next(ranges, None)) is not None:
+        first, last = one
+        found += range(last, first - 1, -1)
+    return found
+
+
+def join_blocks(blocks: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the ranges of ids of blocks that fall: neighbours are one range."""
+    found: list[tuple[int, int]] = []
+    for block in blocks:
+        low, high = block * BLOCK, (block + 1) * BLOCK - 1
+        if found and found[-1][0] == high + 1:
+            found[-1] = low, found[-1][1]
+        else:
+            found.append((low, high))
+    return found
+
+
+def _run(sql: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+
+
+def _rows(sql: str, *values: object) -> list[tuple]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, values)
+        return cursor.fetchall()
+
+
+def _number(sql: str, *values: object) -> int | None:
+    found: int | None = _rows(sql, *values)[0][0]
+    return found
