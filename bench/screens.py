@@ -48,7 +48,7 @@ FIRST = {
     "versions": ("/policies/", r"^/policies/[a-z0-9._-]+/versions/$"),
 }
 # What is typed there, by the labels of its fields, before the picture is taken: it stands beside what is in force.
-TYPED = {"policy-edited": {"First delay": "10 s", "Attempts in all": "9"}}
+TYPED = {"policy-edited": {"First delay": "10 s", "Max attempts": "9"}}
 WIDTHS = (1440, 390)
 THEMES = ("light", "dark")
 

@@ -8,10 +8,10 @@ from typing import Any
 from dashboard.web.figures import number
 
 _REASONS = {
-    "permanent": "dead at once: the error is permanent",
+    "permanent": "dead at once: permanent error",
     "exhausted": "dead: out of attempts",
-    "budget": "dead: the budget was spent",
-    "retry-after": "dead: asked to wait for longer than allowed",
+    "budget": "dead: budget exhausted",
+    "retry-after": "dead: Retry-After above the limit",
 }
 
 
@@ -37,13 +37,13 @@ class Result:
 def result(found: Any) -> Result:
     """Return the result of a `policies.Backtest` in words."""
     if not found.looked_at:
-        return Result("No job failed that it would decide about.", "", [], "", "", [])
+        return Result("No matching failures.", "", [], "", "", [])
     jobs = f"{number(found.looked_at)} job{'' if found.looked_at == 1 else 's'}"
-    of = f"the newest {jobs}" if found.is_cut else jobs
-    title = f"Of {of} that failed and it would decide about, {number(found.died_then)} died."
+    of = f"Latest {jobs} that match" if found.is_cut else f"{jobs} that match"
+    title = f"{of}, {number(found.died_then)} died."
     parts = _parts(_counts(found), found.looked_at)
     words = ", ".join(f"{number(part.count)} {part.words}" for part in parts)
-    retries = f"{number(found.retries)} retries under it; there were {number(found.retries_then)}."
+    retries = f"{number(found.retries)} retries under this policy; actual: {number(found.retries_then)}."
     return Result(title, _sentence(found), parts, words, retries, found.untold)
 
 
@@ -51,20 +51,20 @@ def _sentence(found: Any) -> str:
     sentences = []
     if found.outlive:
         sentences.append(
-            f"{number(found.outlive)} of these would have had a try after the error was last seen: they might have run."
+            f"{number(found.outlive)} would have had an attempt after the error ended and might have succeeded."
         )
     if found.lost:
-        sentences.append(f"{number(found.lost)} that ran well in the end would have died.")
-    return " ".join(sentences) or ("Nothing else would have come of them." if not found.open else "")
+        sentences.append(f"{number(found.lost)} that succeeded would have died.")
+    return " ".join(sentences) or ("Same outcome under this policy." if not found.open else "")
 
 
 def _counts(found: Any) -> list[tuple[str, str, int]]:
     return [
-        ("died, and would have had a try after the error", "recovered", found.outlive),
-        ("ran well, and would have", "recovered", found.well),
-        ("would still be tried", "retrying", found.open),
+        ("died, with an attempt after the error ended", "recovered", found.outlive),
+        ("succeeded in both cases", "recovered", found.well),
+        ("still retrying", "retrying", found.open),
         *((_REASONS.get(reason, f"dead: {reason}"), "dead", count) for reason, count in found.dead.most_common()),
-        ("not judged: the message itself could not be run", "discarded", found.unjudged),
+        ("not evaluated: the message could not be run", "discarded", found.unjudged),
     ]
 
 

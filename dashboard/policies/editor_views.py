@@ -142,22 +142,20 @@ def publish(request: HttpRequest, name: str) -> HttpResponse:
         if refused.code == "stale" and edit.name:
             return _stale(request, edit, refused)
         if refused.code == "stale":
-            taken = f"{named} is in force already. Edit that one, or choose another name."
+            taken = f"{named} is already in force. Edit that policy, or choose another name."
             edit.draft.refuse([core.Problem("name", taken)])
             return page(request, edit, status=409)
         edit.draft.refuse(problems(refused))
         return page(request, edit, status=403 if refused.code in {"forbidden", "read_only"} else 422)
     if edit.begun and made.version == edit.begun:
-        add_toast(request, f"Nothing differs from v{made.version}: it stays in force.", level="info")
+        add_toast(request, f"No changes from v{made.version}, which stays in force.", level="info")
     else:
         _announce_published(request, made, edit.current)
     return go(request, reverse("redrive:policy-detail", args=[made.name]))
 
 
 def _announce_published(request: HttpRequest, made: PolicyVersion, before: PolicyVersion | None) -> None:
-    what = (
-        "It decides now" if made.mode == core.ENFORCE else "It decides nothing yet, and records what it would have done"
-    )
+    what = "Decisions are applied" if made.mode == core.ENFORCE else "Decisions are recorded, not applied"
     undo = (
         reverse("redrive:policy-put-back", args=[made.name, before.version])
         if before
@@ -165,7 +163,7 @@ def _announce_published(request: HttpRequest, made: PolicyVersion, before: Polic
     )
     add_toast(
         request,
-        f"Published {made.name} v{made.version}. {what}; workers have it within two seconds.",
+        f"Published {made.name} v{made.version}. {what}. Workers receive the version within two seconds.",
         undo=undo,
         undo_fields=[("begun", made.version), ("reason", f"Version {made.version} taken back.")],
     )

@@ -18,43 +18,43 @@ LABELS = {
     "match.queue": "Queue",
     "match.source": "Source",
     "mode": "Mode",
-    "max_attempts": "Attempts in all",
+    "max_attempts": "Max attempts",
     "backoff": "Backoff",
     "backoff.kind": "Delays grow",
     "backoff.first_delay_s": "First delay",
     "backoff.factor": "Factor",
-    "backoff.power": "To the power of",
-    "backoff.plus_s": "And always",
-    "backoff.delays_s": "The delays",
-    "cap_s": "Never longer than",
+    "backoff.power": "Power",
+    "backoff.plus_s": "Constant",
+    "backoff.delays_s": "Delays",
+    "cap_s": "Max delay",
     "jitter": "Jitter",
-    "jitter.kind": "Spread by",
+    "jitter.kind": "Jitter kind",
     "jitter.fraction": "Share",
     "jitter.seconds": "At most",
     "retry_after": "Retry-After",
-    "retry_after.respect": "Wait as long as a server asks",
-    "retry_after.jitter": "Up to so much longer",
-    "retry_after.cap_s": "Give up where it asks for more than",
+    "retry_after.respect": "Respect Retry-After",
+    "retry_after.jitter": "Extra wait up to",
+    "retry_after.cap_s": "Give up above",
     "classes": "Errors",
     "budget": "Budget",
-    "budget.per_minute": "Retries a minute",
-    "budget.burst": "In one burst",
-    "budget.group": "Shared under the name",
+    "budget.per_minute": "Retries per minute",
+    "budget.burst": "Burst",
+    "budget.group": "Shared name",
     "poison": "Poison pills",
     "poison.crashes": "Quarantine after",
     "poison.window_s": "Within",
-    "concurrency": "At the same time",
-    "concurrency.key": "At the same time, for each",
-    "concurrency.limit": "No more than",
+    "concurrency": "Concurrency",
+    "concurrency.key": "Concurrency per",
+    "concurrency.limit": "Max concurrent jobs",
     "rate_limit": "Rate limit",
-    "rate_limit.max": "Start no more than",
-    "rate_limit.per_s": "In every",
-    "exhausted": "When it gives up",
+    "rate_limit.max": "Max starts",
+    "rate_limit.per_s": "Per",
+    "exhausted": "When exhausted",
     "retries": "Retries",
-    "file_lost": "Files jobs that vanish with their worker",
+    "file_lost": "Records lost jobs",
     "native": "Celery’s own retries",
     "expires_at": "Expires",
-    "note": "What it is for",
+    "note": "Purpose",
 }
 _CHOICES = {
     "backoff.kind": dict(
@@ -62,11 +62,11 @@ _CHOICES = {
             BACKOFFS,
             (
                 "exponentially",
-                "by the same again (linear)",
-                "not at all (fixed)",
+                "linearly",
+                "never (fixed)",
                 "as listed (table)",
-                "by a power (polynomial)",
-                "from the one before (decorrelated)",
+                "polynomially",
+                "decorrelated",
             ),
             strict=True,
         )
@@ -75,40 +75,40 @@ _CHOICES = {
         zip(
             JITTERS,
             (
-                "nothing: all at the same moment",
-                "from 0 to the delay (full)",
-                "from half the delay to all of it (equal)",
-                "up to a share earlier (BullMQ)",
-                "a share to both sides",
-                "up to so much later",
+                "none",
+                "full: 0 to the delay",
+                "equal: half to the full delay",
+                "a share earlier (BullMQ)",
+                "± a share",
+                "up to a time later",
                 "Celery’s: full, in whole seconds",
                 "Sidekiq’s: up to 9 s × attempt later",
             ),
             strict=True,
         )
     ),
-    "exhausted": {"dead": "dead", "escalate": "dead, and a person is told"},
+    "exhausted": {"dead": "dead", "escalate": "dead, with an alert"},
     "native": {"replace": "replaced by this policy", "after": "first, then this policy"},
 }
 _UNITS = {
-    "max_attempts": "the first one too",
+    "max_attempts": "including the first",
     "jitter.fraction": "%",
     "retry_after.jitter": "%",
-    "poison.crashes": "crashes of its worker",
+    "poison.crashes": "worker crashes",
     "concurrency.limit": "jobs",
     "rate_limit.max": "jobs",
 }
 _EMPTY = {
-    "match.task": "* (every task)",
-    "match.queue": "* (every queue)",
-    "match.source": "* (every source)",
+    "match.task": "* (all tasks)",
+    "match.queue": "* (all queues)",
+    "match.source": "* (all sources)",
     "cap_s": "30 d",
     "backoff.delays_s": "1 s, 5 s, 30 s, 2 min",
     "jitter.fraction": "10",
     "jitter.seconds": "10 s",
     "budget.per_minute": "no budget",
     "budget.burst": "a tenth of that",
-    "budget.group": "its own",
+    "budget.group": "not shared",
     "concurrency.key": "tenant, kwargs.customer_id …",
     "concurrency.limit": "no limit",
     "rate_limit.max": "no limit",
@@ -204,7 +204,8 @@ def delays(draft: Draft, usual: Mapping[str, Any]) -> list[Field]:
 _FOLDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "Budget and limits",
-        "Over all workers. A retry above the budget is dead with the reason budget; a job above a limit waits, and holds no worker.",
+        "Across all workers. A retry above the budget is dead (reason: budget). A job above a limit waits without "
+        "occupying a worker.",
         (
             "budget.per_minute", "budget.burst", "budget.group", "concurrency.key", "concurrency.limit",
             "rate_limit.max", "rate_limit.per_s",
@@ -212,10 +213,10 @@ _FOLDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
     (
         "Poison pills",
-        "A job that so many times started and never ended in order is quarantined.",
+        "Jobs that crash their worker this often are quarantined.",
         ("poison.crashes", "poison.window_s"),
     ),
-    ("The end, and Celery’s own retries", "", ("exhausted", "native")),
+    ("Exhaustion", "", ("exhausted", "native")),
 )  # fmt: skip
 
 
@@ -235,7 +236,7 @@ def _is_set(draft: Draft, path: str) -> bool:
 
 def retry_after(draft: Draft, usual: Mapping[str, Any]) -> Place:
     fields = [field_of(draft, usual, f"retry_after.{name}") for name in ("jitter", "cap_s")]
-    return Place("What a server asks for (Retry-After)", fields, draft.refused_in("retry_after"))
+    return Place("Retry-After", fields, draft.refused_in("retry_after"))
 
 
 def rows(draft: Draft) -> list[Row]:

@@ -89,7 +89,7 @@ def _in_words(policy: Policy, name: str) -> InWords:
     if not policy.retries:
         return InWords(
             name,
-            "The task’s own code decides how often a failed job is retried",
+            "The task’s code decides how often a failed job is retried",
             curve(policy),
             "",
             "Changes no retries.",

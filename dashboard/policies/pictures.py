@@ -162,7 +162,7 @@ def runs(edited: Sequence[Step], current: Sequence[Step] = (), *, name: str = ""
         (f"{one.attempt + 1:,}", *map(duration, at))
         for one, at in zip(edited[:MOST_ROWS], times[:MOST_ROWS], strict=True)
     ]
-    words = f"{len(edited) + 1} attempts, the last {duration(times[-1][1])} after the first failure on average"
+    words = f"{len(edited) + 1} attempts, the last {duration(times[-1][1])} after the first failure (average)"
     ticks = [Label(_x(at / span * 100), brief(at), _anchor(at / span)) for at in _ticks(span)]
     drawn_steps = edited[:MOST_DRAWN]
     chart = charts.reading(

@@ -74,7 +74,7 @@ def put_back(request: HttpRequest, name: str, version: int) -> HttpResponse:
         made = policies.put_back(request.viewer, name, version, **_expected(request))
     except Refused as refused:
         return _refused(request, name, refused)
-    add_toast(request, f"Version {version} of {name} is in force again, as v{made.version}.")
+    add_toast(request, f"Version {version} of {name} restored as v{made.version}.")
     return go(request, reverse("redrive:policy-detail", args=[name]))
 
 
@@ -86,9 +86,7 @@ def withdraw(request: HttpRequest, name: str) -> HttpResponse:
     except Refused as refused:
         return _refused(request, name, refused)
     undo = reverse("redrive:policy-put-back", args=[name, ended.version])
-    add_toast(
-        request, f"{name} is no longer in force.", undo=undo, undo_fields=[("reason", "The withdrawal taken back.")]
-    )
+    add_toast(request, f"{name} is no longer in force.", undo=undo, undo_fields=[("reason", "Withdrawal undone.")])
     return go(request, reverse("redrive:policy-versions", args=[name]))
 
 

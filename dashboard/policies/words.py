@@ -75,19 +75,19 @@ def gives_up(found: Totals) -> str:
     middle = duration(found.p50_s)
     if _is_same(found.shortest_s, found.longest_s):
         return f"after {middle}"
-    return f"after {middle} as a rule, {duration(found.shortest_s)} at the earliest, {duration(found.longest_s)} at the latest"
+    return f"after ~{middle} ({duration(found.shortest_s)} to {duration(found.longest_s)})"
 
 
 def outage(found: Totals) -> str:
     """The outage that jobs outlive, and the one that none does. Times are what passes between the attempts."""
     surely, nearly, longest = _below(found.shortest_s), _below(found.p1_s), _above(found.longest_s)
     if found.longest_s == 0:
-        return "Survives no outage: it never waits."
+        return "Survives no outage: no delays."
     if _is_same(found.shortest_s, found.longest_s):
-        return f"Survives an outage of {duration(surely)}, not a longer one."
+        return f"Survives an outage of {duration(surely)}, not longer."
     if surely >= nearly * 0.8:
         return f"Survives an outage of {duration(surely)}, not of {duration(longest)}."
-    return f"99 of 100 jobs survive an outage of {duration(nearly)}, none one of {duration(longest)}."
+    return f"99 % of jobs survive a {duration(nearly)} outage; none survive {duration(longest)}."
 
 
 def _is_same(shortest: float, longest: float) -> bool:
@@ -111,7 +111,7 @@ def _step(seconds: float) -> float:
 
 def matches(match: Match) -> str:
     """Return the match in words: `shop.deliver on webhooks of shop`."""
-    task = "every task" if match.task == "*" else match.task
+    task = "all tasks" if match.task == "*" else match.task
     queue = "" if match.queue == "*" else f" on {match.queue}"
     source = "" if match.source == "*" else f" of {match.source}"
     return f"{task}{queue}{source}"
@@ -131,10 +131,10 @@ def fleet(running: Any, version: int) -> Fleet:
     if running is None or not running.is_known:
         return Fleet("workers not known: the store does not answer", False)
     if not running.of:
-        return Fleet("no guarded worker lives that it is for", False)
+        return Fleet("no matching guarded worker is active", False)
     on = running.on.get(version, 0)
     others = [
-        f"{count:,} {'without it' if number is None else f'on v{number}'}"
+        f"{count:,} {'without the policy' if number is None else f'on v{number}'}"
         for number, count in sorted(running.on.items(), key=lambda one: (one[0] is None, one[0] or 0))
         if number != version and count
     ]
@@ -145,26 +145,24 @@ def fleet(running: Any, version: int) -> Fleet:
     ]
     workers = f"{running.of:,} worker{'' if running.of == 1 else 's'}"
     words = f"{workers} on v{version}" if on == running.of else f"{on:,} of {workers} on v{version}"
-    refused = [f"{name} refuses it: {why}" for name, why in running.refused.items()]
+    refused = [f"refused by {name}: {why}" for name, why in running.refused.items()]
     unseen = [
         f"{count:,} job{'' if count == 1 else 's'} started {how}"
         for count, how in (
             (running.uncounted, "uncounted: the store did not answer"),
-            (running.unkept, "without being kept: had their worker died, they would not be filed as lost"),
-            (running.unplaced, "without any policy: it is not sure which queue they came from"),
+            (running.unkept, "without a start record: not recorded as lost if their worker crashed"),
+            (running.unplaced, "without a policy: queue unknown"),
         )
         if count
     ]
     if running.overrun:
         unseen.append(
-            f"a limit was exceeded by {running.overrun:,} job{'' if running.overrun == 1 else 's'}: "
-            "a worker did not answer for 30 s, so its places were given to other jobs"
+            f"limit exceeded by {running.overrun:,} job{'' if running.overrun == 1 else 's'}: a worker did not respond "
+            "for 30 s, so its slots were given to other jobs"
         )
     if running.shared_out:
         retries = f"{running.shared_out:,} retr{'y' if running.shared_out == 1 else 'ies'}"
-        unseen.append(
-            f"{retries} made from the workers’ shares of the budget, because the store did not answer in time"
-        )
+        unseen.append(f"{retries} from the workers’ shares of the budget, because the store did not answer in time")
     return Fleet(words, on == running.of and not held_back, "; ".join([*others, *held_back, *refused, *unseen]))
 
 
@@ -177,14 +175,14 @@ class Observed:
 def observed(found: policies.Observed) -> Observed:
     """Return the changes that an observing policy would have made, for its line in the list."""
     if not found.attempts:
-        return Observed("has judged no failed attempt yet", "")
-    seen = f"the newest {found.attempts:,} failed attempts" if found.is_capped else _attempts_text(found.attempts)
+        return Observed("no failed attempts evaluated yet", "")
+    seen = f"the latest {found.attempts:,} failed attempts" if found.is_capped else _attempts_text(found.attempts)
     more = [
         f"{count:,} {words}"
         for count, words in (
-            (found.tried_again, "tried again instead of dead"),
-            (found.given_up, "dead instead of tried again"),
-            (found.waited_otherwise, "tried again at another time"),
+            (found.tried_again, "retried instead of dead"),
+            (found.given_up, "dead instead of retried"),
+            (found.waited_otherwise, "retried at another time"),
         )
         if count
     ]
@@ -200,8 +198,8 @@ def budget(policy: Policy) -> str:
     if policy.budget is None:
         return ""
     if not policy.budget.per_minute:
-        return "no retry at all: its budget is empty"
-    return f"at most {number(math.ceil(policy.budget.most_in(60)))} retries of all its jobs in any minute"
+        return "no retries: the budget is 0"
+    return f"at most {number(math.ceil(policy.budget.most_in(60)))} retries/min for all jobs"
 
 
 def budget_left(left: Any) -> str:
@@ -209,16 +207,16 @@ def budget_left(left: Any) -> str:
     if not left.is_known:
         return "budget not known: the store does not answer"
     if left.least is None:
-        return f"budget of {number(left.per_minute)} retries a minute"
-    where = "" if len(left.left) < 2 else " where least is"
-    return f"{number(left.least)} retries left of its budget{where}, {number(left.per_minute)} more a minute"
+        return f"budget: {number(left.per_minute)} retries/min"
+    where = "" if len(left.left) < 2 else " (lowest)"
+    return f"{number(left.least)} retries left in the budget{where}, refills {number(left.per_minute)}/min"
 
 
 def in_brief(version: PolicyVersion) -> tuple[str, str]:
     """Return the waits, and the number and duration of the attempts."""
     readable = policies.readable([version])
     if not readable:
-        return "written by a newer Redrive or by hand: no worker takes it", "cannot be read"
+        return "written by a newer Redrive or by hand; not used by workers", "cannot be read"
     policy = readable[0]
     if not policy.retries:
         return curve(policy), "limits only"

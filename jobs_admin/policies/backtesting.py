@@ -203,15 +203,13 @@ def _judge(
 
 def _unsupported(policy: Policy) -> list[str]:
     if not policy.retries:
-        return ["It leaves retries to the task, so it would have decided about none of these failures."]
+        return ["This policy leaves retries to the task, so it would not have decided any of these failures."]
     found = [
-        "Waits are taken at their mean, and what servers ask for (Retry-After) is not kept with failures.",
-        "A job that is wrong itself looks like one that met an outage which ended: class such errors as permanent.",
+        "Delays use their average, and Retry-After values are not stored with failures.",
+        "A faulty job looks like one hit by an outage that ended: classify such errors as permanent.",
     ]
     if policy.classes:
-        found.append(
-            "Of an error only its own class is kept: an entry of classes that names a base class finds nothing here."
-        )
+        found.append("Only the error's own class is stored, so rules that name a base class match nothing here.")
     if policy.budget is not None:
-        found.append("The budget is taken to have enough for all.")
+        found.append("The budget is assumed to be sufficient.")
     return found

@@ -72,7 +72,7 @@ def put_back(
 
     def change(before: PolicyVersion | None) -> PolicyVersion:
         if before is not None and before.version == former.version:
-            message = f"{former} is what is in force. Nothing was changed."
+            message = f"{former} is already in force. Nothing was changed."
             raise Refused("invalid", message, "version")
         _not_stale(viewer, before, expected_version, policy)
         text = f"Version {version} put back. {reason}".strip()
@@ -103,10 +103,10 @@ def _changed(
         # Asked before the transaction, with which a refusal in the audit would end.
         former = _in_force(name)
         if former is not None and not viewer.sees_any_of(former.match_source):
-            note(viewer, act, f"policy:{name}", "The policy of this name is out of sight.", [former.match_source])
-            raise NotFound("No policy is called so, or none that you may see.")
+            note(viewer, act, f"policy:{name}", "The policy of this name is not visible to you.", [former.match_source])
+            raise NotFound("Policy not found, or not visible to you.")
         touched = [source, *([former.match_source] if former else [])]
-        message = "This policy takes the role {role} on {where}. Nothing was changed."
+        message = "This policy needs the role {role} on {where}. Nothing was changed."
         authorize(viewer, OPERATOR, touched, act, f"policy:{name}", message=message, field="match.source")
         with transaction.atomic():
             succession.hold()
@@ -153,7 +153,7 @@ def _read(name: str, document: object, now: datetime) -> Policy:
         document = {**document, "name": document.get("name") or name}
     policy = read(document)
     if not policy.name:
-        raise _invalid("name", "Give the policy a name.", "1 to 63 of a-z, 0-9, -, _ and .")
+        raise _invalid("name", "Enter a name.", "1 to 63 of a-z, 0-9, -, _ and .")
     if policy.name != name:
         raise _invalid("name", f"The policy calls itself {policy.name!r}, not {name!r}.", name)
     if policy.expires_at is not None and policy.expires_at <= now:
@@ -170,13 +170,13 @@ def _not_stale(viewer: Viewer, before: PolicyVersion | None, expected: int | Non
     if present == (expected or 0):
         return
     if before is None:
-        message = f"No version is in force any more: it was withdrawn since version {expected}. Nothing was changed."
+        message = f"No version is in force: the policy was withdrawn after version {expected}. Nothing was changed."
     elif not expected:
-        message = f"There is a policy {before.name} already, version {before.version}. Nothing was changed."
+        message = f"The policy {before.name} already exists (version {before.version}). Nothing was changed."
     else:
         message = (
-            f"{before.published_by} published version {before.version} since version {expected}. Nothing was changed: "
-            "look at what differs, and publish again from there."
+            f"{before.published_by} published version {before.version} after version {expected}. Nothing was changed. "
+            "Review the differences and publish again."
         )
     named = before.name if before else (yours.name if yours else "")
     was = PolicyVersion.objects.filter(name=named, version=expected or 0).first()
@@ -193,9 +193,9 @@ def _must_match_alone(viewer: Viewer, policy: Policy) -> None:
     for others, when in ((succession.matching(), "matches the same jobs"), (succession.coming_back(), _LATER)):
         other = equal(policy, [one for one in others if one.name != policy.name])
         if other is not None:
-            named = other.name if viewer.sees_any_of(other.match.source) else "A policy that you may not see"
-            message = f"{named} {when}, neither more nor less particularly. Nothing was changed."
+            named = other.name if viewer.sees_any_of(other.match.source) else "A policy that you cannot see"
+            message = f"{named} {when} with the same precision. Nothing was changed."
             raise Refused("equal_match", message, "match", policy=named)
 
 
-_LATER = "will match the same jobs again when its present version expires"
+_LATER = "will match the same jobs again when its current version expires"

@@ -45,7 +45,7 @@ def versions(viewer: Viewer, name: str, *, after: str | None = None, limit: int 
     seen = (one for one in found.iterator(chunk_size=100) if viewer.sees_any_of(one.match_source))
     rows = list(islice(seen, limit + 1))
     if not rows and below is None:
-        raise NotFound("No policy is called so, or none that you may see.")
+        raise NotFound("Policy not found, or not visible to you.")
     sources = PolicyVersion.objects.filter(name=name).values_list("match_source", flat=True)
     count = sum(viewer.sees_any_of(source) for source in sources)
     return VersionPage(rows[:limit], str(rows[limit - 1].version) if len(rows) > limit else None, count)
@@ -72,5 +72,5 @@ def _visible(viewer: Viewer, found: Iterable[PolicyVersion]) -> list[PolicyVersi
 def _one(viewer: Viewer, found: Iterable[PolicyVersion]) -> PolicyVersion:
     seen = _visible(viewer, found)
     if not seen:
-        raise NotFound("No policy is called so, or none that you may see.")
+        raise NotFound("Policy not found, or not visible to you.")
     return seen[0]

@@ -26,7 +26,7 @@ def test_a_refusal_that_no_page_shows_is_its_sentence_with_its_status(rf, code, 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("address", "sentence"),
-    [("/policies/none/", "No policy is called so"), ("/groups/none/", "Group not found")],
+    [("/policies/none/", "Policy not found"), ("/groups/none/", "Group not found")],
 )
 def test_what_is_not_there_is_a_page_that_names_it(admin_client, address, sentence):
     answer = admin_client.get(address)

@@ -80,7 +80,7 @@ def test_after_a_refused_start_one_goes_on_from_the_field_that_is_to_blame(page,
 
 def test_after_a_refused_policy_one_goes_on_from_its_field(phone):
     phone.goto("/policies/new/?preset=emails&task=shop.mailer.other")
-    phone.get_by_label("Attempts in all").fill("-3")
+    phone.get_by_label("Max attempts").fill("-3")
     expect(phone.locator("#refused-p-max-attempts")).not_to_be_empty()
     phone.get_by_role("button", name="Publish", exact=True).click()
     phone.locator("[name=max_attempts]:focus[aria-invalid=true]").wait_for()

@@ -112,10 +112,10 @@ def table(check: Check) -> Table:
 
 def _verdict(check: Check) -> tuple[str, str]:
     if failed := check.count("fail"):
-        return "fail", f"It fails: {failed:,} of {_retried(check):,} configurations of retries break it."
+        return "fail", f"Failed: {failed:,} of {_retried(check):,} retry configurations break the rule."
     if check.count("pass"):
-        return "pass", "It passes: no configuration of retries breaks it."
-    return "not applicable", "Not applicable: nothing here is retried at a pace of its own."
+        return "pass", "Passed: no retry configuration breaks the rule."
+    return "not applicable", "Not applicable: no retry configurations."
 
 
 def _retried(check: Check) -> int:

@@ -86,7 +86,7 @@ def test_a_match_that_comes_back_when_another_expires_is_taken_too():
     later = (timezone.now() + timedelta(hours=1)).isoformat()
     publish()
     publish(expected=1, match={"source": "shop", "task": "elsewhere"}, expires_at=later)
-    assert "when its present version expires" in refusal("others").message
+    assert "when its current version expires" in refusal("others").message
 
 
 def test_an_expiry_that_has_passed_is_refused():
@@ -111,7 +111,7 @@ def test_a_former_version_is_put_back_as_the_next_one():
 
 def test_what_is_in_force_cannot_be_put_back():
     publish()
-    with pytest.raises(Refused, match="is what is in force"):
+    with pytest.raises(Refused, match="is already in force"):
         policies.put_back(ANN, "emails", 1, expected_version=1)
 
 
