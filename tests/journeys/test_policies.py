@@ -101,7 +101,7 @@ def test_a_job_obeys_what_was_published_a_stale_edit_is_shown_and_one_for_a_time
     # Somebody else began at v1: nothing is published, what differs is told, and what they did not touch can be taken over.
     stale.get_by_label("Max delay").fill("5 min")
     stale.get_by_role("button", name="Publish v2 of obeyed").click()
-    expect(stale.locator(".stale")).to_contain_text("admin published version 2 since version 1. Nothing was changed")
+    expect(stale.locator(".stale")).to_contain_text("admin published version 2 after version 1. Nothing was changed")
     assert desk.get("policies/obeyed")["version"] == 2
     assert faults_at_sizes(stale, "stale") == []
     stale.get_by_role("button", name="Merge changes").click()
