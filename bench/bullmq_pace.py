@@ -105,7 +105,7 @@ def _latency(source: Any, url: str, major: int, after: str) -> dict[str, float]:
     waited: list[float] = []
     with node.Bullmq(major, url, broken=["partner"], work=["other"]) as bull:
         bull.add("other", "deliver", {"needs": "partner"})
-        bull.told("failed")
+        bull.wait_for_event("failed")
         while not any(queue == "other" for queue in (one.queue for one in source.dead_letters(after).reports)):
             source._wire.rediscover()  # a new queue is found within a minute
         for _ in range(20):
@@ -124,7 +124,7 @@ def _latency(source: Any, url: str, major: int, after: str) -> dict[str, float]:
 def _fill(client: redis.Redis, url: str, jobs: int, major: int) -> None:
     with node.Bullmq(major, url, broken=["partner"], work=[_QUEUE]) as bull:
         bull.add(_QUEUE, "deliver", {"needs": "partner", "customer": 42, "body": "x" * 600}, attempts=1)
-        bull.told("failed")
+        bull.wait_for_event("failed")
     fields = client.hgetall(f"bull:{_QUEUE}:1")
     ended = int(fields[b"finishedOn"])
     for start in range(2, jobs + 1, 1_000):

@@ -5,7 +5,7 @@
 A private broker and store (Valkey with append-only files; or a private RabbitMQ), two prefork workers of four children under a
 supervisor, a desk on SQLite with a real `watch` (ingest, reconcile, promote, sample). One job in ten fails: half of these for
 good, half twice under a policy with three attempts. Each writes start and about-to-raise lines synchronously to a file of its
-process (`tests/rigs/told_jobs.py`). Kills are planned by the seed (`kill_rig.py`): the whole worker, its main process alone, or a
+process (`tests/rigs/journal_jobs.py`). Kills are planned by the seed (`kill_rig.py`): the whole worker, its main process alone, or a
 or a child; at every fifth the store hangs for a moment, so that reports are on their way to or from the spool. The visibility timeout is
 five seconds, so that jobs of dead workers come back within the run. What is compared with what: `tests/rigs/kill_history.py`.
 

@@ -27,7 +27,7 @@ import tempfile
 from pathlib import Path
 
 from bench.machine import machine, versions
-from tests.rigs.leaving import HOWS, left
+from tests.rigs.leaving import HOWS, measure
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def main() -> None:
         for how in wanted.how.split(","):
             own = Path(folder, how)
             own.mkdir()
-            runs.append(left(own, how, wanted.retries, wanted.per_second, wanted.broker))
+            runs.append(measure(own, how, wanted.retries, wanted.per_second, wanted.broker))
             print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
     json.dump(
         {"machine": machine(), "versions": versions(), "broker": wanted.broker, "ways": runs}, sys.stdout, indent=2

@@ -143,7 +143,7 @@ def havoc(crew: Crew, app: Any, seconds: float, first: int) -> dict[int, float]:
     began = time.time()
     kill_child_at, kill_worker_at = began + 5, began + 15
     while time.time() < began + seconds:
-        crew.look()
+        crew.restart_dead()
         n = first + len(sent)
         sent[n] = time.time()
         app.send_task("turn", args=[n, draw.choice(OTHERS), 0.2], queue="jobs")

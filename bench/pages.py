@@ -75,7 +75,7 @@ def main() -> None:
         figures = {f"{n} clients": measure(pages, n, max(5, chosen.rounds * 2 // (n + 1))) for n in (1, 8)}
         for desk in desks:
             desk.memory_after(chosen.requests if desk.failures == max(chosen.failures) else 0)
-        found = {"machine": machine(), "desks": {str(desk): desk.told() for desk in desks}, **figures}
+        found = {"machine": machine(), "desks": {str(desk): desk.report() for desk in desks}, **figures}
     print(json.dumps(found, indent=1))
     print(table(found), file=sys.stderr)
 
@@ -83,10 +83,10 @@ def main() -> None:
 def warm(pages: dict[str, Page]) -> None:
     """Templates compiled, files in the cache; and which pages are slow."""
     for page in pages.values():
-        page.ask()
-        page.first_s = page.ask()
+        page.fetch()
+        page.first_s = page.fetch()
         for _ in range(3 if page.first_s < SLOW_S else 0):
-            page.ask()
+            page.fetch()
     print("measuring", file=sys.stderr)
 
 
@@ -100,7 +100,7 @@ def measure(pages: dict[str, Page], clients: int, rounds: int) -> dict[str, dict
             for name, page in pages.items():
                 if page.first_s < SLOW_S or n % 10 == 0:
                     all_here.wait()
-                    took[name].append(page.ask())
+                    took[name].append(page.fetch())
 
     together(clients, client, all_here)
     found = {}

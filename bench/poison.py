@@ -159,7 +159,8 @@ def whereabouts(trace: Trace, lost: list[str]) -> dict[str, Any]:
         "lost_by_kombu": by_kombu,
         "lost_otherwise": sorted(set(lost) - set(by_kombu)),
         "seen_of_the_lost": {
-            job: [f"{step.at:.3f} {step.client} {step.command} {step.key}" for step in trace.of(job)] for job in lost
+            job: [f"{step.at:.3f} {step.client} {step.command} {step.key}" for step in trace.list_steps(job)]
+            for job in lost
         },
     }
 

@@ -73,20 +73,22 @@ def run(pairs: int, seed: int, compared: float, folder: Path) -> dict[str, objec
         rng = random.Random(f"{seed} {desk}")
         with transaction.atomic():
             world = sights.draw(rng, settings, folder)
-            found = sights.look(rng, world, min(OF_A_DESK, pairs - total.asked), compared=compared)
+            found = sights.run_questions(rng, world, min(OF_A_DESK, pairs - total.requested), compared=compared)
             transaction.set_rollback(True)
         words |= set(world.words.values())
-        total.asked += found.asked
+        total.requested += found.requested
         total.compared += found.compared
         total.repeating += found.repeating
         total.addresses |= found.addresses
         for status, n in found.answers.items():
             total.answers[status] = total.answers.get(status, 0) + n
         total.leaks += [f"desk {desk}: {one}" for one in found.leaks]
-        print(f"desk {desk}: {found.asked} pairs, {len(found.leaks)} leaks", *found.leaks, sep="\n  ", file=sys.stderr)
+        print(
+            f"desk {desk}: {found.requested} pairs, {len(found.leaks)} leaks", *found.leaks, sep="\n  ", file=sys.stderr
+        )
     return {
         "seed": seed,
-        "pairs": total.asked,
+        "pairs": total.requested,
         "addresses and methods": len(total.addresses),
         "sources": len(words),
         "answers": dict(sorted(total.answers.items())),

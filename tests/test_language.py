@@ -39,6 +39,8 @@ PHRASES = re.compile(
     r"|who is on call|waits? since|since when|the piece|tells?|told|mend(?:ed|s)?|newest|la(?:ys?|id) out)\b",
     re.IGNORECASE,
 )
+# Programs of an invented shop, whose names the recorded fingerprints hold.
+EVIDENCE = "tests/fingerprints/make"
 # Offences that are left, by package. A number only ever falls; a package that is not named has none.
 LEFT = {
     "dashboard/alerts": 45,
@@ -75,7 +77,7 @@ LEFT = {
     "jobs_admin/search": 1,
     "jobs_admin/sources": 9,
     "jobs_admin/worker": 1,
-    "tests": 504,
+    "tests": 298,
 }
 
 
@@ -129,7 +131,7 @@ def test_names_and_docstrings_use_the_words_of_the_field(package):
     found = [
         f"{path.relative_to(ROOT)}:{text}"
         for path in sorted((ROOT / package).rglob("*.py"))
-        if "migrations" not in path.parts
+        if "migrations" not in path.parts and not str(path.relative_to(ROOT)).startswith(EVIDENCE)
         for text in sorted(set(offences(path)))
     ]
     assert len(found) <= LEFT.get(package, 0), "\n".join(["", *found])

@@ -25,8 +25,8 @@ def bullmq(tmp_path_factory):
 def test_a_job_of_each_major_fails_as_often_as_it_reports_and_then_runs_well(bullmq, major):
     with node.Bullmq(major, bullmq.url, work=[f"emails{major}"]) as bull:
         job = bull.add(f"emails{major}", "welcome", {"fails": 1}, attempts=2)
-        assert bull.told("completed", id=job)["attempt"] == 2
-        assert [line["more"] for line in bull.all_told("failed", id=job)] == ["the partner is down"]
+        assert bull.wait_for_event("completed", id=job)["attempt"] == 2
+        assert [line["more"] for line in bull.list_events("failed", id=job)] == ["the partner is down"]
 
 
 def test_typescript_runs_with_the_bullmq_of_a_major(bullmq, tmp_path):

@@ -94,8 +94,8 @@ def obeyed(made):
 
 def ended(bull, job, runs):
     """The worker's reports of the job's failures, once there are `n`."""
-    wait_until(lambda: len(bull.all_told("failed", id=job)) >= runs, f"{runs} failures of {job}")
-    return bull.all_told("failed", id=job)
+    wait_until(lambda: len(bull.list_events("failed", id=job)) >= runs, f"{runs} failures of {job}")
+    return bull.list_events("failed", id=job)
 
 
 def report(engine, job, queue="emails"):
@@ -112,7 +112,7 @@ def test_an_edit_decides_over_the_next_failure_and_the_desk_knows_which_version_
     worker = bull(major)
     obeyed(first)
     job = worker.add("emails")
-    assert not worker.all_told("failed", id=job)
+    assert not worker.list_events("failed", id=job)
     again = worker.add("emails", data={"fails": 9})  # without attempts: BullMQ alone would not try it again
     wait_until(lambda: worker.queue("emails", "getFailedCount") == 1, "the job to be dead")
     assert len(ended(worker, again, 3)) == 3
@@ -158,7 +158,7 @@ def test_a_ceiling_and_the_switch_hold_every_policy_back(bull, engine, store):
     store.set(keys.switch(), "off")
     wait_until(lambda: _mode(store) == "off", "the worker to be off")
     job = worker.add("emails", data={"fails": 1}, attempts=2)
-    worker.told("completed", id=job)
+    worker.wait_for_event("completed", id=job)
     store.delete(keys.switch())
     wait_until(lambda: _mode(store) == "enforce", "the worker to be on again")
     obeyed(made)
@@ -166,7 +166,7 @@ def test_a_ceiling_and_the_switch_hold_every_policy_back(bull, engine, store):
     wait_until(lambda: worker.queue("emails", "getFailedCount") == 1, "the job to be dead")
     worker.stop()
     observing = bull(guard={"mode": "observe"})
-    observing.told("completed", id=observing.add("emails", data={"fails": 1}, attempts=2))
+    observing.wait_for_event("completed", id=observing.add("emails", data={"fails": 1}, attempts=2))
 
 
 def _mode(store):
@@ -179,8 +179,8 @@ def test_what_a_server_requests_is_waited_for(bull, engine):
     worker = bull()
     obeyed(made)
     job = worker.add("emails", data={"fails": 1, "retryAfter": 1.5})
-    worker.told("completed", id=job)
-    first, second = (line["at"] for line in worker.all_told("start", id=job))
+    worker.wait_for_event("completed", id=job)
+    first, second = (line["at"] for line in worker.list_events("start", id=job))
     assert second - first >= 1500
     client = redis.Redis.from_url(of_bullmq(engine))
     note = json.loads(client.hget(f"bull:emails:{job}", "redriveNote"))
@@ -208,7 +208,7 @@ def test_a_policy_that_a_node_worker_cannot_do_only_observes_and_reports_it(bull
 
     wait_until(lambda: any("rate_limit" in one.get("tries", "") for one in refused()), "the worker to say so")
     job = worker.add("emails", data={"fails": 1}, attempts=2)
-    worker.told("completed", id=job)
+    worker.wait_for_event("completed", id=job)
 
 
 def test_a_job_that_bullmq_forgets_at_once_reaches_the_desk_complete_and_once(bull, engine):
@@ -238,12 +238,12 @@ def test_without_its_store_a_worker_does_what_bullmq_does(bull, own_store):
     wait_until(lambda: client.hlen(keys.workers("shop")), "a sign of life")
     before = client.info("stats")["total_commands_processed"]
     jobs = [worker.add("emails") for _ in range(300)]
-    worker.told("completed", id=jobs[-1])
+    worker.wait_for_event("completed", id=jobs[-1])
     # The sign of life goes on meanwhile, however long that takes; no job that ran well has asked anything.
     assert client.info("stats")["total_commands_processed"] - before < 250
     own_store.stop()
     job = worker.add("emails", data={"fails": 1}, attempts=2)
-    assert worker.told("completed", id=job)["attempt"] == 2
+    assert worker.wait_for_event("completed", id=job)["attempt"] == 2
     dead = worker.add("emails", data={"fails": 9}, attempts=2)
     ended(worker, dead, 2)
 
@@ -258,7 +258,7 @@ def test_with_a_store_user_of_its_source_a_worker_is_refused_nothing(bull, own_s
     worker = bull(guard={"store": f"redis://{user}:secret@127.0.0.1:{own_store.port}/0"})
     wait_until(lambda: b'"tries":1' in b"".join(client.hvals(keys.workers("shop"))), "the worker to run it")
     job = worker.add("emails", data={"fails": 1})
-    assert worker.told("completed", id=job)["attempt"] == 2
+    assert worker.wait_for_event("completed", id=job)["attempt"] == 2
     (heartbeat,) = map(json.loads, client.hvals(keys.workers("shop")))
     assert (heartbeat["store_user"], heartbeat["uncounted"], heartbeat["shared_out"], heartbeat["broken"]) == (
         user,
@@ -286,7 +286,7 @@ def test_a_store_that_hangs_holds_up_no_job(bull, engine, own_store):
     try:
         jobs = [worker.add("emails", data={"fails": 1}) for _ in range(20)]
         for job in jobs:
-            assert worker.told("completed", id=job)["attempt"] == 2
+            assert worker.wait_for_event("completed", id=job)["attempt"] == 2
         requested = redis.Redis.from_url(of_bullmq(engine))
         note = json.loads(requested.hget(f"bull:emails:{jobs[-1]}", "redriveNote"))
         # Ten at once, and then one each tenth of a second, as one process of one may.
@@ -316,8 +316,8 @@ class Supervised:
         if not self.lives[-1].script.is_running:
             self.lives.append(self._start())
 
-    def told(self, kind, **of):
-        return [line for life in self.lives for line in life.all_told(kind, **of)]
+    def wait_for_event(self, kind, **of):
+        return [line for life in self.lives for line in life.list_events(kind, **of)]
 
 
 # A pill, how many jobs run at once beside it.
@@ -351,7 +351,7 @@ def test_a_pill_of_each_kind_starts_as_often_as_its_policy_allows_and_no_one_els
 
     wait_until(is_over, "all pills in quarantine, and all else done", within_s=240)
     for queue, supervised in fleet.items():
-        assert len(supervised.told("start", id=pills[queue])) == 2, queue
+        assert len(supervised.wait_for_event("start", id=pills[queue])) == 2, queue
         filed = report(engine, pills[queue], queue)
         assert (filed.kind, filed.reason, filed.policy) == ("worker_lost", "poison", "tries@1"), queue
         assert len(crashes := json.loads(filed.crashes)) == 2, queue
@@ -370,7 +370,7 @@ def test_a_pill_in_a_sandbox_is_convicted_alone_and_at_once(bull, engine, store)
     filed = report(engine, pill)
     assert (filed.kind, filed.reason, filed.attempt) == ("worker_lost", "poison", 2)
     assert [one["how"] for one in json.loads(filed.crashes)] == ["killed", "killed"]
-    wait_until(lambda: len(worker.all_told("completed")) == len(good), "the others to run well")
+    wait_until(lambda: len(worker.list_events("completed")) == len(good), "the others to run well")
     ingest.file([(b"1-1", encode(filed))])
     assert Failure.objects.get().state == "quarantined"
 
@@ -389,7 +389,7 @@ def test_a_pill_that_was_replayed_is_allowed_its_crashes_again(bull, engine, sto
 
         wait_until(is_over, "the quarantine")
         wait_until(lambda: not store.keys("redrive:{shop}:crash:job:*"), "what was held against it to be forgotten")
-        assert len(supervised.told("start", id=job)) == n
+        assert len(supervised.wait_for_event("start", id=job)) == n
         producer.job("pills", job, "retry")
 
 
@@ -398,7 +398,7 @@ def test_a_worker_that_was_ordered_to_end_leaves_no_suspects(bull, engine, store
     worker = bull(options={"lockDuration": 1000, "stalledInterval": 500})
     obeyed(made)
     job = worker.add("emails", data={"sleep": 4_000})
-    worker.told("start", id=job)
+    worker.wait_for_event("start", id=job)
     worker.script.write('{"n": 99, "do": "rest", "queue": "emails"}')
     wait_until(
         lambda: any(
@@ -408,10 +408,10 @@ def test_a_worker_that_was_ordered_to_end_leaves_no_suspects(bull, engine, store
         ),
         "it to leave",
     )
-    assert not worker.all_told("completed", id=job)
+    assert not worker.list_events("completed", id=job)
     worker.script.kill()
     other = bull(options={"lockDuration": 1000, "stalledInterval": 500})
-    assert other.told("completed", id=job)
+    assert other.wait_for_event("completed", id=job)
 
 
 # -- the same as in Python ----------------------------------------------------------------------------------------

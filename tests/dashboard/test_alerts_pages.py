@@ -13,7 +13,7 @@ from jobs_admin import alerts
 from jobs_admin.core import keys
 from jobs_admin.models import Alert, AuditEvent, Rule, Silence
 from jobs_admin.models.access import ENGINE
-from tests.kit.alerts import episode, rule, samples, tell
+from tests.kit.alerts import create_delivery, episode, rule, samples
 from tests.kit.browsing import Browser
 from tests.kit.failures import bury
 from tests.kit.groups import group
@@ -168,8 +168,8 @@ def test_groups_with_unrecovered_jobs_are_named_with_links(otto, watched):
 
 def test_the_story_shows_who_was_notified_and_whether_it_arrived(ann, watched):
     alert = episode("emails")
-    tell(alert, "ops")
-    tell(alert, "pager", "waiting", tries=3, error="<b>connection refused</b>", next_try_at=timezone.now() + timedelta(minutes=5))  # fmt: skip
+    create_delivery(alert, "ops")
+    create_delivery(alert, "pager", "waiting", tries=3, error="<b>connection refused</b>", next_try_at=timezone.now() + timedelta(minutes=5))  # fmt: skip
     page = ann.get(page_of(alert)).content.decode()
     text = text_of(ann.get(page_of(alert)))
     assert "ops: delivered" in text and "pager: not delivered after 3 tries, next try in" in text

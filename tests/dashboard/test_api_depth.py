@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from jobs_admin.management.commands.token import create
 from jobs_admin.models import Alert, AuditEvent, DepthSample, Release, Rule, Source
-from tests.kit.depths import lay, roll
+from tests.kit.depths import create_samples, roll
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sources")]
 
@@ -23,7 +23,7 @@ def now():
 
 
 def test_depth_is_a_series_with_its_step_gaps_and_marks(call_api, now):
-    lay(now - timedelta(minutes=30), 180)
+    create_samples(now - timedelta(minutes=30), 180)
     rule = Rule.objects.create(name="Growing", metric="dead", threshold=1)
     at = now - timedelta(minutes=3)
     row = {"severity": "warning", "value": 5, "threshold": 1, "opened_at": at, "fired_at": at, "state": "firing"}
@@ -39,7 +39,7 @@ def test_depth_is_a_series_with_its_step_gaps_and_marks(call_api, now):
 
 
 def test_where_a_point_covers_many_checks_the_least_and_the_most_stand_beside_it(call_api, now):
-    lay(now - timedelta(hours=5), 1800)
+    create_samples(now - timedelta(hours=5), 1800)
     roll(now)
     answer = depth(call_api).json()
     assert answer["step_s"] == 300 and len(answer["extremes"]) == len(answer["series"])
@@ -49,14 +49,14 @@ def test_where_a_point_covers_many_checks_the_least_and_the_most_stand_beside_it
 
 @pytest.mark.parametrize("hours", [1, 6, 24, 7 * 24, 14 * 24, 90 * 24, 400 * 24, 4000 * 24])
 def test_no_span_has_more_than_a_thousand_points(call_api, now, hours):
-    lay(now - timedelta(hours=1), 6)
+    create_samples(now - timedelta(hours=1), 6)
     since = (now - timedelta(hours=hours)).isoformat()
     message = depth(call_api, since=since)
     assert message.status_code == 200 and len(message.json()["series"]) <= 1000
 
 
 def test_what_is_wrong_with_a_question_is_shown_with_its_field(call_api, now):
-    lay(now - timedelta(hours=1), 6)
+    create_samples(now - timedelta(hours=1), 6)
     later = (now + timedelta(hours=1)).isoformat()
     for query, field in (({"since": later}, "since"), ({"points": 1001}, "points"), ({"since": "x"}, "since")):
         message = depth(call_api, **query)
@@ -65,7 +65,7 @@ def test_what_is_wrong_with_a_question_is_shown_with_its_field(call_api, now):
 
 
 def test_a_queue_out_of_sight_is_answered_like_one_that_is_not_there(call_api, now):
-    lay(now - timedelta(hours=1), 6)
+    create_samples(now - timedelta(hours=1), 6)
     answers = [
         depth(call_api, source="shop", queue=queue, token=create(f"of {source} for {queue}", "viewer", source))
         for source, queue in (("shop", "emails"), ("bank", "emails"), ("shop", "nothing"))

@@ -13,7 +13,7 @@ from django.test.utils import override_script_prefix
 
 from dashboard.web.middleware.entrance import LOGGED_OUT
 from dashboard.web.rights import ANYONE, addresses
-from tests.kit.matrix import Asker, come, none_of, of, path_of, writes
+from tests.kit.matrix import Asker, come, list_addresses, none_of, path_of, writes
 from tests.kit.pages import HTMX
 
 HERE = "http://testserver"
@@ -27,11 +27,11 @@ def next_of(login: str) -> str:
 
 def test_no_act_and_no_part_requested_while_logged_out_changes_a_thing_or_leads_to_where_one_cannot_go(desk):
     out, found, led = Asker(Client()), [], set()
-    for address in [one for one in of("page", "admin") if one.right != ANYONE]:
+    for address in [one for one in list_addresses("page", "admin") if one.right != ANYONE]:
         for method in address.methods:
             with writes() as written:
-                complete = out.ask(method, address, desk.shop, **(PAGE if method == "GET" else ACT))
-                part = out.ask(method, address, desk.shop, **HTMX, **PAGE)
+                complete = out.request(method, address, desk.shop, **(PAGE if method == "GET" else ACT))
+                part = out.request(method, address, desk.shop, **HTMX, **PAGE)
             if written or (complete.status_code, part.status_code) != (302, 401):
                 found.append(f"{method} {address.route}: {complete.status_code}, {part.status_code}, {written[:1]}")
                 continue
@@ -45,7 +45,7 @@ def test_no_act_and_no_part_requested_while_logged_out_changes_a_thing_or_leads_
 
 def test_no_login_leads_to_an_address_that_only_takes_a_post(desk):
     person, found = come("root", staff=True), []
-    for address in of("page", "admin"):
+    for address in list_addresses("page", "admin"):
         where = path_of(address, desk.shop)
         led = person.get("/login/", {"next": where})["Location"]
         if led != (where if "GET" in address.methods and address.name != "login" else "/"):

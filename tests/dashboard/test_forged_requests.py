@@ -13,13 +13,25 @@ from django.test import Client
 from dashboard.web.rights import ANYONE, Address
 from jobs_admin.models import ApiToken, Role
 from jobs_admin.models.access import OPERATOR, RANK
-from tests.kit.matrix import Asker, come, digest, form_for, keys_of, none_of, of, path_of, token, undone, writes
+from tests.kit.matrix import (
+    Asker,
+    come,
+    digest,
+    form_for,
+    keys_of,
+    list_addresses,
+    none_of,
+    path_of,
+    token,
+    undone,
+    writes,
+)
 
 EVERY_METHOD = ("OPTIONS", "TRACE", "PUT", "PATCH", "DELETE", "POST")
 
 
 def acts(*kinds: str) -> list[tuple[Address, str]]:
-    return [(address, method) for address in of(*kinds) for method in address.methods if method != "GET"]
+    return [(address, method) for address in list_addresses(*kinds) for method in address.methods if method != "GET"]
 
 
 def test_no_form_is_taken_that_a_page_of_ours_did_not_send(desk):
@@ -39,10 +51,10 @@ def test_no_form_is_taken_that_a_page_of_ours_did_not_send(desk):
 
 def test_a_call_of_the_api_is_not_made_by_a_person_who_is_logged_in(desk):
     asker, found = Asker(come("root", staff=True)), []
-    for address in of("api"):
+    for address in list_addresses("api"):
         for method in address.methods:
             with undone(), writes() as written:
-                status = asker.ask(method, address, desk.shop).status_code
+                status = asker.request(method, address, desk.shop).status_code
             if written or status != (404 if address.right == ANYONE else 401):
                 found.append(f"{method} {address.route}: {status}")
     none_of(found)
@@ -52,10 +64,10 @@ def test_a_call_of_the_api_is_not_made_by_a_person_who_is_logged_in(desk):
 def test_a_method_that_no_address_declares_changes_nothing(desk, watched):
     page, call, found = come("root", staff=True), Client(headers={"Authorization": f"Bearer {token('root')}"}), []
     declared: dict[str, set[str]] = {}
-    for address in of("page", "api", "admin"):
+    for address in list_addresses("page", "api", "admin"):
         declared.setdefault(address.route, set()).update(address.methods)
     before, keys = digest(), keys_of(watched)
-    for address in of("page", "api", "admin"):
+    for address in list_addresses("page", "api", "admin"):
         for method in set(EVERY_METHOD) - declared[address.route]:
             client, path = (call if address.kind == "api" else page), path_of(address, desk.shop)
             with writes("jobs_admin_auditevent") as written:  # that it was refused is written down
@@ -79,7 +91,7 @@ def test_who_lost_a_role_acts_no_more_though_pages_still_remember_it(desk, left)
         if RANK.get(address.right_to(method), 0) < RANK[OPERATOR]:
             continue
         with undone(), writes("jobs_admin_auditevent") as written:
-            status = asker.ask(method, address, desk.shop).status_code
+            status = asker.request(method, address, desk.shop).status_code
         if written or status != 403:
             found.append(f"{method} {address.route}: {status} {written[:1]}")
     none_of(found)
@@ -88,10 +100,10 @@ def test_who_lost_a_role_acts_no_more_though_pages_still_remember_it(desk, left)
 def test_a_token_that_is_revoked_calls_no_more(desk):
     asker, found = Asker(Client(), token("operator")), []
     ApiToken.objects.filter(name__contains="operator").update(revoked_at="2026-01-01T00:00Z")
-    for address in of("api"):
+    for address in list_addresses("api"):
         for method in address.methods:
             with undone(), writes() as written:
-                status = asker.ask(method, address, desk.shop).status_code
+                status = asker.request(method, address, desk.shop).status_code
             if written or status != (404 if address.right == ANYONE else 401):
                 found.append(f"{method} {address.route}: {status}")
     none_of(found)

@@ -17,7 +17,7 @@ from django.db.utils import OperationalError
 from dashboard.setup import checkup
 from dashboard.web import limits
 from tests.kit.waiting import wait_until
-from tests.rigs.attack import PREPARE, _left, round_of
+from tests.rigs.attack import PREPARE, _list_leftovers, round_of
 from tests.rigs.pages import Desk, granian
 
 # Of the gateway before `tests.rigs.short_gateway`'s pages, in seconds.
@@ -196,7 +196,7 @@ def test_an_unread_export_ends_after_its_time_with_its_thread_its_file_and_its_t
     port, process = gateway
 
     def spools():
-        return [name for name in _left(process.pid, port)["spools"] if name.startswith(str(desk.folder))]
+        return [name for name in _list_leftovers(process.pid, port)["spools"] if name.startswith(str(desk.folder))]
 
     wait_until(lambda: not spools())
     with send(port, EXPORT, cookie=cookies["vera"], buffer=2**16) as unread:

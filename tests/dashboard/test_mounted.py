@@ -13,7 +13,7 @@ from django.urls import include, path, resolve
 from dashboard.web import links, rights, shell
 from dashboard.web.rights import addresses
 from jobs_admin.models import AuditEvent
-from tests.kit.matrix import Asker, body_of, come, lay_desk, token, views_of
+from tests.kit.matrix import Asker, body_of, come, create_desk, token, views_of
 
 MOUNT = "/ops/redrive/"
 ADDRESS = re.compile(r"""\b(?:href|src|action|hx-(?:get|post)|data-[a-z-]+|value)=["'](/[^"'#]*)""")
@@ -44,7 +44,7 @@ def mounted(settings):
 @pytest.fixture
 def rows(mounted, watched, settings, tmp_path, db, engine):
     settings.REDRIVE_DEMO_BROKER_URL, settings.REDRIVE_DEMO_PARTNER_URL = engine.url, "http://127.0.0.1:9"
-    desk = lay_desk(settings, tmp_path)
+    desk = create_desk(settings, tmp_path)
     views_of(desk, get_user_model().objects.create_user("olga"))
     return desk.shop
 
@@ -54,7 +54,7 @@ def test_every_page_is_there_and_leads_to_no_address_outside_of_the_mount(rows):
     for address in addresses():
         assert address.route.startswith(MOUNT), address
         if "GET" in address.methods and address.kind == "page":
-            answer = asker.ask("GET", address, rows)
+            answer = asker.request("GET", address, rows)
             # 409: the thing can be looked at, and not acted on.
             assert answer.status_code in {200, 302, 404, 409}, (address, answer.status_code)
             if answer.status_code == 200:
@@ -74,7 +74,7 @@ def test_every_call_that_reads_is_there(rows):
     asker = Asker(come("root"), token("root"))
     read = [one for one in addresses() if one.kind == "api" and one.methods == ("GET",)]
     for address in read:
-        answer = asker.ask("GET", address, rows)
+        answer = asker.request("GET", address, rows)
         assert answer.status_code in {200, 404, 409}, (address, answer.status_code)
         assert not re.search(r'"http://127.0.0.1:8000/(?!ops/redrive/)', body_of(answer)), address
     assert len(read) > 20

@@ -16,7 +16,7 @@ from jobs_admin.fleet import heartbeats
 from jobs_admin.ingest import uncaptured
 from jobs_admin.models import Alert, Release, Replay, Rule, Source, Total, Unfiled, Worker
 from jobs_admin.models.access import ENGINE
-from tests.kit.depths import lay, roll
+from tests.kit.depths import create_samples, roll
 from tests.kit.failures import bury
 from tests.kit.groups import group
 from tests.kit.pages import HTMX, clock_of, count_of_link, text_of
@@ -294,7 +294,7 @@ def test_a_change_of_a_policy_is_a_line_in_the_picture_and_a_link_below_it(ann, 
 
 def test_dead_jobs_over_a_day_stand_with_thresholds_and_what_happened(ann, watched):
     now = timezone.now().replace(microsecond=0)
-    lay(now - timedelta(hours=2), 720, "webhooks"), roll(now)
+    create_samples(now - timedelta(hours=2), 720, "webhooks"), roll(now)
     bury(3)
     Rule.objects.all().delete()
     rule = Rule.objects.create(name="Growing", metric="dead", threshold=50)
@@ -316,7 +316,7 @@ def test_dead_jobs_over_a_day_stand_with_thresholds_and_what_happened(ann, watch
 
 def test_what_happened_elsewhere_is_not_shown(vera, watched):
     now = timezone.now().replace(microsecond=0)
-    lay(now - timedelta(hours=2), 720, "webhooks"), roll(now)
+    create_samples(now - timedelta(hours=2), 720, "webhooks"), roll(now)
     bury(3)
     Release.objects.create(source="bank", version="zircon", at=now - timedelta(minutes=30))
     overview.forget()

@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from jobs_admin.models import DepthSample, Release, Rule, Source, Worker
-from tests.kit.depths import lay, roll
+from tests.kit.depths import create_samples, roll
 from tests.kit.failures import bury
 from tests.kit.pages import clock_of, text_of
 
@@ -34,7 +34,7 @@ def page(client, queue="emails", source="shop", **query):
 @pytest.fixture
 def history(db, now):
     Source.objects.create(name="shop", is_configured=True, is_reachable=True, sampled_at=now)
-    lay(now - timedelta(hours=2), 720)
+    create_samples(now - timedelta(hours=2), 720)
     roll(now)
 
 
@@ -49,7 +49,7 @@ def test_each_span_has_three_pictures_and_a_table(ann, watched, history, span):
 
 @pytest.mark.parametrize(("minutes", "span"), [(10, "1h"), (90, "6h"), (60 * 12, "24h")])
 def test_a_new_queue_is_not_shown_with_a_day_in_which_no_one_checked(ann, watched, db, now, minutes, span):
-    lay(now - timedelta(minutes=minutes), 30)
+    create_samples(now - timedelta(minutes=minutes), 30)
     assert f'aria-current="true">{span}</a>' in page(ann).content.decode()
 
 
@@ -107,7 +107,7 @@ def test_no_zoom_leads_into_the_future_or_beyond_what_is_stored(ann, watched, hi
 
 
 def test_long_steps_that_are_not_filled_in_yet_are_not_called_nothing(ann, watched, db, now):
-    lay(now - timedelta(minutes=10), 30)  # and not folded
+    create_samples(now - timedelta(minutes=10), 30)  # and not folded
     text = text_of(page(ann, span="400d"))
     assert "Select a shorter range for recent data" in text and "Select a longer range" not in text
     assert f"{now - timedelta(days=400):%b %Y} – now" in text and f" {now:%Y} " not in text_of(page(ann, span="24h"))
@@ -187,7 +187,7 @@ def test_whatever_a_queue_is_called_the_list_leads_to_it(ann, watched, db, queue
 def test_out_of_sight_is_not_there(vera, otto, watched, history):
     assert page(vera).status_code == 200 and "Replay dead jobs" not in page(vera).content.decode()
     for source, queue in (("bank", "emails"), ("shop", "nothing")):
-        lay(timezone.now() - timedelta(minutes=1), 1) if source == "shop" else None
+        create_samples(timezone.now() - timedelta(minutes=1), 1) if source == "shop" else None
         assert page(vera, queue=queue, source=source).status_code == 404
 
 

@@ -44,10 +44,10 @@ def until(reached):
 def test_what_died_counts_here_although_the_system_has_dropped_some(hooks, call_api, client):
     for n in range(3):
         job = hooks.add("hooks", "order.paid", {"needs": "partner"}, removeOnFail=2)
-        hooks.told("failed", id=job)
+        hooks.wait_for_event("failed", id=job)
         until(lambda n=n: Failure.objects.filter(state="dead").count() == n + 1)
     hooks.add("hooks", "order.paid", {})
-    hooks.told("completed")
+    hooks.wait_for_event("completed")
     now = timezone.now()
     sampling.sample(now)
     (queue,) = call_api("GET", "queues").json()["items"]

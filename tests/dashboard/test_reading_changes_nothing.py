@@ -11,7 +11,7 @@ from django.test import Client
 from dashboard.web.middleware.read_only import HARMLESS
 from dashboard.web.rights import ANYONE
 from jobs_admin import config
-from tests.kit.matrix import IN, Asker, body_of, come, digest, keys_of, none_of, of, really, token, writes
+from tests.kit.matrix import IN, Asker, body_of, come, digest, keys_of, list_addresses, none_of, really, token, writes
 
 HOW = {
     "plainly": {},
@@ -36,10 +36,10 @@ def asker_of(root, address):
 @pytest.mark.parametrize("how", HOW)
 def test_no_get_and_no_head_changes_a_row_or_a_key(desk, root, watched, how):
     found, before, keys = [], digest(), keys_of(watched)
-    for address in of("page", "api", "admin"):
+    for address in list_addresses("page", "api", "admin"):
         for method in ("GET", "HEAD"):
             with writes() as written:
-                answer = asker_of(root, address).ask(method, address, desk.shop, **HOW[how])
+                answer = asker_of(root, address).request(method, address, desk.shop, **HOW[how])
             if written:
                 found.append(f"{method} {address.route} writes: {written[0]}")
             # What changes nothing because it is not answered proves nothing.
@@ -57,12 +57,12 @@ COMING_AND_GOING = {"login", "logout", "admin:login", "admin:logout"}
 def test_a_read_only_desk_lets_no_change_through_any_address(desk, root, settings):
     settings.REDRIVE_READ_ONLY = True
     found, before = [], digest()
-    for address in of("page", "api", "admin"):
+    for address in list_addresses("page", "api", "admin"):
         for method in set(address.methods) - {"GET"}:
             if address.name in COMING_AND_GOING:
                 continue
             with writes("jobs_admin_auditevent") as written:
-                answer = asker_of(root, address).ask(method, address, desk.shop)
+                answer = asker_of(root, address).request(method, address, desk.shop)
             body = body_of(answer)
             is_refused = answer.status_code == 403 and config.READ_ONLY.split(" (")[0] in body
             if not is_refused and address.name not in HARMLESS:  # which may answer, and write nothing
@@ -77,6 +77,10 @@ def test_a_read_only_desk_lets_no_change_through_any_address(desk, root, setting
 
 def test_a_read_only_desk_can_be_checked_everywhere(desk, root, settings):
     settings.REDRIVE_READ_ONLY = True
-    answers = {a.route: really(asker_of(root, a).ask("GET", a, desk.shop)) for a in of("page") if "GET" in a.methods}
+    answers = {
+        a.route: really(asker_of(root, a).request("GET", a, desk.shop))
+        for a in list_addresses("page")
+        if "GET" in a.methods
+    }
     assert {route for route, is_ in answers.items() if is_ != IN} == set()
-    assert all(a.right == ANYONE or a.methods for a in of("page"))
+    assert all(a.right == ANYONE or a.methods for a in list_addresses("page"))

@@ -39,7 +39,7 @@ from jobs_admin.replays.unreported import Unattended
 from tests.kit.failures import dead
 from tests.kit.groups import group
 from tests.kit.pages import HTMX, carried, text_of
-from tests.kit.replays import BOB, held, moved, running
+from tests.kit.replays import BOB, create_replay_on_hold, moved, running
 
 NEW = "/replays/new/"
 
@@ -424,7 +424,7 @@ def test_a_press_scales_where_a_ramp_ends_and_keeps_the_rest_of_the_pace():
 
 
 def test_a_held_replay_shows_why_with_numbers_errors_and_what_to_do(ann, shop):
-    replay = held(others=1, kind="canary", failed=2, judged=5, bound=0.12, limit=0.2)
+    replay = create_replay_on_hold(others=1, kind="canary", failed=2, judged=5, bound=0.12, limit=0.2)
     text = ann.get(f"/replays/{replay.pk}/").content.decode()
     assert "Held: 2 of 5 canary jobs failed again." in text and "2 of the last 5" in text
     assert "shop.PartnerDown: still down" in text and "then resume: the replay restarts" in text
@@ -433,7 +433,7 @@ def test_a_held_replay_shows_why_with_numbers_errors_and_what_to_do(ann, shop):
 
 
 def test_a_held_replay_has_the_numbers_of_now_on_its_page_the_overview_and_the_list(ann, shop):
-    replay = held(others=2, kind="workers_gone", unsettled=2, seconds=60, succeeded=0, failed_again=1)
+    replay = create_replay_on_hold(others=2, kind="workers_gone", unsettled=2, seconds=60, succeeded=0, failed_again=1)
     page, since = reverse("redrive:replay-detail", args=[replay.pk]), "Since then"
     assert since not in ann.get(page).text and "No outcomes for" in ann.get(page).text
     moved(replay, 2, "succeeded"), moved(replay, 3, "succeeded"), moved(replay, 4, "failed_again")
@@ -448,7 +448,7 @@ def test_a_held_replay_has_the_numbers_of_now_on_its_page_the_overview_and_the_l
 
 def test_a_limit_that_careful_learned_is_shown_until_the_pace_is_changed(ann, shop):
     """A learned limit may come from an outage during the climb: an operator can lift it."""
-    replay = held(others=1, kind="failing", failed=20, judged=20)
+    replay = create_replay_on_hold(others=1, kind="failing", failed=20, judged=20)
     pace = settled(parse({"style": "careful", "rate": 40}), jobs=200)
     core = Controller(pace, timezone.now().timestamp()).as_dict() | {"cap": 15.0, "cap_of": 40.0, "bad": 20.0}
     Replay.objects.filter(pk=replay.pk).update(pace=pace.as_dict(), controller={"n": 1, "core": core})
@@ -460,7 +460,7 @@ def test_a_limit_that_careful_learned_is_shown_until_the_pace_is_changed(ann, sh
 
 
 def test_a_group_that_all_the_rest_died_of_is_not_to_be_gone_on_without(ann, shop):
-    text = ann.get(f"/replays/{held(kind='canary', failed=2, judged=5).pk}/").content.decode()
+    text = ann.get(f"/replays/{create_replay_on_hold(kind='canary', failed=2, judged=5).pk}/").content.decode()
     assert "1 unsent with this error" in text and 'name="without_groups"' not in text
 
 
@@ -542,7 +542,7 @@ def test_the_rest_of_a_replay_that_was_slowed_down_takes_what_its_rate_shows_and
 
 
 def test_it_goes_on_without_the_group_that_was_pressed(ann, shop):
-    replay = held(kind="failing", failed=2, judged=5)
+    replay = create_replay_on_hold(kind="failing", failed=2, judged=5)
     fingerprint = Failure.objects.first().group.fingerprint
     ann.post(f"/replays/{replay.pk}/resume/", {"without_groups": fingerprint})
     replay.refresh_from_db()
@@ -909,7 +909,7 @@ def test_a_group_set_aside_is_named_and_brought_back(ann, shop):
 
 
 def test_a_held_replay_is_resumed_without_the_jobs_of_a_search(ann, shop):
-    replay = held(others=4, kind="canary", failed=2, judged=5)
+    replay = create_replay_on_hold(others=4, kind="canary", failed=2, judged=5)
     Failure.objects.order_by("-pk").filter(pk__in=replay.items.filter(state="planned").values("failure")[:2]).update(
         tenant="acme"
     )
@@ -1021,7 +1021,7 @@ def test_an_opened_draft_brings_back_its_groups_its_pace_and_its_attempts(ann, s
 
 
 def test_a_job_under_a_held_replay_shows_it_on_its_page_and_in_the_list(ann, shop):
-    replay = held(others=2, kind="canary", failed=2, judged=5)
+    replay = create_replay_on_hold(others=2, kind="canary", failed=2, judged=5)
     waiting = replay.items.filter(state="planned").first()
     text = text_of(ann.get(f"/failures/{waiting.failure_id}/"))
     assert "That replay is held, so this job is waiting. 2 of 5 canary jobs failed again." in text

@@ -33,8 +33,8 @@ from tests.kit.matrix import (
     has_object,
     is_of_desk,
     is_of_person,
+    list_addresses,
     none_of,
-    of,
     really,
     token,
     undone,
@@ -91,7 +91,7 @@ def faults(asker: Asker, desk: Desk, person: str, wanted: list[Address]) -> list
         for method in address.methods:
             should = expected(address, method, person)
             with undone(), writes("jobs_admin_auditevent") as written:
-                answer = asker.ask(method, address, desk.shop)
+                answer = asker.request(method, address, desk.shop)
             is_, body = really(answer), body_of(answer).replace(answer.request["PATH_INFO"], "")
             if should != IN and written:
                 found.append(f"{method} {address.route}: {is_}, and yet something was written: {written[0]}")
@@ -116,17 +116,17 @@ def fits(address: Address, should: str, really: str, person: str) -> bool:
 
 @pytest.mark.parametrize("person", PEOPLE)
 def test_each_page_lets_in_whom_its_right_names_and_shows_the_others_nothing(desk, person):
-    none_of(faults(Asker(come(person)), desk, person, of("page")))
+    none_of(faults(Asker(come(person)), desk, person, list_addresses("page")))
 
 
 @pytest.mark.parametrize("person", [name for name in PEOPLE if name != "mixed"])
 def test_each_call_lets_in_the_tokens_that_its_right_names_and_shows_the_others_nothing(desk, person):
-    none_of(faults(Asker(come(person), token(person)), desk, person, of("api")))
+    none_of(faults(Asker(come(person), token(person)), desk, person, list_addresses("api")))
 
 
 @pytest.mark.parametrize("person", PEOPLE)
 def test_each_address_of_the_admin_lets_in_the_staff_that_its_right_names(desk, person):
-    none_of(faults(Asker(come(person, staff=True)), desk, person, of("admin")))
+    none_of(faults(Asker(come(person, staff=True)), desk, person, list_addresses("admin")))
 
 
 def test_what_belongs_to_two_sources_shows_only_of_the_one_that_may_be_seen(desk):
@@ -136,7 +136,7 @@ def test_what_belongs_to_two_sources_shows_only_of_the_one_that_may_be_seen(desk
     found = []
     for address in addresses():
         if "GET" in address.methods and not address.name.startswith("demo"):
-            answer = (call if address.kind == "api" else page).ask("GET", address, rows)
+            answer = (call if address.kind == "api" else page).request("GET", address, rows)
             if leak := LEAKS.search(body := body_of(answer)):
                 found.append(f"{address.route} tells {body[max(0, leak.start() - 90) : leak.end() + 30]!r}")
             if has_object(address) and address.right in {"viewer", "operator"} and answer.status_code not in {200, 409}:
@@ -176,7 +176,7 @@ def page_of_documentation() -> str:
         title, _, body = part.partition("\n")
         if title in made:
             words = body.split("\n| ")[0].strip("\n")
-            parts[n] = "\n".join([title, "", words, "", *table(of(made[title])), ""])
+            parts[n] = "\n".join([title, "", words, "", *table(list_addresses(made[title])), ""])
     return "\n## ".join(parts).rstrip("\n") + "\n"
 
 

@@ -17,7 +17,7 @@ from tests.rigs import sights
 def test_no_answer_shows_a_source_out_of_sight(watched, settings, tmp_path, db):
     rng = random.Random(7)
     world = sights.draw(rng, settings, tmp_path)
-    found = sights.look(rng, world, 300, compared=0.3)
+    found = sights.run_questions(rng, world, 300, compared=0.3)
     assert found.leaks == []
     assert found.compared > 10 and len(found.addresses) > 200
     assert {one.route for one in sights.reachable()} >= {one.route for one in addresses() if one.kind == "api"}
@@ -30,7 +30,7 @@ def test_a_right_that_a_person_should_not_have_is_found(watched, settings, tmp_p
     world = sights.draw(rng, settings, tmp_path)
     for person in world.people:  # a right on everything, of which `person.sources` does not know
         Role.objects.create(user=get_user_model().objects.get(username=person.name), source="*", role=ADMIN)
-    found = sights.look(rng, world, 200, compared=0)
+    found = sights.run_questions(rng, world, 200, compared=0)
     leaks = [one for one in found.leaks if " tells " in one]
     differing = [one for one in found.leaks if " depends on " in one]
     assert len(leaks) > 10

@@ -18,7 +18,7 @@ from jobs_admin.models import AuditEvent, Failure, RefusedReports, Role, Source,
 from jobs_admin.models.access import ENGINE
 from jobs_admin.trust import admission, source_keys
 from tests.kit.browsing import Browser
-from tests.kit.signed_reports import end_unsigned, entry, file, forged, known, refile
+from tests.kit.signed_reports import create_sources, end_unsigned, entry, file, forged, refile
 
 pytestmark = pytest.mark.django_db
 
@@ -35,7 +35,7 @@ def browser(role="admin", source="*"):
 def refused(watched):
     """The shop's reports: 3 unsigned, 6 with a wrong signature; one of an unknown source."""
     key = source_keys.create(ENGINE, "shop")
-    known("shop", "bank")
+    create_sources("shop", "bank")
     end_unsigned()
     file(*(entry(f"j{n}") for n in range(3)), *forged(key).values(), entry("x1", source="new"))
 
@@ -91,7 +91,7 @@ def test_who_accepts_a_source_without_a_key_reads_that_its_next_reports_are_refu
 
 
 def test_an_accepted_source_whose_unsigned_reports_are_filed_needs_no_key(watched, capsys):
-    known("shop")
+    create_sources("shop")
     UnsignedReports.objects.update(until=timezone.now() + timedelta(days=3))
     for n in range(6):  # five are accepted automatically
         file(entry(f"j{n}", source=f"new{n}"))
@@ -153,7 +153,7 @@ def test_a_calm_desk_shows_nothing_of_it(watched):
 
 def test_doctor_names_workers_that_do_not_sign_or_with_a_key_that_is_over(watched):
     now = timezone.now()
-    known("shop")
+    create_sources("shop")
     good, revoked = source_keys.create(ENGINE, "shop"), source_keys.create(ENGINE, "shop")
 
     def beat(name, **more):
@@ -186,7 +186,7 @@ def test_doctor_names_workers_that_do_not_sign_or_with_a_key_that_is_over(watche
 
 
 def test_doctor_shows_nothing_of_keys_while_unsigned_reports_are_accepted_and_the_source_has_none(watched):
-    known("shop")
+    create_sources("shop")
     word = {"v": 1, "source": "shop", "name": "w", "boot": "b", "at": timezone.now().timestamp(), "queues": []}
     watched.hset(keys.workers("shop"), "w", json.dumps(word))
     heartbeats.count_heartbeats(timezone.now())
@@ -194,7 +194,7 @@ def test_doctor_shows_nothing_of_keys_while_unsigned_reports_are_accepted_and_th
 
 
 def test_doctor_names_workers_with_a_key_of_another_source(watched):
-    known("shop", "bank")
+    create_sources("shop", "bank")
     of_bank = source_keys.create(ENGINE, "bank")
     word = {
         "v": 1,

@@ -82,7 +82,7 @@ def test_what_a_job_was_given_as_a_secret_is_hidden_where_its_error_repeats_it(t
         arguments = {
             "account": {"password": secret, "user": "admin"},
             "passphrase": phrase,
-            "says": repeated,
+            "text": repeated,
             "because": repeated,
         }
         worker.send("tells", {"credentials": ["bob", secret]}, kwargs=arguments, headers={"x-tenant-token": in_header})

@@ -9,7 +9,7 @@ from django.db import connection
 from jobs_admin.failures.completing import MOST, complete, values
 from jobs_admin.models import FailureCount, Release, Worker
 from jobs_admin.models.access import ENGINE, Viewer
-from tests.kit.searching import NOW, SHOP_ONLY, bury, found, make_group
+from tests.kit.searching import NOW, SHOP_ONLY, bury, find_keys, make_group
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
@@ -45,7 +45,7 @@ def test_a_list_and_a_negation_stay_as_they_are_and_values_are_quoted():
     assert "webhooks" not in options("queue:webhooks,")
     assert taken('x queue:"a') == 'x queue:"a b"' and taken("queue:we y", at=8) == "queue:webhooks y"
     for text in options("queue:"):
-        assert len(found(f"queue:{text}")) == 1
+        assert len(find_keys(f"queue:{text}")) == 1
 
 
 def test_after_a_complete_value_nothing_is_offered():

@@ -5,7 +5,7 @@ from django.core.management import call_command
 from django.utils import timezone
 
 from jobs_admin.models import Failure, FailureCount, Group, Rule
-from tests.kit.counts import bury, held, recount
+from tests.kit.counts import bury, list_counts, recount
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
@@ -19,8 +19,8 @@ def test_counts_follow_inserts_moves_and_deletes():
     Failure.objects.filter(pk__in=Failure.objects.order_by("pk").values("pk")[:10]).update(state="recovered")
     Failure.objects.filter(state="dead", queue="emails").first().delete()
     Failure.objects.filter(queue="webhooks").update(group=None)
-    assert held() == recount()
-    assert held()["shop", "emails", "send", 0, "recovered"] == 10
+    assert list_counts() == recount()
+    assert list_counts()["shop", "emails", "send", 0, "recovered"] == 10
 
 
 def test_a_row_that_is_written_again_is_counted_once():
@@ -30,14 +30,14 @@ def test_a_row_that_is_written_again_is_counted_once():
     Failure.objects.bulk_create(
         [failure], update_conflicts=True, unique_fields=["source", "queue", "first_job_id"], update_fields=["state"]
     )
-    assert held() == recount() == {("shop", "emails", "send", 0, "recovered"): 1}
+    assert list_counts() == recount() == {("shop", "emails", "send", 0, "recovered"): 1}
 
 
 @pytest.mark.parametrize("column", ["source", "queue", "task"])
 def test_counts_follow_a_change_of_any_part_of_their_key(column):
     bury(3)
     Failure.objects.filter(pk__in=Failure.objects.values("pk")[:2]).update(**{column: "other"})
-    assert held() == recount() and sorted(held().values()) == [1, 2]
+    assert list_counts() == recount() and sorted(list_counts().values()) == [1, 2]
 
 
 @pytest.mark.postgresql  # on SQLite: test_migrations.py
@@ -54,7 +54,7 @@ def test_counters_that_had_drifted_are_counted_again_once():
     FailureCount.objects.filter(queue="emails").update(task="as it was once")
     FailureCount.objects.filter(queue="webhooks").update(count=7)
     call_command("migrate", verbosity=0)
-    assert held() == recount()
+    assert list_counts() == recount()
     assert FailureCount.objects.filter(task="as it was once", count=0).exists()
 
 
@@ -62,4 +62,4 @@ def test_counters_that_had_drifted_are_counted_again_once():
 def test_emptying_all_tables_leaves_no_counts_below_zero():
     bury(3)
     call_command("flush", interactive=False, verbosity=0)
-    assert held() == {}
+    assert list_counts() == {}

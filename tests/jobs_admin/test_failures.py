@@ -19,7 +19,7 @@ from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.search import failure_search
 from jobs_admin.search.failure_search import FailureSearch
 from tests.kit.pasted import PASTED, TANGLED
-from tests.kit.searching import NOW, SHOP_ONLY, bury, found, make_group
+from tests.kit.searching import NOW, SHOP_ONLY, bury, find_keys, make_group
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
@@ -86,37 +86,37 @@ def test_a_word_is_found_inside_the_type_and_the_message_without_regard_to_case(
     (a,) = bury(error_type="requests.ReadTimeoutError", message="boom")
     (b,) = bury(message="Timed out: TIMEOUT of 5 s")
     bury()
-    assert found("timeout") == [b.pk, a.pk]
-    assert found("error:ReadTimeout") == [a.pk]
-    assert found("message:timeout") == [b.pk]
-    assert found("-error:timeout") != found("")[:2] and len(found("-error:timeout")) == 1
+    assert find_keys("timeout") == [b.pk, a.pk]
+    assert find_keys("error:ReadTimeout") == [a.pk]
+    assert find_keys("message:timeout") == [b.pk]
+    assert find_keys("-error:timeout") != find_keys("")[:2] and len(find_keys("-error:timeout")) == 1
 
 
 @pytest.mark.parametrize("text", ["%", "?", "[]", "_", "'';", "--"])
 def test_text_without_words_is_never_a_pattern(text):
     (one,) = bury(message=f"before {text} after")
     bury(message="before 100x a-b Cx x after")
-    assert found(f'"{text}"') == [one.pk]
+    assert find_keys(f'"{text}"') == [one.pk]
 
 
 @pytest.mark.parametrize("text", ["a_b", "a-B", r"a\b", "[a] b!", "a é", "'; DROP TABLE jobs_admin_failure; --"])
 def test_of_text_the_words_count_and_neither_case_nor_punctuation(text):
     (one,) = bury(message=f"before {text} after")
     bury(message="b a drop é table")
-    assert found(f'"{text}"') == [one.pk]
+    assert find_keys(f'"{text}"') == [one.pk]
 
 
 @pytest.mark.parametrize("text", ["a?c", "a[b]c", "a%c", "a_c", "a\\c"])
 def test_a_name_with_a_star_is_matched_in_full_and_with_regard_to_case(text):
     (one,) = bury(queue=f"x-{text}-y")
     bury(queue="x-abc-y"), bury(queue=f"X-{text}-y")
-    assert found(f"queue:x-{text}*") == [one.pk]
-    assert found(f"queue:{text}*") == []
+    assert find_keys(f"queue:x-{text}*") == [one.pk]
+    assert find_keys(f"queue:{text}*") == []
 
 
 def test_case_is_ignored_for_every_message_on_either_database():
     bury(message="Ärger mit É")
-    assert len(found('"ärger"')) == len(found('"ÄRGER MIT é"')) == 1 and found("arger") == []
+    assert len(find_keys('"ärger"')) == len(find_keys('"ÄRGER MIT é"')) == 1 and find_keys("arger") == []
 
 
 def test_every_qualifier_narrows_to_its_own():
@@ -173,8 +173,8 @@ def test_every_qualifier_narrows_to_its_own():
         "-age:>2d",
         "-state:dead",
     ):
-        assert found(text) == [one.pk], text
-    assert len(found("-priority:3")) == len(found("-group:v1-a")) == len(found("-replay:1..999999")) == 1
+        assert find_keys(text) == [one.pk], text
+    assert len(find_keys("-priority:3")) == len(find_keys("-group:v1-a")) == len(find_keys("-replay:1..999999")) == 1
 
 
 def test_a_viewer_finds_only_what_the_roles_allow():
@@ -266,7 +266,7 @@ def test_an_empty_desk_and_a_stranger_are_distinguished():
 @pytest.mark.parametrize("after", ["x", "-1", "9" * 40, "1e3", "\0", "٣"])
 def test_a_cursor_that_is_none_gives_the_first_page(after):
     (one,) = bury()
-    assert found(after=after) == [one.pk]
+    assert find_keys(after=after) == [one.pk]
 
 
 @pytest.mark.long("Searches for hundreds of generated texts.")
@@ -281,7 +281,7 @@ def test_no_text_breaks_a_search(text):
 def test_pasted_errors_find_the_failure_that_they_came_from():
     for error_type, message, pasted in PASTED:
         (one,) = bury(error_type=error_type, message=message)
-        assert one.pk in found(pasted, limit=500), pasted
+        assert one.pk in find_keys(pasted, limit=500), pasted
 
 
 def test_groups_come_with_counts_trend_and_places():

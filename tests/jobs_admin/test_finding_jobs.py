@@ -14,7 +14,7 @@ from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure
 from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.search.failure_search import FailureSearch
-from tests.kit.searching import NOW, bury, found, make_group
+from tests.kit.searching import NOW, bury, find_keys, make_group
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 ID = "7f6c1f0e-3b1d-4f7e-9d53-0a4b9e0c7a11"
@@ -31,13 +31,13 @@ def replayed():
 
 @pytest.mark.parametrize("text", [ID, "second-run", f'"{ID}"', f"{ID} queue:emails", f"{ID} OR queue:none"])
 def test_a_job_is_found_by_its_id_of_the_first_run_and_of_this_one(replayed, text):
-    assert found(text) == [replayed.pk]
+    assert find_keys(text) == [replayed.pk]
     assert failures.count(ENGINE, parse(text, NOW)) == failures.Count(1)
 
 
 def test_an_id_is_matched_in_full_and_may_be_excluded(replayed):
-    assert found(ID[:8]) == [] and found(ID.upper()) == []
-    assert replayed.pk not in found(f'-"{ID}"') and len(found(f'-"{ID}"')) == 2
+    assert find_keys(ID[:8]) == [] and find_keys(ID.upper()) == []
+    assert replayed.pk not in find_keys(f'-"{ID}"') and len(find_keys(f'-"{ID}"')) == 2
 
 
 def test_the_reading_reports_that_a_word_may_be_the_jobs_id():
@@ -59,7 +59,7 @@ def test_a_viewer_of_an_empty_source_does_not_walk_through_what_is_dead_elsewher
     with CaptureQueriesContext(
         connection,
     ) as queries:
-        assert found(text, viewer) == [Failure.objects.get(source="bank").pk]
+        assert find_keys(text, viewer) == [Failure.objects.get(source="bank").pk]
     page = next(q["sql"] for q in queries if "slice_0" in q["sql"])
     slices = re.findall(r"WHERE .*? ORDER BY", page)
     assert slices and all(re.search(r"\.source = '?bank'? AND .*\.state = ", one) for one in slices)
@@ -67,7 +67,7 @@ def test_a_viewer_of_an_empty_source_does_not_walk_through_what_is_dead_elsewher
 
 def test_a_job_that_was_sent_again_and_did_not_yet_fail_is_found_by_its_new_id(replayed):
     Failure.objects.filter(pk=replayed.pk).update(job_id="third-run")
-    assert found("third-run") == [replayed.pk] and found("third-run queue:webhooks") == []
+    assert find_keys("third-run") == [replayed.pk] and find_keys("third-run queue:webhooks") == []
 
 
 def test_facets_are_counted_over_no_more_than_the_latest(monkeypatch):
@@ -80,6 +80,6 @@ def test_facets_are_counted_over_no_more_than_the_latest(monkeypatch):
 
 def test_tenants_that_begin_so_are_found_by_the_index_of_terms_and_not_by_walking():
     bury(20, tenant="acme"), bury(2, tenant="acorn")
-    assert len(found("tenant:aco*")) == 2 and len(found("tenant:a*")) == 22 and found("tenant:zz*") == []
+    assert len(find_keys("tenant:aco*")) == 2 and len(find_keys("tenant:a*")) == 22 and find_keys("tenant:zz*") == []
     assert FailureSearch(ENGINE, parse("tenant:zz*", NOW)).driver is not None
     assert FailureSearch(ENGINE, parse("tenant:acme", NOW)).driver is None

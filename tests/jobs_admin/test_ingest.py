@@ -36,7 +36,7 @@ from jobs_admin.models import (
     Traceback,
     Unfiled,
 )
-from tests.kit.counts import held, recount
+from tests.kit.counts import list_counts, recount
 from tests.kit.reports import NOW, TRACE, drain, entries, file, misindexed, of_run, report
 
 pytestmark = pytest.mark.databases
@@ -325,7 +325,7 @@ def test_any_order_any_batches_and_any_repetition_give_the_same_rows(in_order, p
     for start in range(0, len(many), batch):
         ingest.file(many[start : start + batch], NOW)
     assert everything() == in_order
-    assert held() == recount()
+    assert list_counts() == recount()
     assert misindexed() == []
 
 
@@ -674,11 +674,11 @@ def test_several_processes_file_the_same_reports_at_once_and_each_is_counted_onc
     assert not problems
     assert (Failure.objects.filter(state="dead").count(), Attempt.objects.count()) == (200, 400)
     assert Group.objects.get().count == 400
-    assert held() == recount()
+    assert list_counts() == recount()
 
 
 @pytest.mark.django_db
 def test_a_job_that_is_retried_under_another_task_is_counted_there_alone():
     file(report("j", kind="retry", task="shop.a"))
     file(report("j", kind="retry", task="shop.b", attempt=2))
-    assert [key[2] for key in held()] == ["shop.b"]
+    assert [key[2] for key in list_counts()] == ["shop.b"]

@@ -9,7 +9,7 @@ from jobs_admin import ingest, replays
 from jobs_admin.core.envelope import Envelope, Lineage, encode
 from jobs_admin.models import Attempt, Failure, ReplayItem
 from jobs_admin.models.failure import FailureState
-from tests.kit.replays import begun, sent_all
+from tests.kit.replays import sent_all, start_replay
 from tests.kit.reports import misindexed
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 @pytest.fixture
 def item(shop, bury):
     """A job that was replayed, and runs."""
-    replay = begun(bury())
+    replay = start_replay(bury())
     sent_all()
     return replay.items.get()
 
@@ -116,7 +116,7 @@ def test_a_run_that_the_desk_did_not_send_did_not_succeed(item, job_id, run, nam
 
 
 def test_a_run_that_is_planned_did_not_succeed(shop, bury):
-    begun(bury())
+    start_replay(bury())
     told("forged", "success")
     assert of_the_job()["state"] == FailureState.DEAD
 

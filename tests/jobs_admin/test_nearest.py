@@ -13,7 +13,7 @@ from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure, Traceback
 from jobs_admin.models.access import ENGINE, Viewer
 from tests.kit.pasted import PASTED, TANGLED
-from tests.kit.searching import NOW, SHOP_ONLY, bury, found, make_group
+from tests.kit.searching import NOW, SHOP_ONLY, bury, find_keys, make_group
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
@@ -109,7 +109,7 @@ def test_what_is_offered_finds_as_many_as_it_reports():
     ):
         assert offered(text)
         for other, count in offered(text).items():
-            assert len(found(other)) == count, other
+            assert len(find_keys(other)) == count, other
 
 
 def bounded(text):
@@ -193,4 +193,4 @@ def test_of_a_job_that_is_not_known_it_leads_to_its_task_and_error():
 
 def test_an_argument_that_is_there_is_found_by_a_star():
     bury(kwargs='{"currency": "EUR"}'), bury(kwargs='{"currency": null, "n": 1}'), bury(kwargs="{}")
-    assert len(found("kwargs.currency:*")) == 2 and len(found("-kwargs.currency:*")) == 1
+    assert len(find_keys("kwargs.currency:*")) == 2 and len(find_keys("-kwargs.currency:*")) == 1

@@ -7,7 +7,7 @@ import pytest
 from jobs_admin import config
 from jobs_admin.config import SourceConfig
 from jobs_admin.db import priorities
-from tests.kit.searching import bury, found
+from tests.kit.searching import bury, find_keys
 
 pytestmark = pytest.mark.django_db
 
@@ -28,14 +28,14 @@ def test_one_level_is_another_number_in_each_system():
         for source in ("redis", "rabbit", "bull", "heard-of")
         for number in (1, 5, 9)
     }
-    assert set(found("priority:critical")) == {
+    assert set(find_keys("priority:critical")) == {
         made[at] for at in (("redis", 1), ("heard-of", 1), ("rabbit", 9), ("bull", 1))
     }
-    assert set(found("priority:low")) == {
+    assert set(find_keys("priority:low")) == {
         made[at] for at in (("redis", 9), ("heard-of", 9), ("rabbit", 1), ("bull", 9))
     }
     bury(source="redis", priority=None)
-    assert len(found("priority:critical,high,medium,low")) == len(made)
+    assert len(find_keys("priority:critical,high,medium,low")) == len(made)
 
 
 def test_a_priority_is_shown_with_its_level():

@@ -18,7 +18,7 @@ from jobs_admin.desk import retention
 from jobs_admin.failures import exporting, triage
 from jobs_admin.groups import group_detail, group_history, group_rules, regrouping
 from jobs_admin.models import Attempt, Failure, Group, GroupAlias, GroupCounter, GroupRule, Traceback
-from tests.kit.counts import held, recount
+from tests.kit.counts import list_counts, recount
 from tests.kit.desks import Desk
 from tests.kit.grouping import ANN, TRACE, bury
 from tests.kit.reports import NOW, file, report
@@ -33,7 +33,7 @@ def all_of_it(**more):
     GroupRule.objects.update(since=NOW - timedelta(hours=1))
     slices = 0
     while regrouping.regroup(NOW):
-        assert held() == recount()
+        assert list_counts() == recount()
         slices += 1
         assert slices < 500
     return slices
@@ -67,7 +67,7 @@ def is_consistent():
         assert failures <= {group.pk}
         if n:
             assert group.representative.group_id == group.pk
-    assert held() == recount()
+    assert list_counts() == recount()
     return True
 
 
@@ -240,7 +240,7 @@ def test_a_merge_that_is_taken_back_half_way_is_taken_back_in_full():
     assert where() == {one.fingerprint: 3, f"was-{other.fingerprint}": 2}
     group_rules.withdraw(ANN, rule)
     all_of_it()
-    assert where() == {one.fingerprint: 2, other.fingerprint: 3} and held() == recount()
+    assert where() == {one.fingerprint: 2, other.fingerprint: 3} and list_counts() == recount()
 
 
 def pruned(group, most):
@@ -289,7 +289,7 @@ def test_a_merge_that_is_taken_back_at_any_point_gives_each_its_count(slices):
         regrouping.regroup(NOW)
     group_rules.withdraw(ANN, rule)
     all_of_it()
-    assert numbers() == {one.fingerprint: (1, 1), other.fingerprint: (3, 3)} and held() == recount()
+    assert numbers() == {one.fingerprint: (1, 1), other.fingerprint: (3, 3)} and list_counts() == recount()
 
 
 @pytest.mark.parametrize("slices", range(1, 9))
@@ -769,7 +769,7 @@ def test_what_was_pruned_after_it_was_checked_is_neither_counted_nor_shown_for_t
     (part,) = Group.objects.exclude(pk=group.pk)
     rule.refresh_from_db()
     assert rule.before["into"] == {group.fingerprint: {part.fingerprint: 2}}
-    assert part.failures.filter(pk=part.representative_id).exists() and held() == recount()
+    assert part.failures.filter(pk=part.representative_id).exists() and list_counts() == recount()
 
 
 def test_a_part_of_which_all_was_pruned_meanwhile_is_not_made():

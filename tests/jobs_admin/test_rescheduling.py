@@ -16,7 +16,7 @@ from jobs_admin.models import AuditEvent, Failure, ReplayItem, Reschedule
 from jobs_admin.models.access import Viewer
 from jobs_admin.retries import pulling, rescheduling
 from jobs_admin.retries.rescheduling import carrying
-from tests.kit.jobs_tables import AS_IT_STANDS, OnSQLite
+from tests.kit.jobs_tables import AS_PUBLISHED, OnSQLite
 from tests.kit.people import ANN
 from tests.kit.sources import forget_configuration
 
@@ -385,7 +385,7 @@ def test_a_table_that_became_unknown_stops_it_and_reports_why(table):
 def test_what_the_published_statement_writes_as_it_is_is_reported_and_fixed(table):
     """In SQLite `||` binds tighter than `*`: the row that is to be tried again has no time, and its worker never finds it."""
     table.enqueue("mail")
-    table.execute(AS_IT_STANDS, "Error: 503", "mail")
+    table.execute(AS_PUBLISHED, "Error: 503", "mail")
     assert table.row("mail", "status", "scheduled_at") == ("pending", None)
     pull()
     assert Failure.objects.get().state == "retrying"

@@ -27,14 +27,14 @@ from jobs_admin.failures import contents
 from jobs_admin.management.commands.token import create
 from jobs_admin.models import Failure, Rule
 from tests.kit.hostile import HostileWorker
-from tests.kit.known_secrets import FIELDS, SECRETS, field_value, made
+from tests.kit.known_secrets import FIELDS, SECRETS, build_text, field_value
 from tests.kit.people import log_in
 from tests.kit.sources import forget_configuration
 from tests.kit.unseen_secrets import UNSEEN, secrets_in, unmarked
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 
-IN_SOURCE = made("in a line of source", 20)
+IN_SOURCE = build_text("in a line of source", 20)
 A_JOB = 10  # secrets in one
 
 
@@ -70,16 +70,16 @@ def jobs() -> list[dict]:
         texts = [secret.text for secret in some]
         lines = "\n".join(f"it failed with {text} and gave up" for text in texts)
         found.append({"args": texts, "kwargs": {"deep": [{"note": [{"in": texts}]}], "names": dict.fromkeys(texts, 1),
-                      "says": lines, "because": lines, "tenant": texts[0]}, "headers": {"x-note": texts, "x": {"y": texts[0]}}})  # fmt: skip
+                      "text": lines, "because": lines, "tenant": texts[0]}, "headers": {"x-note": texts, "x": {"y": texts[0]}}})  # fmt: skip
     for kinds in _batched(list(FIELDS), A_JOB):
         fields = [FIELDS[kind] for kind in kinds]
         lines = "\n".join(f"called with {field!r}, {json.dumps(field, ensure_ascii=False)}" for field in fields)
-        found.append({"args": fields, "kwargs": {"deep": fields, "says": lines, "because": lines, **fields[0]},
+        found.append({"args": fields, "kwargs": {"deep": fields, "text": lines, "because": lines, **fields[0]},
                       "headers": {"x-fields": fields, **fields[1]}})  # fmt: skip
     for some in _batched([unmarked(value) for _, value in UNSEEN], A_JOB):
         texts = [value if isinstance(value, str) else repr(value) for value in some]
         lines = "\n".join(f"it failed with {text} and gave up" for text in texts)
-        found.append({"args": some, "kwargs": {"deep": [{"note": some}, {"written": texts}], "says": lines, "because": lines},
+        found.append({"args": some, "kwargs": {"deep": [{"note": some}, {"written": texts}], "text": lines, "because": lines},
                       "headers": {"x-note": some, "x": {"y": texts}}})  # fmt: skip
     return found
 

@@ -34,7 +34,7 @@ from jobs_admin.models import (
 from jobs_admin.models.access import ADMIN, ENGINE, OPERATOR, Viewer
 from jobs_admin.trust import admission, raw_entries, source_keys
 from tests.kit.reports import _ids, report
-from tests.kit.signed_reports import end_unsigned, entry, file, forged, known, refile
+from tests.kit.signed_reports import create_sources, end_unsigned, entry, file, forged, refile
 from tests.kit.sources import forget_configuration
 
 pytestmark = pytest.mark.django_db
@@ -65,7 +65,7 @@ def test_two_keys_of_a_source_are_in_force_at_once(key):
 
 
 def test_a_report_with_a_wrong_signature_is_stored_raw_and_never_filed(key):
-    known("shop", "bank")
+    create_sources("shop", "bank")
     for words, one in forged(key).items():
         assert (file(one).new_failures, jobs()) == (0, [])
         assert words in Unfiled.objects.order_by("-id").first().why
@@ -78,7 +78,7 @@ def test_a_report_with_a_wrong_signature_is_stored_raw_and_never_filed(key):
 
 @pytest.mark.parametrize("key_id", [b"\x00a", b"\xff\xfe", b"<b>", b"f" * 11, b"f" * 13, b""])
 def test_what_is_no_id_of_a_key_is_stored_and_shown_nowhere(key_id):
-    known("shop")
+    create_sources("shop")
     (number, fields), good = entry(), entry("good")
     refused = (number, {**fields, b"key": key_id, b"sig": b"x"})
     assert file(refused, good) == ingest.Filed(1, 1, 1)
@@ -94,7 +94,7 @@ def test_a_reason_with_what_no_database_takes_is_stored_as_what_it_is():
 
 
 def test_a_refused_report_that_the_database_does_not_take_is_dropped_and_counted_and_the_others_land(key):
-    known("shop")
+    create_sources("shop")
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":
             cursor.execute(
@@ -111,7 +111,7 @@ def test_a_refused_report_that_the_database_does_not_take_is_dropped_and_counted
 
 
 def test_a_database_that_is_away_drops_no_refused_report():
-    known("shop")
+    create_sources("shop")
     _, fields = entry()
     with connection.execute_wrapper(_away), pytest.raises(OperationalError):
         ingest._store_refused(
@@ -135,7 +135,7 @@ def test_a_key_that_no_payload_key_opens_is_no_key_and_reports_it(key, settings)
 def test_the_time_that_a_report_carries_does_not_matter(key):
     now = timezone.now()
     end_unsigned(now + timedelta(hours=1))
-    known("shop")
+    create_sources("shop")
     file(entry("past", ago=10**7), entry("ahead", ago=-(10**7)), now=now)
     assert len(jobs()) == 2
     file(entry("back", ago=10**7), now=now + timedelta(hours=1))
@@ -152,7 +152,7 @@ def test_a_new_database_accepts_unsigned_reports_for_thirty_days():
 
 def test_unsigned_reports_are_refused_once_their_time_is_over_and_filed_by_one_act(key):
     end_unsigned()
-    known("shop")
+    create_sources("shop")
     many = [entry(f"j{n}") for n in range(30)]
     assert (file(*many).unfiled, jobs()) == (30, [])
     assert file(*many).unfiled == 0  # they are read again, after a crash
@@ -175,7 +175,7 @@ def test_a_source_that_signs_takes_no_unsigned_reports_after_a_day(key):
 def test_what_is_refused_is_stored_within_bounds_and_counted_beyond(key, monkeypatch):
     monkeypatch.setitem(admission._BOUNDS, trust.Cause.UNSIGNED, admission._Bound(5, 10**9))
     end_unsigned()
-    known("shop")
+    create_sources("shop")
     file(*(entry(f"a{n}") for n in range(4)))
     file(*(entry(f"b{n}") for n in range(4)))
     row = RefusedReports.objects.get()
@@ -189,7 +189,7 @@ def counted_refused():
 
 def test_refused_reports_are_counted_by_cause_and_the_count_outlives_them(key):
     end_unsigned()
-    known("bank")
+    create_sources("bank")
     file(*forged(key).values(), entry("j1"), entry("j2", source="bank"), entry("good", key=key))
     counts = counted_refused()
     assert counts[("bank", "unsigned")] >= 1 and counts[("shop", "unsigned")] >= 1
@@ -208,7 +208,7 @@ def test_invented_sources_make_one_count(key):
 
 
 def test_what_is_believed_and_cannot_be_filed_is_no_refused_report(key):
-    known("shop")
+    create_sources("shop")
     file(*garbage("shop", 3))
     assert Unfiled.objects.count() == 3 and counted_refused() == {}
 
@@ -216,13 +216,13 @@ def test_what_is_believed_and_cannot_be_filed_is_no_refused_report(key):
 def test_a_large_report_beyond_the_bytes_is_dropped_and_a_small_one_behind_it_stored(monkeypatch):
     monkeypatch.setitem(admission._BOUNDS, trust.Cause.UNSIGNED, admission._Bound(50, 30_000))
     end_unsigned()
-    known("shop")
+    create_sources("shop")
     file(entry("large", raw=b"x" * 40_000), entry("small"))
     assert (Unfiled.objects.count(), RefusedReports.objects.get().dropped) == (1, 1)
 
 
 def test_refused_reports_are_discarded_by_one_act(key):
-    known("shop", "bank")
+    create_sources("shop", "bank")
     file(*forged(key).values())
     assert admission.discard_refused(ENGINE, "shop") == 6
     assert not Unfiled.objects.exists() and not RefusedReports.objects.exists()
@@ -277,7 +277,7 @@ def test_an_invented_source_leaves_nothing_but_what_waits_and_only_twenty_wait()
 
 
 def test_what_invented_sources_report_they_could_not_capture_is_in_no_number(store):
-    known("shop")
+    create_sources("shop")
     now = timezone.now()
     fields = {"host": "h", "count": 3, "since": now.timestamp(), "last": now.timestamp()}
     for n in range(50):
@@ -288,7 +288,7 @@ def test_what_invented_sources_report_they_could_not_capture_is_in_no_number(sto
     uncaptured.record_counts(now)
     assert list(Total.objects.values_list("source", "value")) == [("shop", 3)]
     assert not store.exists(keys.shared("dropped"))
-    known("inv7")
+    create_sources("inv7")
     trust.forget()
     uncaptured.record_counts(now)  # accepted later: what its workers say counts from then on
     assert uncaptured.totals_by_source(ENGINE) == [("inv7", 3), ("shop", 3)]
@@ -343,7 +343,7 @@ def test_a_source_with_a_key_is_known(key):
 @pytest.mark.parametrize("roles", [{"*": OPERATOR}, {"other": ADMIN}, {}])
 def test_who_may_not_is_refused_and_the_audit_has_it(act, roles):
     end_unsigned()
-    known("shop")
+    create_sources("shop")
     file(entry("j1", source="new"), entry("j2"))
     before = sorted(Unfiled.objects.values_list("source", "cause"))
     source = "new" if act in (admission.accept, admission.discard) else "shop"
@@ -355,7 +355,7 @@ def test_who_may_not_is_refused_and_the_audit_has_it(act, roles):
 
 def test_an_admin_of_one_source_sees_no_unknown_source_and_nothing_of_others():
     end_unsigned()
-    known("shop", "bank")
+    create_sources("shop", "bank")
     file(entry(source="new"), entry("j2"), entry("j3", source="bank"))
     state = admission.state(Viewer("ann", roles={"shop": ADMIN}), timezone.now())
     assert ([one.source for one in state.refused], state.waiting) == (["shop"], [])
@@ -388,13 +388,13 @@ def test_a_key_is_revoked_once(key, capsys):
 
 def test_what_the_desk_itself_reports_is_signed_by_it():
     end_unsigned()
-    known("shop")
+    create_sources("shop")
     assert file((b"1-0", trust.sign_as_desk(encode(report())))).new_failures == 1
 
 
 def test_an_accepted_report_that_cannot_be_filed_stays_stored_with_the_reason_and_is_not_tried_for_ever():
     end_unsigned()
-    known("shop")
+    create_sources("shop")
     file(entry("", raw=None))
     file(entry("good"))
     admission.file_unsigned(ENGINE, "shop")
@@ -413,7 +413,7 @@ def test_workers_of_an_invented_source_are_not_listed_nor_counted(store):
         worker_store.restart_search()
         return [one.source for one in heartbeats.count_heartbeats(now)]
 
-    known("shop")
+    create_sources("shop")
     assert beat("shop") == ["shop"]
     end_unsigned(now)
     trust.forget()
@@ -447,7 +447,7 @@ def test_what_cannot_be_read_and_is_not_signed_is_held_to_the_bounds_of_refused_
 @pytest.mark.parametrize("bound", [admission._Bound(5, 10**9), admission._Bound(10**6, 1_000)])
 def test_what_cannot_be_filed_is_stored_within_bounds_of_its_source_and_counted_beyond(monkeypatch, bound):
     monkeypatch.setitem(admission._BOUNDS, trust.Cause.UNFILED, bound)
-    known("shop", "bank")
+    create_sources("shop", "bank")
     sized = [(n, fields | {b"n" * 190: b""}, stream) for n, fields, stream in garbage("shop", 8)]
     assert file(*sized).unfiled == 5
     assert file(*sized[:5]).unfiled == 0  # they come again, after a crash
@@ -463,7 +463,7 @@ def test_what_cannot_be_filed_is_stored_within_bounds_of_its_source_and_counted_
 
 
 def test_of_an_entry_larger_than_any_report_the_head_is_stored():
-    known("shop")
+    create_sources("shop")
     large = {b"v": b"99", b"meta": b"{}", b"raw": bytes(18 * 2**20), b"n" * 2**20: b""}
     allowed = {b"v": b"99", b"meta": b"{}", b"raw": bytes(16 * 2**20)}
     assert file((b"1-0", large, "shop"), (b"2-0", allowed, "shop")).unfiled == 2

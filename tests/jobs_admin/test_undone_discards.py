@@ -109,7 +109,7 @@ class TestBullmq(Bull):
         ]
         assert json.loads(after["opts"]) == json.loads(before["opts"])
         assert Failure.objects.get().caveats is None
-        self.bull.mend("partner")
+        self.bull.fix("partner")
         self.bull.work(self.queue)
         wait_until(lambda: self.finished(job_id))
         pull_until({job_id: "recovered"})
@@ -193,7 +193,7 @@ class TestBullmq(Bull):
         pull()
         discard_and_restore(lambda: self.client.zscore(self.key("failed", queue), job_id) or pytest.fail("removed"))
         assert replay() == [("sent", "")]
-        self.bull.mend("partner")
+        self.bull.fix("partner")
         self.bull.work(self.queue), self.bull.work(parents)
         wait_until(lambda: self.client.zcard(self.key("completed", parents)) == 1)
         if who == "parent":  # what its child returned is still there

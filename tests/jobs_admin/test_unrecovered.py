@@ -8,7 +8,7 @@ from django.db import connection
 from jobs_admin import replays
 from jobs_admin.models import Failure
 from jobs_admin.queues import rates
-from tests.kit.replays import begun, buried, came_home, counts, sent_all
+from tests.kit.replays import buried, came_home, counts, sent_all, start_replay
 
 pytestmark = pytest.mark.django_db
 
@@ -33,7 +33,7 @@ def watched():
 def test_a_replay_that_fails_in_full_leaves_the_depth_as_it_was_at_every_moment(shop):
     ids = buried(500)
     with watched() as seen:
-        replay = begun(ids)
+        replay = start_replay(ids)
         sent_all()
         assert Failure.objects.filter(state="dead").count() == 0  # so `dead` alone would say that all is well
         for kind, attempt in (("retry", 1), ("exception", 2)):
@@ -45,7 +45,7 @@ def test_a_replay_that_fails_in_full_leaves_the_depth_as_it_was_at_every_moment(
 
 
 def test_what_ran_well_is_no_longer_counted(shop):
-    replay = begun(buried(3))
+    replay = start_replay(buried(3))
     sent_all()
     came_home(replay.items.get(n=1), "success")
     assert rates.count_unrecovered("shop") == {("shop", "emails"): 2}

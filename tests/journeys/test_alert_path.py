@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.kit.browser import complaints_of
-from tests.kit.looking import expect
+from tests.kit.page_checks import expect
 from tests.kit.receiver import Receiver
 
 pytestmark = [pytest.mark.server]

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.kit.looking import expect, faults_at_sizes
+from tests.kit.page_checks import expect, faults_at_sizes
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 

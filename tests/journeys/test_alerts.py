@@ -21,7 +21,7 @@ from jobs_admin.queues import sampling
 from tests.kit.alerts import episode, rule
 from tests.kit.failures import bury
 from tests.kit.groups import group
-from tests.kit.looking import SIZES, expect, faults_at_sizes, opened
+from tests.kit.page_checks import SIZES, expect, faults_at_sizes, opened
 from tests.kit.people import log_in
 from tests.kit.sources import forget_configuration
 

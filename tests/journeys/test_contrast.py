@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kit.looking import SIZES, faults, faults_at_sizes, opened
+from tests.kit.page_checks import SIZES, faults, faults_at_sizes, opened
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 

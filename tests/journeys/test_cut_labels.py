@@ -14,8 +14,8 @@ from jobs_admin.models import Replay, Source
 from jobs_admin.models.access import ENGINE
 from jobs_admin.trust import source_keys
 from tests.kit.groups import group
-from tests.kit.looking import faults, opened
-from tests.kit.replays import held, moved, running
+from tests.kit.page_checks import faults, opened
+from tests.kit.replays import create_replay_on_hold, moved, running
 from tests.kit.signed_reports import end_unsigned, entry, file, forged
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
@@ -95,7 +95,9 @@ def test_sources_and_their_menus(phone):
 
 @pytest.mark.long("Drives a browser through pages of a running server.")
 def test_a_replay_and_its_preview(phone):
-    stopped = held(others=30, kind="canary", failed=2, judged=5, limit=0.2, unsettled=3, succeeded=0, failed_again=0)
+    stopped = create_replay_on_hold(
+        others=30, kind="canary", failed=2, judged=5, limit=0.2, unsettled=3, succeeded=0, failed_again=0
+    )
     replay = running(20, queue=QUEUE)
     error = group("shop.x.PaymentGatewayTimeoutError", "no answer from a very long host name")
     for n in range(1, 9):

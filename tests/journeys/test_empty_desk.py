@@ -8,7 +8,7 @@ from django.test import Client
 from django.utils import timezone
 
 from jobs_admin.models import Source
-from tests.kit.looking import SIZES, faults_at_sizes, opened, pages
+from tests.kit.page_checks import SIZES, faults_at_sizes, opened, pages
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 

@@ -57,7 +57,7 @@ from jobs_admin.models import (
 )  # fmt: skip
 from jobs_admin.models.access import ADMIN, Viewer
 from tests.kit.browser import is_complaint, is_mistake
-from tests.kit.matrix import Rows, lay_policy, path_of, token
+from tests.kit.matrix import Rows, create_policy, path_of, token
 from tests.kit.payloads import PAYLOADS
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
@@ -135,7 +135,7 @@ def hostile(store, settings, tmp_path, transactional_db):
     more = {
         "failure": failures[-1], "group": groups[-1], "replay": replays[0], "source": source,
         "savedview": SavedView.objects.first(), "grouprule": GroupRule.objects.first(), "apitoken": ApiToken.objects.first(),
-        "policyversion": [lay_policy("shop", said(n, 13)[:200], f"hostile-{n}") for n in range(0, ROWS, 10)][-1],
+        "policyversion": [create_policy("shop", said(n, 13)[:200], f"hostile-{n}") for n in range(0, ROWS, 10)][-1],
     }  # fmt: skip
     more["reschedule"] = Reschedule.objects.create(
         source="shop", state="stopped", query=EVERYTHING, scope_max_id=1, below=0, change={"curve": {"backoff": {"kind": said(0, 1)}}},

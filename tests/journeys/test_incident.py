@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from demo import control
-from tests.kit.looking import faults, opened
+from tests.kit.page_checks import faults, opened
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 

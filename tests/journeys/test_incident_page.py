@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from tests.kit.looking import SIZES, faults_at_sizes, opened
+from tests.kit.page_checks import SIZES, faults_at_sizes, opened
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]  # the first one starts the desk
 

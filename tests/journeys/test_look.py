@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from tests.kit.browser import ROOT, WITHIN_S
-from tests.kit.looking import SIZES, faults_at_sizes, first_link, opened, pages
 from tests.kit.matrix import Rows, path_of
+from tests.kit.page_checks import SIZES, faults_at_sizes, first_link, opened, pages
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.kit.looking import SIZES, expect, faults
+from tests.kit.page_checks import SIZES, expect, faults
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]  # the first one starts the desk
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kit.looking import SIZES, expect, faults
+from tests.kit.page_checks import SIZES, expect, faults
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]  # the first one starts the desk
 TENANT = "pill-journey"

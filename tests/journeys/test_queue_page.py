@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.kit.looking import faults, opened
+from tests.kit.page_checks import faults, opened
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]  # the first one starts the desk
 PATH = "/queues/shop/webhooks/"

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.kit.looking import expect, faults, faults_at_sizes
+from tests.kit.page_checks import expect, faults, faults_at_sizes
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]  # the first one starts the desk
 

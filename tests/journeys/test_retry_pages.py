@@ -12,7 +12,7 @@ from jobs_admin import config
 from jobs_admin.models import Failure
 from jobs_admin.retries import pulling
 from tests.kit.jobs_tables import OnSQLite
-from tests.kit.looking import SIZES, expect, faults, opened
+from tests.kit.page_checks import SIZES, expect, faults, opened
 from tests.kit.sources import forget_configuration
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]

@@ -8,7 +8,7 @@ import threading
 import httpx
 import pytest
 
-from tests.kit.looking import expect, faults_at_sizes, opened
+from tests.kit.page_checks import expect, faults_at_sizes, opened
 from tests.kit.receiver import Receiver
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]

@@ -46,7 +46,7 @@ def episode(
     return made
 
 
-def tell(alert: Alert, channel: str = "ops", state: str = "delivered", **changes) -> Delivery:
+def create_delivery(alert: Alert, channel: str = "ops", state: str = "delivered", **changes) -> Delivery:
     """A notice that it fires, and how it went."""
     where = Channel.objects.get_or_create(
         name=channel, defaults={"kind": "webhook", "url": "https://ops.example/hook"}
@@ -86,7 +86,7 @@ NOW = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
 DEAD = {"name": "Too many dead", "metric": "dead", "source": "shop", "threshold": 100}
 
 
-def lay(rule, state="firing", **changes):
+def create_alert(rule, state="firing", **changes):
     """An alert as if it had been judged so."""
     fired = None if state == "pending" else NOW
     values = {
@@ -114,7 +114,7 @@ def desk(db):
 def shop_rule(desk):
     """An alert rule on the shop's dead jobs, or as the fields say."""
 
-    def made(viewer=ANN, **fields):
+    def save(viewer=ANN, **fields):
         return alerts.save_rule(viewer, {**DEAD, **fields})
 
-    return made
+    return save

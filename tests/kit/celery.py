@@ -129,7 +129,7 @@ def _note(what: str, n: int, key: str, again: str) -> None:
         os.close(place)
 
 
-def _ask(place: str) -> None:
+def _request(place: str) -> None:
     """One request to the service at `host:port`. Raises PartnerDown."""
     there = HTTPConnection(place, timeout=5)
     try:
@@ -207,7 +207,7 @@ def _define_retried(task: Any) -> None:
         task(name=name, bind=True)(try_)
 
     @task(name="asks", bind=True, max_retries=1, default_retry_delay=60)
-    def asks(self, well_at=10**6, swallows=False, **options):
+    def request_retry(self, well_at=10**6, swallows=False, **options):
         if began(self) < well_at:
             try:
                 _raise("down")
@@ -257,8 +257,8 @@ def _define_kinds(app: Celery, task: Any) -> None:
     """A task for each way in which a job can fail, until its worker is started with REAL_MENDED: the next deployment."""
     is_fixed = bool(os.environ.get("REAL_MENDED"))
 
-    def until_mended(name: str, **options: Any) -> Any:
-        def made(fails: Any) -> Any:
+    def until_fixed(name: str, **options: Any) -> Any:
+        def decorate(fails: Any) -> Any:
             def run(self, *args):
                 if not is_fixed:
                     fails(self)
@@ -266,59 +266,59 @@ def _define_kinds(app: Celery, task: Any) -> None:
 
             return task(name=name, bind=True, **options)(run)
 
-        return made
+        return decorate
 
-    @until_mended("kind.raises")
+    @until_fixed("kind.raises")
     def raises(self):
         raise PartnerDown("down")
 
-    @until_mended("kind.exhausts", max_retries=1)
+    @until_fixed("kind.exhausts", max_retries=1)
     def exhausts(self):
         try:
             raise PartnerDown("still down")
         except PartnerDown as error:
             raise self.retry(exc=error, countdown=0)
 
-    @until_mended("kind.rejects")
+    @until_fixed("kind.rejects")
     def rejects(self):
         raise Reject("not for me", requeue=False)
 
-    @until_mended("kind.unpicklable")
+    @until_fixed("kind.unpicklable")
     def cannot_travel(self):
         raise Unpicklable("cannot travel", object())
 
-    @until_mended("kind.soft", soft_time_limit=1)
+    @until_fixed("kind.soft", soft_time_limit=1)
     def soft(self):
         time.sleep(30)
 
-    @until_mended("kind.hard", time_limit=1)
+    @until_fixed("kind.hard", time_limit=1)
     def hard(self):
         time.sleep(30)
 
-    @until_mended("kind.killed")
+    @until_fixed("kind.killed")
     def killed(self):
         os.kill(os.getpid(), signal.SIGKILL)
 
-    @until_mended("kind.segfault")
+    @until_fixed("kind.segfault")
     def segfault(self):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         ctypes.string_at(0)
 
-    @until_mended("kind.os_exit")
+    @until_fixed("kind.os_exit")
     def os_exit(self):
         os._exit(3)
 
-    @until_mended("kind.sys_exit")
+    @until_fixed("kind.sys_exit")
     def sys_exit(self):
         sys.exit(3)
 
-    @until_mended("kind.memory")
+    @until_fixed("kind.memory")
     def memory(self):
         raise MemoryError("no room")
 
     if is_fixed:
-        until_mended("kind.unknown")(lambda self: None)
-        until_mended("kind.arguments")(lambda self: None)
+        until_fixed("kind.unknown")(lambda self: None)
+        until_fixed("kind.arguments")(lambda self: None)
         app.conf.accept_content = ["json", "pickle"]
         compression.register(zlib.compress, zlib.decompress, "x-own")
     else:
@@ -480,7 +480,7 @@ def _define(app: Celery) -> None:
     def post(self, place, n, *, tenant):
         """A customer's webhook: six attempts, 1, 2, 4, 8 and 16 s apart (±10 %). Writes down how the job ended, and when."""
         try:
-            _ask(place)
+            _request(place)
         except PartnerDown as error:
             if self.request.retries < self.max_retries:
                 raise self.retry(exc=error, countdown=2**self.request.retries * random.uniform(0.9, 1.1))
@@ -520,7 +520,7 @@ def _define(app: Celery) -> None:
         raise PartnerDown("it failed early")
 
     @task(name="noted", bind=True)
-    def noted(self, n, seconds=0.0, key=""):
+    def note_run(self, n, seconds=0.0, key=""):
         again = "again" if (self.request.delivery_info or {}).get("redelivered") else "first"
         _note("start", n, key, again)
         time.sleep(seconds)
@@ -631,7 +631,7 @@ class RealWorker:
         """The task `until` of that name may end."""
         (self.folder / f"let-{name}").touch()
 
-    def mend(self, name: str) -> None:
+    def fix(self, name: str) -> None:
         (self.folder / f"broken-{name}").unlink()
 
     def wait(
@@ -680,7 +680,7 @@ def _die_once_it_waits() -> None:
     Later.hold = hold
 
 
-def _die_once_it_is_told() -> None:
+def _die_at_its_end() -> None:
     from jobs_admin.worker.ledger import Ledger
 
     Ledger.ended = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
@@ -706,7 +706,7 @@ def _app_of_the_environment() -> Celery | None:
         if os.environ.get("REAL_DIE_ONCE_IT_WAITS"):
             _die_once_it_waits()
         if os.environ.get("REAL_DIE_ONCE_IT_IS_TOLD"):
-            _die_once_it_is_told()
+            _die_at_its_end()
         guard.CELERY_VERSION = os.environ.get("REAL_CELERY_VERSION", guard.CELERY_VERSION)
         for _ in range(2):  # the second line must change nothing
             install(

@@ -33,6 +33,6 @@ def recount():
     return {(s, q, t, g or 0, st): n for s, q, t, g, st, n in rows}
 
 
-def held():
+def list_counts():
     rows = FailureCount.objects.exclude(count=0).values_list("source", "queue", "task", "group_id", "state", "count")
     return {row[:-1]: row[-1] for row in rows}

@@ -12,14 +12,16 @@ from tests.kit.overview import bury
 NOW = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
 
 
-def look(at: datetime, dead: int | None = 0, queue: str = "emails", **changes) -> DepthSample:
+def build_sample(at: datetime, dead: int | None = 0, queue: str = "emails", **changes) -> DepthSample:
     fields = {"waiting": dead, "dead": dead, "failed_per_min": 1.0, "succeeded_per_min": 2.0} | changes
     return DepthSample(source="shop", queue=queue, at=at, **fields)
 
 
-def lay(since: datetime, count: int, queue: str = "emails", every_s: int = 10) -> None:
+def create_samples(since: datetime, count: int, queue: str = "emails", every_s: int = 10) -> None:
     at = [since + timedelta(seconds=n * every_s) for n in range(count)]
-    DepthSample.objects.bulk_create([look(moment, n % 97, queue) for n, moment in enumerate(at)], ignore_conflicts=True)
+    DepthSample.objects.bulk_create(
+        [build_sample(moment, n % 97, queue) for n, moment in enumerate(at)], ignore_conflicts=True
+    )
 
 
 def roll(now: datetime = NOW) -> None:

@@ -157,7 +157,7 @@ def _serve(place: int) -> None:
                     _become(request, [connection, woken, waker], reading)
                 with contextlib.suppress(OSError):
                     os.setpgid(pid, pid)  # whoever comes first: it can be ended by its group as soon as it is told of
-                _tell(connection, begun=pid)
+                _report(connection, begun=pid)
         _reap(connection)
 
 
@@ -167,10 +167,10 @@ def _reap(connection: socket.socket) -> None:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 return
-            _tell(connection, ended=pid, returncode=os.waitstatus_to_exitcode(status))
+            _report(connection, ended=pid, returncode=os.waitstatus_to_exitcode(status))
 
 
-def _tell(connection: socket.socket, **what: int) -> None:
+def _report(connection: socket.socket, **what: int) -> None:
     connection.setblocking(True)
     connection.sendall(json.dumps(what).encode() + b"\n")
     connection.setblocking(False)

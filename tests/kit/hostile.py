@@ -86,7 +86,7 @@ class ArgumentsRaise(Exception):
         raise RuntimeError("no arguments")
 
 
-class ClassLies(Exception):
+class ClassRaises(Exception):
     @property
     def __class__(self) -> Any:
         raise RuntimeError("no class")
@@ -156,7 +156,7 @@ class Chained(Exception):
     pass
 
 
-class Asks(Exception):
+class WithRetryAfter(Exception):
     """Carries what it was made with as its wish to be tried later."""
 
     def __init__(self, wish: Any) -> None:
@@ -164,13 +164,13 @@ class Asks(Exception):
         self.retry_after = wish
 
 
-class AskRaises(Exception):
+class RetryAfterRaises(Exception):
     @property
     def retry_after(self) -> Any:
         raise RuntimeError("no wish")
 
 
-class AskSleeps(Exception):
+class RetryAfterSleeps(Exception):
     seconds = 5
 
     @property
@@ -233,7 +233,7 @@ def _deep_stack() -> None:
         sys.setrecursionlimit(1_000)
 
 
-def _noted() -> BaseException:
+def _error_with_notes() -> BaseException:
     error = Chained("with notes")
     error.add_note("n" * MB)
     error.__notes__.append(StrRaises())  # type: ignore[arg-type]
@@ -268,7 +268,7 @@ ACTS: dict[str, Any] = {
     "str_is_no_text": _raising(StrIsNoText),
     "arguments_raise": _raising(ArgumentsRaise),
     "arguments_repr_raises": _raising(lambda: ValueError(ReprRaises())),
-    "class_lies": _raising(ClassLies),
+    "class_lies": _raising(ClassRaises),
     "class_is_retry": _raising(ClassIsRetry),
     "getattr_raises": _raising(GetattrRaises),
     "getattribute_raises": _raising(GetattributeRaises),
@@ -283,7 +283,7 @@ ACTS: dict[str, Any] = {
     "chained_to_unprintable": _raising(lambda: _from(StrRaises())),
     "grouped": _raising(lambda: _group(500)),
     "deep_stack": _deep_stack,
-    "noted": _raising(_noted),
+    "noted": _raising(_error_with_notes),
     "long_source": _long_source,
     "long_message": _raising(lambda: ValueError("m" * 20 * MB)),
     "many_lines": _raising(lambda: ValueError("\n".join(["Traceback (most recent call last):"] * 100_000))),
@@ -303,15 +303,15 @@ ACTS: dict[str, Any] = {
     "out_by_hand": _raising(lambda: SystemExit("e" * MB)),
     "exits_when_read": _raising(ExitsWhenRead),
     # Under a policy, which asks the error when it would like to be tried again
-    "asks_raises": _raising(AskRaises),
-    "asks_sleeps": _raising(AskSleeps),
-    "asks_nan": _raising(lambda: Asks(math.nan)),
-    "asks_infinite": _raising(lambda: Asks(-math.inf)),
-    "asks_huge": _raising(lambda: Asks(10**5_000)),
-    "asks_long": _raising(lambda: Asks("9" * 10 * MB)),
-    "asks_odd": _raising(lambda: Asks(ODD_TEXT)),
-    "asks_itself": _raising(lambda: Asks(StrRaises())),
-    "asks_text_of_its_own": _raising(lambda: Asks(TextOfItsOwn("5"))),
+    "asks_raises": _raising(RetryAfterRaises),
+    "asks_sleeps": _raising(RetryAfterSleeps),
+    "asks_nan": _raising(lambda: WithRetryAfter(math.nan)),
+    "asks_infinite": _raising(lambda: WithRetryAfter(-math.inf)),
+    "asks_huge": _raising(lambda: WithRetryAfter(10**5_000)),
+    "asks_long": _raising(lambda: WithRetryAfter("9" * 10 * MB)),
+    "asks_odd": _raising(lambda: WithRetryAfter(ODD_TEXT)),
+    "asks_itself": _raising(lambda: WithRetryAfter(StrRaises())),
+    "asks_text_of_its_own": _raising(lambda: WithRetryAfter(TextOfItsOwn("5"))),
     "headers_endless": _raising(lambda: Answered(Endless())),
     "headers_odd": _raising(lambda: Answered({b"Retry-After": b"1", 5: 6, "Retry-After": _cyclic()})),
     "headers_are_a_number": _raising(lambda: Answered(5)),
@@ -383,14 +383,14 @@ def define(app: Any) -> None:
         raise ValueError("by an odd name")
 
     @task(name="tells")
-    def tells(*args: Any, says: str = "", because: str = "", **kwargs: Any) -> None:
+    def raise_chained(*args: Any, text: str = "", because: str = "", **kwargs: Any) -> None:
         try:
             raise LookupError(because)
         except LookupError as error:
-            raise ValueError(says) from error
+            raise ValueError(text) from error
 
     @task(name="tells_source")
-    def tells_source(path: str) -> None:
+    def run_source(path: str) -> None:
         exec(compile(Path(path).read_text(), path, "exec"), {})
 
 

@@ -25,7 +25,7 @@ POSTGRESQL = re.sub(r"(\w+_at) TEXT", r"\1 timestamptz", SQLITE).replace("(datet
 
 # As pages on jobs tables write it. SQLite reads the sum as ('+' || (attempts + 1)) * (30 || ' seconds'), since `||` binds
 # tighter than `*`, and so the row that is to be tried again gets NULL for a time (measured: SQLite 3.40).
-AS_IT_STANDS = """
+AS_PUBLISHED = """
 UPDATE jobs SET
   attempts = attempts + 1, last_error = ?, updated_at = datetime('now'), locked_by = NULL, locked_at = NULL,
   status = CASE WHEN attempts + 1 < max_attempts THEN 'pending' ELSE 'failed' END,
@@ -34,7 +34,7 @@ UPDATE jobs SET
 WHERE id = ?
 """
 # As it is meant: the delays of the page's table.
-FAIL_JOB = AS_IT_STANDS.replace("(attempts + 1) * 30 ||", "((attempts + 1) * 30) ||")
+FAIL_JOB = AS_PUBLISHED.replace("(attempts + 1) * 30 ||", "((attempts + 1) * 30) ||")
 ON_POSTGRESQL = (
     FAIL_JOB.replace(
         "datetime('now', '+' || ((attempts + 1) * 30) || ' seconds')", "now() + (attempts + 1) * interval '30 seconds'"
@@ -168,11 +168,11 @@ def pulled(source, after=""):
             return reports, after
 
 
-def told(source, after=""):
+def list_reports(source, after=""):
     return [(one.job_id, one.kind, one.attempt) for one in pulled(source, after)[0]]
 
 
-def letter(report, token=1, **changes):
+def build_message(report, token=1, **changes):
     lineage = {
         "queue": report.queue,
         "job_id": report.job_id,

@@ -21,7 +21,7 @@ BASE64URL = ALPHANUMERIC + "-_"
 UPPER = string.ascii_uppercase + string.digits
 
 
-def made(kind: str, length: int, alphabet: str = ALPHANUMERIC) -> str:
+def build_text(kind: str, length: int, alphabet: str = ALPHANUMERIC) -> str:
     """`n` characters that look random and are the same in every run."""
     found = ""
     for n in range(length // 32 + 1):
@@ -42,23 +42,21 @@ def _jwt(kind: str) -> str:
     def part(value: Any) -> str:
         return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
-    return (
-        f"{part({'alg': 'HS256', 'typ': 'JWT'})}.{part({'sub': kind, 'iat': 1516239022})}.{made(kind, 43, BASE64URL)}"
-    )
+    return f"{part({'alg': 'HS256', 'typ': 'JWT'})}.{part({'sub': kind, 'iat': 1516239022})}.{build_text(kind, 43, BASE64URL)}"
 
 
 def _pem(kind: str, label: str, newline: str = "\n") -> tuple[str, tuple[str, ...]]:
-    lines = [made(f"{kind}{n}", 64, BASE64) for n in range(4)]
+    lines = [build_text(f"{kind}{n}", 64, BASE64) for n in range(4)]
     return newline.join([f"-----BEGIN {label}-----", *lines, f"-----END {label}-----"]), tuple(lines)
 
 
 def _card(kind: str, prefix: str, length: int = 16) -> str:
-    digits = prefix + made(kind, length - len(prefix) - 1, string.digits)
+    digits = prefix + build_text(kind, length - len(prefix) - 1, string.digits)
     total = sum(sum(divmod(2 * int(d), 10)) if n % 2 == 0 else int(d) for n, d in enumerate(reversed(digits)))
     return digits + str(-total % 10)
 
 
-def _by_look() -> list[Secret]:
+def _by_form() -> list[Secret]:
     """Known by what they look like, under any name and in any sentence."""
     found = []
 
@@ -66,13 +64,13 @@ def _by_look() -> list[Secret]:
         found.append(Secret(kind, text, parts or (text,)))
 
     def prefixed(kind: str, prefix: str, length: int, alphabet: str = ALPHANUMERIC, suffix: str = "") -> None:
-        body = made(kind, length, alphabet)
+        body = build_text(kind, length, alphabet)
         add(kind, prefix + body + suffix, body)
 
     jwt = _jwt("jwt")
     add("JWT", jwt, jwt.rpartition(".")[2])
     header = base64.urlsafe_b64encode(b'{"alg":"RSA-OAEP","enc":"A256GCM"}').decode().rstrip("=")
-    jwe = [made(f"jwe{n}", size, BASE64URL) for n, size in enumerate((96, 16, 60, 22))]
+    jwe = [build_text(f"jwe{n}", size, BASE64URL) for n, size in enumerate((96, 16, 60, 22))]
     add("JWE", ".".join([header, *jwe]), jwe[0], jwe[2], jwe[3])
     prefixed("AWS access key id", "AKIA", 16, UPPER)
     prefixed("AWS temporary key id", "ASIA", 16, UPPER)
@@ -108,30 +106,46 @@ def _by_look() -> list[Secret]:
         ("Mapbox token", "sk.eyJ"),
     ):
         prefixed(kind, prefix, 40)
-    add("GitHub fine-grained token", f"github_pat_{made('pat', 22)}_{made('pat2', 59)}", made("pat2", 59))
+    add(
+        "GitHub fine-grained token",
+        f"github_pat_{build_text('pat', 22)}_{build_text('pat2', 59)}",
+        build_text("pat2", 59),
+    )
     prefixed("GitLab personal token", "glpat-", 20, BASE64URL)
     prefixed("GitLab deploy token", "gldt-", 20, BASE64URL)
     prefixed("GitLab trigger token", "glptt-", 40, HEX)
     prefixed("PyPI token", "pypi-AgEIcHlwaS5vcmc", 120, BASE64URL)
     prefixed("Docker token", "dckr_pat_", 27, BASE64URL)
-    add("Slack bot token", f"xoxb-17653672481-19874698323-{made('xoxb', 24)}", made("xoxb", 24))
-    add("Slack user token", f"xoxp-17653672481-19874698323-198746983-{made('xoxp', 32, HEX)}", made("xoxp", 32, HEX))
-    add("Slack app token", f"xapp-1-A0123456789-1234567890123-{made('xapp', 64, HEX)}", made("xapp", 64, HEX))
-    hook = made("slack hook", 24)
+    add("Slack bot token", f"xoxb-17653672481-19874698323-{build_text('xoxb', 24)}", build_text("xoxb", 24))
+    add(
+        "Slack user token",
+        f"xoxp-17653672481-19874698323-198746983-{build_text('xoxp', 32, HEX)}",
+        build_text("xoxp", 32, HEX),
+    )
+    add(
+        "Slack app token",
+        f"xapp-1-A0123456789-1234567890123-{build_text('xapp', 64, HEX)}",
+        build_text("xapp", 64, HEX),
+    )
+    hook = build_text("slack hook", 24)
     add("Slack webhook", f"https://hooks.slack.com/services/T00000000/B00000000/{hook}", hook)
-    hook = made("discord hook", 68, BASE64URL)
+    hook = build_text("discord hook", 68, BASE64URL)
     add("Discord webhook", f"https://discord.com/api/webhooks/123456789012345678/{hook}", hook)
-    hook = made("teams hook", 32, HEX)
+    hook = build_text("teams hook", 32, HEX)
     add(
         "Teams webhook",
-        f"https://acme.webhook.office.com/webhookb2/{made('t', 36, HEX)}/IncomingWebhook/{hook}/x",
+        f"https://acme.webhook.office.com/webhookb2/{build_text('t', 36, HEX)}/IncomingWebhook/{hook}/x",
         hook,
     )
-    bot = made("discord bot", 38, BASE64URL)
+    bot = build_text("discord bot", 38, BASE64URL)
     add("Discord bot token", f"MTk4NjIyNDgzNDcxOTI1MjQ4.Cl2FMQ.{bot}", bot)
-    bot = made("telegram", 33, BASE64URL)
+    bot = build_text("telegram", 33, BASE64URL)
     add("Telegram bot token", f"https://api.telegram.org/bot123456789:AA{bot}/sendMessage", bot)
-    add("SendGrid key", f"SG.{made('sg', 22, BASE64URL)}.{made('sg2', 43, BASE64URL)}", made("sg2", 43, BASE64URL))
+    add(
+        "SendGrid key",
+        f"SG.{build_text('sg', 22, BASE64URL)}.{build_text('sg2', 43, BASE64URL)}",
+        build_text("sg2", 43, BASE64URL),
+    )
     prefixed("Twilio key", "SK", 32, HEX)
     prefixed("Mailgun key", "key-", 32, HEX)
     prefixed("Mailchimp key", "", 32, HEX, "-us12")
@@ -143,7 +157,7 @@ def _by_look() -> list[Secret]:
     prefixed("Databricks token", "dapi", 32, HEX)
     prefixed("New Relic key", "NRAK-", 27, UPPER)
     prefixed("Vault token", "hvs.", 90, BASE64URL)
-    add("Terraform token", f"{made('tf', 14)}.atlasv1.{made('tf2', 67)}", made("tf2", 67))
+    add("Terraform token", f"{build_text('tf', 14)}.atlasv1.{build_text('tf2', 67)}", build_text("tf2", 67))
     prefixed("Atlassian token", "ATATT3x", 180, BASE64URL)
     prefixed("Tailscale key", "tskey-auth-", 40, ALPHANUMERIC)
     prefixed("age key", "AGE-SECRET-KEY-1", 58, UPPER)
@@ -155,18 +169,24 @@ def _by_look() -> list[Secret]:
         add(label, *_flat(_pem(label, label)))
     add("PEM in one line", *_flat(_pem("one line", "PRIVATE KEY", "\\n")))
     add("PEM, indented", *_flat(_pem("indented", "RSA PRIVATE KEY", "\n    ")))
-    body = json.dumps({"type": "service_account", "private_key_id": made("gcp", 40, HEX),
+    body = json.dumps({"type": "service_account", "private_key_id": build_text("gcp", 40, HEX),
                        "private_key": _pem("gcp", "PRIVATE KEY")[0], "client_email": "a@b.iam.gserviceaccount.com"})  # fmt: skip
-    add("GCP service key", body, made("gcp", 40, HEX), made("gcp0", 64, BASE64), made("gcp3", 64, BASE64))
+    add(
+        "GCP service key",
+        body,
+        build_text("gcp", 40, HEX),
+        build_text("gcp0", 64, BASE64),
+        build_text("gcp3", 64, BASE64),
+    )
     for scheme in ("postgresql", "mysql", "mongodb+srv", "redis", "rediss", "amqp", "amqps", "https", "ftp", "smtp",
                    "ldaps", "postgresql+psycopg"):  # fmt: skip
-        password = made(f"{scheme} password", 14)
+        password = build_text(f"{scheme} password", 14)
         add(f"password in {scheme}://", f"{scheme}://shop:{password}@db.internal:1234/orders", password)
-    password = made("redis only", 14)
+    password = build_text("redis only", 14)
     add("password without a name in a URL", f"redis://:{password}@cache:6379/0", password)
-    password = made("escaped url", 14)
+    password = build_text("escaped url", 14)
     add("password in a URL, slashes escaped", f"https:\\/\\/shop:{password}@db.internal\\/x", password)
-    sentry = made("sentry", 32, HEX)
+    sentry = build_text("sentry", 32, HEX)
     add("Sentry DSN", f"https://{sentry}@o12.ingest.sentry.io/345", sentry)
     for kind, card in (
         ("Visa", _card("visa", "4")),
@@ -271,16 +291,16 @@ _WRITTEN = {
 def _by_name() -> list[Secret]:
     found = []
     for kind, written in _WRITTEN.items():
-        value = made(kind, 22)
+        value = build_text(kind, 22)
         found.append(Secret(kind, written.format(value), (value,)))
     return found
 
 
 def _fields() -> dict[str, dict[str, Any]]:
-    """Arguments whose names reveal a secret, by kind; each holds `made("field " + kind, 18)` and nothing secret beside it."""
+    """Arguments whose names reveal a secret, by kind; each holds `build_text("field " + kind, 18)` and nothing secret beside it."""
 
-    def of(kind: str) -> str:
-        return made(f"field {kind}", 18)
+    def field_secret(kind: str) -> str:
+        return build_text(f"field {kind}", 18)
 
     names = (
         "password", "Password2", "userPassword", "user-password", "new_password_confirmation", "db_pwd", "pass", "passwd",
@@ -293,21 +313,21 @@ def _fields() -> dict[str, dict[str, Any]]:
         "passwort", "kennwort", "contraseña", "contrasena", "mot_de_passe", "motDePasse", "senha", "wachtwoord", "hasło",
         "пароль", "密码", "パスワード", "비밀번호", "ｐａｓｓｗｏｒｄ",
     )  # fmt: skip
-    found: dict[str, dict[str, Any]] = {name: {name: of(name)} for name in names}
-    found["list of pairs"] = {"headers": [["Authorization", of("list of pairs")], ["Host", "api"]]}
-    found["name and value"] = {"env": [{"name": "DB_PASSWORD", "value": of("name and value")}]}
-    found["deep"] = {"a": [{"b": [{"c": {"api_key": of("deep")}}]}]}
-    found["a whole branch"] = {"credentials": {"user": "ann", "key": [of("a whole branch")]}}
-    found["a list"] = {"tokens": [of("a list")]}
-    found["JSON in a string"] = {"body": json.dumps({"password": of("JSON in a string")})}
-    found["a URL's field"] = {"url": f"https://ann:{quote(of('a URL field'))}@api.example.com/"}
+    found: dict[str, dict[str, Any]] = {name: {name: field_secret(name)} for name in names}
+    found["list of pairs"] = {"headers": [["Authorization", field_secret("list of pairs")], ["Host", "api"]]}
+    found["name and value"] = {"env": [{"name": "DB_PASSWORD", "value": field_secret("name and value")}]}
+    found["deep"] = {"a": [{"b": [{"c": {"api_key": field_secret("deep")}}]}]}
+    found["a whole branch"] = {"credentials": {"user": "ann", "key": [field_secret("a whole branch")]}}
+    found["a list"] = {"tokens": [field_secret("a list")]}
+    found["JSON in a string"] = {"body": json.dumps({"password": field_secret("JSON in a string")})}
+    found["a URL's field"] = {"url": f"https://ann:{quote(field_secret('a URL field'))}@api.example.com/"}
     return found
 
 
 def field_value(kind: str) -> str:
     """The text that must not be read of FIELDS[kind]."""
-    return made("field a URL field" if kind == "a URL's field" else f"field {kind}", 18)
+    return build_text("field a URL field" if kind == "a URL's field" else f"field {kind}", 18)
 
 
-SECRETS: tuple[Secret, ...] = (*_by_look(), *_by_name())
+SECRETS: tuple[Secret, ...] = (*_by_form(), *_by_name())
 FIELDS = _fields()

@@ -32,7 +32,7 @@ def of_store(engine) -> redis.Redis:
     return redis.Redis.from_url(engine.url, socket_timeout=30)
 
 
-def kept(client) -> list[str]:
+def list_stored(client) -> list[str]:
     """The names of all jobs that workers keep just now."""
     found = [client.hkeys(key) for key in client.scan_iter("redrive:{shop}:kept:*", _type="hash")]
     return sorted(name.decode() for names in found for name in names)

@@ -90,7 +90,7 @@ class Rows:
     more: dict[str, Any] = field(default_factory=dict)  # by name of model: what Django's admin shows
 
 
-def lay(source: str, word: str) -> Rows:
+def create_rows(source: str, word: str) -> Rows:
     """Rows of `source` with `word` in every field that holds text."""
     now = timezone.now()
     Source.objects.create(
@@ -98,7 +98,7 @@ def lay(source: str, word: str) -> Rows:
         findings=[{"id": "x", "severity": "high", "text": f"{word} finding", "fix": f"{word} fix"}],
     )  # fmt: skip
     number = NUMBER if source == SHOP else 7
-    group = lay_group(f"{word}Error", word, number)
+    group = create_group(f"{word}Error", word, number)
     trace = Traceback.objects.create(sha256=hashlib.sha256(word.encode()).hexdigest(), text=TRACE.format(word))
 
     def bury(n: int, **changes: Any) -> list[Failure]:
@@ -130,7 +130,7 @@ def lay(source: str, word: str) -> Rows:
 
     [failure], [discarded], [quarantined] = bury(1), bury(1, state="discarded"), bury(1, state="quarantined")
     Group.objects.filter(pk=group.pk).update(representative=failure)
-    replays = [lay_replay(source, word, state, bury(4, state="replaying"), group) for state in ("running", "paused")]
+    replays = [create_replay(source, word, state, bury(4, state="replaying"), group) for state in ("running", "paused")]
     for step in (60, 900, 3600):
         at = now.replace(minute=0, second=0, microsecond=0)
         QueueCounter.objects.create(source=source, queue=f"{word}-queue", step=step, at=at, failed=number)
@@ -144,13 +144,13 @@ def lay(source: str, word: str) -> Rows:
     if source == SHOP:  # counters that say more than the rows, so that a leak is a number that stands out
         FailureCount.objects.filter(source=source, state="dead").update(count=NUMBER)
     token = ApiToken.objects.create(name=f"{word}-token", sha256=f"{word}-sha", role="viewer", source=source)
-    rule = lay_rules(word, bury)
+    rule = create_group_rules(word, bury)
     with transaction.atomic():
         event = audit.record(ENGINE, f"{word}.act", f"failure:{failure.pk}", source=source, reason=f"{word} reason")
     more = {"failure": failure, "group": group, "replay": replays[0], "source": Source.objects.get(pk=source)}
     more |= {"auditevent": event, "apitoken": token, "grouprule": rule, "worker": worker}
-    more |= {"policyversion": lay_policy(source, word)} | lay_delivery(source, word)
-    more |= lay_alert(source, word, more["notice"])
+    more |= {"policyversion": create_policy(source, word)} | create_delivery(source, word)
+    more |= create_alert(source, word, more["notice"])
     more["reschedule"] = Reschedule.objects.create(
         source=source, state="done", query=f"{word}", scope_max_id=number, below=0, change={"max_attempts": 5}, actor=f"{word}-actor",
         reason=f"{word} reason", created_at=now, ended_at=now, matched=number, changed=number, left=number,
@@ -166,7 +166,7 @@ def lay(source: str, word: str) -> Rows:
     return Rows(failure, discarded, quarantined, group, *replays, uncertain, more)
 
 
-def lay_delivery(source: str, word: str) -> dict[str, Any]:
+def create_delivery(source: str, word: str) -> dict[str, Any]:
     """A notice of the source, and its delivery to a channel: of that everybody sees the name, and only admins of all where
     it leads.
     """
@@ -184,7 +184,7 @@ def lay_delivery(source: str, word: str) -> dict[str, Any]:
     return {"channel": channel, "notice": notice, "delivery": delivery}
 
 
-def lay_alert(source: str, word: str, notice: Notice) -> dict[str, Any]:
+def create_alert(source: str, word: str, notice: Notice) -> dict[str, Any]:
     """One that fires, with its notifications, one that is over, and a silence that fits another queue."""
     now = timezone.now()
     rule = Rule.objects.create(
@@ -205,9 +205,9 @@ def lay_alert(source: str, word: str, notice: Notice) -> dict[str, Any]:
     return {"alert": alert, "silence": silence, "rule": rule, "runbook": runbook}
 
 
-def lay_rules(word: str, bury: Callable[..., list[Failure]]) -> GroupRule:
+def create_group_rules(word: str, bury: Callable[..., list[Failure]]) -> GroupRule:
     """A split that was carried out, so that its group is empty, and a merge into a group whose jobs were pruned."""
-    base, part, target = (lay_group(f"{word}{name}", word, 7) for name in ("Base", "Part", "Target"))
+    base, part, target = (create_group(f"{word}{name}", word, 7) for name in ("Base", "Part", "Target"))
     for group in (base, target):
         bury(1, group=group)
     base.failures.update(group=part)
@@ -217,7 +217,7 @@ def lay_rules(word: str, bury: Callable[..., list[Failure]]) -> GroupRule:
     return GroupRule.objects.create(kind="split", by="task", group=base, **fields)
 
 
-def lay_policy(source: str, word: str, name: str = "") -> PolicyVersion:
+def create_policy(source: str, word: str, name: str = "") -> PolicyVersion:
     """The second version of a policy, and the first."""
     now = timezone.now()
     version = {"published_at": now, "published_by": f"{word}-publisher", "reason": f"{word} reason"}
@@ -231,7 +231,7 @@ def lay_policy(source: str, word: str, name: str = "") -> PolicyVersion:
     return made
 
 
-def lay_group(error_type: str, word: str, number: int = NUMBER) -> Group:
+def create_group(error_type: str, word: str, number: int = NUMBER) -> Group:
     now = timezone.now()
     return Group.objects.create(
         fingerprint=f"v1-{hashlib.sha256(error_type.encode()).hexdigest()[:24]}", error_type=error_type,
@@ -240,7 +240,7 @@ def lay_group(error_type: str, word: str, number: int = NUMBER) -> Group:
     )  # fmt: skip
 
 
-def lay_replay(source: str, word: str, state: str, jobs: list[Failure], group: Group) -> Replay:
+def create_replay(source: str, word: str, state: str, jobs: list[Failure], group: Group) -> Replay:
     now = timezone.now()
     states = ("planned", "sent", "uncertain", "failed_again")
     replay = Replay.objects.create(
@@ -266,7 +266,7 @@ class Desk:
     both: Replay  # with jobs of both
 
 
-def lay_desk(settings: Any, folder: Any) -> Desk:
+def create_desk(settings: Any, folder: Any) -> Desk:
     """Two sources, and what belongs to both. The store must be there."""
     file = folder / "sources.toml"
     file.write_text("".join(f'[sources.{name}]\nbackend = "memory"\nurl = "memory:"\n' for name in (SHOP, BANK)))
@@ -275,8 +275,8 @@ def lay_desk(settings: Any, folder: Any) -> Desk:
     settings.REDRIVE_SECURITY_CONTACT = ["mailto:security@example.com"]
     for answer in (config.sources, config.store, config.payload_keys, config.adapter):
         answer.cache_clear()
-    shop, bank = lay(SHOP, CANARY), lay(BANK, "plain")
-    shared = lay_group("SharedError", "shared")
+    shop, bank = create_rows(SHOP, CANARY), create_rows(BANK, "plain")
+    shared = create_group("SharedError", "shared")
     Group.objects.filter(pk=shared.pk).update(
         first_release=f"{CANARY}-1",
         state="regressed",
@@ -509,7 +509,7 @@ def is_of_person(address: Address) -> bool:
     return re.search(r"(?<!pre)views?([_-]|$)|_view$|savedview", address.name) is not None
 
 
-_SAID_BACK = {"silence-save", "alert-rule-preview", "alert-rule-create", "alert-rule-change"}
+_ECHOED = {"silence-save", "alert-rule-preview", "alert-rule-create", "alert-rule-change"}
 
 
 def form_for(address: Address, rows: Rows) -> dict[str, Any]:
@@ -523,7 +523,7 @@ def form_for(address: Address, rows: Rows) -> dict[str, Any]:
         "username": "p-root", "password": "x", "action": "discard", "_selected_action": str(rows.failure.pk),
         "for": "3600", "queue": "x", "comment": "because",
         # What somebody says of a source that they may not see is said back to them, and is no leak.
-        "source": "" if address.name in _SAID_BACK else SHOP, "metric": "dead",
+        "source": "" if address.name in _ECHOED else SHOP, "metric": "dead",
         "confirmed": "yes", "user": "1", "role": "viewer", "post": "yes",
     }  # fmt: skip
 
@@ -549,8 +549,8 @@ class Asker:
         self.given: dict[str, str] = {}  # beside what each address takes
         self.client.raise_request_exception = True
 
-    def ask(self, method: str, address: Address, rows: Rows, **headers: str) -> HttpResponse:
-        return self.send(method, address, path_of(address, rows), self.sent(method, address, rows), **headers)
+    def request(self, method: str, address: Address, rows: Rows, **headers: str) -> HttpResponse:
+        return self.send(method, address, path_of(address, rows), self.parameters(method, address, rows), **headers)
 
     def send(self, method: str, address: Address, path: str, sent: dict[str, Any], **headers: str) -> HttpResponse:
         self.client.cookies = SimpleCookie(self.cookies)
@@ -561,7 +561,7 @@ class Asker:
             return self.client.generic(method, path, json.dumps(sent), content_type="application/json", headers=headers)
         return self.client.post(path, sent, headers=headers)
 
-    def sent(self, method: str, address: Address, rows: Rows) -> dict[str, Any]:
+    def parameters(self, method: str, address: Address, rows: Rows) -> dict[str, Any]:
         """The parameters, form or body of a request."""
         if method not in {"GET", "HEAD"}:
             is_api = address.kind == "api"
@@ -572,7 +572,7 @@ class Asker:
         return given | self.given
 
 
-_KEPT = re.compile(
+_READ_ONLY = re.compile(
     r"^\W*(SELECT|WITH|EXPLAIN|PRAGMA|SAVEPOINT|RELEASE|ROLLBACK|BEGIN|COMMIT|SET|SHOW)\b", re.IGNORECASE
 )
 
@@ -583,7 +583,7 @@ def writes(*allowed: str) -> Iterator[list[str]]:
     found: list[str] = []
 
     def note(execute: Any, sql: str, *rest: Any) -> Any:
-        if not _KEPT.match(sql) and not any(f'"{table}"' in sql for table in (*allowed, "django_session")):
+        if not _READ_ONLY.match(sql) and not any(f'"{table}"' in sql for table in (*allowed, "django_session")):
             found.append(sql[:160])
         return execute(sql, *rest)
 
@@ -630,7 +630,7 @@ def desk(watched, settings, tmp_path, db, engine) -> Desk:
     """Two sources full of rows; the demo runs, whose partner is away."""
     settings.REDRIVE_DEMO_BROKER_URL = engine.url
     settings.REDRIVE_DEMO_PARTNER_URL = "http://127.0.0.1:9"
-    desk = lay_desk(settings, tmp_path)
+    desk = create_desk(settings, tmp_path)
     views_of(desk, get_user_model().objects.create_user("olga"))
     return desk
 
@@ -645,7 +645,7 @@ def really(answer) -> str:
     return known.get(status, IN if status < 400 or status in {409, 422} else f"status {status}")
 
 
-def of(*kinds: str) -> list[Address]:
+def list_addresses(*kinds: str) -> list[Address]:
     return [address for address in addresses() if address.kind in kinds]
 
 

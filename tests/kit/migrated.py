@@ -24,16 +24,16 @@ from django.conf import settings
 from django.db.backends.sqlite3.creation import DatabaseCreation
 
 ROOT = Path(__file__).resolve().parents[2]
-_KEPT = ROOT / ".pytest_cache" / "migrated"
+_FOLDER = ROOT / ".pytest_cache" / "migrated"
 _FORGOTTEN_AFTER_S = 86_400
 
 
 @cache
 def database() -> Path:
     """The file: to be copied, never opened to write."""
-    _KEPT.mkdir(parents=True, exist_ok=True)
-    made = _KEPT / f"{_of_this_code()}.sqlite3"
-    with (_KEPT / "lock").open("w") as lock:
+    _FOLDER.mkdir(parents=True, exist_ok=True)
+    made = _FOLDER / f"{_of_this_code()}.sqlite3"
+    with (_FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of several test processes one makes it, and the others wait
         if made.exists():
             os.utime(made)
@@ -64,7 +64,7 @@ def _of_this_code() -> str:
 
 
 def _forget_old() -> None:
-    for file in _KEPT.glob("*.sqlite3*"):
+    for file in _FOLDER.glob("*.sqlite3*"):
         if file.stat().st_mtime < time.time() - _FORGOTTEN_AFTER_S:
             file.unlink(missing_ok=True)
 

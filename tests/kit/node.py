@@ -7,7 +7,7 @@
 
     with node.Bullmq(6, engine.url, work=["emails"]) as bull:     # a real producer and worker, tests/node/worker.mjs
         job_id = bull.add("emails", "welcome", {"fails": 1}, attempts=3)
-        bull.told("failed", id=job_id)
+        bull.wait_for_event("failed", id=job_id)
 
 TypeScript too: `Script("seed.ts", …, typescript=True)`. A folder in which `import … from 'bullmq'` is one of the majors is made by `project`.
 """
@@ -150,10 +150,10 @@ class Script:
                 left = ends - time.monotonic()
                 # Who has ended may have said more than was heard until now.
                 may_print_more = self.is_running or self._ear.is_alive()
-                assert (left > 0 and may_print_more) or seen < len(self.lines), self._said(f"no such line: {wanted}")
+                assert (left > 0 and may_print_more) or seen < len(self.lines), self._explain(f"no such line: {wanted}")
                 self._heard.wait(min(left, 1))
 
-    def _said(self, what: str) -> str:
+    def _explain(self, what: str) -> str:
         return f"{what}. It is {'running' if self.is_running else 'over'}, and said:\n" + "\n".join(self.lines[-40:])
 
     @property
@@ -231,7 +231,7 @@ class Bullmq:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def ask(self, do: str, **more: Any) -> Any:
+    def request(self, do: str, **more: Any) -> Any:
         """The answer. Raises AssertionError with what it said."""
         self._asked += 1
         n, after = self._asked, len(self.script.lines)
@@ -245,7 +245,7 @@ class Bullmq:
 
     def queue(self, queue: str, call: str, *given: Any) -> Any:
         """Calls a method of this Queue: its answer; jobs as their ids."""
-        return self.ask("queue", queue=queue, call=call, **{"with": given})
+        return self.request("queue", queue=queue, call=call, **{"with": given})
 
     def add(self, queue: str, name: str = "job", data: Any = None, **options: Any) -> str:
         """The id of the new job. `options`: BullMQ's own (`attempts`, `jobId`, `priority` …)."""
@@ -253,25 +253,25 @@ class Bullmq:
 
     def job(self, queue: str, job_id: str, call: str, *given: Any) -> Any:
         """Calls a method of this job: its answer; None where there is no such job."""
-        return self.ask("job", queue=queue, id=job_id, call=call, **{"with": given})
+        return self.request("job", queue=queue, id=job_id, call=call, **{"with": given})
 
     def flow(self, tree: dict[str, Any]) -> Any:
-        return self.ask("flow", **{"with": [tree]})
+        return self.request("flow", **{"with": [tree]})
 
     def work(self, queue: str, **options: Any) -> None:
-        self.ask("work", queue=queue, options=options)
+        self.request("work", queue=queue, options=options)
 
     def rest(self, queue: str) -> None:
-        self.ask("rest", queue=queue)
+        self.request("rest", queue=queue)
 
-    def mend(self, what: str) -> None:
-        self.ask("mend", what=what)
+    def fix(self, what: str) -> None:
+        self.request("mend", what=what)
 
     def break_(self, what: str) -> None:
-        self.ask("break", what=what)
+        self.request("break", what=what)
 
-    def told(self, kind: str, after: int = 0, deadline_s: float = _DEADLINE_S, **of: Any) -> dict[str, Any]:
-        """A line about a job, waited for: `told("failed", queue="emails", id="1")`. `after`: a number of `place()`."""
+    def wait_for_event(self, kind: str, after: int = 0, deadline_s: float = _DEADLINE_S, **of: Any) -> dict[str, Any]:
+        """A line about a job, waited for: `wait_for_event("failed", queue="emails", id="1")`. `after`: a number of `place()`."""
 
         def is_it(line: str) -> bool:
             if not line.startswith(f'{{"say":"{kind}"'):
@@ -282,7 +282,7 @@ class Bullmq:
         answer: dict[str, Any] = json.loads(self.script.wait_for(is_it, after, deadline_s))
         return answer
 
-    def all_told(self, kind: str, **of: Any) -> list[dict[str, Any]]:
+    def list_events(self, kind: str, **of: Any) -> list[dict[str, Any]]:
         """All that it has reported until now."""
         lines = [json.loads(line) for line in list(self.script.lines) if line.startswith(f'{{"say":"{kind}"')]
         return [line for line in lines if all(line.get(name) == value for name, value in of.items())]

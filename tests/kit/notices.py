@@ -40,5 +40,5 @@ def deliver(now=None, within_s: float = 90.0, until=None):
 
 
 def due_now() -> None:
-    """What waits for its next try is due."""
+    """Make every waiting delivery due now."""
     Delivery.objects.filter(state="waiting").update(next_try_at=timezone.now() - timedelta(seconds=1))

@@ -11,13 +11,13 @@ from jobs_admin.worker.calls import Calls, Script
 from jobs_admin.worker.store import Store
 from tests.kit.waiting import wait_until
 
-_ASKS = Script("return 1")
+_PROBE = Script("return 1")
 
 
 def patient(url: str, kind: type[Calls] = Calls) -> Calls:
     """With a connection to a Redis that is there."""
     calls = kind(url, "a test", timeout_s=10)
-    wait_until(lambda: calls.run(_ASKS, [], []) is not None, "a connection")
+    wait_until(lambda: calls.run(_PROBE, [], []) is not None, "a connection")
     return calls
 
 

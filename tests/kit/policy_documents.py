@@ -83,6 +83,6 @@ def _capped(document):
 GROWING_POLICIES = some.fixed_dictionaries({"backoff": GROWING, "jitter": JITTERS, **_REST}).flatmap(_capped)
 DRAWN_POLICIES = some.fixed_dictionaries({**_DRAWN, **_REST}).flatmap(_capped)
 POLICIES = some.one_of(GROWING_POLICIES, DRAWN_POLICIES)
-WHOLE_POLICIES = some.tuples(POLICIES, some.fixed_dictionaries({}, optional=_OPTIONAL)).map(
+COMPLETE_POLICIES = some.tuples(POLICIES, some.fixed_dictionaries({}, optional=_OPTIONAL)).map(
     lambda two: {**two[0], **two[1]}
 )

@@ -37,7 +37,7 @@ class Broker:
         self.url = node.management_url
         self.login = "Basic " + base64.b64encode(f"redrive:{node._password}".encode()).decode()
 
-    def ask(self, method, path, content=None):
+    def request(self, method, path, content=None):
         headers = {"Authorization": self.login, "Content-Type": "application/json"}
         data = None if content is None else json.dumps(content).encode()
         with urllib.request.urlopen(urllib.request.Request(self.url + path, data, headers, method=method)) as answer:
@@ -46,7 +46,7 @@ class Broker:
 
     def queue(self, queue):
         try:
-            return self.ask("GET", f"/api/queues/%2F/{quote(queue, safe='')}")
+            return self.request("GET", f"/api/queues/%2F/{quote(queue, safe='')}")
         except urllib.error.HTTPError:
             return None
 
@@ -178,11 +178,11 @@ class Queues:
             ),
         )
 
-    def sent(self, queue):
+    def list_sent(self, queue):
         return [message.headers["redrive"]["sent_as"] for message in self.bus.bodies(queue)]
 
 
-def letter(report, token=1, **changes):
+def build_message(report, token=1, **changes):
     home = report.lineage
     lineage = {
         "queue": home.queue if home else report.queue,

@@ -39,7 +39,7 @@ def moved(replay: Replay, n: int, state: str, **changes) -> None:
     )
 
 
-def held(others: int = 0, **evidence) -> Replay:
+def create_replay_on_hold(others: int = 0, **evidence) -> Replay:
     ids = [*dead(3, group=group()), *dead(others)]
     replay = replays.start(BOB, replays.draft(BOB, selection=ids, reason="partner is back"))
     broken = group("shop.PartnerDown", "still down")
@@ -102,7 +102,7 @@ def new_senders():
 AT_ONCE = {"style": "at_once"}
 
 
-def begun(ids, pace=AT_ONCE, **more):
+def start_replay(ids, pace=AT_ONCE, **more):
     replay = replays.start(ANN, replays.draft(ANN, selection=ids, pace=pace, reason="fixed", **more))
     while replays.create_items():
         pass
@@ -137,7 +137,7 @@ class Steered:
 
     def __init__(self, ids, pace=None, now=START):
         self.now = now
-        self.replay = begun(ids)
+        self.replay = start_replay(ids)
         self.replay.pace = CAREFUL if pace is None else pace
         Replay.objects.filter(pk=self.replay.pk).update(started_at=now, **controlling.start_columns(self.replay, now))
         self.replay.refresh_from_db()

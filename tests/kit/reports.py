@@ -12,7 +12,7 @@ from jobs_admin.core.search_terms import stack_document
 from jobs_admin.ingest.filing import search_document
 from jobs_admin.models import Failure, Traceback
 from jobs_admin.models import terms as index
-from tests.kit.counts import held, recount
+from tests.kit.counts import list_counts, recount
 
 NOW = datetime(2026, 11, 21, 2, 7, 30, tzinfo=UTC)
 TRACE = """Traceback (most recent call last):
@@ -45,7 +45,7 @@ def entries(*reports):
 
 def file(*reports, now=NOW):
     filed = ingest.file(entries(*reports), now)
-    assert held() == recount()
+    assert list_counts() == recount()
     return filed
 
 

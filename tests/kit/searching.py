@@ -40,5 +40,5 @@ def bury(n=1, **changes):
     return made
 
 
-def found(text="", viewer=ENGINE, **more):
+def find_keys(text="", viewer=ENGINE, **more):
     return [f.pk for f in failures.search(viewer, text, now=NOW, **more).rows]

@@ -24,7 +24,7 @@ def file(*entries, now=None):
     return ingest.file(entries, now or timezone.now())
 
 
-def known(*names):
+def create_sources(*names):
     for name in names:
         Source.objects.create(name=name)
 

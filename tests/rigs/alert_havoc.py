@@ -54,7 +54,7 @@ class Havoc:
         engine = Engine(self.folder / "engine").start()
         self.stack.callback(engine.stop)
         desk(self.folder, REDRIVE_REDIS_URL=engine.url, CELERY_BROKER_URL=engine.url.removesuffix("0") + "1")
-        self._lay()
+        self._create_rows()
         self.running = [self._start() for _ in range(self.watches)]
         self.stack.callback(self._end_all)
         return self
@@ -93,7 +93,7 @@ class Havoc:
             return (self.folder / f"judges-{pid}").exists()
         return len(_children(pid)) > 1
 
-    def _lay(self) -> None:
+    def _create_rows(self) -> None:
         from django.utils import timezone
 
         from jobs_admin.models import Failure, Rule

@@ -49,32 +49,34 @@ def round_of(desk, seconds: float, seed: int, attackers: tuple[str, ...] = ("mal
         desk.run("manage.py", "collectstatic", "--noinput", "--verbosity", "0")
         cookies = json.loads(desk.run("-c", PREPARE))
         with granian(desk.environment, "/healthz") as (port, process):
-            before = _left(process.pid, port)
+            before = _list_leftovers(process.pid, port)
             words = ["--seed", str(seed), "--attack", str(port), *(cookies[name] for name in attackers)]
             attacker = subprocess.Popen(
                 [sys.executable, "-m", "bench.attack", *words], cwd=ROOT, stdout=subprocess.PIPE, text=True
             )
             try:
                 time.sleep(1)
-                seen = asyncio.run(_look(port, cookies["vera"], seconds))
+                seen = asyncio.run(_measure_viewer(port, cookies["vera"], seconds))
             finally:
                 attacker.terminate()
                 result = json.loads(attacker.communicate(timeout=20)[0])
             time.sleep(3)
             used = _processor_s(process.pid)
             time.sleep(2)
-            after = _left(process.pid, port) | {"processor_s_in_2_s": round(_processor_s(process.pid) - used, 2)}
-            after["another viewer's list, ms"] = asyncio.run(_look(port, cookies["vera"], 1))["list"]
+            after = _list_leftovers(process.pid, port) | {
+                "processor_s_in_2_s": round(_processor_s(process.pid) - used, 2)
+            }
+            after["another viewer's list, ms"] = asyncio.run(_measure_viewer(port, cookies["vera"], 1))["list"]
     finally:
         engine.stop()
     return {"another viewer": seen, "attacker's answers": result, "before": before, "after": after}
 
 
-async def _look(port: int, cookie: str, seconds: float) -> dict[str, dict[str, float]]:
+async def _measure_viewer(port: int, cookie: str, seconds: float) -> dict[str, dict[str, float]]:
     ends = time.monotonic() + seconds
     took: dict[str, list[float]] = {"list": [], "healthz": []}
 
-    async def ask(name: str, path: str) -> None:
+    async def poll(name: str, path: str) -> None:
         while time.monotonic() < ends or not took[name]:
             began = time.perf_counter()
             status = await _get(port, path, cookie)
@@ -83,7 +85,7 @@ async def _look(port: int, cookie: str, seconds: float) -> dict[str, dict[str, f
                 raise SystemExit(f"{path} answered {status}")
             await asyncio.sleep(0.05)
 
-    await asyncio.gather(ask("list", "/failures/"), ask("healthz", "/healthz"))
+    await asyncio.gather(poll("list", "/failures/"), poll("healthz", "/healthz"))
     return {name: _figures(times) for name, times in took.items()}
 
 
@@ -113,7 +115,7 @@ def _family(pid: int) -> list[int]:
     return [pid, *(one for child in children for one in _family(int(child)))]
 
 
-def _left(pid: int, port: int) -> dict[str, Any]:
+def _list_leftovers(pid: int, port: int) -> dict[str, Any]:
     """Connections of clients, and deleted files that the web processes hold open."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     open_states = {"01", "04", "05", "08"}  # established, closing on our side, or left by the client

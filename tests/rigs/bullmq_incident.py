@@ -139,7 +139,7 @@ class Service:
                     raise
                 time.sleep(0.1)
 
-    def seen(self, since: float) -> dict[str, Any]:
+    def count_requests(self, since: float) -> dict[str, Any]:
         requests = [line.split() for line in self.diary.read_text().splitlines()]
         mine = [(float(at), status, mode) for at, status, mode in requests if float(at) >= since]
         modes = ["warming", *(mode for _, _, mode in mine)]
@@ -286,7 +286,7 @@ class Incident:
         reasons = [why for (*_, before), (_, state, *_, why) in pairwise(course) if why != before and state == "held"]
         gone = {s: self.jobs - min(dead for at, dead, _ in samples if at <= begun["began"] + s) for s in (1, 2, 5)}
         return {
-            **service.seen(begun["began"]),
+            **service.count_requests(begun["began"]),
             **ended,
             "pace": begun["pace"],
             "held_because": reasons,
@@ -348,7 +348,7 @@ class Incident:
             "ready_in_the_first_second": ready[1],
             "within_2_s": ready[2],
             "within_5_s": ready[5],
-            **service.seen(pressed),
+            **service.count_requests(pressed),
             "ran_well": sum(how == "ok" for _, how, *_ in ran),
             "dead_again": client.zcard(key + "failed"),
             "took_s": round(samples[-1][0], 1),

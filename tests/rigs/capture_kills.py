@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import redis
 
 from jobs_admin.core import keys
-from tests.rigs import kill_history, told_jobs
+from tests.rigs import journal_jobs, kill_history
 from tests.rigs.kill_rig import Fleet, plan, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +54,7 @@ class OnRedis:
 
     def waiting(self) -> int:
         with redis.Redis.from_url(self.url) as client:
-            lists = sum(client.llen(name) for name in client.keys(f"{told_jobs.QUEUE}*"))
+            lists = sum(client.llen(name) for name in client.keys(f"{journal_jobs.QUEUE}*"))
             return lists + client.hlen("unacked") + client.zcard(keys.due("shop"))
 
 
@@ -67,7 +67,7 @@ class OnRabbitMQ:
         from kombu import Connection
 
         with Connection(self.url) as connection, redis.Redis.from_url(self.store) as client:
-            ready = connection.default_channel.queue_declare(told_jobs.QUEUE, passive=True).message_count
+            ready = connection.default_channel.queue_declare(journal_jobs.QUEUE, passive=True).message_count
             return ready + client.zcard(keys.due("shop"))
 
 
@@ -89,7 +89,7 @@ class Rig:
 
     def run(self, how: str) -> dict[str, Any]:
         is_guarded, late_ack = not how.startswith("stock"), "late" in how
-        environment = told_jobs.environment(
+        environment = journal_jobs.environment(
             self.broker.url,
             self.store.url,
             self.folder,
@@ -114,7 +114,7 @@ class Rig:
                 fleet.stop()
             if desk is not None:
                 left |= self._until_filed(fleet)
-            found = self._told(how, desk, fleet)
+            found = self._build_report(how, desk, fleet)
             if trace is not None:
                 found |= _whereabouts(trace, found)
             return {
@@ -136,7 +136,7 @@ class Rig:
         desk = Desk(self.folder, self.store.url)
         sources = self.folder / "sources.toml"
         sources.write_text(
-            f'[sources.shop]\nbackend = "celery"\nurl = "{self.broker.url}"\nqueues = ["{told_jobs.QUEUE}"]\n'
+            f'[sources.shop]\nbackend = "celery"\nurl = "{self.broker.url}"\nqueues = ["{journal_jobs.QUEUE}"]\n'
         )
         desk.environment |= {
             "REDRIVE_SOURCES": str(sources), "REDRIVE_DEMO_BROKER_URL": "", "REDRIVE_DATA": str(self.folder),
@@ -160,17 +160,17 @@ class Rig:
         from tests.kit.policies import policy, published
 
         backoff = {"kind": "fixed", "first_delay_s": 1}
-        again = policy("again", told_jobs.AGAIN, max_attempts=told_jobs.TRIES, backoff=backoff)
+        again = policy("again", journal_jobs.AGAIN, max_attempts=journal_jobs.TRIES, backoff=backoff)
         if how.endswith("ledger"):
             again |= {"file_lost": True}
-            once = policy("once", told_jobs.ONCE, max_attempts=1, file_lost=True)
+            once = policy("once", journal_jobs.ONCE, max_attempts=1, file_lost=True)
             published(self.store.url, again, once)
         else:
             published(self.store.url, again)
 
     def _send(self, late_ack: bool) -> None:
-        app = told_jobs.make_app(self.broker.url, late_ack=late_ack, visibility_s=self.visibility_s)
-        told_jobs.send(app, self.jobs, self.failing, SECONDS, random.Random(self.seed))
+        app = journal_jobs.make_app(self.broker.url, late_ack=late_ack, visibility_s=self.visibility_s)
+        journal_jobs.send(app, self.jobs, self.failing, SECONDS, random.Random(self.seed))
 
     def _kill(self, fleet: Fleet) -> int:
         """As planned; answers how often there was no one to kill."""
@@ -203,7 +203,7 @@ class Rig:
         def is_quiet() -> bool:
             nonlocal since, before
             time.sleep(0.2)
-            lines = fleet.said()
+            lines = fleet.written_bytes()
             if lines != before or self.broker.waiting():
                 since, before = time.monotonic(), lines
             return time.monotonic() - since > self.visibility_s + 3
@@ -213,7 +213,7 @@ class Rig:
     def _until_filed(self, fleet: Fleet) -> dict[str, int]:
         spool = self.folder / "spool" / "shop"
 
-        def left() -> dict[str, int]:
+        def count_unfiled() -> dict[str, int]:
             with redis.Redis.from_url(self.store.url) as client:
                 counts = {
                     "on the stream": client.xlen(keys.failures("shop")),
@@ -223,20 +223,20 @@ class Rig:
             return {where: n for where, n in counts.items() if n}
 
         ends = time.monotonic() + 150
-        while left() and time.monotonic() < ends:
+        while count_unfiled() and time.monotonic() < ends:
             time.sleep(0.2)
-        return left()
+        return count_unfiled()
 
-    def _told(self, how: str, desk: Any, fleet: Fleet) -> dict[str, Any]:
-        lines = list(told_jobs.lines(self.folder / "lines"))
-        filed = kill_history.desk(desk.run(kill_history.ASKED, 300)) if desk else kill_history.Desk([], {})
+    def _build_report(self, how: str, desk: Any, fleet: Fleet) -> dict[str, Any]:
+        lines = list(journal_jobs.lines(self.folder / "lines"))
+        filed = kill_history.desk(desk.run(kill_history.QUERY, 300)) if desk else kill_history.Desk([], {})
         found = kill_history.checked(self.jobs, lines, filed, fleet.killed)
         if desk is None:
-            ended = {line.job for line in lines if line.what != told_jobs.START}
+            ended = {line.job for line in lines if line.what != journal_jobs.START}
             began = {line.job for line in lines}
             found = {name: found[name] for name in ("jobs", "began", "through", "attempts_about_to_raise",
                      "lost_before_they_start", "attempts_begun_again", "begun_again_unflagged")}  # fmt: skip
-            found["vanished"] = kill_history.named(began - ended)
+            found["vanished"] = kill_history.list_or_count(began - ended)
         return found
 
 
@@ -246,7 +246,8 @@ def _whereabouts(trace: Any, found: dict[str, Any]) -> dict[str, Any]:
     by_kombu = sorted(job for job in names if trace.was_popped_and_never_noted(job))
     others = sorted(names - set(by_kombu))
     seen = {
-        job: [f"{step.at:.3f} {step.client} {step.command} {step.key}" for step in trace.of(job)] for job in others[:10]
+        job: [f"{step.at:.3f} {step.client} {step.command} {step.key}" for step in trace.list_steps(job)]
+        for job in others[:10]
     }
     return {"lost_by_kombu": by_kombu, "lost_otherwise": others, "seen_of_those": seen}
 

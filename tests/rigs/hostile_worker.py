@@ -272,7 +272,7 @@ def forgeries(rng: random.Random, victim: Victim, *only: str) -> Iterator[tuple[
         _stream,
         _hash,
         _hash,
-        _kept,
+        _stored_jobs,
         _text,
         _desk,
         _scripted,
@@ -387,7 +387,7 @@ def _hash(rng: random.Random, victim: Victim) -> Write:
     )
 
 
-def _kept(rng: random.Random, victim: Victim) -> Write:
+def _stored_jobs(rng: random.Random, victim: Victim) -> Write:
     """Jobs that a worker keeps while they run: its own of another source's jobs, or another's."""
     meta = encode(_forged(rng, victim))[b"meta"]
     value = rng.choice([b"1000 1 %d\n%sraw" % (len(meta), meta), b"1000 1 99999999\n{}", b"x", b"1 " * 9])

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.rigs.told_jobs import END, RAISE, START, Line
+from tests.rigs.journal_jobs import END, RAISE, START, Line
 
 LOST = ("worker_lost", "lost_retry", "lost")  # kinds that tell of a process, not of what the job did
 _MOST_NAMED = 20
@@ -34,7 +34,7 @@ class Desk:
 
 
 # To be run in a process of the desk.
-ASKED = """
+QUERY = """
 from django.db.models import Sum
 sums = QueueCounter.objects.filter(step=60).aggregate(*(Sum(name) for name in ("failed", "retried", "recovered", "started", "succeeded")))
 in_groups = GroupCounter.objects.filter(step=60).aggregate(n=Sum("failed") + Sum("retried"))["n"]
@@ -79,17 +79,17 @@ def checked(sent: int, lines: Iterable[Line], filed: Desk, killed: Counter[str])
         "through": len(through),
         "attempts_about_to_raise": len(at[RAISE]),
         "rows_of_attempts": len(filed.attempts),
-        "missing": named(at[RAISE].keys() - failed),
-        "vanished": named(job for job in began - through if (job, last[job]) not in failed),
-        "lost_before_they_start": named(jobs - began - {job for job, _ in rows}),
-        "invented": named(_invented(at, rows, killed)),
+        "missing": list_or_count(at[RAISE].keys() - failed),
+        "vanished": list_or_count(job for job in began - through if (job, last[job]) not in failed),
+        "lost_before_they_start": list_or_count(jobs - began - {job for job, _ in rows}),
+        "invented": list_or_count(_invented(at, rows, killed)),
         "children_lost": sum(_of_a_child(kinds) for kinds in rows.values()),
         "filed_lost": sum("lost" in kinds for kinds in rows.values()),
-        "told_of_no_start": named(
+        "told_of_no_start": list_or_count(
             place for place, kinds in rows.items() if kinds & set(LOST) and place not in at[START]
         ),
         "attempts_begun_again": sum(len(starts) > 1 for starts in at[START].values()),
-        "begun_again_unflagged": named(
+        "begun_again_unflagged": list_or_count(
             place for place, starts in at[START].items() if sum(not line.is_again for line in starts) > 1
         ),
         # What a main process had not told yet when it was killed is not counted: five seconds at most.
@@ -98,8 +98,8 @@ def checked(sent: int, lines: Iterable[Line], filed: Desk, killed: Counter[str])
             job in through and state not in ("recovered",) for job, (state, _) in filed.states.items()
         ),
         # Their last attempt is to be retried, and that is nowhere.
-        "gone_while_retrying": named(job for job, (state, _) in filed.states.items() if state == "retrying"),
-        "wrong_states": named(_wrong_states(filed, through, rows)),
+        "gone_while_retrying": list_or_count(job for job, (state, _) in filed.states.items() if state == "retrying"),
+        "wrong_states": list_or_count(_wrong_states(filed, through, rows)),
         "wrong_counters": _wrong_counters(filed),
     }
 
@@ -154,6 +154,6 @@ def _wrong_counters(filed: Desk) -> dict[str, str]:
     return {name: f"{counted.get(name)} for {n} rows" for name, n in true.items() if counted.get(name) != n}
 
 
-def named(found: Iterable[object]) -> list[str] | int:
+def list_or_count(found: Iterable[object]) -> list[str] | int:
     named = sorted(map(str, found))
     return named if len(named) <= _MOST_NAMED else len(named)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.rigs import told_jobs
+from tests.rigs import journal_jobs
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKER, MAIN, CHILD = "worker", "main", "child"
@@ -71,11 +71,11 @@ class Fleet:
 
     def _start(self, n: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            told_jobs.worker_command(f"w{n}", self._children),
+            journal_jobs.worker_command(f"w{n}", self._children),
             cwd=ROOT, env=self._environment, stdout=self._log, stderr=self._log, process_group=0,
         )  # fmt: skip
 
-    def look(self) -> None:
+    def restart_dead(self) -> None:
         for n, worker in enumerate(self._workers):
             if worker.poll() is not None and time.monotonic() >= self._reap_at.get(n, 0.0):
                 _end(worker)
@@ -113,7 +113,7 @@ class Fleet:
         """The number of started jobs, by their lines; about, which is enough to choose a moment by."""
         return sum(file.stat().st_size for file in os.scandir(self._lines)) // 72
 
-    def said(self) -> int:
+    def written_bytes(self) -> int:
         """Bytes: another number for whoever goes on."""
         return sum(file.stat().st_size for file in os.scandir(self._lines))
 
@@ -135,7 +135,7 @@ def until(fleet: Fleet, reached: Callable[[], bool], within_s: float) -> bool:
     """Return whether it was reached in time; who dies is started again meanwhile."""
     ends = time.monotonic() + within_s
     while time.monotonic() < ends:
-        fleet.look()
+        fleet.restart_dead()
         if reached():
             return True
         time.sleep(0.02)

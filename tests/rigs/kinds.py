@@ -76,7 +76,7 @@ ROWS = (
 
 
 @dataclass(slots=True)
-class Told:
+class Outcome:
     """Outcome of one row."""
 
     row: Row
@@ -171,9 +171,9 @@ def reports(store: redis.Redis) -> list[Envelope]:
     return [decode(fields) for fields in distinct.values()]
 
 
-def tried(broker: OnRedis | OnRabbitMQ, pool: str, late: bool, store_url: str, store: redis.Redis) -> list[Told]:
+def tried(broker: OnRedis | OnRabbitMQ, pool: str, late: bool, store_url: str, store: redis.Redis) -> list[Outcome]:
     """All rows of this pool. The desk of this process has the broker as its source `shop`, and an empty database."""
-    tries = [Told(row, uuid()) for row in ROWS if pool in row.pools]
+    tries = [Outcome(row, uuid()) for row in ROWS if pool in row.pools]
     worker = RealWorker(broker.url, store_url, pool=pool, concurrency=4, queues=QUEUE, late_ack=late)
     fixed = RealWorker(
         broker.url,
@@ -200,7 +200,7 @@ def tried(broker: OnRedis | OnRabbitMQ, pool: str, late: bool, store_url: str, s
     return tries
 
 
-def _fail(broker: OnRedis | OnRabbitMQ, worker: RealWorker, tries: list[Told], store: redis.Redis) -> None:
+def _fail(broker: OnRedis | OnRabbitMQ, worker: RealWorker, tries: list[Outcome], store: redis.Redis) -> None:
     first = {one.job_id: one.row for one in tries if not one.row.ends_worker and "revoked" not in one.row.options}
     originals = broker.publish(worker, first)
     expected = sum(len(row.kinds) for row in first.values())
@@ -229,14 +229,14 @@ def _fail(broker: OnRedis | OnRabbitMQ, worker: RealWorker, tries: list[Told], s
         one.is_equal = bool(mine) and broker.is_equal(mine[0].raw, originals[one.job_id])
 
 
-def _file(tries: list[Told]) -> None:
+def _file(tries: list[Outcome]) -> None:
     _desk_until(lambda: Failure.objects.count() >= sum(bool(one.row.kinds) for one in tries), "the failures")
     for one in tries:
         mine = list(Failure.objects.filter(first_job_id=one.job_id))
         one.rows, one.state = len(mine), mine[0].state if mine else ""
 
 
-def _bring_back(worker: RealWorker, tries: list[Told]) -> None:
+def _bring_back(worker: RealWorker, tries: list[Outcome]) -> None:
     """By one replay, but for what the broker gives to the next worker all automatically."""
     of_itself = [one for one in tries if one.row.by_broker and worker.app.conf.task_acks_late]
     _desk_until(

@@ -27,7 +27,7 @@ HOWS = ("drain", "now", "to_dead", "undrained")
 IN_THEIR_TIME = ("drain", "undrained")
 AWAY_S = 5.0  # for so long nobody promotes
 VISIBILITY_S = "60"
-_TOLD = """
+_COUNTS = """
 from django.db.models import Count
 say({"states": {f"{state} {kind}": n for state, kind, n in Failure.objects.values_list("state", "kind").annotate(n=Count("pk"))},
      "messages": Payload.objects.filter(is_whole=True).count(), "failures": Failure.objects.count()})
@@ -144,14 +144,14 @@ class Leaving:
             "retries": self.retries,
             "left_after_s": round(drained_s, 1),
             "not_put_aside": len(dead - wait),
-            **self._told(how, jobs, due),
+            **self._build_report(how, jobs, due),
         }
 
     def _is_filed(self) -> bool:
         with redis.Redis.from_url(self.store_url) as client:
             return not client.xlen(keys.failures("shop"))
 
-    def _told(self, how: str, jobs: list[str], due: dict[str, float]) -> dict[str, Any]:
+    def _build_report(self, how: str, jobs: list[str], due: dict[str, float]) -> dict[str, Any]:
         ran = self.second_attempts()
         first = {job: at for job, _, at in sorted(ran, key=lambda line: -line[2])}
         report = {
@@ -160,7 +160,7 @@ class Leaving:
             "strangers": len(first.keys() - set(jobs)),
             "wrong_attempt": sum(attempt != 2 for _, attempt, _ in ran),
             "still_waiting": self.waiting(),
-            "desk": self.desk.run(_TOLD),
+            "desk": self.desk.run(_COUNTS),
             "load": [round(one, 1) for one in os.getloadavg()],
         }
         if how == "to_dead":
@@ -216,7 +216,9 @@ _WAYS: dict[str, Callable[[Leaving, list[RealWorker]], None]] = {
 }  # fmt: skip
 
 
-def left(folder: Path, how: str, retries: int, per_second: int, broker: str = "redis", **more: Any) -> dict[str, Any]:
+def measure(
+    folder: Path, how: str, retries: int, per_second: int, broker: str = "redis", **more: Any
+) -> dict[str, Any]:
     """One way of leaving, on servers of its own."""
     from dashboard.setup.engine import Engine
     from tests.kit.rabbitmq import HOW_TO_GET_IT, Node, server

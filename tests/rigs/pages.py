@@ -37,7 +37,7 @@ class Page:
             self.headers["Authorization"] = f"Bearer {token}"
         self.bytes, self.first_s = 0, 0.0
 
-    def ask(self) -> float:
+    def fetch(self) -> float:
         """Seconds until the whole page was here."""
         connections = self._open.__dict__.setdefault("connections", {})
         for is_last in (False, True):
@@ -71,7 +71,7 @@ class Desk:
     failures: int
     server: str  # of PostgreSQL
     pages: dict[str, Page] = field(default_factory=dict)
-    said: dict[str, object] = field(default_factory=dict)
+    figures: dict[str, object] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.failures:,} ({'SQLite' if self.database == 'sqlite' else 'PostgreSQL'})"
@@ -158,21 +158,21 @@ class Desk:
             with granian(environment, "/healthz") as (port, process):
                 self.process = process
                 self.pages = {name: Page(port, path, known["cookie"]) for name, path in known["pages"].items()}
-                self.pages["list"].ask()
-                self.said = {
+                self.pages["list"].fetch()
+                self.figures = {
                     "failures by state": known["states"],
                     "searches": known["searches"],
                     "memory": {"after the first page": uss(process)},
                 }
                 first = ("list", "groups", "group", "failure", "overview")
-                self.said["first view"] = {name: first_view(self.pages[name]) for name in first}
+                self.figures["first view"] = {name: first_view(self.pages[name]) for name in first}
                 yield
         finally:
             engine.stop()
 
     def memory_after(self, requests: int) -> None:
         """Asks for all the ordinary pages in turn, eight at a time, and looks at the memory half-way and at the end."""
-        memory = self.said["memory"]
+        memory = self.figures["memory"]
         assert isinstance(memory, dict)
         memory["after the measurement"] = uss(self.process)
         pages = [page for page in self.pages.values() if page.first_s < SLOW_S]
@@ -181,13 +181,13 @@ class Desk:
 
             def client(number: int, each: int = each) -> None:
                 for n in range(each):
-                    pages[(number + n) % len(pages)].ask()
+                    pages[(number + n) % len(pages)].fetch()
 
             together(8, client)
             memory[f"{part * each * 8:,} requests later"] = uss(self.process)
 
-    def told(self) -> dict[str, object]:
-        return {**self.said, "filled": json.loads((self.folder / "filled.json").read_text())}
+    def report(self) -> dict[str, object]:
+        return {**self.figures, "filled": json.loads((self.folder / "filled.json").read_text())}
 
 
 def together(clients: int, work, stop: threading.Barrier | None = None) -> None:

@@ -122,10 +122,10 @@ class Met:
 
 def partners(seed: int, of_each: int = OF_EACH) -> list[Drawn]:
     """The same for the same seed."""
-    return [_drawn(kind, n, Random(f"{seed}/{kind}/{n}")) for kind in KINDS for n in range(of_each)]
+    return [_draw(kind, n, Random(f"{seed}/{kind}/{n}")) for kind in KINDS for n in range(of_each)]
 
 
-def _drawn(kind: str, n: int, random: Random) -> Drawn:
+def _draw(kind: str, n: int, random: Random) -> Drawn:
     top = _log_uniform(random, 12, 300)
     plain = Drawn(
         kind, f"{kind} {n + 1}", lambda at: top, top,
@@ -222,14 +222,14 @@ class Operated(Paced):
         self._met, self._out_after = met, out_after
         self.held_s, self._at = 0.0, 0.0
 
-    def look(self, seen: Seen) -> None:
+    def assess(self, seen: Seen) -> None:
         if self._out_after is not None and seen.sent >= self._out_after:
             self._met.out(seen.now)
             self._out_after = None
         if self.verdict.state == "held":
             self.held_s += seen.now - self._at
         self._at = seen.now
-        super().look(seen)
+        super().assess(seen)
 
 
 def oracle_s(drawn: Drawn, jobs: int) -> float:
@@ -268,7 +268,7 @@ def meet(drawn: Drawn, way: str, jobs: int, seed: int = 0) -> dict[str, Any]:
         "dead": world.lost,
         "dead_percent": round(100 * world.lost / sound, 2),
         "set_aside": world.set_aside,
-        "set_aside_whole_percent": round(100 * world.set_aside_whole / sound, 2),
+        "set_aside_whole_percent": round(100 * world.set_aside_healthy / sound, 2),
         "through_s": round(world.now - operated.held_s),
         "waited_for_operator_s": round(operated.held_s),
         "times_the_oracle": round((world.now - operated.held_s) / known_s, 2),

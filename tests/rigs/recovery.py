@@ -151,7 +151,7 @@ class Paced:
         """The groups that are set aside now."""
         return self._aside
 
-    def look(self, seen: Seen) -> None:
+    def assess(self, seen: Seen) -> None:
         if self._held_at is not None and seen.now - self._held_at >= RESUMED_S:
             self.controller.resumed(seen.now)
             self._held_at = None
@@ -182,7 +182,7 @@ class Planned:
     def wait(self, now: float) -> float:
         return self._due[0] - now if self._due else LONGEST_S
 
-    def look(self, seen: Seen) -> None:
+    def assess(self, seen: Seen) -> None:
         pass
 
     def sets_aside(self) -> set[Any]:
@@ -206,7 +206,7 @@ class Oracle:
     def wait(self, now: float) -> float:
         return TICK_S
 
-    def look(self, seen: Seen) -> None:
+    def assess(self, seen: Seen) -> None:
         pass
 
     def sets_aside(self) -> set[Any]:
@@ -222,7 +222,7 @@ class World:
     random: Random
     runtime_s: float = RUNTIME_S
     news_s: float = NEWS_S
-    look_s: float = CHECK_S
+    check_s: float = CHECK_S
     attempts: int = 6
     broken: float = 0.0  # the share of jobs that fail whatever the service does
     groups: Sequence[tuple[float, float]] = ()  # (share of the jobs that died of it, share of these that is broken)
@@ -233,7 +233,7 @@ class World:
     failed_again: int = 0
     lost: int = 0  # of these, jobs that are not broken
     set_aside: int = 0  # jobs that were not sent, for their group
-    set_aside_whole: int = 0  # of these, jobs that are not broken
+    set_aside_healthy: int = 0  # of these, jobs that are not broken
     first_failed: int = 0
     now: float = 0.0
     sent_at: list[float] = field(default_factory=list)
@@ -279,7 +279,7 @@ class World:
                 took = self.runtime_s * self.random.uniform(0.8, 1.2) + delay_s
                 heapq.heappush(ending, (now + took, job, attempt, ok, took))
             if now >= next_sample:
-                next_sample = now + self.look_s
+                next_sample = now + self.check_s
                 came = []
                 while news and news[0][0] <= now:
                     _, judged, ended = news.popleft()
@@ -291,11 +291,11 @@ class World:
                     now, self.sent, self.sent - self.settled, planned, came, self.workers, len(queue), set_aside=aside,
                     has_others=lambda groups, at=following: any(died_of[n] not in groups for n in range(at, self.jobs)),
                 )  # fmt: skip
-                way.look(seen)
+                way.assess(seen)
                 for group in way.sets_aside() - aside:
                     lost = [n for n in range(following, self.jobs) if died_of[n] == group]
                     self.set_aside += len(lost)
-                    self.set_aside_whole += sum(not is_broken[n] for n in lost)
+                    self.set_aside_healthy += sum(not is_broken[n] for n in lost)
                     aside.add(group)
             idle_until = now
             if not queue:

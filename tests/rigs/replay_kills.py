@@ -20,7 +20,7 @@ from kombu import Connection
 from tests.kit.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-_TOLD = """
+_STATE = """
 r = Replay.objects.get()
 say({"state": r.state, "total": r.total, "planned": r.planned, "sent": r.sent, "running": r.running, "succeeded": r.succeeded,
      "failed_again": r.failed_again, "uncertain": r.uncertain, "cancelled": r.cancelled, "held_because": r.held_because,
@@ -111,7 +111,7 @@ class Havoc:
         result = self._until_ended(begun)
         took = time.monotonic() - begun
         # A job without news is uncertain after `outcome_within_s`, wherever it is: a worker that was slow may still have it before it.
-        self._until(lambda: not self._left(), 120, "the queue to be empty")
+        self._until(lambda: not self._count_queued(), 120, "the queue to be empty")
         return self._account(result, took)
 
     def _kill_one(self, what: str) -> None:
@@ -128,10 +128,10 @@ class Havoc:
             self.parts[what] = {"sender": self._sender, "web": self._web}[what]()
 
     def _ran(self) -> int:
-        self._ask_web()
+        self._probe_web()
         return len(self.worker.marks("noted")) // 2
 
-    def _ask_web(self) -> None:
+    def _probe_web(self) -> None:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/healthz", timeout=2) as answer:
                 self.answers[str(answer.status)] += 1
@@ -140,16 +140,16 @@ class Havoc:
 
     def _until(self, reached, deadline_s: float, what: str):
         def text() -> str:
-            return f"{self.desk.run(_TOLD)}\n{self.worker.text()[-2000:]}"
+            return f"{self.desk.run(_STATE)}\n{self.worker.text()[-2000:]}"
 
         return wait_until(reached, what, within_s=deadline_s, every_s=0.05, text=text)
 
     def _until_ended(self, begun: float) -> dict:
-        def told():
-            rows = self.desk.run(_TOLD)
+        def ended():
+            rows = self.desk.run(_STATE)
             return rows if not (rows["planned"] or rows["sent"] or rows["running"]) else None
 
-        return self._until(told, 300 + 2 * self.outcome_within_s, "the replay to end")
+        return self._until(ended, 300 + 2 * self.outcome_within_s, "the replay to end")
 
     def _account(self, result: dict, took: float) -> dict:
         lines = [line.split() for line in self.worker.marks("noted")]
@@ -169,11 +169,11 @@ class Havoc:
             "ran_twice": sum(ran[n] > 1 for n in every),
             # Celery's worker gives back what it has fetched when it loses its connection, and marks it as redelivered.
             "ran_again_by_the_broker": sum(again[n] > 0 and ran[n] + again[n] > 1 for n in every),
-            "left_in_the_queue": self._left(),
+            "left_in_the_queue": self._count_queued(),
             "healthz": dict(self.answers),
         }
 
-    def _left(self) -> int:
+    def _count_queued(self) -> int:
         if not self.on_rabbitmq:
             with redis.Redis.from_url(self.engine.url) as client:
                 return client.llen("emails")

@@ -86,7 +86,7 @@ class Bull(System):
         # An id of its own: after its data were lost a BullMQ counts from 1 again, and what has an id again shares a row.
         job_id = f"job-{next(_numbers)}"
         self.node.add(self.queue, "deliver", {"fails": 1}, attempts=1, jobId=job_id)
-        self.node.told("failed", queue=self.queue, id=job_id)
+        self.node.wait_for_event("failed", queue=self.queue, id=job_id)
         return job_id
 
     def start_workers(self) -> None:
@@ -202,12 +202,12 @@ class Rabbit(System):
         self.node.stop()
 
 
-_TOLD = """
+_SHELL = """
 import traceback
-told = globals()
+scope = globals()
 for line in sys.stdin:
     try:
-        exec(json.loads(line), told)
+        exec(json.loads(line), scope)
     except BaseException:
         say({"raised": traceback.format_exc()})
 """
@@ -228,7 +228,7 @@ class Desk(replays_desk.Desk):
                 [sys.executable, "manage.py", "watch", "--only", _STEPS], stdout=output, stderr=subprocess.STDOUT
             )
         self.shell = self._begin(
-            [sys.executable, "-c", replays_desk._BEGIN + _TOLD],
+            [sys.executable, "-c", replays_desk._BEGIN + _SHELL],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -237,7 +237,7 @@ class Desk(replays_desk.Desk):
     def _begin(self, command: list[str], **how: Any) -> subprocess.Popen:
         return subprocess.Popen(command, cwd=replays_desk.ROOT, env=self.environment, preexec_fn=die_with_parent, **how)
 
-    def ask(self, code: str) -> Any:
+    def evaluate(self, code: str) -> Any:
         """The output of the code in that process."""
         self.shell.stdin.write(json.dumps(code) + "\n")
         self.shell.stdin.flush()
@@ -247,14 +247,14 @@ class Desk(replays_desk.Desk):
 
     def states(self, system: System) -> dict[str, str]:
         return dict(
-            self.ask(
+            self.evaluate(
                 f"say([list(r) for r in Failure.objects.filter(source={system.name!r}).values_list('job_id', 'state')])"
             )
         )
 
     def source(self, system: System) -> dict[str, Any]:
         """The source's state: reachable, why, since, why_not_pulled, not_pulled_since, read_only."""
-        return self.ask(
+        return self.evaluate(
             "from jobs_admin.desk import overview\n"
             f"row = overview.source(ANN, {system.name!r})\n"
             "say(None if row is None else {'reachable': row.reachable, 'why': row.why, 'since': str(row.changed_at),\n"
@@ -264,7 +264,7 @@ class Desk(replays_desk.Desk):
 
     def page(self, address: str = "/queues/") -> str:
         """A page, as an admin sees it, without its tags."""
-        return self.ask(
+        return self.evaluate(
             "import re, html\nfrom django.test import Client\nfrom django.conf import settings\n"
             "from django.contrib.auth import get_user_model\nfrom jobs_admin.desk import overview; overview.forget()\n"
             "settings.ALLOWED_HOSTS = ['*']\n"
@@ -282,19 +282,19 @@ class Desk(replays_desk.Desk):
     def replay_of(self, jobs: dict[System, str]) -> int:
         """One replay of a job of each of these systems that was started; its id."""
         named = [(system.name, job_id) for system, job_id in jobs.items()]
-        return self.ask(
+        return self.evaluate(
             f"found = [Failure.objects.get(source=source, job_id=job_id).pk for source, job_id in {named!r}]\n"
             "begun = replays.start(ANN, replays.draft(ANN, selection=found, pace={'style': 'at_once'}, reason='mended'))\n"
             "say(begun.pk)"
         )
 
     def items(self, replay: int) -> list[str]:
-        return self.ask(f"say(list(ReplayItem.objects.filter(replay={replay}).values_list('state', flat=True)))")
+        return self.evaluate(f"say(list(ReplayItem.objects.filter(replay={replay}).values_list('state', flat=True)))")
 
-    def look_closer(self) -> None:
+    def sample_closely(self) -> None:
         """As `watch` does once a minute: at versions, rights and settings."""
         self._looks += 1
-        self.ask(
+        self.evaluate(
             f"from datetime import timedelta\nfrom jobs_admin.queues import sampling\n"
             f"sampling.sample(timezone.now() + timedelta(seconds={61 * self._looks})); say(1)"
         )

@@ -67,7 +67,7 @@ from jobs_admin.models import (
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
 from jobs_admin.queues import liveness
 from jobs_admin.rights import people, view_sight
-from tests.kit.matrix import Asker, Rows, body_of, lay, path_of, undone
+from tests.kit.matrix import Asker, Rows, body_of, create_rows, path_of, undone
 from tests.kit.sources import forget_configuration
 
 ANN = Viewer("ann", {"*": ADMIN})
@@ -83,7 +83,7 @@ class Person:
     token: Asker
     of_token: str  # the one source of it
 
-    def seen(self, address: Address) -> frozenset[str]:
+    def visible(self, address: Address) -> frozenset[str]:
         return frozenset([self.of_token]) if address.kind == "api" else self.sources
 
 
@@ -112,7 +112,7 @@ def draw(rng: random.Random, settings: Any, folder: Path) -> World:
     forget_configuration(config)
     forget()
     operators = {source: _person(f"{one}-op", {source: OPERATOR}) for source, one in words.items()}
-    world = World(words, {source: lay(source, one) for source, one in words.items()})
+    world = World(words, {source: create_rows(source, one) for source, one in words.items()})
     groups = {source: _file(rng, source, one) for source, one in words.items()}
     for source, one in words.items():
         _write_words(rng, source, one, operators[source], groups[source])
@@ -329,12 +329,12 @@ class Question:
         return path_of(self.address, self.rows)
 
     @cached_property
-    def sent(self) -> dict[str, Any]:
-        return self.asker.sent(self.method, self.address, self.rows)
+    def parameters(self) -> dict[str, Any]:
+        return self.asker.parameters(self.method, self.address, self.rows)
 
     @property
-    def seen(self) -> frozenset[str]:
-        return self.person.seen(self.address)
+    def visible(self) -> frozenset[str]:
+        return self.person.visible(self.address)
 
     def __str__(self) -> str:
         return f"{self.method} {self.address.route} ({self.address.name}) {self.given} by {self.person.name}"
@@ -342,7 +342,7 @@ class Question:
 
 @dataclass
 class Found:
-    asked: int = 0
+    requested: int = 0
     compared: int = 0
     repeating: int = 0  # of these: a word out of sight that the request named
     answers: dict[str, int] = field(default_factory=dict)
@@ -363,12 +363,12 @@ def questions(rng: random.Random, world: World, number: int) -> Iterator[Questio
     for n in range(number):
         address, method = pairs[n % len(pairs)]
         person = rng.choice(world.people)
-        own = [rows for source, rows in world.rows.items() if source in person.seen(address)]
+        own = [rows for source, rows in world.rows.items() if source in person.visible(address)]
         rows = rng.choice([*own, *own, *world.rows.values(), *world.shared, *world.shared])
-        yield Question(person, address, method, rows, _given(rng, world, person.seen(address)))
+        yield Question(person, address, method, rows, _draw_parameters(rng, world, person.visible(address)))
 
 
-def _given(rng: random.Random, world: World, seen: frozenset[str]) -> dict[str, str]:
+def _draw_parameters(rng: random.Random, world: World, seen: frozenset[str]) -> dict[str, str]:
     """Parameters that many pages know; mostly about what is in sight, as an answer says back what it was asked."""
     source = rng.choice(sorted(seen)) if rng.random() < 0.8 else rng.choice(sorted(world.words))
     one = world.words[source]
@@ -388,21 +388,21 @@ def _given(rng: random.Random, world: World, seen: frozenset[str]) -> dict[str, 
     return {name: value for name, value in given.items() if rng.random() < 0.6}
 
 
-def ask(question: Question) -> tuple[int, str]:
+def fetch(question: Question) -> tuple[int, str]:
     """The status and all of the answer. What it changed is changed back."""
     forget()
     with undone():
-        answer = question.asker.send(question.method, question.address, question.path, question.sent)
+        answer = question.asker.send(question.method, question.address, question.path, question.parameters)
         return answer.status_code, body_of(answer)
 
 
-def look(rng: random.Random, world: World, number: int, *, compared: float = 0.3) -> Found:
+def run_questions(rng: random.Random, world: World, number: int, *, compared: float = 0.3) -> Found:
     """Ask `number` questions, and some of them again on a desk without the rows that are out of sight: a share of the pages, and
     every answer that repeats a word out of sight which the request named."""
     found, again = Found(), []
     for n, question in enumerate(questions(rng, world, number), 1):
-        status, text = ask(question)
-        found.asked += 1
+        status, text = fetch(question)
+        found.requested += 1
         found.addresses.add(f"{question.method} {question.address.route}")
         found.answers[str(status)] = found.answers.get(str(status), 0) + 1
         found.leaks += leaks(question, world, status, text)
@@ -412,7 +412,7 @@ def look(rng: random.Random, world: World, number: int, *, compared: float = 0.3
         if drawn or repeats:
             again.append((question, (status, text)))
         if n % _AT_ONCE == 0 or n == number:
-            _ask_again(found, world, again)
+            _repeat(found, world, again)
             again = []
     return found
 
@@ -420,18 +420,18 @@ def look(rng: random.Random, world: World, number: int, *, compared: float = 0.3
 _AT_ONCE = 100  # questions, before some of them are asked again: soon, as pages say how long ago something was
 
 
-def _ask_again(found: Found, world: World, again: list[tuple[Question, tuple[int, str]]]) -> None:
+def _repeat(found: Found, world: World, again: list[tuple[Question, tuple[int, str]]]) -> None:
     found.compared += len(again)
     for _ in range(3):  # what differs because of the time that went by in between does not differ each time
         differing = []
-        for seen in {question.seen for question, _ in again}:
-            mine = [(question, answer) for question, answer in again if question.seen == seen]
+        for seen in {question.visible for question, _ in again}:
+            mine = [(question, answer) for question, answer in again if question.visible == seen]
             with without(world, seen):
-                alone = [ask(question) for question, _ in mine]
+                alone = [fetch(question) for question, _ in mine]
             for (question, answer), other in zip(mine, alone, strict=True):
                 if found_ := differences(question, answer, other):
                     differing.append((question, found_))
-        again = [(question, ask(question)) for question, _ in differing]
+        again = [(question, fetch(question)) for question, _ in differing]
     found.leaks += [one for _, texts in differing for one in texts]
 
 
@@ -450,13 +450,13 @@ def leaks(question: Question, world: World, status: int, text: str) -> list[str]
 def repeated(question: Question, world: World, text: str) -> list[str]:
     """Return the words out of sight that an answer has from the URL of the request, or from what was sent with it. That the answer
     is no leak is shown by a desk without their rows, which answers the same."""
-    requested = " ".join([question.path, *map(str, question.sent.values())])
+    requested = " ".join([question.path, *map(str, question.parameters.values())])
     return [one for one in _words_out_of_sight(question, world, text) if one in requested]
 
 
 def _words_out_of_sight(question: Question, world: World, text: str) -> list[str]:
     lower = text.lower()
-    return [one for source, one in world.words.items() if source not in question.seen and one in lower]
+    return [one for source, one in world.words.items() if source not in question.visible and one in lower]
 
 
 # -- the same desk without what is out of sight ----------------------------------------------------------------------

@@ -69,11 +69,11 @@ def _score_of(shape: bytes) -> float:
 def _refused_or(read: Callable[[], object]) -> Callable[[], None]:
     """A reader of one source, of which others go on when it says that it cannot be read."""
 
-    def ask() -> None:
+    def read_or_refuse() -> None:
         with suppress(SourceError):
             read()
 
-    return ask
+    return read_or_refuse
 
 
 def _hash(name: str, *fields: str) -> Put:
@@ -83,29 +83,29 @@ def _hash(name: str, *fields: str) -> Put:
 def _hash_or_field(name: str, field: str) -> Put:
     """The shape as a value, and as the name of a field that has the value of a sound one."""
 
-    def put(store: redis.Redis, shape: bytes) -> None:
+    def write(store: redis.Redis, shape: bytes) -> None:
         store.delete(name)
         store.hset(name, mapping={field: shape, shape: b"0"})
 
-    return put
+    return write
 
 
 def _members(name: str) -> Put:
-    def put(store: redis.Redis, shape: bytes) -> None:
+    def write(store: redis.Redis, shape: bytes) -> None:
         store.delete(name)
         store.sadd(name, shape, shape[:20])
 
-    return put
+    return write
 
 
 def _scored(name: str, *members: str) -> Put:
     """Odd scores of known members, and the shape itself as a member."""
 
-    def put(store: redis.Redis, shape: bytes) -> None:
+    def write(store: redis.Redis, shape: bytes) -> None:
         store.delete(name)
         store.zadd(name, {**dict.fromkeys(members, _score_of(shape)), shape: _score_of(shape + b" ")})
 
-    return put
+    return write
 
 
 def _text(name: str) -> Put:
@@ -162,16 +162,16 @@ def _put_place(store: redis.Redis, shape: bytes) -> None:
     store.hset(f"{keys.copies('shop')}:places", "dead", shape)
 
 
-def _put_kept(store: redis.Redis, shape: bytes) -> None:
+def _put_saved(store: redis.Redis, shape: bytes) -> None:
     """A job that BullMQ forgot, of which a worker kept the hash: fields as BullMQ writes them, with the shape in each in turn."""
     key = keys.bullmq_kept("shop")
     store.delete(key)
     store.zadd(key, {b"emails:1": _score_of(shape), shape: 1.0})
     store.delete(f"{key}:emails:1")
-    store.hset(f"{key}:emails:1", mapping=_kept_fields(shape))
+    store.hset(f"{key}:emails:1", mapping=_saved_fields(shape))
 
 
-def _kept_fields(shape: bytes) -> dict[str, bytes]:
+def _saved_fields(shape: bytes) -> dict[str, bytes]:
     fields = ("name", "data", "opts", "timestamp", "attemptsMade", "atm", "failedReason", "stacktrace", "finishedOn", "processedOn", "delay",
               "priority", "redrive", "keptBytes", "parent", "parentKey", "returnvalue", "stc")  # fmt: skip
     return {
@@ -182,7 +182,7 @@ def _kept_fields(shape: bytes) -> dict[str, bytes]:
     }
 
 
-def _read_kept() -> None:
+def _read_saved() -> None:
     source = _bullmq(_url())
     source._jobs._saved_from = 0
     found, _ = source._jobs.saved_reports()
@@ -326,7 +326,7 @@ KEYS: dict[str, Key] = shapes.KEYS | {
     "copies": Key([["dead", "1", "1"]], _hash(keys.copies("shop"), "emails:j"),
                   (_of_bullmq(lambda one: one._dead.still_present([Ref("emails", "j")])),), keys.copies("shop")),
     "copies-places": Key(_PLACE, _put_place, (_refused_or(_read_places),)),
-    "bullmq-kept": Key({"a": 1}, _put_kept, (_refused_or(_read_kept),), keys.bullmq_kept("shop")),
+    "bullmq-kept": Key({"a": 1}, _put_saved, (_refused_or(_read_saved),), keys.bullmq_kept("shop")),
     "policies": Key(_DOCUMENT, _hash(keys.policies(), "p", "q"), (pushing.push, _poll), keys.policies()),
     "policies-version": Key(1, _text(keys.policies_version()), (pushing.push, _poll), keys.policies_version()),
     "due": Key("j:2", _scored(keys.due("shop"), "j:2"), (_promote, _claim), keys.due("shop")),
@@ -387,7 +387,7 @@ class Many:
     name: str
     fields: tuple[str, ...]
 
-    def put(self, store: redis.Redis, many: Sequence[bytes]) -> None:
+    def write(self, store: redis.Redis, many: Sequence[bytes]) -> None:
         store.delete(self.name)
         store.hset(self.name, mapping=dict(zip(self.fields, many, strict=False)))
 
@@ -426,10 +426,12 @@ def _document(shape: bytes) -> None:
 
 def _report_of(shape: bytes) -> None:
     """The report of a job that BullMQ forgot."""
-    _bullmq(_url())._jobs._report("emails", "1", {name.encode(): text for name, text in _kept_fields(shape).items()}, 5)
+    _bullmq(_url())._jobs._report(
+        "emails", "1", {name.encode(): text for name, text in _saved_fields(shape).items()}, 5
+    )
 
 
-def _sent(shape: bytes) -> None:
+def _read_sent(shape: bytes) -> None:
     if (sent := _parse_sent(shape)) is not None:
         sent.lineage.as_header()
 
@@ -444,7 +446,7 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "copies-places": _place,
     "store-findings": liveness._findings,
     "unjudged-rules": lambda shape: untrusted.texts(untrusted.read_object(shape), 50),
-    "sent": _sent,
+    "sent": _read_sent,
     "copies": _parse_copies,
     "bullmq-kept": _report_of,
 }

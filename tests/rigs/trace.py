@@ -57,7 +57,7 @@ class Trace:
         self._thread.join(10)
         assert not self._thread.is_alive()
 
-    def of(self, job: str) -> list[Step]:
+    def list_steps(self, job: str) -> list[Step]:
         return self._steps[job]
 
     def was_popped_and_never_noted(self, job: str) -> bool:

@@ -13,7 +13,7 @@ from jobs_admin.failures.nearest import near
 from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure
 from jobs_admin.models.access import ENGINE, Viewer
-from tests.kit.searching import NOW, bury, found
+from tests.kit.searching import NOW, bury, find_keys
 from tests.search.blocks import BLOCKS, JOBS
 from tests.search.strings import strings
 
@@ -48,7 +48,7 @@ def test_there_are_more_than_forty_blocks():
 def test_a_block_finds_its_failure_or_is_offered_its_error_first(block):
     one = lay(block.error_type, block.message)
     rows, near_ = offers(block.text.replace("{id}", ID))
-    assert [row.pk for row in rows] == [one.pk] or found(near_[0].text) == [one.pk], near_
+    assert [row.pk for row in rows] == [one.pk] or find_keys(near_[0].text) == [one.pk], near_
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if "{id}" in b.text], ids=lambda block: block.name)
@@ -56,7 +56,7 @@ def test_a_block_with_the_id_of_a_job_is_offered_that_job_first_and_the_error_to
     one = named(lay(block.error_type, block.message, state="recovered"))
     other = lay(block.error_type, block.message)
     _, near_ = offers(block.text.replace("{id}", ID))
-    assert near_[0].failure == one.pk and found(near_[1].text) == [other.pk], near_
+    assert near_[0].failure == one.pk and find_keys(near_[1].text) == [other.pk], near_
 
 
 @pytest.mark.parametrize("text", JOBS)
@@ -81,13 +81,13 @@ def test_no_job_and_no_error_out_of_sight_is_offered():
 def test_of_an_error_with_a_value_that_was_hidden_the_words_that_are_known_are_offered():
     one = lay("httpx.ConnectError", "cannot reach https://partner.example/?token=[redacted] within 5 seconds")
     text = "ERROR shop: ConnectError('cannot reach https://partner.example/?token=s3cr3t within 5 seconds')"
-    assert found(offers(text)[1][0].text) == [one.pk]
+    assert find_keys(offers(text)[1][0].text) == [one.pk]
 
 
 def test_what_only_its_class_is_known_of_is_offered_the_class():
     one = lay("shop.errors.StockEmpty", "sku 17")
     assert offers("ERROR shop: StockEmpty('warehouse nine ran dry on tuesday')")[1][0].text == "error:StockEmpty"
-    assert found("error:StockEmpty") == [one.pk]
+    assert find_keys("error:StockEmpty") == [one.pk]
 
 
 @pytest.mark.parametrize("value", ["A-11275890", "bjrn@example.com", "cus_9s6XKzkNRiz", "11275890", "4 Privet Drive"])

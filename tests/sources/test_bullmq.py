@@ -35,7 +35,7 @@ class TestContract(Bull, PulledContract):
         return [{"n": one["n"]} for one in found]
 
     def work(self, queue):
-        self.bull.mend("partner")
+        self.bull.fix("partner")
         self.bull.work(queue)
         wait_until(lambda: not self.waiting(queue) and not self.client.llen(self.key("active", queue)))
         self.bull.rest(queue)

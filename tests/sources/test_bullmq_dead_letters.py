@@ -105,9 +105,9 @@ class TestDeadLetterQueues(Bull):
         self.client.delete(self.key(job_id))
 
     def ran(self, job_id):
-        self.bull.mend("partner")
+        self.bull.fix("partner")
         self.bull.work(self.queue)
-        line = self.bull.told("completed", queue=self.queue, id=job_id)
+        line = self.bull.wait_for_event("completed", queue=self.queue, id=job_id)
         self.bull.rest(self.queue)
         self.bull.break_("partner")
         return line
@@ -162,7 +162,7 @@ class TestDeadLetterQueues(Bull):
     def test_a_queue_with_a_worker_is_no_dead_letter_queue_whatever_its_jobs_are_called(self):
         self.bull.work(self.queue)
         self.forged("failed-job", delay=3_600_000)
-        self.bull.told("completed", queue=self.queue, id=self.bull.add(self.queue, "failed-job", {}))
+        self.bull.wait_for_event("completed", queue=self.queue, id=self.bull.add(self.queue, "failed-job", {}))
         source = self.another()
         wait_until(lambda: self.queue in source.workers())
         self.client.lpush(self.key("paused"), self.forged("failed-job", delay=3_600_000))
@@ -340,7 +340,7 @@ class TestDeadLetterQueues(Bull):
         source.send("r", [letter(report)])
         place = self.bull.place()
         self.bull.work(self.queue)
-        self.bull.told("failed", place, queue=self.queue, id="again")
+        self.bull.wait_for_event("failed", place, queue=self.queue, id="again")
         self.bull.rest(self.queue)
         self.copy("again", failedAt=self.now(ahead_s=1))
         reports, _ = read_until(source, lambda seen: [r for r in seen if r.raw], after)
@@ -604,7 +604,7 @@ class TestDeadLetterQueues(Bull):
         for n in range(8):
             place = self.bull.place()
             job_id = self.die(n, removeOnFail={"count": 3})
-            self.bull.told("failed", place, queue=self.queue, id=job_id)
+            self.bull.wait_for_event("failed", place, queue=self.queue, id=job_id)
             more, after = read_until(source, lambda seen, job_id=job_id: job_id in {r.job_id for r in seen}, after)
             reports += more
         self.bull.rest(self.queue)
@@ -650,7 +650,7 @@ class TestDeadLetterQueues(Bull):
 
         refused = replayed()
         assert "Choose a queue" in refused.outcome and Failure.objects.get().state == "dead"
-        self.bull.mend("partner")
+        self.bull.fix("partner")
         self.bull.work(self.queue)
         replayed(options=Options(to_queue=self.queue))
         self.bull.rest(self.queue)

@@ -47,7 +47,7 @@ class There(Bull):
 
     def run_well(self, queue=None):
         queue = queue or self.queue
-        self.bull.mend("partner")
+        self.bull.fix("partner")
         self.bull.work(queue)
         states = ("wait", "active", "prioritized", "delayed", "paused")
         # An idle BullMQ 4 leaves a mark in its list.
@@ -88,11 +88,11 @@ class TestSending(There):
 
     def test_an_idle_worker_wakes(self, source):
         report, _ = self.buried(source)
-        self.bull.mend("partner")
+        self.bull.fix("partner")
         self.bull.work(self.queue)
         place = self.bull.place()
         source.send("r", [self.letter(report)])
-        assert self.bull.told("completed", after=place, id=report.job_id)
+        assert self.bull.wait_for_event("completed", after=place, id=report.job_id)
         self.bull.rest(self.queue)
         self.bull.break_("partner")
 
@@ -136,7 +136,7 @@ class TestSending(There):
         source.send("r", messages[::-1])
         place = self.bull.place()
         self.run_well()
-        ran = [line["id"] for line in self.bull.all_told("start", queue=self.queue)][-3:]
+        ran = [line["id"] for line in self.bull.list_events("start", queue=self.queue)][-3:]
         assert place and ran == ["3", "2", "1"]
 
     def test_a_job_that_was_trimmed_keeps_id_data_options_and_time(self, source):

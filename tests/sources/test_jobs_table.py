@@ -15,7 +15,7 @@ from jobs_admin.sources import connect
 from jobs_admin.sources.base import READ_ONLY, Ref, Rescheduled, SourceRefused, SourceUnreachable
 from jobs_admin.sources.jobs_table import sql
 from tests.kit import postgresql_server
-from tests.kit.jobs_tables import OnPostgreSQL, OnSQLite, letter, pulled, refs, told
+from tests.kit.jobs_tables import OnPostgreSQL, OnSQLite, build_message, list_reports, pulled, refs
 from tests.sources.pulled_contract import PulledContract
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,9 +128,9 @@ def test_what_failed_for_good_is_dead_and_what_waits_for_another_try_is_a_retry(
 def test_only_what_changed_since_is_reported_again(table, source):
     table.die("a")
     _, after = pulled(source)
-    assert told(source, after) == []
+    assert list_reports(source, after) == []
     table.die("b")
-    assert told(source, after) == [("b", "exception", 1)]
+    assert list_reports(source, after) == [("b", "exception", 1)]
 
 
 def test_a_process_that_comes_after_another_goes_on_where_that_was(table, source):
@@ -138,7 +138,7 @@ def test_a_process_that_comes_after_another_goes_on_where_that_was(table, source
     _, after = pulled(source)
     table.die("b")
     other = connect("shop", "jobs_table", table.url, (), table.options)
-    assert ("b", "exception", 1) in told(other, after)
+    assert ("b", "exception", 1) in list_reports(other, after)
     other.close()
 
 
@@ -155,7 +155,7 @@ def test_all_of_many_are_reported_each_once_by_time_and_without_an_index(table, 
     reports, after = pulled(source)
     assert len(reports) == 1200 == len({one.job_id for one in reports})
     table.execute(f"UPDATE jobs SET status = 'failed', updated_at = {table.ago(0)} WHERE id IN ('1', '11999')")
-    assert sorted(job for job, *_ in told(source, after)) == ["1", "11999"]
+    assert sorted(job for job, *_ in list_reports(source, after)) == ["1", "11999"]
     assert ("jobs-table-no-index" in {one.id for one in source.findings()}) != indexed
 
 
@@ -250,7 +250,7 @@ def test_a_table_with_other_names_and_queues(table):
         )  # fmt: skip
     reports, _ = pulled(source)
     assert [(one.job_id, one.queue) for one in reports] == [("j0", "mail")]
-    assert source.send("r", [letter(reports[0])]) == {1: "sent"}
+    assert source.send("r", [build_message(reports[0])]) == {1: "sent"}
     assert source.waiting(["mail"]) == {"mail": 2}
     source.close()
 
@@ -266,10 +266,10 @@ def test_a_table_that_is_not_what_is_known_is_read_and_never_written(table, sour
     (finding,) = [one for one in source.findings() if one.id == READ_ONLY]
     assert message in finding.text and finding.severity == "high"
     with pytest.raises(SourceRefused, match="read-only"):
-        source.send("r", [letter(reports[0])])
+        source.send("r", [build_message(reports[0])])
     with pytest.raises(SourceRefused, match="read-only"):
         source.reschedule([Rescheduled(Ref("jobs", "a"), time.time())])
-    assert ("a", "exception", 1) in told(connect("shop", "jobs_table", table.url))
+    assert ("a", "exception", 1) in list_reports(connect("shop", "jobs_table", table.url))
     assert table.row("a", "status") == "failed"
 
 
@@ -311,7 +311,7 @@ def test_their_worker_writes_while_a_large_table_is_read_and_many_are_sent(tmp_p
     thread = threading.Thread(target=work)
     thread.start()
     reports, _ = pulled(source)
-    answers = source.send("r", [letter(one, n) for n, one in enumerate(reports)])
+    answers = source.send("r", [build_message(one, n) for n, one in enumerate(reports)])
     is_over.set()
     thread.join()
     assert set(answers.values()) == {"sent"} and len(answers) == 2000

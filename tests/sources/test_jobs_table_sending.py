@@ -17,7 +17,7 @@ from jobs_admin.sources.base import Ref, SourceRefused
 from jobs_admin.sources.jobs_table import sql
 from jobs_admin.sources.jobs_table.ledger import Ledger
 from tests.kit import postgresql_server
-from tests.kit.jobs_tables import OnPostgreSQL, OnSQLite, letter, pulled, refs, told
+from tests.kit.jobs_tables import OnPostgreSQL, OnSQLite, build_message, list_reports, pulled, refs
 
 ROOT = Path(__file__).resolve().parents[2]
 _numbers = itertools.count()
@@ -50,12 +50,18 @@ def source(table):
 def test_what_is_sent_waits_at_once_with_its_attempts_made_again_and_goes_once(table, source):
     table.die("a"), table.die("b")
     reports, _ = pulled(source)
-    assert source.send("r", [letter(reports[0], 1), letter(reports[1], 2, retries=None)]) == {1: "sent", 2: "sent"}
+    assert source.send("r", [build_message(reports[0], 1), build_message(reports[1], 2, retries=None)]) == {
+        1: "sent",
+        2: "sent",
+    }
     first, second = reports[0].job_id, reports[1].job_id
     assert table.row(first, "status", "attempts") == ("pending", 0)
     assert table.row(second, "status", "attempts") == ("pending", 1)
     table.execute("UPDATE jobs SET status = 'failed'")
-    assert source.send("r", [letter(reports[0], 1), letter(reports[1], 2)]) == {1: "already", 2: "already"}
+    assert source.send("r", [build_message(reports[0], 1), build_message(reports[1], 2)]) == {
+        1: "already",
+        2: "already",
+    }
     assert table.row(first, "status") == "failed"
     assert source.was_sent("r", [1, 2, 3]) == {1, 2} and source.in_doubt("r", [1]) == set()
 
@@ -63,7 +69,7 @@ def test_what_is_sent_waits_at_once_with_its_attempts_made_again_and_goes_once(t
 def test_two_senders_at_once_send_each_token_once(table, source):
     for n in range(40):
         table.die(f"j{n}")
-    messages = [letter(one, n) for n, one in enumerate(pulled(source)[0])]
+    messages = [build_message(one, n) for n, one in enumerate(pulled(source)[0])]
     answers = []
 
     def send():
@@ -110,7 +116,7 @@ def test_a_row_that_is_not_dead_any_more_is_refused_by_name_and_nothing_of_the_b
     table.claim("b")
     table.execute("DELETE FROM jobs WHERE id = 'c'")
     with pytest.raises(SourceRefused, match="row b is running, row c is not there any more") as refused:
-        source.send("r", [letter(one, n) for n, one in enumerate(reports)])
+        source.send("r", [build_message(one, n) for n, one in enumerate(reports)])
     assert refused.value.tokens == {1, 2}
     assert table.row("a", "status") == "failed" and source.was_sent("r", [0, 1, 2]) == set()
 
@@ -122,10 +128,10 @@ def test_an_edited_payload_replaces_what_is_there_and_one_that_is_not_edited_sta
     table.enqueue("c", "not JSON", max_attempts=1), table.fail("c")
     reports = {one.job_id: one for one in pulled(source)[0]}
     assert source.arguments(reports["a"].raw) == ([], {"n": 100.0, "name": "Zoë"})
-    source.send("r", [letter(reports["a"], 1), letter(reports["b"], 2, kwargs={"name": "Ann"})])
+    source.send("r", [build_message(reports["a"], 1), build_message(reports["b"], 2, kwargs={"name": "Ann"})])
     assert table.row("a", "payload") == odd and table.row("b", "payload") == '{"name":"Ann"}'
     with pytest.raises(SourceRefused, match="not JSON"):
-        source.send("r", [letter(reports["c"], 3, kwargs={"name": "Ann"})])
+        source.send("r", [build_message(reports["c"], 3, kwargs={"name": "Ann"})])
 
 
 def test_arguments_that_a_payload_cannot_have_are_refused_before_anything_is_sent(table, source):
@@ -146,8 +152,15 @@ def test_the_end_of_what_was_sent_comes_home_with_its_lineage(table, source):
     )
     reports, after = pulled(source)
     by_id = {one.job_id: one for one in reports}
-    source.send("r", [letter(by_id["well"], 1), letter(by_id["ill"], 2), letter(by_id["kept"], 3, retries=None)])
-    assert told(source, after) == []
+    source.send(
+        "r",
+        [
+            build_message(by_id["well"], 1),
+            build_message(by_id["ill"], 2),
+            build_message(by_id["kept"], 3, retries=None),
+        ],
+    )
+    assert list_reports(source, after) == []
     table.complete("well"), table.fail("ill", "KeyError: x")
     ended, after = pulled(source, after)
     assert {(one.job_id, one.kind, one.attempt) for one in ended} == {("well", "success", 1), ("ill", "exception", 1)}
@@ -156,17 +169,17 @@ def test_the_end_of_what_was_sent_comes_home_with_its_lineage(table, source):
         Lineage("jobs", "ill", 2, 2, "r", "ill"),
     }
     table.fail("kept")
-    assert told(source, after) == [("kept", "exception", 2)]
+    assert list_reports(source, after) == [("kept", "exception", 2)]
 
 
 def test_a_row_that_was_sent_with_its_attempts_preserved_waits_for_no_retry(table, source):
     table.enqueue("a", max_attempts=5), table.fail("a")
     table.execute("UPDATE jobs SET status = 'failed'")
     (report,), after = pulled(source)
-    source.send("r", [letter(report, retries=None)])
-    assert table.row("a", "status", "attempts") == ("pending", 1) and told(source, after) == []
+    source.send("r", [build_message(report, retries=None)])
+    assert table.row("a", "status", "attempts") == ("pending", 1) and list_reports(source, after) == []
     table.fail("a")
-    assert told(source, after) == [("a", "retry", 2)]
+    assert list_reports(source, after) == [("a", "retry", 2)]
 
 
 def test_the_ledger_has_a_name_until_it_is_lost(table, source):

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.server
 
 class Contract(Queues, PulledContract):
     def waiting(self, queue):
-        return self.sent(queue)
+        return self.list_sent(queue)
 
     def waiting_data(self, queue):
         return [json.loads(message.body) for message in self.bus.bodies(queue)]
@@ -46,7 +46,7 @@ class Contract(Queues, PulledContract):
     def trim(self, ref):
         """A policy of the server bounds the queue: the oldest go."""
         rule = {"pattern": f"^{self.dlq}$".replace(".", "\\."), "definition": {"max-length": 1}, "apply-to": "queues"}
-        self.broker.ask("PUT", f"/api/policies/%2F/{self.queue}", rule)
+        self.broker.request("PUT", f"/api/policies/%2F/{self.queue}", rule)
         wait_until(lambda: self.bus.depth(self.dlq) == 1)
 
     def lose_everything(self):
@@ -102,7 +102,7 @@ class TestSending(Queues, SourceContract):
         self.raw = rabbitmq_messages.pack(self.dlq, self.queue, "x|1", "", self.dlq, properties, b'{"n": 1}')
 
     def waiting(self, queue):
-        return self.sent(queue)
+        return self.list_sent(queue)
 
     def lose_everything(self):
         self.store.flushall()

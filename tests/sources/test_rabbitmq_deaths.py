@@ -17,7 +17,7 @@ from jobs_admin.sources.amqp.wire import Written, handler
 from jobs_admin.sources.base import SourceRefused, SourceUnreachable
 from tests.kit import rabbitmq
 from tests.kit.network import Road
-from tests.kit.rabbit_bus import Bus, Queues, broken, letter
+from tests.kit.rabbit_bus import Bus, Queues, broken, build_message
 from tests.kit.waiting import wait_until
 from tests.sources.pulled_contract import name, read, ref
 
@@ -88,9 +88,9 @@ class TestDeaths(Queues):
         assert report.queue == self.dlq and report.error_type == "Unexplained" and "without a reason" in report.message
         source = self.another(dead_letter_queues=[self.dlq], management_url="")
         with pytest.raises(SourceRefused, match="of = ") as refused:
-            source.send("r", [letter(report)])
+            source.send("r", [build_message(report)])
         assert refused.value.tokens == {1}
-        assert source.send("r", [letter(report, queue=self.queue)]) == {1: "sent"}
+        assert source.send("r", [build_message(report, queue=self.queue)]) == {1: "sent"}
         assert [one.body for one in self.bus.bodies(self.queue)] == [b"plain text"]
         with pytest.raises(SourceRefused, match="not edited"):
             source.arguments(report.raw)
@@ -177,7 +177,7 @@ class TestByteForByte(Queues):
         source = self.another()
         (report,) = read(source)[0]
         assert report.kind == "rejected" and "script" in report.job_id
-        assert source.send("r", [letter(report)]) == {1: "sent"}
+        assert source.send("r", [build_message(report)]) == {1: "sent"}
         with self.raw_channel() as channel:
             message = channel.basic_get(self.queue)
         assert message.octets == body
@@ -208,7 +208,7 @@ class TestByteForByte(Queues):
         wait_until(lambda: self.bus.depth(self.dlq) == 1)
         source = self.another(mode="drain")
         assert [name(one) for one in read(source)[0]] == [name(reports[1])]
-        assert source.send("r", [letter(reports[0])]) == {1: "sent"}
+        assert source.send("r", [build_message(reports[0])]) == {1: "sent"}
 
     def test_what_a_copy_of_would_go_elsewhere_goes_nowhere_else(self):
         other = f"{self.queue}.copy"
@@ -217,7 +217,7 @@ class TestByteForByte(Queues):
         self.bus.channel.queue_purge(other)
         source = self.another()
         (report,) = read(source)[0]
-        source.send("r", [letter(report)])
+        source.send("r", [build_message(report)])
         (message,) = self.bus.bodies(self.queue)
         assert "CC" not in message.headers and "expiration" not in message.properties and self.bus.depth(other) == 0
 
@@ -226,7 +226,7 @@ class TestCopies(Queues):
     def test_its_copy_goes_once_the_replay_is_confirmed_and_others_stay(self, source):
         self.bury(3)
         reports, after = read(source)
-        self.another().send("r", [letter(reports[1])])  # by the process that sends
+        self.another().send("r", [build_message(reports[1])])  # by the process that sends
         assert self.bus.depth(self.dlq) == 3
         assert read(source, after)[0] == []
         assert [one.message_id for one in self.bus.bodies(self.dlq)] == ["m-0", "m-2"]
@@ -237,7 +237,7 @@ class TestCopies(Queues):
             self.bus.publish(self.dlq, {"n": n}, message_id=f"m-{n}")
         wait_until(lambda: self.bus.depth(self.dlq) == 1_000)
         reports, after = read(source)
-        source.send("r", [letter(one, n) for n, one in enumerate(reports) if n % 3 == 0])
+        source.send("r", [build_message(one, n) for n, one in enumerate(reports) if n % 3 == 0])
         wait_until(lambda: (read(source, after), self.bus.depth(self.dlq) == 666)[1])
         assert [one.message_id for one in self.bus.bodies(self.dlq)] == [f"m-{n}" for n in range(1_000) if n % 3]
 
@@ -249,10 +249,10 @@ class TestCopies(Queues):
             far = self.another(url=road.url, confirm_within_s=1)
             road.sees = lambda sent: setattr(road, "hears_nothing", road.hears_nothing or b"sent_as" in sent)
             with pytest.raises(SourceUnreachable):
-                far.send("r", [letter(reports[0], 7)])
+                far.send("r", [build_message(reports[0], 7)])
             assert source.in_doubt("r", [7]) == {7} and source.was_sent("r", [7]) == set()
             with pytest.raises(SourceUnreachable):
-                self.another().send("r", [letter(reports[0], 7)])
+                self.another().send("r", [build_message(reports[0], 7)])
         finally:
             road.close()
         read(source, after)
@@ -265,13 +265,13 @@ class TestCopies(Queues):
         source = self.another(mode=mode)
         self.bury(1)
         (report,), after = read(source)
-        source.send("r", [letter(report, 7)])
+        source.send("r", [build_message(report, 7)])
         _, after = read(source, after)
         self.bus.consume(self.queue, self.dlq, broken)
         (again,), after = read(source, after)
         assert (again.lineage.run, again.lineage.item, again.lineage.job_id) == (2, 7, report.job_id)
         assert again.job_id == "new-7" and again.kind == "exception"
-        source.send("s", [letter(again, 8)])
+        source.send("s", [build_message(again, 8)])
         self.bus.consume(self.queue, self.dlq, broken)
         (third,), _ = read(source, after)
         assert (third.lineage.run, third.lineage.job_id) == (3, report.job_id)
@@ -281,7 +281,7 @@ class TestCopies(Queues):
     def test_a_header_of_ours_on_another_job_is_not_believed(self, source):
         self.bury(1)
         (report,), after = read(source)
-        source.send("r", [letter(report, 7)])
+        source.send("r", [build_message(report, 7)])
         (sent,) = self.bus.bodies(self.queue)
         self.bus.publish(self.dlq, {"n": "another job"}, application_headers=sent.headers)
         wait_until(lambda: self.bus.depth(self.dlq) == 2)
@@ -331,7 +331,7 @@ class TestWhatBreaks(Queues):
             with pytest.raises(SourceUnreachable):
                 source.confirm_filed(half)
             with pytest.raises(SourceUnreachable):
-                source.send("r", [letter(half.reports[0])])
+                source.send("r", [build_message(half.reports[0])])
             assert source.was_sent("r", [1]) == set() == source.in_doubt("r", [1])
             node._processes.clear()
             node.start()
@@ -339,7 +339,7 @@ class TestWhatBreaks(Queues):
             reports = [name(one) for one in first.reports] + [name(one) for one in rest]
             assert len({name(one) for one in half.reports} - set(reports)) == 0
             assert len(set(reports)) == 310
-            assert source.send("r", [letter(half.reports[0])]) == {1: "sent"}
+            assert source.send("r", [build_message(half.reports[0])]) == {1: "sent"}
         finally:
             source.close()
             node.stop()

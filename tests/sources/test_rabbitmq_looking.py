@@ -95,8 +95,8 @@ class TestAQuorumQueue(Queues):
 
     def test_where_no_one_reports_what_kind_it_is_it_is_not_checked_into(self):
         self.bury(2)
-        self.broker.ask("PUT", "/api/users/reader", {"password": "secret", "tags": ""})
-        self.broker.ask("PUT", "/api/permissions/%2F/reader", {"configure": "", "write": "", "read": ".*"})
+        self.broker.request("PUT", "/api/users/reader", {"password": "secret", "tags": ""})
+        self.broker.request("PUT", "/api/permissions/%2F/reader", {"configure": "", "write": "", "read": ".*"})
         url = self.node.url.replace(f"redrive:{self.node._password}", "reader:secret")
         source = self.another(url=url, management_url="")
         everything(source, rounds=2)
@@ -210,8 +210,8 @@ class TestAClassicQueue(Queues):
 
     def test_who_may_not_read_is_reported_and_the_dead_are_counted(self):
         self.bury(2)
-        self.broker.ask("PUT", "/api/users/counter", {"password": "secret", "tags": ""})
-        self.broker.ask("PUT", "/api/permissions/%2F/counter", {"configure": ".*", "write": ".*", "read": ""})
+        self.broker.request("PUT", "/api/users/counter", {"password": "secret", "tags": ""})
+        self.broker.request("PUT", "/api/permissions/%2F/counter", {"configure": ".*", "write": ".*", "read": ""})
         source = self.another(url=self.node.url.replace(f"redrive:{self.node._password}", "counter:secret"))
         assert read(source)[0] == []
         assert {"unreadable"} <= {one.id for one in source.findings()}

@@ -14,7 +14,7 @@ from jobs_admin.sources.rabbitmq import death as rabbitmq_death
 from jobs_admin.sources.rabbitmq import messages as rabbitmq_messages
 from jobs_admin.sources.rabbitmq.death import RawMessage
 from jobs_admin.sources.rabbitmq.reading import DeadQueue, Mirrored, Pass, find_removed_by_others
-from tests.kit.rabbit_bus import Queues, letter
+from tests.kit.rabbit_bus import Queues, build_message
 from tests.kit.waiting import wait_until
 from tests.sources.pulled_contract import name, read, ref
 
@@ -215,7 +215,7 @@ class TestWhoDiesMeanwhile(Queues):
     def test_after_a_mirror_that_took_out_a_copy_and_died_what_comes_and_is_equal_stays(self, source):
         self.publish()
         (report,), after = read(source)
-        source.send("r", [letter(report)])
+        source.send("r", [build_message(report)])
         source._copies.begin_taking(self.dlq, [f"{report.job_id}|{report.attempt}"])
         source.close()
         self.take_out()  # out, and not noted
@@ -243,7 +243,7 @@ class TestWhoDiesMeanwhile(Queues):
     def test_what_a_mirror_took_out_as_the_store_went_away_is_noted_when_that_is_back(self, source):
         self.publish()
         (report,), after = read(source)
-        source.send("r", [letter(report)])
+        source.send("r", [build_message(report)])
         store, took = self.store, source._copies.finish_taking
 
         def just_now(*given):
@@ -262,7 +262,7 @@ class TestWhoDiesMeanwhile(Queues):
     def test_where_others_took_out_the_copy_of_what_was_sent_one_that_comes_later_and_is_equal_stays(self, source):
         self.publish()
         (report,), after = read(source)
-        source.send("r", [letter(report)])
+        source.send("r", [build_message(report)])
         self.take_out()
         wait_until(lambda: self.bus.depth(self.dlq) == 0)
         _, after = read(source, after)
@@ -289,7 +289,7 @@ class TestWhoDiesMeanwhile(Queues):
         self.publish()
         source = self.another(dead_letter_queues=[{"name": self.dlq, "of": long}])
         (report,), _ = read(source)
-        assert source.send("r", [letter(report, queue=long[:200])]) == {1: "sent"} and self.bus.depth(long) == 1
+        assert source.send("r", [build_message(report, queue=long[:200])]) == {1: "sent"} and self.bus.depth(long) == 1
 
     def test_nothing_is_sent_into_a_queue_of_dead_letters(self):
         more = f"{self.dlq}.more"
@@ -298,9 +298,9 @@ class TestWhoDiesMeanwhile(Queues):
         (report,), _ = read(source)
         for queue in (self.dlq, more):
             with pytest.raises(SourceRefused, match="where dead letters lie"):
-                source.send("r", [letter(report, queue=queue)])
+                source.send("r", [build_message(report, queue=queue)])
         with pytest.raises(SourceRefused, match="where dead letters lie"):  # also where it is not configured any more
-            self.another(dead_letter_queues=[more]).send("r", [letter(report, queue=self.dlq)])
+            self.another(dead_letter_queues=[more]).send("r", [build_message(report, queue=self.dlq)])
         assert source.was_sent("r", [1]) == set()
 
     def test_none_waits_for_a_queue_that_never_ends(self):

@@ -61,7 +61,7 @@ class Shop:
 
     def succeeds(self, report, **changes):
         """Mended, replayed and succeed; its new id."""
-        self.worker.mend("partner")
+        self.worker.fix("partner")
         job = self.replays(report, **changes)
         (well,) = self.worker.wait(lambda: of_job(self.store, job), what="its success")
         assert (well.kind, well.lineage.job_id) == ("success", report.job_id)

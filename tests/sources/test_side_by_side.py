@@ -86,7 +86,7 @@ class World:
     def nothing_is_gone(self):
         """But what was sent to RabbitMQ, where no one reports how a job ends."""
         gone = "Failure.objects.filter(state='gone').exclude(reason__startswith='sent in replay')"
-        assert self.desk.ask(f"say([[f.source, f.job_id, f.reason] for f in {gone}])") == []
+        assert self.desk.evaluate(f"say([[f.source, f.job_id, f.reason] for f in {gone}])") == []
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,7 @@ def test_one_replay_over_two_systems_is_sent_and_ends_well_in_both(world, known)
     for system, job_id in both.items():
         assert world.desk.states(system)[job_id] == "recovered", system.name
     state = f"Replay.objects.values_list('state', flat=True).get(pk={replay})"
-    world.desk.wait(lambda: world.desk.ask(f"say({state})") == "done", "the replay is done", SECONDS)
+    world.desk.wait(lambda: world.desk.evaluate(f"say({state})") == "done", "the replay is done", SECONDS)
 
 
 def test_a_table_that_a_person_locks_holds_up_no_one(world, known):
@@ -203,11 +203,11 @@ def test_a_version_that_is_not_known_makes_it_read_only_until_it_is_known_again(
     before = world.bull.valkey.hget(meta, "version")
     world.bull.valkey.hset(meta, "version", "bullmq:99.0.0")
     try:
-        world.desk.look_closer()
+        world.desk.sample_closely()
         reason = world.desk.wait(lambda: world.desk.source(world.bull)["read_only"], "it is read-only", 120)
         assert "99" in reason
         assert re.search(r"bull BullMQ .*Read-only: nothing is sent to bull\.", world.desk.page())
-        refused = world.desk.ask(
+        refused = world.desk.evaluate(
             f"found = Failure.objects.get(source='bull', job_id={known[world.bull]!r})\n"
             "try:\n replays.draft(ANN, selection=[found.pk], reason='mended'); say('')\n"
             "except Refused as error: say(error.message)"
@@ -216,7 +216,7 @@ def test_a_version_that_is_not_known_makes_it_read_only_until_it_is_known_again(
         world.goes_on(world.bull)
     finally:
         world.bull.valkey.hset(meta, "version", before)
-    world.desk.look_closer()
+    world.desk.sample_closely()
     world.desk.wait(lambda: not world.desk.source(world.bull)["read_only"], "it is known again", 120)
     world.is_back(world.bull)
     still_dead(world, known)

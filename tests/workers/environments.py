@@ -24,7 +24,7 @@ from jobs_admin.management import wheel
 from tests.kit.celery import ROOT, Home
 
 LOCKS = ROOT / "tests/workers"
-_KEPT = ROOT / ".pytest_cache" / "environments"
+_FOLDER = ROOT / ".pytest_cache" / "environments"
 _FORGOTTEN_AFTER_S = 86_400
 # What pip says where nobody answers, as opposed to where what it was given is not what was locked.
 _OUT_OF_REACH = re.compile(
@@ -53,9 +53,9 @@ def _make(lock: Path, packed: Path) -> Home:
     seen = hashlib.sha256(f"{sys.executable} {sys.version}".encode())
     for file in (Path(__file__), lock, packed, *(ROOT / app for app in apps)):
         seen.update(file.read_bytes())
-    folder = _KEPT / f"{lock.stem}-{seen.hexdigest()[:16]}"
-    _KEPT.mkdir(parents=True, exist_ok=True)
-    with (_KEPT / f"{lock.stem}.lock").open("w") as turn:
+    folder = _FOLDER / f"{lock.stem}-{seen.hexdigest()[:16]}"
+    _FOLDER.mkdir(parents=True, exist_ok=True)
+    with (_FOLDER / f"{lock.stem}.lock").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)  # of several test processes one makes it, and the others wait
         done = folder / "done"
         if not done.exists():
@@ -68,7 +68,7 @@ def _make(lock: Path, packed: Path) -> Home:
 
 
 def _forget_old(name: str) -> None:
-    for folder in _KEPT.glob(f"{name}-*"):
+    for folder in _FOLDER.glob(f"{name}-*"):
         if folder.stat().st_mtime < time.time() - _FORGOTTEN_AFTER_S:
             shutil.rmtree(folder, ignore_errors=True)
 

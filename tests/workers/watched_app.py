@@ -80,7 +80,7 @@ def fail(why: str = "the partner is down") -> None:
 
 
 @app.task(name="again", bind=True, max_retries=3)
-def again(self: Any, well_at: int) -> None:
+def retry_until(self: Any, well_at: int) -> None:
     if self.request.retries + 1 < well_at:
         try:
             raise PartnerDown("not yet")

@@ -32,7 +32,7 @@ from jobs_admin.models import (
 )  # fmt: skip
 from jobs_admin.models.access import Viewer
 from jobs_admin.queues import liveness
-from tests.kit.alerts import NOW, S, judged, lay
+from tests.kit.alerts import NOW, S, create_alert, judged
 from tests.kit.counts import bury
 from tests.kit.people import ANN, SAM
 
@@ -214,7 +214,7 @@ def test_after_the_clock_was_set_back_by_an_hour_what_waits_fires_and_what_fires
 def test_a_rule_that_cannot_be_judged_ends_no_other_ones_judging_and_is_reported_once_and_shown(rule, caplog, store):
     bad = rule(**FIRES, name="bad", queue="emails")
     rule(**FIRES, name="good", queue="webhooks")
-    one = lay(bad, source="shop", subject="emails")
+    one = create_alert(bad, source="shop", subject="emails")
     values = {"type": "alert.firing", "severity": "info", "source": "shop", "body": {}}
     Notice.objects.create(key=f"alert-{one.pk}-1", alert=one, **values)
     Notice.objects.create(key=f"alert-{one.pk}-2", **values)  # of another alert of this number, in a restored table

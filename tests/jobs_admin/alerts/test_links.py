@@ -9,7 +9,7 @@ import pytest
 
 from jobs_admin import alerts, failures
 from jobs_admin.models import DepthSample, Failure, Replay, ReplayItem
-from tests.kit.alerts import NOW, lay
+from tests.kit.alerts import NOW, create_alert
 from tests.kit.counts import bury
 from tests.kit.people import ANN
 
@@ -26,7 +26,7 @@ def found(query):
 
 
 def test_a_link_is_a_search_with_absolute_times(rule):
-    links = alerts.links(lay(rule()), NOW)
+    links = alerts.links(create_alert(rule()), NOW)
     assert links.failures_query == (
         "source:shop queue:emails since:2026-11-22T01:00:00Z "
         "(until:2026-11-22T02:00:01Z state:dead,discarded,gone) OR replay:>=1"
@@ -39,13 +39,13 @@ def test_a_link_is_a_search_with_absolute_times(rule):
 def test_it_reaches_back_to_the_oldest_dead_job_of_the_moment(rule):
     oldest = NOW - timedelta(hours=7)
     DepthSample.objects.create(source="shop", queue="emails", at=NOW, dead=120, oldest_dead_at=oldest)
-    assert f"since:{oldest:%Y-%m-%dT%H:%M:%SZ}" in alerts.links(lay(rule()), NOW).failures_query
+    assert f"since:{oldest:%Y-%m-%dT%H:%M:%SZ}" in alerts.links(create_alert(rule()), NOW).failures_query
 
 
 def test_it_shows_those_failures_whatever_has_become_of_them(rule):
     mine = dead(5)
     dead(1, queue="webhooks"), dead(2, state="recovered"), dead(1, minutes=600)
-    query = alerts.links(lay(rule()), NOW).failures_query
+    query = alerts.links(create_alert(rule()), NOW).failures_query
     assert found(query) == set(mine)
     ran, again, sent, thrown, quarantined = mine
     replay = Replay.objects.create(state="done", scope_max_id=quarantined, actor="ann")
@@ -61,7 +61,7 @@ def test_it_shows_those_failures_whatever_has_become_of_them(rule):
 
 def test_the_draft_takes_what_is_still_dead_of_them(rule):
     (ran, again, third) = dead(3)
-    query = parse_qs(urlsplit(alerts.links(lay(rule()), NOW).replay_url).query)["q"][0]
+    query = parse_qs(urlsplit(alerts.links(create_alert(rule()), NOW).replay_url).query)["q"][0]
     replay = Replay.objects.create(state="done", scope_max_id=third, actor="ann")
     ReplayItem.objects.create(replay=replay, n=1, failure_id=again, run=2, state="failed_again")
     Failure.objects.filter(pk=ran).update(state="recovered")
@@ -73,11 +73,11 @@ def test_the_draft_takes_what_is_still_dead_of_them(rule):
 def test_a_hostile_name_stays_a_name(rule, queue):
     mine = dead(2, queue=queue)
     dead(1)
-    assert found(alerts.links(lay(rule(), subject=queue), NOW).failures_query) == set(mine)
+    assert found(alerts.links(create_alert(rule(), subject=queue), NOW).failures_query) == set(mine)
 
 
 def test_the_draft_of_an_alert_has_a_reason_so_that_it_starts_without_typing(rule):
-    alert = lay(rule())
+    alert = create_alert(rule())
     query = parse_qs(urlsplit(alerts.links(alert, NOW).replay_url).query)
     assert query["reason"] == [f"Alert #{alert.pk}: {alert.rule.name}"]
 
@@ -85,7 +85,7 @@ def test_the_draft_of_an_alert_has_a_reason_so_that_it_starts_without_typing(rul
 def test_an_alert_of_the_quarantine_leads_to_its_jobs_and_drafts_no_replay(rule):
     quarantined = dead(2, minutes=600, state="quarantined")
     dead(3), dead(1, state="quarantined", queue="webhooks")
-    links = alerts.links(lay(rule(metric="quarantined")), NOW)
+    links = alerts.links(create_alert(rule(metric="quarantined")), NOW)
     assert links.failures_query == "source:shop queue:emails state:quarantined"
     assert found(links.failures_query) == set(quarantined) and links.replay_url == ""
 
@@ -96,6 +96,6 @@ def test_links_of_several_queues_reach_back_to_the_oldest_job_of_any(rule, queue
         oldest = NOW - timedelta(minutes=minutes)
         DepthSample.objects.create(source="shop", queue=queue, at=NOW, dead=120, oldest_dead_at=oldest)
     mine = dead(2, minutes=5, queue=queues[0]) + dead(3, minutes=50, queue=queues[1])
-    links = alerts.links(lay(rule()), NOW, queues=("emails", "webhooks"))
+    links = alerts.links(create_alert(rule()), NOW, queues=("emails", "webhooks"))
     draft = parse_qs(urlsplit(links.replay_url).query)["q"][0]
     assert found(links.failures_query) == found(draft) == set(mine)

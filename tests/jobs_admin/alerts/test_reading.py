@@ -9,7 +9,7 @@ from jobs_admin.alerts.runbooks import for_task
 from jobs_admin.alerts.silencing import silenced_by
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.models import AlertEvent, AuditEvent
-from tests.kit.alerts import NOW, lay
+from tests.kit.alerts import NOW, create_alert
 from tests.kit.people import ANN, BEA, LOU, SAM
 
 pytestmark = pytest.mark.django_db
@@ -18,7 +18,7 @@ HOUR = timedelta(hours=1)
 
 def test_alerts_are_listed_latest_first_in_pages(rule):
     made = rule()
-    created = [lay(made, subject=f"q{n}") for n in range(5)]
+    created = [create_alert(made, subject=f"q{n}") for n in range(5)]
     first = alerts.listing(ANN, limit=3)
     assert [row.pk for row in first.rows] == [row.pk for row in created[:1:-1]] and first.count == 5
     rest = alerts.listing(ANN, after=first.next, limit=3)
@@ -27,7 +27,7 @@ def test_alerts_are_listed_latest_first_in_pages(rule):
 
 def test_alerts_are_found_by_state_source_queue_and_rule(rule):
     made, other = rule(), rule(name="other")
-    lay(made), lay(other, "resolved", subject="webhooks", resolved_at=NOW)
+    create_alert(made), create_alert(other, "resolved", subject="webhooks", resolved_at=NOW)
     found = {
         key: [row.rule.name for row in alerts.listing(ANN, **options).rows]
         for key, options in {
@@ -42,7 +42,7 @@ def test_alerts_are_found_by_state_source_queue_and_rule(rule):
 
 
 def test_what_is_out_of_sight_is_not_there(rule):
-    one = lay(rule())
+    one = create_alert(rule())
     assert alerts.listing(BEA).rows == [] and alerts.firing(BEA) == [] and alerts.times(BEA, NOW - HOUR).count == 0
     for act in (alerts.get, alerts.acknowledge):
         with pytest.raises(NotFound):
@@ -51,8 +51,8 @@ def test_what_is_out_of_sight_is_not_there(rule):
 
 def test_of_two_who_acknowledge_at_once_one_has_done_it_for_all_reported_together(rule):
     made = rule()
-    one = lay(made)
-    other = lay(made, subject="webhooks", told_with=one)
+    one = create_alert(made)
+    other = create_alert(made, subject="webhooks", told_with=one)
     alerts.acknowledge(SAM, one.pk, "looking")
     with pytest.raises(Refused, match="Already acknowledged by sam at"):
         alerts.acknowledge(ANN, one.pk)
@@ -63,14 +63,14 @@ def test_of_two_who_acknowledge_at_once_one_has_done_it_for_all_reported_togethe
 
 @pytest.mark.parametrize("state, words", [("pending", "only firing alerts"), ("resolved", "was resolved at")])
 def test_what_does_not_fire_is_not_acknowledged(rule, state, words):
-    one = lay(rule(), state, resolved_at=NOW if state == "resolved" else None)
+    one = create_alert(rule(), state, resolved_at=NOW if state == "resolved" else None)
     with pytest.raises(Refused, match=words):
         alerts.acknowledge(ANN, one.pk)
     assert not AlertEvent.objects.exists()
 
 
 def test_a_comment_is_stored_in_full_or_refused(rule):
-    one = lay(rule())
+    one = create_alert(rule())
     with pytest.raises(Refused, match="501 characters; the limit is 500"):
         alerts.acknowledge(ANN, one.pk, "x" * 501)
     alerts.acknowledge(ANN, one.pk, "x" * 500)
@@ -78,7 +78,7 @@ def test_a_comment_is_stored_in_full_or_refused(rule):
 
 
 def test_a_name_that_is_reported_as_exact_is_no_glob(rule):
-    star, other = lay(rule(), subject="*"), lay(rule(name="other"), subject="emails")
+    star, other = create_alert(rule(), subject="*"), create_alert(rule(name="other"), subject="emails")
     named = {"source": "shop", "queue": "*", "exact": ["queue"]}
     made = alerts.silence(SAM, named, ends_at=NOW + HOUR, comment="known", now=NOW)
     fits = [silenced_by([made], one, one.rule.name) is not None for one in (star, other)]
@@ -89,7 +89,7 @@ def test_a_name_that_is_reported_as_exact_is_no_glob(rule):
 
 
 def test_a_viewer_acknowledges_nothing_and_that_is_written_down(rule):
-    one = lay(rule())
+    one = create_alert(rule())
     with pytest.raises(Refused, match="role operator on shop"):
         alerts.acknowledge(LOU, one.pk)
     assert AuditEvent.objects.filter(act="alert.acknowledge", allowed=False, source="shop").exists()
@@ -97,22 +97,22 @@ def test_a_viewer_acknowledges_nothing_and_that_is_written_down(rule):
 
 def test_the_gravest_of_what_fires_is_first_and_medians_are_of_people(rule):
     made, grave = rule(), rule(name="grave", severity="critical")
-    lay(made, "acknowledged", acknowledged_at=NOW + timedelta(seconds=60)), lay(grave)
-    lay(made, "resolved", subject="x", acknowledged_at=NOW + timedelta(seconds=20), resolved_at=NOW + HOUR)
+    create_alert(made, "acknowledged", acknowledged_at=NOW + timedelta(seconds=60)), create_alert(grave)
+    create_alert(made, "resolved", subject="x", acknowledged_at=NOW + timedelta(seconds=20), resolved_at=NOW + HOUR)
     assert [row.rule.name for row in alerts.firing(ANN)] == ["grave", "Too many dead"]
     assert alerts.times(ANN, NOW - HOUR) == alerts.Times(40, 3600, 3)
 
 
 def test_earlier_episodes_report_what_was_done(rule):
     made = rule()
-    lay(made, "resolved", resolved_at=NOW + HOUR), lay(made, "resolved", subject="x", resolved_at=NOW)
-    now = lay(made, opened_at=NOW + 2 * HOUR)
+    create_alert(made, "resolved", resolved_at=NOW + HOUR), create_alert(made, "resolved", subject="x", resolved_at=NOW)
+    now = create_alert(made, opened_at=NOW + 2 * HOUR)
     (before,) = alerts.earlier(ANN, now)
     assert (before.subject, before.replays) == ("emails", [])
 
 
 def test_a_silence_has_an_author_a_reason_and_an_end(rule):
-    lay(rule())
+    create_alert(rule())
     made = alerts.silence(SAM, {"source": "shop", "queue": "em*"}, ends_at=NOW + HOUR, comment="known", now=NOW)
     assert (made.author, made.comment, made.starts_at) == ("sam", "known", NOW)
     assert alerts.silences(LOU, NOW) == [made] and alerts.silences(BEA, NOW) == []
@@ -149,7 +149,7 @@ def test_an_empty_silence_is_refused(desk, matchers, more, words):
 
 
 def test_a_silence_belongs_to_the_operators_of_what_it_may_silence(rule):
-    one = lay(rule())
+    one = create_alert(rule())
     for matchers in ({"queue": "emails"}, {"source": "sh*"}, {"source": "bank"}):
         with pytest.raises(Refused, match="needs the role operator"):
             alerts.silence(SAM, matchers, ends_at=NOW + HOUR, comment="known", now=NOW)

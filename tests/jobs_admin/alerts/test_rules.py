@@ -9,7 +9,7 @@ from jobs_admin import alerts
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.models import Alert, AlertEvent, AuditEvent, Channel, Notice, Rule, SavedView
 from jobs_admin.models.access import Viewer
-from tests.kit.alerts import DEAD, lay
+from tests.kit.alerts import DEAD, create_alert
 from tests.kit.people import ANN, BEA, LOU, SAM
 
 pytestmark = pytest.mark.django_db
@@ -162,7 +162,7 @@ def test_deleting_a_view_or_an_account_deletes_no_alert_and_switches_the_rule_of
     view = SavedView.objects.create(name="slow", query="state:dead", owner=owner, is_shared=True)
     made = rule(metric="view", source="shop", view=view.pk, threshold=3)
     another = rule(name="another")
-    one = lay(made, subject="slow")
+    one = create_alert(made, subject="slow")
     Notice.objects.create(key=f"alert-{one.pk}-1", type="alert.firing", alert=one, body={"reason": "fired"})
     if is_account:
         owner.delete()
@@ -180,12 +180,12 @@ def test_deleting_a_view_or_an_account_deletes_no_alert_and_switches_the_rule_of
 
 def test_a_rule_that_is_switched_off_or_deleted_closes_its_alerts_and_reports_why(rule):
     made = rule()
-    one, other = lay(made), lay(made, "pending", subject="webhooks")
+    one, other = create_alert(made), create_alert(made, "pending", subject="webhooks")
     alerts.save_rule(ANN, {**DEAD, "enabled": False}, made.pk)
     one.refresh_from_db()
     assert (one.state, one.events.get().reason) == ("resolved", "Rule disabled by ann.")
     assert not Alert.objects.filter(pk=other.pk).exists()  # it never fired
-    two = lay(made)
+    two = create_alert(made)
     alerts.delete_rule(ANN, made.pk)
     assert AlertEvent.objects.get(alert=two).reason == "Rule deleted by ann."
     assert alerts.get(ANN, two.pk).rule.name == DEAD["name"]
@@ -193,7 +193,7 @@ def test_a_rule_that_is_switched_off_or_deleted_closes_its_alerts_and_reports_wh
 
 def test_alerts_that_a_changed_rule_does_not_check_are_closed_and_the_others_stay(rule):
     made = rule()
-    lay(made), lay(made, subject="webhooks")
+    create_alert(made), create_alert(made, subject="webhooks")
     alerts.save_rule(ANN, {**DEAD, "queue": "web*"}, made.pk)
     assert dict(Alert.objects.values_list("subject", "state")) == {"emails": "resolved", "webhooks": "firing"}
 

@@ -10,7 +10,7 @@ from jobs_admin import alerts
 from jobs_admin.alerts import silencing
 from jobs_admin.core.refused import Refused
 from jobs_admin.models import Alert
-from tests.kit.alerts import NOW, lay
+from tests.kit.alerts import NOW, create_alert
 from tests.kit.people import ANN, BEA, SAM
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("desk")]
@@ -56,13 +56,13 @@ def test_an_alert_is_matched_with_those_only_that_fit_its_source_rule_and_severi
     found = silencing.in_force(NOW)
     assert len(found) == 25
     assert found.matching("bank", "many dead", "warning") == mine
-    alert = lay(rule, source="bank")
+    alert = create_alert(rule, source="bank")
     assert (
         silencing.silenced_by(found, alert, rule.name)
         == mine[1]
         == silencing.silenced_by(list(found), alert, rule.name)
     )
-    assert silencing.silenced_by(found, lay(rule, subject="b"), rule.name) is None
+    assert silencing.silenced_by(found, create_alert(rule, subject="b"), rule.name) is None
     critical = Alert(rule=rule, source="bank", subject="z", severity="critical")
     assert len(found.matching("bank", "many dead", "critical")) == 4
     assert silencing.silenced_by(found, critical, rule.name) == silencing.silenced_by(list(found), critical, rule.name)

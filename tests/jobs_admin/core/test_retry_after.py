@@ -139,7 +139,7 @@ def test_headers_without_end_are_checked_for_a_while():
 def test_it_is_known_without_querying_whether_only_code_of_others_can_report():
     at_hand = (
         ValueError("plain"),
-        hostile.Asks(5),
+        hostile.WithRetryAfter(5),
         hostile.Answered({"Retry-After": "5"}),
         httpx.HTTPStatusError("no", request=None, response=httpx.Response(429)),
         HTTPError("http://a", 429, "no", {"retry-after": "3"}, None),
@@ -148,7 +148,7 @@ def test_it_is_known_without_querying_whether_only_code_of_others_can_report():
         Forwards(5),
     )
     others = (
-        hostile.AskSleeps(),
+        hostile.RetryAfterSleeps(),
         Tricky(),
         hostile.GetattrRaises(),
         hostile.GetattributeRaises(),

@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 
 from jobs_admin.core.matching import REASONS, Again, Dead, Ended, judge
 from jobs_admin.core.policy import parse
-from tests.kit.policy_documents import WHOLE_POLICIES
+from tests.kit.policy_documents import COMPLETE_POLICIES
 
 POLICY = parse(
     {
@@ -83,7 +83,7 @@ def test_the_budget_is_queried_once_and_only_where_it_would_be_spent():
 
 
 @given(
-    WHOLE_POLICIES,
+    COMPLETE_POLICIES,
     some.integers(-5, 10**9),
     some.lists(some.text(max_size=10), max_size=4).map(tuple),
     some.one_of(some.none(), some.floats()),

@@ -12,14 +12,14 @@ from jobs_admin.models import Release, Rule
 from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.queues import depths
 from jobs_admin.queues.depths.marking import MOST_QUEUES, desk_marks
-from tests.kit.depths import NOW, alert, look, publish, replay
+from tests.kit.depths import NOW, alert, build_sample, publish, replay
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
 
 
 def quarter(queue: str, ago: timedelta, dead: int) -> None:
-    look(NOW - ago, dead, queue, step=900).save()
+    build_sample(NOW - ago, dead, queue, step=900).save()
 
 
 def test_each_quarter_of_the_last_day_has_its_place_and_what_is_not_known_is_none():

@@ -16,7 +16,7 @@ from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.queues import depths
 from jobs_admin.queues.depths import reading
 from jobs_admin.queues.depths.steps import retention_by_step
-from tests.kit.depths import NOW, lay, look, roll
+from tests.kit.depths import NOW, build_sample, create_samples, roll
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 VERA = Viewer("vera", {"shop": "viewer"})
@@ -53,7 +53,7 @@ def test_no_span_has_more_points_than_requested(back, long, most):
 def test_folded_further_the_least_the_most_and_the_last_are_the_same():
     days = [NOW.replace(hour=0) - DAY * n for n in range(400)]
     DepthSample.objects.bulk_create(
-        look(at, n, step=86_400, dead_min=n // 2, dead_max=2 * n, why="lost" if n == 9 else "")
+        build_sample(at, n, step=86_400, dead_min=n // 2, dead_max=2 * n, why="lost" if n == 9 else "")
         for n, at in enumerate(days)
     )
     full, few = read(400 * DAY), read(400 * DAY, most=7)
@@ -64,14 +64,16 @@ def test_folded_further_the_least_the_most_and_the_last_are_the_same():
 
 
 def test_a_point_reports_the_step_and_the_age_of_the_oldest_dead_job_at_its_end():
-    look(NOW - 2 * HOUR, 4, step=3600, oldest_dead_at=NOW - 3 * HOUR, dead_min=1, dead_max=9, source_dead=2).save()
+    build_sample(
+        NOW - 2 * HOUR, 4, step=3600, oldest_dead_at=NOW - 3 * HOUR, dead_min=1, dead_max=9, source_dead=2
+    ).save()
     (point,) = depths.history(VERA, "shop", "emails", NOW - 30 * DAY, NOW, most=800, now=NOW).points
     assert (point.at, point.dead, point.dead_min, point.dead_max) == ((NOW - 2 * HOUR).timestamp(), 4, 1, 9)
     assert point.oldest_dead_age_s == 2 * 3600 and (point.waiting_min, point.source_dead) == (4, 2)
 
 
 def test_unreachable_is_a_gap_with_what_the_source_reported():
-    lay(NOW - HOUR, 360)
+    create_samples(NOW - HOUR, 360)
     away = DepthSample.objects.filter(at__gte=NOW - HOUR / 2, at__lt=NOW - HOUR / 3)
     away.update(is_reachable=False, why="connection refused", waiting=None)
     (gap,) = read().gaps
@@ -80,7 +82,7 @@ def test_unreachable_is_a_gap_with_what_the_source_reported():
 
 
 def test_a_minute_in_which_the_source_answered_at_times_is_no_gap_and_reports_it():
-    lay(NOW - 3 * HOUR, 1080)
+    create_samples(NOW - 3 * HOUR, 1080)
     DepthSample.objects.filter(at=NOW - HOUR).update(is_reachable=False, why="timed out", waiting=None)
     roll()
     history = read(3 * HOUR)
@@ -89,28 +91,28 @@ def test_a_minute_in_which_the_source_answered_at_times_is_no_gap_and_reports_it
 
 
 def test_while_no_one_watched_is_a_gap_of_its_own_kind():
-    lay(NOW - HOUR, 180), lay(NOW - HOUR / 4, 90)
+    create_samples(NOW - HOUR, 180), create_samples(NOW - HOUR / 4, 90)
     assert reasons(read()) == [(900, reading.UNWATCHED)]
 
 
 def test_a_check_that_came_late_is_no_gap():
-    lay(NOW - HOUR, 360)
+    create_samples(NOW - HOUR, 360)
     DepthSample.objects.filter(at=NOW - HOUR / 2).delete()
     assert read().gaps == []
 
 
 def test_no_one_watches_now_either():
-    lay(NOW - HOUR, 300)
+    create_samples(NOW - HOUR, 300)
     assert reasons(read()) == [(600, reading.UNWATCHED)]
 
 
 def test_a_queue_that_was_not_there_yet_is_distinguished_from_a_desk_that_slept():
-    lay(NOW - HOUR, 360, "older"), lay(NOW - HOUR / 2, 180)
+    create_samples(NOW - HOUR, 360, "older"), create_samples(NOW - HOUR / 2, 180)
     assert reasons(read()) == [(1800, reading.UNSEEN)]
 
 
 def test_before_the_first_check_nothing_is_known():
-    lay(NOW - HOUR / 2, 180)
+    create_samples(NOW - HOUR / 2, 180)
     assert reasons(read()) == [(1800, reading.BEFORE)]
 
 
@@ -119,12 +121,12 @@ def test_a_queue_no_one_knows_is_one_gap():
 
 
 def test_thousands_of_holes_are_reported_by_the_longest():
-    lay(NOW - HOUR, 70, every_s=50)
+    create_samples(NOW - HOUR, 70, every_s=50)
     assert len(read().gaps) == reading._MOST_GAPS
 
 
 def test_without_sight_of_the_source_the_answer_equals_that_for_nothing():
-    lay(NOW - HOUR, 6)
+    create_samples(NOW - HOUR, 6)
     for read_ in (depths.history, depths.marks):
         with pytest.raises(NotFound):
             read_(Viewer("bo", {"bank": "admin"}), "shop", "emails", NOW - HOUR, NOW)
@@ -136,7 +138,7 @@ def test_without_sight_of_the_source_the_answer_equals_that_for_nothing():
 
 
 def test_a_picture_reads_no_more_rows_than_it_has_points_by_one_statement():
-    lay(NOW - DAY, 8640)
+    create_samples(NOW - DAY, 8640)
     roll()
     with CaptureQueriesContext(
         connection,

@@ -21,7 +21,7 @@ from jobs_admin.models import DepthSample
 from jobs_admin.queues import depths
 from jobs_admin.queues.depths import rolling
 from tests.kit import migrated
-from tests.kit.depths import NOW, everything, lay, look, roll
+from tests.kit.depths import NOW, build_sample, create_samples, everything, roll
 from tests.kit.endurance import times
 
 pytestmark = pytest.mark.databases
@@ -38,49 +38,49 @@ def rolled(step: int, queue: str = "emails") -> list[tuple]:
 class TestOneWatch:
     def test_a_minute_holds_the_least_the_most_and_the_last(self):
         for n, dead in enumerate((5, 9, 1, 4, 4, 7)):
-            look(NOW - timedelta(seconds=60 - n * 10), dead).save()
+            build_sample(NOW - timedelta(seconds=60 - n * 10), dead).save()
         roll()
         ((at, samples, *values),) = rolled(60)
         assert (at, samples, values) == (NOW - timedelta(seconds=60), 6, [7, 1, 9])
 
     def test_what_did_not_change_needs_no_least_and_most(self):
-        DepthSample.objects.bulk_create(look(NOW - timedelta(seconds=s), 3) for s in (60, 50, 40))
+        DepthSample.objects.bulk_create(build_sample(NOW - timedelta(seconds=s), 3) for s in (60, 50, 40))
         roll()
         assert [row[2:] for row in rolled(60)] == [(3, None, None)]
 
     def test_folding_again_changes_nothing(self):
-        lay(NOW - timedelta(hours=3), 1080)
+        create_samples(NOW - timedelta(hours=3), 1080)
         roll()
         before = everything()
         roll(), roll(NOW + timedelta(seconds=30))
         assert everything() == before and len(before) > 180
 
     def test_the_step_that_runs_grows_with_each_check(self):
-        lay(NOW, 2)
+        create_samples(NOW, 2)
         roll(NOW + timedelta(seconds=15))
         assert [row[1] for row in rolled(86_400)] == [2]
-        lay(NOW + timedelta(seconds=20), 3)
+        create_samples(NOW + timedelta(seconds=20), 3)
         roll(NOW + timedelta(seconds=45))
         assert [row[1] for row in rolled(86_400)] == [5] == [row[1] for row in rolled(60)]
 
     def test_a_day_away_is_caught_up_and_a_gap_stays_a_gap(self):
-        lay(NOW - timedelta(days=2), 360)
+        create_samples(NOW - timedelta(days=2), 360)
         roll(NOW - timedelta(days=2) + timedelta(hours=1))
-        lay(NOW - timedelta(days=1), 360)
-        lay(NOW - timedelta(minutes=1), 6)
+        create_samples(NOW - timedelta(days=1), 360)
+        create_samples(NOW - timedelta(minutes=1), 6)
         roll()
         assert [row[1] for row in rolled(3600)] == [360, 360, 6]
         assert sum(row[1] for row in rolled(86_400)) == 726
 
     def test_a_check_written_late_is_folded_too(self):
-        lay(NOW - timedelta(minutes=10), 60)
+        create_samples(NOW - timedelta(minutes=10), 60)
         roll()
-        look(NOW - timedelta(seconds=50), 5000, "late").save()
+        build_sample(NOW - timedelta(seconds=50), 5000, "late").save()
         roll(NOW + timedelta(seconds=10))
         assert [row[2] for row in rolled(60, "late")] == [5000] == [row[2] for row in rolled(86_400, "late")]
 
     def test_who_saw_less_takes_nothing_back(self):
-        lay(NOW - timedelta(minutes=1), 6)
+        create_samples(NOW - timedelta(minutes=1), 6)
         since = int(NOW.timestamp()) - 60
         frozen = rolling._rows(10, since, since + 60)[:2]
         roll()
@@ -90,18 +90,18 @@ class TestOneWatch:
         assert everything() == before
 
     def test_a_clock_that_was_wrong_for_a_moment_does_not_end_folding(self):
-        look(NOW + timedelta(days=300)).save()
+        build_sample(NOW + timedelta(days=300)).save()
         roll(NOW + timedelta(days=300))
-        lay(NOW - timedelta(minutes=2), 12)
+        create_samples(NOW - timedelta(minutes=2), 12)
         roll()
         assert [row[1] for row in rolled(60)][:2] == [6, 6]
 
     def test_watch_folds_what_is_due_and_queries_nothing_in_between(self, monkeypatch, django_assert_num_queries):
         monkeypatch.setattr(rolling, "_due", {})
         monkeypatch.setattr(rolling, "_ROUND_S", 60.0)
-        lay(NOW - timedelta(minutes=1), 6)
+        create_samples(NOW - timedelta(minutes=1), 6)
         assert depths.step(NOW) is False and len(rolled(86_400)) == 1
-        lay(NOW, 3)
+        create_samples(NOW, 3)
         with django_assert_num_queries(0):
             assert depths.step(NOW + timedelta(seconds=10)) is False
         rolling._due.clear()
@@ -110,7 +110,7 @@ class TestOneWatch:
 
     def test_a_round_ends_in_time_and_the_next_goes_on(self, monkeypatch):
         monkeypatch.setattr(rolling, "_ROUND_S", -1.0)
-        lay(NOW - timedelta(hours=1), 360)
+        create_samples(NOW - timedelta(hours=1), 360)
         assert depths.roll_up(NOW) is True and not everything()
 
 
@@ -119,8 +119,8 @@ class TestRetention:
     def test_each_step_is_stored_for_its_time(self):
         for step, age in ((10, 1), (60, 14), (300, 14), (900, 14), (3600, 400), (86_400, 400)):
             for days in (age - 0.5, age + 0.5):
-                look(NOW - timedelta(days=days), step=step, queue=f"{days}").save()
-        look(NOW, step=60), look(NOW).save()
+                build_sample(NOW - timedelta(days=days), step=step, queue=f"{days}").save()
+        build_sample(NOW, step=60), build_sample(NOW).save()
         roll()
         retention.prune(NOW)
         stored = DepthSample.objects.filter(queue__contains=".").values_list("step", "queue")
@@ -129,10 +129,10 @@ class TestRetention:
         assert not old & set(stored)
 
     def test_what_is_in_no_longer_step_yet_is_not_deleted_however_old(self):
-        lay(NOW - timedelta(days=3), 30)
+        create_samples(NOW - timedelta(days=3), 30)
         retention.prune(NOW)
         assert DepthSample.objects.count() == 30
-        lay(NOW - timedelta(minutes=5), 30)
+        create_samples(NOW - timedelta(minutes=5), 30)
         roll()
         retention.prune(NOW)
         assert DepthSample.objects.filter(step=10).count() == 30
@@ -141,14 +141,14 @@ class TestRetention:
     def test_how_long_depths_are_stored_can_be_set(self, settings):
         settings.REDRIVE_KEEP = "depths=7d"
         for days in (6, 8):
-            look(NOW - timedelta(days=days), step=3600, queue=f"d{days}").save()
-        lay(NOW - timedelta(minutes=1), 6)
+            build_sample(NOW - timedelta(days=days), step=3600, queue=f"d{days}").save()
+        create_samples(NOW - timedelta(minutes=1), 6)
         roll()
         retention.prune(NOW)
         assert set(DepthSample.objects.filter(step=3600).values_list("queue", flat=True)) == {"d6", "emails"}
 
     def test_a_dry_run_reports_how_many_and_deletes_none(self):
-        lay(NOW - timedelta(days=2), 60), lay(NOW - timedelta(minutes=1), 6)
+        create_samples(NOW - timedelta(days=2), 60), create_samples(NOW - timedelta(minutes=1), 6)
         roll()
         pruned = retention.prune(NOW, dry_run=True)
         assert pruned.rows["depth samples"] == 60 and DepthSample.objects.filter(step=10).count() == 66
@@ -162,7 +162,7 @@ class AnyLooks(TestCase):
         DepthSample.objects.all().delete()
         since = NOW - timedelta(hours=3)
         for n, dead in sorted(seen.items()):
-            look(since + timedelta(seconds=10 * n), dead).save()
+            build_sample(since + timedelta(seconds=10 * n), dead).save()
             if data.draw(st.booleans()):
                 roll(since + timedelta(seconds=10 * n + 5))
         roll()
@@ -181,7 +181,7 @@ class AnyLooks(TestCase):
 @pytest.mark.django_db(transaction=True)
 def test_several_watches_at_once_fold_as_one_does():
     for queue in ("a", "b", "c"):
-        lay(NOW - timedelta(hours=2), 720, queue)
+        create_samples(NOW - timedelta(hours=2), 720, queue)
     errors: list[BaseException] = []
 
     def watch() -> None:
@@ -204,11 +204,11 @@ def test_several_watches_at_once_fold_as_one_does():
 SAID = """
 import django; django.setup()
 from datetime import UTC, datetime
-from tests.kit import depths as laid
+from tests.kit import depths
 """
-LAY = SAID + "[laid.lay(laid.NOW - laid.timedelta(hours=6), 2160, queue) for queue in 'abcdefgh']"
-FOLD = SAID + "print('begun', flush=True); laid.roll(); print('done')"
-TELL = SAID + "print(sorted(laid.everything()) == sorted(laid.folded_by_hand()), len(laid.everything()))"
+LAY = SAID + "[depths.create_samples(depths.NOW - depths.timedelta(hours=6), 2160, queue) for queue in 'abcdefgh']"
+FOLD = SAID + "print('begun', flush=True); depths.roll(); print('done')"
+TELL = SAID + "print(sorted(depths.everything()) == sorted(depths.folded_by_hand()), len(depths.everything()))"
 
 
 @pytest.mark.sqlite

@@ -18,7 +18,7 @@ from jobs_admin.models.access import Viewer, viewer_of
 from jobs_admin.notices.routing import route
 from jobs_admin.queues import depths
 from jobs_admin.queues.depths.marking import desk_marks
-from tests.kit.alerts import NOW, lay
+from tests.kit.alerts import NOW, create_alert
 from tests.kit.counts import bury
 from tests.kit.people import ANN, BEA, LOU, ROOT, SAM
 
@@ -84,7 +84,7 @@ def test_a_notice_of_no_alert_is_everybodys_where_it_is_the_desks_own():
 
 def test_a_notice_of_an_alert_of_ones_source_is_seen():
     channel = Channel.objects.create(name="ops", kind="webhook", url="https://ops.example/hook", secrets=[])
-    alert = lay(alerts.save_rule(ANN, {"name": "n", "metric": "dead", "source": "shop", "threshold": 1}))
+    alert = create_alert(alerts.save_rule(ANN, {"name": "n", "metric": "dead", "source": "shop", "threshold": 1}))
     notice = Notice.objects.create(key="alert-1-1", type="alert.firing", source="shop", alert=alert, body={})
     made = Delivery.objects.create(notice=notice, channel=channel, next_try_at=NOW)
     assert Alert.objects.count() == 1

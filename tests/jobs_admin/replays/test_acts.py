@@ -17,7 +17,7 @@ from jobs_admin.replays import rights as replay_rights
 from jobs_admin.replays.options import Options
 from tests.kit.fleet import reports
 from tests.kit.people import ANN, BOB, EVE
-from tests.kit.replays import AT_ONCE, begun, came_home, counts, refusal, sent_all
+from tests.kit.replays import AT_ONCE, came_home, counts, refusal, sent_all, start_replay
 
 pytestmark = pytest.mark.django_db
 
@@ -42,13 +42,13 @@ def test_what_came_after_the_preview_is_not_in_it(shop, bury):
 
 
 def test_a_failure_is_dead_while_it_is_only_planned(shop, bury):
-    begun(bury(2))
+    start_replay(bury(2))
     assert set(Failure.objects.values_list("state", flat=True)) == {"dead"}
 
 
 def test_the_second_of_two_is_shown_who_and_when(shop, bury):
     (pk,) = bury()
-    first = begun([pk])
+    first = start_replay([pk])
     refused = refusal(replays.draft, BOB, selection=[pk])
     assert refused.code == "already_open"
     assert tuple(refused.details[name] for name in ("replay", "by", "since")) == (first.pk, "ann", first.started_at)
@@ -58,15 +58,15 @@ def test_the_second_of_two_is_shown_who_and_when(shop, bury):
 def test_a_draft_that_lost_the_race_is_reported_as_over_too(shop, bury):
     (pk,) = bury()
     draft = replays.draft(BOB, selection=[pk])
-    begun([pk])
+    start_replay([pk])
     assert refusal(replays.start, BOB, draft).code == "already_open"
     assert Replay.objects.get(pk=draft.pk).state == "draft"
 
 
 def test_of_a_bulk_only_what_is_free_is_taken(shop, bury):
     ids = bury(10)
-    begun(ids[:4])
-    replay = begun(ids)
+    start_replay(ids[:4])
+    replay = start_replay(ids)
     assert replay.total == 6 and replay.matched == 10
     assert [row["count"] for row in replay.blocked] == [4]
 
@@ -109,7 +109,7 @@ def test_a_snapshot_that_no_preview_gave_is_refused_not_a_crash(shop, bury, chan
 
 
 def test_starting_twice_starts_once(shop, bury):
-    replay = begun(bury(2))
+    replay = start_replay(bury(2))
     assert refusal(replays.start, ANN, replay).code == "wrong_state"
     assert replay.items.count() == 2
 
@@ -187,7 +187,7 @@ def test_who_may_only_view_is_refused_and_that_is_written_down(shop, bury):
 
 
 def test_acting_needs_the_right_on_every_source_of_the_replay(shop, bury):
-    replay = begun(bury(1) + bury(1, source="web"))
+    replay = start_replay(bury(1) + bury(1, source="web"))
     for act in (replays.pause, replays.cancel):
         assert refusal(act, BOB, replay).code == "forbidden"
     assert refusal(replays.change_pace, BOB, replay, {"rate": 1}).code == "forbidden"
@@ -200,7 +200,7 @@ def test_nothing_is_replayed_in_a_read_only_desk(shop, bury, settings):
 
 
 def test_every_act_is_written_down(shop, bury):
-    replay = begun(bury(2))
+    replay = start_replay(bury(2))
     replays.pause(ANN, replay, "lunch")
     replays.resume(BOB, replay)
     replays.change_pace(ANN, replay, {"rate": 5})
@@ -211,7 +211,7 @@ def test_every_act_is_written_down(shop, bury):
 
 
 def test_every_act_is_seen_by_the_admin_of_each_source_it_touched(shop, bury):
-    replay = begun(bury(1) + bury(1, source="web"))
+    replay = start_replay(bury(1) + bury(1, source="web"))
     replays.pause(ANN, replay), replays.resume(ANN, replay), replays.change_pace(ANN, replay, {"rate": 5})
     replays.cancel(ANN, replay)
     for source in ("shop", "web"):
@@ -246,14 +246,14 @@ def test_the_words_of_an_act_on_several_sources_are_in_no_entry_of_one_of_them(s
 
 
 def test_what_was_refused_is_seen_by_the_admin_of_the_source(shop, bury):
-    replay = begun(bury())
+    replay = start_replay(bury())
     refusal(replays.draft, EVE, selection=bury(), reason="x"), refusal(replays.pause, EVE, replay)
     seen = audit.list_events(Viewer("amy", {"shop": ADMIN})).rows
     assert [(row.act, row.allowed) for row in seen][:2] == [("replay.pause", False), ("replay.draft", False)]
 
 
 def test_an_act_in_the_wrong_state_changes_nothing(shop, bury):
-    replay = begun(bury(2))
+    replay = start_replay(bury(2))
     assert refusal(replays.resume, ANN, replay).code == "wrong_state"
     replays.cancel(ANN, replay)
     for act in (replays.pause, replays.resume, replays.cancel):
@@ -263,14 +263,14 @@ def test_an_act_in_the_wrong_state_changes_nothing(shop, bury):
 
 def test_cancelling_frees_what_was_not_sent(shop, bury):
     ids = bury(3)
-    replay = begun(ids)
+    replay = start_replay(ids)
     replays.cancel(ANN, replay)
     assert counts(replay) == {"cancelled": 3} and replay.ended_at
-    assert begun(ids).total == 3
+    assert start_replay(ids).total == 3
 
 
 def test_many_items_are_cancelled_in_short_transactions_after_the_state_has_turned(shop, bury):
-    replay = begun(bury(2_100))
+    replay = start_replay(bury(2_100))
     with CaptureQueriesContext(connection) as seen:
         replays.cancel(ANN, replay)
     updates = [q["sql"] for q in seen if q["sql"].startswith("UPDATE")]
@@ -336,7 +336,7 @@ def test_a_patch_that_the_task_does_not_take_is_refused_job_by_job(store, shop, 
         ANN, target.build_target("", (pk,), timezone.now()), {"kwargs": {"too": "bob"}}
     ).rows
     assert row.after is None and row.why == "shop.send takes no argument 'too'. It takes (number, to=…)."
-    replay = begun([pk], options=Options.parse({"patch": {"kwargs": {"too": "bob"}}}))
+    replay = start_replay([pk], options=Options.parse({"patch": {"kwargs": {"too": "bob"}}}))
     sent_all()
     (item,) = replay.items.all()
     assert not shop.queues.get("emails") and "takes no argument 'too'" in item.outcome
@@ -354,7 +354,7 @@ def test_nothing_to_replay_reports_why(shop, bury):
 
 
 def test_a_replay_is_shown_to_who_may_see_its_source(shop, bury):
-    replay = begun(bury())
+    replay = start_replay(bury())
     assert replays.find(EVE, replay.pk) == replay
     with pytest.raises(Replay.DoesNotExist):
         replays.find(Viewer("x", {"web": VIEWER}), replay.pk)
@@ -374,17 +374,17 @@ def test_a_token_sees_nothing_of_what_its_owner_replayed_at_a_source_that_is_not
 
 def test_replays_and_items_come_in_pages(shop, bury):
     for pk in bury(3):
-        replay = begun([pk])
+        replay = start_replay([pk])
     page = replays.listing(ANN, limit=2)
     assert len(page.rows) == 2 and len(replays.listing(ANN, after=page.next).rows) == 1
-    replay = begun(bury(5))
+    replay = start_replay(bury(5))
     page = replays.items(ANN, replay, limit=3)
     assert [i.n for i in page.rows] == [1, 2, 3]
     assert [i.n for i in replays.items(ANN, replay, after=page.next).rows] == [4, 5]
 
 
 def test_what_waits_reports_when_it_is_due(shop, bury):
-    replay, now = begun(bury(10), {"rate": 2}), timezone.now()
+    replay, now = start_replay(bury(10), {"rate": 2}), timezone.now()
     replay.items.filter(n__in=(1, 2)).update(state="sent")
     page = replays.items(ANN, replay, after="1", limit=4, now=now)
     assert [page.due.get(row.pk) for row in page.rows] == [None, *(now + timedelta(seconds=n / 2) for n in range(3))]
@@ -394,7 +394,7 @@ def test_what_waits_reports_when_it_is_due(shop, bury):
 
 @pytest.mark.parametrize("change", [{"state": "paused"}, {"rate": None}])
 def test_nothing_is_due_while_it_is_paused_or_goes_at_once(shop, bury, change):
-    replay = begun(bury(2), {"rate": 2})
+    replay = start_replay(bury(2), {"rate": 2})
     Replay.objects.update(**change)
     replay.refresh_from_db()
     assert replays.items(ANN, replay).due == {}
@@ -402,7 +402,7 @@ def test_nothing_is_due_while_it_is_paused_or_goes_at_once(shop, bury, change):
 
 @pytest.mark.parametrize("as_, item, failure", [("ran", "succeeded", "recovered"), ("lost", "failed_again", "dead")])
 def test_a_person_settles_what_is_uncertain(shop, bury, as_, item, failure):
-    replay = begun(bury())
+    replay = start_replay(bury())
     sent_all()
     ReplayItem.objects.update(state="uncertain")
     Replay.objects.update(sent=0, uncertain=1)
@@ -414,16 +414,16 @@ def test_a_person_settles_what_is_uncertain(shop, bury, as_, item, failure):
 
 def test_a_job_that_failed_again_can_be_replayed_again(shop, bury):
     (pk,) = bury()
-    first = begun([pk])
+    first = start_replay([pk])
     sent_all()
     came_home(first.items.get(), "exception")
     replays.settle()
-    second = begun([pk])
+    second = start_replay([pk])
     assert (counts(first), second.items.get().run) == ({"failed_again": 1}, 3)
 
 
 def test_the_constraint_has_the_last_word(shop, bury):
-    replay = begun(bury())
+    replay = start_replay(bury())
     item = replay.items.get()
     with pytest.raises(Exception, match=r"(?i)unique"), transaction.atomic():
         ReplayItem.objects.create(replay=replay, n=9, failure_id=item.failure_id, run=2)
@@ -433,14 +433,14 @@ def test_what_may_not_be_seen_is_answered_like_what_is_not_there(shop, bury):
     (foreign,) = bury(source="web")
     unknown = refusal(replays.draft, BOB, selection=[foreign + 1000])
     refused = refusal(replays.draft, BOB, selection=[foreign])
-    begun([foreign])  # now somebody else's replay holds it
+    start_replay([foreign])  # now somebody else's replay holds it
     again = refusal(replays.draft, BOB, selection=[foreign])
     assert (refused.code, refused.message) == (again.code, again.message) == (unknown.code, unknown.message)
     assert [row.allowed for row in audit.list_events(Viewer("amy", {"web": ADMIN})).rows].count(False) == 2
 
 
 def test_a_source_that_may_not_be_seen_is_not_named_by_a_refusal(shop, bury):
-    replay = begun(bury(1) + bury(1, source="web"))
+    replay = start_replay(bury(1) + bury(1, source="web"))
     assert "web" not in refusal(replays.pause, BOB, replay).message
 
 
@@ -449,13 +449,13 @@ LIMITED = AT_ONCE | {"per_key": {"key": "tenant", "concurrency": 3}}
 
 @pytest.mark.parametrize("nothing", [None, {}])
 def test_no_pace_at_all_does_not_make_a_careful_replay_a_fast_one(shop, bury, nothing):
-    replay = begun(bury(2), {"style": "careful"})
+    replay = start_replay(bury(2), {"style": "careful"})
     assert refusal(replays.change_pace, ANN, replay, nothing).code == "bad_pace"
     assert Replay.objects.get().pace["style"] == "careful"
 
 
 def test_a_pace_that_names_no_style_is_careful_where_there_are_many(shop, bury):
-    replay = begun(bury(101), {"style": "careful"})
+    replay = start_replay(bury(101), {"style": "careful"})
     assert replays.change_pace(ANN, replay, {"in_flight": 5}).pace["style"] == "careful"
 
 
@@ -468,15 +468,15 @@ def test_a_pace_that_was_changed_while_it_started_is_not_lost(shop, bury):
 
 
 def test_its_phases_are_reported_in_their_order_to_the_end(shop, bury):
-    replay = begun(bury(2))
+    replay = start_replay(bury(2))
     for act in (replays.pause, replays.resume, replays.cancel):
         replay = act(ANN, replay)
     assert [state for _, state in progress.phases(replay)] == ["running", "paused", "running", "cancelled"]
 
 
 def test_why_it_is_held_is_reported_to_those_who_may_see_all_of_it(shop, bury):
-    begun(bury(1) + bury(1, source="web"))
-    begun(bury(1))
+    start_replay(bury(1) + bury(1, source="web"))
+    start_replay(bury(1))
     Replay.objects.update(state="held", held_because="boom in web", evidence={"kind": "failing"})
     wim, of_both = Viewer("wim", {"shop": VIEWER}), Viewer("wim", {"shop": VIEWER, "web": VIEWER})
     assert [row.evidence for row in replays.listing(wim).rows] == [{"kind": "failing"}, None]

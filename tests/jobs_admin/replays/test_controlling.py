@@ -15,7 +15,7 @@ from jobs_admin.models import Attempt, AuditEvent, DepthSample, Replay
 from jobs_admin.replays import acts, claiming, controlling, observation, setting_aside
 from tests.kit.people import ANN
 from tests.kit.replays import CAREFUL, START, Steered, counts, dated_group, died_of
-from tests.kit.replays import begun as started
+from tests.kit.replays import start_replay as started
 
 pytestmark = pytest.mark.django_db
 

@@ -9,7 +9,7 @@ from jobs_admin import replays
 from jobs_admin.models import AuditEvent, FrozenBatch, Replay
 from jobs_admin.replays import settling
 from tests.kit.people import ANN, BOB
-from tests.kit.replays import begun, counts
+from tests.kit.replays import counts, start_replay
 
 pytestmark = pytest.mark.django_db
 
@@ -34,7 +34,7 @@ def test_what_no_one_comes_for_is_stopped_and_its_jobs_are_free(shop, bury, stat
 
 
 def test_what_ranks_lower_and_what_waits_for_its_hours_stays(shop, bury):
-    one, other = begun(bury(2)), begun(bury(2))
+    one, other = start_replay(bury(2)), start_replay(bury(2))
     stood(one, "paused", settling.ABANDONED_AFTER.days - 1)
     stood(other, "waiting", settling.ABANDONED_AFTER.days + 1)
     assert not settling.stop_abandoned(timezone.now())

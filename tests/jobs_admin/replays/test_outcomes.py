@@ -8,7 +8,7 @@ from jobs_admin import replays
 from jobs_admin.models import Attempt, Failure
 from jobs_admin.queues import rates
 from tests.kit.people import ANN, BOB
-from tests.kit.replays import begun, came_home, counts, refusal, sent_all, standing
+from tests.kit.replays import came_home, counts, refusal, sent_all, standing, start_replay
 
 pytestmark = pytest.mark.django_db
 
@@ -21,7 +21,7 @@ def silent(shop, monkeypatch):
 
 @pytest.fixture
 def done(silent, bury):
-    replay = begun(bury(2))
+    replay = start_replay(bury(2))
     sent_all()
     replays.settle()
     replay.refresh_from_db()
@@ -57,7 +57,7 @@ def test_a_person_who_knows_reports_it_and_a_lost_one_can_be_replayed(done):
 
 
 def test_where_a_source_reports_a_sent_job_is_nobodys_to_settle(shop, bury):
-    replay = begun(bury(1))
+    replay = start_replay(bury(1))
     sent_all()
     assert refusal(replays.resolve_item, ANN, replay, 1, "ran").code == "wrong_state"
 
@@ -77,7 +77,7 @@ def test_what_a_cancel_takes_back_is_as_it_was(silent, bury):
             reason="too old", ended_at="2026-01-01T00:00Z", received_at="2026-01-01T00:00Z",
         )  # fmt: skip
     before = standing()
-    replay = begun(ids)
+    replay = start_replay(ids)
     sent_all()
     assert set(Failure.objects.values_list("state", flat=True)) == {"gone"}
     replays.cancel(ANN, replay)

@@ -17,13 +17,13 @@ from jobs_admin.replays import claiming, progress, send_results, sending, settin
 from jobs_admin.replays.line import Line
 from jobs_admin.replays.messages import Writer
 from tests.kit.people import ANN
-from tests.kit.replays import AT_ONCE, begun, came_home, counts, dated_group, refusal, sent_all
+from tests.kit.replays import AT_ONCE, came_home, counts, dated_group, refusal, sent_all, start_replay
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
 def test_every_job_is_put_on_its_queue_once_and_in_order(shop, bury):
-    replay = begun(bury(1_200))
+    replay = start_replay(bury(1_200))
     sent_all()
     assert counts(replay) == {"sent": 1_200}
     lineages = [job["redrive"] for job in shop.queues["emails"]]
@@ -31,7 +31,7 @@ def test_every_job_is_put_on_its_queue_once_and_in_order(shop, bury):
 
 
 def test_a_sent_job_is_the_second_run_of_the_same_failure(shop, bury):
-    replay = begun(bury())
+    replay = start_replay(bury())
     sent_all()
     (job,), item, failure = shop.queues["emails"], replay.items.get(), Failure.objects.get()
     assert (failure.state, failure.run, failure.job_id) == ("replaying", 2, job["id"])
@@ -42,7 +42,7 @@ def test_a_sent_job_is_the_second_run_of_the_same_failure(shop, bury):
 
 
 def test_sending_is_counted_in_its_queue_s_minute(shop, bury):
-    begun(bury(3))
+    start_replay(bury(3))
     sent_all()
     # All of a step: the first of them may have gone in the last moment of a minute.
     sums = QueueCounter.objects.order_by().values_list("step").annotate(Sum("sent"))
@@ -50,7 +50,7 @@ def test_sending_is_counted_in_its_queue_s_minute(shop, bury):
 
 
 def test_what_ingest_heard_before_the_mark_stays(shop, bury):
-    replay = begun(bury())
+    replay = start_replay(bury())
     item = replay.items.get()
     came_home(item, "success")
     send_results.mark_sent(replay, claims(replay), timezone.now())
@@ -62,7 +62,7 @@ def test_what_ingest_heard_before_the_mark_stays(shop, bury):
 
 def test_a_failure_that_recovered_meanwhile_is_not_sent(shop, bury):
     first, second = bury(2)
-    replay = begun([first, second])
+    replay = start_replay([first, second])
     Failure.objects.filter(pk=first).update(state="recovered")
     sent_all()
     assert counts(replay) == {"sent": 1, "cancelled": 1}
@@ -73,7 +73,7 @@ def test_a_failure_that_recovered_meanwhile_is_not_sent(shop, bury):
 def test_a_message_that_is_refused_ends_its_item_and_no_other(shop, bury):
     good = bury(2)
     (bad,) = bury(raw=b"not json")
-    replay = begun([*good, bad])
+    replay = start_replay([*good, bad])
     sent_all()
     assert counts(replay) == {"sent": 2, "cancelled": 1}
     item = replay.items.get(failure=bad)
@@ -82,7 +82,7 @@ def test_a_message_that_is_refused_ends_its_item_and_no_other(shop, bury):
 
 
 def test_an_unreachable_source_is_reported_and_sending_goes_on_by_itself(shop, bury):
-    replay = begun(bury(3))
+    replay = start_replay(bury(3))
     shop.reachable = False
     replays.send("one")
     assert counts(replay) == {"planned": 3}
@@ -96,7 +96,7 @@ def test_an_unreachable_source_is_reported_and_sending_goes_on_by_itself(shop, b
 
 def test_one_unreachable_source_does_not_stop_another(shop, bury):
     ids = bury(2) + bury(2, source="web")
-    replay = begun(ids)
+    replay = start_replay(ids)
     config.adapter("web").reachable = False
     for _ in range(4):
         replays.send("one")
@@ -121,7 +121,7 @@ def wakes(replay, items):
 
 
 def test_a_sender_that_stalled_until_after_a_cancel_sends_nothing(shop, bury):
-    replay = begun(bury(3))
+    replay = start_replay(bury(3))
     items = claims(replay)
     replays.cancel(ANN, replay)
     assert counts(replay) == {"planned": 3}
@@ -131,7 +131,7 @@ def test_a_sender_that_stalled_until_after_a_cancel_sends_nothing(shop, bury):
 
 
 def test_what_a_stalled_sender_sent_before_it_was_looked_up_is_sent_and_taken_back(shop, bury):
-    replay = begun(bury(3))
+    replay = start_replay(bury(3))
     items = claims(replay)
     replays.cancel(ANN, replay)
     assert wakes(replay, items) == {"sent"}
@@ -143,7 +143,7 @@ def test_what_a_stalled_sender_sent_before_it_was_looked_up_is_sent_and_taken_ba
 
 @pytest.mark.parametrize("is_awake", [True, False])
 def test_a_stalled_sender_that_was_looked_up_before_the_cancel_is_checked_again(shop, bury, is_awake):
-    replay = begun(bury(3))
+    replay = start_replay(bury(3))
     items = claims(replay)
     replays.pause(ANN, replay)
     sent_all("another")
@@ -158,7 +158,7 @@ def test_a_stalled_sender_that_was_looked_up_before_the_cancel_is_checked_again(
 
 
 def test_a_claim_that_is_looked_up_while_the_replay_is_cancelled_stays_until_the_source_withholds_it(shop, bury):
-    replay = begun(bury(3))
+    replay = start_replay(bury(3))
     items = claims(replay)
     Replay.objects.filter(pk=replay.pk).update(state="cancelled")
     send_results.mark_unsent(replay, [item.pk for item in items], timezone.now(), may_go=True)
@@ -169,7 +169,7 @@ def stalled(bury):
     """A paused replay of five jobs, three of one group, and the claims of these: their sender stalled, and another looked them up."""
     group = dated_group("bad")
     bad = bury(3, tenant="acme", group=group)
-    replay = begun(bad + bury(2, tenant="globex"))
+    replay = start_replay(bad + bury(2, tenant="globex"))
     items = claims(replay)
     replays.pause(ANN, replay)
     sent_all("another")
@@ -308,14 +308,14 @@ def test_a_stalled_sender_sends_no_job_that_another_sender_released_because_of_a
 
 
 def test_who_died_before_sending_leaves_nothing_unsent(shop, bury):
-    replay = begun(bury(3))
+    replay = start_replay(bury(3))
     claims(replay)
     sent_all("two")
     assert counts(replay) == {"sent": 3} and len(shop.queues["emails"]) == 3
 
 
 def test_who_died_after_sending_is_not_repeated(shop, bury):
-    replay = begun(bury(3))
+    replay = start_replay(bury(3))
     items = claims(replay)
     writer = Writer(replay)
     shop.send(replay.key, [writer.build(item) for item in items[:2]])
@@ -325,7 +325,7 @@ def test_who_died_after_sending_is_not_repeated(shop, bury):
 
 
 def test_a_lost_ledger_makes_claims_uncertain_and_nothing_is_repeated(shop, bury):
-    replay = begun(bury(3))
+    replay = start_replay(bury(3))
     claims(replay)
     shop.forget()
     sent_all("two")
@@ -334,7 +334,7 @@ def test_a_lost_ledger_makes_claims_uncertain_and_nothing_is_repeated(shop, bury
 
 
 def test_a_call_that_breaks_off_is_reported_and_no_job_goes_twice(shop, bury):
-    replay = begun(bury(3))
+    replay = start_replay(bury(3))
     queues, shop.queues = shop.queues, None  # the ledger knows the first, and no queue has it
     with pytest.raises(TypeError):
         sent_all()
@@ -345,7 +345,7 @@ def test_a_call_that_breaks_off_is_reported_and_no_job_goes_twice(shop, bury):
 
 
 def test_only_one_sender_holds_a_replay(shop, bury):
-    replay = begun(bury())
+    replay = start_replay(bury())
     now = timezone.now()
     assert claiming.take_lease(replay, "one", now)
     assert not claiming.take_lease(replay, "two", now + timedelta(seconds=4))
@@ -354,7 +354,7 @@ def test_only_one_sender_holds_a_replay(shop, bury):
 
 
 def test_a_claim_left_in_a_cancelled_replay_is_still_reported(shop, bury):
-    replay = begun(bury(12))
+    replay = start_replay(bury(12))
     items = claims(replay)
     replays.cancel(ANN, replay)
     assert counts(replay) == {"planned": 10, "cancelled": 2}
@@ -364,7 +364,7 @@ def test_a_claim_left_in_a_cancelled_replay_is_still_reported(shop, bury):
 
 
 def test_a_steady_replay_keeps_its_rate(shop, bury):
-    replay = begun(bury(30), {"rate": 50})
+    replay = start_replay(bury(30), {"rate": 50})
     started = timezone.now()
     sent_all()
     assert (timezone.now() - started).total_seconds() > 29 / 50 / 1.05
@@ -372,7 +372,7 @@ def test_a_steady_replay_keeps_its_rate(shop, bury):
 
 
 def test_the_rate_of_now_is_what_was_really_sent(shop, bury):
-    replay, now = begun(bury(30), {"rate": 50}), timezone.now()
+    replay, now = start_replay(bury(30), {"rate": 50}), timezone.now()
     Replay.objects.update(started_at=now - timedelta(minutes=1))
     replay.items.filter(n__lte=20).update(state="sent", sent_at=now - timedelta(seconds=5))
     replay.items.filter(n__range=(21, 25)).update(state="sent", sent_at=now - timedelta(seconds=30))
@@ -386,7 +386,7 @@ def test_the_rate_of_now_is_what_was_really_sent(shop, bury):
 
 
 def test_a_slice_does_not_check_everything_that_is_planned(shop, bury):
-    begun(bury(60), {"rate": 100})
+    start_replay(bury(60), {"rate": 100})
     with CaptureQueriesContext(connection) as seen:
         for _ in range(4):
             replays.send("one")
@@ -396,7 +396,7 @@ def test_a_slice_does_not_check_everything_that_is_planned(shop, bury):
 
 def test_two_replays_are_paced_side_by_side(shop, bury):
     # So slow that rounds which a machine holds up for seconds do not send all of them.
-    one, two = begun(bury(40), {"rate": 5}), begun(bury(40), {"rate": 5})
+    one, two = start_replay(bury(40), {"rate": 5}), start_replay(bury(40), {"rate": 5})
     for _ in range(5):
         replays.send("one")
     assert 0 < counts(one)["sent"] < 40 and 0 < counts(two)["sent"] < 40
@@ -407,7 +407,7 @@ def test_two_replays_are_paced_side_by_side(shop, bury):
 
 
 def test_pausing_takes_effect_with_the_next_slice(shop, bury):
-    replay = begun(bury(100), {"rate": 40})
+    replay = start_replay(bury(100), {"rate": 40})
     replays.send("one")
     replays.pause(ANN, replay)
     assert not replays.send("one")
@@ -424,7 +424,7 @@ def test_edited_arguments_are_sent_and_hidden_ones_stay_real(shop, bury):
     (pk,) = bury(
         raw=b'{"args": [1], "kwargs": {"to": "ann", "token": "s3cret"}}', kwargs='{"to": "ann", "token": "[redacted]"}'
     )
-    begun([pk], edit={"kwargs": {"to": "bob", "token": "[redacted]"}})
+    start_replay([pk], edit={"kwargs": {"to": "bob", "token": "[redacted]"}})
     sent_all()
     assert shop.queues["emails"][0]["kwargs"] == {"to": "bob", "token": "s3cret"}
     assert "s3cret" not in str(Replay.objects.get().edit)
@@ -436,13 +436,13 @@ def test_edited_positional_arguments_are_sent_and_hidden_ones_stay_real(shop, bu
         args='["ann", {"token": "[redacted]"}]',
         kwargs="{}",
     )
-    begun([pk], edit={"args": ["bob", {"token": "[redacted]"}]})
+    start_replay([pk], edit={"args": ["bob", {"token": "[redacted]"}]})
     sent_all()
     assert shop.queues["emails"][0]["args"] == ["bob", {"token": "s3cret"}]
 
 
 def test_what_is_marked_late_was_sent_when_it_went(shop, bury):
-    replay = begun(bury(2))
+    replay = start_replay(bury(2))
     writer = Writer(replay)
     active = sending._ActiveReplay(replay, writer, Line(replay.key, writer, Bucket(None, 0.0), lambda: None), 0.0)
     active.went.extend(claims(replay))
@@ -454,7 +454,7 @@ def test_what_is_marked_late_was_sent_when_it_went(shop, bury):
 
 
 def test_what_went_before_a_pause_is_marked_though_marking_is_far_behind(shop, bury):
-    replay = begun(bury(1_500))
+    replay = start_replay(bury(1_500))
     sender = sending.Sender("one")
     while not shop.queues["emails"]:
         sender.round()
@@ -466,7 +466,7 @@ def test_what_went_before_a_pause_is_marked_though_marking_is_far_behind(shop, b
 
 
 def test_who_lost_the_lease_claims_nothing(shop, bury):
-    replay, now = begun(bury(3)), timezone.now()
+    replay, now = start_replay(bury(3)), timezone.now()
     epochs = {"shop": shop.epoch(replay.key)}
     assert claiming.take_lease(replay, "one", now)
     assert claiming.take_lease(replay, "two", now + timedelta(seconds=10))
@@ -476,7 +476,7 @@ def test_who_lost_the_lease_claims_nothing(shop, bury):
 
 
 def test_a_slow_replay_writes_nothing_between_its_jobs(shop, bury, django_assert_max_num_queries):
-    replay = begun(bury(3), {"every": 600})
+    replay = start_replay(bury(3), {"every": 600})
     replays.send("one")
     assert counts(replay) == {"planned": 2, "sent": 1}
     with django_assert_max_num_queries(2):  # which replays run, and which stopped ones left a claim

@@ -13,14 +13,14 @@ from jobs_admin.models import Attempt, AuditEvent, DepthSample, Failure, Group, 
 from jobs_admin.models.access import Viewer
 from jobs_admin.replays import settling
 from tests.kit.people import ANN
-from tests.kit.replays import begun, came_home, counts, sent_all
+from tests.kit.replays import came_home, counts, sent_all, start_replay
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
 @pytest.fixture
 def replay(shop, bury):
-    replay = begun(bury(3))
+    replay = start_replay(bury(3))
     sent_all()
     return replay
 
@@ -249,7 +249,7 @@ def written(statements, table):
 
 
 def test_much_news_is_written_in_short_transactions_of_three_statements(shop, bury):
-    replay, now = begun(bury(700)), timezone.now()
+    replay, now = start_replay(bury(700)), timezone.now()
     sent_all()
     Attempt.objects.bulk_create(
         Attempt(failure_id=i.failure_id, run=2, attempt=1, kind="success", ended_at=now, received_at=now)
@@ -310,11 +310,11 @@ def test_an_item_that_was_settled_meanwhile_is_not_counted_again(replay):
 
 def test_a_cancel_that_was_broken_off_is_finished(shop, bury):
     ids = bury(3)
-    replay = begun(ids)
+    replay = start_replay(ids)
     Replay.objects.filter(pk=replay.pk).update(state="cancelled")  # and then the canceller died
     assert replays.settle()
     assert counts(replay) == {"cancelled": 3}
-    assert not replays.settle() and begun(ids).total == 3
+    assert not replays.settle() and start_replay(ids).total == 3
 
 
 def test_an_uncertain_job_is_not_settled(replay):

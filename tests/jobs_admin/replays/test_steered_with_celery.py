@@ -108,7 +108,7 @@ def test_while_the_partner_is_broken_a_replay_queries_it_little_and_is_held_nami
     again = replay.failed_again
     assert Failure.objects.filter(state="dead").count() == 300 and 0 < again == len(ids) - replay.planned
 
-    worker.mend("partner")
+    worker.fix("partner")
     replays.resume(ANN, replay)
     incident.reaches(replay, "done")
     assert (replay.succeeded, replay.failed_again) == (300 - again, again)
@@ -124,7 +124,7 @@ def test_a_mixed_queue_comes_back_without_another_act_and_what_fails_again_is_na
     worker = incident.worker
     worker.break_("partner")
     down, ids = incident.died("acme")
-    worker.mend("partner")
+    worker.fix("partner")
     worker.break_("cobalt")
     odd, more = incident.died("cobalt")
     more += incident.more("cobalt", odd, 119)  # the oldest, so that they would be all of the canary
@@ -157,7 +157,7 @@ def test_errors_that_are_new_in_it_hold_a_steady_replay_and_are_named(incident):
     worker = incident.worker
     worker.break_("partner")
     down, ids = incident.died("acme")
-    worker.mend("partner")
+    worker.fix("partner")
     for _ in range(40):  # two of five now fail with another error than they died of
         ids += incident.more("acme", down, 3) + incident.more("cobalt", down, 2)
     worker.break_("cobalt")
@@ -173,7 +173,7 @@ def test_a_queue_that_live_workers_do_not_drain_holds_it(incident):
     worker = incident.worker
     worker.break_("partner")
     _, ids = incident.died("acme", 30)
-    worker.mend("partner")
+    worker.fix("partner")
     for _ in range(4):
         worker.send("slow", 600, queue="emails")  # every process of the worker, and what it fetches ahead
     replay = incident.begin(ids, {"rate": 200, "in_flight": 10})
@@ -193,7 +193,7 @@ def test_workers_that_vanish_hold_it_and_it_goes_on_when_they_are_back(incident)
     worker = incident.worker
     worker.break_("partner")
     _, ids = incident.died("acme", 30)
-    worker.mend("partner")
+    worker.fix("partner")
     incident.until(is_staffed, "a heartbeat", steps=("sample",))
     replay = incident.begin(ids)
     incident.step("settle")

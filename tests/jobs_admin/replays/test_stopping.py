@@ -7,7 +7,7 @@ from jobs_admin import replays
 from jobs_admin.models import Failure, FrozenBatch, Replay
 from jobs_admin.replays import stopping
 from tests.kit.people import ANN, BOB
-from tests.kit.replays import AT_ONCE, begun, came_home, counts, sent_all, standing
+from tests.kit.replays import AT_ONCE, came_home, counts, sent_all, standing, start_replay
 from tests.sources.contract import recalled
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
@@ -21,7 +21,7 @@ def forgotten():
 def test_what_no_one_has_fetched_is_taken_back_and_is_as_it_was(shop, bury):
     ids = bury(3)
     before = standing()
-    replay = begun(ids)
+    replay = start_replay(ids)
     sent_all()
     shop.queues["emails"].pop(0)  # a worker has the first
     replays.cancel(ANN, replay)
@@ -34,12 +34,12 @@ def test_what_no_one_has_fetched_is_taken_back_and_is_as_it_was(shop, bury):
 
 def test_a_job_that_was_replayed_before_gets_the_id_of_its_last_run_back(shop, bury):
     (pk,) = bury()
-    first = begun([pk])
+    first = start_replay([pk])
     sent_all()
     second_run = first.items.get().job_id
     came_home(first.items.get(), "exception")
     replays.settle()
-    second = begun([pk])
+    second = start_replay([pk])
     sent_all()
     replays.cancel(ANN, second)
     replays.settle()
@@ -47,7 +47,7 @@ def test_a_job_that_was_replayed_before_gets_the_id_of_its_last_run_back(shop, b
 
 
 def test_a_death_after_taking_back_is_made_good_by_the_next_round(shop, bury):
-    replay = begun(bury(2))
+    replay = start_replay(bury(2))
     sent_all()
     replays.cancel(ANN, replay)
     recalled(shop, replay.key, ["emails"])  # … and the process died before it wrote anything
@@ -56,7 +56,7 @@ def test_a_death_after_taking_back_is_made_good_by_the_next_round(shop, bury):
 
 
 def test_an_unreachable_source_is_queried_again(shop, bury, monkeypatch):
-    replay = begun(bury(2))
+    replay = start_replay(bury(2))
     sent_all()
     replays.cancel(ANN, replay)
     shop.reachable = False
@@ -70,7 +70,7 @@ def test_an_unreachable_source_is_queried_again(shop, bury, monkeypatch):
 
 
 def test_news_that_came_before_it_was_taken_back_stand(shop, bury):
-    replay = begun(bury(1))
+    replay = start_replay(bury(1))
     sent_all()
     replays.cancel(ANN, replay)
     Failure.objects.update(state="recovered")
@@ -87,7 +87,7 @@ def test_what_was_not_created_goes_with_a_cancel(shop, bury):
 
 
 def test_a_round_lets_go_of_so_many_and_the_next_ones_of_the_rest(shop, bury):
-    replay = begun(bury(1_300))
+    replay = start_replay(bury(1_300))
     Replay.objects.filter(pk=replay.pk).update(state="cancelled")
     dropped = [stopping.drop_planned(replay, timezone.now(), most=500) for _ in range(4)]
     assert dropped == [500, 500, 300, 0] and counts(replay) == {"cancelled": 1_300}
@@ -101,7 +101,7 @@ def test_what_is_frozen_does_not_keep_what_is_created_from_being_let_go(shop, bu
 
 
 def test_a_huge_one_is_taken_back_bit_by_bit_while_others_are_settled(shop, bury):
-    replay = begun(bury(350))
+    replay = start_replay(bury(350))
     sent_all()
     replays.cancel(ANN, replay)
     replay.refresh_from_db()
@@ -112,7 +112,7 @@ def test_a_huge_one_is_taken_back_bit_by_bit_while_others_are_settled(shop, bury
 
 
 def test_a_write_that_fails_between_two_rounds_loses_nothing(shop, bury, monkeypatch):
-    replay = begun(bury(250))
+    replay = start_replay(bury(250))
     sent_all()
     replays.cancel(ANN, replay)
     replay.refresh_from_db()

@@ -8,7 +8,7 @@ from django.utils import timezone
 from jobs_admin import replays
 from jobs_admin.models import DepthSample, ReplayItem
 from jobs_admin.replays.unreported import UNATTENDED_AFTER, find_unattended
-from tests.kit.replays import begun, came_home, sent_all
+from tests.kit.replays import came_home, sent_all, start_replay
 
 pytestmark = pytest.mark.django_db
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def replay(shop, bury):
     """Two jobs of e-mails and one of bills were sent two minutes ago, and wait on their queues."""
-    replay = begun([*bury(2), *bury(queue="bills")])
+    replay = start_replay([*bury(2), *bury(queue="bills")])
     sent_all()
     replay.items.update(sent_at=timezone.now() - 2 * UNATTENDED_AFTER)
     replay.refresh_from_db()

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from tests.rigs.capture_kills import rigs, trouble
+from tests.rigs.journal_jobs import END, RAISE, START, Line
 from tests.rigs.kill_history import Desk, checked
 from tests.rigs.kill_rig import plan
-from tests.rigs.told_jobs import END, RAISE, START, Line
 
 SEED = 18
 

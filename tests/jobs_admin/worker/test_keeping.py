@@ -19,7 +19,7 @@ from jobs_admin.worker.report import RAW_HEAD, Origin
 from jobs_admin.worker.request import guarded
 from jobs_admin.worker.spool import Spool
 from jobs_admin.worker.store import LEDGER_STORED_DAYS, Store
-from tests.kit.ledger import fetched, kept, ledger, reap
+from tests.kit.ledger import fetched, ledger, list_stored, reap
 from tests.kit.patience import patient
 from tests.kit.streams import of_job
 
@@ -36,7 +36,7 @@ def test_a_job_is_stored_before_celery_acknowledges_its_message(keeper, store, t
     guard = Guard(Origin("shop", "", ()), Store("redis://127.0.0.1:1/0", "shop", Spool(tmp_path / "spool", 10**6)))
     guard.ledger = keeper
     seen = []
-    request = fetched(guarded(Request, guard), acked=lambda: seen.append(kept(store)))
+    request = fetched(guarded(Request, guard), acked=lambda: seen.append(list_stored(store)))
     request.on_accepted(os.getpid(), time.monotonic())
     assert seen == [[f"{request.id}:1"]] and request.acknowledged and not guard.broken
 
@@ -62,13 +62,13 @@ def test_what_ends_while_the_ledger_is_swept_is_swept_as_well(engine, store, tmp
     calls.loses = True
     keeper.begins(first), keeper.begins(second)
     calls.loses = False
-    assert len(kept(store)) == 2 == keeper.unkept  # the store has them, and the worker does not know
+    assert len(list_stored(store)) == 2 == keeper.unkept  # the store has them, and the worker does not know
     keeper.ended(first)
     calls.then = lambda: keeper.ended(second)
     keeper.settle()
-    assert kept(store) == [f"{second.id}:1"]
+    assert list_stored(store) == [f"{second.id}:1"]
     keeper.settle()
-    assert kept(store) == []
+    assert list_stored(store) == []
 
 
 def test_a_sweep_that_the_store_did_not_hear_is_tried_again(engine, store, tmp_path):
@@ -77,10 +77,10 @@ def test_a_sweep_that_the_store_did_not_hear_is_tried_again(engine, store, tmp_p
     job = fetched()
     calls.loses = True
     keeper.begins(job), keeper.ended(job), keeper.settle()
-    assert kept(store) == [f"{job.id}:1"]
+    assert list_stored(store) == [f"{job.id}:1"]
     calls.loses = False
     keeper.settle()
-    assert kept(store) == []
+    assert list_stored(store) == []
 
 
 def test_two_copies_of_a_job_in_one_worker_are_counted_and_released_as_the_one_that_is_stored(keeper, store):
@@ -88,11 +88,11 @@ def test_two_copies_of_a_job_in_one_worker_are_counted_and_released_as_the_one_t
         first = fetched(text="x" * (MOST_RAW // 2))
         again = copy.copy(first)  # the same message, delivered twice
         keeper.begins(first), keeper.begins(again)
-        assert kept(store) == [f"{first.id}:1"], n
+        assert list_stored(store) == [f"{first.id}:1"], n
         (text,) = store.hvals(keys.kept("shop", "b1"))
         assert 0 <= len(text) - keeper.open_bytes < 20, n  # beside the moment at which it began
         keeper.ended(first), keeper.ended(again), keeper.settle()
-        assert (kept(store), keeper.open_bytes) == ([], 0), n
+        assert (list_stored(store), keeper.open_bytes) == ([], 0), n
 
 
 def test_of_a_message_that_is_too_long_the_head_is_stored_and_the_job_is_reported(keeper, engine, store):
@@ -110,15 +110,15 @@ def test_a_worker_keeps_so_many_bytes_and_no_more_and_others_run_without(keeper,
         keeper.begins(job)
     size = sum(store.hstrlen(keys.kept("shop", "b1"), name) for name in store.hkeys(keys.kept("shop", "b1")))
     assert MOST_BYTES * 0.9 < size <= MOST_BYTES * 1.01
-    assert 0 < keeper.unkept == len(jobs) - len(kept(store)) < len(jobs)
+    assert 0 < keeper.unkept == len(jobs) - len(list_stored(store)) < len(jobs)
     before = keeper.unkept
     for job in jobs:
         keeper.ended(job)
     keeper.settle()
-    assert kept(store) == []
+    assert list_stored(store) == []
     again = fetched()
     keeper.begins(again)
-    assert kept(store) == [f"{again.id}:1"] and keeper.unkept == before
+    assert list_stored(store) == [f"{again.id}:1"] and keeper.unkept == before
     assert 0 < store.pttl(keys.kept("shop", "b1")) <= LEDGER_STORED_DAYS * 86_400_000
     assert 0 < store.pttl(keys.kept_boots("shop")) <= LEDGER_STORED_DAYS * 86_400_000
 
@@ -140,15 +140,15 @@ def test_what_the_stream_has_no_room_for_stays_stored_by_the_bound_of_the_worker
     store.xadd(keys.failures("shop"), {b"v": b"1"})
     store.set(keys.failures_bytes("shop"), 20_000)
     reap(store)
-    assert len(kept(store)) == 5 and of_job_ids(store) == {None}
+    assert len(list_stored(store)) == 5 and of_job_ids(store) == {None}
     store.set(keys.failures_bytes("shop"), 100)
     reap(store, watches=2)
-    assert 0 < len(kept(store)) < 5 and int(store.get(keys.failures_bytes("shop"))) <= 20_000
-    while kept(store):  # what is filed makes room, and a stream that is empty takes anything
+    assert 0 < len(list_stored(store)) < 5 and int(store.get(keys.failures_bytes("shop"))) <= 20_000
+    while list_stored(store):  # what is filed makes room, and a stream that is empty takes anything
         store.delete(keys.failures("shop"))
-        before = len(kept(store))
+        before = len(list_stored(store))
         reap(store)
-        assert len(kept(store)) < before
+        assert len(list_stored(store)) < before
     assert store.pttl(keys.boot("shop", "b1")) > 0 and not store.smembers(keys.kept_boots("shop"))
 
 

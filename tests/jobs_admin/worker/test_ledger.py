@@ -21,7 +21,7 @@ from jobs_admin.ingest.lost_jobs import CONFIRM_SILENCE_S, Reaper
 from jobs_admin.models import Attempt, Failure, QueueCounter
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.worker.at_start import AtStart
-from tests.kit.ledger import KEEPING, elements, fall_silent, file_all, kept, of_store, reap
+from tests.kit.ledger import KEEPING, elements, fall_silent, file_all, list_stored, of_store, reap
 from tests.kit.patience import patient
 from tests.kit.policies import obeyed, policy, published, running
 from tests.kit.sources import forget_configuration
@@ -50,7 +50,7 @@ def test_what_ran_in_a_killed_worker_is_filed_once_each_byte_for_byte_and_is_rep
     jobs = [worker.send("until", f"j{n}", kwargs={"error": ""}, queue="celery") for n in range(5)]
     sent = elements(worker)
     worker.start()
-    worker.wait(lambda: len(worker.marks("until")) == 2 and len(kept(desk)) == 2, what="two that run")
+    worker.wait(lambda: len(worker.marks("until")) == 2 and len(list_stored(desk)) == 2, what="two that run")
     with redis.Redis.from_url(worker.broker_url) as client:
         # All fetched: what kombu has popped and not yet written into `unacked` dies with the process.
         worker.wait(
@@ -69,7 +69,7 @@ def test_what_ran_in_a_killed_worker_is_filed_once_each_byte_for_byte_and_is_rep
         assert one.policy == f"keeping@{version}" and one.args.startswith('["j') and one.release == "2026.11"
         assert one.reason.startswith(f"worker {one.worker} stopped soon after ")
         assert one.reason.endswith("the job had been acknowledged, so the broker will not give it again")
-    assert kept(desk) == [] and not desk.smembers(keys.kept_boots("shop"))
+    assert list_stored(desk) == [] and not desk.smembers(keys.kept_boots("shop"))
     with redis.Redis.from_url(worker.broker_url) as client:  # those that had not begun: the broker has them
         assert client.hlen("unacked") + client.llen("celery") == 3
     file_all()
@@ -90,7 +90,7 @@ def test_what_ran_in_a_killed_worker_is_filed_once_each_byte_for_byte_and_is_rep
     worker.wait(recovered, what="both to run well")
     replay.refresh_from_db()
     assert replay.succeeded == 2
-    worker.wait(lambda: not kept(desk), what="nothing kept")  # which is told behind the report
+    worker.wait(lambda: not list_stored(desk), what="nothing kept")  # which is told behind the report
 
 
 @pytest.mark.parametrize("pool", ["threads", "solo"])
@@ -100,7 +100,7 @@ def test_other_pools_keep_theirs_too(start, own_store, pool):
     at_once = 1 if pool == "solo" else 2
     jobs = [worker.send("until", f"j{n}") for n in range(at_once)]
     with of_store(own_store) as client:
-        worker.wait(lambda: len(kept(client)) == at_once, what="jobs that run")
+        worker.wait(lambda: len(list_stored(client)) == at_once, what="jobs that run")
         worker.kill()
         reap(client)
         assert sorted(one.job_id for one in reports(own_store)) == sorted(jobs)
@@ -108,7 +108,7 @@ def test_other_pools_keep_theirs_too(start, own_store, pool):
         well = worker.send("ok")
         bad = worker.send("fail_plain")
         worker.wait(lambda: worker.marks("ok") and of_job(own_store, bad), what="both ends")
-        worker.wait(lambda: not kept(client), what="nothing kept")
+        worker.wait(lambda: not list_stored(client), what="nothing kept")
         assert not of_job(own_store, well)
 
 
@@ -170,7 +170,7 @@ def test_without_such_a_policy_no_call_is_made_and_nothing_is_stored(worker, qui
     assert monitor.of_the_ledger() == []
     obeyed(worker, url, KEEPING)
     done(worker, 10, monitor)
-    worker.wait(lambda: not kept(quiet), what="nothing kept")
+    worker.wait(lambda: not list_stored(quiet), what="nothing kept")
     for word in ("HSET", "HDEL"):
         worker.wait(lambda word=word: monitor.count(f"{word} redrive:{{shop}}:kept:") == 10, what=f"10 of {word}")
 
@@ -192,12 +192,12 @@ def test_whatever_way_a_job_ends_nothing_is_left_and_nothing_is_called_lost(work
     jobs = [worker.send(task, *args) for task, args in ENDS]
     revoked = worker.send("until", "never")
     worker.wait(lambda: "never" in worker.marks("until"), what="the one that is revoked")
-    worker.wait(lambda: any(name.startswith(revoked) for name in kept(quiet)), what="it to be kept")
+    worker.wait(lambda: any(name.startswith(revoked) for name in list_stored(quiet)), what="it to be kept")
     worker.app.control.revoke(revoked, terminate=True, signal="SIGKILL")
     silent = {"ok", "ignore"}
     reporting = [job for job, (task, _) in zip(jobs, ENDS, strict=True) if task not in silent]
     worker.wait(lambda: all(has_ended(of_job(engine, job)) for job in reporting), 90, "all to be told")
-    worker.wait(lambda: not kept(quiet), what="nothing kept")
+    worker.wait(lambda: not list_stored(quiet), what="nothing kept")
     reap(quiet)
     theirs = {one.kind for one in reports(engine) if one.job_id in {*jobs, revoked}}
     assert "lost" not in theirs
@@ -220,11 +220,12 @@ def test_a_worker_that_dies_between_report_and_removal_has_reported_already(star
     worker = start(engine.url, concurrency=1, environment={"REAL_DIE_ONCE_IT_IS_TOLD": "1"})
     job = worker.send("until", "j", kwargs={"error": "it failed"})
     worker.wait(
-        lambda: kept(desk) and running(engine.url), what="it to be kept, by a worker that has a line to the store"
+        lambda: list_stored(desk) and running(engine.url),
+        what="it to be kept, by a worker that has a line to the store",
     )
     worker.let("j")
     worker.wait(lambda: worker.process.poll() is not None, what="its death", may_die=True)
-    assert kept(desk) == [f"{job}:1"]
+    assert list_stored(desk) == [f"{job}:1"]
     file_all()
     before = rows()
     reap(desk)
@@ -248,7 +249,7 @@ def test_a_worker_that_was_only_frozen_has_the_last_word(start, engine, desk):
     worker = start(engine.url)
     well = worker.send("until", "well")
     bad = worker.send("until", "bad", kwargs={"error": "it failed after all"})
-    worker.wait(lambda: len(kept(desk)) == 2, what="both to be kept")
+    worker.wait(lambda: len(list_stored(desk)) == 2, what="both to be kept")
     os.killpg(worker.process.pid, signal.SIGSTOP)
     try:
         reap(desk)
@@ -276,7 +277,7 @@ def test_a_store_that_is_away_holds_up_no_job_and_it_is_reported(start, own_stor
     worker.wait(lambda: worker.marks("ok"), what="a first job")
     open_job = worker.send("until", "through")
     with of_store(own_store) as client:
-        worker.wait(lambda: kept(client), what="one that runs")
+        worker.wait(lambda: list_stored(client), what="one that runs")
     os.kill(own_store.process.pid, signal.SIGSTOP)
     try:
         worker.let("through")
@@ -291,7 +292,7 @@ def test_a_store_that_is_away_holds_up_no_job_and_it_is_reported(start, own_stor
     # Not all: the main process may hear of the last ones when the store is back.
     worker.wait(lambda: running(own_store.url)[0]["unkept"] > 320, what="what was not kept to be told")
     with of_store(own_store) as client:
-        worker.wait(lambda: not kept(client), what="the end of what was open to be heard")
+        worker.wait(lambda: not list_stored(client), what="the end of what was open to be heard")
 
         names = (f"after{n}" for n in range(100))
 
@@ -300,7 +301,7 @@ def test_a_store_that_is_away_holds_up_no_job_and_it_is_reported(start, own_stor
             name = next(names)
             worker.send("until", name)
             with contextlib.suppress(AssertionError):
-                return worker.wait(lambda: kept(client), 3)
+                return worker.wait(lambda: list_stored(client), 3)
             worker.let(name)
 
         worker.wait(is_kept_again, what="jobs to be kept again")
@@ -326,7 +327,7 @@ def test_of_jobs_that_began_none_vanishes_in_several_kills(start, own_store):
     worker.start()
     with of_store(own_store) as client, redis.Redis.from_url(worker.broker_url) as of_broker:
         worker.wait(lambda: not of_broker.llen("celery") and not of_broker.hlen("unacked"), what="an empty broker")
-        worker.wait(lambda: not kept(client), what="nothing that runs")
+        worker.wait(lambda: not list_stored(client), what="nothing that runs")
     lines = [line.split() for line in worker.marks("noted")]
     began, ended = ({int(line[2]) for line in lines if line[0] == what} for what in ("start", "end"))
     found = Counter(one.job_id for one in reports(own_store))
@@ -344,13 +345,13 @@ def test_what_a_cold_shutdown_ends_is_filed_as_lost(start, own_store):
     worker = start(own_store.url, concurrency=1, environment={"REDRIVE_STREAM_MB": "7"})
     job = worker.send("until", "never")
     with of_store(own_store) as client, redis.Redis.from_url(worker.broker_url) as of_broker:
-        worker.wait(lambda: kept(client) and not of_broker.hlen("unacked"), what="one that runs")
+        worker.wait(lambda: list_stored(client) and not of_broker.hlen("unacked"), what="one that runs")
         (boot,) = client.zrange(keys.boots("shop"), 0, -1)
         assert client.hget(keys.boot("shop", boot.decode()), "stream") == b"%d" % (7 * 1024**2)  # for who files it
         worker.process.send_signal(signal.SIGQUIT)
         worker.process.wait(60)
         reap(client)
-        assert [one.kind for one in of_job(own_store, job)] == ["lost"] and not kept(client)
+        assert [one.kind for one in of_job(own_store, job)] == ["lost"] and not list_stored(client)
 
 
 def test_a_worker_that_reports_goodbye_is_not_waited_for(own_store):
@@ -360,7 +361,7 @@ def test_a_worker_that_reports_goodbye_is_not_waited_for(own_store):
         client.hset(keys.kept("shop", "b1"), "j1", b"1000 1 2\n{}raw")
         leaving.beat()
         Reaper().look(client, 0.0)
-        assert kept(client)
+        assert list_stored(client)
         leaving.beat("gone")
         Reaper().look(client, 0.0)
         ((_, fields),) = client.xrange(keys.failures("shop"))
@@ -373,7 +374,7 @@ def test_a_store_that_was_away_makes_no_one_lost(start, own_store):
     worker = start(own_store.url, concurrency=1)
     worker.send("until", "j")
     with of_store(own_store) as client:
-        worker.wait(lambda: kept(client), what="one that runs")
+        worker.wait(lambda: list_stored(client), what="one that runs")
         reaper, boot = Reaper(), client.zrange(keys.boots("shop"), 0, -1)[0]
         fall_silent(client)
         reaper.look(client, 0.0)
@@ -381,9 +382,9 @@ def test_a_store_that_was_away_makes_no_one_lost(start, own_store):
         worker.wait(lambda: client.zscore(keys.boots("shop"), boot) > before, what="its next sign")
         fall_silent(client)  # and again: the two looks saw two silences
         reaper.look(client, CONFIRM_SILENCE_S)
-        assert kept(client) and not reports(own_store)
+        assert list_stored(client) and not reports(own_store)
         reaper.look(client, 2 * CONFIRM_SILENCE_S + 100)  # nor does a silence count that nobody looked at
-        assert kept(client) and not reports(own_store)
+        assert list_stored(client) and not reports(own_store)
     worker.kill()
 
 
@@ -415,5 +416,5 @@ def test_a_job_that_the_broker_gives_again_is_not_lost_in_the_worker_that_never_
             client.hset(keys.kept(source, "dead"), f"{job}:1", b"1000 1 2\n{}raw")
         worker.start()
         worker.wait(lambda: not client.exists(keys.kept("shop", "dead")), what="the trace to go")
-        assert kept(client) == [f"{job}:1"] and client.exists(keys.kept("other", "dead"))
+        assert list_stored(client) == [f"{job}:1"] and client.exists(keys.kept("other", "dead"))
         worker.kill()

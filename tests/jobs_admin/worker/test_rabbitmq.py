@@ -21,7 +21,7 @@ from jobs_admin.worker.delays import Delays, Head
 from jobs_admin.worker.later import promote
 from tests.kit import rabbitmq
 from tests.kit.celery import RealWorker
-from tests.kit.ledger import kept, reap
+from tests.kit.ledger import list_stored, reap
 from tests.kit.policies import attempts, obeyed, policy, published
 from tests.kit.routed import APP as ROUTED
 from tests.kit.routed import retries_come_back
@@ -336,7 +336,7 @@ def test_what_runs_in_a_killed_worker_is_lost_and_what_it_had_fetched_comes_agai
         worker.start()
         lost = worker.send("until", "never", queue="kept")
         with redis.Redis.from_url(store.url) as client:
-            worker.wait(lambda: kept(client), what="one that runs")
+            worker.wait(lambda: list_stored(client), what="one that runs")
             waiting = worker.send("ok", queue="kept")
             worker.wait(lambda: waiting in worker.text(), what="another that is fetched")
             worker.kill()
@@ -346,7 +346,7 @@ def test_what_runs_in_a_killed_worker_is_lost_and_what_it_had_fetched_comes_agai
             assert (only.job_id, only.kind, only.queue) == (lost, "lost", "kept")
             assert json.loads(only.raw)["headers"]["id"] == lost and only.is_raw_complete
             worker.start()
-            worker.wait(lambda: worker.marks("ok") and not kept(client), what="the other to have run")
+            worker.wait(lambda: worker.marks("ok") and not list_stored(client), what="the other to have run")
             assert worker.marks("until") == ["never"]
             both = {(lost, "lost"), (waiting, "success")}
             worker.wait(lambda: {(one.job_id, one.kind) for one in reports(store)} == both, what="its word")

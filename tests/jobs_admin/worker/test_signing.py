@@ -12,7 +12,7 @@ from jobs_admin.models import Failure, SourceKey, Unfiled
 from jobs_admin.models.access import ENGINE
 from jobs_admin.trust import admission, source_keys
 from jobs_admin.trust.unsealing import public_key
-from tests.kit.ledger import KEEPING, kept, reap
+from tests.kit.ledger import KEEPING, list_stored, reap
 from tests.kit.policies import published, running
 from tests.kit.streams import of_job
 
@@ -62,7 +62,7 @@ def test_what_a_killed_worker_stored_is_signed_by_it_and_filed_as_lost(start, en
     published(engine.url, KEEPING)
     worker = start(engine.url, environment={**signing(key), "REDRIVE_PUBLIC_KEY": public_key()})
     job = worker.send("until", "never", kwargs={"error": ""})
-    worker.wait(lambda: kept(desk) and worker.marks("until"), what="a job that runs")
+    worker.wait(lambda: list_stored(desk) and worker.marks("until"), what="a job that runs")
     worker.kill()
     reap(desk)
     file_all()
@@ -95,7 +95,7 @@ def test_a_success_of_a_job_that_had_been_called_lost_is_signed(start, engine, d
     published(engine.url, KEEPING)
     worker = start(engine.url, environment=signing(key))
     job = worker.send("until", "go", kwargs={"error": ""})
-    worker.wait(lambda: kept(desk) and worker.marks("until"), what="a job that runs")
+    worker.wait(lambda: list_stored(desk) and worker.marks("until"), what="a job that runs")
     _call_lost(desk, worker)
     worker.let("go")
     worker.wait(lambda: desk.xlen(keys.failures("shop")) == 2, what="its success")

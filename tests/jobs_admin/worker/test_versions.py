@@ -133,7 +133,7 @@ def test_a_dead_job_is_replayed_to_success(worker):
     worker.break_("ann")
     job = worker.send("deliver", "ann", queue="emails")
     (dead,) = told(worker, job, ["exception"])
-    worker.mend("ann")
+    worker.fix("ann")
     source = connect("shop", "celery", worker.broker_url)
     try:
         lineage = {"queue": "emails", "job_id": job, "run": 2, "item": 7, "replay": "r1"}
@@ -260,7 +260,7 @@ def test_on_rabbitmq_a_failure_is_reported_with_all_its_parts_and_replayed_to_su
         properties = {name: value for name, value in message.properties.items() if name != "application_headers"}
         assert data["headers"] == message.properties["application_headers"]
         assert {name: data["properties"].get(name) for name in properties} == properties
-        jobs.mend("Zoë 😀")
+        jobs.fix("Zoë 😀")
         with redis.Redis.from_url(own_store.url) as client:
             source = connect("shop", "celery", node.url, queues=[name], store=lambda: client)
             try:

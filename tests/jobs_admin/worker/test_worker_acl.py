@@ -15,7 +15,7 @@ from jobs_admin import config
 from jobs_admin.core import keys, worker_acl
 from jobs_admin.models import AuditEvent
 from jobs_admin.worker.delays import Delays
-from tests.kit.ledger import kept, of_store, reap
+from tests.kit.ledger import list_stored, of_store, reap
 from tests.kit.policies import obeyed, policy
 from tests.kit.rabbit_bus import Broker
 from tests.kit.sources import forget_configuration
@@ -202,10 +202,10 @@ def place_of_jobs(request):
         return
     node = request.getfixturevalue("rabbit_node")
     management = Broker(node)
-    management.ask("PUT", "/api/vhosts/acl")
-    management.ask("PUT", "/api/permissions/acl/redrive", {"configure": ".*", "write": ".*", "read": ".*"})
+    management.request("PUT", "/api/vhosts/acl")
+    management.request("PUT", "/api/permissions/acl/redrive", {"configure": ".*", "write": ".*", "read": ".*"})
     yield {"broker_url": f"{node.url.removesuffix('//')}/acl"}
-    management.ask("DELETE", "/api/vhosts/acl")
+    management.request("DELETE", "/api/vhosts/acl")
 
 
 @pytest.mark.server
@@ -242,7 +242,7 @@ def test_a_worker_lives_its_complete_life_under_it_and_is_refused_nothing(made, 
         worker.wait(lambda: of_job(store, spooled), what="the spool to be shipped")
 
         lost = worker.send("until", "j")
-        worker.wait(lambda: kept(desk), what="one that is kept")
+        worker.wait(lambda: list_stored(desk), what="one that is kept")
         worker.wait(lambda: desk.hvals(keys.in_hand("shop")), what="what it has in hand")
         worker.kill()
         reap(desk)

@@ -23,9 +23,9 @@ def careful(jobs, median=None, **more):
 class Forgetful(Paced):
     """Its process is killed after every look; another goes on from what was written down."""
 
-    def look(self, seen):
+    def assess(self, seen):
         self.controller = Controller.from_dict(self.pace, json.loads(json.dumps(self.controller.as_dict())))
-        super().look(seen)
+        super().assess(seen)
 
 
 @pytest.mark.parametrize("seed", range(times(1, 3)))
@@ -69,9 +69,9 @@ def test_it_finds_within_a_fifth_what_it_can_only_feel(capacity, too_much, seed)
     st.sampled_from([None, 20, 300, 5_000]),
     st.integers(0, 99),
 )
-def test_a_service_that_is_still_down_gets_at_most_250_requests(runtime_s, news_s, look_s, median, seed):
+def test_a_service_that_is_still_down_gets_at_most_250_requests(runtime_s, news_s, check_s, median, seed):
     partner, way = Partner(lambda at: 1e-6), Paced(careful(45_000, median))
-    world = World(partner, 45_000, Random(seed), runtime_s=runtime_s, news_s=news_s, look_s=look_s)
+    world = World(partner, 45_000, Random(seed), runtime_s=runtime_s, news_s=news_s, check_s=check_s)
     world.run(way, until=lambda: bool(way.holds))
     assert "canary jobs failed again." in way.holds[0]
     # Nothing more is sent; what was sent makes its six attempts.

@@ -25,7 +25,7 @@ from jobs_admin.core.policy import (
 )
 from jobs_admin.core.policy.shape import OF_RETRIES
 from jobs_admin.core.refused import Refused
-from tests.kit.policy_documents import CASES, WHOLE_POLICIES
+from tests.kit.policy_documents import CASES, COMPLETE_POLICIES
 
 JSON = some.recursive(
     some.one_of(
@@ -101,7 +101,7 @@ def test_a_complete_policy_is_read_and_written_as_it_was():
     assert policy.expires_at == datetime(2026, 11, 20, 10, tzinfo=UTC) and policy.budget.most_in(60) == 110
 
 
-@given(WHOLE_POLICIES)
+@given(COMPLETE_POLICIES)
 def test_what_is_written_is_read_as_the_same_policy(said):
     policy = parse(said)
     assert parse(document(policy)) == policy

@@ -1,7 +1,7 @@
 """A Celery app whose jobs write down what they do before anybody else can know of it: that they start, that they are about to
 raise, that they are through.
 
-As a module it is the app itself: `celery -A tests.rigs.told_jobs worker`, set up by its environment (see `environment`). Each process
+As a module it is the app itself: `celery -A tests.rigs.journal_jobs worker`, set up by its environment (see `environment`). Each process
 writes to a file of its own, one synchronous write a line, so that whatever a kill leaves is whole:
 
     start j17 1 first 4711 103.25       what, job, attempt, `first` delivery or `again`, pid, monotonic seconds
@@ -105,7 +105,7 @@ def lines(folder: Path) -> Iterator[Line]:
 
 def worker_command(name: str, children: int) -> list[str]:
     return [
-        sys.executable, "-m", "celery", "-A", "tests.rigs.told_jobs:app", "worker", "-c", str(children), "-Q", QUEUE,
+        sys.executable, "-m", "celery", "-A", "tests.rigs.journal_jobs:app", "worker", "-c", str(children), "-Q", QUEUE,
         "-l", "WARNING", "--without-gossip", "--without-mingle", "-n", f"{name}@here",
     ]  # fmt: skip
 
