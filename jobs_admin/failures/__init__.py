@@ -296,16 +296,16 @@ def _hidden(viewer: Viewer, query: Query, *, is_empty: bool) -> list[str]:
             others = (*query.terms[:place], *query.terms[place + 1 :])
             n, more = _hidden_among(viewer, replace(query, terms=others), search_terms.hidden_argument(term.field))
             if n:
-                many = f"{'More than ' if more else ''}{n:,}"
-                hints.append(f"{many} of these jobs have {term.field} redacted and cannot be found by this argument.")
+                many = f"{'More than ' if more else ''}{n:,} of these jobs {'have' if more or n > 1 else 'has'}"
+                hints.append(f"{many} {term.field} redacted and cannot be found by this argument.")
             elif is_secret_name(term.field.rpartition(".")[2]):
                 hints.append(f"Values of {term.field} are redacted and cannot be searched.")
     if is_empty and any(isinstance(term, Text) for term in language.leaves(query.terms)):
         others = tuple(term for term in query.terms if not scopes.is_only_text_search(term))
         n, more = _hidden_among(viewer, replace(query, terms=others), Phrase((search_terms.HIDDEN_TEXT,)))
         if n:
-            many = f"{'More than ' if more else ''}{n:,}"
-            hints.append(f"{many} messages are partly redacted; redacted words cannot be searched.")
+            many = f"{'More than ' if more else ''}{n:,} message{'s are' if more or n > 1 else ' is'}"
+            hints.append(f"{many} partly redacted; redacted words cannot be searched.")
     return hints
 
 

@@ -302,11 +302,11 @@ def test_text_of_two_characters_is_searched_for_in_the_latest(monkeypatch):
 
 def test_a_search_inside_a_redacted_value_reports_it(desk):
     hints = failures.search(ENGINE, "kwargs.password:hunter2", now=NOW).hints
-    assert any("1 of these jobs have kwargs.password hidden by redaction" in hint for hint in hints)
+    assert any("1 of these jobs has kwargs.password redacted" in hint for hint in hints)
     hints = failures.search(ENGINE, "kwargs.api_key:x queue:webhooks", now=NOW).hints
-    assert any("Values of kwargs.api_key are hidden" in hint for hint in hints)
+    assert any("Values of kwargs.api_key are redacted" in hint for hint in hints)
     hints = failures.search(ENGINE, "hunter2", now=NOW).hints
-    assert any("In 1 messages a part is hidden" in hint for hint in hints)
+    assert any("1 message is partly redacted" in hint for hint in hints)
     assert failures.search(ENGINE, "timeout kwargs.email:x", now=NOW).hints == ()
 
 
