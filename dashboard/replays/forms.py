@@ -16,7 +16,7 @@ from jobs_admin.replays.options import ACCEPTABLE
 
 CHECKBOX = forms.CheckboxInput
 STYLES = (("careful", "Careful"), ("steady", "Steady"), ("at_once", "All at once"))
-UNITS = (("rate", "a second"), ("every", "seconds between two"))
+UNITS = (("rate", "jobs/s"), ("every", "seconds between jobs"))
 
 
 def _text(label: str, hint: str = "", *, most: int = 40) -> forms.CharField:
@@ -116,7 +116,7 @@ class Pace(Refusing):
             least, most = (
                 (pacing.SLOWEST, pacing.FASTEST) if unit == "rate" else (1 / pacing.FASTEST, 1 / pacing.SLOWEST)
             )
-            words = "jobs a second" if unit == "rate" else "seconds between two jobs"
+            words = "jobs/s" if unit == "rate" else "seconds between two jobs"
             self.add_error("amount", f"Give a number from {f'{least:.5f}'.rstrip('0')} to {most:,.0f} {words}.")
 
     @property

@@ -56,7 +56,7 @@ def resolve_item(viewer: Viewer, replay: Replay, n: int, as_: str, now: datetime
         if was not in unknown or not _resolve_items(viewer, replay, [item.pk], was, as_, now):
             raise Refused(
                 "wrong_state",
-                "Only an item of which nothing is known can be settled by hand; this one is not (any more). "
+                "Only an item with an unknown outcome can be settled by hand; this item is not uncertain (any more). "
                 "Nothing was changed.",
             )
         rights.record(
@@ -92,9 +92,7 @@ def resolve_all(viewer: Viewer, replay: Replay, as_: str, query: str = "", now: 
                 rights.record(viewer, "replay.resolve", replay, sources, before=before, after=after)
         count += some
         if (rest := len(ids) - start - _RESOLVED_AT_ONCE) > 0 and time.monotonic() > ends:
-            raise Refused(
-                "changed", f"{count:,} jobs are settled, {rest:,} are not yet. Do the same again for the rest."
-            )
+            raise Refused("changed", f"{count:,} jobs settled, {rest:,} remaining. Repeat for the rest.")
         turns.rest(began)
     if not count:
         which = " matches the search" if query else ""
@@ -232,7 +230,7 @@ def _exclude(
 def _excluded_only(replay: Replay, count: int) -> Refused:
     state = Replay.objects.values_list("state", flat=True).get(pk=replay.pk)
     return Refused(
-        "wrong_state", f"{count:,} jobs are excluded. Meanwhile the replay became {state}, so it was not resumed again."
+        "wrong_state", f"{count:,} jobs are excluded. The replay is now {state}, so it was not resumed again."
     )
 
 
@@ -329,14 +327,14 @@ def change_pace(viewer: Viewer, replay: Replay, pace: object, reason: str = "") 
     dropped.
     """
     if not pace:
-        raise Refused("bad_pace", "Say which pace it gets. Nothing was changed.", field="pace")
+        raise Refused("bad_pace", "No pace was given. Nothing was changed.", field="pace")
     read = parse_pace(pace, replay.total or replay.matched)
     sources = rights.must_act(viewer, replay, "replay.pace")
     outcomes.refuse_blind_pace(read, sources)
     with transaction.atomic():
         current = _lock_replay(replay)
         if current.state in ENDED:
-            raise wrong_state(replay, "given another pace")
+            raise wrong_state(replay, "given a new pace")
         _refuse_fixed_settings(current, read)
         columns: dict[str, Any] = {"pace": read.as_dict(), "rate": read.rate}
         if current.state not in _NOT_BEGUN:
@@ -363,10 +361,10 @@ def _refuse_fixed_settings(current: Replay, pace: Pace) -> None:
     if current.state != ReplayState.DRAFT and pace.shuffle and not current.pace.get("shuffle"):
         fixed, what = "pace.shuffle", "The order of its jobs was"
     elif current.state not in _NOT_BEGUN and key and key != (current.pace.get("per_key") or {}).get("key"):
-        fixed, what = "pace.per_key.key", "What its jobs are counted by was"
+        fixed, what = "pace.per_key.key", "The key of its per-key limit was"
     if fixed:
         raise Refused(
             "bad_pace",
-            f"{what} settled when it started. Nothing was changed. Cancel the rest and replay that anew with this pace.",
+            f"{what} fixed when the replay started. Nothing was changed. Cancel the rest and replay it again with this pace.",
             field=fixed,
         )

@@ -18,12 +18,12 @@ def approval_reason(ready: QuerySet[Failure], count: int) -> str:
     """Return the reason why a second person has to approve a replay of these `count` jobs; empty if none has to."""
     most = config.approve_above()
     if most is not None and count > most:
-        return f"It has {count:,} jobs; above {most:,} a second person approves (REDRIVE_APPROVE_ABOVE)."
+        return f"{count:,} jobs: above {most:,}, another operator must approve the replay (REDRIVE_APPROVE_ABOVE)."
     if dangerous := _dangerous_tasks(ready) if count else []:
         names = ", ".join(terminal_line(task, 60) for task in dangerous[:_NAMED])
         more = f" and {len(dangerous) - _NAMED:,} more" if len(dangerous) > _NAMED else ""
         tasks = "a task" if len(dangerous) == 1 else "tasks"
-        return f"It runs {tasks} that a second person approves (REDRIVE_DANGEROUS_TASKS): {names}{more}."[:255]
+        return f"It runs {tasks} that another operator must approve (REDRIVE_DANGEROUS_TASKS): {names}{more}."[:255]
     return ""
 
 
@@ -48,13 +48,13 @@ def approver_refusal(viewer: Viewer, replay: Replay, sources: Sequence[str]) -> 
         return f"You started replay #{replay.pk} yourself, so another operator has to approve it."
     if person is None and any(user is not None for _, user in hands):
         return (
-            f"Replay #{replay.pk} was started by {replay.actor}, who is known, and this token may be theirs too: "
-            "another operator approves it, logged in or with a token that belongs to them."
+            f"Replay #{replay.pk} was started by {replay.actor}, and this token may be theirs too. "
+            "Another operator must approve it, logged in or with their own token."
         )
     if person is not None and any(user is None for _, user in hands) and not _is_admin(viewer, sources):
         return (
-            f"Replay #{replay.pk} was started by {replay.actor}, and who that was is not known: "
-            "an admin of all its sources approves it, or another token that belongs to nobody."
+            f"Replay #{replay.pk} was started by {replay.actor}, whose identity is unknown. "
+            "An admin of all its sources must approve it, or another token without an owner."
         )
     return ""
 

@@ -343,4 +343,4 @@ def _is_open(pace: Pace, now: datetime) -> bool:
 
 def _waiting_reason(pace: Pace, now: datetime) -> str:
     assert pace.window is not None
-    return f"Outside its time window: it goes on by itself on {dated(pace.window.opens_at(now), now)} UTC."
+    return f"Outside its time window: continues automatically on {dated(pace.window.opens_at(now), now)} UTC."

@@ -77,7 +77,7 @@ def _create_draft(
         raise _nothing_to_replay(viewer, scope, seen, now)
     _refuse_other_request(snapshot, seen)
     if seen.replayable > 1 and not reason:
-        raise Refused("reason_required", "Say why: a replay of more than one job needs a reason.", field="reason")
+        raise Refused("reason_required", "A replay of more than one job needs a reason.", field="reason")
     if edit is not None:
         if options.patch is not None:
             raise Refused("bad_option", "Edit the arguments or patch them, not both.", field="patch")
@@ -178,8 +178,8 @@ def _find_by_key(viewer: Viewer, key: str, request: _Request) -> Replay | None:
     if made.actor != viewer.name or not request.is_of(made):
         raise Refused(
             "key_reused",
-            f"This idempotency key was used for replay #{made.pk}, which is another one. Nothing was changed. "
-            "Take a new key for another search, selection, arguments, options or pace.",
+            f"This idempotency key was used for replay #{made.pk} with a different request. Nothing was changed. "
+            "Use a new key for another search, selection, arguments, options or pace.",
             field="idempotency_key",
         )
     return made
@@ -213,7 +213,7 @@ def _open_item_refusal(selection: Sequence[int]) -> Refused | None:
     replay = item.replay
     since = replay.started_at or replay.created_at
     message = (
-        f"{replay.actor} is replaying it already: replay #{replay.pk}, since {dated(since, timezone.now(), with_seconds=True)} UTC. "
+        f"{replay.actor} is already replaying this job: replay #{replay.pk}, since {dated(since, timezone.now(), with_seconds=True)} UTC. "
         "Nothing was changed."
     )
     return Refused("already_open", message, replay=replay.pk, by=replay.actor, since=since)
@@ -273,7 +273,7 @@ def _start(viewer: Viewer, replay: Replay, now: datetime, ready: Readiness | Non
     except IntegrityError as error:
         # PostgreSQL looks at the end whether what was frozen is still there: a prune was in between.
         raise Refused(
-            "changed", "Some of these jobs were pruned at this moment. Nothing was started. Start it again."
+            "changed", "Some of these jobs were just pruned. Nothing was started. Start the replay again."
         ) from error
 
 
@@ -358,7 +358,7 @@ def _begin(viewer: Viewer, replay: Replay, choice: _Choice, now: datetime) -> No
     )
     if not begun:
         if Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT).exists():
-            raise Refused("changed", "Its pace was changed at this moment. Nothing was started. Start it again.")
+            raise Refused("changed", "The pace was just changed. Nothing was started. Start the replay again.")
         raise wrong_state(replay, "started")
     total = frozen.total
     # Nobody's jobs are held while it waits for a second person: then nothing is laid out.
@@ -384,7 +384,7 @@ def _nothing_left(scope: Target) -> Refused:
     """Return the refusal of a draft whose jobs have all been taken, recovered or discarded meanwhile."""
     return _open_item_refusal(scope.selection) or Refused(
         "nothing_to_replay",
-        "Meanwhile nothing is left to replay: all were taken, recovered or discarded. Nothing was changed.",
+        "Nothing is left to replay: all jobs were claimed, recovered or discarded in the meantime. Nothing was changed.",
     )
 
 
@@ -395,8 +395,8 @@ def _refuse_if_changed(replay: Replay, total: int) -> None:
     if abs(previewed_count - total) > _CHANGED_TOO_MUCH * previewed_count:
         raise Refused(
             "changed",
-            f"The preview showed {previewed_count:,} jobs, now {total:,} can be replayed: others replayed, "
-            "recovered or discarded some meanwhile. Nothing was started. Preview again.",
+            f"The preview showed {previewed_count:,} jobs, now {total:,} can be replayed: some were replayed, "
+            "recovered or discarded in the meantime. Nothing was started. Preview again.",
             field="snapshot",
         )
 

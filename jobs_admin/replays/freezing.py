@@ -278,7 +278,7 @@ def _record_missing(replay: Replay, missing: Sequence[int]) -> None:
 def taken_rows(counts: Mapping[tuple[int, str], int]) -> list[dict[str, Any]]:
     """Return rows of `Replay.blocked`, from how many each (replay, its actor) has taken."""
     return [
-        {"code": TAKEN, "reason": f"taken by replay #{pk} of {actor} meanwhile", "count": count, "replay": pk}
+        {"code": TAKEN, "reason": f"claimed by replay #{pk} of {actor} in the meantime", "count": count, "replay": pk}
         for (pk, actor), count in counts.items()
     ]
 

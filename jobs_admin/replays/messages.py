@@ -53,7 +53,7 @@ class Writer:
     def build(self, item: Claimed) -> OutgoingMessage:
         """Return the message to send. Raises SourceRefused or Refused if it can never be sent."""
         if not item.body:
-            raise SourceRefused("no whole message is kept", token=item.pk)
+            raise SourceRefused("no complete message is stored", token=item.pk)
         raw = item.body if item.is_open else opened(item)
         args, kwargs = self._arguments(item, raw)
         lineage = {
@@ -92,7 +92,7 @@ class Writer:
             return None
         if item.max_attempts is None:
             raise SourceRefused(
-                f"how many attempts it may have is not known, so it cannot be given {self._attempts}", token=item.pk
+                f"its maximum attempts are unknown, so it cannot be given {self._attempts}", token=item.pk
             )
         return max(0, item.max_attempts - int(self._attempts))
 
@@ -202,7 +202,7 @@ def check_edit(scope: Target, edit: dict[str, Any]) -> None:
     payload = Payload.objects.filter(failure=failure, is_whole=True).order_by("-run").first()
     try:
         if payload is None:
-            raise SourceRefused("No whole message is kept, so it cannot be edited.")
+            raise SourceRefused("No complete message is stored, so it cannot be edited.")
         if not config.adapter(failure.source).can.edit:
             raise SourceRefused(f"Jobs of {failure.source} cannot be edited.")
         raw = opened(payload)

@@ -17,10 +17,10 @@ def notify_held(replay: Replay, sources: Sequence[str], why: str, n: int) -> Non
 
 def notify_done(replay: Replay, sources: Sequence[str]) -> None:
     again, unknown = replay.failed_again, replay.uncertain
-    ran = [f"{replay.succeeded:,} of {replay.total:,} ran"]
+    ran = [f"{replay.succeeded:,} of {replay.total:,} jobs succeeded"]
     ran += [f"{again:,} failed again"] if again else []
-    ran += [f"{unknown:,} are uncertain"] if unknown else []
-    ran += [f"{replay.sent:,} were sent, and nobody reports how they end"] if replay.sent else []
+    ran += [f"{unknown:,} uncertain"] if unknown else []
+    ran += [f"{replay.sent:,} sent, outcomes not reported"] if replay.sent else []
     severity = "warning" if again or unknown else "info"
     _write(replay, sources, "replay.done", "done", severity, f"Replay #{replay.pk} is done", f"{', '.join(ran)}.")
 

@@ -227,4 +227,4 @@ def _workers_gone_sentence(because: Evidence, deserted: Sequence[Queue], now: da
     since = max(seen, default=now - timedelta(seconds=because.seconds))
     jobs = "1 job is" if because.unsettled == 1 else f"{because.unsettled:,} jobs are"
     where = names[0] if len(names) == 1 else f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
-    return f"No live worker takes from {where} since {clock(since, now)} UTC, and {jobs} sent and not settled."
+    return f"No live worker has taken jobs from {where} since {clock(since, now)} UTC, and {jobs} sent and not settled."

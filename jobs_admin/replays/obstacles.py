@@ -96,12 +96,12 @@ TABLE = Failure._meta.db_table
 OPEN = "open"
 LEFT_OUT = "group"
 WHY_NOT = {
-    FailureState.RETRYING: "retrying by themselves: they will run again",
+    FailureState.RETRYING: "retrying automatically: they will run again",
     FailureState.REPLAYING: "already sent by a replay, outcome awaited",
     FailureState.QUARANTINED: "in quarantine",
-    FailureState.RECOVERED: "recovered already",
+    FailureState.RECOVERED: "already recovered",
     FailureState.DISCARDED: "discarded",
-    FailureState.GONE: "gone: no longer in their source, or sent where nobody tells how a job ends",
+    FailureState.GONE: "gone: no longer in their source, or sent where outcomes are not reported",
 }
 
 
@@ -220,7 +220,7 @@ def _tasks(places: dict[str, tuple[set[str], set[str]]], now: datetime) -> Itera
         if unknown:
             more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
             names = ", ".join(terminal_line(task, 60) for task in unknown[:3])
-            reason = f"no live worker of {source} knows their task: {names}{more}"
+            reason = f"task not registered by any live worker of {source}: {names}{more}"
             others = {task for other, (_, tasks) in places.items() if other != source for task in tasks}
             yield _place("unknown_task", reason, "task", unknown, source, is_shared=not others.isdisjoint(unknown))
 
@@ -274,22 +274,22 @@ def _messages(now: datetime) -> Iterator[Obstacle]:
     for bits in special.values_list("caveats", flat=True).distinct():
         seen |= bits
     if seen & Caveat.NO_MESSAGE:
-        yield _caveat("no_message", "no message was kept", Caveat.NO_MESSAGE)
+        yield _caveat("no_message", "no message was stored", Caveat.NO_MESSAGE)
     if seen & Caveat.TRUNCATED:
-        reason = "truncated: the message was too large to be kept whole"
+        reason = "truncated: the message was too large to store completely"
         yield _caveat("truncated", reason, Caveat.TRUNCATED)
     if seen & Caveat.NO_FORM:
-        reason = "no message of its queue system: it can be given no id of its own, so it cannot be sent again"
+        reason = "message not in its queue system's format: it cannot get a new job ID, so it cannot be sent again"
         yield _caveat("no_form", reason, Caveat.NO_FORM)
     for first, last in find_unopenable_ranges():
-        reason = "key missing: the message cannot be decrypted with the keys that are configured (REDRIVE_PAYLOAD_KEYS)"
+        reason = "key missing: the message cannot be decrypted with the configured keys (REDRIVE_PAYLOAD_KEYS)"
         yield Obstacle("key_missing", reason, "{t}.id BETWEEN %s AND %s", (first, last))
     if seen & Caveat.CHORD:
         reason = "member of a chord that can no longer complete: the job would run, the chord's body would not"
         yield _caveat("chord", reason, Caveat.CHORD, accept="chord")
     if seen & Caveat.EXPIRES and special.filter(expires_at__lte=now).exists():
         past = connection.ops.adapt_datetimefield_value(now)
-        reason = "expired: by its own message the job was to run by then or not at all"
+        reason = "expired: the expiry time set in the message has passed"
         yield Obstacle("expired", reason, _EXPIRED, (past,), "expired", _BY_CAVEAT)
 
 

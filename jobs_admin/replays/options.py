@@ -121,19 +121,19 @@ def refuse_unfit(options: Options, sources: Sequence[str], priority: object = No
     for source in sources:
         can = abilities.capabilities(source) or Capabilities()  # not configured: its jobs are left out anyway
         if options.to_queue and not can.redirect:
-            raise _bad_option("to_queue", f"{source} sends jobs to the queue that they came from, and to no other.")
+            raise _bad_option("to_queue", f"{source} can only send jobs to the queue that they came from.")
         if options.to_queue and not knows_queue(source, options.to_queue):
             raise _bad_option(
                 "to_queue",
-                f"{source} has no queue named {options.to_queue!r} that was ever seen. Nothing was changed. "
-                "Look for its name on the page of queues.",
+                f"{source} has never had a queue named {options.to_queue!r}. Nothing was changed. "
+                "See the queues page for its name.",
             )
         if options.patch is not None and not can.edit:
             raise _bad_option("patch", f"Jobs of {source} cannot be edited. Leave the change of arguments out.")
         if options.same_job_id and not can.same_id:
-            raise _bad_option("same_job_id", f"{source} cannot send a job again under the id it had. Leave this out.")
+            raise _bad_option("same_job_id", f"{source} cannot send a job again with its former ID. Leave this out.")
         if options.attempts != RESET and not can.attempts:
-            raise _bad_option("attempts", f"{source} cannot be told how many attempts a job has made. Leave this out.")
+            raise _bad_option("attempts", f"{source} cannot set how many attempts a job has made. Leave this out.")
         if priority is not None and not can.priority:
             raise Refused(
                 "bad_pace",

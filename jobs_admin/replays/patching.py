@@ -92,7 +92,7 @@ def _latest_payloads(failures: list[Failure]) -> dict[int, Payload]:
 def _row(failure: Failure, payload: Payload | None, patch: dict[str, Any], takes: Signatures) -> PatchedJob:
     try:
         if payload is None:
-            raise SourceRefused("no whole message is kept")
+            raise SourceRefused("no complete message is stored")
         raw = opened(payload)
         adapter = config.adapter(failure.source)
         if not adapter.can.edit:

@@ -63,7 +63,7 @@ def _still_failing(groups: Sequence[int], sources: Collection[str], now: datetim
     a_minute = failed / rates.window_minutes(now)
     often = f"{a_minute:,.0f}" if a_minute >= 10 else f"{a_minute:.1f}"
     times = "once" if failed == 1 else f"{failed:,} times"
-    return [f"The error is still happening: {times} in {rates.WINDOW}, {often} a minute."]
+    return [f"The error is still happening: {times} in {rates.WINDOW}, {often}/min."]
 
 
 def _too_fast(throughput: float | None, peak: float) -> list[str]:
@@ -71,8 +71,8 @@ def _too_fast(throughput: float | None, peak: float) -> list[str]:
     if throughput is None or peak < _FAR_ABOVE * throughput + 1:
         return []
     return [
-        f"It sends up to {_rate(peak)} jobs a second; in the last hour these queues finished {_rate(throughput)} "
-        "a second (median of its minutes)."
+        f"Sends up to {_rate(peak)} jobs/s; in the last hour these queues finished {_rate(throughput)}/s "
+        "(median of its minutes)."
     ]
 
 
@@ -88,8 +88,8 @@ def _done_before(ready: Readiness, sample: Sequence[dict[str, Any]]) -> list[str
     late = Attempt.objects.filter(failure__in=[row["pk"] for row in latest], duration_s__gt=_LATE_S)
     if worked := late.exclude(kind="success").values("failure").distinct().count():
         found.append(
-            f"{_share_with_verb(worked, latest, ready)} at work for more than 1 s before an attempt failed: what the job did until "
-            "then will be done again."
+            f"{_share_with_verb(worked, latest, ready)} running for more than 1 s when an attempt failed: work done before the "
+            "failure will be repeated."
         )
     return found
 
@@ -107,8 +107,8 @@ def _hidden(ready: Readiness, sample: Sequence[dict[str, Any]]) -> list[str]:
         return []
     have = "has" if hidden == 1 else "have"
     return [
-        f"{_share(hidden, latest, ready)} {have} values that are hidden here. The change is laid over the real ones, and "
-        "what it does not name stays."
+        f"{_share(hidden, latest, ready)} {have} redacted values. The patch is merged into the real values; fields that "
+        "it does not name are unchanged."
     ]
 
 
@@ -143,6 +143,6 @@ def _share_with_verb(n: int, latest: Sequence[object], ready: Readiness) -> str:
 
 
 def _share(n: int, latest: Sequence[object], ready: Readiness) -> str:
-    """ "12 of 45", or "12 of the newest 1,000"."""
-    of_latest = "the newest " if len(latest) < ready.count else ""
+    """ "12 of 45", or "12 of the latest 1,000"."""
+    of_latest = "the latest " if len(latest) < ready.count else ""
     return f"{n:,} of {of_latest}{len(latest):,}"

@@ -17,7 +17,7 @@ from jobs_admin.replays.target import Target
 
 
 def must_write(viewer: Viewer, act: str, object: str = "", sources: Sequence[str] = ()) -> None:
-    message = "You may look, not replay: that needs the role operator."
+    message = "Replaying needs the role operator."
     authorize(viewer, OPERATOR, None, act, object, message=message, noted_at=sources)
 
 
@@ -27,7 +27,7 @@ def must_act_on_job(viewer: Viewer, scope: Target) -> None:
         return
     source = Failure.objects.filter(pk=scope.selection[0]).values_list("source", flat=True).first()
     if source is not None and not viewer.may(OPERATOR, source):
-        message = f"You may not replay jobs of {source}: that needs the role operator on it."
+        message = f"Replaying jobs of {source} needs the role operator on that source."
         object = f"failure:{scope.selection[0]}"
         if viewer.role_on(source):
             refuse(viewer, "replay.draft", object, Refused("forbidden", message), [source])

@@ -20,8 +20,8 @@ from jobs_admin.replays import outcomes
 from jobs_admin.replays.claiming import Claimed
 from jobs_admin.sources.base import Source
 
-_IN_DOUBT = "It was being sent when its sender or the broker's answer was lost: whether it went is not known."
-_LEDGER_LOST = "The ledger was lost while it was being sent: whether it went is not known."
+_IN_DOUBT = "It was being sent when its sender or the broker's answer was lost: whether it was sent is unknown."
+_LEDGER_LOST = "The ledger was lost while it was being sent: whether it was sent is unknown."
 
 _ENDED = (ReplayState.CANCELLED, ReplayState.STOPPED)
 

@@ -206,7 +206,7 @@ class Sender:
         replay = active.replay
         chosen = active.choice.choose(replay, count, self._limits(active))
         gone = [item for item in chosen if not item.is_dead_still]
-        reasons = {item.pk: f"not sent: it is {item.state} meanwhile" for item in gone}
+        reasons = {item.pk: f"not sent: the job is already {item.state}" for item in gone}
         active.choice.put_back(self._refuse(active, gone, reasons, now))
         going = [item for item in chosen if item.pk not in reasons]
         epochs = {name: epoch for name in {item.source for item in going} if (epoch := self._epoch(replay, name))}
@@ -443,7 +443,7 @@ def _room(replay: Replay, out: int) -> tuple[int, str]:
     if replay.may_send is not None:
         went = replay.total - replay.planned - replay.cancelled
         left = replay.may_send - went - out
-        rooms.append((left, "Waiting for the outcomes of what was sent"))
+        rooms.append((left, "Waiting for the outcomes of sent jobs"))
     if (most := replay.pace.get("in_flight")) is not None:
         under_way = replay.sent + replay.running
         rooms.append((most - under_way - out, f"Waiting: {under_way:,} sent jobs have not ended (at most {most:,})"))
@@ -465,7 +465,7 @@ def _waiting_reason(active: _ActiveReplay) -> str:
 
 
 def _retry_sentence(source: str, what: object) -> str:
-    return f"{source}: {what} Trying again by itself."
+    return f"{source}: {what} Retrying automatically."
 
 
 def _write_reason(replay: Replay, why: str) -> None:

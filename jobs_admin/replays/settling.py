@@ -40,7 +40,7 @@ def stop_abandoned(now: datetime) -> bool:
 
 
 def _stop_replay(replay: Replay, now: datetime) -> bool:
-    why = f"It {_AWAITS_PERSON[ReplayState(replay.state)]} for {ABANDONED_AFTER.days} days, and nobody came."
+    why = f"It {_AWAITS_PERSON[ReplayState(replay.state)]} for {ABANDONED_AFTER.days} days without a decision."
     sources = rights.sources_of(replay)
     with transaction.atomic():
         still = Replay.objects.filter(pk=replay.pk, state=replay.state, state_since=replay.state_since)
@@ -285,7 +285,7 @@ def _mark_silent_uncertain(replay: Replay, now: datetime) -> bool:
             continue
         within = _outcome_within(source)
         silent = sent.filter(failure__source=source, sent_at__lt=now - timedelta(seconds=within))
-        reason = f"No news within {within / 60:.0f} min of sending."
+        reason = f"No outcome within {within / 60:.0f} min of sending."
         doubted += _mark_uncertain(replay, list(silent.values_list("pk", flat=True)[:_BATCH]), reason)
     return bool(doubted)
 

@@ -72,7 +72,7 @@ def _find_deserted_queues(places: set[tuple[str, str]], now: datetime) -> list[t
 
 TAKEN_AFTER = timedelta(minutes=2)  # a guarded worker reports long before
 EMPTY_SAMPLES = 3  # of the queue, consecutive, each of them empty
-TAKEN_OUTCOME = "Its queue is empty and nothing came home: most likely a worker without our guard took it."
+TAKEN_OUTCOME = "The queue is empty and no outcome was reported: most likely a worker without the guard took the job."
 
 
 def find_taken_unguarded(replay: Replay, now: datetime, most: int) -> list[int]:
@@ -133,7 +133,7 @@ def find_taken_while_off(replay: Replay, now: datetime, most: int) -> tuple[list
         if len(taken) < most and _is_empty(source, replay.to_queue or queue, now):
             mine = sent.filter(failure__source=source, failure__queue=queue)
             taken += mine.values_list("pk", flat=True)[: most - len(taken)]
-    return taken, f"The guard {until} UTC, the queue is empty and no outcome was reported."
+    return taken, f"The guard {until} UTC; the queue is empty and no outcome was reported."
 
 
 def _find_empty_queues(source: str, now: datetime) -> Iterator[str]:

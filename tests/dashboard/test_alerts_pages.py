@@ -67,7 +67,7 @@ def test_the_list_is_narrowed_by_rule(ann, watched):
     other = rule("Old dead", metric="oldest_dead_s", threshold=3600)
     episode("webhooks", of=other, value=18_000)
     listed = text_of(ann.get(f"/alerts/?rule={other.pk}")).split("All alerts")[1]
-    assert "webhooks has a job that is dead for 5 h (threshold: 1 h)" in listed and "emails has" not in listed
+    assert "webhooks has a job that has been dead for 5 h (threshold: 1 h)" in listed and "emails has" not in listed
 
 
 def test_a_long_list_goes_on_where_it_ended(ann, watched):

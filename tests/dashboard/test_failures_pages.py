@@ -111,7 +111,7 @@ def test_the_second_operator_is_shown_who_and_when_and_nothing_is_sent_twice(ann
     replays.start(BOB, replays.draft(BOB, selection=[pk]))
     assert "bob" in page(ann, "failure-detail", pk)[1]
     answer = ann.post(reverse("redrive:failure-replay", args=[pk]))
-    assert answer.status_code == 409 and "bob is replaying it already" in answer.content.decode()
+    assert answer.status_code == 409 and "bob is already replaying this job" in answer.content.decode()
     assert Replay.objects.filter(total__gt=0).count() == 1
 
 

@@ -202,7 +202,7 @@ def test_above_the_size_the_button_requests_approval_and_nothing_is_sent(ann, sh
     replay = Replay.objects.get()
     assert answer.url == f"/replays/{replay.pk}/" and replay.state == "awaiting_approval"
     shown = ann.get(answer.url).content.decode()
-    assert "6 jobs waiting for another operator" in shown and "above 5 a second person approves" in shown
+    assert "6 jobs waiting for another operator" in shown and "above 5, another operator must approve" in shown
 
 
 def test_another_queue_is_named_on_the_button(ann, shop):
@@ -520,7 +520,7 @@ def test_how_long_the_rest_takes_is_what_is_really_sent(state, rate_now, message
 
 def test_the_rest_of_a_replay_that_was_slowed_down_takes_what_its_rate_shows_and_the_page_shows_why(ann, shop):
     replay = running(3)
-    sentence = "12 of 40 failed at 9.6 a second with ReadTimeout: slowed down to 0.85 a second."
+    sentence = "12 of 40 failed at 9.6/s with ReadTimeout: slowed down to 0.85/s."
     at = timezone.now() - timedelta(minutes=1)
     evidence = {"kind": "backed_off", "failed": 12, "judged": 40, "rate": 9.6, "to_rate": 0.85, "sentence": sentence}
     pace = {"style": "careful", "ramp": {"from": 1, "to": 122}}
@@ -586,12 +586,12 @@ def test_how_its_jobs_are_sent_is_shown_where_it_is_not_as_usual(ann, shop):
     )
     text = ann.get(f"/replays/{replay.pk}/").content.decode()
     assert "3 for each job" in text and "slow" in text and "&quot;dry_run&quot;: true" in text
-    assert "12 more jobs were taken over" in text and "expired jobs" in text
+    assert "12 more jobs taken over" in text and "expired jobs" in text
 
 
 def test_an_uncertain_job_is_settled_by_a_persons_word(ann, shop):
     replay = running()
-    moved(replay, 2, "uncertain", settled_at=None, outcome="No news within 60 min of sending.")
+    moved(replay, 2, "uncertain", settled_at=None, outcome="No outcome within 60 min of sending.")
     assert "Mark as lost" in ann.get(f"/replays/{replay.pk}/").content.decode()
     ann.post(f"/replays/{replay.pk}/items/2/resolve/", {"as": "ran"})
     assert ReplayItem.objects.get(replay=replay, n=2).state == "succeeded"
@@ -602,7 +602,7 @@ def test_uncertain_jobs_are_settled_at_once_all_or_by_a_search_after_a_count(ann
     Failure.objects.filter(replay_items__n__lte=2).update(tenant="acme")
     Failure.objects.update(state="replaying", run=2)
     for n in range(1, 6):
-        moved(replay, n, "uncertain", settled_at=None, outcome="No news within 60 min of sending.")
+        moved(replay, n, "uncertain", settled_at=None, outcome="No outcome within 60 min of sending.")
     url = f"/replays/{replay.pk}/resolve/"
     counted = ann.post(url, {"as": "preview", "q": "tenant:acme"})
     assert "<strong>2 jobs</strong> match." in counted.content.decode() and not ReplayItem.objects.filter(
@@ -638,7 +638,7 @@ def test_who_settles_very_many_jobs_is_shown_how_far_it_came(ann, shop, monkeypa
     with pytest.raises(Refused) as refused:
         replays.resolve_all(BOB, replay, "lost")
     monkeypatch.undo()
-    assert refused.value.message == "2 jobs are settled, 3 are not yet. Do the same again for the rest."
+    assert refused.value.message == "2 jobs settled, 3 remaining. Repeat for the rest."
     assert replays.resolve_all(BOB, replay, "lost") == 3
 
 
@@ -727,7 +727,7 @@ def test_a_pace_that_is_no_number_is_refused_in_our_words_and_nothing_can_be_sta
     dead(2)
     given = {"q": "state:dead", "style": "steady", "unit": "rate", "amount": amount}
     text = ann.post(NEW, given | {"step": "preview"}).content.decode()
-    assert "Give a number from 0.001 to 100,000 jobs a second. Nothing was changed" in text
+    assert "Give a number from 0.001 to 100,000 jobs/s. Nothing was changed" in text
     assert 'value="start" disabled' in text and f'name="amount" inputmode="decimal" value="{amount}"' in text
     answer = ann.post(NEW, given | {"step": "start", "reason": "now"})
     assert answer.status_code == 422 and not Replay.objects.exists()

@@ -107,7 +107,7 @@ def test_all_that_wait_are_shown_before_and_after_then_changed_and_taken_back(ta
     pulling.pull("shop", "test")
     assert "3 retries restored" in text_of(olga.get(back["Location"]))
     again = olga.post(f"/retries/{planned.pk}/undo/", {})
-    assert again.status_code == 409 and "taken back before" in text_of(again)
+    assert again.status_code == 409 and "already undone" in text_of(again)
 
 
 @pytest.mark.parametrize(("changed", "text"), [
@@ -122,7 +122,7 @@ def test_what_cannot_be_is_shown_beside_its_field_and_nothing_is_changed(table, 
 
 def test_without_a_search_nothing_is_meant(table, olga):
     assert "No retries selected" in text_of(olga.get("/retries/reschedule/"))
-    assert "None of these waits" in text_of(olga.get("/retries/reschedule/", {"q": "queue:nothing"}))
+    assert "None of these jobs is waiting" in text_of(olga.get("/retries/reschedule/", {"q": "queue:nothing"}))
 
 
 def test_programs_do_the_same(table, client):

@@ -88,4 +88,4 @@ def test_without_history_nothing_is_claimed(vera):
 
 def test_what_the_history_does_not_keep_is_shown_instead_of_drawn(vera):
     text = text_of(vera.post("/alerts/rules/preview/", typed(metric="quarantined"), headers=HTMX))
-    assert "The history keeps no count of the quarantine." in text
+    assert "Quarantine counts are not recorded in the history." in text

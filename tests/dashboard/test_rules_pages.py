@@ -68,10 +68,10 @@ def test_a_rule_shows_in_a_sentence_what_it_watches_when_it_fires_and_who_is_not
         ({"metric": "oldest_dead_s", "threshold": 3600}, "the oldest dead job of webhooks in shop older than 1 h"),
         ({"metric": "failure_rate", "threshold": 0.5}, "share of jobs that died of webhooks in shop above 50 %"),
         ({"metric": "unreachable", "queue": "*", "threshold": 30}, "no connection to shop for longer than 30 s"),
-        ({"metric": "ingest_lag_s", "queue": "*", "source": "*", "threshold": 60}, "read late, by more than 1 min"),
+        ({"metric": "ingest_lag_s", "queue": "*", "source": "*", "threshold": 60}, "delayed by more than 1 min"),
         (
             {"metric": "ingest_lag_s", "queue": "*", "threshold": 60},
-            "reports of shop are read late, by more than 1 min",
+            "reports from shop delayed by more than 1 min",
         ),
         ({"tenant": "cobalt", "for_s": 0}, "dead jobs of webhooks in shop, of tenant cobalt above 100 →"),
     ],

@@ -359,7 +359,7 @@ def test_a_source_that_can_no_longer_be_rescheduled_stops_it_with_the_reason(tab
     forget_configuration(config)
     pull()
     planned.refresh_from_db()
-    assert (planned.state, planned.changed) == ("stopped", 0) and "cannot be told" in planned.why
+    assert (planned.state, planned.changed) == ("stopped", 0) and "cannot be rescheduled" in planned.why
 
 
 def test_a_failure_that_came_after_the_preview_is_not_checked_by_who_carries_it_out(table):

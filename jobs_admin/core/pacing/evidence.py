@@ -219,15 +219,15 @@ def _new_groups(e: Evidence, title: str) -> str:
 
 def _group(e: Evidence, title: str) -> str:
     which = "with the same error" if e.is_same_group else "again"
-    return f"{e.failed:,} of {e.judged:,} jobs of this group failed {which}: set aside, the other groups go on."
+    return f"{e.failed:,} of {e.judged:,} jobs of this group failed {which}: set aside, the other groups continue."
 
 
 def _no_news(e: Evidence, title: str) -> str:
-    return f"No news for {_spell(e.seconds)} of {_jobs(e.unsettled)} that {_were(e.unsettled)} sent."
+    return f"{_jobs(e.unsettled)} {_were(e.unsettled)} sent and no outcome was reported for {_spell(e.seconds)}."
 
 
 def _not_draining(e: Evidence, title: str) -> str:
-    return f"{_jobs(e.unsettled)} {_were(e.unsettled)} sent and none came home for {_spell(e.seconds)}: the queue does not drain."
+    return f"{_jobs(e.unsettled)} {_were(e.unsettled)} sent and none has settled for {_spell(e.seconds)}: the queue is not draining."
 
 
 def _workers_gone(e: Evidence, title: str) -> str:
@@ -266,4 +266,4 @@ def _spell(seconds: float) -> str:
 
 
 def _per_s(rate: float | None) -> str:
-    return f"{rate or 0:,.3g} a second" if (rate or 0) < 100 else f"{rate:,.0f} a second"
+    return f"{rate or 0:,.3g}/s" if (rate or 0) < 100 else f"{rate:,.0f}/s"

@@ -111,7 +111,7 @@ def _canary(value: object) -> Canary:
     usual = Canary()
     return Canary(
         jobs=_integer("canary.jobs", part.get("jobs", usual.jobs), 1, 10_000, "jobs"),
-        success=_number("canary.success", part.get("success", usual.success), 0, 1, "share that must run well"),
+        success=_number("canary.success", part.get("success", usual.success), 0, 1, "share that must succeed"),
         within=_number("canary.within", part.get("within", usual.within), 1, 86_400, "seconds"),
     )
 

@@ -124,23 +124,25 @@ def _assumptions(
     pace: Pace, runtime_s: float | None, concurrency: int | None, limits: Sequence[Limit]
 ) -> tuple[str, ...]:
     found = [
-        "A job takes 1 s: how long such jobs take is not known."
+        "A job takes 1 s: the actual duration is unknown."
         if runtime_s is None
-        else f"A job takes {runtime_s:.2g} s, as such jobs did lately.",
-        "Workers start each job at once: how many they run together is not known."
+        else f"A job takes {runtime_s:.2g} s, the recent duration of such jobs.",
+        "Workers start each job immediately: their concurrency is unknown."
         if not concurrency
-        else f"Workers run {concurrency:,} at once, and nothing else.",
-        "Jobs that fail do so at random, by a fixed seed, however fast they are sent; their native retries are not counted.",
+        else f"Workers run {concurrency:,} jobs at once and no other jobs.",
+        "Failures are random (fixed seed) and independent of the rate; native retries are not counted.",
     ]
-    found += [f"A policy lets {limit.per_s:,.3g} jobs of {limit.task} start a second." for limit in limits]
+    found += [f"A policy limits {limit.task} to {limit.per_s:,.3g} starts/s." for limit in limits]
     if pace.highest is None:
-        found.append(f"One sender sends {AT_ONCE_GUESS:,.0f} a second where nothing bounds it.")
+        found.append(f"Without a limit, one sender sends {AT_ONCE_GUESS:,.0f}/s.")
     if pace.ramp:
-        found.append("The service bears the highest rate: where it does not, the climb ends at what it bears.")
+        found.append(
+            "The service can handle the highest rate; otherwise the ramp ends at the rate that the service can handle."
+        )
     if pace.window:
-        found.append("The time window is open all the time.")
+        found.append("The time window is always open.")
     if pace.per_key:
-        found.append(f"No {pace.per_key.key} has so many jobs that its own limit slows the whole.")
+        found.append(f"No {pace.per_key.key} has enough jobs for its own limit to slow the replay.")
     return tuple(found)
 
 

@@ -55,7 +55,7 @@ def _next(source: str) -> Reschedule | None:
 
 def _part(planned: Reschedule, adapter: PulledSource, now: datetime) -> None:
     if not adapter.can.reschedule:
-        raise SourceRefused(f"{planned.source} cannot be told when a retry is due. Nothing was changed.")
+        raise SourceRefused(f"Retries of {planned.source} cannot be rescheduled. Nothing was changed.")
     below, rows, looked = _back(planned) if planned.undo_of_id else _forth(planned, now)
     if below is None:
         _end(planned, RescheduleState.DONE)

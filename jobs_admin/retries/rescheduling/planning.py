@@ -23,7 +23,7 @@ from jobs_admin.retries.rescheduling.retry_selection import ACT
 
 _LISTED_FOR = timedelta(days=90)
 _LAST = 2**63 - 1  # also what the part that is being written now will have
-_BEFORE = "It was taken back before. Nothing was changed."
+_BEFORE = "This change was already undone. Nothing was changed."
 
 
 def plan(
@@ -52,7 +52,7 @@ def plan(
     matched = rows.count()
     reason = representable(reason.strip())[:500]
     if matched > 1 and not reason:
-        raise Refused("reason_required", "Say why: changing more than one job needs a reason.", field="reason")
+        raise Refused("reason_required", "Changing more than one job needs a reason.", field="reason")
     values = {"query": pinned, "selection": sorted(set(selection)), "scope_max_id": latest, "change": what.document()}
     with transaction.atomic():
         planned = _write(viewer, source, reason, now, below=latest + 1, matched=matched, **values)
@@ -68,11 +68,11 @@ def undo(viewer: Viewer, planned: Reschedule, *, reason: str = "", now: datetime
     retry_selection.allow(viewer, planned.source)
     now = now or timezone.now()
     if planned.undo_of_id is not None or not planned.changed:
-        raise Refused("wrong_state", "There is nothing to take back. Nothing was changed.")
+        raise Refused("wrong_state", "There is nothing to undo. Nothing was changed.")
     with transaction.atomic():
         # An act that is under way changes nothing more once it is to be taken back.
         Reschedule.objects.filter(pk=planned.pk, state=RescheduleState.PLANNED).update(
-            state=RescheduleState.STOPPED, ended_at=now, why="It was taken back."
+            state=RescheduleState.STOPPED, ended_at=now, why="The change was undone."
         )
         if Reschedule.objects.filter(undo_of=planned).exists():
             raise Refused("wrong_state", _BEFORE)

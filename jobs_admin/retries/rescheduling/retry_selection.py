@@ -60,15 +60,17 @@ def source_of(viewer: Viewer, rows: QuerySet[Failure]) -> str:
         names = ", ".join(able)
         raise Refused(
             "bad_scope",
-            f"They wait in several sources: {names}. Choose one by source:…  Nothing was changed.",
+            f"These retries are on several sources: {names}. Choose one with source:…  Nothing was changed.",
             "q",
             sources=able,
         )
     if sources:
-        raise Refused(
-            "bad_scope", f"{', '.join(sources)} cannot be told when a retry is due. Nothing was changed.", "q"
-        )
-    raise Refused("bad_scope", "None of these waits for a retry, where you are operator. Nothing was changed.", "q")
+        raise Refused("bad_scope", f"Retries of {', '.join(sources)} cannot be rescheduled. Nothing was changed.", "q")
+    raise Refused(
+        "bad_scope",
+        "None of these jobs is waiting for a retry on a source where you are operator. Nothing was changed.",
+        "q",
+    )
 
 
 def allow(viewer: Viewer, source: str = "") -> None:

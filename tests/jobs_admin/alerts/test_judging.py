@@ -577,7 +577,7 @@ def test_the_age_of_the_oldest_dead_job(rule):
     DepthSample.objects.create(source="shop", queue="emails", at=NOW, dead=1, oldest_dead_at=NOW - 7200 * S)
     judged(0)
     assert values() == {("shop", "emails"): 7200}
-    assert Notice.objects.get().body["message"] == ("emails has a job that is dead for 2 h (threshold: 1 h)")
+    assert Notice.objects.get().body["message"] == ("emails has a job that has been dead for 2 h (threshold: 1 h)")
 
 
 def test_rates_are_shares_and_too_few_jobs_report_nothing(rule):
@@ -609,7 +609,7 @@ def test_seconds_for_which_a_source_cannot_be_reached(rule):
     Source.objects.create(name="shop", is_configured=True, is_reachable=False, changed_at=NOW - 90 * S, sampled_at=NOW)
     judged(0)
     assert values() == {("shop", ""): 90}
-    assert Notice.objects.get().body["message"] == "shop cannot be reached for 1 min 30 s (threshold: 1 min)"
+    assert Notice.objects.get().body["message"] == "shop has been unreachable for 1 min 30 s (threshold: 1 min)"
     Source.objects.update(is_reachable=True, changed_at=NOW + 4 * S)
     judged(5)
     assert states() == {"": "resolved"}

@@ -52,7 +52,7 @@ def test_the_second_of_two_is_shown_who_and_when(shop, bury):
     refused = refusal(replays.draft, BOB, selection=[pk])
     assert refused.code == "already_open"
     assert tuple(refused.details[name] for name in ("replay", "by", "since")) == (first.pk, "ann", first.started_at)
-    assert "ann is replaying it already" in refused.message
+    assert "ann is already replaying this job" in refused.message
 
 
 def test_a_draft_that_lost_the_race_is_reported_as_over_too(shop, bury):
@@ -348,7 +348,7 @@ def test_too_many_chosen_by_hand_are_refused(shop):
 
 def test_nothing_to_replay_reports_why(shop, bury):
     bury(2, state="retrying")
-    assert "2 retrying by themselves" in refusal(replays.draft, ANN, query="", reason="x").message
+    assert "2 retrying automatically" in refusal(replays.draft, ANN, query="", reason="x").message
     assert refusal(replays.draft, ANN, query="queue:none", reason="x").code == "nothing_to_replay"
     assert "Nothing matches. " in refusal(replays.draft, ANN, query="queue:none", reason="x").message
 

@@ -32,7 +32,7 @@ def test_an_error_that_still_happens(shop, bury):
         at = (NOW - timedelta(minutes=minutes)).replace(second=0)
         GroupCounter.objects.create(group=of, step=60, at=at, failed=n - 1, retried=1)
     (text,) = warnings()
-    assert text == "The error is still happening: 120 times in the last 5 minutes, 22 a minute."
+    assert text == "The error is still happening: 120 times in the last 5 minutes, 22/min."
 
 
 def test_an_error_of_a_group_with_another_source_counts_only_what_is_replayed_from(shop, bury):

@@ -213,7 +213,9 @@ def test_a_group_that_fails_again_is_set_aside_alone_and_the_rest_goes(shop, bur
     assert {item.failure for item in claiming.find_planned(replay, 0, 80)} == set(ids[40:])
     (aside,) = replays.groups_aside(ANN, replay)
     assert (aside.group, aside.phase, aside.by, aside.jobs) == (bad, "run", "controller", 30)
-    assert aside.reason == "10 of 10 jobs of this group failed with the same error: set aside, the other groups go on."
+    assert (
+        aside.reason == "10 of 10 jobs of this group failed with the same error: set aside, the other groups continue."
+    )
     event = AuditEvent.objects.get(act="replay.set_aside")
     assert (event.actor, event.after) == ("controller", {"without_groups": [bad.pk]})
     replay = steered.passed()
@@ -383,7 +385,7 @@ def test_it_is_held_when_the_workers_vanish_and_reports_since_when(steered):
         steered.passed(4)
     assert steered.replay.state == "held" and steered.replay.evidence["kind"] == "workers_gone"
     assert steered.replay.held_because == (
-        "No live worker takes from emails since 02:00 UTC, and 5 jobs are sent and not settled."
+        "No live worker has taken jobs from emails since 02:00 UTC, and 5 jobs are sent and not settled."
     )
     assert steered.replay.evidence["queues"] == [["shop", "emails"]]
 
@@ -430,7 +432,7 @@ def test_silence_holds_it(steered):
     for _ in range(70):
         steered.passed(5)
     assert steered.replay.state == "held"
-    assert steered.replay.held_because == "No news for 5 min of 10 jobs that were sent."
+    assert steered.replay.held_because == "10 jobs were sent and no outcome was reported for 5 min."
 
 
 @pytest.mark.parametrize("now", [START, START + timedelta(hours=12)])
@@ -439,7 +441,7 @@ def test_it_waits_for_its_time_window_and_goes_on_in_it(shop, bury, now):
     steered = Steered(bury(5), {"style": "steady", "rate": 50, "window": window}, now)
     replay = steered.passed()
     assert replay.state == "waiting"
-    assert replay.held_because == f"Outside its time window: it goes on by itself on 21 Nov {now:%H}:10 UTC."
+    assert replay.held_because == f"Outside its time window: continues automatically on 21 Nov {now:%H}:10 UTC."
     assert not replays.send("one")
     assert steered.passed(600).state == "running" and steered.replay.held_because == ""
     assert steered.passed(600).state == "waiting"

@@ -27,7 +27,7 @@ def test_what_no_one_comes_for_is_stopped_and_its_jobs_are_free(shop, bury, stat
     while replays.settle():
         pass
     assert counts(replay) == {"cancelled": 250} and not FrozenBatch.objects.exists()
-    assert replay.state == "stopped" and replay.ended_at and "for 30 days, and nobody came." in replay.held_because
+    assert replay.state == "stopped" and replay.ended_at and "for 30 days without a decision." in replay.held_because
     event = AuditEvent.objects.get(act="replay.stop")
     assert (event.actor, event.source, event.before) == ("controller", "shop", {"state": state, "planned": 250})
     assert replays.start(BOB, replays.draft(BOB, selection=ids, reason="again")).total == 250

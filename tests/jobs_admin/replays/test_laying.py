@@ -62,7 +62,7 @@ def test_what_another_took_meanwhile_is_reported_with_its_number(shop, bury):
     assert (theirs.total, theirs.planned, theirs.taken) == (FIRST, FIRST, 300 - FIRST)
     obstacle = {
         "code": "taken",
-        "reason": f"taken by replay #{two.pk} of bob meanwhile",
+        "reason": f"claimed by replay #{two.pk} of bob in the meantime",
         "count": FIRST,
         "replay": two.pk,
     }

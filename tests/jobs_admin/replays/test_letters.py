@@ -50,7 +50,7 @@ def test_more_attempts_than_it_may_have_are_all_of_them(sent):
 
 
 def test_a_number_of_attempts_is_refused_where_their_bound_is_not_known(sent):
-    assert sent(attempts="3") == "how many attempts it may have is not known, so it cannot be given 3"
+    assert sent(attempts="3") == "its maximum attempts are unknown, so it cannot be given 3"
 
 
 def test_a_job_goes_to_another_queue_and_its_name_stays(sent):

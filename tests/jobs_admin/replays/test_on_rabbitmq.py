@@ -127,7 +127,7 @@ def test_what_arrived_unconfirmed_is_uncertain_until_it_reports_how_it_ended(wor
     desk_until(worker, lambda: not counts(replay)["planned"], "the others")
     totals = counts(replay)
     assert 1 <= totals["uncertain"] <= 50 and totals["uncertain"] + totals["sent"] == 120
-    assert "whether it went is not known" in replay.items.filter(state="uncertain").first().outcome
+    assert "whether it was sent is unknown" in replay.items.filter(state="uncertain").first().outcome
     worker.start()
     desk_until(worker, lambda: counts(replay)["succeeded"] == 120, "all, also those in doubt")
     assert ran(worker) == Counter(dict.fromkeys(range(120), 1))

@@ -54,10 +54,10 @@ def test_everything_left_out_has_its_reason(shop, bury):
     seen = replays.preview(ANN)
     assert (seen.matched, seen.replayable) == (28, 1)
     assert blocked(seen) == {
-        "retrying by themselves": 2,
+        "retrying automatically": 2,
         "in quarantine": 3,
         "truncated": 4,
-        "no message was kept": 5,
+        "no message was stored": 5,
         "source unknown is not configured here (CELERY_BROKER_URL or REDRIVE_SOURCES)": 6,
         "source web cannot be reached": 7,
     }

@@ -66,7 +66,7 @@ def test_a_failure_that_recovered_meanwhile_is_not_sent(shop, bury):
     Failure.objects.filter(pk=first).update(state="recovered")
     sent_all()
     assert counts(replay) == {"sent": 1, "cancelled": 1}
-    assert "recovered meanwhile" in replay.items.get(failure=first).outcome
+    assert "already recovered" in replay.items.get(failure=first).outcome
     assert len(shop.queues["emails"]) == 1
 
 
@@ -241,7 +241,7 @@ def test_a_stalled_sender_sends_no_job_that_is_cancelled_because_its_failure_cha
     sent_all("a third")
     assert counts(replay) == ({"sent": 3, "cancelled": 2} if is_awake else {"sent": 2, "cancelled": 3})
     outcomes = set(replay.items.filter(state="cancelled").values_list("outcome", flat=True))
-    assert outcomes == {"not sent: it is recovered meanwhile"}
+    assert outcomes == {"not sent: the job is already recovered"}
     assert wakes(replay, items) == ({"already", "recalled"} if is_awake else {"recalled"})
     assert len(shop.queues["emails"]) == (3 if is_awake else 2)
 
@@ -256,7 +256,7 @@ def test_a_stalled_sender_sends_no_job_that_another_sender_could_not_build(shop,
     sent_all("a third")
     assert counts(replay) == ({"sent": 3, "cancelled": 2} if is_awake else {"sent": 2, "cancelled": 3})
     outcomes = set(replay.items.filter(state="cancelled").values_list("outcome", flat=True))
-    assert outcomes == {"no whole message is kept"}
+    assert outcomes == {"no complete message is stored"}
     assert wakes(replay, items) == ({"already", "recalled"} if is_awake else {"recalled"})
 
 

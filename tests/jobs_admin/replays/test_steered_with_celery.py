@@ -186,7 +186,7 @@ def test_a_queue_that_live_workers_do_not_drain_holds_it(incident):
 
     incident.until(stuck, "the replay to be held", steps=())
     assert (replay.evidence["kind"], replay.sent, replay.planned) == ("not_draining", 10, 20)
-    assert replay.held_because == "10 jobs were sent and none came home for 5 min: the queue does not drain."
+    assert replay.held_because == "10 jobs were sent and none has settled for 5 min: the queue is not draining."
 
 
 def test_workers_that_vanish_hold_it_and_it_goes_on_when_they_are_back(incident):
@@ -207,7 +207,7 @@ def test_workers_that_vanish_hold_it_and_it_goes_on_when_they_are_back(incident)
         return replay.state == "held"
 
     incident.until(gone, "the replay to be held", steps=())
-    assert replay.held_because.startswith("No live worker takes from emails since ")
+    assert replay.held_because.startswith("No live worker has taken jobs from emails since ")
     assert f"and {replay.sent} jobs are sent and not settled." in replay.held_because
 
     worker.start()

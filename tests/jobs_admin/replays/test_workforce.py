@@ -77,7 +77,7 @@ def test_the_outlook_counts_what_policies_let_start(store, shop, bury):
     played = replays.preview(ANN, pace={"rate": 100}, now=NOW).simulation
     # Two at once of two seconds each are one a second.
     assert before < 5 and 38 <= played.as_planned.ends_after_s <= 45
-    assert f"A policy lets 1 jobs of {task} start a second." in played.assumptions
+    assert f"A policy limits {task} to 1 starts/s." in played.assumptions
 
 
 def test_a_quiet_hour_is_no_measure_and_workers_bound_the_pace_instead(store, shop, bury):

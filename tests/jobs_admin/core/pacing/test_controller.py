@@ -150,7 +150,7 @@ def test_a_canary_without_news_is_held():
     steering(send=10)
     states = [steering().state for _ in range(70)]
     assert states.index("held") in range(55, 65)
-    assert steering().because.sentence() == "No news for 60 s of 10 jobs that were sent."
+    assert steering().because.sentence() == "10 jobs were sent and no outcome was reported for 60 s."
 
 
 def test_nothing_more_is_sent_into_a_queue_that_reports_nothing():
@@ -168,7 +168,7 @@ def test_a_queue_that_does_not_drain_is_reported_by_its_bound():
     steering(ok=20, send=40)
     assert steering().may_send == 60
     verdict = [steering() for _ in range(310)][-1]
-    assert verdict.because.sentence() == "40 jobs were sent and none came home for 5 min: the queue does not drain."
+    assert verdict.because.sentence() == "40 jobs were sent and none has settled for 5 min: the queue is not draining."
 
 
 def test_workers_that_vanish_hold_it():

@@ -67,10 +67,10 @@ def test_the_commonest_group_is_named_and_whether_they_had_died_of_it():
             Evidence("new_groups", failed=60, judged=200, in_group=60),
             "60 of the last 200 jobs failed in a way not seen before with X.",
         ),
-        (Evidence("no_news", unsettled=1, seconds=60), "No news for 60 s of 1 job that was sent."),
+        (Evidence("no_news", unsettled=1, seconds=60), "1 job was sent and no outcome was reported for 60 s."),
         (
             Evidence("not_draining", unsettled=1200, seconds=300),
-            "1,200 jobs were sent and none came home for 5 min: the queue does not drain.",
+            "1,200 jobs were sent and none has settled for 5 min: the queue is not draining.",
         ),
         (
             Evidence("workers_gone", unsettled=40, seconds=30),
@@ -78,11 +78,11 @@ def test_the_commonest_group_is_named_and_whether_they_had_died_of_it():
         ),
         (
             Evidence("backed_off", failed=12, judged=240, rate=300, to_rate=249.6, in_group=12),
-            "12 of 240 failed at 300 a second with X: slowed down to 250 a second.",
+            "12 of 240 failed at 300/s with X: slowed down to 250/s.",
         ),
         (
             Evidence("slower", runtime_s=0.9, usual_s=0.3, rate=12.5, to_rate=10.6),
-            "Jobs take 0.9 s rather than 0.3 s at 12.5 a second: slowed down to 10.6 a second.",
+            "Jobs take 0.9 s rather than 0.3 s at 12.5/s: slowed down to 10.6/s.",
         ),
     ],
 )

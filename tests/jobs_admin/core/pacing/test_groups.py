@@ -101,7 +101,7 @@ def test_what_holds_back_a_group_is_reported_with_its_numbers():
     assert why.bound > why.limit == 0.5 and not why.holds
     assert (
         why.sentence()
-        == f"{why.failed} of {why.judged} jobs of this group failed with the same error: set aside, the other groups go on."
+        == f"{why.failed} of {why.judged} jobs of this group failed with the same error: set aside, the other groups continue."
     )
 
 

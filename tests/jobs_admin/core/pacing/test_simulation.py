@@ -32,7 +32,7 @@ def test_a_picture_holds_all_jobs_and_reports_what_it_assumes():
     width = seen.starts[1][0] - seen.starts[0][0]
     assert len(seen.starts) <= 120 and sum(rate for _, rate in seen.starts) * width == pytest.approx(45_000, rel=0.01)
     assert seen.held_because is None and 150 < seen.ends_after_s < 260
-    assert planned().assumptions[0] == "A job takes 0.3 s, as such jobs did lately."
+    assert planned().assumptions[0] == "A job takes 0.3 s, the recent duration of such jobs."
     assert "not known" in planned(runtime_s=None, concurrency=None).assumptions[1]
 
 
