@@ -375,7 +375,7 @@ def test_a_job_no_one_reports_is_settled_by_a_person_on_its_page(ann, shop, monk
     item = replay.items.get()
     url = f"/failures/{item.failure_id}/"
     page = ann.get(url).content.decode()
-    assert "does not report results" in page and "is replaying it" not in page
+    assert "does not report results" in page and "is already replaying" not in page
     (action,) = re.findall(r'action="([^"]+/resolve/)"', page)
     assert ann.post(action, {"as": "lost"}).status_code == 302
     assert "Replay</button>" in ann.get(url).content.decode()
@@ -764,7 +764,7 @@ def test_of_jobs_that_are_stored_no_longer_the_replay_shows_how_many_and_what_be
 def test_what_a_token_started_an_operator_sees_but_only_an_admin_approves(ann, otto, shop):
     replay = awaiting(Viewer("token ci", {"*": "operator"}, token_id=1))
     page = otto.get(f"/replays/{replay.pk}/").content.decode()
-    assert "started by token ci, and who that was is not known" in page and "Approve 3" not in page
+    assert "started by token ci, whose identity is unknown" in page and "Approve 3" not in page
     assert "<strong>ann</strong>" in page and "<strong>otto</strong>" not in page
     assert otto.post(f"/replays/{replay.pk}/approve/").status_code == 409
     assert "Approve 3" in ann.get(f"/replays/{replay.pk}/").content.decode()

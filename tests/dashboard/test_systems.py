@@ -243,7 +243,7 @@ def test_what_one_source_of_a_replay_cannot_do_is_not_offered_and_shows_why(ann,
     page = ann.get("/replays/new/", {"q": ""}).content.decode()
     for field in ("opt-queue", "opt-attempts", "opt-patch"):
         assert f'id="{field}"' not in page, field
-    assert "table sends jobs to the queue that they came from, and to no other." in page
+    assert "table can only send jobs to the queue that they came from." in page
     assert "Jobs of table keep their id anyway." in page
     alone = ann.get("/replays/new/", {"q": "source:shop"}).content.decode()
     assert 'id="opt-queue"' in alone

@@ -48,7 +48,7 @@ def test_more_a_second_than_these_queues_managed(shop, bury):
     at = (NOW - timedelta(minutes=4)).replace(second=0)
     QueueCounter.objects.create(source="shop", queue="emails", step=60, at=at, succeeded=240)
     (text,) = warnings(pace={"rate": 50})
-    assert "up to 50 jobs a second" in text and "finished 4 a second" in text
+    assert "up to 50 jobs/s" in text and "finished 4/s" in text
     assert warnings(pace={"rate": 7}) == []
     # Whole jobs fall into a second: one of these two is not too fast.
     QueueCounter.objects.update(succeeded=58)
@@ -64,7 +64,7 @@ def test_jobs_that_were_at_work_before_they_failed_or_were_replayed_before(shop,
         )  # fmt: skip
     again, worked = warnings()
     assert again == "2 of 5 were replayed before and failed again."
-    assert worked.startswith("2 of 5 were at work for more than 1 s before an attempt failed")
+    assert worked.startswith("2 of 5 were running for more than 1 s when an attempt failed")
 
 
 def test_a_change_of_arguments_where_some_are_hidden(shop, bury):
@@ -72,5 +72,5 @@ def test_a_change_of_arguments_where_some_are_hidden(shop, bury):
     bury(1, redacted=2)
     assert warnings() == []
     hidden, unchecked = warnings(options=Options(patch={"kwargs": {"dry_run": True}}))
-    assert hidden.startswith("1 of 4 has values that are hidden here.")
+    assert hidden.startswith("1 of 4 has redacted values.")
     assert "report no signature" in unchecked

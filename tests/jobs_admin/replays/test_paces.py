@@ -86,6 +86,6 @@ def test_what_was_settled_at_the_start_cannot_be_changed_by_a_pace(shop, bury, p
     assert replays.change_pace(ANN, draft, pace).pace.keys() >= pace.keys()  # nothing is settled before
     replay = start_replay(bury(2), {"rate": 1, "per_key": {"key": "tenant", "rate": 1}})
     assert replays.change_pace(ANN, replay, {"rate": 2, "per_key": {"key": "tenant", "rate": 3}}).rate == 2
-    with pytest.raises(Refused, match="settled when it started") as refused:
+    with pytest.raises(Refused, match="fixed when the replay started") as refused:
         replays.change_pace(ANN, replay, pace)
     assert (refused.value.code, refused.value.field) == ("bad_pace", field)

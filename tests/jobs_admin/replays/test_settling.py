@@ -154,7 +154,7 @@ def sampled(replay):
 def test_what_an_unguarded_worker_took_is_uncertain_once_its_queue_is_empty(replay, sampled):
     assert sampled() == {"uncertain": 3}
     replay.refresh_from_db()
-    assert replay.state == "done" and "without our guard" in replay.items.first().outcome
+    assert replay.state == "done" and "without the guard" in replay.items.first().outcome
     came_home(replay.items.get(n=2), "success")
     replays.settle()
     assert counts(replay) == {"uncertain": 2, "succeeded": 1}
@@ -189,7 +189,7 @@ def test_what_was_taken_while_the_guard_was_off_is_uncertain_once_its_queue_is_e
     assert sampled(accepted=(), guarded=2, seconds=200) == {"uncertain": 3}
     replay.refresh_from_db()
     outcome = replay.items.first().outcome
-    assert replay.state == "done" and "UTC, the queue is empty and no outcome was reported." in outcome
+    assert replay.state == "done" and "UTC; the queue is empty and no outcome was reported." in outcome
     assert ("The guard was off from" if on_after_s else "The guard has been off since") in outcome
     came_home(replay.items.get(n=2), "success")
     replays.settle()

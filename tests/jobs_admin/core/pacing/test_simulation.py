@@ -33,7 +33,7 @@ def test_a_picture_holds_all_jobs_and_reports_what_it_assumes():
     assert len(seen.starts) <= 120 and sum(rate for _, rate in seen.starts) * width == pytest.approx(45_000, rel=0.01)
     assert seen.held_because is None and 150 < seen.ends_after_s < 260
     assert planned().assumptions[0] == "A job takes 0.3 s, the recent duration of such jobs."
-    assert "not known" in planned(runtime_s=None, concurrency=None).assumptions[1]
+    assert "unknown" in planned(runtime_s=None, concurrency=None).assumptions[1]
 
 
 def test_with_half_failing_again_it_is_held_after_a_few_and_with_a_tenth_it_goes_on():
