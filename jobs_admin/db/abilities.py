@@ -10,9 +10,9 @@ from jobs_admin.sources.base import Capabilities, SourceRefused
 _WITHOUT = {
     "replay": "Nothing can be sent to {0}.",
     "edit": "{0} sends a job only as it came: its arguments cannot be changed.",
-    "redirect": "{0} sends jobs to the queue that they came from, and to no other.",
+    "redirect": "{0} can only send jobs to the queue that they came from.",
     "same_id": "{0} gives each run an id of its own.",
-    "attempts": "{0} cannot be told how many attempts a job has made.",
+    "attempts": "{0} cannot set how many attempts a job has made.",
     "priority": "{0} cannot be told a priority: each job keeps what it has.",
     "recall": "What was sent to {0} cannot be taken back.",
     "outcomes": "{0} does not report how its jobs end.",
