@@ -154,7 +154,7 @@ def test_what_was_changed_is_taken_back_where_it_still_waits_so(table):
     assert table.row("moved", "max_attempts") == table.row("discarded", "max_attempts") == 20
     assert table.row("stays", "max_attempts") == 9
     assert shown_wait(Failure.objects.get(job_id="stays")) == 90
-    with pytest.raises(Refused, match="before"):
+    with pytest.raises(Refused, match="already undone"):
         rescheduling.undo(ANN, Reschedule.objects.get(pk=planned.pk))
 
 
@@ -178,7 +178,7 @@ def test_of_two_who_take_it_back_at_once_one_is_informed_that_it_was_done(table)
             )
         return execute(sql, *rest)
 
-    with connection.execute_wrapper(be_first), pytest.raises(Refused, match="before") as refused:
+    with connection.execute_wrapper(be_first), pytest.raises(Refused, match="already undone") as refused:
         rescheduling.undo(ANN, planned)
     assert first and refused.value.code == "wrong_state"
     assert not AuditEvent.objects.filter(act="retry.reschedule.undo").exists()
