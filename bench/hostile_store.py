@@ -140,7 +140,7 @@ def _different(shapes: Iterator[bytes]) -> Iterator[bytes]:
 
 def _write_shapes(store: redis.Redis, key: Key, many: Many | None, batch: list[bytes]) -> None:
     if many is not None:
-        many.put(store, batch)
+        many.write(store, batch)
     else:
         key.put(store, batch[0])
 

@@ -99,7 +99,7 @@ def test_no_shape_of_a_key_stops_its_parser(name, store):
 @pytest.mark.parametrize("name", [name for name in MANY if name != "watch"])
 def test_no_shape_among_many_stops_a_reader(name, desk, store):
     source = random.Random(f"{SEED} {name}")
-    MANY[name].put(store, list(shapes(source, KEYS[name].sound, len(MANY[name].fields))))
+    MANY[name].write(store, list(shapes(source, KEYS[name].sound, len(MANY[name].fields))))
     for read in KEYS[name].read:
         read()
 
