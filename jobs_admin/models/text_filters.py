@@ -57,7 +57,9 @@ def _sqlite() -> list[str]:
         statements += [
             f"DROP TRIGGER IF EXISTS {FILTERS}_{name}",
             f"CREATE TRIGGER {FILTERS}_{name} AFTER {event} ON {_OF} FOR EACH ROW{when} BEGIN "
-            f"INSERT OR IGNORE INTO {STALE} (block) SELECT block FROM {FILTERS} WHERE block = {row}.id / {BLOCK}; END",
+            # Not OR IGNORE: SQLite takes the conflict clause of the statement that fires, and ingest inserts ON CONFLICT.
+            f"INSERT INTO {STALE} (block) SELECT block FROM {FILTERS} WHERE block = {row}.id / {BLOCK} "
+            f"AND NOT EXISTS (SELECT 1 FROM {STALE} WHERE block = {row}.id / {BLOCK}); END",
         ]
     return statements
 

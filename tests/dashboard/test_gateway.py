@@ -333,7 +333,7 @@ def test_a_statement_ends_after_its_time_and_the_viewer_is_shown_what_to_do(watc
             run_endless()
         text = limits.sentence(ended.value)
     assert time.monotonic() - began < 20
-    assert text.startswith("This took longer than 0.3 s and was stopped; nothing was changed. Narrow the search")
+    assert text.startswith("The request took longer than 0.3 s and was stopped. Nothing was changed. Narrow the search")
 
 
 @pytest.mark.django_db(transaction=True)

@@ -242,7 +242,7 @@ def test_without_javascript_the_pages_lead_on(desk, browser, logged_in):
     page.fill("#filter", "zebra")
     page.press("#filter", "Enter")
     page.locator("#groups", has_text="No matching groups").wait_for()
-    page.click("text=see every group")
+    page.click("text=view all groups")
     page.click(".group-title >> nth=0")
     page.wait_for_url("**/groups/v*-*/")
     context.close()

@@ -100,7 +100,7 @@ def test_a_rule_is_previewed_and_saved_without_scripts(desk, browser, logged_in)
     page.goto("/alerts/rules/new/?source=shop")
     page.fill("[name=name]", "Plain rule")
     page.fill("[name=threshold]", "1000000")
-    page.click("text=Preview")
+    page.get_by_role("button", name="Preview", exact=True).click()
     expect(page.locator(VERDICT)).to_contain_text("Would not have fired")
     assert page.input_value("[name=name]") == "Plain rule"
     page.click("#save button.primary")

@@ -20,6 +20,8 @@ from jobs_admin.models.text_filters import BLOCK, FILTERS, LOCK, STALE
 from jobs_admin.search import failure_search, substrings
 from jobs_admin.search.failure_search import FailureSearch
 from tests.kit.endurance import times
+from tests.kit.reports import NOW as FILED_AT
+from tests.kit.reports import file, report
 from tests.kit.searching import NOW, bury
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
@@ -242,6 +244,21 @@ def test_the_last_block_waits_and_what_changed_is_filled_first():
     assert substrings.step() and rows_of(f"SELECT block FROM {STALE}") == [] and max(filled()) < last
     fill()
     assert max(filled()) >= last + 4 and not substrings.step()
+
+
+def test_attempts_of_several_jobs_in_one_block_are_filed_and_found():
+    jobs = [f"j{n}" for n in range(3 * BLOCK)]
+    file(*(report(job, "retry", order=n) for n, job in enumerate(jobs)))
+    fill()
+    assert filled()
+    file(*(report(job, attempt=2, message=f"needle-{job}-") for job in jobs))
+    found = failures.search(ENGINE, "*edle-j7-", now=FILED_AT)
+    assert [row.job_id for row in found.rows] == ["j7"] and Failure.objects.filter(
+        message__contains="needle"
+    ).count() == len(jobs)
+    fill()
+    assert rows_of(f"SELECT block FROM {STALE}") == []
+    assert [row.job_id for row in failures.search(ENGINE, "*edle-j7-", now=FILED_AT).rows] == ["j7"]
 
 
 def test_nothing_of_a_deleted_failure_is_left_in_a_filter():
