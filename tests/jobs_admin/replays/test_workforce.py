@@ -57,7 +57,7 @@ def test_a_preview_plays_the_replay_with_these_numbers(store, shop, bury):
     # Two at once of half a second each are four a second.
     assert played.as_planned.peak_per_second <= 5 and 9 <= played.as_planned.ends_after_s <= 12
     assert any("0.5 s" in text for text in played.assumptions) and any(
-        "2 at once" in text for text in played.assumptions
+        "2 jobs at once" in text for text in played.assumptions
     )
 
 
