@@ -129,7 +129,7 @@ def test_a_log_gets_a_line_when_something_has_changed_and_no_more():
         (["queue:emails"], "needs a reason"),
         (["queue:emails", "--reason", "x", "--attempts", "0"], "1 to 1,000 attempts"),
         (["queue:emails", "--reason", "x", "--accept", "all"], "What can be accepted is"),
-        (["queue:emails", "--reason", "x", "--to-queue", "nowhere"], "no queue named"),
+        (["queue:emails", "--reason", "x", "--to-queue", "nowhere"], "never had a queue named"),
         (["queue:none", "--reason", "x"], "Nothing matches"),
         (["queue:emails", "--reason", "x", "--rate", "fast"], "rate must be a number"),
     ],
