@@ -108,7 +108,7 @@ def steps() -> dict[str, Step]:  # noqa: C901 (counted with the functions in it)
 
         ends = time.monotonic() + _INDEXING_S
         while time.monotonic() < ends and (
-            indexing.step() or substrings.step() or refiling.step() or key_rotation.step()
+            indexing.step() or refiling.step() or key_rotation.step() or substrings.step()
         ):
             step_progress.report()
         now = timezone.now()

@@ -19,7 +19,7 @@ _LENGTH = 3  # bytes
 _BITS = 6  # for each trigram: 8 % of all filters have a trigram that is not in their texts
 _STEP = 32  # a filter's size is a multiple of these bytes, so that few sizes occur
 _ONE = ord("1")
-_SECOND = 15  # bits of a hash by which its second place differs from its first
+_HALF, _LOW = 15, 0x7FFF  # bits of a hash, of which its second place has the halves in the other order
 
 
 def _table(seed: str) -> tuple[int, ...]:
@@ -48,7 +48,7 @@ def build_filter(texts: Iterable[str]) -> bytes:
     flags = bytearray(b"0") * bits
     for one in trigrams:
         flags[one % bits] = _ONE
-        flags[(one >> _SECOND) % bits] = _ONE
+        flags[(one >> _HALF | (one & _LOW) << _HALF) % bits] = _ONE
     return int(flags, 2).to_bytes(size, "big")
 
 
@@ -102,5 +102,5 @@ def build_test(required: Required) -> Callable[[bytes], bool]:
 def _places(trigrams: Iterable[int], size: int) -> list[tuple[int, int]]:
     """The byte and the bit of each trigram in a filter of `size` bytes."""
     bits = size * 8
-    found = {place for one in trigrams for place in (one % bits, (one >> _SECOND) % bits)}
+    found = {place for one in trigrams for place in (one % bits, (one >> _HALF | (one & _LOW) << _HALF) % bits)}
     return [(place // 8, 128 >> place % 8) for place in sorted(found)]

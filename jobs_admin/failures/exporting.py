@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
-from django.db import OperationalError, transaction
+from django.db import transaction
 from django.db.models import Max
 
 from jobs_admin import failures
@@ -63,11 +63,9 @@ def stream(viewer: Viewer, text: str, form: str, *, now: datetime | None = None)
             yield writer.rows(batch)
             count += len(batch)
             below = ids[-1]
-    except Exception as error:
+    except Exception:
         # The answer is under way and its status sent; web servers end it as if it were whole. So the file has to say it.
-        is_limit = isinstance(error, OperationalError)  # its time was over, its client left, or the database is gone
-        level, trace = (logging.WARNING, None) if is_limit else (logging.ERROR, error)
-        log.log(level, "An export of %r broke off after %d failures: %s", text[:200], count, error, exc_info=trace)
+        log.exception("An export of %r broke off after %d failures", text[:200], count)
         yield writer.end(count, is_complete=False)
         return
     yield writer.end(count, searched=searched)

@@ -7,7 +7,7 @@ this costs the same at a thousand and at a million.
 
 from __future__ import annotations
 
-from django.db import connections, models
+from django.db import connections, models, transaction
 
 _KEY = "source, queue, task, group_id, state"
 
@@ -87,6 +87,7 @@ def install_triggers(using: str = "default", **_: object) -> None:
     """(Re)create the triggers. Runs after every migrate; idempotent."""
     connection = connections[using]
     statements = {"sqlite": _sqlite, "postgresql": _postgresql}[connection.vendor]()
-    with connection.cursor() as cursor:
+    # In one transaction: a writer meets the triggers of before or those of now, and never none.
+    with transaction.atomic(using=using), connection.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DatabaseError, connection, connections
+from django.db import DatabaseError, connection, connections, transaction
 
 from jobs_admin.core import search_terms
 
@@ -56,7 +56,8 @@ def install_terms(using: str = "default", **_: object) -> None:
     """Make the tables and what keeps them, where they are not there. Runs after every migrate."""
     connection = connections[using]
     statements = {"sqlite": _sqlite, "postgresql": _postgresql}[connection.vendor]()
-    with connection.cursor() as cursor:
+    # In one transaction: a writer meets the triggers of before or those of now, and never none.
+    with transaction.atomic(using=using), connection.cursor() as cursor:
         for statement in statements:
             try:
                 cursor.execute(statement)

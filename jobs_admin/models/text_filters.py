@@ -9,7 +9,7 @@ made beside a change that it would miss.
 
 from __future__ import annotations
 
-from django.db import connections
+from django.db import connections, transaction
 
 from jobs_admin.core import trigrams
 from jobs_admin.models.terms import STATE
@@ -30,16 +30,27 @@ def install_text_filters(using: str = "default", **_: object) -> None:
     """
     connection = connections[using]
     statements = {"sqlite": _sqlite, "postgresql": _postgresql}[connection.vendor]()
-    with connection.cursor() as cursor:
+    # In one transaction: a writer meets the triggers of before or those of now, and never none.
+    with transaction.atomic(using=using), connection.cursor() as cursor:
+        cursor.execute(_COUNT_TRIGGERS[connection.vendor])
+        was_watched = cursor.fetchone()[0] == _TRIGGERS[connection.vendor]
         for statement in statements:
             cursor.execute(statement)
         cursor.execute(f"SELECT version FROM {STATE} WHERE name = %s", [FILTERS])
-        found = cursor.fetchone()
-        if found is None or found[0] != trigrams.VERSION:
+        # SQLite drops the triggers of a table that a migration rebuilds: what changed without them has no mark.
+        if not was_watched or cursor.fetchone() != (trigrams.VERSION,):
             for table in (FILTERS, STALE):
                 cursor.execute(f"DELETE FROM {table}")
             cursor.execute(f"DELETE FROM {STATE} WHERE name = %s", [FILTERS])
             cursor.execute(f"INSERT INTO {STATE} (name, version) VALUES (%s, %s)", [FILTERS, trigrams.VERSION])
+
+
+_TRIGGERS = {"sqlite": 3, "postgresql": 4}
+_COUNT_TRIGGERS = {
+    "sqlite": f"SELECT COUNT(*) FROM sqlite_master WHERE type = 'trigger' AND tbl_name = '{_OF}' AND name GLOB '{FILTERS}_*'",
+    "postgresql": "SELECT COUNT(*) FROM pg_trigger WHERE NOT tgisinternal AND tgenabled <> 'D' "
+    f"AND tgrelid = '{_OF}'::regclass AND starts_with(tgname, '{FILTERS}_')",
+}
 
 
 def _sqlite() -> list[str]:

@@ -20,9 +20,11 @@ from jobs_admin.core.query import All, Any, Match, Term, Text
 from jobs_admin.core.trigrams import Required, require_all, require_any
 from jobs_admin.db import turns
 from jobs_admin.models import Failure
+from jobs_admin.models.terms import STATE
 from jobs_admin.models.text_filters import BLOCK, COLUMNS, FILTERS, LOCK, STALE
 
-_AT_ONCE = 32  # blocks of a transaction: on SQLite no other process writes meanwhile
+_AT_ONCE = 32  # blocks of a transaction, and less where that takes longer: meanwhile no other process writes failures
+_TRANSACTION_S = 0.06
 _READ_AT_ONCE = 2_000  # filters
 _LONG_GAP = 64  # blocks without a filter, beyond which it is checked whether there are failures
 _WAIT_MS = 200  # for the writers of failures, on PostgreSQL
@@ -47,7 +49,7 @@ def step() -> bool:
             if connection.vendor == "postgresql":
                 _run(f"SET LOCAL lock_timeout = {_WAIT_MS}")
                 _run(f"SELECT pg_advisory_xact_lock({LOCK})")
-            if not (blocks := _next_blocks()):
+            if not (blocks := _next_blocks()) or not _is_by_these_rules():
                 return False
             _fill(blocks)
     except OperationalError as error:
@@ -56,6 +58,11 @@ def step() -> bool:
         return False
     turns.rest(began)
     return True
+
+
+def _is_by_these_rules() -> bool:
+    """Return False after a newer release has migrated the database."""
+    return _number(f"SELECT version FROM {STATE} WHERE name = %s", FILTERS) == trigrams.VERSION
 
 
 def is_complete() -> bool:
@@ -95,7 +102,7 @@ def _next_blocks() -> Sequence[int]:
     if older is None:
         return ()
     last = older // BLOCK
-    return range(max(0, last - _AT_ONCE + 1), last + 1)
+    return range(last, max(-1, last - _AT_ONCE), -1)
 
 
 def _edges() -> tuple[int | None, int | None]:
@@ -104,18 +111,22 @@ def _edges() -> tuple[int | None, int | None]:
 
 
 def _fill(blocks: Sequence[int]) -> None:
-    texts: dict[int, set[str]] = {}
-    for low, high in join_blocks(sorted(blocks, reverse=True)):
-        rows = Failure.objects.filter(pk__gte=low, pk__lte=high).order_by()
-        for pk, *row in rows.values_list("pk", *COLUMNS):
-            texts.setdefault(pk // BLOCK, set()).update(_texts(*row))
+    """Fill these blocks in order, as many as the time allows, and one at least."""
+    ends, done, filters = time.monotonic() + _TRANSACTION_S, [], []
+    columns = ", ".join(COLUMNS)
+    for block in blocks:
+        rows = _rows(
+            f"SELECT {columns} FROM {_TABLE} WHERE id BETWEEN %s AND %s", block * BLOCK, (block + 1) * BLOCK - 1
+        )
+        done.append([block])
+        if rows:
+            filters.append([block, trigrams.build_filter({text for row in rows for text in _texts(*row)})])
+        if time.monotonic() > ends:
+            break
     with connection.cursor() as cursor:
         for table in (FILTERS, STALE):
-            cursor.executemany(f"DELETE FROM {table} WHERE block = %s", [[block] for block in blocks])
-        cursor.executemany(
-            f"INSERT INTO {FILTERS} (block, filter) VALUES (%s, %s)",
-            [[block, trigrams.build_filter(of_block)] for block, of_block in sorted(texts.items())],
-        )
+            cursor.executemany(f"DELETE FROM {table} WHERE block = %s", done)
+        cursor.executemany(f"INSERT INTO {FILTERS} (block, filter) VALUES (%s, %s)", filters)
 
 
 def _texts(error_type: str, message: str, *more: str) -> Iterator[str]:

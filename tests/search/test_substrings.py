@@ -16,7 +16,8 @@ from jobs_admin.desk import retention
 from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure, Traceback
 from jobs_admin.models.access import ENGINE, Viewer
-from jobs_admin.models.text_filters import BLOCK, FILTERS, LOCK, STALE
+from jobs_admin.models.terms import STATE
+from jobs_admin.models.text_filters import BLOCK, FILTERS, LOCK, STALE, install_text_filters
 from jobs_admin.search import failure_search, substrings
 from jobs_admin.search.failure_search import FailureSearch
 from tests.kit.endurance import times
@@ -81,7 +82,7 @@ class World:
         rows = []
         for _ in range(self.random.choice([1, 5, 15, 16, 17, 60])):
             self.made += 1
-            job_id = self.random.choice([f"j-{self.made}", "-" * (3 + self.made)])
+            job_id = self.random.choice([f"j-{self.made}", "-" * (3 + self.made % 200)])
             rows.append(
                 Failure(source=self.random.choice(SOURCES), queue=self.random.choice(["a", "b"]), task="t", first_job_id=job_id,
                         job_id=job_id, state=self.random.choice(["dead", "dead", "recovered"]), kind="exception", attempts=1,
@@ -259,6 +260,39 @@ def test_attempts_of_several_jobs_in_one_block_are_filed_and_found():
     fill()
     assert rows_of(f"SELECT block FROM {STALE}") == []
     assert [row.job_id for row in failures.search(ENGINE, "*edle-j7-", now=FILED_AT).rows] == ["j7"]
+
+
+def test_a_transaction_fills_what_its_time_allows_and_leaves_no_gap(monkeypatch):
+    monkeypatch.setattr(substrings, "_TRANSACTION_S", 0.0)
+    made = bury(4 * BLOCK)
+    assert substrings.step() and len(filled()) == 1  # the latest of the older ones
+    bury(4 * BLOCK)
+    fill()
+    first, last = made[0].pk // BLOCK, (made[-1].pk + 4 * BLOCK) // BLOCK
+    assert filled() == set(range(first, last)) and substrings.count_unfilled() <= BLOCK
+
+
+def test_filters_are_made_again_after_their_triggers_were_gone():
+    made = bury(3 * BLOCK)
+    fill()
+    on = "" if connection.vendor == "sqlite" else " ON jobs_admin_failure"
+    with connection.cursor() as cursor:  # as where SQLite rebuilds a table
+        cursor.execute(f"DROP TRIGGER {FILTERS}_update{on}")
+    Failure.objects.filter(pk=made[0].pk).update(message="needle")
+    install_text_filters()
+    assert filled() == set()
+    fill()
+    assert [row.pk for row in failures.search(ENGINE, "*eedle", now=NOW).rows] == [made[0].pk]
+    assert filled()
+    install_text_filters()  # nothing was missing
+    assert filled()
+
+
+def test_an_older_release_fills_nothing_after_the_rules_changed():
+    bury(3 * BLOCK)
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE {STATE} SET version = version + 1 WHERE name = %s", [FILTERS])
+    assert not substrings.step() and filled() == set()
 
 
 def test_nothing_of_a_deleted_failure_is_left_in_a_filter():
