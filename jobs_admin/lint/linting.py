@@ -291,29 +291,29 @@ def reservations(report: Report) -> list[str]:
     reported = report.reported
     sentences = []
     if not reported.is_reachable:
-        sentences.append("The store does not answer: live workers were not looked at.")
+        sentences.append("The store does not answer: live workers were not checked.")
     for one in reported.stale:
         sentences.append(
-            f"No worker of {one.source} lives: judged is what its workers told until {one.seen_at:%-d %b %H:%M} UTC."
+            f"{one.source} has no live worker: checked with the settings last reported on {one.seen_at:%-d %b %H:%M} UTC."
         )
     for source, workers in reported.silent:
         sentences.append(
-            f"{count(workers, 'worker')} of {source} tell nothing of what they have: their guard is of an older version."
+            f"{count(workers, 'worker')} of {source} without reported settings: the guard is an older version."
         )
     if report.left_out:
-        sentences.append(f"{count(report.left_out, 'task')} beyond what workers tell were not looked at.")
+        sentences.append(f"{count(report.left_out, 'task')} beyond the reported ones were not checked.")
     for name, at in report.lying.stale(report.looked_at):
-        sentences.append(f"What lies in the queues of {name} was last looked at on {at:%-d %b %H:%M} UTC.")
+        sentences.append(f"The queued jobs of {name} were last checked on {at:%-d %b %H:%M} UTC.")
     for one_found in report.lying.found:
         jobs, there = sum(q.jobs for q in one_found.queues), sum(q.of for q in one_found.queues)
         if jobs < there:
             sentences.append(
-                f"{jobs:,} of {there:,} jobs in the queues of {one_found.source} were looked at: the newest, and others in turn."
+                f"{jobs:,} of {there:,} jobs in the queues of {one_found.source} were checked: the latest, and others in turn."
             )
         if one_found.left_out:
-            sentences.append(f"{count(one_found.left_out, 'kind')} of options more of {one_found.source} are not told.")
+            sentences.append(f"{count(one_found.left_out, 'more kind')} of options of {one_found.source} not listed.")
     for name in report.unread:
-        sentences.append(f"The policy {name} cannot be read by this version of Redrive, and was not judged.")
+        sentences.append(f"The policy {name} cannot be read by this version of Redrive and was not checked.")
     return sentences
 
 

@@ -75,7 +75,7 @@ def test_states_of_groups_and_of_failures_may_be_named_together(ann, watched):
     bury(group=group("Heavy", state="muted"))
     bury(group=group("Light", state="muted"), state="gone")
     text = text_of(ann.get("/groups/?q=state:new,dead"))
-    assert "Fresh" in text and "Heavy" in text and "Light" not in text and "is no state" not in text
+    assert "Fresh" in text and "Heavy" in text and "Light" not in text and "is not a state" not in text
     text = text_of(ann.get("/groups/?q=-state:new,dead"))
     assert "Light" in text and "Fresh" not in text and "Heavy" not in text
 

@@ -186,5 +186,5 @@ def test_the_call_enumerates_options_and_shows_how_many_jobs_were_checked(call_a
         {"source": "shop", "queue": "hooks", "task": "hook", "quoted": LYING.quoted, "jobs": 2, "looked_at": 9, "in_queue": 45_000, "example": "42"}
     ]  # fmt: skip
     assert answer["reservations"] == [
-        "9 of 45,000 jobs in the queues of shop were looked at: the newest, and others in turn."
+        "9 of 45,000 jobs in the queues of shop were checked: the latest, and others in turn."
     ]

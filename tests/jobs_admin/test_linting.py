@@ -143,7 +143,7 @@ def test_an_outage_that_was_seen_by_the_minute_is_the_one_to_survive(store):
     (finding,) = linting.report(ENGINE, NOW).findings
     assert finding.severity == "high"
     assert finding.evidence.endswith(
-        "on 21 Nov 07:00 UTC 840 attempts of emails failed within about 42 min, and 42 ran well."
+        "on 21 Nov 07:00 UTC 840 attempts of emails failed within about 42 min, and 42 succeeded."
     )
 
 
@@ -153,7 +153,7 @@ def test_older_outages_are_reported_from_quarter_hours_for_a_week(store):
     count(NOW - timedelta(days=8), step=900, failed=9000)
     (finding,) = linting.report(ENGINE, NOW).findings
     assert finding.evidence.endswith(
-        "on 17 Nov 12:00 UTC 150 attempts of emails failed within about 15 min, and 10 ran well."
+        "on 17 Nov 12:00 UTC 150 attempts of emails failed within about 15 min, and 10 succeeded."
     )
 
 

@@ -80,7 +80,7 @@ def test_what_is_in_queues_is_sampled_judged_and_quoted(sources):
     with pytest.raises(SystemExit):
         call_command("policies", "lint", stdout=output)
     lines = [line.strip() for line in output.getvalue().splitlines()]
-    there = lines.index("Options of jobs that lie in queues:")
+    there = lines.index("Options of queued jobs:")
     assert lines[there + 1 : there + 5] == [
         "shop · work · hook: 2 of 2 jobs looked at, the newest 2", json.dumps(FIXED),
         "tidy · work · mail: 1 of 1 jobs looked at, the newest 1", json.dumps(SOUND),

@@ -130,9 +130,9 @@ def test_several_words_of_a_search_need_no_quotes_and_hints_are_reported(store):
     bury(1)
     out, err = run("failures", "queue:emails", "error:none")
     assert "error:none" in err.lower() or "none" in err.lower()
-    assert "“foo” is no state" in run("failures", "state:foo")[1]
+    assert "“foo” is not a state" in run("failures", "state:foo")[1]
     out, err = run("replay", "queue:emails", "state:foo", "--dry-run")
-    assert "“foo” is no state" in err and "match" in out
+    assert "“foo” is not a state" in err and "match" in out
 
 
 def test_a_replay_of_everything_has_to_be_meant():

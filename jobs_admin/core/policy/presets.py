@@ -30,7 +30,7 @@ _ALL = (
     Preset(
         "emails",
         "E-mails",
-        "Four attempts in a quarter of a minute, spread by half; for brief errors of a mail service.",
+        "Four attempts within 15 s, up to half jitter. For brief errors of a mail service.",
         {
             "max_attempts": 4,
             "backoff": _exponential(2),
@@ -43,7 +43,7 @@ _ALL = (
     Preset(
         "webhooks",
         "Webhooks",
-        "Six attempts over two minutes and a half, spread by half; for endpoints of customers.",
+        "Six attempts within 2.5 min, up to half jitter. For customer endpoints.",
         {
             "max_attempts": 6,
             "backoff": _exponential(5),
@@ -56,7 +56,7 @@ _ALL = (
     Preset(
         "payments",
         "Payments",
-        "Three attempts a minute apart, never earlier; then a person is told.",
+        "Three attempts, at least a minute apart; then escalates to an operator.",
         {
             "max_attempts": 3,
             "backoff": {"kind": "fixed", "first_delay_s": 60},
@@ -70,31 +70,31 @@ _ALL = (
     Preset(
         "standard",
         "Standard",
-        "2 s, doubled each time: for brief errors of HTTP and databases. Without jitter.",
+        "2 s, doubling. For brief HTTP and database errors. No jitter.",
         {"max_attempts": 4, "backoff": _exponential(2), "jitter": _NONE},
     ),
     Preset(
         "aggressive",
         "Aggressive",
-        "5 s, doubled each time, six attempts: for partners that are away for minutes. Without jitter.",
+        "5 s, doubling, six attempts. For partners that are down for minutes. No jitter.",
         {"max_attempts": 6, "backoff": _exponential(5), "jitter": _NONE},
     ),
     Preset(
         "fixed",
         "Fixed",
-        "A minute, always: for services with a limit per minute. Without jitter.",
+        "Always 1 min. For services with a limit per minute. No jitter.",
         {"max_attempts": 3, "backoff": {"kind": "fixed", "first_delay_s": 60}, "jitter": _NONE},
     ),
     Preset(
         "linear",
         "Linear",
-        "30 s more each time, five attempts over five minutes. Without jitter.",
+        "30 s longer each time, five attempts within 5 min. No jitter.",
         {"max_attempts": 5, "backoff": {"kind": "linear", "first_delay_s": 30}, "jitter": _NONE},
     ),
     Preset(
         "celery",
         "Celery's own",
-        "What autoretry_for does with retry_backoff=True: whole seconds from 0 to 1, 2, 4, at most 600.",
+        "As autoretry_for with retry_backoff=True: whole seconds from 0 to 1, 2, 4; at most 600.",
         {
             "max_attempts": 4,  # max_retries=3
             "backoff": _exponential(1),
@@ -105,13 +105,13 @@ _ALL = (
     Preset(
         "bullmq",
         "BullMQ's own",
-        "What BullMQ does with attempts 5, exponential backoff of 1 s and jitter 0.5: up to half earlier.",
+        "As BullMQ with attempts 5, exponential backoff of 1 s and jitter 0.5: up to half earlier.",
         {"max_attempts": 5, "backoff": _exponential(1), "jitter": {"kind": "down", "fraction": 0.5}},
     ),
     Preset(
         "sidekiq",
         "Sidekiq's own",
-        "26 attempts over about three weeks, with the fourth power of their number.",
+        "26 attempts over about three weeks; delays grow with the fourth power of the attempt.",
         {
             "max_attempts": 26,  # retry: 25
             "backoff": {"kind": "polynomial", "first_delay_s": 1, "power": 4, "plus_s": 15},

@@ -146,7 +146,7 @@ class _Reader:
         inside = _QUALIFIER.match(token.lstrip("("))
         if token.startswith("(") and inside and (inside.group(2) in QUALIFIERS or is_argument(inside.group(2))):
             self.hint(
-                f"“{token[:60]}” was searched for as text: a group holds nothing but qualifiers and OR, and ends with “)”."
+                f"“{token[:60]}” was searched for as text: a group contains only qualifiers and OR, and ends with “)”."
             )
         elif named and (name := named.group(1)) in QUALIFIERS:
             if not any(f"“{name}:”" in hint for hint in self.hints):  # else one says which form a value must have
@@ -182,10 +182,10 @@ class _Reader:
                 self.hint(f"“{word}” was searched for as a word. For either: {either}.")
         elif word.lower() == "and":
             if is_named or (word == "AND" and self.text[:start].strip()):
-                self.hint(f"“{word}” was searched for as a word. Leave it away: what stands side by side is all asked.")
+                self.hint(f"“{word}” was searched for as a word. Remove it: terms side by side must all match.")
         elif is_named or (not self.text[:start].strip() and (word == "NOT" or len(behind) == 1)):
             what = behind[0] if is_named or behind[0].startswith('"') else f'"{behind[0]}"'
-            self.hint(f"“{word}” was searched for as a word. To leave out, write -{what[:60]}.")
+            self.hint(f"“{word}” was searched for as a word. To exclude a term, write -{what[:60]}.")
 
     def _watch_length(self, text: str) -> None:
         if len(text) > MAX_WORDS and index.has_more_words(text, MAX_WORDS):
@@ -321,7 +321,7 @@ class _Reader:
         if name == "state":
             unknown = [v.text for v in values if not expand_states((v,))]
             if unknown:
-                self.hint(f"“{unknown[0]}” is no state. States are {', '.join(STATES)}.")
+                self.hint(f"“{unknown[0]}” is not a state. States are {', '.join(STATES)}.")
         return Match(name, tuple(dict.fromkeys(values)), negated)
 
     def _numbers(self, name: str, values: list[Value], *, negated: bool) -> Numbers | None:
@@ -349,7 +349,7 @@ class _Reader:
     def _check_comparable(self, name: str, values: list[Value]) -> bool:
         """Return whether the values can be searched for in a trace or an argument; add a hint where not, or where a range is a word."""
         if is_argument(name) and any(_ARGUMENT_RANGE.match(v.text) and not v.exact for v in values):
-            self.hint(f"Arguments are compared whole: “{name}:” takes no > or <. With {name}:* the argument is there.")
+            self.hint(f"Arguments are compared whole: “{name}:” takes no > or <. {name}:* matches any value.")
         if any(v.glob and not _ends_in_star(v.text, name) for v in values):
             self.hint(f"In “{name}:” a * stands at the end only, as in {name}:abc*.")
             return False

@@ -230,7 +230,7 @@ def run_lint(command: BaseCommand, *, app: list[str], outage: str | None, except
     if report.count(lint.HIGH):
         raise SystemExit(1)
     if not report.reported.is_reachable:
-        raise CommandError("Live workers could not be looked at.", returncode=CANNOT_LOOK)
+        raise CommandError("Live workers could not be checked.", returncode=CANNOT_LOOK)
 
 
 def lint_text(report: linting.Report, left: int = 0) -> Iterable[str]:
@@ -257,7 +257,7 @@ def lint_text(report: linting.Report, left: int = 0) -> Iterable[str]:
 def _lying(report: linting.Report) -> Iterable[str]:
     """Yield each distinct kind of options of queued jobs, right or wrong."""
     if report.options:
-        yield "Options of jobs that lie in queues:"
+        yield "Options of queued jobs:"
     for some in report.lying.found:
         for one in some.options:
             where = " · ".join((some.source, one.queue, one.task))
@@ -310,7 +310,7 @@ def _read(name: str) -> Configuration:
         ) from error
     found = read(_last_line(done.stdout), name) if done.returncode == 0 else None
     if found is None:
-        why = _last_line(done.stderr) or "it said nothing"
+        why = _last_line(done.stderr) or "no error message"
         raise CommandError(f"{name} cannot be read: {terminal_line(why, _WIDTH)}", returncode=CANNOT_LOOK)
     return found
 

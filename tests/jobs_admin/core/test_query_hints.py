@@ -30,7 +30,7 @@ def test_other_ors_are_not_spoken_of(text):
 
 @pytest.mark.parametrize("text", ["(queue:a", "(queue:a or task:b)", "timeout (args.id:4"])
 def test_a_group_that_is_none_is_reported(text):
-    assert any("a group holds nothing but qualifiers and OR" in hint for hint in parse(text).hints)
+    assert any("a group contains only qualifiers and OR" in hint for hint in parse(text).hints)
 
 
 def test_of_a_group_and_of_other_parentheses_nothing_is_reported():

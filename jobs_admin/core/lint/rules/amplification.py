@@ -84,7 +84,7 @@ def no_budget_at_volume(case: Case) -> Iterator[Found]:
 @rule(
     "budget-group-differs",
     MEDIUM,
-    title="Policies of one budget group say different numbers",
+    title="Policies of one budget group have different limits",
     why="Policies that name the same `budget.group` spend from one budget, and each spend brings its own "
     "numbers: what is left jumps between them, and the bound that was meant for all holds for none.",
     fix="Give all policies of the group the same `per_minute` and `burst`.",
@@ -99,7 +99,7 @@ def budget_group_differs(case: Case) -> Iterator[Found]:
     for group, ways in groups.items():
         if len(ways) > 1:
             listed = "; ".join(
-                f"{per_minute:g} a minute, burst {burst} ({_names(ways[per_minute, burst])})"
+                f"{per_minute:g}/min, burst {burst} ({_names(ways[per_minute, burst])})"
                 for per_minute, burst in sorted(ways)
             )
             for curve in (one for curves in ways.values() for one in curves):
@@ -116,7 +116,7 @@ TOO_MANY = 27  # three layers of three attempts
 @rule(
     "retries-multiplied",
     MEDIUM,
-    title="Retries multiplied over layers",
+    title="Retries multiplied across layers",
     why="A client that tries again by itself does so in every attempt of the task: four attempts of a task "
     "whose client makes three requests are twelve requests for one job, at a service that is down. Retry "
     "at one layer, the one that can wait. Clients are found where the task's own code, or a function of "

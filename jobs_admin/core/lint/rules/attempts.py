@@ -13,7 +13,7 @@ from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, Found, count, rule, 
 @rule(
     "gives-up-before-outage",
     LOW,
-    title="Gives up before an outage is over",
+    title="Gives up before an outage ends",
     why="When the last attempt comes while the service is still down, every job that failed is lost to the "
     "dead letters. The outage to survive is the longest that was seen on the job's queue in the last "
     "seven days: a time in which ten attempts a minute or more failed, and no more are known to have run "
@@ -29,7 +29,7 @@ def gives_up_before_outage(case: Case) -> Iterator[Found]:
         if total is None or not curve.retries:
             continue
         seen = [one for queue in case.queues_of(curve) if (one := case.facts.longest_outage(*queue))]
-        tried = f"It is tried for {_lasts(total)} ({count(curve.retries, 'retry')})"
+        tried = f"Retries stop after {_lasts(total)} ({count(curve.retries, 'retry')})"
         worst = max(seen, key=lambda one: one.seconds, default=None)
         if worst is None:
             if total.longest_s < case.facts.outage_s:
@@ -38,7 +38,7 @@ def gives_up_before_outage(case: Case) -> Iterator[Found]:
             severity = HIGH if total.longest_s < worst.seconds else MEDIUM
             outage = (
                 f"on {worst.began:%-d %b %H:%M} UTC {worst.failed:,} attempts of {worst.queue} failed within about "
-                f"{span(worst.seconds)}, and {worst.succeeded or 'none'} ran well"
+                f"{span(worst.seconds)}, and {worst.succeeded or 'none'} succeeded"
             )
             yield Found(curve.where, f"{tried}; {outage}.", curve.quoted, severity)
 
@@ -52,7 +52,7 @@ def _lasts(total: Range) -> str:
 @rule(
     "attempts-without-end",
     HIGH,
-    title="Attempts without end",
+    title="Unlimited attempts",
     why="With `max_retries=None` Celery never stops retrying: a job that cannot succeed is tried until "
     "somebody purges it, never becomes a dead letter, and nobody is told.",
     fix="Set `max_retries`, or publish a policy for the task: its `max_attempts` is bounded.",
@@ -70,13 +70,13 @@ def attempts_without_end(case: Case) -> Iterator[Found]:
     title="autoretry_for that never retries",
     why="`autoretry_for` names the errors to be retried, and `max_retries=0` allows no retry: the first error"
     " is the last.",
-    fix="Raise `max_retries`, or take `autoretry_for` away.",
+    fix="Raise `max_retries`, or remove `autoretry_for`.",
     source="Celery, Task.max_retries and celery/app/autoretry.py",
 )
 def autoretry_never_retries(case: Case) -> Iterator[Found]:
     for curve in case.of_tasks:
         if curve.by == AUTORETRY and curve.retries == 0:
-            yield Found(curve.where, "It names errors to be retried, and allows no retry.", curve.quoted)
+            yield Found(curve.where, "Names errors to retry, but allows no retries.", curve.quoted)
 
 
 @rule(
@@ -93,13 +93,13 @@ def backoff_above_its_cap(case: Case) -> Iterator[Found]:
         task = curve.task
         if task is not None and curve.by == AUTORETRY and int(task.retry_backoff) > task.retry_backoff_max:
             wanted, cap = span(int(task.retry_backoff)), span(task.retry_backoff_max)
-            yield Found(curve.where, f"It is to begin with {wanted}, and never waits longer than {cap}.", curve.quoted)
+            yield Found(curve.where, f"Set to begin with {wanted}, and never waits longer than {cap}.", curve.quoted)
 
 
 @rule(
     "backoff-without-autoretry",
     MEDIUM,
-    title="retry_backoff that nothing reads",
+    title="retry_backoff has no effect",
     why="`retry_backoff` belongs to `autoretry_for`. Without it nothing reads it: `self.retry()` waits for "
     "`default_retry_delay`, 180 s where that is not set, every time.",
     fix="Name the errors in `autoretry_for`, or hand `self.retry` a `countdown` that grows.",

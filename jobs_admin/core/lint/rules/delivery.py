@@ -20,7 +20,7 @@ CONSUMER_TIMEOUT_S = 1_800.0  # RabbitMQ's default since 3.8.17
 @rule(
     "delay-beyond-visibility-timeout",
     HIGH,
-    title="A retry that waits longer than the visibility timeout",
+    title="A retry delay above the visibility timeout",
     why="On Redis and SQS a job with a countdown is fetched at once and stays unacknowledged until it starts."
     " When it waits longer than `visibility_timeout`, the broker hands it to the next worker, which waits"
     " too: it runs several times (20 jobs with 14 s and a timeout of 4 s ran 80 times when we measured "
@@ -48,7 +48,7 @@ def delay_beyond_visibility_timeout(case: Case) -> Iterator[Found]:
 @rule(
     "delay-beyond-consumer-timeout",
     MEDIUM,
-    title="A retry that waits longer than RabbitMQ lets a consumer wait",
+    title="A retry delay above RabbitMQ’s consumer_timeout",
     why="RabbitMQ closes the channel of a consumer that does not acknowledge within `consumer_timeout`, 30 "
     "minutes unless the server was told otherwise, which we do not ask it; a countdown is not "
     "acknowledged before it starts. All unacknowledged jobs of the worker are then delivered again.",
@@ -179,14 +179,14 @@ def queue_forgets(case: Case) -> Iterator[Found]:
     for found in case.found:
         for queue in found.queues:
             if found.app.broker == "amqp" and not queue.is_durable:
-                evidence = "What waits in it is lost when the broker restarts."
+                evidence = "Jobs in the queue are lost when the broker restarts."
                 yield Found(Where(found.source, queue.name), evidence, f"Queue({queue.name!r}, durable=False)")
 
 
 @rule(
     "requeue-without-crash-cap",
     HIGH,
-    title="What kills its worker is put back for ever",
+    title="Jobs that crash their worker are requeued forever",
     why="With `acks_late` and `reject_on_worker_lost` a job that kills its process is delivered again, at "
     "once and without end: 33 crashes in 7.7 s when we measured it, and no signal of Celery tells of it. "
     "A bound is `retry_on_worker_lost` (Celery 5.7, counts as a retry), a quorum queue's "
@@ -204,7 +204,7 @@ def requeue_without_crash_cap(case: Case) -> Iterator[Found]:
         quoted = "acks_late=True, reject_on_worker_lost=True"
         queue = known.found.queue(task.queue)
         if known.found.app.broker != "amqp" or queue is None or queue.kind != "quorum":
-            yield Found(known.where, "Nothing counts how often it has killed a worker.", quoted)
+            yield Found(known.where, "Crashes of this job are not counted.", quoted)
         elif queue.delivery_limit is None:
             evidence = f"The quorum queue {queue.name} sets no x-delivery-limit: 20 on RabbitMQ 4, none before."
             yield Found(known.where, evidence, quoted, LOW)
@@ -217,7 +217,7 @@ def _is_bounded(known: Known) -> bool:
 @rule(
     "one-crash-is-two-starts",
     LOW,
-    title="A job that ends its whole worker starts twice where one crash is allowed",
+    title="A job that kills its whole worker starts twice although one crash is allowed",
     why="With `crashes: 1` a job whose own process dies is in quarantine after one start. Where the worker's main process "
     "dies too (out of memory, a machine that is gone, a pill that kills its parent), every job that ran in it may be to "
     "blame, and so may somebody from outside: nothing that is left tells which. Each of them runs once more, alone, and only "

@@ -25,7 +25,7 @@ _CATCH_SOME = (*PROGRAMMING, "LookupError", "ArithmeticError", "UnicodeError")
 @rule(
     "retries-permanent-errors",
     MEDIUM,
-    title="Errors that no retry mends are retried",
+    title="Permanent errors are retried",
     why="A `TypeError` or a `KeyError` says that the code or its input is wrong; the same job fails in the "
     "same way at every attempt, and is found out only after the last. Found where `autoretry_for` names "
     "`Exception`, `BaseException` or a class of programming errors and `dont_autoretry_for` takes none of"
@@ -84,7 +84,7 @@ def _quote_errors(seen: Mapping[str, int]) -> str:
 @rule(
     "ignores-retry-after",
     MEDIUM,
-    title="A server's Retry-After is not heeded",
+    title="A server's Retry-After is ignored",
     why="A server that answers 429 says when to come back. `autoretry_for` never reads that: its first waits "
     "are as short as `retry_backoff` makes them (1 s for `True`), and each early retry is refused and may"
     " prolong the limit. Found only where failures of the task say that it was limited (class or "

@@ -76,11 +76,11 @@ def judged(curve: Curve) -> Verdict:
 
 def _judge(curve: Curve) -> tuple[str, str]:
     if curve.kind == NONE or curve.retries == 0:
-        return NOT_APPLICABLE, "One attempt, and no retry."
+        return NOT_APPLICABLE, "One attempt, no retries."
     if curve.kind == BY_SERVER:
-        return NOT_APPLICABLE, "It waits for as long as the server asks for."
+        return NOT_APPLICABLE, "The server sets the delay (Retry-After)."
     if curve.kind == UNKNOWN:
-        return UNDECIDED, "How long it waits is decided by code while it runs."
+        return UNDECIDED, "The delay is computed at run time."
     if curve.kind == EXPONENTIAL and curve.by == OPTIONS:
         return _without_cap(curve)
     waits = listed(curve.envelope[: curve.retries] if curve.retries else curve.envelope)

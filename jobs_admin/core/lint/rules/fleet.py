@@ -21,7 +21,7 @@ _USUAL = Policy()
     title="Workers retry one task differently",
     why="Workers of one source that know the same task have it with different retries: a deploy that is half "
     "done, or an app that is not the same everywhere. How a job is retried depends on who takes it.",
-    fix="Finish the deploy, or restart the workers that were left behind.",
+    fix="Finish the deploy, or restart the outdated workers.",
     source="our own: live configurations compared",
 )
 def workers_differ(case: Case) -> Iterator[Found]:
@@ -38,7 +38,7 @@ def workers_differ(case: Case) -> Iterator[Found]:
 @rule(
     "rate-limit-per-worker",
     LOW,
-    title="A rate limit of each worker, not of all",
+    title="A rate limit per worker, not across workers",
     why="Celery's `rate_limit` counts in every worker by itself: with four workers four times as many jobs "
     "start. What waits for it waits in the worker's memory. A policy's `rate_limit` counts over all "
     "workers.",
@@ -60,7 +60,7 @@ def rate_limit_per_worker(case: Case) -> Iterator[Found]:
 @rule(
     "policy-held-back",
     MEDIUM,
-    title="A policy that workers are held back from",
+    title="Workers do not apply an enforced policy",
     why="`REDRIVE_MODE` of a worker is a ceiling for every policy. One in mode enforce does nothing in "
     "workers that may only capture or observe.",
     fix="Start these workers with REDRIVE_MODE=enforce, or set the policy to observe.",
@@ -120,4 +120,4 @@ def policy_matches_nothing(case: Case) -> Iterator[Found]:
         is_complete = all(found.source in case.facts.fully_reported and not found.left_out for found in covered)
         if covered and is_complete and not case.queues_of(curve):
             names = ", ".join(sorted({found.source for found in covered}))
-            yield Found(curve.where, f"No live worker of {names} knows a task that it matches.")
+            yield Found(curve.where, f"No live worker of {names} has registered a task that the policy matches.")

@@ -25,7 +25,7 @@ def _each(case: Case) -> Iterator[tuple[Curve, Options, SampledQueue]]:
 @rule(
     "dead-letters-dropped-at-once",
     HIGH,
-    title="Dead letters are deleted as they die",
+    title="Dead letters are deleted immediately",
     why="With `removeOnFail: true` (or a count of 0) BullMQ deletes a job that is out of attempts in the same "
     "step in which it fails: its data, its error and its stack are gone, and there is nothing to replay. "
     "Redrive can only file what its event stream still tells of it.",
@@ -41,7 +41,7 @@ def dropped_at_once(case: Case) -> Iterator[Found]:
 @rule(
     "fewer-dead-letters-kept-than-die",
     HIGH,
-    title="Fewer dead letters are kept than die",
+    title="More dead letters than removeOnFail keeps",
     why="`removeOnFail: 500` keeps the 500 newest dead letters of the queue, and each one more deletes the "
     "oldest: of 45,000 jobs that die in an outage 44,500 are gone before anybody looks. High where the "
     "queue holds as many as are kept, so that the next one deletes; medium where, in its worst quarter of"
@@ -55,7 +55,7 @@ def fewer_stored(case: Case) -> Iterator[Found]:
     for curve, options, sampled in _each(case):
         failed = case.facts.failed_per_minute.get((curve.where.source, curve.where.queue), 0.0) * A_QUARTER_MIN
         if options.keeps and sampled.dead is not None and sampled.dead >= options.keeps:
-            count_now = f"{count(sampled.dead, 'dead letter')} lie in {sampled.queue}"
+            count_now = f"{count(sampled.dead, 'dead letter')} in {sampled.queue}"
             yield Found(
                 curve.where, f"{count_now}, and {options.keeps:,} are kept: the next deletes the oldest. {curve.seen}.", curve.quoted
             )  # fmt: skip
@@ -70,16 +70,16 @@ def fewer_stored(case: Case) -> Iterator[Found]:
 @rule(
     "backoff-without-attempts",
     MEDIUM,
-    title="A backoff that no retry reads",
+    title="A backoff without retries",
     why="BullMQ retries only where `attempts` is 2 or more; it is 1 where nothing is said. A `backoff` beside it "
     "changes nothing: the first error is the last.",
-    fix="Set `attempts`, or take the `backoff` away.",
+    fix="Set `attempts`, or remove the `backoff`.",
     source="https://docs.bullmq.io/guide/retrying-failing-jobs",
 )
 def backoff_without_attempts(case: Case) -> Iterator[Found]:
     for curve, options, _ in _each(case):
         if options.attempts < 2 and options.backoff != NONE:
-            yield Found(curve.where, f"It names a backoff, and allows no retry. {curve.seen}.", curve.quoted)
+            yield Found(curve.where, f"Names a backoff, but allows no retries. {curve.seen}.", curve.quoted)
 
 
 @rule(
@@ -101,7 +101,7 @@ def backoff_without_strategy(case: Case) -> Iterator[Found]:
         if options.stalled:
             yield Found(curve.where, f"{count(options.stalled, 'job')} of it stalled. {curve.seen}.", curve.quoted)
         elif not options.is_named:
-            yield Found(curve.where, f"It is no object with a type. {curve.seen}.", curve.quoted, MEDIUM)
+            yield Found(curve.where, f"The backoff is not an object with a type. {curve.seen}.", curve.quoted, MEDIUM)
 
 
 @rule(
@@ -138,7 +138,7 @@ def no_priority_goes_first(case: Case) -> Iterator[Found]:
     why="In BullMQ 1 is the highest priority, and greater numbers come later. A handler that puts jobs aside for review with "
     "`priority: 1`, meant as low, gets the opposite: should anything ever work on that queue, it takes these before all "
     "others. Found in queues of dead letters.",
-    fix="Leave the priority out, or give a great number.",
+    fix="Omit the priority, or set a large number.",
     source="https://docs.bullmq.io/guide/jobs/prioritized",
 )
 def dead_jobs_go_first(case: Case) -> Iterator[Found]:

@@ -47,7 +47,7 @@ def of_call(countdown: str | None, **task) -> tuple[str, str]:
         ({"backoff": EXPONENTIAL | {"factor": 1.9}, "cap_s": 600}, "exponential", FAIL, None),
         ({"backoff": {"kind": "table", "delays_s": [5, 60, 600]}}, "table", PASS, None),
         ({"backoff": {"kind": "table", "delays_s": [5, 9, 600]}}, "table", FAIL, None),
-        ({"backoff": EXPONENTIAL, "cap_s": 600, "max_attempts": 1}, "none", NOT_APPLICABLE, "One attempt, and no retry."),
+        ({"backoff": EXPONENTIAL, "cap_s": 600, "max_attempts": 1}, "none", NOT_APPLICABLE, "One attempt, no retries."),
     ],
 )  # fmt: skip
 def test_policies_are_judged_by_the_message_of_the_seed(document, kind, verdict, why):

@@ -106,8 +106,8 @@ def test_a_job_that_gives_up_before_the_outage_that_was_seen_is_reported_with_it
     (finding,) = found(one(brief), outages=outage(3600))
     assert (finding.id, finding.severity) == ("gives-up-before-outage", "high")
     assert finding.evidence == (
-        "It is tried for 7 s on average and 14 s at most (3 retries); "
-        "on 20 Nov 02:07 UTC 1,200 attempts of emails failed within about 1 h, and 3 ran well."
+        "Retries stop after 7 s on average and 14 s at most (3 retries); "
+        "on 20 Nov 02:07 UTC 1,200 attempts of emails failed within about 1 h, and 3 succeeded."
     )
     assert [f.severity for f in found(one(brief), outages=outage(10))] == ["medium"]  # on average it gives up before
     assert ids(one(brief), outages=outage(5)) == []
@@ -186,7 +186,7 @@ def test_policies_that_share_a_budget_must_agree_on_it():
         ("budget-group-differs", "other"),
         ("budget-group-differs", "emails"),
     ]
-    assert findings[0].evidence == "The group mail: 100 a minute, burst 10 (emails); 100 a minute, burst 20 (other)."
+    assert findings[0].evidence == "The group mail: 100/min, burst 10 (emails); 100/min, burst 20 (other)."
     assert ids(policies=[GOOD_POLICY | {"budget": one_budget}, other | {"budget": one_budget}]) == []
 
 

@@ -83,7 +83,7 @@ def test_a_store_that_is_away_is_no_green_build(store, settings):
     forget_configuration(config)
     out, err, code = lint()
     assert code == 2
-    assert "The store does not answer: live workers were not looked at." in err
+    assert "The store does not answer: live workers were not checked." in err
     assert out.startswith("0 high")
 
 
