@@ -43,7 +43,7 @@ class Command(BaseCommand):
             self._fold_in_spools(alive)
         except (redis.RedisError, OSError, config.BadConfiguration) as error:
             raise CommandError(
-                f"Not finished: {error}. Nothing is lost, and workers still only record. Run drain again."
+                f"It is not done: {error}. Nothing is lost, and the workers still only record. Run it again."
             ) from error
         self.stdout.write(self.style.SUCCESS("safe to remove install()"))
 
@@ -52,7 +52,7 @@ class Command(BaseCommand):
         before = draining.workers()
         if config.store().get(keys.switch()) != OFF.encode():
             turn(DRAIN)
-        self.stdout.write("Workers now only record: no policy is applied, and no further retry is delayed.")
+        self.stdout.write("Workers are held to recording: no policy decides, nothing more is delayed.")
         alive: list[Guarded] = []
 
         def all_obeyed() -> bool:
@@ -63,8 +63,8 @@ class Command(BaseCommand):
         disobeying = sorted(one.name for one in alive if not one.is_held)
         if disobeying:
             raise CommandError(
-                f"Some workers did not switch to recording: {', '.join(disobeying[:10])}. They may be of an older version; stop them, "
-                "or restart them with REDRIVE_MODE=capture, and run drain again. Nothing is lost."
+                f"Not all workers obey: {', '.join(disobeying[:10])}. They may be of an older version; stop them, or restart "
+                "them with REDRIVE_MODE=capture, and run this again. Nothing is lost."
             )
         return alive
 
@@ -73,7 +73,7 @@ class Command(BaseCommand):
         while left := where.delays.count():
             if time.monotonic() - reported_at >= _REPORT_EVERY_S:
                 reported_at = time.monotonic()
-                self.stdout.write(f"{source}: {left:,} retries still waiting for their next attempt.")
+                self.stdout.write(f"{source}: {left:,} wait for their next attempt.")
             if to_dead:
                 buried += (went := draining.bury(source, where))
                 wait_s = 0.0 if went else _CLAIMED_S
@@ -83,7 +83,7 @@ class Command(BaseCommand):
         if to_dead:
             self.stdout.write(f"{source}: {buried:,} retries are dead now, and can be replayed.")
         else:
-            self.stdout.write(f"{source}: no retries waiting.")
+            self.stdout.write(f"{source}: no retry waits.")
 
     def _promoted(self, source: str, where: Place, *, now: bool) -> float:
         """A batch of what is due is on its queues; the seconds until there may be more."""
@@ -92,7 +92,7 @@ class Command(BaseCommand):
             return 0.0
         if promoted.failed:
             raise CommandError(
-                f"{source}: waiting retries cannot be returned to their queues ({promoted.failed}). Nothing is lost, and the workers still "
+                f"{source}: what waits cannot be put on its queues ({promoted.failed}). Nothing is lost, and the workers still "
                 "only record. Run it again, or with --to-dead."
             )
         if now:
@@ -102,15 +102,15 @@ class Command(BaseCommand):
     def _fold_in_spools(self, alive: list[Guarded]) -> None:
         shipped = draining.fold_in_spools(os.environ.get("REDRIVE_SPOOL", ""))
         if shipped:
-            self.stdout.write(f"{shipped:,} reports of dead workers on this machine shipped.")
+            self.stdout.write(f"{shipped:,} reports that dead workers had left on this machine are told now.")
         names = {one.name for one in alive}
         workers = draining.workers()
         gone = [one for one in workers.values() if one.name not in names and one.spooled]
         if gone:
             where = ", ".join(sorted(f"{one.spooled:,} on {one.host}" for one in gone)[:10])
             self.stdout.write(
-                f"Workers that are gone left reports on their disks, as last reported ({where}). Unless shipped since, "
-                "start a worker on that host once, or run drain there."
+                f"Workers that are no more left reports on their disks when they last told ({where}). Unless they were "
+                "shipped since, start a worker there once, or run this there."
             )
         if not _until(lambda: not any(_spooled(draining.workers(), names)), _SPOOLS_WITHIN_S):
             holding = [one.name for one in draining.workers().values() if one.name in names and one.spooled]

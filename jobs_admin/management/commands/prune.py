@@ -46,16 +46,18 @@ class Command(BaseCommand):
             self._print_pruned(pruned, bool(options["dry_run"]))
 
     def _print_pruned(self, pruned: retention.Pruned, dry_run: bool) -> None:
-        would = "would be deleted" if dry_run else "deleted"
+        would = "would go" if dry_run else "went"
         size = retention.size_in_words(pruned.bytes)
         self.stdout.write(f"{pruned.count:,} failures {would}, about {size}.")
         for name, n in [*pruned.failures.items(), *pruned.rows.items()]:
             self.stdout.write(f"  {n:>12,}  {name}")
         if pruned.too_large_by:
             more = retention.size_in_words(pruned.too_large_by)
-            self.stdout.write(f"Still {more} above the limit: no other closed failures can be deleted.")
+            self.stdout.write(f"It stays {more} above the limit: no other closed failure may go.")
         if not dry_run and pruned.count:
-            self.stdout.write("New rows reuse the space; to shrink the file, see docs/operations.md.")
+            self.stdout.write(
+                "The room is used again by what comes; docs/operations.md says how a file is made smaller."
+            )
 
 
 def _numbers(pruned: retention.Pruned, dry_run: bool) -> dict[str, object]:

@@ -151,7 +151,7 @@ class Command(SearchCommand):
                 time.sleep(_LOOK_EVERY_S)
         except KeyboardInterrupt:
             raise CommandError(
-                f"\nNo longer watching. Replay #{replay.pk} continues; pause or cancel it on its page: {page}"
+                f"\nNo longer watching. Replay #{replay.pk} goes on; pause or cancel it on its page: {page}"
             ) from None
         progress.end()
         self._print_outcome(replay)
@@ -271,9 +271,9 @@ def plan(seen: Preview) -> Iterator[str]:
         elif one.ends_after_s is not None:
             yield f"  {share}: ends after {duration(one.ends_after_s)}."
         else:
-            yield f"  {share}: does not finish at this pace."
+            yield f"  {share}: it does not come to an end at this pace."
     for text in seen.simulation.assumptions:
-        yield f"  assumed: {text}"
+        yield f"  supposed: {text}"
 
 
 def _picture(planned: Outlook) -> Iterator[str]:

@@ -56,7 +56,7 @@ def test_a_dry_run_draws_the_plan_and_reports_what_failures_would_change(shop, b
     rows = [line for line in output.splitlines() if " |" in line]
     assert len(rows) == 6 and rows[0].rstrip().endswith("#") and rows[-1].count("#") > rows[0].count("#")
     assert "10 % fail again: ends after" in output and "50 % fail again: held after about" in output
-    assert "assumed: A job takes" in output
+    assert "supposed: A job takes" in output
 
 
 def test_how_its_jobs_are_sent_is_an_option_of_the_command(shop, bury, tmp_path):
@@ -198,5 +198,5 @@ def test_ctrl_c_leaves_the_replay_running_and_reports_it(tmp_path, engine):
         _, output = watching.communicate(timeout=90)
     finally:
         watching.kill()
-    assert watching.returncode == 1 and "continues; pause or cancel it on its page" in output
+    assert watching.returncode == 1 and "goes on; pause or cancel it on its page" in output
     assert desk.run("say(Replay.objects.get().state)") == "running"
