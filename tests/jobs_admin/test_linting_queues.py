@@ -74,7 +74,7 @@ def test_what_is_in_queues_is_sampled_judged_and_quoted(sources):
     assert (tidy.findings, tidy.check.passes, tidy.check.count("pass")) == ((), True, 1)
     later = linting.reservations(linting.report(ENGINE, now + timedelta(minutes=10)))
     assert [finding.partition(" on ")[0] for finding in later] == [
-        f"What lies in the queues of {name} was last looked at" for name in ("shop", "tidy")
+        f"The queued jobs of {name} were last checked" for name in ("shop", "tidy")
     ]
     output = StringIO()
     with pytest.raises(SystemExit):
