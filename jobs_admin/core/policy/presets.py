@@ -30,7 +30,7 @@ _ALL = (
     Preset(
         "emails",
         "E-mails",
-        "Four attempts within 15 s, up to half jitter. For brief errors of a mail service.",
+        "Four attempts within 15 s, up to 50 % jitter. For brief errors of a mail service.",
         {
             "max_attempts": 4,
             "backoff": _exponential(2),
@@ -43,7 +43,7 @@ _ALL = (
     Preset(
         "webhooks",
         "Webhooks",
-        "Six attempts within 2.5 min, up to half jitter. For customer endpoints.",
+        "Six attempts within 2.5 min, up to 50 % jitter. For customer endpoints.",
         {
             "max_attempts": 6,
             "backoff": _exponential(5),
