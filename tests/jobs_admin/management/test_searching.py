@@ -47,4 +47,4 @@ def test_a_negation_alone_is_searched_for_from_the_terminal(capsys):
 def test_a_search_that_finds_nothing_reports_what_is_near_it(capsys):
     bury(2, queue="webhooks")
     failures.Command().run_from_argv(["manage.py", "failures", "queue:webhook"])
-    assert "queue:webhooks  2 (the queue of a name like it)" in capsys.readouterr().out
+    assert "queue:webhooks  2 (queue with a similar name)" in capsys.readouterr().out
