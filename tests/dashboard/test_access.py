@@ -33,12 +33,12 @@ def test_a_stranger_is_sent_to_the_login_and_back(client, db):
 
 def test_who_has_no_role_reads_a_sentence_and_nothing_else(without_role):
     answer = without_role.get("/groups/")
-    assert answer.status_code == 403 and b"needs the role viewer" in answer.content
+    assert answer.status_code == 403 and b"need the role viewer" in answer.content
 
 
 def test_a_viewer_may_not_act_and_the_try_is_written_down(vera, act):
     answer = vera.post("/stop/")
-    assert answer.status_code == 403 and b"needs the role operator" in answer.content
+    assert answer.status_code == 403 and b"need the role operator" in answer.content
     event = AuditEvent.objects.get()
     assert (event.actor, event.act, event.object, event.allowed) == ("vera", "stop", "/stop/", False)
 

@@ -313,7 +313,7 @@ def test_a_report_that_waits_may_need_the_key_and_names_its_source(settings, sto
     Source.objects.create(name="evil")
     store.xadd(keys.failures("evil"), {"v": "1"}, id="1-1")
     [finding] = reported()
-    assert why() == [] and finding.startswith("The oldest report of evil has an id that is no plausible time")
+    assert why() == [] and finding.startswith("The oldest report of evil has an ID that is not a valid time")
 
 
 def test_ids_of_keys_in_stored_reports_of_one_source_stay_few():

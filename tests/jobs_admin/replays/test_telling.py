@@ -53,7 +53,7 @@ def test_a_replay_that_is_done_reports_how_it_ended(shop, bury):
     assert steered.passed().state == "done"
     notice = Notice.objects.get(type="replay.done")
     assert (notice.key, notice.severity) == (f"replay:{steered.replay.pk}:done", "warning")
-    assert notice.body["message"] == "47 of 50 ran, 3 failed again."
+    assert notice.body["message"] == "47 of 50 jobs succeeded, 3 failed again."
 
 
 def test_what_is_reported_of_several_sources_is_for_those_who_see_all(steered):
