@@ -239,26 +239,25 @@ def sentence(
 def _trouble(viewer: Viewer, rate: rates.Rate, loud: int, now: datetime) -> Sentence:
     if rate.is_over:
         failures = f"{rate.last or 'no'} failure{'' if rate.last == 1 else 's'} in the last minute"
-        parts = [f"{rate.queue}: {failures}, down from {_number(rate.failed)} a minute over {rates.WINDOW}"]
+        parts = [f"{rate.queue}: {failures}, down from {_number(rate.failed)}/min over {rates.WINDOW}"]
     else:
-        parts = [f"{rate.queue}: {_number(rate.failed)} failed attempts a minute, {_beside(rate)}"]
+        parts = [f"{rate.queue}: {_number(rate.failed)} failed attempts/min, {_beside(rate)}"]
     # The worst first: a headline says no more than three of them.
     if loud > 1:
-        more = f"{MOST_LOUD} or more other queues fail" if loud > MOST_LOUD else f"{loud - 1} more queues fail"
-        parts.append("1 more queue fails" if loud == 2 else more)
-    if dead := _dead_since(viewer, now):
+        more = f"{MOST_LOUD} or more" if loud > MOST_LOUD else f"{loud - 1} more"
+        parts.append(f"{more} failing queue{'' if loud == 2 else 's'}")
+    if dead := _waiting_dead(viewer, now):
         parts.append(dead)
     if began := rates.failing_since(rate, now):
         is_long = now - began >= rates.LONGEST_OUTAGE - timedelta(minutes=rates.CALM_MIN)
         since = "for a day or longer" if is_long else f"since {clock(began, now)}"
-        parts.append(f"it had failed like this {since}" if rate.is_over else f"failing like this {since}")
+        parts.append(f"{'failed' if rate.is_over else 'failing'} at this rate {since}")
     new = _new_groups(viewer, rate, now)
     if new:
-        how_many = "one group" if len(new) == 1 else f"{len(new)} groups"
-        parts.append(f"{how_many} new since {clock(min(new), now)}")
+        parts.append(f"{len(new)} new group{'' if len(new) == 1 else 's'} since {clock(min(new), now)}")
     tenants, is_all = _tenants_hit(viewer, rate, now)
     if tenants:
-        parts.append(f"{'' if is_all else 'at least '}{tenants} {'tenant' if tenants == 1 else 'tenants'} hit")
+        parts.append(f"{'' if is_all else 'at least '}{tenants} {'tenant' if tenants == 1 else 'tenants'} affected")
     query = f"{language.qualifier('queue', rate.queue)} since:{_iso(_first_sampled_at(now))}"
     rest = "; ".join(parts[_IN_HEADLINE:])
     more = f"{rest[0].upper()}{rest[1:]}." if rest else ""
@@ -270,9 +269,9 @@ def _beside(rate: rates.Rate) -> str:
     if not rate.before:
         return f"none in the {rates.BEFORE_MIN} minutes before"
     if rate.failed / rate.before >= 1.5:
-        return f"{_number(rate.failed / rate.before)} times the {_number(rate.before)} before"
+        return f"{_number(rate.failed / rate.before)} times the {_number(rate.before)}/min before"
     if rate.failed / rate.before <= 0.67:
-        return f"down from {_number(rate.before)}"
+        return f"down from {_number(rate.before)}/min"
     return f"as in the {rates.BEFORE_MIN} minutes before"
 
 
@@ -288,39 +287,30 @@ def _calm(viewer: Viewer, now: datetime) -> Sentence:
         return Sentence("No job has failed yet.", "calm")
     if failed:
         total = sum(row["n"] for row in failed)
-        times = "One attempt" if total == 1 else f"{total:,} attempts"
-        where = f"in {failed[0]['queue']}" if len(failed) == 1 else f"most in {failed[0]['queue']}"
-        text = f"{times} failed in the last hour, {where}; {_now(rates.failed_per_minute(viewer, now))}."
+        times = f"{total:,} failed attempt{'' if total == 1 else 's'}"
+        where = f"{'mostly ' if len(failed) > 1 else ''}in {failed[0]['queue']}"
+        text = f"{times} in the last hour, {where}; {_now(rates.failed_per_minute(viewer, now))}."
     else:
-        text = "Nothing has failed in the last hour."
-    return Sentence(f"{text} {waits or 'No dead job waits.'}", "calm", "state:dead" if waits else "")
+        text = "No failures in the last hour."
+    return Sentence(f"{f'{waits}.' if waits else 'No dead jobs.'} {text}", "calm", "state:dead" if waits else "")
 
 
 def _now(per_minute: float) -> str:
     """Return the rate of all queues together, as the list of groups has it of each."""
     if not per_minute:
         return f"none in {rates.WINDOW}"
-    return f"{_number(per_minute)} a minute now" if per_minute >= 0.1 else "less than 0.1 a minute now"
+    return f"now {_number(per_minute)}/min" if per_minute >= 0.1 else "now under 0.1/min"
 
 
 def _waiting_dead(viewer: Viewer, now: datetime) -> str:
-    dead, _ = _dead(viewer)
-    if not dead:
-        return ""
-    oldest = _oldest_dead(viewer, now)
-    since = f" since {clock(oldest, now)}" if oldest else ""
-    return f"One dead job waits{since}." if dead == 1 else f"{dead:,} dead jobs wait{since}."
-
-
-def _dead_since(viewer: Viewer, now: datetime) -> str:
-    """Return the number of visible dead jobs, and the time of the oldest: that may be of another outage."""
+    """Return the number of visible dead jobs, and the time of the oldest: that may be of another outage. "" for none."""
     dead, queues_hit = _dead(viewer)
     if not dead:
         return ""
     oldest = _oldest_dead(viewer, now)
     where = f" in {queues_hit:,} queues" if queues_hit > 1 else ""
-    since = f", {'' if dead == 1 else 'the oldest '}since {clock(oldest, now)}" if oldest else ""
-    return f"{dead:,} dead{where}{since}"
+    since = f", {'' if dead == 1 else 'oldest '}from {clock(oldest, now)}" if oldest else ""
+    return f"{dead:,} dead job{'' if dead == 1 else 's'}{where}{since}"
 
 
 def _dead(viewer: Viewer) -> tuple[int, int]:

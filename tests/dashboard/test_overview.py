@@ -32,8 +32,8 @@ def test_it_opens_with_the_sentence(ann, watched):
     fail_now(900)
     page = ann.get("/").content.decode()
     title = re.search(r"<h1>(.*?)</h1>", page)[1]
-    assert title.startswith("webhooks: ") and "failed attempts a minute" in title and title.count("; ") <= 2
-    assert "1 tenant hit." in text_of(ann.get("/")) and "View failed jobs</a>" in page
+    assert title.startswith("webhooks: ") and "failed attempts/min" in title and title.count("; ") <= 2
+    assert "1 tenant affected." in text_of(ann.get("/")) and "View failed jobs</a>" in page
 
 
 def test_a_desk_without_anything_shows_what_to_do(ann, watched):

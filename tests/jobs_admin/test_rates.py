@@ -22,7 +22,7 @@ def test_the_overview_and_the_queues_report_the_same_rate_of_a_queue(store):
     for second in (0, 1, 30, 59):
         now = NOW + timedelta(seconds=second)
         tick(store, now)
-        rate = re.search(r"webhooks: ([\d,.]+) failed attempts a minute", str(overview.sentence(ENGINE, now)))[1]
+        rate = re.search(r"webhooks: ([\d,.]+) failed attempts/min", str(overview.sentence(ENGINE, now)))[1]
         assert rate == f"{queues.queue_page(ENGINE, now=now).rows[0].failed_per_minute:,.0f}"
 
 

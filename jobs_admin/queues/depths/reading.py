@@ -27,9 +27,9 @@ BEFORE = "before"  # nothing is known of any queue from then, or from before
 WORDS = {
     UNREACHABLE: "The source did not answer",
     PARTLY: "The source did not answer at times",
-    UNWATCHED: "Nobody watched",
-    UNSEEN: "Watched, but this queue was not there",
-    BEFORE: "Nothing is kept from then",
+    UNWATCHED: "Not sampled: watch was not running",
+    UNSEEN: "Sampled, but this queue did not exist",
+    BEFORE: "Beyond the retention",
 }
 
 

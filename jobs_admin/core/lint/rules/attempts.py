@@ -16,8 +16,8 @@ from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, Found, count, rule, 
     title="Gives up before an outage ends",
     why="When the last attempt comes while the service is still down, every job that failed is lost to the "
     "dead letters. The outage to survive is the longest that was seen on the job's queue in the last "
-    "seven days: a time in which ten attempts a minute or more failed, and no more are known to have run "
-    "well (counted by the minute for two days, by the quarter of an hour before). Then the finding is "
+    "seven days: a time in which ten attempts a minute or more failed, and no more are known to have "
+    "succeeded (counted by the minute for two days, by the quarter of an hour before). Then the finding is "
     "high where even the longest waits end before it, and medium where the average does. Where none was "
     "seen it is five minutes, and the finding is low.",
     fix="More attempts, or longer waits: the policy editor shows which outage a policy survives.",

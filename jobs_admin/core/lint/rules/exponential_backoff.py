@@ -128,10 +128,10 @@ def _not_retried(where: Where) -> Verdict:
     title="Retries without exponential backoff",
     why="Retries that come at once, at a fixed or at a linear distance use up all attempts during a short "
     "outage, and meet a service that has just come back all together. The check passes where each wait is"
-    " at least twice the one before, up to a cap of at most 600 s. Waits are judged before jitter: full "
-    "jitter makes single waits shorter, and is no offence. A task that is not retried, or waits for as "
-    "long as a server asks for, is not applicable; a wait that code works out while it runs cannot be "
-    "told, and is no finding. BullMQ has no cap to set: an exponential backoff passes where its attempts "
+    " at least twice the one before, up to a cap of at most 600 s. Delays are compared before jitter: full "
+    "jitter shortens single delays, which is fine. A task that is not retried, or waits for as "
+    "long as a server asks for, is not applicable; a delay computed at run time is "
+    "undecided, and is not a finding. BullMQ has no cap to set: an exponential backoff passes where its attempts "
     "end before a wait is longer than 600 s.",
     fix="Set `retry_backoff` and `retry_backoff_max` (at most 600), or publish a policy with an exponential "
     "backoff, a factor of at least 2 and a cap of at most 600 s. In BullMQ: `backoff: { type: 'exponential', "
