@@ -289,7 +289,7 @@ class FailureSearch:
             found = found.filter(self.scanned)
         if (where := _where(found)) is None:
             return 0, False
-        lowest, highest = 0, _highest_id()
+        lowest, highest = _lowest_id() - 1, _highest_id()  # below that everything is pruned
         if self._arrivals is not None and not self._arrivals.others:
             lowest, highest = self._arrivals.above, self._arrivals.last
         step = max(_WIDTH, (highest - lowest) // _WINDOWS)
@@ -976,6 +976,10 @@ def _fetch(statement: Statement) -> list[tuple[object, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(*statement)
         return cursor.fetchall()
+
+
+def _lowest_id() -> int:
+    return _fetch_number(f"SELECT COALESCE(MIN(id), 1) FROM {_TABLE}", [])
 
 
 def _highest_id() -> int:

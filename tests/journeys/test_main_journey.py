@@ -173,7 +173,7 @@ def test_a_partner_that_falls_over_is_seen_to(desk, page):
     page.goto("/demo/")
     press(page, "50/s")
     press(page, "Fix slowly")
-    page.get_by_text("fell over").first.wait_for(timeout=90_000)
+    page.get_by_text("Overloaded and down.").first.wait_for(timeout=90_000)
     press(page, "Fix")
     press(page, "5/s")
     page.get_by_text("Well: answers every request at once.").first.wait_for()

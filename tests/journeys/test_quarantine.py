@@ -36,6 +36,6 @@ def test_a_pill_is_seen_with_its_crashes_readmitted_and_put_aside(page, desk, pi
         assert faults(page, f"quarantine {name}") == []
         page.keyboard.press("Escape")
     row.get_by_role("button", name="Readmit").click()
-    expect(page.locator("#messages")).to_contain_text("Readmitted: it is dead and can be replayed.")
+    expect(page.locator("#messages")).to_contain_text("Readmitted. The job is dead and can be replayed.")
     expect(row).to_have_count(0)
     assert desk.get(f"failures/{pill['id']}")["state"] == "dead"
