@@ -176,4 +176,4 @@ def test_a_partner_that_falls_over_is_seen_to(desk, page):
     page.get_by_text("Overloaded and down.").first.wait_for(timeout=90_000)
     press(page, "Fix")
     press(page, "5/s")
-    page.get_by_text("Well: answers every request at once.").first.wait_for()
+    page.get_by_text("Healthy: answers every request at once.").first.wait_for()
