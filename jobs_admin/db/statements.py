@@ -30,10 +30,15 @@ def fetch_instances(found: QuerySet[Row]) -> list[Row]:
     return [build_instance(model, names, read, times) for read in fetch_rows(sql, values)]
 
 
-def fetch_rows(sql: str, values: Sequence[object]) -> list[tuple[object, ...]]:
+def fetch_rows(sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(sql, values)
         return cursor.fetchall()
+
+
+def fetch_number(sql: str, values: Sequence[object] = ()) -> Any:
+    """Return the first column of the first row: a number, or None."""
+    return fetch_rows(sql, values)[0][0]
 
 
 def build_instance(model: type[Row], names: Sequence[str], values: Sequence[object], times: Sequence[str] = ()) -> Row:

@@ -17,14 +17,13 @@ Beside what drives it, a condition on a column is looked up in the row, or among
 
 from __future__ import annotations
 
-import heapq
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from itertools import groupby, islice, product
+from itertools import product
 
 from django.core.exceptions import EmptyResultSet, FullResultSet
 from django.db import connection
@@ -32,14 +31,15 @@ from django.db.models import Q, QuerySet, Sum
 
 from jobs_admin.core import query as language
 from jobs_admin.core import search_terms
-from jobs_admin.core.envelope import KINDS
-from jobs_admin.core.query import Age, All, Any, Match, Numbers, Query, Term, Text, Time
+from jobs_admin.core.query import All, Any, Match, Numbers, Query, Term, Text
 from jobs_admin.core.search_terms import Phrase
+from jobs_admin.db.statements import fetch_number, fetch_rows
 from jobs_admin.models import Attempt, Failure, FailureCount, ReplayItem
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.terms import FAILURES
 from jobs_admin.search import scope as scopes
 from jobs_admin.search import substrings
+from jobs_admin.search.arrivals import Arrivals, bounds, find_arrived_by, is_timed
 from jobs_admin.search.term_index import (
     IndexQuery,
     InIndex,
@@ -50,89 +50,13 @@ from jobs_admin.search.term_index import (
     match_condition,
     prefer_term_index,
 )
-
-# Fields whose index is (field, state, id).
-SLICED = ("group", "queue", "task", "tenant", "source", "kind", "attempts", "priority")
-_MOST_NUMBERS = 8  # values of a number that are told apart
-
-
-def is_timed(term: Term) -> bool:
-    return isinstance(term, Age | Time)
+from jobs_admin.search.term_slices import SLICED, fields_of, is_sliced, sliceable_values
+from jobs_admin.search.text_matches import Compared, Matches, merge
 
 
 def _is_text(term: Term, part: scopes.Part) -> bool:
     """Return whether it asks for text that the index of terms does not have."""
     return part.index_query is None and any(language.is_scanned(leaf) for leaf in language.leaves((term,)))
-
-
-def fields_of(term: Term) -> set[str]:
-    return {language.field_of(leaf) for leaf in language.leaves((term,))}
-
-
-def is_sliced(term: Term) -> bool:
-    """Return whether slices serve the term. Tenants with a common beginning are many, and none may be in sight: walking
-    would read every row.
-    """
-    begins = any(_is_pattern(leaf, "tenant") for leaf in language.leaves((term,)))
-    return fields_of(term) <= {*SLICED, "state"} and not begins
-
-
-def _is_pattern(leaf: Term, field: str) -> bool:
-    return isinstance(leaf, Match) and leaf.field == field and any(value.glob for value in leaf.values)
-
-
-def sliceable_values(term: Term) -> tuple[str, list[object]] | None:
-    """The column by which a term can be sliced, and every value of it that the term matches; None where it cannot."""
-    if isinstance(term, Numbers) and term.field in SLICED and (not term.negated or term.field == "attempts"):
-        numbers = _numbers_in_ranges(_complement(term) if term.negated else term)
-        return None if numbers is None else (term.field, numbers)
-    if not isinstance(term, Match) or term.field not in SLICED or term.field == "priority":
-        return None  # which numbers a level of priority has depends on the source
-    if term.field == "kind":
-        named = scopes.kinds_named(term)
-        return "kind", [kind for kind in KINDS if (kind in named) != term.negated]
-    if term.negated or any(v.glob for v in term.values):
-        return None
-    if term.field == "group":
-        return "group_id", [row["pk"] for row in scopes.groups_named(term)]
-    return term.field, sorted({v.text for v in term.values})
-
-
-def _complement(term: Numbers) -> Numbers:
-    """The ranges of whole numbers that these leave out."""
-    left, low = list[tuple[int | None, int | None]](), 0
-    for first, last in sorted(((first or 0), last) for first, last in term.ranges):
-        if first > low:
-            left.append((low, first - 1))
-        if last is None:
-            return replace(term, ranges=tuple(left))
-        low = max(low, last + 1)
-    return replace(term, ranges=(*left, (low, None)))
-
-
-def _numbers_in_ranges(term: Numbers) -> list[object] | None:
-    """The values that a column has in these ranges, one step of its index for each; None where they are too many."""
-    found: set[int] = set()
-    column = connection.ops.quote_name(term.field)
-    for low, high in term.ranges:
-        upper = "" if high is None else f" AND {column} <= {int(high)}"
-        above = f"{column} IS NOT NULL" if low is None else f"{column} >= {int(low)}"
-        while True:
-            value = _lowest_value(column, above + upper)
-            if value is None:
-                break
-            found.add(value)
-            if len(found) > _MOST_NUMBERS:
-                return None
-            above = f"{column} > {int(value)}"
-    return sorted(found)
-
-
-def _lowest_value(column: str, condition: str) -> int | None:
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT MIN({column}) FROM {Failure._meta.db_table} WHERE {condition}")
-        found: int | None = cursor.fetchone()[0]
-    return found
 
 
 # Failures, the latest that match the rest, whose text is compared before filters are read; all of them for text that
@@ -141,7 +65,6 @@ LATEST_COMPARED = 5_000
 _FIRST_BLOCKS, _MOST_BLOCKS = 64, 4_096  # blocks of ids that are compared at once: more each time
 _COMPARED = 10_000  # failures that are compared until a number is estimated
 _SURE = 1.5  # times the most that is counted: an estimate above is not counted, too
-_MERGED = 256  # matches of several sides that are merged at once
 _MOST_MERGED = 100_000  # ids of a side that are read at once
 
 _MOST_SLICES = 56
@@ -193,20 +116,20 @@ class FailureSearch:
         if self.driver is not None and connection.vendor == "postgresql":
             return self._ids_on_postgresql(self.driver, after, limit)
         statement = self.statement(after, limit)
-        return [] if statement is None else [row[0] for row in _fetch(statement)]
+        return [] if statement is None else [row[0] for row in fetch_rows(*statement)]
 
     def _ids_on_postgresql(self, driver: IndexQuery, after: int | None, limit: int) -> list[int]:
         """Return the ids. Its index finds every hit before it returns the first: good for rare words. Common ones are
         met by walking a little way from the latest. Its planner guesses badly how common a word is; the first steps
         show.
         """
-        highest = _fetch_number("SELECT COALESCE(MAX(id), 0) FROM " + FAILURES, [])
+        highest = fetch_number("SELECT COALESCE(MAX(id), 0) FROM " + FAILURES, [])
         after = highest + 1 if after is None else after
         found: list[int] = []
         far = min(_WALKED * limit, _FURTHEST)
         while far:
             near = self._driven(driver, after, limit - len(found), True, above=after - 1 - far)
-            met = [] if near is None else [row[0] for row in _fetch(near)]
+            met = [] if near is None else [row[0] for row in fetch_rows(*near)]
             found += met
             if near is None or len(found) == limit:
                 return found
@@ -214,7 +137,7 @@ class FailureSearch:
             far = _further_rows(len(met) / far, limit - len(found), highest)
         statement = self._driven(driver, after, limit - len(found), True)
         with prefer_term_index(self._are_most_in_scope, ordered=True):
-            return found if statement is None else [*found, *(row[0] for row in _fetch(statement))]
+            return found if statement is None else [*found, *(row[0] for row in fetch_rows(*statement))]
 
     def count(self, most: int) -> int:
         """Return how many match, counted up to `most`."""
@@ -270,12 +193,12 @@ class FailureSearch:
             return None
         hits = f"SELECT COUNT(*) FROM {FAILURES} WHERE {match_condition()}"
         with prefer_term_index(self._are_most_in_scope, ordered=False):
-            count = _fetch_number(hits, [expression(driver)])
+            count = fetch_number(hits, [expression(driver)])
         where = self._where_counted([state for state in language.STATES if state not in self.states])
         if in_scope == in_sight or where is None:
             return count
         outside = f" AND +{key_column()} IN (SELECT id FROM {_TABLE} WHERE {where[0]})"
-        return count - _fetch_number(f"{hits}{outside}", [expression(driver), *where[1]])
+        return count - fetch_number(f"{hits}{outside}", [expression(driver), *where[1]])
 
     def _where_counted(self, states: Sequence[str]) -> Statement | None:
         """The condition of what is in these states, by the terms that counters know."""
@@ -301,11 +224,11 @@ class FailureSearch:
                 f"AND {row} > {lowest} AND {row} <= {highest} AND ({row} - {lowest + 1}) %% {step} < {_WIDTH} "
                 f"AND {where[0]}"
             )
-            met = _fetch_number(statement, [expression(self.driver), *where[1]])
+            met = fetch_number(statement, [expression(self.driver), *where[1]])
         else:
             # Of each span the rows by their key: another index would be read whole for each.
             by_key = "NOT INDEXED " if connection.vendor == "sqlite" else ""
-            met = _fetch_number(
+            met = fetch_number(
                 f"WITH RECURSIVE spans(low) AS (SELECT {lowest} UNION ALL SELECT low + {step} FROM spans "
                 f"WHERE low + {step} < {highest}) SELECT COUNT(*) FROM spans CROSS JOIN {_TABLE} {by_key}"
                 f"WHERE {_TABLE}.id > spans.low AND {_TABLE}.id <= spans.low + {_WIDTH} AND {_TABLE}.id <= {highest} "
@@ -319,7 +242,7 @@ class FailureSearch:
     def newer(self, last: int, most: int) -> int:
         """Return how many match that came after the failure `last`, counted up to `most`. Nothing older is read."""
         statement = self.newer_statement(last, most)
-        return 0 if statement is None else _fetch_number(*statement)
+        return 0 if statement is None else fetch_number(*statement)
 
     def newer_statement(self, last: int, most: int) -> Statement | None:
         """The statement that gives `newer`; None where nothing can match."""
@@ -345,14 +268,12 @@ class FailureSearch:
     def _number_of(self, most: int) -> int:
         if self.driver is not None and self._index_is_sure:
             in_states, values = self._in_scope
-            return _fetch_number(
+            return fetch_number(
                 f"SELECT COUNT(*) FROM (SELECT 1 FROM {FAILURES}{in_states} LIMIT {most}) AS found",
                 [expression(self.driver), *values],
             )
         statement = self.statement(None, most, ordered=False)
-        return (
-            0 if statement is None else _fetch_number(f"SELECT COUNT(*) FROM ({statement[0]}) AS found", statement[1])
-        )
+        return 0 if statement is None else fetch_number(f"SELECT COUNT(*) FROM ({statement[0]}) AS found", statement[1])
 
     def statement(self, after: int | None, limit: int, *, ordered: bool = True) -> Statement | None:
         """The statement that gives `ids`; None where nothing can match."""
@@ -374,7 +295,7 @@ class FailureSearch:
         if not self._is_bounded:
             return None
         base = self._indexed(None, LATEST_COMPARED + 1)
-        matching = 0 if base is None else _fetch_number(f"SELECT COUNT(*) FROM ({base[0]}) AS found", base[1])
+        matching = 0 if base is None else fetch_number(f"SELECT COUNT(*) FROM ({base[0]}) AS found", base[1])
         return LATEST_COMPARED if matching > LATEST_COMPARED else None
 
     def _ids_by_text(self, after: int | None, limit: int) -> list[int]:
@@ -382,7 +303,7 @@ class FailureSearch:
             return self._matches_from_top.read(limit)
         if self._is_bounded:  # of the latest, and not of those below `after`
             return [pk for pk in self._matches_from_top.read(LATEST_COMPARED) if pk < after][:limit]
-        return _Matches(self._compare(after)).read(limit)
+        return Matches(self._compare(after)).read(limit)
 
     def _total_by_text(self, most: int) -> tuple[int, bool]:
         """As `total`: what is rare is counted, what is common is met soon, and for the rest a sample decides."""
@@ -398,33 +319,33 @@ class FailureSearch:
         return (count, False) if count <= most else (max(estimate, count), True)
 
     @cached_property
-    def _matches_from_top(self) -> _Matches:
+    def _matches_from_top(self) -> Matches:
         """The matches that page and count read, once for both."""
-        return _Matches(self._compare(None))
+        return Matches(self._compare(None))
 
-    def _compare(self, after: int | None) -> Iterator[_Compared]:
+    def _compare(self, after: int | None) -> Iterator[Compared]:
         """Yield the matches below `after`, highest first, in the parts in which failures are compared."""
         if self.branches and not self._is_bounded:
-            yield from _merge([one._descend(after) for one in self.branches])
+            yield from merge([one._descend(after) for one in self.branches])
             return
         latest = max(LATEST_COMPARED, 0 if self.branches or self._few is None else self._few.count + 1)
         found, lowest, number = self._compare_latest(after, latest)
-        yield _Compared(found, number)
+        yield Compared(found, number)
         if lowest is None or number < latest or self._is_bounded:
             return
         blocks, at_once = substrings.find_blocks(self.required, lowest), _FIRST_BLOCKS
         while window := substrings.take_blocks(blocks, at_once):
-            yield _Compared(self._compare_blocks(window, lowest), len(window) * substrings.BLOCK)
+            yield Compared(self._compare_blocks(window, lowest), len(window) * substrings.BLOCK)
             at_once = min(at_once * 4, _MOST_BLOCKS)
 
-    def _descend(self, after: int | None) -> Iterator[_Compared]:
+    def _descend(self, after: int | None) -> Iterator[Compared]:
         """The matches below `after`, of a search with or without text."""
         if self.scanned is not None:
             yield from self._compare(after)
             return
         limit = _TRIED
         while found := self.ids(after, limit):
-            yield _Compared(found, len(found))
+            yield Compared(found, len(found))
             after, limit = found[-1], min(limit * 4, _MOST_MERGED)
 
     def _compare_latest(self, after: int | None, latest: int) -> tuple[list[int], int | None, int]:
@@ -433,12 +354,10 @@ class FailureSearch:
         if base is None or where is None:
             return [], None, 0
         with prefer_term_index(self._are_most_in_scope, ordered=True) if self.driver is not None else nullcontext():
-            rows = _fetch(
-                (
-                    f"SELECT {_TABLE}.id, CASE WHEN {where[0]} THEN 1 ELSE 0 END FROM ({base[0]}) AS looked_at "
-                    f"CROSS JOIN {_TABLE} WHERE {_TABLE}.id = looked_at.id ORDER BY looked_at.id DESC",
-                    [*where[1], *base[1]],
-                )
+            rows = fetch_rows(
+                f"SELECT {_TABLE}.id, CASE WHEN {where[0]} THEN 1 ELSE 0 END FROM ({base[0]}) AS compared "
+                f"CROSS JOIN {_TABLE} WHERE {_TABLE}.id = compared.id ORDER BY compared.id DESC",
+                [*where[1], *base[1]],
             )
         return [int(pk) for pk, matches in rows if matches], int(rows[-1][0]) if rows else None, len(rows)
 
@@ -451,7 +370,7 @@ class FailureSearch:
         else:
             statement = self._in_ranges(substrings.join_blocks(window), below)
         with prefer_term_index(self._are_most_in_scope, ordered=self.driver is not None):
-            return [] if statement is None else [row[0] for row in _fetch(statement)]
+            return [] if statement is None else [row[0] for row in fetch_rows(*statement)]
 
     def _in_ranges(self, ranges: list[tuple[int, int]], below: int) -> Statement | None:
         found = Failure.objects.filter(scopes.visible(self.viewer), *(part.alone for _, part in self.parts))
@@ -547,7 +466,7 @@ class FailureSearch:
             marks, states = (", ".join(["%s"] * len(these)) for these in (named, self.states))
             ids = f"SELECT id FROM {_TABLE} WHERE {column} IN ({marks}) AND state IN ({states})"
             values = [*named, *self.states]
-            count = _fetch_number(f"SELECT COUNT(*) FROM ({ids} LIMIT {_SOME + 1}) AS found", values)
+            count = fetch_number(f"SELECT COUNT(*) FROM ({ids} LIMIT {_SOME + 1}) AS found", values)
             if count <= _SOME and has(count // _IDS_A_ROW) and (count <= _FEW or not are_near()):
                 found[term] = ids, values
         return found
@@ -562,7 +481,7 @@ class FailureSearch:
         )
         values = [value for _, of_one in walked for value in of_one]
         met = f"SELECT 1 FROM ({latest}) AS latest CROSS JOIN {_TABLE} WHERE {_TABLE}.id = latest.id AND {where[0]}"
-        return _fetch_number(f"SELECT COUNT(*) FROM ({met} LIMIT {limit}) AS met", [*values, *where[1]]) == limit
+        return fetch_number(f"SELECT COUNT(*) FROM ({met} LIMIT {limit}) AS met", [*values, *where[1]]) == limit
 
     @cached_property
     def _rest(self) -> QuerySet[Failure]:
@@ -638,7 +557,7 @@ class FailureSearch:
             terms = [term for term, part in self.parts if part.index_query is None]
             by_ids = self._by_ids(
                 terms,
-                lambda n: _fetch_number(hits, [expression(driver), n]) == n,
+                lambda n: fetch_number(hits, [expression(driver), n]) == n,
                 lambda: self._are_near(
                     [(f"SELECT {row} AS id FROM {FAILURES} WHERE {match_condition()}{below}", [expression(driver)])],
                     self._rest,
@@ -674,7 +593,7 @@ class FailureSearch:
         if not are_few_in_scope and not self._timed:
             return "", []
         some = f"SELECT COUNT(*) FROM (SELECT 1 FROM {FAILURES} WHERE {match_condition()} LIMIT {_FEW + 1}) AS found"
-        if _fetch_number(some, [expression(driver)]) <= _FEW:
+        if fetch_number(some, [expression(driver)]) <= _FEW:
             return "", []
         if not are_few_in_scope:
             return ("", []) if self._arrivals is None else (self._arrivals.condition(row), [])
@@ -706,7 +625,7 @@ class FailureSearch:
             terms = [term for term, _ in self.parts if term is not sliced]
             by_ids = self._by_ids(
                 terms,
-                lambda n: _fetch_number(of_slices, [*named, n]) == n,
+                lambda n: fetch_number(of_slices, [*named, n]) == n,
                 lambda: self._are_near(
                     [(f"SELECT id FROM {_TABLE} WHERE {sql}{below}", values) for sql, values in conditions],
                     Failure.objects.filter(scopes.visible(self.viewer), *(part.alone for _, part in self.parts)),
@@ -721,7 +640,7 @@ class FailureSearch:
         for ids, values in by_ids.values():
             where = f"{where[0]} AND +{_TABLE}.id IN ({ids})", [*where[1], *values]
         # From a start until now, a walk from the latest is as short without.
-        if _bounds(self._timed, self.now, is_start=False) and (arrivals := self._arrivals) is not None:
+        if bounds(self._timed, self.now, is_start=False) and (arrivals := self._arrivals) is not None:
             within = f"{_TABLE}.id > {arrivals.above} AND {_TABLE}.id <= {arrivals.last}"
             conditions = [(f"{sql} AND {within}", values) for sql, values in conditions]
             if arrivals.others:
@@ -790,17 +709,17 @@ class FailureSearch:
         return [term for term, _ in self.parts if is_timed(term)]
 
     @cached_property
-    def _arrivals(self) -> _Arrivals | None:
+    def _arrivals(self) -> Arrivals | None:
         """Return the ids of what arrived in the time that the search names; None where a walk from the latest is as good, or
         more than _MOST_OTHERS arrived before or after it.
         """
         where = _where(Failure.objects.filter(*(part.alone for term, part in self.parts if is_timed(term))))
         if not self._timed or where is None:
             return None
-        starts, ends = (_bounds(self._timed, self.now, is_start=is_start) for is_start in (True, False))
+        starts, ends = (bounds(self._timed, self.now, is_start=is_start) for is_start in (True, False))
         highest = _highest_id()
-        above = _arrived_by(max(starts), highest) if starts else 0
-        last = max(above, _arrived_by(min(ends), highest)) if ends else highest
+        above = find_arrived_by(max(starts), highest) if starts else 0
+        last = max(above, find_arrived_by(min(ends), highest)) if ends else highest
         # To find the others, the index of that time is read; without, a walk reads the rows before and after it.
         read = last - above
         if above + highest - last <= max(_FEW, read // _ENTRIES_A_ROW) or (not ends and read > _SOME):
@@ -810,8 +729,8 @@ class FailureSearch:
             f"SELECT id FROM {_TABLE} {index} WHERE {where[0]} AND (+id <= {above} OR +id > {last}) "
             f"LIMIT {_MOST_OTHERS + 1}"
         )
-        ids = [int(row[0]) for row in _fetch((others, where[1]))]
-        return _Arrivals(above, last, ids) if len(ids) <= _MOST_OTHERS else None
+        ids = [int(row[0]) for row in fetch_rows(others, where[1])]
+        return Arrivals(above, last, ids) if len(ids) <= _MOST_OTHERS else None
 
     def _of_few(self, few: _Few, after: int | None, limit: int) -> Statement | None:
         where = _where(self._rest)
@@ -833,46 +752,6 @@ def _further_rows(share: float, wanted: int, hits: int) -> int:
         return 0
     further = int(1.5 * wanted / share)
     return further if further < min(share * hits, _FURTHEST) else 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Compared:
-    """A part of the failures whose text was compared."""
-
-    matches: list[int]  # highest first
-    number: int  # of failures, at most
-
-
-class _Matches:
-    """Matches of a search by text, highest first: as many as are asked for are looked for."""
-
-    def __init__(self, parts: Iterator[_Compared]) -> None:
-        self.found: list[int] = []
-        self.compared = 0
-        self.is_complete = False
-        self._parts = parts
-
-    def read(self, limit: int) -> list[int]:
-        self.count(limit)
-        return self.found[:limit]
-
-    def count(self, most: int, *, compared: int | None = None) -> int:
-        """Return the number, counted up to `most`, or less after `compared` failures."""
-        while len(self.found) < most and not self.is_complete and (compared is None or self.compared < compared):
-            if (part := next(self._parts, None)) is None:
-                self.is_complete = True
-            else:
-                self.found += part.matches
-                self.compared += part.number
-        return len(self.found) if self.is_complete else min(len(self.found), most)
-
-
-def _merge(sides: Sequence[Iterator[_Compared]]) -> Iterator[_Compared]:
-    """The matches of any side, highest first, each once."""
-    each = [(pk for part in side for pk in part.matches) for side in sides]
-    merged = (pk for pk, _ in groupby(heapq.merge(*each, reverse=True)))
-    while found := list(islice(merged, _MERGED)):
-        yield _Compared(found, len(found))
 
 
 # What stands for a list of numbers, and for a list of ranges as two lists.
@@ -900,57 +779,11 @@ class _Few:
 
 
 def _measure_few(sql: str, values: Sequence[object]) -> _Few:
-    [(count, lowest, highest)] = _fetch(
-        (
-            f"SELECT COUNT(*), MIN(id), MAX(id) FROM (SELECT id FROM ({sql}) AS every_one LIMIT {_FEW + 1}) AS found",
-            list(values),
-        )
+    [(count, lowest, highest)] = fetch_rows(
+        f"SELECT COUNT(*), MIN(id), MAX(id) FROM (SELECT id FROM ({sql}) AS every_one LIMIT {_FEW + 1}) AS found",
+        values,
     )
     return _Few(sql, list(values), count, lowest or 0, highest or 0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Arrivals:
-    """Ids of what arrived in a time: those `above` up to `last`, and the `others` of that time."""
-
-    above: int
-    last: int
-    others: list[int]
-
-    def condition(self, row: str) -> str:
-        """The condition on an id of the index, for an AND."""
-        if not self.others:
-            return f" AND {row} > {self.above} AND {row} <= {self.last}"
-        lowest, highest = min(self.above + 1, *self.others), max(self.last, *self.others)
-        ids = ", ".join(map(str, self.others))
-        return (
-            f" AND {row} BETWEEN {lowest} AND {highest} "
-            f"AND ((+{row} > {self.above} AND +{row} <= {self.last}) OR +{row} IN ({ids}))"
-        )
-
-
-def _bounds(terms: Sequence[Term], now: datetime, *, is_start: bool) -> list[datetime]:
-    """The moments from which (`is_start`), or up to which, terms of time match."""
-    found = []
-    for term in terms:
-        if isinstance(term, Age | Time):
-            is_after, moment = scopes.named_time(term, now)
-            if (is_after != term.negated) == is_start:
-                found.append(moment)
-    return found
-
-
-def _arrived_by(moment: datetime, highest: int) -> int:
-    """About the highest id that had arrived by then: ids rise in order of arrival, unless the clock was set back."""
-    low, high = 0, highest
-    while low < high:
-        middle = (low + high + 1) // 2
-        found = Failure.objects.filter(pk__lte=middle).order_by("-pk").values_list("received_at", flat=True)[:1]
-        if all(at <= moment for at in found):
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _failures_of(rows: QuerySet[Attempt] | QuerySet[ReplayItem]) -> Iterator[Statement]:
@@ -972,19 +805,9 @@ def _where(found: QuerySet[Failure]) -> Statement | None:
     return sql, list(values)
 
 
-def _fetch(statement: Statement) -> list[tuple[object, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(*statement)
-        return cursor.fetchall()
-
-
 def _lowest_id() -> int:
-    return _fetch_number(f"SELECT COALESCE(MIN(id), 1) FROM {_TABLE}", [])
+    return fetch_number(f"SELECT COALESCE(MIN(id), 1) FROM {_TABLE}", [])
 
 
 def _highest_id() -> int:
-    return _fetch_number(f"SELECT COALESCE(MAX(id), 0) FROM {_TABLE}", [])
-
-
-def _fetch_number(sql: str, values: Sequence[object]) -> int:
-    return int(_fetch((sql, list(values)))[0][0])
+    return fetch_number(f"SELECT COALESCE(MAX(id), 0) FROM {_TABLE}", [])

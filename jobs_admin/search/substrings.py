@@ -19,6 +19,7 @@ from jobs_admin.core import trigrams
 from jobs_admin.core.query import All, Any, Match, Term, Text
 from jobs_admin.core.trigrams import Required, require_all, require_any
 from jobs_admin.db import turns
+from jobs_admin.db.statements import fetch_number, fetch_rows
 from jobs_admin.models import Failure
 from jobs_admin.models.terms import STATE
 from jobs_admin.models.text_filters import BLOCK, COLUMNS, FILTERS, LOCK, STALE
@@ -47,8 +48,9 @@ def step() -> bool:
     try:
         with transaction.atomic():
             if connection.vendor == "postgresql":
-                _run(f"SET LOCAL lock_timeout = {_WAIT_MS}")
-                _run(f"SELECT pg_advisory_xact_lock({LOCK})")
+                with connection.cursor() as cursor:
+                    cursor.execute(f"SET LOCAL lock_timeout = {_WAIT_MS}")
+                    cursor.execute(f"SELECT pg_advisory_xact_lock({LOCK})")
             if not (blocks := _next_blocks()) or not _is_by_these_rules():
                 return False
             _fill(blocks)
@@ -62,7 +64,7 @@ def step() -> bool:
 
 def _is_by_these_rules() -> bool:
     """Return False after a newer release has migrated the database."""
-    return _number(f"SELECT version FROM {STATE} WHERE name = %s", FILTERS) == trigrams.VERSION
+    return fetch_number(f"SELECT version FROM {STATE} WHERE name = %s", [FILTERS]) == trigrams.VERSION
 
 
 def is_complete() -> bool:
@@ -72,33 +74,37 @@ def is_complete() -> bool:
 
 def clear() -> None:
     """Remove every filter, so that `step` makes them again."""
-    with transaction.atomic():
+    with transaction.atomic(), connection.cursor() as cursor:
         for table in (FILTERS, STALE):
-            _run(f"DELETE FROM {table}")
+            cursor.execute(f"DELETE FROM {table}")
 
 
 def count_unfilled() -> int:
     """Approximate number of failures that no filter covers."""
     lowest, highest = _edges()
-    top = (_number("SELECT MAX(id) FROM " + _TABLE) or 0) // BLOCK
+    top = (fetch_number("SELECT MAX(id) FROM " + _TABLE) or 0) // BLOCK
     newer = 0 if highest is None else max(0, top - highest - 1)
-    older = _number(f"SELECT COUNT(*) FROM {_TABLE} WHERE id < %s", (top if lowest is None else lowest) * BLOCK) or 0
-    stale = _number(f"SELECT COUNT(DISTINCT block) FROM {STALE}") or 0
+    older = (
+        fetch_number(f"SELECT COUNT(*) FROM {_TABLE} WHERE id < %s", [(top if lowest is None else lowest) * BLOCK]) or 0
+    )
+    stale = fetch_number(f"SELECT COUNT(DISTINCT block) FROM {STALE}") or 0
     return older + (newer + stale) * BLOCK
 
 
 def _next_blocks() -> Sequence[int]:
-    if stale := [row[0] for row in _rows(f"SELECT DISTINCT block FROM {STALE} ORDER BY block DESC LIMIT {_AT_ONCE}")]:
+    if stale := [
+        row[0] for row in fetch_rows(f"SELECT DISTINCT block FROM {STALE} ORDER BY block DESC LIMIT {_AT_ONCE}")
+    ]:
         return stale
     lowest, highest = _edges()
-    full = (_number(f"SELECT MAX(id) FROM {_TABLE}") or 0) // BLOCK  # the last block goes on
+    full = (fetch_number(f"SELECT MAX(id) FROM {_TABLE}") or 0) // BLOCK  # the last block goes on
     if lowest is None or highest is None:
         lowest = full
-    elif (newer := _number(f"SELECT MIN(id) FROM {_TABLE} WHERE id >= %s", (highest + 1) * BLOCK)) is not None:
+    elif (newer := fetch_number(f"SELECT MIN(id) FROM {_TABLE} WHERE id >= %s", [(highest + 1) * BLOCK])) is not None:
         first = newer // BLOCK
         if first < full:
             return range(first, min(first + _AT_ONCE, full))
-    older = _number(f"SELECT MAX(id) FROM {_TABLE} WHERE id < %s", lowest * BLOCK)
+    older = fetch_number(f"SELECT MAX(id) FROM {_TABLE} WHERE id < %s", [lowest * BLOCK])
     if older is None:
         return ()
     last = older // BLOCK
@@ -107,7 +113,7 @@ def _next_blocks() -> Sequence[int]:
 
 def _edges() -> tuple[int | None, int | None]:
     """The lowest and the highest block with a filter."""
-    return _number(f"SELECT MIN(block) FROM {FILTERS}"), _number(f"SELECT MAX(block) FROM {FILTERS}")
+    return fetch_number(f"SELECT MIN(block) FROM {FILTERS}"), fetch_number(f"SELECT MAX(block) FROM {FILTERS}")
 
 
 def _fill(blocks: Sequence[int]) -> None:
@@ -115,8 +121,8 @@ def _fill(blocks: Sequence[int]) -> None:
     ends, done, filters = time.monotonic() + _TRANSACTION_S, [], []
     columns = ", ".join(COLUMNS)
     for block in blocks:
-        rows = _rows(
-            f"SELECT {columns} FROM {_TABLE} WHERE id BETWEEN %s AND %s", block * BLOCK, (block + 1) * BLOCK - 1
+        rows = fetch_rows(
+            f"SELECT {columns} FROM {_TABLE} WHERE id BETWEEN %s AND %s", [block * BLOCK, (block + 1) * BLOCK - 1]
         )
         done.append([block])
         if rows:
@@ -183,10 +189,10 @@ def find_blocks(needed: Required | None, below: int) -> Iterator[tuple[int, int]
     """Yield ranges of blocks, first and last, that may have a match with an id below `below`: the highest first."""
     test = trigrams.build_test(needed) if needed is not None else _always
     # Before the filters: a mark goes in the transaction that makes its filter again.
-    stale = {row[0] for row in _rows(f"SELECT block FROM {STALE}")}
+    stale = {row[0] for row in fetch_rows(f"SELECT block FROM {STALE}")}
     last = (below - 1) // BLOCK  # the highest block that is still to be judged
-    while rows := _rows(
-        f"SELECT block, filter FROM {FILTERS} WHERE block <= %s ORDER BY block DESC LIMIT {_READ_AT_ONCE}", last
+    while rows := fetch_rows(
+        f"SELECT block, filter FROM {FILTERS} WHERE block <= %s ORDER BY block DESC LIMIT {_READ_AT_ONCE}", [last]
     ):
         for block, found in rows:
             if block < last:
@@ -205,7 +211,7 @@ def _gap(first: int, last: int) -> Iterator[tuple[int, int]]:
     """The blocks without filters from `first` to `last`, without long runs that have no failure."""
     while first <= last:
         if last - first >= _LONG_GAP:
-            highest = _number(f"SELECT MAX(id) FROM {_TABLE} WHERE id < %s", (last + 1) * BLOCK)
+            highest = fetch_number(f"SELECT MAX(id) FROM {_TABLE} WHERE id < %s", [(last + 1) * BLOCK])
             if highest is None or highest // BLOCK < first:
                 return
             last = highest // BLOCK
@@ -232,20 +238,4 @@ def join_blocks(blocks: Iterable[int]) -> list[tuple[int, int]]:
             found[-1] = low, found[-1][1]
         else:
             found.append((low, high))
-    return found
-
-
-def _run(sql: str) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(sql)
-
-
-def _rows(sql: str, *values: object) -> list[tuple]:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, values)
-        return cursor.fetchall()
-
-
-def _number(sql: str, *values: object) -> int | None:
-    found: int | None = _rows(sql, *values)[0][0]
     return found
