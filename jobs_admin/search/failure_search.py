@@ -59,6 +59,16 @@ def _is_text(term: Term, part: scopes.Part) -> bool:
     return part.index_query is None and any(language.is_scanned(leaf) for leaf in language.leaves((term,)))
 
 
+def _part_list(term: Term) -> Term:
+    """The term; an OR of two where it lists values of which only some are text inside words: an index has the others."""
+    if not isinstance(term, Match) or term.negated:
+        return term
+    each = [replace(term, values=(value,)) for value in term.values]
+    texts = tuple(one.values[0] for one in each if language.is_scanned(one))
+    words = tuple(one.values[0] for one in each if not language.is_scanned(one))
+    return Any((replace(term, values=texts), replace(term, values=words))) if texts and words else term
+
+
 # Failures, the latest that match the rest, whose text is compared before filters are read; all of them for text that
 # filters cannot have.
 LATEST_COMPARED = 5_000
@@ -94,6 +104,7 @@ class FailureSearch:
     """One search, made ready: ask it for ids, for a statement that gives them, or for their number."""
 
     def __init__(self, viewer: Viewer, query: Query, *, is_side: bool = False) -> None:
+        query = replace(query, terms=tuple(map(_part_list, query.terms)))
         self.viewer, self.query, self.is_side = viewer, query, is_side
         self.now = query.now or datetime.now(UTC)
         self.states = scopes.states_of(query)

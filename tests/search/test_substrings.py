@@ -10,7 +10,7 @@ from django.db import connection, transaction
 
 from jobs_admin import failures
 from jobs_admin.core import trigrams
-from jobs_admin.core.query import All, Any, Match, Query, Text, Value
+from jobs_admin.core.query import All, Any, Match, Query, Text, Value, parse
 from jobs_admin.core.text import representable
 from jobs_admin.desk import retention
 from jobs_admin.ingest import indexing
@@ -286,6 +286,32 @@ def test_filters_are_made_again_after_their_triggers_were_gone():
     assert filled()
     install_text_filters()  # nothing was missing
     assert filled()
+
+
+@pytest.mark.parametrize(
+    ("text", "matches"),
+    [
+        ("message:*eedle,zzzz", "needle"),
+        ("message:*eedle,pins", "needle pins"),
+        ("error:=KeyErr,*eyErr", "all"),
+        ("host:*eb-7,w1", "web w1"),
+    ],
+)
+def test_a_list_of_text_inside_words_and_of_words_finds_old_failures(monkeypatch, text, matches):
+    monkeypatch.setattr(failure_search, "LATEST_COMPARED", 5)
+    kinds = {
+        "needle": {"message": "a needle"},
+        "pins": {"message": "pins"},
+        "web": {"host": "web-7"},
+        "w1": {"host": "w1"},
+    }
+    made = {name: bury(1, **changed)[0].pk for name, changed in kinds.items()}
+    others = [one.pk for one in bury(4 * BLOCK)]
+    fill()
+    wanted = [*made.values(), *others] if matches == "all" else [made[name] for name in matches.split()]
+    page = failures.search(ENGINE, text, now=NOW, limit=200)
+    assert sorted(row.pk for row in page.rows) == sorted(wanted) and page.count == failures.Count(len(wanted))
+    assert FailureSearch(ENGINE, parse(text, NOW)).searched is None
 
 
 def test_an_older_release_fills_nothing_after_the_rules_changed():
