@@ -18,9 +18,10 @@ from jobs_admin import alerts, config, notices, policies
 from jobs_admin.core.policy.presets import PRESETS
 from jobs_admin.core.refused import Refused
 from jobs_admin.models import AuditEvent, Channel, PolicyVersion
-from jobs_admin.models.access import ADMIN, EVERY_SOURCE, Viewer
+from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, Viewer
 
 SOURCE = "shop"  # as in demo/shop.py, whose import makes a Celery app
+_PUBLISHER = Viewer("demo", {EVERY_SOURCE: OPERATOR})
 SHOP = Viewer("demo", {EVERY_SOURCE: ADMIN})
 CHANNEL = "demo-pager"
 
@@ -96,7 +97,7 @@ def publish_policies() -> None:
         if name in known:
             continue
         try:
-            policies.publish(SHOP, name, document, reason="The demo's own.")
+            policies.publish(_PUBLISHER, name, document, reason="The demo's own.")
         except Refused as refused:  # somebody has one of their own for the same jobs
             log.info("The demo's policy %s is left out: %s", name, refused)
 

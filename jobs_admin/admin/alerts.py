@@ -6,7 +6,7 @@ Everything else is read only. No secret of a channel is shown, and its address o
 
 from __future__ import annotations
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
@@ -15,7 +15,6 @@ from django.utils.html import format_html
 from jobs_admin import alerts, notices
 from jobs_admin.admin.records import Records, viewer
 from jobs_admin.alerts import silencing
-from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import marked
 from jobs_admin.models import Alert, Channel, Delivery, Rule, Runbook, Silence
 from jobs_admin.models.access import ADMIN, ADMIN_OF_ALL, ENGINE, EVERY_SOURCE
@@ -107,16 +106,10 @@ class RuleAdmin(Records):
         self._switch(request, chosen, False)
 
     def _switch(self, request: HttpRequest, chosen: QuerySet[Rule], is_on: bool) -> None:
-        done = 0
-        for rule in chosen:
-            try:
-                alerts.save_rule(viewer(request), alerts.document(rule) | {"enabled": is_on}, rule.pk)
-                done += 1
-            except Refused as refused:
-                self.message_user(request, f"{rule.name}: {refused.message}", messages.ERROR)
-            except NotFound:
-                self.message_user(request, f"{rule.name} is not there any more.", messages.ERROR)
-        self.message_user(request, f"{done} switched {'on' if is_on else 'off'}.", messages.SUCCESS)
+        def switch(rule: Rule) -> None:
+            alerts.save_rule(viewer(request), alerts.document(rule) | {"enabled": is_on}, rule.pk)
+
+        self.act_on_each(request, chosen, switch, f"switched {'on' if is_on else 'off'}")
 
 
 @admin.register(Channel)
@@ -150,16 +143,7 @@ class ChannelAdmin(Records):
 
     @admin.action(description="Enable again", permissions=["administer"])
     def enable(self, request: HttpRequest, chosen: QuerySet[Channel]) -> None:
-        done = 0
-        for channel in chosen:
-            try:
-                notices.enable(viewer(request), channel.pk)
-                done += 1
-            except Refused as refused:
-                self.message_user(request, refused.message, messages.ERROR)
-            except NotFound:
-                self.message_user(request, f"{channel.name} is not there any more.", messages.ERROR)
-        self.message_user(request, f"{done} enabled.", messages.SUCCESS)
+        self.act_on_each(request, chosen, lambda channel: notices.enable(viewer(request), channel.pk), "enabled")
 
 
 @admin.register(Delivery)
@@ -209,13 +193,4 @@ class DeliveryAdmin(Records):
 
     @admin.action(description="Send again, with the id it had", permissions=["operate"])
     def send_again(self, request: HttpRequest, chosen: QuerySet[Delivery]) -> None:
-        done = 0
-        for delivery in chosen:
-            try:
-                notices.resend(viewer(request), delivery.pk)
-                done += 1
-            except Refused as refused:
-                self.message_user(request, f"{delivery.pk}: {refused.message}", messages.ERROR)
-            except NotFound:
-                self.message_user(request, f"{delivery.pk} is not there any more.", messages.ERROR)
-        self.message_user(request, f"{done} sent again.", messages.SUCCESS)
+        self.act_on_each(request, chosen, lambda delivery: notices.resend(viewer(request), delivery.pk), "sent again")

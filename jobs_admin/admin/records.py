@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.core.paginator import Paginator
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
 from jobs_admin import failures
+from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import marked
 from jobs_admin.models.access import ADMIN, ADMIN_OF_ALL, EVERY_SOURCE, NO_ROLE, OPERATOR, VIEWER, Viewer, viewer_of
 
@@ -72,6 +76,20 @@ class Records(admin.ModelAdmin):
         response = super().change_view(request, object_id, form_url, extra_context)
         # A form must send back what it was given.
         return response if self.has_change_permission(request) else _marked(request, response)
+
+    def act_on_each(self, request: HttpRequest, chosen: QuerySet[Any], act: Callable[[Any], object], done: str) -> None:
+        """Do `act` with each row, and show how many were `done`, and each refusal."""
+        count = 0
+        for row in chosen:
+            name = getattr(row, "name", row.pk)
+            try:
+                act(row)
+                count += 1
+            except Refused as refused:
+                self.message_user(request, f"{name}: {refused.message}", messages.ERROR)
+            except NotFound:
+                self.message_user(request, f"{name} no longer exists.", messages.ERROR)
+        self.message_user(request, f"{count} {done}.", messages.SUCCESS)
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return _holds(request, self.needs)

@@ -38,7 +38,7 @@ FORGET_SECONDS = 86_400
 # The last words of a worker that ends: all of them, those to a store that did not answer just before, and what of it is not
 # spent on the spool. Celery has taken its own time before, and ten seconds are all that Docker gives.
 FAREWELL_SECONDS, AWAY_FAREWELL_SECONDS, SPARED_SECONDS = 3.0, 1.0, 0.5
-MOST_IN_HAND = 200  # jobs that are told; the rest is counted
+MOST_IN_HAND = 200  # jobs that are listed; the rest is counted
 IN_HAND_EXPIRY_S = 86_400
 MOST_KNOWN_TASKS = 2_000
 MOST_KNOWN_BYTES = 64_000

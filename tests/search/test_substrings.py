@@ -181,7 +181,7 @@ class World:
 
 
 def matches(query, viewer):
-    """What a scan of every row finds."""
+    """The ids that a scan of every row finds."""
     return list(failures.find_matching(viewer, query).order_by("-pk").values_list("pk", flat=True))
 
 
