@@ -64,7 +64,7 @@ def _side(name: str, side: dict[str, Any], jobs: int, top: int, span: int, ink: 
     caption = f"at most {side['most_in_a_second']} requests in a second, {side['while_down']:,} while it was down"
     yield f'<text x="{left}" y="74" fill="{ink["ink2"]}">{caption}</text>'
     yield from _ground(left, _TOP, _TALL, top, "requests a second", ink)
-    yield from _ground(left, _LOW_TOP, _LOW, jobs, "jobs that are not back", ink)
+    yield from _ground(left, _LOW_TOP, _LOW, jobs, "unrecovered jobs", ink)
     seconds = side["seconds"]
     for at in side["falls_at_s"]:
         at += side["into_its_second"]

@@ -89,7 +89,7 @@ class Step:
     is_due: Callable[[], bool] | None = None
 
 
-def steps() -> dict[str, Step]:  # noqa: C901 (counted with the functions in it)
+def steps() -> dict[str, Step]:  # noqa: C901
     """The steps by name. What each needs is imported when it runs, or by `preload`."""
     # In one function: a process imports only what its own step needs.
 

@@ -255,13 +255,16 @@ def run_tool(name: str, *arguments: str) -> None:
 
 
 @pytest.mark.parametrize("package", ("jobs_admin", "dashboard", "demo"))
-def test_a_function_of_more_than_sixty_lines_states_why_it_is_one(package):
+def test_a_function_of_sixty_lines_or_fifteen_branches_states_why_it_is_one(package):
     long = []
     for path in (ROOT / package).rglob("*.py"):
         text = path.read_text()
         for node in ast.walk(ast.parse(text)) if "migrations" not in path.parts else ():
-            is_long = isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= 60
-            if is_long and "# In one function: " not in ast.get_source_segment(text, node):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            source = ast.get_source_segment(text, node)
+            is_long = node.end_lineno - node.lineno >= 60 or "noqa: C901" in source.partition('"""')[0]
+            if is_long and "# In one function: " not in source:
                 long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
     assert long == []
 

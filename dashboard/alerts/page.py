@@ -121,14 +121,14 @@ def sentence(alert: Alert, now: datetime) -> str:
     lasts = duration((now - alert.opened_at).total_seconds()) if alert.is_open else ""
     if alert.state == AlertState.PENDING:
         left = alert.opened_at + timedelta(seconds=alert.rule.for_s) - now
-        soon = f" Fires in {duration(left)} unless the value drops." if left > timedelta() else ""
-        return f"Over threshold for {lasts}.{soon}"
+        soon = f" Fires in {duration(left)} unless the condition clears." if left > timedelta() else ""
+        return f"Condition met for {lasts}.{soon}"
     if alert.state == AlertState.FIRING:
         return f"Firing for {lasts}. Not acknowledged."
     if alert.state == AlertState.ACKNOWLEDGED:
         return f"Firing for {lasts}. Acknowledged by {_who(alert)}."
     if alert.state == AlertState.SILENCED:
-        return f"Over threshold for {lasts}. Silenced: no notifications are sent."
+        return f"Condition met for {lasts}. Silenced: no notifications are sent."
     assert alert.resolved_at is not None
     return f"Resolved after {duration((alert.resolved_at - alert.opened_at).total_seconds())}."
 

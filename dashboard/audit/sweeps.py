@@ -9,10 +9,10 @@ from jobs_admin.failures.triage import Sweep
 _DOING = {"discard": "Discarding", "restore": "Restoring", "readmit": "Readmitting", "undo": "Undoing"}
 _DONE = {"discard": "Discarded", "restore": "Restored", "readmit": "Readmitted", "undo": "Undid"}
 _NEEDS = {
-    "discard": "They are no longer dead, are part of a running replay, or need the operator role on their source.",
-    "restore": "They are no longer discarded, or need the operator role on their source.",
-    "readmit": "They are not in quarantine, or need the operator role on their source.",
-    "undo": "They were changed afterwards, or need the operator role on their source.",
+    "discard": "They are no longer dead, are part of a running replay, or you need the role operator on their source.",
+    "restore": "They are no longer discarded, or you need the role operator on their source.",
+    "readmit": "They are not in quarantine, or you need the role operator on their source.",
+    "undo": "They were changed afterwards, or you need the role operator on their source.",
 }
 
 

@@ -24,7 +24,7 @@ LABELS = {
     "backoff.first_delay_s": "First delay",
     "backoff.factor": "Factor",
     "backoff.power": "Power",
-    "backoff.plus_s": "Constant",
+    "backoff.plus_s": "Added constant",
     "backoff.delays_s": "Delays",
     "cap_s": "Max delay",
     "jitter": "Jitter",
@@ -87,7 +87,7 @@ _CHOICES = {
             strict=True,
         )
     ),
-    "exhausted": {"dead": "dead", "escalate": "dead, with an alert"},
+    "exhausted": {"dead": "dead", "escalate": "dead, and channels with “jobs escalated by their policy” are notified"},
     "native": {"replace": "replaced by this policy", "after": "first, then this policy"},
 }
 _UNITS = {

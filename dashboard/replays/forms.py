@@ -79,7 +79,7 @@ class Pace(Refusing):
     per_key_key = _text("For each", most=200)
     per_key_concurrency = _text("max concurrent", "jobs")
     per_key_rate = _text("max rate", "jobs/s")
-    stop_failed = Share("Hold if failure rate exceeds")
+    stop_failed = Share("Hold if clearly more fail than")
     stop_of_last = _text("of the last", "jobs")
     stop_new_groups = forms.ChoiceField(required=False, choices=(("", "yes"), ("no", "no")), label="Hold on new errors")
     window_from = _text("Send only from", "UTC")

@@ -81,7 +81,7 @@ def _ending(preview: Any, one: Any) -> Ending:
     title = f"{one.failing:.0%} fail again".replace("%", " %") if one.failing else "Duration"
     if one.held_after_s is not None:
         why = one.held_because.sentence() if one.held_because else ""
-        return Ending(title, f"pauses after ~{number(one.sent)} jobs ({duration(one.held_after_s)}): {why}")
+        return Ending(title, f"held after ~{number(one.sent)} jobs ({duration(one.held_after_s)}): {why}")
     if one.ends_after_s is None:
         return Ending(title, "no end at this pace")
     if timedelta(seconds=min(one.ends_after_s, 1e9)) > _LONGEST:

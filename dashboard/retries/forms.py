@@ -10,7 +10,7 @@ from dashboard.web.quantities import number, seconds, share
 
 CURVE, MOMENT, KEEP = "curve", "moment", "keep"
 USUAL = {"how": CURVE, "kind": "exponential", "first_delay_s": "30", "factor": "2", "jitter": "none"}
-KINDS = (("exponential", "Exponential"), ("linear", "Linear"), ("fixed", "Constant"))
+KINDS = (("exponential", "Exponential"), ("linear", "Linear"), ("fixed", "Fixed"))
 JITTERS = (
     ("none", "None"),
     ("full", "Full: 0 to the wait"),

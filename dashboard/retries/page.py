@@ -11,7 +11,7 @@ from jobs_admin.models import Reschedule
 from jobs_admin.models.reschedule import RescheduleState
 from jobs_admin.retries.rescheduling import Herd, Preview
 
-_KINDS = {"exponential": "exponential", "linear": "linear", "fixed": "constant"}
+_KINDS = {"exponential": "exponential", "linear": "linear", "fixed": "fixed"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -348,8 +348,9 @@ def _is_pass(text: str, found: _Named) -> bool:
     return found.name in _PASSES and _NO_WORD.match(text, found.end) is not None
 
 
-def _value(text: str, lower: str, found: _Named, branches: _Branches) -> tuple[int, int] | None:  # noqa: C901 (a way to write a value each)
+def _value(text: str, lower: str, found: _Named, branches: _Branches) -> tuple[int, int] | None:  # noqa: C901
     """Return where the value behind a name begins and ends; None where it is to be left alone."""
+    # In one function: each branch is one way to write a value.
     name, between, start = found.name, found.between, found.end
     quote = _QUOTE.match(text, start)
     if quote:

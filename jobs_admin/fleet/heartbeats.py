@@ -226,11 +226,6 @@ def known_tasks(source: str, now: datetime | None = None) -> set[str] | None:
     return None if None in reported else {task for tasks in reported for task in tasks or ()}
 
 
-def count_live_workers(source: str, queue: str, now: datetime | None = None) -> int:
-    """Number of guarded workers that consume the queue and beat within the last 30 s. Others are not known so soon."""
-    return sum(queue in queues for _, queues in _alive(source, now))
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
     """A live worker, and the policies and replays of its latest heartbeat."""

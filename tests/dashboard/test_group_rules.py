@@ -30,7 +30,7 @@ def test_the_page_marks_what_counts_and_shows_why_the_rest_does_not(ann, watched
     bury(group=where, message="no answer from 10.0.0.17 after 30 s", trace=TRACE)
     answer = ann.get(f"/groups/{where.fingerprint}/why/")
     page, text = answer.content.decode(), text_of(answer)
-    assert "<mark>shop/tasks.py in deliver</mark>" in page and "library" in text
+    assert "<mark>shop/tasks.py in deliver</mark>" in page and 'class="muted">library</span>' in page
     assert (
         '<span class="varies">&lt;ip&gt;</span>' in page
         and "10.0.0.17" in text
@@ -187,7 +187,7 @@ def at_the_field(answer, field: str, sentence: str) -> bool:
 def test_a_merge_with_nothing_ticked_stays_on_the_page_with_the_sentence_at_the_field(otto, watched):
     left, right = two()
     answer = otto.post("/groups/rules/preview/", {"kind": "merge", "groups": [left.fingerprint, ""]})
-    assert "Grouping" in text_of(answer)
+    assert "<h1>Grouping</h1>" in answer.content.decode()
     assert at_the_field(answer, "merge-more", "Select at least two groups")
     answer = otto.post("/groups/rules/preview/", {"kind": "merge", "groups": [*merge(left, right)["groups"], "v2-no"]})
     page = answer.content.decode()

@@ -315,7 +315,7 @@ def test_the_audit_leads_to_the_rule_and_takes_it_for_no_rule_of_grouping(ann):
     assert f'href="/alerts/rules/{Rule.objects.get().pk}/"' in page and 'href="/groups/rules/"' not in page
 
 
-# --- nobody is told ----------------------------------------------------------------------------------------------
+# --- no recipients -----------------------------------------------------------------------------------------------
 
 
 def disabled(name: str = "ops-slack") -> Channel:
@@ -362,4 +362,4 @@ def test_a_rule_of_which_no_one_would_be_notified_shows_it(vera):
     page = f"/alerts/rules/{lonely.pk}/"
     assert "No notifications: no channel selected." in text_of(vera.get(page))
     lonely.channels.set([gone, works])
-    assert "o notifications: no" not in text_of(vera.get(page))
+    assert "No notifications:" not in text_of(vera.get(page))

@@ -90,13 +90,6 @@ def test_a_heartbeat_cannot_name_a_key_of_its_own(store, digest):
     assert one.tasks is None and heartbeats.known_tasks("shop", NOW) is None
 
 
-def test_live_workers_are_counted_for_the_queues_that_they_consume(store):
-    beat(store, "w1", queues=["emails", "webhooks"])
-    beat(store, "w2", queues=["emails"])
-    assert [heartbeats.count_live_workers("shop", queue, NOW) for queue in ("emails", "webhooks", "x")] == [2, 1, 0]
-    assert heartbeats.count_live_workers("shop", "emails", NOW + timedelta(seconds=31)) == 0
-
-
 def test_what_workers_did_is_counted_once_over_lost_repeated_and_restarted_heartbeats(store):
     def beat_with(boot, at, **counts):
         word = {"source": "shop", "name": "w1", "boot": boot, "at": NOW.timestamp() + at, "queues": ["emails"]}

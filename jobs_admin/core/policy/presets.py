@@ -56,7 +56,7 @@ _ALL = (
     Preset(
         "payments",
         "Payments",
-        "Three attempts, at least a minute apart; then escalates to an operator.",
+        "Three attempts, at least a minute apart; then channels for escalated jobs are notified.",
         {
             "max_attempts": 3,
             "backoff": {"kind": "fixed", "first_delay_s": 60},

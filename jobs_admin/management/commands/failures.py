@@ -65,8 +65,9 @@ class Command(SearchCommand):
         for line in _waiting(rows):
             self.stdout.write(line)
         if page.searched is not None:
-            few = f"Searched the latest {page.searched:,} failures only"
-            self.stderr.write(f"{few}: write 3 characters or more in a row to search all.")
+            few = f"Searched the latest {page.searched:,} matching failures only: this text cannot use an index"
+            more = "To search further back, write at least 3 characters in a row, or add a queue, a task or a time"
+            self.stderr.write(f"{few}. {more}.")
         self.stderr.write(f"{len(rows):,} of {page.count.text}")
 
 

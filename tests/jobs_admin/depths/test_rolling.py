@@ -154,7 +154,7 @@ class TestRetention:
         assert pruned.rows["depth samples"] == 60 and DepthSample.objects.filter(step=10).count() == 66
 
 
-class AnyLooks(TestCase):
+class AnySamples(TestCase):
     @settings(max_examples=25)
     @given(st.dictionaries(st.integers(0, 1079), st.integers(0, 10**9), min_size=1, max_size=60), st.data())
     def test_whatever_is_checked_and_whenever_it_is_folded(self, seen, data):
@@ -201,14 +201,16 @@ def test_several_watches_at_once_fold_as_one_does():
     assert not errors and everything() == together and len(together) == 3 * (120 + 24 + 8 + 2 + 1 + 1)
 
 
-SAID = """
+IMPORTS = """
 import django; django.setup()
 from datetime import UTC, datetime
 from tests.kit import depths
 """
-LAY = SAID + "[depths.create_samples(depths.NOW - depths.timedelta(hours=6), 2160, queue) for queue in 'abcdefgh']"
-FOLD = SAID + "print('begun', flush=True); depths.roll(); print('done')"
-TELL = SAID + "print(sorted(depths.everything()) == sorted(depths.folded_by_hand()), len(depths.everything()))"
+CREATE = (
+    IMPORTS + "[depths.create_samples(depths.NOW - depths.timedelta(hours=6), 2160, queue) for queue in 'abcdefgh']"
+)
+FOLD = IMPORTS + "print('begun', flush=True); depths.roll(); print('done')"
+COMPARE = IMPORTS + "print(sorted(depths.everything()) == sorted(depths.folded_by_hand()), len(depths.everything()))"
 
 
 @pytest.mark.sqlite
@@ -221,7 +223,7 @@ def test_three_watches_in_one_file_killed_again_and_again_lose_nothing(tmp_path)
         return subprocess.Popen([sys.executable, *command], cwd=ROOT, env=environment, text=True, **both)
 
     migrated.into(tmp_path)
-    assert start("-c", LAY).communicate(timeout=180)[0] == ""
+    assert start("-c", CREATE).communicate(timeout=180)[0] == ""
     for n in range(0, 6, times(2, 1)):
         watches = [start("-c", FOLD) for _ in range(2)]
         assert all(watch.stdout.readline() == "begun\n" for watch in watches)
@@ -230,4 +232,4 @@ def test_three_watches_in_one_file_killed_again_and_again_lose_nothing(tmp_path)
         [watch.wait(90) for watch in watches]
     watches = [start("-c", FOLD) for _ in range(3)]
     assert [watch.communicate(timeout=180)[0] for watch in watches] == ["begun\ndone\n"] * 3
-    assert start("-c", TELL).communicate(timeout=180)[0].split() == ["True", str(8 * (360 + 72 + 24 + 6 + 2 + 2))]
+    assert start("-c", COMPARE).communicate(timeout=180)[0].split() == ["True", str(8 * (360 + 72 + 24 + 6 + 2 + 2))]
