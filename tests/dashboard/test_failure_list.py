@@ -218,7 +218,7 @@ def test_a_search_that_only_checked_the_latest_shows_it(ann, monkeypatch):
 
     monkeypatch.setattr(failure_search, "LATEST_COMPARED", 3)
     bury(5, message="xtimeoutx")
-    assert "Searched the latest 3 failures only" in page(ann, "failure-list", q="message:*me*")[1]
+    assert "Searched the latest 3 matching failures only" in page(ann, "failure-list", q="message:*me*")[1]
 
 
 def test_the_help_has_the_language_and_every_example_is_a_search_that_leaves_no_hint(ann):
