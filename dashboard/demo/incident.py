@@ -180,9 +180,9 @@ def _headline(seen: Seen) -> tuple[str, str]:
 def _moral(story: Story) -> tuple[str, str]:
     naive, careful = story.sides["at_once"], story.sides["careful"]
     left = f"left {number(naive.failed_again)} of {number(naive.jobs)} dead"
-    first = f"Everything at once knocked it over {_times(len(naive.falls))} and {left}"
+    first = f"Everything at once knocked the warehouse over {_times(len(naive.falls))} and {left}"
     if careful.falls:
-        return f"{first}. Careful knocked it over {_times(len(careful.falls))}, too.", "retrying"
+        return f"{first}. Careful knocked the warehouse over {_times(len(careful.falls))}, too.", "retrying"
     if careful.failed_again:
         return f"{first}. Careful did not; {number(careful.failed_again)} failed again.", "retrying"
     return f"{first}. Careful recovered all of them in {duration(round(careful.ended or 0))}.", "recovered"

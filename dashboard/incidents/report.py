@@ -154,7 +154,7 @@ def _facts(incident: Incident) -> list[tuple[str, str, str]]:
 
     lasted, until = since(seen.calm_at, ("–", "at a normal rate"))
     if first is not None and seen.calm_at is None:
-        lasted, until = "still" if incident.where.is_going_on else "to the end of the period", ""
+        lasted, until = "still failing" if incident.where.is_going_on else "to the end of the period", ""
     facts = [("Failing for", lasted, f"{clock(first, incident.where.since)} to {until}" if first and until else until)]
     for what, name, nothing in (
         ("fired", "Time to alert", "no alert"),

@@ -38,8 +38,8 @@ def result(found: Any) -> Result:
     """Return the result of a `policies.Backtest` in words."""
     if not found.looked_at:
         return Result("No matching failures.", "", [], "", "", [])
-    jobs = f"{number(found.looked_at)} job{'' if found.looked_at == 1 else 's'}"
-    of = f"Latest {jobs} that match" if found.is_cut else f"{jobs} that match"
+    jobs = f"{number(found.looked_at)} matching job{'' if found.looked_at == 1 else 's'}"
+    of = f"Latest {jobs}" if found.is_cut else jobs
     title = f"{of}, {number(found.died_then)} died."
     parts = _parts(_counts(found), found.looked_at)
     words = ", ".join(f"{number(part.count)} {part.words}" for part in parts)
@@ -60,7 +60,7 @@ def _sentence(found: Any) -> str:
 
 def _counts(found: Any) -> list[tuple[str, str, int]]:
     return [
-        ("died, with an attempt after the error ended", "recovered", found.outlive),
+        ("died; this policy adds an attempt after the error ended", "recovered", found.outlive),
         ("succeeded in both cases", "recovered", found.well),
         ("still retrying", "retrying", found.open),
         *((_REASONS.get(reason, f"dead: {reason}"), "dead", count) for reason, count in found.dead.most_common()),

@@ -12,7 +12,7 @@ from dashboard.setup.environment import Misconfigured
 OURS = {
     "up": "Start the whole desk: engine, database, watch, web, and a demo shop (--no-demo: without it).",
     "test": "Run the test suite on real servers.",
-    "doctor": "Check store, database, sources, workers and watch; say what to do.",
+    "doctor": "Check store, database, sources, workers and watch; suggest fixes.",
     "failures": "Search failures: `failures queue:emails error:Timeout`.",
     "replay": "Send all that a search matches back to its queues, at a pace.",
     "replays": "Replays that are not over: list them, bring back groups, discard drafts.",
@@ -28,11 +28,11 @@ OURS = {
     "sources": "Unknown sources and refused reports: list, accept, file, discard.",
     "worker-acl": "The store user of a source's workers: its rights as ACL rules, or made.",
     "worker-wheel": "Build the guard as a package for the environments of workers.",
-    "node-package": "Build the piece for BullMQ workers as an npm package.",
+    "node-package": "Build the Node agent for BullMQ workers as an npm package.",
     "token": "Keys to the API: create, list, revoke.",
     "audit": "Verify the audit's chain and its end, or accept the end after a restored backup.",
-    "prune": "Remove what is over, by age and size; --dry-run says what would go.",
-    "reindex": "Make the search index anew, where it is of an older version.",
+    "prune": "Delete closed records by age and size; --dry-run lists what would be deleted.",
+    "reindex": "Rebuild the search index where its rows are of an older version.",
     "watch": "Read reports, sample depths, send and settle replays (`up` runs it).",
 }
 # These read tables at once; `doctor` says itself what is missing.

@@ -24,7 +24,7 @@ def priority_text(source: str, number: int | None) -> str:
     if number is None:
         return ""
     if number == 0:
-        return "0, the usual one"
+        return "0, default"
     level = level_of(source, number)
     return f"{number}, {level}" if level else str(number)
 

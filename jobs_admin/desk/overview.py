@@ -238,8 +238,8 @@ def sentence(
 
 def _trouble(viewer: Viewer, rate: rates.Rate, loud: int, now: datetime) -> Sentence:
     if rate.is_over:
-        failures = f"{rate.last or 'no'} failure{'' if rate.last == 1 else 's'} in the last minute"
-        parts = [f"{rate.queue}: {failures}, down from {_number(rate.failed)}/min over {rates.WINDOW}"]
+        failed = f"{rate.last or 'no'} failed attempt{'' if rate.last == 1 else 's'} in the last minute"
+        parts = [f"{rate.queue}: {failed}, down from {_number(rate.failed)}/min over {rates.WINDOW}"]
     else:
         parts = [f"{rate.queue}: {_number(rate.failed)} failed attempts/min, {_beside(rate)}"]
     # The worst first: a headline says no more than three of them.

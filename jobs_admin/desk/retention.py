@@ -498,7 +498,7 @@ def in_words() -> str:
     parts = [f"{' and '.join(states)} {duration(age) if age else 'for ever'}" for age, states in by_age.items()]
     limit = config.keep_bytes()
     size = f"; beyond {size_in_words(limit)} the oldest closed ones go sooner" if limit is not None else ""
-    return f"Kept since something last happened to them: {', '.join(parts)}{size}."
+    return f"Retention after the last change: {', '.join(parts)}{size}."
 
 
 def duration(age: timedelta) -> str:

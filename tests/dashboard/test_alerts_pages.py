@@ -365,8 +365,10 @@ def test_silences_stand_by_what_they_are_at_work_coming_over(otto, watched):
         hours = {"starts_at": now + timedelta(hours=begins), "ends_at": now + timedelta(hours=ends)}
         Silence.objects.create(matchers={"source": "shop", "queue": "emails"}, author="ann", comment=why, **hours)
     text = text_of(otto.get("/alerts/silences/"))
-    assert text.index("Active") < text.index("running") < text.index("Scheduled") < text.index("planned")
-    assert text.index("Over") < text.index("gone by")
+    assert (
+        text.index("Active silences") < text.index("running") < text.index("Scheduled silences") < text.index("planned")
+    )
+    assert text.index("Ended silences") < text.index("gone by")
 
 
 def test_what_a_silence_would_fit_is_shown_before_it_is_made(otto, watched):

@@ -314,7 +314,7 @@ def test_a_policy_that_was_withdrawn_leads_to_its_history_and_can_be_put_back(ot
 def test_the_backtest_shows_what_would_have_become_of_stored_failures(vera):
     bury(3)
     part = vera.post("/policies/new/backtest/", typed(), headers=HTMX)
-    assert "3 jobs that match, 3 died." in text_of(part)
+    assert "3 matching jobs, 3 died." in text_of(part)
 
 
 def test_a_backtest_counts_nothing_of_a_source_out_of_sight(django_user_model):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import httpx
 import pytest
 
 from demo import first_start as shop
@@ -11,7 +12,7 @@ from demo import orders
 from demo.first_start import POLICIES
 from demo.shop import app
 from jobs_admin import policies
-from jobs_admin.core.matching import chosen
+from jobs_admin.core.matching import chosen, class_of, names_of
 from jobs_admin.core.policy import parse
 from jobs_admin.models.access import ENGINE
 
@@ -56,3 +57,11 @@ def test_the_shops_pill_is_taken_out_of_the_way_by_a_policy():
     assert decides is not None and decides.poison is not None and decides.mode == "enforce"
     # Its soft limit, which the task swallows, comes first; what ends the process is the hard one.
     assert task.soft_time_limit < task.time_limit < pill.kwargs["pages"] * 0.05
+
+
+@pytest.mark.parametrize("error", [httpx.HTTPStatusError, httpx.ReadError, httpx.ConnectError, httpx.ReadTimeout])
+def test_an_outage_is_transient_in_the_worker_and_by_the_name_that_the_desk_stores(error):
+    policy = parse({"name": "newsletters", **POLICIES["newsletters"]})
+    names = names_of(error)
+    assert class_of(policy, names) == class_of(policy, names[:1]) == "transient"
+    assert class_of(policy, names_of(FileNotFoundError)) == "permanent"

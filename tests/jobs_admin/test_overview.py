@@ -84,10 +84,10 @@ def test_a_wave_that_is_over_is_reported_as_over_while_its_minutes_still_count()
     for minute in range(2, 25):
         count(90, minute)
     assert str(overview.sentence(ENGINE, NOW)).startswith(
-        "webhooks: no failures in the last minute, down from 72/min over the last 5 minutes; failed at this rate since 01:50"
+        "webhooks: no failed attempts in the last minute, down from 72/min over the last 5 minutes; failed at this rate since 01:50"
     )
     count(1, 1)
-    assert "webhooks: 1 failure in the last minute, down from 72" in str(overview.sentence(ENGINE, NOW))
+    assert "webhooks: 1 failed attempt in the last minute, down from 72" in str(overview.sentence(ENGINE, NOW))
     count(30, 0)  # it goes on, in the minute that runs
     assert "failed attempts/min, as in" in str(overview.sentence(ENGINE, NOW + timedelta(seconds=20)))
 

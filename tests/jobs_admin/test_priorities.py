@@ -41,5 +41,5 @@ def test_one_level_is_another_number_in_each_system():
 def test_a_priority_is_shown_with_its_level():
     assert priorities.priority_text("redis", 3) == "3, high"
     assert priorities.priority_text("rabbit", 9) == "9, critical"
-    assert priorities.priority_text("redis", 0) == "0, the usual one"
-    assert (priorities.priority_text("bull", 0), priorities.priority_text("bull", None)) == ("0, the usual one", "")
+    assert priorities.priority_text("redis", 0) == "0, default"
+    assert (priorities.priority_text("bull", 0), priorities.priority_text("bull", None)) == ("0, default", "")

@@ -29,7 +29,7 @@ WORDS = {
     PARTLY: "The source did not answer at times",
     UNWATCHED: "Not sampled: watch was not running",
     UNSEEN: "Sampled, but this queue did not exist",
-    BEFORE: "Beyond the retention",
+    BEFORE: "Before the first stored sample",
 }
 
 

@@ -114,6 +114,7 @@ def test_a_queue_that_was_not_there_yet_is_distinguished_from_a_desk_that_slept(
 def test_before_the_first_check_nothing_is_known():
     create_samples(NOW - HOUR / 2, 180)
     assert reasons(read()) == [(1800, reading.BEFORE)]
+    assert [gap.words for gap in read().gaps] == ["Before the first stored sample"]
 
 
 def test_a_queue_no_one_knows_is_one_gap():
