@@ -400,8 +400,8 @@ def _insert(unknown: dict[Name, list[Report]], marks: _References, now: datetime
 
 def search_document(row: Mapping[str, Any], face: Report | None = None) -> str:
     """Text of the search index for a failure; `face` is the report that it shows."""
-    # That brings what would be made of the row, unless the row has its name or its job from another report.
-    is_all = face is not None and face.name == _name_of(row) and face.job_id == row["job_id"]
+    # That brings what would be made of the row, unless it is a success, or the row has its name or its job from another report.
+    is_all = face is not None and face.terms and face.name == _name_of(row) and face.job_id == row["job_id"]
     made = face.terms if face is not None and is_all else document_without_stack(row)
     stack = row["traceback_id"]
     return f"{made} {search_terms.name('stack', str(stack))}" if stack else made
