@@ -22,6 +22,9 @@ from django.db import connection
 _REST = 0.25
 _LONGEST_REST_S = 0.1
 
+# Names the lock under which reports are written (PostgreSQL's advisory locks are numbers).
+_WRITE_LOCK = 0x7265_6472_6976_6501
+
 
 def turn() -> contextlib.AbstractContextManager[None]:
     """Wait for the others that write much. Nothing to wait for where the database lets several write."""
@@ -34,6 +37,17 @@ def rest(began: float) -> None:
     """Sleep on SQLite as long as the writes since `began` (time.monotonic) took: half of the time is for other writers."""
     if connection.vendor == "sqlite":
         time.sleep(max(0.0, time.monotonic() - began))
+
+
+def lock_writers() -> None:
+    """Let one process write reports at a time, until its transaction ends, as is so on SQLite anyway.
+
+    Ids then rise in the order of commits: a replay's scope ("up to this id") can gain nothing afterwards, and a list has
+    no late arrivals below its first row. What takes long, reading and encrypting, is done before.
+    """
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_WRITE_LOCK])
 
 
 @contextlib.contextmanager

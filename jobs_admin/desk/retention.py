@@ -24,7 +24,7 @@ from jobs_admin import config
 from jobs_admin.core import query as language
 from jobs_admin.core.refused import Refused
 from jobs_admin.db import audit, statements, step_progress
-from jobs_admin.db.turns import turn
+from jobs_admin.db.turns import lock_writers, turn
 from jobs_admin.models import (
     Alert,
     AlertEvent,
@@ -64,6 +64,9 @@ _OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
 
 # Numbers over time: minutes are for rates, longer steps for pictures; hours and the rest stay as long as `history`.
 _SILENT_WORKERS, _DRAFTS = timedelta(days=7), timedelta(days=7)
+
+# What a report that is being written may refer to though no committed row does: removed only between two writers.
+_OF_REPORTS = (Group, Traceback)
 
 _TRANSACTION_S = 0.06  # of a transaction, about; on SQLite nobody else writes meanwhile, and a busy machine doubles it
 _FEWEST, _MOST = 20, 1_000  # failures of one transaction
@@ -308,6 +311,8 @@ class _Run:
             rows.filter(pk__gt=max(ids, default=0)).order_by("pk").values_list("pk", flat=True)[:at_once]
         ):
             with turn(), transaction.atomic():
+                if rows.model in _OF_REPORTS:
+                    lock_writers()
                 began = time.monotonic()
                 # Asked again, as above.
                 mine = list(rows.filter(pk__in=ids).values_list("pk", flat=True))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import redis
-from django.db import DataError, Error, IntegrityError, OperationalError, connection, transaction
+from django.db import DataError, Error, IntegrityError, OperationalError, transaction
 from django.utils import timezone
 
 from jobs_admin import config, trust
@@ -25,7 +25,7 @@ from jobs_admin.core.envelope import Unreadable
 from jobs_admin.core.fingerprint import Rules
 from jobs_admin.core.stream import weight, with_counted
 from jobs_admin.db import grouping_rules
-from jobs_admin.db.turns import turn
+from jobs_admin.db.turns import lock_writers, turn
 from jobs_admin.fleet import worker_store
 from jobs_admin.ingest import filing, suspects
 from jobs_admin.ingest.lost_jobs import reconcile
@@ -48,8 +48,9 @@ _ABANDONED_S = 30
 _FORGOTTEN_S = 86_400
 _FAILURES = 3  # of writing a batch, until its reports are tried in halves
 
-# Names the lock under which reports are written (PostgreSQL's advisory locks are numbers).
-_WRITE_LOCK = 0x7265_6472_6976_6501
+# PostgreSQL's states of a transaction that did not go through because of another one: two locked each other out, or what the
+# reports refer to was pruned meanwhile.
+_CONFLICTS = {"40P01", "40001", "23503"}
 
 _TAKE_SCRIPT = (Path(__file__).parent / "ingest_take.lua").read_text()
 _ACKNOWLEDGE_SCRIPT = with_counted((Path(__file__).parent / "ingest_done.lua").read_text())
@@ -368,31 +369,20 @@ def _write_reports(reports: list[Report], now: datetime) -> filing.Written:
         try:
             with turn():
                 with transaction.atomic():
-                    _lock_writers()
+                    lock_writers()
                     began = time.monotonic()
                     written = filing.write(reports, now)
                 _reading.most = _next_batch_size(len(reports), time.monotonic() - began)
                 return written
-        except OperationalError as error:
-            # Two transactions locked each other out and PostgreSQL ended this one: nothing was written.
-            if not tries_left or _sqlstate(error) not in {"40P01", "40001"}:
+        except (OperationalError, IntegrityError) as error:
+            # PostgreSQL ended this transaction because of another one: nothing was written.
+            if not tries_left or _sqlstate(error) not in _CONFLICTS:
                 raise
 
 
 def _next_batch_size(count: int, took_s: float) -> int:
     """As many reports as would have been written in the time that a transaction may last."""
     return int(min(_BATCH, max(1, _BATCH // 10, count * _TRANSACTION_S / max(took_s, 1e-6))))
-
-
-def _lock_writers() -> None:
-    """One process writes reports at a time, until its transaction ends, as is so on SQLite anyway.
-
-    Ids then rise in the order of commits: a replay's scope ("up to this id") can gain nothing afterwards, and a list has
-    no late arrivals below its first row. What takes long, reading and encrypting, is done before.
-    """
-    if connection.vendor == "postgresql":
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_WRITE_LOCK])
 
 
 def _sqlstate(error: Exception) -> str:

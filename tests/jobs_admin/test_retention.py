@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from functools import partialmethod
@@ -12,9 +13,10 @@ from random import Random
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import connection, transaction
 from django.utils import timezone
 
+from jobs_admin import ingest
 from jobs_admin.db import statements, step_progress
 from jobs_admin.desk import retention
 from jobs_admin.failures import triage
@@ -36,10 +38,13 @@ from jobs_admin.models import (
     Rule,
     Silence,
     Traceback,
+    Unfiled,
     Worker,
 )  # fmt: skip
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.terms import FAILURES, write_failures
+from tests.kit.reports import entries, file, report
+from tests.kit.waiting import wait_until
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 NOW = timezone.now()
@@ -254,6 +259,47 @@ def test_it_may_be_broken_off_and_goes_on(monkeypatch):
     assert not first.is_done and 0 < first.count < 400
     second = retention.prune(NOW)
     assert second.is_done and first.count + second.count == 400 and counted() == {}
+
+
+@pytest.mark.postgresql
+@pytest.mark.django_db(transaction=True)
+def test_a_report_is_filed_whose_failure_is_pruned_while_it_is_written():
+    file(report("j1", at=(NOW - 100 * DAY).timestamp()), now=NOW - 100 * DAY)
+    with ThreadPoolExecutor(1) as other:
+        with transaction.atomic():
+            retention.forget([Failure.objects.get().pk])
+            filed = other.submit(in_thread, lambda: ingest.file(entries(report("j1", attempt=2)), NOW))
+            wait_until(lambda: filed.done() or count_waiting("transactionid"), "the report's transaction to wait")
+        assert filed.result(60) == ingest.Filed(new_failures=1, new_attempts=1)
+    assert Attempt.objects.get().attempt == 2 and not Unfiled.objects.exists()
+
+
+@pytest.mark.postgresql
+@pytest.mark.django_db(transaction=True)
+def test_a_group_and_a_stack_stay_that_a_report_refers_to_before_it_is_committed():
+    first = report("j1", at=(NOW - 100 * DAY).timestamp())
+    file(first, now=NOW - 100 * DAY)
+    retention.forget([Failure.objects.get().pk])
+    with ThreadPoolExecutor(1) as other:
+        with transaction.atomic():
+            ingest.file(entries(report("j2")), NOW)
+            pruned = other.submit(in_thread, lambda: retention.prune(NOW))
+            wait_until(lambda: pruned.done() or count_waiting("advisory"), "prune to wait")
+        assert not {"groups", "tracebacks"} & pruned.result(60).rows.keys()
+    assert Failure.objects.get().group == Group.objects.get() and Traceback.objects.count() == 1
+
+
+def in_thread(act):
+    try:
+        return act()
+    finally:
+        connection.close()
+
+
+def count_waiting(kind: str) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT COUNT(*) FROM pg_locks WHERE locktype = %s AND NOT granted", [kind])
+        return cursor.fetchone()[0]
 
 
 def test_a_round_is_written_into_the_audit_once():
