@@ -69,13 +69,15 @@ LEFT = {
     "jobs_admin/lint": 1,
     "jobs_admin/management": 2,
     "jobs_admin/models": 11,
+    "jobs_admin/notices": 1,
     "jobs_admin/policies": 3,
     "jobs_admin/queues": 4,
-    "jobs_admin/replays": 3,
-    "jobs_admin/retries": 9,
-    "jobs_admin/sources": 6,
+    "jobs_admin/replays": 6,
+    "jobs_admin/retries": 10,
+    "jobs_admin/search": 1,
+    "jobs_admin/sources": 9,
     "jobs_admin/worker": 1,
-    "tests": 217,
+    "tests": 298,
 }
 
 

@@ -207,7 +207,7 @@ def noticed(settings):
     return sent
 
 
-def metric_lines():
+def told():
     """Return the names of all metrics, as Prometheus gets them."""
     text = metrics.text(Viewer("pinned", {EVERY_SOURCE: ADMIN}))
     return sorted(line for line in text.splitlines() if line.startswith("#"))
@@ -229,7 +229,7 @@ PINS = {
     "stored": lambda settings: stored(),
     "audit": audited,
     "webhooks": noticed,
-    "metrics": lambda settings: metric_lines(),
+    "metrics": lambda settings: told(),
     "install": lambda settings: installing(),
 }
 

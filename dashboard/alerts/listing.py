@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import urlencode
@@ -11,7 +11,8 @@ from django.urls import reverse
 
 from dashboard.alerts import words as alert_words
 from jobs_admin import config
-from jobs_admin.alerts import OPEN
+from jobs_admin.alerts import OPEN, Fold, fold, wording
+from jobs_admin.core.alert_metrics import Subject
 from jobs_admin.models import Alert
 from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, Viewer
 from jobs_admin.models.alert import AlertState
@@ -35,34 +36,99 @@ class Line:
     for_s: float
     by: str  # who acknowledged, "" for no one
     acknowledge_url: str  # "" where the viewer may not, or nothing is to be acknowledged
-    others: int  # in the same notification
+    members: Sequence[Member]  # of its fold
+    names: str  # of its members, with their values; "" for none
+
+    @property
+    def count(self) -> int:
+        """Return the number of alerts on this line."""
+        return 1 + len(self.members)
 
 
-def lines(
-    alerts: Iterable[Alert], now: datetime, may_act: dict[str, bool] | None = None, *, is_folded: bool = False
-) -> list[Line]:
-    """Return alerts as lines, those of one notification as one line if `is_folded`. `may_act`: by source."""
-    alerts = list(alerts)
-    others: dict[int, int] = {}
-    if is_folded:
-        alerts, others = _folded(alerts)
-    return [line(one, now, (may_act or {}).get(one.source, False), others.get(one.pk, 0)) for one in alerts]
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Another alert of a line: of the same notification, or on some of the same jobs."""
+
+    url: str
+    condition: str
+    state: str
+    severity: str
+    severity_class: str
+    acknowledge_url: str  # "" where the line's own act covers it
 
 
-def _folded(alerts: list[Alert]) -> tuple[list[Alert], dict[int, int]]:
-    """Return the first alert of each notification, in the order given, and how many more each stands for."""
-    first: dict[tuple[int, str], Alert] = {}
-    others: dict[int, int] = {}
-    for alert in alerts:
-        # Only some of them may be acknowledged: those need other acts.
-        shown = first.setdefault((alert.told_with_id or alert.pk, alert.state), alert)
-        others[shown.pk] = others.get(shown.pk, -1) + 1
-    return list(first.values()), others
+def lines(alerts: Iterable[Alert], now: datetime, may_act: dict[str, bool] | None = None) -> list[Line]:
+    """Return a line an alert, in the order given. `may_act`: by source."""
+    return [line(one, now, (may_act or {}).get(one.source, False)) for one in alerts]
 
 
-def line(alert: Alert, now: datetime, may_act: bool = False, others: int = 0) -> Line:
+def folded_lines(alerts: Iterable[Alert], now: datetime, may_act: dict[str, bool]) -> list[Line]:
+    """Return a line for each notification, the worst first; it names its other alerts."""
+    found = []
+    for one in fold(alerts):
+        may = may_act.get(one.lead.source, False)
+        members = [_member(other, may=False) for other in one.others] + [_member(part, may=may) for part in one.parts]
+        found.append(line(one.lead, now, may, severity=one.severity, members=members, names=_names(one)))
+    return found
+
+
+NAMED = 3  # alerts of a fold
+
+
+def _names(found: Fold) -> str:
+    """`+3 more queues: payments 761, emails 268, reports 219 · tenant lighthouse 300`"""
+    rule, texts = found.lead.rule, []
+    if n := len(found.others):
+        noun = rule.measure.subject.value if rule.measure.subject in (Subject.QUEUE, Subject.SOURCE) else "alert"
+        named = [
+            f"{wording.name(alert_words.where(one))} {alert_words.in_unit(one.value, rule.metric)}"
+            for one in found.others
+        ]
+        more = ", …" if n > NAMED else ""
+        texts.append(f"+{n:,} more {noun}{'' if n == 1 else 's'}: {', '.join(named[:NAMED])}{more}")
+    if parts := [_part_name(one, found.lead) for one in found.parts]:
+        texts.append(f"of these {', '.join(parts[:NAMED])}{', …' if len(parts) > NAMED else ''}")
+    return " · ".join(texts)
+
+
+def _part_name(part: Alert, lead: Alert) -> str:
+    """`tenant lighthouse 300 (critical)`: the queue and the severity where the lead has others."""
+    place = "" if part.subject == lead.subject else f"{wording.name(part.subject)}, "
+    graver = "" if part.severity == lead.severity else f" ({part.severity})"
+    return f"{place}{wording.narrowed(part.rule)} {alert_words.in_unit(part.value, part.rule.metric)}{graver}"
+
+
+def _member(alert: Alert, *, may: bool) -> Member:
+    return Member(
+        reverse("redrive:alert-detail", args=[alert.pk]),
+        alert_words.condition(alert),
+        alert.state,
+        alert.severity,
+        _severity_class(alert.severity),
+        _acknowledge_url(alert) if may else "",
+    )
+
+
+def _severity_class(severity: str) -> str:
+    return alert_words.SEVERITY_LOOKS.get(severity, "discarded")
+
+
+def _acknowledge_url(alert: Alert) -> str:
+    is_unanswered = alert.state in (AlertState.FIRING, AlertState.SILENCED)
+    return reverse("redrive:alert-acknowledge", args=[alert.pk]) if is_unanswered else ""
+
+
+def line(
+    alert: Alert,
+    now: datetime,
+    may_act: bool = False,
+    *,
+    severity: str = "",
+    members: Sequence[Member] = (),
+    names: str = "",
+) -> Line:
     name, status = alert.rule.metric, alert_words.status(alert, now)
-    is_open_call = may_act and alert.state in (AlertState.FIRING, AlertState.SILENCED)
+    severity = severity or alert.severity
     return Line(
         alert,
         reverse("redrive:alert-detail", args=[alert.pk]),
@@ -73,12 +139,13 @@ def line(alert: Alert, now: datetime, may_act: bool = False, others: int = 0) ->
         alert_words.in_unit(alert.peak, name),
         status.word,
         status.look,
-        alert.severity,
-        alert_words.SEVERITY_LOOKS.get(alert.severity, "discarded"),
+        severity,
+        _severity_class(severity),
         status.for_s,
         alert.acknowledged_by,
-        reverse("redrive:alert-acknowledge", args=[alert.pk]) if is_open_call else "",
-        others,
+        _acknowledge_url(alert) if may_act else "",
+        members,
+        names,
     )
 
 

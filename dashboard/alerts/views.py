@@ -70,7 +70,7 @@ def index(request: HttpRequest) -> HttpResponse:
     strip = alert_strip.picture(episodes[:MOST_STRIP], since, now)
     firing = alerts.firing(viewer, limit=MOST_COUNTED + 1)
     may_act = alert_list.may_act(viewer, [*firing, *page.rows])
-    now_lines = alert_list.lines(firing, now, may_act, is_folded=True)
+    now_lines = alert_list.folded_lines(firing, now, may_act)
     watching = [rule.name for rule in rules if rule.enabled]
     context = {
         "now": now,
@@ -85,7 +85,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "times": alerts.times(viewer, now - timedelta(days=TIMES_DAYS)),
         "times_days": TIMES_DAYS,
         "now_lines": now_lines[:NOW_SHOWN],
-        "more_now": len(firing) - sum(1 + line.others for line in now_lines[:NOW_SHOWN]),
+        "more_now": len(firing) - sum(line.count for line in now_lines[:NOW_SHOWN]),
         "open_url": alert_list.address({"state": alerts.OPEN}) + "#all",
         "strip": strip,
         "strip_is_capped": len(episodes) > MOST_STRIP,

@@ -133,12 +133,19 @@ def headings(filters: Filters) -> list[Heading]:
 
 
 def rows(
-    found: list[GroupRow], *, all_dead: int = 0, now: datetime | None = None, may_act: bool = False
+    found: list[GroupRow],
+    *,
+    all_dead: int = 0,
+    now: datetime | None = None,
+    may_act: bool = False,
+    may_replay: bool = False,
 ) -> list[SafeString]:
-    """Return the rows of the table of groups. `all_dead`: the jobs of which shares are computed."""
+    """Return the rows of the table of groups. `all_dead`: the jobs of which shares are computed. `may_replay`: with a
+    column of links to the replay of each group's dead jobs.
+    """
     now = now or timezone.now()
     pages, failures = reverse("redrive:group-list"), reverse("redrive:failure-list")
-    return [_row(row, pages, failures, all_dead, now, may_act) for row in found]
+    return [_row(row, pages, failures, all_dead, now, may_act, may_replay) for row in found]
 
 
 _DOT = ' <span class="dot">·</span> '
@@ -158,7 +165,9 @@ def _message(message: str) -> SafeString:
     return SafeString(f"{f' ({_name(part)})' if part else ''} <code>{_name(rest)}</code>" if message else "")
 
 
-def _row(row: GroupRow, pages: str, failures: str, all_dead: int, now: datetime, may_act: bool) -> SafeString:
+def _row(
+    row: GroupRow, pages: str, failures: str, all_dead: int, now: datetime, may_act: bool, may_replay: bool
+) -> SafeString:
     """Every value is escaped here, by name: walking a template for each row was a fourth of the page."""
     group, error = row.group, _name(row.group.error_type)
     fingerprint = escape(group.fingerprint)
@@ -173,15 +182,18 @@ def _row(row: GroupRow, pages: str, failures: str, all_dead: int, now: datetime,
     message = _message(group.message)
     last_seen = ago(group.last_seen, now)
     per_minute = f'<p class="sub-line">{number(row.per_minute)}/min</p>' if row.per_minute else ""
+    wide_replay = f'<td class="number hide-narrow">{_replay(row)}</td>' if may_replay else ""
     jobs = (" job" if row.count == 1 else " jobs") if row.is_partial else ""
     return SafeString(
         f'<tr data-row="{url}">{pick}<td class="grow"><a class="group-title" href="{url}"><strong>{error}</strong>'
         f'{message}</a><p class="sub-line">{_about(row, now)}<span class="show-narrow">{_DOT}{last_seen}</span></p></td>'
         f'<td class="trend hide-narrow hide-middle">{_trend(tuple(row.trend)) if row.trend else ""}</td>'
-        f'<td class="number">{_dead(row, failures, all_dead, is_plain)}</td>'
+        f'<td class="number">{_dead(row, failures, all_dead, is_plain)}'
+        f"{_replay(row, 'show-narrow') if may_replay else ''}</td>"
         f'<td class="number hide-narrow">{number(row.count)}{jobs}{per_minute}</td>'
         f'<td class="hide-narrow hide-middle">{ago(group.first_seen, now)}</td>'
-        f'<td class="hide-narrow">{last_seen}</td></tr>\n'
+        f'<td class="hide-narrow">{last_seen}</td>'
+        f"{wide_replay}</tr>\n"
     )
 
 
@@ -213,6 +225,20 @@ def _dead(row: GroupRow, failures: str, all_dead: int, is_plain: bool) -> str:
         else ""
     )
     return f'<a class="is-dead count-of-state" href="{url}">{number(row.dead)}</a>{share}'
+
+
+def _replay(row: GroupRow, more: str = "") -> str:
+    """Return the link to the replay of its dead jobs; its name says which, for those who hear the links one by one."""
+    if not row.dead:
+        return ""
+    group = row.group
+    jobs = "dead job" if row.dead == 1 else "dead jobs"
+    about = ", ".join(one for one in (group.error_type, group.culprit, *row.tasks[:1], *row.queues[:1]) if one)
+    url = escape(links.replay_of(group=group.fingerprint, state="dead"))
+    return (
+        f'<a class="replay-link {more}" href="{url}">Replay {number(row.dead)}<span class="unseen-label">'
+        f" {jobs} of {_name(about)}</span>…</a>"
+    )
 
 
 @lru_cache(maxsize=1024)  # most groups look as they did a moment ago

@@ -20,11 +20,12 @@ from dashboard.replays import page as replay_page
 from dashboard.web import charts, links
 from dashboard.web.access import can
 from dashboard.web.htmx import render_page
-from jobs_admin import alerts
+from jobs_admin import alerts, config
+from jobs_admin.alerts import wording
 from jobs_admin.db.policy_marks import PolicyMark
 from jobs_admin.desk import overview
-from jobs_admin.models import Replay, Unfiled
-from jobs_admin.models.access import ADMIN, EVERY_SOURCE, VIEWER
+from jobs_admin.models import Alert, Replay, Unfiled
+from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER, Viewer
 from jobs_admin.models.replay import ReplayState
 from jobs_admin.queues import liveness, rates
 
@@ -41,6 +42,7 @@ class DeadLine:
     source: str
     count: int
     url: str
+    replay_url: str  # "" where this viewer may not
     part: float  # 0 to 100, of the fullest
 
 
@@ -68,12 +70,14 @@ def index(request: HttpRequest) -> HttpResponse:
     watched, board = liveness.current_state(now), overview.board(viewer, now)
     sentence, series = board.sentence, board.series
     names, rows = _hours(series)
+    may_replay = viewer.may_anywhere(OPERATOR) and not config.is_read_only()
     held_replays = [replay for replay in board.replays if replay.state == ReplayState.HELD]
     firing = alerts.firing(viewer, limit=MOST_ALERTS)
-    firing_lines = alert_list.lines(firing, now, alert_list.may_act(viewer, firing), is_folded=True)
+    firing_lines = alert_list.folded_lines(firing, now, alert_list.may_act(viewer, firing))
     context = {
+        "act": None if watched.stale else _find_primary_act(viewer, [line.alert for line in firing_lines], board),
         "alerts": firing_lines[:ALERTS_SHOWN],
-        "more_alerts": len(firing) - sum(1 + line.others for line in firing_lines[:ALERTS_SHOWN]),
+        "more_alerts": len(firing) - sum(line.count for line in firing_lines[:ALERTS_SHOWN]),
         "has_most_alerts": len(firing) == MOST_ALERTS,
         "back": reverse("redrive:overview"),
         "now": now,
@@ -95,9 +99,10 @@ def index(request: HttpRequest) -> HttpResponse:
         "dead_picture": dead_picture.picture(board.depth),
         "chart_names": names,
         "chart_rows": rows,
-        "dead": _dead(board.dead),
+        "dead": _dead(viewer, board),
         "more_dead": board.more_dead,
-        "rows": group_list.rows(board.loudest, now=now),
+        "rows": group_list.rows(board.loudest, now=now, may_replay=may_replay),
+        "may_replay": may_replay,
         "replays": [_replay_line(replay) for replay in board.replays],
         "held_replays": [_replay_line(replay) for replay in held_replays[:HELD_SHOWN]],
         "more_held": len(held_replays[HELD_SHOWN:]),
@@ -113,14 +118,65 @@ def index(request: HttpRequest) -> HttpResponse:
     return render_page(request, "redrive/overview/index.html", context, part="overview")
 
 
-def _dead(rows: list[tuple[str, str, int]]) -> list[DeadLine]:
-    most = max((n for *_, n in rows), default=1)
+def _dead(viewer: Viewer, board: overview.Board) -> list[DeadLine]:
+    most = max((n for *_, n in board.dead), default=1)
     return [
         DeadLine(
-            queue, source, n, links.failures_of(source=source, queue=queue, state="dead"), round(n / most * 100, 1)
+            queue,
+            source,
+            n,
+            links.failures_of(source=source, queue=queue, state="dead"),
+            _replay_url(viewer, board, source, queue),
+            round(n / most * 100, 1),
         )
-        for source, queue, n in rows
+        for source, queue, n in board.dead
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class PrimaryAct:
+    words: str
+    url: str  # "" where this viewer may not
+    why_not: str
+
+
+def _find_primary_act(viewer: Viewer, worst_first: list[Alert], board: overview.Board) -> PrimaryAct | None:
+    """Return the replay of the dead jobs of the worst alert on them; without such an alert, of the fullest queue."""
+    counts = {(source, queue): n for source, queue, n in board.dead}
+    for alert in worst_first:
+        place = alert.source, alert.subject
+        if alert.rule.metric != "dead" or not _takes_replays(board, alert.source):
+            continue
+        if not (n := counts.get(place) or overview.count_dead(viewer, *place)):
+            continue
+        if alert.rule.is_narrowed:
+            url = links.new_replay(alerts.replay_query(alert))
+            return _act(viewer, alert.source, f"{alert.subject} jobs of {wording.narrowed(alert.rule)}", url)
+        return _act_on_queue(viewer, *place, n)
+    fullest = next((one for one in board.dead if _takes_replays(board, one[0])), None)
+    return _act_on_queue(viewer, *fullest) if fullest else None
+
+
+def _act_on_queue(viewer: Viewer, source: str, queue: str, n: int) -> PrimaryAct:
+    url = links.replay_of(source=source, queue=queue, state="dead")
+    return _act(viewer, source, f"{n:,} {queue} job{'' if n == 1 else 's'}", url)
+
+
+def _act(viewer: Viewer, source: str, jobs: str, url: str) -> PrimaryAct:
+    if config.is_read_only():
+        return PrimaryAct("", "", f"The desk is read-only: {jobs} cannot be replayed.")
+    if not viewer.may(OPERATOR, source):
+        return PrimaryAct("", "", f"Replaying {jobs} needs the role operator on {source}.")
+    return PrimaryAct(f"Review and replay {jobs}", url, "")
+
+
+def _takes_replays(board: overview.Board, source: str) -> bool:
+    return any(row.name == source and row.takes_replays for row in board.sources)
+
+
+def _replay_url(viewer: Viewer, board: overview.Board, source: str, queue: str) -> str:
+    may = viewer.may(OPERATOR, source) and not config.is_read_only() and _takes_replays(board, source)
+    return links.replay_of(source=source, queue=queue, state="dead") if may else ""
 
 
 def _source_line(row: overview.SourceRow) -> SourceLine:

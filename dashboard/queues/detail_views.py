@@ -21,7 +21,6 @@ from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import add_toast
 from jobs_admin import queues
 from jobs_admin.core.refused import Refused
-from jobs_admin.db import abilities
 from jobs_admin.desk import overview
 from jobs_admin.fleet import durability, stranded
 from jobs_admin.fleet.durability import Grade
@@ -138,11 +137,6 @@ def _now(viewer: Viewer, source: str, queue: str, now: datetime) -> dict[str, An
     known = overview.source(viewer, source, now)
     words, title = durability_words(row)
     grade = Grade(row.durability, row.fetch_window)
-    can_replay = (
-        known is not None
-        and known.is_configured
-        and not (known.read_only or abilities.missing_ability(source, "replay"))
-    )
     age = (now - row.sampled_at).total_seconds() if row.sampled_at else None
     return {
         "row": row,
@@ -158,7 +152,7 @@ def _now(viewer: Viewer, source: str, queue: str, now: datetime) -> dict[str, An
         "dead_url": links.failures_of(source=source, queue=queue, state="dead"),
         "retrying_url": links.failures_of(source=source, queue=queue, state="retrying"),
         "replay_url": links.replay_of(source=source, queue=queue, state="dead")
-        if row.dead and viewer.may(OPERATOR, source) and can_replay
+        if row.dead and viewer.may(OPERATOR, source) and known is not None and known.takes_replays
         else "",
     }
 

@@ -132,11 +132,7 @@ class LimitMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        response = self.get_response(request)
-        if (work := _current()) is not None and work.is_stopped:
-            # The client left, so no one reads this response: Django does not log it as an error of the desk.
-            response._has_been_logged = True
-        return response
+        return self.get_response(request)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         text = sentence(exception)

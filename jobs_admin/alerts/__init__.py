@@ -4,9 +4,22 @@ from jobs_admin.alerts.acknowledging import acknowledge
 from jobs_admin.alerts.affected_groups import RisenGroup, groups_behind
 from jobs_admin.alerts.checking import DEFAULTS, FIELDS, bound
 from jobs_admin.alerts.judging import EVERY_S, judge
-from jobs_admin.alerts.links import Links, alert_page, links
+from jobs_admin.alerts.links import Links, alert_page, links, replay_query
 from jobs_admin.alerts.previewing import Episode, Preview, PreviewSeries, preview
-from jobs_admin.alerts.reading import OPEN, AlertPage, Times, bundle, earlier, events, firing, get, listing, times
+from jobs_admin.alerts.reading import (
+    OPEN,
+    AlertPage,
+    Fold,
+    Times,
+    bundle,
+    earlier,
+    events,
+    firing,
+    fold,
+    get,
+    listing,
+    times,
+)
 from jobs_admin.alerts.rule_status import RuleStatus, read_rule_status, rules_by_channel
 from jobs_admin.alerts.rules import check_rule, delete_rule, document, may_change, rule, rules, save_rule
 from jobs_admin.alerts.runbooks import delete_runbook, runbooks, save_runbook
@@ -21,6 +34,7 @@ __all__ = [
     "OPEN",
     "AlertPage",
     "Episode",
+    "Fold",
     "Links",
     "Preview",
     "PreviewSeries",
@@ -39,6 +53,7 @@ __all__ = [
     "end_silence",
     "events",
     "firing",
+    "fold",
     "get",
     "groups_behind",
     "judge",
@@ -49,6 +64,7 @@ __all__ = [
     "may_end",
     "preview",
     "read_rule_status",
+    "replay_query",
     "rule",
     "rules",
     "rules_by_channel",

@@ -73,6 +73,11 @@ def _queries(alert: Alert, queues: Sequence[str], begins: Time, ends: Time, now:
     return _text(failures), _text(draft)
 
 
+def replay_query(alert: Alert) -> str:
+    """Return the search of the jobs that are dead now where the alert counts."""
+    return _text([*place_terms(alert, [alert.subject]), state_term("dead")])
+
+
 def since(alert: Alert, queues: Sequence[str] = ()) -> datetime:
     """Return when the oldest job died that was dead in these queues, or its own, as the alert fired.
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from django.db.models import Case, IntegerField, Q, QuerySet, Value, When
+from django.db.models import Case, F, IntegerField, Q, QuerySet, Value, When
 
+from jobs_admin.core.alert_metrics import METRICS
 from jobs_admin.core.refused import NotFound
 from jobs_admin.core.text import whole_number
 from jobs_admin.models import Alert, AlertEvent, AuditEvent, Replay
@@ -100,18 +102,72 @@ def events(viewer: Viewer, alert: Alert) -> list[AlertEvent]:
     return sorted(found.order_by("-at", "-pk")[:MOST_EVENTS], key=lambda event: (event.at, event.pk))
 
 
+_GRAVITY = {Severity.CRITICAL: 0, Severity.WARNING: 1}
+_COUNT_JOBS = [one.name for one in METRICS.values() if one.counts_jobs]
+
+
 def firing(viewer: Viewer, limit: int = 20) -> list[Alert]:
-    """Return firing alerts, acknowledged or not: the gravest first, of those the unacknowledged, then the latest."""
+    """Return firing alerts, acknowledged or not, the worst first: by severity, of those the unacknowledged, then by jobs
+    over the threshold, then the latest.
+    """
     rank = Case(
-        When(severity=Severity.CRITICAL, then=Value(0)),
-        When(severity=Severity.WARNING, then=Value(1)),
-        default=Value(2),
+        *(When(severity=severity, then=Value(n)) for severity, n in _GRAVITY.items()),
+        default=Value(len(_GRAVITY)),
         output_field=IntegerField(),
     )
+    excess = Case(When(rule__metric__in=_COUNT_JOBS, then=F("value") - F("threshold")), default=Value(0.0))
     found = _visible(viewer).filter(state__in=(AlertState.FIRING, AlertState.ACKNOWLEDGED))
     if not found.exists():  # mostly there are none, which is known at a fifth of the cost
         return []
-    return list(found.annotate(rank=rank).order_by("rank", "-state", "-fired_at", "-pk")[:limit])
+    found = found.annotate(rank=rank, excess=excess).order_by("rank", "-state", "-excess", "-fired_at", "-pk")
+    return list(found[:limit])
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Alerts that are one line in a list: those of one notification, and of these queues those of narrower rules."""
+
+    lead: Alert  # the worst
+    others: list[Alert]  # of the same notification, the worst first
+    parts: list[Alert]  # alerts on some of the same jobs, such as one tenant's
+    severity: str  # the gravest of all
+
+
+def fold(alerts: Iterable[Alert]) -> list[Fold]:
+    """Fold alerts of a list, those in different states apart: they need other acts. The worst first, as in `firing`.
+
+    The jobs of a narrower rule are among those of the queue's own alert: the fold is as grave as its gravest part.
+    """
+    ranked = sorted(alerts, key=_rank)
+    of_queue = {_place(one): one for one in reversed(ranked) if not one.rule.is_narrowed}
+    bundles: dict[tuple[int, str], Fold] = {}
+    for narrow in (False, True):
+        for one in ranked:
+            if one.rule.is_narrowed is narrow:
+                wide = of_queue.get(_place(one)) if narrow else None
+                _add_to_fold(bundles, one, wide)
+    # `sorted` is stable: of equals the order of the list holds.
+    return sorted(bundles.values(), key=lambda one: (_GRAVITY.get(one.severity, 2), _rank(one.lead)[1:]))
+
+
+def _add_to_fold(folds: dict[tuple[int, str], Fold], one: Alert, wide: Alert | None) -> None:
+    home = wide or one
+    key = (home.told_with_id or home.pk, home.state)
+    if (known := folds.get(key)) is None:
+        folds[key] = Fold(one, [], [], one.severity)
+        return
+    (known.parts if wide is not None else known.others).append(one)
+    severity = min(known.severity, one.severity, key=lambda each: _GRAVITY.get(each, 2))
+    folds[key] = replace(known, severity=severity)
+
+
+def _place(alert: Alert) -> tuple[str, ...]:
+    return alert.source, alert.subject, alert.rule.metric, alert.state
+
+
+def _rank(alert: Alert) -> tuple[int, bool, float]:
+    excess = alert.value - alert.threshold if alert.rule.measure.counts_jobs else 0.0
+    return _GRAVITY.get(alert.severity, 2), alert.state != AlertState.FIRING, -excess
 
 
 def earlier(viewer: Viewer, alert: Alert, limit: int = 10) -> list[Alert]:

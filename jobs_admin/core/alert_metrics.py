@@ -85,6 +85,11 @@ class Metric:
         return bool(self.states)
 
     @property
+    def counts_jobs(self) -> bool:
+        """Return whether the value is a number of jobs, of which more is worse."""
+        return self.is_narrowed or self.subject is Subject.VIEW
+
+    @property
     def scope(self) -> tuple[str, ...]:
         """Return the fields of a rule that say what it watches."""
         if self.subject is Subject.QUEUE:

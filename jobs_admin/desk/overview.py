@@ -105,6 +105,11 @@ class SourceRow:
         return bool(self.workers) or not self.keeps_dead
 
     @property
+    def takes_replays(self) -> bool:
+        """Return whether jobs can be sent to it."""
+        return self.is_configured and not self.read_only and not abilities.missing_ability(self.name, "replay")
+
+    @property
     def read_only(self) -> dict[str, str] | None:
         """The finding for which nothing is sent to it."""
         return next((one for one in self.findings if one.get("id") == READ_ONLY), None)
@@ -478,6 +483,11 @@ def dead_by_queue(
     """(source, queue, dead jobs) of the fullest queues, then how many more have dead jobs."""
     worst = queues.rank_queues(viewer, now or datetime.now(UTC), limit=limit, only_dead=True)
     return [(one.source, one.queue, one.dead) for one in worst], worst[0].of - len(worst) if worst else 0
+
+
+def count_dead(viewer: Viewer, source: str, queue: str) -> int:
+    """Return the dead jobs of one queue."""
+    return _counted_dead(viewer).filter(source=source, queue=queue).aggregate(n=Sum("count"))["n"] or 0
 
 
 def failures_over_time(viewer: Viewer, now: datetime | None = None, hours: int = 24) -> Series:

@@ -428,13 +428,26 @@ def test_the_overview_shows_some_and_shows_how_many_more(ann, watched):
     assert page.count('class="alert-says"') == 5 and "All alerts: 4 more firing" in page
 
 
-def test_those_shown_together_are_one_line(ann, watched):
-    leader = episode("emails", ago_s=900)
-    for n in range(9):
-        episode(f"q{n}", ago_s=900 + n, told_with=leader)
+def test_alerts_of_one_notification_are_one_line_that_names_the_worst_and_links_each(ann, watched):
+    leader = episode("emails", ago_s=900, value=268)
+    others = [episode(f"q{n}", ago_s=900 + n, value=1_752 - n, told_with=leader) for n in range(9)]
     for address in ("/", "/alerts/"):
         page = ann.get(address).content.decode()
-        assert page.count('class="alert-says"') == 1 and "9 more in the same notification" in page
+        assert page.count('class="alert-says"') == 1
+        assert f'<a class="row-link" href="{page_of(others[0])}">q0 has 1,752 dead jobs' in page
+        assert "<summary>+9 more queues: q1 1,751, q2 1,750, q3 1,749, …</summary>" in page
+        fold = page[page.index('class="alert-fold"') :].partition("</details>")[0]
+        assert re.findall(r'href="/alerts/(\d+)/"', fold) == [str(one.pk) for one in [*others[1:], leader]]
+
+
+def test_an_alert_on_part_of_a_queue_is_in_its_line_with_its_own_acknowledgement(otto, watched):
+    tenant = rule(name="One customer", tenant="lighthouse", severity="critical")
+    part = episode("webhooks", of=tenant, value=300)
+    wide = episode("webhooks", value=1_752)
+    page = otto.get("/").content.decode()
+    assert page.count('class="alert-says"') == 1 and 'class="is-dead count-of-state' in page
+    assert "<summary>of these tenant lighthouse 300 (critical)</summary>" in page
+    assert all(f'action="/alerts/{one.pk}/acknowledge/"' in page for one in (part, wide))
 
 
 def test_a_calm_overview_has_no_panel_of_alerts(ann, watched):

@@ -4,6 +4,7 @@ import html
 import json
 import re
 from datetime import datetime, timedelta
+from urllib.parse import parse_qs, urlsplit
 
 from django.urls import reverse
 from django.utils import timezone
@@ -16,6 +17,7 @@ from jobs_admin.fleet import heartbeats
 from jobs_admin.ingest import uncaptured
 from jobs_admin.models import Alert, Release, Replay, Rule, Source, Total, Unfiled, Worker
 from jobs_admin.models.access import ENGINE
+from tests.kit.alerts import episode, rule
 from tests.kit.depths import create_samples, roll
 from tests.kit.failures import bury
 from tests.kit.groups import group
@@ -318,3 +320,64 @@ def test_what_happened_elsewhere_is_not_shown(vera, watched):
     overview.forget()
     text = text_of(vera.get("/"))
     assert "Dead jobs by queue" in text and "zircon" not in text
+
+
+# --- the primary act ---------------------------------------------------------------------------------------------
+
+
+def acts(client) -> list[tuple[str, str]]:
+    """The primary act: its address and its text."""
+    found = re.findall(r'<a class="button primary" href="([^"]+)">(.*?)</a>', client.get("/").content.decode(), re.S)
+    return [(html.unescape(url), re.sub(r"<[^>]+>", "", text).strip()) for url, text in found]
+
+
+def test_the_primary_act_is_the_replay_of_the_worst_alert_on_dead_jobs(otto, watched):
+    bury(9, queue="emails")
+    bury(3)
+    assert acts(otto)[0][1] == "Review and replay 9 emails jobs"
+    episode("emails", value=9, threshold=5)
+    episode("webhooks", of=rule(name="grave", severity="critical"), value=3, threshold=2)
+    ((url, words),) = acts(otto)
+    assert words == "Review and replay 3 webhooks jobs"
+    assert parse_qs(urlsplit(url).query)["q"] == ["source:shop queue:webhooks state:dead"]
+    assert count_of_link(otto, url) == 3 and "3 jobs" in text_of(otto.get(url))
+
+
+def test_an_alert_on_part_of_a_queue_alone_leads_to_the_replay_of_that_part(otto, watched):
+    bury(9, tenant="acme")
+    bury(2, tenant="lighthouse")
+    episode("webhooks", of=rule(name="One customer", tenant="lighthouse"), value=2, threshold=1)
+    ((url, words),) = acts(otto)
+    assert words == "Review and replay webhooks jobs of tenant lighthouse" and count_of_link(otto, url) == 2
+
+
+def test_the_primary_act_skips_what_cannot_be_replayed(otto, watched):
+    episode("empty", value=900)
+    bury(1)
+    Source.objects.update(is_configured=False)
+    assert acts(otto) == []
+    Source.objects.update(is_configured=True)
+    overview.forget()
+    assert [words for _, words in acts(otto)] == ["Review and replay 1 webhooks job"]
+
+
+def test_who_may_not_replay_sees_why(vera, otto, watched, settings):
+    bury(3)
+    text = text_of(vera.get("/"))
+    assert "Replaying 3 webhooks jobs needs the role operator on shop." in text
+    assert "/replays/new/" not in vera.get("/").content.decode()
+    settings.REDRIVE_READ_ONLY = True
+    page = otto.get("/")
+    assert "The desk is read-only: 3 webhooks jobs cannot be replayed." in text_of(page)
+    assert "/replays/new/" not in page.content.decode()
+
+
+def test_each_queue_and_each_group_has_its_replay_with_a_name_of_its_own(otto, watched):
+    one, other = group(), group(error_type="KeyError")
+    bury(3, group=one), bury(2, group=other, queue="emails")
+    page = otto.get("/").content.decode()
+    found = re.findall(r'<a class="replay-link ?"\s+href="([^"]+)">(.*?)</a>', page, re.S)
+    names = {html.unescape(url): re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", text)) for url, text in found}
+    assert sorted(count_of_link(otto, url) for url in names) == [2, 2, 3, 3]
+    assert len(set(names.values())) == len(names) == 4
+    assert "Replay 3 dead jobs of webhooks…" in names.values()

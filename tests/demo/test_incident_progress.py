@@ -56,7 +56,7 @@ def test_the_player_held_up_for_long_takes_nothing_for_quiet(incident):
 
 @pytest.mark.django_db(transaction=True)
 def test_an_incident_that_meets_errors_for_long_ends_and_the_next_may_be_requested(store, engine, monkeypatch):
-    """The incident's page said that it is being played for as long as the partner was away."""
+    """Its page said that it is being played for as long as the partner was away."""
     url = engine.url.removesuffix("0") + "1"
     broker = broker_at(url)
     broker.flushdb()

@@ -103,6 +103,43 @@ def test_the_gravest_of_what_fires_is_first_and_medians_are_of_people(rule):
     assert alerts.times(ANN, NOW - HOUR) == alerts.Times(40, 3600, 3)
 
 
+def test_of_equal_severity_those_with_more_jobs_over_the_threshold_come_first(rule):
+    made, slow = rule(), rule(name="slow", metric="oldest_dead_s", threshold=60)
+    values = {"emails": 268, "webhooks": 1_752, "payments": 761}
+    for subject, value in values.items():
+        create_alert(made, subject=subject, value=value)
+    create_alert(slow, subject="scans", value=90_000, threshold=60)  # seconds are no jobs
+    create_alert(made, "acknowledged", subject="reports", value=9_000)
+    order = ["webhooks", "payments", "emails", "scans", "reports"]
+    assert [one.subject for one in alerts.firing(ANN)] == order
+    assert [one.subject for one in alerts.firing(ANN, limit=2)] == order[:2]
+
+
+def test_alerts_of_one_notification_fold_under_the_worst_and_states_stay_apart(rule):
+    made = rule()
+    leader = create_alert(made, subject="emails", value=268)
+    create_alert(made, subject="webhooks", value=1_752, told_with=leader)
+    create_alert(made, subject="payments", value=761, told_with=leader)
+    create_alert(made, "acknowledged", subject="reports", value=9_000, told_with=leader)
+    create_alert(made, subject="scans", value=900)  # of its own notification
+    folds = [(one.lead.subject, [other.subject for other in one.others]) for one in alerts.fold(alerts.firing(ANN))]
+    assert folds == [("webhooks", ["payments", "emails"]), ("scans", []), ("reports", [])]
+
+
+def test_an_alert_on_one_tenants_jobs_folds_under_that_of_their_queue_which_is_as_grave(rule):
+    made, poison = rule(), rule(name="Quarantine", metric="quarantined", threshold=0, severity="critical")
+    tenant = rule(name="One customer", tenant="lighthouse", severity="critical")
+    create_alert(tenant, subject="webhooks", value=300)
+    create_alert(tenant, subject="scans", value=200)
+    create_alert(poison, subject="reports", value=1, threshold=0)
+    create_alert(made, subject="webhooks", value=1_752)
+    folds = alerts.fold(alerts.firing(ANN))
+    assert [(one.lead.subject, one.lead.value, one.severity) for one in folds] == [
+        ("webhooks", 1_752, "critical"), ("scans", 200, "critical"), ("reports", 1, "critical"),
+    ]  # fmt: skip
+    assert [(one.rule, one.value) for one in folds[0].parts] == [(tenant, 300)] and not folds[0].others
+
+
 def test_earlier_episodes_report_what_was_done(rule):
     made = rule()
     create_alert(made, "resolved", resolved_at=NOW + HOUR), create_alert(made, "resolved", subject="x", resolved_at=NOW)
