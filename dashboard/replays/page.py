@@ -16,14 +16,17 @@ from dashboard.replays import paces as replay_paces
 from dashboard.replays import picture as replay_picture
 from dashboard.web import links
 from dashboard.web.figures import duration
+from dashboard.web.text import part_first
 from jobs_admin import replays
 from jobs_admin.core import query as language
 from jobs_admin.core import untrusted
+from jobs_admin.core.text import class_name
 from jobs_admin.core.utc_text import clock
-from jobs_admin.models import Replay
+from jobs_admin.models import Group, Replay, ReplayItem
 from jobs_admin.models.access import VIEWER, Viewer
-from jobs_admin.models.replay import ENDED, SENDING, ItemState, ReplayState
+from jobs_admin.models.replay import ENDED, SENDING, START, ItemState, ReplayState
 from jobs_admin.replays import learned_limit
+from jobs_admin.replays.obstacles import LEFT_OUT
 from jobs_admin.replays.unreported import SentWhileOff, Unattended
 
 STEP = 1.5  # of one press
@@ -116,17 +119,30 @@ class FailedAgain:
     title: str
     culprit: str  # place in the code, which distinguishes groups of one title
     count: int
+    compared: str  # with the errors that these jobs died of before, in words
     group_url: str
     failures_url: str
+
+
+LATEST, ALL = "latest", "all"  # lists of items that are not those of one state
+LATEST_FIRST = (LATEST, ItemState.FAILED_AGAIN, ItemState.SUCCEEDED)
 
 
 @dataclass(frozen=True, slots=True)
 class Tab:
     state: str
     words: str
-    count: int
+    count: int | None
     url: str
     is_on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A row of the list of jobs."""
+
+    item: ReplayItem
+    compared: str  # of one that failed again: whether the error is that of its run before
 
 
 def parts(replay: Replay) -> list[Part]:
@@ -446,35 +462,130 @@ def how(replay: Replay) -> list[tuple[str, str]]:
     return found
 
 
-def failed_again_group(replay: Replay, found) -> FailedAgain:
-    group, count = found
-    title = str(group) if group else "Ungrouped error"
-    text = f"replay:{replay.pk}" + (f" group:{group.name}" if group else "")
+def failed_again_group(replay: Replay, found: replays.FailedGroup) -> FailedAgain:
+    group = found.group
     return FailedAgain(
-        title,
-        group.culprit if group else "",
-        count,
-        reverse("redrive:group-detail", args=[group.name]) if group else "",
-        links.list_url(text),
+        str(group),
+        group.culprit,
+        found.count,
+        replays.compare_errors([found]),
+        reverse("redrive:group-detail", args=[group.name]),
+        links.list_url(f"replay:{replay.pk} group:{group.name}"),
     )
 
 
+def default_list(replay: Replay) -> str:
+    """Return the list that the page opens on: what failed again, else the latest jobs that were sent."""
+    if replay.failed_again:
+        return ItemState.FAILED_AGAIN
+    return ItemState.CANCELLED if replay.cancelled and not replay.sent_in_all + replay.planned else LATEST
+
+
+def read_items(viewer: Viewer, replay: Replay, which: str, after: str | None, limit: int) -> replays.ItemPage:
+    """Return a page of the chosen list. `latest` is one page: what is in flight, then the latest settled jobs."""
+    if which != LATEST:
+        state, is_latest_first = None if which == ALL else which, which in LATEST_FIRST
+        return replays.items(viewer, replay, state=state, after=after, limit=limit, is_latest_first=is_latest_first)
+    rows: list[ReplayItem] = []
+    for states in ((ItemState.RUNNING, ItemState.SENT), (ItemState.SUCCEEDED, ItemState.FAILED_AGAIN)):
+        of_these = [
+            item
+            for state in states
+            if getattr(replay, state)
+            for item in replays.items(viewer, replay, state=state, limit=limit, is_latest_first=True).rows
+        ]
+        rows += sorted(of_these, key=lambda item: -item.n)
+    return replays.ItemPage(rows[:limit], None, {})
+
+
+def jobs(viewer: Viewer, items: list[ReplayItem]) -> list[Job]:
+    """Return the rows of the list, each failure compared with the run before."""
+    before = replays.read_errors_before(viewer, items)
+    return [Job(item, _compared(item, before[item.pk]) if item.pk in before else "") for item in items]
+
+
+def _compared(item: ReplayItem, before: Group | None) -> str:
+    if before is None:
+        return ""
+    if before.pk == item.failed_group_id:
+        return "Same error as before"
+    now, was = (class_name(text) for text in (item.outcome.partition(":")[0], before.error_type))
+    if now == was:
+        return f"New error: {now}, not as before (was {part_first(before.title)})"
+    return f"New error: {now} (was {was})"
+
+
 def tabs(replay: Replay, on: str) -> list[Tab]:
+    """Return the lists: those of one state in the order of attention, then the latest and all."""
     url = reverse("redrive:replay-detail", args=[replay.pk])
-    found = [Tab("", "All", replay.total, f"{url}#items", on == "")]
-    for state, words, _ in PARTS:
-        count = getattr(replay, state)
-        if count or on == state:
-            found.append(
-                Tab(
-                    state,
-                    _called(replay, state, words),
-                    count,
-                    f"{url}?items={ItemState(state).value}#items",
-                    on == state,
-                )
-            )
-    return found
+    listed: list[tuple[str, str, int | None]] = [
+        (state, _called(replay, state, words), count)
+        for state, words, _ in sorted(PARTS, key=lambda part: part[0] != ItemState.FAILED_AGAIN)
+        if (count := getattr(replay, state)) or on == state
+    ]
+    at = 1 if replay.failed_again or on == ItemState.FAILED_AGAIN else 0
+    if replay.sent_in_all or on == LATEST:
+        listed.insert(at, (LATEST, "latest", None))
+    listed.append((ALL, "all", replay.total))
+    return [Tab(name, words, count, f"{url}?items={name}#items", on == name) for name, words, count in listed]
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """Next steps of an ended replay."""
+
+    words: str
+    failures: str  # label of the link to its dead jobs; "" where it has none
+    failures_url: str
+    replay_url: str
+
+
+def next_steps(replay: Replay, dead: int, compared: str) -> Next | None:
+    """Return what is next; None while it goes on. `dead`: its jobs that are dead now. `compared`: their errors, in words."""
+    if replay.state not in ENDED or (replay.sent + replay.running and replay.state != ReplayState.DONE):
+        return None
+    if not dead:
+        done = "None of its jobs is dead." if replay.failed_again or replay.cancelled else ""
+        return Next(f"{done} Nothing is left to do.".strip(), "", "", "") if not replay.uncertain else None
+    words = [f"{compared}."] if compared else []
+    if replay.failed_again:
+        words.append("Fix the cause, then replay the failed jobs again.")
+    if replay.cancelled:
+        words.append(
+            f"{replay.cancelled:,} unsent job{'' if replay.cancelled == 1 else 's'} can be replayed at any time."
+        )
+    text = f"replay:{replay.pk} state:dead"
+    label = f"Open {dead:,} failure{'' if dead == 1 else 's'}"
+    return Next(" ".join(words), label, links.list_url(text), links.new_replay(text))
+
+
+def coverage(matched: int, sent: int, off: tuple[int, int], others: int) -> str:
+    """Return how the number of jobs follows from the matching ones: `262 of 478 matching jobs: 216 in 10 groups are off.`
+
+    `off`: excluded with their group, and the number of those groups. `others`: excluded for another reason. "" where
+    all that match are sent.
+    """
+    jobs_off, groups = off
+    parts = []
+    if jobs_off:
+        where = f" in {groups:,} group{'' if groups == 1 else 's'}" if groups else " in excluded groups"
+        parts.append(f"{jobs_off:,}{where} {'is' if jobs_off == 1 else 'are'} off")
+    if others > 0:
+        parts.append(
+            f"{others:,} {'is' if others == 1 else 'are'} excluded for other reasons"
+            if parts
+            else f"{others:,} {'is' if others == 1 else 'are'} excluded"
+        )
+    return f"{sent:,} of {matched:,} matching jobs: {', '.join(parts)}." if parts else ""
+
+
+def coverage_of(replay: Replay) -> str:
+    """Return how the replay's number of jobs follows from what matched; "" where all are in it, or it is seen in part."""
+    if replay.seen_sources is not None or replay.state == ReplayState.DRAFT or not replay.matched:
+        return ""
+    off = sum(row["count"] for row in replay.blocked if row.get("code") == LEFT_OUT)
+    groups = sum(row["phase"] == START for row in replay.set_aside)
+    return coverage(replay.matched, replay.total, (off, groups), replay.matched - replay.total - off)
 
 
 def numbers(text: str) -> dict[str, int]:

@@ -14,12 +14,14 @@ from dashboard.replays import advanced as replay_advanced
 from dashboard.replays import forms as replay_forms
 from dashboard.replays import outlook as replay_outlook
 from dashboard.replays import paces as replay_paces
+from dashboard.replays import page as replay_page
 from dashboard.web import links
 from dashboard.web.text import part_first
 from jobs_admin.core import pacing
 from jobs_admin.core import query as language
 from jobs_admin.db import abilities
 from jobs_admin.groups.group_places import Place
+from jobs_admin.replays.obstacles import LEFT_OUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ def plan(preview, pace: replay_forms.Pace, options: replay_forms.Options) -> dic
         "attempts_choices": options.fields["attempts"].choices,
         "left_out": _left_out(preview, options.cleaned_data.get("accept") or ()),
         "blocked": saw["blocked"],
+        "coverage": _coverage(preview),
         "target": target(preview, options),
         "button": button(preview, options),
         "needs_approval": preview.needs_approval,
@@ -106,6 +109,12 @@ def plan(preview, pace: replay_forms.Pace, options: replay_forms.Options) -> dic
         "needs_reason": preview.replayable > 1,
         "seen": json.dumps(saw),
     }
+
+
+def _coverage(preview) -> str:
+    off = sum(row["count"] for row in preview.blocked if row["code"] == LEFT_OUT)
+    others = preview.matched - preview.replayable - off
+    return replay_page.coverage(preview.matched, preview.replayable, (off, len(preview.set_aside)), others)
 
 
 def _left_out(preview, accepted) -> list[dict[str, Any]]:

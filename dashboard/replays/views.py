@@ -31,18 +31,19 @@ from jobs_admin.core.refused import Refused
 from jobs_admin.groups import group_places
 from jobs_admin.models import Replay
 from jobs_admin.models.access import OPERATOR, VIEWER
-from jobs_admin.models.replay import ItemState, ReplayState
+from jobs_admin.models.replay import ENDED, ItemState, ReplayState
 from jobs_admin.replays import outcomes, progress, spread
+from jobs_admin.replays.obstacles import LEFT_OUT
 from jobs_admin.replays.unreported import find_sent_while_off, find_unattended
 from jobs_admin.rights import people
 
-ITEMS = 50
+ROWS, JOBS = 50, 20  # of the list of replays, and of a replay's jobs
 
 
 @require_safe
 @can(VIEWER)
 def index(request: HttpRequest) -> HttpResponse:
-    found = replays.listing(request.viewer, after=request.GET.get("after"), limit=ITEMS)
+    found = replays.listing(request.viewer, after=request.GET.get("after"), limit=ROWS)
     context = {
         "rows": [replay_page.row(replay) for replay in found.rows],
         "next": found.next,
@@ -211,16 +212,20 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
     return page(request, get_replay(request, pk))
 
 
+_LISTS = (*ItemState.values, replay_page.LATEST, replay_page.ALL)
+
+
 def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: object) -> HttpResponse:
     """The replay's page, or its live part; acts answer with it too."""
-    state = request.GET.get("items", "")
-    state = state if state in ItemState.values else ""
+    which = request.GET.get("items", "")
+    which = which if which in _LISTS else replay_page.default_list(replay)
     after = request.GET.get("after")
-    items = replays.items(request.viewer, replay, state=state or None, after=after, limit=ITEMS)
+    items = replay_page.read_items(request.viewer, replay, which, after, JOBS)
     uncertain = []
     if replay.uncertain:
-        uncertain = replays.items(request.viewer, replay, state=ItemState.UNCERTAIN, limit=ITEMS).rows
+        uncertain = replays.items(request.viewer, replay, state=ItemState.UNCERTAIN, limit=ROWS).rows
     again = replays.failed_again_groups(request.viewer, replay) if replay.failed_again else []
+    compared = replays.compare_errors(again)
     failing = replays.failing_groups(request.viewer, replay) if replay.state == ReplayState.HELD else []
     aside = replays.groups_aside(request.viewer, replay)
     approval = _approval(request, replay)
@@ -245,14 +250,21 @@ def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: obj
         ),
         "unattended": replay_page.unattended_words(found_unattended, request.viewer),
         "failed_again": [replay_page.failed_again_group(replay, one) for one in again],
+        "compared": compared,
+        "next": replay_page.next_steps(replay, replays.count_dead(request.viewer, replay), compared)
+        if replay.state in ENDED
+        else None,
+        "coverage": replay_page.coverage_of(replay),
+        "excluded": [row for row in replay.blocked if row.get("code") != LEFT_OUT],
         "uncertain": uncertain,
-        "items": items.rows,
-        "items_state": state,
+        "jobs": replay_page.jobs(request.viewer, items.rows),
+        "items_state": which,
+        "is_latest_first": which in replay_page.LATEST_FIRST,
         "pruned": progress.count_pruned(replay),
         "items_next": items.next,
         "items_first": after is None,
         "may_act": request.viewer.may_anywhere(OPERATOR),
-        "tabs": replay_page.tabs(replay, state),
+        "tabs": replay_page.tabs(replay, which),
         "here": request.get_full_path()
         if request.method == "GET"
         else reverse("redrive:replay-detail", args=[replay.pk]),

@@ -22,10 +22,14 @@ from jobs_admin.replays.patching import PatchedJob, PatchedPage, list_patched_jo
 from jobs_admin.replays.preview_warnings import unchecked_task_warnings
 from jobs_admin.replays.previewing import GroupChoice, Preview, preview
 from jobs_admin.replays.reading import (
+    FailedGroup,
+    FailingGroup,
     GroupAside,
     ItemPage,
     ReplayPage,
+    compare_errors,
     count,
+    count_dead,
     count_items,
     cured_groups,
     excluded_groups,
@@ -35,6 +39,7 @@ from jobs_admin.replays.reading import (
     groups_aside,
     items,
     listing,
+    read_errors_before,
     stopped_replays,
     visible_replays,
 )
@@ -44,6 +49,8 @@ from jobs_admin.replays.settling import settle
 from jobs_admin.replays.target import Target
 
 __all__ = [
+    "FailedGroup",
+    "FailingGroup",
     "GroupAside",
     "GroupChoice",
     "ItemPage",
@@ -59,7 +66,9 @@ __all__ = [
     "cancel",
     "change_pace",
     "check_edit",
+    "compare_errors",
     "count",
+    "count_dead",
     "count_items",
     "create_items",
     "cured_groups",
@@ -80,6 +89,7 @@ __all__ = [
     "needs_admin",
     "pause",
     "preview",
+    "read_errors_before",
     "resolve_all",
     "resolve_item",
     "resume",

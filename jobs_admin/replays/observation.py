@@ -57,7 +57,7 @@ def read_first_attempts(replay: Replay, after: datetime | None) -> tuple[list[Ju
     if not rows:
         return [], after
     failed = [row for row in rows if not row.first_ok]
-    runtimes, before = _read_runtimes(rows), _read_groups_before(failed)
+    runtimes, before = _read_runtimes(rows), read_groups_before(failed)
     new = find_new_groups(replay, {row.first_group for row in failed if row.first_group})
     judged = [
         Judged(
@@ -83,7 +83,7 @@ def _read_runtimes(rows: Sequence) -> dict[int, float]:
     return {failure: seconds for failure, run, seconds in attempts if runs[failure] == run}
 
 
-def _read_groups_before(rows: Sequence) -> dict[int, int | None]:
+def read_groups_before(rows: Sequence) -> dict[int, int | None]:
     """Return failure -> the group that it died of in the run before."""
     runs = {row.failure: row.run for row in rows}
     found = Attempt.objects.filter(failure__in=runs).exclude(kind="success")
@@ -113,7 +113,7 @@ def count_recent_failures(replay: Replay, judged: int, since: datetime) -> list[
     last = ReplayItem.objects.filter(replay=replay, first_at__isnull=False, sent_at__gte=since).order_by("-first_at")
     rows = last.values_list("first_ok", "first_group", "failure", "run", named=True)[:judged]
     failed = [row for row in rows if not row.first_ok]
-    before = _read_groups_before(failed)
+    before = read_groups_before(failed)
     found: dict[int | None, GroupFailures] = {}
     for row in failed:
         one = found.setdefault(row.first_group, GroupFailures(row.first_group))

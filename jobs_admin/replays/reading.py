@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet, TextField, Value
 from django.db.models.functions import Cast, Concat
@@ -18,11 +20,12 @@ from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.group import IS_TAKEN_IN, GroupState
 from jobs_admin.models.replay import SENDING, START, ItemState, ReplayState
-from jobs_admin.replays import prognosis, setting_aside
+from jobs_admin.replays import observation, prognosis, setting_aside
 from jobs_admin.rights import group_sight
 from jobs_admin.search import scope as scopes
 
 LARGEST_PAGE = 500
+MOST_COMPARED = 500  # jobs, the latest that failed again, whose errors before are read
 _MOST_COUNTED = 100_000
 _LEFT = (FailureState.DEAD, FailureState.RETRYING, FailureState.REPLAYING, FailureState.QUARANTINED)
 _STANDING = (ReplayState.HELD, ReplayState.PAUSED, ReplayState.WAITING)
@@ -75,8 +78,10 @@ def items(
     after: str | None = None,
     limit: int = 50,
     now: datetime | None = None,
+    *,
+    is_latest_first: bool = False,
 ) -> ItemPage:
-    """Return a page of items in the order of sending. Only those of sources that the viewer may see."""
+    """Return a page of items in the order of sending, or backwards. Only those of sources that the viewer may see."""
     limit = max(1, min(limit, LARGEST_PAGE))
     found = ReplayItem.objects.filter(replay=replay)
     sources = viewer.sources(VIEWER)
@@ -85,11 +90,11 @@ def items(
     if state:
         found = found.filter(state=state)
     if cursor := whole_number(after):
-        found = found.filter(n__gt=cursor)
+        found = found.filter(n__lt=cursor) if is_latest_first else found.filter(n__gt=cursor)
     light = found.select_related("failure", "failed_group").defer(
         "failure__args", "failure__kwargs", "failure__headers", "failure__message"
     )
-    rows = list(light.order_by("n")[: limit + 1])
+    rows = list(light.order_by("-n" if is_latest_first else "n")[: limit + 1])
     if replay.seen_sources is not None:
         for row in rows:
             row.outcome = setting_aside.without_search(row.outcome)
@@ -107,6 +112,15 @@ def count_items(viewer: Viewer, replay: Replay, state: str | None = None) -> tup
     found = ReplayItem.objects.filter(replay=replay, failure__source__in=sources)
     count = (found.filter(state=state) if state else found).order_by()[: failures.EXACT + 1].count()
     return min(count, failures.EXACT), count > failures.EXACT
+
+
+def count_dead(viewer: Viewer, replay: Replay) -> int:
+    """Return how many of its jobs are dead now: what the search `replay:N state:dead` finds."""
+    found = ReplayItem.objects.filter(replay=replay, failure__state=FailureState.DEAD)
+    sources = viewer.sources(VIEWER)
+    if sources is not None:
+        found = found.filter(failure__source__in=sources)
+    return found.count()
 
 
 def _due_times(replay: Replay, rows: list[ReplayItem], now: datetime) -> dict[int, datetime]:
@@ -134,40 +148,107 @@ def stopped_replays(failures: Sequence[Failure]) -> dict[int, tuple[int, str]]:
     return {pk: (replay, state) for pk, replay, state in planned.values_list("failure", "replay", "replay__state")}
 
 
-def failed_again_groups(viewer: Viewer, replay: Replay, limit: int = 20) -> list[tuple[Group, int]]:
+@dataclass(frozen=True, slots=True)
+class FailedGroup:
+    """A group that jobs of a replay failed again in, and the errors that these jobs had died of before."""
+
+    group: Group
+    count: int
+    same: int  # of `compared`: died of this error before, too
+    compared: int  # the latest of them, whose error before is known
+
+
+def failed_again_groups(viewer: Viewer, replay: Replay, limit: int = 20) -> list[FailedGroup]:
     """Return the groups that its jobs failed again in, most frequent first. Only jobs of sources that the viewer may
     see.
     """
-    found = ReplayItem.objects.filter(replay=replay, state=ItemState.FAILED_AGAIN, failed_group__isnull=False)
+    found = ReplayItem.objects.filter(replay=replay, state=ItemState.FAILED_AGAIN)
     sources = viewer.sources(VIEWER)
     if sources is not None:
         found = found.filter(failure__source__in=sources)
-    counted = found.order_by().values("failed_group").annotate(n=Count("pk")).order_by("-n", "failed_group")[:limit]
+    in_group = found.filter(failed_group__isnull=False).order_by()
+    counted = in_group.values("failed_group").annotate(n=Count("pk")).order_by("-n", "failed_group")[:limit]
     numbers = [(row["failed_group"], row["n"]) for row in counted]
     groups = group_sight.read(viewer, [pk for pk, _ in numbers])
-    return [(groups[pk], n) for pk, n in numbers if pk in groups]
+    rows = list(found.order_by("-n").values_list("failed_group", "failure", "run", named=True)[:MOST_COMPARED])
+    before = observation.read_groups_before(rows)
+    compared = [(row.failed_group, before[row.failure]) for row in rows if row.failure in before]
+    known, same = Counter(pk for pk, _ in compared), Counter(pk for pk, died_of in compared if died_of == pk)
+    return [FailedGroup(groups[pk], n, same[pk], known[pk]) for pk, n in numbers if pk in groups]
 
 
-def failing_groups(viewer: Viewer, replay: Replay, limit: int = 10) -> list[tuple[Group, int, int | None]]:
-    """Return the groups that first attempts failed in, most frequent first: (group, how many, planned jobs that died of
-    it).
+def compare_errors(rows: Sequence[FailedGroup]) -> str:
+    """Return how many of these failed as before, and with a new error, in words; "" where that is not known."""
+    same, compared = sum(row.same for row in rows), sum(row.compared for row in rows)
+    if not compared:
+        return ""
+    new = compared - same
+    words = [f"{same:,} failed as before"] if same else []
+    words += [f"{new:,} with a new error"] if new else []
+    text = ", ".join(words) if same else f"{new:,} failed with a new error"
+    return text if compared == sum(row.count for row in rows) else f"{text} (latest {compared:,})"
 
-    The last is None if there are too many jobs to count. Only jobs of sources that the viewer may see.
+
+def read_errors_before(viewer: Viewer, rows: Sequence[ReplayItem]) -> dict[int, Group | None]:
+    """Return item id -> the group that its job died of in the run before, of items that failed again; None: no group
+    that the viewer may see. An item whose earlier attempts are not stored is absent.
     """
-    found = ReplayItem.objects.filter(replay=replay, first_at__isnull=False, first_ok=False, first_group__isnull=False)
+    failed = [row for row in rows if row.state == ItemState.FAILED_AGAIN]
+    if not failed:
+        return {}
+    before = observation.read_groups_before([_Run(row.failure_id, row.run) for row in failed])
+    groups = group_sight.read(viewer, {pk for pk in before.values() if pk})
+    return {row.pk: groups.get(before[row.failure_id] or 0) for row in failed if row.failure_id in before}
+
+
+class _Run(NamedTuple):
+    failure: int
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailingGroup:
+    """A group that jobs of a held replay died of and whose first attempts failed in it, and its unsent jobs."""
+
+    group: Group
+    failed_in: list[tuple[Group, int]]  # the errors of these first attempts, most frequent first
+    count: int  # of these, the latest MOST_COMPARED of the replay
+    planned: int | None  # unsent jobs that died of it; None: too many to count
+
+
+def failing_groups(viewer: Viewer, replay: Replay, limit: int = 10) -> list[FailingGroup]:
+    """Return the groups whose jobs failed in their first attempts, most frequent first: by the group that a job *died
+    of*, since unsent jobs are excluded by that. Only jobs of sources that the viewer may see.
+    """
+    found = ReplayItem.objects.filter(replay=replay, first_at__isnull=False, first_ok=False)
     sources = viewer.sources(VIEWER)
     if sources is not None:
         found = found.filter(failure__source__in=sources)
-    counted = found.order_by().values("first_group").annotate(n=Count("pk")).order_by("-n", "first_group")[:limit]
-    numbers = {row["first_group"]: row["n"] for row in counted}
-    groups = group_sight.read(viewer, numbers)
+    names = ("first_group", "failure", "run", "failure__group")
+    rows = list(found.order_by("-first_at").values_list(*names, named=True)[:MOST_COMPARED])
+    before = observation.read_groups_before(rows)
+    failed: dict[int, Counter[int]] = defaultdict(Counter)
+    for row in rows:
+        if died_of := before.get(row.failure, row.failure__group):
+            failed[died_of][row.first_group or 0] += 1
+    largest = sorted(failed, key=lambda pk: (-failed[pk].total(), pk))[:limit]
+    groups = group_sight.read(viewer, {*largest, *(pk for one in largest for pk in failed[one])})
     planned: dict[int, int] = {}
-    if (is_countable := replay.planned <= _MOST_COUNTED) and numbers:
-        waiting = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, failure__group__in=numbers)
+    if (is_countable := replay.planned <= _MOST_COUNTED) and largest:
+        waiting = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, failure__group__in=largest)
         if sources is not None:
             waiting = waiting.filter(failure__source__in=sources)
         planned = dict(waiting.order_by().values_list("failure__group").annotate(n=Count("pk")))
-    return [(groups[pk], n, planned.get(pk, 0) if is_countable else None) for pk, n in numbers.items() if pk in groups]
+    return [
+        FailingGroup(
+            groups[pk],
+            [(groups[one], n) for one, n in failed[pk].most_common() if one in groups],
+            failed[pk].total(),
+            planned.get(pk, 0) if is_countable else None,
+        )
+        for pk in largest
+        if pk in groups
+    ]
 
 
 def cured_groups(viewer: Viewer, replay: Replay, limit: int = 10) -> list[Group]:

@@ -23,6 +23,7 @@ from jobs_admin.db import audit
 from jobs_admin.desk import overview, retention
 from jobs_admin.management.commands.replay import _progress_line
 from jobs_admin.models import (
+    Attempt,
     AuditEvent,
     DepthSample,
     Failure,
@@ -39,7 +40,7 @@ from jobs_admin.replays.unreported import Unattended
 from tests.kit.failures import dead
 from tests.kit.groups import group
 from tests.kit.pages import HTMX, carried, text_of
-from tests.kit.replays import BOB, create_replay_on_hold, moved, running
+from tests.kit.replays import BOB, create_replay_on_hold, died_of, moved, running
 
 NEW = "/replays/new/"
 
@@ -427,9 +428,13 @@ def test_a_held_replay_shows_why_with_numbers_errors_and_what_to_do(ann, shop):
     replay = create_replay_on_hold(others=1, kind="canary", failed=2, judged=5, bound=0.12, limit=0.2)
     text = ann.get(f"/replays/{replay.pk}/").content.decode()
     assert "Held: 2 of 5 canary jobs failed again." in text and "2 of the last 5" in text
-    assert "shop.PartnerDown: still down" in text and "then resume: the replay restarts" in text
-    # Only where jobs that are not sent yet died of it is there something to go on without.
-    assert text.count('name="without_groups"') == 1 and "1 unsent with this error" in text
+    assert "Cause fixed: resume all; the replay restarts" in text
+    words = text_of(ann.get(f"/replays/{replay.pk}/"))
+    # By the error that the jobs died of: unsent jobs are skipped by that. Each group is there once.
+    assert "1 failed as before, 1 with a new error: PartnerDown" in words
+    assert text.count('name="without_groups"') == 1 and 'checked data-jobs="1"' in text
+    assert "Skip this group and resume leaves out 1 of 2 unsent jobs" in words and "Resume all 2 unsent jobs" in words
+    assert "Failed again, by group" not in words
 
 
 def test_a_held_replay_has_the_numbers_of_now_on_its_page_the_overview_and_the_list(ann, shop):
@@ -461,7 +466,7 @@ def test_a_limit_that_careful_learned_is_shown_until_the_pace_is_changed(ann, sh
 
 def test_a_group_that_all_the_rest_died_of_is_not_to_be_gone_on_without(ann, shop):
     text = ann.get(f"/replays/{create_replay_on_hold(kind='canary', failed=2, judged=5).pk}/").content.decode()
-    assert "1 unsent with this error" in text and 'name="without_groups"' not in text
+    assert "all the rest: cancel instead" in text and 'name="without_groups"' not in text
 
 
 def test_a_replay_that_ended_without_some_shows_how_many_were_never_sent():
@@ -676,10 +681,147 @@ def test_the_jobs_can_be_checked_by_state_page_by_page(ann, shop):
     replay = running(60)
     moved(replay, 7, "succeeded")
     url = f"/replays/{replay.pk}/"
-    assert [item.n for item in ann.get(url, {"items": "succeeded"}).context["items"]] == [7]
-    first = ann.get(url).context
-    second = ann.get(url, {"after": first["items_next"]}).context
-    assert [i.n for i in (*first["items"], *second["items"])] == list(range(1, 61))
+    assert listed(ann.get(url, {"items": "succeeded"})) == [7]
+    pages, after = [], {}
+    while after is not None:
+        answer = ann.get(url, {"items": "all"} | after)
+        pages.append(listed(answer))
+        after = {"after": answer.context["items_next"]} if answer.context["items_next"] else None
+    assert [len(page) for page in pages] == [20, 20, 20] and [n for page in pages for n in page] == list(range(1, 61))
+    latest = ann.get(url, {"items": "failed_again"})
+    assert listed(latest) == [] and "No jobs in this state." in latest.text
+
+
+def listed(answer) -> list[int]:
+    """The places of the jobs that a replay's page lists."""
+    return [job.item.n for job in answer.context["jobs"]]
+
+
+def test_the_page_opens_on_what_failed_again_else_on_what_was_sent_last(ann, shop):
+    replay = running(60)
+    url = f"/replays/{replay.pk}/"
+    page = ann.get(url)
+    assert listed(page) == [] and "No jobs sent yet." in page.text  # sixty that are not sent are a number
+    for n in range(1, 31):
+        moved(replay, n, "succeeded")
+    moved(replay, 31, "sent", settled_at=None)
+    ReplayItem.objects.filter(replay=replay, n=4).update(state="running", settled_at=None)
+    Replay.objects.filter(pk=replay.pk).update(running=1, succeeded=29)
+    page = ann.get(url)
+    # In flight first, then the latest settled.
+    assert listed(page) == [31, 4, *range(30, 12, -1)]
+    assert [(tab.words, tab.count) for tab in page.context["tabs"] if tab.is_on] == [("latest", None)]
+    for n in (2, 8):
+        moved(replay, n, "failed_again", outcome="TimeoutError: again")
+    page = ann.get(url)
+    assert listed(page) == [8, 2] and page.context["tabs"][0].is_on and page.context["tabs"][0].words == "failed again"
+    assert [tab.words for tab in page.context["tabs"]][:2] == ["failed again", "latest"]
+    assert 8 in listed(ann.get(url, {"items": "all"}))
+
+
+def test_what_failed_again_is_compared_with_its_run_before(ann, shop, capsys):
+    down, wire = group("shop.PartnerDown", "still down"), group("httpx.ReadError", "reset", fingerprint="v1-wire")
+    replay = running(6, group=down)
+    Replay.objects.filter(pk=replay.pk).update(state="ramping")
+    died_of([item.failure_id for item in replay.items.all()], down)
+    for n, now in ((1, down), (2, wire), (3, down), (4, wire), (5, down)):
+        moved(replay, n, "failed_again", failed_group=now, outcome=f"{now.error_type}: {now.message}")
+    page = ann.get(f"/replays/{replay.pk}/")
+    assert [job.compared for job in page.context["jobs"]] == [
+        "Same error as before",
+        "New error: ReadError (was PartnerDown)",
+        "Same error as before",
+        "New error: ReadError (was PartnerDown)",
+        "Same error as before",
+    ]
+    text = text_of(page)
+    assert "Failed again, by group 5: 3 failed as before, 2 with a new error" in text
+    assert "3 failed as before" in text and "2 failed with a new error" in text
+    # Of jobs whose first attempts are not stored any more, nothing is claimed.
+    Attempt.objects.all().delete()
+    text = text_of(ann.get(f"/replays/{replay.pk}/"))
+    assert "Failed again, by group 5" in text and "as before" not in text and "new error" not in text
+
+
+def test_a_hold_offers_all_groups_at_once_by_the_error_that_their_jobs_died_of(ann, shop):
+    down, wire = group("shop.PartnerDown", "still down"), group("httpx.ReadError", "reset", fingerprint="v1-wire")
+    new = group("httpx.HTTPStatusError", "503", fingerprint="v1-503")
+    ids = [*dead(4, group=down), *dead(4, group=wire), *dead(3)]
+    replay = replays.start(BOB, replays.draft(BOB, selection=ids, reason="partner is back"))
+    died_of(ids[:4], down), died_of(ids[4:8], wire)
+    now = timezone.now()
+    for n, group_now in ((1, down), (2, new), (5, new)):
+        moved(replay, n, "failed_again", first_at=now, first_ok=False, first_group=group_now, failed_group=group_now)
+    # A job that failed again has the error that it failed with last.
+    Failure.objects.filter(pk__in=[ids[1], ids[4]]).update(group=new)
+    evidence = {"kind": "canary", "groups": [{"group": one.pk, "is_new": one is new} for one in (down, new)]}
+    Replay.objects.filter(pk=replay.pk).update(state="held", held_because="Held.", evidence=evidence)
+    page = ann.get(f"/replays/{replay.pk}/")
+    text = text_of(page)
+    rows = {one.fingerprint: one for one in page.context["hold"].groups}
+    assert {name: (one.count, one.planned, one.is_on) for name, one in rows.items()} == {
+        down.fingerprint: (2, 2, True),
+        "v1-wire": (1, 3, True),
+    }
+    assert "1 failed as before, 1 with a new error: HTTPStatusError" in text and "first seen in this replay" in text
+    assert page.text.count('name="without_groups"') == 2
+    assert "Skip these 2 groups and resume leaves out 5 of 8 unsent jobs" in text and "Resume all 8 unsent jobs" in text
+    ann.post(
+        f"/replays/{replay.pk}/resume/",
+        Fields(page, f"/replays/{replay.pk}/resume/").sent | {"without_groups": list(rows)},
+    )
+    replay.refresh_from_db()
+    assert sorted(replay.without_groups) == sorted([down.pk, wire.pk])
+
+
+def test_a_replay_that_ended_shows_what_is_next(ann, vera, shop):
+    broken = group("shop.PartnerDown", "still down")
+    replay = running(4, group=broken)
+    url = f"/replays/{replay.pk}/"
+    died_of([item.failure_id for item in replay.items.all()], broken)
+    assert "Replay again" not in text_of(ann.get(url))
+    Failure.objects.filter(replay_items__n__in=(1, 2)).update(state="recovered")
+    for n, state in ((1, "succeeded"), (2, "succeeded"), (3, "failed_again"), (4, "failed_again")):
+        moved(replay, n, state, failed_group=broken if state == "failed_again" else None)
+    Replay.objects.filter(pk=replay.pk).update(state="done", ended_at=timezone.now())
+    text = text_of(ann.get(url))
+    assert "Of 4 jobs, 2 succeeded, 2 failed again." in text and "Open 2 failures Replay again…" in text
+    assert "2 failed as before. Fix the cause, then replay the failed jobs again." in text
+    links = dict(
+        re.findall(r'<a class="button[^"]*"\s+href="([^"]*)">(?:<svg.*?</svg>)?([^<]*)</a>', ann.get(url).text)
+    )
+    assert {words.strip() for words in links.values()} >= {"Open 2 failures", "Replay again…"}
+    assert [ann.get(address.replace("&amp;", "&")).status_code for address in links] == [200] * len(links)
+    assert "Replay again" not in text_of(vera.get(url)) and "Open 2 failures" in text_of(vera.get(url))
+    Failure.objects.update(state="recovered")
+    assert "None of its jobs is dead. Nothing is left to do." in text_of(ann.get(url))
+
+
+def test_the_number_of_jobs_is_the_same_from_the_preview_to_the_end(ann, shop):
+    mixed()
+    dead(2, state="discarded")
+    answer = ann.get(NEW, {"q": "state:dead,discarded"})
+    sentence = "5 of 10 matching jobs: 3 in 1 group are off, 2 are excluded for other reasons."
+    text = text_of(answer)
+    assert sentence in text and "Replay 5 jobs to webhooks?" in text
+    assert answer.context["preview"].replayable == 5 and "Replay 5 jobs to webhooks" in answer.context["button"]
+    ann.post(
+        NEW, carried(answer) | {"step": "start", "reason": "back", "group": [Failure.objects.first().group.fingerprint]}
+    )
+    replay = Replay.objects.get()
+    url = f"/replays/{replay.pk}/"
+    assert replay.total == 5 and sentence in text_of(ann.get(url)) and "0 of 5 sent" in text_of(ann.get(url))
+    moved(replay, 1, "failed_again", first_at=timezone.now(), first_ok=False)
+    Replay.objects.update(state="held", held_because="Held.", evidence={"kind": "canary"})
+    text = text_of(ann.get(url))
+    assert sentence in text and "1 of 5 sent" in text and "Resume all 4 unsent jobs" in text
+    for n in range(2, 6):
+        moved(replay, n, "succeeded")
+    Replay.objects.update(state="done", ended_at=timezone.now())
+    text = text_of(ann.get(url))
+    assert (
+        sentence in text and "Of 5 jobs, 4 succeeded, 1 failed again." in text and "5 of 5 sent; 5 of 5 settled" in text
+    )
 
 
 def test_the_picture_adds_up_to_the_counts(ann, shop):

@@ -158,8 +158,9 @@ class Command(SearchCommand):
 
     def _print_outcome(self, replay: Replay) -> None:
         if replay.failed_again or replay.uncertain or replay.cancelled:
-            for group, count in replays.failed_again_groups(ENGINE, replay, limit=5):
-                self.stderr.write(f"  {count:,} × {terminal_line(group.title, 100)}")
+            for one in replays.failed_again_groups(ENGINE, replay, limit=5):
+                words = f" ({text})" if (text := replays.compare_errors([one])) else ""
+                self.stderr.write(f"  {one.count:,} × {terminal_line(one.group.title, 100)}{words}")
             raise CommandError(
                 f"Of {replay.total:,} jobs {replay.succeeded:,} succeeded, {replay.failed_again:,} failed again, "
                 f"{replay.uncertain:,} are uncertain and {replay.cancelled:,} were not sent."

@@ -54,7 +54,7 @@ def test_what_failed_again_reports_with_what_and_in_which_group(replay):
     came_home(replay.items.get(n=1), "exception", error_type="KeyError", message="'x'", group=group)
     replays.settle()
     assert replay.items.get(n=1).outcome == "KeyError: 'x'"
-    assert replays.failed_again_groups(ANN, replay) == [(group, 1)]
+    assert [(one.group, one.count) for one in replays.failed_again_groups(ANN, replay)] == [(group, 1)]
 
 
 def test_of_several_attempts_the_last_counts_whatever_came_first(replay):
