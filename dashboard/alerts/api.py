@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Query, Status
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
 from dashboard.alerts import api_shapes as alert_shapes
 from dashboard.web.access import needs
@@ -40,8 +40,11 @@ class RulePreviewed(RuleDocument):
         return {name: value for name, value in super().document().items() if name != "changed_at"}
 
 
-class Comment(Body):
+class Acknowledging(Body):
+    """`only_this`: this alert alone; otherwise all alerts of its notification that fire or are silenced."""
+
     comment: Text = Field("", max_length=500)
+    only_this: StrictBool = False
 
 
 class NewSilence(Body):
@@ -87,11 +90,23 @@ def one_alert(request: HttpRequest, alert_id: Number) -> Any:
     return alert_shapes.alert_detail(request.auth, alerts.get(request.auth, alert_id), timezone.now())
 
 
-@api.post("/alerts/{alert_id}/acknowledge", response={200: alert_shapes.AlertItem, **REFUSALS}, tags=["alerts"])
+@api.post("/alerts/{alert_id}/acknowledge", response={200: alert_shapes.AcknowledgedItem, **REFUSALS}, tags=["alerts"])
 @needs(OPERATOR)
-def acknowledge_alert(request: HttpRequest, alert_id: Number, body: Comment) -> Any:
-    """Somebody looks at it: reminders and escalation stop, for all that are told together. 409 says who has already."""
-    return alert_shapes.alert(alerts.acknowledge(request.auth, alert_id, body.comment))
+def acknowledge_alert(request: HttpRequest, alert_id: Number, body: Acknowledging) -> Any:
+    """Stop reminders and escalation, for all alerts of the notification or for `only_this`. 409 names who has already."""
+    return alert_shapes.acknowledged(alerts.acknowledge(request.auth, alert_id, body.comment, only_this=body.only_this))
+
+
+@api.post(
+    "/alerts/{alert_id}/unacknowledge", response={200: alert_shapes.AcknowledgedItem, **REFUSALS}, tags=["alerts"]
+)
+@needs(OPERATOR)
+def unacknowledge_alert(request: HttpRequest, alert_id: Number) -> Any:
+    """Undo your own acknowledgement, with all alerts that it covered: reminders resume, and escalation counts from now.
+
+    409: all of them were resolved since, or another operator acknowledged it.
+    """
+    return alert_shapes.acknowledged(alerts.unacknowledge(request.auth, alert_id))
 
 
 # --- rules ------------------------------------------------------------------------------------------------------

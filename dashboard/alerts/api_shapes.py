@@ -35,6 +35,12 @@ class AlertItem(Schema):
     url: str
 
 
+class AcknowledgedItem(AlertItem):
+    changed: list[
+        int
+    ]  # the alerts that this call acknowledged, or of which it undid that; at most those of a notification
+
+
 class EventItem(Schema):
     alert: int
     n: int  # from 1, of that alert
@@ -161,6 +167,10 @@ def alert(row: Alert) -> dict[str, Any]:
         "told_with": row.told_with_id,
         "url": alerts.alert_page(row.pk),
     }
+
+
+def acknowledged(done: alerts.Acknowledgement) -> dict[str, Any]:
+    return alert(done.alert) | {"changed": done.changed}
 
 
 def alert_detail(viewer: Viewer, row: Alert, now: datetime) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from django.urls import reverse
 
 from dashboard.alerts import words as alert_words
 from jobs_admin import config
-from jobs_admin.alerts import OPEN, Fold, fold, wording
+from jobs_admin.alerts import OPEN, Fold, count_calling, fold, wording
 from jobs_admin.core.alert_metrics import Subject
 from jobs_admin.models import Alert
 from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, Viewer
@@ -36,6 +36,7 @@ class Line:
     for_s: float
     by: str  # who acknowledged, "" for no one
     acknowledge_url: str  # "" where the viewer may not, or nothing is to be acknowledged
+    together: int  # alerts of its notification that can be acknowledged at once, itself included; 0 where unknown
     members: Sequence[Member]  # of its fold
     names: str  # of its members, with their values; "" for none
 
@@ -55,6 +56,7 @@ class Member:
     severity: str
     severity_class: str
     acknowledge_url: str  # "" where the line's own act covers it
+    together: int  # as of its line
 
 
 def lines(alerts: Iterable[Alert], now: datetime, may_act: dict[str, bool] | None = None) -> list[Line]:
@@ -64,11 +66,15 @@ def lines(alerts: Iterable[Alert], now: datetime, may_act: dict[str, bool] | Non
 
 def folded_lines(alerts: Iterable[Alert], now: datetime, may_act: dict[str, bool]) -> list[Line]:
     """Return a line for each notification, the worst first; it names its other alerts."""
-    found = []
-    for one in fold(alerts):
+    folds, found = fold(alerts), []
+    shown = [alert for one in folds if may_act.get(one.lead.source) for alert in (one.lead, *one.parts)]
+    together = count_calling(shown)
+    for one in folds:
         may = may_act.get(one.lead.source, False)
-        members = [_member(other, may=False) for other in one.others] + [_member(part, may=may) for part in one.parts]
-        found.append(line(one.lead, now, may, severity=one.severity, members=members, names=_names(one)))
+        members = [_member(other) for other in one.others]
+        members += [_member(part, may=may, together=together.get(part.pk, 0)) for part in one.parts]
+        many = together.get(one.lead.pk, 0)
+        found.append(line(one.lead, now, may, severity=one.severity, together=many, members=members, names=_names(one)))
     return found
 
 
@@ -98,7 +104,7 @@ def _part_name(part: Alert, lead: Alert) -> str:
     return f"{place}{wording.narrowed(part.rule)} {alert_words.in_unit(part.value, part.rule.metric)}{graver}"
 
 
-def _member(alert: Alert, *, may: bool) -> Member:
+def _member(alert: Alert, *, may: bool = False, together: int = 0) -> Member:
     return Member(
         reverse("redrive:alert-detail", args=[alert.pk]),
         alert_words.condition(alert),
@@ -106,6 +112,7 @@ def _member(alert: Alert, *, may: bool) -> Member:
         alert.severity,
         _severity_class(alert.severity),
         _acknowledge_url(alert) if may else "",
+        together,
     )
 
 
@@ -124,6 +131,7 @@ def line(
     may_act: bool = False,
     *,
     severity: str = "",
+    together: int = 0,
     members: Sequence[Member] = (),
     names: str = "",
 ) -> Line:
@@ -144,6 +152,7 @@ def line(
         status.for_s,
         alert.acknowledged_by,
         _acknowledge_url(alert) if may_act else "",
+        together,
         members,
         names,
     )

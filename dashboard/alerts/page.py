@@ -13,10 +13,10 @@ from dashboard.alerts import words as alert_words
 from dashboard.web import links
 from dashboard.web.figures import duration, number
 from dashboard.web.pictures import share
-from jobs_admin.alerts import RisenGroup
+from jobs_admin.alerts import Acknowledgement, RisenGroup
 from jobs_admin.alerts.links import MOST_QUEUES
 from jobs_admin.models import Alert, AlertEvent
-from jobs_admin.models.alert import AlertState
+from jobs_admin.models.alert import UNACKNOWLEDGED, AlertState
 from jobs_admin.notices import DeliveryRow
 
 MOST_NAMED = 6  # alerts of one notification, in a line of the timeline
@@ -72,9 +72,10 @@ def steps(alert: Alert, events: Iterable[AlertEvent], deliveries: Iterable[Deliv
     events = list(events)
     is_alone = len({event.alert_id for event in events}) <= 1
     for event in events:
-        moment = (event.at.replace(microsecond=0), event.to, event.actor, event.reason if is_alone else "")
+        is_undo = event.reason == UNACKNOWLEDGED
+        moment = (event.at.replace(microsecond=0), event.to, event.actor, event.reason if is_alone or is_undo else "")
         step = moments.setdefault(moment, _step(event))
-        if step.reason != event.reason:  # each has its own, which says what its value says
+        if step.reason != event.reason and not is_undo:  # each has its own, which says what its value says
             step.reason = ""
         if len(step.of) < MOST_NAMED:
             step.of.append(_whose(event, alert, is_alone))
@@ -90,6 +91,8 @@ def steps(alert: Alert, events: Iterable[AlertEvent], deliveries: Iterable[Deliv
 
 def _step(event: AlertEvent) -> Step:
     state = AlertState(event.to)
+    if event.reason == UNACKNOWLEDGED:
+        return Step(event.at, "unacknowledged", alert_words.LOOKS[state], "", event.actor)
     return Step(event.at, _TO[state], alert_words.LOOKS[state], event.reason, event.actor)
 
 
@@ -131,6 +134,30 @@ def sentence(alert: Alert, now: datetime) -> str:
         return f"Condition met for {lasts}. Silenced: no notifications are sent."
     assert alert.resolved_at is not None
     return f"Resolved after {duration((alert.resolved_at - alert.opened_at).total_seconds())}."
+
+
+def acknowledged(done: Acknowledgement, left: int) -> str:
+    """Return the answer to an acknowledgement. `left`: alerts of the notification that were not acknowledged."""
+    condition = alert_words.condition(done.alert)
+    if len(done.changed) > 1:
+        many = number(len(done.changed))
+        return f"Acknowledged {many} alerts, among them: {condition}. Reminders and escalation are off for all of them."
+    others = f" {number(left)} more of the notification not acknowledged." if left else ""
+    return f"Acknowledged: {condition}. Reminders and escalation are off for this alert.{others}"
+
+
+def unacknowledged(done: Acknowledgement) -> str:
+    """Return the answer to an undo: how many alerts call again, and what resumes by their rule."""
+    count, rule = len(done.changed), done.alert.rule
+    again = "1 alert is" if count == 1 else f"{number(count)} alerts are"
+    resumes = {
+        (True, True): "reminders and escalation resume",
+        (True, False): "reminders resume",
+        (False, True): "escalation resumes",
+        (False, False): "the rule has neither reminders nor escalation",
+    }[bool(rule.renotify_s), bool(rule.escalate_s)]
+    left = f" {number(done.others)} more resolved meanwhile." if done.others else ""
+    return f"{again} unacknowledged again; {resumes}.{left}"
 
 
 def _who(alert: Alert) -> str:

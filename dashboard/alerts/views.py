@@ -169,6 +169,7 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
         "peak": alert_words.in_unit(alert.peak, alert.rule.metric),
         "may_act": may_act,
         "may_acknowledge": may_act and alert.state in (AlertState.FIRING, AlertState.SILENCED),
+        "together": alerts.count_calling([alert])[alert.pk] if may_act else 0,
         "may_silence": may_act and alert.is_open,
         "why_not": "" if may_act else _why_not(alert),
         "silences": showing.silencing(viewer, alert, now) if alert.is_open else [],
@@ -272,14 +273,33 @@ def _deliveries(request: HttpRequest, alert: Alert) -> list[notices.DeliveryRow]
 @can(OPERATOR)
 def acknowledge(request: HttpRequest, pk: int) -> HttpResponse:
     url = links.back(request, otherwise=reverse("redrive:alert-detail", args=[pk]))
+    only_this = request.POST.get("only_this") == "1"
     try:
-        alert = alerts.acknowledge(request.viewer, pk, request.POST.get("comment", ""))
+        done = alerts.acknowledge(request.viewer, pk, request.POST.get("comment", ""), only_this=only_this)
     except Refused as refused:
         add_toast(request, refused.message, level="error")
         return go(request, url)
+    left = alerts.count_calling([done.alert])[pk] if only_this else 0
     add_toast(
-        request, f"Acknowledged: {alert_words.condition(alert)}. Reminders and escalation are off for this alert."
+        request,
+        alert_page.acknowledged(done, left),
+        undo=reverse("redrive:alert-unacknowledge", args=[pk]),
+        undo_fields=[("back", url)],
     )
+    return go(request, url)
+
+
+@require_POST
+@can(OPERATOR)
+def unacknowledge(request: HttpRequest, pk: int) -> HttpResponse:
+    """Undo one's own acknowledgement."""
+    url = links.back(request, otherwise=reverse("redrive:alert-detail", args=[pk]))
+    try:
+        done = alerts.unacknowledge(request.viewer, pk)
+    except Refused as refused:
+        add_toast(request, refused.message, level="error")
+        return go(request, url)
+    add_toast(request, alert_page.unacknowledged(done))
     return go(request, url)
 
 

@@ -18,7 +18,8 @@ _REPLAYS = {
 }  # fmt: skip
 _POLICIES = {"publish": "published", "put_back": "restored a version of", "withdraw": "withdrew"}
 _OTHERS = {
-    "alert.acknowledge": "acknowledged alert", "silence.create": "created silence", "silence.end": "ended silence",
+    "alert.acknowledge": "acknowledged alert", "alert.unacknowledge": "unacknowledged alert",
+    "silence.create": "created silence", "silence.end": "ended silence",
     "channel.save": "saved channel", "channel.enable": "enabled channel", "channel.disable": "disabled channel",
     "channel.test": "tested channel", "delivery.resend": "resent delivery", "runbook.save": "saved runbook",
     "runbook.delete": "deleted runbook", "view.save": "saved view", "view.change": "changed view",
@@ -37,7 +38,19 @@ class Offer:
     @property
     def is_small(self) -> bool:
         """Taken back without being asked about: one job, or one group. A rule moves thousands."""
-        return self.act.count == 1 and not self.act.is_rule
+        return self.act.count == 1 and not self.act.is_rule and not self.act.is_of_alerts
+
+    @property
+    def outcome(self) -> str:
+        """Return what the undo restores, as a sentence."""
+        if self.act.is_rule:
+            return "Groups return to their state and note from before the rule. Their failures follow within minutes."
+        if self.act.is_of_alerts:
+            verb = "becomes" if self.act.count == 1 else "become"
+            return (
+                f"{self.what[0].upper()}{self.what[1:]} {verb} unacknowledged again; reminders and escalation resume."
+            )
+        return "Anything changed since then stays as it is."
 
     @property
     def button(self) -> str:
@@ -60,6 +73,9 @@ def offer(act: Undoable, back: str) -> Offer:
     if act.is_of_groups:
         fields = (("act", "undo"), ("receipt", act.handle), ("back", back))
         return Offer(act, groups(act.count), "changed", reverse("redrive:group-bulk"), fields)
+    if act.is_of_alerts:
+        url = reverse("redrive:alert-unacknowledge", args=[int(act.handle)])
+        return Offer(act, alerts(act.count), "acknowledged", url, (("back", back),))
     return Offer(
         act,
         sweeps.jobs(act.count),
@@ -109,6 +125,10 @@ def page_of(name: str) -> str:
     if kind == "view":
         return reverse("redrive:view-list")
     return links.group_page(key) if kind == "group" and key and "/" not in key else ""
+
+
+def alerts(count: int) -> str:
+    return "1 alert" if count == 1 else f"{count:,} alerts"
 
 
 def groups(count: int) -> str:

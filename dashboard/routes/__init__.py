@@ -125,6 +125,7 @@ urlpatterns = [
     path("alerts/", alerts.index, name="alert-list"),
     path("alerts/<int:pk>/", alerts.detail, name="alert-detail"),
     path("alerts/<int:pk>/acknowledge/", alerts.acknowledge, name="alert-acknowledge"),
+    path("alerts/<int:pk>/unacknowledge/", alerts.unacknowledge, name="alert-unacknowledge"),
     path("alerts/<int:pk>/silence/", alerts.silence, name="alert-silence"),
     path("alerts/silences/", silences.index, name="silence-list"),
     path("alerts/silences/fitting/", silences.fitting, name="silence-fitting"),

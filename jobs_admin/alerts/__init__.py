@@ -1,6 +1,6 @@
 """Alerts: rules on depths, the episodes in which they are true, silences, and notices."""
 
-from jobs_admin.alerts.acknowledging import acknowledge
+from jobs_admin.alerts.acknowledging import Acknowledgement, acknowledge, count_calling, unacknowledge
 from jobs_admin.alerts.affected_groups import RisenGroup, groups_behind
 from jobs_admin.alerts.checking import DEFAULTS, FIELDS, bound
 from jobs_admin.alerts.judging import EVERY_S, judge
@@ -32,6 +32,7 @@ __all__ = [
     "EVERY_S",
     "FIELDS",
     "OPEN",
+    "Acknowledgement",
     "AlertPage",
     "Episode",
     "Fold",
@@ -46,6 +47,7 @@ __all__ = [
     "bound",
     "bundle",
     "check_rule",
+    "count_calling",
     "delete_rule",
     "delete_runbook",
     "document",
@@ -75,4 +77,5 @@ __all__ = [
     "silence",
     "silences",
     "times",
+    "unacknowledge",
 ]

@@ -16,10 +16,13 @@ from jobs_admin import config
 from jobs_admin.core.text import representable, whole_number
 from jobs_admin.failures import triage
 from jobs_admin.groups import group_changes, group_rules
-from jobs_admin.models import AuditEvent
-from jobs_admin.models.access import Viewer
+from jobs_admin.models import Alert, AuditEvent
+from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, Viewer
+from jobs_admin.models.alert import AlertState
+from jobs_admin.rights import alert_sight
 
 _MOST_ROWS = 5_000  # rows of the audit, the latest of one's own
+ALERT, _UNACKNOWLEDGED = "alert.acknowledge", "alert.unacknowledge"
 RULE, _WITHDRAWN = "rule.save", "rule.withdraw"
 # Written down too, and changes nothing: what was taken away, what was only laid out; and the demo's own levers.
 _CHANGES_NOTHING = ("failures.export", "replay.draft")
@@ -28,18 +31,24 @@ _STEPS_APART = timedelta(seconds=5)  # at most, of the transactions of one chang
 
 @dataclass(frozen=True, slots=True)
 class Undoable:
-    """An act, with what `triage.undo`, `group_changes.undo` or `group_rules.withdraw` needs to take it back."""
+    """An act, with what `triage.undo`, `group_changes.undo`, `group_rules.withdraw` or `alerts.unacknowledge` needs to
+    take it back.
+    """
 
     act: str  # `failure.discard`, `group.change`, `rule.save` …
-    handle: str  # a key of triage, a receipt of a change of groups, or the number of a rule
-    count: int  # jobs, groups or rules that it changed
+    handle: str  # a key of triage, a receipt of a change of groups, or the number of a rule or an alert
+    count: int  # jobs, groups, rules or alerts that it changed
     at: datetime
     reason: str
-    summary: str = ""  # of a rule: what it does
+    summary: str = ""  # of a rule: what it does; of an acknowledgement: the name of the alert rule
 
     @property
     def is_of_groups(self) -> bool:
         return self.act == group_changes.ACT
+
+    @property
+    def is_of_alerts(self) -> bool:
+        return self.act == ALERT
 
     @property
     def is_rule(self) -> bool:
@@ -106,6 +115,7 @@ def _acts(rows: list[_Row]) -> Iterator[list[_Row]]:
         together[row.at].add(row.object)
     by_key: dict[str, list[_Row]] = {}
     groups: list[_Row] = []
+    unacknowledged: Counter[str] = Counter()  # alert -> acknowledgements of it that were undone later
     acts: list[list[_Row]] = []
     for row in rows:
         if row.act == group_changes.ACT:
@@ -118,6 +128,10 @@ def _acts(rows: list[_Row]) -> Iterator[list[_Row]]:
                     groups = []
                     acts.append(groups)
                 groups.append(row)
+        elif row.act == _UNACKNOWLEDGED:
+            unacknowledged[row.object] += 1
+        elif row.act == ALERT and unacknowledged[row.object]:
+            unacknowledged[row.object] -= 1
         elif (
             not _is_undo(row)
             and not (row.act == _WITHDRAWN and row.object in mine)
@@ -167,6 +181,18 @@ def _undoable(viewer: Viewer, rows: list[_Row]) -> Undoable | None:
         pk = whole_number(handle)
         rule = None if pk is None or config.is_read_only() else group_rules.row(viewer, pk)
         count, summary = (1, rule.summary) if rule and rule.may_withdraw else (0, "")
+    elif last.act == ALERT:
+        handle = last.object.removeprefix("alert:")
+        count, summary = _count_acknowledged(viewer, whole_number(handle))
     else:
         return None
     return Undoable(last.act, handle, count, last.at, last.reason, summary) if count else None
+
+
+def _count_acknowledged(viewer: Viewer, pk: int | None) -> tuple[int, str]:
+    """Return how many alerts would call again without this viewer's acknowledgement, and the name of their rule."""
+    alert = Alert.objects.filter(alert_sight.visible(viewer), pk=pk).select_related("rule").first() if pk else None
+    if alert is None or config.is_read_only() or not viewer.may(OPERATOR, alert.source or EVERY_SOURCE):
+        return 0, ""
+    own = alert_sight.own_acknowledgement(viewer, alert)
+    return own.filter(state=AlertState.ACKNOWLEDGED).count(), alert.rule.name

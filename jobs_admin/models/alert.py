@@ -103,6 +103,9 @@ class AlertState(models.TextChoices):
     RESOLVED = "resolved"
 
 
+UNACKNOWLEDGED = "Acknowledgement undone."  # the reason of the event by which an acknowledged alert calls again
+
+
 class Alert(models.Model):
     """One episode of a rule being true for one queue (or source, group, view: `subject`).
 

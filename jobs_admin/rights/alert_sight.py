@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from jobs_admin.core.alert_metrics import METRICS, Subject
-from jobs_admin.models import Rule
+from jobs_admin.models import Alert, Rule
 from jobs_admin.models.access import Viewer
 from jobs_admin.rights import view_sight
 
@@ -33,6 +33,16 @@ def visible(viewer: Viewer) -> Q:
     if viewer.user_id is not None:
         found |= Q(source__in=[*sources, ""], rule__view__owner_id=viewer.user_id)
     return found
+
+
+def own_acknowledgement(viewer: Viewer, alert: Alert) -> QuerySet[Alert]:
+    """Return the alerts that this viewer acknowledged together with it, also those resolved since; none if another
+    operator acknowledged it, or no one.
+    """
+    if alert.acknowledged_at is None or alert.acknowledged_by != viewer.name[:150]:
+        return Alert.objects.none()
+    same = {"rule": alert.rule_id, "source": alert.source, "acknowledged_at": alert.acknowledged_at}
+    return Alert.objects.filter(**same, acknowledged_by=alert.acknowledged_by).order_by("pk")
 
 
 def sees_rule(viewer: Viewer, rule: Rule) -> bool:

@@ -320,6 +320,41 @@ def test_who_comes_second_is_shown_who_was_first(otto, ann, watched):
     assert "Already acknowledged by ann at" in text_of(otto.get(page_of(alert)))
 
 
+def test_what_acknowledging_covers_is_on_the_button_and_only_this_one_is_possible(otto, watched):
+    leader = episode("emails")
+    others = [episode(name, told_with=leader, state=state) for name, state in (("sms", "firing"), ("push", "silenced"))]
+    episode("old", told_with=leader, state="resolved")
+    for page in ("/alerts/", "/", page_of(leader)):
+        text = text_of(otto.get(page))
+        assert "Acknowledge 3 alerts" in text and "Only this one" in text
+    otto.post(f"{page_of(leader)}acknowledge/", {"only_this": "1"})
+    text = text_of(otto.get(page_of(leader)))
+    assert "2 more of the notification not acknowledged." in text and "Acknowledged by otto." in text
+    assert [Alert.objects.get(pk=one.pk).state for one in others] == ["firing", "silenced"]
+    otto.post(f"{page_of(others[0])}acknowledge/")
+    assert "Acknowledged 2 alerts, among them: sms has" in text_of(otto.get(page_of(leader)))
+    alone = episode("alone", of=rule("Another"))
+    assert "Only this one" not in text_of(otto.get(page_of(alone)))
+
+
+def test_an_acknowledgement_is_undone_by_its_message_and_says_what_resumes(otto, ann, watched):
+    of = rule("Reminding", renotify_s=300)
+    leader = episode("emails", of=of)
+    episode("sms", of=of, told_with=leader)
+    otto.post(f"{page_of(leader)}acknowledge/")
+    assert f'action="{page_of(leader)}unacknowledge/"' in otto.get(page_of(leader)).content.decode()
+    offer = text_of(otto.get("/undo/"))
+    assert "You acknowledged 2 alerts" in offer
+    assert "2 alerts become unacknowledged again; reminders and escalation resume." in offer
+    otto.post(f"{page_of(leader)}unacknowledge/")
+    text = text_of(otto.get(page_of(leader)))
+    assert "2 alerts are unacknowledged again; reminders resume." in text and "unacknowledged emails" in text
+    assert set(Alert.objects.values_list("state", flat=True)) == {"firing"}
+    ann.post(f"{page_of(leader)}acknowledge/")
+    otto.post(f"{page_of(leader)}unacknowledge/")
+    assert "Can’t undo: the alert is acknowledged by ann at" in text_of(otto.get(page_of(leader)))
+
+
 def test_acknowledged_from_the_list_one_stays_there(otto, watched):
     alert = episode("emails")
     assert (

@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from jobs_admin import alerts
 from jobs_admin.models import Alert, AuditEvent, DepthSample, Rule
+from tests.kit.alerts import create_alert
 from tests.kit.failures import bury
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sources")]
@@ -65,6 +66,18 @@ def test_an_alert_leads_to_its_failures_and_to_a_draft(call_api, alert):
     assert one["replay_url"].startswith("http") and one["events"][0]["notice"] == f"alert-{alert.pk}-1"
     assert [row["id"] for row in call_api("GET", "alerts", state="open", source="shop").json()["items"]] == [alert.pk]
     assert call_api("GET", "alerts", role="viewer", source="bank").json()["items"] == []
+
+
+def test_acknowledging_says_which_alerts_it_covered_and_is_undone_by_the_same_token(call_api, alert):
+    other = create_alert(alert.rule, subject="sms", told_with=alert)
+    act = f"alerts/{alert.pk}/acknowledge"
+    assert call_api("POST", act, {"only_this": True}).json()["changed"] == [alert.pk]
+    undone = call_api("POST", f"alerts/{alert.pk}/unacknowledge").json()
+    assert (undone["changed"], undone["state"], undone["acknowledged_at"]) == ([alert.pk], "firing", None)
+    assert call_api("POST", act, {"comment": "all"}).json()["changed"] == [alert.pk, other.pk]
+    theirs = call_api("POST", f"alerts/{alert.pk}/unacknowledge", role="operator", source="shop")
+    assert theirs.status_code == 409 and "the alert is acknowledged by" in theirs.json()["error"]["message"]
+    assert call_api("POST", act, {"only_this": "yes"}).status_code == 422
 
 
 def test_the_second_who_acknowledges_is_shown_who_did(call_api, alert):

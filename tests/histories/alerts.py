@@ -129,6 +129,8 @@ class Alerts(CeleryDesk):
             len(self.queues) <= MOST_OPEN
         )  # beyond the bound the worst have the places: the model does not say which
         self.silences: list[int] = []
+        self.taken: dict[int, tuple[str, Any, int, str]] = {}  # alert -> whose acknowledgement, which one it is
+        self.undone_at: dict[int, Any] = {}  # alert -> when its last acknowledgement was undone
         self.has_died = self.was_resent = self.was_set_back = False
         for n in range(rng.choice([1, 1, 2])):
             self._save_rule(rng, f"rule {n}")
@@ -269,18 +271,74 @@ class Alerts(CeleryDesk):
         else:
             self._save_rule(rng, rule.name, rule.pk)
 
-    @act(weight=2)
+    @act(weight=3)
     def acknowledge(self, rng: random.Random) -> None:
+        """One alert, or all of its notification: exactly those that call, and no other."""
         from jobs_admin import alerts
         from jobs_admin.models import Alert
 
-        found = list(Alert.objects.exclude(state="resolved").order_by("pk").values_list("pk", flat=True))
-        if found:
-            try:
-                alerts.acknowledge(rng.choice([self.ann, self.bob]), rng.choice(found), "I look at it")
-            except Refused as refused:
-                if refused.code != "wrong_state":
-                    raise
+        found = list(Alert.objects.exclude(state="resolved").order_by("pk"))
+        if not found:
+            return
+        one, who, only_this = rng.choice(found), rng.choice([self.ann, self.bob]), rng.random() < 0.5
+        story = one.told_with_id or one.pk
+        mine = [one] if only_this else [other for other in found if story in (other.pk, other.told_with_id)]
+        calling = [other.pk for other in mine if other.state in ("firing", "silenced")]
+        expected = calling if one.pk in calling else []
+        got = self._changed(lambda: alerts.acknowledge(who, one.pk, "I look at it", only_this=only_this))
+        if got != expected:
+            raise Divergence(f"Acknowledging {one.pk} (only this: {only_this}) changed {got}, expected {expected}")
+        for row in Alert.objects.filter(pk__in=got):
+            self.taken[row.pk] = (who.name, row.acknowledged_at, row.rule_id, row.source)
+            self.undone_at.pop(row.pk, None)
+        self._compare_taken()
+
+    @act(weight=2)
+    def unacknowledge(self, rng: random.Random) -> None:
+        """An acknowledgement is undone, perhaps of what is resolved by now, or of another operator's."""
+        from jobs_admin import alerts
+        from jobs_admin.models import Alert
+
+        found = list(Alert.objects.order_by("-pk").values_list("pk", flat=True)[:8])
+        taken = [pk for pk in found if pk in self.taken]
+        if not found:
+            return
+        pk, who = rng.choice(taken or found), rng.choice([self.ann, self.bob])
+        same = self.taken.get(pk)
+        open_ = set(Alert.objects.exclude(state="resolved").values_list("pk", flat=True))
+        expected = []
+        if same is not None and same[0] == who.name:
+            expected = sorted(other for other, as_ in self.taken.items() if as_ == same and other in open_)
+        got = self._changed(lambda: alerts.unacknowledge(who, pk))
+        if got != expected:
+            raise Divergence(f"{who.name} undid the acknowledgement of {pk}: {got} changed, expected {expected}")
+        for one in got:
+            del self.taken[one]
+            self.undone_at[one] = _now()
+        self._compare_taken()
+        if rng.random() < 0.5:
+            self._judge(rng, 1)
+
+    @staticmethod
+    def _changed(do: Any) -> list[int]:
+        """The alerts that an act changed; none where it was refused."""
+        try:
+            return do().changed
+        except Refused as refused:
+            if refused.code != "wrong_state":
+                raise
+            return []
+
+    def _compare_taken(self) -> None:
+        """Each open alert is acknowledged exactly where somebody acknowledged it and did not undo that."""
+        from jobs_admin.models import Alert
+
+        for one in Alert.objects.exclude(state="resolved"):
+            if (one.state == "acknowledged") != (one.pk in self.taken):
+                raise Divergence(f"Alert {one.pk} is {one.state}; acknowledged, by the model: {self.taken.get(one.pk)}")
+            by = self.taken.get(one.pk, ("", None))
+            if (one.acknowledged_by, one.acknowledged_at) != by[:2]:
+                raise Divergence(f"Alert {one.pk} was acknowledged by {one.acknowledged_by}, expected {by}")
 
     @act(weight=2)
     def silence(self, rng: random.Random) -> None:
@@ -357,6 +415,7 @@ class Alerts(CeleryDesk):
         if self.is_exact and not self.was_set_back:
             self._compare_open(now)
         self._compare_told(now, last)
+        self._compare_taken()
 
     def _judge_by_model(self, at: float) -> None:
         from jobs_admin.models import Rule
@@ -433,8 +492,20 @@ class Alerts(CeleryDesk):
         by_pk = {one.pk: one for one in alerts}
         fresh = Notice.objects.filter(pk__gt=last).values_list("alert", "body__reason")
         for number, reason in fresh:
-            if reason == "reminder" and all(one.state != "firing" for one in leaders[number]):
-                raise Divergence(f"Story {number} was reminded of at {now}, and nothing of it calls for anybody")
+            loud = [one for one in leaders[number] if one.state == "firing"]
+            if reason in ("reminder", "escalated") and not loud:
+                raise Divergence(
+                    f"Story {number} was told again at {now} ({reason}), and nothing of it calls for anybody"
+                )
+            undone = [now - self.undone_at[one.pk] for one in loud if one.pk in self.undone_at]
+            if (
+                reason == "escalated"
+                and len(undone) == len(loud)
+                and max(undone).total_seconds() < by_pk[number].rule.escalate_s - 5
+            ):
+                raise Divergence(
+                    f"Story {number} was escalated at {now}, {max(undone)} after its acknowledgement was undone"
+                )
         for number, members in leaders.items():
             leader, loud = by_pk[number], [one for one in members if one.state == "firing"]
             every = leader.rule.renotify_s

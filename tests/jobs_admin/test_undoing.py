@@ -3,13 +3,16 @@ from __future__ import annotations
 import pytest
 from django.contrib.auth import get_user_model
 from django.db import transaction
+from django.utils import timezone
 
+from jobs_admin import alerts
 from jobs_admin.db import audit
 from jobs_admin.failures import triage
 from jobs_admin.failures.undoing import Done, Undoable, latest, undoable_by_event
 from jobs_admin.groups import group_changes, group_rules
-from jobs_admin.models import AuditEvent, Failure, Group
+from jobs_admin.models import Alert, AuditEvent, Failure, Group
 from jobs_admin.models.access import EVERY_SOURCE, Viewer
+from tests.kit.alerts import episode
 from tests.kit.searching import bury, make_group
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
@@ -105,6 +108,21 @@ def test_behind_an_act_that_cannot_be_taken_back_nothing_older_is_offered(otto, 
         audit.record(otto, act, "replay:7")
     assert latest(otto) == Done(act, "replay:7", AuditEvent.objects.latest("pk").at, "")
     assert len(undoable_by_event(otto, AuditEvent.objects.all())) == 1
+
+
+def test_an_acknowledgement_is_an_act_until_it_is_undone_or_over(otto):
+    triage.act_on(otto, "discard", dead(1), reason="earlier")
+    leader = episode("emails")
+    episode("sms", told_with=leader)
+    for _ in range(2):
+        alerts.acknowledge(otto, leader.pk, "looking")
+        found = latest(otto)
+        assert (found.is_of_alerts, found.handle, found.count, found.reason) == (True, str(leader.pk), 2, "looking")
+        alerts.unacknowledge(otto, leader.pk)
+        assert latest(otto).reason == "earlier"
+    alerts.acknowledge(otto, leader.pk)
+    Alert.objects.update(state="resolved", resolved_at=timezone.now())
+    assert latest(otto).act == "alert.acknowledge" and isinstance(latest(otto), Done)
 
 
 def test_what_changes_nothing_is_no_act(otto):

@@ -200,7 +200,7 @@ def test_a_silence_shows_what_it_fits_as_it_is_typed_and_is_ended_early(live_ser
     page.get_by_role("button", name="for 1 h", exact=True).click()
     page.locator("table.silences", has_text="the database moves").wait_for()
     page.get_by_role("button", name="End silence").click()
-    page.get_by_role("region", name="Ended silences").wait_for()
+    page.get_by_role("heading", name="Ended silences").wait_for()
     assert Silence.objects.get().ended_by == "otto" and page.complaints == []
     page.context.close()
 

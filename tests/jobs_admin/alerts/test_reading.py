@@ -3,12 +3,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
 from jobs_admin import alerts
 from jobs_admin.alerts.runbooks import for_task
 from jobs_admin.alerts.silencing import silenced_by
 from jobs_admin.core.refused import NotFound, Refused
-from jobs_admin.models import AlertEvent, AuditEvent
+from jobs_admin.models import Alert, AlertEvent, AuditEvent
 from tests.kit.alerts import NOW, create_alert
 from tests.kit.people import ANN, BEA, LOU, SAM
 
@@ -59,6 +60,52 @@ def test_of_two_who_acknowledge_at_once_one_has_done_it_for_all_reported_togethe
     assert [row.state for row in alerts.listing(ANN).rows] == ["acknowledged"] * 2
     assert [(e.to, e.actor, e.reason) for e in alerts.events(LOU, other)] == [("acknowledged", "sam", "looking")] * 2
     assert AuditEvent.objects.get(act="alert.acknowledge").object == f"alert:{one.pk}"
+
+
+def test_only_this_one_is_acknowledged_and_the_others_of_its_notification_stay(rule):
+    made = rule()
+    one = create_alert(made)
+    create_alert(made, subject="webhooks", told_with=one), create_alert(made, "silenced", subject="sms", told_with=one)
+    assert alerts.count_calling([one]) == {one.pk: 3}
+    assert alerts.acknowledge(SAM, one.pk, only_this=True).changed == [one.pk]
+    assert [row.state for row in alerts.listing(ANN).rows] == ["silenced", "firing", "acknowledged"]
+    assert alerts.count_calling([one]) == {one.pk: 2}
+
+
+def test_an_acknowledgement_is_undone_for_all_that_it_covered_and_only_by_who_made_it(rule):
+    made = rule()
+    one = create_alert(made)
+    quiet = create_alert(made, "silenced", subject="sms", told_with=one)
+    alerts.silence(SAM, {"source": "shop", "queue": "sms"}, ends_at=timezone.now() + HOUR, comment="known")
+    other = create_alert(made, subject="webhooks", told_with=one)
+    alerts.acknowledge(SAM, other.pk, "looking")
+    with pytest.raises(Refused, match=r"Can’t undo: the alert is acknowledged by sam at .* Nothing was changed\."):
+        alerts.unacknowledge(ANN, one.pk)
+    with pytest.raises(Refused, match="role operator on shop"):
+        alerts.unacknowledge(LOU, one.pk)
+    assert alerts.unacknowledge(SAM, one.pk).changed == [one.pk, quiet.pk, other.pk]
+    rows = {row.subject: (row.state, row.acknowledged_by, row.acknowledged_at) for row in alerts.listing(ANN).rows}
+    assert rows == {"emails": ("firing", "", None), "sms": ("silenced", "", None), "webhooks": ("firing", "", None)}
+    last = alerts.events(LOU, other)[-1]
+    assert (last.actor, last.reason) == ("sam", "Acknowledgement undone.")
+    # Under the alert from which it was acknowledged, so that the undo is found to be one of it.
+    assert AuditEvent.objects.get(act="alert.unacknowledge", allowed=True).object == f"alert:{other.pk}"
+    with pytest.raises(Refused, match="Can’t undo: the alert is not acknowledged"):
+        alerts.unacknowledge(SAM, one.pk)
+
+
+def test_what_was_resolved_meanwhile_stays_resolved_and_where_all_are_nothing_is_undone(rule):
+    made = rule()
+    one = create_alert(made)
+    other = create_alert(made, subject="webhooks", told_with=one)
+    alerts.acknowledge(SAM, one.pk)
+    Alert.objects.filter(pk=one.pk).update(state="resolved", resolved_at=NOW)
+    done = alerts.unacknowledge(SAM, one.pk)
+    assert (done.changed, done.others) == ([other.pk], 1)
+    alerts.acknowledge(SAM, other.pk)
+    Alert.objects.update(state="resolved", resolved_at=NOW)
+    with pytest.raises(Refused, match=r"Can’t undo: the alert was resolved at .* Nothing was changed\."):
+        alerts.unacknowledge(SAM, other.pk)
 
 
 @pytest.mark.parametrize("state, words", [("pending", "only firing alerts"), ("resolved", "was resolved at")])

@@ -7,6 +7,7 @@ from datetime import timedelta
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from django.utils import timezone
 
 from jobs_admin import alerts
 from jobs_admin.alerts import notice_body
@@ -74,6 +75,35 @@ def test_who_joins_after_an_escalation_is_escalated_too(rule):
     judged(65, 120, 125, 130, 600)
     assert [reason for _, reason in told()] == ["fired", "escalated", "joined", "escalated"]
     assert {c.name for c in Notice.objects.latest("pk").channels.all()} == {"boss"}
+
+
+def test_what_is_not_acknowledged_of_a_notification_is_still_reminded_of_and_escalated(rule):
+    rule(**FIRES, renotify_s=300, escalate_s=600)
+    bury(1, queue="emails"), bury(1, queue="webhooks")
+    judged(0)
+    one = Alert.objects.get(subject="emails")
+    alerts.acknowledge(ANN, one.pk, only_this=True)
+    judged(300, 600)
+    assert [reason for _, reason in told()] == ["fired", "reminder", "reminder", "escalated"]
+    alerts.acknowledge(ANN, Alert.objects.get(subject="webhooks").pk)
+    judged(900, 1500)
+    assert len(told()) == 4
+
+
+def test_after_an_undo_reminders_resume_and_escalation_counts_from_it(rule, monkeypatch):
+    rule(**FIRES, renotify_s=300, escalate_s=600)
+    bury(1, queue="emails"), bury(1, queue="webhooks")
+    judged(0)
+    one = Alert.objects.get(subject="emails").pk
+    monkeypatch.setattr(timezone, "now", lambda: NOW + 20 * S)
+    alerts.acknowledge(ANN, one)
+    judged(300, 600)
+    monkeypatch.setattr(timezone, "now", lambda: NOW + 700 * S)
+    alerts.unacknowledge(ANN, one)
+    judged(705, 1005, 1295)
+    assert [reason for _, reason in told()] == ["fired", "reminder", "reminder"]
+    judged(1300)
+    assert [reason for _, reason in told()][3:] in (["escalated"], ["reminder", "escalated"])
 
 
 def test_a_story_that_a_person_took_is_not_joined_so_that_the_pager_calls_again(rule):
