@@ -123,7 +123,7 @@ def return_now(request: HttpRequest, source: str, boot: str) -> HttpResponse:
         )
     queue = request.POST.get("queue", "")
     return go(
-        request, reverse("redrive:queue-detail", args=[source, queue]) if queue else reverse("redrive:queue-list")
+        request, reverse("redrive:queue-detail", args=[source, queue]) if queue else reverse("redrive:worker-list")
     )
 
 

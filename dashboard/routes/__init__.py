@@ -33,6 +33,7 @@ from dashboard.quarantine import views as quarantine
 from dashboard.queues import detail_views as queue
 from dashboard.queues import views as queues
 from dashboard.queues.sources import views as sources
+from dashboard.queues.workers import views as workers
 from dashboard.replays import views as replays
 from dashboard.retries import views as retries
 from dashboard.saved_views import views as saved_views
@@ -62,6 +63,7 @@ urlpatterns = [
     path("incidents/", incidents.index, name="incident"),
     re_path(r"^incidents/as/(?P<form>markdown|json)/$", incidents.as_text, name="incident-text"),
     path("queues/", queues.index, name="queue-list"),
+    path("workers/", workers.index, name="worker-list"),
     path("workers/<name:source>/<str:boot>/return/", queue.return_now, name="worker-return"),
     path("queues/<name:source>/<name:queue>/", queue.index, name="queue-detail"),
     path("quarantine/", quarantine.index, name="quarantine-list"),

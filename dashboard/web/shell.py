@@ -44,6 +44,7 @@ _PLACES = (
     ("Replays", "replay-list", "replays", "r", ("replay-",)),
     ("Policies", "policy-list", "policies", "p", ("policy-",)),
     ("Queues", "queue-list", "queues", "q", ("queue-",)),
+    ("Workers", "worker-list", "worker", "w", ("worker-",)),
     ("Quarantine", "quarantine-list", "quarantine", "k", ("quarantine-",)),
     ("Audit", "audit-list", "table", "a", ("audit-",)),
     ("Sources", "source-list", "lock", "s", ("source-",)),

@@ -251,6 +251,7 @@ class WorkerReport:
     seals_for: str | None = None  # id of the payload key that it encrypts for; "" for none, None: an older guard
     spooled: int = 0  # reports on its disk
     key: str = ""  # id of the key that signs its reports; "" where none does
+    memory: int | None = None  # resident bytes of its processes, summed; None where it is not reported
 
 
 def worker_reports(
@@ -299,6 +300,7 @@ def _build_report(source: str, name: str, values: dict[str, Any], names: dict[Na
         seals_for if seals_for == "" or is_payload_key_id(seals_for) else None,
         int(_number(values.get("spooled"))),
         _text(values.get("key"), 12),
+        int(_number(values["memory"])) if values.get("memory") is not None else None,
     )
 
 

@@ -125,13 +125,18 @@ def stranded_ids(failures: Iterable[Failure]) -> set[int]:
     jobs = {(one.source, one.job_id): one.pk for one in failures if one.state in ON_THE_WAY}
     if not jobs:
         return set()
-    known = Source.objects.filter(name__in={source for source, _ in jobs}).values_list("name", "findings")
-    gone = {name: _find_or_empty(name) for name, findings in known if has_finding(findings)}
+    gone = find_reported({source for source, _ in jobs})
     return {
         pk
         for (source, job_id), pk in jobs.items()
         if any(job_id in one.held_jobs + one.lost_jobs for one in gone.get(source, ()))
     }
+
+
+def find_reported(sources: Iterable[str]) -> dict[str, list[Stranded]]:
+    """Return the stranded jobs by source, of those where `sample` found some; none where the store or the broker does not answer."""
+    known = Source.objects.filter(name__in=sources).values_list("name", "findings")
+    return {name: _find_or_empty(name) for name, findings in known if has_finding(findings)}
 
 
 def has_finding(findings: Iterable[Mapping[str, Any]]) -> bool:

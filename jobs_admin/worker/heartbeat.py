@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -230,6 +231,7 @@ class Heartbeat:
             "unasked": guard.once.unasked if guard.once else 0,
             "unplaced": guard.unplaced,
             "unkept": guard.ledger.unkept if guard.ledger else 0,
+            "memory": resident_memory(),
         }
         source = guard.origin.source
         texts = {
@@ -273,6 +275,23 @@ class Heartbeat:
         shipped = self.guard.store.drain(lambda: time.monotonic() > self._ships_until)
         if shipped:
             logger.info("Redrive shipped %d reports from the spool.", shipped)
+
+
+def resident_memory() -> int | None:
+    """Return the resident bytes of this process and its children, summed; None where there is no /proc as of Linux.
+
+    Memory that processes share since they were forked counts in each.
+    """
+    try:
+        of_threads = [task.read_text() for task in Path("/proc/self/task").glob("*/children")]
+        pids = [str(os.getpid()), *(pid for children in of_threads for pid in children.split())]
+        pages = 0
+        for pid in pids:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a child that just ended
+                pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") or None
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 # The jobs that a worker has in hand, reported with its heartbeat: what it takes with it, or leaves unacknowledged,

@@ -1,4 +1,4 @@
-"""`workers gone | return`: jobs in the hands of workers that are gone, from a terminal."""
+"""`workers list | gone | return`: workers, and jobs in the hands of gone ones, from a terminal."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.utils import timezone
 
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import terminal_line
-from jobs_admin.fleet import stranded
+from jobs_admin.fleet import listing, stranded
 from jobs_admin.management import terminal
 
 
 class Command(BaseCommand):
-    help = "Workers that are gone with jobs in hand: list them, return their jobs."
+    help = "Workers with the guard, and the jobs that gone ones had in hand: list them, return the jobs."
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         acts = parser.add_subparsers(dest="act", required=True)
+        every = acts.add_parser("list", help="Workers with the guard, heard from within 24 h.")
+        every.add_argument("--limit", type=int, default=listing.PAGE, help="Most workers to list, by source and name.")
+        every.set_defaults(run=self._print_all)
         gone = acts.add_parser("gone", help="Workers without a heartbeat for 30 s, and the jobs that they had in hand.")
         gone.set_defaults(run=self._print_gone)
         back = acts.add_parser("return", help="Put the jobs of one back on their queues now, each once.")
@@ -32,6 +36,18 @@ class Command(BaseCommand):
             run(**options)
         except Refused as refused:
             raise CommandError(refused.message) from refused
+
+    def _print_all(self, *, limit: int, **_: Any) -> None:
+        page = listing.worker_page(terminal.viewer(), timezone.now(), limit=max(1, min(limit, listing.LARGEST_PAGE)))
+        for one in page.rows:
+            state = "live" if one.is_alive else f"gone since {one.seen_at:%Y-%m-%d %H:%M:%S} UTC"
+            counts = f"{one.started:,} started, {one.failed:,} failed, {one.retried:,} retried, {one.in_hand:,} in hand"
+            about = f"guard {one.guard or '?'} {one.mode}; queues {', '.join(one.queues) or '-'}"
+            self.stdout.write(terminal_line(f"{one.source} {one.worker}  {state}; {counts}; {about}", 500))
+        if not page.rows:
+            self.stdout.write("No guarded worker was heard from within 24 h.")
+        elif page.next:
+            self.stdout.write(f"Listed {len(page.rows):,} of {page.live + page.gone:,}: raise --limit.")
 
     def _print_gone(self, **_: Any) -> None:
         found = stranded.list_stranded(terminal.viewer())
