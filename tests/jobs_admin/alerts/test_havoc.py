@@ -20,7 +20,7 @@ how = {"for_s": 1, "keep_firing_s": 1, "queues": 4, "long_s": 16.0, "must_s": 14
 with Havoc(Path(sys.argv[1]), watches=2, seed=7, judging=judging, **how) as havoc:
     print(json.dumps(havoc.run(8, calm_s=12.0)))
 """
-NOUGHT = (
+ALWAYS_ZERO = (
     "missed", "fired_and_not_told", "fired_twice", "open_at_the_end", "stories_told_to_begin_twice",
     "stories_not_told_to_end_once", "numbers_left_out_or_used_twice", "told_what_was_not_so",
 )  # fmt: skip
@@ -36,5 +36,5 @@ def test_every_episode_is_reported_once_whatever_happens_to_the_watches(tmp_path
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert {name: found[name] for name in NOUGHT} == dict.fromkeys(NOUGHT, 0), found
+    assert {name: found[name] for name in ALWAYS_ZERO} == dict.fromkeys(ALWAYS_ZERO, 0), found
     assert found["episodes"] >= 2 and found["notices"] >= 2 and found["killed"]["watch"] >= 8

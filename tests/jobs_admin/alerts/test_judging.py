@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 FIRES = {"for_s": 0, "keep_firing_s": 0, "threshold": 5}
 
 
-def mend(n=None, **which):
+def recover(n=None, **which):
     """`n` dead jobs, or all, succeeded."""
     found = Failure.objects.filter(**which, state="dead").values("pk")
     Failure.objects.filter(pk__in=found[:n] if n is not None else found).update(state="recovered")
@@ -50,7 +50,7 @@ def states():
     return dict(Alert.objects.order_by("subject").values_list("subject", "state"))
 
 
-def told():
+def notices_sent():
     return [(n.key.rpartition("-")[2], n.type, n.body["reason"]) for n in Notice.objects.order_by("pk")]
 
 
@@ -58,15 +58,15 @@ def test_an_episode_is_pending_then_fires_then_is_over_and_is_reported_twice(rul
     rule(for_s=60, keep_firing_s=30)
     bury(101)
     judged(0, 30)
-    assert states() == {"emails": "pending"} and told() == []
+    assert states() == {"emails": "pending"} and notices_sent() == []
     judged(60, 65)
     assert states() == {"emails": "firing"}
-    mend(50)
+    recover(50)
     judged(70, 95)
     assert states() == {"emails": "firing"}
     judged(100)
     assert states() == {"emails": "resolved"}
-    assert told() == [("1", "alert.firing", "fired"), ("2", "alert.resolved", "resolved")]
+    assert notices_sent() == [("1", "alert.firing", "fired"), ("2", "alert.resolved", "resolved")]
     events = AlertEvent.objects.order_by("n")
     assert [(e.n, e.to, e.value, bool(e.notice)) for e in events] == [
         (1, "pending", 101, False), (2, "firing", 101, True), (3, "resolved", 51, True),
@@ -80,9 +80,9 @@ def test_what_passes_before_it_fires_leaves_nothing(rule):
     rule()
     bury(101)
     judged(0)
-    mend()
+    recover()
     judged(30)
-    assert not Alert.objects.exists() and told() == []
+    assert not Alert.objects.exists() and notices_sent() == []
 
 
 def test_flapping_by_one_for_ten_minutes_is_reported_at_most_twice_and_a_breach_after_it_in_time(rule):
@@ -92,7 +92,7 @@ def test_flapping_by_one_for_ten_minutes_is_reported_at_most_twice_and_a_breach_
     for second in range(600):
         Failure.objects.filter(pk=flapping).update(state="recovered" if second % 2 else "dead")
         judged(second)
-    assert len(told()) <= 2
+    assert len(notices_sent()) <= 2
     bury(50)
     judged(*range(600, 680))
     assert Notice.objects.filter(type="alert.firing", created_at__isnull=False).exists()
@@ -103,18 +103,18 @@ def test_several_queues_of_a_source_are_reported_in_one_notice_and_end_in_one(ru
     rule(**FIRES)
     bury(10), bury(30, queue="webhooks"), bury(20, source="bank")
     judged(0)
-    assert told() == [("1", "alert.firing", "fired")]
+    assert notices_sent() == [("1", "alert.firing", "fired")]
     body = Notice.objects.get().body
     assert (body["queue"], body["value"], [(o["queue"], o["value"]) for o in body["also"]]) == (
         "webhooks", 30, [("emails", 10)],
     )  # fmt: skip
     assert "and 1 more: emails 10" in body["message"]
-    mend(queue="webhooks")
+    recover(queue="webhooks")
     judged(5)
-    assert len(told()) == 1  # one of them goes on
-    mend()
+    assert len(notices_sent()) == 1  # one of them goes on
+    recover()
     judged(10)
-    assert told()[1:] == [("2", "alert.resolved", "resolved")]
+    assert notices_sent()[1:] == [("2", "alert.resolved", "resolved")]
     assert len({n.body["dedup_key"] for n in Notice.objects.all()}) == 1
 
 
@@ -124,14 +124,14 @@ def test_what_joins_later_is_reported_under_the_same_key_and_the_first_may_end_b
     judged(0)
     bury(10, queue="webhooks")
     judged(5)
-    mend(queue="emails")
+    recover(queue="emails")
     judged(10)
-    assert told() == [("1", "alert.firing", "fired"), ("2", "alert.firing", "joined")]
-    mend()
+    assert notices_sent() == [("1", "alert.firing", "fired"), ("2", "alert.firing", "joined")]
+    recover()
     judged(15)
     keys = [n.key for n in Notice.objects.order_by("pk")]
     first = Alert.objects.get(subject="emails")
-    assert keys == [f"alert-{first.pk}-{n}" for n in (1, 2, 3)] and told()[2][1] == "alert.resolved"
+    assert keys == [f"alert-{first.pk}-{n}" for n in (1, 2, 3)] and notices_sent()[2][1] == "alert.resolved"
     bury(10)
     judged(20)
     assert Notice.objects.latest("pk").key.endswith("-1")  # another story
@@ -142,21 +142,21 @@ def test_many_that_join_one_by_one_are_reported_a_few_times_and_then_once_a_minu
     for n in range(60):
         bury(6, queue=f"q{n:02}")
         judged(5 * n)
-    assert len(told()) <= 5 + 5
-    mend()
+    assert len(notices_sent()) <= 5 + 5
+    recover()
     judged(400)
     fired = AlertEvent.objects.filter(to="firing")
     assert fired.count() == 60 and not fired.filter(notice=None).exists()
-    assert told()[-1][1] == "alert.resolved" and len(told()) <= 11
+    assert notices_sent()[-1][1] == "alert.resolved" and len(notices_sent()) <= 11
 
 
 def test_two_watches_at_once_make_one_episode_and_one_notice(rule):
     rule(**FIRES)
     bury(10)
     judged(0, 0, 1, 2)
-    mend()
+    recover()
     judged(5, 5, 6)
-    assert len(told()) == 2 and AlertEvent.objects.count() == 2
+    assert len(notices_sent()) == 2 and AlertEvent.objects.count() == 2
 
 
 def test_a_watch_that_paused_changes_nothing_with_what_it_read(rule):
@@ -164,7 +164,7 @@ def test_a_watch_that_paused_changes_nothing_with_what_it_read(rule):
     bury(10)
     judged(20)
     before = list(Alert.objects.values())
-    mend()
+    recover()
     judged(15, 20)  # what it read is older than what is known
     assert list(Alert.objects.values()) == before
     alerts.judge(NOW + 25 * S, clock=lambda: NOW + 60 * S)  # it was frozen before it could write
@@ -177,18 +177,18 @@ def test_an_old_check_opens_no_episode_after_a_younger_one_ended_it(rule):
     rule(**FIRES)
     bury(10)
     judged(0)
-    mend()
+    recover()
     judged(10)
     bury(10)
     judged(5)
-    assert states() == {"emails": "resolved"} and len(told()) == 2
+    assert states() == {"emails": "resolved"} and len(notices_sent()) == 2
 
 
 def test_a_clock_that_was_set_back_goes_on_judging(rule):
     rule(**FIRES)
     bury(10)
     judged(3600)
-    mend()
+    recover()
     judged(0)
     assert states() == {"emails": "resolved"}
 
@@ -198,16 +198,16 @@ def test_after_the_clock_was_set_back_by_an_hour_what_waits_fires_and_what_fires
     bury(10, queue="fires")
     judged(3600 - 60, 3600)
     bury(10)
-    mend(queue="fires")
+    recover(queue="fires")
     judged(3605)
     assert states() == {"emails": "pending", "fires": "firing"}
     judged(0, 30)
     assert states() == {"emails": "pending", "fires": "resolved"}
     judged(60)
     assert states() == {"emails": "firing", "fires": "resolved"}
-    before = len(told())
+    before = len(notices_sent())
     judged(65, 200)
-    assert len(told()) > before  # reminders too
+    assert len(notices_sent()) > before  # reminders too
 
 
 @pytest.mark.server
@@ -237,7 +237,7 @@ def test_the_rule_on_quarantine_of_a_new_desk_does_not_flap(db):
     for n in range(120):
         Failure.objects.filter(pk=pk).update(state="recovered" if n % 2 else "quarantined")
         judged(5 * n)
-    assert len(told()) <= 2 and told()[0] == ("1", "alert.firing", "fired")
+    assert len(notices_sent()) <= 2 and notices_sent()[0] == ("1", "alert.firing", "fired")
 
 
 def test_what_is_left_open_of_a_rule_that_is_gone_or_switched_off_is_closed_and_reported_once(rule):
@@ -251,7 +251,7 @@ def test_what_is_left_open_of_a_rule_that_is_gone_or_switched_off_is_closed_and_
     assert sorted(AlertEvent.objects.filter(to="resolved").values_list("reason", flat=True)) == [
         "The rule was deleted.", "The rule was disabled.",
     ]  # fmt: skip
-    assert [kind for _, kind, _ in told()].count("alert.resolved") == 2
+    assert [kind for _, kind, _ in notices_sent()].count("alert.resolved") == 2
 
 
 def test_alerts_on_a_source_that_was_taken_out_of_the_configuration_are_over_with_that_reason(rule):
@@ -282,7 +282,7 @@ def test_what_a_rule_does_not_check_any_more_is_closed_by_the_next_round(rule):
     judged(0)
     Rule.objects.filter(pk=made.pk).update(queue="webhooks")
     judged(5)
-    assert states() == {"emails": "resolved"} and told()[1:] == [("2", "alert.resolved", "resolved")]
+    assert states() == {"emails": "resolved"} and notices_sent()[1:] == [("2", "alert.resolved", "resolved")]
 
 
 def test_an_unreachable_source_that_no_one_checked_for_a_minute_holds_nothing(rule):
@@ -301,7 +301,7 @@ def test_while_a_source_cannot_be_reached_its_depths_neither_fire_nor_end(rule):
     bury(10)
     judged(0, 30)
     Source.objects.filter(pk=shop.pk).update(is_reachable=False)
-    mend()
+    recover()
     bury(10, queue="webhooks")
     judged(35, 40)
     Source.objects.filter(pk=shop.pk).update(sampled_at=NOW + 195 * S)
@@ -323,10 +323,10 @@ def test_a_silence_keeps_quiet_what_fires_and_when_it_ends_that_is_reported(rule
     alerts.silence(SAM, {"source": "shop", "queue": "em*"}, ends_at=NOW + 60 * S, comment="known", now=NOW)
     bury(10)
     judged(0, 30)
-    assert states() == {"emails": "silenced"} and told() == []
+    assert states() == {"emails": "silenced"} and notices_sent() == []
     assert AlertEvent.objects.get().reason == "Silenced by sam until 22 Nov 02:01 UTC: known"
     judged(60)
-    assert states() == {"emails": "firing"} and told() == [("1", "alert.firing", "fired")]
+    assert states() == {"emails": "firing"} and notices_sent() == [("1", "alert.firing", "fired")]
 
 
 def test_what_was_reported_before_a_silence_is_reported_again_after_it_and_ends_in_any_case(rule):
@@ -335,12 +335,12 @@ def test_what_was_reported_before_a_silence_is_reported_again_after_it_and_ends_
     judged(0)
     alerts.silence(SAM, {"source": "shop"}, ends_at=NOW + 60 * S, comment="known", now=NOW)
     judged(5, 60)
-    assert [r for _, _, r in told()] == ["fired", "silence ended"]
+    assert [r for _, _, r in notices_sent()] == ["fired", "silence ended"]
     alerts.silence(SAM, {"source": "shop"}, ends_at=NOW + 600 * S, comment="known", now=NOW + 61 * S)
     judged(65)
-    mend()
+    recover()
     judged(70)
-    assert [r for _, _, r in told()][2:] == ["resolved"]  # the pager would ring for ever
+    assert [r for _, _, r in notices_sent()][2:] == ["resolved"]  # the pager would ring for ever
 
 
 def test_what_began_and_ended_in_silence_is_never_reported(rule):
@@ -348,9 +348,9 @@ def test_what_began_and_ended_in_silence_is_never_reported(rule):
     alerts.silence(ANN, {"rule": "Too*"}, ends_at=NOW + 60 * S, comment="known", now=NOW)
     bury(10)
     judged(0)
-    mend()
+    recover()
     judged(5)
-    assert states() == {"emails": "resolved"} and told() == []
+    assert states() == {"emails": "resolved"} and notices_sent() == []
 
 
 def test_no_one_acknowledges_so_others_are_reported_once_and_reminders_come(rule):
@@ -358,7 +358,7 @@ def test_no_one_acknowledges_so_others_are_reported_once_and_reminders_come(rule
     rule(**FIRES, renotify_s=300, escalate_s=600, channels=["pager"], escalate_to=["boss"])
     bury(10)
     judged(0, 295, 300, 595, 600, 700, 905)
-    assert told() == [
+    assert notices_sent() == [
         ("1", "alert.firing", "fired"), ("2", "alert.firing", "reminder"), ("3", "alert.firing", "reminder"),
         ("4", "alert.firing", "escalated"), ("5", "alert.firing", "reminder"),
     ]  # fmt: skip
@@ -373,10 +373,10 @@ def test_acknowledging_stops_reminders_and_escalation(rule):
     judged(0)
     alerts.acknowledge(ANN, Alert.objects.get().pk)
     judged(300, 600, 1200)
-    assert len(told()) == 1 and states() == {"emails": "acknowledged"}
-    mend()
+    assert len(notices_sent()) == 1 and states() == {"emails": "acknowledged"}
+    recover()
     judged(1205)
-    assert states() == {"emails": "resolved"} and len(told()) == 2
+    assert states() == {"emails": "resolved"} and len(notices_sent()) == 2
 
 
 def test_a_rule_that_is_deleted_reports_the_end(rule):
@@ -384,10 +384,10 @@ def test_a_rule_that_is_deleted_reports_the_end(rule):
     bury(10)
     judged(0)
     alerts.delete_rule(ANN, made.pk)
-    assert told()[1:] == [("2", "alert.resolved", "resolved")]
+    assert notices_sent()[1:] == [("2", "alert.resolved", "resolved")]
     assert Notice.objects.latest("pk").body["message"].endswith("Rule deleted by ann.")
     judged(5)
-    assert len(told()) == 2
+    assert len(notices_sent()) == 2
 
 
 def test_open_alerts_of_a_rule_are_bounded_and_what_is_left_out_is_counted(rule, monkeypatch):
@@ -438,12 +438,12 @@ def test_in_a_full_source_what_is_far_worse_takes_the_place_of_the_least_and_no_
     assert states() == dict.fromkeys(["q1", "q2", "q3", "q4", "worst"], "firing") | {"q0": "resolved"}
     gone = AlertEvent.objects.get(alert__subject="q0", to="resolved")
     assert gone.reason.startswith("Replaced by worst, which is far worse")
-    assert told() == [("1", "alert.firing", "fired"), ("2", "alert.firing", "joined")]
+    assert notices_sent() == [("1", "alert.firing", "fired"), ("2", "alert.firing", "joined")]
     last = Notice.objects.latest("pk").body
     assert (last["queue"], last["value"], last["left_out"]) == ("worst", 5000, 2)
-    mend()
+    recover()
     judged(20)
-    assert told()[2:] == [("3", "alert.resolved", "resolved")]
+    assert notices_sent()[2:] == [("3", "alert.resolved", "resolved")]
 
 
 def test_how_many_are_left_out_is_reported_once_and_again_when_they_have_doubled(rule, monkeypatch):
@@ -470,7 +470,7 @@ def test_what_is_silenced_keeps_no_place_from_what_is_not(rule, monkeypatch):
     judged(0)
     bury(6)
     judged(5, 10)
-    assert Alert.objects.get(subject="emails").state == "firing" and told() == [("1", "alert.firing", "fired")]
+    assert Alert.objects.get(subject="emails").state == "firing" and notices_sent() == [("1", "alert.firing", "fired")]
 
 
 def test_hostile_names_keep_the_notice_below_its_bound(rule):
@@ -667,7 +667,7 @@ def test_a_share_of_a_queue_that_went_quiet_is_over_after_an_hour(rule):
     assert states() == {"emails": "firing"}
     judged(3600, 3605)
     assert states() == {"emails": "resolved"}
-    assert told()[-1][1:] == ("alert.resolved", "resolved")
+    assert notices_sent()[-1][1:] == ("alert.resolved", "resolved")
 
 
 def test_until_then_it_is_judged_by_what_little_ends(rule):

@@ -21,7 +21,7 @@ def dead(n, minutes=1, **changes):
     return [f.pk for f in bury(n, failed_at=at, first_failed_at=at, **changes)]
 
 
-def found(query):
+def find_failures(query):
     return {row.pk for row in failures.search(ANN, query).rows}
 
 
@@ -46,7 +46,7 @@ def test_it_shows_those_failures_whatever_has_become_of_them(rule):
     mine = dead(5)
     dead(1, queue="webhooks"), dead(2, state="recovered"), dead(1, minutes=600)
     query = alerts.links(create_alert(rule()), NOW).failures_query
-    assert found(query) == set(mine)
+    assert find_failures(query) == set(mine)
     ran, again, sent, thrown, quarantined = mine
     replay = Replay.objects.create(state="done", scope_max_id=quarantined, actor="ann")
     for n, pk in enumerate((ran, again, sent), 1):
@@ -56,7 +56,7 @@ def test_it_shows_those_failures_whatever_has_become_of_them(rule):
     Failure.objects.filter(pk=sent).update(state="replaying")
     Failure.objects.filter(pk=thrown).update(state="discarded")
     dead(3, minutes=-30)  # later, and others
-    assert found(query) == set(mine)
+    assert find_failures(query) == set(mine)
 
 
 def test_the_draft_takes_what_is_still_dead_of_them(rule):
@@ -66,14 +66,14 @@ def test_the_draft_takes_what_is_still_dead_of_them(rule):
     ReplayItem.objects.create(replay=replay, n=1, failure_id=again, run=2, state="failed_again")
     Failure.objects.filter(pk=ran).update(state="recovered")
     Failure.objects.filter(pk=again).update(failed_at=NOW + timedelta(hours=1), run=2)
-    assert found(query) == {again, third}
+    assert find_failures(query) == {again, third}
 
 
 @pytest.mark.parametrize("queue", ['a"b c', "state:dead OR x", "(", "ünï\u202e", "*"])
 def test_a_hostile_name_stays_a_name(rule, queue):
     mine = dead(2, queue=queue)
     dead(1)
-    assert found(alerts.links(create_alert(rule(), subject=queue), NOW).failures_query) == set(mine)
+    assert find_failures(alerts.links(create_alert(rule(), subject=queue), NOW).failures_query) == set(mine)
 
 
 def test_the_draft_of_an_alert_has_a_reason_so_that_it_starts_without_typing(rule):
@@ -87,7 +87,7 @@ def test_an_alert_of_the_quarantine_leads_to_its_jobs_and_drafts_no_replay(rule)
     dead(3), dead(1, state="quarantined", queue="webhooks")
     links = alerts.links(create_alert(rule(metric="quarantined")), NOW)
     assert links.failures_query == "source:shop queue:emails state:quarantined"
-    assert found(links.failures_query) == set(quarantined) and links.replay_url == ""
+    assert find_failures(links.failures_query) == set(quarantined) and links.replay_url == ""
 
 
 @pytest.mark.parametrize("queues", [("emails", "webhooks"), ("webhooks", "emails")])
@@ -98,4 +98,4 @@ def test_links_of_several_queues_reach_back_to_the_oldest_job_of_any(rule, queue
     mine = dead(2, minutes=5, queue=queues[0]) + dead(3, minutes=50, queue=queues[1])
     links = alerts.links(create_alert(rule()), NOW, queues=("emails", "webhooks"))
     draft = parse_qs(urlsplit(links.replay_url).query)["q"][0]
-    assert found(links.failures_query) == found(draft) == set(mine)
+    assert find_failures(links.failures_query) == find_failures(draft) == set(mine)

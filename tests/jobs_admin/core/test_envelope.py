@@ -79,7 +79,7 @@ def test_a_run_of_a_replay_is_at_least_the_second():
     ("2", True), (None, True), ("3", False), ("", False), (2.0, False), (["2"], False), ({}, False), ("2" * 10**6, False),
 ])  # fmt: skip
 def test_a_lineage_is_of_the_job_that_was_sent_with_it(sent_as, is_its_own):
-    """Who hands its headers on gives them to another; a desk that did not say whose they are is taken at its word."""
+    """A job that hands its headers on gives them to another; the lineage of a desk that named no job is believed."""
     header = {"queue": "q", "job_id": "1", "run": 2, "sent_as": sent_as}
     assert (Lineage.of_message(header, "2") is not None) is is_its_own
     assert Lineage.of_message({k: v for k, v in header.items() if k != "sent_as"}, "2").sent_as is None

@@ -291,10 +291,10 @@ def test_no_text_breaks_it(error_type, message, trace):
 
 @given(st.integers(0, 10**12), st.integers(0, 10**12), st.uuids(), st.uuids())
 def test_ids_never_split_a_group(number, other, key, other_key):
-    def said(n, k):
+    def build_message(n, k):
         return f"order {n} of tenant-{n} ({k}) at /srv/x/{n}: 'it {n}' is gone from https://x.example/{k}/{n}?a={n}"
 
-    assert normalise(said(number, key)) == normalise(said(other, other_key))
+    assert normalise(build_message(number, key)) == normalise(build_message(other, other_key))
 
 
 _PIECES = st.sampled_from(
@@ -310,7 +310,7 @@ _PIECES = st.sampled_from(
         "\nDuring handling of the above exception, another exception occurred:\n\n",
     ]
 )
-_SAID = st.sampled_from(
+_MESSAGES = st.sampled_from(
     [
         "order 4711 refused", "order 12 refused", "timed out after 17 s", "'NoneType' object has no attribute 'iban'",
         "could not convert string to float: 'x'", "Request failed", "404 Client Error: Not Found for url: https://a/1", "",
@@ -322,7 +322,7 @@ _TYPES = st.sampled_from(
 
 
 @given(
-    st.lists(st.tuples(_TYPES, _SAID, st.lists(_PIECES, max_size=9).map("".join), st.sampled_from(["", "a", "b"]))),
+    st.lists(st.tuples(_TYPES, _MESSAGES, st.lists(_PIECES, max_size=9).map("".join), st.sampled_from(["", "a", "b"]))),
     st.sampled_from([(), ("*/tasks.py in post",)]),
 )
 def test_what_is_cached_of_errors_is_what_each_gives_alone(errors, ignored):

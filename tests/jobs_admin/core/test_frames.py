@@ -26,10 +26,10 @@ CODE = [
     "Bearer",
     "x = f'{a}' ]",
 ]
-SAID = (
+MESSAGES = (
     [secret.text for secret in known_secrets.SECRETS] + list(canaries.TEXT.values()) + list(clean_values.errors()[:40])
 )
-SAID += [
+MESSAGES += [
     "password:",
     "</password>",
     "-----END RSA PRIVATE KEY-----",
@@ -43,14 +43,14 @@ SAID += [
 def a_trace(pick: random.Random) -> str:
     parts = []
     for _ in range(pick.randrange(1, 4)):
-        parts.append(pick.choice(["Traceback (most recent call last):\n", f"{pick.choice(SAID)}\n", ""]))
+        parts.append(pick.choice(["Traceback (most recent call last):\n", f"{pick.choice(MESSAGES)}\n", ""]))
         for _ in range(pick.randrange(1, 6)):
             parts.append(
                 f'  File "/srv/shop/{pick.choice("abc")}.py", line {pick.randrange(9)}, in {pick.choice(["run", "<module>"])}\n'
             )
             parts += [f"    {pick.choice(CODE)}\n"] * (pick.random() < 0.9)
             parts += ["    ~~~~^^^^^^^\n"] * (pick.random() < 0.4)
-        parts.append(f"{pick.choice(['ValueError', 'shop.Down'])}: {pick.choice(SAID)}\n")
+        parts.append(f"{pick.choice(['ValueError', 'shop.Down'])}: {pick.choice(MESSAGES)}\n")
         parts.append(pick.choice(["", "\nThe above exception was the direct cause of the following exception:\n\n"]))
     return "".join(parts)
 

@@ -1,4 +1,4 @@
-"""Those who lost a server together do not come back together."""
+"""Clients that lost a server together do not come back together."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs_admin.core import named_secrets
-from jobs_admin.core import secret_patterns as looks
+from jobs_admin.core import secret_patterns as patterns
 from jobs_admin.core.redaction import redact, redact_text
 from tests.canaries.jobs import read_set
 from tests.kit import canaries, clean_values, known_secrets
@@ -32,20 +32,20 @@ _PIECES = [
 
 def in_full(text: str) -> tuple[str, int]:
     """Every pattern tried on the whole text, whatever that holds."""
-    text, keys = looks.without_private_keys(text)
+    text, keys = patterns.without_private_keys(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(named_secrets, "_MAY_NAME", re.compile(""))
         text, named = named_secrets.without_named(text)
-    for _, pattern, replacement in looks._SENTENCES:
+    for _, pattern, replacement in patterns._SENTENCES:
         text, count = pattern.subn(replacement, text)
         named += count
-    text, found = looks.replace_counted(looks._URL, looks._hide_userinfo, text)
-    for _, pattern, replacement in looks._PATTERNS:
+    text, found = patterns.replace_counted(patterns._URL, patterns._hide_userinfo, text)
+    for _, pattern, replacement in patterns._PATTERNS:
         text, count = pattern.subn(replacement, text)
         found += count
-    text, tokens = looks.replace_counted(looks._RUN, lambda run: looks._shown_token(run[0]), text)
-    text, cards = looks.replace_counted(looks._CARD, looks._hide_card, text)
-    text, accounts = looks.replace_counted(looks._IBAN, looks._hide_iban, text)
+    text, tokens = patterns.replace_counted(patterns._RUN, lambda run: patterns._shown_token(run[0]), text)
+    text, cards = patterns.replace_counted(patterns._CARD, patterns._hide_card, text)
+    text, accounts = patterns.replace_counted(patterns._IBAN, patterns._hide_iban, text)
     return text, keys + named + found + tokens + cards + accounts
 
 
@@ -90,7 +90,7 @@ def test_no_message_that_a_pattern_takes_for_another_passes_by():
     any_case = re.compile("(?i)[a-z]")
     odd = [chr(code) for code in range(sys.maxunicode + 1) if any_case.match(chr(code)) and not chr(code).isascii()]
     assert len(odd) >= 3
-    assert all(set(looks.folded(char)) & set("abcdefghijklmnopqrstuvwxyz") for char in odd)
+    assert all(set(patterns.folded(char)) & set("abcdefghijklmnopqrstuvwxyz") for char in odd)
 
 
 @pytest.mark.parametrize("name", ["password", "name", "Zoë", "x" * 300, "sk_live_" + "a1" * 12, "value"])

@@ -83,8 +83,8 @@ class Tricky(Exception):
     response = property(retry_after.fget)
 
 
-class SaysItBeforeItsResponse(Tricky):
-    """It has said so itself: what its response would say costs no one a look."""
+class HasRetryAfterBesideItsResponse(Tricky):
+    """An error with its own time to wait: its response is not read."""
 
     retry_after = 5
 
@@ -144,7 +144,7 @@ def test_it_is_known_without_querying_whether_only_code_of_others_can_report():
         httpx.HTTPStatusError("no", request=None, response=httpx.Response(429)),
         HTTPError("http://a", 429, "no", {"retry-after": "3"}, None),
         RateLimited(),
-        SaysItBeforeItsResponse(),
+        HasRetryAfterBesideItsResponse(),
         Forwards(5),
     )
     others = (

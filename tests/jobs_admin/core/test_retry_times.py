@@ -13,7 +13,7 @@ from tests.kit.policy_documents import CASES, POLICIES
 DOUBLING = {"kind": "exponential", "first_delay_s": 2, "factor": 2}
 
 
-def drawn(policy, jobs, seed=3):
+def draw_totals(policy, jobs, seed=3):
     """The totals of that many jobs, in order, by drawing every wait of each."""
     random, found = Random(seed).random, []
     for _ in range(jobs):
@@ -77,7 +77,7 @@ PERCENTILES = {
 @pytest.mark.parametrize("name", PERCENTILES)
 def test_percentiles_are_those_of_many_drawn_jobs(name):
     policy = parse(PERCENTILES[name])
-    found, many = totals(policy), drawn(policy, 3_000)
+    found, many = totals(policy), draw_totals(policy, 3_000)
     for share, value, near in ((0.01, found.p1_s, 0.01), (0.5, found.p50_s, 0.04), (0.99, found.p99_s, 0.01)):
         assert sum(one < value for one in many) / len(many) == pytest.approx(share, abs=near)
 

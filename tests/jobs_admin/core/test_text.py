@@ -25,11 +25,11 @@ def test_a_state_of_stars_is_read_at_once():
 
 
 @given(st.text("0123456789-+ _.²٣", max_size=6))
-def test_a_whole_number_is_plain_digits_and_nothing_else(text):
+def test_an_integer_is_plain_digits_and_nothing_else(text):
     assert whole_number(text) == (int(text) if re.fullmatch("[0-9]+", text) else None)
 
 
-def test_a_whole_number_fits_a_column():
+def test_an_integer_fits_a_column():
     assert whole_number("9" * 18) == 10**18 - 1
     assert whole_number("9" * 19) is None and whole_number("1234", digits=3) is None and whole_number(None) is None
 

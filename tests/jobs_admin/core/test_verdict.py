@@ -90,9 +90,9 @@ def test_the_budget_is_queried_once_and_only_where_it_would_be_spent():
     some.one_of(some.none(), some.floats()),
     some.booleans(),
 )
-def test_every_failure_gets_a_verdict_that_can_be_carried_out(document, attempt, names, asked_s, previous_s, has):
+def test_every_failure_gets_a_verdict_that_can_be_carried_out(document, attempt, names, requested_s, previous_s, has):
     policy = parse(document)
-    found = judge(policy, Ended(attempt, names, asked_s, previous_s), lambda: 0.999, lambda: has)
+    found = judge(policy, Ended(attempt, names, requested_s, previous_s), lambda: 0.999, lambda: has)
     if isinstance(found, Dead):
         assert found.reason in REASONS
     else:

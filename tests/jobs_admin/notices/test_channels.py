@@ -18,7 +18,7 @@ URL = "https://127.0.0.1:9/hook?token=very-secret"
 KEY = "0123456789abcdef0123456789ABCDEF"
 EVERY_OPERATOR = Viewer(name="eva", roles={"*": "operator"})
 SHOP_ADMIN = Viewer(name="sam", roles={"shop": "admin"})
-NOBODY = Viewer(name="nobody")
+WITHOUT_ROLES = Viewer(name="nobody")
 
 
 def refused(code, field=None, **document):
@@ -53,9 +53,9 @@ def test_the_audit_and_whoever_reads_see_no_secret_and_no_path():
         rows = notices.channels(viewer)
         assert [row.name for row in rows] == ["chat", "duty", "pager"]
         assert "127.0.0.1" not in str(rows) and all(row.is_masked and not row.may_change for row in rows)
-    assert notices.channels(NOBODY) == []
+    assert notices.channels(WITHOUT_ROLES) == []
     with pytest.raises(NotFound):
-        notices.channel(NOBODY, saved.channel.pk)
+        notices.channel(WITHOUT_ROLES, saved.channel.pk)
 
 
 @pytest.mark.parametrize("viewer", [VERA, OTTO, SHOP_ADMIN, EVERY_OPERATOR], ids=lambda one: one.name)
@@ -250,7 +250,7 @@ def test_deliveries_are_seen_by_those_who_see_their_source(two):
     assert notices.deliveries(ANN, state="waiting").rows == [] and notices.deliveries(ANN, state="x").count == 0
     with pytest.raises(NotFound):
         notices.delivery(VERA, bank.pk)
-    assert notices.deliveries(NOBODY).count == 0
+    assert notices.deliveries(WITHOUT_ROLES).count == 0
     Delivery.objects.filter(pk=shop.pk).update(created_at="2026-01-01T00:00Z")
     shop.notice.source = "*"
     shop.notice.save()

@@ -21,7 +21,7 @@ from tests.kit.waiting import wait_until
 pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
-def of(channel: Channel) -> Delivery:
+def delivery_of(channel: Channel) -> Delivery:
     return Delivery.objects.get(channel=channel)
 
 
@@ -34,7 +34,7 @@ def test_a_notice_arrives_signed_as_the_library_verifies(endpoint):
     found = Webhook(secret).verify(seen.body, seen.headers)
     assert (found["type"], found["timestamp"]) == ("alert.firing", sent_notice.created_at.isoformat())
     assert found["data"]["message"] == "emails has 1,243 dead jobs" and found["data"]["source"] == "shop"
-    row = of(channel)
+    row = delivery_of(channel)
     assert (row.state, row.status, row.tries, row.request) == ("delivered", 204, 1, seen.body.decode())
     assert secret not in str(Delivery.objects.values()) + str(AuditEvent.objects.values())
 
@@ -78,7 +78,7 @@ def test_every_retry_has_the_same_id_and_body_and_the_last_is_parked(endpoint):
     waits = []
     for _ in range(judging.MOST_TRIES):
         deliver(timezone.now())  # one time for a whole try: else its answer may be recorded seconds after its beginning
-        row = of(channel)
+        row = delivery_of(channel)
         waits.append(round((row.next_try_at - row.tried_at).total_seconds()) if row.next_try_at else None)
         due_now()
     assert len(there.seen) == judging.MOST_TRIES == 10
@@ -88,7 +88,7 @@ def test_every_retry_has_the_same_id_and_body_and_the_last_is_parked(endpoint):
         Webhook(secret).verify(seen.body, seen.headers)
     for wait, wanted in zip(waits[:-1], judging.WAITS_S, strict=True):
         assert 0.9 * wanted - 1 <= wait <= wanted + 2
-    row = of(channel)
+    row = delivery_of(channel)
     assert (row.state, waits[-1], len(row.log)) == ("parked", None, 10)
     assert row.error == "The endpoint answered 500. All 10 tries are used."
 
@@ -101,12 +101,12 @@ def test_who_is_killed_between_the_request_and_its_record_has_it_sent_again_with
     notices.deliver(now)  # begun
     wait_until(lambda: there.seen, "the request")
     delivering._lanes.clear()  # as a killed process: what came back is recorded by nobody
-    assert of(channel).state == "sending"
+    assert delivery_of(channel).state == "sending"
     deliver(now)
     assert len(there.seen) == 1  # the claim still stands
     deliver(now + timedelta(seconds=31))
     assert [seen.headers["webhook-id"] for seen in there.seen] == ["alert-1-1"] * 2
-    assert (of(channel).state, of(channel).tries) == ("delivered", 2)
+    assert (delivery_of(channel).state, delivery_of(channel).tries) == ("delivered", 2)
 
 
 def test_two_watches_send_a_delivery_once(endpoint):
@@ -121,7 +121,7 @@ def test_two_watches_send_a_delivery_once(endpoint):
         notices.deliver(now)
     delivering._lanes[:] = mine
     deliver(now)
-    assert len(there.seen) == 1 and of(channel).state == "delivered"
+    assert len(there.seen) == 1 and delivery_of(channel).state == "delivered"
 
 
 def test_a_watch_that_slept_beyond_its_claim_does_not_undo_what_another_has_recorded(endpoint):
@@ -134,10 +134,10 @@ def test_a_watch_that_slept_beyond_its_claim_does_not_undo_what_another_has_reco
     delivering._lanes.clear()
     there.behave = answering(204)
     deliver(now + timedelta(seconds=31))
-    assert of(channel).state == "delivered"
+    assert delivery_of(channel).state == "delivered"
     delivering._lanes[:] = slept
     deliver(now + timedelta(seconds=32))
-    assert of(channel).state == "delivered" and Channel.objects.get(pk=channel.pk).failures == 0
+    assert delivery_of(channel).state == "delivered" and Channel.objects.get(pk=channel.pk).failures == 0
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_clock_that_was_set_back_an_hour_keeps_no_delivery_waiting(endpoint, l
     Delivery.objects.update(next_try_at=now + timedelta(minutes=60), **left)
     delivering._set_right_at.clear()
     deliver(now)
-    assert of(channel).state == "delivered"
+    assert delivery_of(channel).state == "delivered"
 
 
 def test_what_waits_for_its_next_try_goes_on_waiting(endpoint):
@@ -174,7 +174,7 @@ def test_what_waits_for_its_next_try_goes_on_waiting(endpoint):
     Delivery.objects.update(next_try_at=now + timedelta(seconds=120))
     delivering._set_right_at.clear()
     deliver(now)
-    assert of(channel).state == "sending" and not there.seen
+    assert delivery_of(channel).state == "sending" and not there.seen
 
 
 # Less than one try of an endpoint that hangs: who had waited for one would come later.
@@ -264,8 +264,8 @@ def test_a_name_is_verified_in_the_certificate_though_the_connection_goes_to_a_p
     notice(good, other)
     deliver()
     posting._trust.cache_clear()
-    assert (of(good).state, there.seen[0].headers["host"]) == ("delivered", f"localhost:{there.port}")
-    assert of(other).state == "waiting" and "certificate" in of(other).error
+    assert (delivery_of(good).state, there.seen[0].headers["host"]) == ("delivered", f"localhost:{there.port}")
+    assert delivery_of(other).state == "waiting" and "certificate" in delivery_of(other).error
 
 
 def test_a_permanent_refusal_disables_the_channel_reports_it_and_parks_what_waits(endpoint):
@@ -307,7 +307,10 @@ def test_a_notice_that_cannot_be_written_is_parked_in_the_end_and_keeps_no_one_w
     notice(chat, key="bad", body={"value": 10**400})  # no number that a float holds
     notice(good, chat, key="good")
     deliver()
-    assert of(good).state == "delivered" and Delivery.objects.get(channel=chat, notice__key="good").state == "delivered"
+    assert (
+        delivery_of(good).state == "delivered"
+        and Delivery.objects.get(channel=chat, notice__key="good").state == "delivered"
+    )
     bad = Delivery.objects.get(notice__key="bad")
     assert (bad.state, bad.tries) == ("waiting", 1) and "could not build the request: OverflowError" in bad.error
     for _ in range(judging.MOST_TRIES - 1):
@@ -331,7 +334,7 @@ def test_an_answer_that_cannot_be_recorded_ends_no_round_and_loses_no_other(endp
         delivering._record_all(lanes, now, 0.1)
     rows = list(Delivery.objects.order_by("channel").values_list("state", "status"))
     assert rows == [("delivered", 200), ("waiting", None), ("delivered", 204)]
-    assert "could not record the response: Unicode" in of(channels[1]).error
+    assert "could not record the response: Unicode" in delivery_of(channels[1]).error
 
 
 def test_what_came_back_is_not_forgotten_while_it_cannot_be_recorded():
@@ -375,6 +378,6 @@ def test_a_connection_that_no_one_answers_is_an_error_in_words(endpoint):
     channel, _ = webhook("away", f"http://127.0.0.1:{port}/")
     notice(channel)
     deliver()
-    row = of(channel)
+    row = delivery_of(channel)
     assert row.state == "waiting" and row.status is None and row.error.startswith("No connection: ")
     assert row.log == [{"at": row.tried_at.isoformat(), "status": None, "error": row.error, "took_ms": row.took_ms}]

@@ -31,7 +31,7 @@ def listener():
     found.close()
 
 
-def ask(url: str, resolve=None, allowed_=NOTHING) -> posting.Answer | None:
+def post_to(url: str, resolve=None, allowed_=NOTHING) -> posting.Answer | None:
     """The result; None where the URL is not read at all."""
     try:
         endpoint = parse(url)
@@ -46,21 +46,21 @@ def test_the_listener_counts_what_reaches_it(listener):
         f"http://localhost:{listener.port}/",
         f"http://[::1]:{listener.port}/",
     ):
-        ask(url, allowed_=parse_allowed(["127.0.0.0/8", "::1", "localhost"]))
+        post_to(url, allowed_=parse_allowed(["127.0.0.0/8", "::1", "localhost"]))
     assert listener.count == 3
 
 
 def test_no_spelling_of_a_forbidden_address_opens_a_connection(listener):
     assert len(set(URLS)) >= 60
     for url in URLS:
-        answer = ask(url.format(port=listener.port))
+        answer = post_to(url.format(port=listener.port))
         assert answer is None or answer.status is None, url
     assert listener.count == 0
 
 
 def test_a_name_that_leads_to_a_forbidden_address_among_others_opens_none(listener):
     for answers in ANSWERS:
-        answer = ask(f"http://hooks.example:{listener.port}/", lambda host, port, answers=answers: answers)
+        answer = post_to(f"http://hooks.example:{listener.port}/", lambda host, port, answers=answers: answers)
         assert answer.status is None and answer.error, answers
     assert listener.count == 0
 
@@ -71,7 +71,9 @@ def test_a_name_that_leads_elsewhere_at_each_question_opens_none(listener):
         turns = itertools.cycle([["127.0.0.1"], ["192.0.2.1"]] if first else [["192.0.2.1"], ["127.0.0.1"]])
         for _ in range(50):
             assert (
-                ask(f"http://rebinding.example:{listener.port}/", lambda host, port, turns=turns: next(turns)).status
+                post_to(
+                    f"http://rebinding.example:{listener.port}/", lambda host, port, turns=turns: next(turns)
+                ).status
                 is None
             )
     assert listener.count == 0
@@ -84,7 +86,7 @@ def test_the_name_is_looked_up_once_a_request_and_the_connection_goes_to_what_wa
         requests.append(host)
         return ["127.0.0.1"] if len(requests) == 1 else ["10.0.0.1"]
 
-    ask(f"http://once.example:{listener.port}/", resolve, parse_allowed(["127.0.0.1"]))
+    post_to(f"http://once.example:{listener.port}/", resolve, parse_allowed(["127.0.0.1"]))
     assert (requests, listener.count) == (["once.example"], 1)
 
 
@@ -99,7 +101,7 @@ def test_the_connection_refuses_another_host_than_the_one_that_was_judged():
 def test_a_redirect_is_not_followed_wherever_it_points(listener, endpoint):
     for status in (301, 302, 303, 307, 308):
         there = endpoint(answering(status, Location=f"http://127.0.0.2:{listener.port}/"))
-        assert ask(there.url, allowed_=parse_allowed([f"127.0.0.1:{there.port}"])).status == status
+        assert post_to(there.url, allowed_=parse_allowed([f"127.0.0.1:{there.port}"])).status == status
     assert listener.count == 0
 
 
@@ -107,7 +109,7 @@ def test_proxies_of_the_environment_are_ignored(listener, endpoint, monkeypatch)
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{listener.port}")
     there = endpoint(answering(204))
-    assert ask(there.url, allowed_=parse_allowed([f"127.0.0.1:{there.port}"])).status == 204
+    assert post_to(there.url, allowed_=parse_allowed([f"127.0.0.1:{there.port}"])).status == 204
     assert listener.count == 0
 
 
@@ -115,7 +117,7 @@ def test_a_name_server_that_does_not_answer_takes_seconds_not_minutes(monkeypatc
     monkeypatch.setattr(guard, "_LOOKUP_S", 0.2)
     is_over = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: is_over.wait(90) and [])
-    answer = ask("http://hooks.example/")
+    answer = post_to("http://hooks.example/")
     is_over.set()
     assert answer.error == "The lookup of hooks.example took longer than 0 s." and answer.took_ms < 60_000
 

@@ -36,7 +36,7 @@ def alive(store, *steps, seconds_ago=0.0):
         store.hset(keys.steps(), step, json.dumps({"at": at}))
 
 
-def heard(there, within_s=90.0) -> int:
+def count_beats(there, within_s=90.0) -> int:
     ends = time.monotonic() + within_s
     deliver()
     while not there.seen and time.monotonic() < ends:
@@ -47,7 +47,7 @@ def heard(there, within_s=90.0) -> int:
 
 def test_it_is_heard_once_a_minute_while_every_step_is_alive(store, beating):
     alive(store, "ingest", "sample", "judge")
-    assert heard(beating) == 1 and beating.seen[0].method == "GET"
+    assert count_beats(beating) == 1 and beating.seen[0].method == "GET"
     deliver()
     assert len(beating.seen) == 1
     heartbeat._Last.began -= heartbeat.EVERY_S
@@ -57,17 +57,17 @@ def test_it_is_heard_once_a_minute_while_every_step_is_alive(store, beating):
 
 
 def test_it_is_silent_when_one_step_is_late_or_nothing_has_ever_run(store, beating):
-    assert heard(beating, 0.3) == 0
+    assert count_beats(beating, 0.3) == 0
     heartbeat._Last.began = float("-inf")
     alive(store, "ingest", "sample")
     alive(store, "judge", seconds_ago=60)
-    assert heard(beating, 0.3) == 0
+    assert count_beats(beating, 0.3) == 0
 
 
 def test_a_url_that_is_not_public_is_refused_and_nothing_leaves(store, beating, settings, caplog):
     alive(store, "ingest")
     settings.REDRIVE_WEBHOOK_ALLOW = []
-    assert heard(beating, 0.3) == 0
+    assert count_beats(beating, 0.3) == 0
     assert "127.0.0.1 is not a public address (loopback)" in heartbeat.why_refused()
     assert "(REDRIVE_HEARTBEAT_URL) failed" in caplog.text and "very-secret" not in caplog.text
 
@@ -75,4 +75,4 @@ def test_a_url_that_is_not_public_is_refused_and_nothing_leaves(store, beating, 
 def test_without_a_url_nothing_is_queried(store, beating, settings):
     alive(store, "ingest")
     settings.REDRIVE_HEARTBEAT_URL = ""
-    assert heard(beating, 0.3) == 0 and heartbeat.why_refused() == ""
+    assert count_beats(beating, 0.3) == 0 and heartbeat.why_refused() == ""

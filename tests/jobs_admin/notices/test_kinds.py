@@ -35,7 +35,7 @@ def channel(kind: str, there, **more) -> Channel:
     return Channel.objects.get(pk=saved.channel.pk)
 
 
-def said(there, n=-1):
+def read_body(there, n=-1):
     return json.loads(there.seen[n].body)
 
 
@@ -51,7 +51,7 @@ def test_a_webhook_has_the_documented_fields_and_stays_under_20_kb(endpoint):
     )
     notice(target, key="alert-1-3", body=ALERT | {f"k{n}": "é" * 900 for n in range(40)})
     deliver()
-    first, second, third = (said(there, n) for n in range(3))
+    first, second, third = (read_body(there, n) for n in range(3))
     assert (
         first["type"] == "alert.firing"
         and first["data"].items() >= (ALERT | {"severity": "warning", "source": "shop"}).items()
@@ -91,12 +91,13 @@ def test_a_notice_of_a_job_or_of_a_replay_links_to_its_page(endpoint, settings):
     notice(key="escalated:5:1", type="job.escalated", body={"failure": 5, "queue": "emails"})
     notice(key="replay:9:held:1", type="replay.held", source="*", body={"replay": 9})
     deliver()
-    assert [said(there, n)["data"]["url"] for n in (0, 1)] == [
+    assert [read_body(there, n)["data"]["url"] for n in (0, 1)] == [
         "https://desk.example/failures/5/",
         "https://desk.example/replays/9/",
     ]
     assert (
-        "source" not in said(there)["data"] and Delivery.objects.filter(channel=target, state="delivered").count() == 2
+        "source" not in read_body(there)["data"]
+        and Delivery.objects.filter(channel=target, state="delivered").count() == 2
     )
 
 
@@ -128,7 +129,7 @@ def test_slack_gets_blocks_in_which_a_name_mentions_no_one(endpoint):
         target, body=ALERT | {"title": "<!here> *bold*\nsecond line", "message": "<@U1> & <https://evil.example|click>"}
     )
     deliver()
-    body = said(there)
+    body = read_body(there)
     header, facts, links, head = body["blocks"]
     assert head["elements"] == [{"type": "plain_text", "text": "Audit head: 1204:9f86d081884c7d65"}]
     assert header["text"] == {"type": "plain_text", "text": "🟠 <!here> *bold* second line"}
@@ -175,7 +176,7 @@ def test_pagerduty_triggers_and_resolves_one_incident_by_its_key(endpoint):
     notice(target, key="alert-1-2", body=ALERT)
     notice(target, key="alert-1-3", type="alert.resolved", body=ALERT)
     deliver()
-    first, again, end = (said(there, n) for n in range(3))
+    first, again, end = (read_body(there, n) for n in range(3))
     assert [one["event_action"] for one in (first, again, end)] == ["trigger", "trigger", "resolve"]
     assert {one["dedup_key"] for one in (first, again, end)} == {"redrive-alert-7"}
     assert {one["routing_key"] for one in (first, again, end)} == {KEY}
@@ -216,7 +217,7 @@ def test_a_late_retry_does_not_open_again_what_is_resolved(endpoint):
     deliver()
     due_now()
     deliver()
-    assert [said(there, n)["event_action"] for n in range(len(there.seen))] == ["trigger", "resolve"]
+    assert [read_body(there, n)["event_action"] for n in range(len(there.seen))] == ["trigger", "resolve"]
     first = Delivery.objects.get(notice__key="alert-1-1")
     assert (first.state, first.error) == ("parked", "A later notice of the same alert was already delivered.")
 
@@ -245,28 +246,28 @@ class MailServer(socketserver.ThreadingTCPServer):
 class _Conversation(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         to = []
-        self._say(b"220 here")
+        self._reply(b"220 here")
         while line := self.rfile.readline():
             word = line[:4].upper()
             if word == b"RCPT" and self.server.refuses:
-                self._say(self.server.refuses)
+                self._reply(self.server.refuses)
             elif word == b"RCPT":
                 to.append(line.split(b"<")[1].split(b">")[0].decode())
-                self._say(b"250 ok")
+                self._reply(b"250 ok")
             elif word == b"DATA":
-                self._say(b"354 go on")
+                self._reply(b"354 go on")
                 body = b""
                 while (line := self.rfile.readline()) not in (b".\r\n", b""):
                     body += line
                 self.server.mails.append((to, body))
-                self._say(b"250 taken")
+                self._reply(b"250 taken")
             elif word == b"QUIT":
-                self._say(b"221 bye")
+                self._reply(b"221 bye")
                 return
             else:
-                self._say(b"250 ok")
+                self._reply(b"250 ok")
 
-    def _say(self, line: bytes) -> None:
+    def _reply(self, line: bytes) -> None:
         self.wfile.write(line + b"\r\n")
 
 

@@ -58,7 +58,7 @@ def dripping(before: bytes, drop: bytes):
     return talk
 
 
-def sent():
+def send_mail():
     notice = Notice(key="k", type="ping", severity="info", created_at=timezone.now(), body={"title": "x"})
     return mail.sender(mail.build_mail(notice, Channel(kind="email", to="a@b.example")))()
 
@@ -72,7 +72,7 @@ def test_a_server_that_sends_a_word_now_and_then_is_cut(mail_server, monkeypatch
     mail_server.EMAIL_TIMEOUT = 30
     monkeypatch.setattr(mail, "LONGEST_S", 1.5)
     with server(dripping(before, drop)) as mail_server.EMAIL_PORT:
-        answer = sent()
+        answer = send_mail()
     assert (answer.status, answer.is_for_good) == (None, False)
     assert answer.error == "The mail server is unreachable: timed out after 1.5 s."
 
@@ -80,7 +80,7 @@ def test_a_server_that_sends_a_word_now_and_then_is_cut(mail_server, monkeypatch
 def test_one_that_drips_in_its_tls_is_left(mail_server):
     mail_server.EMAIL_USE_SSL = True
     with server(dripping(b"\x16\x03\x03\x40\x00", b"\x02")) as mail_server.EMAIL_PORT:
-        answer = sent()
+        answer = send_mail()
     assert answer.status is None and "The handshake operation timed out" in answer.error
 
 
@@ -98,7 +98,7 @@ def test_one_that_answers_takes_the_mail(mail_server):
                 line.sendall(b"250 yes\r\n")
 
     with server(talk) as mail_server.EMAIL_PORT:
-        answer = sent()
+        answer = send_mail()
     assert (answer.status, answer.error) == (250, "")
     assert any(row.startswith(b"Subject: [info] x") for row in lines)
 

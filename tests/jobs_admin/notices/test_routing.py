@@ -22,7 +22,7 @@ def channel(name: str, *events: str, **more) -> Channel:
     )  # fmt: skip
 
 
-def told() -> list[tuple[str, str, str]]:
+def list_deliveries() -> list[tuple[str, str, str]]:
     rows = Delivery.objects.order_by("notice__pk", "channel__pk")
     return list(rows.values_list("notice__key", "channel__name", "state"))
 
@@ -33,7 +33,7 @@ def test_a_rules_notice_goes_to_its_channels_and_others_to_those_that_want_them(
     notice(key="b", type="job.escalated")
     notice(key="c", type="poison.quarantined")
     assert routing.route(timezone.now())
-    assert told() == [("a", "one", "waiting"), ("a", "three", "waiting"), ("b", "two", "waiting")]
+    assert list_deliveries() == [("a", "one", "waiting"), ("a", "three", "waiting"), ("b", "two", "waiting")]
     assert not Notice.objects.filter(routed_at=None).exists() and not routing.route(timezone.now())
     assert two.deliveries.count() == 1
 

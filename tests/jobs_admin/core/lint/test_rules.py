@@ -39,13 +39,13 @@ def one(task: Task = GOOD, app: App = REDIS, **more) -> Configuration:
     return Configuration("shop", app, tasks=(task,), **more)
 
 
-def found(*configurations: Configuration, policies=(), **facts) -> list[lint.Finding]:
+def find_findings(*configurations: Configuration, policies=(), **facts) -> list[lint.Finding]:
     parsed = [parse(document) for document in policies]
     return lint.findings(lint.case(parsed, list(configurations), lint.Facts(**facts)))
 
 
 def ids(*configurations: Configuration, policies=(), **facts) -> list[str]:
-    return [finding.id for finding in found(*configurations, policies=policies, **facts)]
+    return [finding.id for finding in find_findings(*configurations, policies=policies, **facts)]
 
 
 def outage(seconds: float) -> tuple[lint.Outage, ...]:
@@ -103,17 +103,19 @@ def test_each_rule_is_tried_here():
 
 def test_a_job_that_gives_up_before_the_outage_that_was_seen_is_reported_with_it():
     brief = replace(GOOD, max_retries=3)  # 2, 4, 8 s with full jitter
-    (finding,) = found(one(brief), outages=outage(3600))
+    (finding,) = find_findings(one(brief), outages=outage(3600))
     assert (finding.id, finding.severity) == ("gives-up-before-outage", "high")
     assert finding.evidence == (
         "Retries stop after 7 s on average and 14 s at most (3 retries); "
         "on 20 Nov 02:07 UTC 1,200 attempts of emails failed within about 1 h, and 3 succeeded."
     )
-    assert [f.severity for f in found(one(brief), outages=outage(10))] == ["medium"]  # on average it gives up before
+    assert [f.severity for f in find_findings(one(brief), outages=outage(10))] == [
+        "medium"
+    ]  # on average it gives up before
     assert ids(one(brief), outages=outage(5)) == []
-    assert [f.severity for f in found(one(brief))] == ["low"]  # none was seen: five minutes
+    assert [f.severity for f in find_findings(one(brief))] == ["low"]  # none was seen: five minutes
     elsewhere = (replace(outage(3600)[0], queue="other"),)
-    assert [f.severity for f in found(one(brief), outages=elsewhere)] == ["low"]
+    assert [f.severity for f in find_findings(one(brief), outages=elsewhere)] == ["low"]
 
 
 def test_waits_on_rabbitmq_are_held_against_its_consumer_timeout_unless_the_broker_delays():
@@ -128,9 +130,11 @@ def test_waits_on_rabbitmq_are_held_against_its_consumer_timeout_unless_the_brok
 def test_waits_in_memory_are_graver_where_thousands_would_wait():
     slow = replace(GOOD, retry_backoff=300, retry_backoff_max=1200)
     assert "waits-in-worker-memory" not in ids(one(replace(slow, retry_backoff_max=600)))
-    (quiet,) = [f for f in found(one(slow)) if f.id == "waits-in-worker-memory"]
+    (quiet,) = [f for f in find_findings(one(slow)) if f.id == "waits-in-worker-memory"]
     (loud,) = [
-        f for f in found(one(slow), failed_per_minute={("shop", "emails"): 200}) if f.id == "waits-in-worker-memory"
+        f
+        for f in find_findings(one(slow), failed_per_minute={("shop", "emails"): 200})
+        if f.id == "waits-in-worker-memory"
     ]
     assert (quiet.severity, loud.severity) == ("low", "medium")
     assert "At the 200 failures a minute of its queue's worst quarter of an hour some 2,000 would wait" in loud.evidence
@@ -138,14 +142,14 @@ def test_waits_in_memory_are_graver_where_thousands_would_wait():
 
 def test_the_shortest_visibility_timeout_of_all_apps_is_reported():
     other = replace(one(), app=replace(REDIS, visibility_timeout=1800), workers=("w2", "w3"))
-    (finding,) = found(one(), other)
+    (finding,) = find_findings(one(), other)
     assert (finding.id, str(finding.where)) == ("visibility-timeouts-differ", "shop")
     assert finding.evidence == "visibility_timeout: 30 min in 2 workers of shop, 1 h in 1 worker of shop."
     assert ids(one(), replace(other, app=REDIS)) == []
     on_another = replace(other, source="bank", app=replace(other.app, broker_mark="b"))
     assert ids(replace(one(), app=replace(REDIS, broker_mark="a")), on_another) == []
     on_the_same = replace(on_another, app=replace(other.app, broker_mark="a"))
-    assert [str(f.where) for f in found(replace(one(), app=replace(REDIS, broker_mark="a")), on_the_same)] == [
+    assert [str(f.where) for f in find_findings(replace(one(), app=replace(REDIS, broker_mark="a")), on_the_same)] == [
         "bank",
         "shop",
     ]
@@ -162,7 +166,7 @@ def test_jitter_is_requested_only_at_volume():
     plain = replace(GOOD, retry_jitter=False)
     assert ids(one(plain)) == []
     assert ids(one(plain), per_minute={("shop", "emails"): 99}) == []
-    (finding,) = found(one(plain), per_minute={("shop", "emails"): 340})
+    (finding,) = find_findings(one(plain), per_minute={("shop", "emails"): 340})
     assert finding.evidence == "emails started 340 jobs a minute in its busiest quarter of an hour."
     # Of four tasks in one queue, each has a fourth of its jobs, for all that is known.
     four = replace(one(), tasks=(plain, *(replace(GOOD, name=f"other{n}") for n in range(3))))
@@ -181,7 +185,7 @@ def test_policies_that_share_a_budget_must_agree_on_it():
     one_budget = {"per_minute": 100, "burst": 10, "group": "mail"}
     other = GOOD_POLICY | {"name": "other", "match": {"task": "other"}}
     policies = [GOOD_POLICY | {"budget": one_budget}, other | {"budget": one_budget | {"burst": 20}}]
-    findings = found(policies=policies)
+    findings = find_findings(policies=policies)
     assert [(f.id, f.where.policy) for f in findings] == [
         ("budget-group-differs", "other"),
         ("budget-group-differs", "emails"),
@@ -192,11 +196,11 @@ def test_policies_that_share_a_budget_must_agree_on_it():
 
 def test_permanent_errors_that_were_seen_make_it_grave():
     broad = replace(GOOD, autoretry_for=("builtins.Exception",))
-    (finding,) = found(one(broad), errors={("shop", "send"): {"TypeError": 12, "Timeout": 900}})
+    (finding,) = find_findings(one(broad), errors={("shop", "send"): {"TypeError": 12, "Timeout": 900}})
     assert (finding.severity, finding.evidence) == (
         "high", "It retries Exception. Among the failures that are kept: 12 TypeError.",
     )  # fmt: skip
-    assert [f.severity for f in found(one(broad), errors={("shop", "send"): {"Timeout": 900}})] == ["medium"]
+    assert [f.severity for f in find_findings(one(broad), errors={("shop", "send"): {"Timeout": 900}})] == ["medium"]
     policy = {name: value for name, value in GOOD_POLICY.items() if name != "classes"}
     assert "retries-permanent-errors" in ids(policies=[policy])
     assert "retries-permanent-errors" not in ids(policies=[GOOD_POLICY])
@@ -222,7 +226,7 @@ def test_a_policy_with_poison_bounds_crashes_only_where_it_is_enforced():
     assert ids(one(looping, modes=frozenset({"enforce"})), policies=[bare]) == ["requeue-without-crash-cap"]
     limited = (Queue("emails", kind="quorum", delivery_limit=20),)
     assert ids(one(looping, AMQP, queues=limited)) == []
-    (finding,) = found(one(looping, AMQP, queues=(Queue("emails", kind="quorum"),)))
+    (finding,) = find_findings(one(looping, AMQP, queues=(Queue("emails", kind="quorum"),)))
     assert (finding.severity, finding.evidence) == (
         "low", "The quorum queue emails sets no x-delivery-limit: 20 on RabbitMQ 4, none before.",
     )  # fmt: skip
@@ -232,14 +236,14 @@ def test_retries_in_layers_are_multiplied_and_grave_from_three_by_three_by_three
     two = replace(
         GOOD, max_retries=2, clients=(ClientRetries("urllib3", "http", 3), ClientRetries("tenacity", "post", 3))
     )
-    (finding,) = [f for f in found(one(two)) if f.id == "retries-multiplied"]
+    (finding,) = [f for f in find_findings(one(two)) if f.id == "retries-multiplied"]
     assert finding.severity == "high"
     assert finding.evidence == (
         "3 attempts of the task × 3 of http (urllib3) × 3 of post (tenacity): up to 27 requests for one job."
     )
-    assert [f.severity for f in found(one(replace(two, clients=two.clients[:1]))) if f.id == "retries-multiplied"] == [
-        "medium"
-    ]
+    assert [
+        f.severity for f in find_findings(one(replace(two, clients=two.clients[:1]))) if f.id == "retries-multiplied"
+    ] == ["medium"]
     once = replace(two, autoretry_for=())  # a task that is not retried has one layer
     assert "retries-multiplied" not in ids(one(once))
 
@@ -247,9 +251,11 @@ def test_retries_in_layers_are_multiplied_and_grave_from_three_by_three_by_three
 def test_results_must_outlive_retries_and_a_night():
     stored = replace(GOOD, stores_result=True)
     short = replace(REDIS, result_backend="redis", result_expires=600)
-    assert [(f.id, f.severity) for f in found(one(stored, short))] == [("results-too-short-to-replay", "medium")]
+    assert [(f.id, f.severity) for f in find_findings(one(stored, short))] == [
+        ("results-too-short-to-replay", "medium")
+    ]
     hours = replace(short, result_expires=7200)
-    assert [(f.id, f.severity) for f in found(one(stored, hours))] == [("results-too-short-to-replay", "low")]
+    assert [(f.id, f.severity) for f in find_findings(one(stored, hours))] == [("results-too-short-to-replay", "low")]
     assert ids(one(stored, replace(short, result_expires=86_400))) == []
     assert ids(one(stored, replace(short, result_expires=None))) == []  # kept for ever
     assert ids(one(GOOD, short)) == []  # nobody reads results of it
@@ -257,7 +263,7 @@ def test_results_must_outlive_retries_and_a_night():
 
 def test_workers_that_retry_one_task_differently_are_reported():
     old = replace(one(replace(GOOD, max_retries=8)), workers=("w2",))
-    (finding,) = found(one(), old)
+    (finding,) = find_findings(one(), old)
     assert (finding.id, finding.evidence) == ("workers-differ", "2 ways.")
     assert "1 worker: autoretry_for=(ConnectionError,), max_retries=8" in finding.quoted
     assert ids(one(), replace(one(), workers=("w2",))) == []
@@ -266,13 +272,13 @@ def test_workers_that_retry_one_task_differently_are_reported():
 def test_a_rate_limit_is_multiplied_by_the_workers_that_take_the_jobs():
     limited = replace(GOOD, rate_limit="10/m")
     assert ids(one(limited)) == []
-    (finding,) = found(one(limited, workers=("w1", "w2", "w3")))
+    (finding,) = find_findings(one(limited, workers=("w1", "w2", "w3")))
     assert finding.evidence == "10/m in each of 3 workers that take jobs from emails."
     assert ids(one(limited, workers=("w1", "w2"), consumed=("other",))) == []
 
 
 def test_a_policy_that_workers_may_not_enforce_is_reported_with_them():
-    findings = found(one(workers=("w1", "w2"), modes=frozenset({"capture"})), policies=[GOOD_POLICY])
+    findings = find_findings(one(workers=("w1", "w2"), modes=frozenset({"capture"})), policies=[GOOD_POLICY])
     assert [(f.id, f.evidence) for f in findings] == [("policy-held-back", "2 workers of shop run in mode capture.")]
     assert ids(one(), policies=[GOOD_POLICY | {"mode": "observe"}]) == []
 
@@ -299,9 +305,9 @@ def test_what_a_policy_took_the_place_of_is_not_judged():
 
 def test_the_worst_come_first_and_the_order_is_always_the_same():
     task = replace(GOOD, max_retries=None, retry_backoff=900, soft_time_limit=60)
-    findings = found(one(task))
+    findings = find_findings(one(task))
     assert [f.severity for f in findings] == sorted((f.severity for f in findings), key=lint.SEVERITIES.index)
-    assert findings == found(one(task))
+    assert findings == find_findings(one(task))
 
 
 def test_one_crash_is_two_starts_where_a_complete_worker_dies():
@@ -314,7 +320,7 @@ def test_keeping_jobs_that_come_back_by_themselves_is_reported_and_keeping_other
     keeping = GOOD_POLICY | {"file_lost": True}
     early = replace(GOOD, acks_late=False)
     enforced = {"modes": frozenset({"enforce"})}
-    (finding,) = found(one(**enforced), policies=[keeping])
+    (finding,) = find_findings(one(**enforced), policies=[keeping])
     assert (finding.id, finding.severity, finding.where.policy) == ("keeps-what-comes-back", lint.LOW, "emails")
     assert finding.evidence == "The one task that it is for is acknowledged late."
     assert "keeps-what-comes-back" not in ids(one(early, **enforced), policies=[keeping])
@@ -332,9 +338,11 @@ LYING = Options(
 
 def lying(options: Options = LYING, dead: int = 0, **facts) -> list[tuple[str, str]]:
     some = FoundOptions("shop", options=(options,), queues=(SampledQueue(options.queue, 9, 9, dead),))
-    found = lint.findings(lint.case([], [], lint.Facts(**facts), [some]))
-    assert all(one.quoted == options.quoted and "3 of 9 jobs looked at in hooks" in one.evidence for one in found)
-    return [(one.id, one.severity) for one in found]
+    find_findings = lint.findings(lint.case([], [], lint.Facts(**facts), [some]))
+    assert all(
+        one.quoted == options.quoted and "3 of 9 jobs looked at in hooks" in one.evidence for one in find_findings
+    )
+    return [(one.id, one.severity) for one in find_findings]
 
 
 def test_a_job_that_is_retried_as_it_should_be_breaks_no_rule():
@@ -358,10 +366,10 @@ def test_the_attempts_are_the_cap_of_a_backoff_that_has_none(attempts, first_s, 
     ],
 )  # fmt: skip
 def test_dead_letters_that_a_system_drops_by_itself(keeps, keeps_s, dead, failed, severity):
-    found = lying(
+    find_findings = lying(
         replace(LYING, keeps=keeps, keeps_s=keeps_s, jitter=1), dead, failed_per_minute={("shop", "hooks"): failed}
     )
-    assert found == ([("fewer-dead-letters-kept-than-die", severity)] if severity else [])
+    assert find_findings == ([("fewer-dead-letters-kept-than-die", severity)] if severity else [])
 
 
 def test_options_that_lose_dead_letters_or_do_nothing():
@@ -371,12 +379,12 @@ def test_options_that_lose_dead_letters_or_do_nothing():
 
 
 def test_a_queue_in_which_only_some_jobs_have_a_priority():
-    def found(**more: int) -> list[str]:
+    def find_evidence(**more: int) -> list[str]:
         some = FoundOptions("shop", options=(replace(LYING, **more),), queues=(SampledQueue("hooks", 9, 9, 0),))
         return [f"{one.where}: {one.evidence}" for one in lint.findings(lint.case([], [], lint.Facts(), [some]))]
 
-    assert found(without_priority=3) == found(with_priority=3) == []
-    assert found(without_priority=2, with_priority=1) == [
+    assert find_evidence(without_priority=3) == find_evidence(with_priority=3) == []
+    assert find_evidence(without_priority=2, with_priority=1) == [
         "shop · queue hooks: 2 of 9 jobs looked at in hooks have none, 1 have one."
     ]
 
@@ -396,8 +404,8 @@ def test_a_strategy_of_the_worker_is_missed_where_jobs_stall():
 
 
 def test_an_error_that_calls_itself_permanent_is_retried():
-    found = lint.findings(lint.case([], [], lint.Facts(permanent_retried={("shop", "sync"): 3})))
-    assert [(one.id, str(one.where), one.evidence) for one in found] == [
+    find_evidence = lint.findings(lint.case([], [], lint.Facts(permanent_retried={("shop", "sync"): 3})))
+    assert [(one.id, str(one.where), one.evidence) for one in find_evidence] == [
         ("permanent-by-word-only", "shop · sync", "3 failures of it that are kept say so, and ran more than once.")
     ]  # fmt: skip
 
@@ -418,7 +426,7 @@ def test_a_policy_for_a_limit_that_gives_retries_to_tasks_without_any_is_found()
     limit = {"name": "two", "match": {"task": "send"}, "mode": "enforce", "concurrency": {"limit": 2, "key": "queue"}}
     # As a version stored it in which each policy decided about retries.
     older = limit | {"max_attempts": 5, "native": "replace", "exhausted": "dead"}
-    (finding,) = [one for one in found(bare, policies=[older]) if one.id == "limit-adds-retries"]
+    (finding,) = [one for one in find_findings(bare, policies=[older]) if one.id == "limit-adds-retries"]
     assert finding.evidence == "Up to 5 attempts for 1 task without retries, such as send."
     for policy in (limit, older | {"max_attempts": 3}, older | {"mode": "observe"}, older | {"concurrency": None}):
         assert "limit-adds-retries" not in ids(bare, policies=[policy])

@@ -29,9 +29,9 @@ PACES = [
 
 @dataclass(frozen=True)
 class Stretch:
-    """`n` looks under the same conditions."""
+    """`n` checks under the same conditions."""
 
-    looks: int
+    checks: int
     every_s: float
     failing: float  # the share that fails again
     broken: int | None  # a group that fails whatever else, None for none
@@ -43,7 +43,7 @@ class Stretch:
 STRETCHES = st.lists(
     st.builds(
         Stretch,
-        looks=st.integers(1, 60),
+        checks=st.integers(1, 60),
         every_s=st.sampled_from([0.2, 0.5, 1.0, 4.0]),
         failing=st.sampled_from([0.0, 0.0, 0.0, 0.02, 0.1, 0.4, 1.0]),
         broken=st.sampled_from([None, None, 0, 1]),
@@ -72,30 +72,30 @@ class Replayed:
     def __post_init__(self) -> None:
         self.plan = settled(parse(self.pace), jobs=JOBS)
         self.controller = Controller(self.plan, 0.0)
-        self.verdict = self.controller.assess(self.seen([]))
+        self.verdict = self.controller.assess(self.observation([]))
         self.bucket = Bucket(self.verdict.rate, 0.0)
 
-    def seen(self, judged: list[Judged]) -> Seen:
+    def observation(self, judged: list[Judged]) -> Seen:
         return Seen(
             self.now, self.sent, len(self.out), JOBS - self.sent, judged, set_aside=frozenset(self.aside),
             has_others=lambda groups: not set(groups) >= set(range(GROUPS)),
         )  # fmt: skip
 
     def plays(self, stretch: Stretch) -> None:
-        for _ in range(stretch.looks):
-            self.look(stretch)
+        for _ in range(stretch.checks):
+            self.check(stretch)
         if self.verdict.state == HELD or stretch.is_resumed:
             self.resume()
 
-    def look(self, stretch: Stretch) -> Verdict:
+    def check(self, stretch: Stretch) -> Verdict:
         self.send(stretch.every_s)
         judged = [self.ended(*job, stretch) for job in self.coming_home(stretch.home)]
         self.judged += len(judged)
-        return self.take(self.controller.assess(self.seen(judged)))
+        return self.take(self.controller.assess(self.observation(judged)))
 
     def resume(self) -> None:
         self.controller.resumed(self.now)
-        self.take(self.controller.assess(self.seen([])))
+        self.take(self.controller.assess(self.observation([])))
 
     def take(self, verdict: Verdict) -> Verdict:
         self.verdict = verdict
@@ -130,13 +130,13 @@ class Replayed:
 def test_no_more_is_sent_than_the_verdict_reports_and_never_above_the_highest_rate(pace, stretches, seed):
     replay = Replayed(pace, Random(seed))
     for stretch in stretches:
-        for _ in range(stretch.looks):
+        for _ in range(stretch.checks):
             allowed, rate, state = replay.verdict.may_send, replay.verdict.rate, replay.verdict.state
             before = replay.sent
             sent = replay.send(stretch.every_s)
             assert allowed is None or replay.sent <= max(before, allowed)
             assert sent == 0 if state == HELD else sent <= 1.05 * rate * max(1.0, stretch.every_s) + 3
-            verdict = replay.look(Stretch(1, 0.0, *list(vars(stretch).values())[2:]))
+            verdict = replay.check(Stretch(1, 0.0, *list(vars(stretch).values())[2:]))
             assert verdict.rate <= replay.plan.highest + 1e-9 and verdict.rate > 0
             assert verdict.state != HELD or (verdict.may_send == replay.sent and verdict.because is not None)
         if replay.verdict.state == HELD or stretch.is_resumed:
@@ -148,9 +148,9 @@ def test_no_more_is_sent_than_the_verdict_reports_and_never_above_the_highest_ra
 def test_the_rate_never_climbs_while_more_fails_than_is_borne(pace, stretches, seed):
     replay = Replayed(pace, Random(seed))
     for stretch in stretches:
-        for _ in range(stretch.looks):
+        for _ in range(stretch.checks):
             before = replay.controller.as_dict()["steering"]
-            replay.look(stretch)
+            replay.check(stretch)
             after = replay.controller.as_dict()["steering"]
             if after["rate"] > before["rate"]:
                 usual, known_from = after["usual"], after["usual_of"]
@@ -172,7 +172,7 @@ def test_a_total_outage_holds_within_few_jobs_in_every_state(pace, stretches, se
     down = Stretch(1, 0.5, 1.0, None, 1.0, 0.1, False)  # from here on nothing succeeds
     for _ in range(2_000):
         more = replay.sent
-        if replay.look(down).state == HELD:
+        if replay.check(down).state == HELD:
             break
         # What the look brought home beyond that was let go before any of it was known to fail.
         assert replay.judged <= on_their_way + OUTAGE + (replay.sent - more)
@@ -186,9 +186,9 @@ def test_another_process_goes_on_as_if_nothing_had_happened(pace, stretches, see
     """At any look: what it remembers is whole."""
     replay, other = Replayed(pace, Random(seed)), Replayed(pace, Random(seed))
     for stretch in stretches:
-        for _ in range(stretch.looks):
+        for _ in range(stretch.checks):
             replay.controller = Controller.from_dict(replay.plan, json.loads(json.dumps(replay.controller.as_dict())))
-            assert replay.look(stretch) == other.look(stretch)
+            assert replay.check(stretch) == other.check(stretch)
             assert replay.controller.as_dict() == other.controller.as_dict()
         if replay.verdict.state == HELD or stretch.is_resumed:
             replay.resume()

@@ -40,9 +40,9 @@ def test_of_very_many_at_one_check_a_share_represents_all():
 @given(
     st.lists(st.tuples(st.integers(0, 400), st.integers(0, 400), st.integers(1, 3)), max_size=30), st.integers(10, 300)
 )
-def test_never_more_are_stored_than_requested_and_they_survive_json(looks, most):
+def test_never_more_are_stored_than_requested_and_they_survive_json(checks, most):
     outcomes = Outcomes()
-    for ok, failed, group in looks:
+    for ok, failed, group in checks:
         outcomes = outcomes.joined(came(ok, failed, group, is_new_group=group == 3), most)
         assert outcomes.judged <= most and 0 <= outcomes.new <= outcomes.failed <= outcomes.judged
     assert Outcomes.from_list(json.loads(json.dumps(outcomes.as_list()))) == outcomes

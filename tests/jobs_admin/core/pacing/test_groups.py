@@ -28,9 +28,9 @@ class Mixed:
         self.succeeded: Counter = Counter()
         self.failed: Counter = Counter()
         self.set_aside: dict = {}
-        self.verdict = self._look([])
+        self.verdict = self._assess([])
 
-    def _look(self, judged):
+    def _assess(self, judged):
         aside = set(self.set_aside)
         seen = Seen(
             self.now,
@@ -62,7 +62,7 @@ class Mixed:
             self.home += len(came)
             for one in came:
                 (self.succeeded if one.ok else self.failed)[one.died_of] += 1
-            self.verdict = self._look(came)
+            self.verdict = self._assess(came)
         return self
 
     def _send(self):
@@ -133,7 +133,7 @@ def test_a_group_that_is_all_there_is_holds_as_before():
 
 @pytest.mark.parametrize("pace", [{"rate": 20}, {"style": "careful", "canary": {"jobs": 20}}])
 def test_a_group_that_fails_when_all_others_are_sent_holds(pace):
-    """Its service may have gone down after the others succeeded: it is not sent to its end for that."""
+    """The service of the last group may have gone down after the others succeeded: the group is not sent to its end for that."""
     played = Mixed(["first"] * 300 + ["last"] * 500, {"last": 1.0}, pace=pace).run()
     assert (played.verdict.state, played.verdict.because.kind) == ("held", "failing")
     assert played.succeeded["first"] > 250 and played.failed["last"] <= 60 and not played.set_aside
@@ -194,7 +194,7 @@ def test_a_large_group_among_thousands_of_small_ones_is_still_set_aside():
 
 
 def test_a_group_that_fails_by_half_is_not_set_aside_lightly():
-    """Its jobs are curable in part: it goes on until that is beyond doubt, and the others are not held for it."""
+    """A group whose jobs are curable in part goes on until that is beyond doubt, and the others are not held for it."""
     played = Mixed(in_turns({"half": 60, "curable": 600}), {"half": 0.3}).run()
     assert played.verdict.state != "held" and not played.set_aside
 

@@ -28,7 +28,7 @@ def test_a_rate_is_read_as_the_api_writes_it(pace, rate):
     assert parse(read.as_dict()) == read
 
 
-WHOLE = {
+COMPLETE = {
     "style": "careful",
     "rate": 100,
     "jitter": 0.5,
@@ -45,8 +45,8 @@ WHOLE = {
 
 
 def test_all_of_a_pace_comes_back_as_it_was_written():
-    assert parse(WHOLE).as_dict() == WHOLE
-    assert parse(parse(WHOLE).as_dict()) == parse(WHOLE)
+    assert parse(COMPLETE).as_dict() == COMPLETE
+    assert parse(parse(COMPLETE).as_dict()) == parse(COMPLETE)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_a_partner_that_gives_no_sign_is_not_knocked_over_twice_by_the_same_clim
 
 
 def test_one_tenant_of_several_is_not_knocked_over_again_and_again():
-    """Its failures are few among all, and never hold the replay."""
+    """Failures of the one tenant are few among all, and never hold the replay."""
     met = meet(DRAWN["per tenant 4"], "fresh", 45_000, seed=1)
     assert met["collapses"] <= 1 and met["dead_percent"] < 0.5
 
@@ -56,7 +56,7 @@ def test_one_collapse_and_two_and_a_half_times_the_oracle_are_the_most(seed, nam
 
 
 def test_a_partner_below_the_start_is_not_failed_for_long():
-    """It carries less than careful begins with: careful goes below that, or holds."""
+    """The partner carries less than careful begins with: careful goes below that, or holds."""
     met = meet(DRAWN["below the start 2"], "fresh", 300, seed=1)
     assert met["collapses"] <= 1 and met["dead"] < 30
 

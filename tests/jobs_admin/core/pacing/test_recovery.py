@@ -21,7 +21,7 @@ def careful(jobs, median=None, **more):
 
 
 class Forgetful(Paced):
-    """Its process is killed after every look; another goes on from what was written down."""
+    """A controller whose process is killed after every check; another goes on from the stored state."""
 
     def assess(self, seen):
         self.controller = Controller.from_dict(self.pace, json.loads(json.dumps(self.controller.as_dict())))
@@ -89,8 +89,8 @@ def test_a_rate_that_knocked_a_service_over_without_a_sign_is_not_tried_again():
     partner, way = Partner(lambda at: 200, sheds=False), Paced(careful(45_000, 500))
     World(partner, 45_000, Random(0)).run(way)
     assert partner.collapses == len(way.holds) == 1
-    held_at = [at for at, state, _ in way.rates if state == "held"][-1]
-    assert 150 < max(rate for at, _, rate in way.rates if at > held_at) < 1.3 * 200
+    last_hold_at = [at for at, state, _ in way.rates if state == "held"][-1]
+    assert 150 < max(rate for at, _, rate in way.rates if at > last_hold_at) < 1.3 * 200
 
 
 def test_a_person_may_name_a_rate_that_it_failed_at():
@@ -111,12 +111,12 @@ def test_broken_jobs_do_not_keep_the_others_back_for_ever(broken):
 
 @pytest.mark.parametrize("curve", ["warming", "flapping", "cliff"])
 def test_any_process_goes_on_where_another_was_killed(curve):
-    def told(kind):
+    def run_with(kind):
         partner = Partner(CURVES[curve])
         way = kind(careful(12_000, 600))
         return World(partner, 12_000, Random(5)).run(way), way.rates, way.holds
 
-    assert told(Forgetful) == told(Paced)
+    assert run_with(Forgetful) == run_with(Paced)
 
 
 @settings(max_examples=60, deadline=None)
@@ -124,12 +124,12 @@ def test_any_process_goes_on_where_another_was_killed(curve):
     st.lists(st.tuples(st.integers(0, 60), st.integers(0, 40), st.integers(0, 40), st.floats(0.1, 9)), max_size=60),
     st.sampled_from([{}, {"in_flight": 30}, {"canary": {"jobs": 3}}, {"ramp": {"from": 2, "to": 40}}]),
 )
-def test_whatever_comes_home_the_bounds_hold_and_the_state_survives_the_trip(looks, more):
+def test_whatever_comes_home_the_bounds_hold_and_the_state_survives_the_trip(checks, more):
     pace = careful(2_000, 100, **more)
     controller, now, sent, home = Controller(pace, 0.0), 0.0, 0, 0
     again, verdict = Controller(pace, 0.0), controller.assess(Seen(0.0, 0, 0, 2_000))
     again.assess(Seen(0.0, 0, 0, 2_000))
-    for send, ok, failed, passed in looks:
+    for send, ok, failed, passed in checks:
         now += passed
         most = 2_000 if verdict.may_send is None else verdict.may_send
         sent += max(0, min(send, most - sent)) if verdict.state != "held" else 0

@@ -41,7 +41,7 @@ JSON = some.recursive(
     ),
     max_leaves=8,
 )
-WHOLE = {
+COMPLETE = {
     "name": "partner.calls",
     "match": {"source": "shop", "queue": "web*", "task": "shop.tasks.call_*"},
     "mode": "enforce",
@@ -71,7 +71,7 @@ def places(value, path=()):
         yield from places(one, (*path, key))
 
 
-def put(value, path, new):
+def with_value(value, path, new):
     if not path:
         return new
     changed = deepcopy(value)
@@ -82,7 +82,7 @@ def put(value, path, new):
     return changed
 
 
-PLACES = list(places(WHOLE))
+PLACES = list(places(COMPLETE))
 
 
 def problems_of(value, **more) -> list[Problem]:
@@ -96,14 +96,14 @@ def fields_of(value) -> list[str]:
 
 
 def test_a_complete_policy_is_read_and_written_as_it_was():
-    policy = parse(WHOLE)
-    assert document(policy) == WHOLE
+    policy = parse(COMPLETE)
+    assert document(policy) == COMPLETE
     assert policy.expires_at == datetime(2026, 11, 20, 10, tzinfo=UTC) and policy.budget.most_in(60) == 110
 
 
 @given(COMPLETE_POLICIES)
-def test_what_is_written_is_read_as_the_same_policy(said):
-    policy = parse(said)
+def test_what_is_written_is_read_as_the_same_policy(stored):
+    policy = parse(stored)
     assert parse(document(policy)) == policy
     assert parse(json.loads(json.dumps(document(policy)))) == policy
     assert document(parse(document(policy))) == document(policy)
@@ -145,7 +145,7 @@ def test_any_value_is_a_policy_or_refused(value):
 @given(some.sampled_from(PLACES), JSON)
 @settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 def test_a_policy_with_anything_anywhere_is_a_policy_or_refused(path, value):
-    judged(put(WHOLE, path, value))
+    judged(with_value(COMPLETE, path, value))
 
 
 def judged(value):
@@ -236,11 +236,11 @@ ABSURD = [
 )
 def test_what_is_absurd_is_refused_by_its_field(field, value):
     path = tuple(int(key) if key.isdigit() else key for key in field.split("."))
-    assert fields_of(put(WHOLE, path, value)) == [field]
+    assert fields_of(with_value(COMPLETE, path, value)) == [field]
 
 
 @pytest.mark.parametrize(
-    "value", [None, True, 5, 1e308, "policy", [], [WHOLE], "x" * 10**7], ids=lambda value: type(value).__name__
+    "value", [None, True, 5, 1e308, "policy", [], [COMPLETE], "x" * 10**7], ids=lambda value: type(value).__name__
 )
 def test_what_is_no_object_is_no_policy(value):
     assert fields_of(value) == [""]
@@ -312,17 +312,17 @@ def test_the_published_policies_are_allowed(vector):
 
 
 def test_a_worker_that_does_not_know_a_field_only_observes():
-    newer = put(put(WHOLE, ("half_life",), 3), ("backoff", "warp"), 9)
+    newer = with_value(with_value(COMPLETE, ("half_life",), 3), ("backoff", "warp"), 9)
     assert [problem.field for problem in problems_of(newer)] == ["half_life", "backoff.warp"]
     policy = parse(newer, lenient=True)
     assert policy.mode == "observe" and policy.unknown == ("half_life", "backoff.warp")
-    assert policy.backoff == parse(WHOLE).backoff
+    assert policy.backoff == parse(COMPLETE).backoff
 
 
 def test_a_worker_is_no_more_lenient_than_that():
-    assert [problem.field for problem in problems_of(put(WHOLE, ("backoff", "kind"), "fibonacci"), lenient=True)] == [
-        "backoff.kind"
-    ]
+    assert [
+        problem.field for problem in problems_of(with_value(COMPLETE, ("backoff", "kind"), "fibonacci"), lenient=True)
+    ] == ["backoff.kind"]
 
 
 def test_a_time_without_a_zone_is_utc_and_every_zone_becomes_it():

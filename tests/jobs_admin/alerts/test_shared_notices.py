@@ -1,4 +1,4 @@
-"""Alerts that are reported together, what is a story of its own, and who is named first."""
+"""Alerts that share a notice, alerts that are an episode of their own, and which is named first."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def judged(*seconds):
         alerts.judge(NOW + at * S)
 
 
-def mend(**which):
+def recover(**which):
     Failure.objects.filter(**which, state="dead").update(state="recovered")
 
 
-def told():
+def notices_sent():
     return [(n.body["queue"], n.body["reason"]) for n in Notice.objects.order_by("pk")]
 
 
@@ -73,7 +73,7 @@ def test_who_joins_after_an_escalation_is_escalated_too(rule):
     judged(0, 60)
     bury(1, queue="payments")
     judged(65, 120, 125, 130, 600)
-    assert [reason for _, reason in told()] == ["fired", "escalated", "joined", "escalated"]
+    assert [reason for _, reason in notices_sent()] == ["fired", "escalated", "joined", "escalated"]
     assert {c.name for c in Notice.objects.latest("pk").channels.all()} == {"boss"}
 
 
@@ -113,13 +113,18 @@ def test_a_story_that_a_person_took_is_not_joined_so_that_the_pager_calls_again(
     acknowledge("emails")
     bury(1, queue="payments")
     judged(DAY, DAY + 55, DAY + 60)
-    assert told() == [("emails", "fired"), ("emails", "escalated"), ("payments", "fired"), ("payments", "escalated")]
+    assert notices_sent() == [
+        ("emails", "fired"),
+        ("emails", "escalated"),
+        ("payments", "fired"),
+        ("payments", "escalated"),
+    ]
     assert len({n.body["dedup_key"] for n in Notice.objects.all()}) == 2
-    mend(queue="payments")
+    recover(queue="payments")
     judged(DAY + 65)
-    mend()
+    recover()
     judged(DAY + 70)
-    assert told()[4:] == [("payments", "resolved"), ("emails", "resolved")]
+    assert notices_sent()[4:] == [("payments", "resolved"), ("emails", "resolved")]
 
 
 def test_what_fires_an_hour_later_is_a_story_of_its_own_and_each_ends_once(rule):
@@ -132,11 +137,11 @@ def test_what_fires_an_hour_later_is_a_story_of_its_own_and_each_ends_once(rule)
     judged(3595 + 3600)
     bury(10, queue="later")
     judged(3595 + 3605)
-    assert told() == [("emails", "fired"), ("soon", "joined"), ("late", "fired"), ("later", "joined")]
-    mend()
+    assert notices_sent() == [("emails", "fired"), ("soon", "joined"), ("late", "fired"), ("later", "joined")]
+    recover()
     judged(8000)
     keys = Counter(n.key.rpartition("-")[0] for n in Notice.objects.all())
-    assert [r for _, r in told()][4:] == ["resolved", "resolved"] and sorted(keys.values()) == [3, 3]
+    assert [r for _, r in notices_sent()][4:] == ["resolved", "resolved"] and sorted(keys.values()) == [3, 3]
     assert not AlertEvent.objects.filter(to__in=("firing", "resolved"), notice=None).exists()
 
 
@@ -149,7 +154,7 @@ def test_stories_that_are_open_together_cost_no_more_queries_each(rule, django_a
     bury(1, queue="new")
     with django_assert_max_num_queries(95):
         judged(5)
-    assert made.alerts.filter(told_with=None).count() == 50 and told()[-1] == ("new", "fired")
+    assert made.alerts.filter(told_with=None).count() == 50 and notices_sent()[-1] == ("new", "fired")
 
 
 def test_a_long_silence_that_ends_gives_people_their_time_before_it_is_escalated(rule):
@@ -157,9 +162,9 @@ def test_a_long_silence_that_ends_gives_people_their_time_before_it_is_escalated
     alerts.silence(SAM, {"source": "shop"}, ends_at=NOW + 7200 * S, comment="known", now=NOW)
     bury(10)
     judged(0, 3600, 7200, 7200 + 595)
-    assert [reason for _, reason in told()] == ["fired"]
+    assert [reason for _, reason in notices_sent()] == ["fired"]
     judged(7200 + 600, 7200 + 605)
-    assert [reason for _, reason in told()] == ["fired", "escalated"]
+    assert [reason for _, reason in notices_sent()] == ["fired", "escalated"]
 
 
 def test_while_it_is_held_the_time_until_escalation_stops(rule):
@@ -172,9 +177,9 @@ def test_while_it_is_held_the_time_until_escalation_stops(rule):
         judged(second)
     Source.objects.filter(pk=shop.pk).update(is_reachable=True)
     judged(3005, 3295)
-    assert [reason for _, reason in told()] == ["fired"]
+    assert [reason for _, reason in notices_sent()] == ["fired"]
     judged(3300)
-    assert [reason for _, reason in told()] == ["fired", "escalated"]
+    assert [reason for _, reason in notices_sent()] == ["fired", "escalated"]
 
 
 @pytest.mark.parametrize("unit, is_cut", [("a:b/", False), ("ü💥:", True)])
@@ -198,9 +203,9 @@ def test_reminders_and_escalation_wait_for_no_hour_that_a_clock_was_set_back(rul
     bury(9)
     judged(3600)
     judged(0, 5, 10)
-    assert [reason for _, reason in told()] == ["fired"]
+    assert [reason for _, reason in notices_sent()] == ["fired"]
     judged(300, 600)  # they count from when it was set back
-    assert [reason for _, reason in told()] == ["fired", "reminder", "reminder", "escalated"]
+    assert [reason for _, reason in notices_sent()] == ["fired", "reminder", "reminder", "escalated"]
 
 
 def test_nor_for_one_that_a_silence_stored_before(rule):
@@ -210,6 +215,6 @@ def test_nor_for_one_that_a_silence_stored_before(rule):
     judged(3595, 3600)
     alerts.end_silence(SAM, alerts.silences(SAM, NOW)[0].pk, now=NOW)
     judged(0, 5, 595)
-    assert [reason for _, reason in told()] == ["fired"]
+    assert [reason for _, reason in notices_sent()] == ["fired"]
     judged(600)
-    assert [reason for _, reason in told()] == ["fired", "escalated"]
+    assert [reason for _, reason in notices_sent()] == ["fired", "escalated"]
