@@ -120,14 +120,14 @@ _BY_AN_OLDER_VERSION = {
     },
     "held_for": None,
 }  # fmt: skip
-_HELD_FOR = {"kind": "canary", "failed": 6, "judged": 6, "limit": 0.2, "bound": 0.61, "group": 1, "in_group": 3}
+_CANARY_EVIDENCE = {"kind": "canary", "failed": 6, "judged": 6, "limit": 0.2, "bound": 0.61, "group": 1, "in_group": 3}
 
 
 @pytest.mark.parametrize("state", ["running", "held"])
 def test_a_replay_that_an_older_version_steered_goes_on(shop, bury, state):
     steered = Steered(bury(300))
     times = dict.fromkeys(("at", "since"), steered.now.timestamp())
-    core = _BY_AN_OLDER_VERSION | times | {"state": state, "held_for": _HELD_FOR if state == "held" else None}
+    core = _BY_AN_OLDER_VERSION | times | {"state": state, "held_for": _CANARY_EVIDENCE if state == "held" else None}
     core["steering"] |= {"changed_at": times["at"], "down_at": times["at"]}
     steered.come_home(steered.send(60), "success")
     Replay.objects.update(state=state, controller={"n": 7, "until": None, "core": core, "left_out": None})

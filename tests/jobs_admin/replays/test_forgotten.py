@@ -14,7 +14,7 @@ from tests.kit.replays import counts, start_replay
 pytestmark = pytest.mark.django_db
 
 
-def stood(replay, state, for_days):
+def set_state_since(replay, state, for_days):
     since = timezone.now() - timedelta(days=for_days)
     Replay.objects.filter(pk=replay.pk).update(state=state, state_since=since)
 
@@ -23,7 +23,7 @@ def stood(replay, state, for_days):
 def test_what_no_one_comes_for_is_stopped_and_its_jobs_are_free(shop, bury, state):
     ids = bury(250)
     replay = replays.start(ANN, replays.draft(ANN, selection=ids, reason="fixed"))
-    stood(replay, state, settling.ABANDONED_AFTER.days + 1)
+    set_state_since(replay, state, settling.ABANDONED_AFTER.days + 1)
     while replays.settle():
         pass
     assert counts(replay) == {"cancelled": 250} and not FrozenBatch.objects.exists()
@@ -35,6 +35,6 @@ def test_what_no_one_comes_for_is_stopped_and_its_jobs_are_free(shop, bury, stat
 
 def test_what_ranks_lower_and_what_waits_for_its_hours_stays(shop, bury):
     one, other = start_replay(bury(2)), start_replay(bury(2))
-    stood(one, "paused", settling.ABANDONED_AFTER.days - 1)
-    stood(other, "waiting", settling.ABANDONED_AFTER.days + 1)
+    set_state_since(one, "paused", settling.ABANDONED_AFTER.days - 1)
+    set_state_since(other, "waiting", settling.ABANDONED_AFTER.days + 1)
     assert not settling.stop_abandoned(timezone.now())

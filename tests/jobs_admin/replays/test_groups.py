@@ -44,14 +44,14 @@ def group(name, error_type="shop.PartnerDown", ago=timedelta(hours=1), **more):
 def mixed(shop, bury):
     """name -> (group, its failures)."""
 
-    def made(**groups):
+    def bury_groups(**groups):
         found = {}
         for name, (count, changes) in groups.items():
             one = group(name, **changes)
             found[name] = one, bury(count, group=one)
         return found
 
-    return made
+    return bury_groups
 
 
 def off(query="queue:emails", viewer=ANN, **options):

@@ -72,7 +72,7 @@ def message(n):
     }  # fmt: skip
 
 
-def begun(bury, count, **more):
+def start_replay(bury, count, **more):
     ids = [bury(raw=json.dumps(message(n)).encode(), task="noted")[0] for n in range(count)]
     pace = {"style": "at_once"}
     return replays.start(ANN, replays.draft(ANN, selection=ids, pace=pace, reason="mended", **more))
@@ -98,7 +98,7 @@ def ran(worker):
 
 def test_every_job_runs_once_and_recovers(worker, bury):
     worker.start()
-    replay = begun(bury, 120)
+    replay = start_replay(bury, 120)
     desk_until(worker, lambda: Replay.objects.filter(state="done"), "the replay to end")
     assert counts(replay)["succeeded"] == 120 and ran(worker) == Counter(dict.fromkeys(range(120), 1))
     assert set(Failure.objects.values_list("state", flat=True)) == {"recovered"}
@@ -117,7 +117,7 @@ def test_discarded_jobs_that_are_restored_are_replayed(worker, bury):
 
 @pytest.mark.long("Runs workers on RabbitMQ and senders, and breaks connections or kills them.")
 def test_what_arrived_unconfirmed_is_uncertain_until_it_reports_how_it_ended(worker, road, bury):
-    replay = begun(bury, 120)
+    replay = start_replay(bury, 120)
     config.adapter("shop")._sender._confirm_within_s = 5  # or a minute would pass until the sixtieth is in doubt
     road.sees = lambda passing: setattr(road, "hears_nothing", road.hears_nothing or id_of(60) in passing)
     desk_until(worker, lambda: road.hears_nothing, "the sixtieth")
@@ -145,7 +145,7 @@ def why(replay):
 
 def test_what_never_arrived_stays_uncertain_and_goes_never_again(worker, road, bury):
     worker.start()
-    replay = begun(bury, 30)
+    replay = start_replay(bury, 30)
     road.sees = lambda passing: road.cut() if id_of(10) in passing else None
     desk_until(worker, lambda: counts(replay)["uncertain"], "some that are uncertain")
     road.sees = lambda _: None
@@ -171,7 +171,7 @@ def test_what_never_arrived_stays_uncertain_and_goes_never_again(worker, road, b
 def test_the_desk_sees_the_queue_its_workers_and_what_they_report(worker, bury, store, client, django_user_model):
     worker.start()
     worker.wait(lambda: config.adapter("shop").workers(), what="a worker that answers")
-    replay = begun(bury, 3)
+    replay = start_replay(bury, 3)
     desk_until(worker, lambda: counts(replay)["succeeded"] == 3, "the replay")
     # A busy worker answers late, and then it is none of those who answered.
     depths, workers = config.adapter("shop").depths(), worker.wait(config.adapter("shop").workers, what="an answer")

@@ -31,7 +31,7 @@ def ahead():
     ahead.close()
 
 
-def until_asked(ahead, items):
+def open_until_requested(ahead, items):
     while not ahead._requested:
         ahead.open(items, _DECRYPT_AHEAD_FROM)
 
@@ -39,7 +39,7 @@ def until_asked(ahead, items):
 def test_what_was_coming_is_open_before_long(ahead, claimed):
     items, raw = claimed
     items[1].body = b"no key opens this"
-    until_asked(ahead, items)
+    open_until_requested(ahead, items)
     while ahead._requested:
         ahead.open([], 0)
     assert [item.is_open for item in items] == [True, False, True]
@@ -48,7 +48,7 @@ def test_what_was_coming_is_open_before_long(ahead, claimed):
 
 def test_what_the_line_was_faster_with_stays_as_the_line_left_it(ahead, claimed):
     items, _ = claimed
-    until_asked(ahead, items)
+    open_until_requested(ahead, items)
     items[0].body = b""
     while ahead._requested:
         ahead.open([], 0)
@@ -58,7 +58,7 @@ def test_what_the_line_was_faster_with_stays_as_the_line_left_it(ahead, claimed)
 def test_a_message_that_is_too_large_for_the_pipe_is_left_to_the_line(ahead, claimed):
     items, _ = claimed
     items[0].body *= 10_000
-    until_asked(ahead, items)
+    open_until_requested(ahead, items)
     assert ahead._requested == items[1:]
 
 
@@ -69,7 +69,7 @@ def test_a_few_jobs_are_worth_no_process(ahead, claimed):
 
 def test_when_the_process_dies_messages_are_left_to_who_makes_messages(ahead, claimed):
     items, raw = claimed
-    until_asked(ahead, items)
+    open_until_requested(ahead, items)
     ahead._opener._process.kill()
     ahead._opener._process.wait()
     while not ahead._is_ended:  # what it had answered before it died counts

@@ -77,7 +77,7 @@ def test_of_four_operators_at_once_each_job_is_one_ones_and_each_is_informed_how
 
 
 LAYER = "say(1)\nwhile True:\n    replays.create_items() or time.sleep(0.01)\n"
-LAID = "say([ReplayItem.objects.count(), FrozenBatch.objects.count()])"
+COUNT_CREATED = "say([ReplayItem.objects.count(), FrozenBatch.objects.count()])"
 COUNTS = """
 r = Replay.objects.get()
 say([r.total, r.planned, r.taken, r.items.count(), r.items.values("failure").distinct().count(), r.items.values("n").distinct().count()])
@@ -86,7 +86,7 @@ say([r.total, r.planned, r.taken, r.items.count(), r.items.values("failure").dis
 
 def test_who_lays_out_is_killed_and_the_next_goes_on_where_it_was(desk):
     desk.run("bury(6000)\nreplays.start(ANN, replays.draft(ANN, query='queue:emails', pace={'rate': 1}, reason='x'))")
-    left = desk.run(LAID)[1]
+    left = desk.run(COUNT_CREATED)[1]
     kills = 0
     while left and kills < times(4, 8):
         layers = [desk.start(LAYER) for _ in range(2)]
@@ -96,7 +96,7 @@ def test_who_lays_out_is_killed_and_the_next_goes_on_where_it_was(desk):
             layer.wait(10)
             layer.stdout.close()
         kills += 1
-        items, left = desk.run(LAID)
+        items, left = desk.run(COUNT_CREATED)
         assert items <= 6000
     desk.run("while replays.create_items(): pass")
     assert desk.run(COUNTS) == [6000, 6000, 0, 6000, 6000, 6000]

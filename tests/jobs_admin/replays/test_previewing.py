@@ -185,7 +185,7 @@ def test_a_partial_breakdown_shows_of_how_many(shop, bury, monkeypatch):
     assert of_kind.counted_over["queue"] == 4
 
 
-def obstacles_asked(act):
+def count_obstacle_queries(act):
     """Queries for the obstacles of an act: each time begins with the places of all that are dead."""
     with CaptureQueriesContext(connection) as queries:
         act()
@@ -195,6 +195,6 @@ def obstacles_asked(act):
 
 def test_a_start_goes_on_with_what_its_draft_counted(shop, bury):
     bury(3)
-    assert obstacles_asked(lambda: replays.preview(ANN, query="queue:emails")) == 1
-    assert obstacles_asked(lambda: replays.draft(ANN, query="queue:emails", reason="why")) == 1
-    assert obstacles_asked(lambda: replays.launch(ANN, query="queue:emails", reason="why")) == 1
+    assert count_obstacle_queries(lambda: replays.preview(ANN, query="queue:emails")) == 1
+    assert count_obstacle_queries(lambda: replays.draft(ANN, query="queue:emails", reason="why")) == 1
+    assert count_obstacle_queries(lambda: replays.launch(ANN, query="queue:emails", reason="why")) == 1

@@ -135,7 +135,7 @@ def test_an_attempt_found_lost_settles_without_naming_the_item(replay):
 def sampled(replay):
     """The replay was accepted onto a queue with an unguarded worker, and that queue was looked at since."""
 
-    def look(waiting=0, active=0, guarded=1, accepted=("unguarded",), seconds=120):
+    def settle_at(waiting=0, active=0, guarded=1, accepted=("unguarded",), seconds=120):
         now = timezone.now() + timedelta(seconds=seconds)
         Replay.objects.update(accepted=list(accepted))
         DepthSample.objects.bulk_create(
@@ -148,7 +148,7 @@ def sampled(replay):
         replays.settle(now + timedelta(seconds=1))
         return counts(replay)
 
-    return look
+    return settle_at
 
 
 def test_what_an_unguarded_worker_took_is_uncertain_once_its_queue_is_empty(replay, sampled):
@@ -244,7 +244,7 @@ def test_a_replay_that_fails_in_full_leaves_the_depth_as_it_was(replay):
     assert counts(replay) == {"failed_again": 3} and replay.state == "done"
 
 
-def written(statements, table):
+def updates_of(statements, table):
     return [q["sql"] for q in statements if q["sql"].startswith(f'UPDATE "{table}"') or f"UPDATE {table} " in q["sql"]]
 
 
@@ -258,8 +258,8 @@ def test_much_news_is_written_in_short_transactions_of_three_statements(shop, bu
     with CaptureQueriesContext(connection) as seen:
         replays.settle()
     assert counts(replay) == {"succeeded": 700} and settling._BATCH <= 300
-    assert len(written(seen, "jobs_admin_replayitem")) == 6  # how they ended, and when first news of them came
-    assert len(written(seen, "jobs_admin_replay")) == 4  # a count for each batch, and the end
+    assert len(updates_of(seen, "jobs_admin_replayitem")) == 6  # how they ended, and when first news of them came
+    assert len(updates_of(seen, "jobs_admin_replay")) == 4  # a count for each batch, and the end
 
 
 def test_with_very_many_out_only_what_was_filed_since_is_checked_and_nothing_is_missed(replay, monkeypatch):

@@ -25,7 +25,7 @@ bury({JOBS})
 pace = {{"style": "careful", "ramp": {{"from": 20, "to": 400}}, "canary": {{"jobs": {CANARY}}}}}
 say(replays.start(ANN, replays.draft(ANN, query="queue:emails", pace=pace, reason="mended")).pk)
 """
-TOLD = """
+REPORT = """
 r = Replay.objects.get()
 say({"state": r.state, "succeeded": r.succeeded, "well": sum(one[1] for one in r.controller["core"]["groups"][0]), "now": r.controller["core"]["state"]})
 """
@@ -64,9 +64,9 @@ def test_who_steers_may_be_killed_in_the_canary_and_the_next_goes_on(desk, worke
             killed.add(pid)
         assert len(worker.marks("ok")) <= CANARY
         worker.wait(lambda: len(worker.marks("ok")) >= JOBS, 90, "all to have run")
-        result, ends = desk.run(TOLD), time.monotonic() + 60
+        result, ends = desk.run(REPORT), time.monotonic() + 60
         while result["state"] != "done" and time.monotonic() < ends:
-            result = desk.run(TOLD)
+            result = desk.run(REPORT)
     finally:
         watch.terminate()
         watch.wait(60)

@@ -80,11 +80,11 @@ class Incident:
         return replays.start(ANN, replays.draft(ANN, selection=ids, reason="mended", pace=pace), self.now())
 
     def reaches(self, replay, *states, **more):
-        def there():
+        def is_reached():
             replay.refresh_from_db()
             return replay.state in states
 
-        self.until(there, f"the replay to be {' or '.join(states)}", **more)
+        self.until(is_reached, f"the replay to be {' or '.join(states)}", **more)
         return replay
 
 
@@ -200,13 +200,13 @@ def test_workers_that_vanish_hold_it_and_it_goes_on_when_they_are_back(incident)
     worker.stop()
     incident.step("send")
 
-    def gone():
+    def is_held():
         incident.ahead += timedelta(seconds=5)
         incident.step("sample", "settle")
         replay.refresh_from_db()
         return replay.state == "held"
 
-    incident.until(gone, "the replay to be held", steps=())
+    incident.until(is_held, "the replay to be held", steps=())
     assert replay.held_because.startswith("No live worker has taken jobs from emails since ")
     assert f"and {replay.sent} jobs are sent and not settled." in replay.held_because
 

@@ -20,11 +20,11 @@ def replay(shop, bury):
     sent_all()
     replay.items.update(sent_at=timezone.now() - 2 * UNATTENDED_AFTER)
     replay.refresh_from_db()
-    seen(waiting=2), seen("bills", waiting=1)
+    sample_queue(waiting=2), sample_queue("bills", waiting=1)
     return replay
 
 
-def seen(queue="emails", at=None, **numbers):
+def sample_queue(queue="emails", at=None, **numbers):
     at = at or timezone.now()
     DepthSample.objects.create(source="shop", queue=queue, at=at, step=10, **numbers)
 
@@ -49,7 +49,7 @@ def test_where_one_was_heard_of_lately_a_person_takes_them(replay):
     replay.refresh_from_db()
     now = timezone.now()
     assert places(replay) is None
-    seen(at=now + 2 * UNATTENDED_AFTER, waiting=1)
+    sample_queue(at=now + 2 * UNATTENDED_AFTER, waiting=1)
     found = find_unattended(replay, now + 2 * UNATTENDED_AFTER)
     assert found.since >= now - timedelta(seconds=10), "heard of since the others were sent"
 
@@ -65,7 +65,7 @@ def test_where_one_was_heard_of_lately_a_person_takes_them(replay):
     ],
 )
 def test_where_nothing_waits_or_a_person_is_there_silence_is_no_sign(replay, numbers):
-    seen(**numbers)
+    sample_queue(**numbers)
     assert places(replay) == ["bills"]
     DepthSample.objects.filter(queue="bills").update(at=timezone.now() - UNATTENDED_AFTER)
     assert places(replay) is None, "nobody has looked lately"

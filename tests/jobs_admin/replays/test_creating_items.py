@@ -25,7 +25,7 @@ def started(ids=(), who=ANN, query="", **pace):
     return replays.start(who, draft)
 
 
-def laid(replay):
+def create_all_items(replay):
     while replays.create_items():
         pass
     replay.refresh_from_db()
@@ -36,7 +36,7 @@ def test_a_start_lays_out_the_first_and_the_step_the_rest_in_their_order(shop, b
     ids = bury(2 * CHUNK + 7)
     replay = started(ids)
     assert (replay.total, replay.planned, replay.items.count()) == (len(ids), len(ids), FIRST)
-    assert laid(replay).planned == len(ids) and not FrozenBatch.objects.exists()
+    assert create_all_items(replay).planned == len(ids) and not FrozenBatch.objects.exists()
     assert list(replay.items.order_by("n").values_list("n", "failure", "run")) == [
         (n, pk, 2) for n, pk in enumerate(ids, 1)
     ]
@@ -56,7 +56,7 @@ def test_what_another_took_meanwhile_is_reported_with_its_number(shop, bury):
     one = started(ids)
     two = started(ids[FIRST:], BOB)  # what one froze is still free
     assert two.total == 300 and two.planned == 300
-    laid(one)
+    create_all_items(one)
     mine, theirs = Replay.objects.get(pk=one.pk), Replay.objects.get(pk=two.pk)
     assert (mine.total, mine.planned, mine.taken) == (len(ids) - FIRST, len(ids) - FIRST, FIRST)
     assert (theirs.total, theirs.planned, theirs.taken) == (FIRST, FIRST, 300 - FIRST)
@@ -79,7 +79,7 @@ def test_what_another_replay_sent_meanwhile_is_not_sent_again_though_it_died_aga
         came_home(item, "exception")
     while replays.settle():
         pass
-    assert laid(slow).total == FIRST and slow.taken == 2
+    assert create_all_items(slow).total == FIRST and slow.taken == 2
 
 
 def test_what_was_sent_by_a_clock_that_was_set_back_since_is_replayed_again(shop, bury):
@@ -101,7 +101,7 @@ def test_a_replay_all_of_which_others_took_is_over(shop, bury):
     Replay.objects.filter(pk=replay.pk).update(total=2, planned=2)
     replay.items.all().delete()
     started(ids[FIRST:], BOB)
-    laid(replay)
+    create_all_items(replay)
     replays.settle()
     replay.refresh_from_db()
     assert (replay.state, replay.total, replay.taken) == ("done", 0, 2)
@@ -133,7 +133,7 @@ def test_what_is_left_out_while_its_batch_is_being_created_stays_out(shop, bury)
     replays.pause(ANN, replay)
     replays.resume(ANN, replay, without="queue:other")
     freezing._create_batch_items(batch)
-    replay = laid(replay)
+    replay = create_all_items(replay)
     assert (replay.planned, replay.cancelled) == (FIRST + 20, 10)
     assert replay.items.filter(state="planned").count() == FIRST + 20
     assert not replay.items.filter(state="planned", failure__queue="other").exists()
@@ -143,7 +143,7 @@ def test_what_was_pruned_meanwhile_counts_as_cancelled(shop, bury):
     ids = bury(FIRST + 5)
     replay = started(ids)
     Failure.objects.filter(pk__in=ids[-2:]).delete()
-    assert (laid(replay).total, replay.planned, replay.cancelled) == (FIRST + 5, FIRST + 3, 2)
+    assert (create_all_items(replay).total, replay.planned, replay.cancelled) == (FIRST + 5, FIRST + 3, 2)
 
 
 @pytest.mark.parametrize("state, lays", [("paused", True), ("held", True), ("cancelled", False), ("draft", False)])
@@ -208,4 +208,4 @@ def test_one_that_cannot_be_created_reports_it_and_stops_no_other(shop, bury):
     assert well.items.count() == CHUNK and odd.items.count() == FIRST
     assert odd.held_because.startswith("Some of its jobs cannot be laid out: error: ") and odd.state == "running"
     FrozenBatch.objects.filter(pk=batch.pk).update(ids=ids)
-    assert laid(odd).items.count() == CHUNK and odd.held_because == ""
+    assert create_all_items(odd).items.count() == CHUNK and odd.held_because == ""
