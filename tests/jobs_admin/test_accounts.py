@@ -1,4 +1,4 @@
-"""Who keeps the accounts in Django's admin is not thereby allowed everything."""
+"""An operator who manages accounts in Django's admin is not thereby allowed everything."""
 
 from __future__ import annotations
 

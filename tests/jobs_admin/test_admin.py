@@ -32,7 +32,7 @@ def bury(n=1, **changes):
     return made
 
 
-def shown(response):
+def row_ids(response):
     return [int(pk) for pk in re.findall(r'name="_selected_action" value="(\d+)"', response.content.decode())]
 
 
@@ -46,7 +46,7 @@ def confirm(client, page, **more):
     fields = dict.fromkeys(re.findall(r'name="(query|snapshot|select_across|action)"', page.content.decode()))
     for name in fields:
         fields[name] = re.search(rf'name="{name}" value="([^"]*)"', page.content.decode())[1].replace("&quot;", '"')
-    ids = shown(page)
+    ids = row_ids(page)
     return client.post(
         LIST, fields | {"_selected_action": ids, "confirmed": "yes", "reason": "fixed", **more}, follow=True
     )
@@ -56,10 +56,10 @@ def test_the_list_searches_in_our_language_and_in_the_default_states(as_):
     (a,), (b,) = bury(), bury(queue="webhooks")
     bury(state="recovered")
     client = as_()
-    assert shown(client.get(LIST)) == [b.pk, a.pk]
-    assert shown(client.get(LIST, {"q": "queue:emails -error:TypeError"})) == [a.pk]
-    assert shown(client.get(LIST, {"queue": "webhooks", "state": "dead"})) == [b.pk]
-    assert len(shown(client.get(LIST, {"state": "recovered"}))) == 1
+    assert row_ids(client.get(LIST)) == [b.pk, a.pk]
+    assert row_ids(client.get(LIST, {"q": "queue:emails -error:TypeError"})) == [a.pk]
+    assert row_ids(client.get(LIST, {"queue": "webhooks", "state": "dead"})) == [b.pk]
+    assert len(row_ids(client.get(LIST, {"state": "recovered"}))) == 1
 
 
 def test_filters_become_part_of_the_query(rf):
@@ -73,7 +73,7 @@ def test_pages_cost_the_same_number_of_queries_and_read_no_arguments(as_, django
     client.get(LIST)
     with django_assert_max_num_queries(16):
         second = client.get(LIST, {"p": "2"})
-    assert len(shown(second)) == 50 and max(shown(second)) < max(shown(client.get(LIST)))
+    assert len(row_ids(second)) == 50 and max(row_ids(second)) < max(row_ids(client.get(LIST)))
 
 
 def test_ticked_rows_lead_to_the_page_that_shows_what_a_replay_does(as_):

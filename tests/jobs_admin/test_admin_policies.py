@@ -24,7 +24,7 @@ def emails():
     return policies.publish(ANN, "emails", EMAILS | {"max_attempts": 9}, expected_version=1)
 
 
-def shown(response):
+def html_of(response):
     return response.content.decode()
 
 
@@ -48,7 +48,7 @@ def test_saving_publishes_the_next_version_and_leaves_the_one_before(as_, emails
     sent = {"document": json.dumps(EMAILS | {"max_attempts": 6}), "reason": "calmer", "expected_version": "2"}
     answer = client.post(change(emails), sent, follow=True)
     assert attempts() == 6 and policies.version(ANN, "emails", 2).policy.max_attempts == 9
-    assert "emails@3" in shown(answer)
+    assert "emails@3" in html_of(answer)
 
 
 def test_a_form_that_was_opened_before_anothers_change_is_refused(as_, emails):
@@ -73,7 +73,7 @@ def test_a_form_that_was_opened_before_anothers_change_is_refused(as_, emails):
 def test_an_absurd_policy_is_refused_with_field_and_bound(as_, emails, document, message):
     client = as_("operator")
     answer = client.post(change(emails), {"document": json.dumps(document), "expected_version": "2"})
-    assert answer.status_code == 200 and message in shown(answer)
+    assert answer.status_code == 200 and message in html_of(answer)
     assert attempts() == 9
 
 
@@ -90,12 +90,12 @@ def test_what_cannot_be_read_or_shown_as_json_is_refused_and_is_as_it_was_typed(
 def test_an_equal_match_is_refused(as_, emails):
     client = as_("operator")
     answer = client.post(f"{LIST}add/", {"called": "others", "document": json.dumps(EMAILS)})
-    assert "emails matches the same jobs" in shown(answer) and PolicyVersion.objects.count() == 2
+    assert "emails matches the same jobs" in html_of(answer) and PolicyVersion.objects.count() == 2
 
 
 def test_a_former_version_is_put_back_by_its_button(as_, emails):
     client, first = as_("operator"), policies.version(ANN, "emails", 1)
-    assert "_put_back" in shown(client.get(change(first)))
+    assert "_put_back" in html_of(client.get(change(first)))
     client.post(change(first), {"_put_back": "1"})
     assert attempts() == 4
     assert AuditEvent.objects.latest("pk").act == "policy.put_back"
@@ -111,7 +111,7 @@ def test_one_chosen_version_is_put_back_or_withdrawn(as_, emails, action, left):
 @pytest.mark.parametrize("action", ["put_back", "withdraw"])
 def test_who_may_only_view_changes_nothing(as_, emails, action):
     client, first = as_("viewer"), policies.version(ANN, "emails", 1)
-    assert "_put_back" not in shown(client.get(change(first)))
+    assert "_put_back" not in html_of(client.get(change(first)))
     client.post(LIST, {"action": action, "_selected_action": [first.pk]})
     client.post(change(first), {"_put_back": "1"})
     assert client.post(change(emails), {"document": json.dumps(EMAILS)}).status_code == 403
@@ -121,7 +121,7 @@ def test_who_may_only_view_changes_nothing(as_, emails, action):
 def test_a_policy_for_every_source_is_not_changed_by_the_operator_of_one(as_):
     wide = policies.publish(ANN, "wide", {})
     client = as_("operator")
-    assert "wide" in shown(client.get(LIST))
+    assert "wide" in html_of(client.get(LIST))
     client.post(change(wide), {"document": "{}", "expected_version": "1"})
     client.post(LIST, {"action": "withdraw", "_selected_action": [wide.pk]})
     client.post(f"{LIST}add/", {"called": "all", "document": json.dumps({"match": {"queue": "x"}})})
@@ -130,4 +130,4 @@ def test_a_policy_for_every_source_is_not_changed_by_the_operator_of_one(as_):
 
 def test_a_policy_out_of_sight_is_not_listed(as_):
     policies.publish(ANN, "bills", {"match": {"source": "bank"}})
-    assert "bills" not in shown(as_("admin").get(LIST))
+    assert "bills" not in html_of(as_("admin").get(LIST))

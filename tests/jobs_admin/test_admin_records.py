@@ -22,7 +22,7 @@ def report():
     return Unfiled.objects.create(entry_id="1-0", received_at=NOW, why="no field <kind>", body=b"sealed", size=4321)
 
 
-def said(act):
+def audit_event(act):
     return AuditEvent.objects.get(act=act)
 
 
@@ -49,11 +49,11 @@ def test_an_account_that_is_made_or_changed_or_deleted_is_written_down(as_, djan
     assert client.post(f"/admin/auth/user/{eve.pk}/change/", changed).status_code == 302
     client.post(f"/admin/auth/user/{eve.pk}/password/", {**words, "usable_password": "true"})
     client.post(f"/admin/auth/user/{eve.pk}/delete/", {"post": "yes"})
-    assert said("user.add").object == "user:eve" and not said("user.add").after["is_superuser"]
+    assert audit_event("user.add").object == "user:eve" and not audit_event("user.add").after["is_superuser"]
     first = AuditEvent.objects.filter(act="user.change").earliest("id")
     assert first.after["is_superuser"] and first.after["permissions"] == ["jobs_admin.view_role"]
     assert AuditEvent.objects.filter(act="user.change").count() == 2  # the second is the password, which is not told
-    assert said("user.delete").before["is_superuser"] and audit.verify() is None
+    assert audit_event("user.delete").before["is_superuser"] and audit.verify() is None
     assert "correct horse" not in str(list(AuditEvent.objects.values()))
 
 
@@ -61,11 +61,11 @@ def test_permissions_of_a_group_of_accounts_are_written_down(as_):
     client, group = as_(), AccountGroup.objects.create(name="ops")
     permission = Permission.objects.get(codename="change_user")
     client.post(f"/admin/auth/group/{group.pk}/change/", {"name": "ops", "permissions": [permission.pk]})
-    assert said("account-group.change").after["permissions"] == ["auth.change_user"]
+    assert audit_event("account-group.change").after["permissions"] == ["auth.change_user"]
     client.post(
         "/admin/auth/group/", {"action": "delete_selected", "_selected_action": [group.pk], "post": "yes", "index": "0"}
     )
-    assert said("account-group.delete").object == "account-group:ops"
+    assert audit_event("account-group.delete").object == "account-group:ops"
 
 
 UNSEEN = "\u202e\u2066\x1b[31m\x9b\ufeff"

@@ -19,7 +19,7 @@ def options(text, viewer=ENGINE, at=None):
     return [option.text for option in done.options]
 
 
-def taken(text, n=0, at=None):
+def complete_text(text, n=0, at=None):
     """The text after an option was taken."""
     done = complete(ENGINE, text, len(text) if at is None else at)
     return text[: done.start] + done.options[n].text + text[done.end :]
@@ -29,7 +29,7 @@ def test_qualifiers_are_offered_by_their_beginning_and_reported_in_words():
     assert options("qu") == ["queue:"] and options("timeout -qu") == ["queue:"] and options("(stat") == ["state:"]
     assert complete(ENGINE, "qu", 2).options[0].kind == "queue name"
     assert len(options("")) == MOST and options("timeout") == [] and options("queue:a ") == []
-    assert taken("kw") == "kwargs."
+    assert complete_text("kw") == "kwargs."
 
 
 def test_values_come_the_most_frequent_first_with_their_counts():
@@ -41,9 +41,9 @@ def test_values_come_the_most_frequent_first_with_their_counts():
 
 def test_a_list_and_a_negation_stay_as_they_are_and_values_are_quoted():
     bury(queue="a b"), bury(queue="webhooks"), bury(queue='say "x"')
-    assert taken("-queue:webhooks,a") == '-queue:webhooks,"a b"'
+    assert complete_text("-queue:webhooks,a") == '-queue:webhooks,"a b"'
     assert "webhooks" not in options("queue:webhooks,")
-    assert taken('x queue:"a') == 'x queue:"a b"' and taken("queue:we y", at=8) == "queue:webhooks y"
+    assert complete_text('x queue:"a') == 'x queue:"a b"' and complete_text("queue:we y", at=8) == "queue:webhooks y"
     for text in options("queue:"):
         assert len(find_keys(f"queue:{text}")) == 1
 

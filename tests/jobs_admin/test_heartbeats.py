@@ -15,7 +15,7 @@ from jobs_admin.db import step_progress, totals
 from jobs_admin.fleet import heartbeats
 from jobs_admin.models import DepthSample, QueueCounter, Worker
 from jobs_admin.models.access import ENGINE
-from jobs_admin.worker.heartbeat import known_tasks as told_by
+from jobs_admin.worker.heartbeat import known_tasks as pack_tasks
 
 pytestmark = [pytest.mark.django_db, pytest.mark.server]
 
@@ -34,7 +34,7 @@ def beat(store, name="w1", tasks=("shop.send",), queues=("emails",), reported_ta
     word = {"tasks": reported_tasks} if reported_tasks is not None else {}
     word |= {"v": 1, "source": "shop", "name": name, "boot": "b", "at": NOW.timestamp(), "queues": list(queues)}
     if tasks is not None:
-        known = told_by(tasks)
+        known = pack_tasks(tasks)
         word |= {"tasks": known.digest, "tasks_cut": known.is_cut}
         if not known.is_cut:
             store.set(keys.tasks("shop", known.digest), known.text)

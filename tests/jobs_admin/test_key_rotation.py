@@ -213,7 +213,7 @@ def test_of_rows_without_a_known_key_every_page_is_tried(settings, monkeypatch):
 
 
 def test_a_message_that_a_worker_encrypted_for_the_old_key_is_filed_after_it_went(settings):
-    """It lies in a report that could not be filed: under the payload key of the row, and for the worker's inside."""
+    """The message is in a report that could not be filed: under the payload key of the row, and for the worker's inside."""
     sealed = encode(sealer(unsealing.public_key())(envelope()))
     ingest.file([(b"1-1", sealed | {b"v": b"99"})])
     Unfiled.objects.update(body=config.payload_keys().encrypt(old_document(sealed | {b"v": b"99"})), payload_key=None)

@@ -1,4 +1,4 @@
-"""Whether the desk itself is alive."""
+"""Liveness of the desk itself."""
 
 from __future__ import annotations
 

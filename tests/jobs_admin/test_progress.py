@@ -143,7 +143,7 @@ def test_a_step_that_ends_no_round_is_an_alert_within_a_minute(shop, store):
 
 
 def test_a_watch_that_starts_again_fires_nothing(shop, store):
-    """Its marks are old until each step and each reader has ended its first round."""
+    """Marks of the watch are old until each step and each reader has ended its first round."""
     pull()
     now = timezone.now()
     Source.objects.update(progress_due_at=now - 600 * S, sampled_at=now - 600 * S)

@@ -250,7 +250,7 @@ def test_what_another_person_brought_back_is_gone_until_it_fails_again(table):
 def test_a_job_that_a_replay_is_about_to_send_is_not_gone(table):
     table.reports = [report(1)]
     pull()
-    replay = begun()
+    replay = start_replay()
     table.gone = {ref(1): "It waits in its queue again."}
     pull()
     assert states() == {"j1": "dead"}
@@ -259,7 +259,7 @@ def test_a_job_that_a_replay_is_about_to_send_is_not_gone(table):
     assert states() == {"j1": "replaying"}
 
 
-def begun():
+def start_replay():
     ids = list(Failure.objects.order_by("pk").values_list("pk", flat=True))
     return replays.start(ANN, replays.draft(ANN, selection=ids, pace={"style": "at_once"}, reason="mended"))
 
@@ -273,7 +273,7 @@ def send(replay):
 def test_a_replayed_job_keeps_its_id_and_its_end_comes_home(table):
     table.reports = [report(1), report(2)]
     pull()
-    replay = begun()
+    replay = start_replay()
     send(replay)
     sent = {job["id"]: job["redrive"] for job in table.queues["emails"]}
     assert sent.keys() == {"j1", "j2"} and sent["j1"]["run"] == 2 and sent["j1"]["sent_as"] == "j1"
@@ -419,7 +419,7 @@ def test_what_a_check_saw_is_older_than_what_came_meanwhile(table):
 def test_what_a_replay_sent_is_never_gone(table):
     table.reports = [report(1)]
     pull()
-    send(begun())
+    send(start_replay())
     table.gone = {ref(1): "It was removed."}
     pull()
     assert states() == {"j1": "replaying"}

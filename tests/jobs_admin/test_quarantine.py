@@ -26,14 +26,14 @@ def crash(seen_at=1_000.0, **fields):
     return {"how": "killed", "at": seen_at - 1, "seen_at": seen_at, "worker": "w1@a", "said": "signal 9"} | fields
 
 
-def held(n=1, crashes=None, **changes):
+def quarantine_jobs(n=1, crashes=None, **changes):
     recorded = json.dumps([crash(), crash(1_040.0)] if crashes is None else crashes)
     bury(n, state="quarantined", crashes=recorded, **changes)
     return list(Failure.objects.order_by("-pk").values_list("pk", flat=True)[:n])
 
 
 def test_the_latest_come_first_with_their_crashes_and_their_policy():
-    first, second = held()[0], held(task="shop.resize")[0]
+    first, second = quarantine_jobs()[0], quarantine_jobs(task="shop.resize")[0]
     Attempt.objects.filter(failure=second).update(policy="old@1")
     page = quarantine.listing(ENGINE)
     assert [row.failure.pk for row in page.rows] == [second, first]
@@ -42,29 +42,29 @@ def test_the_latest_come_first_with_their_crashes_and_their_policy():
 
 
 def test_pages_go_on_where_the_last_one_ended():
-    ids = held(5)
+    ids = quarantine_jobs(5)
     one = quarantine.listing(ENGINE, limit=3)
     two = quarantine.listing(ENGINE, after=one.next, limit=3)
     assert [row.failure.pk for row in [*one.rows, *two.rows]] == sorted(ids, reverse=True) and two.next is None
 
 
 def test_a_viewer_sees_only_what_belongs_to_its_sources():
-    held(2)
-    held(1, source="bank")
+    quarantine_jobs(2)
+    quarantine_jobs(1, source="bank")
     page = quarantine.listing(SHOP)
     assert page.count == len(page.rows) == 2
 
 
 @pytest.mark.parametrize("recorded", ["", "[]", "no json", "[1]"])
 def test_one_without_a_record_of_its_crashes_is_listed_all_the_same(recorded):
-    held()
+    quarantine_jobs()
     Failure.objects.update(crashes=recorded)
     (row,) = quarantine.listing(ENGINE).rows
     assert row.crashes == () and row.lasted_s is None
 
 
 def test_a_page_queries_the_database_the_same_however_many_there_are(django_assert_num_queries):
-    held(40)
+    quarantine_jobs(40)
     with django_assert_num_queries(4):
         quarantine.listing(ENGINE)
 

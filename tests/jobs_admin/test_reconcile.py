@@ -75,7 +75,7 @@ def beat(store, **fields):
 
 
 @pytest.fixture(autouse=True)
-def _nobody_has_told():
+def _forget_timeouts():
     awaiting._timeouts_s.clear()
     yield
     awaiting._timeouts_s.clear()

@@ -112,19 +112,19 @@ def test_preview_and_replay_report_it_and_only_to_who_sees_the_source(desk):
     replay = replays.start(ANN, replays.draft(ANN, query="", reason="r"))
     now = timezone.now()
 
-    def said(viewer=ANN):
+    def read_warnings(viewer=ANN):
         return outcomes.refused_report_warnings(viewer, [Replay.objects.get(pk=replay.pk)], now).get(replay.pk, [])
 
-    assert said() == [SENTENCE], "before its items are laid out"
+    assert read_warnings() == [SENTENCE], "before its items are laid out"
     replays.create_items()
-    assert said() == [SENTENCE] and said(Viewer("w", {"web": OPERATOR})) == []
+    assert read_warnings() == [SENTENCE] and read_warnings(Viewer("w", {"web": OPERATOR})) == []
     replay.to_queue = "orders"
     replay.save()
-    assert said() == []
+    assert read_warnings() == []
     replay.to_queue = ""
     replay.save()
     replays.cancel(ANN, replay)
-    assert said() == []
+    assert read_warnings() == []
 
 
 def test_the_command_reports_it_before_it_starts_and_while_it_waits(desk, capsys, monkeypatch):

@@ -48,7 +48,7 @@ def where():
     return {g.fingerprint: g.failures.count() for g in Group.objects.all()}
 
 
-def counted():
+def count_attempts():
     """Counters of each group: attempts, and those in its minutes and hours."""
     sums = GroupCounter.objects.values_list("group__fingerprint", "step").annotate(n=Sum("failed") + Sum("retried"))
     by_step = {(name, step): n for name, step, n in sums if n}
@@ -62,7 +62,7 @@ def is_consistent():
     """Groups count their attempts, and each attempt is where its failure is."""
     for group in Group.objects.all():
         n = Attempt.objects.filter(group=group).count()
-        assert counted()[group.fingerprint] == (n, n, n)
+        assert count_attempts()[group.fingerprint] == (n, n, n)
         failures = set(Attempt.objects.filter(group=group).values_list("failure__group_id", flat=True))
         assert failures <= {group.pk}
         if n:
@@ -250,7 +250,7 @@ def pruned(group, most):
 
 def numbers():
     """Counters of each group, also of what it has no longer."""
-    return {name: (count, hour) for name, (count, _, hour) in counted().items()}
+    return {name: (count, hour) for name, (count, _, hour) in count_attempts().items()}
 
 
 def test_a_merge_that_is_taken_back_gives_each_its_count_also_of_pruned_failures():
@@ -294,7 +294,7 @@ def test_a_merge_that_is_taken_back_at_any_point_gives_each_its_count(slices):
 
 @pytest.mark.parametrize("slices", range(1, 9))
 def test_a_merge_that_is_taken_back_at_any_point_gives_each_its_minutes_too(slices):
-    """Its numbers move first, and its failures may never have left it."""
+    """Numbers of the merged group move first, and its failures may never have left it."""
     bury(1), bury(3, task="refund")
     minutes = set(GroupCounter.objects.filter(step=60, failed__gt=0).values_list("group__fingerprint", "failed"))
     one, other = Group.objects.order_by("pk")
@@ -404,7 +404,7 @@ def test_merges_of_merges_give_each_its_count_in_whatever_order_they_are_taken_b
 def test_a_group_that_is_merged_while_it_takes_another_in_gets_both_counts_back(order, slices):
     a, b, c = bury(2), bury(3, task="refund"), bury(4, task="ship")
     pruned(a, 1), pruned(b, 1), pruned(c, 1)
-    before, minutes, rules = numbers(), counted(), []
+    before, minutes, rules = numbers(), count_attempts(), []
     regrouping._paces = defaultdict(lambda: regrouping._Pace(1))
     for names in ((b, c), (a, b)):
         rules.append(save("merge", *names))
@@ -413,7 +413,7 @@ def test_a_group_that_is_merged_while_it_takes_another_in_gets_both_counts_back(
     for n in order:
         group_rules.withdraw(ANN, GroupRule.objects.get(pk=rules[n].pk))
         all_of_it()
-    assert (numbers(), counted()) == (before, minutes)
+    assert (numbers(), count_attempts()) == (before, minutes)
 
 
 def test_a_group_that_a_withdrawn_merge_gives_back_is_merged_when_it_has_its_counts():
@@ -654,7 +654,7 @@ regrouping._MOST = 10
 regrouping._paces.default_factory = lambda: regrouping._Pace(10)
 while regrouping.regroup(timezone.now()): pass
 """
-TELL = """
+REPORT = """
 from django.db.models import Sum
 sums = GroupCounter.objects.values_list("group__fingerprint", "step").annotate(n=Sum("failed"))
 say({"failures": {g.fingerprint: g.failures.count() for g in Group.objects.all()},
@@ -674,13 +674,15 @@ def test_killed_again_and_again_the_next_process_goes_on_and_loses_nothing(tmp_p
         process = desk.start(GO_ON)
         ends = time.monotonic() + 90
         while (
-            process.poll() is None and desk.run(TELL)["failures"][one] < 20 + 1000 * delay_s and time.monotonic() < ends
+            process.poll() is None
+            and desk.run(REPORT)["failures"][one] < 20 + 1000 * delay_s
+            and time.monotonic() < ends
         ):
             pass
         process.kill()
         process.wait()
     assert desk.start(GO_ON).wait(180) == 0
-    lines = desk.run(TELL)
+    lines = desk.run(REPORT)
     assert lines["failures"] == lines["count"] == {one: 420} and lines["alias"] == {other: one}
     assert lines["counted"] == [[one, 60, 420], [one, 3600, 420]]
 

@@ -309,7 +309,7 @@ def test_what_waits_in_a_system_that_cannot_be_reported_is_neither_counted_nor_c
 
 
 def test_what_is_written_down_of_a_part_is_of_the_failures_as_they_were(table):
-    """What came between the telling and the noting is newer: another attempt, another run, another process with the same part."""
+    """Changes between the sending and the noting are newer: another attempt, another run, another process with the same part."""
     for name in ("as it was", "tried again", "in another run"):
         fail_often(table, name, 2)
     pull()

@@ -75,7 +75,7 @@ def replayed(failure: Failure, state: str = "done", item: str = "succeeded", age
     return replay
 
 
-def left() -> set[int]:
+def stored_failures() -> set[int]:
     return set(Failure.objects.values_list("pk", flat=True))
 
 
@@ -85,7 +85,7 @@ def rows_of_terms() -> int:
         return cursor.fetchone()[0]
 
 
-def counted() -> dict[str, int]:
+def counts_by_state() -> dict[str, int]:
     return {row.state: row.count for row in FailureCount.objects.filter(count__gt=0)}
 
 
@@ -94,13 +94,13 @@ def counted() -> dict[str, int]:
 )
 def test_each_state_is_stored_for_its_time(state, days):
     [_], [young] = bury(age=(days + 1) * DAY, state=state), bury(age=(days - 1) * DAY, state=state)
-    assert retention.prune(NOW).failures == {state: 1} and left() == {young.pk}
+    assert retention.prune(NOW).failures == {state: 1} and stored_failures() == {young.pk}
 
 
 @pytest.mark.parametrize("state", ["retrying", "replaying"])
 def test_what_is_under_way_stays_however_old(state):
     bury(age=4000 * DAY, state=state)
-    assert retention.prune(NOW, older_than=DAY, larger_than=1).count == 0 and len(left()) == 1
+    assert retention.prune(NOW, older_than=DAY, larger_than=1).count == 0 and len(stored_failures()) == 1
 
 
 def test_all_that_belongs_to_a_failure_goes_with_it_and_the_counters_are_right():
@@ -109,9 +109,9 @@ def test_all_that_belongs_to_a_failure_goes_with_it_and_the_counters_are_right()
     [old], [young] = bury(group=group, traceback=stack), bury(age=DAY, group=group)
     Group.objects.filter(pk=group.pk).update(representative=old)
     pruned = retention.prune(NOW)
-    assert pruned.rows == {"attempts": 1, "messages": 1, "tracebacks": 1} and left() == {young.pk}
+    assert pruned.rows == {"attempts": 1, "messages": 1, "tracebacks": 1} and stored_failures() == {young.pk}
     assert not Attempt.objects.filter(failure_id=old.pk).exists() and Payload.objects.count() == rows_of_terms() == 1
-    assert counted() == {"dead": 1} and not Traceback.objects.exists()
+    assert counts_by_state() == {"dead": 1} and not Traceback.objects.exists()
     assert Group.objects.get(pk=group.pk).representative is None
 
 
@@ -125,7 +125,7 @@ def test_nothing_else_points_to_a_failure():
 def test_what_is_part_of_a_replay_that_is_not_over_stays(state, item):
     [failure] = bury()
     replayed(failure, state, item)
-    assert retention.prune(NOW, older_than=DAY, larger_than=1).count == 0 and left() == {failure.pk}
+    assert retention.prune(NOW, older_than=DAY, larger_than=1).count == 0 and stored_failures() == {failure.pk}
 
 
 def test_a_replay_keeps_its_numbers_when_its_jobs_are_gone():
@@ -133,7 +133,7 @@ def test_a_replay_keeps_its_numbers_when_its_jobs_are_gone():
     replay = replayed(failure)
     retention.prune(NOW)
     replay.refresh_from_db()
-    assert left() == set() and (replay.total, replay.succeeded, replay.items.count()) == (1, 1, 0)
+    assert stored_failures() == set() and (replay.total, replay.succeeded, replay.items.count()) == (1, 1, 0)
 
 
 def test_its_time_begins_with_the_last_that_happened():
@@ -147,7 +147,7 @@ def test_what_was_discarded_today_can_still_be_restored_however_long_ago_it_fail
     first, second = bury(2)
     triage.discard(ANN, selection=[first.pk, second.pk], reason="r")
     triage.restore(ANN, selection=[second.pk])
-    assert retention.prune(timezone.now()).count == 0 and left() == {first.pk, second.pk}
+    assert retention.prune(timezone.now()).count == 0 and stored_failures() == {first.pk, second.pk}
 
 
 def test_beyond_its_size_the_oldest_closed_go_and_no_dead_one():
@@ -156,9 +156,9 @@ def test_beyond_its_size_the_oldest_closed_go_and_no_dead_one():
     weight, in_use = retention.weigh()
     pruned = retention.prune(NOW, larger_than=round(in_use - 10 * weight))
     assert 8 <= pruned.count <= 14 and pruned.failures.keys() == {"recovered"}
-    assert left() >= {f.pk for f in dead} and max(left()) == closed[-1].pk
-    assert min(left() - {f.pk for f in dead}) == closed[pruned.count].pk
-    assert retention.prune(NOW, larger_than=1).too_large_by > 0 and left() == {f.pk for f in dead}
+    assert stored_failures() >= {f.pk for f in dead} and max(stored_failures()) == closed[-1].pk
+    assert min(stored_failures() - {f.pk for f in dead}) == closed[pruned.count].pk
+    assert retention.prune(NOW, larger_than=1).too_large_by > 0 and stored_failures() == {f.pk for f in dead}
 
 
 @pytest.mark.postgresql
@@ -171,9 +171,9 @@ def test_a_large_message_weighs_little_more_than_it_is_long():
 
 def test_a_dry_run_reports_what_a_run_then_does_and_changes_nothing():
     bury(30), bury(12, state="recovered"), bury(3, age=DAY)
-    before = left()
+    before = stored_failures()
     would = retention.prune(NOW, dry_run=True)
-    assert left() == before and not AuditEvent.objects.exists() and would.bytes > 0
+    assert stored_failures() == before and not AuditEvent.objects.exists() and would.bytes > 0
     assert retention.prune(NOW).failures == would.failures == {"dead": 30, "recovered": 12}
 
 
@@ -235,20 +235,20 @@ def test_whatever_happened_before_exactly_those_go_whose_time_is_over_also_when_
     monkeypatch.setattr(statements, "delete", kill)
     went = 0
     while True:
-        before = left()
+        before = stored_failures()
         with suppress(Killed):
             went += retention.prune(NOW).count
             break
-        assert left() >= staying
-        went += len(before - left())
-    assert left() == staying and went == 60 - len(staying)
+        assert stored_failures() >= staying
+        went += len(before - stored_failures())
+    assert stored_failures() == staying and went == 60 - len(staying)
     assert (
         set(Attempt.objects.values_list("failure", flat=True))
         == staying
         == set(Payload.objects.values_list("failure", flat=True))
     )
     assert set(ReplayItem.objects.values_list("failure", flat=True)) <= staying and rows_of_terms() == len(staying)
-    assert counted() == Counter(Failure.objects.values_list("state", flat=True))
+    assert counts_by_state() == Counter(Failure.objects.values_list("state", flat=True))
 
 
 def test_it_may_be_broken_off_and_goes_on(monkeypatch):
@@ -258,7 +258,7 @@ def test_it_may_be_broken_off_and_goes_on(monkeypatch):
     first = retention.prune(NOW, within_s=0.03)
     assert not first.is_done and 0 < first.count < 400
     second = retention.prune(NOW)
-    assert second.is_done and first.count + second.count == 400 and counted() == {}
+    assert second.is_done and first.count + second.count == 400 and counts_by_state() == {}
 
 
 @pytest.mark.postgresql
@@ -344,13 +344,13 @@ def test_a_length_of_time_that_leads_before_all_dates_is_refused_with_a_sentence
     settings.REDRIVE_KEEP = f"dead={text}"
     with pytest.raises(retention.config.BadConfiguration, match=f"REDRIVE_KEEP: '{text}' is longer"):
         retention.prune(NOW)
-    assert len(left()) == 1
+    assert len(stored_failures()) == 1
 
 
 def test_the_longest_length_of_time_can_be_used(settings):
     settings.REDRIVE_KEEP = "36500d"
     bury()
-    assert retention.prune(NOW).count == 0 and len(left()) == 1
+    assert retention.prune(NOW).count == 0 and len(stored_failures()) == 1
 
 
 def test_the_command_reports_the_numbers(capsys):
@@ -360,7 +360,7 @@ def test_the_command_reports_the_numbers(capsys):
     call_command("prune", "--older-than", "101d")
     assert "0 failures went" in capsys.readouterr().out
     call_command("prune", "--older-than", "99d")
-    assert "3 failures went" in capsys.readouterr().out and not left()
+    assert "3 failures went" in capsys.readouterr().out and not stored_failures()
     with pytest.raises(CommandError, match="no length of time"):
         call_command("prune", "--older-than", "soon")
 
@@ -371,7 +371,7 @@ def test_a_read_only_desk_keeps_everything(settings):
     assert retention.step(NOW) is False and retention.prune(NOW, dry_run=True).count == 3
     with pytest.raises(CommandError, match="read-only"):
         call_command("prune")
-    assert len(left()) == 3
+    assert len(stored_failures()) == 3
 
 
 def test_notices_go_with_their_deliveries_when_history_is_over_and_what_happened_to_the_alert_stays():

@@ -66,7 +66,7 @@ def just_started():
     sampling._checked_at.clear()
 
 
-def counted():
+def read_counter():
     return QueueCounter.objects.values_list("started", "succeeded", "failed", "busy_s").get(step=60)
 
 
@@ -118,11 +118,11 @@ def test_a_source_that_hangs_costs_its_deadline_once_and_delays_no_other(sources
     monkeypatch.setattr(sampling, "_PATIENCE_S", 2.0)
     is_over, requests, probe = threading.Event(), [], sampling._probe_source
 
-    def looked(name, *given):
+    def probe_or_hang(name, *given):
         requests.append(name)
         is_over.wait(90) if name == "mute" else probe(name, *given)
 
-    monkeypatch.setattr(sampling, "_probe_source", looked)
+    monkeypatch.setattr(sampling, "_probe_source", probe_or_hang)
     sources(shop=broker[0], mute="redis://127.0.0.1:1/0")
     sampling.sample(NOW)
     sampling.sample(NOW + timedelta(seconds=10))
@@ -230,7 +230,7 @@ def test_only_what_was_done_since_the_last_heartbeat_is_added(store):
     beat(store, NOW + timedelta(seconds=5), counts={"started": 15, "succeeded": 13, "failed": 2, "busy_s": 2.0})
     heartbeats.count_heartbeats(NOW + timedelta(seconds=5))
     # Failures are counted by ingest, with their attempts.
-    assert counted() == (15, 13, 0, 2.0)
+    assert read_counter() == (15, 13, 0, 2.0)
 
 
 def test_a_worker_that_began_again_counts_from_zero(store):
@@ -238,7 +238,7 @@ def test_a_worker_that_began_again_counts_from_zero(store):
     heartbeats.count_heartbeats(NOW)
     beat(store, NOW + timedelta(seconds=5), boot="b2", counts={"started": 3})
     heartbeats.count_heartbeats(NOW + timedelta(seconds=5))
-    assert counted()[0] == 13
+    assert read_counter()[0] == 13
     assert Worker.objects.get().boot == "b2"
 
 
@@ -249,7 +249,7 @@ def test_an_older_heartbeat_is_not_counted_after_a_newer(store):
     heartbeats.count_heartbeats(NOW)
     beat(store, NOW + timedelta(seconds=5), counts={"started": 12})
     heartbeats.count_heartbeats(NOW + timedelta(seconds=5))
-    assert counted()[0] == 12
+    assert read_counter()[0] == 12
 
 
 def test_who_is_silent_is_not_there_and_is_forgotten_after_an_hour(store):
@@ -258,7 +258,7 @@ def test_who_is_silent_is_not_there_and_is_forgotten_after_an_hour(store):
     assert heartbeats.count_heartbeats(NOW + timedelta(seconds=31)) == []
     heartbeats.count_heartbeats(NOW + timedelta(seconds=3700))
     assert not store.hlen(keys.workers("shop"))
-    assert counted()[0] == 1
+    assert read_counter()[0] == 1
 
 
 @pytest.mark.parametrize("wrong", [-7200, 7200])
@@ -277,7 +277,7 @@ def test_a_heartbeat_that_is_not_ours_harms_no_other(store):
     beat(store, name="odd", counts={"started": "many"}, queues="emails", late_ack=3, concurrency=-5, spooled=1e400)
     beat(store, counts={"started": 4})
     assert len(heartbeats.count_heartbeats(NOW)) == 2
-    assert counted()[0] == 4
+    assert read_counter()[0] == 4
 
 
 @pytest.mark.parametrize(

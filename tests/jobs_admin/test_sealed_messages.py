@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.server]
 SECRET = "the-customers-own-words"  # noqa: S105
 
 
-def told(raw: bytes = SECRET.encode(), **more) -> Envelope:
+def build_envelope(raw: bytes = SECRET.encode(), **more) -> Envelope:
     usual = {
         "source": "shop",
         "queue": "emails",
@@ -47,9 +47,9 @@ def told(raw: bytes = SECRET.encode(), **more) -> Envelope:
 @pytest.mark.parametrize("raw", [b"", b"\x00\xff" * 1000, SECRET.encode()])
 def test_a_message_is_opened_as_it_was_sealed_and_reports_nothing_before(raw):
     seal = sealer(unsealing.public_key())
-    entry = encode(seal(told(raw)))
+    entry = encode(seal(build_envelope(raw)))
     assert raw == b"" or raw not in b"".join(entry.values())
-    assert encode(seal(told(raw)))[b"raw"] != entry[b"raw"]
+    assert encode(seal(build_envelope(raw)))[b"raw"] != entry[b"raw"]
     found = unsealing.opened(decode(entry))
     assert (found.raw, found.is_raw_complete, found.sealed) == (raw, True, "")
 
@@ -68,7 +68,7 @@ def test_what_is_no_key_is_refused(key):
 
 @pytest.mark.django_db
 def test_what_no_key_opens_is_stored_raw_and_filed_once_its_key_is_back(settings, store):
-    entry = encode(sealer(unsealing.public_key())(told()))
+    entry = encode(sealer(unsealing.public_key())(build_envelope()))
     old, settings.REDRIVE_PAYLOAD_KEYS = settings.REDRIVE_PAYLOAD_KEYS, [Fernet.generate_key().decode()]
     forget_configuration(config)
     assert ingest.file([(b"1-1", entry)]).unfiled == 1
@@ -85,7 +85,7 @@ def test_what_no_key_opens_is_stored_raw_and_filed_once_its_key_is_back(settings
 
 @pytest.mark.django_db
 def test_what_was_changed_on_its_way_is_stored_raw(store):
-    entry = encode(sealer(unsealing.public_key())(told()))
+    entry = encode(sealer(unsealing.public_key())(build_envelope()))
     entry[b"raw"] = entry[b"raw"][:-1] + bytes([entry[b"raw"][-1] ^ 1])
     assert ingest.file([(b"1-1", entry)]).unfiled == 1
     assert "was changed or truncated in transit" in Unfiled.objects.get().why
@@ -123,7 +123,7 @@ def test_nothing_of_a_message_is_in_clear_in_the_store_or_the_spool(engine, stor
 
 def test_reports_in_the_spool_are_sealed_too(tmp_path):
     spool = Spool(tmp_path / "spool")
-    spool.append(encode(sealer(unsealing.public_key())(told())))
+    spool.append(encode(sealer(unsealing.public_key())(build_envelope())))
     assert all(SECRET.encode() not in file.read_bytes() for file in (tmp_path / "spool").iterdir())
 
 

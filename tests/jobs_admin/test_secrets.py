@@ -112,10 +112,10 @@ def broken_shop(tmp_path_factory):
             client.rename("held", "celery")
             with redis.Redis.from_url(store.url) as reports:
 
-                def told():
+                def reported_ids():
                     return {decode(fields).job_id for _, fields in reports.xrange(keys.failures("shop"))}
 
-                worker.wait(lambda: told() == sent.keys(), what="all reports")
+                worker.wait(lambda: reported_ids() == sent.keys(), what="all reports")
                 worker.wait(lambda: reports.hgetall(keys.workers("shop")), what="a heartbeat")
                 worker.entries = reports.xrange(keys.failures("shop"))
         worker.sent = sent

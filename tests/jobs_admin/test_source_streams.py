@@ -36,7 +36,7 @@ def write(store, source, *reports):
         pipe.execute()
 
 
-def held() -> list[tuple[str, str]]:
+def list_failures() -> list[tuple[str, str]]:
     return sorted(Failure.objects.values_list("source", "job_id"))
 
 
@@ -46,7 +46,7 @@ def test_a_report_on_the_stream_of_another_source_is_stored_raw_and_changes_noth
     (before,) = Failure.objects.values()
     write(store, "evil", report("j1", "success", 2), report("j2"), report("j3", source="evil"))
     drain()
-    assert held() == [("evil", "j3"), ("shop", "j1")]
+    assert list_failures() == [("evil", "j3"), ("shop", "j1")]
     assert Failure.objects.filter(source="shop").values().get() == before
     assert set(Unfiled.objects.values_list("why", flat=True)) == {
         "the report names the source 'shop' and came on the stream of 'evil'"
@@ -94,7 +94,7 @@ def test_a_key_that_is_no_stream_keeps_no_other_source_from_being_read(store, ki
     write(store, "shop", report("j1"))
     beat(store, "shop", "w1")
     drain()
-    assert held() == [("shop", "j1")]
+    assert list_failures() == [("shop", "j1")]
     assert [one.source for one in heartbeats.count_heartbeats(NOW)] == ["shop"]
     uncaptured.record_counts(NOW)
     Reaper().look(store, 0.0)
@@ -128,7 +128,7 @@ def test_the_stream_that_older_guards_share_is_read_too_and_counted_off(store):
     store.set(keys.shared("failures:bytes"), weight(one) + 5)
     write(store, "shop", report("j2"))
     drain()
-    assert held() == [("old", "j1"), ("shop", "j2")]
+    assert list_failures() == [("old", "j1"), ("shop", "j2")]
     assert int(store.get(keys.shared("failures:bytes"))) == 5 and not store.xlen(keys.shared("failures"))
 
 
@@ -183,7 +183,7 @@ def test_invented_sources_hide_no_registered_one_from_any_step(store, monkeypatc
     reaper.look(store, CONFIRM_SILENCE_S)
     assert store.xlen(keys.failures("crm")) == 1
     drain()
-    assert held() == [("crm", "j1")]
+    assert list_failures() == [("crm", "j1")]
     store.delete(keys.failures("crm"))
     store.xadd(keys.failures("crm"), {"v": "1"}, id=f"{int((time.time() - 60) * 1000)}-0")
     assert liveness.ingest_lags_s()["crm"] > 59
@@ -244,7 +244,7 @@ def test_a_job_that_a_dead_worker_stored_is_of_the_source_under_whose_key_it_was
     reaper.look(store, 0.0)
     reaper.look(store, CONFIRM_SILENCE_S)
     drain()
-    assert held() == [("old", "j2")]
+    assert list_failures() == [("old", "j2")]
     assert "came on the stream of 'evil'" in Unfiled.objects.get().why
     assert not Source.objects.filter(name="shop").exists()
     assert not store.exists(keys.shared("kept")) and not store.exists(keys.kept_boots("evil"))

@@ -50,11 +50,11 @@ def killed(worker: RealWorker, store, *, is_reserved: bool) -> str:
     job = worker.send("until", "never")
     worker.wait(lambda: worker.marks("until"), what="it to run")
 
-    def is_told():
+    def is_reported():
         fetched = [stranded._parse_fetched(text) for text in store.hvals(keys.in_hand("shop"))]
         return any(one[1] == job and one[4] is is_reserved for entry in fetched for one in entry["jobs"])
 
-    worker.wait(is_told, what="its heartbeat")
+    worker.wait(is_reported, what="its heartbeat")
     worker.kill()
     (place,) = store.hkeys(keys.in_hand("shop"))
     boot = place.decode()
@@ -115,25 +115,25 @@ def test_a_program_and_a_terminal_return_it_by_the_same_door(broker, engine, sto
     killed(worker_on(broker, engine.url, late_ack=True).start(), store, is_reserved=True)
     (one,) = stranded.find_stranded("shop")
 
-    def ask(method, path, role, source="*"):
+    def call_api(method, path, role, source="*"):
         token = create(f"{role} of {source}", role, source)
         answer = client.generic(method, f"/api/{path}", headers={"Authorization": f"Bearer {token}"})
         return answer.status_code, json.loads(answer.content)
 
-    status, listed = ask("GET", "workers/gone", "viewer")
+    status, listed = call_api("GET", "workers/gone", "viewer")
     (item,) = listed["items"]
     assert status == 200 and item["text"] == one.text
     assert (item["boot"], item["held"], item["lost"], item["queues"]) == (one.boot, 1, 0, ["celery"])
-    assert ask("GET", "workers/gone", "viewer", "bank")[1]["items"] == []
+    assert call_api("GET", "workers/gone", "viewer", "bank")[1]["items"] == []
     address = f"workers/shop/{one.boot}/return"
-    assert ask("POST", address, "viewer", "shop")[0] == 403
-    assert ask("POST", address, "operator", "bank")[0] == 404
+    assert call_api("POST", address, "viewer", "shop")[0] == 403
+    assert call_api("POST", address, "operator", "bank")[0] == 404
 
     output = io.StringIO()
     call_command("workers", "gone", stdout=output)
     assert f"shop {one.boot}  {one.text}" in output.getvalue()
-    assert ask("POST", address, "operator")[:2] == (200, {"returned": 1})
-    status, refused = ask("POST", address, "admin")
+    assert call_api("POST", address, "operator")[:2] == (200, {"returned": 1})
+    status, refused = call_api("POST", address, "admin")
     assert (status, refused["error"]["code"]) == (409, "not_gone")
     with pytest.raises(CommandError, match="have already returned"):
         call_command("workers", "return", "shop", one.boot)

@@ -316,7 +316,7 @@ def test_an_undoing_leaves_what_was_acted_on_meanwhile_in_each_of_its_sources(sh
 
 
 def test_acts_are_taken_back_one_after_the_other_down_to_the_first(shop, bury):
-    """What a later act had taken up is in the earlier one's hands again once that is taken back."""
+    """Failures of a later act belong to the earlier one again once the later one is undone."""
     ids = bury(3)
     first = triage.discard(ANN, selection=ids, reason="spam")
     second = triage.restore(ANN, selection=ids[:2])

@@ -139,7 +139,7 @@ class TestBullmq(Bull):
             assert Failure.objects.get().run == run
 
     def test_what_others_did_to_a_restored_job_still_counts(self):
-        """It was put back, died again, and a person removed it there: that is gone."""
+        """A job that was restored, died again and was removed there by a person is gone."""
         job_id = self.die(1)
         self.let_fail()
         pull()

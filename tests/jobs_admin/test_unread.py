@@ -43,7 +43,7 @@ def shop(settings):
     forget_configuration(config)
 
 
-def told(n: int, kind: str, raw: bytes | None = None, **fields) -> Envelope:
+def build_envelope(n: int, kind: str, raw: bytes | None = None, **fields) -> Envelope:
     raw = json.dumps({"n": n}).encode() if raw is None else raw
     details = {"raw": raw, "raw_size": len(raw), "raw_sha256": hashlib.sha256(raw).hexdigest()}
     values = {"source": "shop", "queue": "emails", "task": "t", "job_id": f"j{n}", "kind": kind, "attempt": 1}
@@ -60,13 +60,13 @@ def filed(*reports: Envelope) -> list[Failure]:
     [("unknown_task", "dead"), ("expired", "dead"), *((kind, "quarantined") for kind in sorted(UNREAD))],
 )
 def test_what_could_not_be_read_waits_in_quarantine_and_what_was_only_not_run_is_dead(kind, state):
-    (failure,) = filed(told(1, kind))
+    (failure,) = filed(build_envelope(1, kind))
     assert (failure.state, failure.kind, failure.crashes) == (state, kind, None)
 
 
 def test_garbage_is_stored_readmitted_and_only_what_has_a_form_can_be_sent():
     garbage = {name: element(name, n) for n, name in enumerate(CORPUS) if CORPUS[name][1] in UNREAD}
-    failures = filed(*(told(n, CORPUS[name][1], raw) for n, (name, raw) in enumerate(garbage.items())))
+    failures = filed(*(build_envelope(n, CORPUS[name][1], raw) for n, (name, raw) in enumerate(garbage.items())))
     without_form = {name for name, one in zip(garbage, failures, strict=True) if (one.caveats or 0) & Caveat.NO_FORM}
     assert without_form == set(garbage) - find_sound()
     assert [contents.opened(one.payloads.get()) for one in failures] == list(garbage.values())
@@ -82,13 +82,13 @@ def test_garbage_is_stored_readmitted_and_only_what_has_a_form_can_be_sent():
 def test_one_group_for_each_task_content_type_and_fault_however_many_messages():
     refused = "Refusing to deserialize untrusted content of type {}"
     filed(
-        *(told(n, "unknown_task", message=f"No task of this worker is called {name}.", error_type="NotRegistered")
+        *(build_envelope(n, "unknown_task", message=f"No task of this worker is called {name}.", error_type="NotRegistered")
           for n, name in enumerate(["shop.a", "shop.a", "shop.b"])),
-        *(told(10 + n, "bad_content", message=refused.format(name), error_type="ContentDisallowed")
+        *(build_envelope(10 + n, "bad_content", message=refused.format(name), error_type="ContentDisallowed")
           for n, name in enumerate(["pickle", "pickle", "yaml"])),
-        *(told(20 + n, "undecodable", message=f"Expecting value: line {n} column 1 (char {n})", error_type="DecodeError")
+        *(build_envelope(20 + n, "undecodable", message=f"Expecting value: line {n} column 1 (char {n})", error_type="DecodeError")
           for n in range(3)),
-        *(told(30 + n, "expired", error_type="TaskRevokedError",
+        *(build_envelope(30 + n, "expired", error_type="TaskRevokedError",
                message=f"shop.{name} expired {n}.5 s before a worker came to it, at 2026-11-2{n}T10:00:00+00:00; it never ran")
           for n, name in enumerate(["a", "a", "b"])),
     )  # fmt: skip
@@ -101,10 +101,10 @@ def test_one_group_for_each_task_content_type_and_fault_however_many_messages():
 def test_the_head_of_a_message_is_shown_without_its_secrets_and_without_its_body():
     fields = {"headers": {"task": "t", "password": "hunter2"}, "properties": {}, "body": "aHVudGVyMg=="}
     json_, text, binary, large = filed(
-        told(1, "unknown_format", json.dumps(fields).encode()),
-        told(2, "undecodable", b"password=hunter2 <b>\x00"),
-        told(3, "undecodable", b"\xff\xfe Bearer abcdef1234567890"),
-        told(4, "undecodable", b"x" * 3_000_000),
+        build_envelope(1, "unknown_format", json.dumps(fields).encode()),
+        build_envelope(2, "undecodable", b"password=hunter2 <b>\x00"),
+        build_envelope(3, "undecodable", b"\xff\xfe Bearer abcdef1234567890"),
+        build_envelope(4, "undecodable", b"x" * 3_000_000),
     )
     assert "hunter2" not in contents.head(json_) and "aHVudGVyMg" not in contents.head(json_)
     assert '"task": "t"' in contents.head(json_) and '"body": "… 12 …"' in contents.head(json_)

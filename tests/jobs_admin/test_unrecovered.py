@@ -18,7 +18,7 @@ def watched():
     """Every depth that a person could have read meanwhile: after each statement that changed something."""
     seen, quiet = [], []
 
-    def look(execute, sql, params, many, context):
+    def count_after_write(execute, sql, params, many, context):
         answer = execute(sql, params, many, context)
         if not quiet and not sql.lstrip().upper().startswith("SELECT"):
             quiet.append(True)
@@ -26,7 +26,7 @@ def watched():
             quiet.clear()
         return answer
 
-    with connection.execute_wrapper(look):
+    with connection.execute_wrapper(count_after_write):
         yield seen
 
 

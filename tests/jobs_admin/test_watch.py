@@ -72,7 +72,7 @@ def steps_of(watch):
     return []
 
 
-def noted(desk):
+def read_steps(desk):
     return {step.decode(): json.loads(word) for step, word in desk.hgetall(keys.steps()).items()}
 
 
@@ -94,8 +94,8 @@ def test_reports_become_failures_and_each_step_reports_that_it_lives(environment
     desk.xadd(keys.failures("shop"), encode(report("watched")))
     with watching(environment) as watch:
         wait_until(lambda: failures(environment) == 1 and not desk.xlen(keys.failures("shop")), process=watch)
-        wait_until(lambda: noted(desk).keys() >= {"ingest", "send", "settle"}, process=watch)
-        words = noted(desk)  # once: more steps are noted from moment to moment
+        wait_until(lambda: read_steps(desk).keys() >= {"ingest", "send", "settle"}, process=watch)
+        words = read_steps(desk)  # once: more steps are noted from moment to moment
         assert words["ingest"]["error"] == ""
         assert {str(word["pid"]) for word in words.values()} <= set(steps_of(watch))
         assert words["ingest"]["pid"] != words["send"]["pid"]  # what a report does to its reader stops no other step
@@ -103,16 +103,16 @@ def test_reports_become_failures_and_each_step_reports_that_it_lives(environment
 
 def test_a_step_that_dies_is_started_again(environment, desk):
     with watching(environment, "--only", "ingest") as watch:
-        first = wait_until(lambda: noted(desk).get("ingest"), process=watch)["pid"]
+        first = wait_until(lambda: read_steps(desk).get("ingest"), process=watch)["pid"]
         os.kill(first, signal.SIGKILL)
-        wait_until(lambda: noted(desk)["ingest"]["pid"] != first, process=watch)
+        wait_until(lambda: read_steps(desk)["ingest"]["pid"] != first, process=watch)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_all_of_it_in_seconds(environment, desk, number):
     with watching(environment) as watch:
-        wait_until(lambda: len(noted(desk)) >= 3, process=watch)
-        pids = [word["pid"] for word in noted(desk).values()]
+        wait_until(lambda: len(read_steps(desk)) >= 3, process=watch)
+        pids = [word["pid"] for word in read_steps(desk).values()]
         watch.send_signal(number)
         assert watch.wait(60) == 0
         assert not [pid for pid in pids if is_alive(pid)]
@@ -120,7 +120,7 @@ def test_a_signal_ends_all_of_it_in_seconds(environment, desk, number):
 
 def test_the_steps_die_with_a_killed_parent(environment, desk):
     with watching(environment) as watch:
-        wait_until(lambda: len(noted(desk)) >= 3, process=watch)
+        wait_until(lambda: len(read_steps(desk)) >= 3, process=watch)
         steps = steps_of(watch)
         watch.kill()
         wait_until(lambda: not [pid for pid in steps if is_alive(pid)])
@@ -136,11 +136,11 @@ def test_a_database_that_is_away_is_waited_for_and_nothing_is_lost(environment, 
     try:
         desk.xadd(keys.failures("shop"), encode(report("later")))
         with watching(environment, "--only", "ingest") as watch:
-            wait_until(lambda: noted(desk).get("ingest", {}).get("error"), process=watch)
+            wait_until(lambda: read_steps(desk).get("ingest", {}).get("error"), process=watch)
             assert desk.xlen(keys.failures("shop")) == 1
-            at = noted(desk)["ingest"]["at"]
-            wait_until(lambda: noted(desk)["ingest"]["failed_rounds"] > 2, process=watch)
-            assert noted(desk)["ingest"]["at"] == at  # so that it is shown as late
+            at = read_steps(desk)["ingest"]["at"]
+            wait_until(lambda: read_steps(desk)["ingest"]["failed_rounds"] > 2, process=watch)
+            assert read_steps(desk)["ingest"]["at"] == at  # so that it is shown as late
             file.rmdir()
             for part in away.parent.glob("away*"):
                 part.rename(file.with_name(part.name.replace("away", file.name)))
@@ -184,7 +184,7 @@ def test_a_step_that_hangs_is_killed_and_started_again_and_delays_no_other(envir
         )
         first, second = (line.split() for line in lines[:2])
         assert first[0] != second[0] and not is_alive(int(first[0]))
-        at = wait_until(lambda: noted(desk).get("go on"), process=watch)["at"]
+        at = wait_until(lambda: read_steps(desk).get("go on"), process=watch)["at"]
         assert time.time() - at < 30  # behind what hangs it would not have come to its turn at all
     finally:
         watch.kill()
@@ -219,13 +219,13 @@ def test_progress_within_a_round_is_noted_unless_the_rounds_fail(environment, de
     program = LONG.format(root=str(ROOT), file=str(file))
     watch = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=environment)
     try:
-        at = wait_until(lambda: noted(desk).get("long"), process=watch)["at"]
-        wait_until(lambda: noted(desk)["long"]["at"] > at + 2, process=watch)
-        failed_at = wait_until(lambda: noted(desk)["failing"].get("error") and noted(desk)["failing"], process=watch)[
-            "at"
-        ]
-        wait_until(lambda: noted(desk)["failing"]["failed_rounds"] > 1, process=watch)
-        assert noted(desk)["failing"]["at"] == failed_at  # so that it is shown as late
+        at = wait_until(lambda: read_steps(desk).get("long"), process=watch)["at"]
+        wait_until(lambda: read_steps(desk)["long"]["at"] > at + 2, process=watch)
+        failed_at = wait_until(
+            lambda: read_steps(desk)["failing"].get("error") and read_steps(desk)["failing"], process=watch
+        )["at"]
+        wait_until(lambda: read_steps(desk)["failing"]["failed_rounds"] > 1, process=watch)
+        assert read_steps(desk)["failing"]["at"] == failed_at  # so that it is shown as late
         assert file.read_text() == "begun\n"
     finally:
         watch.kill()
@@ -280,21 +280,21 @@ def together(environment, desk, tmp_path):
 
 def test_of_steps_that_share_a_process_one_that_hangs_starts_all_of_them_again_and_no_other(together, desk):
     watch, pids, _ = together
-    first = wait_until(lambda: noted(desk).get("beside"), process=watch)["pid"]
+    first = wait_until(lambda: read_steps(desk).get("beside"), process=watch)["pid"]
     wait_until(lambda: len(pids("hang")) > 1, process=watch)
-    wait_until(lambda: noted(desk)["beside"]["pid"] != first, process=watch)
+    wait_until(lambda: read_steps(desk)["beside"]["pid"] != first, process=watch)
     assert not is_alive(first)
     assert len(pids("alone")) == 1
 
 
 def test_a_step_on_demand_has_a_process_while_it_is_due_and_is_noted_all_the_time(together, desk):
     watch, pids, wish = together
-    before = wait_until(lambda: noted(desk).get("due"), process=watch)["at"]
+    before = wait_until(lambda: read_steps(desk).get("due"), process=watch)["at"]
     assert not pids("due")
     wish.touch()
     first = wait_until(lambda: pids("due"), process=watch)[0]
     wait_until(lambda: not is_alive(first), process=watch)
-    wait_until(lambda: noted(desk)["due"]["at"] > before + 1, process=watch)
+    wait_until(lambda: read_steps(desk)["due"]["at"] > before + 1, process=watch)
     wish.touch()
     wait_until(lambda: len(pids("due")) == 2, process=watch)
 

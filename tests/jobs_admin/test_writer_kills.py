@@ -29,7 +29,7 @@ def run_rig(folder, seed):
 @pytest.mark.server
 @pytest.mark.sqlite
 @pytest.mark.parametrize("seed", range(1, 1 + times(1, 60)))
-def test_what_killed_processes_filed_pruned_and_filled_is_as_the_model_says(tmp_path, seed):
+def test_what_killed_processes_filed_pruned_and_filled_equals_the_model(tmp_path, seed):
     run_rig(tmp_path, seed)
 
 

@@ -18,7 +18,7 @@ some = st.none() | st.integers(0, 10**6)
 
 
 @st.composite
-def looks(draw):
+def folded_samples(draw):
     waiting, active, delayed, dead = (draw(some) for _ in DEPTHS)
     why = draw(st.sampled_from(["", "", "refused", "timed out"]))
     oldest = draw(st.none() | st.integers(0, 10**6).map(lambda s: NOW - timedelta(seconds=s)))
@@ -28,7 +28,7 @@ def looks(draw):
     )  # fmt: skip
 
 
-@given(st.lists(looks(), min_size=1, max_size=40))
+@given(st.lists(folded_samples(), min_size=1, max_size=40))
 def test_the_least_the_most_and_the_last_of_any_checks_are_stored(rows):
     one = fold(rows)
     for name in DEPTHS:
@@ -39,7 +39,7 @@ def test_the_least_the_most_and_the_last_of_any_checks_are_stored(rows):
     assert one.looks == len(rows) and one.oldest_dead_at == rows[-1].oldest_dead_at
 
 
-@given(st.lists(looks(), min_size=2, max_size=40), st.data())
+@given(st.lists(folded_samples(), min_size=2, max_size=40), st.data())
 def test_folding_the_parts_equals_folding_all(rows, data):
     cut = data.draw(st.integers(1, len(rows) - 1))
     at_once, parts = fold(rows), fold([fold(rows[:cut]), fold(rows[cut:])])
@@ -48,7 +48,7 @@ def test_folding_the_parts_equals_folding_all(rows, data):
     )
 
 
-@given(st.lists(looks(), min_size=1, max_size=40))
+@given(st.lists(folded_samples(), min_size=1, max_size=40))
 def test_what_could_not_be_reached_at_any_moment_is_reported_with_its_reason(rows):
     one = fold(rows)
     assert one.is_reachable == any(row.is_reachable for row in rows)

@@ -96,7 +96,7 @@ def brought_back() -> Replay:
     return replay
 
 
-def told(viewer=ANN, **options):
+def read_incident(viewer=ANN, **options):
     where = incidents.span(viewer, NOW, **options)
     return incidents.incident(viewer, where, NOW)
 
@@ -108,16 +108,16 @@ def test_without_times_it_is_the_last_alert_from_its_first_failure_on(outage):
 
 
 def test_the_timeline_reports_all_of_it_in_order(outage):
-    kinds = [(one.kind, one.what) for one in told().timeline]
+    kinds = [(one.kind, one.what) for one in read_incident().timeline]
     wanted = [
         ("release", "released"), ("failing", "began"), ("group", "new"), ("alert", "fired"), ("calm", "over"),
         ("alert", "acknowledged"), ("policy", "published"), ("replay", "started"), ("replay", "held"),
         ("replay", "done"), ("alert", "resolved"), ("back", "back"),
     ]  # fmt: skip
     assert sorted(kinds) == sorted(wanted)
-    times = [one.at for one in told().timeline]
+    times = [one.at for one in read_incident().timeline]
     assert times == sorted(times)
-    by_what = {one.what: one for one in told().timeline}
+    by_what = {one.what: one for one in read_incident().timeline}
     assert by_what["began"].at == minute(0) and by_what["over"].at == minute(4)
     assert by_what["acknowledged"].who == "otto" and by_what["published"].why == "longer waits"
     assert by_what["done"].words == f"Replay #{outage.pk} done: 38 succeeded, 1 failed again"
@@ -125,15 +125,15 @@ def test_the_timeline_reports_all_of_it_in_order(outage):
 
 
 def test_counts_report_what_it_came_to(outage):
-    counts = told().counts
+    counts = read_incident().counts
     assert (counts.failed, counts.died, counts.recovered) == (40, 40, 38)
     assert {state: n for state, n in counts.jobs.items() if n} == {"dead": 1, "recovered": 38, "discarded": 1}
     assert counts.open == 1 and counts.of_jobs == 40 and not counts.jobs_are_capped
     assert counts.tenants == [("acme", 30), ("zebra", 10)] and counts.looked_at == 40
 
 
-def test_the_picture_has_each_minute_with_what_lay_dead(outage):
-    seen = told().seen
+def test_the_picture_has_each_minute_with_its_dead_jobs(outage):
+    seen = read_incident().seen
     by_minute = {point.at: point for point in seen.points}
     assert seen.step_s == 60 and by_minute[minute(0)].failed == 10 and by_minute[minute(36)].recovered == 38
     assert by_minute[minute(4)].dead == 40 and seen.dead_most == 40 and seen.dead_before == 0
@@ -141,21 +141,21 @@ def test_the_picture_has_each_minute_with_what_lay_dead(outage):
 
 
 def test_what_died_before_it_of_something_else_need_not_come_back(outage):
-    """It is over when no more lie dead than just before it began; a step reports its end, and no time before it."""
+    """An incident is over when no more are dead than just before it began; a step reports its end, and no time before it."""
     DepthSample.objects.all().delete()
     for n, dead in ((-4, 0), (-1, 500), (0, 510), (4, 540), (38, 502), (60, 500), (61, 500)):
         DepthSample.objects.create(source="shop", queue="emails", at=minute(n), step=10, dead=dead)
-    seen = told().seen
+    seen = read_incident().seen
     assert (seen.dead_before, seen.dead_most, seen.back_at) == (500, 540, minute(60))
-    assert told().where.until == minute(65), "what brings its jobs back is part of it"
+    assert read_incident().where.until == minute(65), "what brings its jobs back is part of it"
     DepthSample.objects.filter(at__lt=minute(0)).delete()  # nobody looked before
-    assert (told().seen.dead_before, told().seen.back_at) == (510, minute(38))
+    assert (read_incident().seen.dead_before, read_incident().seen.back_at) == (510, minute(38))
 
 
 def test_only_admins_of_the_source_read_who_did_what(outage):
-    acts = told(ANN).acts
+    acts = read_incident(ANN).acts
     assert [(act.who, act.act) for act in acts] == [("otto", "replay.start"), ("redrive", "replay.hold")]
-    assert told(OTTO).acts is None
+    assert read_incident(OTTO).acts is None
 
 
 def test_what_is_out_of_sight_is_not_there(outage):
@@ -171,9 +171,9 @@ def test_what_belongs_to_other_sources_too_is_reported_to_those_who_see_them(out
     with transaction.atomic():
         row = audit.record(ENGINE, "replay.start", f"replay:{outage.pk}", source="bank")
     type(row).objects.filter(pk=row.pk).update(at=minute(30))
-    whats = {one.what: one for one in told(OTTO, source="shop").timeline}
+    whats = {one.what: one for one in read_incident(OTTO, source="shop").timeline}
     assert "new" not in whats and whats["held"].why == ""
-    assert {one.what: one for one in told(ANN, source="shop").timeline}["held"].why == "too many fail"
+    assert {one.what: one for one in read_incident(ANN, source="shop").timeline}["held"].why == "too many fail"
 
 
 def test_an_act_on_a_replay_of_several_sources_is_reported_once_with_its_reason(outage):
@@ -182,14 +182,16 @@ def test_an_act_on_a_replay_of_several_sources_is_reported_once_with_its_reason(
             ENGINE, "replay.pause", outage, ["bank", "shop"], reason="lunch", after={"state": "paused"}
         )
     AuditEvent.objects.filter(act="replay.pause").update(at=minute(30))
-    [paused] = [one for one in told(ANN, source="shop").timeline if one.what == "paused"]
+    [paused] = [one for one in read_incident(ANN, source="shop").timeline if one.what == "paused"]
     assert paused.why == "lunch"
 
 
 def test_times_that_are_requested_are_stored_and_bad_ones_refused(outage):
     where = incidents.span(ANN, NOW, source="shop", queue="emails", since=minute(2), until=minute(5))
     assert (where.since, where.until, where.found_by) == (minute(2), minute(5), "asked")
-    assert told(source="shop", since=minute(2), until=minute(3)).counts.failed == 20, "two minutes, the last one whole"
+    assert read_incident(source="shop", since=minute(2), until=minute(3)).counts.failed == 20, (
+        "two minutes, the last one whole"
+    )
     for since, until in ((minute(5), minute(5)), (minute(9), minute(1)), (minute(-60 * 24 * 40), minute(0))):
         with pytest.raises(Refused):
             incidents.span(ANN, NOW, source="shop", since=since, until=until)
@@ -213,7 +215,7 @@ def test_an_outage_long_ago_is_found_by_the_hour():
     assert incidents.incident(ANN, where, NOW).counts.failed == 500
 
 
-def asked_for_a_span(now=NOW) -> list[str]:
+def span_queries(now=NOW) -> list[str]:
     """The statements about counters of queues that it takes."""
     with CaptureQueriesContext(connection) as queries:
         incidents.span(ANN, now)
@@ -223,9 +225,9 @@ def asked_for_a_span(now=NOW) -> list[str]:
 def test_the_minutes_of_every_queue_are_not_added_up_to_find_the_loudest():
     Source.objects.create(name="shop")
     add_queue_counts({("shop", f"q{n:03}", minute(n % 60)): {"failed": n + 1} for n in range(4)})
-    few = asked_for_a_span()
+    few = span_queries()
     add_queue_counts({("shop", f"q{n:03}", minute(n % 60)): {"failed": n + 1} for n in range(4, 400)})
-    many = asked_for_a_span()
+    many = span_queries()
     assert len(many) == len(few) and incidents.span(ANN, NOW).queue == "q399"
     of_minutes = [sql for sql in many if '"step" = 60' in sql]
     assert of_minutes and all('"queue" = ' in sql for sql in of_minutes)
@@ -242,7 +244,7 @@ def test_no_more_hours_than_a_bound_are_added_up_the_latest_of_them(monkeypatch)
 
 def test_counters_are_not_requested_the_loudest_queue_while_an_alert_is_open(outage):
     Alert.objects.update(state="firing", resolved_at=None)
-    assert all('"queue" = ' in sql for sql in asked_for_a_span())
+    assert all('"queue" = ' in sql for sql in span_queries())
 
 
 def test_a_newer_outage_of_the_same_source_goes_before_the_alert(outage):
@@ -287,12 +289,12 @@ def test_a_moment_is_found_among_ids_with_gaps(outage):
 
 
 def test_it_costs_the_same_with_many_jobs_alerts_and_groups(outage):
-    def asked():
+    def count_queries():
         with CaptureQueriesContext(connection) as queries:
-            told(source="shop", queue="emails", since=minute(-5), until=minute(60))
+            read_incident(source="shop", queue="emails", since=minute(-5), until=minute(60))
         return len(queries)
 
-    before = asked()
+    before = count_queries()
     more = [report(f"m{n}", error_type=f"E{n}", at=minute(n / 60).timestamp()) for n in range(200)]
     ingest.file(entries(*more), minute(4))
     rule = Rule.objects.get(name="e-mails die")
@@ -301,20 +303,20 @@ def test_it_costs_the_same_with_many_jobs_alerts_and_groups(outage):
             rule=rule, source="shop", subject="emails", state="resolved", severity="warning", value=0, threshold=1,
             opened_at=minute(n / 2), fired_at=minute(n / 2), resolved_at=minute(n / 2 + 1),
         )  # fmt: skip
-    assert asked() - before <= 8, "a larger table takes a few more steps to find a moment in"
-    assert len([one for one in told(source="shop").timeline if one.kind == "group"]) <= 50
+    assert count_queries() - before <= 8, "a larger table takes a few more steps to find a moment in"
+    assert len([one for one in read_incident(source="shop").timeline if one.kind == "group"]) <= 50
 
 
 def test_a_group_that_came_back_shows_after_what(outage):
     Group.objects.update(state="regressed", state_since=minute(3), regressed_after="release:r1")
-    (back,) = [one for one in told().timeline if one.what == "regressed"]
+    (back,) = [one for one in read_incident().timeline if one.what == "regressed"]
     assert back.words.startswith("Came back after release r1: Timeout")
 
 
 def test_jobs_that_failed_long_before_and_arrived_meanwhile_are_none_of_it(outage):
     old = [report(f"old{n}", at=minute(-6000).timestamp(), tenant="elsewhere") for n in range(9)]
     ingest.file(entries(*old), minute(3))
-    counts = told(source="shop", queue="emails", since=minute(-5), until=minute(60)).counts
+    counts = read_incident(source="shop", queue="emails", since=minute(-5), until=minute(60)).counts
     assert counts.of_jobs == 40 and dict(counts.tenants) == {"acme": 30, "zebra": 10}
 
 

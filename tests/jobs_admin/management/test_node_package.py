@@ -1,4 +1,4 @@
-"""The piece for BullMQ workers as a package: what npm installs without asking a registry, the same bytes each time."""
+"""The Node agent for BullMQ workers as a package: what npm installs without asking a registry, the same bytes each time."""
 
 from __future__ import annotations
 

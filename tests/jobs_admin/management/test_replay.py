@@ -80,7 +80,7 @@ def test_a_patch_that_cannot_be_read_starts_nothing(shop, bury, tmp_path, writte
     assert not Replay.objects.exists()
 
 
-def stands(pk: int, **changes) -> None:
+def update_replay(pk: int, **changes) -> None:
     Replay.objects.filter(pk=pk).update(**changes)
 
 
@@ -95,19 +95,19 @@ def test_waiting_ends_non_zero_at_once_where_only_a_person_can_go_on(shop, bury,
     bury(3)
     show = Progress.show
 
-    def shown(self, replay):
-        stands(replay.pk, **changes)
+    def show_after_change(self, replay):
+        update_replay(replay.pk, **changes)
         replay.refresh_from_db()
         show(self, replay)
 
-    monkeypatch.setattr(Progress, "show", shown)
+    monkeypatch.setattr(Progress, "show", show_after_change)
     with pytest.raises(CommandError, match=message):
         run("queue:emails", "--reason", "x", "--wait")
 
 
 def test_waiting_ends_where_no_one_reports_how_the_jobs_ended_and_claims_nothing(shop, bury, monkeypatch):
     bury(3)
-    monkeypatch.setattr(Progress, "show", lambda _, replay: stands(replay.pk, state="done", sent=3, planned=0))
+    monkeypatch.setattr(Progress, "show", lambda _, replay: update_replay(replay.pk, state="done", sent=3, planned=0))
     output = run("queue:emails", "--reason", "x", "--wait")
     assert "3 of 3 jobs were sent. Their source does not report how a job ends." in output and "succeeded" not in output
 

@@ -34,7 +34,7 @@ def insert(text: str, version: int = 1) -> None:
         )
 
 
-def written(**changes: object) -> str:
+def policy_json(**changes: object) -> str:
     """JSON of the policy with these fields; a text between < and > stands as it is, for what JSON does not have."""
     text = json.dumps(NORMAL | changes)
     return text.replace('"<', "").replace('>"', "")
@@ -45,7 +45,7 @@ def backoff(**fields: object) -> dict[str, object]:
 
 
 def test_what_is_in_order_can_be_written():
-    insert(written())
+    insert(policy_json())
     assert PolicyVersion.objects.get().policy.max_attempts == 4
 
 
@@ -104,7 +104,7 @@ ABSURD = {
 @pytest.mark.parametrize("changes", ABSURD.values(), ids=ABSURD)
 def test_an_absurd_document_is_not_taken_by_the_database_itself(changes):
     with pytest.raises(DatabaseError):
-        insert(written(**changes))
+        insert(policy_json(**changes))
     assert not PolicyVersion.objects.exists()
 
 
@@ -123,14 +123,17 @@ def test_a_policy_without_a_backoff_is_taken_only_where_it_leaves_retries_to_the
 
 
 def test_a_document_cannot_be_made_absurd_later_either():
-    insert(written())
+    insert(policy_json())
     with pytest.raises(DatabaseError), transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(f"UPDATE {PolicyVersion._meta.db_table} SET document = %s", [written(max_attempts=10**9)])
+        cursor.execute(f"UPDATE {PolicyVersion._meta.db_table} SET document = %s", [policy_json(max_attempts=10**9)])
 
 
 def test_an_equal_match_is_not_taken_and_neither_is_a_second_version_in_force():
-    insert(written())
-    for other, version in ((written(name="others"), 1), (written(match={**NORMAL["match"], "task": "else"}), 2)):
+    insert(policy_json())
+    for other, version in (
+        (policy_json(name="others"), 1),
+        (policy_json(match={**NORMAL["match"], "task": "else"}), 2),
+    ):
         with pytest.raises(DatabaseError):
             insert(other, version)
 
@@ -155,10 +158,10 @@ TRUE = pytest.param({"max_attempts": True}, marks=pytest.mark.sqlite, id="true a
 @pytest.mark.parametrize("changes", [*(pytest.param(one, id=name) for name, one in UNSAID.items()), TRUE])
 def test_what_the_database_cannot_refuse_a_worker_does_and_keeps_the_last_good_one(store, tmp_path, changes):
     worker = Policies("shop", "enforce", tmp_path)
-    insert(written())
+    insert(policy_json())
     assert polled(worker, store) and worker.versions == {"emails": 1}
     PolicyVersion.objects.update(is_published=False, ended_at=timezone.now())
-    insert(written(**changes), 2)
+    insert(policy_json(**changes), 2)
     polled(worker, store)
     name = changes.get("name", "emails")
     assert worker.refused[name].endswith("The version before stays in force.")
