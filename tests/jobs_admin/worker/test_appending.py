@@ -41,15 +41,15 @@ def store(road, tmp_path):
     made.close()
 
 
-def noted(store: Store, monkeypatch) -> list[bool]:
+def record_waits(store: Store, monkeypatch) -> list[bool]:
     """Each time that answers are looked for from now on: whether they are waited for."""
     found, really = [], store._read_answers
 
-    def heard(line, deadline, *, waits):
+    def read_answers(line, deadline, *, waits):
         found.append(waits)
         return really(line, deadline, waits=waits)
 
-    monkeypatch.setattr(store, "_read_answers", heard)
+    monkeypatch.setattr(store, "_read_answers", read_answers)
     return found
 
 
@@ -57,46 +57,46 @@ def entry(number: int) -> dict[bytes, bytes]:
     return {b"v": b"1", b"raw": b"%d" % number}
 
 
-def sent(store: Store, numbers: range) -> None:
+def write_entries(store: Store, numbers: range) -> None:
     for number in numbers:
         store.write(entry(number), may_lag=True)
 
 
-def told(engine) -> list[int]:
+def reported_numbers(engine) -> list[int]:
     with redis.Redis.from_url(engine.url) as client:
         return [int(fields[b"raw"]) for _, fields in client.xrange(keys.failures("shop"))]
 
 
 def test_a_slow_store_holds_up_no_one_who_need_not_wait_for_it(store, road, own_store, patience, monkeypatch):
-    road.delay, waits = 0.09, noted(store, monkeypatch)
-    sent(store, range(10))
+    road.delay, waits = 0.09, record_waits(store, monkeypatch)
+    write_entries(store, range(10))
     assert not any(waits)
     store.close()  # the worker ends: waits for what was not answered
-    assert told(own_store) == list(range(10)) and store.spool.waiting == 0
+    assert reported_numbers(own_store) == list(range(10)) and store.spool.waiting == 0
 
 
 def test_only_so_many_are_on_their_way_at_a_time(store, road):
     road.delay = 0.02
-    sent(store, range(MOST_UNANSWERED + 5))
+    write_entries(store, range(MOST_UNANSWERED + 5))
     assert store._line is None or len(store._line.unanswered) <= 5  # after the sixteenth all were waited for
 
 
 def test_what_a_hung_store_does_not_answer_goes_to_the_spool_and_costs_no_one_a_wait(
     store, road, own_store, monkeypatch
 ):
-    road.delay, waits = 30, noted(store, monkeypatch)
-    sent(store, range(5))
+    road.delay, waits = 30, record_waits(store, monkeypatch)
+    write_entries(store, range(5))
     time.sleep(0.11)
-    sent(store, range(5, 8))
+    write_entries(store, range(5, 8))
     assert waits and not any(waits)
     assert store.spool.waiting == 8 and store._line is None
     # Five are on the stream too: which, nobody could know. Ingest files a job once.
-    assert set(told(own_store)) <= set(range(5))
+    assert set(reported_numbers(own_store)) <= set(range(5))
 
 
 def test_the_heartbeat_finds_out_what_was_not_answered(store, road):
     road.delay = 30
-    sent(store, range(5))
+    write_entries(store, range(5))
     time.sleep(0.11)
     store.dial()
     assert store.spool.waiting == 5
@@ -104,45 +104,45 @@ def test_the_heartbeat_finds_out_what_was_not_answered(store, road):
 
 def test_a_connection_that_breaks_takes_nothing_with_it(store, road, own_store, patience):
     road.delay = 0.05
-    sent(store, range(3))
+    write_entries(store, range(3))
     road.break_all()
     road.delay = 0
-    sent(store, range(3, 6))
+    write_entries(store, range(3, 6))
     assert store.spool.waiting >= 3
     store.dial()  # at once: nothing had to be waited for
-    sent(store, range(6, 7))
+    write_entries(store, range(6, 7))
     store.drain()
     store.close()
-    assert set(told(own_store)) == set(range(7))
+    assert set(reported_numbers(own_store)) == set(range(7))
 
 
 def test_a_store_that_forgot_the_script_is_reported_it_again_and_each_report_arrives_once(store, own_store, patience):
     with redis.Redis.from_url(own_store.url) as client:
         client.script_flush()
-    sent(store, range(5))
+    write_entries(store, range(5))
     store.write(entry(5))
     # In which order depends on how many were sent before the first refusal came.
-    assert sorted(told(own_store)) == list(range(6)) and store.spool.waiting == 0
+    assert sorted(reported_numbers(own_store)) == list(range(6)) and store.spool.waiting == 0
 
 
 def test_what_found_no_room_goes_to_the_spool(own_store, tmp_path, patience):
     store = Store(own_store.url, "shop", Spool(tmp_path / "spool"), stream_bytes=600)
     store.dial()
-    sent(store, range(20))
+    write_entries(store, range(20))
     store.close()
-    numbers = told(own_store)
+    numbers = reported_numbers(own_store)
     assert 5 <= len(numbers) < 20 and store.is_full
     (file,) = (tmp_path / "spool").glob("*.spool")
     assert len(numbers) + file.read_bytes().count(b"raw") == 20
 
 
 def test_an_answer_that_comes_in_drops_is_bounded_here_too(store, road):
-    sent(store, range(1))
+    write_entries(store, range(1))
     road.drop_by_drop = True
-    sent(store, range(1, 3))
+    write_entries(store, range(1, 3))
     while store._line is not None and not store._line._line.has_come():
         time.sleep(0.01)
-    sent(store, range(3, 4))
+    write_entries(store, range(3, 4))
     assert store._line is None and store.spool.waiting >= 3  # given up, where the drops would have come in the end
 
 
@@ -159,7 +159,7 @@ def test_only_a_job_that_was_acknowledged_does_not_wait_to_be_reported(
     request = guarded(Request, guard)(message, app=app, hostname="w@h", task=app.tasks["fail_plain"])
     request._on_ack = lambda *_: None
     request.on_accepted(1, time.monotonic())
-    road.delay, waits = 0.08, noted(guard.store, monkeypatch)
+    road.delay, waits = 0.08, record_waits(guard.store, monkeypatch)
     guard.job_timed_out(request, 1)
     assert any(waits) is late
     guard.store.close()
@@ -199,10 +199,10 @@ def test_a_report_whose_answer_reports_nothing_of_it_goes_to_the_spool(tmp_path,
     store.dial()
     store.write(entry(1), may_lag=may_lag)
     store.close()
-    assert kept(tmp_path / "spool") == [entry(1)]
+    assert drain_spool(tmp_path / "spool") == [entry(1)]
 
 
-def kept(directory) -> list[dict[bytes, bytes]]:
+def drain_spool(directory) -> list[dict[bytes, bytes]]:
     found: list[dict[bytes, bytes]] = []
     Spool(directory).drain(found.extend)
     return found

@@ -198,7 +198,7 @@ def test_a_job_that_could_be_one_crash_too_many_does_not_run_twice_at_once(worke
     assert one.start(rule, job(), job()) == [Proceed(), Wait(5.5, "undecided")]
 
 
-def test_the_time_that_a_job_lay_with_a_dead_worker_counts_for_no_window(worker, store):
+def test_the_time_that_a_job_was_with_a_dead_worker_counts_for_no_window(worker, store):
     rule = poison(2, window_s=60)
     old = worker()
     old.start(rule, job())
@@ -297,58 +297,60 @@ def limited(**fields):
     return policy(concurrency={"key": "kwargs.customer", "limit": 2} | fields)
 
 
-def of(customer, name):
+def job_of(customer, name):
     return job(name, kwargs={"customer": customer})
 
 
 def test_only_so_many_at_once_for_each_value_of_the_key(worker):
     one, rule = worker(), limited()
-    decisions = one.start(rule, of("a", "1"), of("a", "2"), of("a", "3"), of("b", "4"), job("5"), job("6"), job("7"))
+    decisions = one.start(
+        rule, job_of("a", "1"), job_of("a", "2"), job_of("a", "3"), job_of("b", "4"), job("5"), job("6"), job("7")
+    )
     assert [type(decision) for decision in decisions] == [Proceed, Proceed, Wait, Proceed, Proceed, Proceed, Proceed]
     assert decisions[2].why == "concurrency" and 0.2 <= decisions[2].delay_s <= 30
     one.child = 2
-    one.ended(rule, of("a", "1"))
-    assert worker().start(rule, of("a", "3"), of("a", "8"))[0] == Proceed()
+    one.ended(rule, job_of("a", "1"))
+    assert worker().start(rule, job_of("a", "3"), job_of("a", "8"))[0] == Proceed()
 
 
 def test_a_place_is_reserved_while_its_worker_lives_and_given_up_when_it_does_not(worker, store):
     one, two, rule = worker(), worker(), limited(limit=1)
-    assert one.start(rule, of("a", "1")) == Proceed()
+    assert one.start(rule, job_of("a", "1")) == Proceed()
     (leases,) = [key for key in store.keys("*limits:leases*") if b":line" not in key]
     store.zadd(leases, {one._token(): 1})  # thirty seconds are over
     one.beat()
-    assert isinstance(two.start(rule, of("a", "2")), Wait)
+    assert isinstance(two.start(rule, job_of("a", "2")), Wait)
     store.zadd(leases, {one._token(): 1})
-    assert two.start(rule, of("a", "2")) == Proceed()
+    assert two.start(rule, job_of("a", "2")) == Proceed()
 
 
 def lapse(store, one):
-    """Its worker has not renewed the place for thirty seconds."""
+    """Let the lease of a worker that has not renewed it for thirty seconds end."""
     (leases,) = [key for key in store.keys("*limits:leases*") if b":line" not in key]
     store.zadd(leases, {one._token(): 1})
 
 
 def test_a_limit_that_was_exceeded_is_reported_by_the_worker_that_had_stopped_answering(worker, store):
     frozen, two, rule = worker(), worker(), limited(limit=1)
-    assert frozen.start(rule, of("a", "1")) == Proceed()
+    assert frozen.start(rule, job_of("a", "1")) == Proceed()
     lapse(store, frozen)
     frozen.beat()
     assert frozen.overrun == 0  # nobody had taken it
     lapse(store, frozen)
-    assert two.start(rule, of("a", "2")) == Proceed()  # the second where one is allowed
+    assert two.start(rule, job_of("a", "2")) == Proceed()  # the second where one is allowed
     frozen.beat()
     two.beat()
     assert (frozen.overrun, two.overrun) == (1, 0)
-    two.ended(rule, of("a", "2"))
-    assert isinstance(two.start(rule, of("a", "3")), Wait)  # the place is its own again
+    two.ended(rule, job_of("a", "2"))
+    assert isinstance(two.start(rule, job_of("a", "3")), Wait)  # the place is its own again
 
 
 def test_a_job_that_ends_before_its_frozen_worker_gives_a_sign_reports_that_the_limit_was_exceeded(worker, store):
     frozen, two, rule = worker(), worker(), limited(limit=1)
-    assert frozen.start(rule, of("a", "1")) == Proceed()
+    assert frozen.start(rule, job_of("a", "1")) == Proceed()
     lapse(store, frozen)
-    assert two.start(rule, of("a", "2")) == Proceed()
-    frozen.ended(rule, of("a", "1"))
+    assert two.start(rule, job_of("a", "2")) == Proceed()
+    frozen.ended(rule, job_of("a", "1"))
     frozen.beat()
     assert frozen.overrun == 1
 
@@ -368,16 +370,16 @@ def test_a_worker_knows_how_many_of_its_source_live(worker):
 
 def test_a_crash_gives_the_place_back(worker):
     one, rule = worker(), limited(limit=1)
-    one.start(rule, of("a", "1"))
-    one.crashed(rule, of("a", "1"), "killed")
-    assert one.start(rule, of("a", "2")) == Proceed()
+    one.start(rule, job_of("a", "1"))
+    one.crashed(rule, job_of("a", "1"), "killed")
+    assert one.start(rule, job_of("a", "2")) == Proceed()
 
 
 def test_a_place_whose_end_was_never_reported_is_free_for_the_next_job_of_its_process(worker):
     one, rule = worker(), limited(limit=1)
-    assert one.start(rule, of("a", "1")) == Proceed()  # whose end the store does not hear
+    assert one.start(rule, job_of("a", "1")) == Proceed()  # whose end the store does not hear
     one.child -= 1
-    assert one.start(rule, of("a", "2")) == Proceed()
+    assert one.start(rule, job_of("a", "2")) == Proceed()
 
 
 @pytest.fixture
@@ -391,11 +393,11 @@ def ended_process():
 def test_a_place_of_a_process_that_is_no_more_is_free_although_its_worker_lives(worker, ended_process):
     one, two, rule = worker(), worker(), limited(limit=1)
     one.pid = ended_process
-    assert one.start(rule, of("a", "1")) == Proceed()
-    assert isinstance(two.start(rule, of("a", "2")), Wait)
+    assert one.start(rule, job_of("a", "1")) == Proceed()
+    assert isinstance(two.start(rule, job_of("a", "2")), Wait)
     one.beat()  # learns who holds a place
     one.beat()
-    assert two.start(rule, of("a", "2")) == Proceed()
+    assert two.start(rule, job_of("a", "2")) == Proceed()
 
 
 def test_a_start_of_a_process_that_is_no_more_does_not_hold_its_job_up_although_its_worker_lives(worker, ended_process):

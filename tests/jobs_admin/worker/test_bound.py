@@ -46,7 +46,7 @@ def make(own_store, tmp_path):
         one.close()
 
 
-def held(client) -> int:
+def read_stream_bytes(client) -> int:
     return client.memory_usage(keys.failures("shop"), samples=0) or 0
 
 
@@ -62,7 +62,7 @@ def test_forty_workers_together_keep_within_the_bound(make, client):
 
     with ThreadPoolExecutor(40) as threads:
         list(threads.map(flood, stores))
-    assert 3.5 * MB < held(client) < 4.2 * MB
+    assert 3.5 * MB < read_stream_bytes(client) < 4.2 * MB
     waiting = sum(store.spool.waiting for store in stores)
     assert (client.xlen(keys.failures("shop")) + waiting, waiting > 0) == (40 * 40, True)
 
@@ -74,7 +74,7 @@ def test_spools_that_are_shipped_together_keep_within_the_bound_too(make, client
             store.spool.append(entry(3_000))
     with ThreadPoolExecutor(12) as threads:
         list(threads.map(Store.drain, stores))
-    assert 1.6 * MB < held(client) < 2.1 * MB
+    assert 1.6 * MB < read_stream_bytes(client) < 2.1 * MB
     assert client.xlen(keys.failures("shop")) + sum(store.spool.waiting for store in stores) == 12 * 200
 
 
@@ -112,7 +112,7 @@ def test_a_count_that_is_no_number_means_that_no_one_counted(make, client, count
     client.set(keys.failures_bytes("shop"), count)
     for _ in range(100):
         store.write(entry(20_000))
-    assert store.is_full and held(client) < 1.2 * MB and int(client.get(keys.failures_bytes("shop"))) > 0.8 * MB
+    assert store.is_full and read_stream_bytes(client) < 1.2 * MB and int(client.get(keys.failures_bytes("shop"))) > 0.8 * MB
     assert client.xlen(keys.failures("shop")) + store.spool.waiting == 102 > store.spool.waiting > 0
     client.set(keys.failures_bytes("shop"), count)
     store.measure()

@@ -34,7 +34,7 @@ def pass_time(store, name, microseconds) -> None:
     store.hset(keys.budget("shop"), name, f"{int(full_at) - microseconds} {rest}")
 
 
-def left(store, name, per_minute, burst) -> int:
+def tokens_left(store, name, per_minute, burst) -> int:
     return store.eval(SCRIPT.text, 1, keys.budget("shop"), *arguments(name, per_minute, burst))[1]
 
 
@@ -55,7 +55,7 @@ def test_one_that_fills_in_weeks_is_not_forgotten_before_whatever_else_is_spent(
     granted(budgets, "slow", 60 / (week_ms / 1000), 10, 10)
     granted(budgets, "quick", 60, 10, 1)
     assert 9.9 * week_ms < store.pttl(keys.budget("shop")) <= 10 * week_ms + 1000
-    assert left(store, "slow", 60 / (week_ms / 1000), 10) == 0
+    assert tokens_left(store, "slow", 60 / (week_ms / 1000), 10) == 0
 
 
 def test_a_budget_of_nothing_grants_nothing(budgets):
@@ -65,14 +65,14 @@ def test_a_budget_of_nothing_grants_nothing(budgets):
 @pytest.mark.parametrize("before", [(0, 0), (0, 100), (1, 5)])
 def test_a_limit_that_is_raised_is_no_refill(budgets, store, before):
     granted(budgets, "p", *before, 10)
-    assert left(store, "p", 6, 100) == granted(budgets, "p", 6, 100, 1) == 0
+    assert tokens_left(store, "p", 6, 100) == granted(budgets, "p", 6, 100, 1) == 0
     pass_time(store, "p", 20_000_000)
     assert granted(budgets, "p", 6, 100, 50) == 2
 
 
 def test_what_was_left_is_stored_when_the_limit_changes_as_far_as_the_new_burst_holds_it(budgets, store):
     granted(budgets, "p", 1, 10, 2)
-    assert left(store, "p", 2, 20) == 8
+    assert tokens_left(store, "p", 2, 20) == 8
     assert granted(budgets, "p", 2, 5, 50) == 5
 
 
@@ -89,14 +89,14 @@ def test_policies_that_name_one_group_spend_from_one_budget_and_others_from_thei
 
 def test_checking_by_another_rule_takes_nothing_from_those_who_spend(budgets, store):
     granted(budgets, "p", 1, 100, 10)
-    assert (left(store, "p", 1, 5), left(store, "p", 0, 0)) == (5, 0)
+    assert (tokens_left(store, "p", 1, 5), tokens_left(store, "p", 0, 0)) == (5, 0)
     assert granted(budgets, "p", 1, 100, 200) == 90
 
 
 def test_checking_spends_nothing(budgets, store):
-    assert left(store, "p", 1, 10) == left(store, "p", 1, 10) == 10
+    assert tokens_left(store, "p", 1, 10) == tokens_left(store, "p", 1, 10) == 10
     budgets.spend("p", 1, 10)
-    assert left(store, "p", 1, 10) == left(store, "p", 1, 10) == 9
+    assert tokens_left(store, "p", 1, 10) == tokens_left(store, "p", 1, 10) == 9
 
 
 def test_a_store_that_is_away_grants_nothing_and_refuses_nothing(store):

@@ -134,7 +134,7 @@ def test_a_full_redis_is_no_answer(engine, store):
 NOTE = Script("redis.call('RPUSH', KEYS[1], ARGV[1]) return {'noted', {ARGV[1]}}")
 
 
-def noted(store) -> list[bytes]:
+def read_notes(store) -> list[bytes]:
     return store.lrange("notes", 0, -1)
 
 
@@ -143,14 +143,14 @@ def test_what_is_reported_is_done_before_what_is_queried_and_its_answer_is_no_on
     for n in range(3):
         calls.notify(NOTE, ["notes"], [n])
         assert calls.run(ECHO, [], [n])[0] == b"%d" % n
-    assert noted(store) == [b"0", b"1", b"2"]
+    assert read_notes(store) == [b"0", b"1", b"2"]
 
 
 def test_what_is_reported_twice_in_a_row_is_done_twice(engine, store):
     calls = patient(engine.url)
     calls.notify(NOTE, ["notes"], ["a"])
     calls.notify(NOTE, ["notes"], ["b"])
-    assert calls.run(ECHO, [], ["x"]) and noted(store) == [b"a", b"b"]
+    assert calls.run(ECHO, [], ["x"]) and read_notes(store) == [b"a", b"b"]
 
 
 def test_what_is_reported_to_a_redis_that_does_not_know_the_script_waits_for_no_other_call(engine, store):
@@ -158,7 +158,7 @@ def test_what_is_reported_to_a_redis_that_does_not_know_the_script_waits_for_no_
     store.script_flush()
     until_it_answers(calls)
     calls.notify(NOTE, ["notes"], ["a"])
-    wait_until(lambda: noted(store) == [b"a"], "the note")
+    wait_until(lambda: read_notes(store) == [b"a"], "the note")
 
 
 def test_what_is_reported_while_redis_forgot_its_script_is_done_with_the_next_call(engine, store):
@@ -167,7 +167,7 @@ def test_what_is_reported_while_redis_forgot_its_script_is_done_with_the_next_ca
     assert calls.run(ECHO, [], ["x"])
     store.script_flush()
     calls.notify(NOTE, ["notes"], ["b"])
-    assert calls.run(ECHO, [], ["x"])[0] == b"x" and noted(store) == [b"a", b"b"]
+    assert calls.run(ECHO, [], ["x"])[0] == b"x" and read_notes(store) == [b"a", b"b"]
 
 
 def test_a_connection_that_was_closed_after_something_was_reported_is_made_again(engine, store):

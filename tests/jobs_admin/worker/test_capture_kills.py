@@ -38,13 +38,13 @@ STATES = {"j0": ("dead", 1), "j2": ("dead", 1)}
 COUNTED = {"failed": 2.0, "retried": 0.0, "recovered": 0.0}
 
 
-def seen(lines=LINES, rows=ROWS, states=STATES, counted=COUNTED, killed=1, sent=3):
+def find_trouble(lines=LINES, rows=ROWS, states=STATES, counted=COUNTED, killed=1, sent=3):
     found = checked(sent, lines, Desk(rows, states, counted, int(counted["failed"])), Counter(child=killed))
     return {name: value for name, value in trouble({**found, "left": {}}).items() if value}
 
 
 def test_a_history_that_is_complete_is_not_found_fault_with():
-    assert seen() == {}
+    assert find_trouble() == {}
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_a_history_that_is_complete_is_not_found_fault_with():
     ],
 )
 def test_what_is_wrong_in_a_history_is_seen(name, history):
-    assert name in seen(**history)
+    assert name in find_trouble(**history)
 
 
 def test_an_attempt_that_the_broker_reported_it_delivered_again_is_flagged():
-    assert seen([*LINES, Line(START, "j1", 1, True, 9, 2.0)]) == {}
+    assert find_trouble([*LINES, Line(START, "j1", 1, True, 9, 2.0)]) == {}

@@ -35,7 +35,7 @@ from tests.kit.streams import of_job, reports
 pytestmark = pytest.mark.server
 
 
-def told(worker, job_id: str, kinds: list[str], deadline_s: float = 60):
+def wait_for_reports(worker, job_id: str, kinds: list[str], deadline_s: float = 60):
     """The reports of a job, by attempt, once as many are there as expected; and no more of them come."""
     worker.wait(lambda: len(of_job(worker.store_engine, job_id)) >= len(kinds), deadline_s, f"{kinds} of {job_id}")
     flush = worker.send("fail", "flush")  # what was on its way is there after this one
@@ -68,7 +68,7 @@ def told(worker, job_id: str, kinds: list[str], deadline_s: float = 60):
     ],
 )
 def test_each_bad_end_is_reported_exactly_once(worker, task, kind, error_type, message):
-    (report,) = told(worker, worker.send(task), [kind])
+    (report,) = wait_for_reports(worker, worker.send(task), [kind])
     assert (report.error_type, report.message) == (error_type, message)
     assert (report.attempt, report.max_attempts) == (1, 1)
     assert report.late_ack is (task == "late")
@@ -98,7 +98,7 @@ def test_a_job_ended_by_an_operator_is_no_failure(worker):
 
 def test_a_retry_is_reported_with_its_error_and_its_due_time_and_ended_by_the_success(worker):
     began = time.time()
-    first, second, last = told(worker, worker.send("flaky", 2, 1), ["retry", "retry", "success"])
+    first, second, last = wait_for_reports(worker, worker.send("flaky", 2, 1), ["retry", "retry", "success"])
     assert (first.error_type, first.message) == ("tests.kit.celery.PartnerDown", "not yet (0)")
     assert began + 1 <= first.due_at <= first.at + 1  # a second after it failed, which is told later
     assert [r.attempt for r in (first, second, last)] == [1, 2, 3]
@@ -108,32 +108,32 @@ def test_a_retry_is_reported_with_its_error_and_its_due_time_and_ended_by_the_su
 
 
 def test_autoretry_is_reported_the_same_way(worker):
-    first, last = told(worker, worker.send("autoretry", 1), ["retry", "success"])
+    first, last = wait_for_reports(worker, worker.send("autoretry", 1), ["retry", "success"])
     assert first.error_type == "tests.kit.celery.PartnerDown"
     assert (first.max_attempts, last.attempt) == (3, 2)
 
 
 def test_the_last_retry_ends_in_an_exception(worker):
-    _, last = told(worker, worker.send("exhaust"), ["retry", "exception"])
+    _, last = wait_for_reports(worker, worker.send("exhaust"), ["retry", "exception"])
     assert (last.attempt, last.max_attempts) == (2, 2)
 
 
 def test_an_error_that_cannot_be_pickled_keeps_its_own_name(worker):
-    for report in told(worker, worker.send("answered"), ["retry", "exception"]):
+    for report in wait_for_reports(worker, worker.send("answered"), ["retry", "exception"]):
         assert (report.error_type, report.message) == ("tests.kit.celery.Answered", "it said 503")
         assert report.trace.rstrip().endswith("\ntests.kit.celery.Answered: it said 503")
 
 
 def test_the_traceback_of_an_error_that_cannot_be_pickled_is_its_own(worker):
-    (report,) = told(worker, worker.send("group"), ["exception"])
+    (report,) = wait_for_reports(worker, worker.send("group"), ["exception"])
     assert "TimeoutError: late" in report.trace and "celery.Unpicklable: cannot travel" in report.trace
     assert "UnpickleableExceptionWrapper" not in report.trace
-    (report,) = told(worker, worker.send("http_error"), ["exception"])
+    (report,) = wait_for_reports(worker, worker.send("http_error"), ["exception"])
     assert report.trace.rstrip().endswith("\nurllib.error.HTTPError: HTTP Error 503: Service Unavailable")
 
 
 def test_a_retry_that_names_no_error_is_reported_with_the_one_it_was_queried_in(worker):
-    first, _ = told(worker, worker.send("bare_retry"), ["retry", "success"])
+    first, _ = wait_for_reports(worker, worker.send("bare_retry"), ["retry", "success"])
     assert (first.error_type, first.message) == ("tests.kit.celery.PartnerDown", "in passing")
 
 
@@ -156,7 +156,7 @@ def its_own(header: dict) -> Lineage:
 @pytest.mark.parametrize("task", ["flaky", "autoretry"])
 def test_a_replayed_job_keeps_its_lineage_through_celerys_own_retry(worker, task, desk):
     job_id, header = replay(worker, task, 1, desk=desk)
-    first, last = told(worker, job_id, ["retry", "success"])
+    first, last = wait_for_reports(worker, job_id, ["retry", "success"])
     assert first.lineage == last.lineage == its_own(header)
 
 
@@ -164,7 +164,10 @@ def test_a_replayed_job_keeps_its_lineage_through_celerys_own_retry(worker, task
 def test_a_job_that_got_the_headers_of_a_replayed_one_is_run_and_reported_about(worker, desk):
     child = str(uuid4())
     parent, header = replay(worker, "hands_on", "fail", child, "failed itself", desk=desk)
-    (of_parent,), (of_child,) = told(worker, parent, ["exception"]), told(worker, child, ["exception"])
+    (of_parent,), (of_child,) = (
+        wait_for_reports(worker, parent, ["exception"]),
+        wait_for_reports(worker, child, ["exception"]),
+    )
     assert (of_parent.lineage, of_parent.message) == (its_own(header), "failed itself")
     assert json.loads(of_child.raw)["headers"]["redrive"] == header  # it has it, and it is not its own
     assert of_child.lineage == (None if desk == "of today" else its_own(header))
@@ -173,20 +176,20 @@ def test_a_job_that_got_the_headers_of_a_replayed_one_is_run_and_reported_about(
 def test_a_job_that_got_the_headers_of_a_replayed_one_and_runs_well_is_no_news(worker):
     child = str(uuid4())
     parent, header = replay(worker, "hands_on", "ok", child)
-    (of_parent,) = told(worker, parent, ["success"])
+    (of_parent,) = wait_for_reports(worker, parent, ["success"])
     worker.wait(lambda: f"{child}] succeeded" in worker.text(), what="the child")
-    assert of_parent.lineage == its_own(header) and told(worker, child, []) == []
+    assert of_parent.lineage == its_own(header) and wait_for_reports(worker, child, []) == []
 
 
 def test_a_job_that_got_the_headers_and_is_retried_has_no_part_in_the_replay(worker):
     child = str(uuid4())
     replay(worker, "hands_on", "exhaust", child)
-    assert [one.lineage for one in told(worker, child, ["retry", "exception"])] == [None, None]
+    assert [one.lineage for one in wait_for_reports(worker, child, ["retry", "exception"])] == [None, None]
 
 
 def test_what_takes_a_replayed_task_s_place_is_the_replayed_job_and_no_copy(worker):
     """`self.replace`: the same id, the first attempt again."""
-    (ended,) = told(worker, (sent := replay(worker, "replaced", "fail"))[0], ["exception"])
+    (ended,) = wait_for_reports(worker, (sent := replay(worker, "replaced", "fail"))[0], ["exception"])
     assert (ended.message, ended.task, ended.lineage) == ("in its place", "fail", its_own(sent[1]))
 
 
@@ -200,19 +203,19 @@ def test_the_next_links_of_a_replayed_job_are_jobs_of_their_own(worker):
     header = REPLAYED | {"replay": "r" * 32, "once": True, "sent_as": of_chain}
     last = chained.apply_async(task_id=str(uuid4()), queue="celery", headers={"redrive": header}).id
     for one in (link, broken, last):
-        (report,) = told(worker, one, ["exception"])
+        (report,) = wait_for_reports(worker, one, ["exception"])
         assert report.lineage is None
 
 
 def test_a_replayed_job_reports_its_success_at_once(worker):
     header = {"queue": "emails", "job_id": "first", "run": 2, "item": 7, "replay": "r1"}
-    (report,) = told(worker, worker.send("ok", headers={"redrive": header}), ["success"])
+    (report,) = wait_for_reports(worker, worker.send("ok", headers={"redrive": header}), ["success"])
     assert report.lineage.item == 7
     assert report.raw is None
 
 
 def test_hostile_text_is_reported_in_bounds(worker):
-    (report,) = told(worker, worker.send("hostile", 10_000_000), ["exception"])
+    (report,) = wait_for_reports(worker, worker.send("hostile", 10_000_000), ["exception"])
     assert report.message.startswith("a\x00b\ud800c password=[redacted] xxx")
     assert len(report.message) < 10_000
     assert len(report.trace) < 200_000
@@ -221,7 +224,9 @@ def test_hostile_text_is_reported_in_bounds(worker):
 
 def test_arguments_are_shown_without_secrets_and_the_tenant_is_read(worker):
     kwargs = {"customer": {"id": 42}, "password": "hunter2", "note": "Bearer abcdef123456"}
-    (report,) = told(worker, worker.send("fail", "x", kwargs=kwargs, queue="emails", priority=3), ["exception"])
+    (report,) = wait_for_reports(
+        worker, worker.send("fail", "x", kwargs=kwargs, queue="emails", priority=3), ["exception"]
+    )
     assert json.loads(report.args) == ["x"]
     assert json.loads(report.kwargs)["password"] == "[redacted]"
     assert "hunter2" not in report.kwargs + report.headers
@@ -231,7 +236,7 @@ def test_arguments_are_shown_without_secrets_and_the_tenant_is_read(worker):
 
 
 def test_a_message_over_the_bound_reports_its_size_and_keeps_its_head(worker):
-    (report,) = told(
+    (report,) = wait_for_reports(
         worker, worker.send("fail", "big", kwargs={"blob": "y" * 17_000_000}), ["exception"], deadline_s=60
     )
     assert report.raw_size > 17_000_000
@@ -506,7 +511,7 @@ def test_a_producer_stays_as_it_was():
     ],
 )
 def test_no_header_keeps_a_failure_from_being_reported(worker, options):
-    (report,) = told(worker, worker.send("fail", **options), ["exception"])
+    (report,) = wait_for_reports(worker, worker.send("fail", **options), ["exception"])
     assert report.message == "it failed" and report.is_raw_complete
 
 

@@ -16,7 +16,7 @@ from kombu import Queue
 
 from jobs_admin.core import keys
 from jobs_admin.core.lint.configuration import MOST_BYTES, read
-from jobs_admin.core.lint.configuration import Queue as ToldQueue
+from jobs_admin.core.lint.configuration import Queue as ReportedQueue
 from jobs_admin.worker.configuration import build_report, configuration
 
 DELAY = 45
@@ -31,7 +31,7 @@ def app_with(**settings) -> Celery:
     return made
 
 
-def of(app: Celery, name="send", **more):
+def read_task(app: Celery, name="send", **more):
     """The task's configuration as the desk reads it, after its way over the wire."""
     app.finalize()
     text = build_report(configuration(app, "shop", **more)).text
@@ -102,12 +102,12 @@ def test_results_are_reported_by_kind_and_how_long_they_are_stored():
         600,
     )
     task(storing)
-    assert of(storing).stores_result
+    assert read_task(storing).stores_result
     usual = configuration(app_with(), "shop").app
     assert (usual.result_backend, usual.result_expires) == ("", 86_400)
     never = app_with(result_expires=0)
     assert configuration(never, "shop").app.result_expires is None
-    assert not of(_with_task(never)).stores_result
+    assert not read_task(_with_task(never)).stores_result
 
 
 def _with_task(app):
@@ -119,12 +119,12 @@ def test_queues_are_reported_with_what_the_broker_does_for_them():
     quorum = Queue("emails", queue_arguments={"x-queue-type": "quorum", "x-delivery-limit": 5})
     app = app_with(broker="amqp://127.0.0.1:1//", task_queues=[quorum, Queue("other", durable=False)])
     assert configuration(app, "shop").queues == (
-        ToldQueue("emails", kind="quorum", delivery_limit=5), ToldQueue("other", is_durable=False),
+        ReportedQueue("emails", kind="quorum", delivery_limit=5), ReportedQueue("other", is_durable=False),
     )  # fmt: skip
     topic = app_with(
         broker="amqp://127.0.0.1:1//", task_default_exchange_type="topic", task_default_queue_type="quorum"
     )
-    assert configuration(topic, "shop").queues == (ToldQueue("celery", kind="quorum", delays_at_broker=True),)
+    assert configuration(topic, "shop").queues == (ReportedQueue("celery", kind="quorum", delays_at_broker=True),)
 
 
 # --- a task ------------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def test_settings_of_the_app_reach_its_tasks_and_the_command_line_fills_in():
         task_acks_late=True, task_reject_on_worker_lost=True, task_time_limit=60, task_soft_time_limit=50, task_default_rate_limit="9/m"
     )  # fmt: skip
     task(app)
-    found = of(app)
+    found = read_task(app)
     assert (found.acks_late, found.reject_on_worker_lost, found.time_limit, found.soft_time_limit) == (
         True,
         True,
@@ -144,15 +144,15 @@ def test_settings_of_the_app_reach_its_tasks_and_the_command_line_fills_in():
     )
     assert found.rate_limit == "9/m"
     controller = SimpleNamespace(time_limit=20, soft_time_limit=None, prefetch_multiplier=7)
-    assert of(app, controller=controller).time_limit == 60  # --time-limit is the pool's: a task's own beats it
-    assert of(_with_task(app_with()), controller=controller).time_limit == 20
+    assert read_task(app, controller=controller).time_limit == 60  # --time-limit is the pool's: a task's own beats it
+    assert read_task(_with_task(app_with()), controller=controller).time_limit == 20
     assert configuration(app, "shop", controller).app.prefetch_multiplier == 7
 
 
 def test_what_celery_heeds_is_reported_where_annotation_and_decorator_differ():
     app = app_with(task_annotations={"send": {"max_retries": 9, "retry_backoff_max": 5000, "retry_jitter": False}})
     task(app, autoretry_for=(OSError,), retry_backoff=2, retry_backoff_max=100, dont_autoretry_for=(FileNotFoundError,))
-    found = of(app)
+    found = read_task(app)
     assert found.max_retries == 9  # read at each retry, from the task
     assert found.retry_backoff_max == 100  # the decorator's, although the task shows the annotation's
     assert app.tasks["send"].retry_backoff_max == 5000
@@ -164,27 +164,27 @@ def test_what_celery_heeds_is_reported_where_annotation_and_decorator_differ():
 def test_retry_kwargs_beat_the_tasks_own_retries():
     app = app_with()
     task(app, autoretry_for=(OSError,), max_retries=3, retry_kwargs={"max_retries": 8, "countdown": 30})
-    found = of(app)
+    found = read_task(app)
     assert (found.max_retries, found.autoretry_max_retries, found.autoretry_countdown) == (3, 8, 30)
 
 
 def test_a_backoff_that_nothing_reads_is_reported_about_the_task_that_sets_it():
     app = app_with()
     task(app, waiting, bind=True, retry_backoff=True)
-    assert (of(app).idle_backoff, of(app).retry_backoff) == (True, 1)
+    assert (read_task(app).idle_backoff, read_task(app).retry_backoff) == (True, 1)
 
     class Base(Task):
         retry_backoff = 5
 
     inherited = app_with()
     task(inherited, base=Base)
-    assert not of(inherited).idle_backoff
+    assert not read_task(inherited).idle_backoff
 
 
 def test_calls_of_retry_are_read_with_constants_filled_in_and_without_arguments_or_texts():
     app = app_with()
     task(app, waiting, bind=True, max_retries=2, default_retry_delay=77)
-    first, second, third = of(app).calls
+    first, second, third = read_task(app).calls
     assert first.countdown == "min(45, 2 ** self.request.retries) * random.uniform(0.5, 1)"
     assert first.max_retries == "7"
     assert first.quoted == (
@@ -194,7 +194,7 @@ def test_calls_of_retry_are_read_with_constants_filled_in_and_without_arguments_
     assert [call.is_plain for call in (first, second, third)] == [True, False, True]
     assert (second.quoted, second.is_eta) == ("self.retry(countdown=STEPS[self.request.retries])", False)
     assert (third.quoted, third.countdown) == ("self.retry()", None)
-    assert of(app).default_retry_delay == 77
+    assert read_task(app).default_retry_delay == 77
 
 
 def test_calls_are_found_under_wrappers_and_in_classes():
@@ -205,7 +205,7 @@ def test_calls_are_found_under_wrappers_and_in_classes():
         return waiting(*args)
 
     task(app, wrapper, bind=True, autoretry_for=(OSError,))
-    assert len(of(app).calls) == 3
+    assert len(read_task(app).calls) == 3
 
     class Sender(Task):
         name = "send"
@@ -215,7 +215,7 @@ def test_calls_are_found_under_wrappers_and_in_classes():
 
     other = app_with()
     other.register_task(Sender())
-    (call,) = of(other).calls
+    (call,) = read_task(other).calls
     assert (call.countdown, call.is_eta) == ("180 * 2", True)
 
 
@@ -224,7 +224,7 @@ def test_a_call_that_cannot_be_read_is_reported_as_such():
     exec("def hidden(self):\n    raise self.retry(countdown=5)", namespace)  # noqa: S102
     app = app_with()
     task(app, namespace["hidden"], bind=True)
-    assert (of(app).calls, of(app).is_unread) == ((), True)
+    assert (read_task(app).calls, read_task(app).is_unread) == ((), True)
 
 
 def test_the_queue_is_that_of_the_routes_and_unknown_where_code_decides():
@@ -232,7 +232,7 @@ def test_the_queue_is_that_of_the_routes_and_unknown_where_code_decides():
         options = settings.pop("options", {})
         app = app_with(**settings)
         task(app, **options)
-        return of(app).queue
+        return read_task(app).queue
 
     assert queue() == "celery"
     assert queue(task_default_queue="usual") == "usual"
@@ -249,7 +249,7 @@ def test_the_queue_is_that_of_the_routes_and_unknown_where_code_decides():
 def test_a_client_that_retries_is_found_through_the_functions_of_the_package():
     app = app_with()
     task(app, send, bind=True)
-    assert [(one.library, one.name, one.attempts) for one in of(app).clients] == [("httpx", "patient", 3)]
+    assert [(one.library, one.name, one.attempts) for one in read_task(app).clients] == [("httpx", "patient", 3)]
 
 
 def test_a_client_that_does_not_retry_is_not_reported():
@@ -258,7 +258,7 @@ def test_a_client_that_does_not_retry_is_not_reported():
     exec("def calls():\n    return calm.get('http://partner.example/')", namespace)  # noqa: S102
     app = app_with()
     task(app, namespace["calls"])
-    assert of(app).clients == ()
+    assert read_task(app).clients == ()
 
 
 # The others are not needed to run or to test: they are looked at where somebody has installed them.
@@ -279,7 +279,7 @@ def test_clients_are_known_by_their_classes(library):
     exec(CLIENTS[library] + "\ndef calls():\n    return found", namespace)  # noqa: S102
     app = app_with()
     task(app, namespace["calls"])
-    assert [(one.library, one.attempts) for one in of(app).clients] == [(library, 4)]
+    assert [(one.library, one.attempts) for one in read_task(app).clients] == [(library, 4)]
 
 
 # --- bounds ------------------------------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ def test_the_arguments_of_a_task_are_reported_by_name_without_self_or_default_va
     ):
         app = app_with()
         task(app, run, **options)
-        assert of(app).signature == signature
+        assert read_task(app).signature == signature
 
 
 def test_a_decorator_that_adds_arguments_is_reported_as_what_it_takes_itself():
@@ -367,4 +367,4 @@ def test_a_decorator_that_adds_arguments_is_reported_as_what_it_takes_itself():
 
     app = app_with()
     task(app, with_database(stores))
-    assert of(app).signature == "*args, **kwargs"
+    assert read_task(app).signature == "*args, **kwargs"

@@ -29,7 +29,7 @@ def client(own_store):
         yield found
 
 
-def told(client) -> list[int]:
+def reported_counts(client) -> list[int]:
     return sorted(json.loads(text)["count"] for text in client.hvals(keys.dropped("shop")))
 
 
@@ -39,7 +39,7 @@ def test_threads_that_drop_together_are_all_counted(tmp_path, client):
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda _: [dropped.add() for _ in range(2_000)], range(8)))
     dropped.report(client, "shop")
-    assert told(client) == [16_000]
+    assert reported_counts(client) == [16_000]
     assert dropped.total == 16_000
 
 
@@ -49,7 +49,7 @@ def test_reporting_it_again_adds_nothing(tmp_path, client):
         dropped.add()
         dropped.report(client, "shop")
         dropped.report(client, "shop")
-    assert told(client) == [3]
+    assert reported_counts(client) == [3]
 
 
 def test_the_count_of_a_killed_worker_is_reported_by_the_next(tmp_path, client):
@@ -74,7 +74,7 @@ def test_the_count_of_a_killed_worker_is_reported_by_the_next(tmp_path, client):
     dropped = Dropped(tmp_path)
     dropped.add()
     dropped.report(client, "shop")
-    one, theirs = told(client)
+    one, theirs = reported_counts(client)
     assert one == 1
     assert theirs - int(lines[-1]) in (0, 1)  # it may have counted one that it did not live to say
     assert list(tmp_path.iterdir()) == []
@@ -85,9 +85,9 @@ def test_while_its_worker_lives_a_count_is_its_own(tmp_path, client):
     first.keep()
     first.add()
     second.report(client, "shop")
-    assert told(client) == []
+    assert reported_counts(client) == []
     first.report(client, "shop")
-    assert told(client) == [1]
+    assert reported_counts(client) == [1]
 
 
 def test_a_worker_that_ends_leaves_what_it_could_not_report(tmp_path, client):
@@ -100,7 +100,7 @@ def test_a_worker_that_ends_leaves_what_it_could_not_report(tmp_path, client):
         one.close()
     assert len(list(tmp_path.iterdir())) == 1
     Dropped(tmp_path).report(client, "shop")
-    assert told(client) == [1, 1]
+    assert reported_counts(client) == [1, 1]
 
 
 def test_what_comes_long_afterwards_is_an_episode_of_its_own(tmp_path, client):
@@ -113,7 +113,7 @@ def test_what_comes_long_afterwards_is_an_episode_of_its_own(tmp_path, client):
     dropped.keep()
     dropped.add(lambda: 9_000.0)
     dropped.report(client, "shop", lambda: 9_000.0)
-    assert told(client) == [1, 2]
+    assert reported_counts(client) == [1, 2]
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -124,7 +124,7 @@ def test_a_disk_without_a_place_for_the_count_leaves_it_in_memory(tmp_path, clie
         dropped.keep()
     dropped.add()
     dropped.report(client, "shop")
-    assert told(client) == [1]
+    assert reported_counts(client) == [1]
 
 
 def test_a_count_whose_file_a_person_cut_short_goes_on(tmp_path, client):
@@ -136,7 +136,7 @@ def test_a_count_whose_file_a_person_cut_short_goes_on(tmp_path, client):
     assert dropped.add() == 2
     dropped.close()
     Dropped(tmp_path).report(client, "shop")
-    assert told(client) == [2]
+    assert reported_counts(client) == [2]
 
 
 def test_a_disk_that_takes_no_more_leaves_the_count_in_memory_and_takes_it_later(tmp_path, client):
@@ -153,7 +153,7 @@ def test_a_disk_that_takes_no_more_leaves_the_count_in_memory_and_takes_it_later
     dropped.add()
     dropped.close()
     Dropped(tmp_path).report(client, "shop")
-    assert told(client) == [2]
+    assert reported_counts(client) == [2]
 
 
 def test_captured_spooled_and_dropped_are_all_there_were(own_store, tmp_path, client, patience):
@@ -162,13 +162,13 @@ def test_captured_spooled_and_dropped_are_all_there_were(own_store, tmp_path, cl
     for _ in range(200):
         store.write({b"v": b"1", b"raw": b"x" * 1_000})
     store.report_dropped()
-    captured, (lost,) = client.xlen(keys.failures("shop")), told(client)
+    captured, (lost,) = client.xlen(keys.failures("shop")), reported_counts(client)
     assert min(captured, store.spool.waiting, lost) > 10
     assert captured + store.spool.waiting + lost == 200
     store.close()
 
 
-def counted(folder) -> int:
+def count_in_files(folder) -> int:
     return sum(int.from_bytes(path.read_bytes()[:8], sys.byteorder) for path in folder.glob("*.dropped"))
 
 
@@ -181,12 +181,12 @@ def test_a_worker_reports_what_it_dropped_and_so_does_the_one_after_it(start, ow
         worker.send("fail", "big", kwargs={"blob": "y" * 50_000})
     worker.wait(lambda: worker.text().count("raised unexpected") == 60, what="60 failures")
     # Told by the children; the main process is later, and what it has not seen is lost with it.
-    worker.wait(lambda: spooled_records(worker.spool) + counted(worker.spool) == 60, what="60 reports")
+    worker.wait(lambda: spooled_records(worker.spool) + count_in_files(worker.spool) == 60, what="60 reports")
     spool = Spool(worker.spool)
     worker.kill()  # before anybody could be told
     own_store.start()
     worker.start()
-    worker.wait(lambda: told(client), what="the count of the dead worker")
-    worker.wait(lambda: client.xlen(keys.failures("shop")) + sum(told(client)) == 60, what="all to be told")
-    assert min(client.xlen(keys.failures("shop")), *told(client)) > 5
+    worker.wait(lambda: reported_counts(client), what="the count of the dead worker")
+    worker.wait(lambda: client.xlen(keys.failures("shop")) + sum(reported_counts(client)) == 60, what="all to be told")
+    assert min(client.xlen(keys.failures("shop")), *reported_counts(client)) > 5
     spool.close()

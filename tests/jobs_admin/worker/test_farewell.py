@@ -83,7 +83,7 @@ def test_what_would_take_too_long_to_ship_is_left_to_the_next(own_store, tmp_pat
 
 
 def test_a_spool_that_is_closed_while_it_is_shipped_loses_nothing(tmp_path):
-    """Its store hung in the second batch, and took it after all, when the worker had let go."""
+    """The store hung in the second batch, and took it after all, when the worker had let go."""
     spool = Spool(tmp_path)
     for _ in range(3):
         spool.append(ENTRY)

@@ -1,4 +1,4 @@
-"""What no producer of Celery writes ends no guarded worker, and is filed byte for byte with the queue that it lay in."""
+"""Messages that no producer of Celery writes end no guarded worker, and are filed byte for byte with their queue."""
 
 from __future__ import annotations
 

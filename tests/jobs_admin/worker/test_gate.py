@@ -15,7 +15,7 @@ from jobs_admin.worker.guard import Guard
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.request import guarded
 
-SAYS_ALONE = SimpleNamespace(exception=RunAlone())
+RUNS_ALONE = SimpleNamespace(exception=RunAlone())
 FAILED = SimpleNamespace(exception=ValueError())
 
 
@@ -59,7 +59,7 @@ def test_a_message_cannot_claim_to_run_alone(worker):
 
 def test_a_suspect_starts_again_when_the_others_have_ended_and_before_those_that_came_later(worker):
     a, b, pill = worker.gets("a", "b", "pill")
-    assert worker.gate.takes_back(pill, SAYS_ALONE) and worker.how(pill) is None
+    assert worker.gate.takes_back(pill, RUNS_ALONE) and worker.how(pill) is None
     worker.gets("later")
     worker.gate.release(a)
     assert worker.began == ["a", "b", "pill"]
@@ -72,8 +72,8 @@ def test_a_suspect_starts_again_when_the_others_have_ended_and_before_those_that
 
 def test_suspects_are_alone_one_after_the_other(worker):
     one, two = worker.gets("one", "two")
-    worker.gate.takes_back(one, SAYS_ALONE)
-    worker.gate.takes_back(two, SAYS_ALONE)
+    worker.gate.takes_back(one, RUNS_ALONE)
+    worker.gate.takes_back(two, RUNS_ALONE)
     assert worker.began[2:] == ["one"]
     worker.gate.release(one)
     assert worker.began[2:] == ["one", "two"]
@@ -81,7 +81,7 @@ def test_suspects_are_alone_one_after_the_other(worker):
 
 def test_a_suspect_that_cannot_be_alone_runs_beside_the_others_and_everything_goes_on(worker):
     _long, pill = worker.gets("long", "pill")
-    worker.gate.takes_back(pill, SAYS_ALONE)
+    worker.gate.takes_back(pill, RUNS_ALONE)
     worker.gets("later")
     worker.later.pop()()
     assert worker.began[2:] == ["pill", "later"] and worker.how(pill) == "beside"
@@ -90,8 +90,8 @@ def test_a_suspect_that_cannot_be_alone_runs_beside_the_others_and_everything_go
 def test_a_suspect_never_joins_one_that_runs_alone(worker):
     """No one could say which of them ended the worker."""
     one, two = worker.gets("one", "two")
-    worker.gate.takes_back(one, SAYS_ALONE)
-    worker.gate.takes_back(two, SAYS_ALONE)
+    worker.gate.takes_back(one, RUNS_ALONE)
+    worker.gate.takes_back(two, RUNS_ALONE)
     assert worker.began[2:] == ["one"]
     worker.later[1]()
     assert worker.began[2:] == ["one"] and len(worker.later) == 3  # it is looked at again
@@ -108,7 +108,7 @@ def test_the_more_workers_died_with_a_suspect_the_longer_it_waits_for_the_others
 
 def test_patience_that_ends_after_its_turn_changes_nothing(worker):
     pill = worker.gets("pill")
-    worker.gate.takes_back(pill, SAYS_ALONE)
+    worker.gate.takes_back(pill, RUNS_ALONE)
     worker.later.pop()()
     assert worker.began == ["pill", "pill"] and worker.how(pill) == "alone"
 
@@ -130,8 +130,8 @@ def test_one_that_is_not_known_is_not_taken_back_and_goes_back_to_the_broker(wor
             reports.append(exc_info.exception)
 
     stranger = guarded(Plain, Guard(Origin("shop", "", ()), None, worker.gate))()
-    assert not worker.gate.takes_back(stranger, SAYS_ALONE)
-    stranger.on_failure(SAYS_ALONE)
+    assert not worker.gate.takes_back(stranger, RUNS_ALONE)
+    stranger.on_failure(RUNS_ALONE)
     (error,) = reports
     assert isinstance(error, Reject) and error.requeue
 
@@ -143,7 +143,7 @@ def test_that_it_wants_to_be_alone_travels_from_the_pool_in_full():
 @pytest.mark.parametrize("error", [TaskRevokedError("gone"), RuntimeError("the pool is closed")])
 def test_one_that_cannot_begin_holds_up_no_one(worker, error):
     pill = worker.gets("pill")
-    worker.gate.takes_back(pill, SAYS_ALONE)
+    worker.gate.takes_back(pill, RUNS_ALONE)
     worker.gets("broken", error=error)
     worker.gets("later")
     worker.gate.release(pill)

@@ -52,7 +52,7 @@ def bodies() -> dict[str, tuple[str, bytes]]:
     }
 
 
-class Told:
+class HostileReports:
     """The jobs that one worker was sent, and its reports."""
 
     def __init__(self, folder, pool: str) -> None:
@@ -76,7 +76,7 @@ class Told:
                 # Acknowledged before it runs: one that the broker has no more may be at work for seconds, beside the last.
                 awaited = {job for what, (job, _) in self.sent.items() if what not in self.untold}
                 awaited.add(self.worker.send("fail", "the last"))
-                self.worker.wait(lambda: awaited <= self._told(reports), 90, "the report of each")
+                self.worker.wait(lambda: awaited <= self._read_ids(reports), 90, "the report of each")
                 # What the store did not take in time has gone by the disk.
                 self.worker.wait(
                     lambda: not any(f.stat().st_size for f in self.worker.spool.glob("*.spool")), 60, "the spool"
@@ -93,7 +93,7 @@ class Told:
     def untold(self) -> frozenset[str]:
         return UNTOLD_IN_THREADS if self.pool == "threads" else frozenset()
 
-    def _told(self, client) -> set[str]:
+    def _read_ids(self, client) -> set[str]:
         for entry_id, fields in client.xrange(keys.failures("shop"), f"({self._read_to}"):
             self._read_to = entry_id.decode()
             self._ids.add(decode(fields).job_id)
@@ -125,7 +125,7 @@ class Told:
                 client.lpush("held", client.rpop(f"held{steps}"))
         self.sent[what] = (job, client.lindex("held", 0))
 
-    def of(self, what: str):
+    def reports_of(self, what: str):
         return [report for _, _, report in self.reports if report.job_id == self.sent[what][0]]
 
 
@@ -139,36 +139,38 @@ def shop(settings):
 
 
 @pytest.fixture(scope="module", params=["prefork", "threads"])
-def told(request, tmp_path_factory):
-    return Told(tmp_path_factory.mktemp("hostile"), request.param)
+def hostile_reports(request, tmp_path_factory):
+    return HostileReports(tmp_path_factory.mktemp("hostile"), request.param)
 
 
 @pytest.mark.long("Starts a worker that fails with every hostile value.")
 @pytest.mark.django_db
 def test_the_worker_goes_on_each_is_reported_once_as_it_was_sent_and_the_desk_shows_it(
-    told, store, shop, django_user_model
+    hostile_reports, store, shop, django_user_model
 ):
     # One test: each process of the suite that runs a part of it would run the worker again.
-    each_is_told_once_and_the_worker_goes_on(told)
-    each_message_is_kept_byte_for_byte(told)
-    nothing_is_executed(told)
-    nothing_of_it_was_too_much_for_the_guard(told)
-    a_report_is_small_however_large_the_job_was(told)
-    an_error_is_named_by_its_class_whatever_it_says_of_itself(told)
-    no_wish_of_an_error_holds_its_job_up(told)
-    the_desk_files_each_and_shows_its_page(told, log_in(django_user_model, "ann", every="admin"))
+    each_is_reported_once_and_the_worker_goes_on(hostile_reports)
+    each_message_is_stored_byte_for_byte(hostile_reports)
+    nothing_is_executed(hostile_reports)
+    nothing_of_it_was_too_much_for_the_guard(hostile_reports)
+    a_report_is_small_however_large_the_job_was(hostile_reports)
+    an_error_is_named_by_its_class_whatever_name_it_claims(hostile_reports)
+    no_wish_of_an_error_holds_its_job_up(hostile_reports)
+    the_desk_files_each_and_shows_its_page(hostile_reports, log_in(django_user_model, "ann", every="admin"))
 
 
-def each_is_told_once_and_the_worker_goes_on(reported):
+def each_is_reported_once_and_the_worker_goes_on(reported):
     expected = dict.fromkeys(reported.sent, 1) | dict.fromkeys(reported.untold, 0)
     # In the very same words twice where the store answered late (10 MB, a busy machine): the desk files that once.
-    assert {what: len({encode(report)[b"meta"] for report in reported.of(what)}) for what in reported.sent} == expected
+    assert {
+        what: len({encode(report)[b"meta"] for report in reported.reports_of(what)}) for what in reported.sent
+    } == expected
     assert len(reported.sent) > 50
 
 
-def each_message_is_kept_byte_for_byte(reported):
+def each_message_is_stored_byte_for_byte(reported):
     for what, (_, element) in reported.sent.items():
-        for report in reported.of(what):
+        for report in reported.reports_of(what):
             assert report.raw == element and report.raw_sha256 == hashlib.sha256(element).hexdigest(), what
 
 
@@ -176,7 +178,7 @@ def nothing_is_executed(reported):
     assert not (reported.worker.folder / MARKER).exists()
     if reported.pool == "threads":
         return
-    kinds = {what: [report.kind for report in reported.of(what)] for what in bodies()}
+    kinds = {what: [report.kind for report in reported.reports_of(what)] for what in bodies()}
     assert kinds["pickle"] == kinds["yaml"] == kinds["msgpack"] == ["bad_content"]
 
 
@@ -191,29 +193,29 @@ def a_report_is_small_however_large_the_job_was(reported):
         assert rest < 250_000, (report.task[:50], {name: len(value) for name, value in fields.items()})
 
 
-def an_error_is_named_by_its_class_whatever_it_says_of_itself(reported):
+def an_error_is_named_by_its_class_whatever_name_it_claims(reported):
     def name(what):
-        return reported.of(what)[0].error_type
+        return reported.reports_of(what)[0].error_type
 
     assert name("class_is_retry") == "tests.kit.hostile.ClassIsRetry"
     assert name("str_raises") == "tests.kit.hostile.StrRaises"
     assert name("getattribute_raises") == "tests.kit.hostile.GetattributeRaises"
     assert [
-        report.due_at for what in ("retry_nan", "retry_infinite", "retry_huge") for report in reported.of(what)
+        report.due_at for what in ("retry_nan", "retry_infinite", "retry_huge") for report in reported.reports_of(what)
     ] == [None] * 3
 
 
 def no_wish_of_an_error_holds_its_job_up(reported):
     """Under a policy the guard asks an error when it would like to be tried again; a property that sleeps is not waited for."""
-    (report,) = reported.of("asks_sleeps")
+    (report,) = reported.reports_of("asks_sleeps")
     assert report.reason == "exhausted" and report.duration_s < 4.5
-    assert [report.reason for report in reported.of("headers_endless")] == ["exhausted"]
+    assert [report.reason for report in reported.reports_of("headers_endless")] == ["exhausted"]
 
 
 def the_desk_files_each_and_shows_its_page(reported, browser):
     filed = ingest.file([(entry_id, fields) for entry_id, fields, _ in reported.reports])
     assert filed.unfiled == 0
-    expected = Counter(what for what in reported.sent if reported.of(what))
+    expected = Counter(what for what in reported.sent if reported.reports_of(what))
     found = Counter()
     for what, (job, element) in reported.sent.items():
         failure = Failure.objects.filter(first_job_id=job).first()
@@ -221,7 +223,7 @@ def the_desk_files_each_and_shows_its_page(reported, browser):
             continue
         found[what] += 1
         assert contents.opened(failure.payloads.get()) == element
-        page = seen(browser, "failure-detail", failure)
+        page = read_page(browser, "failure-detail", failure)
         assert "onerror=alert" not in page.replace("&lt;img src=x onerror=alert", ""), what
         assert "\u202e" not in page, what
     assert found == expected
@@ -235,18 +237,18 @@ def every_page_of_a_job_of_odd_text_is_shown(reported, browser):
     for what in ("odd text", "odd headers", "half a pair", "numbers without a value", "an odd name"):
         failure = Failure.objects.get(first_job_id=reported.sent[what][0])
         for name in ("failure-opened", "failure-attempts", "failure-related", "failure-edit"):
-            seen(browser, name, failure)
+            read_page(browser, name, failure)
         for form in ("python", "json", "traceback"):
-            seen(browser, "failure-text", failure, form)
-        seen(browser, "group-detail", failure.group.fingerprint)
+            read_page(browser, "failure-text", failure, form)
+        read_page(browser, "group-detail", failure.group.fingerprint)
     for form in ("jsonl", "csv"):
         answer = browser.post(reverse("redrive:failure-export", args=[form]), {"q": "state:any"})
         assert b"hunter2" not in b"".join(answer.streaming_content)
     for name in ("failure-list", "group-list", "quarantine-list", "queue-list", "overview"):
-        seen(browser, name)
+        read_page(browser, name)
 
 
-def seen(browser, name: str, *args) -> str:
+def read_page(browser, name: str, *args) -> str:
     answer = browser.get(reverse(f"redrive:{name}", args=[getattr(one, "pk", one) for one in args]))
     # Refused in words where there is nothing to show: no arguments, or such as cannot be edited.
     assert answer.status_code in {200, 302, 404, 409}, (name, args, answer.status_code)

@@ -133,7 +133,7 @@ class Monitor:
     def count(self, begins: str) -> int:
         return sum(line.startswith(begins) for line in self._lines)
 
-    def seen(self, text: str) -> bool:
+    def has_seen(self, text: str) -> bool:
         return any(text in line for line in self._lines)
 
 
@@ -147,29 +147,29 @@ def quiet(worker):
     obeyed(worker, worker.store_engine.url)
 
 
-def done(worker, n: int, monitor: Monitor, task: str = "ok") -> None:
+def run_jobs(worker, n: int, monitor: Monitor, task: str = "ok") -> None:
     before = len(worker.marks("ok"))
     for _ in range(n):
         worker.send(task)
     worker.wait(lambda: len(worker.marks("ok")) == before + n, what=f"{n} jobs")
     with of_store(worker.store_engine) as client:  # what was sent before this is seen when this is
         client.echo(f"behind {n} {task}")
-    worker.wait(lambda: monitor.seen(f"behind {n} {task}"), what="the monitor")
+    worker.wait(lambda: monitor.has_seen(f"behind {n} {task}"), what="the monitor")
 
 
 def test_without_such_a_policy_no_call_is_made_and_nothing_is_stored(worker, quiet):
     url = worker.store_engine.url
     monitor = Monitor(url)
-    done(worker, 20, monitor)
+    run_jobs(worker, 20, monitor)
     obeyed(worker, url, policy("plain", "*"))
-    done(worker, 21, monitor)
+    run_jobs(worker, 21, monitor)
     obeyed(worker, url, KEEPING | {"mode": "observe"})
-    done(worker, 22, monitor)
+    run_jobs(worker, 22, monitor)
     obeyed(worker, url, KEEPING | {"match": {"task": "another"}})
-    done(worker, 23, monitor)
+    run_jobs(worker, 23, monitor)
     assert monitor.of_the_ledger() == []
     obeyed(worker, url, KEEPING)
-    done(worker, 10, monitor)
+    run_jobs(worker, 10, monitor)
     worker.wait(lambda: not list_stored(quiet), what="nothing kept")
     for word in ("HSET", "HDEL"):
         worker.wait(lambda word=word: monitor.count(f"{word} redrive:{{shop}}:kept:") == 10, what=f"10 of {word}")
@@ -181,9 +181,9 @@ ENDS = [
 ]  # fmt: skip
 
 
-def has_ended(told):
+def has_ended(reports_of_job):
     """Not only one of its attempts: between two of them nothing of it is kept."""
-    return bool(told) and told[-1].kind != "retry"
+    return bool(reports_of_job) and reports_of_job[-1].kind != "retry"
 
 
 def test_whatever_way_a_job_ends_nothing_is_left_and_nothing_is_called_lost(worker, quiet):
@@ -296,7 +296,7 @@ def test_a_store_that_is_away_holds_up_no_job_and_it_is_reported(start, own_stor
 
         names = (f"after{n}" for n in range(100))
 
-        def is_kept_again():
+        def is_stored_again():
             """One job after another, until the worker has found out that the store answers."""
             name = next(names)
             worker.send("until", name)
@@ -304,7 +304,7 @@ def test_a_store_that_is_away_holds_up_no_job_and_it_is_reported(start, own_stor
                 return worker.wait(lambda: list_stored(client), 3)
             worker.let(name)
 
-        worker.wait(is_kept_again, what="jobs to be kept again")
+        worker.wait(is_stored_again, what="jobs to be kept again")
     assert not of_job(own_store, open_job)
     worker.kill()
 
@@ -400,7 +400,7 @@ def test_a_report_that_cannot_be_read_is_filed_as_that_and_not_dropped(own_store
 
 
 def test_a_job_that_the_broker_gives_again_is_not_lost_in_the_worker_that_never_acknowledged_it(start, own_store):
-    """It died between the two; what is played here is only its trace in the store."""
+    """A worker died between the two; only its trace in the store is played here."""
     published(own_store.url, KEEPING)
     worker = start(own_store.url, later=True, concurrency=1, environment={"REAL_VISIBILITY": "1"})
     job = worker.send("until", "j")

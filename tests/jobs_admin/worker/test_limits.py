@@ -11,7 +11,7 @@ from tests.rigs.limits import most_at_once
 pytestmark = pytest.mark.server
 
 
-def noted(worker, key: str) -> dict[str, list[float]]:
+def read_moments(worker, key: str) -> dict[str, list[float]]:
     """The moments at which each job of a customer started and ended, in order: number -> moments."""
     found: dict[str, list[float]] = {}
     for line in worker.marks("noted"):
@@ -27,9 +27,11 @@ def test_no_more_of_a_customer_run_at_once_than_its_limit_and_those_who_wait_hol
     for n in range(5):
         worker.send("noted", n, 0.5, "large")
     worker.send("noted", 9, 0.0, "small")
-    worker.wait(lambda: [len(moments) for moments in noted(worker, "large").values()] == [2] * 5, what="all of them")
-    assert most_at_once(noted(worker, "large").values()) == 1
-    assert noted(worker, "small")["9"][0] < max(start for start, _ in noted(worker, "large").values())
+    worker.wait(
+        lambda: [len(moments) for moments in read_moments(worker, "large").values()] == [2] * 5, what="all of them"
+    )
+    assert most_at_once(read_moments(worker, "large").values()) == 1
+    assert read_moments(worker, "small")["9"][0] < max(start for start, _ in read_moments(worker, "large").values())
     obeyed(worker, url)
 
 

@@ -24,7 +24,7 @@ ERRORS = [KeyError("a bug"), TypeError("a bug"), RecursionError("deep"), Connect
 
 @pytest.fixture
 def guard(tmp_path):
-    """Its reports are in its spool: the store is away."""
+    """A guard whose reports are in its spool: the store is away."""
     return Guard(Origin("shop", "", ()), Store("redis://127.0.0.1:1/0", "shop", Spool(tmp_path / "spool", 10**6)))
 
 

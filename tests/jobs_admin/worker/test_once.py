@@ -1,4 +1,4 @@
-"""Whether a delivery is a second copy of a replayed job. Requests are played; the store is real."""
+"""Deliveries that are a second copy of a replayed job. Requests are played; the store is real."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_second_copy_is_not_run_whoever_gets_it(worker):
 
 
 def test_what_the_broker_delivers_again_runs_again(worker):
-    """Its worker died before it acknowledged, or let go of it: no one else runs it."""
+    """A worker died before it acknowledged, or let go of the job: no one else runs it."""
     one, other = worker(), worker()
     assert not one.is_repeated(delivery())
     assert not other.is_repeated(delivery(redelivered=True))
@@ -85,7 +85,7 @@ def test_what_stored_its_retries_runs(worker):
 
 
 def test_what_a_policy_puts_off_or_tries_again_queries_no_more(worker, client):
-    """It comes back as the same attempt where it only waited for a place."""
+    """A job that only waited for a place comes back as the same attempt."""
     one = worker()
     assert not one.is_repeated(delivery())
     record = json.loads(

@@ -57,11 +57,11 @@ def has_failed(worker, times: int) -> bool:
     return worker.text().count("raised unexpected") == times
 
 
-def is_told(store: Engine, expected: set[tuple[str, int]]) -> bool:
-    return told(store) >= expected
+def is_reported(store: Engine, expected: set[tuple[str, int]]) -> bool:
+    return reported_attempts(store) >= expected
 
 
-def told(store: Engine) -> set[tuple[str, int]]:
+def reported_attempts(store: Engine) -> set[tuple[str, int]]:
     return {(one.job_id, one.attempt) for one in reports(store) if one.kind != "success"}
 
 
@@ -82,8 +82,8 @@ def test_through_every_fault_of_the_store_each_failure_is_reported_on_each_rung(
         expected |= {(job, 1) for job in plain}
         expected |= {(job, attempt + 1) for job in tried for attempt in range(attempts)}
         if name == "full":  # what it took as a policy's retry is through, and the next fault begins well
-            worker.wait(partial(is_told, own_store, set(expected)), 60, "what was kept back")
-    worker.wait(lambda: told(own_store) == expected, 60, "every attempt")
+            worker.wait(partial(is_reported, own_store, set(expected)), 60, "what was kept back")
+    worker.wait(lambda: reported_attempts(own_store) == expected, 60, "every attempt")
     worker.wait(lambda: not spooled_bytes(worker), what="an empty spool")
 
 
@@ -107,7 +107,9 @@ def test_off_leaves_what_was_captured_before_and_on_goes_on(start, own_store):
     set_switch(own_store, None)
     worker.wait(lambda: "was switched on" in worker.text(), what="the switch")
     after = worker.send("fail", "after")
-    worker.wait(lambda: {job for job, _ in told(own_store)} == {*before, after}, what="those before and after")
+    worker.wait(
+        lambda: {job for job, _ in reported_attempts(own_store)} == {*before, after}, what="those before and after"
+    )
 
 
 def test_a_store_that_comes_back_empty_is_obeyed_and_filled_again(start, own_store):
@@ -122,7 +124,7 @@ def test_a_store_that_comes_back_empty_is_obeyed_and_filled_again(start, own_sto
     own_store.start()
     worker.wait(lambda: "was switched on" in worker.text(), what="a switch that nobody has set")
     seen = worker.send("fail", "recorded")
-    worker.wait(lambda: told(own_store) == {(seen, 1)}, what="its failure")
+    worker.wait(lambda: reported_attempts(own_store) == {(seen, 1)}, what="its failure")
     set_switch(own_store, "off")
     worker.wait(lambda: worker.text().count("was switched off") == 2, what="the switch again")
 
@@ -132,12 +134,12 @@ def test_where_one_redis_is_broker_and_store_its_kill_loses_no_failure(start, ow
     worker = start("broker", broker_url=own_store.url, late_ack=late_ack, environment={"REAL_VISIBILITY": "5"})
     jobs = [worker.send("fail", f"before-{n}") for n in range(5)]
     with redis.Redis.from_url(own_store.url) as client:
-        worker.wait(lambda: len(told(own_store)) == 5 and not client.hlen("unacked"), what="five failures")
+        worker.wait(lambda: len(reported_attempts(own_store)) == 5 and not client.hlen("unacked"), what="five failures")
     own_store.kill()
     worker.wait(lambda: "Connection to broker lost" in worker.text(), what="the loss")
     own_store.start()
     jobs += [worker.send("fail", f"after-{n}") for n in range(5)]
-    worker.wait(lambda: {job for job, _ in told(own_store)} == set(jobs), what="ten failures")
+    worker.wait(lambda: {job for job, _ in reported_attempts(own_store)} == set(jobs), what="ten failures")
 
 
 @pytest.mark.long("Starts two workers, one of them in an outage of the store.")
@@ -150,4 +152,4 @@ def test_a_worker_that_is_stopped_in_an_outage_leaves_its_spool_to_the_next(star
         worker.process.wait(60)
         worker.kill()
     worker.start()
-    worker.wait(lambda: {job for job, _ in told(own_store)} == set(jobs), what="all five")
+    worker.wait(lambda: {job for job, _ in reported_attempts(own_store)} == set(jobs), what="all five")

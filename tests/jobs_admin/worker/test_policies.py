@@ -25,7 +25,7 @@ def folder(tmp_path):
     return tmp_path / "spool" / "shop"
 
 
-def asked(policies: Policies, client) -> bool:
+def poll(policies: Policies, client) -> bool:
     return policies.poll(client, client.get(keys.policies_version()))
 
 
@@ -34,21 +34,21 @@ def test_what_is_published_is_in_force_in_the_pool_and_what_is_withdrawn_is_not(
     in_force = policies.in_force()
     assert in_force.choose("emails", "try") is None
     version = published(own_store.url, policy("one"), policy("other", match={"source": "clinic"}))
-    assert asked(policies, client) and not asked(policies, client)
+    assert poll(policies, client) and not poll(policies, client)
     assert in_force.choose("emails", "try").label == f"one@{version}"
     assert in_force.choose("emails", "else") is None
     assert policies.versions == {"one": version}  # the other one can match none of its jobs
     published(own_store.url)
-    assert asked(policies, client)
+    assert poll(policies, client)
     assert in_force.choose("emails", "try") is None
 
 
 def test_the_last_good_ones_survive_a_store_that_lost_its_memory_and_a_start_without_it(own_store, client, folder):
     version = published(own_store.url, policy("one"))
     policies = Policies("shop", "enforce", folder)
-    asked(policies, client)
+    poll(policies, client)
     client.flushall()
-    assert not asked(policies, client)
+    assert not poll(policies, client)
     assert policies.versions == {"one": version}
     again = Policies("shop", "enforce", folder)
     assert again.in_force().choose("emails", "try").label == f"one@{version}"
@@ -91,14 +91,14 @@ def test_a_file_that_is_not_complete_or_not_ours_is_not_believed(folder, spoil):
 def test_an_absurd_document_leaves_the_version_before_and_reports_why(own_store, client, folder, document):
     version = published(own_store.url, policy("one"))
     policies = Policies("shop", "enforce", folder)
-    asked(policies, client)
+    poll(policies, client)
     client.hset(keys.policies(), "one", document)
     client.incrby(keys.policies_version(), 10**6)
-    assert asked(policies, client)
+    assert poll(policies, client)
     assert policies.versions == {"one": version} and policies.refused["one"]
     assert policies.in_force().choose("q", "try").version == version
     published(own_store.url, policy("one"))
-    assert asked(policies, client) and policies.refused == {}
+    assert poll(policies, client) and policies.refused == {}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_policy_reaches_no_higher_than_its_ceilings(own_store, client, folder,
     published(own_store.url, policy("one"))
     policies = Policies("shop", ceiling, folder)
     in_force = policies.in_force()
-    asked(policies, client)
+    poll(policies, client)
     policies.hold_to(limit)
     chosen = in_force.choose("emails", "try")
     assert (chosen and chosen.policy.mode) == mode
@@ -123,10 +123,10 @@ def test_a_policy_reaches_no_higher_than_its_ceilings(own_store, client, folder,
 def test_more_than_the_board_holds_leaves_those_before_and_reports_why(own_store, client, folder):
     version = published(own_store.url, policy("one"))
     policies = Policies("shop", "enforce", folder)
-    asked(policies, client)
+    poll(policies, client)
     long = [policy(f"p{n}", f"t{n}", note="x" * 2000) for n in range(600)]
     published(own_store.url, *long)
-    assert asked(policies, client) and policies.refused.keys() == {one["name"] for one in long}
+    assert poll(policies, client) and policies.refused.keys() == {one["name"] for one in long}
     assert "are more than" in policies.refused["p0"]
     assert policies.in_force().choose("q", "try").version == version
     assert policies.versions == {"one": version}

@@ -63,7 +63,7 @@ def delivered(exchange: str, key: str, **more: Any) -> Message:
 
 
 @pytest.fixture(scope="module")
-def known() -> Queues:
+def known_queues() -> Queues:
     app = Celery("routed", broker="memory://", set_as_current=False)
     app.conf.task_queues = [
         *queues(),
@@ -93,15 +93,15 @@ def known() -> Queues:
         ("elsewhere", "emails", Place("emails", False)),
     ],
 )
-def test_what_routing_reports(known, exchange, key, place):
-    assert known.find_place(delivered(exchange, key)) == place
+def test_what_routing_reports(known_queues, exchange, key, place):
+    assert known_queues.find_place(delivered(exchange, key)) == place
 
 
-def test_a_list_of_redis_reports_more_than_the_routing(known):
+def test_a_list_of_redis_reports_more_than_the_routing(known_queues):
     message = delivered("paid", "paid")
     message._raw = Popped()
     message._raw.element, message._raw.queue = b"{}", "mailing"
-    assert known.find_place(message) == Place("mailing", True)
+    assert known_queues.find_place(message) == Place("mailing", True)
 
 
 class Channel:

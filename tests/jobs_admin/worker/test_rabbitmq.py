@@ -119,12 +119,12 @@ def test_a_pill_starts_as_often_as_the_policy_allows_and_good_jobs_run(shop):
     good = [shop.send("ok", f"beside {n}") for n in range(10)]
     pill = shop.send("dies")
 
-    def whole():
+    def all_reports():
         """The job's report, once it has ended, and each attempt before it."""
         reports = of_job(shop.store, pill)
         return reports and reports[-1].kind != "retry" and len(reports) == reports[-1].attempt and reports
 
-    *retried, last = shop.wait(whole, what="its end")
+    *retried, last = shop.wait(all_reports, what="its end")
     assert {(one.kind, one.reason) for one in retried} == {("retry", "")}
     assert (last.kind, last.reason) == ("worker_lost", "poison")
     # A store that does not answer within 100 ms, on a busy machine, is not asked about that crash.
@@ -211,8 +211,8 @@ class Replays:
         self.source = connect("shop", "celery", node.url, queues=["celery"], store=lambda: store)
         self.store = store
 
-    def again(self, report, token, copies=1, **changes):
-        """`n` copies of one letter; its new id. The ledger is lost between them, as nothing else could make two."""
+    def replay(self, report, token, copies=1, **changes):
+        """Send `copies` copies of one message; return its new id. The ledger is lost between them, as nothing else could make two."""
         lineage = {"queue": report.queue, "job_id": report.job_id, "run": 2, "item": token, "replay": "r"}
         message = OutgoingMessage(token, report.raw, report.queue, f"{report.job_id}-{token}", lineage, **changes)
         for _ in range(copies):
@@ -228,8 +228,8 @@ def replayed(node, store):
     made.source.close()
 
 
-def told_by(store, name):
-    """The workers' heartbeats about it."""
+def reported_by(store, name):
+    """The highest count of that name in the workers' heartbeats."""
     return max((json.loads(beat).get(name, 0) for beat in store.hvals(keys.workers("shop"))), default=0)
 
 
@@ -241,11 +241,11 @@ def fails_once(shop, task="try", *args, **options):
 
 def test_of_the_copies_of_a_replayed_job_one_runs_and_the_others_are_acknowledged(shop, store, node, replayed):
     report = fails_once(shop)
-    before, unasked = told_by(store, "repeated"), told_by(store, "unasked")
-    job = replayed.again(report, 1, copies=5)
-    shop.wait(lambda: told_by(store, "repeated") - before + len(attempts(shop, job)) == 5, what="all of them")
+    before, unasked = reported_by(store, "repeated"), reported_by(store, "unasked")
+    job = replayed.replay(report, 1, copies=5)
+    shop.wait(lambda: reported_by(store, "repeated") - before + len(attempts(shop, job)) == 5, what="all of them")
     # A store that does not answer within 100 ms, on a busy machine, lets a job run: that is counted.
-    assert len(attempts(shop, job)) <= 1 + told_by(store, "unasked") - unasked < 5
+    assert len(attempts(shop, job)) <= 1 + reported_by(store, "unasked") - unasked < 5
     assert "dropped a second copy" in shop.text()
     shop.send("ok", "afterwards")
     shop.wait(lambda: any("afterwards" in mark for mark in shop.marks("ok")), what="a job after them")
@@ -261,11 +261,11 @@ def test_a_replayed_job_that_a_policy_tries_again_and_puts_off_runs_each_time(sh
         policy("p", max_attempts=3, backoff={"kind": "fixed", "first_delay_s": 0.1}),
         policy("one", "noted", rate_limit={"max": 1, "per_s": 1}),
     )
-    job = replayed.again(other, 2)
+    job = replayed.replay(other, 2)
     shop.wait(lambda: len(of_job(shop.store, job)) == 3, what="three attempts")
     assert [n for n, _ in attempts(shop, job)] == [1, 2, 3]
     waits = [
-        replayed.again(report, token, args=[token, 0]) for token in (3, 4, 5)
+        replayed.replay(report, token, args=[token, 0]) for token in (3, 4, 5)
     ]  # two of them are put off, in the same attempt
     shop.wait(lambda: all(of_job(shop.store, one) for one in waits), what="those that waited for their turn")
 
@@ -273,7 +273,7 @@ def test_a_replayed_job_that_a_policy_tries_again_and_puts_off_runs_each_time(sh
 def test_a_replayed_job_runs_on_by_celery_s_own_retries(shop, replayed):
     report = fails_once(shop, "autoretry", 99)
     assert report.kind == "retry"
-    job = replayed.again(report, 6)
+    job = replayed.replay(report, 6)
     shop.wait(lambda: len(of_job(shop.store, job)) == 3, what="three attempts")
     assert [one.kind for one in of_job(shop.store, job)] == ["retry", "retry", "exception"]
 
@@ -306,7 +306,7 @@ def test_a_replayed_job_whose_worker_dies_before_it_acknowledges_runs_again(node
 
 @pytest.mark.long("Starts workers on RabbitMQ and kills them.")
 def test_a_delayed_retry_of_celerys_own_comes_back_at_once_from_a_worker_that_is_killed(node, tmp_path):
-    """It is not acknowledged while it waits; the next worker waits on for its time."""
+    """A delayed retry is not acknowledged while it waits; the next worker waits on for its time."""
     store = Engine(tmp_path).start()
     first, second = (RealWorker(node.url, store.url, concurrency=1, queues="held") for _ in range(2))
     try:

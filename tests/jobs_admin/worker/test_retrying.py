@@ -31,7 +31,7 @@ def shop(worker):
     obeyed(worker, worker.store_engine.url)
 
 
-def told(worker, job: str, kinds: list[str]):
+def wait_for_reports(worker, job: str, kinds: list[str]):
     """The reports of a job in the order of its attempts, once there are as many."""
     worker.wait(lambda: len(of_job(worker.store_engine, job)) >= len(kinds), what=f"{kinds} of {job}")
     found = sorted(of_job(worker.store_engine, job), key=lambda one: one.attempt)
@@ -62,7 +62,7 @@ def test_every_preset_is_retried_with_its_own_gaps(shop):
     jobs = [shop.send(document["match"]["task"]) for document in documents]
     for document, job in zip(documents, jobs, strict=True):
         name = document["name"]
-        found = told(shop, job, ["retry"] * (document["max_attempts"] - 1) + ["exception"])
+        found = wait_for_reports(shop, job, ["retry"] * (document["max_attempts"] - 1) + ["exception"])
         for step, one, gap in zip(schedule(parse(document)), found, gaps(shop, job), strict=False):
             assert step.shortest_s - 0.001 <= one.due_at - one.at <= step.longest_s + 0.001, name
             assert step.shortest_s - 0.01 <= gap <= step.longest_s + LATE_S, name
@@ -93,7 +93,7 @@ def test_a_live_edit_decides_the_next_attempt_and_each_attempt_names_its_version
 def test_a_dead_job_reports_why(shop, error, error_type, reason, runs):
     classes = [{"error": "ValueError", "as": "permanent"}]
     version = obeyed(shop, shop.store_engine.url, policy("why", max_attempts=2, classes=classes))
-    *before, last = told(shop, shop.send("try", error), ["retry"] * (runs - 1) + ["exception"])
+    *before, last = wait_for_reports(shop, shop.send("try", error), ["retry"] * (runs - 1) + ["exception"])
     assert (last.reason, last.error_type, last.policy, last.attempt) == (reason, error_type, f"why@{version}", runs)
     assert all(one.error_type == error_type and one.message == last.message for one in before)
     assert "redrive" not in last.trace.lower() and "retrying.py" not in last.trace
@@ -102,7 +102,7 @@ def test_a_dead_job_reports_why(shop, error, error_type, reason, runs):
 def test_what_a_server_requests_is_waited_for_and_reported(shop):
     obeyed(shop, shop.store_engine.url, policy("polite", max_attempts=2))
     job = shop.send("try", "refused 0.5")
-    first, _ = told(shop, job, ["retry", "exception"])
+    first, _ = wait_for_reports(shop, job, ["retry", "exception"])
     assert 0.5 <= first.due_at - first.at <= 0.6001
     assert gaps(shop, job)[0] >= 0.5
     assert first.reason == "asked to wait 0.5 s"
@@ -111,10 +111,12 @@ def test_what_a_server_requests_is_waited_for_and_reported(shop):
 def test_only_what_matches_is_retried_and_a_success_comes_home(shop):
     version = obeyed(shop, shop.store_engine.url, policy("of-emails") | {"match": {"queue": "emails", "task": "*"}})
     here, there, well = shop.send("try", queue="emails"), shop.send("try"), shop.send("try", "down", 2, queue="emails")
-    assert [one.policy for one in told(shop, here, ["retry", "retry", "exception"])] == [f"of-emails@{version}"] * 3
-    (only,) = told(shop, there, ["exception"])
+    assert [one.policy for one in wait_for_reports(shop, here, ["retry", "retry", "exception"])] == [
+        f"of-emails@{version}"
+    ] * 3
+    (only,) = wait_for_reports(shop, there, ["exception"])
     assert (only.policy, only.reason, only.max_attempts) == ("", "", 1)
-    told(shop, well, ["retry", "success"])
+    wait_for_reports(shop, well, ["retry", "success"])
 
 
 def test_jobs_that_were_given_the_same_id_are_each_tried_again(shop):
@@ -130,12 +132,12 @@ def test_celerys_own_retries_are_replaced_or_come_first(shop, task):
     """Natively: one retry after a minute. The policy: three attempts at once."""
     url = shop.store_engine.url
     version = obeyed(shop, url, policy("instead", task))
-    *before, last = told(shop, shop.send(task), ["retry", "retry", "exception"])
+    *before, last = wait_for_reports(shop, shop.send(task), ["retry", "retry", "exception"])
     assert [one.policy for one in before] == [f"instead@{version}"] * 2
     assert (last.error_type, last.reason) == ("tests.kit.celery.PartnerDown", "exhausted")
     obeyed(shop, url, policy("behind", task, native="after"))
     job = shop.send(task)
-    (first,) = told(shop, job, ["retry"])
+    (first,) = wait_for_reports(shop, job, ["retry"])
     assert first.policy == "" and first.due_at - first.at == pytest.approx(
         60, abs=20
     )  # it is told later than it was asked for
@@ -143,27 +145,27 @@ def test_celerys_own_retries_are_replaced_or_come_first(shop, task):
 
 def test_after_celerys_own_retries_the_policy_decides(shop):
     version = obeyed(shop, shop.store_engine.url, policy("behind", "asks", native="after", max_attempts=4))
-    found = told(shop, shop.send("asks", kwargs={"countdown": 0}), ["retry", "retry", "retry", "exception"])
+    found = wait_for_reports(shop, shop.send("asks", kwargs={"countdown": 0}), ["retry", "retry", "retry", "exception"])
     assert [one.policy for one in found] == ["", *[f"behind@{version}"] * 3]
     assert found[-1].reason == "exhausted"
 
 
 def test_a_retry_that_the_task_requested_and_swallowed_comes_all_the_same(shop):
     obeyed(shop, shop.store_engine.url, policy("asked", "asks"))
-    told(shop, shop.send("asks", 2, kwargs={"swallows": True}), ["retry", "success"])
+    wait_for_reports(shop, shop.send("asks", 2, kwargs={"swallows": True}), ["retry", "success"])
 
 
 def test_a_retry_with_other_arguments_stays_celerys(shop):
     obeyed(shop, shop.store_engine.url, policy("asked", "asks"))
     job = shop.send("asks", kwargs={"args": [1], "kwargs": {}, "countdown": 0})
-    first, _ = told(shop, job, ["retry", "success"])
+    first, _ = wait_for_reports(shop, job, ["retry", "success"])
     assert first.policy == ""
 
 
 def test_a_retry_keeps_the_message_but_for_its_count(shop, broker):
     obeyed(shop, shop.store_engine.url, policy("kept"))
     job = shop.send("try", queue="emails", priority=9, kwargs={"note": "Zoë", "n": 1.50}, headers={"x-own": "é"})
-    first, second, last = told(shop, job, ["retry", "retry", "exception"])
+    first, second, last = wait_for_reports(shop, job, ["retry", "retry", "exception"])
     for n, one in enumerate((first, second, last)):
         message, before = json.loads(one.raw), json.loads(first.raw)
         assert message["headers"].pop("retries") == n
@@ -179,10 +181,12 @@ def test_callbacks_chains_and_chords_wait_for_the_attempt_that_runs_well(shop):
     on_error = [{"task": "note", "args": ["errback"], "kwargs": {}, "options": {}, "immutable": True}]
     link = [{"task": "note", "args": ["linked"], "kwargs": {}, "options": {}, "immutable": True}]
     well = shop.send("try", "down", 3, chain=chain, link=link, link_error=on_error)
-    told(shop, well, ["retry", "retry", "success"])
+    wait_for_reports(shop, well, ["retry", "retry", "success"])
     shop.wait(lambda: len(shop.marks("notes")) == 2, what="callback and chain")
     assert sorted(shop.marks("notes")) == ["('chained',)", "('linked',)"]
-    told(shop, shop.send("try", chain=chain, link=link, link_error=on_error), ["retry", "retry", "exception"])
+    wait_for_reports(
+        shop, shop.send("try", chain=chain, link=link, link_error=on_error), ["retry", "retry", "exception"]
+    )
     shop.wait(lambda: len(shop.marks("notes")) == 3, what="the errback, once")
     assert shop.marks("notes")[-1] == "('errback',)"
 
@@ -211,7 +215,7 @@ def test_a_budget_is_spent_by_retries_alone_and_then_jobs_are_dead(shop):
 def test_a_decorrelated_backoff_knows_what_was_waited_before(shop):
     backoff = {"kind": "decorrelated", "first_delay_s": 0.01}
     obeyed(shop, shop.store_engine.url, policy("drawn", max_attempts=4, cap_s=5, backoff=backoff))
-    *retries, last = told(shop, shop.send("try"), ["retry", "retry", "retry", "exception"])
+    *retries, last = wait_for_reports(shop, shop.send("try"), ["retry", "retry", "retry", "exception"])
     waits = [one.due_at - one.at for one in retries]
     for before, wait in itertools.pairwise([0.01, *waits]):
         assert 0.01 - 2e-6 <= wait <= 3 * before + 2e-6  # a time since 1970 is a float: good to 0.24 µs
@@ -222,7 +226,7 @@ def test_a_decorrelated_backoff_knows_what_was_waited_before(shop):
 
 def test_a_job_that_expires_before_its_retry_is_dead_instead_of_dropped(shop):
     obeyed(shop, shop.store_engine.url, policy("slow", backoff={"kind": "fixed", "first_delay_s": 60}))
-    (only,) = told(shop, shop.send("try", expires=30), ["exception"])
+    (only,) = wait_for_reports(shop, shop.send("try", expires=30), ["exception"])
     assert only.reason == "expires"
 
 
@@ -230,7 +234,9 @@ def test_a_job_that_expires_before_its_retry_is_dead_instead_of_dropped(shop):
 def test_a_job_whose_process_died_comes_again_under_the_policy(shop, task, error):
     """Natively the first comes back for ever, and the second is dead at once."""
     version = obeyed(shop, shop.store_engine.url, policy("crashes", task, max_attempts=2))
-    first, last = told(shop, shop.send(task), ["retry", {"dies": "worker_lost", "hangs": "hard_limit"}[task]])
+    first, last = wait_for_reports(
+        shop, shop.send(task), ["retry", {"dies": "worker_lost", "hangs": "hard_limit"}[task]]
+    )
     assert first.error_type.endswith(error) and first.policy == last.policy == f"crashes@{version}"
     assert last.reason == "exhausted"
     job = shop.send(task, 2)
@@ -276,7 +282,7 @@ def test_a_job_that_waits_for_its_turn_has_not_started(shop):
 
 def test_a_job_that_was_acknowledged_before_it_ran_runs_once_at_most_whatever_the_policy_reports(shop):
     obeyed(shop, shop.store_engine.url, policy("crashes", "killed"))
-    (only,) = told(shop, shop.send("killed"), ["worker_lost"])
+    (only,) = wait_for_reports(shop, shop.send("killed"), ["worker_lost"])
     assert only.policy == ""
 
 
@@ -284,12 +290,12 @@ def test_observing_changes_nothing_and_reports_what_it_would_have_done(shop):
     url = shop.store_engine.url
     classes = [{"error": "ValueError", "as": "permanent"}]
     version = obeyed(shop, url, policy("looks", classes=classes, mode="observe"))
-    (down,) = told(shop, shop.send("try"), ["exception"])
+    (down,) = wait_for_reports(shop, shop.send("try"), ["exception"])
     assert (down.policy, down.reason, down.observed) == (f"looks@{version}", "", "would retry in 0.05 s")
-    (wrong,) = told(shop, shop.send("try", "wrong"), ["exception"])
+    (wrong,) = wait_for_reports(shop, shop.send("try", "wrong"), ["exception"])
     assert (wrong.policy, wrong.observed) == (f"looks@{version}", "would be dead: permanent")
     obeyed(shop, url, policy("looks", "autoretries", mode="observe"))
-    (native,) = told(shop, shop.send("autoretries"), ["retry"])
+    (native,) = wait_for_reports(shop, shop.send("autoretries"), ["retry"])
     assert native.due_at - native.at > 50 and native.observed == "would retry in 0.05 s"
 
 
@@ -299,11 +305,11 @@ def test_an_absurd_or_newer_policy_leaves_the_one_before_in_force(shop):
     published(url, policy("good", max_attempts=10**9))
     (heartbeat,) = shop.wait(lambda: (all_ := running(url)) and all_[0]["refused"] and all_)
     assert heartbeat["policies"] == {"good": version} and "1,000" in heartbeat["refused"]["good"]
-    assert [one.policy for one in told(shop, shop.send("try"), ["retry", "retry", "exception"])] == [
+    assert [one.policy for one in wait_for_reports(shop, shop.send("try"), ["retry", "retry", "exception"])] == [
         f"good@{version}"
     ] * 3
     version = obeyed(shop, url, policy("good", from_the_future={"x": 1}))
-    (only,) = told(shop, shop.send("try"), ["exception"])
+    (only,) = wait_for_reports(shop, shop.send("try"), ["exception"])
     assert (only.policy, only.observed) == (f"good@{version}", "would retry in 0.05 s")
 
 
@@ -314,7 +320,7 @@ def test_off_and_drain_are_obeyed_by_the_pool_too(shop):
         store.set(keys.switch(), "drain")
         try:
             shop.wait(lambda: running(url)[0]["mode"] == "capture", what="the switch")
-            (only,) = told(shop, shop.send("try"), ["exception"])
+            (only,) = wait_for_reports(shop, shop.send("try"), ["exception"])
             assert only.policy == ""
         finally:
             store.delete(keys.switch())

@@ -225,7 +225,7 @@ def test_a_file_that_is_just_being_made_is_no_one_elses_to_take(folder, monkeypa
     module = fcntl if call == "lockf" else os
     really, calls = getattr(module, call), []
 
-    def look_first(*args):
+    def drain_first(*args):
         if not calls:
             calls.append(True)
             if who == "this process":
@@ -234,7 +234,7 @@ def test_a_file_that_is_just_being_made_is_no_one_elses_to_take(folder, monkeypa
                 subprocess.run([sys.executable, "-c", DRAINER, str(folder)], check=True, capture_output=True)
         return really(*args)
 
-    monkeypatch.setattr(module, call, look_first)
+    monkeypatch.setattr(module, call, drain_first)
     mine = Spool(folder)
     mine.append(entries("mine")[0])
     mine.close()

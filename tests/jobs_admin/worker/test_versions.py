@@ -57,7 +57,7 @@ def worker(request, environments, tmp_path_factory):
         engine.stop()
 
 
-def told(worker, job: str, kinds: list[str], deadline_s: float = 60):
+def wait_for_reports(worker, job: str, kinds: list[str], deadline_s: float = 60):
     worker.wait(lambda: len(of_job(worker.store_engine, job)) >= len(kinds), deadline_s, f"{kinds} of {job}")
     found = sorted(of_job(worker.store_engine, job), key=lambda report: report.attempt)
     assert [report.kind for report in found] == kinds
@@ -103,7 +103,7 @@ def test_each_bad_end_is_reported_once_and_complete(worker):
     jobs = {task: worker.send(task) for task in ends}
     fine = [worker.send(task) for task in ("ok", "ignore", "soft_caught")]
     for task, (kind, error_type) in ends.items():
-        (report,) = told(worker, jobs[task], [kind])
+        (report,) = wait_for_reports(worker, jobs[task], [kind])
         assert error_type in (report.error_type, None)
         assert (report.attempt, report.late_ack, report.is_raw_complete) == (1, task == "late", True)
         assert json.loads(report.raw)["headers"]["id"] == jobs[task]
@@ -117,22 +117,22 @@ def test_the_raw_message_is_the_element_that_was_in_the_queue(worker):
         text = json.dumps(json.loads(client.rpop("held")), ensure_ascii=False, separators=(",", ":"))
         element = text.replace('"priority":', '"cost":1.50e3,"priority":', 1).encode()
         client.lpush("emails", element)
-    (report,) = told(worker, job, ["exception"])
+    (report,) = wait_for_reports(worker, job, ["exception"])
     assert report.raw == element
 
 
 def test_celerys_own_retries_are_reported_and_ended_by_the_success(worker):
     flaky, automatic, gives_up = worker.send("flaky", 2), worker.send("autoretry", 1), worker.send("exhaust")
-    first, _, last = told(worker, flaky, ["retry", "retry", "success"])
+    first, _, last = wait_for_reports(worker, flaky, ["retry", "retry", "success"])
     assert (first.error_type, first.message, last.attempt) == ("tests.kit.celery.PartnerDown", "not yet (0)", 3)
-    assert told(worker, automatic, ["retry", "success"])[0].max_attempts == 3
-    assert told(worker, gives_up, ["retry", "exception"])[1].message == "never"
+    assert wait_for_reports(worker, automatic, ["retry", "success"])[0].max_attempts == 3
+    assert wait_for_reports(worker, gives_up, ["retry", "exception"])[1].message == "never"
 
 
 def test_a_dead_job_is_replayed_to_success(worker):
     worker.break_("ann")
     job = worker.send("deliver", "ann", queue="emails")
-    (dead,) = told(worker, job, ["exception"])
+    (dead,) = wait_for_reports(worker, job, ["exception"])
     worker.fix("ann")
     source = connect("shop", "celery", worker.broker_url)
     try:
@@ -140,7 +140,7 @@ def test_a_dead_job_is_replayed_to_success(worker):
         source.send("r1", [OutgoingMessage(7, dead.raw, "emails", f"{job}-2", lineage)])
     finally:
         source.close()
-    (well,) = told(worker, f"{job}-2", ["success"])
+    (well,) = wait_for_reports(worker, f"{job}-2", ["success"])
     assert (well.lineage.item, worker.marks("delivered")) == (7, ["ann"])
 
 
@@ -156,16 +156,16 @@ def test_a_policy_decides_and_what_waits_comes_back(worker):
     )
     try:
         well, wrong, never = worker.send("try", "down", 2), worker.send("try1", "wrong"), worker.send("try2")
-        lost, hung, asking_ = worker.send("dies", 2), worker.send("hangs", 2), worker.send("asks", 2)
-        first, last = told(worker, well, ["retry", "success"])
+        lost, hung, with_retry_after = worker.send("dies", 2), worker.send("hangs", 2), worker.send("asks", 2)
+        first, last = wait_for_reports(worker, well, ["retry", "success"])
         assert (first.policy, last.attempt) == (f"webhooks@{version}", 2)
         (_, began), (_, again) = attempts(worker, well)
         assert again - began >= 0.5
-        (permanent,) = told(worker, wrong, ["exception"])
+        (permanent,) = wait_for_reports(worker, wrong, ["exception"])
         assert permanent.reason == "permanent"
-        assert told(worker, never, ["retry", "retry", "exception"])[2].reason == "exhausted"
-        for job in (lost, hung, asking_):
-            assert told(worker, job, ["retry", "success"])[0].max_attempts == 3
+        assert wait_for_reports(worker, never, ["retry", "retry", "exception"])[2].reason == "exhausted"
+        for job in (lost, hung, with_retry_after):
+            assert wait_for_reports(worker, job, ["retry", "success"])[0].max_attempts == 3
     finally:
         obeyed(worker, worker.store_engine.url)
 
@@ -176,16 +176,16 @@ def test_what_never_becomes_a_job_is_reported_and_ends_no_worker(worker):
     with redis.Redis.from_url(worker.broker_url) as broker:
         broker.lpush("webhooks", *sent.values())
         good = worker.send("fail", "behind it", queue="webhooks")
-        told(worker, good, ["exception"])
-        (unknown,) = told(worker, unclaimed, ["unknown_task"])
+        wait_for_reports(worker, good, ["exception"])
+        (unknown,) = wait_for_reports(worker, unclaimed, ["unknown_task"])
         assert json.loads(unknown.raw)["headers"]["id"] == unclaimed
         wanted = {raw: CORPUS[name][1] for name, raw in sent.items() if CORPUS[name][1]}
 
-        def found():
+        def find_kinds():
             return {report.raw: report.kind for report in reports(worker.store_engine) if report.raw in wanted}
 
-        worker.wait(lambda: len(found()) == len(wanted), what="a report of each")
-        assert found() == wanted
+        worker.wait(lambda: len(find_kinds()) == len(wanted), what="a report of each")
+        assert find_kinds() == wanted
     assert worker.text().count(" ready.") == 1 and "Connection to broker lost" not in worker.text()
 
 
@@ -199,7 +199,7 @@ def test_off_is_obeyed_and_so_is_on(worker):
         finally:
             client.delete(keys.switch())
         worker.wait(lambda: "guard was switched on" in worker.text(), what="the guard to be on")
-    told(worker, worker.send("fail", "seen"), ["exception"])
+    wait_for_reports(worker, worker.send("fail", "seen"), ["exception"])
     assert of_job(worker.store_engine, job) == []
 
 

@@ -71,7 +71,7 @@ def test_no_pattern_reaches_another_source():
 
 
 @pytest.fixture
-def made(own_store, settings, tmp_path, db):
+def bound_user(own_store, settings, tmp_path, db):
     """The user of source shop on a store of its own: (the URL of its workers, the store)."""
     settings.REDRIVE_REDIS_URL = own_store.url
     forget_configuration(config)
@@ -89,8 +89,8 @@ def refused(store) -> list[dict]:
 
 
 @pytest.mark.server
-def test_the_command_makes_a_user_that_reaches_its_own_source_alone(made):
-    url, store = made
+def test_the_command_makes_a_user_that_reaches_its_own_source_alone(bound_user):
+    url, store = bound_user
     with redis.Redis.from_url(url) as worker, of_store(store) as desk:
         assert worker.acl_whoami() == USER
         worker.xadd(keys.failures("shop"), {"v": "1"})
@@ -125,8 +125,8 @@ def test_the_command_makes_a_user_that_reaches_its_own_source_alone(made):
 
 
 @pytest.mark.server
-def test_a_user_that_is_renewed_keeps_its_password_and_loses_what_it_had_beyond(made, capsys):
-    url, store = made
+def test_a_user_that_is_renewed_keeps_its_password_and_loses_what_it_had_beyond(bound_user, capsys):
+    url, store = bound_user
     with of_store(store) as desk:
         desk.execute_command("ACL SETUSER", USER, "allkeys", "allcommands", "allchannels")
     capsys.readouterr()
@@ -152,7 +152,7 @@ def test_a_user_that_is_renewed_keeps_its_password_and_loses_what_it_had_beyond(
 
 
 @pytest.mark.server
-def test_a_new_user_gets_a_password_that_is_printed_once_as_the_address_of_the_workers(made, capsys):
+def test_a_new_user_gets_a_password_that_is_printed_once_as_the_address_of_the_workers(bound_user, capsys):
     capsys.readouterr()
     call_command("worker_acl", "crm", "--apply")
     output = capsys.readouterr()
@@ -164,9 +164,9 @@ def test_a_new_user_gets_a_password_that_is_printed_once_as_the_address_of_the_w
 
 
 @pytest.mark.server
-def test_the_printed_line_makes_the_same_user_in_a_file_of_the_store(made, tmp_path, capsys):
-    """What an operator who gives the desk no right over users writes down."""
-    _, store = made
+def test_the_printed_line_makes_the_same_user_in_a_file_of_the_store(bound_user, tmp_path, capsys):
+    """The line that an operator who gives the desk no right over users writes down."""
+    _, store = bound_user
     capsys.readouterr()
     file = tmp_path / "password"
     call_command("worker_acl", "shop", "--password-file", str(file))
@@ -210,8 +210,8 @@ def place_of_jobs(request):
 
 @pytest.mark.server
 @pytest.mark.long("Starts a worker and its next life, and holds the store until calls time out.")
-def test_a_worker_lives_its_complete_life_under_it_and_is_refused_nothing(made, place_of_jobs, start):
-    url, store = made
+def test_a_worker_lives_its_complete_life_under_it_and_is_refused_nothing(bound_user, place_of_jobs, start):
+    url, store = bound_user
     # Three calls wait out their time before the spool: ten seconds each, as elsewhere, would be half a minute.
     worker = start(url, environment={"REAL_PATIENCE": "3"}, **place_of_jobs)
     slow = {"kind": "fixed", "first_delay_s": 0.3}
