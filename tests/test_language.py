@@ -43,7 +43,7 @@ PHRASES = re.compile(
 EVIDENCE = "tests/fingerprints/make"
 # Offences that are left, by package. A number only ever falls; a package that is not named has none.
 LEFT = {
-    "dashboard/alerts": 45,
+    "dashboard/alerts": 43,
     "dashboard/audit": 2,
     "dashboard/demo": 11,
     "dashboard/failures": 8,
@@ -69,15 +69,13 @@ LEFT = {
     "jobs_admin/lint": 1,
     "jobs_admin/management": 2,
     "jobs_admin/models": 11,
-    "jobs_admin/notices": 1,
     "jobs_admin/policies": 3,
     "jobs_admin/queues": 4,
-    "jobs_admin/replays": 6,
-    "jobs_admin/retries": 10,
-    "jobs_admin/search": 1,
-    "jobs_admin/sources": 9,
+    "jobs_admin/replays": 3,
+    "jobs_admin/retries": 9,
+    "jobs_admin/sources": 6,
     "jobs_admin/worker": 1,
-    "tests": 298,
+    "tests": 120,
 }
 
 
