@@ -84,10 +84,10 @@ def test_what_is_not_acknowledged_of_a_notification_is_still_reminded_of_and_esc
     one = Alert.objects.get(subject="emails")
     alerts.acknowledge(ANN, one.pk, only_this=True)
     judged(300, 600)
-    assert [reason for _, reason in told()] == ["fired", "reminder", "reminder", "escalated"]
+    assert [reason for _, reason in notices_sent()] == ["fired", "reminder", "reminder", "escalated"]
     alerts.acknowledge(ANN, Alert.objects.get(subject="webhooks").pk)
     judged(900, 1500)
-    assert len(told()) == 4
+    assert len(notices_sent()) == 4
 
 
 def test_after_an_undo_reminders_resume_and_escalation_counts_from_it(rule, monkeypatch):
@@ -101,9 +101,9 @@ def test_after_an_undo_reminders_resume_and_escalation_counts_from_it(rule, monk
     monkeypatch.setattr(timezone, "now", lambda: NOW + 700 * S)
     alerts.unacknowledge(ANN, one)
     judged(705, 1005, 1295)
-    assert [reason for _, reason in told()] == ["fired", "reminder", "reminder"]
+    assert [reason for _, reason in notices_sent()] == ["fired", "reminder", "reminder"]
     judged(1300)
-    assert [reason for _, reason in told()][3:] in (["escalated"], ["reminder", "escalated"])
+    assert [reason for _, reason in notices_sent()][3:] in (["escalated"], ["reminder", "escalated"])
 
 
 def test_a_story_that_a_person_took_is_not_joined_so_that_the_pager_calls_again(rule):
