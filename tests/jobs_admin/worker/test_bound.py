@@ -112,7 +112,11 @@ def test_a_count_that_is_no_number_means_that_no_one_counted(make, client, count
     client.set(keys.failures_bytes("shop"), count)
     for _ in range(100):
         store.write(entry(20_000))
-    assert store.is_full and read_stream_bytes(client) < 1.2 * MB and int(client.get(keys.failures_bytes("shop"))) > 0.8 * MB
+    assert (
+        store.is_full
+        and read_stream_bytes(client) < 1.2 * MB
+        and int(client.get(keys.failures_bytes("shop"))) > 0.8 * MB
+    )
     assert client.xlen(keys.failures("shop")) + store.spool.waiting == 102 > store.spool.waiting > 0
     client.set(keys.failures_bytes("shop"), count)
     store.measure()
