@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import html
 import re
 from datetime import timedelta
+from urllib.parse import parse_qs, urlsplit
 
 from django.urls import reverse
 from django.utils import timezone
@@ -9,8 +11,10 @@ from django.utils import timezone
 from jobs_admin.failures import saved_views
 from jobs_admin.models import Group
 from jobs_admin.models.access import ADMIN, Role, Viewer
+from tests.kit.alerts import episode
 from tests.kit.failures import bury
 from tests.kit.groups import group
+from tests.kit.replays import running
 
 
 def test_the_palette_offers_views_and_groups_that_may_be_seen(vera, django_user_model):
@@ -73,5 +77,37 @@ def test_the_palette_costs_the_same_however_many_groups(ann, django_assert_max_n
     for n in range(40):
         bury(group=group(f"noise.N{n}"))
     ann.get(reverse("redrive:palette"))
-    with django_assert_max_num_queries(8):
+    with django_assert_max_num_queries(10):
         assert len(offered(ann, "noise")) == 20
+
+
+def titles(client, text: str, kind: str) -> list[str]:
+    page = client.get(reverse("redrive:palette"), {"q": text}).content.decode()
+    return re.findall(rf'id="palette-{kind}-[^"]*".*?<span\s+class="clip">(.*?)</span>', page)
+
+
+def test_the_replay_of_a_queue_is_found_by_what_a_person_types(otto, vera):
+    bury(3, queue="webhooks")
+    bury(1, queue="emails")
+    bury(5, queue="webhooks", state="recovered")
+    bury(2, queue="webhooks", source="bank")
+    assert titles(otto, "replay web", "replay-of") == ["Replay 3 dead jobs of webhooks"]
+    assert titles(otto, "", "replay-of") == ["Replay 3 dead jobs of webhooks", "Replay 1 dead job of emails"]
+    assert titles(vera, "", "replay-of") == []
+    page = otto.get(reverse("redrive:palette"), {"q": "replay web"}).content.decode()
+    url = html.unescape(re.search(r'id="palette-replay-of-0".*?data-url="([^"]+)"', page, re.S)[1])
+    assert parse_qs(urlsplit(url).query) == {"q": ["source:shop queue:webhooks state:dead"]}
+    assert urlsplit(url).path == reverse("redrive:replay-new")
+
+
+def test_queues_alerts_replays_and_settings_are_found_where_they_may_be_seen(ann, vera, shop):
+    bury(3, queue="webhooks")
+    bury(2, queue="vault", source="bank")
+    episode("webhooks", value=300)
+    running(2, queue="emails")
+    assert titles(ann, "vault", "queue") == ["vault"] and titles(vera, "vault", "queue") == []
+    assert titles(vera, "webhooks", "alert") == ["webhooks has 300 dead jobs (threshold: 100)"]
+    assert [title.partition(" of ")[2] for title in titles(vera, "replay partner", "replay")] == ["2 jobs"]
+    assert titles(vera, "silen", "setting") == ["Silences"]
+    assert "New channel" in titles(ann, "", "setting") and "New channel" not in titles(vera, "", "setting")
+    assert titles(vera, "nothing at all", "setting") == []
