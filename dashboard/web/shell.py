@@ -25,6 +25,7 @@ class Place:
     icon: str
     key: str  # pressed after `g`
     is_here: bool
+    is_apart: bool  # the first of a group
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +42,16 @@ _PLACES = (
     ("Alerts", "alert-list", "warning", "l", ("alert-", "silence-", "channel-", "delivery-", "runbook-")),
     ("Groups", "group-list", "groups", "u", ("group-",)),
     ("Failures", "failure-list", "failures", "f", ("failure-", "view-", "search-")),
+    ("Quarantine", "quarantine-list", "quarantine", "k", ("quarantine-",)),
     ("Replays", "replay-list", "replays", "r", ("replay-",)),
     ("Policies", "policy-list", "policies", "p", ("policy-",)),
     ("Queues", "queue-list", "queues", "q", ("queue-",)),
     ("Workers", "worker-list", "worker", "w", ("worker-",)),
-    ("Quarantine", "quarantine-list", "quarantine", "k", ("quarantine-",)),
-    ("Audit", "audit-list", "table", "a", ("audit-",)),
     ("Sources", "source-list", "lock", "s", ("source-",)),
+    ("Audit", "audit-list", "table", "a", ("audit-",)),
     ("Demo", "demo", "demo", "d", ("demo",)),
 )
+_FIRST_OF_GROUP = {"group-list", "replay-list", "queue-list", "audit-list"}
 
 
 def shell(context) -> Shell:
@@ -82,6 +84,7 @@ def _places(here: str, sees_demo: bool, is_admin: bool, prefix: str) -> tuple[Pl
             icon_name,
             key,
             here == url_name or here.startswith(prefixes or ("\0",)),
+            url_name in _FIRST_OF_GROUP,
         )
         for name, url_name, icon_name, key, prefixes in _PLACES
         if url_name not in hidden
