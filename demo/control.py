@@ -28,7 +28,7 @@ class BadWish(ValueError):
 class Load:
     rate: float  # jobs/s wished for
     published_per_s: float | None = None  # None: nothing publishes now
-    held_at: int | None = None  # the depth at which publishing waits for the workers; None: it does not wait
+    pause_depth: int | None = None  # the depth at which publishing waits for the workers; None: it does not wait
 
 
 @cache
@@ -45,7 +45,7 @@ def load(broker: redis.Redis) -> Load:
     return Load(
         rate=float(stored.get(b"rate", DEFAULT_RATE)),
         published_per_s=float(report[b"rate"]) if b"rate" in report else None,
-        held_at=int(report[b"held_at"]) if report.get(b"held_at") else None,
+        pause_depth=int(report[b"held_at"]) if report.get(b"held_at") else None,
     )
 
 
@@ -61,9 +61,9 @@ def set_rate(broker: redis.Redis, rate: float) -> None:
         ) from error
 
 
-def report(broker: redis.Redis, published_per_s: float, held_at: int | None) -> None:
+def report(broker: redis.Redis, published_per_s: float, pause_depth: int | None) -> None:
     with broker.pipeline(transaction=True) as pipe:
-        pipe.hset(REPORT, mapping={"rate": published_per_s, "held_at": held_at or ""})
+        pipe.hset(REPORT, mapping={"rate": published_per_s, "held_at": pause_depth or ""})
         pipe.expire(REPORT, 5)
         pipe.execute()
 

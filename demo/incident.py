@@ -44,7 +44,7 @@ REASONS = {"at_once": "Played incident: everything at once", "careful": "Played 
 
 # An act in which nothing moves for so long has gone wrong; how long one takes is the machine's affair.
 _QUIET_S = 90.0
-_MOST_PER_LOOK_S = 2.0  # of the time between two looks: what the player itself was held up is not the jobs' fault
+_MOST_PER_CHECK_S = 2.0  # of the time between two looks: what the player itself was held up is not the jobs' fault
 _JUDGED_ROUNDS = 3  # of the alert rules, after which nobody waits for an alert any more
 _CLEAN_S = 2.0  # the last requests of the outage are in no second that is measured
 _LAST_NEWS_S = 3.0  # what failed before the warehouse was mended is on the desk by then
@@ -67,7 +67,7 @@ class Incident:
         self.story = state
         self.broker = broker
         self.warehouse = partner_url + PLAYED
-        self._moved: object = None  # what `_look_for_progress` saw last
+        self._moved: object = None  # what `_track_progress` saw last
         self._quiet_s = 0.0
         self._looked_at: float | None = None
         self._judged: set[datetime] = set()  # rounds of the alert rules since all were dead
@@ -105,7 +105,7 @@ class Incident:
 
     def _play(self, now: float) -> None:
         seen = control.partner(self.warehouse)
-        self._look_for_progress(seen, self._count(), now)
+        self._track_progress(seen, self._count(), now)
         if self.story.act in ("outage", "group", "condition"):
             self._break(seen, now)
         elif self.story.act == "at_once":
@@ -147,7 +147,7 @@ class Incident:
             self._judged.add(judged)
         return len(self._judged) > _JUDGED_ROUNDS
 
-    def _look_for_progress(self, seen: dict, states: dict[str, int], now: float) -> None:
+    def _track_progress(self, seen: dict, states: dict[str, int], now: float) -> None:
         """Add to `_quiet_s`, or reset it if the jobs, the replay, the warehouse or the shop's worker moved."""
         last_request = max((seen["now"] - p["ago_s"] for p in seen["series"] if p["requests"]), default=None)
         replay = Replay.objects.filter(idempotency_key__startswith=f"incident-{self.story.id}-").order_by("-pk")
@@ -162,7 +162,7 @@ class Incident:
             self._started() if self.broker.llen(QUEUE) else None,
         )
         passed_s = now - self._looked_at if self._looked_at is not None else 0.0
-        self._quiet_s = 0.0 if moved != self._moved else self._quiet_s + min(max(passed_s, 0.0), _MOST_PER_LOOK_S)
+        self._quiet_s = 0.0 if moved != self._moved else self._quiet_s + min(max(passed_s, 0.0), _MOST_PER_CHECK_S)
         self._moved, self._looked_at = moved, now
 
     def _started(self) -> int | None:
@@ -232,7 +232,7 @@ class Incident:
             story.write(self.broker, self.story)
         self._only_we_changed_it(side, seen)
         measure(side, seen, self.story.left)
-        self._look_after(side, seen)
+        self._follow_replay(side, seen)
         return side
 
     def _only_we_changed_it(self, side: Side, seen: dict) -> None:
@@ -240,7 +240,7 @@ class Incident:
         if not (seen["mode"] == "warming" or seen["fell_over"] or is_warm):
             raise Failed("The partner was restarted, or someone else changed its warehouse, during the measurement.")
 
-    def _look_after(self, side: Side, seen: dict) -> None:
+    def _follow_replay(self, side: Side, seen: dict) -> None:
         replay = Replay.objects.get(pk=side.replay)
         side.state, side.said = replay.state, replay.held_because
         side.succeeded, side.failed_again = replay.succeeded, replay.failed_again
@@ -301,7 +301,7 @@ class Incident:
             states = self._count()
             assert self.story.tidying_since is not None
             on_their_way = states.get(FailureState.RETRYING, 0) + states.get(FailureState.REPLAYING, 0)
-            self._look_for_progress(control.partner(self.warehouse), states, now)
+            self._track_progress(control.partner(self.warehouse), states, now)
             passed_s = now - self.story.tidying_since
             if (self.story.left and passed_s < _LAST_NEWS_S) or (on_their_way and self._quiet_s < _TIDIED_QUIET_S):
                 return

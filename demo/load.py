@@ -21,7 +21,7 @@ from demo.shop import QUEUES, app
 
 DEEPEST = 2000  # jobs that may wait in all queues together
 MISHAPS_PER_JOB = 0.01  # calm, but alive: at 5 jobs/s, three failures a minute
-LOOK_EVERY_S = 0.5
+CHECK_EVERY_S = 0.5
 PILLS_EVERY_S = 1200.0
 # Until then the workers of a desk that was just started have its policies: before, nothing counts what a pill does.
 FIRST_PILL_AFTER_S = 20.0
@@ -36,14 +36,14 @@ class Publisher:
         self.rate = 0.0
         self.published = 0
         self._owed = 0.0
-        self._looked = now - LOOK_EVERY_S
+        self._checked_at = now - CHECK_EVERY_S
         self._last = now
         self._next_pill = now + FIRST_PILL_AFTER_S
 
     def step(self, now: float) -> int:
         """Publish what became due since the last step; how many that was."""
-        if now - self._looked >= LOOK_EVERY_S:
-            self._look(now)
+        if now - self._checked_at >= CHECK_EVERY_S:
+            self._check_depth(now)
         # What could not be published in a second is not made up for: a stall does not end in a burst.
         self._owed = min(self._owed + (now - self._last) * self.rate, max(1.0, self.rate))
         self._last = now
@@ -55,7 +55,7 @@ class Publisher:
         self.published += due
         return due
 
-    def _look(self, now: float) -> None:
+    def _check_depth(self, now: float) -> None:
         with self.broker.pipeline(transaction=False) as pipe:
             for queue in QUEUES:
                 pipe.llen(queue)
@@ -63,7 +63,7 @@ class Publisher:
         is_paused = depth >= DEEPEST
         self.rate = 0.0 if is_paused else control.load(self.broker).rate
         control.report(self.broker, self.rate, depth if is_paused else None)
-        self._looked = now
+        self._checked_at = now
 
     def _next(self, now: float) -> orders.Job:
         if now >= self._next_pill:

@@ -15,7 +15,7 @@ import redis
 
 from demo import control, story
 
-LOOK_EVERY_S = 0.5
+CHECK_EVERY_S = 0.5
 GIVE_UP_AFTER_S = 120.0  # in which each step met an error of the store, the database or the partner
 
 
@@ -31,7 +31,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     broker = redis.Redis.from_url(broker_url, socket_timeout=5, socket_connect_timeout=5)
-    while not stop.wait(LOOK_EVERY_S):
+    while not stop.wait(CHECK_EVERY_S):
         try:
             story.alive(broker)
             seen = story.read(broker)
@@ -80,7 +80,7 @@ def _play(broker: redis.Redis, seen: story.Seen, broker_url: str, partner_url: s
                     raise
                 _print_line(f"{type(error).__name__}: {error}; trying again in 1 s")
                 stop.wait(1)
-            stop.wait(max(0.05, LOOK_EVERY_S - (time.monotonic() - began)))
+            stop.wait(max(0.05, CHECK_EVERY_S - (time.monotonic() - began)))
         if state.is_over:
             _print_line(f"incident {state.id}: {state.outcome}. {state.why}".rstrip(". ") + ".")
     except Exception as error:  # a fault of the player must not keep the next incident from being asked for

@@ -282,8 +282,8 @@ class LoadNow:
 def _load(found: control.Load) -> LoadNow:
     if found.published_per_s is None:
         sentence = "The load generator is not running."
-    elif found.held_at is not None:
-        sentence = f"Held: {number(found.held_at)} jobs waiting. Continues when the workers have caught up."
+    elif found.pause_depth is not None:
+        sentence = f"Held: {number(found.pause_depth)} jobs waiting. Continues when the workers have caught up."
     else:
         sentence = f"The shop publishes {_jobs(found.published_per_s)}/s; 1 in 100 fails at random."
     rates = [Choice(str(rate), f"{rate}/s" if rate else "Stop", "", found.rate == rate) for rate in RATES]

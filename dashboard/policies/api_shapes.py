@@ -155,7 +155,7 @@ def policy(row: PolicyVersion, running: policies.InForce) -> dict[str, Any]:
 def workers(running: policies.InForce) -> dict[str, Any]:
     return {
         "says": running.sentence,
-        "of": running.of if running.is_known else None,
+        "of": running.worker_count if running.is_known else None,
         "current": running.current if running.is_known else None,
         "on": {str(number or "none"): n for number, n in running.on.items()},
         "held_back": dict(running.held_back),

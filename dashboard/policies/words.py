@@ -130,7 +130,7 @@ def fleet(running: Any, version: int) -> Fleet:
     """Return the workers of a version in words. `running`: the answer of `policies.in_force` for its name, or None."""
     if running is None or not running.is_known:
         return Fleet("workers not known: the store does not answer", False)
-    if not running.of:
+    if not running.worker_count:
         return Fleet("no matching guarded worker is active", False)
     on = running.on.get(version, 0)
     others = [
@@ -143,8 +143,8 @@ def fleet(running: Any, version: int) -> Fleet:
         for mode, count in running.held_back.items()
         if count
     ]
-    workers = f"{running.of:,} worker{'' if running.of == 1 else 's'}"
-    words = f"{workers} on v{version}" if on == running.of else f"{on:,} of {workers} on v{version}"
+    workers = f"{running.worker_count:,} worker{'' if running.worker_count == 1 else 's'}"
+    words = f"{workers} on v{version}" if on == running.worker_count else f"{on:,} of {workers} on v{version}"
     refused = [f"refused by {name}: {why}" for name, why in running.refused.items()]
     unseen = [
         f"{count:,} job{'' if count == 1 else 's'} started {how}"
@@ -163,7 +163,9 @@ def fleet(running: Any, version: int) -> Fleet:
     if running.shared_out:
         retries = f"{running.shared_out:,} retr{'y' if running.shared_out == 1 else 'ies'}"
         unseen.append(f"{retries} from the workers’ shares of the budget, because the store did not answer in time")
-    return Fleet(words, on == running.of and not held_back, "; ".join([*others, *held_back, *refused, *unseen]))
+    return Fleet(
+        words, on == running.worker_count and not held_back, "; ".join([*others, *held_back, *refused, *unseen])
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,7 @@ def _picture(
         "holes": depth_picture.holes(history),
         "values": depth_picture.values(history),
         "step_s": history.step_s,
-        "is_folded": history.step_s > depths.LOOK_S,
+        "is_folded": history.step_s > depths.SAMPLE_S,
         "rows": depth_picture.rows(few),
         "row_step_s": few.step_s,
     }

@@ -101,7 +101,7 @@ def _preview(seen: Preview) -> dict[str, Any]:
         "q": seen.query,
         "matched": seen.matched,
         "beyond": seen.beyond,
-        "looked": seen.looked,
+        "looked": seen.sample_size,
         "highest": seen.highest,
         "lines": lines,
         "before": _herd(seen.before),

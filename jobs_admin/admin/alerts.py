@@ -68,7 +68,7 @@ class RunbookAdmin(Records):
 @admin.register(Rule)
 class RuleAdmin(Records):
     list_display = (
-        "name", "metric", "source", "queue", "threshold", "for_s", "severity", "tells", "enabled", "changed_by", "changed_at",
+        "name", "metric", "source", "queue", "threshold", "for_s", "severity", "channel_names", "enabled", "changed_by", "changed_at",
     )  # fmt: skip
     list_filter = ("enabled", "severity", "metric")
     search_fields = ("name", "source", "queue")
@@ -76,7 +76,7 @@ class RuleAdmin(Records):
     actions = ("switch_on", "switch_off")
     fields = (
         "page", "name", "metric", "source", "queue", "task", "group", "tenant", "view", "threshold", "clear", "for_s",
-        "keep_firing_s", "renotify_s", "escalate_s", "no_data", "severity", "runbook_url", "tells", "escalates_to", "enabled",
+        "keep_firing_s", "renotify_s", "escalate_s", "no_data", "severity", "runbook_url", "channel_names", "escalates_to", "enabled",
         "created_at", "changed_at", "changed_by",
     )  # fmt: skip
 
@@ -90,7 +90,7 @@ class RuleAdmin(Records):
         return format_html('<a href="{}">Its page, where it is changed</a>', url)
 
     @admin.display(description="channels")
-    def tells(self, rule: Rule) -> str:
+    def channel_names(self, rule: Rule) -> str:
         return marked(", ".join(sorted(one.name for one in rule.channels.all()))) or "–"
 
     @admin.display(description="escalates to")

@@ -101,7 +101,7 @@ class SourceRow:
 
     @property
     def has_guards(self) -> bool:
-        """Whether unguarded workers matter: in a polled source only if some have a guard."""
+        """Return whether unguarded workers matter: in a polled source only if some have a guard."""
         return bool(self.workers) or not self.keeps_dead
 
     @property
@@ -542,8 +542,8 @@ def loudest_groups(viewer: Viewer, now: datetime | None = None, limit: int = 10)
 def running_replays(viewer: Viewer, limit: int = 10) -> list[Replay]:
     """Return the replays that are not over: held ones first, then the latest first; without those of other sources."""
     open_ = [state for state in ReplayState.values if state not in NOT_RUNNING]
-    held_first = Case(When(state=ReplayState.HELD, then=0), default=1)
-    found = Replay.objects.filter(state__in=open_).order_by(held_first, "-id").defer("set_aside")
+    on_hold_first = Case(When(state=ReplayState.HELD, then=0), default=1)
+    found = Replay.objects.filter(state__in=open_).order_by(on_hold_first, "-id").defer("set_aside")
     allowed = viewer.sources()
     if allowed is not None:
         found = found.filter(Exists(ReplayItem.objects.filter(replay=OuterRef("pk"), failure__source__in=allowed)))

@@ -52,7 +52,7 @@ from jobs_admin.models import (
 )
 from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.models.alert import AlertState
-from jobs_admin.models.counter import HOUR, MINUTE, MINUTES_KEPT, QUARTER, QUARTERS_KEPT
+from jobs_admin.models.counter import HOUR, MINUTE, MINUTES_RETENTION, QUARTER, QUARTERS_RETENTION
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.replay import OPEN_ITEM, ReplayState
 from jobs_admin.queues.depths import steps
@@ -257,9 +257,9 @@ class _Run:
 
     def _history(self) -> None:
         history = self.ages.get("history")
-        self._rows("group counters", GroupCounter.objects.filter(step=MINUTE, at__lt=self.now - MINUTES_KEPT))
-        self._rows("queue counters", QueueCounter.objects.filter(step=MINUTE, at__lt=self.now - MINUTES_KEPT))
-        self._rows("queue counters", QueueCounter.objects.filter(step=QUARTER, at__lt=self.now - QUARTERS_KEPT))
+        self._rows("group counters", GroupCounter.objects.filter(step=MINUTE, at__lt=self.now - MINUTES_RETENTION))
+        self._rows("queue counters", QueueCounter.objects.filter(step=MINUTE, at__lt=self.now - MINUTES_RETENTION))
+        self._rows("queue counters", QueueCounter.objects.filter(step=QUARTER, at__lt=self.now - QUARTERS_RETENTION))
         self._rows("workers", Worker.objects.filter(seen_at__lt=self.now - _SILENT_WORKERS))
         self._depths()
         drafts = Replay.objects.filter(state=ReplayState.DRAFT, created_at__lt=self.now - _DRAFTS)

@@ -33,7 +33,7 @@ from jobs_admin.search.failure_search import FailureSearch
 MOST = 12
 SAMPLED = 100  # failures, the newest, whose arguments, hosts and tenants are offered
 _MOST_GROUPS, _MOST_WORDS = 500, 5_000  # whose words are known; of all of them
-_LETTERS = re.compile(r"[^\W\d_]{4,40}")
+_PLAIN_WORD = re.compile(r"[^\W\d_]{4,40}")
 _SUB_WORD = re.compile(r"[A-Z]?[a-z]{3,40}|[A-Z]{4,40}(?![a-z])")
 _READ = 300  # characters before the caret; a word is not longer
 
@@ -213,7 +213,7 @@ def words_of_errors(viewer: Viewer) -> list[str]:
     rows = _with_jobs(viewer).filter(~IS_TAKEN_IN).order_by(group_sight.seen_at(viewer, "last_seen").desc())
     words: dict[str, None] = {}
     for one in _read(viewer, rows[:_MOST_GROUPS]):
-        for word in (one.error_type.rpartition(".")[2], *_LETTERS.findall(f"{one.error_type} {one.message[:500]}")):
+        for word in (one.error_type.rpartition(".")[2], *_PLAIN_WORD.findall(f"{one.error_type} {one.message[:500]}")):
             words.setdefault(word)
             if not word.islower():
                 words.update(dict.fromkeys(part.lower() for part in _SUB_WORD.findall(word)))

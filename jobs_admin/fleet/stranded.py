@@ -48,7 +48,7 @@ class Stranded:
     tags: tuple[str, ...]  # of deliveries that its broker holds for it
     returns_at: datetime | None  # of the first job; None: no job returns
     lost: int  # jobs that were acknowledged before they ran and that no policy files: no broker returns these
-    held_jobs: tuple[str, ...] = ()  # ids of the jobs that return
+    returning_jobs: tuple[str, ...] = ()  # ids of the jobs that return
     lost_jobs: tuple[str, ...] = ()
 
     @property
@@ -117,7 +117,7 @@ def find_for_queue(source: str, queue: str) -> list[Stranded]:
 
 def find_for_job(source: str, job_id: str) -> Stranded | None:
     """Return the dead worker that had this job; None too where the store or the broker does not answer."""
-    return next((one for one in _find_or_empty(source) if job_id in one.held_jobs + one.lost_jobs), None)
+    return next((one for one in _find_or_empty(source) if job_id in one.returning_jobs + one.lost_jobs), None)
 
 
 def stranded_ids(failures: Iterable[Failure]) -> set[int]:
@@ -129,7 +129,7 @@ def stranded_ids(failures: Iterable[Failure]) -> set[int]:
     return {
         pk
         for (source, job_id), pk in jobs.items()
-        if any(job_id in one.held_jobs + one.lost_jobs for one in gone.get(source, ()))
+        if any(job_id in one.returning_jobs + one.lost_jobs for one in gone.get(source, ()))
     }
 
 

@@ -617,9 +617,9 @@ def _of_split(draft: _Draft) -> Preview:
     latest = Failure.objects.filter(group=group).order_by("-pk").values(*columns)[:SAMPLED_FAILURES]
     found: dict[str, list[int]] = defaultdict(list)
     titles: dict[str, str] = {}
-    looked_at = 0
+    examined = 0
     for facts in latest:
-        looked_at += 1
+        examined += 1
         value, content = prints.apart(split, facts["message"], facts)
         found[value].append(facts["pk"])
         titles.setdefault(value, f"{group.title} {content}")
@@ -627,10 +627,10 @@ def _of_split(draft: _Draft) -> Preview:
         Becoming(group.fingerprint, group.title, value, titles[value], True, len(ids), tuple(ids[:SAMPLE]))
         for value, ids in found.items()
     ]
-    of = max(looked_at, _jobs([group.pk]).get(group.pk, 0))
-    over = "" if looked_at == of else f" (from the latest {looked_at:,}; older failures may add groups)"
+    of = max(examined, _jobs([group.pk]).get(group.pk, 0))
+    over = "" if examined == of else f" (from the latest {examined:,}; older failures may add groups)"
     sentence = f"One group of {of:,} failures becomes {len(rows)} by {draft.by}{over}."
-    return _build_preview(draft, rows, looked_at, of, sentence)
+    return _build_preview(draft, rows, examined, of, sentence)
 
 
 def _of_ignore(draft: _Draft) -> Preview:
@@ -638,16 +638,16 @@ def _of_ignore(draft: _Draft) -> Preview:
     then = Rules((*now.ignored, draft.frame), now.splits)
     groups = Group.objects.select_related("representative__traceback").order_by("-last_seen")
     jobs_of: dict[str, tuple[Group, prints.Fingerprint]] = {}
-    looked_at = emptied = 0
+    examined = emptied = 0
     for group in groups[:SAMPLED_GROUPS]:
-        looked_at += 1
+        examined += 1
         if group.representative is None or group.representative.traceback is None:
             continue
         before, after = printed(group.representative, now), printed(group.representative, then)
         if before.value != after.value:
             jobs_of[group.fingerprint] = group, after
             emptied += bool(before.culprit) and not after.culprit
-    if looked_at > 1 and emptied == looked_at:
+    if examined > 1 and emptied == examined:
         raise Refused(
             "invalid", "This pattern matches every application frame of every group. Nothing was changed.", "frame"
         )
@@ -666,19 +666,19 @@ def _of_ignore(draft: _Draft) -> Preview:
         )
         for name, (group, after) in jobs_of.items()
     ]  # fmt: skip
-    of = max(looked_at, Group.objects.exclude(IS_TAKEN_IN).count())
+    of = max(examined, Group.objects.exclude(IS_TAKEN_IN).count())
     becoming = len({row.becomes for row in rows})
-    over = "" if looked_at == of else f" Checked the latest {looked_at:,} of {of:,} groups."
+    over = "" if examined == of else f" Checked the latest {examined:,} of {of:,} groups."
     become = "becomes" if len(rows) == 1 else "become"
     sentence = f"{len(rows)} {_groups_word(len(rows))} with the frame {draft.frame} {become} {becoming}.{over}"
     if not rows:
         sentence = f"The frame {draft.frame} does not affect the grouping of any group.{over}"
-    return _build_preview(draft, rows, looked_at, of, sentence)
+    return _build_preview(draft, rows, examined, of, sentence)
 
 
-def _build_preview(draft: _Draft, rows: list[Becoming], looked_at: int, of: int, sentence: str) -> Preview:
+def _build_preview(draft: _Draft, rows: list[Becoming], examined: int, of: int, sentence: str) -> Preview:
     rows.sort(key=lambda row: (-row.failures, row.becomes))
-    return Preview(draft.kind, tuple(rows[:SHOWN]), max(0, len(rows) - SHOWN), looked_at, of, sentence)
+    return Preview(draft.kind, tuple(rows[:SHOWN]), max(0, len(rows) - SHOWN), examined, of, sentence)
 
 
 def _groups_word(n: int) -> str:

@@ -67,7 +67,7 @@ def _in_effect(replay: Replay) -> dict[int, dict[str, Any]]:
 def _take_in(replay: Replay, new: int) -> None:
     """Let jobs come into the excluded group `new`: one that was set aside cancels them, one excluded in the draft is excluded no more."""
     if new in _in_effect(replay):
-        _look_again(replay)
+        _recheck_planned(replay)
     elif replay.state != ReplayState.DRAFT:
         _update(replay, without_groups=[pk for pk in replay.without_groups if pk != new])
 
@@ -77,7 +77,7 @@ def _is_stronger(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return other["by"] == CONTROLLER.name != one["by"]
 
 
-def _look_again(replay: Replay) -> None:
+def _recheck_planned(replay: Replay) -> None:
     """Let the controller look for planned jobs of the groups set aside from the first job on."""
     known = replay.controller if isinstance(replay.controller, dict) else {}
     n, left_out = known.get("n"), known.get("left_out")

@@ -353,7 +353,7 @@ def _apply(now: datetime) -> bool:
     rule = GroupRule.objects.filter(is_applied=False).select_related("group").order_by("since", "pk").first()
     if rule is None:
         return False
-    seen = _look(rule)
+    seen = _read_slice(rule)
     if seen is not None:
         ends = time.monotonic() + _ROUND_S  # what is moved by then is found moved in the next round
         while time.monotonic() < ends and not seen.is_done and _slice("rule", lambda most: _go_on(seen, most)):
@@ -416,7 +416,7 @@ class _Slice:
     is_done: bool = False
 
 
-def _look(rule: GroupRule) -> _Slice | None:
+def _read_slice(rule: GroupRule) -> _Slice | None:
     """As many as a fraction of a second allows; None where none is left."""
     where, seen, began = _where(rule), _Slice(rule), time.monotonic()
     for failure in _next(rule):

@@ -56,19 +56,19 @@ class _Silence:
 
 @dataclass
 class Reaper:
-    """Remembers who was silent, as long as it can look. `now` is monotonic, in seconds."""
+    """Remembers who was silent, as long as it can check. `now` is monotonic, in seconds."""
 
     _silent: dict[Named, _Silence] = field(default_factory=dict)
     _unusable: set[str] = field(default_factory=set)  # sources whose keys hold something else, at the last look
 
-    def look(self, store: redis.Redis, now: float) -> bool:
+    def check(self, store: redis.Redis, now: float) -> bool:
         """File what dead workers kept. True if there is more to do at once. Raises redis.RedisError."""
         is_more = False
         found: dict[Named, _Silence] = {}
         unusable: set[str] = set()
         for place in worker_store.boots_with_jobs(store, worker_store.all_sources(store)):
             try:
-                is_more |= self._look_at(store, place, now, found)
+                is_more |= self._check_boot(store, place, now, found)
             except _REFUSED_TO_ALL:
                 raise
             except redis.ResponseError as error:
@@ -80,7 +80,7 @@ class Reaper:
         self._silent = found
         return is_more
 
-    def _look_at(self, store: redis.Redis, place: Named, now: float, found: dict[Named, _Silence]) -> bool:
+    def _check_boot(self, store: redis.Redis, place: Named, now: float, found: dict[Named, _Silence]) -> bool:
         """File what one dead worker kept; a silent one is put to those that were found. True if it kept more."""
         source, boot = place
         if not boot.isalnum():
@@ -107,7 +107,7 @@ _reaper = Reaper()
 
 def file_jobs_of_dead_workers(now: float) -> bool:
     """Part of the step `reconcile` of `watch`."""
-    return _reaper.look(config.store(), now)
+    return _reaper.check(config.store(), now)
 
 
 def _read_last_sign(store: redis.Redis, source: str, boot: str) -> tuple[float | None, bool, str, int]:

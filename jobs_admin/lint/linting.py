@@ -339,7 +339,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "workers": reported.workers,
         "options": [
             {"source": some.source, "queue": one.queue, "task": one.task, "quoted": one.quoted, "jobs": one.jobs,
-             "looked_at": one.looked, "in_queue": some.find_queue(one.queue).of, "example": one.example}
+             "looked_at": one.sample_size, "in_queue": some.find_queue(one.queue).of, "example": one.example}
             for some in report.lying.found for one in some.options
         ],
         "reservations": reservations(report),

@@ -12,8 +12,8 @@ from django.db import models
 
 MINUTE, QUARTER, HOUR = 60, 900, 3600
 # How long the shorter steps are kept, and how far back whoever reads may count on them: retention may have begun.
-MINUTES_KEPT, QUARTERS_KEPT = timedelta(days=2), timedelta(days=14)
-MINUTES_BACK, QUARTERS_BACK = MINUTES_KEPT - timedelta(hours=1), QUARTERS_KEPT - timedelta(days=1)
+MINUTES_RETENTION, QUARTERS_RETENTION = timedelta(days=2), timedelta(days=14)
+MINUTES_BACK, QUARTERS_BACK = MINUTES_RETENTION - timedelta(hours=1), QUARTERS_RETENTION - timedelta(days=1)
 STEPS_OF_GROUPS = (MINUTE, HOUR)
 STEPS_OF_QUEUES = (MINUTE, QUARTER, HOUR)
 

@@ -42,17 +42,17 @@ class Bound(CheckConstraint):
         pass
 
 
-def number(path: str, least: float, most: float, *, whole: bool = False, longest: int = 1) -> Holds:
+def number(path: str, least: float, most: float, *, integer: bool = False, longest: int = 1) -> Holds:
     """A number from `least` to `most`, or nothing. `longest`: entries of the list that the path goes over."""
     within = f'@.type() == "number" && @ >= {least:.12g} && @ <= {most:.12g}'
-    is_whole = " && @.floor() == @" if whole else ""
+    is_integer = " && @.floor() == @" if integer else ""
     return Holds(
-        _none_but(path, within + is_whole),
+        _none_but(path, within + is_integer),
         # Text is greater than any number to SQLite.
         _each(
             path,
             longest,
-            f"{{value}} BETWEEN {least:.12g} AND {most:.12g}" + (" AND {value} = round({value})" if whole else ""),
+            f"{{value}} BETWEEN {least:.12g} AND {most:.12g}" + (" AND {value} = round({value})" if integer else ""),
         ),
     )
 

@@ -37,7 +37,7 @@ class InForce:
     is_known: bool = True  # False: the store does not answer, and nobody knows
 
     @property
-    def of(self) -> int:
+    def worker_count(self) -> int:
         return sum(self.on.values())
 
     @property
@@ -49,9 +49,9 @@ class InForce:
     def sentence(self) -> str:
         if not self.is_known:
             return "Not known: the store does not answer."
-        if not self.of:
+        if not self.worker_count:
             return "No worker with our guard lives that it is for."
-        return f"{self.current} of {self.of} workers on v{self.version}"
+        return f"{self.current} of {self.worker_count} workers on v{self.version}"
 
 
 def in_force(viewer: Viewer, found: Iterable[PolicyVersion], now: datetime | None = None) -> dict[str, InForce]:

@@ -14,7 +14,7 @@ from jobs_admin.models.access import ENGINE
 from jobs_admin.models.source import ALIVE_S
 from jobs_admin.queues import liveness
 
-_LOOK = timedelta(minutes=5)
+_SAMPLES_WITHIN = timedelta(minutes=5)
 
 # As workers last reported it. One that is dead for an hour is dropped, and its message may wait for longer.
 _timeouts_s: dict[str, float] = {}
@@ -48,11 +48,11 @@ def delays(now: datetime) -> Delays:
 def _backlogged(now: datetime) -> set[tuple[str, str]]:
     """(source, queue) in which it may lie, or in the hands of workers that are no more; by the last look at each."""
     latest: dict[tuple[str, str], DepthSample] = {}
-    for look in DepthSample.objects.filter(step=10, at__gte=now - _LOOK, at__lte=now).order_by("at"):
-        latest[look.source, look.queue] = look
-    return {place for place, look in latest.items() if _may_hold(look)}
+    for sample in DepthSample.objects.filter(step=10, at__gte=now - _SAMPLES_WITHIN, at__lte=now).order_by("at"):
+        latest[sample.source, sample.queue] = sample
+    return {place for place, sample in latest.items() if _may_hold(sample)}
 
 
-def _may_hold(look: DepthSample) -> bool:
-    in_dead_hands = look.workers == 0 and bool((look.active or 0) + (look.delayed or 0))
-    return not look.is_reachable or bool(look.waiting) or in_dead_hands
+def _may_hold(sample: DepthSample) -> bool:
+    in_dead_hands = sample.workers == 0 and bool((sample.active or 0) + (sample.delayed or 0))
+    return not sample.is_reachable or bool(sample.waiting) or in_dead_hands

@@ -44,7 +44,7 @@ class Guarded:
     text: bytes  # all that it told: another one later shows that it lives
 
     @property
-    def is_held(self) -> bool:
+    def is_idle(self) -> bool:
         return self.mode in _IDLE_MODES
 
 

@@ -71,7 +71,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """One queue now. None: the system cannot tell. Counts of jobs."""
+    """One queue now. None: the system does not report it. Counts of jobs."""
 
     queue: str
     waiting: int | None = None

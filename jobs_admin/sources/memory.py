@@ -78,11 +78,11 @@ class MemorySource:
         jobs = [self._job(replay, message) for message in messages]
         with self._lock:
             return {
-                message.token: self._put(replay, message.token, message.queue, job)
+                message.token: self._enqueue(replay, message.token, message.queue, job)
                 for message, job in zip(messages, jobs, strict=True)
             }
 
-    def _put(self, replay: str, token: int, queue: str, job: dict[str, Any]) -> str:
+    def _enqueue(self, replay: str, token: int, queue: str, job: dict[str, Any]) -> str:
         if token in self._ledgers[replay]:
             return "already"
         if replay in self._recalled or (replay, token) in self._withheld:

@@ -150,7 +150,7 @@ def test_the_call_answers_as_the_command_does(call_api, fleet):
 
 
 LYING = Options(
-    "hooks", "hook", '{"attempts": 3, "removeOnFail": true}', attempts=3, keeps=0, jobs=2, looked=9, example="42"
+    "hooks", "hook", '{"attempts": 3, "removeOnFail": true}', attempts=3, keeps=0, jobs=2, sample_size=9, example="42"
 )
 
 

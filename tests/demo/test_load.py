@@ -67,10 +67,10 @@ def test_a_pill_is_published_once_workers_have_the_policies_and_seldom(broker, p
 def test_it_holds_while_too_many_jobs_wait(broker, publisher):
     broker.lpush("webhooks", *["{}"] * DEEPEST)
     assert sum(publisher.step(second) for second in range(1, 5)) == 0
-    assert control.load(broker).held_at == DEEPEST
+    assert control.load(broker).pause_depth == DEEPEST
     broker.delete("webhooks")
     assert sum(publisher.step(second) for second in range(5, 9)) > 0
-    assert control.load(broker).held_at is None
+    assert control.load(broker).pause_depth is None
 
 
 def test_what_it_does_is_forgotten_when_it_stops(broker, publisher):

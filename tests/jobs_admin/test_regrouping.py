@@ -713,7 +713,7 @@ def test_a_slice_that_makes_many_groups_moves_fewer_failures(monkeypatch):
     for n in range(8):
         bury(3, message=f"order {n} refused", tenant=f"t{n}")
     rule = save("split", Group.objects.get(), by="tenant")
-    seen = regrouping._look(rule)
+    seen = regrouping._read_slice(rule)
     assert len(seen.goes) == 8 and seen.until == Failure.objects.latest("pk").pk
     regrouping._go_on(seen, 40)
     assert len(seen.goes) == 6 and not seen.is_done and is_consistent()
@@ -724,7 +724,7 @@ def test_a_slice_that_makes_many_groups_moves_fewer_failures(monkeypatch):
 def test_what_was_seen_of_a_rule_that_was_taken_back_meanwhile_moves_nothing():
     bury(2), bury(3, task="refund")
     rule = save("ignore", frame="*/tasks.py in *")
-    seen = regrouping._look(rule)
+    seen = regrouping._read_slice(rule)
     group_rules.withdraw(ANN, GroupRule.objects.get())
     before = where()
     assert seen.goes and regrouping._go_on(seen, 100) == 0 and where() == before
@@ -765,7 +765,7 @@ def test_a_group_that_is_split_reports_where_its_failures_went():
 def test_what_was_pruned_after_it_was_checked_is_neither_counted_nor_shown_for_the_group():
     group = bury(3)
     rule = save("split", group, by="task")
-    seen = regrouping._look(rule)
+    seen = regrouping._read_slice(rule)
     group.failures.latest("pk").delete()
     regrouping._slice("rules", lambda most: regrouping._go_on(seen, 500))
     (part,) = Group.objects.exclude(pk=group.pk)
@@ -776,7 +776,7 @@ def test_what_was_pruned_after_it_was_checked_is_neither_counted_nor_shown_for_t
 
 def test_a_part_of_which_all_was_pruned_meanwhile_is_not_made():
     group = bury(2)
-    seen = regrouping._look(save("split", group, by="task"))
+    seen = regrouping._read_slice(save("split", group, by="task"))
     group.failures.all().delete()
     regrouping._slice("rules", lambda most: regrouping._go_on(seen, 500))
     assert Group.objects.get() == group

@@ -97,7 +97,7 @@ def test_a_key_that_is_no_stream_keeps_no_other_source_from_being_read(store, ki
     assert list_failures() == [("shop", "j1")]
     assert [one.source for one in heartbeats.count_heartbeats(NOW)] == ["shop"]
     uncaptured.record_counts(NOW)
-    Reaper().look(store, 0.0)
+    Reaper().check(store, 0.0)
     assert stranded.find_stranded("evil", store) == [] and [*draining.workers()] == ["shop/w1"]
     assert set(liveness.ingest_lags_s().values()) == {0}
 
@@ -179,8 +179,8 @@ def test_invented_sources_hide_no_registered_one_from_any_step(store, monkeypatc
     assert [*draining.workers()] == ["crm/w1"]
     assert configurations.reported_configurations(ENGINE, NOW).silent == (("crm", 1),)
     reaper = Reaper()
-    reaper.look(store, 0.0)
-    reaper.look(store, CONFIRM_SILENCE_S)
+    reaper.check(store, 0.0)
+    reaper.check(store, CONFIRM_SILENCE_S)
     assert store.xlen(keys.failures("crm")) == 1
     drain()
     assert list_failures() == [("crm", "j1")]
@@ -241,8 +241,8 @@ def test_a_job_that_a_dead_worker_stored_is_of_the_source_under_whose_key_it_was
     theirs = encode(report("j2", "lost", source="old"))[b"meta"]
     store.hset(keys.kept("old", "b2"), "j2", b"1000 1 %d\n%sraw" % (len(theirs), theirs))
     reaper = Reaper()
-    reaper.look(store, 0.0)
-    reaper.look(store, CONFIRM_SILENCE_S)
+    reaper.check(store, 0.0)
+    reaper.check(store, CONFIRM_SILENCE_S)
     drain()
     assert list_failures() == [("old", "j2")]
     assert "came on the stream of 'evil'" in Unfiled.objects.get().why
@@ -278,7 +278,7 @@ def test_a_key_of_another_type_keeps_no_lost_job_of_another_source_from_being_fi
     store.set(key, "x") if kind == "string" else store.rpush(key, "x")
     reaper = Reaper()
     for seconds in (0.0, CONFIRM_SILENCE_S, CONFIRM_SILENCE_S + 1, CONFIRM_SILENCE_S + 2):
-        reaper.look(store, seconds)
+        reaper.check(store, seconds)
     assert store.xlen(keys.failures("shop")) == 1 and not store.exists(keys.kept("shop", "b1"))
     if store.type(keys.failures("evil")) == b"stream":
         assert store.xlen(keys.failures("evil")) == 1  # written once, not at every look
@@ -290,8 +290,8 @@ def test_a_stream_that_takes_no_more_entries_keeps_no_lost_job_of_another_source
     keep(store, "evil", "b0", "e1")
     keep(store, "shop", "b1", "j1")
     reaper = Reaper()
-    reaper.look(store, 0.0)
-    reaper.look(store, CONFIRM_SILENCE_S)
+    reaper.check(store, 0.0)
+    reaper.check(store, CONFIRM_SILENCE_S)
     assert store.xlen(keys.failures("shop")) == 1
 
 

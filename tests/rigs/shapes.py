@@ -180,7 +180,7 @@ def _watched() -> None:
 
 def _reap() -> None:
     config.store().sadd(keys.kept_boots("shop"), BOOT)
-    lost_jobs.Reaper().look(config.store(), 0.0)
+    lost_jobs.Reaper().check(config.store(), 0.0)
 
 
 def _task_names() -> None:

@@ -115,7 +115,7 @@ def _answer(source: str, queue: str, found: depths.History, marks: list[depths.M
         "since": _iso(found.since),
         "until": _iso(found.until),
         "series": [(_iso(point[0]), *point[1:8]) for point in points],
-        "extremes": [point[9:17] for point in points] if found.step_s > depths.LOOK_S else None,
+        "extremes": [point[9:17] for point in points] if found.step_s > depths.SAMPLE_S else None,
         "source_dead": counts if any(counts) else None,
         "gaps": [
             {"since": _iso(gap.since), "until": _iso(gap.until), "reason": gap.reason, "words": gap.words}

@@ -182,7 +182,7 @@ def upright(mark: depths.Mark, x: float) -> Upright:
 def _path(frame: Frame, values: Sequence[float | None], top: float) -> str:
     """A line of steps, broken where a value is not known. One late look is no gap: what was goes on until the next."""
     step, per = frame.history.step_s, SIZE * 0.96 / top
-    leave = 3 * step if step <= depths.LOOK_S else step
+    leave = 3 * step if step <= depths.SAMPLE_S else step
     parts: list[str] = []
     last_at, height, right = -leave - 1, -1, 0
     for at, left, to, value in zip(frame.times, frame.lefts, frame.rights, values, strict=True):
@@ -205,7 +205,7 @@ def _path(frame: Frame, values: Sequence[float | None], top: float) -> str:
 
 
 def _band(frame: Frame, name: str, top: float) -> str:
-    if frame.history.step_s <= depths.LOOK_S or f"{name}_max" not in depths.Point._fields:
+    if frame.history.step_s <= depths.SAMPLE_S or f"{name}_max" not in depths.Point._fields:
         return ""
     per = SIZE * 0.96 / top
     return "".join(
@@ -270,7 +270,7 @@ def values(history: depths.History) -> str:
         {name: columns_by_name[name] for name in names} | {"oldest": oldest},
         times=_times(history),
         at=columns_by_name["at"],
-        reach=(3 if history.step_s <= depths.LOOK_S else 1) * history.step_s,
+        reach=(3 if history.step_s <= depths.SAMPLE_S else 1) * history.step_s,
         gaps=[(gap.since, gap.until, gap.words) for gap in history.gaps],
         zooms=True,
     )

@@ -319,7 +319,7 @@ _GROWN: dict[str, tuple[str, Callable[[int], float]]] = {
 
 def _describe_jobs(options: Options) -> str:
     """Return how many jobs have it, and one of them."""
-    jobs = f"{options.jobs:,} of {options.looked:,} jobs looked at in {options.queue}"
+    jobs = f"{options.jobs:,} of {options.sample_size:,} jobs looked at in {options.queue}"
     return f"{jobs}, the newest {options.example}" if options.example else jobs
 
 

@@ -33,7 +33,7 @@ class Options:
     keeps: int | None = None  # dead letters that the system keeps when one of these dies; None: all
     keeps_s: float | None = None  # and for how long; None: for good
     jobs: int = 0
-    looked: int = 0  # jobs of the queue that were looked at when it was seen last
+    sample_size: int = 0  # jobs of the queue that were looked at when it was seen last
     example: str = ""  # the id of the newest
     newest_at: float | None = None  # when that one was made, seconds since 1970; None where nothing tells
     stalled: int = 0  # those that lay unfinished without a worker that holds them, at least once

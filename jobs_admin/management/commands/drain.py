@@ -60,7 +60,7 @@ class Command(BaseCommand):
             return False  # who lives has told so by the end of this wait
 
         _until(all_obeyed, _OBEYED_WITHIN_S)
-        disobeying = sorted(one.name for one in alive if not one.is_held)
+        disobeying = sorted(one.name for one in alive if not one.is_idle)
         if disobeying:
             raise CommandError(
                 f"Not all workers obey: {', '.join(disobeying[:10])}. They may be of an older version; stop them, or restart "

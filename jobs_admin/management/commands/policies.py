@@ -38,7 +38,7 @@ _REASON = {"default": "", "metavar": "TEXT", "help": "Why; kept with the version
 
 READS_WITHIN_S = 60
 _ROOT = Path(__file__).resolve().parents[3]
-CANNOT_LOOK = 2  # the exit code; 1 is for findings of severity high
+CANNOT_CHECK = 2  # the exit code; 1 is for findings of severity high
 _WIDTH = 300
 # What would make the app believe that it is the desk.
 _OURS = ("DJANGO_SETTINGS_MODULE", "REDRIVE_SOURCES", "CELERY_BROKER_URL")
@@ -230,7 +230,7 @@ def run_lint(command: BaseCommand, *, app: list[str], outage: str | None, except
     if report.count(lint.HIGH):
         raise SystemExit(1)
     if not report.reported.is_reachable:
-        raise CommandError("Live workers could not be checked.", returncode=CANNOT_LOOK)
+        raise CommandError("Live workers could not be checked.", returncode=CANNOT_CHECK)
 
 
 def lint_text(report: linting.Report, left: int = 0) -> Iterable[str]:
@@ -261,7 +261,7 @@ def _lying(report: linting.Report) -> Iterable[str]:
     for some in report.lying.found:
         for one in some.options:
             where = " · ".join((some.source, one.queue, one.task))
-            seen = f"{one.jobs:,} of {one.looked:,} jobs looked at, the newest {one.example}"
+            seen = f"{one.jobs:,} of {one.sample_size:,} jobs looked at, the newest {one.example}"
             yield f"        {terminal_line(where, 120)}: {terminal_line(seen, 120)}"
             yield f"            {terminal_line(one.quoted, _WIDTH)}"
 
@@ -280,7 +280,7 @@ def _outage_seconds(outage: str | None) -> float | None:
         return None
     number, unit = outage[:-1], outage[-1:]
     if not number.isdecimal() or unit not in ("s", "m", "h"):
-        raise CommandError(f"--outage {outage!r} is no length of time such as 90s, 15m or 2h.", returncode=CANNOT_LOOK)
+        raise CommandError(f"--outage {outage!r} is no length of time such as 90s, 15m or 2h.", returncode=CANNOT_CHECK)
     return float(number) * {"s": 1, "m": 60, "h": 3600}[unit]
 
 
@@ -306,12 +306,12 @@ def _read(name: str) -> Configuration:
         )
     except subprocess.TimeoutExpired as error:
         raise CommandError(
-            f"{name} could not be imported within {span(READS_WITHIN_S)}.", returncode=CANNOT_LOOK
+            f"{name} could not be imported within {span(READS_WITHIN_S)}.", returncode=CANNOT_CHECK
         ) from error
     found = read(_last_line(done.stdout), name) if done.returncode == 0 else None
     if found is None:
         why = _last_line(done.stderr) or "no error message"
-        raise CommandError(f"{name} cannot be read: {terminal_line(why, _WIDTH)}", returncode=CANNOT_LOOK)
+        raise CommandError(f"{name} cannot be read: {terminal_line(why, _WIDTH)}", returncode=CANNOT_CHECK)
     return found
 
 

@@ -24,7 +24,7 @@ from jobs_admin.models.access import ENGINE
 from jobs_admin.models.replay import ReplayState
 from jobs_admin.replays import Preview, outcomes
 
-_LOOK_EVERY_S = 0.5
+_CHECK_EVERY_S = 0.5
 _SILENT_AFTER_S = 10
 _WARN_EVERY_S = 5
 _OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
@@ -148,7 +148,7 @@ class Command(SearchCommand):
                 if replay.sender_until is None and not reported and time.monotonic() - begun > _SILENT_AFTER_S:
                     reported = True
                     self.stderr.write("\nNothing is sent yet. Is `manage.py watch` (or `up`) running?")
-                time.sleep(_LOOK_EVERY_S)
+                time.sleep(_CHECK_EVERY_S)
         except KeyboardInterrupt:
             raise CommandError(
                 f"\nNo longer watching. Replay #{replay.pk} goes on; pause or cancel it on its page: {page}"

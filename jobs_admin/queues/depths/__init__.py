@@ -4,12 +4,12 @@ meanwhile."""
 from jobs_admin.queues.depths.marking import DeadDepth, DeadLine, Mark, Threshold, dead_depth, marks, replays_of_queue
 from jobs_admin.queues.depths.reading import MOST, Gap, History, Point, history, require_visible, sampled_since
 from jobs_admin.queues.depths.rolling import roll_up, step
-from jobs_admin.queues.depths.steps import LADDER, LOOK_S
+from jobs_admin.queues.depths.steps import LADDER, SAMPLE_S
 
 __all__ = [
     "LADDER",
-    "LOOK_S",
     "MOST",
+    "SAMPLE_S",
     "DeadDepth",
     "DeadLine",
     "Gap",

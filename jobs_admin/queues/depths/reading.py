@@ -13,7 +13,7 @@ from jobs_admin.core.refused import NotFound
 from jobs_admin.db.statements import fetch_rows
 from jobs_admin.models import DepthSample, FailureCount, QueueCounter
 from jobs_admin.models.access import VIEWER, Viewer
-from jobs_admin.queues.depths.steps import LADDER, LOOK_S, epoch, retention_by_step, start_of, to_database_time
+from jobs_admin.queues.depths.steps import LADDER, SAMPLE_S, epoch, retention_by_step, start_of, to_database_time
 
 _MOST_GAPS = 50  # told, the longest ones
 _SAMPLES = DepthSample._meta.db_table
@@ -94,14 +94,14 @@ def _unreachable(points: Sequence[Point], step: int) -> list[Gap]:
 
 def _missing_steps(points: Sequence[Point], step: int, begin: int, end: int) -> list[Gap]:
     # One sample may be late or missing without anything being wrong; a folded step is there or not.
-    leave = 2 * step if step <= LOOK_S else step // 2
+    leave = 2 * step if step <= SAMPLE_S else step // 2
     found, at = [], begin
     for point in points:
         if point.at - at > leave:
             found.append(Gap(at, point.at, UNWATCHED))
         at = point.at + step
     # What happened just now may not be written yet.
-    if end - at > max(leave, 3 * LOOK_S):
+    if end - at > max(leave, 3 * SAMPLE_S):
         found.append(Gap(at, end, UNWATCHED))
     return found
 
@@ -149,7 +149,7 @@ def require_visible(viewer: Viewer, source: str, queue: str) -> None:
 def sampled_since(source: str, queue: str) -> datetime | None:
     """Time of the oldest sample of this queue that is stored as it was taken, so at most a day ago; None: there is
     none."""
-    samples = DepthSample.objects.filter(source=source, queue=queue, step=LOOK_S)
+    samples = DepthSample.objects.filter(source=source, queue=queue, step=SAMPLE_S)
     return samples.order_by("at").values_list("at", flat=True).first()
 
 

@@ -47,16 +47,16 @@ def fold(rows: Sequence[Folded]) -> Folded:
     """Fold rows, which come in the order of time, into one."""
     # By columns: a day of fifty queues is half a million rows.
     columns = list(zip(*rows, strict=True))
-    looks, reachable, whys, *depths, source_dead, oldest, failed, succeeded = columns[:_FIRST_EXTREME]
+    sample_counts, reachable, whys, *depths, source_dead, oldest, failed, succeeded = columns[:_FIRST_EXTREME]
     return Folded(
-        sum(looks),
+        sum(sample_counts),
         any(reachable),
         next((why for why in reversed(whys) if why), ""),
         *[_last_known(column) for column in depths],
         _last_known(source_dead),
         oldest[-1],
-        _mean(looks, failed),
-        _mean(looks, succeeded),
+        _mean(sample_counts, failed),
+        _mean(sample_counts, succeeded),
         *[
             (min if n % 2 == 0 else max)(_known_values(column), default=None)
             for n, column in enumerate(columns[_FIRST_EXTREME:])
@@ -77,8 +77,8 @@ def _last_known(column: Sequence[int | None]) -> int | None:
     return next((value for value in reversed(column) if value is not None), None)
 
 
-def _mean(looks: Sequence[int], values: Sequence[float | None]) -> float | None:
-    weighed = [(weight, value) for weight, value in zip(looks, values, strict=True) if value is not None]
+def _mean(weights: Sequence[int], values: Sequence[float | None]) -> float | None:
+    weighed = [(weight, value) for weight, value in zip(weights, values, strict=True) if value is not None]
     total = sum(weight for weight, _ in weighed)
     return round(sum(weight * value for weight, value in weighed) / total, 3) if total else None
 

@@ -18,9 +18,9 @@ class Rung:
     longest: timedelta | None  # None: as long as `depths` of REDRIVE_KEEP
 
 
-LOOK_S = 10
+SAMPLE_S = 10
 LADDER = (
-    Rung(LOOK_S, timedelta(days=1)),
+    Rung(SAMPLE_S, timedelta(days=1)),
     Rung(60, timedelta(days=14)),
     Rung(300, timedelta(days=14)),
     Rung(900, timedelta(days=14)),

@@ -56,7 +56,7 @@ def _next(source: str) -> Reschedule | None:
 def _part(planned: Reschedule, adapter: PulledSource, now: datetime) -> None:
     if not adapter.can.reschedule:
         raise SourceRefused(f"Retries of {planned.source} cannot be rescheduled. Nothing was changed.")
-    below, rows, looked = _back(planned) if planned.undo_of_id else _forth(planned, now)
+    below, rows, checked = _back(planned) if planned.undo_of_id else _forth(planned, now)
     if below is None:
         _end(planned, RescheduleState.DONE)
         return
@@ -66,7 +66,7 @@ def _part(planned: Reschedule, adapter: PulledSource, now: datetime) -> None:
         Rescheduled(refs[row[0]], row[5], row[6] if row[6] != row[4] else None) for row in rows if row[0] in refs
     ]
     moved = adapter.reschedule(rescheduled) if rescheduled else set()
-    _write(planned, [row for row in rows if refs.get(row[0]) in moved], looked, below)
+    _write(planned, [row for row in rows if refs.get(row[0]) in moved], checked, below)
 
 
 def _forth(planned: Reschedule, now: datetime) -> tuple[int | None, list[_Row], int]:
@@ -112,10 +112,10 @@ def _names(rows: Sequence[_Row]) -> Any:
     return Failure.objects.filter(pk__in=[row[0] for row in rows]).values_list("pk", "queue", "job_id")
 
 
-def _write(planned: Reschedule, rows: Sequence[_Row], looked: int, below: int) -> None:
+def _write(planned: Reschedule, rows: Sequence[_Row], checked: int, below: int) -> None:
     with transaction.atomic():
         still = Reschedule.objects.filter(pk=planned.pk, below=planned.below)
-        if not still.update(below=below, changed=F("changed") + len(rows), left=F("left") + looked - len(rows)):
+        if not still.update(below=below, changed=F("changed") + len(rows), left=F("left") + checked - len(rows)):
             return  # another process was first: it came to the same
         for pk, run, attempts, _, _, due, most in rows:
             waits = Failure.objects.filter(pk=pk, state=FailureState.RETRYING, run=run, attempts=attempts)

@@ -46,7 +46,7 @@ class Preview:
     selection: tuple[int, ...]
     highest: int  # the newest failure that it is about
     matched: int
-    looked: int  # of these, for what follows: the newest
+    sample_size: int  # of these, for what follows: the newest
     beyond: int  # that have made as many attempts already as they would have: they stay as they are
     lines: list[Line]
     more_lines: int
@@ -79,9 +79,9 @@ def preview(
     matched = rows.count()
     highest = rows.aggregate(highest=Max("pk"))["highest"] or 0
     columns = ("pk", "attempts", "failed_at", "due_at")
-    looked = list(rows.order_by("-pk").values_list(*columns)[:MOST_SAMPLED])
+    sampled = list(rows.order_by("-pk").values_list(*columns)[:MOST_SAMPLED])
     at = now.timestamp()
-    fitting = [one for one in looked if what.may_have(one[1])]
+    fitting = [one for one in sampled if what.may_have(one[1])]
     before = [(one[3].timestamp() if one[3] else at) for one in fitting]
     after = [
         due if (due := what.due(pk, attempts, failed_at.timestamp(), at)) is not None else former
@@ -90,7 +90,7 @@ def preview(
     span_s = max([1.0, *(due - at for due in [*before, *after])])
     lines = _lines(fitting, before, after)
     return Preview(
-        source, pinned, tuple(selection), highest, matched, len(looked), len(looked) - len(fitting), lines[:MOST_LINES],
+        source, pinned, tuple(selection), highest, matched, len(sampled), len(sampled) - len(fitting), lines[:MOST_LINES],
         max(0, len(lines) - MOST_LINES), _herd(before, at, span_s), _herd(after, at, span_s), span_s, now, what,
     )  # fmt: skip
 

@@ -160,7 +160,7 @@ class OptionsSurvey:
                 del self._known[key]
         for key, one in seen.items():
             if key in self._known or len(self._known) < _MOST_KNOWN:
-                self._known[key] = self._rounds, replace(one, looked=sampled[one.queue])
+                self._known[key] = self._rounds, replace(one, sample_size=sampled[one.queue])
 
 
 def _is_small(size: object, least: int) -> bool:

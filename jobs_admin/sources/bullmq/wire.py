@@ -94,7 +94,7 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A job to take out, told apart from another that has its id meanwhile; "" of either bound: any."""
+    """A job to take out, distinguished from another that has its id meanwhile; "" of either bound: any."""
 
     job_id: str
     failed_until: str = ""  # ms

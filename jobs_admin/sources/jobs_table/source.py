@@ -517,7 +517,7 @@ def _summarise(key: tuple[str, str, int | None], rows: list[Seen], sampled: int)
     latest = max(rows, key=lambda row: row[5] or 0)
     return Options(
         queue=queue, task=representable(task), quoted=_quote(most, seen), attempts=min(most or 1, 2**31 - 1),
-        backoff=backoff if (most or 1) > 1 else NONE, first_delay_s=first_s, jobs=len(rows), looked=sampled,
+        backoff=backoff if (most or 1) > 1 else NONE, first_delay_s=first_s, jobs=len(rows), sample_size=sampled,
         example=latest[2], newest_at=latest[5],
     )  # fmt: skip
 

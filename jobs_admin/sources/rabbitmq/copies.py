@@ -1,6 +1,6 @@
 """Redrive's record of dead letters that are, or were, in RabbitMQ's own queues.
 
-RabbitMQ gives a message no name. So equal messages are told apart by their number among equals, and which numbers were
+RabbitMQ gives a message no name. So equal messages are distinguished by their number among equals, and which numbers were
 taken out of a queue is stored here: what comes later and is equal to one of them is another dead letter, not the same
 one again.
 """

@@ -261,7 +261,7 @@ class Drain:
 
     @property
     def is_full(self) -> bool:
-        """Return whether it holds so many that are too large to be stored that it reads no further."""
+        """Return whether it holds the most messages too large to be stored, and reads no further."""
         return len(self.left) >= _DRAINED_AT_ONCE
 
     def batch(self) -> tuple[list[NamedMessage], list[tuple[int, str]]]:

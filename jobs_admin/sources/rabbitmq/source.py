@@ -278,7 +278,7 @@ class RabbitMQ:
     def _mirrored(self, wire: Wire, queue: DeadQueue, after: str) -> Pulled | None:
         known = self._mirrors.setdefault(queue.name, Mirrored(queue))
         if not known.waiting:
-            self._look_over(wire, known, after)
+            self._scan(wire, known, after)
         if not known.waiting:
             place = _signed(after, queue.name, known.signature) if known.present is not None else after
             if place != after:
@@ -305,7 +305,7 @@ class RabbitMQ:
                 unread.append(Unread.from_error(queue.name, one.job_id, raw, error))
         return reports, unread
 
-    def _look_over(self, wire: Wire, known: Mirrored, after: str, wanted: Sequence[str] = ()) -> set[str]:
+    def _scan(self, wire: Wire, known: Mirrored, after: str, wanted: Sequence[str] = ()) -> set[str]:
         """Read the queue where it may have changed, or where something is to be taken out. Return what was taken out."""
         queue, now = known.queue, time.monotonic()
         if now < known.not_before or (count := wire.depth(queue.name)) is None:
@@ -399,7 +399,7 @@ class RabbitMQ:
             if not names:
                 continue
             with self._reading() as wire:
-                taken = self._look_over(wire, known, "", names)
+                taken = self._scan(wire, known, "", names)
             found |= {by_id[name.rpartition("|")[0]] for name in taken if name.rpartition("|")[0] in by_id}
         return found
 

@@ -48,7 +48,7 @@ def test_only_workers_of_the_source_and_queue_count(beat, publish):
     beat("w1", policies={"emails": 1})
     beat("w2", queues=["reports"])
     beat("w3", source="billing")
-    assert policies.in_force(ANN, policies.published(ANN))["emails"].of == 1
+    assert policies.in_force(ANN, policies.published(ANN))["emails"].worker_count == 1
 
 
 def test_workers_of_sources_out_of_sight_are_not_counted(beat, publish):

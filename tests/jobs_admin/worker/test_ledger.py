@@ -360,10 +360,10 @@ def test_a_worker_that_reports_goodbye_is_not_waited_for(own_store):
         client.sadd(keys.kept_boots("shop"), "b1")
         client.hset(keys.kept("shop", "b1"), "j1", b"1000 1 2\n{}raw")
         leaving.beat()
-        Reaper().look(client, 0.0)
+        Reaper().check(client, 0.0)
         assert list_stored(client)
         leaving.beat("gone")
-        Reaper().look(client, 0.0)
+        Reaper().check(client, 0.0)
         ((_, fields),) = client.xrange(keys.failures("shop"))
         assert b"worker w@here stopped at 2" in fields[b"lost"] and fields[b"raw"] == b"raw"
 
@@ -377,13 +377,13 @@ def test_a_store_that_was_away_makes_no_one_lost(start, own_store):
         worker.wait(lambda: list_stored(client), what="one that runs")
         reaper, boot = Reaper(), client.zrange(keys.boots("shop"), 0, -1)[0]
         fall_silent(client)
-        reaper.look(client, 0.0)
+        reaper.check(client, 0.0)
         before = client.zscore(keys.boots("shop"), boot)
         worker.wait(lambda: client.zscore(keys.boots("shop"), boot) > before, what="its next sign")
         fall_silent(client)  # and again: the two looks saw two silences
-        reaper.look(client, CONFIRM_SILENCE_S)
+        reaper.check(client, CONFIRM_SILENCE_S)
         assert list_stored(client) and not reports(own_store)
-        reaper.look(client, 2 * CONFIRM_SILENCE_S + 100)  # nor does a silence count that nobody looked at
+        reaper.check(client, 2 * CONFIRM_SILENCE_S + 100)  # nor does a silence count that nobody looked at
         assert list_stored(client) and not reports(own_store)
     worker.kill()
 

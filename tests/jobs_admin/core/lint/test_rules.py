@@ -332,7 +332,7 @@ def test_keeping_jobs_that_come_back_by_themselves_is_reported_and_keeping_other
 # -- options of jobs that lie in queues -------------------------------------------------------------------------------
 
 LYING = Options(
-    "hooks", "hook", '{"attempts": 8}', attempts=8, backoff="exponential", first_delay_s=5, jobs=3, looked=9
+    "hooks", "hook", '{"attempts": 8}', attempts=8, backoff="exponential", first_delay_s=5, jobs=3, sample_size=9
 )
 
 
