@@ -124,6 +124,13 @@ def test_every_relative_link_of_a_page_of_documentation_resolves():
     assert broken == []
 
 
+def test_the_tests_that_prove_failure_modes_exist():
+    known = {path.stem for path in tracked("*.py")}
+    named = re.findall(r"`(?:[\w/]+/)?(test_\w+)(?:\.py)?`", (ROOT / "tests/failure-modes.md").read_text())
+    assert len(named) > 100
+    assert sorted(set(named) - known) == []
+
+
 def test_no_text_cites_a_page_that_readers_do_not_have():
     private = re.compile(r"\bseeds? 00\d\b|\bthe\s+contract\b|\bcontract\.md\b|\b(?:shared|facts)/", re.IGNORECASE)
     binary = {".png", ".pyc"}
