@@ -12,6 +12,7 @@ from dashboard.alerts import words as alert_words
 from dashboard.web import charts, links
 from jobs_admin.alerts import wording
 from jobs_admin.core.alert_metrics import METRICS, Link, Row, Subject, Unit
+from jobs_admin.core.utc_text import clock
 from jobs_admin.models import Alert
 from jobs_admin.queues import depths
 from jobs_admin.queues.depths import Point
@@ -49,7 +50,8 @@ class Picture:
     area: str
     threshold_y: int | None
     threshold: str
-    top: str
+    levels: list[str]  # words of the axis: top, half, ground
+    begins: str  # "since 17:41, when sampling began", where the history is younger than the time around the alert
     marks: list[Mark]
     gaps: list[Gap]
     ticks: list[charts.Tick]
@@ -97,12 +99,24 @@ def picture(
     is_of_metric = measure.subject is Subject.QUEUE and measure.history is not None and not alert.rule.is_narrowed
     read = measure.history if is_of_metric else METRICS["dead"].history
     assert read is not None
+    began = _sampling_began(gaps, since)
+    if began:
+        since, gaps = min(began, alert.opened_at), [gap for gap in gaps if gap.reason != depths.BEFORE]
     rows = [_row(point) for point in points]
     values = [(_time(point.at), value) for point, value in zip(points, read(rows), strict=True)]
     # A gap breaks the line: what was before is not joined to what came after.
     breaks: list[tuple[datetime, float | None]] = [(_time(gap.since), None) for gap in gaps]
     line = sorted([*values, *breaks], key=lambda value: value[0])
-    return _draw(alert, line, [*_alert_marks(alert), *map(_mark, marks)], gaps, since, until, is_of_metric=is_of_metric)
+    drawn = _draw(
+        alert, line, [*_alert_marks(alert), *map(_mark, marks)], gaps, since, until, is_of_metric=is_of_metric
+    )
+    return replace(drawn, begins=f"since {clock(began, until)}, when sampling began") if began else drawn
+
+
+def _sampling_began(gaps: Sequence[depths.Gap], since: datetime) -> datetime | None:
+    """Return the time of the first sample of any queue, if it is after `since`."""
+    before = [gap for gap in gaps if gap.reason == depths.BEFORE and gap.until > since.timestamp()]
+    return _time(max(gap.until for gap in before)) if before else None
 
 
 def _row(point: Point) -> Row:
@@ -140,9 +154,8 @@ def _draw(
     is_of_metric: bool,
 ) -> Picture:
     metric = alert.rule.metric if is_of_metric else "dead"
-    is_share = METRICS[metric].unit is Unit.SHARE
     known = [value for _, value in points if value is not None]
-    top = max([0, *known, alert.threshold if is_of_metric else 0, 0.01 if is_share else 1]) * 1.1
+    top = _round_up(max([0, *known, alert.threshold if is_of_metric else 0]), METRICS[metric].unit)
     times, heights = charts.Times.between(since, until), charts.Heights(top, filled=1)
     line = [(times.x(at), None if value is None else heights.y(value)) for at, value in points]
     name = alert.rule.measure.label if is_of_metric else "Dead jobs"
@@ -157,7 +170,8 @@ def _draw(
         charts.area(line),
         heights.y(alert.threshold) if is_of_metric else None,
         alert_words.in_unit(alert.threshold, metric) if is_of_metric else "",
-        alert_words.in_unit(top if is_share else round(top), metric),
+        [alert_words.in_unit(value, metric) for value in (top, top / 2, 0)],
+        "",
         upright[-MOST_MARKS:],
         [_gap(gap, times) for gap in gaps],
         times.ticks(),
@@ -165,6 +179,19 @@ def _draw(
         _reading(name, metric, points, times, gaps) if known else "",
         is_of_metric,
     )
+
+
+_DAY = 86_400
+_SPANS = (10, 20, 60, 120, 240, 600, 1200, 3600, 7200, 14_400, 28_800, 43_200, _DAY)
+
+
+def _round_up(most: float, unit: Unit) -> float:
+    """Return the top of the axis: a round value, and its half too."""
+    if unit is Unit.SHARE:
+        return min(charts.round_up(max(most * 100, 1)), 100) / 100
+    if unit is Unit.SECONDS:
+        return next((span for span in _SPANS if span >= most), charts.round_up(most / _DAY) * _DAY)
+    return charts.round_up(max(most, 1))
 
 
 def _is_self(mark: Mark, alert: Alert) -> bool:

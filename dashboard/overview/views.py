@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
@@ -14,15 +13,14 @@ from django.views.decorators.http import require_safe
 from dashboard.alerts import listing as alert_list
 from dashboard.alerts.channels import silent as silent_channels
 from dashboard.groups import listing as group_list
-from dashboard.overview import dead_picture
+from dashboard.overview import pictures
 from dashboard.queues.sources import signing as source_signing
 from dashboard.replays import page as replay_page
-from dashboard.web import charts, links
+from dashboard.web import links
 from dashboard.web.access import can
 from dashboard.web.htmx import render_page
 from jobs_admin import alerts, config
 from jobs_admin.alerts import wording
-from jobs_admin.db.policy_marks import PolicyMark
 from jobs_admin.desk import overview
 from jobs_admin.models import Alert, Replay, Unfiled
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER, Viewer
@@ -69,7 +67,6 @@ def index(request: HttpRequest) -> HttpResponse:
     viewer, now = request.viewer, timezone.now()
     watched, board = liveness.current_state(now), overview.board(viewer, now)
     sentence, series = board.sentence, board.series
-    names, rows = _hours(series)
     may_replay = viewer.may_anywhere(OPERATOR) and not config.is_read_only()
     held_replays = [replay for replay in board.replays if replay.state == ReplayState.HELD]
     firing = alerts.firing(viewer, limit=MOST_ALERTS)
@@ -92,13 +89,8 @@ def index(request: HttpRequest) -> HttpResponse:
         "more_sources": board.more_sources,
         "first_worker_of": overview.source_without_workers(board.sources),
         "findings": overview.findings(viewer, board.sources, watched.findings),
-        "chart": charts.reading(series.queues, times=_times(series)) if series.queues else "",
-        "chart_words": _chart_words(series),
-        "picture": _picture(series),
-        "changes": _changes(series, board.policies) if series.queues else [],
-        "dead_picture": dead_picture.picture(board.depth),
-        "chart_names": names,
-        "chart_rows": rows,
+        "picture": pictures.failed_attempts(series, board.policies, board.sampled_since),
+        "dead_picture": pictures.dead_jobs(board),
         "dead": _dead(viewer, board),
         "more_dead": board.more_dead,
         "rows": group_list.rows(board.loudest, now=now, may_replay=may_replay),
@@ -192,73 +184,3 @@ def _replay_line(replay: Replay) -> ReplayLine:
     to_go = replay.total - replay.cancelled
     url = reverse("redrive:replay-detail", args=[replay.pk])
     return ReplayLine(replay, url, replay.settled, to_go, replay_page.parts(replay))
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeLine:
-    """A change of a policy, as a line in the picture and a link below it."""
-
-    at: datetime
-    x: float  # in the box of the shapes
-    policy: str
-    words: str
-    url: str
-
-
-def _times(series: overview.Series) -> charts.Times:
-    return charts.Times(series.times[0], series.times[-1] + series.step_s)
-
-
-def _changes(series: overview.Series, marks: list[PolicyMark]) -> list[ChangeLine]:
-    times = _times(series)
-    return [
-        ChangeLine(
-            mark.at,
-            times.x(mark.at),
-            mark.version.replace("@", " v"),
-            _change_words(mark),
-            links.policy_version(mark.version),
-        )
-        for mark in marks
-    ]
-
-
-def _change_words(mark: PolicyMark) -> str:
-    return {"enforce": "in force", "observe": "observes"}.get(mark.mode, "withdrawn")
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """Bars on each other, the first series on top."""
-
-    top: int  # the highest bar
-    parts: list[tuple[str, int, str, str]]  # name, sum, look, path
-    ticks: list[charts.Tick]
-
-
-def _picture(series: overview.Series) -> Picture | None:
-    if not series.queues:
-        return None
-    top = max(sum(step) for step in zip(*series.queues.values(), strict=True)) or 1
-    heights, below, parts = charts.Heights(top, filled=1), [0] * len(series.times), []
-    for n, (name, y) in reversed(list(enumerate(series.queues.items()))):
-        parts.append((name, sum(y), f"tint-{min(n, 4)}", charts.bars(y, heights, below=below)))
-        below = [low + count for low, count in zip(below, y, strict=True)]
-    return Picture(top, parts[::-1], _times(series).ticks())
-
-
-def _chart_words(series: overview.Series) -> str:
-    totals = ", ".join(f"{name} {sum(y):,}" for name, y in series.queues.items())
-    return f"Failed attempts of the last 24 h by queue: {totals}"
-
-
-def _hours(series: overview.Series) -> tuple[list[str], list[tuple[datetime, list[int]]]]:
-    """The picture as a table: a row an hour, the latest first."""
-    named = series.queues
-    by_hour: dict[int, list[int]] = {}
-    for place, at in enumerate(series.times):
-        row = by_hour.setdefault(at // 3600, [0] * len(named))
-        for column, y in enumerate(named.values()):
-            row[column] += y[place]
-    rows = [(datetime.fromtimestamp(hour * 3600, UTC), row) for hour, row in sorted(by_hour.items(), reverse=True)]
-    return list(named), rows

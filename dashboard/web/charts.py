@@ -86,9 +86,15 @@ class Heights:
 
 
 def round_up(value: float) -> float:
-    """The next of 1, 2, 4, 5, 6, 8 times a power of ten, or of two below ten: half of it reads well too."""
+    """The next of 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8 times a power of ten whose half is whole too."""
     power = 10 ** (len(str(int(value))) - 1)
-    return next(n * power for n in (1, 2, 4, 5, 6, 8, 10) if n * power >= value and (power > 1 or n % 2 == 0))
+    tops = (n * power for n in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10))
+    return next(int(top) for top in tops if top >= value and top % 2 == 0)
+
+
+def levels(top: float) -> list[str]:
+    """Return the words of the axis from above: `top`, its half and the ground. `top` is of `round_up`."""
+    return [f"{value:,.10g}" for value in (top, top / 2, 0)]
 
 
 # -- shapes -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -131,6 +131,7 @@ class Board:
 
     at: datetime
     sentence: Sentence
+    sampled_since: datetime | None  # if that is less than a day ago
     series: Series
     depth: depths.DeadDepth  # of the queues in `dead`, else of those in `series`
     policies: list[PolicyMark]  # changed in the time of the series
@@ -176,7 +177,7 @@ def board(viewer: Viewer, now: datetime | None = None) -> Board:
     return cached[1]
 
 
-def _depth(viewer: Viewer, wanted: list[tuple[str, str]], now: datetime) -> depths.DeadDepth:
+def _depth(viewer: Viewer, wanted: list[tuple[str, str]], now: datetime, since: datetime | None) -> depths.DeadDepth:
     """As it was at most _DEPTH_HELD_S ago."""
     allowed = viewer.sources()
     key, clock = None if allowed is None else tuple(allowed), time.monotonic()
@@ -184,18 +185,20 @@ def _depth(viewer: Viewer, wanted: list[tuple[str, str]], now: datetime) -> dept
     if cached is None or clock - cached[0] > _DEPTH_CACHED_S:
         if len(_depths) >= _MOST_BOARDS:
             _depths.clear()
-        cached = _depths[key] = clock, depths.dead_depth(viewer, wanted, now)
+        cached = _depths[key] = clock, depths.dead_depth(viewer, wanted, now, since)
     return cached[1]
 
 
 def _board(viewer: Viewer, now: datetime) -> Board:
     dead, more_dead = dead_by_queue(viewer, now)
-    series = failures_over_time(viewer, now)
+    since = _young_since(viewer, now)
+    series = failures_over_time(viewer, now, since)
     return Board(
         at=now,
         sentence=sentence(viewer, now, known_stale=(None,)),
+        sampled_since=since,
         series=series,
-        depth=_depth(viewer, [(source, queue) for source, queue, _ in dead] or series.fullest, now),
+        depth=_depth(viewer, [(source, queue) for source, queue, _ in dead] or series.fullest, now, since),
         policies=policy_marks(viewer, datetime.fromtimestamp(series.times[0], UTC), now),
         sources=sources(viewer, now),
         more_sources=more_sources(viewer),
@@ -207,6 +210,12 @@ def _board(viewer: Viewer, now: datetime) -> Board:
         uncaptured=recent_counts(viewer, now),
         signing=admission.state(viewer, now),
     )
+
+
+def _young_since(viewer: Viewer, now: datetime) -> datetime | None:
+    """Return when sampling began, if that is less than a day ago."""
+    since = depths.desk_sampled_since(viewer)
+    return since if since is not None and since > now - timedelta(days=1) else None
 
 
 def source_without_workers(rows: Sequence[SourceRow]) -> str:
@@ -490,15 +499,37 @@ def count_dead(viewer: Viewer, source: str, queue: str) -> int:
     return _counted_dead(viewer).filter(source=source, queue=queue).aggregate(n=Sum("count"))["n"] or 0
 
 
-def failures_over_time(viewer: Viewer, now: datetime | None = None, hours: int = 24) -> Series:
-    """Failed attempts per queue, in at most 96 steps that end with the one that runs; all but the fullest as one."""
+def failures_over_time(viewer: Viewer, now: datetime | None = None, since: datetime | None = None) -> Series:
+    """Failed attempts per queue in each step of the last day, all but the fullest queues as one.
+
+    `since`: when sampling began, if that is less than a day ago. The chart begins then, or with the first failure.
+    """
     now = now or datetime.now(UTC)
-    step_s = max(60, hours * 3600 // 96 // 60 * 60)
-    last = int(now.timestamp()) // step_s
-    first = last - hours * 3600 // step_s + 1
+    series = _failures_in(viewer, depths.chart_steps(now))
+    if since is None:
+        return series
+    first = datetime.fromtimestamp(_first_failure(series, now.timestamp()), UTC)
+    steps = depths.chart_steps(now, min(since, first))
+    if steps.step != series.step_s:
+        series = _failures_in(viewer, steps)
+    begin = min(since.timestamp(), _first_failure(series, now.timestamp()))
+    cut = next(n for n, at in enumerate(series.times) if at + series.step_s > begin)
+    counts = {name: numbers[cut:] for name, numbers in series.queues.items()}
+    return replace(series, times=series.times[cut:], queues=counts)
+
+
+def _first_failure(series: Series, otherwise: float) -> float:
+    """Return the beginning of the first step with a failed attempt."""
+    found = (at for n, at in enumerate(series.times) if any(counts[n] for counts in series.queues.values()))
+    return next(found, otherwise)
+
+
+def _failures_in(viewer: Viewer, steps: range) -> Series:
+    step_s, first, last = steps.step, steps[0] // steps.step, steps[-1] // steps.step
     summed = max(step for step in STEPS_OF_QUEUES if step_s % step == 0)  # the fewest rows that tell the steps apart
-    since = datetime.fromtimestamp(first * step_s, UTC)
-    rows = _counters(viewer, since, summed).filter(at__lt=datetime.fromtimestamp((last + 1) * step_s, UTC))
+    rows = _counters(viewer, datetime.fromtimestamp(first * step_s, UTC), summed).filter(
+        at__lt=datetime.fromtimestamp((last + 1) * step_s, UTC)
+    )
     failed = Sum(rates.FAILED)
     by_queue = rows.values_list("source", "queue").annotate(n=failed).filter(n__gt=0)
     fullest = list(by_queue.order_by("-n", "source", "queue")[: MOST_SERIES + 1])

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from jobs_admin import alerts
 from jobs_admin.core import keys
-from jobs_admin.models import Alert, AuditEvent, Rule, Silence
+from jobs_admin.models import Alert, AuditEvent, DepthSample, Rule, Silence
 from jobs_admin.models.access import ENGINE
 from tests.kit.alerts import create_delivery, episode, rule, samples
 from tests.kit.browsing import Browser
@@ -544,3 +544,39 @@ def test_a_runbook_of_the_task_is_offered_where_rule_and_group_have_none(ann, wa
     bury(3, queue="emails", task="shop.send")
     alerts.save_runbook(ENGINE, "shop.*", "https://wiki.example/shop")
     assert 'href="https://wiki.example/shop"' in ann.get(page_of(episode("emails"))).content.decode()
+
+
+def chart_of(page: str) -> dict:
+    return json.loads(html.unescape(re.search(r'id="metric-chart" class="[^"]+" data-chart="([^"]+)"', page)[1]))
+
+
+def test_the_chart_of_a_young_desk_begins_with_the_first_sample(ann, watched):
+    alert = episode("emails", ago_s=300, value=7)
+    samples(alert, [7] * 40)
+    page = ann.get(page_of(alert))
+    first = DepthSample.objects.order_by("at").values_list("at", flat=True)[0]
+    assert abs(chart_of(page.content.decode())["since"] - first.timestamp()) <= 10
+    assert f"Dead jobs, since {clock_of(first)}, when sampling began" in text_of(page)
+    assert "no data" not in text_of(page)
+
+
+def test_a_chart_with_older_samples_begins_before_the_alert_and_shows_gaps(ann, watched):
+    alert = episode("emails", ago_s=300)
+    samples(alert, [7] * 40)
+    DepthSample.objects.create(source="shop", queue="other", at=timezone.now() - timedelta(hours=5), dead=0)
+    page = ann.get(page_of(alert))
+    assert chart_of(page.content.decode())["since"] <= (alert.opened_at - timedelta(minutes=29)).timestamp()
+    assert "when sampling began" not in text_of(page) and "no data" in text_of(page)
+
+
+@pytest.mark.parametrize(
+    "metric, threshold, words",
+    [("dead", 1_000, ["1,500", "750", "0"]), ("failure_rate", 0.3, ["30 %", "15 %", "0 %"]), ("oldest_dead_s", 7_000, ["2 h", "1 h", "0 s"])],
+)  # fmt: skip
+def test_the_axis_of_a_chart_has_three_values_with_their_unit(ann, watched, metric, threshold, words):
+    value = threshold * 1.243 if metric == "dead" else threshold
+    alert = episode("emails", of=rule(metric, metric=metric, threshold=threshold), ago_s=300, value=value)
+    samples(alert, [1_243 if metric == "dead" else 7] * 40)
+    DepthSample.objects.update(failed_per_min=20, succeeded_per_min=80)
+    page = ann.get(page_of(alert)).content.decode()
+    assert re.findall(r"<li>([^<]+)</li>", page[page.index('class="levels"') :].partition("</ol>")[0]) == words

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from datetime import UTC, datetime
+from itertools import combinations
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -81,3 +84,57 @@ def test_what_is_read_out_names_its_steps_by_time_or_by_words():
     }
     answer = json.loads(charts.reading({"wait": ["5 s"]}, labels=["after attempt 1"], lefts=[0.25]))
     assert answer == {"series": {"wait": ["5 s"]}, "labels": ["after attempt 1"], "at": [0.25]}
+
+
+@given(st.integers(1, 10**9))
+def test_an_axis_has_its_top_its_half_and_the_ground(most):
+    top = charts.round_up(most)
+    words = charts.levels(top)
+    assert [float(word.replace(",", "")) for word in words] == [top, top / 2, 0] and most <= top <= 2 * max(most, 1)
+
+
+# --- colours of series -------------------------------------------------------------------------------------------
+
+# Linear RGB as seen without one kind of cone (Machado, Oliveira and Fernandes 2009, full severity).
+SEEN_BY = {
+    "everyone": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "protanopes": [[0.1523, 1.0526, -0.2049], [0.1145, 0.7863, 0.0992], [-0.0039, -0.0481, 1.0520]],
+    "deuteranopes": [[0.3673, 0.8606, -0.2280], [0.2801, 0.6725, 0.0474], [-0.0118, 0.0429, 0.9689]],
+    "tritanopes": [[1.2555, -0.0767, -0.1788], [-0.0784, 0.9308, 0.1476], [0.0047, 0.6914, 0.3039]],
+}
+
+
+def linear(colour: str) -> list[float]:
+    values = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
+    return [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in values]
+
+
+def luminance(rgb: list[float]) -> float:
+    return 0.2126 * rgb[0] + 0.7152 * rgb[1] + 0.0722 * rgb[2]
+
+
+def lab(rgb: list[float]) -> tuple[float, float, float]:
+    red, green, blue = rgb
+    xyz = (0.4124 * red + 0.3576 * green + 0.1805 * blue) / 0.9505, luminance(rgb), (0.0193 * red + 0.1192 * green + 0.9505 * blue) / 1.089  # fmt: skip
+    x, y, z = (max(value, 0) ** (1 / 3) if value > 0.008856 else 7.787 * value + 16 / 116 for value in xyz)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+def series_of(theme: str) -> list[str]:
+    text = (Path(__file__).parents[2] / "static/redrive/css/tokens.css").read_text()
+    pairs = re.findall(r"--series-\d: light-dark\((#\w+), (#\w+)\);", text)
+    return [pair[theme == "dark"] for pair in pairs]
+
+
+@pytest.mark.parametrize("theme, ground", [("light", "#ffffff"), ("dark", "#16191d")])
+@pytest.mark.parametrize("eyes", SEEN_BY)
+def test_the_colours_of_series_are_distinct_with_any_colour_vision(theme, ground, eyes):
+    colours = series_of(theme)
+    seen = [
+        lab([sum(a * b for a, b in zip(row, linear(one), strict=True)) for row in SEEN_BY[eyes]]) for one in colours
+    ]
+    assert len(colours) == 6
+    assert min(math.dist(one, other) for one, other in combinations(seen, 2)) >= 19  # a just noticeable one is 2.3
+    for one in colours:
+        low, high = sorted((luminance(linear(one)), luminance(linear(ground))))
+        assert (high + 0.05) / (low + 0.05) >= 3

@@ -252,7 +252,8 @@ def test_dead_queues_beyond_the_worst_are_a_number_and_a_link(ann, watched):
 def test_the_picture_is_there_before_any_script_and_needs_no_library(ann, watched):
     fail_now(1234)
     page = ann.get("/").content.decode()
-    assert "<strong>1,234</strong>" in page and re.search(r'<path class="tint-0" d="M[\d.]+ 1000v-1000h', page)
+    assert "<strong>1,234</strong>" in page and "<li>1,500</li><li>750</li><li>0</li>" in page
+    assert re.search(r'<path class="bars series-1" d="M[\d.]+ 1000v-823h', page)
     assert (
         re.findall(r'<script src="/static/redrive/([^"]+)"', page)[-1] == "js/charts.js"
         and "vendor" not in page.split("<body")[1]
@@ -306,10 +307,45 @@ def test_dead_jobs_over_a_day_stand_with_thresholds_and_what_happened(ann, watch
     Release.objects.create(source="shop", version="v2", at=at)
     overview.forget()
     text = text_of(ann.get("/"))
-    assert "Dead jobs by queue, last 24 h" in text and "off scale: Far: 1,000,000" in text
+    assert f"Dead jobs by queue, since {clock_of(now - timedelta(hours=2))}, when sampling began" in text
+    assert "5 min samples" in text and "off scale: Far: 1,000,000" in text
     assert "Growing: 50" in text and "Of emails" not in text
     assert "alert Growing: webhooks" in text and "release v2" in text
     assert reverse("redrive:alert-detail", args=[alert.pk]) in ann.get("/").content.decode()
+
+
+def test_charts_of_a_desk_that_was_sampled_for_a_day_show_the_day(ann, watched):
+    now = timezone.now().replace(microsecond=0)
+    create_samples(now - timedelta(hours=25), 20, "webhooks"), create_samples(now - timedelta(hours=1), 360, "webhooks")
+    roll(now), bury(3), fail_now(7)
+    text = text_of(ann.get("/"))
+    assert "Dead jobs by queue, last 24 h" in text and "Failed attempts by queue, last 24 h" in text
+
+
+def test_charts_begin_with_the_first_failure_or_sample(ann, watched):
+    now = timezone.now().replace(microsecond=0)
+    create_samples(now - timedelta(minutes=6), 36, "webhooks"), roll(now)
+    bury(3), fail_now(7)
+    Release.objects.create(source="shop", version="zircon", at=now - timedelta(hours=5))
+    page = ann.get("/").content.decode()
+    began = clock_of(now - timedelta(minutes=6))
+    assert text_of(ann.get("/")).count(f"since {began}, when sampling began") == 2
+    values = json.loads(html.unescape(re.search(r'id="depth-chart" class="[^"]+" data-chart="([^"]+)"', page)[1]))
+    assert now.timestamp() - values["since"] <= 8 * 60 and "zircon" not in page
+    overview.forget()
+    earlier = now - timedelta(hours=3)
+    counters.add_queue_counts({("shop", "webhooks", earlier): {"failed": 2}})
+    values = re.search(r'id="failures-chart" class="[^"]+" data-chart="([^"]+)"', ann.get("/").content.decode())[1]
+    assert 0 <= earlier.timestamp() - json.loads(html.unescape(values))["since"] < 900
+
+
+def test_the_line_of_a_queue_ends_with_the_number_beside_it(ann, watched):
+    now = timezone.now().replace(microsecond=0)
+    create_samples(now - timedelta(hours=2), 720, "webhooks"), roll(now)
+    bury(3)
+    page = ann.get("/").content.decode()
+    depth = page[page.index('id="depth-chart"') : page.index('id="dead-title"')]
+    assert "<strong>3</strong>" in depth and "&quot;webhooks&quot;:[" in depth and ",3]" in depth
 
 
 def test_what_happened_elsewhere_is_not_shown(vera, watched):

@@ -2,11 +2,22 @@
 meanwhile."""
 
 from jobs_admin.queues.depths.marking import DeadDepth, DeadLine, Mark, Threshold, dead_depth, marks, replays_of_queue
-from jobs_admin.queues.depths.reading import MOST, Gap, History, Point, history, require_visible, sampled_since
+from jobs_admin.queues.depths.reading import (
+    BEFORE,
+    MOST,
+    Gap,
+    History,
+    Point,
+    desk_sampled_since,
+    history,
+    require_visible,
+    sampled_since,
+)
 from jobs_admin.queues.depths.rolling import roll_up, step
-from jobs_admin.queues.depths.steps import LADDER, SAMPLE_S
+from jobs_admin.queues.depths.steps import LADDER, SAMPLE_S, chart_steps
 
 __all__ = [
+    "BEFORE",
     "LADDER",
     "MOST",
     "SAMPLE_S",
@@ -17,7 +28,9 @@ __all__ = [
     "Mark",
     "Point",
     "Threshold",
+    "chart_steps",
     "dead_depth",
+    "desk_sampled_since",
     "history",
     "marks",
     "replays_of_queue",

@@ -15,7 +15,7 @@ from jobs_admin.db.statements import fetch_rows
 from jobs_admin.models import Alert, DepthSample, QueueCounter, Release, Replay, ReplayItem, Rule
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.counter import HOUR
-from jobs_admin.queues.depths.steps import epoch, start_of, to_database_time
+from jobs_admin.queues.depths.steps import chart_steps, epoch, moment, to_database_time
 from jobs_admin.rights import alert_sight
 
 MOST_OF_A_KIND = 20
@@ -137,7 +137,6 @@ def thresholds_of_queue(found: Sequence[Threshold], source: str, queue: str) -> 
     return [one for one in found if matches(one.source, source) and matches(one.queue, queue)]
 
 
-STEP_S, SPAN = 900, timedelta(days=1)
 MOST_QUEUES = 5  # told apart
 
 
@@ -150,31 +149,33 @@ class DeadLine:
 
 @dataclass(frozen=True, slots=True)
 class DeadDepth:
-    """Dead jobs in each quarter of an hour of the last day."""
+    """Dead jobs in each step of the last day, or since the first sample where that is younger."""
 
+    step_s: int
     times: list[int]  # the steps' beginnings, seconds since 1970
     lines: list[DeadLine]
     thresholds: list[Threshold]  # that one of the queues may reach
     marks: list[Mark]
 
 
-def dead_depth(viewer: Viewer, queues: Sequence[tuple[str, str]], now: datetime) -> DeadDepth:
-    """Dead jobs of the first MOST_QUEUES of these queues, (source, name), which the viewer sees."""
-    last = start_of(int(now.timestamp()), STEP_S)
-    first = start_of(last - round(SPAN.total_seconds()), STEP_S) + STEP_S
-    times = list(range(first, last + 1, STEP_S))
+def dead_depth(
+    viewer: Viewer, queues: Sequence[tuple[str, str]], now: datetime, since: datetime | None = None
+) -> DeadDepth:
+    """Dead jobs of the first MOST_QUEUES of these queues, (source, name), which the viewer sees. `since`: the first
+    sample, if it is less than a day old.
+    """
+    steps = chart_steps(now, since)
     queues = list(queues)[:MOST_QUEUES]
-    read = _read_dead(queues, first) if queues else {}
-    lines = [DeadLine(*queue, [read.get((*queue, at)) for at in times]) for queue in queues]
+    read = _read_dead(queues, steps) if queues else {}
+    lines = [DeadLine(*queue, [read.get((*queue, at)) for at in steps]) for queue in queues]
     lines = [line for line in lines if any(line.dead)]
     levels = thresholds(viewer) if lines else []
     reached = {one for line in lines for one in thresholds_of_queue(levels, line.source, line.queue)}
-    since = now - SPAN
-    marks = desk_marks(viewer, since, now) if lines else []
-    return DeadDepth(times, lines, [one for one in levels if one in reached], marks)
+    marks = desk_marks(viewer, moment(steps[0]), now) if lines else []
+    return DeadDepth(steps.step, list(steps), lines, [one for one in levels if one in reached], marks)
 
 
-def _read_dead(queues: Sequence[tuple[str, str]], first: int) -> dict[tuple[str, str, int], int | None]:
+def _read_dead(queues: Sequence[tuple[str, str]], steps: range) -> dict[tuple[str, str, int], int | None]:
     arms = " UNION ALL ".join(
         [
             f"SELECT source, queue, {epoch('at')}, dead FROM {DepthSample._meta.db_table} "
@@ -182,7 +183,7 @@ def _read_dead(queues: Sequence[tuple[str, str]], first: int) -> dict[tuple[str,
         ]
         * len(queues)
     )
-    values = [value for source, queue in queues for value in (source, queue, STEP_S, to_database_time(first))]
+    values = [value for source, queue in queues for value in (source, queue, steps.step, to_database_time(steps[0]))]
     return {(source, queue, at): dead for source, queue, at, dead in fetch_rows(arms, values)}  # type: ignore[misc]
 
 

@@ -14,6 +14,7 @@ from jobs_admin.db.statements import fetch_rows
 from jobs_admin.models import DepthSample, FailureCount, QueueCounter
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.queues.depths.steps import LADDER, SAMPLE_S, epoch, retention_by_step, start_of, to_database_time
+from jobs_admin.search import scope as scopes
 
 _MOST_GAPS = 50  # told, the longest ones
 _SAMPLES = DepthSample._meta.db_table
@@ -151,6 +152,13 @@ def sampled_since(source: str, queue: str) -> datetime | None:
     none."""
     samples = DepthSample.objects.filter(source=source, queue=queue, step=SAMPLE_S)
     return samples.order_by("at").values_list("at", flat=True).first()
+
+
+def desk_sampled_since(viewer: Viewer) -> datetime | None:
+    """Return the time of the oldest stored sample of any queue in sight, as far back as minutes are stored."""
+    samples = DepthSample.objects.filter(scopes.visible(viewer)).order_by("at").values_list("at", flat=True)
+    found = [at for step in (60, SAMPLE_S) if (at := samples.filter(step=step).first()) is not None]
+    return min(found, default=None)
 
 
 def history(

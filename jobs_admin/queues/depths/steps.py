@@ -60,3 +60,19 @@ def epoch(expression: str) -> str:
 def to_database_time(at: int | datetime) -> object:
     """A moment as the database compares it."""
     return connection.ops.adapt_datetimefield_value(moment(at) if isinstance(at, int) else at)
+
+
+CHART_STEPS = (60, 300, 900)
+MOST_CHART_STEPS = 96  # a day of quarter hours
+
+
+def chart_steps(now: datetime, since: datetime | None = None) -> range:
+    """Return the steps of a chart of the last day, or of the time since `since` where that is younger: their beginnings
+    in seconds since 1970, the last one the step that runs. A younger chart has shorter steps.
+    """
+    end = int(now.timestamp())
+    begin = int(since.timestamp()) if since else 0
+    step = next((one for one in CHART_STEPS if end - begin < one * MOST_CHART_STEPS), CHART_STEPS[-1])
+    last = start_of(end, step)
+    first = max(last - (MOST_CHART_STEPS - 1) * step, start_of(begin, step))
+    return range(min(first, last), last + 1, step)
