@@ -12,6 +12,9 @@ from demo.temper import MODES
 
 LOAD = "demo:load"  # a hash: `rate` jobs/s; what is not there has its default
 REPORT = "demo:load:report"  # a hash that the publisher writes as it looks, and that forgets itself
+DEPTHS = (
+    "demo:history:depths"  # in Redrive's store: when jobs of the history failed and died, by queue, until it is read
+)
 DEFAULT_RATE = 5.0
 HIGHEST_RATE = 100.0
 

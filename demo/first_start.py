@@ -10,15 +10,23 @@ played incident kills, because the day before has left over a hundred dead jobs 
 
 from __future__ import annotations
 
+import json
 import logging
+from bisect import bisect_left
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
+import redis
+
+from demo import control
 from demo.story import TENANT, THRESHOLD
 from jobs_admin import alerts, config, notices, policies
 from jobs_admin.core.policy.presets import PRESETS
 from jobs_admin.core.refused import Refused
-from jobs_admin.models import AuditEvent, Channel, PolicyVersion
+from jobs_admin.models import AuditEvent, Channel, DepthSample, PolicyVersion
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, Viewer
+from jobs_admin.queues import depths
 
 SOURCE = "shop"  # as in demo/shop.py, whose import makes a Celery app
 _PUBLISHER = Viewer("demo", {EVERY_SOURCE: OPERATOR})
@@ -121,3 +129,45 @@ def create_alerts(partner_url: str, secret: str) -> None:
             alerts.save_rule(SHOP, RULE)
     except Refused as refused:
         log.warning("The demo's pager is left out: %s", refused)
+
+
+def fill_depths(store: redis.Redis) -> None:
+    """Write the depth samples of the day before, as the desk would have sampled them: the history has only failures."""
+    text = store.getdel(control.DEPTHS)
+    if text is None or config.is_read_only():
+        return
+    sampled = (
+        DepthSample.objects.filter(source=SOURCE, step=depths.SAMPLE_S).order_by("at").values_list("at", flat=True)
+    )
+    first = sampled.first() or datetime.now(UTC)
+    rows = [
+        sample
+        for queue, times in json.loads(text).items()
+        for step, span in _FILLED.items()
+        for sample in _samples(queue, times, step, span, int(first.timestamp()))
+    ]
+    DepthSample.objects.bulk_create(rows, batch_size=500, ignore_conflicts=True)
+
+
+# Seconds of a step -> how far back. The running step is folded from the shorter ones as always.
+_FILLED = {10: 2_400, 60: 21_600, **dict.fromkeys((300, 900, 3_600, 21_600, 86_400), 90_000)}
+
+
+def _samples(queue: str, times: dict[str, list[int]], step: int, span: int, until: int) -> Iterator[DepthSample]:
+    failed, died = times["failed"], times["died"]
+    for at in range((until - span) // step * step, until // step * step, step):
+        before, dead = bisect_left(died, at), bisect_left(died, at + step)
+        yield DepthSample(
+            source=SOURCE,
+            queue=queue,
+            at=datetime.fromtimestamp(at, UTC),
+            step=step,
+            looks=step // depths.SAMPLE_S,
+            waiting=0,
+            active=0,
+            delayed=0,
+            dead=dead,
+            dead_min=before if before < dead and step > depths.SAMPLE_S else None,
+            oldest_dead_at=datetime.fromtimestamp(died[0], UTC) if dead else None,
+            failed_per_min=round((bisect_left(failed, at + step) - bisect_left(failed, at)) * 60 / step, 3),
+        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import sys
 import time
@@ -19,7 +20,7 @@ from random import Random
 
 import redis
 
-from demo import attempts, orders, wire
+from demo import attempts, control, orders, wire
 from demo.orders import BY_NAME, Job, Mishap
 from demo.shop import SOURCE, app
 from jobs_admin.core import envelope, keys
@@ -174,6 +175,19 @@ def _life(
         retries += 1
 
 
+def depths(reports: list[envelope.Envelope]) -> dict[str, dict[str, list[int]]]:
+    """Return queue -> times in seconds since 1970 at which its attempts `failed` and its jobs `died`, oldest first."""
+    last = {report.job_id: report for report in reports}
+    found: dict[str, dict[str, list[int]]] = {}
+    for report in reports:
+        times = found.setdefault(report.queue, {"failed": [], "died": []})
+        if report.kind != "success":
+            times["failed"].append(int(report.at))
+        if report is last[report.job_id] and report.kind not in ("success", "retry"):
+            times["died"].append(int(report.at))
+    return found
+
+
 def write(store: redis.Redis, reports: list[envelope.Envelope], source_key: str = "") -> None:
     """Put the reports onto the stream, as the workers would: signed where the source has a key."""
     key = SigningKey.parse(source_key) if source_key else None
@@ -199,6 +213,7 @@ def main() -> None:
         began = time.monotonic()
         with attempts.stage(wire.partner_url()) as stage:
             reports = envelopes(stage, time.time())
+        store.set(control.DEPTHS, json.dumps(depths(reports)))
         write(store, reports, os.environ.get("REDRIVE_SOURCE_KEY", ""))
         store.set(WRITTEN, int(time.time()))
     except redis.RedisError as error:

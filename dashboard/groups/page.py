@@ -42,7 +42,7 @@ class Spread:
 class Trend:
     title: str
     words: str
-    most: str
+    levels: list[str]  # words of the axis: top, half, ground
     bars: str  # path of the picture, a step each, the oldest first
     chart: str  # what is read out
     rows: SafeString  # of the table, the newest first
@@ -155,9 +155,10 @@ def trend(counts: list[int], now: datetime, *, is_days: bool, urls: tuple[str, s
     unit = "Day (UTC)" if is_days else "Hour (UTC)"
     # They contain no text of jobs.
     markup = SafeString("".join(reversed(rows)))
-    drawn = charts.bars(counts, charts.Heights(most or 1, filled=1), wide=0.92)
+    top = charts.round_up(most or 1)
+    drawn = charts.bars(counts, charts.Heights(top, filled=1), wide=0.92)
     chart = charts.reading({"failed attempts": counts}, labels=labels)
-    return Trend(title, words, number(most), drawn, chart, markup, marks, unit, is_days, urls)
+    return Trend(title, words, charts.levels(top), drawn, chart, markup, marks, unit, is_days, urls)
 
 
 def trace(failure: Failure | None) -> tracebacks.Shown | None:

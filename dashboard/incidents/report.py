@@ -54,11 +54,11 @@ class Upright:
 class Picture:
     bars: str  # path: attempts that failed, in each step
     back: str  # path: attempts that ran well after a failure, over these
-    top: str
+    levels: list[str]  # words of the axis: top, half, ground
     unit: str
     dead: str  # path of a line; "" where nobody knows
     dead_area: str
-    dead_top: str
+    dead_levels: list[str]
     marks: list[Upright]
     legend: list[tuple[str, str]]  # look, name
     ticks: list[charts.Tick]
@@ -198,9 +198,10 @@ def _picture(where: Span, seen: OverTime, timeline: Sequence[Moment]) -> Picture
     begin = points[0].at
     end = points[-1].at + timedelta(seconds=seen.step_s)
     times = charts.Times.between(begin, end)
-    top = max((max(p.failed, p.recovered) for p in points), default=0) or 1
-    dead_top = max((p.dead for p in points if p.dead is not None), default=0) or 1
-    heights, dead_heights = charts.Heights(top), charts.Heights(dead_top)
+    most = max((max(p.failed, p.recovered) for p in points), default=0)
+    top = charts.round_up(most or 1)
+    dead_top = charts.round_up(max((p.dead for p in points if p.dead is not None), default=0) or 1)
+    heights, dead_heights = charts.Heights(top, filled=1), charts.Heights(dead_top, filled=1)
     dead = [(times.x(p.at), None if p.dead is None else dead_heights.y(p.dead)) for p in points]
     kinds = dict.fromkeys(one.kind for one in timeline)
     minutes = seen.step_s // 60
@@ -209,11 +210,11 @@ def _picture(where: Span, seen: OverTime, timeline: Sequence[Moment]) -> Picture
     return Picture(
         charts.bars([p.failed for p in points], heights, wide=1),
         charts.bars([p.recovered for p in points], heights, wide=1),
-        number(top),
+        charts.levels(top),
         "per minute" if minutes == 1 else f"in {minutes} min" if minutes < 60 else "per hour",
         charts.line(dead),
         charts.area(dead),
-        number(dead_top),
+        charts.levels(dead_top),
         [Upright(times.x(one.at), _LOOKS[one.kind][0], one.kind, one.words) for one in timeline],
         list(dict.fromkeys(_LOOKS[kind] for kind in kinds)),
         times.ticks(),
@@ -228,7 +229,7 @@ def _picture(where: Span, seen: OverTime, timeline: Sequence[Moment]) -> Picture
         ),
         rows[-MOST_ROWS:],
         len(rows) > MOST_ROWS,
-        f"Peak {number(top)} failed or recovered attempts in {duration(seen.step_s)}",
+        f"Peak {number(most)} failed or recovered attempts in {duration(seen.step_s)}",
         f"From {number(known[0])} to {number(known[-1])} dead jobs, peak {number(max(known))}" if known else "",
     )
 

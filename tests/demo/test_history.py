@@ -5,15 +5,18 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from random import Random
 
 import pytest
 
-from demo import history
+from demo import control, first_start, history
 from demo.shop import QUEUES
 from jobs_admin import ingest
 from jobs_admin.core import envelope, keys
-from jobs_admin.models import Attempt, Failure, Group
+from jobs_admin.models import Attempt, DepthSample, Failure, Group
+from jobs_admin.models.access import ENGINE
+from jobs_admin.queues import depths
 from tests.kit.waiting import wait_until
 
 NOW = 1_795_000_000.0
@@ -125,3 +128,29 @@ def test_a_message_of_the_history_still_runs(store, engine, reports, service):
     ((_, entry),) = store.xrange(keys.failures("shop"))
     again = envelope.decode(entry)
     assert (again.job_id, again.error_type, again.message) == (report.job_id, report.error_type, report.message)
+
+
+@pytest.mark.django_db
+def test_its_day_is_in_the_depth_samples_of_every_step_and_ends_with_what_is_dead(store, reports):
+    until = datetime.fromtimestamp(NOW, UTC)
+    DepthSample.objects.create(source="shop", queue="webhooks", at=until, dead=0)  # sampled before all was filed
+    store.set(control.DEPTHS, json.dumps(history.depths(reports)))
+    for _ in range(2):
+        first_start.fill_depths(store)
+    ends = {report.job_id: report for report in reports}
+    died = [report for report in ends.values() if report.kind not in ("success", "retry")]
+    for step in (10, 60, 300, 900):
+        last = DepthSample.objects.filter(step=step, at__lt=until).order_by("queue", "-at")
+        for queue in {report.queue for report in died}:
+            sample = last.filter(queue=queue).first()
+            ended = sample.at.timestamp() + step
+            assert sample.dead == sum(report.queue == queue and report.at < ended for report in died), (queue, step)
+            assert NOW - step < ended <= NOW
+    assert DepthSample.objects.get(step=10, at=until).dead == 0
+    while depths.roll_up(until):
+        pass
+    assert depths.desk_sampled_since(ENGINE) <= until - timedelta(days=1)
+    known = [
+        one for one in depths.dead_depth(ENGINE, [("shop", "webhooks")], until).lines[0].dead[:-1] if one is not None
+    ]
+    assert len(known) == 95 and known == sorted(known) and known[-1] > 1000

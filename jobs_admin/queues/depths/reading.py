@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from django.utils import timezone
@@ -155,10 +155,12 @@ def sampled_since(source: str, queue: str) -> datetime | None:
 
 
 def desk_sampled_since(viewer: Viewer) -> datetime | None:
-    """Return the time of the oldest stored sample of any queue in sight, as far back as minutes are stored."""
+    """Return the time of the oldest stored sample of any queue in sight, exact in the first hour, else the hour's start."""
     samples = DepthSample.objects.filter(scopes.visible(viewer)).order_by("at").values_list("at", flat=True)
-    found = [at for step in (60, SAMPLE_S) if (at := samples.filter(step=step).first()) is not None]
-    return min(found, default=None)
+    hour, exact = samples.filter(step=3_600).first(), samples.filter(step=SAMPLE_S).first()
+    if hour is None or (exact is not None and exact - hour < timedelta(hours=1)):
+        return exact
+    return hour
 
 
 def history(
