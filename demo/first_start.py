@@ -150,7 +150,7 @@ def fill_depths(store: redis.Redis) -> None:
 
 
 # Seconds of a step -> how far back. The running step is folded from the shorter ones as always.
-_FILLED = {10: 2_400, 60: 21_600, **dict.fromkeys((300, 900, 3_600, 21_600, 86_400), 90_000)}
+_FILLED = {10: 4_200, 60: 21_600, **dict.fromkeys((300, 900, 3_600, 21_600, 86_400), 90_000)}
 
 
 def _samples(queue: str, times: dict[str, list[int]], step: int, span: int, until: int) -> Iterator[DepthSample]:
