@@ -29,13 +29,12 @@ def busiest(case: Case, curve: Curve) -> tuple[float, str]:
     "no-jitter-at-volume",
     MEDIUM,
     title="No jitter at volume",
-    why="Jobs that fail together are retried together, at every step: 45,000 retries without jitter are "
-    "45,000 requests in one second, with full jitter over a minute some 826. The line is 100 jobs a "
-    "minute on the job's queue, in the busiest quarter of an hour of the last day, shared out among the "
-    "tasks that are routed to it. Of systems that do not tell how many start, it is 100 attempts that "
-    "failed.",
+    why="Jobs that fail together are retried together, at every step: 45,000 retries without jitter are 45,000 "
+    "requests in one second, with full jitter over a minute some 826. The line is 100 jobs a minute on the "
+    "job's queue, in the busiest quarter of an hour of the last day, shared out among the tasks that are routed "
+    "to it. For systems that do not report how many start, it is 100 failed attempts.",
     fix="`retry_jitter=True` (Celery's default with `retry_backoff`), or a policy with full or equal jitter. In "
-    "BullMQ 5 and 6: `backoff: { type: 'exponential', delay: 2000, jitter: 0.5 }`, which has none by itself.",
+    "BullMQ 5 and 6: `backoff: { type: 'exponential', delay: 2000, jitter: 0.5 }`, which has none by default.",
     source="AWS, Exponential Backoff And Jitter",
 )
 def no_jitter_at_volume(case: Case) -> Iterator[Found]:
@@ -117,11 +116,11 @@ TOO_MANY = 27  # three layers of three attempts
     "retries-multiplied",
     MEDIUM,
     title="Retries multiplied across layers",
-    why="A client that tries again by itself does so in every attempt of the task: four attempts of a task "
-    "whose client makes three requests are twelve requests for one job, at a service that is down. Retry "
-    "at one layer, the one that can wait. Clients are found where the task's own code, or a function of "
-    "the same package that it calls, names one: tenacity, urllib3 and requests, httpx. High from 27 "
-    "requests for one job, three layers of three.",
+    why="A client that retries automatically does so in every attempt of the task: four attempts of a task "
+    "whose client makes three requests are twelve requests for one job, at a service that is down. Retry at one "
+    "layer, the one that can wait. Clients are found where the task's own code, or a function of the same "
+    "package that it calls, names one: tenacity, urllib3 and requests, httpx. High from 27 requests for one "
+    "job, three layers of three.",
     fix="Take the retries out of the client, or give the task one attempt.",
     source="AWS Builders’ Library, Timeouts, retries, and backoff with jitter; Google SRE Book, Addressing "
     "Cascading Failures",

@@ -53,8 +53,8 @@ def _lasts(total: Range) -> str:
     "attempts-without-end",
     HIGH,
     title="Unlimited attempts",
-    why="With `max_retries=None` Celery never stops retrying: a job that cannot succeed is tried until "
-    "somebody purges it, never becomes a dead letter, and nobody is told.",
+    why="With `max_retries=None` Celery never stops retrying: a job that cannot succeed is tried until it is "
+    "purged, never becomes a dead letter, and causes no alert.",
     fix="Set `max_retries`, or publish a policy for the task: its `max_attempts` is bounded.",
     source="Celery, Task.max_retries: “If set to None, it will never stop retrying”",
 )
@@ -139,8 +139,7 @@ def soft_limit_never_fires(case: Case) -> Iterator[Found]:
     title="reject_on_worker_lost without late ack",
     why="A job that was acknowledged before it ran cannot be put back: without `acks_late` the setting does "
     "nothing, and a worker that dies takes its job with it.",
-    fix="Set `acks_late=True` too, together with a policy that quarantines what keeps crashing; or take the "
-    "setting away.",
+    fix="Set `acks_late=True` too, together with a policy that quarantines what keeps crashing; or remove the setting.",
     source="Celery, Task.reject_on_worker_lost",
 )
 def requeue_without_late_ack(case: Case) -> Iterator[Found]:

@@ -21,10 +21,9 @@ CONSUMER_TIMEOUT_S = 1_800.0  # RabbitMQ's default since 3.8.17
     "delay-beyond-visibility-timeout",
     HIGH,
     title="A retry delay above the visibility timeout",
-    why="On Redis and SQS a job with a countdown is fetched at once and stays unacknowledged until it starts."
-    " When it waits longer than `visibility_timeout`, the broker hands it to the next worker, which waits"
-    " too: it runs several times (20 jobs with 14 s and a timeout of 4 s ran 80 times when we measured "
-    "it).",
+    why="On Redis and SQS a job with a countdown is fetched at once and stays unacknowledged until it starts. "
+    "When it waits longer than `visibility_timeout`, the broker hands it to the next worker, which waits too: "
+    "it runs several times (20 jobs with 14 s and a timeout of 4 s ran 80 times when measured).",
     fix="Keep every wait below `visibility_timeout`, or let a policy do the waiting.",
     source="Celery, Using Redis: Caveats; https://github.com/celery/kombu/issues/337; "
     "https://github.com/codecov/umbrella/pull/720",
@@ -50,7 +49,7 @@ def delay_beyond_visibility_timeout(case: Case) -> Iterator[Found]:
     MEDIUM,
     title="A retry delay above RabbitMQ’s consumer_timeout",
     why="RabbitMQ closes the channel of a consumer that does not acknowledge within `consumer_timeout`, 30 "
-    "minutes unless the server was told otherwise, which we do not ask it; a countdown is not "
+    "minutes unless the server is configured otherwise, which lint does not read; a job with a countdown is not "
     "acknowledged before it starts. All unacknowledged jobs of the worker are then delivered again.",
     fix="Keep waits below `consumer_timeout`, use quorum queues (Celery then delays at the broker), or let a "
     "policy do the waiting.",
@@ -123,8 +122,8 @@ def _waiting(case: Case, curve: Curve) -> float:
     "visibility-timeouts-differ",
     HIGH,
     title="Apps on one broker have different visibility timeouts",
-    why="The list of unacknowledged jobs belongs to the whole Redis database: the shortest timeout of all "
-    "apps holds for everybody's jobs, also where an app sets none and has the default of an hour.",
+    why="The list of unacknowledged jobs belongs to the whole Redis database: the shortest timeout of all apps "
+    "applies to all jobs, also where an app sets none and has the default of an hour.",
     fix="Set the same `visibility_timeout` in every app that uses this broker.",
     source="Celery, Using Redis: Caveats: “the shortest value will be used”",
 )
@@ -187,11 +186,11 @@ def queue_forgets(case: Case) -> Iterator[Found]:
     "requeue-without-crash-cap",
     HIGH,
     title="Jobs that crash their worker are requeued forever",
-    why="With `acks_late` and `reject_on_worker_lost` a job that kills its process is delivered again, at "
-    "once and without end: 33 crashes in 7.7 s when we measured it, and no signal of Celery tells of it. "
-    "A bound is `retry_on_worker_lost` (Celery 5.7, counts as a retry), a quorum queue's "
-    "`x-delivery-limit`, or a policy with `poison` that is enforced in all workers of the app. Low on a "
-    "quorum queue without a limit of its own: RabbitMQ has one since 4.0.",
+    why="With `acks_late` and `reject_on_worker_lost` a job that kills its process is delivered again, at once "
+    "and without end: 33 crashes in 7.7 s when measured, and Celery sends no signal. A bound is "
+    "`retry_on_worker_lost` (Celery 5.7, counts as a retry), a quorum queue's `x-delivery-limit`, or a policy "
+    "with `poison` that is enforced in all workers of the app. Low on a quorum queue without a limit of its "
+    "own: RabbitMQ has one since 4.0.",
     fix="Publish a policy with `poison` (3 crashes in 5 minutes) in mode enforce, or set `task_retry_on_worker_lost`.",
     source="https://github.com/celery/celery/issues/9082; Celery, Task.reject_on_worker_lost: “can cause message"
     " loops”",
@@ -218,13 +217,13 @@ def _is_bounded(known: Known) -> bool:
     "one-crash-is-two-starts",
     LOW,
     title="A job that kills its whole worker starts twice although one crash is allowed",
-    why="With `crashes: 1` a job whose own process dies is in quarantine after one start. Where the worker's main process "
-    "dies too (out of memory, a machine that is gone, a pill that kills its parent), every job that ran in it may be to "
-    "blame, and so may somebody from outside: nothing that is left tells which. Each of them runs once more, alone, and only "
-    "one that ends its worker then is convicted. So it has started twice; from `crashes: 2` on the first of these starts is "
-    "one of those that are allowed, and there are exactly so many.",
-    fix="Nothing, if a second start does no harm; else set `acks_late=False` for the task: then it never starts again "
-    "after a death of its worker, and is lost with it (with `file_lost` that is told).",
+    why="With `crashes: 1` a job whose own process dies is in quarantine after one start. Where the worker's "
+    "main process dies too (out of memory, a machine that is gone, a pill that kills its parent), any job that "
+    "ran in it may be the cause, or something outside the worker. Each of them runs again, alone, and only one "
+    "that ends its worker then is quarantined. So it has started twice. With `crashes: 2` or more, the first of "
+    "these starts counts as one of the allowed crashes.",
+    fix="Nothing, if a second start does no harm; else set `acks_late=False` for the task: then it never starts "
+    "again after a death of its worker, and is lost with it (with `file_lost` the loss is filed).",
     source="docs/workers.md, Poison pills",
 )
 def one_crash_is_two_starts(case: Case) -> Iterator[Found]:
@@ -237,9 +236,9 @@ def one_crash_is_two_starts(case: Case) -> Iterator[Found]:
     "keeps-what-comes-back",
     LOW,
     title="file_lost where the broker gives every job again",
-    why="`file_lost` keeps jobs that are acknowledged before they run, because nobody has them when their worker dies. "
-    "What is acknowledged late the broker gives to another worker by itself: nothing is kept of it, and nothing is filed. "
-    "All tasks that this policy is for are acknowledged late, as far as their workers tell.",
+    why="`file_lost` keeps jobs that are acknowledged before they run, because they are lost when their worker "
+    "dies. A job that is acknowledged late is redelivered by the broker: it is not stored and not filed. All "
+    "tasks that this policy matches are acknowledged late, as reported by their workers.",
     fix="Take `file_lost` out of the policy. To bound how often such a job may take its worker along, use `poison`.",
     source="docs/workers.md, Jobs that vanish with their worker",
 )

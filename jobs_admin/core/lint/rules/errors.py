@@ -85,12 +85,11 @@ def _quote_errors(seen: Mapping[str, int]) -> str:
     "ignores-retry-after",
     MEDIUM,
     title="A server's Retry-After is ignored",
-    why="A server that answers 429 says when to come back. `autoretry_for` never reads that: its first waits "
-    "are as short as `retry_backoff` makes them (1 s for `True`), and each early retry is refused and may"
-    " prolong the limit. Found only where failures of the task say that it was limited (class or "
-    "message), or where a policy classes errors as rate limited and does not respect what servers ask "
-    "for.",
-    fix="Catch the error and `raise self.retry(countdown=error.retry_after)`, or publish a policy: it heeds "
+    why="A server that answers 429 can state when to retry. `autoretry_for` never reads that: its first waits "
+    "are as short as `retry_backoff` makes them (1 s for `True`), and each early retry is refused and may "
+    "prolong the limit. Found only where failures of the task say that it was limited (class or message), or "
+    "where a policy classes errors as rate limited and does not respect what servers ask for.",
+    fix="Catch the error and `raise self.retry(countdown=error.retry_after)`, or publish a policy: it respects "
     "Retry-After.",
     source="RFC 9110, 10.2.3",
 )

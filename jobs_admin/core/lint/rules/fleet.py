@@ -39,9 +39,8 @@ def workers_differ(case: Case) -> Iterator[Found]:
     "rate-limit-per-worker",
     LOW,
     title="A rate limit per worker, not across workers",
-    why="Celery's `rate_limit` counts in every worker by itself: with four workers four times as many jobs "
-    "start. What waits for it waits in the worker's memory. A policy's `rate_limit` counts over all "
-    "workers.",
+    why="Celery's `rate_limit` counts in each worker separately: with four workers four times as many jobs "
+    "start. What waits for it waits in the worker's memory. A policy's `rate_limit` counts over all workers.",
     fix="Give the task a policy with `rate_limit`, or divide the number by that of the workers.",
     source="Celery, Task.rate_limit: “this is a per worker instance rate limit, and not a global rate limit”",
 )
@@ -106,8 +105,8 @@ def limit_adds_retries(case: Case) -> Iterator[Found]:
     "policy-matches-nothing",
     LOW,
     title="A policy that matches no known task",
-    why="No live worker knows a task that the policy matches: a name is misspelt, or the task is gone. Said "
-    "only where every live worker of the sources in question told its tasks.",
+    why="No live worker knows a task that the policy matches: a name is misspelt, or the task is gone. Reported "
+    "only if every live worker of these sources reports its tasks.",
     fix="Correct the match, or withdraw the policy.",
     source="our own: live configurations compared",
 )

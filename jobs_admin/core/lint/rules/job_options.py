@@ -28,7 +28,7 @@ def _each(case: Case) -> Iterator[tuple[Curve, Options, SampledQueue]]:
     title="Dead letters are deleted immediately",
     why="With `removeOnFail: true` (or a count of 0) BullMQ deletes a job that is out of attempts in the same "
     "step in which it fails: its data, its error and its stack are gone, and there is nothing to replay. "
-    "Redrive can only file what its event stream still tells of it.",
+    "Redrive can only file what its event stream still contains.",
     fix="`removeOnFail: false`, or a count well above what dies in an outage.",
     source="docs/sources.md",
 )
@@ -42,11 +42,10 @@ def dropped_at_once(case: Case) -> Iterator[Found]:
     "fewer-dead-letters-kept-than-die",
     HIGH,
     title="More dead letters than removeOnFail keeps",
-    why="`removeOnFail: 500` keeps the 500 newest dead letters of the queue, and each one more deletes the "
-    "oldest: of 45,000 jobs that die in an outage 44,500 are gone before anybody looks. High where the "
-    "queue holds as many as are kept, so that the next one deletes; medium where, in its worst quarter of"
-    " an hour of the last day, more attempts failed than are kept; low where they are deleted by age"
-    " within a day.",
+    why="`removeOnFail: 500` keeps the latest 500 dead letters of the queue, and each further one deletes the "
+    "oldest: of 45,000 jobs that die in an outage, 44,500 are deleted. High where the queue holds as many as "
+    "are kept, so that the next one deletes; medium where, in its worst quarter of an hour of the last day, "
+    "more attempts failed than are kept; low where they are deleted by age within a day.",
     fix="`removeOnFail: false`, or a count above what dies in the longest outage. What Redrive has filed it "
     "keeps, and sends again from its own copy.",
     source="docs/sources.md",
@@ -71,8 +70,8 @@ def fewer_stored(case: Case) -> Iterator[Found]:
     "backoff-without-attempts",
     MEDIUM,
     title="A backoff without retries",
-    why="BullMQ retries only where `attempts` is 2 or more; it is 1 where nothing is said. A `backoff` beside it "
-    "changes nothing: the first error is the last.",
+    why="BullMQ retries only where `attempts` is 2 or more; the default is 1. A `backoff` beside it changes "
+    "nothing: the first error is the last.",
     fix="Set `attempts`, or remove the `backoff`.",
     source="https://docs.bullmq.io/guide/retrying-failing-jobs",
 )

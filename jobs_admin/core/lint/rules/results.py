@@ -15,10 +15,10 @@ A_DAY_S = 86_400.0  # Celery's default of result_expires
     LOW,
     title="Results are kept too short to replay",
     why="A chord counts its finished parts, and a caller looks for its answer, in the result backend. When "
-    "those are forgotten before a failed part is replayed, the chord never completes and nobody is left "
-    "to take the answer. The line is Celery's own default, one day: what dies at night is replayed in the"
-    " morning. Medium where results go even before the last retry.",
-    fix="Raise `result_expires` to a day or more, or set `ignore_result=True` where nobody reads results.",
+    "those are forgotten before a failed part is replayed, the chord never completes and no caller receives the "
+    "answer. The line is Celery's own default, one day: what dies at night is replayed in the morning. Medium "
+    "where results go even before the last retry.",
+    fix="Raise `result_expires` to a day or more, or set `ignore_result=True` where results are not read.",
     source="Celery, Configuration: result_expires, 1 day where it is not set",
 )
 def results_too_short_to_replay(case: Case) -> Iterator[Found]:
@@ -42,7 +42,7 @@ def results_too_short_to_replay(case: Case) -> Iterator[Found]:
     HIGH,
     title="Jobs expire before their last retry",
     why="A retry keeps the moment at which the job expires. What is due later is revoked, not run: it never "
-    "becomes a dead letter, and no failure signal tells of it.",
+    "becomes a dead letter, and no failure signal is sent.",
     fix="Raise `expires` above the sum of all waits, or retry for a shorter time.",
     source="Celery, Calling Tasks: Expiration; celery/app/task.py, Context.as_execution_options",
 )
