@@ -51,6 +51,13 @@ class GroupChoiceItem(Schema):
     is_on: bool  # to change, name the groups to exclude in `without_groups`; an empty list sends all
     code: str  # why its jobs are likely to fail again: permanent, poison, muted, failed_again, still_failing; or empty
     reason: str
+    last_failed_at: datetime | None
+    failed_per_min: float | None  # in the last 5 minutes; null: it has failures of sources that the token may not see
+    tenants: int  # that its jobs belong to
+    is_tenants_all: bool  # false: of the latest jobs only
+    queue: str  # of most of its jobs
+    queue_succeeded_per_min: float  # jobs of that queue, in the last 5 minutes
+    queue_succeeded_at: datetime | None  # minute or hour of its latest success; null: not known
 
 
 class AsideItem(Schema):
@@ -85,6 +92,7 @@ class PreviewItem(Schema):
     peak_per_second: float
     sample: list[failure_shapes.FailureItem]
     warnings: list[str]
+    slowed_by: list[str]  # limits and states that slow or stop the replay, in sentences
     counted_over: dict[
         str, int | None
     ]  # source, queue, task, group, tenant: how many of the newest were looked at; null: all
@@ -168,6 +176,7 @@ def preview(row: Preview) -> dict[str, Any]:
         "duration_s",
         "peak_per_second",
         "warnings",
+        "slowed_by",
         "counted_over",
         "throughput_per_s",
         "needs_approval",

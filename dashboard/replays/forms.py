@@ -200,6 +200,8 @@ class Options(Refusing):
     accept = forms.MultipleChoiceField(required=False, choices=[(name, name) for name in ACCEPTABLE])
     # The fingerprints that were listed, between commas; a comma alone lists none, so none is left out.
     groups = forms.CharField(required=False, max_length=30_000)
+    # All groups at once; "" ticks those that are ticked.
+    tick = forms.ChoiceField(required=False, choices=[(name, name) for name in ("all", "none", "recommended")])
 
     def clean_patch(self) -> Any:
         text = self.cleaned_data["patch"]
@@ -221,8 +223,10 @@ class Options(Refusing):
             return {}
         cleaned = self.cleaned_data
         found = {name: cleaned[name] for name in ("to_queue", "same_job_id", "patch", "accept") if cleaned[name]}
-        if cleaned["groups"]:
-            found["without_groups"] = sorted(set(cleaned["groups"].split(",")) - {""} - set(self.ticked))
+        if cleaned["groups"] and cleaned["tick"] != "recommended":
+            listed = set(cleaned["groups"].split(",")) - {""}
+            on = listed if cleaned["tick"] == "all" else set() if cleaned["tick"] == "none" else set(self.ticked)
+            found["without_groups"] = sorted(listed - on)
         if cleaned["attempts"] == "number":
             return found | {"attempts": cleaned["attempts_number"] or "0"}
         return found | ({"attempts": "kept"} if cleaned["attempts"] == "kept" else {})

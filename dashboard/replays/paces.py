@@ -13,6 +13,11 @@ def rate_in_words(rate: float) -> str:
     return f"{_rate(rate)}/s" if rate >= 1 else f"{_rate(rate * 60)}/min"
 
 
+def per_minute(rate: float) -> str:
+    """Return a rate of jobs per minute in words; less than one in ten minutes is not rounded to none."""
+    return "under 0.1/min" if rate < 0.1 else f"{rate:,.0f}/min" if rate >= 10 else f"{rate:.1f}/min"
+
+
 def in_words(pace: dict[str, Any]) -> str:
     """A pace as a heading says it: `50 a second`, `careful, up to 12 a second`."""
     words = _spread(pace)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from django.urls import reverse
@@ -21,6 +22,7 @@ from jobs_admin.core import pacing
 from jobs_admin.core import query as language
 from jobs_admin.db import abilities
 from jobs_admin.groups.group_places import Place
+from jobs_admin.replays import GroupChoice, prognosis
 from jobs_admin.replays.obstacles import LEFT_OUT
 
 
@@ -44,32 +46,47 @@ class Share:
 
 
 MOST_VALUES = 5
-MOST_PLACED = 40  # groups that are told apart by where they fail
-MOST_ON = 12  # groups that are on and are listed at once; the others are folded
+MOST_LISTED = 12  # recommended groups that are listed at once; the others are folded
+MOST_UNFOLDED = 6  # groups of one kind that are not recommended; more of them are folded
+_KINDS = (
+    ("recommended", "Recommended", ("",)),
+    ("failing", "Still failing", (prognosis.STILL_FAILING, prognosis.FAILED_AGAIN)),
+    ("permanent", "Usually permanent", (prognosis.PERMANENT, prognosis.POISON, prognosis.MUTED)),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The groups of the scope: which are on, and which are off and why."""
+    """The groups of the scope by whether they are likely to fail again."""
 
-    on: list[Choice]
-    more: list[Choice]  # on too, folded
-    off: list[Choice]
-    known: str  # all fingerprints, for the form
+    kinds: list[Kind]
+    known: str  # all fingerprints, for the form; "" where there is nothing to choose
     counted_over: int | None  # only so many, the newest, were looked at; None: all
-    off_jobs: int
-    more_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    name: str
+    title: str
+    rows: list[Choice]
+    more: list[Choice]  # folded
+    groups: int
+    jobs: int
+    summary: str  # of those that are folded
+    is_open: bool  # of folded ones, some are on
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    fingerprint: str
-    value: str
+    group: GroupChoice
+    error: str  # class, never cut
+    message: str
     title: str
     place: str
-    count: int
-    is_on: bool
-    reason: str
+    tenants: str
+    failing: str  # rate in the last 5 minutes, in words; "" where it did not fail
+    queue: str  # whether other jobs of its queue succeed
+    queue_since: datetime | None  # time of the latest success, where that is not now
     url: str
 
 
@@ -77,6 +94,7 @@ def plan(preview, pace: replay_forms.Pace, options: replay_forms.Options) -> dic
     """Return the context of the pace, the options and their outcome."""
     style = preview.pace["style"]
     saw = shown_numbers(preview)
+    left_out = _left_out(preview, options.cleaned_data.get("accept") or ())
     is_refused = bool(pace.errors or options.errors)
     return {
         "pace": pace,
@@ -98,8 +116,9 @@ def plan(preview, pace: replay_forms.Pace, options: replay_forms.Options) -> dic
         "days": [(day, day in (pace.cleaned_data.get("window_days") or ())) for day in replay_advanced.DAYS],
         "attempts": options.data.get("attempts") or "reset",
         "attempts_choices": options.fields["attempts"].choices,
-        "left_out": _left_out(preview, options.cleaned_data.get("accept") or ()),
-        "blocked": saw["blocked"],
+        "left_out": left_out,
+        "left_out_jobs": sum(row.get("count", 0) for row in left_out),
+        "left_out_words": ", ".join(row["reason"] for row in left_out[:2]) + (" …" if len(left_out) > 2 else ""),
         "coverage": _coverage(preview),
         "target": target(preview, options),
         "button": button(preview, options),
@@ -118,9 +137,10 @@ def _coverage(preview) -> str:
 
 
 def _left_out(preview, accepted) -> list[dict[str, Any]]:
-    """Return the exclusions, the accepted ones first, whose box can be unticked again."""
+    """Return the exclusions, the accepted ones first, whose box can be unticked again; without those of groups."""
     taken_in = [{"accept": name, "reason": replay_accepted.offer(name), "is_accepted": True} for name in accepted]
-    return taken_in + [row for row in preview.blocked if row.get("accept") not in accepted]
+    others = [row for row in preview.blocked if row["code"] != LEFT_OUT]
+    return taken_in + [row for row in others if row.get("accept") not in accepted]
 
 
 def _careful(preview) -> str:
@@ -166,7 +186,7 @@ def columns(preview, places: dict[str, Place]) -> list[Column]:
         ("source", preview.by_source if len(preview.by_source) > 1 else []),
         ("queue", preview.by_queue),
         ("task", preview.by_task),
-        ("group", preview.by_group if len(getattr(preview, "choices", ())) < 2 else []),
+        ("group", [] if getattr(preview, "choices", ()) else preview.by_group),
         ("tenant", preview.by_tenant),
     ):
         over = preview.counted_over.get(name)
@@ -179,36 +199,62 @@ def columns(preview, places: dict[str, Place]) -> list[Column]:
     return shown
 
 
-def choices(preview, places: dict[str, Place]) -> Choices | None:
-    """None where there is nothing to choose: one group, or none."""
-    if len(preview.choices) < 2:
+def choices(preview) -> Choices | None:
+    """Return the groups; None where the preview has none. Of one group alone there is nothing to choose."""
+    if not preview.choices:
         return None
-    rows = [
-        Choice(
-            one.fingerprint,
-            part_first(one.title),
-            one.title,
-            places[one.fingerprint].words if one.fingerprint in places else one.culprit,
-            one.count,
-            one.is_on,
-            one.reason,
-            reverse("redrive:group-detail", args=[one.fingerprint]),
-        )
-        for one in preview.choices
-    ]
-    on, off = [row for row in rows if row.is_on], [row for row in rows if not row.is_on]
-    # Those that something speaks against are never folded away.
-    on.sort(key=lambda row: not row.reason)
-    most = max(MOST_ON, sum(bool(row.reason) for row in on))
-    return Choices(
-        on[:most],
-        on[most:],
-        off,
-        ",".join(row.fingerprint for row in rows),
-        preview.choices_over,
-        sum(row.count for row in off),
-        len(on[most:]),
+    kinds = []
+    for name, title, codes in _KINDS:
+        rows = [_choice(one) for one in preview.choices if one.code in codes]
+        rows.sort(key=lambda row: (-row.group.count, row.group.fingerprint))
+        if rows:
+            kinds.append(_kind(name, title, rows))
+    known = ",".join(one.fingerprint for one in preview.choices) if len(preview.choices) > 1 else ""
+    return Choices(kinds, known, preview.choices_over)
+
+
+def _kind(name: str, title: str, rows: list[Choice]) -> Kind:
+    jobs = sum(row.group.count for row in rows)
+    listed = MOST_LISTED if name == "recommended" else len(rows) if len(rows) <= MOST_UNFOLDED else 0
+    more = rows[listed:]
+    on = sum(row.group.is_on for row in more)
+    some = f"{len(more):,} more groups" if listed else _number_of(len(more), "group")
+    state = "on" if on == len(more) else "off" if not on else f"{on:,} on"
+    summary = f"{some} {state}, {_number_of(sum(row.group.count for row in more), 'job')}"
+    summary += "" if listed else f": {title.lower()}"
+    return Kind(name, title, rows[:listed], more, len(rows), jobs, summary, on > 0 and name != "recommended")
+
+
+def _number_of(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def _choice(one: GroupChoice) -> Choice:
+    least = "" if one.is_tenants_all else "at least "
+    queue, queue_since = _queue_words(one)
+    return Choice(
+        group=one,
+        error=one.error_type,
+        message=part_first(one.message),
+        title=one.title,
+        place=one.place,
+        tenants=f"{least}{_number_of(one.tenants, 'tenant')}" if one.tenants else "",
+        failing=replay_paces.per_minute(one.failed_per_min) if one.failed_per_min else "",
+        queue=queue,
+        queue_since=queue_since,
+        url=reverse("redrive:group-detail", args=[one.fingerprint]),
     )
+
+
+def _queue_words(one: GroupChoice) -> tuple[str, datetime | None]:
+    """Return whether jobs of the group's queue succeed, and the latest success if not: none are counted by task."""
+    if not one.queue:
+        return "", None
+    if one.queue_succeeded_per_min:
+        return f"{one.queue} succeeding: {replay_paces.per_minute(one.queue_succeeded_per_min)}", None
+    if one.queue_succeeded_at:
+        return f"{one.queue}: last success", one.queue_succeeded_at
+    return f"{one.queue}: no success recorded", None
 
 
 def _share(value, count: int, total: int) -> Share:
@@ -281,6 +327,15 @@ def changed_since(before: str, preview) -> list[str]:
         for name, words in names.items()
         if isinstance(saw.get(name), int) and saw[name] != now[name]
     ]
+
+
+def scope_words(columns: list[Column]) -> str:
+    """Return the scope in a line: `emails · 4 tasks · 8 tenants`."""
+    words = []
+    for column in columns:
+        count = len(column.rows) + column.others
+        words.append(column.rows[0].value if count == 1 else _number_of(count, column.title.lower()))
+    return " · ".join(words)
 
 
 def shown_numbers(preview) -> dict[str, int]:

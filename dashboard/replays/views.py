@@ -142,20 +142,18 @@ def _preview_page(
     except Refused as why:
         context = {"refused": refused or why, "q": what["q"], "back_url": links.list_url(what["q"])}
         return render_page(request, "redrive/replays/new.html", context, part="preview", status=422)
-    queues = [queue for queue, _ in preview.by_queue]
-    listed = [name for name, _, _ in preview.groups[: replay_preview.MOST_VALUES]]
-    listed += [one.fingerprint for one in preview.choices[: replay_preview.MOST_PLACED]]
-    places = group_places.read_places_by_name(list(dict.fromkeys(listed)), request.viewer)
+    columns = replay_preview.columns(preview, {})
     context = replay_preview.plan(preview, choices.pace, choices.options) | {
         "q": preview.query,
         "reading": replay_preview.reading(preview.query),
         "selection": ",".join(map(str, what["selection"])),
         "selected": len(what["selection"]),
         "preview": preview,
-        "columns": replay_preview.columns(preview, places),
-        "choices": replay_preview.choices(preview, places),
+        "columns": columns,
+        "scope_words": replay_preview.scope_words(columns),
+        "choices": replay_preview.choices(preview),
         "draft": given.get("draft", ""),
-        "picture": replay_outlook.picture(preview, progress.succeeded_per_minute(request.viewer, queues)),
+        "picture": replay_outlook.picture(preview, preview.last_hour),
         "form": form,
         "reason": given.get("reason", ""),
         "refused": refused,

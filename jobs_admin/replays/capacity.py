@@ -68,9 +68,11 @@ def limits(
         for source in sources:
             for queue in queues:
                 chosen = matching.chosen(enforced, source, queue, task)
-                bounds.append(_per_s(chosen, keys, 1.0 if runtime_s is None else runtime_s) if chosen else None)
-        if bounds and None not in bounds:
-            found.append(pacing.Limit(task, max(one for one in bounds if one is not None), count / total))
+                per_s = _per_s(chosen, keys, 1.0 if runtime_s is None else runtime_s) if chosen else None
+                bounds.append((per_s, chosen.name if chosen else ""))
+        if bounds and all(per_s is not None for per_s, _ in bounds):
+            per_s, name = max((per_s or 0.0, name) for per_s, name in bounds)
+            found.append(pacing.Limit(task, per_s, count / total, name))
     return found
 
 

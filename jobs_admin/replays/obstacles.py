@@ -179,8 +179,7 @@ def _open() -> Iterator[Obstacle]:
 
 def _sources(places: dict[str, tuple[set[str], set[str]]]) -> Iterator[Obstacle]:
     configured = config.sources()
-    away = set(Source.objects.filter(is_reachable=False).values_list("name", flat=True))
-    closed = _read_only()
+    away, closed = _read_states()
     for source in sorted(places):
         code, why = "", ""
         if source not in configured:
@@ -200,14 +199,20 @@ def _sources(places: dict[str, tuple[set[str], set[str]]]) -> Iterator[Obstacle]
             )
 
 
-def _read_only() -> dict[str, str]:
-    """Return source -> reason why nothing may be changed in it, as last checked."""
-    return {
-        name: str(finding.get("text", ""))
-        for name, findings in Source.objects.exclude(findings=[]).values_list("name", "findings")
-        for finding in findings
-        if finding.get("id") == READ_ONLY
-    }
+def _read_states() -> tuple[set[str], dict[str, str]]:
+    """Return the sources that are unreachable, and source -> reason why nothing may be changed in it, as last checked."""
+    rows = Source.objects.filter(Q(is_reachable=False) | ~Q(findings=[])).values_list(
+        "name", "is_reachable", "findings"
+    )
+    away: set[str] = set()
+    closed: dict[str, str] = {}
+    for name, is_reachable, findings in rows:
+        if is_reachable is False:
+            away.add(name)
+        for one in findings:
+            if one.get("id") == READ_ONLY:
+                closed[name] = str(one.get("text", ""))
+    return away, closed
 
 
 def _tasks(places: dict[str, tuple[set[str], set[str]]], now: datetime) -> Iterator[Obstacle]:

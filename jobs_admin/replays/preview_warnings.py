@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import F, Sum
 
+from jobs_admin.core import pacing
+from jobs_admin.core.utc_text import clock
 from jobs_admin.fleet.signatures import signatures
-from jobs_admin.models import Attempt, Failure, FailureCount, GroupCounter
+from jobs_admin.models import Attempt, DepthSample, Failure, FailureCount, GroupCounter, Source
 from jobs_admin.models.counter import MINUTE
 from jobs_admin.queues import rates, refused_reports
 from jobs_admin.replays.readiness import Readiness
@@ -17,6 +19,10 @@ from jobs_admin.replays.readiness import Readiness
 SAMPLED_JOBS = 1_000  # jobs, the latest, whose last attempt is read
 _LATE_S = 1.0  # of work: whoever failed later has most likely done something
 _FAR_ABOVE = 2  # times what the queues managed
+_MOST_SLOWDOWNS = 6
+_SAMPLED_WITHIN = timedelta(seconds=40)
+_LONG_S = 10.0  # that waiting jobs take, at the rate of the workers
+_MANY_WAITING = 100  # jobs, where that rate is not known
 
 
 def build_warnings(
@@ -44,6 +50,73 @@ def build_warnings(
         *_hidden(ready, sample),
         *_unchecked_arguments(ready, sample),
     ]
+
+
+def build_slowdowns(
+    ready: Readiness,
+    plan: pacing.Pace,
+    queues: Sequence[str],
+    limits: Sequence[pacing.Limit],
+    throughput: float | None,
+    workers_per_s: float | None,
+    peak: float,
+    now: datetime,
+) -> list[str]:
+    """Return what slows or stops the replay, in sentences, what stops it first. `queues`: where it sends; none: unknown.
+
+    Jobs per second: `throughput` of the last hour, what the workers can handle, the `peak` of the replay.
+    """
+    if not ready.count:
+        return []
+    found = []
+    if plan.window and (opens := plan.window.opens_at(now)) > now:
+        found.append(f"Outside its sending hours: starts at {clock(opens, now)} UTC.")
+    found += _paused_queues(ready.sources, queues)
+    found += _queue_states(ready.sources, queues, workers_per_s or throughput, now)
+    for limit in limits:
+        if limit.per_s < peak * limit.share:
+            found.append(
+                f"Policy {limit.policy} limits {limit.task or 'these jobs'} to {limit.per_s:,.3g} starts/s, fewer than this "
+                "replay sends: the others wait in the queue."
+            )
+    # Above the throughput of the last hour there is a warning.
+    if throughput is None and workers_per_s is not None and peak >= _FAR_ABOVE * workers_per_s + 1:
+        found.append(
+            f"The workers handle about {_rate(workers_per_s)} jobs/s: jobs that are sent faster wait in the queue."
+        )
+    return found[:_MOST_SLOWDOWNS]
+
+
+def _paused_queues(sources: Collection[str], queues: Sequence[str]) -> list[str]:
+    """Return the sources' findings about paused queues that these are, or may be, among."""
+    rows = Source.objects.filter(name__in=list(sources)).order_by("name").values_list("name", "findings")
+    texts = [(name, one.get("text", "")) for name, findings in rows for one in findings if one.get("id") == "paused"]
+    return [f"{name}: {text}" for name, text in texts if not queues or any(queue in text for queue in queues)]
+
+
+def _queue_states(sources: Collection[str], queues: Sequence[str], served: float | None, now: datetime) -> list[str]:
+    """Return the queues without workers, and those with many waiting jobs, by their latest samples."""
+    samples = DepthSample.objects.filter(
+        source__in=list(sources),
+        queue__in=list(queues),
+        step=10,
+        is_reachable=True,
+        at__gt=now - _SAMPLED_WITHIN,
+        at__lte=now,
+    )
+    names = ("source", "queue", "workers", "waiting")
+    latest = {(row.source, row.queue): row for row in samples.order_by("at").values_list(*names, named=True)}
+    found = []
+    for (source, queue), row in sorted(latest.items()):
+        where = f"{queue} of {source}" if len(sources) > 1 else queue
+        waiting = row.waiting or 0
+        jobs = "1 job is" if waiting == 1 else f"{waiting:,} jobs are"
+        if row.workers == 0:
+            already = f"; {jobs} waiting there already" if waiting else ""
+            found.append(f"No worker consumes from {where}: jobs wait there until a worker starts{already}.")
+        elif waiting > (_LONG_S * served if served else _MANY_WAITING):
+            found.append(f"{jobs[:1].upper()}{jobs[1:]} waiting in {where} already: replayed jobs come after them.")
+    return found
 
 
 def _still_failing(groups: Sequence[int], sources: Collection[str], now: datetime) -> list[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from statistics import median
@@ -16,7 +16,8 @@ from jobs_admin.core import pacing
 from jobs_admin.core import query as language
 from jobs_admin.core.pacing.simulation import Simulation, simulate
 from jobs_admin.core.refused import Refused
-from jobs_admin.models import Failure
+from jobs_admin.groups import group_places
+from jobs_admin.models import Failure, Group
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.replay import START
 from jobs_admin.replays import (
@@ -36,6 +37,7 @@ from jobs_admin.rights import group_sight
 
 SAMPLED = 10_000  # jobs, the newest, that a breakdown is made of where no counter knows
 _GLANCED = 1_000  # of these where only the queues are asked for
+_ENOUGH = 2_000  # jobs of a sample that are left without the excluded groups; of fewer, another sample is read
 _SHOWN = 10
 _LISTED = 20  # values of a breakdown
 _MOST_GROUPS = 500  # that can be excluded one by one
@@ -56,6 +58,16 @@ class GroupChoice:
     is_on: bool
     code: str = ""  # why its jobs are likely to fail again (`prognosis`); "": unlikely
     reason: str = ""
+    error_type: str = ""
+    message: str = ""
+    place: str = ""  # its tasks and its place in the code, in words
+    last_failed_at: datetime | None = None
+    failed_per_min: float | None = None  # in the last 5 minutes; None: it has failures of sources out of sight
+    tenants: int = 0  # of these jobs, or of the latest of them
+    is_tenants_all: bool = True
+    queue: str = ""  # of most of these jobs
+    queue_succeeded_per_min: float = 0.0  # jobs of that queue, in the last 5 minutes
+    queue_succeeded_at: datetime | None = None  # start of the minute or hour of its latest success; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +87,7 @@ class Preview:
     snapshot: str  # hand it to `draft`: what changed since is then noticed
     scope_max_id: int
     throughput_per_s: float | None  # jobs of these queues that succeeded in the last hour; None: none did
+    last_hour: list[int]  # these jobs in each minute of the last hour, oldest first
     workers_per_s: float | None  # jobs that their live workers carry, by how long such jobs take; None: not known
     unreported: list[str]  # of the sources, those that do not report how a job ends: careful is not to be had
     needs_approval: str  # why a second person has to approve it; "" where nobody has to
@@ -95,6 +108,7 @@ class Preview:
     counted_over: dict[str, int | None] = field(default_factory=dict)
     sample: list[Failure] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    slowed_by: list[str] = field(default_factory=list)  # limits and states that slow or stop the replay, in sentences
     simulation: Simulation | None = None
 
 
@@ -153,10 +167,13 @@ def build_preview(
     options = replace(options, without_groups=groups.off)
     if groups.off:
         ready = Readiness(viewer, scope, max_id=max_id, options=options, now=now)
-        sample = _read_sample(ready, most)
+        left = [row for row in sample if row["group_id"] not in groups.off]
+        sample = left if len(left) >= min(ready.count, _ENOUGH) else _read_sample(ready, most)
         spread = _Spread(ready, sample)
     queues = [options.to_queue] if options.to_queue else [queue for queue, _ in spread.counts("queue")]
-    throughput = _throughput(viewer, queues, now)
+    last_hour = progress.succeeded_per_minute(viewer, queues, now)
+    # The median over the minutes in which any of their jobs succeeded: an outage is no measure.
+    throughput = median(ran) / 60 if (ran := [n for n in last_hour if n]) else None
     unreported = outcomes.unreported_sources(ready.sources)
     requested = parse_pace(pace, 0 if unreported else ready.count)  # the default of many jobs is careful
     outcomes.refuse_blind_pace(requested, unreported)
@@ -167,14 +184,10 @@ def build_preview(
     expected = pacing.Estimate(0.0, 0.0)
     details: dict[str, Any] = {}
     if not light:
-        listed = name_groups(viewer, spread.counts("group_id"))
-        played = simulate(
-            ready.count,
-            plan,
-            runtime_s=runtime_s,
-            concurrency=concurrency,
-            limits=capacity.limits(spread.counts("task"), ready.sources, queues, spread.values("tenant"), runtime_s),
-        )
+        known = group_sight.read(viewer, {*groups.listed, *(pk for pk, _ in spread.counts("group_id"))})
+        listed = name_groups(known, spread.counts("group_id"))
+        limits = capacity.limits(spread.counts("task"), ready.sources, queues, spread.values("tenant"), runtime_s)
+        played = simulate(ready.count, plan, runtime_s=runtime_s, concurrency=concurrency, limits=limits)
         expected = _estimate(ready.count, plan, played)
         details = {
             "by_source": spread.counts("source"),
@@ -183,7 +196,7 @@ def build_preview(
             "by_group": [(title, n) for _, title, n in listed],
             "by_tenant": spread.counts("tenant"),
             "groups": listed,
-            "choices": groups.choices,
+            "choices": groups.read_choices(known),
             "choices_over": groups.counted_over,
             "counted_over": spread.counted_over,
             "simulation": played,
@@ -194,6 +207,16 @@ def build_preview(
                 [pk for pk, _ in spread.counts("group_id")],
                 queues if len(queues) < _LISTED else [],
                 throughput,
+                expected.peak_per_second,
+                now,
+            ),
+            "slowed_by": preview_warnings.build_slowdowns(
+                ready,
+                plan,
+                queues if len(queues) < _LISTED else [],
+                limits,
+                throughput,
+                workers_per_s,
                 expected.peak_per_second,
                 now,
             ),
@@ -214,6 +237,7 @@ def build_preview(
         snapshot=f"{max_id}.{ready.matched}.{ready.count}.{scope.digest}.{options.digest}",
         scope_max_id=max_id,
         throughput_per_s=throughput,
+        last_hour=last_hour,
         workers_per_s=workers_per_s,
         unreported=unreported,
         needs_approval=approval.approval_reason(ready.rows(), ready.count),
@@ -280,7 +304,8 @@ class _Groups:
     """The groups of a target, and which are excluded."""
 
     def __init__(self, viewer: Viewer, scope: Target, spread: _Spread, options: Options, now: datetime) -> None:
-        self._viewer, self._now, self._by = viewer, now, viewer.name
+        self._viewer, self._now, self._by, self._sample = viewer, now, viewer.name, spread.sample
+        self._is_all = len(spread.sample) >= spread.ready.count
         self._count = dict(spread.counts("group_id", most=_MOST_GROUPS))
         self.counted_over = spread.counted_over["group"]
         requested = options.without_groups
@@ -309,13 +334,49 @@ class _Groups:
         return setting_aside.build_note(pk, START, found.code, found.reason, self._by, self._now, jobs)
 
     @property
-    def choices(self) -> list[GroupChoice]:
-        known = group_sight.read(self._viewer, self._count.keys() | set(self.off))
+    def listed(self) -> set[int]:
+        """The ids of the groups to choose from."""
+        return self._count.keys() | set(self.off)
+
+    def read_choices(self, groups: Mapping[int, Group]) -> list[GroupChoice]:
+        """Return the groups with what the desk knows of each, in a number of queries that does not depend on theirs."""
+        viewer, now = self._viewer, self._now
+        known = {pk: group for pk, group in groups.items() if pk in self.listed}
+        words = group_places.read_places(list(known.values()), viewer)
+        rates, partial = prognosis.read_failure_rates(known, now), group_sight.partial(viewer, known)
+        tenants: dict[int, set[str]] = defaultdict(set)
+        places: dict[int, Counter[tuple[str, str]]] = defaultdict(Counter)
+        for row in self._sample:
+            places[row["group_id"]][row["source"], row["queue"]] += 1
+            if row["tenant"]:
+                tenants[row["group_id"]].add(row["tenant"])
+        main = {pk: counts.most_common(1)[0][0] for pk, counts in places.items() if pk in known}
+        successes = progress.read_successes(viewer, set(main.values()), now)
         rows = []
         for pk, group in known.items():
             why = self._found.get(pk, prognosis.Prognosis("", ""))
-            count, is_on = self._count.get(pk, 0), pk not in self.off
-            rows.append(GroupChoice(group.name, group.title, group.culprit, count, is_on, why.code, why.reason))
+            per_min, succeeded_at = successes.get(main.get(pk, ("", "")), (0.0, None))
+            rows.append(
+                GroupChoice(
+                    fingerprint=group.name,
+                    title=group.title,
+                    culprit=group.culprit,
+                    count=self._count.get(pk, 0),
+                    is_on=pk not in self.off,
+                    code=why.code,
+                    reason=why.reason,
+                    error_type=group.error_type,
+                    message=group.message,
+                    place=words[pk].words,
+                    last_failed_at=group.last_seen,
+                    failed_per_min=None if pk in partial else rates.get(pk, 0.0),
+                    tenants=len(tenants[pk]),
+                    is_tenants_all=self._is_all,
+                    queue=main.get(pk, ("", ""))[1],
+                    queue_succeeded_per_min=per_min,
+                    queue_succeeded_at=succeeded_at,
+                )
+            )
         return sorted(rows, key=lambda row: (not row.is_on, -row.count, row.fingerprint))
 
 
@@ -324,9 +385,8 @@ def _names_group(scope: Target) -> bool:
     return any(isinstance(one, language.Match) and one.field == "group" and not one.negated for one in terms)
 
 
-def name_groups(viewer: Viewer, groups: list[tuple[int, int]]) -> list[tuple[str, str, int]]:
-    """Return (fingerprint, title, count) of each group, the largest first."""
-    known = group_sight.read(viewer, [pk for pk, _ in groups])
+def name_groups(known: Mapping[int, Group], groups: list[tuple[int, int]]) -> list[tuple[str, str, int]]:
+    """Return (fingerprint, title, count) of each group that is known, the largest first."""
     found = [(known[pk].name, known[pk].title, n) for pk, n in groups if pk in known]
     return sorted(found, key=lambda row: (-row[2], row[0]))
 
@@ -334,11 +394,3 @@ def name_groups(viewer: Viewer, groups: list[tuple[int, int]]) -> list[tuple[str
 def _read_shown(ids: list[int]) -> list[Failure]:
     found = Failure.objects.filter(pk__in=ids).select_related("group").defer("args", "kwargs", "headers")
     return list(found.order_by("-pk"))
-
-
-def _throughput(viewer: Viewer, queues: list[str], now: datetime) -> float | None:
-    """Return the median over the minutes of the last hour in which any of their jobs succeeded: an outage is no
-    measure.
-    """
-    ran = [n for n in progress.succeeded_per_minute(viewer, queues, now) if n]
-    return median(ran) / 60 if ran else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,6 +25,7 @@ from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.counter import MINUTE
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.group import GroupState
+from jobs_admin.queues import rates
 from jobs_admin.rights import group_sight
 from jobs_admin.search import scope as scopes
 
@@ -71,6 +72,14 @@ def predict_groups(viewer: Viewer, ids: Collection[int], now: datetime) -> dict[
     for pk, code, reason in chain.from_iterable(reasons):
         found.setdefault(pk, Prognosis(code, reason))
     return found
+
+
+def read_failure_rates(ids: Iterable[int], now: datetime) -> dict[int, float]:
+    """Return group id -> failed attempts per minute in the window of `rates`; a group that did not fail is absent."""
+    since = rates.window_start(now)
+    lately = GroupCounter.objects.filter(group__in=list(ids), step=MINUTE, at__gte=since, at__lte=now).order_by()
+    counted = lately.values_list("group").annotate(n=Sum(rates.FAILED))
+    return {pk: n / rates.window_minutes(now) for pk, n in counted if n}
 
 
 def _group_ids(groups: list[Group]) -> list[int]:

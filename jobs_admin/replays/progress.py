@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from django.db.models import Count, F, IntegerField, Max, Min, QuerySet, Sum
+from django.db.models import Count, F, IntegerField, Max, Min, Q, QuerySet, Sum
 from django.db.models.expressions import Func
 from django.utils import timezone
 
 from jobs_admin.models import AuditEvent, Failure, QueueCounter, Replay, ReplayItem
 from jobs_admin.models.access import Viewer
-from jobs_admin.models.counter import MINUTE
+from jobs_admin.models.counter import HOUR, MINUTE
 from jobs_admin.models.replay import SENDING, ItemState
+from jobs_admin.queues import rates
 from jobs_admin.replays import controlling
 from jobs_admin.search import scope as scopes
 
@@ -155,3 +156,28 @@ def succeeded_per_minute(
     )
     counts = dict(rows.values_list("at").annotate(n=Sum("succeeded")))
     return [int(counts.get(start + timedelta(minutes=n), 0)) for n in range(minutes)]
+
+
+def read_successes(
+    viewer: Viewer, places: Collection[tuple[str, str]], now: datetime
+) -> dict[tuple[str, str], tuple[float, datetime | None]]:
+    """Return (source, queue) -> its succeeded jobs per minute in the window of `rates`, and the start of the minute of
+    the latest one, or of its hour if that is longer than an hour ago.
+    """
+    if not places:
+        return {}
+    since, hour_ago = rates.window_start(now), now - timedelta(hours=1)
+    counted = QueueCounter.objects.filter(
+        scopes.visible(viewer),
+        Q(step=MINUTE, at__gte=hour_ago) | Q(step=HOUR),
+        queue__in={queue for _, queue in places},
+        succeeded__gt=0,
+        at__lte=now,
+    ).order_by()
+    lately = Sum("succeeded", filter=Q(step=MINUTE, at__gte=since))
+    found = counted.values_list("source", "queue").annotate(n=lately, latest=Max("at"))
+    return {
+        (source, queue): ((n or 0) / rates.window_minutes(now), latest)
+        for source, queue, n, latest in found
+        if (source, queue) in places
+    }

@@ -94,11 +94,11 @@ class Readiness:
         """Sources that the jobs would go to."""
         if not self.count:
             return []
-        dead = FailureCount.objects.filter(scopes.visible(self.viewer, OPERATOR), state=FailureState.DEAD, count__gt=0)
-        named = sorted(set(dead.values_list("source", flat=True)))
         if self.is_counted and not self._of_rows:
             ready = self._counters().filter(state=FailureState.DEAD).exclude(self._away)
             return sorted(set(ready.values_list("source", flat=True)))
+        dead = FailureCount.objects.filter(scopes.visible(self.viewer, OPERATOR), state=FailureState.DEAD, count__gt=0)
+        named = sorted(set(dead.values_list("source", flat=True)))
         return named if len(named) == 1 else [name for name in named if self.rows().filter(source=name).exists()]
 
     def owned(self) -> Iterator[tuple[int, str, str]]:

@@ -9,6 +9,7 @@ from jobs_admin.models import Failure, FrozenBatch, Replay
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.replays import freezing
 from jobs_admin.replays.previewing import Breakdown, name_groups
+from jobs_admin.rights import group_sight
 
 SAMPLED = 5_000  # jobs; of more, this many are read, evenly over the order of sending
 _BATCHES = 20  # that these are taken from
@@ -37,7 +38,7 @@ def spread_of_frozen(viewer: Viewer, replay: Replay) -> Spread:
     rows = list(found.values_list("source", "queue", "task", "group", "tenant"))
     counted = [_count_values(column) for column in zip(*rows, strict=True)] if rows else [[]] * 5
     by_source, queues, tasks, groups, tenants = counted
-    known = name_groups(viewer, groups)
+    known = name_groups(group_sight.read(viewer, [pk for pk, _ in groups]), groups)
     names = ("source", "queue", "task", "group", "tenant")
     return Spread(
         replayable=len(rows),

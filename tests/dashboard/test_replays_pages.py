@@ -16,6 +16,7 @@ from dashboard.replays import paces as replay_paces
 from dashboard.replays import page as replay_page
 from dashboard.replays import preview as replay_preview
 from jobs_admin import config, replays, trust
+from jobs_admin.core import policy as policy_language
 from jobs_admin.core.pacing import Controller, parse, settled
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.utc_text import clock
@@ -27,11 +28,14 @@ from jobs_admin.models import (
     AuditEvent,
     DepthSample,
     Failure,
+    GroupCounter,
     Payload,
+    PolicyVersion,
     QueueCounter,
     RefusedReports,
     Replay,
     ReplayItem,
+    Source,
     UnsignedReports,
 )
 from jobs_admin.models.access import OPERATOR, Viewer
@@ -61,7 +65,7 @@ def test_errors_of_one_title_are_distinguished_by_where_they_fail(ann, shop):
     dead(1, group=group("E", fingerprint="v1-b", message="no answer (tenant: cobalt)"), task="shop.stock")
     page = ann.get(NEW, {"q": "error:TimeoutError"}).content.decode()
     assert "task shop.deliver · shop/a.py in send" in page
-    assert "(tenant: cobalt) E: no answer</code>" in page and "task shop.stock" in page
+    assert "(tenant: cobalt) no answer</span>" in page and "task shop.stock" in page
 
 
 def test_no_search_and_no_selection_is_not_everything(ann, shop):
@@ -996,7 +1000,10 @@ def test_a_preview_lists_its_groups_and_those_likely_to_fail_again_are_off(ann, 
     answer = ann.get(NEW, {"q": "state:dead"})
     text = answer.content.decode()
     assert "Replay 5 jobs" in text and "permanent: KeyError is an error of code or data" in text
-    assert "1 on, 1 off with 3 jobs" in text
+    words = text_of(answer)
+    assert "Recommended 1 group, 5 jobs" in words and "Usually permanent 1 group, 3 jobs" in words
+    assert words.index("Groups to replay") < words.index("Scope webhooks") < words.index("Advanced")
+    assert "in an excluded group" not in words
     boxes = re.findall(r'name="group" value="([^"]+)"( checked)?', text)
     assert [bool(checked) for _, checked in boxes] == [True, False]
     # Ticked, it goes too; unticked, the other does not.
@@ -1008,6 +1015,99 @@ def test_a_preview_lists_its_groups_and_those_likely_to_fail_again_are_off(ann, 
     assert replay.total == 5
     page = text_of(ann.get(f"/replays/{replay.pk}/"))
     assert "Off at the start" in page and "KeyError: sku" in page and "3 jobs stay dead" in page
+
+
+def test_all_groups_none_or_the_recommended_ones_are_ticked_at_once(ann, shop):
+    mixed()
+    form = carried(ann.get(NEW, {"q": "state:dead"})) | {"step": "preview", "group": ["v1-key"]}
+
+    def ticked(**tick):
+        answer = ann.post(NEW, form | tick)
+        return re.findall(r'name="group" value="([^"]+)" checked', answer.text), text_of(answer)
+
+    assert ticked()[0] == ["v1-key"]
+    names, text = ticked(tick="all")
+    assert len(names) == 2 and "Replay 8 jobs" in text and "matching jobs:" not in text
+    names, text = ticked(tick="none")
+    assert names == [] and "No jobs can be replayed" in text and "0 of 8 matching jobs: 8 in 2 groups are off." in text
+    names, text = ticked(tick="recommended")
+    assert names != ["v1-key"] and len(names) == 1 and "Replay 5 jobs" in text
+
+
+def test_many_groups_that_are_not_recommended_are_folded_under_one_line(ann, shop):
+    dead(5, group=group("shop.PartnerDown", "down"), task="shop.deliver")
+    for n in range(7):
+        dead(2, group=group("KeyError", f"'{n}'", fingerprint=f"v1-key{n}"), task="shop.stock")
+    answer = ann.get(NEW, {"q": "state:dead"})
+    recommended, permanent = answer.context["choices"].kinds
+    assert (len(recommended.rows), len(permanent.rows), len(permanent.more)) == (1, 0, 7)
+    assert permanent.summary == "7 groups off, 14 jobs: usually permanent" and permanent.summary in answer.text
+    assert '<details class="fold" id="more-permanent"><summary>' in re.sub(r"\s+>", ">", answer.text)
+    # One that is ticked stays there, and is in sight.
+    form = carried(answer) | {"step": "preview", "group": [recommended.rows[0].group.fingerprint, "v1-key3"]}
+    answer = ann.post(NEW, form)
+    recommended, permanent = answer.context["choices"].kinds
+    assert permanent.is_open and permanent.summary == "7 groups 1 on, 14 jobs: usually permanent"
+    assert "Replay 7 jobs" in text_of(answer)
+
+
+def test_a_row_shows_whom_a_group_hits_whether_it_still_fails_and_whether_its_queue_succeeds(ann, shop):
+    now = timezone.now()
+    minute = now.replace(second=0, microsecond=0)
+    down = group("shop.PartnerDown", "down", last_seen=now)
+    old = group("shop.Gone", "away", fingerprint="v1-old", last_seen=now - timedelta(hours=8))
+    dead(3, group=down, tenant="acme"), dead(2, group=down, tenant="cobalt"), dead(2, group=old, queue="emails")
+    GroupCounter.objects.create(group=down, at=minute - timedelta(minutes=2), failed=10)
+    QueueCounter.objects.create(source="shop", queue="webhooks", at=minute - timedelta(minutes=1), succeeded=500)
+    QueueCounter.objects.create(source="shop", queue="emails", step=3600, at=now - timedelta(hours=9), succeeded=4)
+    answer = ann.get(NEW, {"q": "state:dead"})
+    text = text_of(answer)
+    assert "5 jobs 2 tenants shop. PartnerDown down" in text and "still failing: 1." in text
+    assert "webhooks succeeding:" in text
+    assert "2 jobs shop. Gone away" in text and "last failed 8 h ago emails: last success 9 h ago" in text
+    rows = {row.group.fingerprint: row for kind in answer.context["choices"].kinds for row in kind.rows}
+    assert rows["v1-old"].failing == "" and 1.6 <= rows[down.fingerprint].group.failed_per_min <= 2
+    assert 80 <= rows[down.fingerprint].group.queue_succeeded_per_min <= 100
+
+
+def test_the_groups_of_a_preview_cost_the_same_however_many_there_are(ann, shop, django_assert_max_num_queries):
+    for n in range(30):
+        dead(2, group=group("shop.PartnerDown", f"down {n}", fingerprint=f"v1-{n}"), tenant=f"t{n}")
+    with django_assert_max_num_queries(48):
+        answer = ann.get(NEW, {"q": "queue:webhooks"})
+    (recommended,) = answer.context["choices"].kinds
+    assert (len(recommended.rows), len(recommended.more)) == (12, 18)
+    assert recommended.summary == "18 more groups on, 36 jobs"
+
+
+def test_what_slows_the_replay_is_shown_beside_its_pace(ann, shop):
+    dead(200, task="shop.deliver")
+    assert not ann.get(NEW, {"q": "state:dead"}).context["preview"].slowed_by
+    given = {"name": "partner", "mode": "enforce", "match": {"task": "shop.*"}, "rate_limit": {"max": 120, "per_s": 60}}
+    policy = policy_language.document(policy_language.parse(given))
+    PolicyVersion.objects.create(version=1, is_published=True, document=policy, published_at=timezone.now())
+    Source.objects.filter(name="shop").update(
+        findings=[{"id": "paused", "severity": "info", "text": "Queue webhooks is paused: what is sent there waits."}]
+    )
+    DepthSample.objects.create(source="shop", queue="webhooks", at=timezone.now(), step=10, waiting=1_200, workers=0)
+    answer = ann.get(NEW, {"q": "state:dead", "style": "steady", "amount": "50"})
+    assert answer.context["preview"].slowed_by == [
+        "shop: Queue webhooks is paused: what is sent there waits.",
+        "No worker consumes from webhooks: jobs wait there until a worker starts; 1,200 jobs are waiting there already.",
+        "Policy partner limits shop.deliver to 2 starts/s, fewer than this replay sends: the others wait in the queue.",
+    ]
+    text = text_of(answer)
+    assert text.index("Policy partner limits") < text.index("Starts per second")
+    DepthSample.objects.update(workers=3, guarded_workers=3)
+    assert "1,200 jobs are waiting in webhooks already: replayed jobs come after them." in text_of(
+        ann.get(NEW, {"q": "state:dead"})
+    )
+    slow = ann.get(NEW, {"q": "state:dead", "style": "steady", "amount": "1"}).context["preview"].slowed_by
+    assert not [text for text in slow if "Policy" in text]
+    opens = (timezone.now() + timedelta(hours=2)).strftime("%H:00")
+    closes = (timezone.now() + timedelta(hours=3)).strftime("%H:00")
+    text = text_of(ann.get(NEW, {"q": "state:dead", "window_from": opens, "window_to": closes}))
+    assert "Outside its sending hours: starts at" in text and opens in text
 
 
 def test_the_number_of_excluded_jobs_is_the_sum_of_its_groups_also_in_a_scope_that_no_counter_knows(

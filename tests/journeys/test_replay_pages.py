@@ -176,7 +176,7 @@ def test_a_careful_replay_is_held_by_itself_with_its_evidence_and_goes_on_on_req
     expect(page.locator(".bands .band-canary")).not_to_have_count(0)
     page.complaints = []
     assert faults_at_sizes(page, "held") == []
-    page.get_by_role("button", name="Resume", exact=True).click()
+    page.get_by_role("button", name=re.compile("^Resume all")).click()
     expect(page.locator("#messages")).to_contain_text("Replay resumed.")
     page.locator("#cancel-menu > summary").click()
     page.get_by_role("button", name=re.compile("^Cancel [\\d,]+ unsent job")).click()

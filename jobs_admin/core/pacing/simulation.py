@@ -76,6 +76,7 @@ class Limit:
     task: str
     per_s: float
     share: float  # 0 to 1
+    policy: str = ""  # its name
 
 
 def served(runtime_s: float | None, concurrency: int | None) -> float | None:

@@ -113,8 +113,9 @@ class Command(SearchCommand):
         for group in seen.choices if len(seen.choices) > 1 else ():
             mark = "on " if group.is_on else "off"
             why = f" ({group.reason})" if group.reason else ""
+            now = f" [{group.failed_per_min:,.1f} failures/min now]" if group.failed_per_min else ""
             self.stdout.write(
-                f"  group {mark} {group.fingerprint} {group.count:,} {terminal_line(group.title, 80)}{why}"
+                f"  group {mark} {group.fingerprint} {group.count:,} {terminal_line(group.title, 80)}{now}{why}"
             )
         for warning in seen.warnings:
             self.stdout.write(f"  note: {warning}")
@@ -123,6 +124,8 @@ class Command(SearchCommand):
         if seen.replayable:
             self.stdout.write(f"Pace: {json.dumps(seen.pace, ensure_ascii=False)}")
             self.stdout.write(f"Takes {duration(seen.duration_s)}, at most {seen.peak_per_second:,.3g} jobs a second.")
+            for text in seen.slowed_by:
+                self.stdout.write(f"  slowed: {terminal_line(text, 300)}")
             for line in plan(seen):
                 self.stdout.write(line)
 

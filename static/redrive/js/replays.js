@@ -35,6 +35,14 @@
   };
   document.addEventListener("input", asks);
   document.addEventListener("change", asks);
+  // All groups, none, or the recommended ones.
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest?.("[data-tick]");
+    if (!button) return;
+    event.preventDefault();
+    for (const box of all("#groups [name=group]")) box.checked = button.value === "all" || (button.value === "recommended" && box.hasAttribute("data-recommended"));
+    recalculate(button.form);
+  });
   // What was typed before this script was there, or was put back by the browser, is worked out too.
   const isTouched = (field) => (field.matches("[type=radio], [type=checkbox]") ? field.checked !== field.defaultChecked : field.value !== field.defaultValue);
   addEventListener("load", () => {
