@@ -58,6 +58,11 @@ class Hold:
         return [one for one in self.groups if one.is_on]
 
     @property
+    def skips_most(self) -> bool:
+        """Return whether more than half of the unsent jobs would be left out: the cause may be one for all groups."""
+        return 2 * sum(one.planned or 0 for one in self.skipped) > self.unsent
+
+    @property
     def skip_label(self) -> str:
         """Return the label of the button that resumes without the ticked groups."""
         some = len(self.skipped)

@@ -770,6 +770,7 @@ def test_a_hold_offers_all_groups_at_once_by_the_error_that_their_jobs_died_of(a
     assert "1 failed as before, 1 with a new error: HTTPStatusError" in text and "first seen in this replay" in text
     assert page.text.count('name="without_groups"') == 2
     assert "Skip these 2 groups and resume leaves out 5 of 8 unsent jobs" in text and "Resume all 8 unsent jobs" in text
+    assert page.context["hold"].skips_most and "the cause may not be fixed yet" in text
     ann.post(
         f"/replays/{replay.pk}/resume/",
         Fields(page, f"/replays/{replay.pk}/resume/").sent | {"without_groups": list(rows)},
