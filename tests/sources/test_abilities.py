@@ -1,4 +1,4 @@
-"""The table of docs/sources.md says of each adapter what its `can` says."""
+"""The table of docs/sources.md lists what the `can` of each adapter declares."""
 
 from __future__ import annotations
 

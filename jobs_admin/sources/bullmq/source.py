@@ -66,7 +66,7 @@ _WAITS = "it is no longer failed: someone else replayed it, and it is waiting or
 
 
 class BullmqOnRedis:
-    """A `sources.PulledSource`. Options: docs/sources.md."""
+    """A `sources.PulledSource`. Options: docs/sources/bullmq.md."""
 
     can = Capabilities(
         atomic_send=True,
@@ -450,7 +450,7 @@ def _by_queue(jobs: Sequence[Ref]) -> dict[str, list[Ref]]:
     return found
 
 
-# Checked configuration of a BullMQ source (docs/sources.md).
+# Checked configuration of a BullMQ source (docs/sources/bullmq.md).
 
 _OPTIONS = {"prefix", "dead_letter_queues", "outcome_within_s", "every_s", "major", "tenant"}
 _OFTEN_S, _SELDOM_S = 0.05, 3600  # between two readings

@@ -73,7 +73,7 @@ class _Receipt:
 
 
 class RabbitMQ:
-    """A `sources.PulledSource`. Options: docs/sources.md."""
+    """A `sources.PulledSource`. Options: docs/sources/rabbitmq.md."""
 
     can = Capabilities(edit=True, redirect=True, remove=True, holds_dead=True)
     every_s = 2.0

@@ -30,7 +30,7 @@ def _each(case: Case) -> Iterator[tuple[Curve, Options, SampledQueue]]:
     "step in which it fails: its data, its error and its stack are gone, and there is nothing to replay. "
     "Redrive can only file what its event stream still contains.",
     fix="`removeOnFail: false`, or a count well above what dies in an outage.",
-    source="docs/sources.md",
+    source="docs/sources/bullmq.md",
 )
 def dropped_at_once(case: Case) -> Iterator[Found]:
     for curve, options, _ in _each(case):
@@ -48,7 +48,7 @@ def dropped_at_once(case: Case) -> Iterator[Found]:
     "more attempts failed than are kept; low where they are deleted by age within a day.",
     fix="`removeOnFail: false`, or a count above what dies in the longest outage. What Redrive has filed it "
     "keeps, and sends again from its own copy.",
-    source="docs/sources.md",
+    source="docs/sources/bullmq.md",
 )
 def fewer_stored(case: Case) -> Iterator[Found]:
     for curve, options, sampled in _each(case):
