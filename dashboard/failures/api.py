@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Literal
 
+from django.core import signing
 from django.http import HttpRequest
+from ninja import Field
 
 from dashboard.failures import api_shapes as failure_shapes
 from dashboard.failures import downloads
 from dashboard.web.access import needs
 from dashboard.web.api import errors, shapes
-from dashboard.web.api.base import REFUSALS, After, Limit, Number, Reason, api, page_of, viewer_of
+from dashboard.web.api.base import REFUSALS, After, Body, Limit, Number, Reason, Text, api, page_of, viewer_of
 from jobs_admin import failures, replays
 from jobs_admin.core.refused import Refused
 from jobs_admin.failures import nearest, triage
 from jobs_admin.models import Failure
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.replays import progress
+
+_STEP_S = 5.0  # of an act on many
+_GOOD_FOR_S = 3_600  # what continues it
 
 
 @api.get("/failures", response={200: shapes.Listed[failure_shapes.FailureItem], **REFUSALS}, tags=["failures"])
@@ -45,6 +51,85 @@ def list_failures(request: HttpRequest, q: str = "", after: After = None, limit:
 def export_failures(request: HttpRequest, q: str = "", form: Literal["jsonl", "csv"] = "jsonl") -> Any:
     """Every failure that matches, newest first, streamed as a file: JSON lines, or CSV. Arguments are redacted."""
     return downloads.failures(viewer_of(request), q.strip(), form)
+
+
+@api.get("/failures/facets", response={200: failure_shapes.Facets, **REFUSALS}, tags=["failures"])
+@needs(VIEWER)
+def list_facets(request: HttpRequest, q: str = "") -> Any:
+    """The most frequent values of the failures that match, with their counts: source, queue, task, state, error, tenant, release."""
+    found = failures.facets(viewer_of(request), q.strip())
+    return {
+        "facets": [
+            {"field": field, "counted_over": found.counted_over[field], "values": shapes.counts(values)}
+            for field, values in found.items()
+        ]
+    }
+
+
+class BulkAct(Body):
+    act: Literal["discard", "restore", "readmit"]
+    q: Text | None = Field(None, min_length=1, max_length=4_000)
+    failures: list[int] = Field([], max_length=triage.MOST_SELECTED)
+    reason: Text = Field("", max_length=500)
+
+
+class Next(Body):
+    next: str = Field(max_length=20_000)
+
+
+class Key(Body):
+    key: Text = Field(max_length=120)
+
+
+@api.post("/failures/bulk", response={200: failure_shapes.BulkResult, **REFUSALS}, tags=["failures"])
+@needs(OPERATOR)
+def act_on_failures(request: HttpRequest, body: BulkAct) -> Any:
+    """Discard, restore or readmit all that match `q` now, or the failures of these ids.
+
+    What takes longer than some seconds goes on with `next`. `key` undoes what was changed.
+    """
+    viewer = viewer_of(request)
+    if (body.q is None) == (not body.failures):
+        raise Refused("bad_scope", "Give either q or failures. Nothing was changed.", "q")
+    if body.q is not None:
+        return _step(viewer, triage.begin(viewer, body.act, query=body.q, reason=body.reason))
+    done = triage.act_on(viewer, body.act, body.failures, reason=body.reason)
+    count = len(set(body.failures))
+    return {
+        "act": body.act, "key": done.key, "matched": count, "checked": count, "changed": done.count, "next": None,
+    }  # fmt: skip
+
+
+@api.post("/failures/bulk/next", response={200: failure_shapes.BulkResult, **REFUSALS}, tags=["failures"])
+@needs(OPERATOR)
+def continue_act(request: HttpRequest, body: Next) -> Any:
+    """Do more of an act of this token; an act that is not continued stays where it is."""
+    viewer = viewer_of(request)
+    try:
+        fields = signing.loads(body.next, salt=_salt(viewer), max_age=_GOOD_FOR_S)
+    except signing.BadSignature:
+        message = "This act has expired or belongs to another token. Changes made so far remain."
+        raise Refused("invalid", message, "next") from None
+    return _step(viewer, triage.Sweep(**fields))
+
+
+@api.post("/failures/undo", response={200: failure_shapes.BulkResult, **REFUSALS}, tags=["failures"])
+@needs(OPERATOR)
+def undo_act(request: HttpRequest, body: Key) -> Any:
+    """Revert what the act `key` changed, except jobs changed since."""
+    viewer = viewer_of(request)
+    return _step(viewer, triage.begin_undo(viewer, body.key))
+
+
+def _step(viewer: Viewer, under_way: triage.Sweep) -> dict[str, Any]:
+    under_way = triage.go_on(viewer, under_way, within_s=_STEP_S)
+    following = None if under_way.is_done else signing.dumps(asdict(under_way), salt=_salt(viewer), compress=True)
+    same = {name: getattr(under_way, name) for name in ("act", "key", "matched", "changed")}
+    return same | {"checked": min(under_way.looked, under_way.matched), "next": following}
+
+
+def _salt(viewer: Viewer) -> str:
+    return f"redrive.failures.bulk:{viewer.name}"
 
 
 @api.get("/failures/{failure_id}", response={200: failure_shapes.FailureDetail, **REFUSALS}, tags=["failures"])

@@ -10,6 +10,7 @@ from typing import Any
 
 from ninja import Schema
 
+from dashboard.web.api.shapes import Count
 from jobs_admin.core.signature import Signature
 from jobs_admin.db.priorities import level_of
 from jobs_admin.failures.nearest import Near
@@ -87,6 +88,25 @@ class WaitsIn(Schema):
     state: str  # held, paused, waiting
     reason: str  # empty where nothing is known
     url: str
+
+
+class Facet(Schema):
+    field: str
+    counted_over: int | None  # the latest matches that were counted; null: all
+    values: list[Count]  # the most frequent first
+
+
+class Facets(Schema):
+    facets: list[Facet]
+
+
+class BulkResult(Schema):
+    act: str  # discard, restore, readmit, undo
+    key: str  # undoes what was changed
+    matched: int  # when the act began
+    checked: int
+    changed: int
+    next: str | None  # continues the act; null: done
 
 
 class FailureDetail(FailureItem):
