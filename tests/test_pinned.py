@@ -207,7 +207,7 @@ def noticed(settings):
     return sent
 
 
-def told():
+def metric_lines():
     """Return the names of all metrics, as Prometheus gets them."""
     text = metrics.text(Viewer("pinned", {EVERY_SOURCE: ADMIN}))
     return sorted(line for line in text.splitlines() if line.startswith("#"))
@@ -229,7 +229,7 @@ PINS = {
     "stored": lambda settings: stored(),
     "audit": audited,
     "webhooks": noticed,
-    "metrics": lambda settings: told(),
+    "metrics": lambda settings: metric_lines(),
     "install": lambda settings: installing(),
 }
 

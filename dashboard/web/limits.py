@@ -132,7 +132,11 @@ class LimitMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        return self.get_response(request)
+        response = self.get_response(request)
+        if (work := _current()) is not None and work.is_stopped:
+            # The client left, so no one reads this response: Django does not log it as an error of the desk.
+            response._has_been_logged = True
+        return response
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         text = sentence(exception)

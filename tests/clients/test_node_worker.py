@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.server, pytest.mark.django_db]
 ROOT = Path(__file__).parents[2]
 PIECE = ROOT / "clients/node"
 ANN = Viewer("ann", {"*": OPERATOR})
-KEPT = keys.bullmq_kept("shop")
+SAVED = keys.bullmq_kept("shop")
 SOON = {"kind": "fixed", "first_delay_s": 0.05}
 
 
@@ -56,7 +56,7 @@ def own_store(tmp_path):
 
 @pytest.fixture
 def bull(engine, store):
-    """Starts workers with the piece; BullMQ's database is another than the store's."""
+    """Start workers with the Node agent; BullMQ's database is another than the store's."""
     started = []
 
     def start(major=6, queue="emails", **more) -> node.Bullmq:
@@ -85,11 +85,11 @@ def publish(expected=None, name="tries", **fields):
 def obeyed(made):
     """Wait until the desk hears from the one worker that it runs this version."""
 
-    def told():
+    def runs_the_policy():
         heartbeats.count_heartbeats(timezone.now())
         return policies.in_force(ENGINE, [made])[made.name].sentence == f"1 of 1 workers on v{made.version}"
 
-    wait_until(told, f"the worker to run {made.name}@{made.version}")
+    wait_until(runs_the_policy, f"the worker to run {made.name}@{made.version}")
 
 
 def ended(bull, job, runs):
@@ -215,7 +215,7 @@ def test_a_job_that_bullmq_forgets_at_once_reaches_the_desk_complete_and_once(bu
     worker = bull()
     job = worker.add("emails", "welcome", {"fails": 9, "to": "ann\u00e9"}, attempts=2, removeOnFail=True)
     client = redis.Redis.from_url(of_bullmq(engine))
-    wait_until(lambda: bullmq_saved.saved_waiting(client, KEPT, 0, 10)[0] == [("emails", job)], "the job to be kept")
+    wait_until(lambda: bullmq_saved.saved_waiting(client, SAVED, 0, 10)[0] == [("emails", job)], "the job to be kept")
     wait_until(lambda: not client.exists(f"bull:emails:{job}"), "BullMQ to forget it")
     source = connect("shop", "bullmq", of_bullmq(engine), ["emails"], {})
     pulled = source.dead_letters("")
@@ -226,7 +226,7 @@ def test_a_job_that_bullmq_forgets_at_once_reaches_the_desk_complete_and_once(bu
     assert bullmq_job_hash.arguments(report.raw) == ([], {"fails": 9, "to": "ann\u00e9"})
     assert [one.job_id for one in source.dead_letters("").reports] == [job]  # nobody has filed it yet
     source.confirm_filed(pulled)
-    assert not bullmq_saved.saved_waiting(client, KEPT, 0, 10)[0] and not client.keys(f"{KEPT}*")
+    assert not bullmq_saved.saved_waiting(client, SAVED, 0, 10)[0] and not client.keys(f"{SAVED}*")
     assert source.dead_letters(pulled.after).reports == []
     source.close()
 

@@ -16,6 +16,7 @@ from django.db.utils import OperationalError
 
 from dashboard.setup import checkup
 from dashboard.web import limits
+from jobs_admin.models import Replay
 from tests.kit.waiting import wait_until
 from tests.rigs.attack import PREPARE, _list_leftovers, round_of
 from tests.rigs.pages import Desk, granian
@@ -346,6 +347,26 @@ def test_a_client_that_left_ends_its_statement(watched):
     assert time.monotonic() - began < 20
     with work.bound_thread(), pytest.raises(limits.TimeIsUp):
         run_endless()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_request_whose_client_left_is_not_logged_as_an_error_of_the_desk(watched, ann, caplog, leaves):
+    replay = Replay.objects.create(state="done", scope_max_id=0, actor="ann")
+    work = limits.Work(60, 60)
+
+    def end_at_replays(execute, sql, params, many, context):
+        if Replay._meta.db_table in sql:
+            if leaves:
+                work.stop()
+            else:
+                work._ends_at = 0.0  # its time is over
+        return execute(sql, params, many, context)
+
+    with work.bound_thread(), connection.execute_wrapper(end_at_replays):
+        answer = ann.get(f"/replays/{replay.pk}/")
+    assert answer.status_code == 503
+    assert bool([one for one in caplog.records if one.name == "django.request"]) is not leaves
 
 
 @pytest.mark.django_db(transaction=True)

@@ -13,7 +13,7 @@ HERE, MOVED = "http://127.0.0.1:9001", "http://127.0.0.1:9002"
 
 
 @pytest.fixture(autouse=True)
-def allowed(settings, first_rules):
+def allow_local_webhooks(settings, first_rules):
     settings.REDRIVE_WEBHOOK_ALLOW = ["127.0.0.1"]
 
 

@@ -22,7 +22,7 @@ def player(broker):
     story.alive(broker)
 
 
-def begun(ticket: story.Ticket, **more) -> Story:
+def begin_story(ticket: story.Ticket, **more) -> Story:
     return Story(id=ticket.id, by=ticket.name, user_id=ticket.user_id, began_at=1.0, jobs=3, after=0, **more)
 
 
@@ -40,14 +40,14 @@ def test_one_is_played_at_a_time(broker, player):
 
 
 def test_a_story_is_read_as_it_was_written(broker, player):
-    steps = begun(story.request(broker, 1, "ann"), groups=[{"fingerprint": "v1-a", "title": "t", "state": "new"}])
+    steps = begin_story(story.request(broker, 1, "ann"), groups=[{"fingerprint": "v1-a", "title": "t", "state": "new"}])
     steps.sides["at_once"] = Side(began=10.2, falls_before=1, seconds=[Second(5, 2, 8.5, 3), None], falls=[0.4])
     story.write(broker, steps)
     assert story.read(broker).story == steps
 
 
 def test_the_last_story_is_shown_until_the_next_is_requested(broker, player):
-    last = begun(story.request(broker, 1, "ann"), ended_at=2.0)
+    last = begin_story(story.request(broker, 1, "ann"), ended_at=2.0)
     story.close(broker, last)
     assert story.read(broker).story == last
     assert not story.read(broker).is_playing
@@ -59,9 +59,9 @@ def test_the_last_story_is_shown_until_the_next_is_requested(broker, player):
 def test_a_stop_is_for_the_one_that_is_played(broker, player):
     with pytest.raises(control.BadWish, match="No incident"):
         story.stop(broker)
-    steps = begun(story.request(broker, 1, "ann"))
+    steps = begin_story(story.request(broker, 1, "ann"))
     assert not story.is_to_stop(broker, steps)
     story.stop(broker)
     assert story.is_to_stop(broker, steps)
     story.close(broker, steps)
-    assert not story.is_to_stop(broker, begun(story.request(broker, 1, "ann")))
+    assert not story.is_to_stop(broker, begin_story(story.request(broker, 1, "ann")))

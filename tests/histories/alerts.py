@@ -185,11 +185,11 @@ class Alerts(CeleryDesk):
         }  # fmt: skip
         made = alerts.save_rule(self.ann, fields, pk)
         self.phases[made.pk] = {
-            key: phase for key, phase in self.phases[made.pk].items() if self._looks_at(made, *key)
+            key: phase for key, phase in self.phases[made.pk].items() if self._selects(made, *key)
         }  # fmt: skip
 
     @staticmethod
-    def _looks_at(rule: Any, source: str, queue: str) -> bool:
+    def _selects(rule: Any, source: str, queue: str) -> bool:
         from jobs_admin.core.matching import matches
 
         return matches(rule.source, source) and matches(rule.queue, queue)
@@ -414,7 +414,7 @@ class Alerts(CeleryDesk):
         self._judge_by_model(now.timestamp() // _EVERY_S * _EVERY_S)
         if self.is_exact and not self.was_set_back:
             self._compare_open(now)
-        self._compare_told(now, last)
+        self._compare_notices(now, last)
         self._compare_taken()
 
     def _judge_by_model(self, at: float) -> None:
@@ -423,7 +423,7 @@ class Alerts(CeleryDesk):
         for rule in Rule.objects.filter(enabled=True, deleted_at=None):
             phases = self.phases[rule.pk]
             for key in {*self.depth, *phases}:
-                if self._looks_at(rule, *key):
+                if self._selects(rule, *key):
                     self._step(phases.setdefault(key, Phase()), self.depth.get(key, 0), at, rule)
 
     @staticmethod
@@ -476,8 +476,8 @@ class Alerts(CeleryDesk):
             ]  # fmt: skip
             raise Divergence(f"At {now} these alerts differ (firing, open since):\n" + "\n".join(wrong))
 
-    def _compare_told(self, now: Any, last: int) -> None:
-        """What is due to be reported now was reported; what is not due again was not."""
+    def _compare_notices(self, now: Any, last: int) -> None:
+        """Notices that are due now were created, and no others."""
         from jobs_admin.models import Alert, Notice
 
         if self.was_set_back:

@@ -24,7 +24,7 @@ class Job:
 
     queue: str
     id: str
-    lies: str = ""  # where it is in BullMQ: failed, delayed, "" (ran well, or is gone)
+    place: str = ""  # where it is in BullMQ: failed, delayed, "" (ran well, or is gone)
     states: tuple[str, ...] = ()  # on the desk; () where the desk has never heard of it
     run: int | None = 1
     attempts: int | None = 0  # of the current run
@@ -120,12 +120,12 @@ class Bullmq(PulledWorld):
         """One execution ended so."""
         job.attempts = (job.attempts or 0) + 1
         if outcome == "ok":
-            job.lies, job.attempts = "", None
+            job.place, job.attempts = "", None
             job.states = ("recovered",) if job.is_known else ()
         elif outcome == "fail" and job.attempts < job.most:
-            job.lies, job.states = "delayed", ("retrying",)
+            job.place, job.states = "delayed", ("retrying",)
         else:
-            job.lies, job.states = "failed", ("dead",)
+            job.place, job.states = "failed", ("dead",)
 
     @act(weight=4)
     def die(self, rng: random.Random) -> None:
@@ -152,7 +152,7 @@ class Bullmq(PulledWorld):
 
     @act(weight=2)
     def promote(self, rng: random.Random) -> None:
-        for job in self.some(rng, lambda job: job.lies == "delayed"):
+        for job in self.some(rng, lambda job: job.place == "delayed"):
             outcome = rng.choice(("ok", "fail", "last"))
             self.wait_for_workers()
             self.read_first(rng)
@@ -166,22 +166,22 @@ class Bullmq(PulledWorld):
     @act()
     def remove_by_others(self, rng: random.Random) -> None:
         self.read()
-        for job in self.some(rng, lambda job: job.lies):
+        for job in self.some(rng, lambda job: job.place):
             self.producers.do(["job", job.queue, job.id, "remove"])
-            job.lies = ""
+            job.place = ""
             if job.states[0] in ("dead", "retrying"):
                 job.states = ("gone",)
 
     @act()
     def retry_by_others(self, rng: random.Random) -> None:
         self.read()
-        for job in self.some(rng, lambda job: job.lies == "failed" and job.states == ("dead",)):
+        for job in self.some(rng, lambda job: job.place == "failed" and job.states == ("dead",)):
             outcome = rng.choice(("ok", "last"))
             self.producers.do(["plan", job.queue, job.id, [outcome]], ["job", job.queue, job.id, "retry", "failed"])
             self.executions += 1
             self.wait_for_workers()
             if outcome == "ok":  # how a job ended that the desk once sent is told
-                job.lies, job.states, job.attempts = "", ("gone" if job.run == 1 else "recovered",), None
+                job.place, job.states, job.attempts = "", ("gone" if job.run == 1 else "recovered",), None
             else:
                 job.attempts += 1
 
@@ -192,8 +192,8 @@ class Bullmq(PulledWorld):
         queue = rng.choice(self.queues)
         self.producers.do(["queue", queue, "clean", 0, 10_000, "failed"])
         for job in self.jobs:
-            if job.queue == queue and job.lies == "failed":
-                job.lies = ""
+            if job.queue == queue and job.place == "failed":
+                job.place = ""
 
     # The desk's part
 
@@ -210,7 +210,7 @@ class Bullmq(PulledWorld):
             *(["plan", job.queue, job.id, [outcome]] for job, outcome in zip(jobs, outcomes, strict=True))
         )
 
-    def sent(self, jobs: list[Job], outcomes: list[str]) -> None:
+    def note_sent(self, jobs: list[Job], outcomes: list[str]) -> None:
         self.executions += len(jobs)
         for job, outcome in zip(jobs, outcomes, strict=True):
             job.run, job.attempts, job.states = job.run + 1, 0, ("replaying",)
@@ -220,4 +220,4 @@ class Bullmq(PulledWorld):
         return job.states == ("dead",) and job.has_message
 
     def removed_by_us(self, job: Job) -> None:
-        job.lies = ""
+        job.place = ""

@@ -34,7 +34,7 @@ class Job:
 
     queue: str
     id: str
-    lies: str = ""  # parked: its retry waits where nobody consumes
+    place: str = ""  # parked: its retry waits where nobody consumes
     states: tuple[str, ...] = ()
     run: int | None = 1
     attempts: int | None = 0
@@ -90,7 +90,7 @@ class Celery(SourceWorld):
         raise NotImplementedError
 
     def unpark(self, job: Job) -> None:
-        """Its retry goes from the parked queue to its own, as with a shovel."""
+        """Move the job's retry from the parked queue to its own, as with a shovel."""
         raise NotImplementedError
 
     def empty_system(self, rng: random.Random) -> None:
@@ -148,7 +148,7 @@ class Celery(SourceWorld):
                 return
             job.states = ("retrying",)
             if outcome == "wait":
-                job.lies = PARKED
+                job.place = PARKED
                 return
 
     @act(weight=4)
@@ -171,10 +171,10 @@ class Celery(SourceWorld):
     def try_again(self, rng: random.Random) -> None:
         self.wait_for_workers()
         self.read_first(rng)
-        for job in self.some(rng, lambda job: job.lies == PARKED):
+        for job in self.some(rng, lambda job: job.place == PARKED):
             job.plan = list(rng.choice((["ok"], ["fail"], ["retry", "fail"])))
             self.plans.rpush(f"plan:{job.id}", *job.plan)
-            job.lies = ""
+            job.place = ""
             self.unpark(job)
             self.run(job)
 
@@ -190,7 +190,7 @@ class Celery(SourceWorld):
 
     @act()
     def repeat_reports(self, rng: random.Random) -> None:
-        """What was reported may be reported again, at any time: a spool that is emptied twice, an answer that was lost."""
+        """Repeat earlier reports: a spool may be emptied twice, and an answer lost."""
         self.read()
         from jobs_admin.core import keys
 
@@ -251,7 +251,7 @@ class Celery(SourceWorld):
     def is_replayable(self, job: Job) -> bool:
         return job.states == ("dead",) and job.kind != "expired"
 
-    def sent(self, jobs: list[Job], outcomes: list[list[str]]) -> None:
+    def note_sent(self, jobs: list[Job], outcomes: list[list[str]]) -> None:
         for job, plan in zip(jobs, outcomes, strict=True):
             job.run, job.attempts, job.plan = job.run + 1, 0, plan
             self.run(job)

@@ -26,7 +26,7 @@ class Job:
     queue: str
     id: str
     most: int = 1
-    lies: str = ""  # its row: failed, pending (waits for another try), running (its worker is gone), completed, ""
+    place: str = ""  # its row: failed, pending (waits for another try), running (its worker is gone), completed, ""
     states: tuple[str, ...] = ()
     run: int | None = 1
     attempts: int | None = 0
@@ -97,7 +97,7 @@ class JobsTable(PulledWorld):
         """A worker takes the row, and it ends so: ok, fail, last (no try after it), lost (the worker dies)."""
         if outcome == "lost":
             self.table.claim(job.id, ago_s=1_000_000)
-            job.lies, job.attempts, job.states = "running", job.failed + 1 - self.before(job), ("dead",)
+            job.place, job.attempts, job.states = "running", job.failed + 1 - self.before(job), ("dead",)
             return
         if outcome == "last":
             self.table.execute("UPDATE jobs SET max_attempts = attempts + 1 WHERE id = ?", job.id)
@@ -105,14 +105,14 @@ class JobsTable(PulledWorld):
         self.table.claim(job.id)
         if outcome == "ok":
             self.table.complete(job.id)
-            job.lies, job.attempts = "completed", None
+            job.place, job.attempts = "completed", None
             job.states = ("recovered",) if job.is_known else ()
             return
         self.table.fail(job.id, f"TimeoutError: {self.rng_error(job)}")
         job.failed += 1
         job.attempts = job.failed - self.before(job)
         is_last = job.failed >= job.most
-        job.lies, job.states = ("failed", ("dead",)) if is_last else ("pending", ("retrying",))
+        job.place, job.states = ("failed", ("dead",)) if is_last else ("pending", ("retrying",))
 
     def before(self, job: Job) -> int:
         """Attempts that counted as made when its current run began."""
@@ -143,7 +143,7 @@ class JobsTable(PulledWorld):
     @act(weight=2)
     def try_again(self, rng: random.Random) -> None:
         self.read_first(rng)
-        for job in self.some(rng, lambda job: job.lies == "pending"):
+        for job in self.some(rng, lambda job: job.place == "pending"):
             self.work(job, rng.choice(("ok", "fail", "last")))
 
     @act()
@@ -156,13 +156,13 @@ class JobsTable(PulledWorld):
     @act()
     def remove_by_others(self, rng: random.Random) -> None:
         self.read()
-        removed = self.some(rng, lambda job: job.lies and job.states)
+        removed = self.some(rng, lambda job: job.place and job.states)
         for job in removed:
             self.table.execute("DELETE FROM jobs WHERE id = ?", job.id)
-            job.lies = ""
+            job.place = ""
         # A table without any row that it had before may be another one, as may be what fails in it within that second:
         # that proves nothing.
-        self.was_emptied = self.was_emptied or not any(job.lies for job in self.jobs)
+        self.was_emptied = self.was_emptied or not any(job.place for job in self.jobs)
         for job in removed:
             if job.states[0] in ("dead", "retrying"):
                 job.states = ("gone", job.states[0]) if self.was_emptied else ("gone",)
@@ -171,7 +171,7 @@ class JobsTable(PulledWorld):
     @act()
     def retry_by_others(self, rng: random.Random) -> None:
         self.read()
-        for job in self.some(rng, lambda job: job.lies == "failed" and job.states == ("dead",)):
+        for job in self.some(rng, lambda job: job.place == "failed" and job.states == ("dead",)):
             self.table.execute("UPDATE jobs SET status = 'pending' WHERE id = ?", job.id)
             outcome = rng.choice(("ok", "last"))
             self.work(job, outcome)
@@ -186,22 +186,22 @@ class JobsTable(PulledWorld):
         from jobs_admin.sources.jobs_table import reading
 
         super().read_reports()
-        lost = sum(job.lies == "running" for job in self.jobs)
+        lost = sum(job.place == "running" for job in self.jobs)
         for _ in range(lost // reading._ROWS_AT_ONCE + 1 if lost else 0):
             pulling.pull(self.source, "histories:1")
 
     def is_replayable(self, job: Job) -> bool:
-        return job.states == ("dead",) and job.lies != "running"  # whether its worker is gone is not known for sure
+        return job.states == ("dead",) and job.place != "running"  # whether its worker is gone is not known for sure
 
-    def sent(self, jobs: list[Job], outcomes: list[str]) -> None:
+    def note_sent(self, jobs: list[Job], outcomes: list[str]) -> None:
         for job, outcome in zip(jobs, outcomes, strict=True):
             job.run, job.attempts, job.failed, job.states = job.run + 1, 0, 0, ("replaying",)
             job.most = max(job.most, 1)
             self.work(job, outcome)
 
     def removed_by_us(self, job: Job) -> None:
-        if self.source == "shop" and job.lies == "failed":
-            job.lies = ""
+        if self.source == "shop" and job.place == "failed":
+            job.place = ""
 
 
 class JobsTableOnPostgreSQL(JobsTable):

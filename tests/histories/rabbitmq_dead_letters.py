@@ -33,7 +33,7 @@ class Job:
     queue: str
     id: str
     body: dict
-    lies: str = ""  # dlq, or "" (drained, sent, taken out)
+    place: str = ""  # dlq, or "" (drained, sent, taken out)
     states: tuple[str, ...] = ()
     run: int | None = 1
     attempts: int | None = None
@@ -130,7 +130,7 @@ class RabbitMQDeadLetters(PulledWorld):
             for _ in range(count):
                 self.made += 1
                 job = self.publish(queue, {"n": self.made}, f"m-{self.made}")
-                job.lies, job.states = "dlq", ("dead",)
+                job.place, job.states = "dlq", ("dead",)
             self.consume(queue, [rng.choice(("forward", "reject")) for _ in range(count)], rng.choice(ERRORS))
 
     @act()
@@ -149,7 +149,7 @@ class RabbitMQDeadLetters(PulledWorld):
 
         self.read()
         self.set_bound(reading, "AGAIN_S", 0.0)  # one taken out and one that dies are as many as before
-        for job in self.some(rng, lambda job: job.lies == "dlq"):
+        for job in self.some(rng, lambda job: job.place == "dlq"):
             others = []
             while message := self.bus.channel.basic_get(f"{job.queue}.dlq"):
                 if json.loads(message.body) == job.body:
@@ -158,7 +158,7 @@ class RabbitMQDeadLetters(PulledWorld):
                 others.append(message)
             for message in reversed(others):
                 self.bus.channel.basic_reject(message.delivery_tag, requeue=True)
-            job.lies = ""
+            job.place = ""
 
     # The desk's part
 
@@ -168,7 +168,7 @@ class RabbitMQDeadLetters(PulledWorld):
     def choose_outcome(self, rng: random.Random) -> str:
         return rng.choice(("ok", "forward", "reject"))
 
-    def sent(self, jobs: list[Job], outcomes: list[str]) -> None:
+    def note_sent(self, jobs: list[Job], outcomes: list[str]) -> None:
         """The order in which they were sent is the desk's: by their bodies it is known whose turn it is."""
         left = {json.dumps(job.body): (job, outcome) for job, outcome in zip(jobs, outcomes, strict=True)}
         for queue in {job.queue for job in jobs}:
@@ -180,7 +180,7 @@ class RabbitMQDeadLetters(PulledWorld):
                 if job is None or job.queue != queue:
                     raise Divergence(f"{queue} got {message.body!r}, which was not sent there now, or twice")
                 turns.append(outcome)
-                job.run, job.lies = job.run + 1, "" if outcome == "ok" else "dlq"
+                job.run, job.place = job.run + 1, "" if outcome == "ok" else "dlq"
                 job.states = ("gone",) if outcome == "ok" else ("dead",)
             for message in reversed(messages):
                 self.bus.channel.basic_reject(message.delivery_tag, requeue=True)
@@ -198,12 +198,12 @@ class RabbitMQDeadLetters(PulledWorld):
 
     def removed_by_us(self, job: Job) -> None:
         if self.mode == "mirror":
-            job.lies = ""
+            job.place = ""
 
     def check(self) -> None:
         super().check()
         for queue in self.queues:
-            there = sum(job.lies == "dlq" for job in self.jobs if job.queue == queue)
+            there = sum(job.place == "dlq" for job in self.jobs if job.queue == queue)
             depth = self.bus.depth(f"{queue}.dlq")
             # What is drained lies with us; what was sent or discarded leaves a mirrored queue within some rounds.
             if depth != (0 if self.mode == "drain" else there):

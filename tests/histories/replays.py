@@ -22,7 +22,7 @@ from tests.histories.desk import compare_counts
 from tests.histories.jobs import Fetched, fetched, message, report
 from tests.histories.kit import Divergence, act
 
-FIRST, BATCH = 3, 4  # jobs that a start lays out itself, and that a step of `lay` does, in these histories
+FIRST, BATCH = 3, 4  # jobs that a start lays out itself, and that a step of `create_items` does, in these histories
 SOURCES = ("shop", "web", "bank")
 TASKS = ("charge", "refund", "mail")
 _SIZES = (0, 1, FIRST - 1, FIRST, FIRST + 1, FIRST + BATCH - 1, FIRST + BATCH, FIRST + BATCH + 1, FIRST + 3 * BATCH)
@@ -152,7 +152,7 @@ class Replays(CeleryDesk):
     @act(weight=12)
     def go_on(self, rng: random.Random) -> None:
         """All steps of watch once, and the workers beside them."""
-        for step in (self.lay, self.send, self.work, self.hear, self.settle):
+        for step in (self.create_items, self.send, self.work, self.hear, self.settle):
             step(rng)
         self.clock.step(rng.choice([0.3, 1, 3]))
 
@@ -380,7 +380,7 @@ class Replays(CeleryDesk):
     # -- the steps of watch ---------------------------------------------------------------------------------------
 
     @act(weight=4)
-    def lay(self, rng: random.Random) -> None:
+    def create_items(self, rng: random.Random) -> None:
         from jobs_admin import replays
 
         rounds = rng.choice([1, 1, 5])

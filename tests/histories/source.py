@@ -47,7 +47,7 @@ class SourceWorld(World):
     def before_replay(self, jobs: list[Any], outcomes: list[str]) -> None:
         """Let the next executions of these jobs end so."""
 
-    def sent(self, jobs: list[Any], outcomes: list[str]) -> None:
+    def note_sent(self, jobs: list[Any], outcomes: list[str]) -> None:
         """Note in the model that a replay sent them."""
         raise NotImplementedError
 
@@ -172,7 +172,7 @@ class SourceWorld(World):
     # Acts of the desk
 
     @act()
-    def look(self, rng: random.Random) -> None:
+    def check_desk(self, rng: random.Random) -> None:
         self.catch_up()
         self.check()
 
@@ -210,7 +210,7 @@ class SourceWorld(World):
         )
         if left := list(unsent.values_list("failure__queue", "failure__first_job_id", "state", "outcome")):
             raise Divergence(f"Replay {replay.pk} did not send {left}")
-        self.sent(jobs, outcomes)
+        self.note_sent(jobs, outcomes)
         self.settle(replay)
 
     def settle(self, replay: Any) -> None:

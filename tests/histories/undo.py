@@ -616,7 +616,7 @@ class Undo(CeleryDesk):
             known.jobs |= jobs
 
     def _note_what_was_done(self, name: str, who: str, expected: set[int], key: str = "") -> None:
-        """Who did it died, or left off, on the way: the audit says what was done till then."""
+        """Note what an act did before its process died or left off: the audit records it."""
         from jobs_admin.models import AuditEvent
 
         known = {pk for one in self.acts_done for pk in [one.key]}

@@ -49,8 +49,8 @@ def reap(client, watches: int = 1) -> None:
     fall_silent(client)
     reapers = [Reaper() for _ in range(watches)]
     for one in reapers:
-        one.look(client, 0.0)
-    threads = [threading.Thread(target=one.look, args=(client, CONFIRM_SILENCE_S)) for one in reapers]
+        one.check(client, 0.0)
+    threads = [threading.Thread(target=one.check, args=(client, CONFIRM_SILENCE_S)) for one in reapers]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -150,8 +150,8 @@ class Victim:
         from jobs_admin.retries import awaiting, promoting
 
         now, reaper = timezone.now(), Reaper()
-        reaper.look(self.store, 0.0)
-        reaper.look(self.store, CONFIRM_SILENCE_S)
+        reaper.check(self.store, 0.0)
+        reaper.check(self.store, CONFIRM_SILENCE_S)
         while any(self.store.xlen(key) for key in ingest.streams(self.store) if self.store.type(key) == b"stream"):
             ingest.step(self._consumer, wait_s=0.01)
         heartbeats.count_heartbeats(now)

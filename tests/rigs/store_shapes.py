@@ -240,7 +240,7 @@ def _deep_reap() -> None:
     store.hset(keys.kept("shop", BOOT), "j", b"{}")
     reaper = lost_jobs.Reaper()
     for now in (0.0, lost_jobs.CONFIRM_SILENCE_S):
-        reaper.look(store, now)
+        reaper.check(store, now)
 
 
 def _ingest() -> None:

@@ -369,7 +369,7 @@ class Rig:
         assert sorted(Payload.objects.values_list("failure_id", flat=True)) == sorted(with_raw)
 
     def _draw_term(self, draw: random.Random) -> Text | Match:
-        """Of a text that was sent, now on the desk or not."""
+        """Draw a term of a text that was sent, now on the desk or not."""
         phase = draw.randrange(self.plan.phases)
         sent = draw.choice(draw.choice(self.plan.sent[phase][draw.choice(WRITERS)]))
         text = sent.text.get("message") or draw.choice(WORDS)

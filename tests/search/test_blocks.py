@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 ID = "5f1c0d2e-7a61-4b0e-9d51-0a2b3c4d5e6f"
 
 
-def lay(error_type="KeyError", message="'foo'", **more):
+def bury_among_others(error_type="KeyError", message="'foo'", **more):
     """One failure among others that are not meant."""
     bury(2), bury(2, error_type="RuntimeError", message="Task failed to send mail")
     (one,) = bury(error_type=error_type, message=message, **more)
@@ -29,7 +29,7 @@ def lay(error_type="KeyError", message="'foo'", **more):
     return one
 
 
-def named(failure, job_id=ID):
+def set_job_id(failure, job_id=ID):
     Failure.objects.filter(pk=failure.pk).update(job_id=job_id, first_job_id=job_id)
     indexing.index(Failure.objects.filter(pk=failure.pk))
     return failure
@@ -46,15 +46,15 @@ def test_there_are_more_than_forty_blocks():
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.name)
 def test_a_block_finds_its_failure_or_is_offered_its_error_first(block):
-    one = lay(block.error_type, block.message)
+    one = bury_among_others(block.error_type, block.message)
     rows, near_ = offers(block.text.replace("{id}", ID))
     assert [row.pk for row in rows] == [one.pk] or find_keys(near_[0].text) == [one.pk], near_
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if "{id}" in b.text], ids=lambda block: block.name)
 def test_a_block_with_the_id_of_a_job_is_offered_that_job_first_and_the_error_too(block):
-    one = named(lay(block.error_type, block.message, state="recovered"))
-    other = lay(block.error_type, block.message)
+    one = set_job_id(bury_among_others(block.error_type, block.message, state="recovered"))
+    other = bury_among_others(block.error_type, block.message)
     _, near_ = offers(block.text.replace("{id}", ID))
     assert near_[0].failure == one.pk and find_keys(near_[1].text) == [other.pk], near_
 
@@ -62,30 +62,32 @@ def test_a_block_with_the_id_of_a_job_is_offered_that_job_first_and_the_error_to
 @pytest.mark.parametrize("text", JOBS)
 @pytest.mark.parametrize("job_id", [ID, f"{ID}-2"])
 def test_a_line_that_reports_no_error_is_offered_its_job(text, job_id):
-    one = named(lay(state="recovered"), job_id)
+    one = set_job_id(bury_among_others(state="recovered"), job_id)
     _, near_ = offers(text.format(id=job_id))
     assert near_[0].failure == one.pk
 
 
 def test_an_id_that_a_person_chose_is_found_in_its_brackets():
-    one = named(lay(), "order-4711")
+    one = set_job_id(bury_among_others(), "order-4711")
     assert offers("INFO Task shop.hooks.send[order-4711] received")[1][0].failure == one.pk
 
 
 def test_no_job_and_no_error_out_of_sight_is_offered():
-    named(lay(error_type="LedgerError", message="account 17 is closed", source="bank"))
+    set_job_id(bury_among_others(error_type="LedgerError", message="account 17 is closed", source="bank"))
     text = f"Task bank.book[{ID}] raised unexpected: LedgerError('account 17 is closed\\n')"
     assert offers(text, Viewer("ben", {"shop": "operator"}))[1] == [] and len(offers(text)[1]) == 2
 
 
 def test_of_an_error_with_a_value_that_was_hidden_the_words_that_are_known_are_offered():
-    one = lay("httpx.ConnectError", "cannot reach https://partner.example/?token=[redacted] within 5 seconds")
+    one = bury_among_others(
+        "httpx.ConnectError", "cannot reach https://partner.example/?token=[redacted] within 5 seconds"
+    )
     text = "ERROR shop: ConnectError('cannot reach https://partner.example/?token=s3cr3t within 5 seconds')"
     assert find_keys(offers(text)[1][0].text) == [one.pk]
 
 
 def test_what_only_its_class_is_known_of_is_offered_the_class():
-    one = lay("shop.errors.StockEmpty", "sku 17")
+    one = bury_among_others("shop.errors.StockEmpty", "sku 17")
     assert offers("ERROR shop: StockEmpty('warehouse nine ran dry on tuesday')")[1][0].text == "error:StockEmpty"
     assert find_keys("error:StockEmpty") == [one.pk]
 

@@ -68,7 +68,7 @@ class World:
                 self.fill,
                 self.fill,
                 self.die,
-                self.again,
+                self.forget_filters,
             ]
         )()
 
@@ -131,7 +131,7 @@ class World:
         finally:
             trigrams.build_filter = build
 
-    def again(self) -> None:
+    def forget_filters(self) -> None:
         substrings.clear()
 
     def part(self) -> str:
@@ -199,9 +199,9 @@ def compare(query, viewer, limit):
         assert substrings.is_unfiltered(Any(query.terms)) and set(found) <= set(wanted), query
 
 
-@pytest.mark.parametrize("looked", [3, 5_000])
-def test_any_history_finds_what_a_scan_finds(monkeypatch, looked):
-    monkeypatch.setattr(failure_search, "LATEST_COMPARED", looked)
+@pytest.mark.parametrize("compared", [3, 5_000])
+def test_any_history_finds_what_a_scan_finds(monkeypatch, compared):
+    monkeypatch.setattr(failure_search, "LATEST_COMPARED", compared)
     monkeypatch.setattr(failure_search, "_FIRST_BLOCKS", 2)
     monkeypatch.setattr(failure_search, "_COMPARED", 20)
     monkeypatch.setattr(failure_search, "_WINDOWS", 10**9)  # of every id
@@ -215,7 +215,7 @@ def test_any_history_finds_what_a_scan_finds(monkeypatch, looked):
                 compare(world.query(), world.random.choice([ENGINE, ENGINE, ANN]), world.random.choice([2, 7, 500]))
 
 
-def test_a_filter_lacks_no_trigram_of_its_texts_and_says_no_to_most_others():
+def test_a_filter_lacks_no_trigram_of_its_texts_and_excludes_most_others():
     random = Random(1)
     texts = [f"{random.getrandbits(64):016x} {piece}" for piece in PIECES * 3]
     found = trigrams.build_filter(texts)

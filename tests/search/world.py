@@ -203,10 +203,10 @@ def _argument(field: str, value: language.Value, failure: Failure) -> bool:
     leaves = _leaves("", json.loads(copy)) if copy else []
     values = [shown for at, shown in leaves if path in (at, re.sub(r"(^|\.)\d+(?=\.|$)", "", at).strip("."))]
     wanted = value.text.casefold()
-    return any(_is_said(wanted, one, value.glob) for one in values)
+    return any(_is_equal(wanted, one, value.glob) for one in values)
 
 
-def _is_said(wanted: str, text: str, glob: bool) -> bool:
+def _is_equal(wanted: str, text: str, glob: bool) -> bool:
     if "[redacted]" in text:
         return glob and wanted == "*"  # it is there; what it is, nobody knows
     return text.startswith(wanted.partition("*")[0]) if glob else text == wanted

@@ -50,7 +50,7 @@ class SourceContract:
     queue = "emails"
     elsewhere = "webhooks"  # another queue that `raw` may be sent to; None: this message has one of its own
 
-    def letter(self, token=1, **changes):
+    def outgoing_message(self, token=1, **changes):
         lineage = {"queue": self.queue, "job_id": "old", "run": 2, "item": token, "replay": "r"}
         values = {"token": token, "raw": self.raw, "queue": self.queue, "job_id": f"new-{token}", "lineage": lineage}
         return OutgoingMessage(**values | changes)
@@ -59,69 +59,71 @@ class SourceContract:
         return next(d for d in source.depths() if d.queue == (queue or self.queue))
 
     def test_a_sent_job_waits_in_its_queue_under_its_new_id(self, source):
-        assert source.send("r", [self.letter(7)]) == {7: "sent"}
+        assert source.send("r", [self.outgoing_message(7)]) == {7: "sent"}
         assert self.waiting(self.queue) == ["new-7"]
         assert self.depth(source).waiting == 1
 
     def test_the_same_token_enqueues_once(self, source):
-        source.send("r", [self.letter(1), self.letter(2)])
-        assert source.send("r", [self.letter(1), self.letter(3)]) == {1: "already", 3: "sent"}
+        source.send("r", [self.outgoing_message(1), self.outgoing_message(2)])
+        assert source.send("r", [self.outgoing_message(1), self.outgoing_message(3)]) == {1: "already", 3: "sent"}
         assert sorted(self.waiting(self.queue)) == ["new-1", "new-2", "new-3"]
 
     def test_a_token_that_comes_twice_in_a_batch_enqueues_once(self, source):
-        source.send("r", [self.letter(1), self.letter(1), self.letter(2)])
+        source.send("r", [self.outgoing_message(1), self.outgoing_message(1), self.outgoing_message(2)])
         assert self.waiting(self.queue) == ["new-1", "new-2"]
 
     def test_another_replay_has_a_ledger_of_its_own(self, source):
-        source.send("r", [self.letter(1)])
-        assert source.send("s", [self.letter(1, job_id="other")]) == {1: "sent"}
+        source.send("r", [self.outgoing_message(1)])
+        assert source.send("s", [self.outgoing_message(1, job_id="other")]) == {1: "sent"}
 
     def test_jobs_run_in_the_order_of_the_batch(self, source):
-        source.send("r", [self.letter(n) for n in range(5)])
+        source.send("r", [self.outgoing_message(n) for n in range(5)])
         assert self.waiting(self.queue) == [f"new-{n}" for n in range(5)]
 
     def test_the_ledger_reports_what_was_sent(self, source):
-        source.send("r", [self.letter(1)])
+        source.send("r", [self.outgoing_message(1)])
         assert source.was_sent("r", [1, 2]) == {1}
         assert source.was_sent("r", []) == set()
 
     def test_a_token_that_is_withheld_never_goes_and_one_that_was_sent_stays_so(self, source):
         source.epoch("r")
-        source.send("r", [self.letter(1)])
+        source.send("r", [self.outgoing_message(1)])
         assert source.withhold("r", [1, 2]) == {1} == source.withhold("r", [1, 2])
-        assert source.send("r", [self.letter(1), self.letter(2), self.letter(3)]) == {
+        assert source.send("r", [self.outgoing_message(1), self.outgoing_message(2), self.outgoing_message(3)]) == {
             1: "already",
             2: "recalled",
             3: "sent",
         }
         assert sorted(self.waiting(self.queue)) == ["new-1", "new-3"]
         assert source.was_sent("r", [1, 2, 3]) == {1, 3} and not source.in_doubt("r", [1, 2, 3])
-        assert source.withhold("s", []) == set() and source.send("s", [self.letter(2, job_id="other")]) == {2: "sent"}
+        assert source.withhold("s", []) == set() and source.send("s", [self.outgoing_message(2, job_id="other")]) == {
+            2: "sent"
+        }
 
     def test_the_epoch_stays_until_the_ledger_is_lost(self, source):
         before = source.epoch("r")
-        source.send("r", [self.letter(1)])
+        source.send("r", [self.outgoing_message(1)])
         assert source.epoch("r") == before
         self.lose_everything()
         assert source.epoch("r") != before
 
     def test_a_message_that_is_refused_leaves_the_complete_batch_unsent(self, source):
         with pytest.raises(SourceRefused) as refused:
-            source.send("r", [self.letter(1), self.letter(2, raw=b"\x80 not a message")])
+            source.send("r", [self.outgoing_message(1), self.outgoing_message(2, raw=b"\x80 not a message")])
         assert refused.value.token == 2
         assert self.waiting(self.queue) == []
         assert source.was_sent("r", [1, 2]) == set()
 
     def test_how_many_wait_is_reported_for_the_queues_that_are_requested(self, source):
-        elsewhere = [self.letter(3, queue=self.elsewhere)] if source.can.redirect and self.elsewhere else []
-        source.send("r", [self.letter(1), self.letter(2), *elsewhere])
+        elsewhere = [self.outgoing_message(3, queue=self.elsewhere)] if source.can.redirect and self.elsewhere else []
+        source.send("r", [self.outgoing_message(1), self.outgoing_message(2), *elsewhere])
         assert source.waiting([self.queue, "nothing-here"]) == {self.queue: 2, "nothing-here": 0}
         assert source.waiting([]) == {}
 
     def test_it_declares_what_it_can(self, source):
         assert isinstance(self, RecallContract) == source.can.recall
         if source.can.atomic_send:
-            source.send("r", [self.letter(1)])
+            source.send("r", [self.outgoing_message(1)])
             assert source.in_doubt("r", [1, 2]) == set()
         if not source.can.recall:
             with pytest.raises(SourceRefused):
@@ -147,38 +149,40 @@ class SourceContract:
             with pytest.raises(SourceUnreachable):
                 question()
         with pytest.raises(SourceUnreachable):
-            source.send("r", [self.letter(1)])
+            source.send("r", [self.outgoing_message(1)])
 
 
 class RecallContract(SourceContract):
     """And what a source must do that takes back what it sent."""
 
     def test_what_waits_is_taken_back_and_the_rest_keeps_its_order(self, source):
-        source.send("r", [self.letter(1)])
-        source.send("s", [self.letter(7, job_id="other-7")])
-        source.send("r", [self.letter(2), self.letter(3, queue="webhooks")])
-        source.send("s", [self.letter(8, job_id="other-8")])
+        source.send("r", [self.outgoing_message(1)])
+        source.send("s", [self.outgoing_message(7, job_id="other-7")])
+        source.send("r", [self.outgoing_message(2), self.outgoing_message(3, queue="webhooks")])
+        source.send("s", [self.outgoing_message(8, job_id="other-8")])
         assert recalled(source, "r", [self.queue]) == {1, 2}
         assert self.waiting(self.queue) == ["other-7", "other-8"]
         assert source.was_sent("r", [1, 2, 3]) == {3} and source.was_sent("s", [7, 8]) == {7, 8}
 
     def test_a_recall_that_was_broken_off_is_called_again_and_reports_all(self, source):
-        source.send("r", [self.letter(1), self.letter(2, queue="webhooks")])
+        source.send("r", [self.outgoing_message(1), self.outgoing_message(2, queue="webhooks")])
         recalled(source, "r", [self.queue])
         assert recalled(source, "r", [self.queue, "webhooks"]) == {1, 2}
 
     def test_after_a_recall_nothing_of_the_replay_goes(self, source):
-        source.send("r", [self.letter(1), self.letter(2, queue="webhooks")])
+        source.send("r", [self.outgoing_message(1), self.outgoing_message(2, queue="webhooks")])
         recalled(source, "r", [self.queue])
-        answers = source.send("r", [self.letter(1), self.letter(2, queue="webhooks"), self.letter(3)])
+        answers = source.send(
+            "r", [self.outgoing_message(1), self.outgoing_message(2, queue="webhooks"), self.outgoing_message(3)]
+        )
         assert answers == {1: "recalled", 2: "already", 3: "recalled"}
         assert self.waiting(self.queue) == [] and source.was_sent("r", [1, 2, 3]) == {2}
 
     def test_while_a_worker_drains_the_queue_each_job_ran_or_was_taken_back(self, source):
         tokens, others = range(1, 4_001), range(5_001, 7_001)
         for start in range(0, 2_000, 100):
-            source.send("r", [self.letter(n) for n in tokens[2 * start : 2 * start + 200]])
-            source.send("s", [self.letter(n) for n in others[start : start + 100]])
+            source.send("r", [self.outgoing_message(n) for n in tokens[2 * start : 2 * start + 200]])
+            source.send("s", [self.outgoing_message(n) for n in others[start : start + 100]])
         with self.drained() as ran:
             ran.wait_for(50)
             back = recalled(source, "r", [self.queue])
@@ -193,7 +197,7 @@ class RecallContract(SourceContract):
 
         def send():
             for start in range(1, 400_000, 20):  # more than any machine sends before the recall
-                answers.update(source.send("r", [self.letter(n) for n in range(start, start + 20)]))
+                answers.update(source.send("r", [self.outgoing_message(n) for n in range(start, start + 20)]))
                 if "recalled" in answers.values():
                     return
                 time.sleep(0.001)  # as the worker: else thousands lie between them, which each fetch has to pass
@@ -212,7 +216,7 @@ class RecallContract(SourceContract):
         for start in range(0, 3_000, 30):
             for replay in ("r", "s", "t"):
                 lineage = {"queue": self.queue, "replay": replay}
-                source.send(replay, [self.letter(n, lineage=lineage) for n in range(start, start + 30)])
+                source.send(replay, [self.outgoing_message(n, lineage=lineage) for n in range(start, start + 30)])
         back = {}
         threads = [
             threading.Thread(target=lambda r=r: back.update({r: recalled(source, r, [self.queue])})) for r in ("r", "s")

@@ -71,7 +71,7 @@ class PulledContract:
     queue = "emails"
     trim = become_unknown = revive = take_out = None
 
-    def letter(self, report, token=1, **changes):
+    def outgoing_message(self, report, token=1, **changes):
         lineage = {
             "queue": report.queue, "job_id": report.job_id, "run": 2, "item": token, "replay": "r",
             "sent_as": self.next_id(report),
@@ -156,7 +156,7 @@ class PulledContract:
     def test_one_is_replayed_and_its_good_end_comes_home(self, source):
         self.bury(2)
         reports, after = read(source)
-        assert source.send("r", [self.letter(reports[0], 7)]) == {7: "sent"}
+        assert source.send("r", [self.outgoing_message(reports[0], 7)]) == {7: "sent"}
         assert source.was_sent("r", [7, 8]) == {7}
         assert len(self.waiting(self.queue)) == 1
         self.work(self.queue)
@@ -174,7 +174,7 @@ class PulledContract:
             return
         self.bury(1)
         reports, after = read(source)
-        source.send("r", [self.letter(reports[0], 7)])
+        source.send("r", [self.outgoing_message(reports[0], 7)])
         self.fail_again(self.queue)
         again, _ = read_until(source, lambda found: [one for one in found if one.kind == "exception"], after)
         (dead,) = {name(one): one for one in again if one.kind == "exception"}.values()
@@ -183,11 +183,11 @@ class PulledContract:
     def test_in_bulk_each_token_goes_once_whoever_sends_it(self, source):
         self.bury(30)
         reports, _ = read(source)
-        messages = [self.letter(one, n) for n, one in enumerate(reports)]
+        messages = [self.outgoing_message(one, n) for n, one in enumerate(reports)]
         assert source.send("r", messages[:10]) == dict.fromkeys(range(10), "sent")
         answers = []
         senders = [
-            threading.Thread(target=lambda mine=one: answers.append(self._sent(mine, messages)))
+            threading.Thread(target=lambda mine=one: answers.append(self._send_until_answered(mine, messages)))
             for one in (source, self.another())
         ]
         for sender in senders:
@@ -199,7 +199,7 @@ class PulledContract:
             assert sorted(answer[n] for answer in answers) == ["already", "already" if n < 10 else "sent"], n
         assert len(self.waiting(self.queue)) == 30
 
-    def _sent(self, source, messages):
+    def _send_until_answered(self, source, messages):
         """The answer; asked again while another one is about to send the same."""
         ends = time.monotonic() + 90
         while True:
@@ -216,7 +216,7 @@ class PulledContract:
         (report,), _ = read(source)
         args, kwargs = source.arguments(report.raw)
         changed = {"kwargs": {**kwargs, "n": 41}} if kwargs else {"args": [{**args[0], "n": 41}]}
-        source.send("r", [self.letter(report, 1, **changed)])
+        source.send("r", [self.outgoing_message(report, 1, **changed)])
         assert self.waiting_data(self.queue) == [{"n": 41}]
 
     def waiting_data(self, queue):
@@ -227,7 +227,9 @@ class PulledContract:
         self.bury(1)
         (report,), _ = read(source)
         with pytest.raises(SourceRefused) as refused:
-            source.send("r", [self.letter(report, 1), self.letter(report, 2, raw=b"\x80 not a message")])
+            source.send(
+                "r", [self.outgoing_message(report, 1), self.outgoing_message(report, 2, raw=b"\x80 not a message")]
+            )
         assert refused.value.blames(2) and not refused.value.blames(1)
         assert self.waiting(self.queue) == [] and source.was_sent("r", [1, 2]) == set()
 
@@ -251,7 +253,7 @@ class PulledContract:
         _, after = read(source, after)
         assert set(source.check_jobs([ref(one) for one in reports]).gone) == {ref(reports[0])}
         with pytest.raises(SourceRefused) as refused:
-            source.send("r", [self.letter(reports[0], 1), self.letter(reports[1], 2)])
+            source.send("r", [self.outgoing_message(reports[0], 1), self.outgoing_message(reports[1], 2)])
         assert refused.value.tokens == {1} and source.was_sent("r", [1, 2]) == set()
         assert len(self.waiting(self.queue)) == 1
 
@@ -275,7 +277,7 @@ class PulledContract:
         self.trim(ref(reports[0]))
         read(source, after)
         assert source.check_jobs([ref(one) for one in reports]).gone == {}
-        assert source.send("r", [self.letter(reports[0], 1)]) == {1: "sent"}
+        assert source.send("r", [self.outgoing_message(reports[0], 1)]) == {1: "sent"}
         assert self.waiting(self.queue) == [self.next_id(reports[0])]
         self.work(self.queue)
 
@@ -310,7 +312,7 @@ class PulledContract:
         self.become_unknown()
         assert [one.id for one in source.findings() if one.severity == "high"] == [READ_ONLY]
         with pytest.raises(SourceRefused):
-            source.send("r", [self.letter(report, 1)])
+            source.send("r", [self.outgoing_message(report, 1)])
         assert source.was_sent("r", [1]) == set() and self.waiting(self.queue) == []
         if source.can.remove:
             with contextlib.suppress(SourceRefused):
@@ -325,7 +327,7 @@ class PulledContract:
         self.is_away(lambda: source.depths())
         self.is_away(lambda: source.dead_letters(after))
         self.is_away(lambda: source.check_jobs([ref(report)]))
-        self.is_away(lambda: source.send("r", [self.letter(report, 1)]))
+        self.is_away(lambda: source.send("r", [self.outgoing_message(report, 1)]))
         assert time.monotonic() - began < 30
 
     def is_away(self, action):

@@ -19,9 +19,9 @@ class TestContract(Bull, PulledContract):
         ids = [self.die(n) for n in range(count)]
         self.let_fail(more=count)
         # Each in another moment, as `PulledContract` expects.
-        return [self.of(job_id) for job_id in ids]
+        return [self._ref_of(job_id) for job_id in ids]
 
-    def of(self, job_id):
+    def _ref_of(self, job_id):
         return Ref(self.queue, job_id, "dead", self.client.zscore(self.key("failed"), job_id) / 1000)
 
     def waiting(self, queue):
@@ -81,7 +81,8 @@ class TestDeadLetterQueues(Bull):
         }
         assert next(depth for depth in both.depths() if depth.queue == copies).source_dead == 2
         messages = [
-            PulledContract.letter(self, one, n) for n, one in enumerate(sorted(reports, key=lambda one: one.job_id))
+            PulledContract.outgoing_message(self, one, n)
+            for n, one in enumerate(sorted(reports, key=lambda one: one.job_id))
         ]
         assert both.send("r", messages[:1]) == {0: "sent"}
         assert next(depth for depth in both.depths() if depth.queue == copies).source_dead <= 1

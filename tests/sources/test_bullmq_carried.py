@@ -63,13 +63,13 @@ AS_JSON = {
 }
 
 
-def told(copy):
+def carried_report(copy):
     one = find_carried(json.dumps(copy).encode())
     return one, bullmq_job_hash.build_report("shop", one.queue or "?", one.job_id, one.fields, 6, crashes=one.crashes)
 
 
 def test_a_copy_that_names_its_queue_reports_what_the_job_itself_would():
-    one, report = told(OF_QUEUE)
+    one, report = carried_report(OF_QUEUE)
     assert (one.queue, one.job_id, report.task, report.kwargs) == ("webhooks", "7", "deliver", '{"order": 1}')
     assert (report.kind, report.attempt, report.max_attempts, report.priority) == ("exception", 2, 2, 3)
     assert (report.error_type, report.message, report.trace) == ("PartnerRefused", "order 2", STACK.format(n=2))
@@ -80,14 +80,14 @@ def test_a_copy_that_names_its_queue_reports_what_the_job_itself_would():
 
 
 def test_a_pill_is_reported_by_its_crashes():
-    one, report = told(PILL)
+    one, report = carried_report(PILL)
     assert (report.kind, report.attempt, b"name" in one.fields) == ("worker_lost", 3, False)
     times = [crash["seen_at"] for crash in json.loads(report.crashes)]
     assert times == [1795359240.0, None, 1795359300.0]
 
 
 def test_a_job_as_json_is_reported_in_full_but_for_its_queue():
-    one, report = told(AS_JSON)
+    one, report = carried_report(AS_JSON)
     assert (one.queue, one.job_id, report.task) == (None, "7", "sync")
     assert (report.attempt, report.error_type, report.message, report.duration_s) == (
         2,
@@ -99,7 +99,7 @@ def test_a_job_as_json_is_reported_in_full_but_for_its_queue():
 
 
 def test_data_goes_back_as_it_was_written_digit_by_digit():
-    assert told(AS_JSON)[0].fields[b"data"] == b'{"unit": 12345678901234567890, "at": 1.0}'
+    assert carried_report(AS_JSON)[0].fields[b"data"] == b'{"unit": 12345678901234567890, "at": 1.0}'
     written = b'{"a": 1.50, "b": 12345678901234567890, "c": "\\ud83d", "__proto__": {"x": []}}'
     copy = b'{"originalQueue":"q","originalData": %s , "originalJobId":"1","failedAt":"x"}' % written
     assert find_carried(copy).fields[b"data"] == written

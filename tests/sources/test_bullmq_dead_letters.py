@@ -28,7 +28,7 @@ def bull(server):
         yield running
 
 
-def letter(report, token=1, queue=None, run=2, **changes):
+def outgoing_message(report, token=1, queue=None, run=2, **changes):
     lineage = {
         "queue": report.queue,
         "job_id": report.job_id,
@@ -272,7 +272,7 @@ class TestDeadLetterQueues(Bull):
         source = self.desk(dead_letter_queues=[{"name": self.dead, "job_name": "explode"}])
         (report,), _ = read(source)
         assert self.client.hstrlen("redrive:{shop}:copies", f"{self.queue}:7") < 10_000
-        assert source.send("r", [letter(report)]) == {1: "sent"} and 2_000 < len(self.copies()) < 2_900
+        assert source.send("r", [outgoing_message(report)]) == {1: "sent"} and 2_000 < len(self.copies()) < 2_900
 
     # Sent
 
@@ -284,9 +284,9 @@ class TestDeadLetterQueues(Bull):
         self.trimmed(job_id)
         source = self.desk()
         report = read(source)[0][-1]
-        assert source.send("r", [letter(report)]) == {1: "sent"} and source.send("r", [letter(report)]) == {
-            1: "already"
-        }
+        assert source.send("r", [outgoing_message(report)]) == {1: "sent"} and source.send(
+            "r", [outgoing_message(report)]
+        ) == {1: "already"}
         assert self.copies() == [] and self.ran(job_id)["name"] == "welcome"
         assert [r.kind for r in read(source)[0] if r.lineage] == ["success"]
 
@@ -297,7 +297,7 @@ class TestDeadLetterQueues(Bull):
         (report,), after = read(source)
         self.copy(job_id), self.copy(job_id)
         read(source, after)
-        source.send("r", [letter(report)])
+        source.send("r", [outgoing_message(report)])
         assert self.copies() == []
 
     def test_another_dead_letter_that_was_given_the_id_of_a_copy_stays_when_that_is_sent(self):
@@ -308,7 +308,7 @@ class TestDeadLetterQueues(Bull):
         self.client.delete(self.key("id", self.dead))  # the queue counts anew
         assert self.copy("8") == copy
         (other,), _ = read(source, after)
-        assert source.send("r", [letter(report)]) == {1: "sent"} and self.copies() == [copy]
+        assert source.send("r", [outgoing_message(report)]) == {1: "sent"} and self.copies() == [copy]
         refs = [ref(report), ref(other)]
         assert source.check_jobs([ref(other)]).gone == {} and ref(other) not in source.check_jobs(refs).gone
 
@@ -330,14 +330,14 @@ class TestDeadLetterQueues(Bull):
         report = read(source)[0][0]
         self.bull.job(self.queue, job_id, "retry", "failed")
         with pytest.raises(SourceRefused):
-            source.send("r", [letter(report)])
+            source.send("r", [outgoing_message(report)])
         assert len(self.copies()) == 1
 
     def test_a_second_death_is_reported_by_its_copy_where_the_job_itself_is_dropped_at_once(self):
         self.copy("again", originalOptions={"attempts": 1, "removeOnFail": True})
         source = self.desk()
         (report,), after = read(source)
-        source.send("r", [letter(report)])
+        source.send("r", [outgoing_message(report)])
         place = self.bull.place()
         self.bull.work(self.queue)
         self.bull.wait_for_event("failed", place, queue=self.queue, id="again")
@@ -350,7 +350,7 @@ class TestDeadLetterQueues(Bull):
         self.copy("once")
         source = self.desk()
         (report,), after = read(source)
-        source.send("r", [letter(report)])
+        source.send("r", [outgoing_message(report)])
         self.copy("once", failedAt=self.now(ahead_s=-60))  # by a watcher that was slow
         reports, _ = read(source, after)
         assert [r for r in reports if r.job_id == "once"] == []
@@ -367,7 +367,7 @@ class TestDeadLetterQueues(Bull):
         report = [r for r in read(source)[0] if r.queue == self.queue][-1]
         before = sorted(self.client.scan_iter(f"bull:{self.queue}:*"))
         with pytest.raises(SourceRefused, match=r"own keys|no id of a job"):
-            source.send("r", [letter(report, job_id=job_id)])
+            source.send("r", [outgoing_message(report, job_id=job_id)])
         assert sorted(self.client.scan_iter(f"bull:{self.queue}:*")) == before and self.copies() == [copy]
 
     @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ class TestDeadLetterQueues(Bull):
         read(source)
         report = [r for r in read(source)[0] if r.job_id == "7"][-1]
         with pytest.raises(SourceRefused, match=why):
-            source.send("r", [letter(report)])
+            source.send("r", [outgoing_message(report)])
         assert self.copies() == [copy] and not source.was_sent("r", [1])
 
     def test_a_priority_that_is_no_number_is_refused_before_anything_is_done_and_can_be_chosen(self):
@@ -393,10 +393,13 @@ class TestDeadLetterQueues(Bull):
         source = self.desk()
         well, report = sorted(read(source)[0], key=lambda r: r.job_id)
         with pytest.raises(SourceRefused, match="priority") as refused:
-            source.send("r", [letter(well, 1), letter(report, 2)])
+            source.send("r", [outgoing_message(well, 1), outgoing_message(report, 2)])
         assert refused.value.tokens == {2} and len(self.copies()) == 2 and not source.was_sent("r", [1, 2])
         assert not self.client.exists(self.key("6"), self.key("7"))
-        assert source.send("r", [letter(well, 1), letter(report, 2, priority=1)]) == {1: "sent", 2: "sent"}
+        assert source.send("r", [outgoing_message(well, 1), outgoing_message(report, 2, priority=1)]) == {
+            1: "sent",
+            2: "sent",
+        }
 
     # What does not say all
 
@@ -416,14 +419,14 @@ class TestDeadLetterQueues(Bull):
         reports = [one for one in read(source)[0] if "deadLetterQueue" in one.headers]
         assert {one.queue for one in reports} == {self.dead} and len(reports) == 1
         with pytest.raises(SourceRefused, match="does not say which queue"):
-            source.send("r", [letter(reports[0])])
+            source.send("r", [outgoing_message(reports[0])])
 
     def test_a_copy_on_which_a_person_works_is_left_to_them(self):
         copy = self.copy("7")
         source = self.desk()
         (report,), _ = read(source)
         self.client.set(self.key(f"{copy}:lock", self.dead), "a worker")
-        assert source.send("r", [letter(report)]) == {1: "sent"} and self.copies() == [copy]
+        assert source.send("r", [outgoing_message(report)]) == {1: "sent"} and self.copies() == [copy]
 
     def test_one_that_names_no_queue_is_of_the_one_that_has_that_very_job(self):
         job_id = self.die(1)
@@ -451,8 +454,8 @@ class TestDeadLetterQueues(Bull):
         (finding,) = [one for one in source.findings() if "unclear" in one.id]
         assert "choosing a queue" in finding.text and f'name = "{self.dead}"' in finding.fix
         with pytest.raises(SourceRefused, match="Choose a queue"):
-            source.send("r", [letter(report)])
-        assert source.send("r", [letter(report, queue=self.queue)]) == {1: "sent"}
+            source.send("r", [outgoing_message(report)])
+        assert source.send("r", [outgoing_message(report, queue=self.queue)]) == {1: "sent"}
         assert self.copies() == [] and self.ran(report.job_id)["name"] == "welcome"
 
     def test_with_the_queue_in_the_configuration_it_is_filed_there(self):
@@ -463,14 +466,14 @@ class TestDeadLetterQueues(Bull):
         source = self.desk(dead_letter_queues=[{"name": self.dead, "of": self.queue}])
         reports = read(source)[0]
         assert {(r.queue, r.job_id) for r in reports} == {(self.queue, job_id)}
-        assert source.send("r", [letter(reports[-1])]) == {1: "sent"} and self.copies() == []
+        assert source.send("r", [outgoing_message(reports[-1])]) == {1: "sent"} and self.copies() == []
 
     def test_other_jobs_go_to_no_other_queue(self):
         self.copy("7")
         source = self.desk()
         (report,), _ = read(source)
         with pytest.raises(SourceRefused, match="its own queue"):
-            source.send("r", [letter(report, queue="elsewhere")])
+            source.send("r", [outgoing_message(report, queue="elsewhere")])
         assert len(self.copies()) == 1
 
     def test_the_name_of_a_pill_is_read_from_the_events_else_it_is_requested(self):
@@ -484,10 +487,10 @@ class TestDeadLetterQueues(Bull):
         (report,), _ = read(source)
         assert report.task == "" and [one for one in source.findings() if "nameless" in one.id]
         with pytest.raises(SourceRefused, match="job_name"):
-            source.send("r", [letter(report)])
+            source.send("r", [outgoing_message(report)])
         source = self.desk(dead_letter_queues=[{"name": self.dead, "job_name": "explode"}])
         (report,), _ = read(source)
-        assert source.send("r", [letter(report)]) == {1: "sent"} and self.ran(job_id)["name"] == "explode"
+        assert source.send("r", [outgoing_message(report)]) == {1: "sent"} and self.ran(job_id)["name"] == "explode"
 
     @pytest.mark.parametrize("options", [5, [{"of": "x"}], [{"name": "x", "off": "y"}], [["x"]], [{"name": 5}]])
     def test_an_option_that_makes_no_sense_is_refused_by_a_sentence(self, options):
@@ -513,7 +516,7 @@ class TestDeadLetterQueues(Bull):
         self.bull.job(self.queue, job_id, "remove")
         source = self.desk()
         (report,), _ = read(source)
-        assert source.send("r", [letter(report)]) == {1: "sent"} and self.copies() == []
+        assert source.send("r", [outgoing_message(report)]) == {1: "sent"} and self.copies() == []
 
     def test_what_is_discarded_leaves_its_queue_and_the_dead_letter_queue(self):
         job_id = self.die(1)
@@ -571,7 +574,7 @@ class TestDeadLetterQueues(Bull):
             self.client.delete(key)
         read(source, after)
         assert source.check_jobs([Ref(report.queue, report.job_id, "dead", report.at)]).gone == {}
-        wait_until(lambda: source.send("r", [letter(report)]) == {1: "sent"})
+        wait_until(lambda: source.send("r", [outgoing_message(report)]) == {1: "sent"})
 
     # Flows
 
@@ -610,7 +613,9 @@ class TestDeadLetterQueues(Bull):
         self.bull.rest(self.queue)
         assert self.failed() == 3 and len({r.job_id for r in reports if r.is_raw_complete}) == 8
         oldest = reports[0]
-        assert source.send("r", [letter(oldest)]) == {1: "sent"} and self.ran(oldest.job_id)["name"] == "welcome"
+        assert (
+            source.send("r", [outgoing_message(oldest)]) == {1: "sent"} and self.ran(oldest.job_id)["name"] == "welcome"
+        )
 
     # Through the desk
 

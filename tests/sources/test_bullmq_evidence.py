@@ -58,7 +58,7 @@ def failed(client, job_id, ago_ms=0):
     client.zadd(f"bull:{QUEUE}:failed", {job_id: at})
 
 
-def letter(report, **changes):
+def outgoing_message(report, **changes):
     lineage = {"queue": QUEUE, "job_id": report.job_id, "run": 2, "item": 1, "replay": "r", "sent_as": report.job_id}
     return OutgoingMessage(
         **{"token": 1, "raw": report.raw, "queue": QUEUE, "job_id": report.job_id, "lineage": lineage} | changes
@@ -96,7 +96,7 @@ def test_a_queue_that_is_upgraded_in_this_very_moment_is_left_alone(client, sour
 
     source._refuse_what_others_took = meanwhile  # between the look at the version and the step that sends
     with pytest.raises(SourceRefused, match="another version"):
-        source.send("r", [letter(report)])
+        source.send("r", [outgoing_message(report)])
     assert client.zscore(f"bull:{QUEUE}:failed", "1") and not source.was_sent("r", [1])
 
 
@@ -105,9 +105,9 @@ def test_a_priority_that_there_is_not_leaves_all_unsent_however_many_go_before_i
     for n in range(101):
         failed(client, str(n))
     reports, _ = read(source)
-    messages = [letter(one, token=n) for n, one in enumerate(reports)]
+    messages = [outgoing_message(one, token=n) for n, one in enumerate(reports)]
     with pytest.raises(SourceRefused, match="between 0 and 2097152"):
-        source.send("r", [*messages[:100], letter(reports[100], token=100, priority=priority)])
+        source.send("r", [*messages[:100], outgoing_message(reports[100], token=100, priority=priority)])
     assert client.zcard(f"bull:{QUEUE}:failed") == 101 and source.was_sent("r", range(101)) == set()
 
 
@@ -116,7 +116,7 @@ def test_a_key_of_ours_that_is_of_another_kind_is_found_before_the_first_is_sent
     (report,), _ = read(source)
     client.set(keys.copies("shop"), "no hash")
     with pytest.raises(SourceUnreachable, match="is no hash"):
-        source.send("r", [letter(report)])
+        source.send("r", [outgoing_message(report)])
     assert client.zcard(f"bull:{QUEUE}:failed") == 1 and not source.was_sent("r", [1])
 
 
@@ -128,7 +128,7 @@ def test_a_job_that_is_put_back_raises_the_counter_of_its_queue_and_never_lowers
     client.delete(f"bull:{QUEUE}:3", f"bull:{QUEUE}:failed")
     if counter:
         client.set(f"bull:{QUEUE}:id", counter)
-    assert source.send("r", [letter(report)]) == {1: "sent"}
+    assert source.send("r", [outgoing_message(report)]) == {1: "sent"}
     assert client.get(f"bull:{QUEUE}:id") == then
 
 
@@ -137,7 +137,7 @@ def test_what_is_beside_a_job_and_is_no_place_of_a_copy_keeps_none_from_being_se
     failed(client, "2")
     reports, _ = read(source)
     client.hset(keys.copies("shop"), f"{QUEUE}:1", 'no JSON\n[1, 2]\n{}\n["a"]\n[["a"], "1"]\n5\n["a", "1", 5]')
-    messages = [letter(one, token=n) for n, one in enumerate(reports)]
+    messages = [outgoing_message(one, token=n) for n, one in enumerate(reports)]
     assert source.send("r", messages) == {0: "sent", 1: "sent"} and not client.exists(keys.copies("shop"))
 
 
@@ -145,7 +145,7 @@ def test_what_is_noted_of_a_send_does_not_stay_for_ever(client, source):
     failed(client, "1")
     (report,), _ = read(source)
     before = set(client.scan_iter("redrive:*"))
-    source.send("r", [letter(report)])
+    source.send("r", [outgoing_message(report)])
     noted = set(client.scan_iter("redrive:*")) - before
     assert len(noted) == 2 and all(0 < client.ttl(key) <= 8 * 86_400 for key in noted)
 

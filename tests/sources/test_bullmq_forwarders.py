@@ -37,7 +37,7 @@ class Process:
         self.script.wait_for('{"say":"ready"')
         return self
 
-    def ask(self, do, **more):
+    def request(self, do, **more):
         self.asked += 1
         self.script.write(json.dumps({"n": self.asked, "do": do, **more}))
         mine = tuple(f'{{"say":"{kind}","n":{self.asked},' for kind in ("done", "error"))
@@ -126,16 +126,16 @@ def die(world):
     jobs = {}
     for n in range(ORDERS):
         opts = {"attempts": 1 + n % 2, "priority": n}
-        job_id = world.worker.ask("add", queue="webhooks", name="deliver", data={"order": n, "at": 1.5}, opts=opts)
+        job_id = world.worker.request("add", queue="webhooks", name="deliver", data={"order": n, "at": 1.5}, opts=opts)
         jobs["webhooks", job_id] = "deliver"
     for name, data, opts in (
         ("sync-availability", {"unitId": 7, "syncType": "availability"}, {"attempts": 2, "backoff": 10, "priority": 3}),
         # Of this one BullMQ keeps nothing: what is known of it are its events and the dead letter.
         ("sync-pricing", {"unitId": 8, "syncType": "pricing"}, {"attempts": 1, "removeOnFail": True}),
     ):
-        jobs["sync", world.forwarder.ask("sync", name=name, data=data, opts=opts)] = name
-    pill = world.worker.ask("add", queue="reports", name="explode", data={"month": 11})
-    assert [world.worker.ask("crashed", id=pill, queue="reports") for _ in range(3)] == [False, False, True]
+        jobs["sync", world.forwarder.request("sync", name=name, data=data, opts=opts)] = name
+    pill = world.worker.request("add", queue="reports", name="explode", data={"month": 11})
+    assert [world.worker.request("crashed", id=pill, queue="reports") for _ in range(3)] == [False, False, True]
     jobs["reports", pill] = "explode"
     both = len(world.watchers)
     until(lambda: world.waiting("dead-letter") == ORDERS * both, "dead letters")
@@ -168,18 +168,22 @@ def test_what_forwarders_leave_is_listed_once_found_by_its_error_and_replayed_to
         and Attempt.objects.filter(kind="worker_lost").count() == 1
     )
 
-    def found(text):
+    def tasks_found_by(text):
         return sorted(row.task for row in failures.search(ANN, text).rows)
 
-    assert found("refused order") == ["deliver"] * ORDERS and found("error:PartnerRefused kwargs.order:2") == [
-        "deliver"
+    assert tasks_found_by("refused order") == ["deliver"] * ORDERS and tasks_found_by(
+        "error:PartnerRefused kwargs.order:2"
+    ) == ["deliver"]
+    assert tasks_found_by("ChannelDown calendar") == ["sync-availability"] and tasks_found_by("price list") == [
+        "sync-pricing"
     ]
-    assert found("ChannelDown calendar") == ["sync-availability"] and found("price list") == ["sync-pricing"]
-    assert found("state:quarantined") == ["explode"] and found("trace:pushCalendar") == ["sync-availability"]
+    assert tasks_found_by("state:quarantined") == ["explode"] and tasks_found_by("trace:pushCalendar") == [
+        "sync-availability"
+    ]
 
     for process in (world.worker, world.forwarder):
-        process.ask("mend")
-    world.worker.ask("run", queue="reports")
+        process.request("mend")
+    world.worker.request("run", queue="reports")
     triage.readmit(ANN, selection=[Failure.objects.get(queue="reports").pk], reason="the report is mended")
     done = replay(list(Failure.objects.values_list("pk", flat=True)))
     assert (done.succeeded, set(states().values())) == (len(jobs), {"recovered"})

@@ -46,7 +46,7 @@ QUICK = {"lockDuration": 300, "stalledInterval": 200, "maxStalledCount": 3}
 
 
 @pytest.fixture(scope="module")
-def found(engine):
+def queue_messages(engine):
     """The messages in the queues, once what has to fail has failed."""
     try:
         node.packages()
@@ -77,16 +77,16 @@ def found(engine):
         client.close()
 
 
-def test_each_planted_mistake_is_found_and_none_is_invented(found):
+def test_each_planted_mistake_is_found_and_none_is_invented(queue_messages):
     broken: dict[str, set[str]] = {queue: set() for queue in (*PLANTED, "mixed", "dead-letter")}
-    for one in lint.findings(lint.case([], [], lint.Facts(), [found])):
+    for one in lint.findings(lint.case([], [], lint.Facts(), [queue_messages])):
         broken[one.where.queue].add(one.id)
     priorities = {"mixed": {"no-priority-goes-first"}, "dead-letter": {"dead-letters-go-first"}}
     assert broken == {queue: rules for queue, (_, rules) in PLANTED.items()} | priorities
 
 
-def test_each_distinct_way_is_quoted_as_it_was_configured_with_how_many_have_it(found):
-    by_queue = {one.queue: one for one in found.options}
+def test_each_distinct_way_is_quoted_as_it_was_configured_with_how_many_have_it(queue_messages):
+    by_queue = {one.queue: one for one in queue_messages.options}
     for queue, (options, _) in PLANTED.items():
         lying = json.loads(by_queue[queue].quoted)
         backoff = options.get("backoff")  # BullMQ itself writes a bare number as what it means
@@ -99,8 +99,8 @@ def test_each_distinct_way_is_quoted_as_it_was_configured_with_how_many_have_it(
         assert by_queue[queue].example in ("1", "2", "3"), queue  # the newest, by the millisecond
 
 
-def test_the_check_has_a_verdict_for_each_and_reports_in_which_job_it_is(found):
-    verdicts = {one.where.queue: one for one in lint.check(lint.case([], [], lint.Facts(), [found])).verdicts}
+def test_the_check_has_a_verdict_for_each_and_reports_in_which_job_it_is(queue_messages):
+    verdicts = {one.where.queue: one for one in lint.check(lint.case([], [], lint.Facts(), [queue_messages])).verdicts}
     found_verdicts = {queue: verdicts[queue].verdict for queue in ("tidy", "short", "uncapped", "idle", "strategy")}
     assert found_verdicts == {
         "tidy": "pass",
@@ -109,7 +109,7 @@ def test_the_check_has_a_verdict_for_each_and_reports_in_which_job_it_is(found):
         "idle": "not applicable",
         "strategy": "cannot tell",
     }
-    example = next(one.example for one in found.options if one.queue == "fixed")
+    example = next(one.example for one in queue_messages.options if one.queue == "fixed")
     assert (
         verdicts["fixed"].why == f"Every wait is the same: 5 min. 3 of 3 jobs looked at in fixed, the newest {example}."
     )
@@ -140,9 +140,9 @@ def test_of_a_long_list_the_latest_are_always_checked_and_the_others_in_turn(eng
                                   b'{"attempts": -5, "removeOnFail": {"count": [], "age": {}}}', b'{"attempts": %s}' % (b"9" * 5000), b"\xff"])  # fmt: skip
 def test_options_that_make_no_sense_break_nothing(opts):
     one = read_job("q", "1", [opts, b"\xff\x00", b"soon", b"-", None])
-    found = bullmq_options.FoundOptions("shop", 0, (one,) if one else ())
-    lint.findings(lint.case([], [], lint.Facts(), [found]))
-    lint.check(lint.case([], [], lint.Facts(), [found]))
+    queue_messages = bullmq_options.FoundOptions("shop", 0, (one,) if one else ())
+    lint.findings(lint.case([], [], lint.Facts(), [queue_messages]))
+    lint.check(lint.case([], [], lint.Facts(), [queue_messages]))
 
 
 def test_what_is_no_queue_or_too_large_is_left_out_and_the_rest_is_reported(engine):
@@ -156,8 +156,8 @@ def test_what_is_no_queue_or_too_large_is_left_out_and_the_rest_is_reported(engi
     client.set("bull:odd:text", "no hash")
     secret = {"attempts": 2, "backoff": {"type": "ours", "api_key": "sk-live-0123456789abcdef"}}
     client.hset("bull:odd:good", mapping={"opts": json.dumps(secret), "name": "job"})
-    found = OptionsSurvey(client).sample("shop", 0, {"odd": "bull:odd:", "none": "bull:none:"})
+    queue_messages = OptionsSurvey(client).sample("shop", 0, {"odd": "bull:odd:", "none": "bull:none:"})
     client.flushdb()
-    (one,) = found.options
+    (one,) = queue_messages.options
     assert (one.example, one.backoff) == ("good", "ours") and "sk-live" not in one.quoted
-    assert [(queue.queue, queue.jobs, queue.of) for queue in found.queues] == [("odd", 1, 5), ("none", 0, 0)]
+    assert [(queue.queue, queue.jobs, queue.of) for queue in queue_messages.queues] == [("odd", 1, 5), ("none", 0, 0)]

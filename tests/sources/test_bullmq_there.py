@@ -24,7 +24,7 @@ def dead(reports):
 
 
 class There(Bull):
-    letter = PulledContract.letter
+    outgoing_message = PulledContract.outgoing_message
     next_id = PulledContract.next_id
 
     @property
@@ -63,18 +63,18 @@ class TestSending(There):
     def test_a_priority_is_preserved_and_one_that_is_given_counts(self, source):
         report, after = self.buried(source, priority=3)
         assert report.priority == 3 and report.made_at == int(self.hash_of(report)["timestamp"]) / 1000
-        source.send("r", [self.letter(report)])
+        source.send("r", [self.outgoing_message(report)])
         assert self.client.zrange(self.key("prioritized"), 0, -1) == [report.job_id]
         assert self.bull.job(self.queue, report.job_id, "getState") == "prioritized"
         self.let_fail()
         (again, *_), _ = read_until(source, dead, after)
-        source.send("s", [self.letter(again, 2, priority=7)])
+        source.send("s", [self.outgoing_message(again, 2, priority=7)])
         assert self.hash_of(report)["priority"] == "7"
         assert int(self.client.zscore(self.key("prioritized"), report.job_id) / 2**32) == 7
 
     def test_one_without_priority_waits_among_those_without(self, source):
         report, _ = self.buried(source, priority=3)
-        source.send("r", [self.letter(report, priority=0)])
+        source.send("r", [self.outgoing_message(report, priority=0)])
         assert self.bull.job(self.queue, report.job_id, "getState") == "waiting"
         self.run_well()
         assert self.client.zcard(self.key("completed")) == 1
@@ -83,7 +83,7 @@ class TestSending(There):
     def test_attempts_are_reset_preserved_or_set(self, source, retries, made):
         report, _ = self.buried(source, attempts=2)
         assert (report.attempt, report.max_attempts) == (2, 2)
-        source.send("r", [self.letter(report, retries=retries)])
+        source.send("r", [self.outgoing_message(report, retries=retries)])
         assert self.attempts_made(report) == made
 
     def test_an_idle_worker_wakes(self, source):
@@ -91,7 +91,7 @@ class TestSending(There):
         self.bull.fix("partner")
         self.bull.work(self.queue)
         place = self.bull.place()
-        source.send("r", [self.letter(report)])
+        source.send("r", [self.outgoing_message(report)])
         assert self.bull.wait_for_event("completed", after=place, id=report.job_id)
         self.bull.rest(self.queue)
         self.bull.break_("partner")
@@ -99,7 +99,7 @@ class TestSending(There):
     def test_a_paused_queue_keeps_what_is_sent_until_it_is_resumed(self, source):
         report, _ = self.buried(source)
         self.bull.queue(self.queue, "pause")
-        source.send("r", [self.letter(report)])
+        source.send("r", [self.outgoing_message(report)])
         assert source.depths()[0].waiting == 1
         assert [one.id for one in source.findings() if one.id == "paused"]
         self.bull.queue(self.queue, "resume")
@@ -109,16 +109,16 @@ class TestSending(There):
     def test_what_was_to_go_first_goes_first_again(self, source):
         report, _ = self.buried(source, lifo=True)
         other = self.die(2)
-        source.send("r", [self.letter(report)])
+        source.send("r", [self.outgoing_message(report)])
         assert self.client.lrange(self.key("wait"), 0, -1) == [other, report.job_id]  # taken from the right
 
     def test_a_priority_that_bullmq_does_not_have_is_refused(self, source):
         report, _ = self.buried(source)
         for priority in (-1, 2**21 + 1):
             with pytest.raises(SourceRefused, match="between 0 and 2097152"):
-                source.send("r", [self.letter(report, priority=priority)])
+                source.send("r", [self.outgoing_message(report, priority=priority)])
         assert self.failed() == 1
-        assert source.send("r", [self.letter(report, priority=2**21)]) == {1: "sent"}
+        assert source.send("r", [self.outgoing_message(report, priority=2**21)]) == {1: "sent"}
 
     def test_a_mark_that_wakes_workers_is_no_job_that_waits(self, source):
         self.die(1, delay=3_600_000)
@@ -132,7 +132,7 @@ class TestSending(There):
             self.die(n)
         self.let_fail(more=3)
         reports, _ = read(source)
-        messages = [self.letter(one, n) for n, one in enumerate(sorted(reports, key=lambda one: one.job_id))]
+        messages = [self.outgoing_message(one, n) for n, one in enumerate(sorted(reports, key=lambda one: one.job_id))]
         source.send("r", messages[::-1])
         place = self.bull.place()
         self.run_well()
@@ -144,7 +144,7 @@ class TestSending(There):
         before = self.hash_of(report)
         self.client.zrem(self.key("failed"), report.job_id)
         self.client.delete(self.key(report.job_id))
-        source.send("r", [self.letter(report)])
+        source.send("r", [self.outgoing_message(report)])
         now = self.hash_of(report)
         assert {name: now[name] for name in ("name", "data", "opts", "timestamp", "priority")} == {
             name: before[name] for name in ("name", "data", "opts", "timestamp", "priority")
@@ -157,7 +157,7 @@ class TestSending(There):
             report, after = self.buried(source)
         assert report.job_id == "3" and after
         self.client.flushall()
-        source.send("r", [self.letter(report)])
+        source.send("r", [self.outgoing_message(report)])
         ids = [self.die(n) for n in range(3)]
         assert ids == ["4", "5", "6"]
 
@@ -166,7 +166,7 @@ class TestSending(There):
         self.client.flushall()
         assert self.die(2) == report.job_id
         with pytest.raises(SourceRefused, match="another job has its id"):
-            source.send("r", [self.letter(report)])
+            source.send("r", [self.outgoing_message(report)])
         assert source.check_jobs([ref(report)]).gone == {}
         assert read(source, after)[0] == [] and source.check_jobs([ref(report)]).gone == {}
 
@@ -176,7 +176,7 @@ class TestSending(There):
         self.run_well()
         assert not self.client.exists(self.key(report.job_id))
         with pytest.raises(SourceRefused, match="no longer there") as refused:
-            source.send("r", [self.letter(report)])
+            source.send("r", [self.outgoing_message(report)])
         assert refused.value.tokens == {1} and not self.client.exists(self.key(report.job_id))
         assert "ran" in source.check_jobs([ref(report)]).gone[ref(report)]
 
@@ -189,10 +189,10 @@ class TestSending(There):
         self.let_fail()
         (report,), _ = read(source)
         with pytest.raises(SourceRefused, match="does not say"):
-            source.send("r", [self.letter(report)])  # a FlowProducer leaves no version
+            source.send("r", [self.outgoing_message(report)])  # a FlowProducer leaves no version
         source = self.another(major=self.bull.major)
         assert report.job_id == made["children"][0]["job"]
-        source.send("r", [self.letter(report)])
+        source.send("r", [self.outgoing_message(report)])
         self.run_well()
         assert set(self.client.zrange(self.key("completed"), 0, -1)) == {made["job"], report.job_id}
 
@@ -200,7 +200,7 @@ class TestSending(There):
 class TestEnds(There):
     def test_a_job_that_is_removed_as_it_ends_well_reports_so_by_its_event(self, source):
         report, after = self.buried(source, removeOnComplete=True)
-        source.send("r", [self.letter(report, 9)])
+        source.send("r", [self.outgoing_message(report, 9)])
         self.run_well()
         assert not self.client.exists(self.key(report.job_id))
         reports, _ = read(source, after)
@@ -225,7 +225,7 @@ class TestEnds(There):
     def test_what_was_sent_and_is_removed_as_it_fails_again_is_another_run_of_the_same(self, source):
         report, after = self.buried(source, attempts=1)
         self.client.hset(self.key(report.job_id), "opts", json.dumps({"attempts": 1, "removeOnFail": True}))
-        source.send("r", [self.letter(report, 4)])
+        source.send("r", [self.outgoing_message(report, 4)])
         self.bull.work(self.queue)
         (report_,), _ = read_until(source, dead, after)
         (checked,) = source.check_jobs([ref(report, "replaying")]).reports
@@ -380,13 +380,13 @@ class TestReading(There):
             name = self.key(key)
             self.client.hset(name, field, value) if field else self.client.set(name, value)
             with pytest.raises(SourceRefused, match=why):
-                source.send("r", [self.letter(report)])
+                source.send("r", [self.outgoing_message(report)])
             assert self.client.zrange(self.key("failed"), 0, -1) == [job_id] and not source.was_sent("r", [1])
             self.client.hdel(name, field) if field else self.client.delete(name)
             self.client.hset(self.key("meta"), mapping=stored)
         # What BullMQ itself does not reckon with breaks nothing.
         self.client.hset(self.key(job_id), mapping={"atm": "x", "attemptsMade": "inf", "stacktrace": "[" * 5_000})
-        assert source.send("r", [self.letter(report)]) == {1: "sent"}
+        assert source.send("r", [self.outgoing_message(report)]) == {1: "sent"}
         assert json.loads(self.client.hget(self.key(job_id), "redrive"))["made"] == 0
 
     def test_all_states_are_counted(self, source):
@@ -416,7 +416,7 @@ class TestReading(There):
         (report,), _ = read(source)
         assert (report.job_id, report.task) == (strange, strange)
         before = self.hash_of(report)
-        assert source.send("r", [self.letter(report)]) == {1: "sent"}
+        assert source.send("r", [self.outgoing_message(report)]) == {1: "sent"}
         assert self.hash_of(report)["data"] == before["data"]
         self.run_well()
         assert self.client.zcard(self.key("completed")) == 1
@@ -452,7 +452,7 @@ class TestReading(There):
             assert viewer.check_jobs([ref(report)]).gone == {} and read(viewer, after)[0] == []
             assert READ_ONLY in {one.id for one in viewer.findings()}
             with pytest.raises(SourceRefused, match="may not write"):
-                viewer.send("r", [self.letter(report)])
+                viewer.send("r", [self.outgoing_message(report)])
             with pytest.raises(SourceRefused, match="may not write"):
                 viewer.remove([ref(report)])
             assert self.failed() == 1
@@ -500,7 +500,7 @@ class TestReading(There):
         assert READ_ONLY not in {one.id for one in both.findings()}
         (finding,) = [one for one in both.findings() if one.severity == "high"]
         assert f"{self.queue}-new" in finding.text and "99.0.0" in finding.text
-        messages = [self.letter(report, 1), self.letter(report, 2, queue=f"{self.queue}-new")]
+        messages = [self.outgoing_message(report, 1), self.outgoing_message(report, 2, queue=f"{self.queue}-new")]
         with pytest.raises(SourceRefused) as refused:
             both.send("r", messages)
         assert refused.value.tokens == {2}
@@ -526,7 +526,7 @@ class TestWhatIsSureOfTheAbsent(There):
 class TestIdsThatComeAgain(There):
     """An id is free once its job is gone: whoever names jobs (`jobId`) gives it again, and so does a queue that counts again."""
 
-    def again(self, of):
+    def fail_again_under_the_same_id(self, of):
         """Another job under the id of this one, which fails too."""
         self.bull.job(self.queue, of.job_id, "remove")
         self.die(2, jobId=of.job_id)
@@ -534,7 +534,7 @@ class TestIdsThatComeAgain(There):
 
     def test_the_failure_of_the_next_job_with_its_id_is_reported_and_is_not_taken_out_with_the_first(self, source):
         report, after = self.buried(source, jobId="sync-42")
-        self.again(report)
+        self.fail_again_under_the_same_id(report)
         assert source.remove([ref(report)]) == set() and self.failed() == 1
         (found,) = dead(read(source, after)[0])
         assert (found.job_id, found.attempt, json.loads(found.kwargs)["n"]) == ("sync-42", 1, 2)
@@ -585,7 +585,7 @@ def test_a_ref_is_its_queue_and_id():
 class TestSource(There, SourceContract):
     """Contract of every source, with letters of jobs that are not there any more: each is put back under the id that the letter has."""
 
-    letter = SourceContract.letter
+    outgoing_message = SourceContract.outgoing_message
     elsewhere = None  # only what does not say its queue (a dead letter of the form `originalJob`) may be sent to any
 
     @pytest.fixture(autouse=True)

@@ -59,7 +59,7 @@ def body(message):
 
 class TestCeleryOnRedis(RecallContract):
     @pytest.fixture(autouse=True)
-    def here(self, app, broker):
+    def set_up_broker(self, app, broker):
         self.broker = broker
         self.raw = publish(app, broker, 1)
 
@@ -78,8 +78,8 @@ class TestCeleryOnRedis(RecallContract):
         source._client.connection_pool.connection_kwargs["port"] = 1
 
 
-def letter(raw, **changes):
-    return SourceContract().letter.__func__(type("C", (), {"queue": "emails", "raw": raw})(), **changes)
+def outgoing_message(raw, **changes):
+    return SourceContract().outgoing_message.__func__(type("C", (), {"queue": "emails", "raw": raw})(), **changes)
 
 
 def test_a_new_run_changes_only_what_names_the_run(source, app, broker):
@@ -88,7 +88,7 @@ def test_a_new_run_changes_only_what_names_the_run(source, app, broker):
     )
     before["headers"]["redelivered"] = True
     before["headers"]["retries"] = 3
-    source.send("r", [letter(json.dumps(before).encode(), job_id="new")])
+    source.send("r", [outgoing_message(json.dumps(before).encode(), job_id="new")])
     after = json.loads(captured(broker, "emails\x06\x163"))
     changed = {k for k in after["headers"] | before["headers"] if after["headers"].get(k) != before["headers"].get(k)}
     assert changed == {"id", "parent_id", "retries", "eta", "expires", "redrive", "redelivered"}
@@ -105,7 +105,7 @@ def test_a_new_run_changes_only_what_names_the_run(source, app, broker):
 def test_a_priority_goes_to_its_own_list(source, app, broker, priority, key):
     app.send_task("shop.send", queue="emails", priority=priority)
     raw = captured(broker, key)
-    source.send("r", [letter(raw)])
+    source.send("r", [outgoing_message(raw)])
     assert broker.llen(key) == 1
     (depth,) = source.depths()
     assert (depth.queue, depth.waiting) == ("emails", 1)
@@ -113,7 +113,11 @@ def test_a_priority_goes_to_its_own_list(source, app, broker, priority, key):
 
 def test_a_message_may_report_its_priority(source, app, broker):
     source.send(
-        "r", [letter(publish(app, broker, 1), priority=9), letter(publish(app, broker, 2), token=2, priority=4)]
+        "r",
+        [
+            outgoing_message(publish(app, broker, 1), priority=9),
+            outgoing_message(publish(app, broker, 2), token=2, priority=4),
+        ],
     )
     assert json.loads(captured(broker, "emails\x06\x169"))["properties"]["priority"] == 9
     assert json.loads(captured(broker, "emails\x06\x163"))["properties"]["priority"] == 4
@@ -122,14 +126,14 @@ def test_a_message_may_report_its_priority(source, app, broker):
 @pytest.mark.parametrize("retries, comes_to", [(0, 0), (2, 2), (None, 3)])
 def test_a_message_reports_how_many_retries_count_as_made(source, app, broker, retries, comes_to):
     raw = publish(app, broker, 1, retries=3)
-    source.send("r", [letter(raw, retries=retries)])
+    source.send("r", [outgoing_message(raw, retries=retries)])
     assert json.loads(captured(broker))["headers"]["retries"] == comes_to
 
 
 @pytest.mark.parametrize("parent", [None, "its-parent"])
 def test_a_job_under_its_own_id_is_not_its_own_parent(source, app, broker, parent):
     raw = publish(app, broker, 1, task_id="same", parent_id=parent, root_id=parent)
-    source.send("r", [letter(raw, job_id="same")])
+    source.send("r", [outgoing_message(raw, job_id="same")])
     before, after = json.loads(raw), json.loads(captured(broker))
     assert (after["headers"]["id"], after["headers"]["parent_id"]) == ("same", parent)
     assert after["headers"]["root_id"] == (parent or "same")
@@ -137,7 +141,7 @@ def test_a_job_under_its_own_id_is_not_its_own_parent(source, app, broker, paren
 
 
 def test_the_same_message_renews_to_the_same_message(app, broker):
-    one = letter(publish(app, broker, 1))
+    one = outgoing_message(publish(app, broker, 1))
     assert celery_message.renew(one, "r") == celery_message.renew(one, "r") != celery_message.renew(one, "s")
 
 
@@ -146,17 +150,17 @@ ROUTED = b'"exchange": "shop", "routing_key": "order.new"'
 
 def test_a_message_for_its_own_queue_keeps_the_address_that_its_message_has(source, app, broker):
     raw = publish(app, broker, 1).replace(b'"exchange": "", "routing_key": "emails"', ROUTED)
-    source.send("r", [letter(raw)])
+    source.send("r", [outgoing_message(raw)])
     again = captured(broker)
     assert json.loads(again)["properties"]["delivery_info"] == {"exchange": "shop", "routing_key": "order.new"}
 
 
 def test_a_message_for_another_queue_is_addressed_to_it_and_back_again(source, app, broker):
     raw = publish(app, broker, 1).replace(b'"exchange": "", "routing_key": "emails"', ROUTED)
-    source.send("r", [letter(raw, queue="slow")])
+    source.send("r", [outgoing_message(raw, queue="slow")])
     there = captured(broker, "slow")
     assert json.loads(there)["properties"]["delivery_info"] == {"exchange": "", "routing_key": "slow"}
-    source.send("s", [letter(there, queue="emails")])
+    source.send("s", [outgoing_message(there, queue="emails")])
     assert json.loads(captured(broker))["properties"]["delivery_info"] == {"exchange": "", "routing_key": "emails"}
 
 
@@ -169,8 +173,8 @@ def test_waiting_counts_the_lists_of_all_priorities(source, app, broker):
 
 def test_a_recall_checks_the_lists_of_all_priorities(source, app, broker):
     raw = publish(app, broker, 1)
-    source.send("r", [letter(raw, token=n, priority=n % 10) for n in range(1, 2_001)])
-    source.send("s", [letter(raw, token=n, priority=n % 10, job_id=f"other-{n}") for n in range(1, 41)])
+    source.send("r", [outgoing_message(raw, token=n, priority=n % 10) for n in range(1, 2_001)])
+    source.send("s", [outgoing_message(raw, token=n, priority=n % 10, job_id=f"other-{n}") for n in range(1, 41)])
     ran = [
         json.loads(broker.rpop(key))["headers"]["redrive"] for key in ("emails", "emails\x06\x169") for _ in range(9)
     ]
@@ -183,7 +187,7 @@ def test_a_recall_checks_the_lists_of_all_priorities(source, app, broker):
 
 def test_what_a_worker_had_and_what_celery_tries_again_is_left_to_run(source, app, broker):
     raw = publish(app, broker, 1)
-    source.send("r", [letter(raw, token=n) for n in (1, 2, 3)])
+    source.send("r", [outgoing_message(raw, token=n) for n in (1, 2, 3)])
     with app.connection_for_read() as connection, connection.SimpleQueue("emails") as queue:
         fetched = queue.get(timeout=60)
         assert recalled(source, "r", ["emails"]) == {2, 3}
@@ -201,11 +205,11 @@ def test_a_recall_of_a_key_that_is_no_queue_takes_nothing(source, broker):
 def test_a_broker_that_is_full_takes_no_more_and_gives_back(source, app, broker):
     raw = publish(app, broker, 1)
     source.epoch("r")
-    source.send("r", [letter(raw, token=n) for n in range(1, 301)])
+    source.send("r", [outgoing_message(raw, token=n) for n in range(1, 301)])
     try:
         broker.config_set("maxmemory", "1mb")
         with pytest.raises(SourceUnreachable, match="maxmemory"):
-            source.send("r", [letter(raw, token=301)])
+            source.send("r", [outgoing_message(raw, token=301)])
         assert recalled(source, "r", ["emails"]) == set(range(1, 301))
     finally:
         broker.config_set("maxmemory", "0")
@@ -213,7 +217,7 @@ def test_a_broker_that_is_full_takes_no_more_and_gives_back(source, app, broker)
 
 
 def test_what_a_recall_leaves_in_the_broker_has_an_end(source, app, broker):
-    source.send("r", [letter(publish(app, broker, 1))])
+    source.send("r", [outgoing_message(publish(app, broker, 1))])
     recalled(source, "r", ["emails"])
     assert {key: 0 < broker.ttl(key) <= 7 * 86400 for key in broker.keys("redrive:*")} == {
         b"redrive:{shop}:ledger:r": True,
@@ -250,7 +254,7 @@ def test_when_a_message_expires_is_reported_in_utc(source, app, broker):
 def test_edited_arguments_keep_callbacks_and_chain(source, app, broker):
     chain(app.signature("shop.send", (1,), queue="emails"), app.signature("shop.next")).apply_async()
     raw = captured(broker)
-    source.send("r", [letter(raw, args=["new"], kwargs={"to": "bob"})])
+    source.send("r", [outgoing_message(raw, args=["new"], kwargs={"to": "bob"})])
     message = json.loads(captured(broker))
     args, kwargs, embed = body(message)
     assert (args, kwargs) == (["new"], {"to": "bob"})
@@ -263,27 +267,27 @@ def test_a_message_that_is_not_json_inside_is_replayed_but_not_edited(source, ap
     message |= {"content-type": "application/x-python-serialize", "body": base64.b64encode(b"\x80\x04.").decode()}
     raw = json.dumps(message).encode()
     with pytest.raises(SourceRefused, match="not edited") as refused:
-        source.send("r", [letter(raw, token=4, args=[])])
+        source.send("r", [outgoing_message(raw, token=4, args=[])])
     assert refused.value.token == 4
-    assert source.send("r", [letter(raw, token=5)]) == {5: "sent"}
+    assert source.send("r", [outgoing_message(raw, token=5)]) == {5: "sent"}
     assert json.loads(captured(broker))["body"] == message["body"]
 
 
 def test_a_message_nested_too_deep_is_refused(source):
     with pytest.raises(SourceRefused):
-        source.send("r", [letter(b"[" * 20_000 + b"]" * 20_000)])
+        source.send("r", [outgoing_message(b"[" * 20_000 + b"]" * 20_000)])
 
 
 def test_a_key_that_is_no_queue_sends_nothing_of_the_batch(source, app, broker):
     raw = publish(app, broker, 1)
     broker.set("taken", "a string")
     with pytest.raises(SourceRefused, match="taken"):
-        source.send("r", [letter(raw, token=1), letter(raw, token=2, queue="taken")])
+        source.send("r", [outgoing_message(raw, token=1), outgoing_message(raw, token=2, queue="taken")])
     assert broker.llen("emails") == 0 and source.was_sent("r", [1, 2]) == set()
 
 
 def test_every_ledger_has_an_end(source, app, broker):
-    source.send("r", [letter(publish(app, broker, 1))])
+    source.send("r", [outgoing_message(publish(app, broker, 1))])
     assert 0 < broker.ttl("redrive:{shop}:ledger:r") <= 7 * 86400
 
 
@@ -324,14 +328,14 @@ def test_a_key_prefix_is_obeyed(engine, broker):
     app.send_task("shop.send", queue="emails")
     source = connect("shop", "celery", engine.url, options={"global_keyprefix": "acme:"})
     raw = captured(broker, "acme:emails")
-    source.send("r", [letter(raw)])
+    source.send("r", [outgoing_message(raw)])
     assert broker.llen("acme:emails") == 1
     assert [(d.queue, d.waiting) for d in source.depths()] == [("emails", 1)]
     app.close()
 
 
 def test_a_sent_job_is_run_by_celery(source, app, broker):
-    source.send("r", [letter(publish(app, broker, 1), job_id="new")])
+    source.send("r", [outgoing_message(publish(app, broker, 1), job_id="new")])
     with app.connection_for_read() as connection, connection.SimpleQueue("emails") as queue:
         message = queue.get(timeout=60)
         assert message.headers["id"] == "new" and message.decode()[0] == [1]

@@ -80,7 +80,7 @@ def captured(node, channel, *args, **options) -> bytes:
 
 class TestCeleryOnRabbitMQ(SourceContract):
     @pytest.fixture(autouse=True)
-    def here(self, node, channel, store):
+    def set_up_broker(self, node, channel, store):
         self.url, self.store = node.url, store
         self.raw = captured(node, channel, 1)
 
@@ -101,8 +101,8 @@ class TestCeleryOnRabbitMQ(SourceContract):
         source._sender.url = "amqp://redrive:pass-word@127.0.0.1:1//"
 
 
-class Letters(SourceContract):
-    """Letters of a message that a test gives; no test of `SourceContract` runs on them."""
+class MessagesOfATest(SourceContract):
+    """Outgoing messages made of the message that a test gives; no test of `SourceContract` runs on them."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
@@ -110,7 +110,7 @@ class Letters(SourceContract):
 
 @pytest.fixture
 def message(node, channel):
-    return Letters(captured(node, channel, 1)).letter
+    return MessagesOfATest(captured(node, channel, 1)).outgoing_message
 
 
 @pytest.fixture

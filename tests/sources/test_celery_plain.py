@@ -25,7 +25,7 @@ WRITTEN = (
 )
 
 
-def letter(raw: bytes = WRITTEN, **changes) -> OutgoingMessage:
+def outgoing_message(raw: bytes = WRITTEN, **changes) -> OutgoingMessage:
     values = {"token": 7, "raw": raw, "queue": "emails", "job_id": "new", "lineage": {"queue": "emails", "run": 2}}
     return OutgoingMessage(**values | changes)
 
@@ -54,7 +54,7 @@ def read(renewed: tuple[int, bytes]) -> tuple[int, dict]:
     ],
 )
 def test_the_quick_way_writes_what_the_way_by_json_does(changes):
-    one = letter(**changes)
+    one = outgoing_message(**changes)
     assert celery_message._renew_plain(one, "tag") == by_json(one) is not None
 
 
@@ -64,13 +64,15 @@ def test_it_readdresses_as_the_way_by_json_does(exchange, queue):
     raw = WRITTEN.replace(b'"exchange": ""', b'"exchange": "%s"' % exchange.encode()).replace(
         b'": "emails"', b'": "inbox"'
     )
-    one = letter(raw, queue=queue)
+    one = outgoing_message(raw, queue=queue)
     assert celery_message._renew_plain(one, "tag") == by_json(one) is not None
 
 
 def test_a_second_replay_is_written_the_same_way_too():
-    once = letter(
-        celery_message._renew_plain(letter(), "before")[1], job_id="newer", lineage={"queue": "emails", "run": 3}
+    once = outgoing_message(
+        celery_message._renew_plain(outgoing_message(), "before")[1],
+        job_id="newer",
+        lineage={"queue": "emails", "run": 3},
     )
     assert celery_message._renew_plain(once, "tag") == by_json(once) is not None
 
@@ -81,7 +83,7 @@ _PUT = some.binary(max_size=3) | some.sampled_from(b'0 1 9 - . e " \\ , : { } [ 
 @settings(max_examples=1_000)
 @given(at=some.integers(0, len(WRITTEN)), gone=some.integers(0, 4) | some.integers(0, 60), put=_PUT)
 def test_a_message_that_is_damaged_anywhere_is_never_read_otherwise_than_by_json(at, gone, put):
-    one = letter(WRITTEN[:at] + put + WRITTEN[at + gone :])
+    one = outgoing_message(WRITTEN[:at] + put + WRITTEN[at + gone :])
     quick = celery_message._renew_plain(one, "tag")
     assert quick is None or read(quick) == read(by_json(one))
 
@@ -104,7 +106,7 @@ _JSON = some.recursive(
 def test_no_header_makes_it_write_anything_else(headers):
     message = json.loads(WRITTEN)
     message["headers"] |= headers
-    one = letter(json.dumps(message).encode())
+    one = outgoing_message(json.dumps(message).encode())
     quick = celery_message._renew_plain(one, "tag")
     assert quick is None or read(quick) == read(by_json(one))
 
@@ -125,6 +127,6 @@ def test_what_celery_writes_goes_the_quick_way(engine):
     written = broker.lrange("emails", 0, -1) + broker.lrange("hooks", 0, -1)
     assert len(written) == 6
     for raw in written:
-        assert celery_message._renew_plain(letter(raw), "tag") == by_json(letter(raw)) is not None
+        assert celery_message._renew_plain(outgoing_message(raw), "tag") == by_json(outgoing_message(raw)) is not None
     app.close()
     broker.close()

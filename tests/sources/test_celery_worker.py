@@ -48,14 +48,14 @@ def captured(worker, broker, task, *args, queue="webhooks", **options) -> bytes:
     return broker.rpop(queue)
 
 
-def letter(raw, token=1, queue="emails", **changes) -> OutgoingMessage:
+def outgoing_message(raw, token=1, queue="emails", **changes) -> OutgoingMessage:
     lineage = {"queue": "webhooks", "job_id": "first", "run": 2, "item": token, "replay": "r"}
     return OutgoingMessage(
         **{"token": token, "raw": raw, "queue": queue, "job_id": f"new-{token}", "lineage": lineage, **changes}
     )
 
 
-def told(worker, engine, job_id, kinds):
+def wait_for_reports(worker, engine, job_id, kinds):
     worker.wait(lambda: len(of_job(engine, job_id)) >= len(kinds), what=f"{kinds} of {job_id}")
     found = sorted(of_job(engine, job_id), key=lambda report: report.attempt)
     assert [report.kind for report in found] == kinds
@@ -67,9 +67,9 @@ def test_a_redirected_job_is_tried_again_where_it_was_sent(worker, engine, broke
     raw = captured(worker, broker, "flaky", 2)
     message = json.loads(raw)
     message["properties"]["delivery_info"] = dict(zip(("exchange", "routing_key"), address, strict=True))
-    source.send("r", [letter(json.dumps(message).encode())])
+    source.send("r", [outgoing_message(json.dumps(message).encode())])
     worker.start()
-    attempts = told(worker, engine, "new-1", ["retry", "retry", "success"])
+    attempts = wait_for_reports(worker, engine, "new-1", ["retry", "retry", "success"])
     assert {report.queue for report in attempts} == {"emails"}
     assert {report.lineage.queue for report in attempts} == {"webhooks"}
     assert broker.llen("webhooks") == 0
@@ -79,19 +79,26 @@ def test_a_redirected_job_is_tried_again_where_it_was_sent(worker, engine, broke
 
 def test_retries_are_counted_from_what_the_message_reports(worker, engine, broker, source):
     raw = captured(worker, broker, "exhaust", retries=1)  # of its one retry
-    source.send("r", [letter(raw), letter(raw, token=2, retries=1), letter(raw, token=3, retries=None)])
+    source.send(
+        "r",
+        [
+            outgoing_message(raw),
+            outgoing_message(raw, token=2, retries=1),
+            outgoing_message(raw, token=3, retries=None),
+        ],
+    )
     worker.start()
-    told(worker, engine, "new-1", ["retry", "exception"])
+    wait_for_reports(worker, engine, "new-1", ["retry", "exception"])
     for job in ("new-2", "new-3"):
-        (only,) = told(worker, engine, job, ["exception"])
+        (only,) = wait_for_reports(worker, engine, job, ["exception"])
         assert (only.attempt, only.max_attempts) == (2, 2)
 
 
 def test_a_job_under_its_own_id_runs_again_under_it(worker, engine, broker, source):
     raw = captured(worker, broker, "fail", "down", task_id="same")
-    source.send("r", [letter(raw, job_id="same")])
+    source.send("r", [outgoing_message(raw, job_id="same")])
     worker.start()
-    (report,) = told(worker, engine, "same", ["exception"])
+    (report,) = wait_for_reports(worker, engine, "same", ["exception"])
     headers = json.loads(report.raw)["headers"]
     assert (headers["id"], headers["parent_id"], headers["root_id"]) == ("same", None, "same")
     assert report.lineage.item == 1
@@ -99,7 +106,7 @@ def test_a_job_under_its_own_id_runs_again_under_it(worker, engine, broker, sour
 
 def test_a_priority_goes_before_what_waited_longer(worker, engine, broker, source):
     raw = captured(worker, broker, "fail", priority=9) or broker.rpop("webhooks\x06\x169")
-    source.send("r", [letter(raw, token=n, priority=p) for n, p in ((1, None), (2, 6), (3, 0))])
+    source.send("r", [outgoing_message(raw, token=n, priority=p) for n, p in ((1, None), (2, 6), (3, 0))])
     worker.start()
     worker.wait(lambda: len(reports(engine)) == 3, what="three jobs")
     assert [report.job_id for report in reports(engine)] == ["new-3", "new-2", "new-1"]
@@ -112,7 +119,7 @@ def test_under_a_working_worker_each_job_ran_or_was_taken_back(engine, broker, s
     worker = RealWorker(broker.url, engine.url, queues="emails", concurrency=2, pool=pool)
     raw, tokens = captured(worker, broker, "ok"), range(1, 12_001)
     for start in range(0, 12_000, 500):
-        source.send("r", [letter(raw, token=n, args=[n]) for n in tokens[start : start + 500]])
+        source.send("r", [outgoing_message(raw, token=n, args=[n]) for n in tokens[start : start + 500]])
     try:
         worker.start()
         worker.wait(lambda: len(worker.marks("ok")) >= 100, what="a hundred jobs")

@@ -159,13 +159,13 @@ def test_between_two_transactions_their_workers_have_the_lock_to_themselves(tabl
     changing, times = source._db.changing, []
 
     @contextlib.contextmanager
-    def noted():
+    def timed_changing():
         times.append(time.monotonic())
         with changing() as run:
             yield run
         times.append(time.monotonic())
 
-    source._db.changing = noted
+    source._db.changing = timed_changing
     lineage = {"queue": "jobs", "run": 2, "item": 1, "replay": "r"}
     messages = [
         OutgoingMessage(n, one.raw, "jobs", one.job_id, lineage | {"job_id": one.job_id})

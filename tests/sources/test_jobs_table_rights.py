@@ -51,16 +51,16 @@ def as_role(table):
         one.close()
 
 
-def told(source):
+def reported_deaths(source):
     return [(one.job_id, one.kind) for one in source.dead_letters("").reports]
 
 
-def letter(report):
+def outgoing_message(report):
     lineage = {"queue": report.queue, "job_id": report.job_id, "run": 2, "item": 1, "replay": "r", "sent_as": "a"}
     return OutgoingMessage(token=1, raw=report.raw, queue=report.queue, job_id=report.job_id, lineage=lineage)
 
 
-def found(source, id):
+def find_finding(source, id):
     return next((one for one in source.findings() if one.id == id), None)
 
 
@@ -75,34 +75,36 @@ def follow(table, finding):
 def test_what_a_role_is_reported_to_have_run_gives_it_all_that_sending_needs(table, as_role, role):
     source = as_role(role)
     (report,) = source.dead_letters("").reports
-    finding = found(source, READ_ONLY)
+    finding = find_finding(source, READ_ONLY)
     follow(table, finding)
-    assert found(source, READ_ONLY) is None
-    assert source.send("r", [letter(report)]) == {1: "sent"}
+    assert find_finding(source, READ_ONLY) is None
+    assert source.send("r", [outgoing_message(report)]) == {1: "sent"}
     assert table.row("a", "status") == "pending"
 
 
 def test_a_right_that_is_there_is_not_requested(table, as_role):
-    fix = found(as_role('de"sk'), READ_ONLY).fix
+    fix = find_finding(as_role('de"sk'), READ_ONLY).fix
     assert 'GRANT SELECT, INSERT, DELETE ON "redrive_ledger" TO "de""sk";' in fix and "UPDATE" not in fix
-    assert 'GRANT UPDATE ON "jobs" TO "looker";' in found(as_role("looker"), READ_ONLY).fix
-    assert 'GRANT UPDATE, DELETE, INSERT ON "jobs"' in found(as_role("looker", discard_deletes=True), READ_ONLY).fix
+    assert 'GRANT UPDATE ON "jobs" TO "looker";' in find_finding(as_role("looker"), READ_ONLY).fix
+    assert (
+        'GRANT UPDATE, DELETE, INSERT ON "jobs"' in find_finding(as_role("looker", discard_deletes=True), READ_ONLY).fix
+    )
 
 
 @pytest.mark.parametrize("role", ["looker", "reader"])
 def test_a_ledger_that_may_not_be_read_keeps_no_row_from_being_read(table, as_role, role):
-    follow(table, found(as_role('de"sk'), READ_ONLY))
+    follow(table, find_finding(as_role('de"sk'), READ_ONLY))
     sender, other = as_role('de"sk'), as_role(role)
     sender.epoch("r")
-    assert told(other) == [("a", "exception")]
-    assert "outcomes of replays of jobs are unknown" in found(other, "jobs-table-ledger-hidden").text
-    assert found(sender, "jobs-table-ledger-hidden") is None
+    assert reported_deaths(other) == [("a", "exception")]
+    assert "outcomes of replays of jobs are unknown" in find_finding(other, "jobs-table-ledger-hidden").text
+    assert find_finding(sender, "jobs-table-ledger-hidden") is None
     with pytest.raises(SourceRefused):  # never "it was not sent": nobody may know
         other.was_sent("r", [1])
 
 
 def test_a_ledger_that_is_hidden_later_is_no_other_table(table, as_role):
-    follow(table, found(as_role("reader"), READ_ONLY))
+    follow(table, find_finding(as_role("reader"), READ_ONLY))
     source = as_role("reader")
     source.epoch("r")
     first = source.dead_letters("")
@@ -114,6 +116,6 @@ def test_a_ledger_that_is_hidden_later_is_no_other_table(table, as_role):
 
 
 def test_what_is_long_over_stays_where_it_may_not_be_taken_out(table, as_role):
-    follow(table, found(as_role("reader"), READ_ONLY))
+    follow(table, find_finding(as_role("reader"), READ_ONLY))
     table.execute("REVOKE DELETE ON redrive_ledger FROM reader")
     assert as_role("reader").epoch("r")

@@ -21,7 +21,7 @@ class Naive(OnPostgreSQL):
     create = POSTGRESQL.replace("timestamptz", "timestamp")
 
 
-class SaidInUTC(OnPostgreSQL):
+class DefaultsInUTC(OnPostgreSQL):
     create = Naive.create.replace("now()", "(now() AT TIME ZONE 'utc')")
 
 
@@ -36,7 +36,7 @@ def server():
 
 
 @pytest.fixture
-def made(server):
+def make_table(server):
     """Makes tables, each in a database whose sessions begin in a zone."""
     closing = []
 
@@ -105,25 +105,25 @@ def is_read_in_its_zone(table, source, now="now()"):
 
 
 @pytest.mark.parametrize("zone", FAR)
-def test_they_are_read_and_written_in_the_zone_in_which_all_sessions_begin(made, zone):
-    is_read_in_its_zone(*made(Naive, zone))
+def test_they_are_read_and_written_in_the_zone_in_which_all_sessions_begin(make_table, zone):
+    is_read_in_its_zone(*make_table(Naive, zone))
 
 
 @pytest.mark.parametrize("zone", FAR)
-def test_a_row_that_was_discarded_is_known_in_any_zone(made, zone):
-    table, source = made(Naive, zone, {"discard_deletes": True})
+def test_a_row_that_was_discarded_is_known_in_any_zone(make_table, zone):
+    table, source = make_table(Naive, zone, {"discard_deletes": True})
     happens(table)
     discarded = Ref("jobs", "dead", state="discarded", at=pulled(source)["dead"].at)
     assert source.remove([discarded]) == {discarded}
 
 
-def test_a_default_that_names_a_zone_reports_it_whatever_sessions_begin_in(made):
-    is_read_in_its_zone(*made(SaidInUTC, "America/Los_Angeles"), now="(now() AT TIME ZONE 'utc')")
+def test_a_default_that_names_a_zone_reports_it_whatever_sessions_begin_in(make_table):
+    is_read_in_its_zone(*make_table(DefaultsInUTC, "America/Los_Angeles"), now="(now() AT TIME ZONE 'utc')")
 
 
 @pytest.mark.parametrize("zone", FAR)
-def test_where_the_zone_is_not_sure_nothing_is_lost_or_sent_until_it_is_given(made, zone):
-    table, source = made(WithoutDefaults, zone)
+def test_where_the_zone_is_not_sure_nothing_is_lost_or_sent_until_it_is_given(make_table, zone):
+    table, source = make_table(WithoutDefaults, zone)
     happens(table)
     table.execute("UPDATE jobs SET locked_at = now() - interval '1 day' WHERE id = 'runs'")
     assert pulled(source).keys() == {"dead", "waits"}
@@ -136,20 +136,20 @@ def test_where_the_zone_is_not_sure_nothing_is_lost_or_sent_until_it_is_given(ma
     connected.close()
 
 
-def test_a_zone_of_one_role_reports_nothing_of_the_others(made):
-    _, source = made(Naive, "Asia/Tokyo", role="CURRENT_USER")
+def test_a_zone_of_one_role_reports_nothing_of_the_others(make_table):
+    _, source = make_table(Naive, "Asia/Tokyo", role="CURRENT_USER")
     assert "our own role" in is_closed(source)[0]
 
 
-def test_a_zone_of_another_role_is_a_doubt(made, server):
+def test_a_zone_of_another_role_is_a_doubt(make_table, server):
     with psycopg.connect(server, autocommit=True) as admin:
         admin.execute("CREATE ROLE wanderer")
-    _, source = made(Naive, "Asia/Tokyo", role="wanderer")
+    _, source = make_table(Naive, "Asia/Tokyo", role="wanderer")
     assert "some in Asia/Tokyo" in is_closed(source)[0]
 
 
-def test_what_failed_in_an_hour_that_came_twice_is_reported(made):
-    table, source = made(Naive, "America/New_York")
+def test_what_failed_in_an_hour_that_came_twice_is_reported(make_table):
+    table, source = make_table(Naive, "America/New_York")
     table.execute("CREATE INDEX ON jobs (updated_at)")
     table.execute("CREATE INDEX ON jobs (status)")
     after = ""
@@ -165,8 +165,8 @@ def test_what_failed_in_an_hour_that_came_twice_is_reported(made):
         assert [one.job_id for one in pulled.reports] == [job]
 
 
-def test_times_with_a_zone_need_no_other(made):
-    is_read_in_its_zone(*made(OnPostgreSQL, "Asia/Tokyo"))
+def test_times_with_a_zone_need_no_other(make_table):
+    is_read_in_its_zone(*make_table(OnPostgreSQL, "Asia/Tokyo"))
 
 
 @pytest.mark.parametrize("zone", ["Nowhere/Land", "../../etc/passwd", "UTC'", 3, ["UTC"]])

@@ -95,7 +95,7 @@ class TestSending(Queues, SourceContract):
     queue = "emails"
 
     @pytest.fixture(autouse=True)
-    def _letters(self, source):
+    def _set_up_message(self, source):
         self.bus.declare("webhooks")
         self.bus.channel.queue_purge("webhooks")
         properties = amqp.Message(b"", application_headers={"x-error": "away"})._serialize_properties()

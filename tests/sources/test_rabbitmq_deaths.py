@@ -25,7 +25,7 @@ pytestmark = pytest.mark.server
 
 
 class TestDeaths(Queues):
-    def told(self, **options):
+    def read_one_report(self, **options):
         """The one dead letter."""
         wait_until(lambda: self.bus.depth(self.dlq))
         (report,) = read(self.another(**options))[0]
@@ -39,14 +39,14 @@ class TestDeaths(Queues):
     def test_rejected(self):
         self.bus.publish(self.queue, {"to": "ann"}, type="email.send", correlation_id="c-1")
         self.take(self.queue, requeue=False)
-        report = self.told(dead_letter_queues=[self.dlq])
+        report = self.read_one_report(dead_letter_queues=[self.dlq])
         assert (report.kind, report.error_type, report.queue, report.attempt) == ("rejected", "Rejected", self.queue, 1)
         assert report.task == "email.send" and json.loads(report.kwargs) == {"to": "ann"}
         assert abs(report.at - time.time()) < 60 and self.queue in report.message
 
     def test_expired(self):
         self.bus.publish(self.queue, {"n": 1}, expiration="1")
-        report = self.told(dead_letter_queues=[self.dlq])
+        report = self.read_one_report(dead_letter_queues=[self.dlq])
         assert (report.kind, report.error_type, report.queue) == ("expired", "Expired", self.queue)
 
     def test_dropped_from_a_full_queue(self):
@@ -54,7 +54,7 @@ class TestDeaths(Queues):
         self.bus.declare(self.queue, dead_letter_exchange="", dead_letter_routing_key=self.dlq, max_length=1)
         self.bus.publish(self.queue, {"n": 1})
         self.bus.publish(self.queue, {"n": 2})
-        report = self.told(dead_letter_queues=[self.dlq])
+        report = self.read_one_report(dead_letter_queues=[self.dlq])
         assert (report.kind, report.error_type, json.loads(report.kwargs)) == ("rejected", "QueueFull", {"n": 1})
 
     def test_given_up_by_a_quorum_queue(self):
@@ -64,7 +64,7 @@ class TestDeaths(Queues):
         self.bus.publish(self.queue, {"n": 1})
         for _ in range(2):
             self.take(self.queue, requeue=True)
-        report = self.told(dead_letter_queues=[self.dlq])
+        report = self.read_one_report(dead_letter_queues=[self.dlq])
         assert (report.kind, report.error_type, report.queue) == ("worker_lost", "DeliveryLimit", self.queue)
 
     def test_after_waits_between_its_tries_it_is_of_the_queue_whose_consumer_gave_it_up(self):
@@ -79,12 +79,12 @@ class TestDeaths(Queues):
         parked = self.bus.channel.basic_get(jobs)
         self.bus.channel.basic_publish(amqp.Message(parked.body, **parked.properties), routing_key=self.dlq)
         self.bus.channel.basic_ack(parked.delivery_tag)
-        report = self.told(dead_letter_queues=[self.dlq])
+        report = self.read_one_report(dead_letter_queues=[self.dlq])
         assert (report.queue, report.attempt) == (jobs, 3)
 
     def test_what_reports_nothing_is_where_it_is_and_cannot_be_sent_there(self):
         self.bus.publish(self.dlq, b"plain text", content_type="text/plain")
-        report = self.told(dead_letter_queues=[self.dlq], management_url="")
+        report = self.read_one_report(dead_letter_queues=[self.dlq], management_url="")
         assert report.queue == self.dlq and report.error_type == "Unexplained" and "without a reason" in report.message
         source = self.another(dead_letter_queues=[self.dlq], management_url="")
         with pytest.raises(SourceRefused, match="of = ") as refused:
@@ -105,7 +105,7 @@ class TestDeaths(Queues):
             "authorization": "Bearer abcdefghijklmnop",
         }
         self.bus.publish(self.dlq, {"password": "hunter2hunter2", "n": 1}, application_headers=headers)
-        report = self.told()
+        report = self.read_one_report()
         assert report.error_type == "TypeError"
         assert "hunter2" not in report.message + report.kwargs + report.headers + report.trace
         assert "abcdefghijklmnop" not in report.headers and report.redacted >= 3
@@ -116,13 +116,13 @@ class TestDeaths(Queues):
             "x-exception-stacktrace": "ann/hunter2hunter2\n at f",
         }
         self.bus.publish(self.dlq, {"password": "hunter2hunter2", "n": 1}, application_headers=headers)
-        report = self.told()
+        report = self.read_one_report()
         assert report.message == "ann/[redacted] was refused" and "hunter2" not in report.trace + report.kwargs
 
     def test_headers_of_a_source_are_named_in_its_options(self):
         headers = {"warum": "partner away", "warum-trace": "at f", "job": "mail"}
         self.bus.publish(self.dlq, {"n": 1}, application_headers=headers)
-        report = self.told(error_headers=["warum", "warum-trace"], task_headers=["job"])
+        report = self.read_one_report(error_headers=["warum", "warum-trace"], task_headers=["job"])
         assert (report.kind, report.message, report.trace, report.task) == ("exception", "partner away", "at f", "mail")
 
 

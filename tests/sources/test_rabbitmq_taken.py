@@ -19,33 +19,33 @@ from tests.kit.waiting import wait_until
 from tests.sources.pulled_contract import name, read, ref
 
 
-class Lies:
+class MirroredQueue:
     """A mirrored queue as pass after pass finds it, and RabbitMQ's count of what was acknowledged there."""
 
     def __init__(self, *names, acknowledged=0, expiring=0):
         self.known, self.now, self.settings = Mirrored(DeadQueue("dlq")), 1000.0, {}
         self.acknowledged = acknowledged
         self.passed(*names, expiring=expiring)
-        assert self.asked() == set()
+        assert self.find_removed() == set()
 
     def passed(self, *names, took=(), expiring=0, is_complete=True):
         done = Pass(present=set(names), taken=set(took), expiring=expiring, is_complete=is_complete)
         self.known.record_pass(done, len(names), self.now)
 
-    def asked(self, after_s=13.0):
+    def find_removed(self, after_s=13.0):
         self.now += after_s
         return find_removed_by_others(self.known, self.acknowledged, self.settings, self.now)
 
 
 def test_what_others_acknowledged_is_gone():
-    contents = Lies("a", "b", "c")
+    contents = MirroredQueue("a", "b", "c")
     contents.passed("a")
-    assert contents.asked() == set()  # a count that is late
+    assert contents.find_removed() == set()  # a count that is late
     contents.acknowledged += 1
-    assert contents.asked() == set()  # one of the two; nobody knows which
+    assert contents.find_removed() == set()  # one of the two; nobody knows which
     contents.acknowledged += 1
-    assert contents.asked() == {"b", "c"}
-    assert contents.asked() == set()
+    assert contents.find_removed() == {"b", "c"}
+    assert contents.find_removed() == set()
 
 
 @pytest.mark.parametrize(
@@ -62,96 +62,96 @@ def test_what_others_acknowledged_is_gone():
     ],
 )
 def test_where_rabbitmq_itself_drops_nothing_is_gone(rules, is_gone):
-    contents = Lies("a")
+    contents = MirroredQueue("a")
     contents.passed()
     contents.settings, contents.acknowledged = rules, 1
-    assert contents.asked() == ({"a"} if is_gone else set())
+    assert contents.find_removed() == ({"a"} if is_gone else set())
 
 
 def test_nothing_is_gone_where_messages_expire():
-    contents = Lies("a", "b", expiring=1)
+    contents = MirroredQueue("a", "b", expiring=1)
     contents.passed("a", expiring=1)
     contents.acknowledged += 1
-    assert contents.asked() == set()
+    assert contents.find_removed() == set()
 
 
 def test_what_expired_is_not_gone_though_a_person_took_another_which_was_never_seen():
-    contents = Lies("a", expiring=1)
+    contents = MirroredQueue("a", expiring=1)
     contents.passed()  # its time is over
     contents.acknowledged += 1
-    assert contents.asked() == set()
+    assert contents.find_removed() == set()
     contents.passed("b")  # nothing expires any more
     contents.acknowledged += 1
-    assert contents.asked() == set()
+    assert contents.find_removed() == set()
 
 
 def test_what_expires_deeper_than_a_pass_reached_is_remembered():
-    contents = Lies("a", "b", expiring=1)
+    contents = MirroredQueue("a", "b", expiring=1)
     contents.passed("a", is_complete=False)
     contents.passed("a")
     contents.acknowledged += 1
-    assert contents.asked() == set()
+    assert contents.find_removed() == set()
 
 
 def test_what_was_purged_is_not_gone_by_what_others_acknowledge_later():
-    contents = Lies("a", "b")
+    contents = MirroredQueue("a", "b")
     contents.passed()
     for _ in range(8):
-        assert contents.asked() == set()
+        assert contents.find_removed() == set()
     contents.acknowledged += 2  # messages that came and went between two passes
-    assert contents.asked() == set()
+    assert contents.find_removed() == set()
     contents.passed("c")
-    assert contents.asked() == set()
+    assert contents.find_removed() == set()
     contents.passed()
     contents.acknowledged += 1
-    assert contents.asked() == {"c"}
+    assert contents.find_removed() == {"c"}
 
 
 def test_what_we_took_out_ourselves_is_no_evidence():
-    contents = Lies("a", "b")
+    contents = MirroredQueue("a", "b")
     contents.passed(took=["a"])  # and b was purged meanwhile
     contents.acknowledged += 1
-    assert contents.asked() == set()
+    assert contents.find_removed() == set()
 
 
 def test_the_count_is_not_queried_so_soon_after_we_took_some_that_it_may_be_late():
-    contents = Lies("a", "b", "c")
+    contents = MirroredQueue("a", "b", "c")
     contents.passed("b", "c", took=["a"])
     contents.passed("c")
-    assert contents.asked(after_s=5) == set() == contents.asked(after_s=5)
+    assert contents.find_removed(after_s=5) == set() == contents.find_removed(after_s=5)
     contents.acknowledged += 1  # only now it is counted, and it was ours
-    assert contents.asked(after_s=5) == set()
+    assert contents.find_removed(after_s=5) == set()
     contents.acknowledged += 1
-    assert contents.asked() == {"b"}
+    assert contents.find_removed() == {"b"}
 
 
 def test_who_counts_from_the_beginning_again_knows_nothing_of_before():
-    contents = Lies("a", "b", acknowledged=7)
+    contents = MirroredQueue("a", "b", acknowledged=7)
     contents.passed("b")
     contents.acknowledged = 2  # the statistics began anew
-    assert contents.asked() == set()
+    assert contents.find_removed() == set()
     contents.acknowledged += 1
-    assert contents.asked() == set()  # a is none of these
+    assert contents.find_removed() == set()  # a is none of these
     contents.passed()
     contents.acknowledged += 1
-    assert contents.asked() == {"b"}
+    assert contents.find_removed() == {"b"}
 
 
 @pytest.mark.parametrize("is_complete", [True, False])
 def test_what_is_there_again_is_not_gone(is_complete):
-    contents = Lies("a", "b")
+    contents = MirroredQueue("a", "b")
     contents.passed("a")  # a consumer has b in hand
     contents.passed("a", "b", is_complete=is_complete)  # and gave it back
     contents.acknowledged += 1
-    assert contents.asked() == set()
+    assert contents.find_removed() == set()
 
 
 class TestLineages:
     """Jobs that a replay sent and that died again."""
 
-    SAID = {"queue": "emails", "job_id": "j1", "run": 2, "item": 7, "replay": "r", "sent_as": "new-7"}
+    LINEAGE = {"queue": "emails", "job_id": "j1", "run": 2, "item": 7, "replay": "r", "sent_as": "new-7"}
 
-    def kept(self, body=b'{"n": 1}'):
+    def stored_message(self, body=b'{"n": 1}'):
         properties = amqp.Message(b"", content_type="application/json")._serialize_properties()
         return rabbitmq_messages.pack("dlq", "emails", "j1|1", "", "dlq", properties, body)
 
@@ -161,7 +161,7 @@ class TestLineages:
 
     def test_what_was_edited_is_known_by_the_body_that_went(self):
         written = rabbitmq_messages.build_message(
-            OutgoingMessage(7, self.kept(), "emails", "new-7", self.SAID, kwargs={"n": 41}), ()
+            OutgoingMessage(7, self.stored_message(), "emails", "new-7", self.LINEAGE, kwargs={"n": 41}), ()
         )  # fmt: skip
         found = RawMessage(written._serialize_properties(), written.body, "", "dlq")
         read = rabbitmq_death.parse(found, "dlq", "emails")
@@ -169,13 +169,13 @@ class TestLineages:
 
     def test_arguments_that_a_body_cannot_have_are_refused_before_anything_is_sent(self):
         source = connect("shop", "rabbitmq", "amqp://127.0.0.1:1//", (), {"dead_letter_queues": ["dlq"]})
-        source.check_arguments(self.kept(), [], {"n": 2})
+        source.check_arguments(self.stored_message(), [], {"n": 2})
         with pytest.raises(SourceRefused, match="keyword arguments alone"):
-            source.check_arguments(self.kept(), [1], {"n": 2})
+            source.check_arguments(self.stored_message(), [1], {"n": 2})
 
     def test_of_two_that_are_equal_the_first_is_the_run_that_was_sent(self):
         body = b"{}"
-        read = self.read(self.SAID | {"body": rabbitmq_messages.digest_of(body)}, body)
+        read = self.read(self.LINEAGE | {"body": rabbitmq_messages.digest_of(body)}, body)
         results = [
             rabbitmq_death.build_envelope(read, job_id, "shop", "dlq", rabbitmq_death.HeaderNames(), 1.0)
             for job_id in ("new-7", "new-7~2")
@@ -185,7 +185,7 @@ class TestLineages:
     @pytest.mark.parametrize("sent_as", ["x" * 1_000, "a\nb", "a\0b", "", None])
     def test_an_id_that_is_none_makes_no_lineage(self, sent_as):
         body = b"{}"
-        read = self.read(self.SAID | {"body": rabbitmq_messages.digest_of(body), "sent_as": sent_as}, body)
+        read = self.read(self.LINEAGE | {"body": rabbitmq_messages.digest_of(body), "sent_as": sent_as}, body)
         assert read.lineage is None and len(read.base) == 32
 
 

@@ -42,11 +42,11 @@ class Shop:
         self.worker.break_("partner")
         sent()
 
-        def told():
+        def new_failures():
             found = [one for one in reports(self.store) if one.kind == "exception" and one.raw not in before]
             return sorted(found, key=lambda one: one.args) if len(found) == count else None
 
-        return self.worker.wait(told, what=f"{count} failures")
+        return self.worker.wait(new_failures, what=f"{count} failures")
 
     def replays(self, report, **changes):
         """Sends it again; its new id."""
@@ -60,14 +60,14 @@ class Shop:
         return job
 
     def succeeds(self, report, **changes):
-        """Mended, replayed and succeed; its new id."""
+        """Fix the job, replay it and wait until it succeeded; return its new id."""
         self.worker.fix("partner")
         job = self.replays(report, **changes)
         (well,) = self.worker.wait(lambda: of_job(self.store, job), what="its success")
         assert (well.kind, well.lineage.job_id) == ("success", report.job_id)
         return job
 
-    def seen(self, job):
+    def requests_seen(self, job):
         """The request that the task saw in each of its attempts."""
         return [one for one in map(json.loads, self.worker.marks("traced")) if one["id"] == job]
 
@@ -108,13 +108,13 @@ def test_the_next_link_of_a_chain_runs_with_the_result(shop):
     assert not any("fruit" in mark for mark in shop.worker.marks("ok"))
     job = shop.succeeds(report)
     shop.worker.wait(lambda: "('fruit', 'last')" in shop.worker.marks("ok"), what="the next link")
-    assert [one["follow"] for one in shop.seen(job)] == [[1, 0, 0, False]]
+    assert [one["follow"] for one in shop.requests_seen(job)] == [[1, 0, 0, False]]
 
 
 def test_a_member_of_a_group_comes_back_to_its_place(shop):
     _, second = shop.fails(lambda: group(sig(shop, "a"), sig(shop, "b")).apply_async(), count=2)
     job = shop.succeeds(second)
-    (before,), (after,) = shop.seen(second.job_id), shop.seen(job)
+    (before,), (after,) = shop.requests_seen(second.job_id), shop.requests_seen(job)
     assert before["group"] and before["group_index"] == 1
     assert {k: after[k] for k in ("group", "group_index", "args")} == {
         k: before[k] for k in ("group", "group_index", "args")
@@ -131,7 +131,7 @@ def test_a_member_of_a_chord_runs_and_the_chord_stays_ended(shop):
         lambda: f"('broken {shop.kind}',)" in shop.worker.marks("notes"), what="the chord's error callback"
     )
     job = shop.succeeds(report)
-    assert [one["follow"] for one in shop.seen(job)] == [[0, 0, 0, True]]
+    assert [one["follow"] for one in shop.requests_seen(job)] == [[0, 0, 0, True]]
     shop.worker.send("note", "after it", queue="emails")
     shop.worker.wait(lambda: "('after it',)" in shop.worker.marks("notes"), what="what was sent later")
     assert f"('body {shop.kind}',)" not in shop.worker.marks("notes")
@@ -141,19 +141,19 @@ def test_a_callback_runs_when_the_replay_succeeds_and_an_errback_each_time_it_fa
     good, bad = f"linked {shop.kind}", f"failed {shop.kind}"
     (report,) = shop.fails(lambda: sig(shop, "x").apply_async(link=note(shop, good), link_error=note(shop, bad)))
 
-    def noted(text):
+    def count_notes(text):
         return shop.worker.marks("notes").count(f"('{text}',)")
 
-    shop.worker.wait(lambda: noted(bad) == 1, what="the error callback")
+    shop.worker.wait(lambda: count_notes(bad) == 1, what="the error callback")
     again = shop.replays(report)
-    shop.worker.wait(lambda: of_job(shop.store, again) and noted(bad) == 2, what="the error callback again")
-    assert noted(good) == 0
+    shop.worker.wait(lambda: of_job(shop.store, again) and count_notes(bad) == 2, what="the error callback again")
+    assert count_notes(good) == 0
     shop.succeeds(report)
-    shop.worker.wait(lambda: noted(good) == 1, what="the callback")
-    assert noted(bad) == 2
+    shop.worker.wait(lambda: count_notes(good) == 1, what="the callback")
+    assert count_notes(bad) == 2
 
 
-ASKED = {
+OPTIONS = {
     "headers": {"x-own": {"trace": ["00-abc", 1, None, True]}},
     "priority": 6,
     "time_limit": 120,
@@ -171,10 +171,10 @@ OF_THE_RUN = {"id", "parent_id", "correlation_id", "redelivered"}
 def test_all_that_a_job_was_sent_with_is_there_in_its_next_run(shop):
     stamped = sig(shop, 1, kwargs={"to": "ann"})
     stamped.stamp(customer="cobalt")
-    (report,) = shop.fails(lambda: stamped.apply_async(**ASKED))
+    (report,) = shop.fails(lambda: stamped.apply_async(**OPTIONS))
     job = shop.succeeds(report)
-    (before,), (after,) = shop.seen(report.job_id), shop.seen(job)
-    assert before["own"] == ASKED["headers"]["x-own"] and before["timelimit"] == [120, 90] and before["priority"] == 6
+    (before,), (after,) = shop.requests_seen(report.job_id), shop.requests_seen(job)
+    assert before["own"] == OPTIONS["headers"]["x-own"] and before["timelimit"] == [120, 90] and before["priority"] == 6
     assert before["stamps"] == {"customer": "cobalt"} and before["shadow"] == "traced-as-this"
     assert {name for name in before if before[name] != after[name]} <= OF_THE_RUN
     assert (after["id"], after["parent_id"], after["root_id"]) == (job, report.job_id, "the-root")
@@ -184,7 +184,7 @@ def test_all_that_a_job_was_sent_with_is_there_in_its_next_run(shop):
 def test_but_for_the_named_lists_the_message_of_the_next_run_is_the_same(shop, serializer):
     """Both captured by the guard: of the failure, and of its replay, which fails too."""
     kwargs = {"to": "ann", "more": "é" * 10}
-    options = {**ASKED, "expires": 3600, "serializer": serializer}
+    options = {**OPTIONS, "expires": 3600, "serializer": serializer}
     (report,) = shop.fails(lambda: sig(shop, 1, kwargs=kwargs).apply_async(**options))
     job = shop.replays(report)
     (again,) = shop.worker.wait(lambda: of_job(shop.store, job), what="its second failure")
@@ -220,7 +220,7 @@ def test_a_job_that_came_by_an_exchange_goes_to_its_queue_and_to_no_other(shop):
         waits = twin(connection.default_channel).queue_declare(passive=True).message_count
         job = shop.succeeds(report, queue="routed")
         assert twin(connection.default_channel).queue_declare(passive=True).message_count == waits == 1
-    assert [one["args"] for one in shop.seen(job)] == [["by exchange"]]
+    assert [one["args"] for one in shop.requests_seen(job)] == [["by exchange"]]
 
 
 class Bomb:

@@ -43,14 +43,14 @@ class World:
         """A job that dies now is dead here, too."""
         died = system.dies()
 
-        def here():
+        def find_dead_here():
             found = self.desk.states(system)
             # RabbitMQ gives no ids: there it is what the message is called, and a digest.
             return [
                 one for one, state in found.items() if (one == died or one.startswith(f"{died}.")) and state == "dead"
             ]
 
-        (job_id,) = self.desk.wait(here, f"a job that died at {system.name}", SECONDS)
+        (job_id,) = self.desk.wait(find_dead_here, f"a job that died at {system.name}", SECONDS)
         return job_id
 
     def goes_on(self, victim):
@@ -113,18 +113,18 @@ def test_all_four_are_read_and_replayed_side_by_side(world):
 
 
 @pytest.fixture
-def known(world):
+def dead_jobs(world):
     """A dead job of each, which must still be dead when all is over."""
     return {system: world.arrives(system) for system in world.systems}
 
 
-def still_dead(world, known):
+def still_dead(world, dead_jobs):
     world.nothing_is_gone()
-    for system, job_id in known.items():
+    for system, job_id in dead_jobs.items():
         assert world.desk.states(system)[job_id] == "dead", system.name
 
 
-def test_one_that_hangs_is_reported_to_and_the_others_go_on(world, known):
+def test_one_that_hangs_is_reported_to_and_the_others_go_on(world, dead_jobs):
     other = world.arrives(world.bull)
     os.kill(world.bull.engine.process.pid, signal.SIGSTOP)
     try:
@@ -141,14 +141,14 @@ def test_one_that_hangs_is_reported_to_and_the_others_go_on(world, known):
         os.kill(world.bull.engine.process.pid, signal.SIGCONT)
     world.is_back(world.bull)
     world.desk.wait(lambda: world.desk.items(waits) == ["succeeded"], "what waited for it went", SECONDS)
-    still_dead(world, known)
+    still_dead(world, dead_jobs)
 
 
-def test_one_replay_over_two_systems_is_sent_and_ends_well_in_both(world, known):
-    both = {system: known[system] for system in (world.bull, world.table)}
+def test_one_replay_over_two_systems_is_sent_and_ends_well_in_both(world, dead_jobs):
+    both = {system: dead_jobs[system] for system in (world.bull, world.table)}
     replay = world.desk.replay_of(both)
     world.desk.wait(lambda: "planned" not in world.desk.items(replay), "both are sent", SECONDS)
-    assert world.table.status(known[world.table]) == "pending"
+    assert world.table.status(dead_jobs[world.table]) == "pending"
     world.table.work()
     world.desk.wait(lambda: world.desk.items(replay) == ["succeeded"] * 2, "both ran well", SECONDS)
     for system, job_id in both.items():
@@ -157,7 +157,7 @@ def test_one_replay_over_two_systems_is_sent_and_ends_well_in_both(world, known)
     world.desk.wait(lambda: world.desk.evaluate(f"say({state})") == "done", "the replay is done", SECONDS)
 
 
-def test_a_table_that_a_person_locks_holds_up_no_one(world, known):
+def test_a_table_that_a_person_locks_holds_up_no_one(world, dead_jobs):
     other = world.arrives(world.table)
     with world.table.locked():
         waits = world.desk.replay(world.table, other)
@@ -169,13 +169,13 @@ def test_a_table_that_a_person_locks_holds_up_no_one(world, known):
     world.desk.wait(lambda: world.desk.items(waits) != ["planned"], "what waited for it went", SECONDS)
     world.table.work()
     world.desk.wait(lambda: world.desk.items(waits) == ["succeeded"], "it ran well", SECONDS)
-    still_dead(world, known)
+    still_dead(world, dead_jobs)
 
 
 @pytest.mark.long("Runs four queue systems side by side.")
-def test_one_that_is_killed_comes_back_by_itself_with_what_it_stored(world, known):
-    waiting = world.desk.replay(world.bull, known[world.bull])
-    world.desk.wait(lambda: world.desk.states(world.bull)[known[world.bull]] == "recovered", "it ran well", SECONDS)
+def test_one_that_is_killed_comes_back_by_itself_with_what_it_stored(world, dead_jobs):
+    waiting = world.desk.replay(world.bull, dead_jobs[world.bull])
+    world.desk.wait(lambda: world.desk.states(world.bull)[dead_jobs[world.bull]] == "recovered", "it ran well", SECONDS)
     arrived = world.arrives(world.bull)
     world.bull.engine.kill()
     replay = world.desk.replay(world.bull, arrived)
@@ -188,17 +188,17 @@ def test_one_that_is_killed_comes_back_by_itself_with_what_it_stored(world, know
     world.nothing_is_gone()
 
 
-def test_one_that_answers_slowly_holds_up_no_one(world, known):
+def test_one_that_answers_slowly_holds_up_no_one(world, dead_jobs):
     world.bull.road.delay_s = 1.0
     try:
         world.goes_on(world.bull)
     finally:
         world.bull.road.delay_s = 0.0
     world.is_back(world.bull)
-    still_dead(world, known)
+    still_dead(world, dead_jobs)
 
 
-def test_a_version_that_is_not_known_makes_it_read_only_until_it_is_known_again(world, known):
+def test_a_version_that_is_not_known_makes_it_read_only_until_it_is_known_again(world, dead_jobs):
     meta = f"bull:{world.bull.queue}:meta"
     before = world.bull.valkey.hget(meta, "version")
     world.bull.valkey.hset(meta, "version", "bullmq:99.0.0")
@@ -208,7 +208,7 @@ def test_a_version_that_is_not_known_makes_it_read_only_until_it_is_known_again(
         assert "99" in reason
         assert re.search(r"bull BullMQ .*Read-only: nothing is sent to bull\.", world.desk.page())
         refused = world.desk.evaluate(
-            f"found = Failure.objects.get(source='bull', job_id={known[world.bull]!r})\n"
+            f"found = Failure.objects.get(source='bull', job_id={dead_jobs[world.bull]!r})\n"
             "try:\n replays.draft(ANN, selection=[found.pk], reason='mended'); say('')\n"
             "except Refused as error: say(error.message)"
         )
@@ -219,35 +219,35 @@ def test_a_version_that_is_not_known_makes_it_read_only_until_it_is_known_again(
     world.desk.sample_closely()
     world.desk.wait(lambda: not world.desk.source(world.bull)["read_only"], "it is known again", 120)
     world.is_back(world.bull)
-    still_dead(world, known)
+    still_dead(world, dead_jobs)
 
 
-def test_one_that_lost_its_data_has_its_dead_here_and_goes_on_from_there(world, known):
+def test_one_that_lost_its_data_has_its_dead_here_and_goes_on_from_there(world, dead_jobs):
     world.bull.valkey.flushall()
     world.goes_on(world.bull)
     again = world.is_back(world.bull)
-    still_dead(world, known)
+    still_dead(world, dead_jobs)
     world.bull.restart_workers()  # a worker that reconnects writes the version, which was lost with the data
     world.is_back(world.bull)
-    replay = world.desk.replay(world.bull, known[world.bull])
+    replay = world.desk.replay(world.bull, dead_jobs[world.bull])
     ran = (["succeeded"], ["failed_again"])
     world.desk.wait(lambda: world.desk.items(replay) in ran, "it was sent from the copy here, and ran", SECONDS)
     assert world.desk.states(world.bull)[again] == "dead"
 
 
 @pytest.mark.long("Runs four queue systems side by side.")
-def test_a_table_that_is_dropped_is_reported_and_its_dead_stay(world, known):
+def test_a_table_that_is_dropped_is_reported_and_its_dead_stay(world, dead_jobs):
     world.table.drop()
     away = world.is_away(world.table)
     assert "jobs" in away["why"] + away["why_not_pulled"]
     world.goes_on(world.table)
     world.table.make()
     world.is_back(world.table)
-    still_dead(world, known)
+    still_dead(world, dead_jobs)
 
 
 @pytest.mark.long("Runs four queue systems side by side.")
-def test_a_rabbitmq_that_is_killed_holds_up_no_one_and_comes_back_with_what_it_stored(world, known):
+def test_a_rabbitmq_that_is_killed_holds_up_no_one_and_comes_back_with_what_it_stored(world, dead_jobs):
     arrived = world.arrives(world.rabbit)
     world.rabbit.kill()
     replay = world.desk.replay(world.rabbit, arrived)
@@ -257,4 +257,4 @@ def test_a_rabbitmq_that_is_killed_holds_up_no_one_and_comes_back_with_what_it_s
     world.rabbit.node.start()
     world.desk.wait(lambda: "planned" not in world.desk.items(replay), "what waited for it went", SECONDS)
     world.is_back(world.rabbit)
-    still_dead(world, known)
+    still_dead(world, dead_jobs)

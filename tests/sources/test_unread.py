@@ -24,13 +24,13 @@ pytestmark = [pytest.mark.django_db, pytest.mark.server]
 
 @pytest.fixture
 def configured(store, settings, tmp_path):
-    def made(text):
+    def configure(text):
         file = tmp_path / "sources.toml"
         file.write_text(f"[sources.shop]\n{text}")
         settings.REDRIVE_SOURCES = str(file)
         forget_configuration(config)
 
-    yield made
+    yield configure
     config.adapter("shop").close()
 
 
@@ -159,7 +159,7 @@ def test_a_defect_in_one_way_of_reading_bullmq_is_reported_and_the_others_file_a
     assert "IndexError: list index out of range" in source.why_not_pulled and source.not_pulled_since
 
 
-class TestLargeLetters(Queues):
+class TestLargeMessages(Queues):
     def test_a_queue_full_of_messages_too_large_to_be_stored_is_reported(self, configured, monkeypatch):
         monkeypatch.setattr(rabbitmq_reading, "_DRAINED_AT_ONCE", 3)
         monkeypatch.setattr(rabbitmq_death, "_LARGEST", 4096 + 1000)

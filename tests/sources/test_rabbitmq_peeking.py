@@ -1,4 +1,4 @@
-"""Looking at RabbitMQ's dead letters changes nothing for anybody else; and what is reported is reported once, under one name."""
+"""Reading RabbitMQ's dead letters in place changes nothing for anybody else; and what is reported is reported once, under one name."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TestAQuorumQueue(Queues):
             self.bus.publish(self.dlq, {"n": n}, message_id=f"m-{n}")
         wait_until(lambda: self.bus.depth(self.dlq) == count)
 
-    def counted(self):
+    def delivery_counts(self):
         """Deliveries of each by the queue, before this."""
         found = self.bus.bodies(self.dlq)
         return [(json.loads(one.body)["n"], one.headers["x-delivery-count"]) for one in found]
@@ -64,7 +64,7 @@ class TestAQuorumQueue(Queues):
         everything(source)
         source.remove([Ref(self.queue, "m-0")])
         assert self.bus.depth(self.dlq) == 3
-        assert self.counted() == [(0, 0), (1, 0), (2, 0)]
+        assert self.delivery_counts() == [(0, 0), (1, 0), (2, 0)]
 
     def test_it_is_counted_and_reported_why_it_is_not_read(self):
         self.bury(3)
@@ -82,7 +82,7 @@ class TestAQuorumQueue(Queues):
             source.depths()
             source.findings()
             source.waiting([self.dlq])
-        assert self.counted() == [(0, 0), (1, 0)]
+        assert self.delivery_counts() == [(0, 0), (1, 0)]
 
     def test_a_drain_whose_reports_cannot_be_filed_hands_out_the_same_and_counts_once(self):
         self.bury(2)
@@ -100,16 +100,16 @@ class TestAQuorumQueue(Queues):
         url = self.node.url.replace(f"redrive:{self.node._password}", "reader:secret")
         source = self.another(url=url, management_url="")
         everything(source, rounds=2)
-        assert self.counted() == [(0, 0), (1, 0)]
+        assert self.delivery_counts() == [(0, 0), (1, 0)]
         found = {one.id: one for one in source.findings()}
         assert "The type of queue" in found["never-peeked"].text and found[READ_ONLY].severity == "high"
         with pytest.raises(SourceRefused, match="lets this user send nothing"):
-            source.send("r", [Letters.of(self)])
+            source.send("r", [OutgoingMessages.build_for(self)])
 
 
-class Letters:
+class OutgoingMessages:
     @staticmethod
-    def of(test, token=1):
+    def build_for(test, token=1):
         from jobs_admin.sources.base import OutgoingMessage
         from jobs_admin.sources.rabbitmq import messages as rabbitmq_messages
 
@@ -226,7 +226,10 @@ class TestAClassicQueue(Queues):
             reports, _ = read(source)
             assert len(reports) == 2
             assert [one.id for one in source.findings() if one.severity == "high"] == [READ_ONLY]
-            for act in (lambda: source.send("r", [Letters.of(self)]), lambda: source.remove([ref(reports[0])])):
+            for act in (
+                lambda: source.send("r", [OutgoingMessages.build_for(self)]),
+                lambda: source.remove([ref(reports[0])]),
+            ):
                 with pytest.raises(SourceRefused, match=r"RabbitMQ 9\."):
                     act()
             drains = self.another(url=road.url, mode="drain")
