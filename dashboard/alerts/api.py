@@ -25,7 +25,7 @@ _ANSWERED = frozenset(alert_shapes.RuleItem.model_fields) - {*alerts.FIELDS, "ch
 
 
 class RuleDocument(BaseModel):  # not ninja's Schema, which loses what it does not know
-    """The rule's fields. `changed_at`, as it was answered, refuses the edit of what somebody changed since."""
+    """The rule's fields. `changed_at`, as it was answered, refuses the edit of a rule that was changed since."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -76,7 +76,7 @@ def list_alerts(
     after: After = None,
     limit: Limit = 50,
 ) -> Any:
-    """Newest first. `state` is pending, firing, acknowledged, silenced, resolved, or open; `rule` its name or number."""
+    """Return alerts, latest first. `state` is pending, firing, acknowledged, silenced, resolved, or open; `rule` its name or number."""
     page = alerts.listing(request.auth, state=state, source=source, queue=queue, rule=rule, after=after, limit=limit)
     return shapes.listed(
         page.rows, alert_shapes.alert, next=page.next, count=page.count, count_is_capped=page.count_is_capped
@@ -86,7 +86,7 @@ def list_alerts(
 @api.get("/alerts/{alert_id}", response={200: alert_shapes.AlertDetail, **REFUSALS}, tags=["alerts"])
 @needs(VIEWER)
 def one_alert(request: HttpRequest, alert_id: Number) -> Any:
-    """With all that happened to it and to those told with it, the groups that rose, and earlier ones like it."""
+    """Return one alert with its timeline and that of the alerts notified with it, the groups that grew, and similar alerts before."""
     return alert_shapes.alert_detail(request.auth, alerts.get(request.auth, alert_id), timezone.now())
 
 
@@ -123,14 +123,14 @@ def list_alert_rules(request: HttpRequest) -> Any:
 @api.post("/rules", response={201: alert_shapes.RuleItem, **REFUSALS}, tags=["alerts"])
 @needs(OPERATOR)
 def make_alert_rule(request: HttpRequest, body: RuleDocument) -> Any:
-    """It judges from the next round on, within five seconds."""
+    """Create an alert rule. It is evaluated from the next round, within five seconds."""
     return Status(201, alert_shapes.rule(request.auth, alerts.save_rule(request.auth, body.document())))
 
 
 @api.post("/rules/preview", response={200: alert_shapes.RulePreview, **REFUSALS}, tags=["alerts"])
 @needs(VIEWER)
 def preview_alert_rule(request: HttpRequest, body: RulePreviewed) -> Any:
-    """How often it would have fired in the last `days`, on the history of the sources in sight. Changes nothing."""
+    """Return how often the rule would have fired in the last `days`, on the history of the sources in sight. Changes nothing."""
     found = alerts.preview(request.auth, body.document(), timezone.now(), days=body.days)
     return alert_shapes.preview(found)
 
@@ -151,7 +151,7 @@ def change_alert_rule(request: HttpRequest, rule_id: Number, body: RuleDocument)
 @api.delete("/rules/{rule_id}", response={204: None, **REFUSALS}, tags=["alerts"])
 @needs(OPERATOR)
 def delete_alert_rule(request: HttpRequest, rule_id: Number) -> Any:
-    """Its open alerts are closed, and that is told. What it told stays."""
+    """Delete the rule. Its open alerts are closed, with a notice. Earlier notices stay."""
     alerts.delete_rule(request.auth, rule_id)
     return Status(204, None)
 
@@ -162,7 +162,7 @@ def delete_alert_rule(request: HttpRequest, rule_id: Number) -> Any:
 @api.get("/silences", response={200: shapes.Listed[alert_shapes.SilenceItem], **REFUSALS}, tags=["alerts"])
 @needs(VIEWER)
 def list_silences(request: HttpRequest, over: bool = False) -> Any:
-    """Those in force and to come, the next to end first; with `over` those that ended, the newest first."""
+    """Return silences in force and to come, the next to end first; with `over` those that ended, latest first."""
     rows = alerts.silences(request.auth, timezone.now(), over=over)
     return shapes.listed(rows, lambda row: alert_shapes.silence(request.auth, row), next=None, count=len(rows))
 
@@ -170,7 +170,7 @@ def list_silences(request: HttpRequest, over: bool = False) -> Any:
 @api.post("/silences", response={201: alert_shapes.SilenceItem, **REFUSALS}, tags=["alerts"])
 @needs(OPERATOR)
 def make_silence(request: HttpRequest, body: NewSilence) -> Any:
-    """What every matcher fits is shown and not told: `source`, `queue`, `rule` (globs), `severity`, `alert` (a number)."""
+    """Silence the alerts that every matcher fits. Matchers: `source`, `queue`, `rule` (globs), `severity`, `alert` (a number)."""
     if (body.ends_at is None) == (body.for_s is None):
         raise Refused("invalid", "Give either ends_at or for_s. Nothing was changed.", "ends_at")
     now = timezone.now()
@@ -184,7 +184,7 @@ def make_silence(request: HttpRequest, body: NewSilence) -> Any:
 @api.delete("/silences/{silence_id}", response={204: None, **REFUSALS}, tags=["alerts"])
 @needs(OPERATOR)
 def end_silence(request: HttpRequest, silence_id: Number) -> Any:
-    """It ends now: what still fires is told."""
+    """End the silence now. Alerts that still fire are notified."""
     alerts.end_silence(request.auth, silence_id)
     return Status(204, None)
 
@@ -195,7 +195,7 @@ def end_silence(request: HttpRequest, silence_id: Number) -> Any:
 @api.get("/runbooks", response={200: shapes.Listed[alert_shapes.RunbookItem], **REFUSALS}, tags=["alerts"])
 @needs(VIEWER)
 def list_runbooks(request: HttpRequest) -> Any:
-    """What to do where a task fails, by pattern. A group's own runbook, and a rule's, go before it."""
+    """Return the runbooks of tasks, by pattern. The runbook of a group or a rule takes precedence."""
     rows = alerts.runbooks(request.auth)
     return shapes.listed(rows, alert_shapes.runbook, next=None, count=len(rows))
 
@@ -203,7 +203,7 @@ def list_runbooks(request: HttpRequest) -> Any:
 @api.put("/runbooks", response={200: alert_shapes.RunbookItem, **REFUSALS}, tags=["alerts"])
 @needs(OPERATOR)
 def save_runbook(request: HttpRequest, body: SaidRunbook) -> Any:
-    """Of this pattern; one that is there already gets the new address. Takes the role operator on every source."""
+    """Save the runbook of this pattern, or give it the new address. Takes the role operator on every source."""
     return alert_shapes.runbook(alerts.save_runbook(request.auth, body.task, body.url))
 
 

@@ -79,7 +79,7 @@ class AlertDetail(AlertItem):
 
 
 class RuleItem(Schema):
-    """What `POST rules` takes, and what is known beside it."""
+    """The fields that `POST rules` takes, and those computed beside them."""
 
     name: str
     metric: str

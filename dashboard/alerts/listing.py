@@ -30,9 +30,9 @@ class Line:
     threshold: str
     peak: str
     state: str
-    look: str
+    tone: str
     severity: str
-    severity_look: str
+    severity_tone: str
     for_s: float
     by: str  # who acknowledged, "" for no one
     acknowledge_url: str  # "" where the viewer may not, or nothing is to be acknowledged
@@ -117,7 +117,7 @@ def _member(alert: Alert, *, may: bool = False, together: int = 0) -> Member:
 
 
 def _severity_class(severity: str) -> str:
-    return alert_words.SEVERITY_LOOKS.get(severity, "discarded")
+    return alert_words.SEVERITY_TONES.get(severity, "discarded")
 
 
 def _acknowledge_url(alert: Alert) -> str:
@@ -146,7 +146,7 @@ def line(
         alert_words.in_unit(alert.threshold, name),
         alert_words.in_unit(alert.peak, name),
         status.word,
-        status.look,
+        status.tone,
         severity,
         _severity_class(severity),
         status.for_s,

@@ -29,7 +29,7 @@ _TO = {
     AlertState.SILENCED: "silenced",
     AlertState.RESOLVED: "resolved",
 }
-# How a delivery stands: (look, words).
+# How a delivery stands: (tone, words).
 _DELIVERIES = {
     "waiting": ("retrying", "not sent yet"),
     "sending": ("replaying", "sending"),
@@ -43,7 +43,7 @@ class Notified:
     """One delivery of a notice."""
 
     channel: str
-    look: str
+    tone: str
     words: str
     at: datetime | None
     why: str  # it did not arrive, hostile text
@@ -55,7 +55,7 @@ class Step:
 
     at: datetime
     words: str
-    look: str
+    tone: str
     reason: str
     actor: str
     of: list[tuple[str, str]] = field(default_factory=list)  # (whose, "" where it is only this alert; value)
@@ -92,8 +92,8 @@ def steps(alert: Alert, events: Iterable[AlertEvent], deliveries: Iterable[Deliv
 def _step(event: AlertEvent) -> Step:
     state = AlertState(event.to)
     if event.reason == UNACKNOWLEDGED:
-        return Step(event.at, "unacknowledged", alert_words.LOOKS[state], "", event.actor)
-    return Step(event.at, _TO[state], alert_words.LOOKS[state], event.reason, event.actor)
+        return Step(event.at, "unacknowledged", alert_words.TONES[state], "", event.actor)
+    return Step(event.at, _TO[state], alert_words.TONES[state], event.reason, event.actor)
 
 
 def _whose(event: AlertEvent, alert: Alert, is_alone: bool) -> tuple[str, str]:
@@ -109,14 +109,14 @@ def _repeated_notice(found: list[DeliveryRow], now: datetime) -> Step:
 
 
 def _notified(delivery: DeliveryRow, now: datetime) -> Notified:
-    look, words = _DELIVERIES.get(delivery.state, ("discarded", delivery.state))
+    tone, words = _DELIVERIES.get(delivery.state, ("discarded", delivery.state))
     tries = f" after {number(delivery.tries)} tries" if delivery.tries > 1 else ""
     if delivery.state == "waiting" and delivery.tries:
         words, tries = f"not delivered{tries or ' after 1 try'}", ""
         if delivery.next_try_at and delivery.next_try_at > now:
             words += f", next try in {duration((delivery.next_try_at - now).total_seconds())}"
     why = delivery.error if delivery.state != "delivered" else ""
-    return Notified(delivery.channel, look, f"{words}{tries}", delivery.delivered_at or delivery.tried_at, why)
+    return Notified(delivery.channel, tone, f"{words}{tries}", delivery.delivered_at or delivery.tried_at, why)
 
 
 def sentence(alert: Alert, now: datetime) -> str:

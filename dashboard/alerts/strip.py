@@ -28,7 +28,7 @@ class Bar:
     width: str
     y: int
     height: int
-    look: str  # a class: its severity, and whether it is silenced
+    css_class: str  # a class: its severity, and whether it is silenced
     words: str
     acknowledged_x: str  # a mark within it; "" where nobody did
 
@@ -109,11 +109,11 @@ def _bar(alert: Alert, since: datetime, until: datetime) -> Bar:
     left, right = place(_start(alert)), place(_end(alert, until))
     left = min(left, WIDE - _THIN)
     y, tall = _TALL.get(Severity(alert.severity), _TALL[Severity.INFO])
-    look = f"is-{alert_words.SEVERITY_LOOKS[Severity(alert.severity)]}"
+    css_class = f"is-{alert_words.SEVERITY_TONES[Severity(alert.severity)]}"
     if alert.state == AlertState.SILENCED:
-        look += " is-silenced"
+        css_class += " is-silenced"
     taken = f"{place(alert.acknowledged_at):.1f}" if alert.acknowledged_at else ""
-    return Bar(f"{left:.1f}", f"{max(right - left, _THIN):.1f}", y, tall, look, words(alert, until), taken)
+    return Bar(f"{left:.1f}", f"{max(right - left, _THIN):.1f}", y, tall, css_class, words(alert, until), taken)
 
 
 def words(alert: Alert, until: datetime) -> str:

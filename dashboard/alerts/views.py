@@ -164,7 +164,7 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
         "stale": liveness.find_stale(now),
         "condition": alert_words.condition(alert),
         "sentence": alert_page.sentence(alert, now),
-        "severity_look": alert_words.SEVERITY_LOOKS.get(alert.severity, "discarded"),
+        "severity_tone": alert_words.SEVERITY_TONES.get(alert.severity, "discarded"),
         "acknowledged_by": alert.acknowledged_by,
         "peak": alert_words.in_unit(alert.peak, alert.rule.metric),
         "may_act": may_act,

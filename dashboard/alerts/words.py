@@ -9,14 +9,14 @@ from jobs_admin.alerts import wording
 from jobs_admin.models import Alert
 from jobs_admin.models.alert import AlertState, Severity
 
-LOOKS = {
+TONES = {
     AlertState.PENDING: "discarded",
     AlertState.FIRING: "dead",
     AlertState.ACKNOWLEDGED: "retrying",
     AlertState.SILENCED: "discarded",
     AlertState.RESOLVED: "recovered",
 }
-SEVERITY_LOOKS = {Severity.CRITICAL: "dead", Severity.WARNING: "retrying", Severity.INFO: "replaying"}
+SEVERITY_TONES = {Severity.CRITICAL: "dead", Severity.WARNING: "retrying", Severity.INFO: "replaying"}
 
 
 def in_unit(value: float | None, name: str) -> str:
@@ -43,14 +43,14 @@ class Status:
     """The state of an alert: its word and look, its start and its duration."""
 
     word: str
-    look: str
+    tone: str
     since: datetime
     for_s: float  # it is true, or was
 
 
 def status(alert: Alert, now: datetime) -> Status:
     ended = alert.resolved_at or now
-    return Status(alert.state, LOOKS[AlertState(alert.state)], alert.opened_at, _seconds(alert.opened_at, ended))
+    return Status(alert.state, TONES[AlertState(alert.state)], alert.opened_at, _seconds(alert.opened_at, ended))
 
 
 def _seconds(since: datetime, until: datetime) -> float:

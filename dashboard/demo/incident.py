@@ -40,7 +40,7 @@ class Bar:
     y: float
     width: float
     height: float
-    look: str
+    tone: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Picture:
     name: str
     side: str
     verdict: str
-    look: str
+    tone: str
     replay: int | None
     url: str
     words: str  # what the picture shows, in words
@@ -99,7 +99,7 @@ class Group:
 @dataclass(frozen=True, slots=True)
 class IncidentPage:
     headline: str
-    look: str
+    tone: str
     sentence: str
     acts: list[Act]
     is_playing: bool
@@ -122,10 +122,10 @@ def present(seen: Seen) -> IncidentPage:
     sides = [story.sides[name] for name in SIDES if name in story.sides] if story else []
     span = _span(sides)
     top = _top(sides)
-    headline, look = _headline(seen)
+    headline, tone = _headline(seen)
     return IncidentPage(
         headline=headline,
-        look=look,
+        tone=tone,
         sentence=_sentence(story) if story else "",
         acts=list(_acts(story, seen.is_playing)),
         is_playing=seen.is_playing,
@@ -321,12 +321,12 @@ def _picture(name: str, side: Side, story: Story, span: int, top: int) -> Pictur
     ]
     # The first second began before the partner was back; the marks count from then.
     offset = side.began % 1
-    verdict, look = _verdict(name, side)
+    verdict, tone = _verdict(name, side)
     return Picture(
         name=NAMES[name],
         side=name,
         verdict=verdict,
-        look=look,
+        tone=tone,
         replay=side.replay,
         url=reverse("redrive:replay-detail", args=[side.replay]) if side.replay else "",
         words=f"{NAMES[name]}: requests per second at the partner, peak {number(side.peak)}. {verdict}",
@@ -388,12 +388,12 @@ def _bars(row: Row, step: float, top: int) -> Iterator[Bar]:
     """Yield the bars of a second: answered requests at the bottom, refused ones on top."""
     scale = 100 / max(top, row.requests)
     floor = 100.0
-    for requests, look in ((row.requests - row.refused, "recovered"), (row.refused, "dead")):
+    for requests, tone in ((row.requests - row.refused, "recovered"), (row.refused, "dead")):
         tall = requests * scale
         floor -= tall
         if requests:
             yield Bar(
-                round(row.second * step + step * 0.08, 2), round(floor, 2), round(step * 0.84, 2), round(tall, 2), look
+                round(row.second * step + step * 0.08, 2), round(floor, 2), round(step * 0.84, 2), round(tall, 2), tone
             )
 
 

@@ -11,12 +11,12 @@ from django.conf import settings
 from jobs_admin.core.alert_metrics import METRICS, Link
 
 SHOWN = 5
-_LOOKS = {"alert.resolved": "recovered", "ping": "replaying", "replay.done": "recovered", "replay.held": "retrying"}
+_TONES = {"alert.resolved": "recovered", "ping": "replaying", "replay.done": "recovered", "replay.held": "retrying"}
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    look: str
+    tone: str
     words: str
     title: str
     message: str
@@ -39,7 +39,7 @@ def present(seen: dict[str, Any]) -> Pager:
 def _page(one: dict[str, Any]) -> Page:
     times = one["times"]
     return Page(
-        look=_LOOKS.get(one["type"], "dead"),
+        tone=_TONES.get(one["type"], "dead"),
         words=one["type"].rpartition(".")[2],
         title=one["title"],
         message=one["message"],

@@ -42,7 +42,7 @@ MODES = (
     ("rate_limit", "Limit the rate", "Rate limit: answers 429 with Retry-After above its limit."),
 )
 _DOES = {mode: does for mode, _, does in MODES}
-_LOOKS = {"well": "recovered", "warming": "replaying", "slow": "retrying", "rate_limit": "retrying", "outage": "dead"}
+_TONES = {"well": "recovered", "warming": "replaying", "slow": "retrying", "rate_limit": "retrying", "outage": "dead"}
 _STATUSES = {
     "200": ("recovered", "answered"),
     "402": ("discarded", "card declined"),
@@ -206,13 +206,13 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Partner:
-    look: str
+    tone: str
     sentence: str
     choices: list[Choice]
     requests_per_s: float
     refused_per_s: float
     capacity: float | None
-    statuses: list[tuple[str, str, str, int]]  # look, status, words, requests of the last minute
+    statuses: list[tuple[str, str, str, int]]  # tone, status, words, requests of the last minute
     bars: list[incident_page.Bar]
     capacity_y: float | None  # where the line of what it can carry lies; None: outside the picture
     top: int  # requests/s at the upper edge
@@ -223,7 +223,7 @@ def _partner(seen: dict[str, Any]) -> Partner:
     series = seen["series"]
     top = max(5, *(point["requests"] for point in series), round(seen["capacity"] or 0))
     return Partner(
-        look=_LOOKS.get(seen["mode"], "discarded"),
+        tone=_TONES.get(seen["mode"], "discarded"),
         sentence=_sentence(seen),
         # Fallen over while warming, it is still on its way back: nobody pressed Break.
         choices=[
@@ -244,8 +244,8 @@ def _partner(seen: dict[str, Any]) -> Partner:
 
 
 def _status_words(status: str) -> tuple[str, str, str]:
-    look, words = _STATUSES.get(status, ("discarded", "other"))
-    return look, status, words
+    tone, words = _STATUSES.get(status, ("discarded", "other"))
+    return tone, status, words
 
 
 def _sentence(seen: dict[str, Any]) -> str:

@@ -28,7 +28,7 @@ _GOOD_FOR_S = 3_600  # what continues it
 @api.get("/failures", response={200: shapes.Listed[failure_shapes.FailureItem], **REFUSALS}, tags=["failures"])
 @needs(VIEWER)
 def list_failures(request: HttpRequest, q: str = "", after: After = None, limit: Limit = 50) -> Any:
-    """The failures that match, newest first. Without `state:` those that are dead, retrying, replaying or quarantined."""
+    """The failures that match, latest first. Without `state:` those that are dead, retrying, replaying or quarantined."""
     page = failures.search(viewer_of(request), q, after=after, limit=limit)
     return shapes.listed(
         page.rows,
@@ -49,7 +49,7 @@ def list_failures(request: HttpRequest, q: str = "", after: After = None, limit:
 @api.get("/failures/export", response={200: None, **REFUSALS}, tags=["failures"])
 @needs(VIEWER)
 def export_failures(request: HttpRequest, q: str = "", form: Literal["jsonl", "csv"] = "jsonl") -> Any:
-    """Every failure that matches, newest first, streamed as a file: JSON lines, or CSV. Arguments are redacted."""
+    """Every failure that matches, latest first, streamed as a file: JSON lines, or CSV. Arguments are redacted."""
     return downloads.failures(viewer_of(request), q.strip(), form)
 
 

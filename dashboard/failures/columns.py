@@ -40,13 +40,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`look`: classes of the header and of its cells.
+    """`css_class`: classes of the header and of its cells.
 
     `col-` and the name; `number` before it aligns right; `minor` after it hides the column in a window of up to 900 px
     and beside an open failure.
     """
 
-    look: str
+    css_class: str
     label: str
     cell: Callable[[Row], SafeString]
     hint: str = ""  # of the header
@@ -178,5 +178,5 @@ def rows(shown: Sequence[Failure], *, may_act: bool, sources: Collection[str] = 
 
 
 def _row(row: Row, pick: str) -> SafeString:
-    cells = [f'<td class="{column.look}">{conditional_escape(column.cell(row))}</td>' for column in COLUMNS]
+    cells = [f'<td class="{column.css_class}">{conditional_escape(column.cell(row))}</td>' for column in COLUMNS]
     return SafeString(f'<tr data-row="{row.url}">{pick}{"".join(cells)}</tr>')

@@ -81,7 +81,7 @@ class Chip:
     is_negated: bool = False
 
     @property
-    def shown(self) -> str:
+    def search_text(self) -> str:
         return self.text.removeprefix("-") if self.is_negated else self.text
 
 
@@ -329,9 +329,9 @@ _VALUE_ON = (
 
 def _line(name: str, one: Narrowing) -> SafeString:
     words = state(one.value) if name == "state" else visible(one.shown)
-    look = "" if name == "state" else " mono"
+    css_class = "" if name == "state" else " mono"
     title = visible_text(one.value)
     count = number(one.count)
     if one.is_on:
-        return format_html(_VALUE_ON, one.url, one.url, title, look, words, count)
-    return format_html(_VALUE, one.url, one.url, title, look, words, count, one.but_url, one.but_url, title, title)
+        return format_html(_VALUE_ON, one.url, one.url, title, css_class, words, count)
+    return format_html(_VALUE, one.url, one.url, title, css_class, words, count, one.but_url, one.but_url, title, title)

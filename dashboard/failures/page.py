@@ -213,7 +213,7 @@ def waits(item: ReplayItem | None) -> Waits | None:
     """Return why this item is waiting; None where its replay is sending."""
     if item is None or item.state != ItemState.PLANNED or item.replay.state not in _TO_DO:
         return None
-    return Waits(item.replay.state, item.replay.held_because_now, _TO_DO[ReplayState(item.replay.state)])
+    return Waits(item.replay.state, item.replay.current_hold_reason, _TO_DO[ReplayState(item.replay.state)])
 
 
 def sent_for_good(failure: Failure, items: Sequence[ReplayItem]) -> ReplayItem | None:

@@ -43,7 +43,7 @@ class Row(TypedDict):
     """One attempt, every word of it ready to be shown."""
 
     n: int
-    look: str  # the state whose colour and shape it has
+    tone: str  # the state whose colour and shape it has
     state: str
     url: str  # this attempt's own error and traceback; empty where it ran well
     is_chosen: bool
@@ -127,12 +127,12 @@ def rows(ended: Iterable[Ended], base: str, chosen: int | None = None) -> list[R
 
 
 def _row(one: Ended, base: str, chosen: int | None) -> Row:
-    look = {"success": "recovered", "retry": "retrying"}.get(one.kind, "dead")
+    tone = {"success": "recovered", "retry": "retrying"}.get(one.kind, "dead")
     message = one.message if len(one.message) <= MESSAGE_SHOWN else f"{one.message[:MESSAGE_SHOWN]}…"
     return Row(
         n=one.attempt,
-        look=look,
-        state=state(look, ENDED.get(one.kind, one.kind)),
+        tone=tone,
+        state=state(tone, ENDED.get(one.kind, one.kind)),
         url="" if one.kind == "success" else f"{base}{one.pk}/",
         is_chosen=one.pk == chosen,
         error=visible(short(one.error_type)),

@@ -56,7 +56,7 @@ def list_groups(
     after: AfterGroup = None,
     limit: Limit = 50,
 ) -> Any:
-    """The groups that match, in every state unless `state` says which. `assignee`: a user's name, "" for nobody."""
+    """The groups that match, in every state unless `state` is given. `assignee`: a user's name, "" for no one."""
     if after and not failures.is_group_cursor(order, after):
         raise Refused("invalid", f"{NO_CURSOR}. It belongs to one order.", "after")
     page = failures.groups(request.auth, q, order=order, after=after, limit=limit, states=state, assignee=assignee)
@@ -103,7 +103,7 @@ def one_group(request: HttpRequest, fingerprint: str) -> Any:
 @api.patch("/groups/{fingerprint}", response={200: group_shapes.GroupDetailItem, **REFUSALS}, tags=["groups"])
 @needs(OPERATOR)
 def change_group(request: HttpRequest, fingerprint: str, body: GroupChange) -> Any:
-    """Change the state, how long it is muted, the assignee (a user's name; "" for nobody), the note or the runbook."""
+    """Change the state, how long it is muted, the assignee (a user's name; "" for no one), the note or the runbook."""
     found = failures.group_named(request.auth, fingerprint)
     changes = body.model_dump(exclude_unset=True, exclude={"reason"})
     group_changes.change(request.auth, found, changes, reason=body.reason)

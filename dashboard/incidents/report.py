@@ -16,8 +16,8 @@ from jobs_admin.incidents import Act, Incident, Moment, OverTime, Span
 
 MOST_ROWS = 200  # of the table behind the pictures
 
-# Kind of a moment -> its look, and what it is called in the legend.
-_LOOKS = {
+# Kind of a moment -> its tone, and what it is called in the legend.
+_TONES = {
     "failing": ("dead", "failures"),
     "group": ("dead", "groups"),
     "alert": ("retrying", "alerts"),
@@ -37,7 +37,7 @@ class Step:
     """A line of the timeline."""
 
     moment: Moment
-    look: str
+    tone: str
     url: str
     after: str  # how long after the first failures
 
@@ -45,7 +45,7 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Upright:
     x: float
-    look: str
+    tone: str
     kind: str
     words: str
 
@@ -60,7 +60,7 @@ class Picture:
     dead_area: str
     dead_levels: list[str]
     marks: list[Upright]
-    legend: list[tuple[str, str]]  # look, name
+    legend: list[tuple[str, str]]  # tone, name
     ticks: list[charts.Tick]
     chart: str  # what is read out
     rows: list[tuple[datetime, int, int, int | None]]
@@ -75,7 +75,7 @@ class Row:
     count: str
     part: str
     url: str
-    look: str
+    tone: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +183,11 @@ def _not_back(seen: OverTime, where: Span) -> tuple[str, str]:
 
 
 def _step(one: Moment, first: datetime | None) -> Step:
-    look = _LOOKS[one.kind][0]
+    tone = _TONES[one.kind][0]
     place = (one.kind, one.what)
-    look = "dead" if place in _BAD else "recovered" if place in _GOOD else look
+    tone = "dead" if place in _BAD else "recovered" if place in _GOOD else tone
     after = f"+{duration(one.at - first)}" if first and one.at > first else ""
-    return Step(one, look, texts.page_of(one.ref), after)
+    return Step(one, tone, texts.page_of(one.ref), after)
 
 
 # -- pictures -----------------------------------------------------------------------------------------------------
@@ -215,8 +215,8 @@ def _picture(where: Span, seen: OverTime, timeline: Sequence[Moment]) -> Picture
         charts.line(dead),
         charts.area(dead),
         charts.levels(dead_top),
-        [Upright(times.x(one.at), _LOOKS[one.kind][0], one.kind, one.words) for one in timeline],
-        list(dict.fromkeys(_LOOKS[kind] for kind in kinds)),
+        [Upright(times.x(one.at), _TONES[one.kind][0], one.kind, one.words) for one in timeline],
+        list(dict.fromkeys(_TONES[kind] for kind in kinds)),
         times.ticks(),
         charts.reading(
             {
@@ -246,14 +246,14 @@ def _jobs(incident: Incident) -> list[Row]:
             number(counts[state]),
             share(counts[state], most),
             texts.failures(incident.where, state),
-            _look(state),
+            _tone(state),
         )
         for state in _STATES
         if counts.get(state)
     ]
 
 
-def _look(state: str) -> str:
+def _tone(state: str) -> str:
     return "discarded" if state == "gone" else state
 
 

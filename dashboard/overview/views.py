@@ -28,7 +28,7 @@ from jobs_admin.models.replay import ReplayState
 from jobs_admin.queues import liveness, rates
 
 ALERTS_SHOWN = 5
-HELD_SHOWN = 3  # replays
+MOST_ON_HOLD = 3  # replays
 MOST_ALERTS = 50  # looked at, of those that fire
 LATE_SAMPLE_S = 60  # an older look at a source is said
 MOST_UNFILED = 1_000
@@ -68,7 +68,7 @@ def index(request: HttpRequest) -> HttpResponse:
     watched, board = liveness.current_state(now), overview.board(viewer, now)
     sentence, series = board.sentence, board.series
     may_replay = viewer.may_anywhere(OPERATOR) and not config.is_read_only()
-    held_replays = [replay for replay in board.replays if replay.state == ReplayState.HELD]
+    on_hold = [replay for replay in board.replays if replay.state == ReplayState.HELD]
     firing = alerts.firing(viewer, limit=MOST_ALERTS)
     firing_lines = alert_list.folded_lines(firing, now, alert_list.may_act(viewer, firing))
     context = {
@@ -96,8 +96,8 @@ def index(request: HttpRequest) -> HttpResponse:
         "rows": group_list.rows(board.loudest, now=now, may_replay=may_replay),
         "may_replay": may_replay,
         "replays": [_replay_line(replay) for replay in board.replays],
-        "held_replays": [_replay_line(replay) for replay in held_replays[:HELD_SHOWN]],
-        "more_held": len(held_replays[HELD_SHOWN:]),
+        "on_hold": [_replay_line(replay) for replay in on_hold[:MOST_ON_HOLD]],
+        "more_held": len(on_hold[MOST_ON_HOLD:]),
         "uncaptured": board.uncaptured,
         "signing": source_signing.lines(viewer, board.signing, now),
         "unfiled": Unfiled.objects.filter(cause="").order_by()[: MOST_UNFILED + 1].count(),

@@ -67,7 +67,7 @@ def list_policies(request: HttpRequest) -> Any:
 @api.post("/policies/preview", response={200: policy_shapes.Preview, **REFUSALS}, tags=["policies"])
 @needs(VIEWER)
 def preview_policy(request: HttpRequest, body: Previewed) -> Any:
-    """What a policy comes to, beside the one of its name in force. Changes nothing."""
+    """Return the effects of a policy, beside the one of its name in force. Changes nothing."""
     draft = policies.read(body.document())
     return policies.preview(request.auth, draft, _current(request.auth, draft.name), body.jobs)
 
@@ -75,7 +75,7 @@ def preview_policy(request: HttpRequest, body: Previewed) -> Any:
 @api.post("/policies/backtest", response={200: policy_shapes.Backtest, **REFUSALS}, tags=["policies"])
 @needs(VIEWER)
 def backtest_policy(request: HttpRequest, body: Backtested) -> Any:
-    """What would have become of the failures of the last day, or since then. Changes nothing."""
+    """Return the outcomes that failures of the last day, or since a time, would have had. Changes nothing."""
     since = body.since or timezone.now() - timedelta(days=1)
     return policy_shapes.backtest(policies.backtest(request.auth, policies.read(body.document()), since))
 
@@ -117,7 +117,7 @@ def withdraw_policy(
 @api.get("/policies/{name}/observed", response={200: policy_shapes.Observed, **REFUSALS}, tags=["policies"])
 @needs(VIEWER)
 def observed_by_policy(request: HttpRequest, name: Name) -> Any:
-    """What the version in force would have changed, as far as it only observed."""
+    """Return the changes that the version in force would have made, as far as it only observed."""
     row = policies.get(request.auth, name)
     return policy_shapes.observed(row, policies.observed(request.auth, row))
 
@@ -125,7 +125,7 @@ def observed_by_policy(request: HttpRequest, name: Name) -> Any:
 @api.get("/policies/{name}/budget", response={200: policy_shapes.Budget, **REFUSALS}, tags=["policies"])
 @needs(VIEWER)
 def policy_budget(request: HttpRequest, name: Name) -> Any:
-    """How many retries could be made at once, now."""
+    """Return the number of retries that could be made at once, now."""
     found = policies.get(request.auth, name)
     return policy_shapes.budget(found, policies.budget(request.auth, found))
 
@@ -137,7 +137,7 @@ def policy_budget(request: HttpRequest, name: Name) -> Any:
 )
 @needs(VIEWER)
 def list_versions(request: HttpRequest, name: Name, after: After = None, limit: Limit = 50) -> Any:
-    """All that was ever in force under the name, the newest first."""
+    """Return all versions that were in force under the name, latest first."""
     page = policies.versions(request.auth, name, after=after, limit=limit)
     return shapes.listed(page.rows, policy_shapes.version, next=page.next, count=page.count)
 
@@ -149,7 +149,7 @@ def list_versions(request: HttpRequest, name: Name, after: After = None, limit: 
 )
 @needs(OPERATOR)
 def put_back_policy(request: HttpRequest, name: Name, version: Number, body: PutBack) -> Any:
-    """What this version said, in force again, as the next version."""
+    """Publish the document of this version again, as the next version."""
     made = policies.put_back(request.auth, name, version, expected_version=body.expected_version, reason=body.reason)
     return Status(201, _answer(request.auth, made))
 

@@ -103,7 +103,7 @@ class Preview(Numbers):
 
 
 class Backtest(Schema):
-    """Of jobs, but for the retries; what adds up to `looked_at` are dead, well, outlive, open and unjudged."""
+    """Counts of jobs, except `retries`. `dead`, `well`, `outlive`, `open` and `unjudged` add up to `looked_at`."""
 
     since: datetime
     looked_at: int
@@ -130,7 +130,7 @@ class Budget(Schema):
 
 
 class Observed(Schema):
-    """Of the newest failed attempts that the version in force only observed, how many would have ended otherwise."""
+    """Number of the latest failed attempts, only observed by the version in force, that would have ended otherwise."""
 
     policy: str
     version: int

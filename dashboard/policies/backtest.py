@@ -18,7 +18,7 @@ _REASONS = {
 @dataclass(frozen=True, slots=True)
 class Part:
     words: str
-    look: str  # the state whose colour and shape it has
+    tone: str  # the state whose colour and shape it has
     count: int
     x: str
     width: str
@@ -70,9 +70,9 @@ def _counts(found: Any) -> list[tuple[str, str, int]]:
 
 def _parts(counts: list[tuple[str, str, int]], total: int) -> list[Part]:
     parts, at = [], 0.0
-    for words, look, count in counts:
+    for words, tone, count in counts:
         if count:
             wide = count / total * 100
-            parts.append(Part(words, look, count, f"{at:.2f}%", f"{wide:.2f}%"))
+            parts.append(Part(words, tone, count, f"{at:.2f}%", f"{wide:.2f}%"))
             at += wide
     return parts

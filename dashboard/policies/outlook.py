@@ -49,7 +49,7 @@ def _lost(policy: Policy, away_s: float) -> str:
 
 DEFAULT_JOBS = 1_000
 MOST_JOBS = 1_000_000
-_LOOK = {"high": "dead", "medium": "retrying", "low": "discarded"}
+_TONES = {"high": "dead", "medium": "retrying", "low": "discarded"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def outlook(
         "herd": policy_pictures.herd(crowd, former, jobs),
         "pill": pill_cost(policy, current),
         "budget": policy_words.budget(policy),
-        "findings": [(one, _LOOK.get(one.severity, "discarded")) for one in findings],
+        "findings": [(one, _TONES.get(one.severity, "discarded")) for one in findings],
     }
 
 

@@ -131,7 +131,7 @@ class Mark:
 @dataclass(frozen=True, slots=True)
 class Lane:
     name: str
-    look: str  # edited, current
+    tone: str  # edited, current
     y: int
     marks: list[Mark]
     end: str  # where the last attempt surely was
@@ -156,7 +156,7 @@ def runs(edited: Sequence[Step], current: Sequence[Step] = (), *, name: str = ""
     if current:
         both.append((name or "in force", "current", current))
     span = max(sum(one.longest_s for one in steps) for _, _, steps in both) or 1.0
-    lanes = [_lane(title, look, n * (LANE + 8), steps, span) for n, (title, look, steps) in enumerate(both)]
+    lanes = [_lane(title, tone, n * (LANE + 8), steps, span) for n, (title, tone, steps) in enumerate(both)]
     times = _times(edited)
     rows = [
         (f"{one.attempt + 1:,}", *map(duration, at))
@@ -173,7 +173,7 @@ def runs(edited: Sequence[Step], current: Sequence[Step] = (), *, name: str = ""
     return Runs(lanes, ticks, len(both) * (LANE + 8) - 8, words, rows, max(0, len(edited) - MOST_ROWS), chart)
 
 
-def _lane(title: str, look: str, y: int, steps: Sequence[Step], span: float) -> Lane:
+def _lane(title: str, tone: str, y: int, steps: Sequence[Step], span: float) -> Lane:
     times = _times(steps)
     every = math.ceil(len(times) / MOST_DRAWN)
     marks = [
@@ -186,7 +186,7 @@ def _lane(title: str, look: str, y: int, steps: Sequence[Step], span: float) -> 
         for n, (first, mean, last) in enumerate(times)
         if n % every == 0 or n == len(times) - 1
     ]
-    return Lane(title, look, y, marks, _x(times[-1][2] / span * 100))
+    return Lane(title, tone, y, marks, _x(times[-1][2] / span * 100))
 
 
 def _times(steps: Sequence[Step]) -> list[tuple[float, float, float]]:

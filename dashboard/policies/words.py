@@ -138,7 +138,7 @@ def fleet(running: Any, version: int) -> Fleet:
         for number, count in sorted(running.on.items(), key=lambda one: (one[0] is None, one[0] or 0))
         if number != version and count
     ]
-    held_back = [
+    limited_by_mode = [
         f"{count:,} only {mode}, by REDRIVE_MODE or `manage.py drain`"
         for mode, count in running.held_back.items()
         if count
@@ -164,7 +164,9 @@ def fleet(running: Any, version: int) -> Fleet:
         retries = f"{running.shared_out:,} retr{'y' if running.shared_out == 1 else 'ies'}"
         unseen.append(f"{retries} from the workers’ shares of the budget, because the store did not answer in time")
     return Fleet(
-        words, on == running.worker_count and not held_back, "; ".join([*others, *held_back, *refused, *unseen])
+        words,
+        on == running.worker_count and not limited_by_mode,
+        "; ".join([*others, *limited_by_mode, *refused, *unseen]),
     )
 
 

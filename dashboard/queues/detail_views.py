@@ -94,7 +94,7 @@ def index(request: HttpRequest, source: str, queue: str) -> HttpResponse:
         **_now(viewer, source, queue, now),
         **_picture(viewer, source, queue, window, history, address),
         "marks": depth_picture.uprights(history, found),
-        "is_capped": any(sum(mark.kind == kind for mark in found) >= MOST_OF_A_KIND for kind in depth_picture.LETTERS),
+        "is_capped": any(sum(mark.kind == kind for mark in found) >= MOST_OF_A_KIND for kind in depth_picture.LABELS),
         "most_marks": MOST_OF_A_KIND,
         "window": window,
         "spans": [(name, f"{address}{window.query(span=name)}", name == window.name) for name in SPANS],

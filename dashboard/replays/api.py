@@ -29,7 +29,7 @@ _PLAIN_OPTIONS = ("attempts", "to_queue", "same_job_id", "patch", "without_group
 
 
 class Sent(Body):
-    """How the jobs of a replay are sent; what is left out is as usual."""
+    """Options for sending the jobs of a replay; an option that is left out has its default."""
 
     attempts: int | Literal["reset", "kept"] | None = None  # all that a job has; what it had left; or how many
     to_queue: Text | None = None
@@ -121,7 +121,7 @@ def replay_failure(request: HttpRequest, failure_id: Number, body: OneReplay) ->
 @api.post("/replays/preview", response={200: replay_shapes.PreviewItem, **REFUSALS}, tags=["replays"])
 @needs(OPERATOR)
 def preview_replay(request: HttpRequest, body: Previewed) -> Any:
-    """What a replay would do. Changes nothing; `snapshot` makes sure that what you saw is what is started."""
+    """Return the effects of a replay. Changes nothing; `snapshot` makes sure that what you saw is what is started."""
     seen = replays.preview(request.auth, **_scope(body), pace=body.pace, options=body.options, snapshot=body.snapshot)
     return replay_shapes.preview(seen)
 

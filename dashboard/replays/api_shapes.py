@@ -24,7 +24,7 @@ class Blocked(Schema):
 
 
 class OutlookItem(Schema):
-    """How it goes when such a share of the jobs fails again. Seconds from the start."""
+    """The course of the replay if such a share of the jobs fails again. Seconds from the start."""
 
     failing: float
     starts: list[tuple[float, float]]  # from when, jobs started per second
@@ -232,7 +232,7 @@ def replay(row: Replay, url: str, rate_now: float, without_groups: list[str], wa
     rate = None if row.rate is None else round(row.rate, 4)  # what a controller makes of it has digits that say nothing
     return counts | {name: getattr(row, name) for name in same} | {
         "rate": rate,
-        "held_because": row.held_because_now,
+        "held_because": row.current_hold_reason,
         "options": Options.from_replay(row, with_groups=False).as_dict(),
         "without_groups": without_groups,
         "q": row.query,

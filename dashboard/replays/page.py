@@ -56,7 +56,7 @@ class Part:
 
     state: str
     words: str
-    look: str
+    tone: str
     count: int
     x: float  # 0..100
     width: float
@@ -87,7 +87,7 @@ class Faster:
 @dataclass(frozen=True, slots=True)
 class Summary:
     sentence: str
-    look: str
+    tone: str
     parts: list[Part]
     settled: int
     percent: int
@@ -147,11 +147,11 @@ class Job:
 
 def parts(replay: Replay) -> list[Part]:
     found, x = [], 0.0
-    for state, words, look in PARTS:
+    for state, words, tone in PARTS:
         count = getattr(replay, state)
         width = count / replay.total * 100 if replay.total else 0
         if count:
-            found.append(Part(state, _called(replay, state, words), look, count, round(x, 3), round(width, 3)))
+            found.append(Part(state, _called(replay, state, words), tone, count, round(x, 3), round(width, 3)))
         x += width
     return found
 
@@ -193,7 +193,7 @@ def summary(replay: Replay, over_time, phases, *, may_act: bool, may_approve: bo
     # A cancelled replay is still alive while what it sent has not come home; of one that is done nothing more comes.
     return Summary(
         sentence=sentence(replay),
-        look=_look(replay),
+        tone=_tone(replay),
         parts=parts(replay),
         settled=replay.settled,
         percent=int(replay.settled_percent),
@@ -277,7 +277,7 @@ def _sent_none(replay: Replay) -> bool:
     return replay.state == ReplayState.DONE and 0 < replay.total == replay.cancelled
 
 
-def _look(replay: Replay) -> str:
+def _tone(replay: Replay) -> str:
     if replay.state == ReplayState.DONE and replay.failed_again:
         return "dead" if replay.failed_again > replay.succeeded else "retrying"
     return replay.state
@@ -404,7 +404,7 @@ def _paused_sentence(replay: Replay) -> str:
 
 
 def _blocked_sentence(replay: Replay) -> str:
-    return f"Held: {replay.held_because_now or 'no reason recorded'}"
+    return f"Held: {replay.current_hold_reason or 'no reason recorded'}"
 
 
 def _sending_sentence(replay: Replay) -> str:

@@ -14,7 +14,7 @@ _LINES = (("sent", "replaying"), ("succeeded", "recovered"), ("failed again", "d
 @dataclass(frozen=True, slots=True)
 class Line:
     name: str
-    look: str
+    tone: str
     path: str
     total: int
 
@@ -72,12 +72,12 @@ def picture(over_time, phases) -> Picture | None:
     times = charts.Times.between(begins, ends)
     heights = charts.Heights(max(max(row[1:]) for row in buckets) / step_s or 1.0)
     lines, series = [], {}
-    for n, (name, look) in enumerate(_LINES, 1):
+    for n, (name, tone) in enumerate(_LINES, 1):
         spans = [
             (times.x(at), times.x(at.timestamp() + step_s), heights.y(counts[n - 1] / step_s))
             for at, *counts in buckets
         ]
-        lines.append(Line(name, look, charts.steps(spans), sum(row[n] for row in buckets)))
+        lines.append(Line(name, tone, charts.steps(spans), sum(row[n] for row in buckets)))
         series[name] = [row[n] for row in buckets]
     chart = charts.reading(series, times=times, at=[row[0].timestamp() for row in buckets])
     bands = _bands(phases, times, begins, ends)

@@ -113,7 +113,7 @@ def _preview(seen: Preview) -> dict[str, Any]:
 @api.post("/retries/preview", response={200: ReschedulePreviewItem, **REFUSALS}, tags=["retries"])
 @needs(OPERATOR)
 def preview_reschedule(request: HttpRequest, body: Asked) -> Any:
-    """What it would do to the retries that wait. Changes nothing."""
+    """Return the effects of a change on the retries that wait. Changes nothing."""
     return _preview(rescheduling.preview(request.auth, query=body.q, selection=body.selection, change=body.change))
 
 
@@ -148,7 +148,7 @@ def one_reschedule(request: HttpRequest, reschedule_id: Number) -> Any:
 @api.post("/retries/{reschedule_id}/undo", response={201: RescheduleItem, **REFUSALS}, tags=["retries"])
 @needs(OPERATOR)
 def undo_reschedule(request: HttpRequest, reschedule_id: Number, body: Reason) -> Any:
-    """Those that still wait as it left them wait as before."""
+    """Undo the change: retries that still wait as it left them wait as before."""
     viewer = request.auth
     back = rescheduling.undo(viewer, rescheduling.find(viewer, reschedule_id), reason=body.reason)
     return Status(201, _item(back))

@@ -78,7 +78,7 @@ def enter_environment(argv: list[str], locks: list[Path]) -> None:
         return
     if sys.prefix != sys.base_prefix:
         ours = here == VENV.resolve() or here == VENV
-        if (ours and _is_stamped(locks)) or _satisfies(locks if ours else [_wanted(lock) for lock in locks]):
+        if (ours and _is_stamped(locks)) or _satisfies(locks if ours else [_ranges_of(lock) for lock in locks]):
             os.environ[CHECKED] = _checked(here, locks)
             return
     if not _is_stamped(locks):
@@ -93,7 +93,7 @@ def _python() -> Path:
     return VENV / "bin" / "python"
 
 
-def _wanted(lock: Path) -> Path:
+def _ranges_of(lock: Path) -> Path:
     """Return the ranges that a lock was made from, which an environment made by others has to satisfy."""
     return lock.with_suffix(".in")
 

@@ -336,7 +336,7 @@ class Supervisor:
 class Quiet:
     """The time without a change of a value, in seconds of observation: a stall of the observer does not count."""
 
-    MOST_PER_LOOK_S = 2.0
+    MOST_PER_CHECK_S = 2.0
 
     def __init__(self) -> None:
         self.value: object = None
@@ -349,7 +349,7 @@ class Quiet:
             return self.quiet_s
         passed_s = now - self.last if self.last is not None else 0.0
         found = value()
-        self.quiet_s = 0.0 if found != self.value else self.quiet_s + min(passed_s, self.MOST_PER_LOOK_S)
+        self.quiet_s = 0.0 if found != self.value else self.quiet_s + min(passed_s, self.MOST_PER_CHECK_S)
         self.waited_s += passed_s
         self.value, self.last = found, now
         return self.quiet_s

@@ -44,24 +44,24 @@ def icon(name: str, label: str = ""):
 @lru_cache(maxsize=256)  # asked once a row, always the same few
 def state(name: str, words: str = ""):
     """A state: colour, shape and word."""
-    look = STATES.get(str(name), "discarded")
-    href = f"{static('redrive/icons/sprite.svg')}#state-{look}"
+    tone = STATES.get(str(name), "discarded")
+    href = f"{static('redrive/icons/sprite.svg')}#state-{tone}"
     return format_html(
         '<span class="state is-{}"><svg class="shape" aria-hidden="true"><use href="{}"></use></svg>{}</span>',
-        look,
+        tone,
         href,
         words or _CALLED.get(str(name)) or str(name).replace("_", " "),
     )
 
 
-def sparkline(values, words: str = "", look: str = "dead"):
+def sparkline(values, words: str = "", tone: str = "dead"):
     """A small picture of counts over time, oldest first, one bar a value; `words` say what it shows."""
     values = tuple(max(0, int(v or 0)) for v in values or ())
-    return _sparkline(values, words or f"peak {max(values, default=0):,}", look)
+    return _sparkline(values, words or f"peak {max(values, default=0):,}", tone)
 
 
 @lru_cache(maxsize=1024)  # most groups look as they did a moment ago
-def _sparkline(values: tuple[int, ...], words: str, look: str):
+def _sparkline(values: tuple[int, ...], words: str, tone: str):
     # Few letters: fifty pictures are half of what a page weighs. The gaps between the bars are cut out by a style.
     height, most = 22, max(values, default=0)
     talls = (
@@ -71,7 +71,7 @@ def _sparkline(values: tuple[int, ...], words: str, look: str):
     return format_html(
         '<svg class="sparkline is-{}" role="img" viewBox="0 0 {} {}" preserveAspectRatio="none"><title>{}</title>'
         '<path d="M0 {}{}V{}"></path></svg>',
-        look, max(len(values), 1), height, words, height, SafeString(bars), height,
+        tone, max(len(values), 1), height, words, height, SafeString(bars), height,
     )  # fmt: skip
 
 

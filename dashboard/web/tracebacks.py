@@ -195,7 +195,7 @@ def _code(body: list[str]) -> str:
 
 
 # The kinds of token that have a colour (parts.css), as pygments names them; the rest is ink.
-_LOOKS = (
+_CSS_CLASSES = (
     ("Comment", "c"),
     ("Keyword", "k"),
     ("Operator.Word", "k"),
@@ -219,7 +219,9 @@ def _lexer() -> PythonLexer:
 def _highlighted(code: str) -> SafeString:
     # What has no colour needs no element.
     pieces = (
-        format_html('<span class="{}">{}</span>', look, visible(text)) if (look := _look(kind)) else visible(text)
+        format_html('<span class="{}">{}</span>', css_class, visible(text))
+        if (css_class := _css_class(kind))
+        else visible(text)
         for kind, text in _lexer().get_tokens(code)
     )
     return format_html_join("", "{}", ((piece,) for piece in pieces))
@@ -230,9 +232,9 @@ def highlighted(code: str) -> SafeString | str:
     return _highlighted(code) if len(code) <= LONGEST_LINE else visible(code)
 
 
-def _look(kind: _TokenType) -> str:
+def _css_class(kind: _TokenType) -> str:
     name = f"{'.'.join(kind)}."
-    return next((look for known, look in _LOOKS if name.startswith(f"{known}.")), "")
+    return next((css_class for known, css_class in _CSS_CLASSES if name.startswith(f"{known}.")), "")
 
 
 class _Cache:

@@ -50,7 +50,7 @@ class Observation:
     """Value of one subject of a rule."""
 
     value: float | None
-    held: str = ""  # why it may neither fire nor end
+    block_reason: str = ""  # why it may neither fire nor end
 
 
 @dataclass(slots=True)
@@ -209,7 +209,7 @@ def _plan_rounds(
         taken = found[:free] + [pair for pair in found[free:] if pair[0] in set(give_way.values())]
         for subject, value in taken:
             round_of(source).observations[subject] = Observation(
-                value, measured.held_reason(rule.metric, source, subject)
+                value, measured.block_reason(rule.metric, source, subject)
             )
         if give_way:
             round_of(source).give_way = give_way
@@ -223,12 +223,16 @@ def _plan_rounds(
         if why:
             round_of(key[0]).gone[key[1]] = why
             continue
-        observed = Observation(value, measured.held_reason(rule.metric, *key))
+        observed = Observation(value, measured.block_reason(rule.metric, *key))
         stand, act = alert_state.step(
-            _stand(alert, moment.at), observed.value, moment.at.timestamp(), numbers, is_blocked=bool(observed.held)
+            _stand(alert, moment.at),
+            observed.value,
+            moment.at.timestamp(),
+            numbers,
+            is_blocked=bool(observed.block_reason),
         )
         checked[key[0]].append((alert, observed, stand))
-        if act is not None or observed.held != alert.held_because or _flips(rule, alert, moment.silences):
+        if act is not None or observed.block_reason != alert.held_because or _flips(rule, alert, moment.silences):
             round_of(key[0])
     still: list[tuple[Alert, Stand]] = []
     for source, seen in checked.items():
@@ -350,7 +354,7 @@ def _gives_way(alert: Alert, worse: str, at: datetime) -> bool:
 def _begin(rule: Rule, source: str, subject: str, observed: Observation, moment: Moment) -> list[tuple[Alert, str]]:
     """A new episode, not written yet, and why it began."""
     stand, act = alert_state.step(
-        QUIET, observed.value, moment.at.timestamp(), _numbers(rule), is_blocked=bool(observed.held)
+        QUIET, observed.value, moment.at.timestamp(), _numbers(rule), is_blocked=bool(observed.block_reason)
     )
     if act is None:
         return []
@@ -361,12 +365,12 @@ def _begin(rule: Rule, source: str, subject: str, observed: Observation, moment:
         severity=rule.severity,
         threshold=rule.threshold,
         opened_at=moment.at,
-        held_because=observed.held,
+        held_because=observed.block_reason,
         transitions=1,
         state=AlertState.PENDING,
         **_columns(stand, moment.at),
     )
-    why = observed.held or _why_above(alert)
+    why = observed.block_reason or _why_above(alert)
     if act is Act.FIRE:
         alert.state, silenced = _fired_state(rule, alert, moment)
         alert.fired_at, why = moment.at, silenced or why
@@ -399,7 +403,7 @@ def _advance(rule: Rule, alert: Alert, observed: Observation, moment: Moment) ->
     """Make the next step of an open alert. Return whether its state changed."""
     at = moment.at
     stand, act = alert_state.step(
-        _stand(alert, at), observed.value, at.timestamp(), _numbers(rule), is_blocked=bool(observed.held)
+        _stand(alert, at), observed.value, at.timestamp(), _numbers(rule), is_blocked=bool(observed.block_reason)
     )
     if stand.judged_at != at.timestamp():
         return False  # judged by a younger look already
@@ -407,7 +411,7 @@ def _advance(rule: Rule, alert: Alert, observed: Observation, moment: Moment) ->
     if act is Act.DROP:
         mine = Alert.objects.filter(pk=alert.pk, transitions=alert.transitions, state=alert.state).exclude(judged)
         return bool(mine.delete()[0])
-    values = {**_columns(stand, at), "held_because": observed.held}
+    values = {**_columns(stand, at), "held_because": observed.block_reason}
     alert.value = values["value"]
     if act is Act.FIRE:
         state, why = _fired_state(rule, alert, moment)

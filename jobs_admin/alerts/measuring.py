@@ -101,7 +101,7 @@ class Measured:
             return f"{source} was removed from the configuration."
         return ""
 
-    def held_reason(self, metric: str, source: str, subject: str) -> str:
+    def block_reason(self, metric: str, source: str, subject: str) -> str:
         """Return why the alert may neither fire nor end now; empty if it may."""
         if METRICS[metric].needs_source and source in self._unreachable_since:
             since = self._unreachable_since[source]

@@ -57,14 +57,14 @@ def _measure_events(events: Sequence[tuple[datetime, str, bool]], otherwise: Cal
     since: datetime | None = None
     runs: datetime | None = None  # since when nothing holds it
     counted = timedelta()
-    for at, to, is_held in events:
+    for at, to, is_blocked in events:
         if to != AlertState.FIRING:
             since, runs, counted = None, None, timedelta()
             continue
         since = since or at
-        if is_held and runs is not None:
+        if is_blocked and runs is not None:
             counted, runs = counted + (at - runs), None
-        elif not is_held:
+        elif not is_blocked:
             runs = runs or at
     if since is None or since > now:  # it is not known, or a clock was set back, and `fired_at` with it
         return otherwise
@@ -234,7 +234,7 @@ def _with(leader: Alert, alerts: Iterable[Alert]) -> list[Alert]:
 
 
 def _escalate(rule: Rule, leader: Alert, members: list[Alert], loud: list[Alert], now: datetime) -> list[Notice]:
-    """Escalate a bundle once, and once more for alerts that fired after that."""
+    """Escalate a bundle once, and again for alerts that fired after that."""
     waited = duration(_longest_loud_s(leader, loud, now, 0))
     if not Alert.objects.filter(pk=leader.pk, escalated_at=leader.escalated_at).update(escalated_at=now):
         return []

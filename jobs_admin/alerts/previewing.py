@@ -31,7 +31,7 @@ _FINEST_STEP, _MINUTE, _HOUR = 10, 60, 3600
 _STEPS = (_MINUTE, 300, 900, _HOUR)
 
 Key = tuple[str, str]
-Look = tuple[float, float | None, bool]  # at, value, held
+Point = tuple[float, float | None, bool]  # at, value, held
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def _read(key: Key, step: int, since: datetime, until: datetime) -> list[Row]:
     return list(fetch_rows(sql, [*key, step, to_database_time(since), to_database_time(until)]))
 
 
-def _evaluate(rule: Rule, rows: Sequence[Row]) -> list[Look]:
+def _evaluate(rule: Rule, rows: Sequence[Row]) -> list[Point]:
     """Return the rule's metric at each row."""
     measure = rule.measure
     assert measure.history is not None
@@ -186,18 +186,18 @@ def _evaluate(rule: Rule, rows: Sequence[Row]) -> list[Look]:
 # -- what comes of it ---------------------------------------------------------------------------------------------
 
 
-def _find_episodes(rule: Rule, key: Key, points: Sequence[Look]) -> list[Episode]:
+def _find_episodes(rule: Rule, key: Key, points: Sequence[Point]) -> list[Episode]:
     """Return the episodes that fired, oldest first."""
     law = Numbers(rule.threshold, rule.clear, rule.for_s, rule.keep_firing_s, rule.no_data)
     subject = "" if rule.measure.subject is Subject.SOURCE else key[1]
     found: list[Episode] = []
     stand, fired, opened = QUIET, 0.0, 0.0
     quiet_on_nothing = rule.no_data != alert_state.FIRE
-    for at, value, is_held in points:
+    for at, value, is_blocked_now in points:
         if stand.phase is Phase.QUIET and (quiet_on_nothing if value is None else value <= rule.threshold):
             continue  # nearly all of them
         peak = stand.peak
-        stand, act = alert_state.step(stand, value, at, law, is_blocked=is_held)
+        stand, act = alert_state.step(stand, value, at, law, is_blocked=is_blocked_now)
         if act is Act.FIRE:
             fired, opened = at, stand.opened_at if stand.opened_at is not None else at
         elif act is Act.RESOLVE:
@@ -236,13 +236,13 @@ def _count_later_notices(rule: Rule, began: datetime, ends: datetime | None, now
     return reminders + escalated + (ends is not None)
 
 
-def _build_series(rule: Rule, key: Key, points: Sequence[Look]) -> PreviewSeries:
+def _build_series(rule: Rule, key: Key, points: Sequence[Point]) -> PreviewSeries:
     """Return at most MOST_POINTS points, each the highest of those that it stands for."""
     at_once = -(-len(points) // MOST_POINTS)
     times, values = [], []
     for start in range(0, len(points), at_once):
         some = points[start : start + at_once]
-        at, value, _ = max(some, key=lambda look: -1.0 if look[1] is None else look[1])
+        at, value, _ = max(some, key=lambda point: -1.0 if point[1] is None else point[1])
         times.append(int(at))
         values.append(value)
     return PreviewSeries(key[0], "" if rule.measure.subject is Subject.SOURCE else key[1], times, values)

@@ -145,7 +145,7 @@ class Replay(models.Model):
         return max(0, self.succeeded - counts[0]), max(0, self.failed_again - counts[1])
 
     @property
-    def held_because_now(self) -> str:
+    def current_hold_reason(self) -> str:
         """Return why it is held, with the outcomes since: the reason has the numbers of the moment of the hold."""
         succeeded, failed = self.since_hold or (0, 0)
         if not succeeded and not failed:

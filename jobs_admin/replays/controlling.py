@@ -281,7 +281,7 @@ def _write(replay: Replay, memory: _Memory, columns: dict[str, Any], now: dateti
             before, after = {"state": replay.state}, {"state": ReplayState.HELD, "sent": observation.count_sent(replay)}
             reason = columns["held_because"]
             rights.record(CONTROLLER, "replay.hold", replay, sources, reason=reason, before=before, after=after)
-            notices.notify_held(replay, sources, reason, memory.n + 1)
+            notices.notify_hold(replay, sources, reason, memory.n + 1)
         record_aside(replay, sources, columns)
     return True
 

@@ -10,7 +10,7 @@ from jobs_admin.models.access import EVERY_SOURCE
 _COUNTS = ("total", "planned", "sent", "running", "succeeded", "failed_again", "uncertain", "cancelled")
 
 
-def notify_held(replay: Replay, sources: Sequence[str], why: str, n: int) -> None:
+def notify_hold(replay: Replay, sources: Sequence[str], why: str, n: int) -> None:
     """Write the notice that a replay is held. `n` numbers the verdicts on it, so that each has one notice."""
     _write(replay, sources, "replay.held", f"held:{n}", "warning", f"Replay #{replay.pk} is held", why)
 

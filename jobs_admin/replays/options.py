@@ -18,7 +18,7 @@ from jobs_admin.models.group import TAKEN_IN
 from jobs_admin.models.replay import START
 from jobs_admin.sources.base import Capabilities
 
-RESET, KEPT = "reset", "kept"
+RESET, PRESERVED = "reset", "kept"
 MOST_ATTEMPTS = 1_000
 MOST_EXCLUDED = 500  # groups
 LARGEST_PATCH = 100_000  # bytes of JSON
@@ -159,7 +159,7 @@ def _bad_option(field: str, message: str) -> Refused:
 
 def _attempts(value: Any) -> str | int:
     text = str(value).strip()
-    if text in (RESET, KEPT):
+    if text in (RESET, PRESERVED):
         return text
     is_number = isinstance(value, int | str) and not isinstance(value, bool)
     if not is_number or not (text.isascii() and text.isdigit() and len(text) < 9):

@@ -167,7 +167,7 @@ class Readiness:
 
     @cached_property
     def is_counted(self) -> bool:
-        """Whether counters suffice: the search uses only counted columns, and no failure came meanwhile."""
+        """Return whether counters suffice: the search uses only counted columns, and no failure came meanwhile."""
         return self.query is not None and scopes.is_counted(self.query) and not self.arrived_since(1)
 
     def spread(self, column: str, most: int) -> list[tuple[Any, int]] | None:

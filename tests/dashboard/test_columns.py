@@ -28,19 +28,19 @@ def test_headers_and_cells_stand_in_the_order_of_the_records(ann):
     bury(2)
     table = table_of(page_of(ann))
     heads = re.findall(r'<th scope="col" class="([^"]+)"(?: title="[^"]+")?>([^<]+)</th>', table)
-    assert heads == [(column.look, column.label) for column in COLUMNS]
+    assert heads == [(column.css_class, column.label) for column in COLUMNS]
     for row in table.split("<tr data-row")[1:]:
         cells = [css for css in re.findall(r'<td class="([^"]+)">', row) if css != "pick"]
-        assert cells == [column.look for column in COLUMNS]
+        assert cells == [column.css_class for column in COLUMNS]
 
 
 @pytest.mark.parametrize("column", COLUMNS[1:], ids=lambda column: column.label)  # the error has the width that is left
 def test_a_column_has_a_width_and_a_place_on_a_phone(column):
     css = (ROOT / "static/redrive/css/failures.css").read_text()
-    (name,) = re.findall(r"col-\w+", column.look)
+    (name,) = re.findall(r"col-\w+", column.css_class)
     assert f".failures .{name} {{ width: " in css
     phone = css.partition("@media (max-width: 640px)")[2]
-    assert ("minor" in column.look.split()) != (f".failures td.{name} {{ grid-column: " in phone)
+    assert ("minor" in column.css_class.split()) != (f".failures td.{name} {{ grid-column: " in phone)
 
 
 def test_the_example_of_the_how_to_works(ann, monkeypatch):

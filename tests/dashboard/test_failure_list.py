@@ -157,7 +157,7 @@ def test_a_facet_can_be_left_out_too(ann):
 def test_a_term_can_be_turned_round_where_the_language_can_express_that(ann):
     bury()
     chips = page(ann, "failure-list", q="queue:a -task:b time*out")[0].context["head"].chips
-    assert [(c.verb, c.shown) for c in chips] == [("is", "queue:a"), ("not", "task:b"), ("has", "time*out")]
+    assert [(c.verb, c.search_text) for c in chips] == [("is", "queue:a"), ("not", "task:b"), ("has", "time*out")]
     assert parse_qs(urlsplit(chips[0].opposite).query)["q"] == ["-queue:a -task:b time*out"]
     assert parse_qs(urlsplit(chips[1].opposite).query)["q"] == ["queue:a task:b time*out"]
 

@@ -9,7 +9,7 @@ import pytest
 from demo import play, story
 from demo.control import DemoUnreachable
 from demo.control import broker as broker_at
-from demo.incident import _MOST_PER_LOOK_S, _QUIET_S, Failed, Incident, begin
+from demo.incident import _MOST_PER_CHECK_S, _QUIET_S, Failed, Incident, begin
 from demo.partner import Partner
 from demo.shop import app
 from demo.story import TENANT, Ticket
@@ -38,7 +38,7 @@ def test_jobs_that_die_slowly_are_waited_for_and_jobs_of_which_nothing_is_heard_
         incident._play(now)
         now += 120.0
     assert (incident.story.dead, incident.story.act, incident.story.published) == (90, "outage", 300)
-    quiet_samples = int(_QUIET_S / _MOST_PER_LOOK_S)
+    quiet_samples = int(_QUIET_S / _MOST_PER_CHECK_S)
     for _ in range(quiet_samples - 1):
         incident._play(now)
         now += 60.0
@@ -51,7 +51,7 @@ def test_jobs_that_die_slowly_are_waited_for_and_jobs_of_which_nothing_is_heard_
 def test_the_player_held_up_for_long_takes_nothing_for_quiet(incident):
     for now in (0.0, 10_000.0, 20_000.0, 30_000.0, 40_000.0):  # the jobs are published by the third
         incident._play(now)
-    assert 0 < incident._quiet_s <= 3 * _MOST_PER_LOOK_S
+    assert 0 < incident._quiet_s <= 3 * _MOST_PER_CHECK_S
 
 
 @pytest.mark.django_db(transaction=True)

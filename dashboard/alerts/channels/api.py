@@ -54,7 +54,7 @@ def one_channel(request: HttpRequest, channel_id: Number) -> Any:
 @api.put("/channels/{channel_id}", response={200: channel_shapes.ChannelMade, **REFUSALS}, tags=["alerts"])
 @needs(ADMIN)
 def change_channel(request: HttpRequest, channel_id: Number, body: Document) -> Any:
-    """What is left out stays as it is, the secret too."""
+    """Change a channel. Fields that are left out stay as they are, the secret too."""
     saved = notices.save_channel(request.auth, body.document(), channel_id)
     return channel_shapes.channel(saved.channel) | {"secret": saved.secret}
 
@@ -62,7 +62,7 @@ def change_channel(request: HttpRequest, channel_id: Number, body: Document) -> 
 @api.delete("/channels/{channel_id}", response={204: None, **REFUSALS}, tags=["alerts"])
 @needs(ADMIN)
 def delete_channel(request: HttpRequest, channel_id: Number) -> Any:
-    """With its deliveries. 409 where a rule still tells it."""
+    """Delete the channel with its deliveries. 409 while a rule still notifies it."""
     notices.delete_channel(request.auth, channel_id)
     return Status(204, None)
 
@@ -86,14 +86,14 @@ def rotate_secret(request: HttpRequest, channel_id: Number) -> Any:
 )
 @needs(ADMIN)
 def end_rotation(request: HttpRequest, channel_id: Number) -> Any:
-    """From now on only the newest secret signs."""
+    """End the rotation: from now on only the latest secret signs."""
     return channel_shapes.channel(notices.end_rotation(request.auth, channel_id))
 
 
 @api.post("/channels/{channel_id}/enable", response={200: channel_shapes.ChannelItem, **REFUSALS}, tags=["alerts"])
 @needs(ADMIN)
 def enable_channel(request: HttpRequest, channel_id: Number) -> Any:
-    """Tell it again. What was parked meanwhile is sent again by hand."""
+    """Enable the channel again. Deliveries that were parked meanwhile are resent by hand."""
     return channel_shapes.channel(notices.enable(request.auth, channel_id))
 
 
@@ -107,7 +107,7 @@ def list_deliveries(
     after: After = None,
     limit: Limit = 50,
 ) -> Any:
-    """Newest first: one notice sent to one channel each."""
+    """Return deliveries, latest first: one notice sent to one channel each."""
     page = notices.deliveries(request.auth, channel=channel, alert=alert, state=state, after=after, limit=limit)
     return shapes.listed(
         page.rows, channel_shapes.delivery, next=page.next, count=page.count, count_is_capped=page.count_is_capped
@@ -123,5 +123,5 @@ def one_delivery(request: HttpRequest, delivery_id: Number) -> Any:
 @api.post("/deliveries/{delivery_id}/resend", response={200: channel_shapes.DeliveryItem, **REFUSALS}, tags=["alerts"])
 @needs(OPERATOR)
 def resend_delivery(request: HttpRequest, delivery_id: Number) -> Any:
-    """Once more, with the id it had."""
+    """Send the delivery again, under the same id."""
     return channel_shapes.delivery(notices.resend(request.auth, delivery_id))

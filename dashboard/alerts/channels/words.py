@@ -22,7 +22,7 @@ EVENTS = {
     "replay.done": "finished replays",
 }
 STATES = {"waiting": "waiting", "sending": "sending", "delivered": "delivered", "parked": "parked"}
-_LOOKS = {"waiting": "replaying", "sending": "replaying", "delivered": "recovered", "parked": "dead"}
+_TONES = {"waiting": "replaying", "sending": "replaying", "delivered": "recovered", "parked": "dead"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ChannelLine:
     row: ChannelRow
     url: str
     kind: str
-    look: str  # its health, as a state
+    tone: str  # its health, as a state
     health: str
     events: list[str]
     last_at: datetime | None
@@ -47,12 +47,12 @@ def lines(
 
 
 def line(row: ChannelRow, last: LastDelivery | None, rules: list[str]) -> ChannelLine:
-    look, health = _health(row)
+    tone, health = _health(row)
     return ChannelLine(
         row,
         reverse("redrive:channel-detail", args=[row.pk]),
         KINDS.get(row.kind, row.kind),
-        look,
+        tone,
         health,
         [EVENTS.get(one, one) for one in row.events],
         last.at if last else None,
@@ -83,7 +83,7 @@ class DeliveryLine:
     title: str
     channel_url: str
     state: str
-    look: str
+    tone: str
     result: str  # how the last try ended
     alert_url: str
     is_over: bool  # no further try follows automatically
@@ -98,7 +98,7 @@ def delivery(row: DeliveryRow) -> DeliveryLine:
         row.title or row.type,
         reverse("redrive:channel-detail", args=[row.channel_id]),
         STATES.get(row.state, row.state),
-        _LOOKS.get(row.state, "discarded"),
+        _TONES.get(row.state, "discarded"),
         _result(row),
         _alert_url(row.alert_id),
         row.state in (DeliveryState.DELIVERED, DeliveryState.PARKED),

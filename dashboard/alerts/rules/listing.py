@@ -21,7 +21,7 @@ class Line:
     url: str
     sentence: str
     severity: str
-    look: str
+    tone: str
     recipients: list[str]
     no_recipient: str  # why no one would be notified; empty if someone would
     escalates: str  # in words; empty where it does not
@@ -48,7 +48,7 @@ def line(rule: Rule, status: Any, may_change: bool) -> Line:
         reverse("redrive:alert-rule-detail", args=[rule.pk]),
         rule_words.sentence(rule),
         rule.severity,
-        rule_words.SEVERITY_LOOKS[rule.severity],
+        rule_words.SEVERITY_TONES[rule.severity],
         sorted(one.name for one in rule.channels.all()),
         no_recipient(rule),
         escalation(rule),

@@ -8,7 +8,7 @@ from dashboard.web.figures import duration, number, percent
 from jobs_admin.core.alert_metrics import METRICS, Subject, Unit
 from jobs_admin.models.alert import Rule
 
-SEVERITY_LOOKS = {"info": "replaying", "warning": "retrying", "critical": "dead"}
+SEVERITY_TONES = {"info": "replaying", "warning": "retrying", "critical": "dead"}
 NO_DATA = {
     "keep": "keep current state",
     "fire": "treat as above the threshold",

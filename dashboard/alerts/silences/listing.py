@@ -14,7 +14,7 @@ from jobs_admin.models import Silence
 # The fields of a form, in its order; `alert` is given by an alert's own page only.
 FIELDS = (("rule", "Rule"), ("source", "Source"), ("queue", "Queue"), ("severity", "Severity"))
 NOT_BEGUN, AT_WORK, OVER = "scheduled", "active", "ended"
-_LOOKS = {AT_WORK: "silenced", NOT_BEGUN: "waiting", OVER: "gone"}
+_TONES = {AT_WORK: "silenced", NOT_BEGUN: "waiting", OVER: "gone"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +22,14 @@ class Line:
     silence: Silence
     matchers: list[tuple[str, str]]  # name, glob
     status: str
-    look: str  # for {% state %}
+    tone: str  # for {% state %}
     end_url: str  # "" where it is over or the viewer may not end it
 
 
 def line(silence: Silence, now: datetime, may_end: bool) -> Line:
     status = OVER if silence.ends_at <= now else NOT_BEGUN if silence.starts_at > now else AT_WORK
     url = reverse("redrive:silence-end", args=[silence.pk]) if may_end and status != OVER else ""
-    return Line(silence, matchers(silence.matchers), status, _LOOKS[status], url)
+    return Line(silence, matchers(silence.matchers), status, _TONES[status], url)
 
 
 def lines(silences: Iterable[Silence], now: datetime, may_end: bool) -> list[Line]:

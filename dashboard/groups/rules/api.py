@@ -32,7 +32,7 @@ class NewRule(AskedRule):
 @api.get("/groups/rules", response={200: shapes.Listed[rule_shapes.RuleItem], **REFUSALS}, tags=["groups"])
 @needs(VIEWER)
 def list_rules(request: HttpRequest) -> Any:
-    """The rules in force first, the newest first; then those that were taken back."""
+    """The rules in force, latest first; then those that were taken back."""
     rows = group_rules.listing(request.auth)
     return shapes.listed(rows, rule_shapes.rule, next=None, count=len(rows))
 
@@ -48,7 +48,7 @@ def make_rule(request: HttpRequest, body: NewRule) -> Any:
 @api.post("/groups/rules/preview", response={200: rule_shapes.RulePreview, **REFUSALS}, tags=["groups"])
 @needs(OPERATOR)
 def preview_rule(request: HttpRequest, body: AskedRule) -> Any:
-    """Which groups would become which. Changes nothing."""
+    """Return the groups before and after the rule. Changes nothing."""
     return rule_shapes.rule_preview(group_rules.preview(request.auth, **body.model_dump()))
 
 

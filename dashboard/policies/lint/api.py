@@ -49,7 +49,7 @@ class Check(Schema):
 
 
 class Options(Schema):
-    """One distinct way in which jobs that lie in a queue are told to be retried."""
+    """One distinct set of retry options of the jobs in a queue."""
 
     source: str
     queue: str

@@ -15,7 +15,7 @@ from jobs_admin.lint.linting import Report
 MOST_PLACES = 25  # of one rule
 MOST_VERDICTS = 200
 # Severities and verdicts, by what colour and shape say everywhere else.
-LOOKS = {
+TONES = {
     lint.HIGH: "dead", lint.MEDIUM: "retrying", lint.LOW: "discarded",
     "pass": "recovered", "fail": "dead", "not applicable": "discarded", "cannot tell": "quarantined",
 }  # fmt: skip
@@ -36,7 +36,7 @@ class Broken:
     id: str
     title: str
     severity: str
-    look: str
+    tone: str
     why: str
     fix: str
     known_from: tuple[tuple[str, str], ...]  # (words, address or "")
@@ -51,7 +51,7 @@ class Broken:
 @dataclass(frozen=True, slots=True)
 class Line:
     verdict: Verdict
-    look: str
+    tone: str
     url: str
 
 
@@ -62,14 +62,14 @@ class Table:
     lines: tuple[Line, ...]
     aside: tuple[Line, ...]  # not applicable
     more: int
-    counts: tuple[tuple[str, str, int], ...]  # (verdict, look, how many)
+    counts: tuple[tuple[str, str, int], ...]  # (verdict, tone, how many)
     kinds: tuple[tuple[str, int], ...]
     verdict: str  # of all together
     sentence: str
 
     @property
-    def look(self) -> str:
-        return LOOKS[self.verdict]
+    def tone(self) -> str:
+        return TONES[self.verdict]
 
 
 def broken(report: Report) -> list[Broken]:
@@ -82,7 +82,7 @@ def _broken(found: list[Finding]) -> Broken:
         first.id,
         first.title,
         first.severity,
-        LOOKS[first.severity],
+        TONES[first.severity],
         lint.RULES[first.id].why,
         first.fix,
         tuple((part, part if is_web(part) else "") for part in first.source.split("; ")),
@@ -92,11 +92,11 @@ def _broken(found: list[Finding]) -> Broken:
 
 
 def severities(report: Report) -> list[tuple[str, str, int]]:
-    return [(name, LOOKS[name], n) for name in lint.SEVERITIES if (n := report.count(name))]
+    return [(name, TONES[name], n) for name in lint.SEVERITIES if (n := report.count(name))]
 
 
 def table(check: Check) -> Table:
-    lines = [Line(one, LOOKS[one.verdict], _url(one.where)) for one in check.verdicts]
+    lines = [Line(one, TONES[one.verdict], _url(one.where)) for one in check.verdicts]
     judged = [line for line in lines if line.verdict.verdict != "not applicable"]
     aside = [line for line in lines if line.verdict.verdict == "not applicable"]
     shown = judged[:MOST_VERDICTS], aside[:MOST_VERDICTS]
@@ -104,7 +104,7 @@ def table(check: Check) -> Table:
         tuple(shown[0]),
         tuple(shown[1]),
         len(lines) - sum(map(len, shown)),
-        tuple((verdict, LOOKS[verdict], check.count(verdict)) for verdict in lint.VERDICTS),
+        tuple((verdict, TONES[verdict], check.count(verdict)) for verdict in lint.VERDICTS),
         tuple(check.kinds.items()),
         *_verdict(check),
     )

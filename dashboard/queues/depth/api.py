@@ -82,7 +82,7 @@ def depth(
     until: Moment | None = None,
     points: Points = depths.MOST,
 ) -> Any:
-    """How deep a queue was, in the shortest step that is kept so far back and gives at most `points`; a day if not said."""
+    """Return a queue's depth over time, in the shortest step stored that far back with at most `points`. Default: a day."""
     now = timezone.now()
     until = min(until or now, now)
     since = since or until - _USUAL
@@ -99,7 +99,7 @@ def depth(
 @api.post("/releases", response={200: ReleaseItem, 201: ReleaseItem, **REFUSALS}, tags=["releases"])
 @needs(OPERATOR)
 def tell_release(request: HttpRequest, body: Told) -> Any:
-    """A version was deployed. 201 where it was not known; told again (200) it stays as it was."""
+    """Report that a version was deployed. 201 if it is new; reported again (200) it stays as it was."""
     found = releases.record_release(request.auth, body.source, body.version, body.at)
     made = found.release
     return Status(201 if found.is_new else 200, {"source": made.source, "version": made.version, "at": made.at})

@@ -16,8 +16,8 @@ from dashboard.web.figures import duration, number
 from jobs_admin.queues import depths
 from jobs_admin.queues.depths.reading import PARTLY
 
-_LETTER = 3.0  # per cent of the width that a letter takes on a phone
-LETTERS = {"alert": "A", "replay": "R", "policy": "P", "release": "V"}
+_LABEL_PERCENT = 3.0  # per cent of the width that a letter takes on a phone
+LABELS = {"alert": "A", "replay": "R", "policy": "P", "release": "V"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,12 @@ class Upright:
     """Something that happened, as an upright line in a picture and as words below it."""
 
     x: float  # in the picture's own units
-    letter: str
+    label: str
     kind: str
     words: str
     url: str
     at: datetime
-    has_letter: bool = True  # there is room for it over the picture
+    has_label: bool = True  # there is room for it over the picture
 
     @property
     def is_named(self) -> bool:
@@ -165,15 +165,15 @@ def uprights(history: depths.History, marks: Iterable[depths.Mark]) -> list[Upri
     scale, latest, taken = _times(history), float("-inf"), set[int]()
     found = [upright(mark, scale.per_cent(mark.at.timestamp())) for mark in marks]
     for n in sorted(range(len(found)), key=lambda n: found[n].x):
-        if found[n].x - latest < _LETTER:
+        if found[n].x - latest < _LABEL_PERCENT:
             taken.add(n)
         else:
             latest = found[n].x
-    return [replace(one, has_letter=n not in taken) for n, one in enumerate(found)]
+    return [replace(one, has_label=n not in taken) for n, one in enumerate(found)]
 
 
 def upright(mark: depths.Mark, x: float) -> Upright:
-    return Upright(x, LETTERS[mark.kind], mark.kind, mark.words, links.mark_url(mark.kind, mark.ref), mark.at)
+    return Upright(x, LABELS[mark.kind], mark.kind, mark.words, links.mark_url(mark.kind, mark.ref), mark.at)
 
 
 # -- shapes -----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from jobs_admin.trust.admission import Finding, Refusals, State
 class Line:
     text: str
     fix: list[tuple[bool, str]]  # parts of the sentence, with whether each is a command
-    look: str  # dead, retrying; "": no banner
+    tone: str  # dead, retrying; "": no banner
     url: str  # of the page, for who may open it
 
 
@@ -26,14 +26,14 @@ def lines(viewer: Viewer, state: State, now: datetime) -> list[Line]:
     is_admin = viewer.may_anywhere(ADMIN)
     shown = [one for one in admission.findings(state, now) if _is_for(viewer, one)]
     url = reverse("redrive:source-list") if is_admin else ""
-    return [Line(one.text, _parts(one.fix), _LOOKS[one.severity], url) for one in shown]
+    return [Line(one.text, _parts(one.fix), _TONES[one.severity], url) for one in shown]
 
 
 def _parts(text: str) -> list[tuple[bool, str]]:
     return [(bool(n % 2), part) for n, part in enumerate(text.split("`")) if part]
 
 
-_LOOKS = {"high": "dead", "warning": "retrying", "info": ""}
+_TONES = {"high": "dead", "warning": "retrying", "info": ""}
 
 
 def _is_for(viewer: Viewer, finding: Finding) -> bool:

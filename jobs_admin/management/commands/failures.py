@@ -111,7 +111,7 @@ def _waiting(rows: list[Failure]) -> list[str]:
     for replay in Replay.objects.filter(pk__in=numbers).order_by("pk"):
         jobs = "1 job waits" if numbers[replay.pk] == 1 else f"{numbers[replay.pk]:,} jobs wait"
         page = config.page_url(reverse("redrive:replay-detail", args=[replay.pk]))
-        why = f": {terminal_line(replay.held_because_now, 300)}" if replay.held_because else "."
+        why = f": {terminal_line(replay.current_hold_reason, 300)}" if replay.held_because else "."
         lines.append(f"{jobs} in {replay.state} replay #{replay.pk}{why} {page}")
     return lines
 

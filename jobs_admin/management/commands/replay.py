@@ -210,7 +210,7 @@ def _patch(path: str) -> Any:
 
 def _stopped_reason(replay: Replay) -> str:
     if replay.state == ReplayState.HELD:
-        return f"Replay #{replay.pk} is held: {terminal_line(replay.held_because_now, 300)} Resume or cancel it on its page:"
+        return f"Replay #{replay.pk} is held: {terminal_line(replay.current_hold_reason, 300)} Resume or cancel it on its page:"
     return f"Replay #{replay.pk} awaits approval by another operator; nothing was sent. Its page:"
 
 

@@ -67,7 +67,7 @@ class Command(BaseCommand):
             if row.started_at
             else f"{row.matched:,} jobs matched"
         )
-        why = f": {terminal_line(row.held_because_now, 300)}" if row.held_because else ""
+        why = f": {terminal_line(row.current_hold_reason, 300)}" if row.held_because else ""
         self.stdout.write(f"#{row.pk} {row.state}  {jobs}  {terminal_line(row.reason, 100)}{why}")
         for one in replays.groups_aside(terminal.viewer(), row) if row.without_groups else ():
             count = "" if one.jobs is None else f"{one.jobs:,} jobs  "

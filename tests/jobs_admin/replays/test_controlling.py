@@ -63,10 +63,12 @@ def test_a_canary_that_fails_is_held_with_the_evidence(shop, bury):
     event = AuditEvent.objects.get(act="replay.hold")
     assert (event.actor, event.source, event.reason) == ("controller", "shop", replay.held_because)
     assert not replays.send("one")
-    assert replay.held_because_now == replay.held_because
+    assert replay.current_hold_reason == replay.held_because
     steered.come_home(items[4:6], "success", attempt=2)
     replay = steered.passed()
-    assert replay.held_because_now == f"{replay.held_because} Since then 2 succeeded and 0 failed again; 3 not settled."
+    assert (
+        replay.current_hold_reason == f"{replay.held_because} Since then 2 succeeded and 0 failed again; 3 not settled."
+    )
 
 
 def test_what_a_person_did_meanwhile_wins(steered):

@@ -33,7 +33,7 @@ def test_a_replay_that_is_held_is_reported_with_its_reason_and_counts(steered):
 
 def test_each_verdict_is_reported_once_and_the_next_again(steered):
     for n in (3, 3, 4):
-        notices.notify_held(steered.replay, ["shop"], "6 of 10 failed again.", n)
+        notices.notify_hold(steered.replay, ["shop"], "6 of 10 failed again.", n)
     assert Notice.objects.filter(type="replay.held").count() == 2
 
 
