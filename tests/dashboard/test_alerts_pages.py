@@ -337,7 +337,7 @@ def test_what_acknowledging_covers_is_on_the_button_and_only_this_one_is_possibl
     assert "Only this one" not in text_of(otto.get(page_of(alone)))
 
 
-def test_an_acknowledgement_is_undone_by_its_message_and_says_what_resumes(otto, ann, watched):
+def test_an_acknowledgement_is_undone_by_its_message_which_names_what_resumes(otto, ann, watched):
     of = rule("Reminding", renotify_s=300)
     leader = episode("emails", of=of)
     episode("sms", of=of, told_with=leader)

@@ -68,7 +68,7 @@ def test_an_alert_leads_to_its_failures_and_to_a_draft(call_api, alert):
     assert call_api("GET", "alerts", role="viewer", source="bank").json()["items"] == []
 
 
-def test_acknowledging_says_which_alerts_it_covered_and_is_undone_by_the_same_token(call_api, alert):
+def test_acknowledging_returns_which_alerts_it_covered_and_is_undone_by_the_same_token(call_api, alert):
     other = create_alert(alert.rule, subject="sms", told_with=alert)
     act = f"alerts/{alert.pk}/acknowledge"
     assert call_api("POST", act, {"only_this": True}).json()["changed"] == [alert.pk]

@@ -29,7 +29,7 @@ def bearer(role: str, source: str = "*"):
     text = f"token-{role}-{source}"
     ApiToken.objects.create(name=text, sha256=hashlib.sha256(text.encode()).hexdigest(), role=role, source=source)
 
-    def ask(method: str, path: str, body=None, status: int = 200):
+    def call(method: str, path: str, body=None, status: int = 200):
         content = json.dumps({} if body is None else body)
         answer = Client().generic(
             method,
@@ -41,7 +41,7 @@ def bearer(role: str, source: str = "*"):
         assert answer.status_code == status, answer.content
         return answer.json() if answer.content else None
 
-    return ask
+    return call
 
 
 @pytest.fixture

@@ -63,11 +63,14 @@ def test_groups_are_listed_by_state_and_assignee(call_api, django_user_model):
     Group.objects.filter(fingerprint=names[0]).update(state="muted", assignee=ann)
     Group.objects.filter(fingerprint=names[1]).update(state="regressed", regressed_after="replay:3")
 
-    def found(path):
+    def list_fingerprints(path):
         return [row["fingerprint"] for row in call_api("GET", path).json()["items"]]
 
-    assert found("groups?state=muted") == names[:1] == found("groups?assignee=ann")
-    assert set(found("groups?state=muted&state=new")) == {names[0], names[2]} and len(found("groups")) == 3
+    assert list_fingerprints("groups?state=muted") == names[:1] == list_fingerprints("groups?assignee=ann")
+    assert (
+        set(list_fingerprints("groups?state=muted&state=new")) == {names[0], names[2]}
+        and len(list_fingerprints("groups")) == 3
+    )
     assert call_api("GET", f"groups/{names[1]}").json()["regressed_after"] == "replay:3"
 
 

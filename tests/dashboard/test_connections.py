@@ -9,7 +9,7 @@ from dashboard.setup.engine import Engine, free_port
 from dashboard.setup.environment import Misconfigured
 from jobs_admin.config import SourceConfig
 
-NOBODY = "127.0.0.1:1"
+CLOSED_PORT = "127.0.0.1:1"
 
 
 def check(url: str, **options) -> None:
@@ -39,16 +39,16 @@ def engine_at_a_socket(tmp_path_factory):
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        (f"amqp://guest:hidden@{NOBODY}//", "RabbitMQ at 127.0.0.1:1 cannot be reached"),
-        (f"amqps://guest:hidden@{NOBODY}//", "RabbitMQ at 127.0.0.1:1 cannot be reached"),
+        (f"amqp://guest:hidden@{CLOSED_PORT}//", "RabbitMQ at 127.0.0.1:1 cannot be reached"),
+        (f"amqps://guest:hidden@{CLOSED_PORT}//", "RabbitMQ at 127.0.0.1:1 cannot be reached"),
         ("amqp://guest:hid/den@127.0.0.1:port//", "cannot be read"),
-        (f"amqp://guest:hidden@{NOBODY}//;amqp://{NOBODY}//", "list of servers"),
-        (f"sentinel://:hidden@{NOBODY}/0", "begins with redis://"),
-        (f"redis://:hidden@{NOBODY}/0;redis://{NOBODY}/1", "list of servers"),
-        (f"redis://{NOBODY}/0?password=hidden", "cannot be reached"),
-        (f"rediss://:hidden@{NOBODY}/0?ssl_cert_reqs=CERT_REQUIRED", "cannot be reached"),
-        (f"rediss://:hidden@{NOBODY}/0?ssl_cert_reqs=ssl.CERT_NONE", "cannot be reached"),
-        (f"rediss://:hidden@{NOBODY}/0?ssl_certs=x", ""),
+        (f"amqp://guest:hidden@{CLOSED_PORT}//;amqp://{CLOSED_PORT}//", "list of servers"),
+        (f"sentinel://:hidden@{CLOSED_PORT}/0", "begins with redis://"),
+        (f"redis://:hidden@{CLOSED_PORT}/0;redis://{CLOSED_PORT}/1", "list of servers"),
+        (f"redis://{CLOSED_PORT}/0?password=hidden", "cannot be reached"),
+        (f"rediss://:hidden@{CLOSED_PORT}/0?ssl_cert_reqs=CERT_REQUIRED", "cannot be reached"),
+        (f"rediss://:hidden@{CLOSED_PORT}/0?ssl_cert_reqs=ssl.CERT_NONE", "cannot be reached"),
+        (f"rediss://:hidden@{CLOSED_PORT}/0?ssl_certs=x", ""),
         ("redis://:hidden@127.0.0.1:port/0", ""),
         ("redis://[::1/0", ""),
         ("filesystem://", "begins with redis://"),

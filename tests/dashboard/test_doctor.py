@@ -38,7 +38,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def patience(request, monkeypatch):
-    """Where no worker runs, none is waited for."""
+    """Time that doctor waits for workers: none where no worker runs."""
     if "unguarded_worker" not in request.fixturenames:
         monkeypatch.setattr(checkup, "PING_S", 0.05)
         monkeypatch.setattr(workers, "_ANSWER_S", 0.05)

@@ -73,7 +73,7 @@ def test_what_reaches_the_pages_through_the_gateway(desk):
     cookies = json.loads(desk.run("-c", PREPARE))
     with granian(desk.environment, "/healthz") as (port, _):
 
-        def ask(method, path, body=None, **headers):
+        def send_request(method, path, body=None, **headers):
             requested = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             requested.request(method, path, body, headers)
             answer = requested.getresponse()
@@ -81,22 +81,22 @@ def test_what_reaches_the_pages_through_the_gateway(desk):
 
         token = cookies["vera"].rpartition("=")[2]
         vera = {"Cookie": cookies["vera"], "X-CSRFToken": token}
-        assert ask("GET", "/failures/?q=queue:emails", **vera)[0].status == 200
-        head, nothing = ask("HEAD", "/failures/", **vera)
+        assert send_request("GET", "/failures/?q=queue:emails", **vera)[0].status == 200
+        head, nothing = send_request("HEAD", "/failures/", **vera)
         assert head.status == 200 and nothing == b"" and int(head.headers["Content-Length"]) > 1_000
-        assert ask("GET", "/failures/", If_None="x")[0].status == 302
+        assert send_request("GET", "/failures/", If_None="x")[0].status == 302
         # A body that anybody sends is small; whoever is logged in may send more.
-        assert ask("POST", "/login/", b"x" * 100_000)[0].status == 413
-        assert ask("POST", "/failures/bulk/", b"x" * 100_000, **vera)[0].status in (200, 400, 403)
+        assert send_request("POST", "/login/", b"x" * 100_000)[0].status == 413
+        assert send_request("POST", "/failures/bulk/", b"x" * 100_000, **vera)[0].status in (200, 400, 403)
         # The export comes whole.
         form = {"Content-Type": "application/x-www-form-urlencoded"}
-        answer, export = ask("POST", "/failures/export/jsonl/", b"q=state%3A*", **vera, **form)
+        answer, export = send_request("POST", "/failures/export/jsonl/", b"q=state%3A*", **vera, **form)
         assert answer.status == 200 and json.loads(export.splitlines()[-1]) == {"end": True, "failures": 1_000}
         # Names and values as they were sent, and both cookies of an answer.
-        assert ask("GET", "/queues/shop/no%2Fsuch%20queue/", **vera)[0].status in (200, 404)
+        assert send_request("GET", "/queues/shop/no%2Fsuch%20queue/", **vera)[0].status in (200, 404)
         # Without a proxy that buffers, doctor says so.
         assert checkup.forwards_unread_bodies(f"http://127.0.0.1:{port}")
-        logged_out, _ = ask("POST", "/logout/", b"", **vera)
+        logged_out, _ = send_request("POST", "/logout/", b"", **vera)
         assert logged_out.status == 302 and "sessionid" in " ".join(logged_out.headers.get_all("Set-Cookie"))
 
 
@@ -110,16 +110,16 @@ def test_a_made_up_credential_gets_no_more_than_none(desk):
             head = f"POST /login/ HTTP/1.1\r\nHost: a\r\n{shown}\r\nContent-Length: 9000000\r\n\r\n"
             line.sendall(head.encode() + b"x" * 70_000)
 
-        def ask(path, **headers):
+        def send_request(path, **headers):
             sender = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             sender.request("POST", path, b"x" * 100_000, {"X-CSRFToken": cookies["vera"].rpartition("=")[2], **headers})
             return sender.getresponse().status
 
         assert [line.recv(12) for line in lines] == [b"HTTP/1.1 413"] * 8
         # A viewer may not act: the desk read the body and says so.
-        assert ask("/failures/bulk/", Cookie=cookies["vera"]) == 403
+        assert send_request("/failures/bulk/", Cookie=cookies["vera"]) == 403
         # The login of a proxy, beside which a browser shows its session.
-        assert ask("/failures/bulk/", Cookie=cookies["vera"], Authorization="Basic cHJveHk6eA==") == 403
+        assert send_request("/failures/bulk/", Cookie=cookies["vera"], Authorization="Basic cHJveHk6eA==") == 403
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ FIXED = Task("shop.hook", "webhooks", max_retries=9, calls=(RetryCall("self.retr
 def fleet(watched):
     """Report the configuration of a worker of the shop."""
 
-    def tell(*tasks: Task, ago=0.0, digest="0" * 32, name="w1", source="shop"):
+    def report(*tasks: Task, ago=0.0, digest="0" * 32, name="w1", source="shop"):
         seen = timezone.now() - timezone.timedelta(seconds=ago)
         message = {"source": source, "name": name, "at": seen.timestamp(), "mode": "enforce", "configuration": digest}
         watched.hset(keys.workers(source), name, json.dumps(message))
@@ -48,7 +48,7 @@ def fleet(watched):
         )
         Worker.objects.create(source=source, name=name, boot="1", seen_at=seen)
 
-    return tell
+    return report
 
 
 def publish(name: str = "emails", source: str = "shop") -> None:

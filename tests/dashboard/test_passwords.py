@@ -43,7 +43,7 @@ redis_spelling = pytest.mark.parametrize("url", [text.format(scheme="redis") for
 database_spelling = pytest.mark.parametrize("url", [text.format(scheme="postgresql") for text in SPELLINGS])
 
 
-def is_told(text: str) -> None:
+def is_without_password(text: str) -> None:
     assert text.strip() and "Traceback" not in text, text
     assert "hunter2" not in text and "ter2pw" not in text, text
 
@@ -57,14 +57,14 @@ def test_a_store_or_broker_that_cannot_be_used_is_refused_without_its_password(u
         with pytest.raises(Misconfigured, match=r"^(REDRIVE_REDIS_URL|CELERY_BROKER_URL) cannot be used: ") as refused:
             check()
         assert "\n" not in str(refused.value)
-        is_told(str(refused.value))
+        is_without_password(str(refused.value))
 
 
 @redis_spelling
 def test_an_adapter_names_its_server_without_the_password(url):
     with pytest.raises(SourceError) as refused:
         connect("celery", "celery", url).depths()
-    is_told(str(refused.value))
+    is_without_password(str(refused.value))
 
 
 @pytest.mark.django_db
@@ -82,15 +82,15 @@ def test_the_page_of_queues_and_the_doctor_show_no_password(client, django_user_
     sampling.sample(timezone.now())
     client.force_login(django_user_model.objects.create_superuser("a"))
     page = client.get("/queues/").content.decode()
-    is_told(page)
+    is_without_password(page)
     settings.REDRIVE_REDIS_URL = url
     forget_configuration(config)
-    message = _said_by(call_command)
+    message = run_doctor(call_command)
     assert "REDRIVE_REDIS_URL" in message and "CELERY_BROKER_URL" in message
-    is_told(message)
+    is_without_password(message)
 
 
-def _said_by(call_command) -> str:
+def run_doctor(call_command) -> str:
     from io import StringIO
 
     message = StringIO()
@@ -104,8 +104,8 @@ def test_a_database_that_cannot_be_used_is_refused_without_its_password(url):
     try:
         environment.database(url)
     except Misconfigured as refused:
-        is_told(str(refused))
-    is_told(display_url(url))
+        is_without_password(str(refused))
+    is_without_password(display_url(url))
 
 
 @pytest.mark.server
@@ -115,7 +115,7 @@ def test_a_command_with_an_unusable_database_shows_one_sentence(tmp_path, comman
     done = run(tmp_path, command, DATABASE_URL=url)
     assert done.returncode == 1
     assert "DATABASE_URL" in done.stdout
-    is_told(done.stdout)
+    is_without_password(done.stdout)
 
 
 @pytest.mark.server
@@ -125,7 +125,7 @@ def test_a_command_with_an_unusable_store_shows_one_sentence(tmp_path, command, 
     done = run(tmp_path, command, REDRIVE_REDIS_URL=url, has_tables=command != "up --no-demo")
     assert done.returncode == 1
     assert "REDRIVE_REDIS_URL" in done.stdout
-    is_told(done.stdout)
+    is_without_password(done.stdout)
 
 
 def run(tmp_path, command: str, *, has_tables: bool = False, **variables: str) -> subprocess.CompletedProcess[str]:

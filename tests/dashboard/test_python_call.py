@@ -21,7 +21,7 @@ def call(args, kwargs, *, task="shop.charge", queue="webhooks", signatures=()) -
     return send_task(task, queue, Plain(args), Plain(kwargs), list(signatures))
 
 
-def asked_of_celery(text: str):
+def run_call(text: str):
     """Return the arguments of the call, as Python reads them."""
     requested = []
 
@@ -52,7 +52,7 @@ def is_same(one, other) -> bool:
     ANY_TEXT,
 )
 def test_python_reads_back_every_json(args, kwargs, task, queue):
-    (name,), requested = asked_of_celery(call(args, kwargs, task=task, queue=queue, signatures=[task]))
+    (name,), requested = run_call(call(args, kwargs, task=task, queue=queue, signatures=[task]))
     assert (name, requested["queue"]) == (task, queue)
     assert is_same(requested["args"], args) and is_same(requested["kwargs"], kwargs)
 
@@ -64,7 +64,7 @@ def test_what_is_hidden_or_cut_stops_python_before_anything_is_sent(value):
     text = call([value], {})
     compile(text, "call", "exec")
     with pytest.raises(NameError, match=r"REDACTED|CUT"):
-        asked_of_celery(text)
+        run_call(text)
     assert "Python raises an error until then" in text
 
 

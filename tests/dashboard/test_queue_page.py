@@ -204,12 +204,12 @@ def test_a_page_makes_the_same_number_of_queries_at_any_span(ann, watched, histo
 
 
 def test_what_did_not_change_is_not_sent_again(ann, watched, history, now):
-    def ask(**headers):
+    def get_page(**headers):
         until = int((now - timedelta(minutes=10)).timestamp())
         return ann.get(
             reverse("redrive:queue-detail", args=["shop", "emails"]), {"since": until - 600, "until": until},
             headers={"HX-Request": "true", **headers},
         )  # fmt: skip
 
-    first = ask()
-    assert ask(**{"If-None-Match": first["ETag"]}).status_code == 304
+    first = get_page()
+    assert get_page(**{"If-None-Match": first["ETag"]}).status_code == 304

@@ -29,7 +29,7 @@ def sue(db, django_user_model):
 
 
 @pytest.fixture
-def both(settings, tmp_path, db):
+def two_sources(settings, tmp_path, db):
     """The sources `shop` and `web`, in this process."""
     file = tmp_path / "sources.toml"
     names = ("shop", "web")
@@ -41,7 +41,7 @@ def both(settings, tmp_path, db):
 
 
 @pytest.fixture
-def replay(both):
+def replay(two_sources):
     ours, theirs = (
         group("OursError", culprit="shop/ours.py"),
         group("SecretError", culprit="web/secret.py", message="hush"),
@@ -111,7 +111,7 @@ def test_the_api_shows_no_more(client, replay):
 
 
 @pytest.mark.django_db
-def test_one_that_waits_for_a_second_person_counts_what_is_frozen(both, settings):
+def test_one_that_waits_for_a_second_person_counts_what_is_frozen(two_sources, settings):
     settings.REDRIVE_APPROVE_ABOVE = "10"
     dead(30, queue="emails")
     dead(70, source="web", queue="secrets")
@@ -167,7 +167,7 @@ def test_its_record_in_the_admin_shows_nothing_of_another_source(sue, replay, dj
 
 
 @pytest.mark.django_db
-def test_why_it_needs_a_second_person_names_no_task_of_another_source(both, settings, sue):
+def test_why_it_needs_a_second_person_names_no_task_of_another_source(two_sources, settings, sue):
     settings.REDRIVE_DANGEROUS_TASKS = ["web.*"]
     dead(3, queue="emails", task="shop.ours")
     dead(7, source="web", queue="secrets", task="web.secret")

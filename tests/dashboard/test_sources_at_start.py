@@ -9,7 +9,7 @@ from dashboard.setup.environment import Misconfigured
 from jobs_admin import config
 from tests.kit.sources import forget_configuration
 
-NOBODY = "127.0.0.1:1"
+CLOSED_PORT = "127.0.0.1:1"
 
 
 @pytest.fixture
@@ -40,12 +40,12 @@ def source(name: str, backend: str, url: str, more: str = "") -> str:
 @pytest.mark.parametrize(
     ("backend", "url"),
     [
-        ("celery", f"redis://:hidden@{NOBODY}/0"),
-        ("celery", f"amqp://guest:hidden@{NOBODY}//"),
-        ("bullmq", f"redis://:hidden@{NOBODY}/0"),
-        ("jobs_table", f"postgresql://app:hidden@{NOBODY}/shop"),
+        ("celery", f"redis://:hidden@{CLOSED_PORT}/0"),
+        ("celery", f"amqp://guest:hidden@{CLOSED_PORT}//"),
+        ("bullmq", f"redis://:hidden@{CLOSED_PORT}/0"),
+        ("jobs_table", f"postgresql://app:hidden@{CLOSED_PORT}/shop"),
         ("jobs_table", "sqlite:////nowhere/jobs.db"),
-        ("rabbitmq", f"amqp://guest:hidden@{NOBODY}//"),
+        ("rabbitmq", f"amqp://guest:hidden@{CLOSED_PORT}//"),
     ],
 )
 def test_a_system_that_is_away_is_shown_and_the_start_goes_on(start, backend, url):
@@ -78,10 +78,10 @@ def test_all_that_is_wrongly_written_down_is_shown_at_once(start):
 def test_what_an_adapter_refuses_is_shown_of_all_and_is_not_blamed_on_the_url(start):
     message = refused(
         start,
-        source("bus", "bullmq", f"redis://:hidden@{NOBODY}/0")
+        source("bus", "bullmq", f"redis://:hidden@{CLOSED_PORT}/0")
         + source("pay", "jobs_table", "sqlite:////nowhere/jobs.db", 'tabel = "jobs"')
-        + source("node", "bullmq", f"redis://:hidden@{NOBODY}/0", "major = 3")
-        + source("mail", "celery", f"redis://:hidden@{NOBODY}/0", 'priority_steps = ["low"]'),
+        + source("node", "bullmq", f"redis://:hidden@{CLOSED_PORT}/0", "major = 3")
+        + source("mail", "celery", f"redis://:hidden@{CLOSED_PORT}/0", 'priority_steps = ["low"]'),
     )
     assert (
         "[sources.pay] (sqlite:////nowhere/jobs.db) cannot be used: the option 'tabel' is not known; known: " in message

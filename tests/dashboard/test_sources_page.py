@@ -213,23 +213,23 @@ def test_doctor_names_workers_with_a_key_of_another_source(watched):
 def test_a_program_does_by_the_api_what_an_admin_does_on_the_page(refused):
     tokens = {}
 
-    def ask(method, path, role="admin", source="*"):
+    def call(method, path, role="admin", source="*"):
         text = tokens.get((role, source)) or token.create(f"{role} of {source}", role, source)
         tokens[role, source] = text
         answer = getattr(Browser(), method)(f"/api/sources/{path}", headers={"Authorization": f"Bearer {text}"})
         return answer.status_code, answer.json()
 
-    status, listed = ask("get", "refused")
+    status, listed = call("get", "refused")
     rows = {(row["source"], row["cause"]): row["stored"] for row in listed["items"]}
     assert status == 200 and rows == {("new", "unknown"): 1, ("shop", "unsigned"): 3, ("shop", "signature"): 6}
-    assert ask("get", "refused", source="bank")[1]["items"] == []
-    assert ask("post", "shop/file", role="operator")[0] == 403
-    assert ask("post", "shop/file", source="bank")[0] == 404
-    assert ask("post", "new/accept", source="shop")[0] == 403
-    assert ask("post", "shop/file") == (200, {"reports": 3})
-    assert ask("post", "shop/discard-refused") == (200, {"reports": 6})
-    status, message = ask("post", "shop/file")
+    assert call("get", "refused", source="bank")[1]["items"] == []
+    assert call("post", "shop/file", role="operator")[0] == 403
+    assert call("post", "shop/file", source="bank")[0] == 404
+    assert call("post", "new/accept", source="shop")[0] == 403
+    assert call("post", "shop/file") == (200, {"reports": 3})
+    assert call("post", "shop/discard-refused") == (200, {"reports": 6})
+    status, message = call("post", "shop/file")
     assert (status, message["error"]["code"]) == (409, "wrong_state")
-    assert ask("post", "new/accept") == (200, {"reports": 1})
+    assert call("post", "new/accept") == (200, {"reports": 1})
     refile()
     assert Failure.objects.count() == 4

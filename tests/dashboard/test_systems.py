@@ -51,10 +51,10 @@ def source(name="table", **changes) -> None:
 def died(**changes) -> Failure:
     """A dead job of the table, with its whole message."""
     (failure,) = bury(1, source="table", queue="jobs", args="[1]", kwargs="{}", **changes)
-    return kept(failure)
+    return with_message(failure)
 
 
-def kept(failure: Failure) -> Failure:
+def with_message(failure: Failure) -> Failure:
     """With its whole message."""
     raw = b'{"args": [1], "kwargs": {}}'
     Payload.objects.create(
@@ -173,11 +173,11 @@ def test_a_program_is_refused_such_arguments_before_a_replay_is_made(call_api, n
 
 def test_a_patch_that_a_job_cannot_have_is_refused_where_it_is_tried(node):
     with pytest.raises(SourceRefused, match="has one value"):
-        patched_arguments(letters_of(node), "node", {"args": [1, 2]})
-    assert patched_arguments(letters_of(node), "node", {"kwargs": {"b": 2}}) == (None, {"a": 1, "b": 2})
+        patched_arguments(message_of(node), "node", {"args": [1, 2]})
+    assert patched_arguments(message_of(node), "node", {"kwargs": {"b": 2}}) == (None, {"a": 1, "b": 2})
 
 
-def letters_of(failure: Failure) -> bytes:
+def message_of(failure: Failure) -> bytes:
     return opened(Payload.objects.get(failure=failure))
 
 
@@ -214,21 +214,21 @@ def test_who_sees_one_source_is_not_reported_about_others(vera, table):
 
 
 @pytest.fixture
-def both(ann, table):
+def dead_in_both(ann, table):
     """Two dead jobs of the shop and one of the table."""
     source(), source("shop")
     for failure in bury(2):
-        kept(failure)
+        with_message(failure)
     died()
 
 
-def test_a_replay_may_span_sources_and_shows_how_many_go_to_each(ann, both):
+def test_a_replay_may_span_sources_and_shows_how_many_go_to_each(ann, dead_in_both):
     page = text_of(ann.get("/replays/new/", {"q": ""}))
     assert "Source shop 2 table 1" in page
     assert "Replay 3 jobs to webhooks and 1 other queue, in 2 sources" in page
 
 
-def test_where_one_source_reports_no_outcomes_careful_is_offered_without_it(ann, both, table):
+def test_where_one_source_reports_no_outcomes_careful_is_offered_without_it(ann, dead_in_both, table):
     table.can = replace(table.can, outcomes=False)
     answer = ann.get("/replays/new/", {"q": "queue:webhooks,jobs"})
     assert "Not available: table does not report outcomes" in text_of(answer)
@@ -237,7 +237,7 @@ def test_where_one_source_reports_no_outcomes_careful_is_offered_without_it(ann,
     assert "Replay 2 jobs to webhooks?" in page and "Not available" not in page
 
 
-def test_what_one_source_of_a_replay_cannot_do_is_not_offered_and_shows_why(ann, both, table):
+def test_what_one_source_of_a_replay_cannot_do_is_not_offered_and_shows_why(ann, dead_in_both, table):
     assert 'id="opt-queue"' in ann.get("/replays/new/", {"q": ""}).content.decode()
     table.can = replace(table.can, redirect=False, attempts=False, edit=False, same_id=False)
     page = ann.get("/replays/new/", {"q": ""}).content.decode()
@@ -249,7 +249,7 @@ def test_what_one_source_of_a_replay_cannot_do_is_not_offered_and_shows_why(ann,
     assert 'id="opt-queue"' in alone
 
 
-def test_a_priority_is_refused_where_a_source_cannot_be_given_one(ann, both, table):
+def test_a_priority_is_refused_where_a_source_cannot_be_given_one(ann, dead_in_both, table):
     table.can = replace(table.can, priority=False)
     reported = {"q": "", "step": "start", "style": "at_once", "priority": "high", "reason": "mended", "confirm": "3"}
     answer = ann.post("/replays/new/", {**reported, "seen": '{"replayable": 3}'})

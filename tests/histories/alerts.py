@@ -330,7 +330,7 @@ class Alerts(CeleryDesk):
             return []
 
     def _compare_taken(self) -> None:
-        """Each open alert is acknowledged exactly where somebody acknowledged it and did not undo that."""
+        """Each open alert is acknowledged exactly if an operator acknowledged it and did not undo that."""
         from jobs_admin.models import Alert
 
         for one in Alert.objects.exclude(state="resolved"):

@@ -34,7 +34,7 @@ class Expected:
     attempts: int | None = None  # in the current run
 
     @classmethod
-    def of(cls, *states: str, run: int | None = None, attempts: int | None = None) -> Expected:
+    def in_states(cls, *states: str, run: int | None = None, attempts: int | None = None) -> Expected:
         return cls(frozenset(states), run, attempts)
 
 

@@ -157,7 +157,11 @@ class SourceWorld(World):
 
     def check(self) -> None:
         desk.compare(
-            {job.key: Expected.of(*job.states, run=job.run, attempts=job.attempts) for job in self.jobs if job.states}
+            {
+                job.key: Expected.in_states(*job.states, run=job.run, attempts=job.attempts)
+                for job in self.jobs
+                if job.states
+            }
         )
 
     def described(self) -> str:

@@ -28,7 +28,7 @@ def receiver():
     running.server_close()
 
 
-def ask(desk, method, path, body=None):
+def call_api(desk, method, path, body=None):
     answer = httpx.request(
         method,
         f"{desk.url}/api/{path}",
@@ -45,7 +45,7 @@ def ask(desk, method, path, body=None):
 def watched(desk, receiver):
     """A channel to the receiver, and a rule that calls it; both gone afterwards."""
     address = f"http://127.0.0.1:{receiver.server_address[1]}/"
-    channel = ask(
+    channel = call_api(
         desk, "POST", "channels", {"name": TENANT, "kind": "webhook", "url": address, "secret": receiver.secret}
     )
     message = {
@@ -56,10 +56,10 @@ def watched(desk, receiver):
         "threshold": JOBS - 1,
         "for_s": FOR_S,
     }
-    rule = ask(desk, "POST", "rules", {**message, "severity": "critical", "channels": [TENANT]})
+    rule = call_api(desk, "POST", "rules", {**message, "severity": "critical", "channels": [TENANT]})
     yield
-    ask(desk, "DELETE", f"rules/{rule['id']}")
-    ask(desk, "DELETE", f"channels/{channel['id']}")
+    call_api(desk, "DELETE", f"rules/{rule['id']}")
+    call_api(desk, "DELETE", f"channels/{channel['id']}")
 
 
 @pytest.mark.long("Waits for an alert of failing jobs, and follows its link in a browser.")

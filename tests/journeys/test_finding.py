@@ -18,7 +18,7 @@ SETTLED = f"state:dead until:{datetime.now(UTC) - timedelta(hours=2):%Y-%m-%dT%H
 
 
 @pytest.fixture
-def found(desk, page):
+def failure_list(desk, page):
     """The list, once the played night is in."""
     desk.wait_until(lambda: desk.get("failures", q="state:any")["count"] > 2000, "the history is in", within_s=60)
     page.goto("/failures/")
@@ -39,8 +39,8 @@ def heading(page, words):
     page.get_by_role("heading", level=1, name=words).wait_for()
 
 
-def test_from_a_search_to_a_discard_and_back_by_keyboard_alone(desk, found):
-    page = found
+def test_from_a_search_to_a_discard_and_back_by_keyboard_alone(desk, failure_list):
+    page = failure_list
     press(page, "/")
     page.keyboard.type("que")
     page.get_by_role("option", name=re.compile("^queue:")).first.wait_for()
@@ -76,8 +76,8 @@ def test_from_a_search_to_a_discard_and_back_by_keyboard_alone(desk, found):
     assert desk.get("failures", q=f"queue:emails {SETTLED}")["count"] == dead
 
 
-def test_enter_searches_for_what_was_typed_while_nothing_is_chosen(found):
-    page = found
+def test_enter_searches_for_what_was_typed_while_nothing_is_chosen(failure_list):
+    page = failure_list
     press(page, "/")
     page.keyboard.type("queue:e")
     page.get_by_role("option", name=re.compile("^emails")).wait_for()
@@ -86,8 +86,8 @@ def test_enter_searches_for_what_was_typed_while_nothing_is_chosen(found):
     assert query_of(page) == "queue:e"
 
 
-def test_escape_closes_the_list_and_then_leaves_the_field(found):
-    page = found
+def test_escape_closes_the_list_and_then_leaves_the_field(failure_list):
+    page = failure_list
     press(page, "/")
     page.keyboard.type("queue:")
     page.get_by_role("option").first.wait_for()
@@ -97,8 +97,8 @@ def test_escape_closes_the_list_and_then_leaves_the_field(found):
     assert page.evaluate("document.activeElement.id") != "search"
 
 
-def test_what_was_searched_for_is_offered_on_the_empty_field(found):
-    page = found
+def test_what_was_searched_for_is_offered_on_the_empty_field(failure_list):
+    page = failure_list
     press(page, "/")
     page.keyboard.type("timeout age:<2d")
     press(page, "Enter")
@@ -111,8 +111,8 @@ def test_what_was_searched_for_is_offered_on_the_empty_field(found):
     assert query_of(page) == "timeout age:<2d"
 
 
-def test_a_search_sent_before_the_completion_came_is_remembered_too(found):
-    page = found
+def test_a_search_sent_before_the_completion_came_is_remembered_too(failure_list):
+    page = failure_list
     page.route("**/search*.js", lambda route: None)  # a slow network
     press(page, "/")
     page.keyboard.type("refused age:<2d")
@@ -124,8 +124,8 @@ def test_a_search_sent_before_the_completion_came_is_remembered_too(found):
     page.get_by_role("option", name=re.compile("^refused")).wait_for()
 
 
-def test_the_language_is_one_key_away_and_its_examples_are_searches(found):
-    page = found
+def test_the_language_is_one_key_away_and_its_examples_are_searches(failure_list):
+    page = failure_list
     press(page, "/")
     page.keyboard.type("?")
     sheet = page.get_by_role("dialog", name="Search syntax")
@@ -137,8 +137,8 @@ def test_the_language_is_one_key_away_and_its_examples_are_searches(found):
     assert query_of(page) == "connection refused"
 
 
-def test_a_term_is_edited_where_it_is(found):
-    page = found
+def test_a_term_is_edited_where_it_is(failure_list):
+    page = failure_list
     page.goto("/failures/?q=queue:emails+state:dead")
     page.locator("[data-edit='queue:emails']").focus()
     press(page, "Enter")
@@ -148,8 +148,8 @@ def test_a_term_is_edited_where_it_is(found):
     assert query_of(page) == "queue:webhooks state:dead"
 
 
-def test_a_selection_survives_paging(found):
-    page = found
+def test_a_selection_survives_paging(failure_list):
+    page = failure_list
     press(page, "j", "x")
     page.get_by_text("1 selected").wait_for()
     page.get_by_role("link", name="Older").focus()
@@ -164,8 +164,8 @@ def test_a_selection_survives_paging(found):
     assert page.locator("[data-select]:checked").count() == 1
 
 
-def test_groups_are_selected_and_given_free_again(found):
-    page = found
+def test_groups_are_selected_and_given_free_again(failure_list):
+    page = failure_list
     page.goto("/groups/")
     press(page, "j", "x", "j", "x")
     page.get_by_text("2 selected").wait_for()
@@ -208,8 +208,8 @@ def wait_for_focus(page):
     page.locator("body :focus").wait_for()
 
 
-def test_an_edit_that_is_refused_puts_one_into_the_field_that_was_refused(desk, found):
-    page = found
+def test_an_edit_that_is_refused_puts_one_into_the_field_that_was_refused(desk, failure_list):
+    page = failure_list
     number = desk.get("failures", q="state:dead queue:webhooks")["items"][0]["id"]
     page.goto(f"/failures/{number}/edit/")
     page.locator("#edit-kwargs").focus()
@@ -221,8 +221,8 @@ def test_an_edit_that_is_refused_puts_one_into_the_field_that_was_refused(desk, 
     assert focused(page) == "edit-kwargs"
 
 
-def test_after_a_search_was_saved_one_is_where_it_was_saved(found):
-    page = found
+def test_after_a_search_was_saved_one_is_where_it_was_saved(failure_list):
+    page = failure_list
     page.goto("/failures/?q=state:dead")
     page.locator("summary", has_text="Save…").focus()
     press(page, "Enter")
@@ -233,8 +233,8 @@ def test_after_a_search_was_saved_one_is_where_it_was_saved(found):
     wait_for_focus(page)
 
 
-def test_a_notice_leaves_by_itself_and_an_undo_when_something_else_is_done(found):
-    page, toasts = found, found.locator("[data-toast]")
+def test_a_notice_leaves_by_itself_and_an_undo_when_something_else_is_done(failure_list):
+    page, toasts = failure_list, failure_list.locator("[data-toast]")
     page.clock.install()
     page.goto("/failures/?q=state:dead")
 
@@ -265,8 +265,8 @@ def test_a_notice_leaves_by_itself_and_an_undo_when_something_else_is_done(found
     notice.wait_for(state="detached")
 
 
-def test_a_group_that_was_assigned_keeps_the_focus_and_another_page_takes_it_back(desk, found):
-    page = found
+def test_a_group_that_was_assigned_keeps_the_focus_and_another_page_takes_it_back(desk, failure_list):
+    page = failure_list
     name = desk.get("groups")["items"][0]["fingerprint"]
     page.goto(f"/groups/{name}/")
     page.locator("main form button:is([value=assign_me], [value=resolve]):visible").first.focus()
@@ -281,8 +281,8 @@ def test_a_group_that_was_assigned_keeps_the_focus_and_another_page_takes_it_bac
     assert desk.get(f"groups/{name}")["assignee"] is None and desk.get(f"groups/{name}")["state"] != "resolved"
 
 
-def test_a_refusal_leaves_once_the_act_succeeds(desk, found):
-    page, toasts = found, found.locator("[data-toast]")
+def test_a_refusal_leaves_once_the_act_succeeds(desk, failure_list):
+    page, toasts = failure_list, failure_list.locator("[data-toast]")
     page.goto(f"/failures/?q=queue:emails {SETTLED}")
     press(page, "j", "x", "j", "x", "d")
     page.locator("#bulk-reason:focus").wait_for()
@@ -295,8 +295,8 @@ def test_a_refusal_leaves_once_the_act_succeeds(desk, found):
     assert toasts.count() == 1
 
 
-def test_what_was_discarded_is_taken_back_from_another_page_after_confirmation(desk, found):
-    page = found
+def test_what_was_discarded_is_taken_back_from_another_page_after_confirmation(desk, failure_list):
+    page = failure_list
     dead = desk.get("failures", q=f"queue:emails {SETTLED}")["count"]
     page.goto(f"/failures/?q=queue:emails {SETTLED}")
     page.locator("[data-everything]").focus()

@@ -67,7 +67,7 @@ EVERYTHING = "\n".join(PAYLOADS)
 SHOWN = 24  # failures whose own pages are opened, beside the one that has all payloads in each field
 
 
-def said(n: int, field: int) -> str:
+def payload(n: int, field: int) -> str:
     """Return the payload of a field in row `n`: over all rows each field has each payload."""
     return PAYLOADS[(n + field * 13) % len(PAYLOADS)]
 
@@ -91,59 +91,65 @@ def hostile(store, settings, tmp_path, transactional_db):
     now = timezone.now()
     source = Source.objects.create(
         name="shop", is_configured=True, is_reachable=False, why_unreachable=EVERYTHING, sampled_at=now, changed_at=now,
-        findings=[{"id": said(n, 0), "severity": "high", "text": said(n, 1), "fix": said(n, 2)} for n in range(ROWS)],
+        findings=[{"id": payload(n, 0), "severity": "high", "text": payload(n, 1), "fix": payload(n, 2)} for n in range(ROWS)],
     )  # fmt: skip
-    evil = get_user_model().objects.create_user(username=f'{said(0, 3)}"><img src=x onerror=pwned(1000) data-pwn=1>')
-    groups = [lay_group(n, *(said(n, field) for field in range(6)), evil) for n in range(ROWS)]
-    groups.append(lay_group(ROWS, *[EVERYTHING] * 6, evil))
+    evil = get_user_model().objects.create_user(username=f'{payload(0, 3)}"><img src=x onerror=pwned(1000) data-pwn=1>')
+    groups = [create_group(n, *(payload(n, field) for field in range(6)), evil) for n in range(ROWS)]
+    groups.append(create_group(ROWS, *[EVERYTHING] * 6, evil))
     stacks = Traceback.objects.bulk_create(
         Traceback(
-            sha256=hashlib.sha256(str(n).encode()).hexdigest(), text=stack(said(n, 9) if n < ROWS else EVERYTHING)
+            sha256=hashlib.sha256(str(n).encode()).hexdigest(), text=stack(payload(n, 9) if n < ROWS else EVERYTHING)
         )
         for n in range(ROWS + 1)
     )
-    failures = Failure.objects.bulk_create(lay_failure(n, groups[n], stacks[n]) for n in range(ROWS + 1))
+    failures = Failure.objects.bulk_create(build_failure(n, groups[n], stacks[n]) for n in range(ROWS + 1))
     for n in range(ROWS + 1):
         Group.objects.filter(pk=groups[n].pk).update(representative=failures[n])
     Attempt.objects.bulk_create(
-        lay_attempt(n, f, groups[n], stacks[n], k) for n, f in enumerate(failures) for k in (1, 2)
+        build_attempt(n, f, groups[n], stacks[n], k) for n, f in enumerate(failures) for k in (1, 2)
     )
-    Payload.objects.bulk_create(lay_payload(failure) for failure in failures)
-    replays = [lay_replay(n, failures, groups) for n in range(3)]
+    Payload.objects.bulk_create(build_message(failure) for failure in failures)
+    replays = [create_replay(n, failures, groups) for n in range(3)]
     for n in range(ROWS):
-        QueueCounter.objects.create(source="shop", queue=said(n, 0), step=900, at=now - timedelta(minutes=5), failed=5)
+        QueueCounter.objects.create(
+            source="shop", queue=payload(n, 0), step=900, at=now - timedelta(minutes=5), failed=5
+        )
         if n % 5 == 0:
-            DepthSample.objects.create(source="shop", queue=said(n, 0), at=now, waiting=n, by_priority={said(n, 1): 1})
-            Release.objects.create(source="shop", version=said(n, 4), at=now)
+            DepthSample.objects.create(
+                source="shop", queue=payload(n, 0), at=now, waiting=n, by_priority={payload(n, 1): 1}
+            )
+            Release.objects.create(source="shop", version=payload(n, 4), at=now)
             GroupCounter.objects.create(
                 group=groups[n], step=3600, at=now.replace(minute=0, second=0, microsecond=0), failed=n
             )
             Worker.objects.create(
-                source="shop", name=said(n, 5), boot="1", seen_at=now, host=said(n, 6), release=said(n, 7)
+                source="shop", name=payload(n, 5), boot="1", seen_at=now, host=payload(n, 6), release=payload(n, 7)
             )
-            SavedView.objects.create(name=said(n, 8), query=said(n, 9), owner=evil, is_shared=True)
-            ApiToken.objects.create(name=said(n, 10), sha256=str(n), role="viewer", source="shop")
-            Unfiled.objects.create(entry_id=said(n, 11), received_at=now, why=said(n, 12), body=b"x", size=1)
-            GroupRule.objects.create(kind="ignore", frame=said(n, 0), note=said(n, 1), author=said(n, 2), group=groups[n], others=[said(n, 3)], by=said(n, 4))  # fmt: skip
+            SavedView.objects.create(name=payload(n, 8), query=payload(n, 9), owner=evil, is_shared=True)
+            ApiToken.objects.create(name=payload(n, 10), sha256=str(n), role="viewer", source="shop")
+            Unfiled.objects.create(entry_id=payload(n, 11), received_at=now, why=payload(n, 12), body=b"x", size=1)
+            GroupRule.objects.create(kind="ignore", frame=payload(n, 0), note=payload(n, 1), author=payload(n, 2), group=groups[n], others=[payload(n, 3)], by=payload(n, 4))  # fmt: skip
             with transaction.atomic():
-                viewer = Viewer(said(n, 2), {"*": ADMIN})
-                about = {said(n, 3): said(n, 4), "deep": [{said(n, 5): said(n, 6)}]}
+                viewer = Viewer(payload(n, 2), {"*": ADMIN})
+                about = {payload(n, 3): payload(n, 4), "deep": [{payload(n, 5): payload(n, 6)}]}
                 audit.record(
-                    viewer, said(n, 7), said(n, 8), source="shop", reason=said(n, 9), before=about, after=about
+                    viewer, payload(n, 7), payload(n, 8), source="shop", reason=payload(n, 9), before=about, after=about
                 )
     Role.objects.create(user=evil, source="shop", role="viewer")
     more = {
         "failure": failures[-1], "group": groups[-1], "replay": replays[0], "source": source,
         "savedview": SavedView.objects.first(), "grouprule": GroupRule.objects.first(), "apitoken": ApiToken.objects.first(),
-        "policyversion": [create_policy("shop", said(n, 13)[:200], f"hostile-{n}") for n in range(0, ROWS, 10)][-1],
+        "policyversion": [create_policy("shop", payload(n, 13)[:200], f"hostile-{n}") for n in range(0, ROWS, 10)][-1],
     }  # fmt: skip
     more["reschedule"] = Reschedule.objects.create(
-        source="shop", state="stopped", query=EVERYTHING, scope_max_id=1, below=0, change={"curve": {"backoff": {"kind": said(0, 1)}}},
-        actor=said(1, 2)[:150], reason=EVERYTHING[:500], why=EVERYTHING[:500], created_at=now, ended_at=now, matched=2, changed=1, left=1,
+        source="shop", state="stopped", query=EVERYTHING, scope_max_id=1, below=0, change={"curve": {"backoff": {"kind": payload(0, 1)}}},
+        actor=payload(1, 2)[:150], reason=EVERYTHING[:500], why=EVERYTHING[:500], created_at=now, ended_at=now, matched=2, changed=1, left=1,
     )  # fmt: skip
-    more |= lay_alerts(evil) | {"a_queue": said(0, 0)}  # names of queues are no longer than a segment of an address
+    more |= create_alerts(evil) | {
+        "a_queue": payload(0, 0)
+    }  # names of queues are no longer than a segment of an address
     # The account that looks has a name of that kind too.
-    root = get_user_model().objects.create_superuser(f"{said(1, 0)}{said(40, 0)}", password="x")
+    root = get_user_model().objects.create_superuser(f"{payload(1, 0)}{payload(40, 0)}", password="x")
     client = Client()
     client.force_login(root)
     found = Rows(
@@ -152,11 +158,11 @@ def hostile(store, settings, tmp_path, transactional_db):
     return found, failures, groups, client.cookies["sessionid"].value, token("root")
 
 
-def lay_alerts(user) -> dict:
+def create_alerts(user) -> dict:
     """Create alerts on queues of such names, in one notification, with all related rows; the last has everything."""
     now, leader = timezone.now(), None
     for n in range(0, ROWS, 4):
-        text = [said(n, field) for field in range(16)] if n + 4 < ROWS else [EVERYTHING] * 16
+        text = [payload(n, field) for field in range(16)] if n + 4 < ROWS else [EVERYTHING] * 16
         rule = Rule.objects.create(
             name=text[0][:100], metric="dead", source="*", queue=text[1][:200], threshold=100, runbook_url=text[2][:500],
             severity=("info", "warning", "critical")[n % 3], changed_by=text[3][:150],
@@ -195,7 +201,9 @@ def lay_alerts(user) -> dict:
     return {"alert": leader, "silence": silence, "rule": rule, "channel": channel, "delivery": delivery, "runbook": runbook, "notice": notice}  # fmt: skip
 
 
-def lay_group(n: int, error_type: str, message: str, culprit: str, note: str, runbook: str, after: str, user) -> Group:
+def create_group(
+    n: int, error_type: str, message: str, culprit: str, note: str, runbook: str, after: str, user
+) -> Group:
     now = timezone.now()
     return Group.objects.create(
         fingerprint=f"v1-{hashlib.sha256(str(n).encode()).hexdigest()[:24]}", error_type=error_type, message=message,
@@ -204,9 +212,9 @@ def lay_group(n: int, error_type: str, message: str, culprit: str, note: str, ru
     )  # fmt: skip
 
 
-def lay_failure(n: int, group: Group, trace: Traceback) -> Failure:
+def build_failure(n: int, group: Group, trace: Traceback) -> Failure:
     now = timezone.now()
-    text = [said(n, field) if n < ROWS else EVERYTHING for field in range(20)]
+    text = [payload(n, field) if n < ROWS else EVERYTHING for field in range(20)]
     args = [text[10], {text[11]: [text[12], {text[13]: None}]}]
     return Failure(
         source="shop", queue=text[0], task=text[1], state="dead" if n % 9 else "retrying", group=group, error_type=text[2],
@@ -217,7 +225,7 @@ def lay_failure(n: int, group: Group, trace: Traceback) -> Failure:
     )  # fmt: skip
 
 
-def lay_payload(failure: Failure) -> Payload:
+def build_message(failure: Failure) -> Payload:
     """The message behind its display copy, where that is JSON."""
     complete = failure.args.startswith("[") and failure.kwargs.startswith("{")
     raw = (
@@ -228,9 +236,9 @@ def lay_payload(failure: Failure) -> Payload:
     return Payload(failure=failure, run=1, body=config.payload_keys().encrypt(raw), size=len(raw), sha256="0")
 
 
-def lay_attempt(n: int, failure: Failure, group: Group, trace: Traceback, attempt: int) -> Attempt:
+def build_attempt(n: int, failure: Failure, group: Group, trace: Traceback, attempt: int) -> Attempt:
     now = timezone.now()
-    text = [said(n + attempt, field) if n < ROWS else EVERYTHING for field in range(8)]
+    text = [payload(n + attempt, field) if n < ROWS else EVERYTHING for field in range(8)]
     return Attempt(
         failure=failure, run=1, attempt=attempt, kind="exception", job_id=text[0], group=group, traceback=trace,
         error_type=text[1], message=text[2], reason=text[3], ended_at=now, received_at=now, worker=text[4], host=text[5],
@@ -238,9 +246,9 @@ def lay_attempt(n: int, failure: Failure, group: Group, trace: Traceback, attemp
     )  # fmt: skip
 
 
-def lay_replay(n: int, failures: list[Failure], groups: list[Group]) -> Replay:
+def create_replay(n: int, failures: list[Failure], groups: list[Group]) -> Replay:
     now = timezone.now()
-    text = [EVERYTHING if n == 0 else said(n, field) for field in range(5)]
+    text = [EVERYTHING if n == 0 else payload(n, field) for field in range(5)]
     members = failures[n * 60 : n * 60 + 60]
     state = ("running", "paused", "done")[n]
     replay = Replay.objects.create(
@@ -251,7 +259,7 @@ def lay_replay(n: int, failures: list[Failure], groups: list[Group]) -> Replay:
     ReplayItem.objects.bulk_create(
         ReplayItem(
             replay=replay, n=k + 1, failure=failure, run=2, state="uncertain" if k % 2 and n < 2 else "failed_again",
-            job_id=said(k, 0), outcome=said(k, 1), failed_group=groups[k], sent_at=now, settled_at=now,
+            job_id=payload(k, 0), outcome=payload(k, 1), failed_group=groups[k], sent_at=now, settled_at=now,
         )
         for k, failure in enumerate(members)
     )  # fmt: skip
@@ -264,7 +272,7 @@ _LISTEN = """
 addEventListener("securitypolicyviolation", e => violated(`${e.violatedDirective} ${e.blockedURI} ${e.sample}`));
 """
 # What no template of ours writes: marked elements, handlers, addresses that run, attributes that htmx obeys.
-_LOOK = """() => {
+_FIND_TROUBLE = """() => {
   const found = [];
   for (const element of document.querySelectorAll("*")) {
     if (element.hasAttribute("data-pwn")) found.push("markup: " + element.outerHTML.slice(0, 150));
@@ -310,7 +318,7 @@ _SEND = """([path, pairs]) => {
 }"""
 
 
-class Look:
+class InspectedPage:
     """A page of the browser, and everything that went wrong on it."""
 
     def __init__(self, browser, url: str, session: str) -> None:
@@ -346,7 +354,7 @@ class Look:
     def open(self, path: str) -> None:
         self.at = path[:120]
         self.page.goto(path, wait_until="load")
-        self.look()
+        self.inspect()
 
     def post(self, path: str, **fields: object) -> None:
         """Submit a form from the open page, and check the answer as a page; a field of several values is a list."""
@@ -358,11 +366,11 @@ class Look:
             path,
             gone.value.status,
         )  # the page itself, not one about an error
-        self.look()
+        self.inspect()
 
-    def look(self) -> None:
+    def inspect(self) -> None:
         self.page.evaluate(_TOUCH)
-        for what in self.page.evaluate(_LOOK):
+        for what in self.page.evaluate(_FIND_TROUBLE):
             self.note(what)
 
     def close(self) -> None:
@@ -372,7 +380,7 @@ class Look:
 @pytest.fixture
 def inspect_page(hostile, live_server, browser):
     """A browser whose user may see everything."""
-    opened = Look(browser, live_server.url, hostile[3])
+    opened = InspectedPage(browser, live_server.url, hostile[3])
     yield opened
     opened.close()
 
@@ -387,13 +395,13 @@ def answers(*kinds: str) -> list:
 
 
 # What an address is asked, so that it shows what stands in the rows.
-ASKED = {"failure-complete": "q=queue:&at=6", "failure-diff": "left=1.1&right=1.2", "failure-newer": "q=&since=1"}
-ASKED |= dict.fromkeys(("incident", "incident-text"), "source=shop&until=2100-01-01")
+PARAMETERS = {"failure-complete": "q=queue:&at=6", "failure-diff": "left=1.1&right=1.2", "failure-newer": "q=&since=1"}
+PARAMETERS |= dict.fromkeys(("incident", "incident-text"), "source=shop&until=2100-01-01")
 
 
 def path_to(address, rows: Rows) -> str:
     return (
-        f"{path_of(address, rows)}?{ASKED.get(address.name, 'q=')}"
+        f"{path_of(address, rows)}?{PARAMETERS.get(address.name, 'q=')}"
         if address.kind == "page"
         else path_of(address, rows)
     )
@@ -452,7 +460,7 @@ def test_nothing_runs_in_parts_that_htmx_swaps_in_or_in_what_an_act_shows(hostil
                 path,
             )
             inspect_page.page.evaluate(_TOUCH)
-            for what in inspect_page.page.evaluate(_LOOK):
+            for what in inspect_page.page.evaluate(_FIND_TROUBLE):
                 inspect_page.note(what)
             inspect_page.page.evaluate("document.body.lastElementChild.remove()")
     for n in (1, 2):
@@ -465,7 +473,7 @@ def test_nothing_runs_in_parts_that_htmx_swaps_in_or_in_what_an_act_shows(hostil
         inspect_page.page.keyboard.press("Control+k")
         inspect_page.page.keyboard.type("<img")
         inspect_page.page.keyboard.press("Escape")
-        for what in inspect_page.page.evaluate(_LOOK):
+        for what in inspect_page.page.evaluate(_FIND_TROUBLE):
             inspect_page.note(what)
     none_of(inspect_page.found)
 
@@ -479,25 +487,25 @@ def test_nothing_runs_on_pages_that_answer_a_form(hostile, inspect_page, monkeyp
     inspect_page.post("/groups/rules/preview/", kind="merge", groups=names)
     inspect_page.post("/groups/rules/preview/", kind="merge", groups=[names[-1], EVERYTHING[:900]], by=EVERYTHING[:900])
     inspect_page.post("/groups/rules/preview/", kind="split", groups=names[-1:], by="tenant")
-    inspect_page.post("/groups/rules/preview/", kind="split", groups=names[-1:], by=f"kwargs.{said(3, 0)}")
+    inspect_page.post("/groups/rules/preview/", kind="split", groups=names[-1:], by=f"kwargs.{payload(3, 0)}")
     for n in (0, 40, 90):
-        inspect_page.post("/groups/rules/preview/", kind="ignore", frame=f"{said(n, 0)} in *")
-    inspect_page.post("/groups/rules/preview/", kind=said(5, 0), frame=EVERYTHING[:900])
+        inspect_page.post("/groups/rules/preview/", kind="ignore", frame=f"{payload(n, 0)} in *")
+    inspect_page.post("/groups/rules/preview/", kind=payload(5, 0), frame=EVERYTHING[:900])
     chosen = [failure.pk for failure in failures[-60:]]
     inspect_page.post("/replays/new/", selection=chosen, step="preview")
     Source.objects.update(is_reachable=True)
     inspect_page.post("/replays/new/", selection=chosen, step="preview")
     assert inspect_page.page.locator("h1", has_text=re.compile(r"^Replay [\d,]+\s+jobs")).count() == 1
-    inspect_page.post("/replays/new/", q=EVERYTHING[:900], step="start", reason=EVERYTHING[:450], amount=said(7, 0))
+    inspect_page.post("/replays/new/", q=EVERYTHING[:900], step="start", reason=EVERYTHING[:450], amount=payload(7, 0))
     inspect_page.post(
-        "/replays/new/", selection=chosen, step="start", reason=said(8, 0), confirm=said(9, 0), unit=said(2, 0)
+        "/replays/new/", selection=chosen, step="start", reason=payload(8, 0), confirm=payload(9, 0), unit=payload(2, 0)
     )
     edited = f"/failures/{failures[1].pk}/edit/"
     inspect_page.post(
-        edited, args=json.dumps(PAYLOADS[:8]), kwargs=json.dumps({said(n, 0): said(n, 1) for n in range(8)})
+        edited, args=json.dumps(PAYLOADS[:8]), kwargs=json.dumps({payload(n, 0): payload(n, 1) for n in range(8)})
     )
     assert inspect_page.page.locator("h1", has_text="Review changes").count() == 1
-    inspect_page.post(edited, args=EVERYTHING, kwargs=EVERYTHING, reason=said(4, 0))
+    inspect_page.post(edited, args=EVERYTHING, kwargs=EVERYTHING, reason=payload(4, 0))
     # Small steps: the page of a large act is shown between two of them.
     monkeypatch.setattr(triage, "_AT_ONCE", 1)
     monkeypatch.setattr(failure_bulk, "STEP_S", 0)
@@ -505,40 +513,49 @@ def test_nothing_runs_on_pages_that_answer_a_form(hostile, inspect_page, monkeyp
     assert inspect_page.page.locator("h1", has_text="Discarding").count() == 1
     inspect_page.open("/alerts/silences/")
     inspect_page.post(
-        "/alerts/silences/save/", source="shop", queue=said(3, 0), rule=said(4, 0), comment="", until=EVERYTHING[:900]
+        "/alerts/silences/save/",
+        source="shop",
+        queue=payload(3, 0),
+        rule=payload(4, 0),
+        comment="",
+        until=EVERYTHING[:900],
     )
     inspect_page.post(
-        "/alerts/silences/save/", queue=EVERYTHING[:900], comment=EVERYTHING[:900], severity=said(5, 0), **{"for": 3600}
+        "/alerts/silences/save/",
+        queue=EVERYTHING[:900],
+        comment=EVERYTHING[:900],
+        severity=payload(5, 0),
+        **{"for": 3600},
     )
     inspect_page.open("/alerts/rules/new/")
     texts = {
-        "source": said(1, 0),
-        "queue": said(2, 0),
-        "task": said(3, 0),
-        "runbook_url": said(4, 0),
-        "view": said(5, 0),
+        "source": payload(1, 0),
+        "queue": payload(2, 0),
+        "task": payload(3, 0),
+        "runbook_url": payload(4, 0),
+        "view": payload(5, 0),
     }
     wrong = {
-        "threshold": said(6, 0),
-        "for_s": said(7, 0),
-        "severity": said(8, 0),
-        "channels": [said(9, 0), said(10, 0)],
+        "threshold": payload(6, 0),
+        "for_s": payload(7, 0),
+        "severity": payload(8, 0),
+        "channels": [payload(9, 0), payload(10, 0)],
     }
     for path in ("preview/", "create/"):
-        inspect_page.post(f"/alerts/rules/{path}", name=EVERYTHING[:900], metric=said(0, 0), **texts, **wrong)
-        inspect_page.post(f"/alerts/rules/{path}", name=said(11, 0), metric="dead", threshold=1, **texts)
+        inspect_page.post(f"/alerts/rules/{path}", name=EVERYTHING[:900], metric=payload(0, 0), **texts, **wrong)
+        inspect_page.post(f"/alerts/rules/{path}", name=payload(11, 0), metric="dead", threshold=1, **texts)
     inspect_page.open("/alerts/channels/new/")
-    for kind in ("webhook", "email", said(3, 1)):
+    for kind in ("webhook", "email", payload(3, 1)):
         inspect_page.post(
-            "/alerts/channels/create/", name=said(4, 1), kind=kind, url=said(5, 1), to=EVERYTHING[:900], secret=said(6, 1),
-            events=said(7, 1),
+            "/alerts/channels/create/", name=payload(4, 1), kind=kind, url=payload(5, 1), to=EVERYTHING[:900], secret=payload(6, 1),
+            events=payload(7, 1),
         )  # fmt: skip
     inspect_page.open("/alerts/runbooks/")
-    inspect_page.post("/alerts/runbooks/save/", task=EVERYTHING[:900], url=said(8, 1))
+    inspect_page.post("/alerts/runbooks/save/", task=EVERYTHING[:900], url=payload(8, 1))
     inspect_page.open("/failures/")
-    inspect_page.post("/failures/bulk/", act="discard", selection=chosen[:2], q=said(6, 0), reason=said(7, 0))
-    inspect_page.post("/failures/bulk/", act=said(8, 0), selection=chosen[:2])
-    inspect_page.post("/failures/bulk/", act="discard", selection=[said(9, 0)])
+    inspect_page.post("/failures/bulk/", act="discard", selection=chosen[:2], q=payload(6, 0), reason=payload(7, 0))
+    inspect_page.post("/failures/bulk/", act=payload(8, 0), selection=chosen[:2])
+    inspect_page.post("/failures/bulk/", act="discard", selection=[payload(9, 0)])
     none_of(inspect_page.found)
 
 
@@ -569,7 +586,7 @@ def test_exports_and_answers_of_the_api_are_no_pages(hostile, live_server, clien
         if address.kind == "page" and as_page(address):
             continue
         # A depth is of one queue.
-        of_queue = {"source": "shop", "queue": said(0, 0)} if address.name == "api:depth" else {}
+        of_queue = {"source": "shop", "queue": payload(0, 0)} if address.name == "api:depth" else {}
         answer = client.get(path_of(address, rows), of_queue, headers={"Authorization": f"Bearer {bearer}"})
         kind = answer["Content-Type"].split(";")[0]
         if kind not in {
@@ -611,7 +628,7 @@ def test_markup_that_came_through_would_be_noticed(inspect_page):
         if reported() == all_three:
             break
         inspect_page.page.wait_for_timeout(100)
-    assert reported() == all_three and len(inspect_page.page.evaluate(_LOOK)) == 5
+    assert reported() == all_three and len(inspect_page.page.evaluate(_FIND_TROUBLE)) == 5
 
 
 def test_whatever_requests_something_elsewhere_would_be_noticed(inspect_page):

@@ -26,7 +26,7 @@ def receiver():
     running.server_close()
 
 
-def ask(desk, method, path):
+def call_api(desk, method, path):
     headers = {"Authorization": f"Bearer {desk.token}"}
     return httpx.request(method, f"{desk.url}/api/{path}", headers=headers, timeout=60, trust_env=False)
 
@@ -107,7 +107,7 @@ def test_a_rule_is_previewed_and_saved_without_scripts(desk, browser, logged_in)
     page.wait_for_url(re.compile(r"/alerts/rules/\d+/$"))
     number = re.search(r"/alerts/rules/(\d+)/$", page.url)[1]
     context.close()
-    assert ask(desk, "DELETE", f"rules/{number}").is_success
+    assert call_api(desk, "DELETE", f"rules/{number}").is_success
 
 
 @pytest.mark.long("Drives a browser through pages of a running server.")
@@ -204,6 +204,6 @@ def test_a_stale_edit_of_a_rule_is_shown(page, desk, browser, logged_in):
     expect(other.locator(".stale")).to_contain_text("admin changed this rule")
     other.complaints[:] = [message for message in other.complaints if "409" not in message]
     layout_faults(other, "stale")
-    assert ask(desk, "GET", f"rules/{number}").json()["threshold"] == 800_000
+    assert call_api(desk, "GET", f"rules/{number}").json()["threshold"] == 800_000
     other.context.close()
-    assert ask(desk, "DELETE", f"rules/{number}").is_success
+    assert call_api(desk, "DELETE", f"rules/{number}").is_success

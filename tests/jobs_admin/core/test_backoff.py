@@ -81,7 +81,7 @@ def test_a_table_goes_on_with_its_last_entry():
 
 
 def test_an_additive_jitter_is_not_lost_at_the_cap():
-    """If the cap cuts after the jitter, all jobs at the cap wait exactly the cap, and wake together."""
+    """A cap that cuts after the jitter would lose it: all jobs at the cap wait exactly the cap, and wake together."""
     policy = parse(
         {"backoff": {"kind": "fixed", "first_delay_s": 60}, "jitter": {"kind": "additive", "seconds": 5}, "cap_s": 60}
     )

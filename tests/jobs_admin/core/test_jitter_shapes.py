@@ -24,7 +24,7 @@ def even(least, most):
     return lambda x: min(1.0, max(0.0, (x - least) / (most - least)))
 
 
-def whole_steps(least, gap, numbers):
+def integer_steps(least, gap, numbers):
     return lambda x: min(1.0, max(0.0, (math.floor((x - least) / gap) + 1) / numbers))
 
 
@@ -44,14 +44,14 @@ LAWS = {
     "plus_minus, capped": ({"jitter": {"kind": "plus_minus", "fraction": 0.1}, "cap_s": 60}, 9, even(54, 60)),
     "additive": ({"jitter": {"kind": "additive", "seconds": 0.5}}, 4, even(16, 16.5)),
     "additive, capped": ({"jitter": {"kind": "additive", "seconds": 5}, "cap_s": 60}, 9, even(55, 60)),
-    "celery": ({"jitter": {"kind": "celery"}, "cap_s": 600}, 4, whole_steps(0, 1, 17)),
+    "celery": ({"jitter": {"kind": "celery"}, "cap_s": 600}, 4, integer_steps(0, 1, 17)),
     "sidekiq": (
         {
             "backoff": {"kind": "polynomial", "first_delay_s": 1, "power": 4, "plus_s": 15},
             "jitter": {"kind": "sidekiq"},
         },
         4,
-        whole_steps(96, 4, 10),
+        integer_steps(96, 4, 10),
     ),
     "decorrelated, first": ({"backoff": {"kind": "decorrelated", "first_delay_s": 2}, "cap_s": 600}, 1, even(2, 6)),
 }

@@ -200,13 +200,13 @@ def test_workers_that_vanish_hold_it_and_it_goes_on_when_they_are_back(incident)
     worker.stop()
     incident.step("send")
 
-    def is_held():
+    def is_on_hold():
         incident.ahead += timedelta(seconds=5)
         incident.step("sample", "settle")
         replay.refresh_from_db()
         return replay.state == "held"
 
-    incident.until(is_held, "the replay to be held", steps=())
+    incident.until(is_on_hold, "the replay to be held", steps=())
     assert replay.held_because.startswith("No live worker has taken jobs from emails since ")
     assert f"and {replay.sent} jobs are sent and not settled." in replay.held_because
 

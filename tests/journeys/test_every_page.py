@@ -81,20 +81,20 @@ def rows(desk, browser, logged_in) -> Iterator[Rows]:
     more |= {noun: SimpleNamespace(pk=number) for noun, number in alerting.items()}
     yield Rows(job, job, job, SimpleNamespace(fingerprint=group), run, run, SimpleNamespace(n=1), more)
     # Whoever comes after on this desk finds these jobs free.
-    assert ask(desk, f"replays/{replay}/cancel", {})["state"] == "cancelled"
-    ask(desk, "policies/looked-at", {}, "DELETE")
+    assert call_api(desk, f"replays/{replay}/cancel", {})["state"] == "cancelled"
+    call_api(desk, "policies/looked-at", {}, "DELETE")
     for noun in ("rule", "channel"):
-        ask(desk, f"{noun}s/{alerting[noun]}", {}, "DELETE")
+        call_api(desk, f"{noun}s/{alerting[noun]}", {}, "DELETE")
 
 
 def an_alert(desk) -> dict[str, int]:
     """A rule that fires at once, its alert, and a channel without a server, with a test that failed there."""
     hook = {"name": "looked-at", "kind": "webhook", "url": "http://127.0.0.1:9/hook", "events": ["replay.held"]}
-    channel = ask(desk, "channels", hook)["id"]
+    channel = call_api(desk, "channels", hook)["id"]
     message = {"name": "Looked at", "metric": "dead", "source": "shop", "queue": "webhooks", "threshold": 0, "for_s": 0}
-    rule = ask(desk, "rules", message)["id"]
+    rule = call_api(desk, "rules", message)["id"]
     (alert,) = desk.wait_until(lambda: desk.get("alerts", rule="Looked at")["items"], "it fires", within_s=60)
-    delivery = ask(desk, f"channels/{channel}/test", {})["id"]
+    delivery = call_api(desk, f"channels/{channel}/test", {})["id"]
     return {"rule": rule, "alert": alert["id"], "channel": channel, "delivery": delivery}
 
 
@@ -110,7 +110,7 @@ def a_replay(page) -> str:
 
 
 def a_view(desk) -> int:
-    return ask(desk, "views", {"name": "Dead webhooks", "q": "state:dead queue:webhooks"})["id"]
+    return call_api(desk, "views", {"name": "Dead webhooks", "q": "state:dead queue:webhooks"})["id"]
 
 
 def a_reschedule(desk) -> int:
@@ -131,11 +131,13 @@ def a_policy(desk) -> str:
     match = {"source": "shop", "task": "shop.reporting.*"}
     for number, attempts in enumerate((5, 9)):
         document = {"match": match, "max_attempts": attempts, "cap_s": 600, "budget": {"per_minute": 60}}
-        ask(desk, "policies/looked-at", document | {"expected_version": number, "reason": "to be looked at"}, "PUT")
+        call_api(
+            desk, "policies/looked-at", document | {"expected_version": number, "reason": "to be looked at"}, "PUT"
+        )
     return "looked-at"
 
 
-def ask(desk, path: str, body: dict, method: str = "POST") -> dict:
+def call_api(desk, path: str, body: dict, method: str = "POST") -> dict:
     """Return the API's answer to a change."""
     headers = {"Authorization": f"Bearer {desk.token}"}
     answer = httpx.request(
