@@ -17,9 +17,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-import redis
-
-from demo import control
 from demo.story import TENANT, THRESHOLD
 from jobs_admin import alerts, config, notices, policies
 from jobs_admin.core.policy.presets import PRESETS
@@ -131,20 +128,34 @@ def create_alerts(partner_url: str, secret: str) -> None:
         log.warning("The demo's pager is left out: %s", refused)
 
 
-def fill_depths(store: redis.Redis) -> None:
-    """Write the depth samples of the day before, as the desk would have sampled them: the history has only failures."""
-    text = store.getdel(control.DEPTHS)
-    if text is None or config.is_read_only():
+def fill_depths(text: bytes) -> None:
+    """Write the depth samples of the day before, as the desk would have sampled them: the history has only failures.
+
+    `text`: of `control.DEPTHS`. Samples that were stored while the history was filed count all of it too.
+    """
+    if config.is_read_only():
         return
-    sampled = (
-        DepthSample.objects.filter(source=SOURCE, step=depths.SAMPLE_S).order_by("at").values_list("at", flat=True)
-    )
-    first = sampled.first() or datetime.now(UTC)
+    past = json.loads(text)
+    oldest = datetime.fromtimestamp(min(times["failed"][0] for times in past.values() if times["failed"]), UTC)
+    if DepthSample.objects.filter(source=SOURCE, step=3_600, at__lte=oldest).exists():
+        return  # filled before
+    real = list(DepthSample.objects.filter(source=SOURCE, step=depths.SAMPLE_S, queue__in=past).order_by("at"))
+    first = int((real[0].at if real else datetime.now(UTC)).timestamp())
+    for sample in real:
+        died = past[sample.queue]["died"]
+        sample.dead = max(sample.dead or 0, bisect_left(died, sample.at.timestamp()))
+        sample.oldest_dead_at = datetime.fromtimestamp(died[0], UTC) if sample.dead else None
+    DepthSample.objects.bulk_update(real, ["dead", "oldest_dead_at"])
+    for step in _FILLED:  # of these samples: folded again
+        since = datetime.fromtimestamp(first // step * step, UTC)
+        DepthSample.objects.filter(source=SOURCE, queue__in=past, step=step, at__gte=since).exclude(
+            step=depths.SAMPLE_S
+        ).delete()
     rows = [
         sample
-        for queue, times in json.loads(text).items()
+        for queue, times in past.items()
         for step, span in _FILLED.items()
-        for sample in _samples(queue, times, step, span, int(first.timestamp()))
+        for sample in _samples(queue, times, step, span, first)
     ]
     DepthSample.objects.bulk_create(rows, batch_size=500, ignore_conflicts=True)
 

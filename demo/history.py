@@ -213,9 +213,9 @@ def main() -> None:
         began = time.monotonic()
         with attempts.stage(wire.partner_url()) as stage:
             reports = envelopes(stage, time.time())
-        store.set(control.DEPTHS, json.dumps(depths(reports)))
         write(store, reports, os.environ.get("REDRIVE_SOURCE_KEY", ""))
         store.set(WRITTEN, int(time.time()))
+        store.set(control.DEPTHS, json.dumps(depths(reports)))
     except redis.RedisError as error:
         sys.exit(f"REDRIVE_REDIS_URL: the store does not answer ({error}). Start it, then run this again.")
     print(f"{len(reports)} reports of the last 24 hours written in {time.monotonic() - began:.1f} s.")

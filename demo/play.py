@@ -1,5 +1,7 @@
 """Plays an incident when /demo/ asks for one, and goes on with one that was cut short. `python -m demo.play`.
 
+It also fills the depth samples of the day before, once its reports are filed.
+
 It waits with little in its memory: Django and Celery are loaded when the first is asked for.
 """
 
@@ -14,6 +16,7 @@ import time
 import redis
 
 from demo import control, story
+from jobs_admin.core import keys
 
 CHECK_EVERY_S = 0.5
 GIVE_UP_AFTER_S = 120.0  # in which each step met an error of the store, the database or the partner
@@ -31,18 +34,40 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     broker = redis.Redis.from_url(broker_url, socket_timeout=5, socket_connect_timeout=5)
+    store = redis.Redis.from_url(os.environ["REDRIVE_REDIS_URL"], socket_timeout=5, socket_connect_timeout=5)
     while not stop.wait(CHECK_EVERY_S):
         try:
             story.alive(broker)
             seen = story.read(broker)
             if seen.ticket is not None:
                 _play(broker, seen, broker_url, partner_url, stop)
-                if not stop.is_set():
-                    # As small as it was: what playing loaded is not needed until the next.
-                    os.execv(sys.executable, [sys.executable, "-m", "demo.play"])
+                _restart(stop)
+            elif (text := store.get(control.DEPTHS)) and not store.xlen(_REPORTS):
+                _fill_depths(text)
+                store.delete(control.DEPTHS)
+                _restart(stop)
         except (redis.RedisError, control.DemoUnreachable) as error:
             _print_line(f"{error}; trying again in 2 s")
             stop.wait(2)
+
+
+_REPORTS = keys.failures("shop")  # empty when all reports are filed
+
+
+def _restart(stop: threading.Event) -> None:
+    """Begin again as small as it was: what was loaded is not needed until the next time."""
+    if not stop.is_set():
+        os.execv(sys.executable, [sys.executable, "-m", "demo.play"])
+
+
+def _fill_depths(text: bytes) -> None:
+    import django
+
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
+    django.setup()
+    from demo import first_start
+
+    first_start.fill_depths(text)
 
 
 def _play(broker: redis.Redis, seen: story.Seen, broker_url: str, partner_url: str, stop: threading.Event) -> None:

@@ -176,7 +176,6 @@ class Desk:
                 needed,
                 every_s=0.2,
             )
-            _fill_depths()
         _set_token()
         has_users = _has_users()
         password = _make_admin()
@@ -450,16 +449,6 @@ def _a_failure_is_visible() -> bool:
         return bool(failures.search(ENGINE, limit=1).rows)
     except OperationalError:  # SQLite, locked by a long write: ask again
         return False
-    finally:
-        connections.close_all()
-
-
-def _fill_depths() -> None:
-    """Fill the demo's day before into the charts of depths, once the history was written."""
-    try:
-        first_start.fill_depths(redis.Redis.from_url(environment.get("REDRIVE_REDIS_URL")))
-    except (redis.RedisError, OperationalError) as error:
-        print_line(f"The demo's depth history is left out: {error}")
     finally:
         connections.close_all()
 
