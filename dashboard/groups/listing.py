@@ -198,17 +198,20 @@ def _row(
 
 
 def _about(row: GroupRow, now: datetime) -> str:
-    """Below its title: state, whose it is, where it comes from."""
+    """Return the line below its title: state, assignee, task, queues and place in the code."""
     group, why = row.group, since(row.group, now)
     parts = [f"{state(group.state)} {conditional_escape(why)}" if why else state(group.state)]
     if group.assignee_id:
         parts.append(f'{_DOT}<span class="assignee">{_name(group.assignee.get_username())}</span>')
-    places = (group.culprit, row.tasks[0] if len(row.tasks) == 1 else "")
-    parts += [f'<span class="hide-narrow">{_DOT}<code>{_name(place)}</code></span>' for place in places if place]
+    # What tells apart groups of one error comes first: the end of the line is cut off.
+    if len(row.tasks) == 1:
+        parts.append(f"{_DOT}<code>{_name(row.tasks[0])}</code>")
     if row.queues:
         parts.append(_DOT + _name(", ".join(row.queues[:2])))
     if len(row.queues) > 2:
         parts.append(f" and {number(len(row.queues) - 2)} more")
+    if group.culprit:
+        parts.append(f'<span class="hide-narrow">{_DOT}<code>{_name(group.culprit)}</code></span>')
     return "".join(parts)
 
 

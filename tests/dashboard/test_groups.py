@@ -26,6 +26,15 @@ def test_a_group_shows_how_many_are_dead_and_its_link_shows_as_many(ann, watched
     assert int(count) == 7 == count_of_link(ann, html.unescape(link))
 
 
+def test_groups_of_one_error_differ_by_their_task_before_anything_is_cut_off(ann, watched):
+    for queue, task in (("webhooks", "shop.hooks.deliver"), ("payments", "shop.billing.charge")):
+        bury(group=group(message=f"503 for {queue}", culprit="demo/wire.py in post"), queue=queue, task=task)
+    for address in ("/", "/groups/"):
+        text = text_of(ann.get(address))
+        assert "ongoing · shop.hooks.deliver · webhooks · demo/wire.py in post" in text.replace("new ·", "ongoing ·")
+        assert "· shop.billing.charge · payments · demo/wire.py in post" in text
+
+
 def test_groups_are_sorted_by_what_is_dead_on_request(ann, watched):
     few, many = group("Few"), group("Many")
     bury(1, group=few)
