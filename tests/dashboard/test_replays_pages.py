@@ -1291,3 +1291,33 @@ def test_a_replay_whose_outcomes_would_be_refused_shows_it_before_and_while_it_w
     assert message in text_of(ann.get(NEW, {"q": "queue:emails"}))
     moved(replay, 1, "succeeded"), moved(replay, 2, "succeeded")
     assert message not in text_of(ann.get(url))
+
+
+def test_a_preview_reports_what_decides_about_each_group_and_what_slows_the_replay(call_api, shop):
+    now = timezone.now()
+    down = group("shop.PartnerDown", "down", last_seen=now)
+    dead(3, queue="orders", group=down, tenant="acme"), dead(1, queue="orders", group=group("shop.Gone", "away"))
+    GroupCounter.objects.create(group=down, at=now.replace(second=0, microsecond=0), failed=11)
+    QueueCounter.objects.create(source="shop", queue="orders", step=3600, at=now - timedelta(hours=3), succeeded=1)
+    DepthSample.objects.create(source="shop", queue="orders", at=now, step=10, waiting=0, workers=0)
+    seen = call_api("POST", "replays/preview", {"q": "queue:orders"}).json()
+    first, second = sorted(seen["groups"], key=lambda one: -one["count"])
+    assert (first["tenants"], first["is_tenants_all"], first["queue"]) == (1, True, "orders")
+    assert 1.8 <= first["failed_per_min"] <= 2.2 and second["failed_per_min"] == 0
+    assert first["queue_succeeded_per_min"] == 0 and first["queue_succeeded_at"]
+    assert seen["slowed_by"] == ["No worker consumes from orders: jobs wait there until a worker starts."]
+    call_command("replay", "queue:orders", "--dry-run", stdout=(out := StringIO()), stderr=StringIO())
+    assert "slowed: No worker consumes from orders" in out.getvalue() and "failures/min now]" in out.getvalue()
+
+
+def test_a_rate_of_a_group_with_failures_out_of_sight_is_not_shown(otto, shop):
+    both = group("shop.PartnerDown", "down", last_seen=timezone.now() - timedelta(minutes=2))
+    dead(2, group=both), dead(2, group=group("shop.Gone", "away")), dead(2, group=both, source="bank")
+    GroupCounter.objects.create(group=both, at=timezone.now().replace(second=0, microsecond=0), failed=50)
+    answer = otto.get("/replays/new/", {"q": "state:dead"})
+    rows = [row for kind in answer.context["choices"].kinds for row in kind.rows]
+    assert {row.title: row.group.failed_per_min for row in rows} == {
+        "shop.PartnerDown: down": None,
+        "shop.Gone: away": 0,
+    }
+    assert "still failing" not in answer.text
