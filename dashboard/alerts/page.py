@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.urls import reverse
+from django.utils.safestring import SafeString
 
 from dashboard.alerts import words as alert_words
+from dashboard.groups import page as group_page
 from dashboard.web import links
 from dashboard.web.figures import duration, number
 from dashboard.web.pictures import share
-from jobs_admin.alerts import Acknowledgement, RisenGroup
+from jobs_admin.alerts import Acknowledgement, Cause, Causes, RisenGroup
+from jobs_admin.alerts.affected_groups import LOUD_PER_MIN, MOST_ONE_BY_ONE
 from jobs_admin.alerts.links import MOST_QUEUES
-from jobs_admin.models import Alert, AlertEvent
+from jobs_admin.core.alert_metrics import Subject
+from jobs_admin.models import Alert, AlertEvent, Group
 from jobs_admin.models.alert import UNACKNOWLEDGED, AlertState
+from jobs_admin.models.group import GroupState
 from jobs_admin.notices import DeliveryRow
+from jobs_admin.queues import rates
+from jobs_admin.replays import prognosis
 
 MOST_NAMED = 6  # alerts of one notification, in a line of the timeline
 
@@ -168,21 +176,13 @@ def _who(alert: Alert) -> str:
 class Shared:
     """Links about all queues that one notification covers, beside those about the queue of the page."""
 
-    queues: list[str]  # the first of them, hostile text
-    more: int
     count: int
     failures_url: str
     replay_url: str  # empty where the act is to readmit
 
 
 def shared(queues: Sequence[str], failures_url: str, replay_url: str) -> Shared:
-    return Shared(
-        list(queues[:MOST_NAMED]),
-        max(0, len(queues) - MOST_NAMED),
-        min(len(queues), MOST_QUEUES),
-        failures_url,
-        replay_url,
-    )
+    return Shared(min(len(queues), MOST_QUEUES), failures_url, replay_url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +212,133 @@ def before(found: Iterable[Any]) -> list[Before]:
             )
         )
     return shown
+
+
+# --- why it fires ------------------------------------------------------------------------------------------------
+
+_ENDED_AFTER = timedelta(minutes=1)  # without a failure, or three times the usual gap between two
+_NEW_WITHIN = timedelta(hours=1)  # before the condition was met: a group first seen then may be its cause
+_PARTICULAR = (GroupState.REGRESSED, GroupState.MUTED, GroupState.RESOLVED)
+# Of alerts that no failing jobs lie behind, by metric: what the condition means, and what to do.
+_WITHOUT_FAILURES = {
+    "unreachable": "While {source} does not answer, its queues are not sampled and nothing can be replayed there.",
+    "stalled_s": "Nothing goes on there: failures may not be filed, and replays may not be sent.",
+    "ingest_lag_s": "Failed jobs are captured, but not filed yet: the numbers on this desk are too low.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """A group behind the alert, in words."""
+
+    group: Group
+    url: str
+    place: str
+    jobs: int
+    tenants: str
+    is_failing: bool
+    rate: str  # while it is failing; "" where that is not counted per source
+    is_new: bool
+    standing: SafeString | str  # "" where it is nothing particular
+    prognosis: str  # why its jobs would fail again, unless that is only that it is failing now
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """The replay beside the errors."""
+
+    advice: str  # a sentence, what to do now
+    words: str  # "Review and replay 1,752 jobs"; empty where there is nothing to replay
+    is_primary: bool
+    left_out: str  # jobs that its draft leaves out, in a sentence; "" for none
+
+
+def errors(found: Causes, alert: Alert, now: datetime) -> list[Error]:
+    return [_error(one, alert, now) for one in found.leading]
+
+
+def _error(cause: Cause, alert: Alert, now: datetime) -> Error:
+    group, is_failing = cause.group, is_still_failing(cause, now)
+    rate = ""
+    if is_failing and cause.per_minute is not None:
+        rate = f"{number(cause.per_minute)}/min in {rates.WINDOW}{', all queues' if cause.is_elsewhere else ''}"
+    tenants = ""
+    if cause.tenants:
+        least = "" if cause.has_all_tenants else "at least "
+        tenants = f"{least}{number(cause.tenants)} tenant{'' if cause.tenants == 1 else 's'}"
+    known = cause.prognosis
+    return Error(
+        group,
+        links.group_page(group.fingerprint),
+        cause.place,
+        cause.count,
+        tenants,
+        is_failing,
+        rate,
+        group.first_seen >= alert.opened_at - _NEW_WITHIN,
+        group_page.standing(group, now) if group.state in _PARTICULAR else "",
+        known.reason if known is not None and known.code != prognosis.STILL_FAILING else "",
+    )
+
+
+def is_still_failing(cause: Cause, now: datetime) -> bool:
+    """Return whether it failed lately, by how often it fails: an error that came each second has ended after a minute."""
+    gap = now - cause.group.last_seen
+    if not cause.per_minute:
+        return cause.per_minute is None and gap <= _ENDED_AFTER
+    return gap <= max(_ENDED_AFTER, 3 * timedelta(minutes=1) / cause.per_minute)
+
+
+def act(found: Causes, alert: Alert, now: datetime, *, may_act: bool) -> Act:
+    """Return the replay that is right now, or what is instead. The number is that of its draft."""
+    if not found.dead:
+        return Act("No dead jobs to replay.", "", False, "")
+    many = found.replayable or found.dead
+    of_queue = f"{alert.subject} " if alert.rule.measure.subject is Subject.QUEUE else ""
+    jobs = f"{number(many)} {of_queue}job{'' if many == 1 else 's'}"
+    n = found.dead - many
+    left_out = f"{number(n)} job{' is' if n == 1 else 's are'} left out: likely to fail again." if n else ""
+    quiet = _quiet_acts(alert) if may_act else ""
+    these, occur = ("This error", "occurs") if len(found.leading) == 1 else ("The leading errors", "occur")
+    still = [one for one in found.leading if is_still_failing(one, now)]
+    if any(one.per_minute is None or one.per_minute >= LOUD_PER_MIN for one in still):
+        advice = f"{these} still {occur}: a replay now would likely fail again.{quiet}"
+        return Act(advice, f"Review a replay of {jobs}", False, left_out)
+    if not found.replayable:
+        advice = f"All {jobs} would likely fail again: fix the cause first, then replay.{quiet}"
+        return Act(advice, f"Review a replay of {jobs}", False, "")
+    ended = f"{these} {occur} only now and then." if still else f"{these} ha{'s' if occur == 'occurs' else 've'} ended."
+    return Act(ended, f"Review and replay {jobs}", True, left_out)
+
+
+def _quiet_acts(alert: Alert) -> str:
+    return {
+        AlertState.FIRING: " Acknowledge or silence the alert.",
+        AlertState.ACKNOWLEDGED: " Silence the alert if it will take long.",
+    }.get(AlertState(alert.state), "")
+
+
+_OUTCOMES = ("dead", "retrying", "replaying", "quarantined", "recovered", "discarded", "gone")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """Outcomes of the failures of a resolved alert."""
+
+    total: str
+    by_state: list[tuple[str, int]]
+    dead: int
+
+
+def outcomes(counts: Counter[str]) -> Outcomes:
+    least = "at least " if counts.total() >= MOST_ONE_BY_ONE else ""
+    total = f"{least}{number(counts.total())} failed job{'' if counts.total() == 1 else 's'}"
+    return Outcomes(total, [(name, counts[name]) for name in _OUTCOMES if counts[name]], counts["dead"])
+
+
+def without_failures(alert: Alert) -> str:
+    """Return what an alert that no failing jobs lie behind means, in a sentence; "" for others."""
+    return _WITHOUT_FAILURES.get(alert.rule.metric, "").format(source=alert.source)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,12 +28,13 @@ from jobs_admin import alerts, config, notices
 from jobs_admin.alerts import showing
 from jobs_admin.core.alert_metrics import Link
 from jobs_admin.core.refused import Refused
-from jobs_admin.core.utc_text import clock, dated
+from jobs_admin.core.utc_text import dated
 from jobs_admin.desk import overview
 from jobs_admin.models import Alert
-from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER
+from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER, Viewer
 from jobs_admin.models.alert import AlertState
 from jobs_admin.queues import depths, liveness
+from jobs_admin.replays import prognosis
 
 NOW_SHOWN = 12
 MOST_COUNTED = 200
@@ -45,7 +46,7 @@ OTHERS_SHOWN = 20
 MOST_DELIVERIES = 200
 AROUND = timedelta(minutes=5)  # an alert, where its incident is looked at
 NOT_NOTIFIED = "No notifications were sent: the rule has no channel."
-READ_ONLY = "The desk is read-only: alerts cannot be acknowledged or silenced."
+READ_ONLY = "The desk is read-only: alerts cannot be acknowledged or silenced, and jobs cannot be replayed."
 
 
 # --- the list ----------------------------------------------------------------------------------------------------
@@ -151,38 +152,28 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
     viewer, now = request.viewer, timezone.now()
     may_act = alert_list.may_act(viewer, [alert])[alert.source]
     led = alerts.links(alert, now)
-    events = alerts.events(viewer, alert)
     since, until = alert_picture.span(alert, now)
-    others = list(alerts.bundle(alert).exclude(pk=alert.pk).select_related("rule")[: OTHERS_SHOWN + 1])
-    covered = [one.subject for one in (alert, *others) if one.is_open and one.subject]
-    shared = alerts.links(alert, now, queues=covered) if others and alert.is_open and len(covered) > 1 else None
-    risen = alerts.groups_behind(alert)
     deliveries = _deliveries(request, alert)
+    why = _why(viewer, alert, now, may_act=may_act)
+    may_acknowledge = may_act and alert.state in (AlertState.FIRING, AlertState.SILENCED)
     context = {
-        "now": now,
-        "alert": alert,
+        **_words(alert, now),
+        **why,
+        **_others(alert, now),
         "stale": liveness.find_stale(now),
-        "condition": alert_words.condition(alert),
-        "sentence": alert_page.sentence(alert, now),
-        "severity_tone": alert_words.SEVERITY_TONES.get(alert.severity, "discarded"),
-        "acknowledged_by": alert.acknowledged_by,
-        "peak": alert_words.in_unit(alert.peak, alert.rule.metric),
         "may_act": may_act,
-        "may_acknowledge": may_act and alert.state in (AlertState.FIRING, AlertState.SILENCED),
-        "together": alerts.count_calling([alert])[alert.pk] if may_act else 0,
+        "may_acknowledge": may_acknowledge,
+        "together": alerts.count_calling([alert])[alert.pk] if may_acknowledge else 0,
+        "undoable": alerts.count_undoable(viewer, alert) if may_act and alert.state == AlertState.ACKNOWLEDGED else 0,
+        "is_acknowledging_primary": alert.state == AlertState.FIRING and not (why["act"] and why["act"].is_primary),
         "may_silence": may_act and alert.is_open,
-        "why_not": "" if may_act else _why_not(alert),
+        "why_not": "" if may_act or not alert.is_open else _why_not(alert),
         "silences": showing.silencing(viewer, alert, now) if alert.is_open else [],
         "matcher_fields": silence_list.fields(_matchers(alert)),
         "until": (now + timedelta(hours=8)).strftime("%Y-%m-%dT%H:%M"),
         "until_min": now.strftime("%Y-%m-%dT%H:%M"),
         "replay_url": _path_of(led.replay_url),
         "failures_url": _path_of(led.failures_url),
-        "shared": alert_page.shared(covered, _path_of(shared.failures_url), _path_of(shared.replay_url))
-        if shared
-        else None,
-        "is_of_quarantine": alert.rule.measure.link is Link.QUARANTINE,
-        "runbook": runbook if links.is_web(runbook := alerts.runbook_of(alert, risen)) else "",
         "incident_url": _incident(alert, now),
         "queue_url": links.queue_page(alert.source, alert.subject) if alert_picture.is_of_queue(alert) else "",
         "picture": _picture(request, alert, since, until),
@@ -190,21 +181,71 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
         "has_history": alert_picture.has_history(alert),
         "quarantine_url": links.url_of("redrive:quarantine-list"),
         "wider_than_rule": alert_picture.wider_than_rule(alert),
-        "until_words": "now" if until == now else clock(until, now),
-        "risen": alert_page.grown_groups(risen),
         "not_notified": "" if deliveries or alert.fired_at is None else NOT_NOTIFIED,
         "rule_url": _rule_page(alert),
         "deliveries_url": _deliveries_page(alert) if deliveries else "",
-        "others": [alert_list.line(one, now) for one in others[:OTHERS_SHOWN]],
-        "more_others": max(0, len(others) - OTHERS_SHOWN),
-        "steps": alert_page.steps(alert, events, deliveries, now),
+        "steps": alert_page.steps(alert, alerts.events(viewer, alert), deliveries, now),
         "earlier": alert_page.before(alerts.earlier(viewer, alert)),
         "all_like_url": alert_list.address(
             {"rule": str(alert.rule_id), "source": alert.source, "queue": alert.subject}
         ),
         "self_url": reverse("redrive:alert-detail", args=[alert.pk]),
     }
-    return render_page(request, "redrive/alerts/detail.html", context, part="alert")
+    return render_page(request, "redrive/alerts/detail.html", context, part="alert", status=status)
+
+
+def _words(alert: Alert, now: datetime) -> dict[str, Any]:
+    """The alert in words."""
+    return {
+        "now": now,
+        "alert": alert,
+        "condition": alert_words.condition(alert),
+        "sentence": alert_page.sentence(alert, now),
+        "severity_tone": alert_words.SEVERITY_TONES.get(alert.severity, "discarded"),
+        "peak": alert_words.in_unit(alert.peak, alert.rule.metric),
+    }
+
+
+def _why(viewer: Viewer, alert: Alert, now: datetime, *, may_act: bool) -> dict[str, Any]:
+    """Return what lies behind the alert: failing jobs with the replay beside them, crashes, or a source."""
+    has_failures = alerts.has_failures_behind(alert)
+    is_of_quarantine = alert.rule.measure.link is Link.QUARANTINE
+    risen = alerts.groups_behind(alert) if is_of_quarantine else []
+    outcomes = None
+    if has_failures and not alert.is_open:
+        counts, risen = alerts.count_outcomes(viewer, alert, now)
+        outcomes = alert_page.outcomes(counts)
+    found = alerts.find_causes(viewer, alert, now, prognosis.predict) if has_failures and alert.is_open else None
+    runbook = alerts.runbook_of(alert, [one.group for one in found.leading] if found else risen)
+    return {
+        "has_failures": has_failures,
+        "is_of_quarantine": is_of_quarantine,
+        "errors": alert_page.errors(found, alert, now) if found else [],
+        "more_errors": found.others if found else 0,
+        "release": found.release if found else None,
+        "act": alert_page.act(found, alert, now, may_act=may_act) if found else None,
+        "risen": alert_page.grown_groups(risen),
+        "outcomes": outcomes,
+        "meaning": alert_page.without_failures(alert),
+        "source": overview.source(viewer, alert.source, now) if not has_failures and not is_of_quarantine else None,
+        "sources_url": links.url_of("redrive:source-list"),
+        "runbook": runbook if links.is_web(runbook) else "",
+    }
+
+
+def _others(alert: Alert, now: datetime) -> dict[str, Any]:
+    """The other alerts of its notification, and the links about all of their queues."""
+    others = list(alerts.bundle(alert).exclude(pk=alert.pk).select_related("rule")[: OTHERS_SHOWN + 1])
+    covered = [one.subject for one in (alert, *others) if one.is_open and one.subject]
+    shared = None
+    if others and alert.is_open and len(covered) > 1:
+        led = alerts.links(alert, now, queues=covered)
+        shared = alert_page.shared(covered, _path_of(led.failures_url), _path_of(led.replay_url))
+    return {
+        "shared": shared,
+        "others": [alert_list.line(one, now) for one in others[:OTHERS_SHOWN]],
+        "more_others": max(0, len(others) - OTHERS_SHOWN),
+    }
 
 
 def _picture(request: HttpRequest, alert: Alert, since: datetime, until: datetime) -> alert_picture.Picture:
@@ -219,7 +260,7 @@ def _picture(request: HttpRequest, alert: Alert, since: datetime, until: datetim
 def _why_not(alert: Alert) -> str:
     if config.is_read_only():
         return READ_ONLY
-    return f"Acknowledging and silencing need the role operator on {alert.source or 'every source'}."
+    return f"Acknowledging, silencing and replaying need the role operator on {alert.source or 'every source'}."
 
 
 def _matchers(alert: Alert) -> dict[str, str]:

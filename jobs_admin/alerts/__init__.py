@@ -1,7 +1,15 @@
 """Alerts: rules on depths, the episodes in which they are true, silences, and notices."""
 
-from jobs_admin.alerts.acknowledging import Acknowledgement, acknowledge, count_calling, unacknowledge
-from jobs_admin.alerts.affected_groups import RisenGroup, groups_behind
+from jobs_admin.alerts.acknowledging import Acknowledgement, acknowledge, count_calling, count_undoable, unacknowledge
+from jobs_admin.alerts.affected_groups import (
+    Cause,
+    Causes,
+    RisenGroup,
+    count_outcomes,
+    find_causes,
+    groups_behind,
+    has_failures_behind,
+)
 from jobs_admin.alerts.checking import DEFAULTS, FIELDS, bound
 from jobs_admin.alerts.judging import EVERY_S, judge
 from jobs_admin.alerts.links import Links, alert_page, links, replay_query
@@ -34,6 +42,8 @@ __all__ = [
     "OPEN",
     "Acknowledgement",
     "AlertPage",
+    "Cause",
+    "Causes",
     "Episode",
     "Fold",
     "Links",
@@ -48,16 +58,20 @@ __all__ = [
     "bundle",
     "check_rule",
     "count_calling",
+    "count_outcomes",
+    "count_undoable",
     "delete_rule",
     "delete_runbook",
     "document",
     "earlier",
     "end_silence",
     "events",
+    "find_causes",
     "firing",
     "fold",
     "get",
     "groups_behind",
+    "has_failures_behind",
     "judge",
     "links",
     "listing",

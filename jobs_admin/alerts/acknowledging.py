@@ -103,6 +103,11 @@ def count_calling(alerts: Collection[Alert]) -> dict[int, int]:
     return {one.pk: counts[one.told_with_id or one.pk] for one in alerts}
 
 
+def count_undoable(viewer: Viewer, alert: Alert) -> int:
+    """Return how many alerts would call again if this viewer undid the acknowledgement; 0 for another operator's."""
+    return alert_sight.own_acknowledgement(viewer, alert).filter(state=AlertState.ACKNOWLEDGED).count()
+
+
 def _acknowledged_object(viewer: Viewer, found: Alert, taken: list[Alert]) -> str:
     """Return the object under which the audit has the acknowledgement: the alert from which it was made."""
     own = AuditEvent.objects.filter(act=ACT, allowed=True, user_id=viewer.person_id, token_id=viewer.token_id)

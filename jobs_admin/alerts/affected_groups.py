@@ -1,20 +1,24 @@
-"""Groups affected by an alert."""
+"""Groups affected by an alert: of its notice, and with what an operator needs to act on them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
 from urllib.parse import unquote
 
+from django.db import connection
 from django.db.models import Q, QuerySet
 
 from jobs_admin.alerts.links import group_page, links, place_terms, state_term
 from jobs_admin.core import query as language
 from jobs_admin.core.alert_metrics import Link, Subject
 from jobs_admin.core.query import Query
-from jobs_admin.models import Alert, Failure, FailureCount, Group, Notice, Rule
-from jobs_admin.models.access import ENGINE
+from jobs_admin.groups import group_numbers, group_places
+from jobs_admin.models import Alert, Failure, FailureCount, Group, Notice, Release, Rule
+from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.notice import ALERT_FIRING
 from jobs_admin.rights import group_sight
@@ -23,6 +27,9 @@ from jobs_admin.search import scope
 MOST_ONE_BY_ONE = 20_000  # jobs that are counted one by one, where no counter knows
 _MOST_COUNTERS = 200  # a group has one for each task and state
 _OPEN = (FailureState.DEAD, FailureState.REPLAYING)
+LOUD_PER_MIN = 1.0  # failed attempts
+TENANTS_OVER = 500  # jobs of a group, the latest, whose tenants are counted
+_BEFORE = timedelta(minutes=30)  # a release this long before the condition was met may be its cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,149 @@ def top_groups(alerts: Sequence[Alert], limit: int = 5) -> list[RisenGroup]:
     for group, n in largest.values_list("group_id", "count"):
         found[group] += n
     return _build_groups(sorted(found.items(), key=lambda one: (-one[1], one[0]))[:limit], alerts[0])
+
+
+class Prognosis(Protocol):
+    """As of `replays.prognosis`."""
+
+    @property
+    def code(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+
+
+Predict = Callable[[Viewer, list[Group], datetime], Mapping[int, Prognosis]]  # group id -> why it fails again
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A group behind an alert."""
+
+    group: Group  # as the viewer may read it
+    count: int  # unrecovered jobs where the alert counts
+    tenants: int  # of the latest TENANTS_OVER of these
+    has_all_tenants: bool
+    per_minute: float | None  # failed attempts now, in all queues; None for a group with sources out of sight
+    is_elsewhere: bool  # it has unrecovered jobs in other queues, too
+    prognosis: Prognosis | None  # why its jobs are likely to fail again in a replay
+    place: str  # its tasks and its place in the code, in words
+
+
+@dataclass(frozen=True, slots=True)
+class Causes:
+    """The failures behind an alert, as they are now."""
+
+    leading: list[Cause]  # those that fail loudly now first, then the fullest
+    others: int  # groups that are not listed
+    dead: int  # jobs
+    replayable: int  # of these, without groups that are off in the draft of a replay
+    release: Release | None  # of the source, shortly before the condition was met
+
+
+def has_failures_behind(alert: Alert) -> bool:
+    """Return whether failing jobs make it fire: not a crash of a worker, nor a source that does not answer."""
+    return alert.rule.measure.link is not Link.QUARANTINE and alert.rule.measure.subject is not Subject.SOURCE
+
+
+def find_causes(viewer: Viewer, alert: Alert, now: datetime, predict: Predict, limit: int = 3) -> Causes:
+    """Return the groups of an open alert's own jobs, with what an operator needs to act. The number of queries does
+    not depend on the number of groups.
+
+    `predict`: `replays.prognosis.predict`.
+    """
+    counts: Counter[int] = Counter()
+    dead: Counter[int] = Counter()
+    for group, state, n in _count_states(viewer, alert, now):
+        counts[group] += n
+        dead[group] += n if state == FailureState.DEAD else 0
+    groups = Group.objects.in_bulk(counts.keys())
+    partial = group_sight.restrict(viewer, groups.values())
+    prognoses = predict(viewer, list(groups.values()), now) if groups else {}
+    # A draft of one group alone has it on, whatever its prognosis.
+    off = prognoses.keys() if len(counts) > 1 else ()
+    per_minute = group_numbers.per_minute(list(counts), now)
+    # What fails loudly now goes before what has more jobs.
+    order = sorted(groups, key=lambda pk: (per_minute[pk] < LOUD_PER_MIN, -counts[pk], pk))
+    pks = order[:limit]
+    places = group_places.read_places([groups[pk] for pk in pks], viewer)
+    tenants = _count_tenants(alert, pks)
+    elsewhere = {
+        one.group_id for one in group_numbers.counters(viewer, pks)
+        if one.state in _OPEN and (one.source, one.queue) != (alert.source, alert.subject)
+    }  # fmt: skip
+    leading = [
+        Cause(
+            groups[pk],
+            counts[pk],
+            *tenants.get(pk, (0, True)),
+            None if pk in partial else per_minute[pk],
+            pk in elsewhere,
+            prognoses.get(pk),
+            places[pk].words,
+        )
+        for pk in pks
+    ]
+    releases = Release.objects.filter(source=alert.source, at__gte=alert.opened_at - _BEFORE, at__lte=alert.opened_at)
+    return Causes(
+        leading,
+        max(0, len(groups) - len(pks)),
+        dead.total(),
+        sum(n for pk, n in dead.items() if pk not in off),
+        releases.order_by("-at").first() if counts and alert.source else None,
+    )
+
+
+def count_outcomes(viewer: Viewer, alert: Alert, now: datetime) -> tuple[Counter[str], list[RisenGroup]]:
+    """Return state -> jobs, and the fullest groups, of the failures that an alert leads to: of the latest
+    MOST_ONE_BY_ONE.
+    """
+    found = Failure.objects.filter(scope.visible(viewer), scope.build_condition(_search(alert, now)))
+    rows = list(found.order_by("-pk").values_list("state", "group")[:MOST_ONE_BY_ONE])
+    groups = Counter(group for _, group in rows if group is not None)
+    return Counter(state for state, _ in rows), _build_groups(groups.most_common(5), alert)
+
+
+def _search(alert: Alert, now: datetime) -> Query:
+    return language.parse(links(alert, now).failures_query)
+
+
+def _count_states(viewer: Viewer, alert: Alert, now: datetime) -> list[tuple[int, str, int]]:
+    """Return group, state and jobs, of what the alert counts: from counters, or of the latest where these do not know."""
+    states = (*_OPEN, FailureState.RETRYING) if alert.rule.measure.link is Link.FAILED else _OPEN
+    if alert.rule.measure.subject is Subject.VIEW:
+        mine = Q(scope.visible(viewer), scope.build_condition(_search(alert, now)), state__in=states)
+    elif _is_narrowed(alert.rule):
+        terms = [*place_terms(alert, [alert.subject]), state_term(*map(str, states))]
+        mine = scope.build_condition(Query(tuple(terms)))
+    else:
+        counters = _find_counters(alert, Q(state__in=states), []).order_by("-count", "group_id")
+        return list(counters.values_list("group_id", "state", "count")[:_MOST_COUNTERS])
+    latest = Failure.objects.filter(mine, group__isnull=False).order_by("-pk").values_list("group_id", "state")
+    return [(group, state, n) for (group, state), n in Counter(latest[:MOST_ONE_BY_ONE]).items()]
+
+
+def _count_tenants(alert: Alert, pks: Sequence[int]) -> dict[int, tuple[int, bool]]:
+    """Return group -> tenants of its latest open jobs in the alert's queue, and whether those were all its jobs."""
+    if not pks:
+        return {}
+    table = Failure._meta.db_table
+    # A slice for each group and state, each from its index; the place is looked at within.
+    one = f"SELECT group_id, source, queue, tenant FROM {table} WHERE group_id = %s AND state = %s ORDER BY id DESC LIMIT {TENANTS_OVER}"
+    slices, values = [], list[object]()
+    for pk in pks:
+        for state in (FailureState.DEAD, FailureState.RETRYING):
+            slices.append(f"SELECT * FROM ({one}) AS slice_{len(slices)}")
+            values += [pk, str(state)]
+    place, of_place = ("1 = 1", []) if not alert.subject or alert.rule.measure.subject is Subject.VIEW else (
+        "source = %s AND queue = %s", [alert.source, alert.subject]
+    )  # fmt: skip
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT group_id, COUNT(DISTINCT CASE WHEN {place} AND tenant <> '' THEN tenant END), COUNT(*) "
+            f"FROM ({' UNION ALL '.join(slices)}) AS latest GROUP BY group_id",
+            [*of_place, *values],
+        )
+        return {pk: (tenants, jobs < TENANTS_OVER) for pk, tenants, jobs in cursor.fetchall()}
 
 
 def _find_counters(alert: Alert, more: Q, queues: Sequence[str]) -> QuerySet[FailureCount]:

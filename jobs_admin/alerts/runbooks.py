@@ -13,7 +13,7 @@ from jobs_admin.core.matching import matches
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.db import audit
 from jobs_admin.db.authorizing import authorize
-from jobs_admin.models import Alert, FailureCount, Runbook
+from jobs_admin.models import Alert, FailureCount, Group, Runbook
 from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, VIEWER, Viewer
 
 MOST = 500
@@ -82,7 +82,7 @@ def _parse_field(field: str, read):
         raise Refused("invalid", f"{error} Nothing was changed.", field) from error
 
 
-def find_alert_runbook(alert: Alert, groups: Sequence[RisenGroup]) -> str:
+def find_alert_runbook(alert: Alert, groups: Sequence[RisenGroup | Group]) -> str:
     """Return the rule's own runbook, otherwise that of the group with most jobs, otherwise that of the commonest task."""
     if alert.rule.runbook_url or (groups and groups[0].runbook_url):
         return alert.rule.runbook_url or groups[0].runbook_url

@@ -98,6 +98,17 @@ def over_time(pks: list[int], now: datetime) -> tuple[dict[int, float], dict[int
     return per_minute, trends
 
 
+def per_minute(pks: list[int], now: datetime) -> dict[int, float]:
+    """Return, for each group, failed attempts per minute now: the last full minutes and the present one."""
+    rows = (
+        _count_attempts(pks, MINUTE, rates.window_start(now))
+        .values_list("group")
+        .annotate(n=Sum(F("failed") + F("retried")))
+    )
+    minutes = rates.window_minutes(now)
+    return dict.fromkeys(pks, 0.0) | {pk: n / minutes for pk, n in rows}
+
+
 def _stored(at: datetime) -> object:
     """A time as the database takes it, where Django's conversion is not asked for."""
     return connection.ops.adapt_datetimefield_value(at) if connection.vendor == "sqlite" else at

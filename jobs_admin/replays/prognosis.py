@@ -60,7 +60,11 @@ class Prognosis:
 
 def predict_groups(viewer: Viewer, ids: Collection[int], now: datetime) -> dict[int, Prognosis]:
     """Return group id -> prognosis, for groups that are likely to fail again, from what the viewer may see."""
-    groups = list(group_sight.read(viewer, ids).values())
+    return predict(viewer, list(group_sight.read(viewer, ids).values()), now)
+
+
+def predict(viewer: Viewer, groups: list[Group], now: datetime) -> dict[int, Prognosis]:
+    """Return the prognoses of groups that were read as the viewer may see them."""
     found: dict[int, Prognosis] = {}
     reasons = (
         _muted(groups),

@@ -7,11 +7,23 @@ from datetime import timedelta
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+from django.http import HttpResponse
 from django.utils import timezone
 
 from jobs_admin import alerts
 from jobs_admin.core import keys
-from jobs_admin.models import Alert, AuditEvent, DepthSample, Rule, Silence
+from jobs_admin.models import (
+    Alert,
+    AuditEvent,
+    DepthSample,
+    GroupCounter,
+    Release,
+    Replay,
+    ReplayItem,
+    Rule,
+    Silence,
+    Source,
+)
 from jobs_admin.models.access import ENGINE
 from tests.kit.alerts import create_delivery, episode, rule, samples
 from tests.kit.browsing import Browser
@@ -163,7 +175,105 @@ def test_groups_with_unrecovered_jobs_are_named_with_links(otto, watched):
     found = group("SMTPServerDisconnected", "gone")
     bury(7, queue="emails", group=found)
     page = text_of(otto.get(page_of(episode("emails"))))
-    assert "SMTPServerDisconnected" in page and "Unrecovered jobs by group" in page
+    assert "SMTPServerDisconnected gone" in page and "Review and replay 7 emails jobs" in page
+
+
+def failing(found, *, per_minute: int, minutes: int = 5):
+    """Attempts of the group fail, until now."""
+    minute = timezone.now().replace(second=0, microsecond=0)
+    for n in range(minutes + 1):
+        counted = {"step": 60, "at": minute - timedelta(minutes=n), "failed": per_minute}
+        GroupCounter.objects.create(group=found, **counted)
+
+
+def read_reasons(client, alert: Alert) -> tuple[str, str]:
+    """The text of the page's reasons, and its markup."""
+    page = client.get(page_of(alert)).content.decode()
+    why = re.search(r'<section class="panel" id="why".*?</section>', page, re.S)[0]
+    return text_of(HttpResponse(why)), page
+
+
+def test_an_error_that_still_occurs_has_its_rate_and_no_replay_is_pressed_upon_anyone(otto, watched):
+    long = "SMTP server refused " + "the sender " * 40
+    found = group("smtplib.SMTPServerDisconnected", long.strip(), first_release="v2.4.1")
+    failing(found, per_minute=30)
+    bury(7, queue="emails", group=found, tenant="acme"), bury(2, queue="emails", group=found, tenant="globex")
+    text, page = read_reasons(otto, episode("emails"))
+    assert long.strip() in text and "SMTPServerDisconnected" in text
+    assert re.search(r"still failing (2[5-9]|3\d)(\.\d)?/min in the last 5 minutes · 9 jobs · 2 tenants", text)
+    assert "new , first seen" in text and "in release v2.4.1" in text
+    assert "a replay now would likely fail again. Acknowledge or silence the alert." in text
+    assert re.search(r'class="primary"[^>]*data-key="a"', page), "acknowledging is the act"
+    assert (
+        re.search(r'class="button"\s+href="/replays/new/[^"]+" data-key="r"', page)
+        and "Review a replay of 9 emails jobs" in text
+    )
+
+
+def test_of_errors_that_ended_the_replay_is_the_act_with_the_number_of_its_draft(otto, watched):
+    earlier = timezone.now() - timedelta(minutes=20)
+    bury(7, queue="emails", group=group("SMTPServerDisconnected", "gone", last_seen=earlier))
+    bury(2, queue="emails", group=group("KeyError", "'email'", last_seen=earlier))
+    text, page = read_reasons(otto, episode("emails"))
+    assert "The leading errors have ended. Review and replay 7 emails jobs" in text and "ended last at" in text
+    assert (
+        "2 jobs are left out: likely to fail again." in text
+        and "permanent: KeyError is an error of code or data" in text
+    )
+    assert re.search(r'class="button primary"\s+href="/replays/new/[^"]+"', page) and 'class="primary"' not in page
+
+
+def test_where_every_job_would_fail_again_the_advice_is_to_fix_the_cause(otto, watched):
+    earlier = timezone.now() - timedelta(minutes=20)
+    for n in range(2):
+        bury(2, queue="emails", group=group("KeyError", f"'{n}'", last_seen=earlier))
+    text, page = read_reasons(otto, episode("emails"))
+    assert "All 4 emails jobs would likely fail again: fix the cause first" in text
+    assert 'class="button primary"' not in page
+
+
+def test_a_release_shortly_before_is_named_and_an_older_one_is_not(otto, watched):
+    alert = episode("emails")
+    bury(2, queue="emails", group=group())
+    Release.objects.create(source="shop", version="v1", at=alert.opened_at - timedelta(days=1))
+    assert "release v1" not in read_reasons(otto, alert)[0]
+    Release.objects.create(source="shop", version="v2", at=alert.opened_at - timedelta(minutes=3))
+    assert "release v2 first seen" in read_reasons(otto, alert)[0]
+
+
+def test_a_resolved_alert_shows_what_became_of_its_jobs_and_replays_the_dead(otto, watched):
+    alert = episode("emails", state="resolved", ago_s=1800, lasted_s=1200)
+    died = {"queue": "emails", "group": group(), "failed_at": alert.opened_at, "first_failed_at": alert.opened_at}
+    bury(2, state="discarded", **died), bury(3, **died)
+    replay = Replay.objects.create(state="done", scope_max_id=10, actor="ann")
+    for n, one in enumerate(bury(5, state="recovered", **died)):
+        ReplayItem.objects.create(replay=replay, n=n, failure=one, run=2, state="succeeded")
+    text, _ = read_reasons(otto, alert)
+    assert "What happened" in text and "TimeoutError: no answer 10" in text and "Review and replay 3 jobs" in text
+    assert "10 failed jobs, now: dead 3 recovered 5 discarded 2" in text
+    assert "Resolved after 20 min." in text_of(otto.get(page_of(alert)))
+
+
+def test_an_alert_without_failing_jobs_behind_it_is_explained(otto, watched):
+    Source.objects.create(
+        name="shop",
+        is_configured=True,
+        is_reachable=False,
+        why_unreachable="connection refused",
+        changed_at=timezone.now(),
+    )
+    of = rule("Unreachable", metric="unreachable", threshold=60)
+    text, page = read_reasons(otto, episode("", of=of, value=300))
+    assert "While shop does not answer, its queues are not sampled" in text and "connection refused" in text
+    assert (
+        "/replays/new/" not in page and "Open failures" not in page and "No failing jobs lie behind this alert." in text
+    )
+
+
+def test_a_viewer_sees_why_without_an_act(vera, watched):
+    bury(2, queue="emails", group=group())
+    text, page = read_reasons(vera, episode("emails"))
+    assert "TimeoutError" in text and "/replays/new/" not in page and "Acknowledge or silence" not in text
 
 
 def test_the_story_shows_who_was_notified_and_whether_it_arrived(ann, watched):
@@ -199,6 +309,7 @@ def test_earlier_ones_show_what_was_done_then(ann, watched, otto):
 
 def test_the_links_lead_to_the_failures_and_to_a_draft_with_absolute_times(otto, watched):
     alert = episode("emails")
+    bury(2, queue="emails", group=group())
     page = html.unescape(otto.get(page_of(alert)).content.decode())
     links = re.findall(r'href="(/(?:failures|replays/new)/\?q=[^"]+)"', page)
     assert len(links) == 2 and all("queue%3Aemails" in link and "since%3A20" in link for link in links)
@@ -210,15 +321,16 @@ def test_the_page_of_a_quarantine_alert_opens_the_jobs_to_readmit_and_drafts_no_
     alert = episode("emails", of=rule("Quarantine", metric="quarantined", threshold=0), value=1)
     page = html.unescape(otto.get(page_of(alert)).content.decode())
     (link,) = re.findall(r'href="(/failures/\?q=[^"]+)" data-offer="Open quarantined jobs"', page)
-    assert "Draft replay" not in page and "Open failures" not in page
+    assert "/replays/new/" not in page and "Open failures" not in page
     assert 'value="readmit"' in otto.get(link).content.decode()
 
 
 def test_a_page_whose_notice_covers_several_queues_names_them_and_has_both_pairs_of_links(otto, watched):
     leader = episode("webhooks")
     episode("payments", told_with=leader)
+    bury(2, queue="webhooks", group=group())
     page = otto.get(page_of(leader))
-    assert "The notification covers 2 queues: webhooks , payments" in text_of(page)
+    assert "Same notification payments has 1,243 dead jobs" in text_of(page) and "All 2 queues:" in text_of(page)
     links = re.findall(r'href="(/(?:failures|replays/new)/\?q=[^"]+)"', html.unescape(page.content.decode()))
     assert len(links) == 4 and sum("queue%3Awebhooks%2Cpayments" in link for link in links) == 2
 
@@ -226,8 +338,8 @@ def test_a_page_whose_notice_covers_several_queues_names_them_and_has_both_pairs
 def test_a_viewer_sees_and_cannot_act_and_is_shown_why(vera, watched):
     alert = episode("emails")
     page = vera.get(page_of(alert)).content.decode()
-    assert "Acknowledging and silencing need the role operator on shop." in page
-    assert "acknowledge/" not in page and "/silence/" not in page and "Draft replay" not in page
+    assert "Acknowledging, silencing and replaying need the role operator on shop." in page
+    assert "acknowledge/" not in page and "/silence/" not in page and "/replays/new/" not in page
     assert vera.post(f"{page_of(alert)}acknowledge/").status_code == 403
     assert vera.post(f"{page_of(alert)}silence/").status_code == 403
 
@@ -236,7 +348,8 @@ def test_on_a_read_only_desk_no_one_can_act_and_it_shows_it(otto, watched, setti
     alert = episode("emails")
     settings.REDRIVE_READ_ONLY = True
     page = otto.get(page_of(alert)).content.decode()
-    assert "The desk is read-only: alerts cannot be acknowledged or silenced." in page and "acknowledge/" not in page
+    assert "The desk is read-only: alerts cannot be acknowledged or silenced, and jobs" in page
+    assert "acknowledge/" not in page
     assert otto.post(f"{page_of(alert)}acknowledge/").status_code == 403 and Alert.objects.get().state == "firing"
 
 
@@ -291,9 +404,10 @@ def test_its_page_costs_the_same_for_many(otto, watched, django_assert_max_num_q
     for n in range(many):
         episode(f"q{n}", told_with=leader)
         episode("emails", state="resolved", ago_s=90_000 + n)
+        bury(1, queue="emails", group=group("TimeoutError", f"no answer {n}"), tenant=f"t{n}")
     current = episode("emails2")
     for each in (leader, current):
-        with django_assert_max_num_queries(32):
+        with django_assert_max_num_queries(44):
             assert otto.get(page_of(each)).status_code == 200
 
 
@@ -537,7 +651,7 @@ def test_a_picture_shows_what_it_shows_more_than_the_rule_counts(ann, watched):
     pill = episode("webhooks", of=rule("Pills", metric="quarantined"))
     samples(pill, [900, 900])
     text = text_of(ann.get(page_of(pill)))
-    assert "No history of quarantined jobs." in text and "Dead jobs" not in text
+    assert "No history of quarantined jobs is kept." in text and "Dead jobs" not in text
 
 
 def test_a_runbook_of_the_task_is_offered_where_rule_and_group_have_none(ann, watched):

@@ -95,7 +95,7 @@ def test_dead_jobs_call_a_person_whose_link_lands_on_the_act(desk, browser, rece
     expect(page.locator("h1")).to_contain_text("payments")
     page.get_by_role("button", name="Acknowledge").click()
     expect(page.locator("#alert")).to_contain_text("acknowledged")
-    page.get_by_role("link", name="Draft replay").click()
+    page.locator(".why-act a[data-key=r]").click()
     expect(page.get_by_role("button", name=f"Replay {JOBS} jobs")).to_be_visible()
     assert complaints == []
     context.close()

@@ -26,8 +26,11 @@ def test_an_alert_over_the_mixed_day_is_replayed_by_its_link_and_one_button(desk
     page.complaints = []
     alert = desk.wait_until(lambda: alert_over_dead_jobs(desk), "the dead payments are an alert", within_s=90)
     page.goto(alert["url"])
-    page.get_by_role("link", name="Draft replay").click()
+    act = page.locator(".why-act a[data-key=r]")
+    number = re.search(r"[\d,]+", act.inner_text())[0]
+    act.click()
     expect(page.get_by_role("radio", name="Careful")).to_be_checked()
+    expect(page.locator("h1")).to_contain_text(f"Replay {number} jobs")
     listed = page.locator("input[name=group]").evaluate_all("all => all.map(one => [one.value, one.checked])")
     query = page.locator("input[name=q]").first.input_value()
     titles = {one["fingerprint"]: one["title"] for one in desk.get("groups", q=query, limit=100)["items"]}
