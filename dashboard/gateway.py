@@ -402,7 +402,7 @@ async def _chunks(body: bytes) -> AsyncIterator[bytes]:
 
 
 async def _open_pipe(path: Path) -> int:
-    """Open the pipe for writing once somebody reads it."""
+    """Open the pipe for writing once it has a reader."""
     while True:
         try:
             return os.open(path, os.O_WRONLY | os.O_NONBLOCK)

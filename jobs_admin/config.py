@@ -76,7 +76,7 @@ def _from_file(path: Path) -> dict[str, SourceConfig]:
 
 
 def _what_is_wrong(name: str, table: Any) -> list[str]:
-    """Of one source of the file, a sentence each: all at once, so that nobody starts again for the next one."""
+    """Return the mistakes in one source of the file, a sentence each: all at once."""
     if not keys.valid_source(name):
         return [f"{name!r} cannot name a source: use a-z, 0-9, - and _."]
     if not isinstance(table, dict):
@@ -131,7 +131,7 @@ def adapter(name: str) -> Source:
 
 
 def keeps_dead(name: str) -> bool:
-    """Whether this source keeps dead letters itself, so that they are pulled and need no guard in its workers."""
+    """Return whether this source keeps dead letters itself, so that they are pulled and need no guard in its workers."""
     try:
         return adapter(name).can.holds_dead
     except (KeyError, SourceRefused):
@@ -140,7 +140,7 @@ def keeps_dead(name: str) -> bool:
 
 @cache
 def payload_keys() -> MultiFernet:
-    """What encrypts raw messages at rest; the first key encrypts, all of them decrypt."""
+    """Return the keys of raw messages at rest; the first key encrypts, all of them decrypt."""
     if not settings.REDRIVE_PAYLOAD_KEYS:
         raise BadConfiguration(
             "REDRIVE_PAYLOAD_KEYS is not set. Run `python3 manage.py up`, which makes one, or set it."
@@ -167,7 +167,7 @@ _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 def keep() -> dict[str, timedelta | None]:
-    """How long failures of each state are kept, and history; None is for ever."""
+    """Return how long failures of each state, and history, are stored; None is for ever."""
     found: dict[str, timedelta | None] = dict(KEPT)
     for part in filter(None, (part.strip() for part in settings.REDRIVE_KEEP.split(","))):
         name, is_named, text = part.rpartition("=")
@@ -199,7 +199,7 @@ def keep_bytes() -> int | None:
 
 
 def size(text: str, where: str) -> int:
-    """So many bytes: 5GB, 800 MB."""
+    """Parse a number of bytes: 5GB, 800 MB."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise BadConfiguration(f"{where}: {text.strip()!r} is no size such as 5GB or 800MB.")
@@ -217,7 +217,7 @@ def approve_above() -> int | None:
 
 
 def is_dangerous(task: str) -> bool:
-    """Whether a replay of this task needs a second person, however small it is."""
+    """Return whether a replay of this task needs a second person, however small it is."""
     return any(fits(pattern, task) for pattern in settings.REDRIVE_DANGEROUS_TASKS)
 
 
@@ -229,12 +229,12 @@ READ_ONLY = "The desk is read-only (REDRIVE_READ_ONLY). Nothing was changed."
 
 
 def is_read_only() -> bool:
-    """Whether every changing act is refused."""
+    """Return whether every changing act is refused."""
     return bool(settings.REDRIVE_READ_ONLY)
 
 
 def webhook_allow() -> web_address.Allowed:
-    """What the desk may ask although it is not public: REDRIVE_WEBHOOK_ALLOW, and the demo's pager in its own `up`."""
+    """Return the addresses that the desk may request although they are not public: REDRIVE_WEBHOOK_ALLOW, and the demo's pager in its own `up`."""
     demo = [urlsplit(settings.REDRIVE_DEMO_PARTNER_URL).netloc] if settings.REDRIVE_DEMO_PARTNER_URL else []
     try:
         return web_address.parse_allowed([*settings.REDRIVE_WEBHOOK_ALLOW, *demo])
@@ -243,12 +243,12 @@ def webhook_allow() -> web_address.Allowed:
 
 
 def heartbeat_url() -> str:
-    """What is asked each minute while everything is watched; empty: nothing."""
+    """Return the URL that is requested each minute while everything is watched; empty: none."""
     return str(settings.REDRIVE_HEARTBEAT_URL)
 
 
 def sends_mail() -> bool:
-    """Whether a mail server is set."""
+    """Return whether a mail server is set."""
     return bool(settings.REDRIVE_SENDS_MAIL)
 
 
