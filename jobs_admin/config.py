@@ -234,7 +234,7 @@ def is_read_only() -> bool:
 
 
 def webhook_allow() -> web_address.Allowed:
-    """Return the addresses that the desk may request although they are not public: REDRIVE_WEBHOOK_ALLOW, and the demo's pager in its own `up`."""
+    """Return addresses allowed though not public: REDRIVE_WEBHOOK_ALLOW, and the demo's pager in its own `up`."""
     demo = [urlsplit(settings.REDRIVE_DEMO_PARTNER_URL).netloc] if settings.REDRIVE_DEMO_PARTNER_URL else []
     try:
         return web_address.parse_allowed([*settings.REDRIVE_WEBHOOK_ALLOW, *demo])
