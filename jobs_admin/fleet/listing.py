@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 import redis
@@ -12,9 +13,10 @@ from django.db.models import Count, Q
 
 from jobs_admin import config
 from jobs_admin.core import untrusted
+from jobs_admin.core.policy import is_name
 from jobs_admin.core.text import representable
 from jobs_admin.fleet import heartbeats, stranded, worker_store
-from jobs_admin.models import Worker
+from jobs_admin.models import PolicyVersion, Worker
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.source import ALIVE_S
 from jobs_admin.search.scope import visible
@@ -23,6 +25,8 @@ PAGE = 100
 LARGEST_PAGE = 500
 LISTED_FOR = timedelta(hours=24)  # since the last heartbeat
 JOBS_LISTED = 5  # of each worker
+# A worker reports what it likes: so many policies of one, by name.
+MOST_POLICIES, MOST_REFUSED = 500, 20
 _COUNTED = ("started", "succeeded", "failed", "retried")
 _SEPARATOR = "/"  # no name of a source has it
 
@@ -100,7 +104,7 @@ def worker_page(
         rows = rows.filter(Q(source__gt=source) | Q(source=source, name__gt=name))
     found = list(rows.annotate(is_alive=Q(seen_at__gte=since))[: limit + 1])
     workers = found[:limit]
-    facts = _StoreFacts({one.source for one in workers}, now)
+    facts = _StoreFacts(viewer, {one.source for one in workers}, now)
     following = f"{workers[-1].source}{_SEPARATOR}{workers[-1].name}" if len(found) > limit else None
     gone = numbers["all"] - numbers["live"]
     return WorkerPage(list(map(facts.build_row, workers)), following, numbers["live"], gone, facts.is_reachable)
@@ -109,7 +113,7 @@ def worker_page(
 class _StoreFacts:
     """The facts that only the store has of the workers of some sources; nothing where it does not answer."""
 
-    def __init__(self, sources: set[str], now: datetime) -> None:
+    def __init__(self, viewer: Viewer, sources: set[str], now: datetime) -> None:
         self.is_reachable = True
         self._reports: dict[worker_store.Named, heartbeats.WorkerReport] = {}
         self._in_hand: dict[worker_store.Named, dict[str, Any]] = {}
@@ -119,6 +123,7 @@ class _StoreFacts:
             self._in_hand = {named: untrusted.read_object(text) for named, text in texts.items()}
         except (redis.RedisError, config.BadConfiguration):
             self.is_reachable = False
+        self._hidden = _find_hidden_policies(viewer, self._reports.values())
         gone = stranded.find_reported(sources) if self.is_reachable else {}
         self._left = {(one.source, one.boot): one for some in gone.values() for one in some}
 
@@ -129,18 +134,35 @@ class _StoreFacts:
         fetched = self._in_hand.get(life, {}) if worker.is_alive else {}
         jobs = list(_read_jobs(fetched.get("jobs")))
         sums = {column: int(sum(n.get(column, 0) for n in worker.counted.values())) for column in _COUNTED}
-        same = ("source", "boot", "host", "release", "guard", "celery", "pool", "concurrency", "queues", "seen_at")
+        more = max(0, int(untrusted.number(fetched.get("more")) or 0))
+        same = ("source", "boot", "host", "release", "guard", "celery", "pool", "concurrency", "seen_at")
         return WorkerRow(
             **{name: getattr(worker, name) for name in (*same, "is_alive", "mode", "spooled", "dropped")},
             **sums,
             worker=worker.name,
+            queues=[queue for queue in worker.queues if queue],
             memory=report.memory if report else None,
-            policies=report.policies if report else {},
-            refused=report.refused if report else {},
-            in_hand=len(jobs) + int(untrusted.number(fetched.get("more")) or 0),
+            policies=self._read_named(report.policies, MOST_POLICIES) if report else {},
+            refused=self._read_named(report.refused, MOST_REFUSED) if report else {},
+            in_hand=len(jobs) + more,
             jobs=tuple(jobs[:JOBS_LISTED]),
             left=None if worker.is_alive else self._left.get(life),
         )
+
+    def _read_named(self, by_policy: dict[str, Any], most: int) -> dict[str, Any]:
+        """Return the first of what a worker reports by policy, without what is no name of one, or of a hidden one."""
+        names = (name for name in sorted(by_policy) if is_name(name) and name not in self._hidden)
+        return {name: by_policy[name] for name in islice(names, most)}
+
+
+def _find_hidden_policies(viewer: Viewer, reports: Iterable[heartbeats.WorkerReport]) -> set[str]:
+    """Return the published policies that the viewer may not see, if a worker refuses any: one that it cannot read may be
+    for another source.
+    """
+    if viewer.sources() is None or not any(one.refused for one in reports):
+        return set()
+    published = PolicyVersion.objects.filter(is_published=True).values_list("name", "match_source")
+    return {name for name, source in published if not viewer.sees_any_of(source)}
 
 
 def _read_jobs(jobs: object) -> Iterator[FetchedJob]:

@@ -12,7 +12,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from jobs_admin import config
+from jobs_admin import config, policies
 from jobs_admin.core import keys
 from jobs_admin.fleet import heartbeats, listing
 from jobs_admin.models import Source, Worker
@@ -114,6 +114,38 @@ def test_the_page_takes_as_many_queries_for_many_workers_as_for_one(ann, shops):
             assert ann.get("/workers/").status_code == 200
         counts.append(len(queries))
     assert counts[0] == counts[1] <= 12, counts
+
+
+HOSTILE = {
+    "policies": {"a/b": 1, "": 2, "<b>": 3, "new": 4, "hooks": 5} | {f"p{n:04}": 1 for n in range(2_000)},
+    "refused": {"a/b": "x", "": "y"} | {f"p{n:04}": "x" * 300 for n in range(2_000)},
+    "queues": ["", {}, None, "a/b", "..", "<b>"],
+    "memory": -5,
+}
+
+
+def test_a_heartbeat_that_claims_anything_neither_breaks_nor_fills_the_page(ann, call_api, shops):
+    hear(shops, "w1@a", jobs=["", "<b>"], more=-7, **HOSTILE)
+    hear(shops, "w2@b")
+    page = ann.get("/workers/")
+    text = text_of(page)
+    assert page.status_code == 200 and len(page.content) < 100_000
+    assert "hooks v5" in text and "p0018 v1" in text and "p0019 v1" not in text and "and 480 more" in text
+    answer = call_api("GET", "workers")
+    first = answer.json()["items"][0]
+    assert len(answer.content) < 100_000 and len(first["policies"]) == 500 and len(first["refused"]) == 20
+    assert first["in_hand"] == 2 and first["queues"] == ["a/b", "..", "<b>"]
+
+
+def test_a_policy_for_other_sources_is_not_named_by_a_worker_that_cannot_read_it(vera, ann, call_api, shops):
+    for name, source in (("bank-hooks", "bank"), ("shop-hooks", "shop")):
+        policies.publish(ENGINE, name, {"mode": "observe", "match": {"source": source}})
+    hear(shops, refused={"bank-hooks": "needs a guard of 0.2", "shop-hooks": "needs a guard of 0.3"})
+    assert "bank-hooks" in text_of(ann.get("/workers/"))
+    text = text_of(vera.get("/workers/"))
+    assert "bank-hooks" not in text and "Policy shop-hooks: the version in force is not used" in text
+    answer = call_api("GET", "workers", role="viewer", source="shop").json()
+    assert list(answer["items"][0]["refused"]) == ["shop-hooks"]
 
 
 def test_without_the_store_the_stored_facts_are_shown(ann, shops, settings):

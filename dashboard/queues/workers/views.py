@@ -23,7 +23,7 @@ from jobs_admin.fleet.listing import WorkerRow
 from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.queues import liveness
 
-QUEUES_SHOWN = 3
+QUEUES_SHOWN, POLICIES_SHOWN = 3, 20
 _STATES = {"": None, "live": False, "gone": True}
 
 
@@ -41,6 +41,7 @@ class Line:
     queues: list[tuple[str, str]]  # name and address
     more_queues: int
     policies: list[tuple[str, int, str]]  # name, version and address
+    more_policies: int
     problems: list[str]
     jobs: list[tuple[listing.FetchedJob, str]]  # with the search for it
     more_jobs: int
@@ -92,8 +93,9 @@ def _line(row: WorkerRow, may_act: bool) -> Line:
         max(0, len(row.queues) - QUEUES_SHOWN),
         [
             (name, version, reverse("redrive:policy-detail", args=[name]))
-            for name, version in sorted(row.policies.items())
+            for name, version in sorted(row.policies.items())[:POLICIES_SHOWN]
         ],
+        max(0, len(row.policies) - POLICIES_SHOWN),
         list(_problems(row)),
         [(job, links.list_url(language.format(Query((Text(job.job_id),))))) for job in row.jobs],
         row.in_hand - len(row.jobs),

@@ -1,6 +1,6 @@
 """The retries of a task: what a policy says, the bounds it is held to, and reading one from JSON."""
 
-from jobs_admin.core.policy.parsing import Problem, parse
+from jobs_admin.core.policy.parsing import Problem, is_name, parse
 from jobs_admin.core.policy.shape import (
     BACKOFFS,
     CLASSES,
@@ -35,5 +35,5 @@ __all__ = [
     "PERMANENT", "RATE_LIMITED", "TRANSIENT",
     "Backoff", "Budget", "Concurrency", "ErrorClass", "Jitter", "Match",
     "Poison", "Policy", "Problem", "RateLimit", "RetryAfter",
-    "document", "parse",
+    "document", "is_name", "parse",
 ]  # fmt: skip

@@ -288,6 +288,11 @@ def _first_delay_s(backoff: Backoff) -> float:
     return backoff.first_delay_s
 
 
+def is_name(text: str) -> bool:
+    """Return whether `text` can be the name of a policy."""
+    return _NAME.match(text) is not None and text not in _TAKEN
+
+
 def _name(reading: Reading, field: str) -> str | None:
     name = reading.text(field, LONGEST_TEXT, "")
     if name and not _NAME.match(name):
