@@ -21,7 +21,7 @@ from jobs_admin.alerts.affected_groups import LOUD_PER_MIN, MOST_ONE_BY_ONE
 from jobs_admin.alerts.links import MOST_QUEUES
 from jobs_admin.core.alert_metrics import Subject
 from jobs_admin.models import Alert, AlertEvent, Group
-from jobs_admin.models.alert import UNACKNOWLEDGED, AlertState
+from jobs_admin.models.alert import AlertState
 from jobs_admin.models.group import GroupState
 from jobs_admin.notices import DeliveryRow
 from jobs_admin.queues import rates
@@ -80,7 +80,7 @@ def steps(alert: Alert, events: Iterable[AlertEvent], deliveries: Iterable[Deliv
     events = list(events)
     is_alone = len({event.alert_id for event in events}) <= 1
     for event in events:
-        is_undo = event.reason == UNACKNOWLEDGED
+        is_undo = event.is_undo
         moment = (event.at.replace(microsecond=0), event.to, event.actor, event.reason if is_alone or is_undo else "")
         step = moments.setdefault(moment, _step(event))
         if step.reason != event.reason and not is_undo:  # each has its own, which says what its value says
@@ -99,7 +99,7 @@ def steps(alert: Alert, events: Iterable[AlertEvent], deliveries: Iterable[Deliv
 
 def _step(event: AlertEvent) -> Step:
     state = AlertState(event.to)
-    if event.reason == UNACKNOWLEDGED:
+    if event.is_undo:
         return Step(event.at, "unacknowledged", alert_words.TONES[state], "", event.actor)
     return Step(event.at, _TO[state], alert_words.TONES[state], event.reason, event.actor)
 

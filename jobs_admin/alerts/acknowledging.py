@@ -50,6 +50,7 @@ def acknowledge(viewer: Viewer, pk: int, comment: str = "", *, only_this: bool =
         raise Refused("invalid", message, "comment")
     now = timezone.now()
     with transaction.atomic():
+        _lock_rule(found)
         wanted = Alert.objects.filter(pk=pk) if only_this else reading.bundle(found)
         alerts = list(wanted.select_for_update().filter(state__in=CALLING))
         mine = [one for one in alerts if one.pk == found.pk] and [
@@ -72,8 +73,7 @@ def unacknowledge(viewer: Viewer, pk: int) -> Acknowledgement:
     _authorize(viewer, found, UNDO_ACT, "Undoing an acknowledgement")
     now = timezone.now()
     with transaction.atomic():
-        # As the judge does: whoever acts on several alerts of a rule locks the rule first.
-        rule = Rule.objects.select_for_update(of=("self",)).get(pk=found.rule_id)
+        rule = _lock_rule(found)
         found = reading.get(viewer, pk)
         taken = list(alert_sight.own_acknowledgement(viewer, found).select_for_update())
         silences, changed = silencing.in_force(now), []
@@ -106,6 +106,11 @@ def count_calling(alerts: Collection[Alert]) -> dict[int, int]:
 def count_undoable(viewer: Viewer, alert: Alert) -> int:
     """Return how many alerts would call again if this viewer undid the acknowledgement; 0 for another operator's."""
     return alert_sight.own_acknowledgement(viewer, alert).filter(state=AlertState.ACKNOWLEDGED).count()
+
+
+def _lock_rule(alert: Alert) -> Rule:
+    """Lock the rule first, as the judge does: of two that change several alerts of it, one waits for the other."""
+    return Rule.objects.select_for_update(of=("self",)).get(pk=alert.rule_id)
 
 
 def _acknowledged_object(viewer: Viewer, found: Alert, taken: list[Alert]) -> str:

@@ -22,7 +22,7 @@ from jobs_admin.models import (
     Replay,
 )
 from jobs_admin.models.access import Viewer
-from jobs_admin.models.alert import UNACKNOWLEDGED, AlertState
+from jobs_admin.models.alert import AlertState
 from jobs_admin.models.group import IS_TAKEN_IN, GroupState
 from jobs_admin.models.replay import ReplayState
 from jobs_admin.queues import depths
@@ -97,7 +97,7 @@ def _alerts(viewer: Viewer, where: Span) -> Iterator[Moment]:
         alert, to = event.alert, str(event.to)
         name = f"{alert.rule.name} ({alert.severity})"
         subject = "" if alert.subject in ("", where.queue) else f" on {alert.subject}"
-        what = "unacknowledged" if event.reason == UNACKNOWLEDGED else {"firing": "fired"}.get(to, to)
+        what = "unacknowledged" if event.is_undo else {"firing": "fired"}.get(to, to)
         value = f" at {event.value:,.10g}, threshold {alert.threshold:,.10g}" if what == "fired" and event.value else ""
         ref = Ref("alert", str(alert.told_with_id or alert.pk))
         yield Moment(event.at, "alert", what, f"Alert {name}{subject} {what}{value}", event.actor, ref, event.reason)

@@ -170,6 +170,11 @@ class AlertEvent(models.Model):
     class Meta:
         constraints = [models.UniqueConstraint(fields=["alert", "n"], name="one_event_per_transition")]
 
+    @property
+    def is_undo(self) -> bool:
+        """Return whether it undoes an acknowledgement. The comment of one may read the same: that is no undo."""
+        return self.reason == UNACKNOWLEDGED and self.to != AlertState.ACKNOWLEDGED
+
 
 class Silence(models.Model):
     """Keeps alerts quiet for a time: all that every matcher fits. Meanwhile they fire without notices."""

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 
 import pytest
+from django.db import connection, transaction
 from django.utils import timezone
 
 from jobs_admin import alerts
 from jobs_admin.alerts.runbooks import for_task
 from jobs_admin.alerts.silencing import silenced_by
 from jobs_admin.core.refused import NotFound, Refused
-from jobs_admin.models import Alert, AlertEvent, AuditEvent
+from jobs_admin.models import Alert, AlertEvent, AuditEvent, Rule
 from tests.kit.alerts import NOW, create_alert
 from tests.kit.people import ANN, BEA, LOU, SAM
+from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
@@ -92,6 +95,49 @@ def test_an_acknowledgement_is_undone_for_all_that_it_covered_and_only_by_who_ma
     assert AuditEvent.objects.get(act="alert.unacknowledge", allowed=True).object == f"alert:{other.pk}"
     with pytest.raises(Refused, match="Can’t undo: the alert is not acknowledged"):
         alerts.unacknowledge(SAM, one.pk)
+
+
+def test_a_comment_that_reads_like_an_undo_is_none(rule):
+    one = create_alert(rule())
+    alerts.acknowledge(SAM, one.pk, "Acknowledgement undone.")
+    alerts.unacknowledge(SAM, one.pk)
+    assert [event.is_undo for event in alerts.events(LOU, one)] == [False, True]
+
+
+@pytest.mark.postgresql
+@pytest.mark.databases
+@pytest.mark.django_db(transaction=True)
+def test_who_acknowledges_waits_for_the_judge_and_neither_locks_the_other_out(rule):
+    made = rule()
+    one = create_alert(made)
+    other = create_alert(made, subject="webhooks", told_with=one)
+    found: list[object] = []
+
+    def acknowledge() -> None:
+        try:
+            found.append(alerts.acknowledge(SAM, one.pk).changed)
+        except Exception as error:
+            found.append(error)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=acknowledge)
+    with transaction.atomic():  # as the judge does, in the order in which it read the alerts
+        Rule.objects.select_for_update(of=("self",)).get(pk=made.pk)
+        Alert.objects.filter(pk=other.pk).update(value=9)
+        thread.start()
+        wait_until(_is_one_waiting)
+        Alert.objects.filter(pk=one.pk).update(value=9)
+    thread.join(60)
+    assert found == [[one.pk, other.pk]]
+
+
+def _is_one_waiting() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT 1 FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE NOT granted AND datname = current_database()"
+        )
+        return cursor.fetchone() is not None
 
 
 def test_what_was_resolved_meanwhile_stays_resolved_and_where_all_are_nothing_is_undone(rule):
