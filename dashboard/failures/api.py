@@ -92,6 +92,7 @@ def act_on_failures(request: HttpRequest, body: BulkAct) -> Any:
     if (body.q is None) == (not body.failures):
         raise Refused("bad_scope", "Give either q or failures. Nothing was changed.", "q")
     if body.q is not None:
+        triage.require_search(body.q)
         return _step(viewer, triage.begin(viewer, body.act, query=body.q, reason=body.reason))
     done = triage.act_on(viewer, body.act, body.failures, reason=body.reason)
     count = len(set(body.failures))

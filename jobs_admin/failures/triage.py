@@ -186,6 +186,14 @@ def begin(
     return replace(sweep, matched=matched, reason=_reason(act, reason, matched))
 
 
+def require_search(query: str) -> None:
+    """Refuse an empty search, as an unset variable of a script gives it: it would match all failures."""
+    if not query.strip():
+        raise Refused(
+            "bad_scope", "The search is empty: give at least a state, such as state:dead. Nothing was changed.", "q"
+        )
+
+
 def _frozen(query: str, now: datetime | None) -> language.Query:
     """The search with the times that it has at `now`. Raises Refused where it cannot be the scope of an act."""
     now = now or timezone.now()
@@ -411,6 +419,11 @@ def _undo_event(viewer: Viewer, event: AuditEvent, sweep: Sweep, later: _TakenUp
 
 def _taken_back(act: Act) -> str:
     return "failure.restore" if act is DISCARD else "failure.discard" if act is RESTORE else "failure.quarantine"
+
+
+def has_changed(key: str) -> bool:
+    """Return whether the act of this key has changed a job."""
+    return AuditEvent.objects.filter(object=key, allowed=True).exists()
 
 
 def _ids_of(key: str) -> list[int]:

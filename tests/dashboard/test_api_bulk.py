@@ -8,7 +8,10 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from dashboard.failures import api as failures_api
+from jobs_admin import config
+from jobs_admin.management.commands import triage as triage_command
 from jobs_admin.models import AuditEvent, Failure
+from tests.conftest import forget_configuration
 from tests.kit.failures import bury
 
 
@@ -62,6 +65,7 @@ def test_a_long_act_goes_on_by_next_and_only_for_the_token_that_began_it(call_ap
         ({"act": "discard", "q": "state:dead", "failures": [1], "reason": "x"}, "Give either q or failures"),
         ({"act": "discard", "q": "state:dead"}, "eason"),
         ({"act": "replay", "q": "state:dead", "reason": "x"}, "act"),
+        ({"act": "discard", "q": " \t", "reason": "x"}, "The search is empty"),
     ],
 )
 def test_what_is_not_clear_changes_nothing(call_api, db, body, expected):
@@ -105,3 +109,36 @@ def test_the_terminal_discards_all_that_match_and_undoes_it():
     assert lines[0] == "Discarded 4 jobs of 4." and states() == {"dead": 1, "discarded": 4}
     assert run("undo", lines[1].split()[-1]) == "Reverted 4 jobs of 4.\n" and states() == {"dead": 5}
     assert AuditEvent.objects.filter(act="failure.discard").get().actor.endswith("(terminal)")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("query", ["", "  "])
+def test_the_terminal_refuses_an_empty_search(query):
+    bury(2)
+    with pytest.raises(CommandError, match="The search is empty"):
+        run("discard", query, reason="old")
+    assert states() == {"dead": 2}
+
+
+@pytest.mark.django_db
+def test_an_act_that_is_cut_short_in_the_terminal_prints_the_key_that_undoes_it(settings, monkeypatch):
+    bury(700)
+    monkeypatch.setattr(triage_command, "_STEP_S", 0.0)
+    errors, out = ReadOnlyAfterTheFirstLine(settings), io.StringIO()
+    with pytest.raises(CommandError, match="ead-only"):
+        call_command("triage", "discard", "state:dead", reason="old", stdout=out, stderr=errors)
+    assert states() == {"dead": 200, "discarded": 500}
+    settings.REDRIVE_READ_ONLY = False
+    forget_configuration(config)
+    assert run("undo", out.getvalue().split()[-1]) == "Reverted 500 jobs of 500.\n"
+
+
+class ReadOnlyAfterTheFirstLine(io.StringIO):
+    def __init__(self, settings) -> None:
+        super().__init__()
+        self.settings = settings
+
+    def write(self, text: str) -> int:
+        self.settings.REDRIVE_READ_ONLY = True
+        forget_configuration(config)
+        return super().write(text)

@@ -32,18 +32,29 @@ class Command(SearchCommand):
             if act == "undo":
                 sweep = triage.begin_undo(viewer, text)
             else:
+                triage.require_search(text)
                 sweep = triage.begin(viewer, act, query=text, reason=reason or ("dry run" if dry_run else ""))
-            if dry_run:
-                self.stdout.write(f"{_jobs(sweep.matched)} would be changed at most. Nothing was changed.")
-                return
+        except Refused as refused:
+            raise CommandError(refused.message) from refused
+        if dry_run:
+            self.stdout.write(f"{_jobs(sweep.matched)} would be changed at most. Nothing was changed.")
+            return
+        try:
             while not sweep.is_done:
                 sweep = triage.go_on(viewer, sweep, within_s=_STEP_S)
                 if not sweep.is_done:
                     self.stderr.write(f"{_DONE[act]} {sweep.changed:,} of {sweep.matched:,} …")
-        except Refused as refused:
-            raise CommandError(refused.message) from refused
+        except BaseException as error:  # also Ctrl-C: what was changed so far can be undone
+            self._print_key(sweep)
+            if isinstance(error, Refused):
+                raise CommandError(error.message) from error
+            raise
         self.stdout.write(terminal_line(f"{_DONE[act]} {_jobs(sweep.changed)} of {sweep.matched:,}.", 200))
-        if sweep.changed and act != "undo":
+        self._print_key(sweep)
+
+    def _print_key(self, sweep: triage.Sweep) -> None:
+        # A step that was cut short changed jobs, too: they are counted where they are written down.
+        if sweep.act != "undo" and triage.has_changed(sweep.key):
             self.stdout.write(f"Undo: manage.py triage undo {sweep.key}")
 
 
