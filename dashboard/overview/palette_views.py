@@ -29,6 +29,7 @@ MOST_VIEWS = 30
 MOST_REPLAYED = 5  # queues of which the replay is offered
 MOST_READ = 1_000  # queues, the fullest ones
 MOST_CHARS = 500
+_NO_QUEUE = "(no queue)"  # of a report that names none
 
 # Pages without a place in the navigation: name, URL name, and the role that their act needs.
 _SETTINGS = (
@@ -98,7 +99,7 @@ def _replays_of_queues(viewer: Viewer, ranked: list[queues.Ranked]) -> Iterator[
     if config.is_read_only():
         return
     for n, one in enumerate(ranked):
-        if one.dead and viewer.may(OPERATOR, one.source):
+        if one.dead and one.queue and viewer.may(OPERATOR, one.source):  # no search names a queue without a name
             title = f"Replay {one.dead:,} dead job{'' if one.dead == 1 else 's'} of {one.queue}"
             yield Entry(str(n), title, links.replay_of(source=one.source, queue=one.queue, state="dead"), one.source)
 
@@ -126,7 +127,9 @@ def _groups(viewer: Viewer, text: str) -> Iterator[Entry]:
 
 def _queues(ranked: list[queues.Ranked]) -> Iterator[Entry]:
     for n, one in enumerate(ranked):
-        yield Entry(str(n), one.queue, links.queue_page(one.source, one.queue), f"{one.dead:,} dead", one.source)
+        yield Entry(
+            str(n), one.queue or _NO_QUEUE, links.queue_page(one.source, one.queue), f"{one.dead:,} dead", one.source
+        )
 
 
 def _policies(viewer: Viewer) -> Iterator[Entry]:

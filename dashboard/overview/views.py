@@ -145,7 +145,7 @@ def _find_primary_act(viewer: Viewer, worst_first: list[Alert], board: overview.
             url = links.new_replay(alerts.replay_query(alert))
             return _act(viewer, alert.source, f"{alert.subject} jobs of {wording.narrowed(alert.rule)}", url)
         return _act_on_queue(viewer, *place, n)
-    fullest = next((one for one in board.dead if _takes_replays(board, one[0])), None)
+    fullest = next((one for one in board.dead if one[1] and _takes_replays(board, one[0])), None)
     return _act_on_queue(viewer, *fullest) if fullest else None
 
 
@@ -168,7 +168,8 @@ def _takes_replays(board: overview.Board, source: str) -> bool:
 
 def _replay_url(viewer: Viewer, board: overview.Board, source: str, queue: str) -> str:
     may = viewer.may(OPERATOR, source) and not config.is_read_only() and _takes_replays(board, source)
-    return links.replay_of(source=source, queue=queue, state="dead") if may else ""
+    # No search names a queue without a name.
+    return links.replay_of(source=source, queue=queue, state="dead") if may and queue else ""
 
 
 def _source_line(row: overview.SourceRow) -> SourceLine:

@@ -16,16 +16,25 @@ _PLAIN = frozenset("-_.:@")
 _ESCAPED = re.compile(r"(?:~[0-9A-F]{2})+")
 
 
+_EMPTY = "~"  # the name of a queue that a report names none of
+
+
 def escaped(name: str) -> str:
     """The same name gives the same segment, and no other name does."""
-    return "".join(
-        one if (one.isalnum() or one in _PLAIN) and not (one == "." and at == 0) else _hex(one)
-        for at, one in enumerate(name)
+    return (
+        _EMPTY
+        if not name
+        else "".join(
+            one if (one.isalnum() or one in _PLAIN) and not (one == "." and at == 0) else _hex(one)
+            for at, one in enumerate(name)
+        )
     )
 
 
 def name_of(segment: str) -> str:
     """Raises ValueError for what is no segment of ours."""
+    if segment == _EMPTY:
+        return ""
     name = _ESCAPED.sub(lambda found: bytes.fromhex(found[0].replace("~", "")).decode(), segment)
     if escaped(name) != segment:
         raise ValueError(f"{segment!r} is not a valid name")

@@ -417,3 +417,10 @@ def test_each_queue_and_each_group_has_its_replay_with_a_name_of_its_own(otto, w
     assert sorted(count_of_link(otto, url) for url in names) == [2, 2, 3, 3]
     assert len(set(names.values())) == len(names) == 4
     assert "Replay 3 dead jobs of webhooks…" in names.values()
+
+
+def test_no_replay_is_offered_of_a_queue_without_a_name(otto, watched):
+    Source.objects.create(name="shop", is_configured=True, is_reachable=True)
+    bury(5, queue=""), bury(2)
+    assert [words for _, words in acts(otto)] == ["Review and replay 2 webhooks jobs"]
+    assert count_of_link(otto, "/replays/new/?q=source%3Ashop+queue%3Awebhooks+state%3Adead") == 2

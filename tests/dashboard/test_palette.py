@@ -38,6 +38,13 @@ def test_what_a_view_or_a_group_is_called_is_not_obeyed(ann):
     assert "<img src=x" not in text and "\u202e" not in text
 
 
+def test_a_queue_without_a_name_has_a_page_and_no_replay_which_no_search_could_name(ann, store):
+    bury(2, queue=""), bury(1)
+    text = ann.get(reverse("redrive:palette")).content.decode()
+    assert "(no queue)" in text and 'data-url="/queues/shop/~/"' in text
+    assert "Replay 1 dead job of webhooks" in text and "Replay 2 dead jobs" not in text
+
+
 def offered(client, text: str) -> list[str]:
     page = client.get(reverse("redrive:palette"), {"q": text}).content.decode()
     return re.findall(r'id="palette-group-\d+".*?<span class="clip">(.*?)</span>', page)

@@ -176,7 +176,9 @@ def test_a_source_that_does_not_answer_and_a_watch_that_stopped_are_shown(ann, s
     assert "This source does not answer." in text and "Not watching" in text
 
 
-@pytest.mark.parametrize("queue", ["a/b", "..", "../../audit", "a%2Fb", "~", "ä ö", "x" * 200, "<script>", "\u202e"])
+@pytest.mark.parametrize(
+    "queue", ["", "a/b", "..", "../../audit", "a%2Fb", "~", "ä ö", "x" * 200, "<script>", "\u202e"]
+)
 def test_whatever_a_queue_is_called_the_list_leads_to_it(ann, watched, db, queue):
     bury(1, queue=queue)
     (link,) = re.findall(r'class="row-link" href="(/queues/shop/[^"]+)"', ann.get("/queues/").content.decode())
