@@ -28,6 +28,7 @@ from jobs_admin.models import (
     AuditEvent,
     DepthSample,
     Failure,
+    Group,
     GroupCounter,
     Payload,
     PolicyVersion,
@@ -439,6 +440,8 @@ def test_a_held_replay_shows_why_with_numbers_errors_and_what_to_do(ann, shop):
     assert text.count('name="without_groups"') == 1 and 'checked data-jobs="1"' in text
     assert "Skip this group and resume leaves out 1 of 2 unsent jobs" in words and "Resume all 2 unsent jobs" in words
     assert "Failed again, by group" not in words
+    Group.objects.update(error_type="Partner\u202eDown", culprit="shop.py in \u202esend")
+    assert "\u202e" not in ann.get(f"/replays/{replay.pk}/").text
 
 
 def test_a_held_replay_has_the_numbers_of_now_on_its_page_the_overview_and_the_list(ann, shop):
