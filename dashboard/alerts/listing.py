@@ -93,7 +93,7 @@ def _names(found: Fold) -> str:
         more = ", …" if n > NAMED else ""
         texts.append(f"+{n:,} more {noun}{'' if n == 1 else 's'}: {', '.join(named[:NAMED])}{more}")
     if parts := [_part_name(one, found.lead) for one in found.parts]:
-        texts.append(f"of these {', '.join(parts[:NAMED])}{', …' if len(parts) > NAMED else ''}")
+        texts.append(f"including {', '.join(parts[:NAMED])}{', …' if len(parts) > NAMED else ''}")
     return " · ".join(texts)
 
 

@@ -150,7 +150,9 @@ def acknowledged(done: Acknowledgement, left: int) -> str:
     if len(done.changed) > 1:
         many = number(len(done.changed))
         return f"Acknowledged {many} alerts, among them: {condition}. Reminders and escalation are off for all of them."
-    others = f" {number(left)} more of the notification not acknowledged." if left else ""
+    others = (
+        f" {number(left)} more of the notification {'is' if left == 1 else 'are'} not acknowledged." if left else ""
+    )
     return f"Acknowledged: {condition}. Reminders and escalation are off for this alert.{others}"
 
 
@@ -164,7 +166,11 @@ def unacknowledged(done: Acknowledgement) -> str:
         (False, True): "escalation resumes",
         (False, False): "the rule has neither reminders nor escalation",
     }[bool(rule.renotify_s), bool(rule.escalate_s)]
-    left = f" {number(done.others)} more resolved meanwhile." if done.others else ""
+    left = (
+        f" {number(done.others)} more {'was' if done.others == 1 else 'were'} resolved meanwhile."
+        if done.others
+        else ""
+    )
     return f"{again} unacknowledged again; {resumes}.{left}"
 
 
@@ -219,10 +225,10 @@ def before(found: Iterable[Any]) -> list[Before]:
 _ENDED_AFTER = timedelta(minutes=1)  # without a failure, or three times the usual gap between two
 _NEW_WITHIN = timedelta(hours=1)  # before the condition was met: a group first seen then may be its cause
 _PARTICULAR = (GroupState.REGRESSED, GroupState.MUTED, GroupState.RESOLVED)
-# Of alerts that no failing jobs lie behind, by metric: what the condition means, and what to do.
+# Of alerts that are not about failing jobs, by metric: what the condition means, and what to do.
 _WITHOUT_FAILURES = {
     "unreachable": "While {source} does not answer, its queues are not sampled and nothing can be replayed there.",
-    "stalled_s": "Nothing goes on there: failures may not be filed, and replays may not be sent.",
+    "stalled_s": "A step makes no progress: failures may not be filed, and replays may not be sent.",
     "ingest_lag_s": "Failed jobs are captured, but not filed yet: the numbers on this desk are too low.",
 }
 
@@ -250,7 +256,7 @@ class Act:
     advice: str  # a sentence, what to do now
     words: str  # "Review and replay 1,752 jobs"; empty where there is nothing to replay
     is_primary: bool
-    left_out: str  # jobs that its draft leaves out, in a sentence; "" for none
+    left_out: str  # jobs that its preview excludes, in a sentence; "" for none
 
 
 def errors(found: Causes, alert: Alert, now: datetime) -> list[Error]:
@@ -290,23 +296,24 @@ def is_still_failing(cause: Cause, now: datetime) -> bool:
 
 
 def act(found: Causes, alert: Alert, now: datetime, *, may_act: bool) -> Act:
-    """Return the replay that is right now, or what is instead. The number is that of its draft."""
+    """Return the replay that is right now, or what is instead. The number is that of its preview."""
     if not found.dead:
         return Act("No dead jobs to replay.", "", False, "")
     many = found.replayable or found.dead
     of_queue = f"{alert.subject} " if alert.rule.measure.subject is Subject.QUEUE else ""
     jobs = f"{number(many)} {of_queue}job{'' if many == 1 else 's'}"
     n = found.dead - many
-    left_out = f"{number(n)} job{' is' if n == 1 else 's are'} left out: likely to fail again." if n else ""
+    left_out = f"{number(n)} job{' is' if n == 1 else 's are'} excluded: likely to fail again." if n else ""
     quiet = _quiet_acts(alert) if may_act else ""
     these, occur = ("This error", "occurs") if len(found.leading) == 1 else ("The leading errors", "occur")
     still = [one for one in found.leading if is_still_failing(one, now)]
     if any(one.per_minute is None or one.per_minute >= LOUD_PER_MIN for one in still):
         advice = f"{these} still {occur}: a replay now would likely fail again.{quiet}"
-        return Act(advice, f"Review a replay of {jobs}", False, left_out)
+        return Act(advice, f"Review and replay {jobs}", False, left_out)
     if not found.replayable:
-        advice = f"All {jobs} would likely fail again: fix the cause first, then replay.{quiet}"
-        return Act(advice, f"Review a replay of {jobs}", False, "")
+        these = "This job" if many == 1 else f"All {jobs}"
+        advice = f"{these} would likely fail again: fix the cause first, then replay.{quiet}"
+        return Act(advice, f"Review and replay {jobs}", False, "")
     ended = f"{these} {occur} only now and then." if still else f"{these} ha{'s' if occur == 'occurs' else 've'} ended."
     return Act(ended, f"Review and replay {jobs}", True, left_out)
 
@@ -337,7 +344,7 @@ def outcomes(counts: Counter[str]) -> Outcomes:
 
 
 def without_failures(alert: Alert) -> str:
-    """Return what an alert that no failing jobs lie behind means, in a sentence; "" for others."""
+    """Return what an alert means that is not about failing jobs, in a sentence; "" for others."""
     return _WITHOUT_FAILURES.get(alert.rule.metric, "").format(source=alert.source)
 
 

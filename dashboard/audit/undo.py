@@ -47,9 +47,7 @@ class Offer:
             return "Groups return to their state and note from before the rule. Their failures follow within minutes."
         if self.act.is_of_alerts:
             verb = "becomes" if self.act.count == 1 else "become"
-            return (
-                f"{self.what[0].upper()}{self.what[1:]} {verb} unacknowledged again; reminders and escalation resume."
-            )
+            return f"{self.what[0].upper()}{self.what[1:]} {verb} unacknowledged again; the rule’s reminders and escalation resume."
         return "Anything changed since then stays as it is."
 
     @property

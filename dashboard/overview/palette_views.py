@@ -45,7 +45,7 @@ _SETTINGS = (
     ("Rescheduled retries", "reschedule-list", VIEWER),
     ("Saved views", "view-list", VIEWER),
     ("Grouping rules", "group-rules", VIEWER),
-    ("Incident timeline", "incident", VIEWER),
+    ("Incident page", "incident", VIEWER),
     ("Search syntax", "search-help", VIEWER),
 )
 

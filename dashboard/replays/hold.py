@@ -59,7 +59,7 @@ class Hold:
 
     @property
     def skips_most(self) -> bool:
-        """Return whether more than half of the unsent jobs would be left out: the cause may be one for all groups."""
+        """Return whether more than half of the unsent jobs would be skipped: the cause may be one for all groups."""
         return 2 * sum(one.planned or 0 for one in self.skipped) > self.unsent
 
     @property
@@ -71,11 +71,11 @@ class Hold:
 
     @property
     def skip_words(self) -> str:
-        """Return how many jobs that leaves out; "" where nothing is ticked, or where they are not counted."""
+        """Return how many jobs that skips; "" where nothing is ticked, or where they are not counted."""
         counts = [one.planned for one in self.skipped]
         if not counts or None in counts:
             return ""
-        return f"leaves out {number(sum(n or 0 for n in counts))} of {number(self.unsent)} unsent jobs"
+        return f"without {number(sum(n or 0 for n in counts))} of {number(self.unsent)} unsent jobs"
 
 
 def hold(replay: Replay, failing: list[FailingGroup]) -> Hold | None:

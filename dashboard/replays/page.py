@@ -545,7 +545,7 @@ def next_steps(replay: Replay, dead: int, compared: str) -> Next | None:
     if replay.state not in ENDED or (replay.sent + replay.running and replay.state != ReplayState.DONE):
         return None
     if not dead:
-        done = "None of its jobs is dead." if replay.failed_again or replay.cancelled else ""
+        done = "No job of this replay is dead." if replay.failed_again or replay.cancelled else ""
         return Next(f"{done} Nothing is left to do.".strip(), "", "", "") if not replay.uncertain else None
     words = [f"{compared}."] if compared else []
     if replay.failed_again:

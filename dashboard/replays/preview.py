@@ -219,7 +219,7 @@ def _kind(name: str, title: str, rows: list[Choice]) -> Kind:
     more = rows[listed:]
     on = sum(row.group.is_on for row in more)
     some = f"{len(more):,} more groups" if listed else _number_of(len(more), "group")
-    state = "on" if on == len(more) else "off" if not on else f"{on:,} on"
+    state = "on" if on == len(more) else "off" if not on else f"({on:,} on)"
     summary = f"{some} {state}, {_number_of(sum(row.group.count for row in more), 'job')}"
     summary += "" if listed else f": {title.lower()}"
     return Kind(name, title, rows[:listed], more, len(rows), jobs, summary, on > 0 and name != "recommended")

@@ -15,12 +15,13 @@ OURS = {
     "doctor": "Check store, database, sources, workers and watch; suggest fixes.",
     "failures": "Search failures: `failures queue:emails error:Timeout`.",
     "replay": "Send all that a search matches back to its queues, at a pace.",
+    "triage": "Discard, restore or readmit all failures that a search matches; undo it.",
     "replays": "Replays that are not over: list them, bring back groups, discard drafts.",
     "policies": "Retry policies: list, show, publish, put back, withdraw, lint.",
     "drain": "Send waiting retries now, or to dead, and say when install() may be removed.",
     "off": "Silence the guard in all workers within two seconds.",
     "on": "Let the guard in all workers record again.",
-    "workers": "Workers that are gone with jobs in hand: list them, return their jobs.",
+    "workers": "Guarded workers, and gone workers with jobs in hand: list, return their jobs.",
     "rotate-keys": "Re-encrypt with the first payload key, and say which other may be taken out.",
     "public_key": "Print the public key with which workers encrypt raw messages.",
     "source-key": "Keys with which workers sign their reports: create, list, revoke.",
@@ -38,7 +39,7 @@ OURS = {
 # These read tables at once; `doctor` says itself what is missing.
 _NEED_TABLES = {
     "audit", "drain", "failures", "replay", "off", "on", "token", "prune", "reindex", "rotate-keys", "source-key", "sources",
-    "unsigned-reports", "watch", "worker-acl", "workers",
+    "triage", "unsigned-reports", "watch", "worker-acl", "workers",
 }  # fmt: skip
 _DJANGO = (
     "core/management",

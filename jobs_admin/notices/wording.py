@@ -23,7 +23,7 @@ _FACTS = {
     "audit_head": "Audit head",
 }  # fmt: skip
 _LINKS = {
-    "url": "Open", "failures_url": "Open failures", "replay_url": "Draft replay", "runbook": "Runbook",
+    "url": "Open", "failures_url": "Open failures", "replay_url": "Review and replay", "runbook": "Runbook",
     "runbook_url": "Runbook",
 }  # fmt: skip
 

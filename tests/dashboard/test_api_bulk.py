@@ -102,12 +102,12 @@ def run(*words: str, **options) -> str:
 def test_the_terminal_discards_all_that_match_and_undoes_it():
     bury(4, queue="webhooks")
     bury(1, queue="emails")
-    assert run("discard", "queue:webhooks", dry_run=True) == "4 jobs would be changed at most. Nothing was changed.\n"
+    assert run("discard", "queue:webhooks", dry_run=True) == "At most 4 jobs would be changed. Nothing was changed.\n"
     with pytest.raises(CommandError, match="reason"):
         run("discard", "queue:webhooks")
     lines = run("discard", "queue:webhooks", reason="old").splitlines()
-    assert lines[0] == "Discarded 4 jobs of 4." and states() == {"dead": 1, "discarded": 4}
-    assert run("undo", lines[1].split()[-1]) == "Reverted 4 jobs of 4.\n" and states() == {"dead": 5}
+    assert lines[0] == "Discarded 4 of 4 jobs." and states() == {"dead": 1, "discarded": 4}
+    assert run("undo", lines[1].split()[-1]) == "Reverted 4 of 4 jobs.\n" and states() == {"dead": 5}
     assert AuditEvent.objects.filter(act="failure.discard").get().actor.endswith("(terminal)")
 
 

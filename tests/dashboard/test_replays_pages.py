@@ -438,7 +438,7 @@ def test_a_held_replay_shows_why_with_numbers_errors_and_what_to_do(ann, shop):
     # By the error that the jobs died of: unsent jobs are skipped by that. Each group is there once.
     assert "1 failed as before, 1 with a new error: PartnerDown" in words
     assert text.count('name="without_groups"') == 1 and 'checked data-jobs="1"' in text
-    assert "Skip this group and resume leaves out 1 of 2 unsent jobs" in words and "Resume all 2 unsent jobs" in words
+    assert "Skip this group and resume without 1 of 2 unsent jobs" in words and "Resume all 2 unsent jobs" in words
     assert "Failed again, by group" not in words
     Group.objects.update(error_type="Partner\u202eDown", culprit="shop.py in \u202esend")
     assert "\u202e" not in ann.get(f"/replays/{replay.pk}/").text
@@ -772,7 +772,7 @@ def test_a_hold_offers_all_groups_at_once_by_the_error_that_their_jobs_died_of(a
     }
     assert "1 failed as before, 1 with a new error: HTTPStatusError" in text and "first seen in this replay" in text
     assert page.text.count('name="without_groups"') == 2
-    assert "Skip these 2 groups and resume leaves out 5 of 8 unsent jobs" in text and "Resume all 8 unsent jobs" in text
+    assert "Skip these 2 groups and resume without 5 of 8 unsent jobs" in text and "Resume all 8 unsent jobs" in text
     assert page.context["hold"].skips_most and "the cause may not be fixed yet" in text
     ann.post(
         f"/replays/{replay.pk}/resume/",
@@ -802,7 +802,7 @@ def test_a_replay_that_ended_shows_what_is_next(ann, vera, shop):
     assert [ann.get(address.replace("&amp;", "&")).status_code for address in links] == [200] * len(links)
     assert "Replay again" not in text_of(vera.get(url)) and "Open 2 failures" in text_of(vera.get(url))
     Failure.objects.update(state="recovered")
-    assert "None of its jobs is dead. Nothing is left to do." in text_of(ann.get(url))
+    assert "No job of this replay is dead. Nothing is left to do." in text_of(ann.get(url))
 
 
 def test_the_number_of_jobs_is_the_same_from_the_preview_to_the_end(ann, shop):
@@ -1051,7 +1051,7 @@ def test_many_groups_that_are_not_recommended_are_folded_under_one_line(ann, sho
     form = carried(answer) | {"step": "preview", "group": [recommended.rows[0].group.fingerprint, "v1-key3"]}
     answer = ann.post(NEW, form)
     recommended, permanent = answer.context["choices"].kinds
-    assert permanent.is_open and permanent.summary == "7 groups 1 on, 14 jobs: usually permanent"
+    assert permanent.is_open and permanent.summary == "7 groups (1 on), 14 jobs: usually permanent"
     assert "Replay 7 jobs" in text_of(answer)
 
 
@@ -1061,7 +1061,7 @@ def test_a_row_shows_whom_a_group_hits_whether_it_still_fails_and_whether_its_qu
     down = group("shop.PartnerDown", "down", last_seen=now)
     old = group("shop.Gone", "away", fingerprint="v1-old", last_seen=now - timedelta(hours=8))
     dead(3, group=down, tenant="acme"), dead(2, group=down, tenant="cobalt"), dead(2, group=old, queue="emails")
-    GroupCounter.objects.create(group=down, at=minute - timedelta(minutes=2), failed=10)
+    GroupCounter.objects.create(group=down, at=minute - timedelta(minutes=2), failed=9)
     QueueCounter.objects.create(source="shop", queue="webhooks", at=minute - timedelta(minutes=1), succeeded=500)
     QueueCounter.objects.create(source="shop", queue="emails", step=3600, at=now - timedelta(hours=9), succeeded=4)
     answer = ann.get(NEW, {"q": "state:dead"})
@@ -1070,7 +1070,7 @@ def test_a_row_shows_whom_a_group_hits_whether_it_still_fails_and_whether_its_qu
     assert "webhooks succeeding:" in text
     assert "2 jobs shop. Gone away" in text and "last failed 8 h ago emails: last success 9 h ago" in text
     rows = {row.group.fingerprint: row for kind in answer.context["choices"].kinds for row in kind.rows}
-    assert rows["v1-old"].failing == "" and 1.6 <= rows[down.fingerprint].group.failed_per_min <= 2
+    assert rows["v1-old"].failing == "" and 1.5 <= rows[down.fingerprint].group.failed_per_min <= 1.8
     assert 80 <= rows[down.fingerprint].group.queue_succeeded_per_min <= 100
 
 

@@ -69,7 +69,7 @@ def test_a_gone_worker_keeps_its_counts_and_nothing_live_is_claimed_of_it(ann, s
     text = text_of(ann.get("/workers/?state=gone"))
     assert "All 1 Live 0 Gone 1" in text and "gone" in text and "31 s ago" in text
     assert "hooks v3" not in text and "90.0" not in text and "job-1" not in text
-    assert "No such workers." in text_of(ann.get("/workers/?state=live"))
+    assert "No workers in this state." in text_of(ann.get("/workers/?state=live"))
 
 
 def test_only_workers_of_visible_sources_are_listed_on_page_api_and_terminal(vera, ann, shops):

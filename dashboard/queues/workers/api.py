@@ -29,7 +29,7 @@ class FetchedJob(Schema):
 
 
 class Worker(Schema):
-    """A worker with the guard, heard from within 24 h. Counts are since its start, of all its queues."""
+    """A guarded worker with a heartbeat in the last 24 h. Counts are since its start, over all its queues."""
 
     source: str
     worker: str

@@ -17,14 +17,14 @@ _STEP_S = 2.0  # between two lines of progress
 
 
 class Command(SearchCommand):
-    help = "Discard, restore or readmit all failures that match, and undo such an act by its key."
+    help = "Discard, restore or readmit all failures that match, and undo such an action by its key."
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("act", choices=[*triage.ACTS, "undo"])
-        parser.add_argument("query", nargs="+", help="As in the search field; of undo: the key that the act printed.")
+        parser.add_argument("query", nargs="+", help="As in the search field. For undo: the key that the action printed.")
         parser.add_argument("--reason", default="", help="Recorded in the audit; required for more than one job.")
-        parser.add_argument("--dry-run", action="store_true", help="Only print how many jobs match.")
+        parser.add_argument("--dry-run", action="store_true", help="Only print how many jobs could be changed.")
 
     def handle(self, *, act: str, query: list[str], reason: str, dry_run: bool, **_: object) -> None:
         viewer, text = terminal.viewer(), " ".join(query)
@@ -37,7 +37,7 @@ class Command(SearchCommand):
         except Refused as refused:
             raise CommandError(refused.message) from refused
         if dry_run:
-            self.stdout.write(f"{_jobs(sweep.matched)} would be changed at most. Nothing was changed.")
+            self.stdout.write(f"At most {_jobs(sweep.matched)} would be changed. Nothing was changed.")
             return
         try:
             while not sweep.is_done:
@@ -49,7 +49,7 @@ class Command(SearchCommand):
             if isinstance(error, Refused):
                 raise CommandError(error.message) from error
             raise
-        self.stdout.write(terminal_line(f"{_DONE[act]} {_jobs(sweep.changed)} of {sweep.matched:,}.", 200))
+        self.stdout.write(terminal_line(f"{_DONE[act]} {sweep.changed:,} of {_jobs(sweep.matched)}.", 200))
         self._print_key(sweep)
 
     def _print_key(self, sweep: triage.Sweep) -> None:

@@ -15,12 +15,12 @@ from jobs_admin.management import terminal
 
 
 class Command(BaseCommand):
-    help = "Workers with the guard, and the jobs that gone ones had in hand: list them, return the jobs."
+    help = "List guarded workers and the jobs that gone workers had in hand; return those jobs to their queues."
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         acts = parser.add_subparsers(dest="act", required=True)
-        every = acts.add_parser("list", help="Workers with the guard, heard from within 24 h.")
+        every = acts.add_parser("list", help="Guarded workers with a heartbeat in the last 24 h.")
         every.add_argument("--limit", type=int, default=listing.PAGE, help="Most workers to list, by source and name.")
         every.set_defaults(run=self._print_all)
         gone = acts.add_parser("gone", help="Workers without a heartbeat for 30 s, and the jobs that they had in hand.")
@@ -45,7 +45,7 @@ class Command(BaseCommand):
             about = f"guard {one.guard or '?'} {one.mode}; queues {', '.join(one.queues) or '-'}"
             self.stdout.write(terminal_line(f"{one.source} {one.worker}  {state}; {counts}; {about}", 500))
         if not page.rows:
-            self.stdout.write("No guarded worker was heard from within 24 h.")
+            self.stdout.write("No guarded worker sent a heartbeat in the last 24 h.")
         elif page.next:
             self.stdout.write(f"Listed {len(page.rows):,} of {page.live + page.gone:,}: raise --limit.")
 

@@ -96,13 +96,13 @@
   document.addEventListener("htmx:afterSettle", (event) => {
     if (event.detail.requestConfig?.triggeringEvent?.type === "submit") find("main :is([aria-invalid=true], [data-refused])")?.focus();
   });
-  // Which groups a held replay goes on without, and how many jobs that leaves out.
+  // Which groups a held replay goes on without, and how many jobs that skips.
   const weigh = (table) => {
     const ticked = all("[name=without_groups]:checked", table), n = ticked.length, words = find("[data-skip-words]");
     if (!words) return;
     find("[data-skip-label]").textContent = `Skip ${n ? (n === 1 ? "this group" : `these ${n} groups`) : "selected groups"} and resume`;
     const jobs = ticked.reduce((sum, box) => sum + Number(box.dataset.jobs), 0), unsent = Number(words.dataset.skipWords);
-    words.textContent = n && Number.isFinite(jobs) ? (jobs < unsent ? `leaves out ${jobs.toLocaleString("en")} of ${unsent.toLocaleString("en")} unsent jobs` : "leaves no job: cancel the rest instead") : "";
+    words.textContent = n && Number.isFinite(jobs) ? (jobs < unsent ? `without ${jobs.toLocaleString("en")} of ${unsent.toLocaleString("en")} unsent jobs` : "leaves no jobs to send: cancel the rest instead") : "";
     find("[data-skip]").disabled = !n;
   };
   document.addEventListener("change", (event) => { if (event.target.matches?.("#held [name=without_groups]")) weigh(event.target.closest("table")); });

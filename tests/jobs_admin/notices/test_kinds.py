@@ -183,7 +183,7 @@ def test_pagerduty_triggers_and_resolves_one_incident_by_its_key(endpoint):
     assert first["payload"]["severity"] == "critical" and first["payload"]["source"] == "shop"
     assert first["payload"]["summary"] == "Dead Letter Queue Growing: emails has 1,243 dead jobs"
     assert first["payload"]["custom_details"]["Value"] == "1,243" and first["client_url"] == ALERT["url"]
-    assert {"href": ALERT["replay_url"], "text": "Draft replay"} in first["links"]
+    assert {"href": ALERT["replay_url"], "text": "Review and replay"} in first["links"]
     assert KEY not in "".join(Delivery.objects.values_list("request", flat=True))
 
 
@@ -308,7 +308,7 @@ def test_a_mail_has_the_facts_and_the_links_and_no_header_that_a_name_wrote(mail
         "Queue: emails",
         "Value: 1,243",
         "1,100 × SMTPServerDisconnected",
-        f"Draft replay: {ALERT['replay_url']}",
+        f"Review and replay: {ALERT['replay_url']}",
         "Audit head: 1204:9f86d081884c7d65",
     ):
         assert part in body
