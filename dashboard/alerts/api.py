@@ -93,7 +93,7 @@ def one_alert(request: HttpRequest, alert_id: Number) -> Any:
 @api.post("/alerts/{alert_id}/acknowledge", response={200: alert_shapes.AcknowledgedItem, **REFUSALS}, tags=["alerts"])
 @needs(OPERATOR)
 def acknowledge_alert(request: HttpRequest, alert_id: Number, body: Acknowledging) -> Any:
-    """Stop reminders and escalation, for all alerts of the notification or for `only_this`. 409 names who has already."""
+    """Stop reminders and escalation, for all alerts of the notification or for `only_this`. 409 names who acknowledged first."""
     return alert_shapes.acknowledged(alerts.acknowledge(request.auth, alert_id, body.comment, only_this=body.only_this))
 
 
@@ -170,7 +170,7 @@ def list_silences(request: HttpRequest, over: bool = False) -> Any:
 @api.post("/silences", response={201: alert_shapes.SilenceItem, **REFUSALS}, tags=["alerts"])
 @needs(OPERATOR)
 def make_silence(request: HttpRequest, body: NewSilence) -> Any:
-    """Silence the alerts that every matcher fits. Matchers: `source`, `queue`, `rule` (globs), `severity`, `alert` (a number)."""
+    """Silence the alerts that fit every matcher. Matchers: `source`, `queue`, `rule` (globs), `severity`, `alert` (a number)."""
     if (body.ends_at is None) == (body.for_s is None):
         raise Refused("invalid", "Give either ends_at or for_s. Nothing was changed.", "ends_at")
     now = timezone.now()

@@ -86,7 +86,7 @@ class Key(Body):
 def act_on_failures(request: HttpRequest, body: BulkAct) -> Any:
     """Discard, restore or readmit all that match `q` now, or the failures of these ids.
 
-    What takes longer than some seconds goes on with `next`. `key` undoes what was changed.
+    An action that takes longer than a few seconds continues with `next`. `key` undoes the changes.
     """
     viewer = viewer_of(request)
     if (body.q is None) == (not body.failures):
@@ -104,12 +104,12 @@ def act_on_failures(request: HttpRequest, body: BulkAct) -> Any:
 @api.post("/failures/bulk/next", response={200: failure_shapes.BulkResult, **REFUSALS}, tags=["failures"])
 @needs(OPERATOR)
 def continue_act(request: HttpRequest, body: Next) -> Any:
-    """Do more of an act of this token; an act that is not continued stays where it is."""
+    """Continue an action of this token. If it is not continued, the changes made so far remain."""
     viewer = viewer_of(request)
     try:
         fields = signing.loads(body.next, salt=_salt(viewer), max_age=_GOOD_FOR_S)
     except signing.BadSignature:
-        message = "This act has expired or belongs to another token. Changes made so far remain."
+        message = "This action has expired or belongs to another token. Changes made so far remain."
         raise Refused("invalid", message, "next") from None
     return _step(viewer, triage.Sweep(**fields))
 
@@ -117,7 +117,7 @@ def continue_act(request: HttpRequest, body: Next) -> Any:
 @api.post("/failures/undo", response={200: failure_shapes.BulkResult, **REFUSALS}, tags=["failures"])
 @needs(OPERATOR)
 def undo_act(request: HttpRequest, body: Key) -> Any:
-    """Revert what the act `key` changed, except jobs changed since."""
+    """Revert what the action `key` changed, except jobs changed since."""
     viewer = viewer_of(request)
     return _step(viewer, triage.begin_undo(viewer, body.key))
 

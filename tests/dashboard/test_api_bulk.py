@@ -63,8 +63,8 @@ def test_a_long_act_goes_on_by_next_and_only_for_the_token_that_began_it(call_ap
     [
         ({"act": "discard", "reason": "x"}, "Give either q or failures"),
         ({"act": "discard", "q": "state:dead", "failures": [1], "reason": "x"}, "Give either q or failures"),
-        ({"act": "discard", "q": "state:dead"}, "eason"),
-        ({"act": "replay", "q": "state:dead", "reason": "x"}, "act"),
+        ({"act": "discard", "q": "state:dead"}, "A reason is required to discard more than one job."),
+        ({"act": "replay", "q": "state:dead", "reason": "x"}, "Input should be 'discard', 'restore' or 'readmit'."),
         ({"act": "discard", "q": " \t", "reason": "x"}, "The search is empty"),
     ],
 )
@@ -130,7 +130,7 @@ def test_an_act_that_is_cut_short_in_the_terminal_prints_the_key_that_undoes_it(
     assert states() == {"dead": 200, "discarded": 500}
     settings.REDRIVE_READ_ONLY = False
     forget_configuration(config)
-    assert run("undo", out.getvalue().split()[-1]) == "Reverted 500 jobs of 500.\n"
+    assert run("undo", out.getvalue().split()[-1]) == "Reverted 500 of 500 jobs.\n"
 
 
 class ReadOnlyAfterTheFirstLine(io.StringIO):

@@ -32,7 +32,7 @@ class NewRule(AskedRule):
 @api.get("/groups/rules", response={200: shapes.Listed[rule_shapes.RuleItem], **REFUSALS}, tags=["groups"])
 @needs(VIEWER)
 def list_rules(request: HttpRequest) -> Any:
-    """The rules in force, latest first; then those that were taken back."""
+    """The rules in force, latest first; then those that were withdrawn."""
     rows = group_rules.listing(request.auth)
     return shapes.listed(rows, rule_shapes.rule, next=None, count=len(rows))
 

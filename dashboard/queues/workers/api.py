@@ -84,7 +84,7 @@ def _answer(one: stranded.Stranded) -> dict[str, Any]:
 @api.get("/workers", response={200: shapes.Listed[Worker], **REFUSALS}, tags=["workers"])
 @needs(VIEWER)
 def list_workers(request: HttpRequest, after: AfterQueue = None, limit: Limit = 100) -> Any:
-    """Workers with the guard, by source and name: what each runs, has counted and has in hand."""
+    """Return guarded workers, by source and name, with their queues, counts and jobs in hand."""
     if after and not listing.is_cursor(after):
         raise Refused("invalid", NO_CURSOR, "after")
     page = listing.worker_page(viewer_of(request), timezone.now(), after=after or "", limit=limit)

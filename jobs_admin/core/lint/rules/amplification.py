@@ -30,7 +30,7 @@ def busiest(case: Case, curve: Curve) -> tuple[float, str]:
     MEDIUM,
     title="No jitter at volume",
     why="Jobs that fail together are retried together, at every step: 45,000 retries without jitter are 45,000 "
-    "requests in one second, with full jitter over a minute some 826. The line is 100 jobs a minute on the "
+    "requests in one second, about 826 with full jitter over a minute. The limit is 100 jobs a minute on the "
     "job's queue, in the busiest quarter of an hour of the last day, shared out among the tasks that are routed "
     "to it. For systems that do not report how many start, it is 100 failed attempts.",
     fix="`retry_jitter=True` (Celery's default with `retry_backoff`), or a policy with full or equal jitter. In "
@@ -64,7 +64,7 @@ def _failed(case: Case, curve: Curve) -> float:
     LOW,
     title="No retry budget at volume",
     why="Where everything fails, every job makes `max_attempts` requests: with five attempts the service that"
-    " is down gets five times its load. A budget bounds retries for all jobs together. The line is the "
+    " is down gets five times its load. A budget bounds retries for all jobs together. The limit is the "
     "same as for jitter.",
     fix="Give the policy a `budget`: about a tenth of the jobs that start in a busy minute.",
     source="Google SRE Book, Handling Overload (a per-client retry budget of 10 %)",

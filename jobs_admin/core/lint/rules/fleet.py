@@ -40,7 +40,7 @@ def workers_differ(case: Case) -> Iterator[Found]:
     LOW,
     title="A rate limit per worker, not across workers",
     why="Celery's `rate_limit` counts in each worker separately: with four workers four times as many jobs "
-    "start. What waits for it waits in the worker's memory. A policy's `rate_limit` counts over all workers.",
+    "start. Jobs that wait for it stay in the worker's memory. A policy's `rate_limit` counts over all workers.",
     fix="Give the task a policy with `rate_limit`, or divide the number by that of the workers.",
     source="Celery, Task.rate_limit: “this is a per worker instance rate limit, and not a global rate limit”",
 )

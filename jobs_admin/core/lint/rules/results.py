@@ -16,7 +16,7 @@ A_DAY_S = 86_400.0  # Celery's default of result_expires
     title="Results are kept too short to replay",
     why="A chord counts its finished parts, and a caller looks for its answer, in the result backend. When "
     "those are forgotten before a failed part is replayed, the chord never completes and no caller receives the "
-    "answer. The line is Celery's own default, one day: what dies at night is replayed in the morning. Medium "
+    "answer. The limit is Celery's own default, one day: what dies at night is replayed in the morning. Medium "
     "where results go even before the last retry.",
     fix="Raise `result_expires` to a day or more, or set `ignore_result=True` where results are not read.",
     source="Celery, Configuration: result_expires, 1 day where it is not set",
