@@ -66,7 +66,7 @@ class WorkerRow:
     memory: int | None = None  # resident bytes of its processes; None: gone, or not reported
     policies: dict[str, int] = field(default_factory=dict)  # name -> version that it runs
     refused: dict[str, str] = field(default_factory=dict)  # name -> why it cannot use the version in force
-    in_hand: int = 0
+    in_hand: int | None = 0  # None: not known, as the store does not answer
     jobs: tuple[FetchedJob, ...] = ()  # the first JOBS_LISTED in hand
     left: stranded.Stranded | None = None  # what a gone worker took with it
 
@@ -144,7 +144,7 @@ class _StoreFacts:
             memory=report.memory if report else None,
             policies=self._read_named(report.policies, MOST_POLICIES) if report else {},
             refused=self._read_named(report.refused, MOST_REFUSED) if report else {},
-            in_hand=len(jobs) + more,
+            in_hand=len(jobs) + more if self.is_reachable else None,
             jobs=tuple(jobs[:JOBS_LISTED]),
             left=None if worker.is_alive else self._left.get(life),
         )

@@ -150,12 +150,18 @@ def test_a_policy_for_other_sources_is_not_named_by_a_worker_that_cannot_read_it
     assert list(answer["items"][0]["refused"]) == ["shop-hooks"]
 
 
-def test_without_the_store_the_stored_facts_are_shown(ann, shops, settings):
-    hear(shops)
+def test_without_the_store_the_stored_facts_are_shown_and_no_others_are_claimed(ann, call_api, shops, settings):
+    hear(shops, jobs=["job-1"])
     settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
     forget_configuration(config)
     text = text_of(ann.get("/workers/"))
     assert "The store does not answer." in text and "w1@a" in text and "hooks v3" not in text
+    assert "webhooks , emails – 10 4 2 1 – 0.1.0" in text.replace("webhooks,", "webhooks ,")
+    found = call_api("GET", "workers").json()["items"][0]
+    assert (found["started"], found["in_hand"], found["memory"]) == (10, None, None)
+    out = io.StringIO()
+    call_command("workers", "list", stdout=out)
+    assert "1 retried, jobs in hand not known; guard" in out.getvalue()
 
 
 def test_the_empty_page_has_the_next_step(ann, store):

@@ -53,7 +53,7 @@ class Worker(Schema):
     memory: int | None  # resident bytes of its processes, summed; null: gone, or not reported
     policies: dict[str, int]  # name: version that it runs
     refused: dict[str, str]  # name: why it cannot use the version in force
-    in_hand: int  # jobs that it fetched and has not finished
+    in_hand: int | None  # jobs that it fetched and has not finished; null: the store does not answer
     jobs: list[FetchedJob]  # the first five of them
 
 

@@ -98,7 +98,7 @@ def _line(row: WorkerRow, may_act: bool) -> Line:
         max(0, len(row.policies) - POLICIES_SHOWN),
         list(_problems(row)),
         [(job, links.list_url(language.format(Query((Text(job.job_id),))))) for job in row.jobs],
-        row.in_hand - len(row.jobs),
+        (row.in_hand or 0) - len(row.jobs),
         links.failures_of(source=row.source, worker=row.worker),
         may_act,
     )

@@ -41,7 +41,8 @@ class Command(BaseCommand):
         page = listing.worker_page(terminal.viewer(), timezone.now(), limit=max(1, min(limit, listing.LARGEST_PAGE)))
         for one in page.rows:
             state = "live" if one.is_alive else f"gone since {one.seen_at:%Y-%m-%d %H:%M:%S} UTC"
-            counts = f"{one.started:,} started, {one.failed:,} failed, {one.retried:,} retried, {one.in_hand:,} in hand"
+            in_hand = "jobs in hand not known" if one.in_hand is None else f"{one.in_hand:,} in hand"
+            counts = f"{one.started:,} started, {one.failed:,} failed, {one.retried:,} retried, {in_hand}"
             about = f"guard {one.guard or '?'} {one.mode}; queues {', '.join(one.queues) or '-'}"
             self.stdout.write(terminal_line(f"{one.source} {one.worker}  {state}; {counts}; {about}", 500))
         if not page.rows:
