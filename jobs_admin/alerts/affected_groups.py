@@ -10,7 +10,7 @@ from typing import Protocol
 from urllib.parse import unquote
 
 from django.db import connection
-from django.db.models import Q, QuerySet
+from django.db.models import Count, Q, QuerySet, Sum
 
 from jobs_admin.alerts.links import group_page, links, place_terms, state_term
 from jobs_admin.core import query as language
@@ -136,9 +136,14 @@ def find_causes(viewer: Viewer, alert: Alert, now: datetime, predict: Predict, l
     """
     counts: Counter[int] = Counter()
     dead: Counter[int] = Counter()
-    for group, state, n in _count_states(viewer, alert, now):
+    counted = _count_states(viewer, alert, now)
+    for group, state, n in counted:
         counts[group] += n
         dead[group] += n if state == FailureState.DEAD else 0
+    # The largest counters are read: jobs of further groups are only added up.
+    more_dead, more_groups = (
+        _count_further(alert, dead.total(), len(counts)) if len(counted) >= _MOST_COUNTERS else (0, 0)
+    )
     groups = Group.objects.in_bulk(counts.keys())
     partial = group_sight.restrict(viewer, groups.values())
     prognoses = predict(viewer, list(groups.values()), now) if groups else {}
@@ -169,9 +174,9 @@ def find_causes(viewer: Viewer, alert: Alert, now: datetime, predict: Predict, l
     releases = Release.objects.filter(source=alert.source, at__gte=alert.opened_at - _BEFORE, at__lte=alert.opened_at)
     return Causes(
         leading,
-        max(0, len(groups) - len(pks)),
-        dead.total(),
-        sum(n for pk, n in dead.items() if pk not in off),
+        max(0, len(groups) - len(pks)) + more_groups,
+        dead.total() + more_dead,
+        sum(n for pk, n in dead.items() if pk not in off) + more_dead,
         releases.order_by("-at").first() if counts and alert.source else None,
     )
 
@@ -203,6 +208,16 @@ def _count_states(viewer: Viewer, alert: Alert, now: datetime) -> list[tuple[int
         return list(counters.values_list("group_id", "state", "count")[:_MOST_COUNTERS])
     latest = Failure.objects.filter(mine, group__isnull=False).order_by("-pk").values_list("group_id", "state")
     return [(group, state, n) for (group, state), n in Counter(latest[:MOST_ONE_BY_ONE]).items()]
+
+
+def _count_further(alert: Alert, dead: int, groups: int) -> tuple[int, int]:
+    """Return the dead jobs where the alert counts, and the groups, beyond these counts."""
+    if alert.rule.measure.subject is Subject.VIEW or _is_narrowed(alert.rule):
+        return 0, 0
+    found = _find_counters(alert, Q(state__in=_OPEN), []).aggregate(
+        dead=Sum("count", filter=Q(state=FailureState.DEAD), default=0), groups=Count("group_id", distinct=True)
+    )
+    return max(0, found["dead"] - dead), max(0, found["groups"] - groups)
 
 
 def _count_tenants(alert: Alert, pks: Sequence[int]) -> dict[int, tuple[int, bool]]:

@@ -694,3 +694,15 @@ def test_the_axis_of_a_chart_has_three_values_with_their_unit(ann, watched, metr
     DepthSample.objects.update(failed_per_min=20, succeeded_per_min=80)
     page = ann.get(page_of(alert)).content.decode()
     assert re.findall(r"<li>([^<]+)</li>", page[page.index('class="levels"') :].partition("</ol>")[0]) == words
+
+
+def test_the_jobs_of_an_alert_are_all_counted_however_many_groups_they_have(otto, watched):
+    bury(2, group=group("shop.Most", "most", fingerprint="v1-most"))
+    bury_each([group("shop.One", f"one {n}", fingerprint=f"v1-{n}") for n in range(205)])
+    text = text_of(otto.get(page_of(episode("webhooks"))))
+    assert "207 webhooks jobs" in text and "200 webhooks jobs" not in text
+
+
+def bury_each(groups) -> None:
+    for one in groups:
+        bury(group=one)
