@@ -249,7 +249,7 @@ def test_a_resolved_alert_shows_what_became_of_its_jobs_and_replays_the_dead(ott
     for n, one in enumerate(bury(5, state="recovered", **died)):
         ReplayItem.objects.create(replay=replay, n=n, failure=one, run=2, state="succeeded")
     text, _ = read_reasons(otto, alert)
-    assert "What happened" in text and "TimeoutError: no answer 10" in text and "Review and replay 3 jobs" in text
+    assert "Outcome" in text and "TimeoutError: no answer 10" in text and "Review and replay 3 jobs" in text
     assert "10 failed jobs, now: dead 3 recovered 5 discarded 2" in text
     assert "Resolved after 20 min." in text_of(otto.get(page_of(alert)))
 

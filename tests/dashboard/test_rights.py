@@ -159,9 +159,9 @@ _HEADINGS = ("not logged in", "no role", "viewer", "operator", "admin", "admin e
 
 
 def table(wanted: list[Address]) -> list[str]:
-    """A row for each address and method."""
+    """A row for each address and method, by address: the API and the admin are declared in the order of their first import."""
     lines = [f"| address | method | right | {' | '.join(_HEADINGS)} |", "|---" * (3 + len(_HEADINGS)) + "|"]
-    for address in wanted:
+    for address in sorted(wanted, key=lambda one: (one.route, one.methods)):
         route = re.sub(r"\(\?P(<\w+>)(?:[^()]|\([^()]*\))*\)", r"\1", address.route).removesuffix("$")
         for method in address.methods:
             right = address.right_to(method)
