@@ -20,6 +20,7 @@ from django.utils import timezone
 
 from jobs_admin import config, failures
 from jobs_admin.core import query as language
+from jobs_admin.core.query import Match, Value
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import representable, whole_number
 from jobs_admin.db import audit
@@ -173,6 +174,8 @@ def begin(
     what = ACTS[act]
     _authorize(viewer, what.name, ())
     read = _frozen(query, now)
+    if what is RESTORE and not read.names_state:  # the default scope of a search has no discarded jobs
+        read = replace(read, terms=(*read.terms, Match("state", (Value(FailureState.DISCARDED.value),))))
     latest = Failure.objects.aggregate(latest=Max("pk"))["latest"] or 0
     sweep = Sweep(
         act=act,

@@ -142,3 +142,11 @@ class ReadOnlyAfterTheFirstLine(io.StringIO):
         self.settings.REDRIVE_READ_ONLY = True
         forget_configuration(config)
         return super().write(text)
+
+
+@pytest.mark.django_db
+def test_restore_without_a_state_is_about_discarded_jobs():
+    bury(2, queue="webhooks", state="discarded")
+    bury(1, queue="webhooks")
+    assert run("restore", "queue:webhooks", reason="wrong call").splitlines()[0] == "Restored 2 of 2 jobs."
+    assert states() == {"dead": 3}
