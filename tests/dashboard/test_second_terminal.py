@@ -110,7 +110,7 @@ def test_every_command_of_ours_is_listed():
 @pytest.mark.parametrize(
     ("command", "acts"),
     [
-        ("workers", "{gone,return}"),
+        ("workers", "{list,gone,return}"),
         ("replays", "{list,bring-back,discard}"),
         ("policies", "{lint,list,show,publish,put-back,withdraw}"),
         ("audit", "{verify,accept}"),

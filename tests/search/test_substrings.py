@@ -41,6 +41,11 @@ def rows_of(sql):
         return cursor.fetchall()
 
 
+def execute(sql):
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+
+
 def filled():
     return {block for (block,) in rows_of(f"SELECT block FROM {FILTERS}")}
 
@@ -392,14 +397,14 @@ def test_a_failure_that_is_not_committed_yet_is_not_missing_from_a_filter():
     highest = Failure.objects.order_by("-pk").first().pk
     block = (highest + 1) // BLOCK
     with transaction.atomic():
-        substrings._run(f"SELECT pg_advisory_xact_lock({LOCK})")
+        execute(f"SELECT pg_advisory_xact_lock({LOCK})")
         writer = threading.Thread(target=lambda: (bury(), connection.close()))
         writer.start()
         while not rows_of(
             f"SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = {LOCK & 0xFFFFFFFF}"
         ):
             pass
-        substrings._run(f"DELETE FROM {FILTERS} WHERE block = {block}")
-        substrings._run(f"INSERT INTO {FILTERS} (block, filter) VALUES ({block}, decode('00', 'hex'))")
+        execute(f"DELETE FROM {FILTERS} WHERE block = {block}")
+        execute(f"INSERT INTO {FILTERS} (block, filter) VALUES ({block}, decode('00', 'hex'))")
     writer.join()
     assert (block,) in rows_of(f"SELECT block FROM {STALE}")

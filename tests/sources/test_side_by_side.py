@@ -135,7 +135,7 @@ def test_one_that_hangs_is_reported_to_and_the_others_go_on(world, dead_jobs):
         assert away["since"] != "None" or away["not_pulled_since"] != "None"
         assert world.bull.engine.password not in str(away)
         assert re.search(
-            r"bull BullMQ .*(does not answer\.|not being read\.) Since (\d+ \w+ )?\d\d:\d\d", world.desk.page()
+            r"bull BullMQ .*(does not answer\. Since|have not been read since) (\d+ \w+ )?\d\d:\d\d", world.desk.page()
         )
     finally:
         os.kill(world.bull.engine.process.pid, signal.SIGCONT)
