@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from jobs_admin import config, policies
 from jobs_admin.core import keys
-from jobs_admin.fleet import heartbeats, listing
+from jobs_admin.fleet import heartbeats, listing, stranded
 from jobs_admin.models import Source, Worker
 from jobs_admin.models.access import ENGINE
 from tests.conftest import forget_configuration
@@ -70,6 +70,29 @@ def test_a_gone_worker_keeps_its_counts_and_nothing_live_is_claimed_of_it(ann, s
     assert "All 1 Live 0 Gone 1" in text and "gone" in text and "31 s ago" in text
     assert "hooks v3" not in text and "90.0" not in text and "job-1" not in text
     assert "No workers in this state." in text_of(ann.get("/workers/?state=live"))
+
+
+@pytest.fixture
+def gone_with_a_job(shops, settings, tmp_path):
+    """A worker that is gone, and took a job with it that it had acknowledged before it ran."""
+    file = tmp_path / "sources.toml"
+    file.write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\n')
+    settings.REDRIVE_SOURCES = str(file)
+    forget_configuration(config)
+    hear(shops)
+    ago = timezone.now() - timedelta(seconds=60)
+    values = {"worker": "w1@a", "at": ago.timestamp(), "jobs": [["", "job-1", "shop.send", "webhooks", False]]}
+    shops.hset(keys.in_hand("shop"), "b1", json.dumps(values))
+    Worker.objects.update(seen_at=ago)
+
+
+@pytest.mark.usefixtures("gone_with_a_job")
+def test_what_a_gone_worker_took_with_it_is_shown_once_the_sample_found_it(ann):
+    assert "1 job was running" not in text_of(ann.get("/workers/"))
+    Source.objects.filter(name="shop").update(findings=[{"id": stranded.FINDING}])
+    text = text_of(ann.get("/workers/"))
+    assert "1 job was running in worker w1@a" in text and "the job is lost" in text
+    assert "Return" not in text  # no broker holds it
 
 
 def test_only_workers_of_visible_sources_are_listed_on_page_api_and_terminal(vera, ann, shops):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -24,6 +26,17 @@ from tests.kit.waiting import wait_until
 pytestmark = pytest.mark.server
 
 ENTRY = {b"v": b"1", b"raw": b"x"}
+
+
+def test_the_memory_of_a_worker_is_that_of_its_processes():
+    """It is known only where there is a /proc."""
+    alone = module.resident_memory()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        try:
+            wait_until(lambda: module.resident_memory() > alone + 2**20, "the child's memory to be counted")
+        finally:
+            child.communicate()
+    assert 2**20 < alone < 2**40
 
 
 def heartbeat_on(url: str, folder) -> Heartbeat:
