@@ -37,8 +37,10 @@ class Contract(Queues, PulledContract):
             while message := channel.basic_get(self.dlq):
                 if self.ref_of(message) == ref:
                     channel.basic_ack(message.delivery_tag)
+            # Every two minutes RabbitMQ deletes the counters of closed channels, collected (each five seconds) or not.
+            wait_until(lambda: self.acknowledged() > before, "the acknowledgement in the statistics")
             channel.close()
-        wait_until(lambda: self.acknowledged() > before and self.bus.depth(self.dlq) == depth - 1)
+        wait_until(lambda: self.bus.depth(self.dlq) == depth - 1, "the other messages in their places")
 
     def acknowledged(self):
         return ((self.broker.queue(self.dlq) or {}).get("message_stats") or {}).get("ack", 0)
