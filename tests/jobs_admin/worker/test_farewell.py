@@ -29,7 +29,7 @@ ENTRY = {b"v": b"1", b"raw": b"x"}
 
 
 def test_the_memory_of_a_worker_is_that_of_its_processes():
-    """It is known only where there is a /proc."""
+    """Known only where there is a /proc."""
     alone = module.resident_memory()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         try:
