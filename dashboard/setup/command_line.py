@@ -16,8 +16,12 @@ OURS = {
     "failures": "Search failures: `failures queue:emails error:Timeout`.",
     "replay": "Send all that a search matches back to its queues, at a pace.",
     "triage": "Discard, restore or readmit all failures that a search matches; undo it.",
+    "groups": "Groups of failures: list, show, resolve, mute, assign; undo a change.",
     "replays": "Replays that are not over: list them, bring back groups, discard drafts.",
     "policies": "Retry policies: list, show, publish, put back, withdraw, lint.",
+    "alerts": "Alerts: list, show, acknowledge; undo an acknowledgement.",
+    "silences": "Silences of alerts: list, add, end.",
+    "depth": "Depths of queues: list as last sampled, or the history of one.",
     "drain": "Send waiting retries now, or to dead, and say when install() may be removed.",
     "off": "Silence the guard in all workers within two seconds.",
     "on": "Let the guard in all workers record again.",
@@ -38,8 +42,8 @@ OURS = {
 }
 # These read tables at once; `doctor` says itself what is missing.
 _NEED_TABLES = {
-    "audit", "drain", "failures", "replay", "off", "on", "token", "prune", "reindex", "rotate-keys", "source-key", "sources",
-    "triage", "unsigned-reports", "watch", "worker-acl", "workers",
+    "alerts", "audit", "depth", "drain", "failures", "groups", "replay", "off", "on", "token", "prune", "reindex",
+    "rotate-keys", "silences", "source-key", "sources", "triage", "unsigned-reports", "watch", "worker-acl", "workers",
 }  # fmt: skip
 _DJANGO = (
     "core/management",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -12,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+from django.core.management import get_commands, load_command_class
 from django.core.management.base import CommandError
 
 from dashboard.setup import command_line
@@ -64,7 +64,7 @@ def test_a_second_terminal_finds_the_desk_that_was_shown_its_addresses(tmp_path,
         again.send(signal.SIGTERM).ends()
 
 
-@pytest.mark.parametrize("command", ["failures", "replay", "off", "on", "token", "watch"])
+@pytest.mark.parametrize("command", ["failures", "groups", "replay", "off", "on", "token", "watch"])
 def test_a_command_before_the_first_start_shows_that_there_is_no_desk(tmp_path, command):
     done = terminal(tmp_path, command, SECRET_KEY="x" * 50)
     assert done.returncode == 1
@@ -86,7 +86,7 @@ def test_the_list_of_commands_needs_no_secret_and_begins_with_ours(tmp_path, arg
     assert "changepassword" in done.stdout.split("Django's:")[1]
 
 
-@pytest.mark.parametrize("command", ["up", "doctor", "failures", "policies", "token"])
+@pytest.mark.parametrize("command", ["up", "doctor", "failures", "alerts", "policies", "token"])
 def test_help_of_a_command_needs_no_desk_and_makes_none(tmp_path, command):
     done = terminal(tmp_path / "data", command, "--help")
     assert (done.returncode, done.stdout.startswith(f"usage: manage.py {command} ")) == (0, True), done.stdout
@@ -111,6 +111,10 @@ def test_every_command_of_ours_is_listed():
     ("command", "acts"),
     [
         ("workers", "{list,gone,return}"),
+        ("groups", "{list,show,resolve,reopen,mute,assign,unassign,note,runbook,undo}"),
+        ("alerts", "{list,show,acknowledge,unacknowledge}"),
+        ("silences", "{list,add,end}"),
+        ("depth", "{list,history}"),
         ("replays", "{list,bring-back,discard}"),
         ("policies", "{lint,list,show,publish,put-back,withdraw}"),
         ("audit", "{verify,accept}"),
@@ -118,9 +122,9 @@ def test_every_command_of_ours_is_listed():
     ],
 )
 def test_a_command_without_an_act_names_the_acts(command, acts):
-    module = importlib.import_module(f"jobs_admin.management.commands.{command}")
+    loaded = load_command_class(get_commands()[command], command)
     with pytest.raises(CommandError, match=re.escape(f"the following arguments are required: {acts}")):
-        module.Command().create_parser("manage.py", command).parse_args([])
+        loaded.create_parser("manage.py", command).parse_args([])
 
 
 @pytest.mark.parametrize("port", ["99999", "0", "-1"])

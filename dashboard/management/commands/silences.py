@@ -1,0 +1,91 @@
+"""`silences list | add | end`: silences of alerts, from a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils import timezone
+
+from dashboard.alerts import api_shapes
+from dashboard.alerts.silences import listing
+from dashboard.management.json_answers import render_json
+from dashboard.web.api import shapes
+from jobs_admin import alerts
+from jobs_admin.alerts import silencing
+from jobs_admin.core.text import representable, terminal_line
+from jobs_admin.management import terminal
+from jobs_admin.management.terminal import ActCommand, moment, parse_length, parse_number, parse_time, table
+from jobs_admin.models import Silence
+from jobs_admin.models.alert import Severity
+
+
+class Command(ActCommand):
+    help = "Silences of alerts: list, add, end."
+
+    def add_acts(self, acts: Any) -> None:
+        every = acts.add_parser("list", help="Active and scheduled silences, the next to end first.")
+        every.add_argument("--ended", action="store_true", help="Those that ended, latest first.")
+        every.set_defaults(run=self._list)
+        add = acts.add_parser("add", help="Silence alerts that fit all matchers given; at least one is required.")
+        for name, what in (("source", "source"), ("queue", "queue, or the view"), ("rule", "alert rule")):
+            add.add_argument(f"--{name}", type=representable, metavar="GLOB", help=f"Name of the {what}.")
+        add.add_argument("--severity", choices=Severity.values)
+        add.add_argument(
+            "--alert", type=parse_number, metavar="NUMBER", help="This alert, and those of its notification."
+        )
+        add.add_argument(
+            "--exact", action="append", default=[], choices=silencing.GLOBS, help="A matcher in which * is no wildcard."
+        )
+        end = add.add_mutually_exclusive_group(required=True)
+        end.add_argument("--for", dest="for_", type=parse_length, metavar="LENGTH", help="30m, 8h; 30d at most.")
+        end.add_argument("--until", type=parse_time, metavar="TIME", help="UTC: 2026-12-01T08:00.")
+        add.add_argument("--starts", type=parse_time, metavar="TIME", help="Start; now if left out.")
+        add.add_argument("--comment", required=True, help="Why; shown with each silenced alert.")
+        add.set_defaults(run=self._add)
+        over = acts.add_parser("end", help="End a silence now. Alerts that still fire are notified.")
+        over.add_argument("silence", type=parse_number, help="Its number.")
+        over.set_defaults(run=self._end)
+        for one in (every, add):
+            one.add_argument("--json", action="store_true", help="One JSON object, as the API answers.")
+
+    def _list(self, *, ended: bool, json: bool, **_: Any) -> None:
+        viewer, now = terminal.viewer(), timezone.now()
+        found = alerts.silences(viewer, now, over=ended)
+        if json:
+            answer = shapes.listed(found, lambda one: api_shapes.silence(viewer, one), next=None, count=len(found))
+            self.stdout.write(render_json(shapes.Listed[api_shapes.SilenceItem], answer))
+            return
+        if not found:
+            self.stdout.write("No silence has ended." if ended else "No silence is active or scheduled.")
+            return
+        rows = [("SILENCE", "STATE", "STARTS", "ENDS", "AUTHOR", "ALERTS", "COMMENT")]
+        for line in listing.lines(found, now, may_end=False):
+            one = line.silence
+            times = (moment(one.starts_at), moment(one.ends_at))
+            texts = (terminal_line(one.author, 30), _matchers(one), terminal_line(one.comment, 100))
+            rows.append((str(one.pk), line.status, *times, *texts))
+        for text in table(rows):
+            self.stdout.write(text)
+
+    def _add(self, *, json: bool, comment: str, **options: Any) -> None:
+        viewer, now = terminal.viewer(), timezone.now()
+        names = ("source", "queue", "rule", "severity", "alert", "exact")
+        matchers = {name: options[name] for name in names if options[name] not in (None, [])}
+        starts_at, length = options["starts"], options["for_"]
+        ends_at = (starts_at or now) + length if length else options["until"]
+        made = alerts.silence(viewer, matchers, ends_at=ends_at, comment=comment, starts_at=starts_at, now=now)
+        if json:
+            self.stdout.write(render_json(api_shapes.SilenceItem, api_shapes.silence(viewer, made)))
+            return
+        start = f" from {moment(made.starts_at)}" if made.starts_at > now else ""
+        self.stdout.write(f"Silence {made.pk}: {_matchers(made)}{start} until {moment(made.ends_at)} UTC.")
+        self.stdout.write(f"Undo: manage.py silences end {made.pk}")
+
+    def _end(self, *, silence: int, **_: Any) -> None:
+        alerts.end_silence(terminal.viewer(), silence)
+        self.stdout.write(f"Silence {silence} has ended. Matching alerts send notifications again.")
+
+
+def _matchers(silence: Silence) -> str:
+    named = listing.matchers(silence.matchers)
+    return terminal_line(", ".join(f"{name} {value}" for name, value in named), 150)
