@@ -137,9 +137,8 @@ class MemorySource:
         with self._lock:
             waiting = [job["sent_as"][1] for job in self.queues[queue] if job["sent_as"][0] == replay]
             mine = set(waiting[:_RECALLED_PER_STEP])
-            self.queues[queue] = [
-                job for job in self.queues[queue] if tuple(job["sent_as"]) not in {(replay, n) for n in mine}
-            ]
+            taken_back = {(replay, n) for n in mine}
+            self.queues[queue] = [job for job in self.queues[queue] if tuple(job["sent_as"]) not in taken_back]
             self._ledgers[replay] -= mine
             self._recalled[replay] |= mine
             return mine

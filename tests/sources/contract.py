@@ -197,8 +197,9 @@ class RecallContract(SourceContract):
 
         def send():
             for start in range(1, 400_000, 20):  # more than any machine sends before the recall
-                answers.update(source.send("r", [self.outgoing_message(n) for n in range(start, start + 20)]))
-                if "recalled" in answers.values():
+                batch = source.send("r", [self.outgoing_message(n) for n in range(start, start + 20)])
+                answers.update(batch)
+                if "recalled" in batch.values():
                     return
                 time.sleep(0.001)  # as the worker: else thousands lie between them, which each fetch has to pass
 
