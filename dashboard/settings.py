@@ -64,6 +64,7 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "dashboard.web.middleware.identity.IdentityMiddleware",
+    "dashboard.web.middleware.time_zone.TimeZoneMiddleware",
     "dashboard.web.middleware.entrance.EntranceMiddleware",
     "dashboard.web.middleware.read_only.ReadOnlyMiddleware",  # after those that say who asks
     "django.contrib.messages.middleware.MessageMiddleware",

@@ -10,9 +10,9 @@ from django.urls import reverse
 
 from dashboard.alerts import words as alert_words
 from dashboard.web import charts, links
+from dashboard.web.moments import clock
 from jobs_admin.alerts import wording
 from jobs_admin.core.alert_metrics import METRICS, Link, Row, Subject, Unit
-from jobs_admin.core.utc_text import clock
 from jobs_admin.models import Alert
 from jobs_admin.queues import depths
 from jobs_admin.queues.depths import Point

@@ -10,6 +10,7 @@ from django.urls import reverse
 
 from dashboard.alerts import words as alert_words
 from dashboard.web.figures import duration, number
+from dashboard.web.moments import local, zone_name
 from jobs_admin.models import Alert
 from jobs_admin.models.alert import AlertState, Severity
 
@@ -124,7 +125,7 @@ def words(alert: Alert, until: datetime) -> str:
         f"{duration(max(0.0, lasted))}" if alert.resolved_at else f"{alert.state}, {duration(max(0.0, lasted))} so far"
     )
     peak = f"peak {alert_words.in_unit(alert.peak, name)}, threshold {alert_words.in_unit(alert.threshold, name)}"
-    return f"{begun:%-d %b %H:%M} UTC, {alert.severity}: {ended}; {peak}"
+    return f"{local(begun):%-d %b %H:%M} {zone_name(begun)}, {alert.severity}: {ended}; {peak}"
 
 
 def _marks(since: datetime, until: datetime) -> list[tuple[str, str]]:
@@ -132,7 +133,7 @@ def _marks(since: datetime, until: datetime) -> list[tuple[str, str]]:
     span = until - since
     steps = (timedelta(hours=6), timedelta(days=1), timedelta(days=2), timedelta(days=14))
     step = next((one for one in steps if span / one <= 8), steps[-1])
-    at = since.replace(minute=0, second=0, microsecond=0)
+    at = local(since).replace(minute=0, second=0, microsecond=0)
     at = at.replace(hour=0) if step >= timedelta(days=1) else at.replace(hour=at.hour // 6 * 6)
     form, found = "%-d %b" if step >= timedelta(days=1) else "%H:%M", []
     while at < until - step / 4:

@@ -20,7 +20,7 @@ from dashboard.alerts import words as alert_words
 from dashboard.alerts.channels import silent as silent_channels
 from dashboard.alerts.silences import forms as silence_forms
 from dashboard.alerts.silences import listing as silence_list
-from dashboard.web import links
+from dashboard.web import links, moments
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import add_toast
@@ -28,7 +28,6 @@ from jobs_admin import alerts, config, notices
 from jobs_admin.alerts import showing
 from jobs_admin.core.alert_metrics import Link
 from jobs_admin.core.refused import Refused
-from jobs_admin.core.utc_text import dated
 from jobs_admin.desk import overview
 from jobs_admin.models import Alert
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER, Viewer
@@ -170,8 +169,8 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
         "why_not": "" if may_act or not alert.is_open else _why_not(alert),
         "silences": showing.silencing(viewer, alert, now) if alert.is_open else [],
         "matcher_fields": silence_list.fields(_matchers(alert)),
-        "until": (now + timedelta(hours=8)).strftime("%Y-%m-%dT%H:%M"),
-        "until_min": now.strftime("%Y-%m-%dT%H:%M"),
+        "until": moments.as_field(now + timedelta(hours=8)),
+        "until_min": moments.as_field(now),
         "replay_url": _path_of(led.replay_url),
         "failures_url": _path_of(led.failures_url),
         "incident_url": _incident(alert, now),
@@ -360,7 +359,7 @@ def silence(request: HttpRequest, pk: int) -> HttpResponse:
         return go(request, url)
     add_toast(
         request,
-        f"Silenced until {dated(made.ends_at, timezone.now())} UTC: {alert_words.where(alert)}.",
+        f"Silenced until {moments.dated(made.ends_at, timezone.now())}: {alert_words.where(alert)}.",
         undo=reverse("redrive:silence-end", args=[made.pk]),
         undo_fields=[("back", url)],
     )

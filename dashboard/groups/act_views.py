@@ -9,12 +9,11 @@ from django.views.decorators.http import require_POST
 
 from dashboard.groups import forms as group_forms
 from dashboard.groups.views import get_group
-from dashboard.web import links
+from dashboard.web import links, moments
 from dashboard.web.access import can
 from dashboard.web.htmx import go
 from dashboard.web.toasts import add_toast
 from jobs_admin.core.refused import Refused
-from jobs_admin.core.utc_text import dated
 from jobs_admin.groups import group_changes
 from jobs_admin.groups.group_changes import Changed
 from jobs_admin.models.access import OPERATOR
@@ -89,7 +88,7 @@ def _sentence(act: str, changes: dict[str, object], words: str) -> str:
     if changes.get("state") == "muted":
         ends = []
         if changes.get("muted_until"):
-            ends.append(f"until {dated(changes['muted_until'], timezone.now())} UTC")
+            ends.append(f"until {moments.dated(changes['muted_until'], timezone.now())}")
         if changes.get("muted_until_count"):
             ends.append(f"until {changes['muted_until_count']:,} more failed attempts")
         return f"Muted {words} {' or '.join(ends) or 'until unmuted'}."

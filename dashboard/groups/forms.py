@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.http import QueryDict
 from django.utils import timezone
-from django.utils.dateparse import parse_datetime
 
 from dashboard.web import moments
 from jobs_admin.core.refused import Refused
@@ -55,16 +54,11 @@ def _text(given: QueryDict, name: str) -> str:
 
 
 def _moment(text: str) -> datetime:
-    """A time without a zone is UTC, as everywhere on the pages."""
     try:
-        found = parse_datetime(text.strip())
-        found = found and moments.sane(found)
+        return moments.from_field(text)
     except ValueError:
-        found = None
-    if found is None:
-        message = f"“{text[:40]}” is not a time. Nothing was changed. Use the form 2026-12-01T08:00, in UTC."
-        raise Refused("invalid", message, "muted_until")
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+        message = f"“{text[:40]}” is not a time. Nothing was changed. Use the form 2026-12-01T08:00."
+        raise Refused("invalid", message, "muted_until") from None
 
 
 def _number(text: str) -> int:

@@ -15,6 +15,7 @@ from django.utils.safestring import SafeString
 from dashboard.groups.listing import came_back_after, muted_until, since
 from dashboard.web import charts, links, tracebacks
 from dashboard.web.figures import ago, clock, number, percent
+from dashboard.web.moments import local, zone_name
 from dashboard.web.pictures import state
 from dashboard.web.text import visible, visible_text
 from jobs_admin.failures import GroupDetail
@@ -141,18 +142,19 @@ def trend(counts: list[int], now: datetime, *, is_days: bool, urls: tuple[str, s
     each = timedelta(days=1) if is_days else timedelta(hours=1)
     last = now.replace(minute=0, second=0, microsecond=0)
     last = last.replace(hour=0) if is_days else last
+    zone = "UTC" if is_days else zone_name(now)  # the counters are of days in UTC
     labels, rows, marks = [], [], []
     for n, count in enumerate(counts):
         at = last - each * (len(counts) - 1 - n)
-        when = f"{at:%a} {at.day} {at:%b}" if is_days else f"{at:%H:%M}"
-        labels.append(f"{when} UTC")
+        when = f"{at:%a} {at.day} {at:%b}" if is_days else f"{local(at):%H:%M}"
+        labels.append(f"{when} {zone}")
         rows.append(f'<tr><td>{when}</td><td class="number">{count:,}</td></tr>')
         if n % (5 if is_days else 6) == 0:
             marks.append(f"{at.day} {at:%b}" if is_days else when)
     per, over = ("day", "last 30 days") if is_days else ("hour", "last 24 h")
     title = f"Failed attempts per {per}, {over}"
     words = f"{title}: {sum(counts):,} total, peak {most:,}"
-    unit = "Day (UTC)" if is_days else "Hour (UTC)"
+    unit = f"Day ({zone})" if is_days else f"Hour ({zone})"
     # They contain no text of jobs.
     markup = SafeString("".join(reversed(rows)))
     top = charts.round_up(most or 1)

@@ -15,10 +15,10 @@ from django.urls import reverse
 
 from dashboard.web import links, moments
 from dashboard.web.figures import duration, number
+from dashboard.web.moments import clock
 from jobs_admin import config, incidents
 from jobs_admin.core.refused import NotFound, Refused
 from jobs_admin.core.text import marked
-from jobs_admin.core.utc_text import clock
 from jobs_admin.incidents import Incident, Moment, Ref, Span
 from jobs_admin.models.access import Viewer
 
@@ -40,8 +40,7 @@ def _moment(given: Mapping[str, str], name: str) -> datetime | None:
         return None
     try:
         # A blank where a plus was: whoever wrote the address did not quote it.
-        read = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
-        return moments.sane(read if read.tzinfo else read.replace(tzinfo=UTC))
+        return moments.from_field(text.replace(" ", "+") if "T" in text else text)
     except ValueError:
         raise Refused("invalid", f"{name} is not a time. Use the form 2026-11-21T02:07Z.", name) from None
 

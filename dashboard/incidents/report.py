@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from dashboard.audit.undo import page_of as page_of_object
 from dashboard.incidents import document as texts
-from dashboard.web import charts
+from dashboard.web import charts, moments
 from dashboard.web.figures import duration, number
+from dashboard.web.moments import clock
 from dashboard.web.pictures import share
-from jobs_admin.core.utc_text import clock
 from jobs_admin.incidents import Act, Incident, Moment, OverTime, Span
 
 MOST_ROWS = 200  # of the table behind the pictures
@@ -135,9 +135,9 @@ def form_values(given: Mapping[str, str], where: Span | None) -> dict[str, str]:
     return {
         "source": where.source,
         "queue": where.queue,
-        "since": where.since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M"),
+        "since": moments.as_field(where.since),
         # Up, so that what is shown is in it.
-        "until": (where.until + timedelta(seconds=59)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M"),
+        "until": moments.as_field(where.until + timedelta(seconds=59)),
     }
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from dashboard.incidents import document as texts
 from dashboard.incidents import report as incident_report
+from dashboard.web import moments
 from dashboard.web.access import can
 from dashboard.web.htmx import render_page
 from jobs_admin import incidents
@@ -27,6 +29,10 @@ def index(request: HttpRequest) -> HttpResponse:
         where = texts.span_from_query(request.viewer, request.GET, now)
     except Refused as error:
         refusal = error
+    typed = [request.GET.get(name, "") for name in ("since", "until")]
+    if where and moments.zone_id() != "UTC" and any(text and not text.endswith("Z") for text in typed):
+        # What was typed in the reader's zone would be another time for whom the address is sent to.
+        return HttpResponseRedirect(texts.address(where))
     incident = incidents.incident(request.viewer, where, now) if where else None
     context = {
         "report": incident_report.report(incident, now) if incident else None,
@@ -43,7 +49,7 @@ def index(request: HttpRequest) -> HttpResponse:
 @require_safe
 @can(VIEWER)
 def as_text(request: HttpRequest, form: str) -> HttpResponse:
-    """Nothing leaves the desk that the page does not show."""
+    """Nothing leaves the desk that the page does not show. What others will read is in UTC."""
     now = timezone.now()
     try:
         where = texts.span_from_query(request.viewer, request.GET, now)
@@ -51,8 +57,9 @@ def as_text(request: HttpRequest, form: str) -> HttpResponse:
         return HttpResponse(error.message, status=400, content_type="text/plain; charset=utf-8")
     if where is None:
         return HttpResponse("No incident found.", status=404, content_type="text/plain; charset=utf-8")
-    incident = incidents.incident(request.viewer, where, now)
-    body = texts.markdown(incident) if form == "markdown" else json.dumps(texts.document(incident), indent=1)
+    with timezone.override(UTC):
+        incident = incidents.incident(request.viewer, where, now)
+        body = texts.markdown(incident) if form == "markdown" else json.dumps(texts.document(incident), indent=1)
     ending, content_type = _TYPES[form]
     response = HttpResponse(body, content_type=content_type)
     response.headers["Content-Disposition"] = f'attachment; filename="incident-{where.since:%Y%m%dT%H%MZ}.{ending}"'

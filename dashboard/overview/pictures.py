@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from dashboard.queues.depth.picture import Upright, upright
 from dashboard.web import charts, links
 from dashboard.web.figures import duration, number
-from jobs_admin.core.utc_text import clock
+from dashboard.web.moments import clock
 from jobs_admin.db.policy_marks import PolicyMark
 from jobs_admin.desk import overview
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from dashboard.policies.fields import LABELS
 from dashboard.policies.forms import EXPIRES_AT, KINDS
+from dashboard.web import moments
 
 NOTHING = "–"
 
@@ -39,7 +41,8 @@ def editor_text(path: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if path == EXPIRES_AT:
-        return str(value).replace("T", " ").removesuffix("Z").removesuffix(":00") + " UTC"
+        at = moments.local(datetime.fromisoformat(str(value)))
+        return f"{at.isoformat(sep=' ')[:19].removesuffix(':00')} {moments.zone_name(at)}"
     if path in KINDS:
         return KINDS[path].write(value)
     if path == "classes":

@@ -13,6 +13,7 @@ from typing import Any
 
 from django.http import QueryDict
 
+from dashboard.web import moments
 from dashboard.web.quantities import NUMBER, SECONDS, SHARE, SPANS, TEXT, Kind
 from jobs_admin.core.policy import PERMANENT, Backoff
 from jobs_admin.core.policy.shape import BACKOFF_FIELDS, JITTER_FIELDS, OF_RETRIES
@@ -91,7 +92,7 @@ class Draft:
             path: kind.write(value) for path, kind in KINDS.items() if (value := value_at(document, path)) is not None
         }
         if ends := document.get(EXPIRES_AT):
-            texts[EXPIRES_AT] = str(ends)[:19].removesuffix(":00")
+            texts[EXPIRES_AT] = _field_of(ends)
         rows = [Row(str(one.get("error", "")), str(one.get("as", ""))) for one in document.get("classes") or ()]
         respects = value_at(document, RESPECT) is not False
         leaves = document.get(RETRIES) is False
@@ -125,7 +126,7 @@ class Draft:
             ends = now + SPANS_OF_EXPIRY[self.expires] + timedelta(seconds=59)  # the next whole minute
             found[EXPIRES_AT] = ends.replace(second=0).isoformat(timespec="seconds")
         elif self.expires == AT:
-            found[EXPIRES_AT] = self.texts.get(EXPIRES_AT, "")
+            found[EXPIRES_AT] = _expiry(self.texts.get(EXPIRES_AT, ""))
         return found
 
     def _means_something(self, path: str) -> bool:
@@ -179,3 +180,20 @@ def _set_value(document: dict[str, Any], path: str, value: Any) -> None:
     for part in parts:
         document = document.setdefault(part, {})
     document[name] = value
+
+
+def _expiry(text: str) -> str:
+    """Return the end of a policy in UTC as a document has it; the text itself where it is no time, for the refusal."""
+    try:
+        return moments.from_field(text).isoformat(timespec="seconds")
+    except ValueError:
+        return text
+
+
+def _field_of(ends: Any) -> str:
+    """Return the end of a document in the zone of the page, with seconds where it has any."""
+    try:
+        at = moments.local(datetime.fromisoformat(str(ends)))
+    except ValueError:
+        return str(ends)
+    return at.strftime("%Y-%m-%dT%H:%M:%S").removesuffix(":00")

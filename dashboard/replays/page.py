@@ -16,12 +16,12 @@ from dashboard.replays import paces as replay_paces
 from dashboard.replays import picture as replay_picture
 from dashboard.web import links
 from dashboard.web.figures import duration
+from dashboard.web.moments import clock, zone_name
 from dashboard.web.text import part_first
 from jobs_admin import replays
 from jobs_admin.core import query as language
 from jobs_admin.core import untrusted
 from jobs_admin.core.text import class_name
-from jobs_admin.core.utc_text import clock
 from jobs_admin.models import Group, Replay, ReplayItem
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.replay import ENDED, SENDING, START, ItemState, ReplayState
@@ -254,7 +254,8 @@ def unattended_words(found: Unattended | None, viewer: Viewer) -> str:
     queues = [f"{queue or 'no queue'} of {source}" for source, queue in found.queues if viewer.may(VIEWER, source)]
     named, more = ", ".join(queues[:_MOST_QUEUES]) or "its queues", len(queues) - _MOST_QUEUES
     others = f" and {more:,} more" if more > 0 else ""
-    return f"No worker has taken a job since {clock(found.since, timezone.now())} UTC. Check that a worker consumes from {named}{others}."
+    since = f"{clock(found.since, timezone.now())} {zone_name()}"
+    return f"No worker has taken a job since {since}. Check that a worker consumes from {named}{others}."
 
 
 def guard_off(found: SentWhileOff | None) -> str:
@@ -265,9 +266,12 @@ def guard_off(found: SentWhileOff | None) -> str:
     since = clock(found.off.since, now)
     jobs = "1 job" if count == 1 else f"{count:,} jobs"
     if found.off.until is None:
-        when, which = f"The guard has been off since {since} UTC", "are not reported. Switch it on: manage.py on"
+        when, which = (
+            f"The guard has been off since {since} {zone_name()}",
+            "are not reported. Switch it on: manage.py on",
+        )
     else:
-        when = f"The guard was off from {since} to {clock(found.off.until, now)} UTC"
+        when = f"The guard was off from {since} to {clock(found.off.until, now)} {zone_name()}"
         which = "were not reported"
     then = "When their queue is empty, these jobs move to Uncertain within minutes: record there whether each ran."
     return f"{when}: outcomes of {jobs} {which}. {then}"
@@ -323,7 +327,7 @@ def _slowed_down(replay: Replay) -> str:
     if not replay.planned or not replay.rate or replay.rate >= before:
         return ""
     at = clock(datetime.fromisoformat(evidence["at"]), timezone.now())
-    return f"at {at} UTC. {evidence['sentence']}"
+    return f"at {at} {zone_name()}. {evidence['sentence']}"
 
 
 def _climbing_s(jobs: int, rate: float, to: float, full: float) -> float:

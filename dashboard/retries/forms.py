@@ -6,6 +6,7 @@ from typing import Any
 
 from django import forms
 
+from dashboard.web import moments
 from dashboard.web.quantities import number, seconds, share
 
 CURVE, MOMENT, KEEP = "curve", "moment", "keep"
@@ -56,7 +57,7 @@ class Change(forms.Form):
         cleaned = self.cleaned_data
         change: dict[str, Any] = {}
         if cleaned.get("how") == MOMENT:
-            change["due_at"] = cleaned.get("due_at") or "now"
+            change["due_at"] = _due_at(cleaned.get("due_at") or "now")
         elif cleaned.get("how") == CURVE:
             backoff = {
                 "kind": cleaned.get("kind") or "exponential",
@@ -78,3 +79,11 @@ class Change(forms.Form):
 
     def value(self, name: str) -> str:
         return str(self.data.get(name, ""))
+
+
+def _due_at(text: str) -> str:
+    """Return the moment in UTC as the API takes it; the text itself where it is none, such as `now`."""
+    try:
+        return moments.from_field(text).isoformat()
+    except ValueError:
+        return text

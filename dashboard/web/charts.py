@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from dashboard.web.moments import local
+
 SIZE = 1000
 _FILLED = 0.96  # of the height, by the top: a line on the upper edge would be cut
 _DAY = 86_400
@@ -49,17 +51,18 @@ class Times:
         return round(self.part(at) * 100, 2)
 
     def ticks(self, most: int = 8) -> list[Tick]:
-        """Round moments in UTC, at most `most`; none so close to an edge that its words would be cut."""
+        """Round moments in the zone of the page, at most `most`; none so close to an edge that its words would be cut."""
         span = self.until - self.since
         every = next((step for step in _EVERY if span / step <= most), _EVERY[-1])
-        first = -int(-self.since // every) * every
+        ahead = int(local(datetime.fromtimestamp(self.since, UTC)).utcoffset().total_seconds())
+        first = -int(-(self.since + ahead) // every) * every - ahead
         moments = [at for at in range(first, int(self.until) + 1, every) if 2 < self.per_cent(at) < 98]
         return [Tick(self.per_cent(at), _moment(at, every)) for at in moments]
 
 
 def _moment(at: int, every: int) -> str:
-    moment = datetime.fromtimestamp(at, UTC)
-    if at % _DAY == 0 or every >= _DAY:
+    moment = local(datetime.fromtimestamp(at, UTC))
+    if every >= _DAY or not (moment.hour or moment.minute or moment.second):
         return f"{moment:%-d %b}"
     return f"{moment:%H:%M:%S}" if every < 60 else f"{moment:%H:%M}"
 

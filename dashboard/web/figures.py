@@ -7,7 +7,7 @@ import datetime as dt
 from django.utils import timezone
 from django.utils.safestring import SafeString
 
-from jobs_admin.core.utc_text import clock as time_of_day
+from dashboard.web import moments
 
 
 def number(value) -> str:
@@ -77,19 +77,20 @@ def ago(value, now=None):
 
 
 def clock(value, to="minutes", now=None):
-    """A time as the clock showed it: 02:07 today, else 20 Nov 02:07. UTC. `to`: or seconds, 02:07:31; or year, 20 Nov 2024
-    where a day and month alone might be of either year.
+    """A time as the clock showed it, in the zone of the page: 02:07 today, else 20 Nov 02:07.
+
+    `to`: or seconds, 02:07:31; or year, 20 Nov 2024 where a day and month alone might be of either year.
     """
     if value is None or value == "":
         return "–"
-    value = value.astimezone(dt.UTC)
-    now = now or timezone.now()
+    value, now = moments.local(value), moments.local(now or timezone.now())
     if to == "year" and abs((now.date() - value.date()).days) >= _SAME_YEAR:
         return _time(value, value.strftime("%-d %b %Y"))
-    return _time(value, time_of_day(value, now, with_seconds=to == "seconds"))
+    return _time(value, moments.clock(value, now, with_seconds=to == "seconds"))
 
 
 def _time(value: dt.datetime, words: str):
     exact = value.astimezone(dt.UTC).isoformat(timespec="seconds")[:19]
+    here = moments.local(value).isoformat(sep=" ", timespec="seconds")[:19]
     # Digits and words of ours: there is nothing to escape, and a list has a hundred of them.
-    return SafeString(f'<time datetime="{exact}Z" title="{exact[:10]} {exact[11:]} UTC">{words}</time>')
+    return SafeString(f'<time datetime="{exact}Z" title="{here} {moments.zone_name(value)}">{words}</time>')

@@ -154,10 +154,11 @@ def test_the_list_costs_the_same_for_many(ann, watched, django_assert_max_num_qu
 
 def test_its_page_shows_what_how_many_since_when_and_the_threshold(otto, watched):
     alert = episode("emails", ago_s=360)
-    assert "condition met for 6 min, since" in text_of(otto.get("/alerts/"))  # the list says the same duration
+    # The list says the same duration; on a busy machine some seconds pass until it is asked.
+    assert re.search(r"condition met for 6 min( \d+ s)?, since", text_of(otto.get("/alerts/")))
     text = text_of(otto.get(page_of(alert)))
     assert "emails has 1,243 dead jobs (threshold: 100)" in text
-    assert "Firing for 6 min. Not acknowledged." in text
+    assert re.search(r"Firing for 6 min( \d+ s)?\. Not acknowledged\.", text)
     assert f"condition met since {clock_of(alert.opened_at, 'seconds')} UTC" in text
 
 

@@ -66,6 +66,26 @@ def test_what_is_pointed_at_is_shown(page):
     page.wait_for_function("!document.querySelector('.pointed')")
 
 
+def test_times_are_shown_in_the_local_zone_on_request_and_in_utc_again(desk, browser, logged_in, layout_faults):
+    page = opened(browser, desk.url, "wide", storage_state=logged_in, timezone_id="Asia/Kolkata")
+    page.goto(f"{PATH}?span=1h")
+    switch = page.locator(".top > [data-zone-switch]")
+    for name in ("IST", "UTC"):
+        with page.expect_navigation():
+            switch.click()
+        assert switch.inner_text() == name
+        box = page.locator(".plot").first.bounding_box()
+        page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 60)
+        page.wait_for_function("document.querySelector('[data-when]').textContent")
+        read = re.search(r"(\d\d):(\d\d):\d\d (\w+)", page.locator("[data-when]").first.inner_text())
+        middle = datetime.now(UTC) - timedelta(minutes=30) + timedelta(hours=5.5 if name == "IST" else 0)
+        off_min = (int(read[1]) * 60 + int(read[2]) - middle.hour * 60 - middle.minute) % 1440
+        assert read[3] == name and min(off_min, 1440 - off_min) <= 10
+        page.mouse.move(2, 2)
+    assert faults(page, "queue") == []
+    page.context.close()
+
+
 def test_what_is_dragged_over_is_what_is_shown_and_back_is_back(page):
     page.goto(f"{PATH}?span=24h")
     drag(page, 0.5, 0.75)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from dashboard.alerts.rules.words import amount
 from dashboard.web import charts
 from dashboard.web.figures import duration, number
+from dashboard.web.moments import local
 from jobs_admin.alerts import Episode, Preview, PreviewSeries
 from jobs_admin.core.alert_metrics import METRICS, Unit
 
@@ -212,7 +213,7 @@ def _per_cent(part: float) -> str:
 
 def _ticks(since: datetime, until: datetime, scale: _Scale) -> list[Tick]:
     """Midnights, each with its day in the middle of what there is of it."""
-    first = since.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    first = local(since).replace(hour=0, minute=0, second=0, microsecond=0)
     days = [first + timedelta(days=n) for n in range((until - first).days + 1)]
     return [
         Tick(_per_cent(scale.times.part(day)), f"{day:%a} {day.day}", "start")

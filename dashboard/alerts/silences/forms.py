@@ -1,9 +1,9 @@
-"""The end of a silence in a form: a number of seconds, or a time of day (UTC)."""
+"""The end of a silence in a form: a number of seconds, or a day and a time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from dashboard.web import moments
 from jobs_admin.core.refused import Refused
@@ -21,18 +21,13 @@ def ends_at(given: Mapping[str, str], now: datetime, starts_at: datetime | None 
         return (starts_at or now) + timedelta(seconds=seconds)
     found = moment(given.get("until", ""))
     if found is None:
-        raise Refused("invalid", "Enter an end as a day and a time in UTC. Nothing was changed.")
+        raise Refused("invalid", "Enter an end as a day and a time. Nothing was changed.")
     return found
 
 
 def moment(text: str) -> datetime | None:
-    """`2026-11-20T10:00`, in UTC where it names no zone; None for what is none."""
+    """Return `moments.from_field` of the text; None for what is no time."""
     try:
-        found = datetime.fromisoformat(text.strip())
-        return moments.sane(found.replace(tzinfo=UTC) if found.tzinfo is None else found)
+        return moments.from_field(text)
     except ValueError:
         return None
-
-
-def as_field(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M")

@@ -14,14 +14,13 @@ from django.views.decorators.http import require_POST, require_safe
 from dashboard.alerts import listing as alert_list
 from dashboard.alerts.silences import forms as silence_forms
 from dashboard.alerts.silences import listing as silence_list
-from dashboard.web import links
+from dashboard.web import links, moments
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import add_toast
 from jobs_admin import alerts, config
 from jobs_admin.alerts import showing
 from jobs_admin.core.refused import Refused
-from jobs_admin.core.utc_text import dated
 from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.models.alert import Severity
 from jobs_admin.queues import liveness
@@ -54,8 +53,8 @@ def _page(request: HttpRequest, given: dict[str, str], *, refused: Any = None, s
         "is_read_only": config.is_read_only(),
         "fields": silence_list.fields(chosen),
         "comment": given.get("comment", ""),
-        "until": given.get("until") or silence_forms.as_field(now + timedelta(hours=8)),
-        "until_min": silence_forms.as_field(now),
+        "until": given.get("until") or moments.as_field(now + timedelta(hours=8)),
+        "until_min": moments.as_field(now),
         "starts": given.get("starts", ""),
         "choices": silence_forms.CHOICES.items(),
         "severities": Severity.values,
@@ -102,7 +101,7 @@ def save(request: HttpRequest) -> HttpResponse:
         return _page(request, request.POST.dict(), refused=refused, status=422)
     add_toast(
         request,
-        f"Silenced until {dated(made.ends_at, now)} UTC.",
+        f"Silenced until {moments.dated(made.ends_at, now)}.",
         undo=reverse("redrive:silence-end", args=[made.pk]),
     )
     return go(request, reverse("redrive:silence-list"))

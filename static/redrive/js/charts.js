@@ -33,8 +33,9 @@
 
   const when = (data, n, moment) => {
     if (data.labels) return data.labels[n] ?? "";
-    const at = new Date((data.since + (n < 0 ? moment : data.at[n])) * 1000).toISOString();
-    return `${at.slice(0, 10).replace(/^\d{4}-/, "")} ${at.slice(11, data.each < 60 ? 19 : 16)} UTC`;
+    const { zone, zoneName } = document.documentElement.dataset;
+    const at = new Date((data.since + (n < 0 ? moment : data.at[n])) * 1000).toLocaleString("sv", { timeZone: zone });
+    return `${at.slice(5, 10)} ${at.slice(11, data.each < 60 ? 19 : 16)} ${zoneName}`;
   };
   const say = (place, text) => { place.dataset.was ??= place.textContent; place.textContent = text; };
   // Shows the step that `moment` is in; returns its number, -1 for none.

@@ -53,11 +53,11 @@
   });
   document.addEventListener("visibilitychange", tick);
 
-  const clock = (ms) => new Date(ms).toISOString().slice(11, 16);
+  const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB", { timeZone: document.documentElement.dataset.zone, hour: "2-digit", minute: "2-digit" });
   const late = (now) => {
     const said = find("[data-lateness]");
     if (!said) return;
-    if (now !== isLate) said.textContent = now ? `As of ${clock(answeredAt)} UTC, reconnecting` : "";
+    if (now !== isLate) said.textContent = now ? `As of ${clock(answeredAt)} ${document.documentElement.dataset.zoneName}, reconnecting` : "";
     isLate = now;
     document.documentElement.classList.toggle("is-late", now);
   };
@@ -211,6 +211,17 @@
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
     document.dispatchEvent(new CustomEvent("redrive:theme")));
+
+  // ---------- time zone ----------
+  const here = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const { zone } = document.documentElement.dataset;
+  for (const one of all("[data-zone-switch]")) {
+    one.hidden = zone === "UTC" && (!here || here === "UTC");
+    one.addEventListener("click", () => {
+      document.cookie = `redrive-time-zone=${zone === "UTC" ? here : ""}; path=/; max-age=${zone === "UTC" ? 31536000 : 0}; samesite=lax`;
+      location.reload();
+    });
+  }
 
   // ---------- keyboard ----------
   // A table takes part with data-rows on the element around its rows; each row has data-row (its address).

@@ -1,0 +1,112 @@
+"""Pages are in UTC, or in the zone that their reader chose; what others read stays in UTC."""
+
+from __future__ import annotations
+
+import html
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.utils import timezone
+
+from dashboard.policies.changes import editor_text
+from dashboard.policies.forms import Draft
+from dashboard.retries.forms import Change
+from dashboard.web import charts, figures, moments
+from dashboard.web.middleware.time_zone import COOKIE
+from jobs_admin.models import Failure, Group, Silence
+from tests.kit.failures import bury
+from tests.kit.groups import group
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sources")]
+
+AT = datetime(2026, 7, 3, 22, 30, 5, tzinfo=UTC)  # 00:30 of the next day in Berlin, 04:00 in Kolkata
+
+
+def page(client, path):
+    return html.unescape(client.get(path).content.decode())
+
+
+def test_a_time_is_that_of_the_zone_with_its_name_and_the_same_for_programs():
+    now = AT + timedelta(minutes=5)
+    assert (
+        figures.clock(AT, now=now)
+        == '<time datetime="2026-07-03T22:30:05Z" title="2026-07-03 22:30:05 UTC">22:30</time>'
+    )
+    with timezone.override("Europe/Berlin"):
+        assert 'datetime="2026-07-03T22:30:05Z" title="2026-07-04 00:30:05 CEST">00:30<' in figures.clock(AT, now=now)
+        assert ">4 Jul 00:30<" in figures.clock(AT, now=now + timedelta(days=1))
+        assert moments.dated(AT, now) == "4 Jul 00:30 CEST"
+    with timezone.override("America/Sao_Paulo"):  # a zone without letters
+        assert moments.dated(AT, now) == "3 Jul 19:30 UTC-03:00"
+
+
+@pytest.mark.parametrize("name", ["UTC", "Europe/Berlin", "Asia/Kolkata", "America/St_Johns"])
+def test_a_field_reads_back_what_it_shows(name):
+    minute = AT.replace(second=0)
+    with timezone.override(name):
+        assert moments.from_field(moments.as_field(minute)) == minute
+        assert moments.from_field("2026-07-03T22:30Z") == minute  # a text that names its zone is of that
+        text = Draft.from_document({"name": "a", "expires_at": "2026-07-03T22:30:05Z"}).texts["expires_at"]
+        assert moments.from_field(text) == AT
+        assert editor_text("expires_at", "2026-07-03T22:30:05Z") == text.replace("T", " ") + f" {moments.zone_name(AT)}"
+        change = Change({"how": "moment", "due_at": moments.as_field(minute)}).document
+        assert datetime.fromisoformat(change["due_at"]) == minute
+        assert Change({"how": "moment", "due_at": "soon"}).document["due_at"] == "soon"  # for the refusal
+
+
+@pytest.mark.parametrize(("name", "day"), [("UTC", 3), ("Asia/Kolkata", 4), ("Europe/Berlin", 4)])
+def test_an_axis_has_round_times_of_the_zone(name, day):
+    with timezone.override(name):
+        noon = moments.local(AT).replace(hour=12, minute=0, second=0)
+        hours = [tick.words for tick in charts.Times.between(noon - timedelta(days=1), noon).ticks()]
+        days = [tick.words for tick in charts.Times.between(noon - timedelta(days=6), noon).ticks()]
+    assert hours == ["16:00", "20:00", f"{day} Jul", "04:00", "08:00"]
+    assert days[-3:] == [f"{day - 2} Jul", f"{day - 1} Jul", f"{day} Jul"]
+
+
+def test_every_page_follows_the_cookie_and_one_that_names_no_zone_is_utc(ann):
+    bury(3)
+    Failure.objects.update(failed_at=timezone.now() - timedelta(minutes=1))
+    for value, shown in (("Europe/Berlin", "CE"), ("Asia/Kolkata", "IST"), ("", "UTC")):
+        ann.cookies[COOKIE] = value
+        for path in (
+            "/",
+            "/groups/",
+            "/alerts/",
+            "/alerts/silences/",
+            "/queues/shop/emails/",
+            "/incidents/",
+            "/policies/new/",
+        ):
+            text = page(ann, path)
+            assert f'data-zone-name="{shown}' in text, (value, path)
+            assert not value or text.count("UTC") == text.count("between UTC and"), (value, path)
+    for value in ("../../etc/passwd", "/etc/passwd", "Europe", "x" * 4_000, "zone.tab", "UTC\\0", "é"):
+        ann.cookies[COOKIE] = value
+        assert 'data-zone="UTC" data-zone-name="UTC"' in page(ann, "/"), value
+
+
+def test_a_form_is_read_in_the_zone_of_its_page(ann):
+    ann.cookies[COOKIE] = "Asia/Kolkata"
+    ends = (timezone.now() + timedelta(days=2)).astimezone(UTC).replace(hour=6, minute=30, second=0, microsecond=0)
+    typed = f"{ends:%Y-%m-%d}T12:00"
+    ann.post("/alerts/silences/save/", {"source": "shop", "comment": "c", "for": "until", "until": typed})
+    assert Silence.objects.get().ends_at == ends
+    assert f"{ends.day} {ends:%b} 12:00</time>" in page(ann, "/alerts/silences/")
+    bury(group=(where := group("Broken")))
+    ann.post(f"/groups/{where.fingerprint}/change/", {"act": "mute_until", "muted_until": typed})
+    assert Group.objects.get().muted_until == ends
+
+
+def test_what_others_read_is_in_utc(ann, call_api):
+    ann.cookies[COOKIE] = "Asia/Kolkata"
+    bury(3)
+    now = timezone.now().astimezone(UTC).replace(second=0, microsecond=0)
+    with timezone.override("Asia/Kolkata"):
+        typed = {"since": moments.as_field(now - timedelta(hours=1)), "until": moments.as_field(now)}
+    shared = ann.get("/incidents/", {"source": "shop", **typed})
+    assert shared.status_code == 302  # an address that is of the same time for everyone
+    assert f"{now - timedelta(hours=1):%H}%3A{now:%M}" in shared.url and shared.url.count("Z") == 2
+    text = ann.get(shared.url.replace("/incidents/", "/incidents/as/markdown/")).content.decode()
+    assert "All times are UTC." in text and f"{now:%H:%M} UTC" in text
+    assert call_api("GET", "failures").json()["items"][0]["failed_at"].endswith("Z")
