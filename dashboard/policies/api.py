@@ -38,7 +38,7 @@ class Draft(BaseModel):  # not ninja's Schema, which loses what it does not know
         return fields["policy"] if set(fields) == {"policy"} else fields
 
 
-class Previewed(Draft):
+class PreviewedPolicy(Draft):
     jobs: StrictInt = policies.JOBS  # that fail together
 
 
@@ -66,7 +66,7 @@ def list_policies(request: HttpRequest) -> Any:
 
 @api.post("/policies/preview", response={200: policy_shapes.Preview, **REFUSALS}, tags=["policies"])
 @needs(VIEWER)
-def preview_policy(request: HttpRequest, body: Previewed) -> Any:
+def preview_policy(request: HttpRequest, body: PreviewedPolicy) -> Any:
     """Return the effects of a policy, beside the one of its name in force. Changes nothing."""
     draft = policies.read(body.document())
     return policies.preview(request.auth, draft, _current(request.auth, draft.name), body.jobs)
