@@ -239,7 +239,7 @@ def page(
         "class_words": policy_fields.CLASS_WORDS.items(),
         "warnings": linting.attempts_given(viewer, policy, now) if is_linted else [],
         "outlook": policy_outlook.outlook(policy, current, edit.jobs, findings, in_force=in_force),
-        "changes": _changes(edit, document),
+        **_unsaved(edit, document),
         "is_refused": bool(draft.errors),
         "is_complete": is_complete,
         "slots": policy_fields.slots(draft, is_new=not edit.name) if request.htmx else [],
@@ -294,6 +294,20 @@ def _changes(edit: Edit, document: dict[str, Any]) -> list[policy_changes.Line]:
     if edit.current is None:
         return []
     return policy_changes.lines(policies.difference(edit.current.document, document), "before", "after")
+
+
+def _unsaved(edit: Edit, document: dict[str, Any]) -> dict[str, Any]:
+    """Return the context of the changes and of the bar that counts them."""
+    changes = _changes(edit, document)
+    name = edit.name
+    back = reverse("redrive:policy-detail", args=[name]) if name else reverse("redrive:policy-list")
+    return {
+        "changed": changes,
+        "changes": len(changes),
+        "unsaved": "unpublished",
+        "is_new": not name,
+        "discard_url": back,
+    }
 
 
 def _suggestions(request: HttpRequest) -> list[tuple[str, list[str]]]:

@@ -284,6 +284,71 @@ def test_a_new_one_begins_as_a_link_states_or_as_a_copy(otto):
     assert 'value="Webhooks die (copy)"' in copied and 'name="queue" value="webhooks"' in copied
 
 
+# --- channels of a new rule, and what is unsaved -----------------------------------------------------------------
+
+
+def _ticked(page: str) -> list[str]:
+    return re.findall(r'name="channels" value="([^"]+)"\s+checked', page)
+
+
+def test_a_new_rule_preselects_the_channels_that_enabled_rules_use(otto):
+    for name in ("ops-slack", "pager", "idle"):
+        channel(name)
+    rule("One", channels=["pager"]), rule("Two", channels=["ops-slack"]), rule("Off", channels=["idle"], enabled=False)
+    disabled("gone"), rule("Three", channels=["gone"])
+    assert _ticked(otto.get("/alerts/rules/new/").content.decode()) == ["ops-slack", "pager"]
+    copied = Rule.objects.get(name="One").pk
+    assert _ticked(otto.get(f"/alerts/rules/new/?from={copied}").content.decode()) == ["pager"]
+
+
+def test_a_new_rule_preselects_the_only_enabled_channel_and_none_of_two(otto):
+    channel(), disabled("gone")
+    assert _ticked(otto.get("/alerts/rules/new/").content.decode()) == ["ops-slack"]
+    channel("pager")
+    assert _ticked(otto.get("/alerts/rules/new/").content.decode()) == []
+
+
+def test_saving_without_a_channel_is_confirmed_once(otto):
+    channel()
+    form = typed(threshold="77")
+    del form["without_channel"]
+    answer = otto.post("/alerts/rules/create/", form)
+    page = answer.content.decode()
+    assert answer.status_code == 422 and not Rule.objects.exists()
+    assert "No channel: no one is notified. Save anyway?" in text_of(answer)
+    assert 'name="threshold" value="77"' in page
+    confirmed = re.search(r'<input type="hidden" form="rule" name="(\w+)" value="(\w+)">', page)
+    otto.post("/alerts/rules/create/", form | {confirmed[1]: confirmed[2]})
+    made = Rule.objects.get()
+    assert made.threshold == 77
+    # It has none already: a later change does not ask again.
+    otto.post(f"/alerts/rules/{made.pk}/change/", form | {"threshold": "78"})
+    made.refresh_from_db()
+    assert made.threshold == 78
+
+
+def test_removing_the_last_channel_is_confirmed_and_what_is_refused_comes_first(otto):
+    channel()
+    made = rule(channels=["ops-slack"])
+    form = typed()
+    del form["without_channel"]
+    answer = otto.post(f"/alerts/rules/{made.pk}/change/", form)
+    assert answer.status_code == 422 and "Save anyway?" in text_of(answer) and made.channels.exists()
+    refused = otto.post(f"/alerts/rules/{made.pk}/change/", form | {"threshold": "x"})
+    assert refused.status_code == 422 and "Save anyway?" not in text_of(refused)
+    assert "This must be a number" in text_of(refused)
+
+
+def test_an_edit_shows_how_much_is_unsaved_and_the_way_back(otto):
+    made = rule()
+    assert "unsaved" not in text_of(otto.get(f"/alerts/rules/{made.pk}/"))
+    form = typed(rule=str(made.pk), threshold="5", severity="critical", task="*", group="*", tenant="*")
+    part = otto.post("/alerts/rules/preview/", form, headers={"HX-Request": "true"}).content.decode()
+    bar = re.search(r'<p id="unsaved".*?</p>', part, re.S)[0]
+    assert 'hx-swap-oob="morph"' in bar and f'href="/alerts/rules/{made.pk}/"' in bar
+    assert "2 unsaved changes" in " ".join(re.sub("<.*?>", " ", bar).split()) and "Discard changes" in bar
+
+
 # --- runbooks ----------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.kit.page_checks import expect, faults_at_sizes, opened
+from tests.kit.page_checks import expect, faults_at_sizes, fields_under_the_bar, opened
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]  # the first one starts the desk
 
@@ -58,11 +58,15 @@ def test_a_policy_is_drawn_while_it_is_typed_published_made_stricter_and_put_bac
     page.get_by_label("Max attempts").fill("3")
     expect(page.locator("#outlook .changes")).to_contain_text("Max attempts")
     expect(page.locator("#outlook .lane")).to_have_count(2)
+    expect(page.locator("#unsaved")).to_contain_text("1 unpublished change")
+    assert fields_under_the_bar(page) == {}
     page.locator("#herd-jobs").fill("45000")
     expect(page.locator("#outlook .herd .said")).to_contain_text(re.compile(r"Peak [\d,]{5,}"))
     for table in page.locator("#outlook .as-table > summary").all():
         table.click()
     page.get_by_label(re.compile("^Enforce")).check()
+    expect(page.locator("#unsaved")).to_contain_text("2 unpublished changes")
+    expect(page.locator("#unsaved")).to_contain_text("Mode: enforce")
     assert faults_at_sizes(page, "edited") == []
     page.get_by_role("button", name="Publish v2 of journey").click()
     expect(page.locator("#messages")).to_contain_text("Published journey v2. Decisions are applied")
@@ -135,7 +139,7 @@ def test_a_policy_is_tried_out_and_published_without_scripts(desk, browser, logg
     page.click("text=Recalculate")
     expect(page.locator(SHOWN)).to_contain_text("6 attempts")
     page.fill("[name=name]", "plain")
-    page.click("#publish button.primary")
+    page.click(".save-bar button.primary")
     page.wait_for_url("**/policies/plain/")
     page.goto("/policies/plain/versions/")
     assert "First version." in page.content()

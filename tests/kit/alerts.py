@@ -76,9 +76,10 @@ def samples(alert: Alert, values: list[int], every_s: int = 10) -> None:
 
 
 def typed(**changes: str) -> dict[str, object]:
-    """The form of the editor."""
+    """The form of the editor, confirmed where no channel is selected."""
     form = {"name": "Webhooks die", "metric": "dead", "source": "shop", "queue": "webhooks", "threshold": "100"}
     form |= {"for_s": "1 min", "keep_firing_s": "2 min", "no_data": "keep", "severity": "warning", "enabled": "on"}
+    form["without_channel"] = "1"
     return form | changes
 
 

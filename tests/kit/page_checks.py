@@ -96,3 +96,35 @@ def first_link(page, where: str, pattern: str) -> re.Match[str]:
     page.goto(where)
     links = page.eval_on_selector_all("main a[href]", "all => all.map(a => a.getAttribute('href'))")
     return next(found for link in links if (found := re.search(pattern, link)))
+
+
+# 1440 px at 100 % and 200 %, a tablet, a phone.
+BAR_SIZES = ((1440, 900), (720, 450), (1024, 768), (390, 844))
+_UNDER_THE_BAR = """() => {
+  const bar = document.querySelector('.save-bar');
+  const box = bar.getBoundingClientRect();
+  const nav = [...document.querySelectorAll('.rail')].find((one) => getComputedStyle(one).position === 'fixed');
+  const floor = nav ? nav.getBoundingClientRect().top : innerHeight;
+  const wrong = [];
+  if (box.top < innerHeight / 2 || box.bottom > floor + 1) wrong.push(`the bar: ${box.top} to ${box.bottom}`);
+  for (const field of document.querySelectorAll('main form.policy :is(input, select, textarea):not([type=hidden])')) {
+    if (!field.checkVisibility()) continue;
+    field.focus();
+    if (document.activeElement !== field) continue;
+    const at = field.getBoundingClientRect();
+    if (at.bottom > bar.getBoundingClientRect().top + 1) wrong.push(`${field.name}: ${at.bottom}`);
+  }
+  scrollTo(0, 0);
+  return wrong;
+}"""
+
+
+def fields_under_the_bar(page) -> dict[str, list[str]]:
+    """Return, by size of the page, where the bar is out of view and which fields it covers while they have the focus."""
+    before, found = page.viewport_size, {}
+    for width, height in BAR_SIZES:
+        page.set_viewport_size({"width": width, "height": height})
+        if wrong := page.evaluate(_UNDER_THE_BAR):
+            found[f"{width} x {height}"] = wrong
+    page.set_viewport_size(before)
+    return found

@@ -30,6 +30,7 @@ MOST_SUGGESTIONS = 100
 DAYS = 7
 # What a new rule is called while it has no name: drawn, never saved.
 UNNAMED = "A new rule"
+CONFIRM = "without_channel"  # the hidden input of the second submit
 _NEEDED = {"name", "metric", "threshold"}
 
 
@@ -41,6 +42,7 @@ class Edit:
     current: Rule | None = None
     begun: str = ""  # when the rule that it began from was changed
     stale: str = ""  # why it was not saved
+    is_unconfirmed: bool = False  # no channel is selected: saving is confirmed once
     differing: list[tuple[str, str, str]] = field(default_factory=list)  # (what, as it is now, as it is typed)
 
 
@@ -54,7 +56,16 @@ def new(request: HttpRequest) -> HttpResponse:
     if copied := whole_number(request.GET.get("from")):
         draft = Draft.from_rule(get_rule(request, copied))
         draft.texts["name"] = f"{draft.texts['name']} (copy)"[:100]
+    else:
+        draft.chosen["channels"] = _usual_channels(request)
     return page(request, Edit(draft))
+
+
+def _usual_channels(request: HttpRequest) -> list[str]:
+    """Return the enabled channels that enabled rules use; where none does, the only enabled channel."""
+    enabled = [one.name for one in notices.channels(request.viewer) if not one.is_disabled]
+    used = {one.name for rule in alerts.rules(request.viewer) if rule.enabled for one in rule.channels.all()}
+    return [name for name in enabled if name in used] or (enabled if len(enabled) == 1 else [])
 
 
 @require_safe
@@ -91,6 +102,9 @@ def _edit(request: HttpRequest, pk: int | None) -> Edit:
 
 def _save(request: HttpRequest, edit: Edit) -> HttpResponse:
     pk = edit.current.pk if edit.current else None
+    if _must_confirm(request, edit):
+        edit.is_unconfirmed = True
+        return page(request, edit, status=422)
     begun = {"changed_at": edit.begun} if edit.begun else {}
     try:
         saved = alerts.save_rule(request.viewer, edit.draft.document() | begun, pk)
@@ -105,6 +119,19 @@ def _save(request: HttpRequest, edit: Edit) -> HttpResponse:
     when = "The rule is active." if saved.enabled else "The rule is disabled: no evaluation."
     add_toast(request, f"{saved.name} saved. {when}")
     return go(request, reverse("redrive:alert-rule-detail", args=[saved.pk]))
+
+
+def _must_confirm(request: HttpRequest, edit: Edit) -> bool:
+    """Return whether a valid rule has no channel, and neither had one before nor was confirmed without one."""
+    if edit.draft.chosen["channels"] or CONFIRM in request.POST:
+        return False
+    if edit.current and not edit.current.channels.exists():
+        return False
+    try:
+        alerts.check_rule(request.viewer, edit.draft.document())
+    except Refused:
+        return False  # saving reports it beside the field
+    return True
 
 
 def page(request: HttpRequest, edit: Edit, *, status: int = 200) -> HttpResponse:
@@ -137,6 +164,10 @@ def page(request: HttpRequest, edit: Edit, *, status: int = 200) -> HttpResponse
         "slots": rule_fields.slots(draft) if request.htmx else [],
         "suggestions": [] if request.htmx else _suggestions(request),
         "may_change": may_change,
+        "changes": len(_differences(rule, draft)) if rule else 0,
+        "unsaved": "unsaved",
+        "is_new": not rule,
+        "discard_url": reverse("redrive:alert-rule-detail", args=[rule.pk]) if rule else reverse("redrive:alert-rules"),
         "days": DAYS,
     }
     if rule and not request.htmx:
