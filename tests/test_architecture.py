@@ -96,7 +96,7 @@ def pages_of(imports: dict[str, set[str]], call: str) -> set[str]:
     while found:
         seen |= found
         found = set().union(*(imports.get(name, set()) for name in found)) - seen
-    shared = {"dashboard.failures.downloads", "dashboard.incidents.document"}
+    shared = {"dashboard.failures.comparison", "dashboard.failures.downloads", "dashboard.incidents.document"}
     return {
         name
         for name in seen - shared

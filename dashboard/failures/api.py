@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from django.core import signing
 from django.http import HttpRequest
-from ninja import Field
+from ninja import Field, Query
+from pydantic import AfterValidator
 
 from dashboard.failures import api_shapes as failure_shapes
 from dashboard.failures import downloads
@@ -16,11 +17,13 @@ from dashboard.web.api import errors, shapes
 from dashboard.web.api.base import REFUSALS, After, Body, Limit, Number, Reason, Text, api, page_of, viewer_of
 from jobs_admin import failures, replays
 from jobs_admin.core.refused import Refused
-from jobs_admin.failures import nearest, triage
+from jobs_admin.core.text import representable
+from jobs_admin.failures import histories, nearest, triage
 from jobs_admin.models import Failure
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.replays import progress
 
+Side = Annotated[str, Query(max_length=40), AfterValidator(representable)]
 _STEP_S = 5.0  # of an act on many
 _GOOD_FOR_S = 3_600  # what continues it
 
@@ -136,11 +139,44 @@ def _salt(viewer: Viewer) -> str:
 @api.get("/failures/{failure_id}", response={200: failure_shapes.FailureDetail, **REFUSALS}, tags=["failures"])
 @needs(VIEWER)
 def one_failure(request: HttpRequest, failure_id: Number) -> Any:
-    found = failures.get(viewer_of(request), failure_id)
+    viewer = viewer_of(request)
+    return failure_answer(viewer, failures.get(viewer, failure_id))
+
+
+@api.get("/failures/{failure_id}/why", response={200: failure_shapes.FailureReasons, **REFUSALS}, tags=["failures"])
+@needs(VIEWER)
+def explain_failure(request: HttpRequest, failure_id: Number) -> Any:
+    """Return why the failure is in its state: what was decided after each attempt, what to do, and why it is in its group."""
+    viewer = viewer_of(request)
+    return reasons_answer(viewer, failures.get(viewer, failure_id))
+
+
+@api.get("/failures/{failure_id}/compare", response={200: failure_shapes.Comparison, **REFUSALS}, tags=["failures"])
+@needs(VIEWER)
+def compare_attempts(request: HttpRequest, failure_id: Number, left: Side = "", right: Side = "") -> Any:
+    """Compare two attempts, each given as `run.attempt`. Default: the latest that failed, with the last of the run before."""
+    return comparison_answer(failures.get(viewer_of(request), failure_id), left, right)
+
+
+def failure_answer(viewer: Viewer, found: Failure) -> dict[str, Any]:
+    """Return the answer about one failure."""
     started = progress.started_runs(found)
     takes = replays.signatures().for_task(found.source, found.task)
-    page, waits_in = page_of("redrive:failure-detail", found.pk), _waits_in(viewer_of(request), found)
+    page, waits_in = page_of("redrive:failure-detail", found.pk), _waits_in(viewer, found)
     return failure_shapes.failure_detail(found, failures.attempts(found), started, takes, page, waits_in)
+
+
+def reasons_answer(viewer: Viewer, found: Failure) -> dict[str, Any]:
+    """Return the answer about the reasons of one failure."""
+    return failure_shapes.reasons(found, _waits_in(viewer, found))
+
+
+def comparison_answer(found: Failure, left: str, right: str) -> dict[str, Any]:
+    """Return the answer about two attempts, chosen as `histories.choose_pair` takes them. Raises Refused, and NotFound."""
+    pair = histories.choose_pair(found, left, right)
+    if pair is None:
+        raise Refused("wrong_state", "The failure has no failed attempts to compare.")
+    return failure_shapes.comparison(found, pair)
 
 
 def _waits_in(viewer: Viewer, found: Failure) -> dict[str, Any] | None:

@@ -10,9 +10,14 @@ from typing import Any
 
 from ninja import Schema
 
+from dashboard.failures import comparison as compared
 from dashboard.web.api.shapes import Count
+from dashboard.web.differences import Words
+from jobs_admin.core.fingerprint import SPLITS, explain
 from jobs_admin.core.signature import Signature
+from jobs_admin.db import grouping_rules
 from jobs_admin.db.priorities import level_of
+from jobs_admin.failures import histories, lost, unread
 from jobs_admin.failures.nearest import Near
 from jobs_admin.failures.quarantine import crashes_of
 from jobs_admin.models import Attempt, Failure, ReplayItem
@@ -67,6 +72,7 @@ class Run(Schema):
     by: str | None  # who started that replay
     sent_at: datetime | None
     outcome: str | None  # sent, running, succeeded, failed_again, uncertain; null for run 1
+    is_edited: bool  # sent with edited arguments
     attempts: list[AttemptItem]
 
 
@@ -107,6 +113,96 @@ class BulkResult(Schema):
     checked: int
     changed: int
     next: str | None  # continues the act; null: done
+
+
+class Decision(Schema):
+    """The end of an attempt, and what was decided then."""
+
+    run: int
+    attempt: int
+    ended_at: datetime
+    kind: str  # retry: another attempt follows; success; others: how it ended
+    error_type: str
+    policy: str  # `name@version` that decided; empty: the task itself
+    reason: str
+    delay_s: float | None  # until the next attempt
+
+
+class Advice(Schema):
+    code: str  # never_ran, outcome_unknown
+    message: str
+    fix: str
+
+
+class GroupingFrame(Schema):
+    place: str  # `file in function`
+    line: int
+    is_counted: bool
+    why_not: str  # library, rule, passed; empty: repeated, or of an earlier error
+
+
+class GroupingParts(Schema):
+    """The parts of the error that make its group."""
+
+    error_type: str  # empty if the class does not count
+    causes: list[tuple[str, str]]  # type, message
+    task: str  # empty if it does not count
+    message: str  # with variable parts replaced
+    frames: list[GroupingFrame]  # the innermost 100, the outermost of them first
+    rules: list[str]  # grouping rules that made a difference
+
+
+class FailureReasons(Schema):
+    id: int
+    state: str
+    kind: str
+    reason: str
+    attempts: int
+    max_attempts: int | None
+    due_at: datetime | None  # of the next attempt
+    decisions: list[Decision]  # the latest 64 attempts, oldest first
+    advice: list[Advice]
+    crashes: list[Crash]
+    waits_in: WaitsIn | None
+    grouping: GroupingParts
+
+
+class ComparedAttempt(AttemptItem):
+    id: int
+    run: int
+    job_id: str
+
+
+class ComparedPart(Schema):
+    part: str  # such as `the type`, `application frame 2`
+    left: str
+    right: str
+
+
+class ComparedRow(Schema):
+    change: str  # same, open, changed, added, removed, gap
+    left: str | None
+    right: str | None
+    level: int  # of nesting
+    count: int  # of a gap: equal lines
+
+
+class ComparedSection(Schema):
+    field: str  # message, traceback, args, kwargs, headers
+    is_same: bool | None  # null: not compared, see why_not
+    why_not: str
+    is_truncated: bool
+    rows: list[ComparedRow]
+
+
+class Comparison(Schema):
+    """Two attempts of a failure. Hidden values appear only as equal or different."""
+
+    left: ComparedAttempt
+    right: ComparedAttempt
+    is_one_group: bool | None  # null: one of them did not fail
+    group_parts: list[ComparedPart]
+    sections: list[ComparedSection]
 
 
 class FailureDetail(FailureItem):
@@ -154,9 +250,13 @@ def failure_detail(
         "redacted": row.redacted,
         "takes": [one.in_parentheses for one in takes],
         "traceback": row.traceback.text if row.traceback else None,
-        "crashes": [asdict(crash) | {"said": crash.text} for crash in crashes_of(row)],
+        "crashes": _crashes(row),
         "url": url,
     }
+
+
+def _crashes(row: Failure) -> list[dict[str, Any]]:
+    return [asdict(crash) | {"said": crash.text} for crash in crashes_of(row)]
 
 
 def _runs(row: Failure, attempts: list[Attempt], started: Mapping[int, ReplayItem]) -> list[dict[str, Any]]:
@@ -176,6 +276,7 @@ def _run(n: int, job_id: str, item: ReplayItem | None) -> dict[str, Any]:
         "by": item.replay.actor if item else None,
         "sent_at": item.sent_at if item else None,
         "outcome": item.state if item else None,
+        "is_edited": bool(item and (item.replay.edit or item.replay.patch)),
         "attempts": [],
     }
 
@@ -191,6 +292,84 @@ def _json(text: str) -> Any:
         return json.loads(text) if text else None
     except (ValueError, RecursionError):
         return text
+
+
+MOST_FRAMES = 100
+
+
+def reasons(row: Failure, waits_in: dict[str, Any] | None) -> dict[str, Any]:
+    """Return why a failure is in its state and in its group."""
+    names = ("state", "kind", "reason", "attempts", "max_attempts", "due_at")
+    decided = tuple(Decision.model_fields)
+    advice = [
+        {"code": code, "message": found.what, "fix": found.to_do}
+        for code, found in (("never_ran", unread.explanation(row)), ("outcome_unknown", lost.explanation(row)))
+        if found is not None
+    ]
+    return {name: getattr(row, name) for name in names} | {
+        "id": row.pk,
+        "decisions": [{name: getattr(one, name) for name in decided} for one in histories.history(row).ended],
+        "advice": advice,
+        "crashes": _crashes(row),
+        "waits_in": waits_in,
+        "grouping": _grouping(row),
+    }
+
+
+def _grouping(row: Failure) -> dict[str, Any]:
+    trace = row.traceback.text if row.traceback else ""
+    facts = {name: getattr(row, name) for name in SPLITS if name != "message"}
+    found = explain(row.error_type, row.message, trace, grouping_rules.current(), facts)
+    return {
+        "error_type": found.type,
+        "causes": found.causes,
+        "task": found.task,
+        "message": found.message,
+        "frames": [
+            {"place": one.place, "line": one.frame.line, "is_counted": one.counts, "why_not": one.why_not}
+            for one in found.frames[-MOST_FRAMES:]
+        ],
+        "rules": found.acted,
+    }
+
+
+def comparison(row: Failure, pair: histories.Pair) -> dict[str, Any]:
+    """Return two attempts compared, as the page shows them."""
+    grouping = compared.grouping(row, pair.left, pair.right)
+    return {
+        "left": _compared_attempt(pair.left),
+        "right": _compared_attempt(pair.right),
+        "is_one_group": grouping.is_one if grouping else None,
+        "group_parts": [
+            {"part": part, "left": left, "right": right} for part, left, right in (grouping.parts if grouping else ())
+        ],
+        "sections": [_section(one) for one in compared.sections(row, pair.left, pair.right)],
+    }
+
+
+def _compared_attempt(one: Attempt) -> dict[str, Any]:
+    return _attempt(one) | {"id": one.pk, "run": one.run, "job_id": one.job_id}
+
+
+def _section(one: compared.Section) -> dict[str, Any]:
+    found = one.difference
+    return {
+        "field": one.field,
+        "is_same": None if found is None else found.is_same,
+        "why_not": one.why_not,
+        "is_truncated": bool(found and found.is_cut),
+        "rows": [
+            {
+                "change": row.what, "left": _text(row.left), "right": _text(row.right), "level": row.level,
+                "count": row.count,
+            }
+            for row in (found.rows if found else ())
+        ],
+    }  # fmt: skip
+
+
+def _text(words: Words | None) -> str | None:
+    return None if words is None else "".join(text for text, _ in words)
 
 
 def near(found: Near) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from django.urls import reverse
 
-from dashboard.failures import unread
 from dashboard.failures.timeline import short
+from jobs_admin.failures import unread
 from jobs_admin.failures.quarantine import Crash, QuarantinedJob, crashes_of
 from jobs_admin.models import Failure
 from jobs_admin.models.access import OPERATOR, Viewer

@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
-from dashboard.failures import columns, lost, python_call, quarantine, timeline, tree, unread
+from dashboard.failures import columns, python_call, quarantine, timeline, tree
 from dashboard.failures import page as failure_page
 from dashboard.web import links, tracebacks
 from dashboard.web.access import can
@@ -21,7 +21,7 @@ from jobs_admin.core.redacted_view import Piece, build_display
 from jobs_admin.core.text import whole_number
 from jobs_admin.db import abilities, priorities
 from jobs_admin.desk import overview
-from jobs_admin.failures import contents, histories, related_jobs
+from jobs_admin.failures import contents, histories, lost, related_jobs, unread
 from jobs_admin.fleet import stranded
 from jobs_admin.models import Attempt, Failure, Traceback
 from jobs_admin.models.access import OPERATOR, VIEWER

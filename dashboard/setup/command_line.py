@@ -14,6 +14,7 @@ OURS = {
     "test": "Run the test suite on real servers.",
     "doctor": "Check store, database, sources, workers and watch; suggest fixes.",
     "failures": "Search failures: `failures queue:emails error:Timeout`.",
+    "failure": "One failure: show it, why it is in its state, compare its attempts.",
     "replay": "Send all that a search matches back to its queues, at a pace.",
     "triage": "Discard, restore or readmit all failures that a search matches; undo it.",
     "groups": "Groups of failures: list, show, resolve, mute, assign; undo a change.",
@@ -42,7 +43,7 @@ OURS = {
 }
 # These read tables at once; `doctor` says itself what is missing.
 _NEED_TABLES = {
-    "alerts", "audit", "depth", "drain", "failures", "groups", "replay", "off", "on", "token", "prune", "reindex",
+    "alerts", "audit", "depth", "drain", "failure", "failures", "groups", "replay", "off", "on", "token", "prune", "reindex",
     "rotate-keys", "silences", "source-key", "sources", "triage", "unsigned-reports", "watch", "worker-acl", "workers",
 }  # fmt: skip
 _DJANGO = (

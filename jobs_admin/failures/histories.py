@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from django.db.models import Count
 from django.db.models.functions import Left
 
+from jobs_admin.core.refused import NotFound
 from jobs_admin.models import Attempt, Failure
 
 MOST_ATTEMPTS = 64
@@ -103,3 +105,55 @@ def find(failure: Failure, run: int, attempt: int) -> Attempt:
     """The attempt of this number, the way it ended last where it ended in two. Raises Attempt.DoesNotExist."""
     pks = failure.attempt_set.filter(run=run, attempt=attempt).order_by("-ended_at", "-id").values_list("pk", flat=True)
     return get(failure, pks.first() or 2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two attempts to compare."""
+
+    left: Attempt
+    right: Attempt
+    ended: list[Ended]  # to choose from, oldest first
+
+
+def choose_pair(failure: Failure, left: str = "", right: str = "") -> Pair | None:
+    """Return two attempts of the failure, each given as `2.1` (run and attempt) or by its id; by default the latest that
+    failed, and the one that it is best compared with. None without a failed attempt. Raises NotFound.
+    """
+    ended = history(failure).ended
+    after = _chosen(failure, right) or _get_or_none(failure, _latest_failed(ended))
+    before = _chosen(failure, left) or _get_or_none(failure, _before(ended, after))
+    return None if after is None or before is None else Pair(before, after, ended)
+
+
+_ATTEMPT = re.compile(r"(\d{1,9})\.(\d{1,9})|(\d{1,19})", re.ASCII)
+
+
+def _chosen(failure: Failure, text: str) -> Attempt | None:
+    if not text:
+        return None
+    named = _ATTEMPT.fullmatch(text)
+    try:
+        if named is None:
+            raise Attempt.DoesNotExist
+        return get(failure, int(named[3])) if named[3] else find(failure, int(named[1]), int(named[2]))
+    except Attempt.DoesNotExist as error:
+        raise NotFound(f"Failure {failure.pk} has no attempt {text[:40]}.") from error
+
+
+def _get_or_none(failure: Failure, pk: int | None) -> Attempt | None:
+    return None if pk is None else get(failure, pk)
+
+
+def _latest_failed(ended: Sequence[Ended]) -> int | None:
+    return next((one.pk for one in reversed(ended) if one.kind != "success"), None)
+
+
+def _before(ended: Sequence[Ended], right: Attempt | None) -> int | None:
+    """Return the end of the run before, since a replay changes most; else the attempt before; else the attempt itself."""
+    if right is None:
+        return None
+    failed = [one for one in ended if one.kind != "success" and one.pk != right.pk]
+    runs = [one for one in failed if one.run < right.run] or [one for one in failed if one.run == right.run]
+    earlier_ones = [one for one in runs if (one.run, one.attempt) < (right.run, right.attempt)] or runs
+    return earlier_ones[-1].pk if earlier_ones else right.pk

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import re
 from datetime import timedelta
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.urls import reverse
+from django.utils import timezone
 
 from jobs_admin import config
-from jobs_admin.models import Attempt, Failure, Payload, Traceback
+from jobs_admin.failures import unread
+from jobs_admin.models import Attempt, Failure, Payload, Replay, ReplayItem, Traceback
 from tests.kit.failures import KWARGS, bury, dead
 from tests.kit.pages import HTMX
 
@@ -239,6 +243,79 @@ def test_sides_are_chosen_and_two_attempts_of_one_run_share_their_message(ann, r
     assert "Both attempts belong to run 2" in get(ann, "failure-diff", replayed.pk, left=second.pk, right=third.pk)
     assert "shop.Refused" in get(ann, "failure-diff", replayed.pk, left="1.1", right="2.2")
     assert "the same attempt" in get(ann, "failure-diff", replayed.pk, left=first.pk, right=first.pk)
+
+
+def terminal(*arguments) -> str:
+    out = io.StringIO()
+    call_command("failure", *map(str, arguments), stdout=out)
+    return out.getvalue()
+
+
+def test_the_api_and_a_terminal_compare_as_the_page_does(replayed, call_api):
+    found = call_api("GET", f"failures/{replayed.pk}/compare").json()
+    assert ((found["left"]["run"], found["right"]["run"]), found["is_one_group"]) == ((1, 2), False)
+    assert found["group_parts"][0]["part"] == "the type"
+    sections = {one["field"]: one for one in found["sections"]}
+    assert list(sections) == ["message", "traceback", "args", "kwargs", "headers"]
+    (message,) = sections["message"]["rows"]
+    assert (message["left"], message["right"]) == ("order 17 was refused", "order 17 was declined")
+    (changed,) = [row for row in sections["args"]["rows"] if row["change"] == "changed"]
+    assert (changed["left"], changed["right"]) == ("0: 42", "0: 43")
+    assert sections["traceback"]["is_same"] is True and "s3cret" not in json.dumps(found)
+    assert json.loads(terminal("compare", replayed.pk, "--json")) == found
+    text = terminal("compare", replayed.pk)
+    assert (
+        "Different fingerprints" in text and "+ order 17 was declined" in text and "- 0: 42" in text.replace("  ", " ")
+    )
+    same_run = call_api("GET", f"failures/{replayed.pk}/compare", left="2.1", right="2.1").json()
+    assert [one["is_same"] for one in same_run["sections"]] == [True, True, None]
+    assert "belong to run 2" in same_run["sections"][2]["why_not"]
+
+
+def test_an_attempt_that_is_not_there_is_refused_by_the_api_and_a_terminal(replayed, call_api):
+    answer = call_api("GET", f"failures/{replayed.pk}/compare", left="9.9")
+    assert answer.status_code == 404 and "has no attempt 9.9" in answer.json()["error"]["message"]
+    with pytest.raises(CommandError, match=f"Failure {replayed.pk} has no attempt 9.9."):
+        terminal("compare", replayed.pk, "--left", "9.9")
+    for act in ("show", "why", "compare"):
+        with pytest.raises(CommandError, match="There is no failure 987654321"):
+            terminal(act, 987654321)
+    alone = one()
+    assert call_api("GET", f"failures/{alone.pk}/compare").status_code == 409
+    with pytest.raises(CommandError, match="no failed attempts to compare"):
+        terminal("compare", alone.pk)
+    for call in ("why", "compare"):
+        assert call_api("GET", f"failures/{replayed.pk}/{call}", role="admin", source="bank").status_code == 404
+
+
+def test_reasons_are_the_decisions_the_advice_and_the_parts_of_the_group(replayed, call_api):
+    Attempt.objects.filter(failure=replayed, run=1).update(
+        kind="retry", policy="emails@3", reason="transient", delay_s=30.0
+    )
+    found = call_api("GET", f"failures/{replayed.pk}/why").json()
+    first, second = found["decisions"]
+    assert (first["kind"], first["policy"], first["reason"], first["delay_s"]) == ("retry", "emails@3", "transient", 30)
+    assert (second["run"], second["kind"], found["advice"]) == (2, "exception", [])
+    assert found["grouping"]["error_type"] and found["grouping"]["message"]
+    assert json.loads(terminal("why", replayed.pk, "--json")) == found
+    assert "retry by emails@3; next after 30 s: transient" in terminal("why", replayed.pk)
+    never = one(kind="expired")
+    (advice,) = call_api("GET", f"failures/{never.pk}/why").json()["advice"]
+    assert (advice["code"], advice["message"]) == ("never_ran", unread.explanation(never).what)
+    assert f"→ {advice['fix']}" in terminal("why", never.pk)
+
+
+def test_a_run_with_edited_arguments_is_marked(replayed, call_api):
+    replay = Replay.objects.create(actor="ann", scope_max_id=replayed.pk, edit={"kwargs": {}}, reason="typo")
+    sent = {"run": 2, "state": "failed_again", "sent_at": timezone.now(), "n": 1}
+    ReplayItem.objects.create(replay=replay, failure=replayed, **sent)
+    found = call_api("GET", f"failures/{replayed.pk}").json()
+    assert [run["is_edited"] for run in found["runs"]] == [False, True]
+    shown = json.loads(terminal("show", replayed.pk, "--json"))
+    assert shown == found
+    assert f"Run 2, sent by ann in replay #{replay.pk} with edited arguments: failed_again" in terminal(
+        "show", replayed.pk
+    )
 
 
 def test_a_message_that_was_pruned_leaves_the_rest_to_be_compared(ann, replayed):

@@ -111,6 +111,7 @@ def test_every_command_of_ours_is_listed():
     ("command", "acts"),
     [
         ("workers", "{list,gone,return}"),
+        ("failure", "{show,why,compare}"),
         ("groups", "{list,show,resolve,reopen,mute,assign,unassign,note,runbook,undo}"),
         ("alerts", "{list,show,acknowledge,unacknowledge}"),
         ("silences", "{list,add,end}"),

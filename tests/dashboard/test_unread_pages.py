@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from dashboard.failures import unread
 from jobs_admin import config
+from jobs_admin.failures import unread
 from jobs_admin.models import Failure, Payload
 from jobs_admin.models.failure import Caveat
 from tests.kit.failures import bury
