@@ -2,8 +2,21 @@
 // An appearance is all that contrast depends on: the computed colours of a text and of all that is painted behind it, its size
 // and its weight. A text is measured every time where something that does not contain it is painted on it or under it.
 window.audit = (() => {
+  axe._audit.noHtml = true; // the source of a checked node is read nowhere
   const contrast = axe._audit.rules.find(({ id }) => id === "color-contrast");
   const applies = contrast.matches;
+
+  // A target passes by its size or by its distance from others: the distance is measured of those that are too small.
+  const [size, distance] = [axe._audit.checks["target-size"], axe._audit.checks["target-offset"]];
+  const [isLargeEnough, isFarEnough, large] = [size.evaluate, distance.evaluate, new WeakSet()];
+  size.evaluate = function (node, ...rest) {
+    const answer = isLargeEnough.call(this, node, ...rest);
+    large[answer === true ? "add" : "delete"](node);
+    return answer;
+  };
+  distance.evaluate = function (node, ...rest) {
+    return large.has(node) || isFarEnough.call(this, node, ...rest);
+  };
 
   // A number of 53 bits in base 36 (cyrb53).
   const digest = (text) => {
@@ -19,8 +32,12 @@ window.audit = (() => {
 
   const REPLACED = new Set(["IMG", "CANVAS", "VIDEO", "IFRAME", "OBJECT", "PROGRESS", "METER", "svg"]);
 
-  // By element: a digest of its appearance, or null where something that does not contain it may be behind it.
-  const appearances = () => {
+  const hasText = (element) =>
+    ["INPUT", "SELECT", "TEXTAREA"].includes(element.tagName) ||
+    [...element.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.nodeValue.trim());
+
+  // By element with a text of its own: a digest of its appearance, or null where something that does not contain it may be behind it.
+  const appearances = (excluded) => {
     const [behind, found, painted] = [new Map([[document, ""]]), new Map(), []];
     for (const element of document.querySelectorAll("*")) {
       const style = getComputedStyle(element);
@@ -33,6 +50,7 @@ window.audit = (() => {
       const box = element.getBoundingClientRect();
       if (!box.width || !box.height) continue;
       if (isPainted || REPLACED.has(element.tagName)) painted.push([element, box]);
+      if (excluded.has(element) || !hasText(element)) continue;
       const { color, fontSize, fontWeight, textShadow, webkitTextStrokeWidth, webkitTextStrokeColor } = style;
       found.set(element, [box, [paint, color, fontSize, fontWeight, textShadow, webkitTextStrokeWidth, webkitTextStrokeColor].join()]);
     }
@@ -48,7 +66,9 @@ window.audit = (() => {
   };
 
   return async (scope, rules, measured) => {
-    const [known, seen] = [new Set(measured), appearances()];
+    const known = new Set(measured);
+    const excluded = new Set(scope.exclude.flatMap(([selector]) => [...document.querySelectorAll(`${selector}, ${selector} *`)]));
+    const seen = appearances(excluded);
     contrast.matches = (node, ...rest) => !known.has(seen.get(node)) && applies.call(contrast, node, ...rest);
     const reporter = (results, _, resolve) => {
       const passed = results.find(({ id }) => id === "color-contrast")?.passes ?? [];
