@@ -278,8 +278,8 @@ def coverage(report: Report) -> str:
         parts.append(count(report.tasks, "task") + whose)
     if report.options:
         jobs_checked = sum(queue.jobs for one in report.lying.found for queue in one.queues)
-        parts.append(f"{count(report.options, 'kind')} of options of {count(jobs_checked, 'job')} in queues")
-    return _listed(parts) or "no policy and no task"
+        parts.append(f"{count(report.options, 'set')} of options of {count(jobs_checked, 'queued job')}")
+    return _listed(parts) or "no policies and no tasks"
 
 
 def _listed(parts: list[str]) -> str:
@@ -301,7 +301,7 @@ def reservations(report: Report) -> list[str]:
             f"{count(workers, 'worker')} of {source} without reported settings: the guard is an older version."
         )
     if report.left_out:
-        sentences.append(f"{count(report.left_out, 'task')} beyond the reported ones were not checked.")
+        sentences.append(f"{count(report.left_out, 'more task')} not reported and not checked.")
     for name, at in report.lying.stale(report.looked_at):
         sentences.append(f"The queued jobs of {name} were last checked on {at:%-d %b %H:%M} UTC.")
     for one_found in report.lying.found:
@@ -311,7 +311,7 @@ def reservations(report: Report) -> list[str]:
                 f"{jobs:,} of {there:,} jobs in the queues of {one_found.source} were checked: the latest, and others in turn."
             )
         if one_found.left_out:
-            sentences.append(f"{count(one_found.left_out, 'more kind')} of options of {one_found.source} not listed.")
+            sentences.append(f"{count(one_found.left_out, 'more set')} of options of {one_found.source} not listed.")
     for name in report.unread:
         sentences.append(f"The policy {name} cannot be read by this version of Redrive and was not checked.")
     return sentences

@@ -77,7 +77,7 @@ def test_the_check_shows_its_verdicts_and_counts_by_kind(ann, fleet):
     assert "Failed: 1 of 2 retry configurations break the rule." in text
     assert re.search(r"pass 1 fail 1 not applicable 1 cannot tell 0 exponential 1 fixed 1", text)
     assert text.index("Every wait is the same") < text.index("Waits at least double (5 s, 10 s")
-    assert "Not applicable: 1" in text and "It is not retried: no autoretry_for" in text
+    assert "Not applicable: 1" in text and "Not retried: no autoretry_for" in text
 
 
 def test_where_nothing_is_wrong_it_shows_what_was_checked(ann, fleet):
@@ -162,9 +162,9 @@ def lie(store, *options: Options, source="shop", ago=0.0):
 def test_options_of_jobs_that_lie_in_queues_are_quoted_with_how_many_have_them(ann, watched, settings):
     lie(watched, LYING)
     text = text_of(ann.get("/policies/lint/"))
-    assert "1 kind of options of 9 jobs in queues, " in text
-    assert "Retries are immediate. 2 of 9 jobs looked at in hooks, the newest 42." in text
-    assert "A job that dies is deleted." in text and LYING.quoted in text
+    assert "1 set of options of 9 queued jobs, " in text
+    assert "Retries are immediate. 2 of 9 jobs checked in hooks, latest 42." in text
+    assert "Dead jobs are deleted." in text and LYING.quoted in text
 
 
 def test_what_was_in_queues_a_while_ago_is_called_stale_and_names_are_never_obeyed(ann, watched):

@@ -194,7 +194,7 @@ def test_errors_among_the_failures_that_are_stored_are_counted_by_task(store):
     found = {finding.id: finding for finding in linting.report(ENGINE, NOW).findings}
     assert found["retries-permanent-errors"].evidence.endswith("3 TypeError.")
     assert found["retries-permanent-errors"].severity == "high"
-    assert found["ignores-retry-after"].evidence.startswith("3 failures of it that are kept were rate limited")
+    assert found["ignores-retry-after"].evidence.startswith("Rate limited: 3 stored failures")
 
 
 def test_a_viewer_is_informed_about_what_belongs_to_sources_in_sight(store):
@@ -276,5 +276,5 @@ def test_an_error_that_calls_itself_permanent_and_ran_again_is_counted(store):
         Failure.objects.create(source="shop", queue="sync", first_job_id=str(n), job_id=str(n), state="dead", task="sync", kind="exception", group=group,
             message=message, attempts=attempts, first_failed_at=NOW, failed_at=NOW, received_at=NOW)  # fmt: skip
     assert [(one.id, one.evidence) for one in linting.report(ENGINE, NOW).findings] == [
-        ("permanent-by-word-only", "1 failure of it that are kept say so, and ran more than once.")
+        ("permanent-by-word-only", "1 stored failure with such a message and several attempts.")
     ]

@@ -61,7 +61,7 @@ def test_what_is_in_queues_is_sampled_judged_and_quoted(sources):
                 bull.add("work", name, {}, **options)
     now = datetime.now(UTC)
     report = sampled(now)
-    assert linting.coverage(report) == "2 kinds of options of 3 jobs in queues"
+    assert linting.coverage(report) == "2 sets of options of 3 queued jobs"
     assert linting.reservations(report) == []
     found = [(str(one.where), one.id, json.loads(one.quoted)) for one in report.findings]
     assert found == [
@@ -69,7 +69,7 @@ def test_what_is_in_queues_is_sampled_judged_and_quoted(sources):
         ("shop · hook", "dead-letters-dropped-at-once", FIXED),
         ("shop · hook", "gives-up-before-outage", FIXED),
     ]
-    assert "2 of 2 jobs looked at in work" in report.findings[0].evidence
+    assert "2 of 2 jobs checked in work" in report.findings[0].evidence
     tidy = linting.report(Viewer("ann", {"tidy": "viewer"}), now)
     assert (tidy.findings, tidy.check.passes, tidy.check.count("pass")) == ((), True, 1)
     later = linting.reservations(linting.report(ENGINE, now + timedelta(minutes=10)))
@@ -82,8 +82,8 @@ def test_what_is_in_queues_is_sampled_judged_and_quoted(sources):
     lines = [line.strip() for line in output.getvalue().splitlines()]
     there = lines.index("Options of queued jobs:")
     assert lines[there + 1 : there + 5] == [
-        "shop · work · hook: 2 of 2 jobs looked at, the newest 2", json.dumps(FIXED),
-        "tidy · work · mail: 1 of 1 jobs looked at, the newest 1", json.dumps(SOUND),
+        "shop · work · hook: 2 of 2 jobs checked, latest 2", json.dumps(FIXED),
+        "tidy · work · mail: 1 of 1 jobs checked, latest 1", json.dumps(SOUND),
     ]  # fmt: skip
 
 

@@ -110,9 +110,7 @@ def test_the_check_has_a_verdict_for_each_and_reports_in_which_job_it_is(queue_m
         "strategy": "cannot tell",
     }
     example = next(one.example for one in queue_messages.options if one.queue == "fixed")
-    assert (
-        verdicts["fixed"].why == f"Every wait is the same: 5 min. 3 of 3 jobs looked at in fixed, the newest {example}."
-    )
+    assert verdicts["fixed"].why == f"Every wait is the same: 5 min. 3 of 3 jobs checked in fixed, latest {example}."
 
 
 def test_of_a_long_list_the_latest_are_always_checked_and_the_others_in_turn(engine):

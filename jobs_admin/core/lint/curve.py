@@ -319,8 +319,8 @@ _GROWN: dict[str, tuple[str, Callable[[int], float]]] = {
 
 def _describe_jobs(options: Options) -> str:
     """Return how many jobs have it, and one of them."""
-    jobs = f"{options.jobs:,} of {options.sample_size:,} jobs looked at in {options.queue}"
-    return f"{jobs}, the newest {options.example}" if options.example else jobs
+    jobs = f"{options.jobs:,} of {options.sample_size:,} jobs checked in {options.queue}"
+    return f"{jobs}, latest {options.example}" if options.example else jobs
 
 
 def _where(task: Task, found: Configuration) -> Where:

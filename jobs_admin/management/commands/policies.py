@@ -199,17 +199,17 @@ def _expected(text: str) -> int:
 def add_lint(acts: Any) -> None:
     """Add the parser of `lint`."""
     parser: ArgumentParser = acts.add_parser(
-        "lint", help="Mistakes in how jobs are retried. Ends with 1 when one of them is of severity high."
+        "lint", help="Check retry settings. Exit code 1 if a finding has severity high."
     )
     parser.add_argument("--json", action="store_true", help="One JSON object, as the API answers.")
     parser.add_argument(
         "--app", action="append", default=[], metavar="MODULE:APP",
-        help="Judge this Celery app instead of live workers and policies; needs no database, no store, no worker.",
+        help="Check this Celery app instead of live workers and policies; needs no database, store or worker.",
     )  # fmt: skip
-    parser.add_argument("--outage", metavar="15m", help="The outage to survive, where none was seen; 5m if left out.")
+    parser.add_argument("--outage", metavar="15m", help="Outage to survive if none was recorded; default: 5m.")
     parser.add_argument(
         "--except", action="append", default=[], dest="excepted", metavar="RULE[@NAME]",
-        help="Leave a rule out, or one for tasks and policies of this name; both may have *. May be given again.",
+        help="Exclude a rule, or a rule for tasks and policies of this name (wildcard * in both). Repeat for several.",
     )  # fmt: skip
     parser.set_defaults(run=run_lint)
 
@@ -242,8 +242,8 @@ def lint_text(report: linting.Report, left: int = 0) -> Iterable[str]:
             yield f"        {terminal_line(str(one.where), 120)}: {terminal_line(one.evidence, _WIDTH)}"
             if one.quoted:
                 yield f"            {terminal_line(one.quoted, _WIDTH)}"
-        yield f"        To do: {terminal_line(found[0].fix, _WIDTH)}"
-        yield f"        Known from: {terminal_line(found[0].source, _WIDTH)}"
+        yield f"        Fix: {terminal_line(found[0].fix, _WIDTH)}"
+        yield f"        Source: {terminal_line(found[0].source, _WIDTH)}"
     yield from _lying(report)
     counts = [f"{report.count(severity)} {severity}" for severity in lint.SEVERITIES]
     yield f"{', '.join(counts)}{f', {left} excepted' if left else ''}; of {linting.coverage(report)}."
@@ -261,7 +261,7 @@ def _lying(report: linting.Report) -> Iterable[str]:
     for some in report.lying.found:
         for one in some.options:
             where = " · ".join((some.source, one.queue, one.task))
-            seen = f"{one.jobs:,} of {one.sample_size:,} jobs looked at, the newest {one.example}"
+            seen = f"{one.jobs:,} of {one.sample_size:,} jobs checked, latest {one.example}"
             yield f"        {terminal_line(where, 120)}: {terminal_line(seen, 120)}"
             yield f"            {terminal_line(one.quoted, _WIDTH)}"
 
@@ -280,7 +280,7 @@ def _outage_seconds(outage: str | None) -> float | None:
         return None
     number, unit = outage[:-1], outage[-1:]
     if not number.isdecimal() or unit not in ("s", "m", "h"):
-        raise CommandError(f"--outage {outage!r} is no length of time such as 90s, 15m or 2h.", returncode=CANNOT_CHECK)
+        raise CommandError(f"--outage {outage!r} is not a duration such as 90s, 15m or 2h.", returncode=CANNOT_CHECK)
     return float(number) * {"s": 1, "m": 60, "h": 3600}[unit]
 
 

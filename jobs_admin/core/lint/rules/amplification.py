@@ -29,10 +29,10 @@ def busiest(case: Case, curve: Curve) -> tuple[float, str]:
     "no-jitter-at-volume",
     MEDIUM,
     title="No jitter at volume",
-    why="Jobs that fail together are retried together, at every step: 45,000 retries without jitter are 45,000 "
-    "requests in one second, about 826 with full jitter over a minute. The limit is 100 jobs a minute on the "
-    "job's queue, in the busiest quarter of an hour of the last day, shared out among the tasks that are routed "
-    "to it. For systems that do not report how many start, it is 100 failed attempts.",
+    why="Jobs that fail together are retried together at every step: 45,000 retries are 45,000 requests in one "
+    "second without jitter, and about 826 with full jitter over a minute. The threshold is 100 started jobs/min "
+    "per queue in the busiest 15 minutes of the last day, divided among the tasks routed to the queue. For "
+    "systems that do not report starts, the threshold is 100 failed attempts/min.",
     fix="`retry_jitter=True` (Celery's default with `retry_backoff`), or a policy with full or equal jitter. In "
     "BullMQ 5 and 6: `backoff: { type: 'exponential', delay: 2000, jitter: 0.5 }`, which has none by default.",
     source="AWS, Exponential Backoff And Jitter",
@@ -43,11 +43,11 @@ def no_jitter_at_volume(case: Case) -> Iterator[Found]:
         if jobs and curve.is_known and curve.retries != 0 and not curve.is_jittered and curve.kind != BY_SERVER:
             yield Found(
                 curve.where,
-                f"{queue} started {jobs:,.0f} jobs a minute in its busiest quarter of an hour.",
+                f"{queue} started {jobs:,.0f} jobs/min in its busiest 15 minutes.",
                 curve.quoted,
             )
         elif (failed := _failed(case, curve)) and curve.is_known and curve.retries != 0 and not curve.is_jittered:
-            evidence = f"{failed:,.0f} attempts a minute failed in the worst quarter of an hour. {curve.seen}."
+            evidence = f"{failed:,.0f} attempts/min failed in the worst 15 minutes. {curve.seen}."
             yield Found(curve.where, evidence, curve.quoted)
 
 
@@ -63,9 +63,9 @@ def _failed(case: Case, curve: Curve) -> float:
     "no-budget-at-volume",
     LOW,
     title="No retry budget at volume",
-    why="Where everything fails, every job makes `max_attempts` requests: with five attempts the service that"
-    " is down gets five times its load. A budget bounds retries for all jobs together. The limit is the "
-    "same as for jitter.",
+    why="In an outage, every job makes `max_attempts` requests: with five attempts, a service that is down gets "
+    "five times its load. A budget limits the retries of all jobs together. The threshold is the same as for "
+    "jitter.",
     fix="Give the policy a `budget`: about a tenth of the jobs that start in a busy minute.",
     source="Google SRE Book, Handling Overload (a per-client retry budget of 10 %)",
 )
@@ -76,7 +76,10 @@ def no_budget_at_volume(case: Case) -> Iterator[Found]:
             continue
         jobs, queue = busiest(case, curve)
         if jobs:
-            evidence = f"{queue} started {jobs:,.0f} jobs a minute at its busiest, and each may run {policy.max_attempts} times."
+            evidence = (
+                f"{queue} started {jobs:,.0f} jobs/min in its busiest 15 minutes, and each may run "
+                f"{policy.max_attempts} times."
+            )
             yield Found(curve.where, evidence)
 
 
@@ -84,10 +87,10 @@ def no_budget_at_volume(case: Case) -> Iterator[Found]:
     "budget-group-differs",
     MEDIUM,
     title="Policies of one budget group have different limits",
-    why="Policies that name the same `budget.group` spend from one budget, and each spend brings its own "
-    "numbers: what is left jumps between them, and the bound that was meant for all holds for none.",
+    why="Policies with the same `budget.group` share one budget, and each retry is counted with the limits of its "
+    "own policy: the remaining budget jumps between them, and no limit holds for the group.",
     fix="Give all policies of the group the same `per_minute` and `burst`.",
-    source="our own: a budget is counted with the numbers of whoever spends",
+    source="Redrive: each retry is counted with the limits of its own policy",
 )
 def budget_group_differs(case: Case) -> Iterator[Found]:
     groups: dict[str, dict[tuple[float, int], list[Curve]]] = {}
@@ -116,12 +119,12 @@ TOO_MANY = 27  # three layers of three attempts
     "retries-multiplied",
     MEDIUM,
     title="Retries multiplied across layers",
-    why="A client that retries automatically does so in every attempt of the task: four attempts of a task "
-    "whose client makes three requests are twelve requests for one job, at a service that is down. Retry at one "
-    "layer, the one that can wait. Clients are found where the task's own code, or a function of the same "
-    "package that it calls, names one: tenacity, urllib3 and requests, httpx. High from 27 requests for one "
-    "job, three layers of three.",
-    fix="Take the retries out of the client, or give the task one attempt.",
+    why="A client that retries automatically does so in every attempt of the task: four attempts with a client that "
+    "makes three requests are twelve requests for one job, to a service that is down. Retry at one layer: the "
+    "one that can wait. Clients are detected in the task's own code and in functions of the same package that "
+    "it calls: tenacity, urllib3 and requests, httpx. Severity is high from 27 requests for one job (three "
+    "layers of three).",
+    fix="Remove the retries from the client, or give the task one attempt.",
     source="AWS Builders’ Library, Timeouts, retries, and backoff with jitter; Google SRE Book, Addressing "
     "Cascading Failures",
 )

@@ -14,13 +14,12 @@ from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, Found, count, rule, 
     "gives-up-before-outage",
     LOW,
     title="Gives up before an outage ends",
-    why="When the last attempt comes while the service is still down, every job that failed is lost to the "
-    "dead letters. The outage to survive is the longest that was seen on the job's queue in the last "
-    "seven days: a time in which ten attempts a minute or more failed, and no more are known to have "
-    "succeeded (counted by the minute for two days, by the quarter of an hour before). Then the finding is "
-    "high where even the longest waits end before it, and medium where the average does. Where none was "
-    "seen it is five minutes, and the finding is low.",
-    fix="More attempts, or longer waits: the policy editor shows which outage a policy survives.",
+    why="If the service is still down at the last attempt, every failed job is dead. The outage to survive is the "
+    "longest one recorded on the job's queue in the last seven days: a period with at least ten failed "
+    "attempts/min and no more successes than failures (counted per minute for two days, per 15 minutes before). "
+    "Severity is high if even the longest waits end before the outage does, and medium if the average waits do. "
+    "Without a recorded outage, the outage to survive is five minutes, and severity is low.",
+    fix="Allow more attempts or longer waits. The policy editor shows which outage a policy survives.",
     source="hypothesis/lms#5511",
 )
 def gives_up_before_outage(case: Case) -> Iterator[Found]:
@@ -53,23 +52,22 @@ def _lasts(total: Range) -> str:
     "attempts-without-end",
     HIGH,
     title="Unlimited attempts",
-    why="With `max_retries=None` Celery never stops retrying: a job that cannot succeed is tried until it is "
-    "purged, never becomes a dead letter, and causes no alert.",
+    why="With `max_retries=None`, Celery never stops retrying: a job that cannot succeed is tried until it is "
+    "purged, is never dead, and causes no alert.",
     fix="Set `max_retries`, or publish a policy for the task: its `max_attempts` is bounded.",
     source="Celery, Task.max_retries: “If set to None, it will never stop retrying”",
 )
 def attempts_without_end(case: Case) -> Iterator[Found]:
     for curve in case.of_tasks:
         if curve.attempts is None:
-            yield Found(curve.where, "max_retries is None: no attempt is the last.", curve.quoted)
+            yield Found(curve.where, "max_retries is None: the job is retried forever.", curve.quoted)
 
 
 @rule(
     "autoretry-never-retries",
     MEDIUM,
     title="autoretry_for that never retries",
-    why="`autoretry_for` names the errors to be retried, and `max_retries=0` allows no retry: the first error"
-    " is the last.",
+    why="`autoretry_for` names the errors to retry, but `max_retries=0` allows no retries: the first error is final.",
     fix="Raise `max_retries`, or remove `autoretry_for`.",
     source="Celery, Task.max_retries and celery/app/autoretry.py",
 )
@@ -83,9 +81,9 @@ def autoretry_never_retries(case: Case) -> Iterator[Found]:
     "backoff-above-its-cap",
     HIGH,
     title="retry_backoff above retry_backoff_max",
-    why="Celery takes the smaller of the two at every retry, and `retry_backoff_max` is 600 where it is not "
-    "set: `retry_backoff=3600` never waits an hour, all retries come within minutes.",
-    fix="Raise `retry_backoff_max` above the longest wait that is wanted.",
+    why="Celery uses the smaller of the two for every retry, and `retry_backoff_max` is 600 by default: "
+    "`retry_backoff=3600` never waits an hour; all retries come within minutes.",
+    fix="Raise `retry_backoff_max` above the longest wait that you want.",
     source="https://github.com/hypothesis/lms/pull/5511",
 )
 def backoff_above_its_cap(case: Case) -> Iterator[Found]:
@@ -93,16 +91,18 @@ def backoff_above_its_cap(case: Case) -> Iterator[Found]:
         task = curve.task
         if task is not None and curve.by == AUTORETRY and int(task.retry_backoff) > task.retry_backoff_max:
             wanted, cap = span(int(task.retry_backoff)), span(task.retry_backoff_max)
-            yield Found(curve.where, f"Set to begin with {wanted}, and never waits longer than {cap}.", curve.quoted)
+            yield Found(
+                curve.where, f"The first wait is set to {wanted}, but no wait is longer than {cap}.", curve.quoted
+            )
 
 
 @rule(
     "backoff-without-autoretry",
     MEDIUM,
     title="retry_backoff has no effect",
-    why="`retry_backoff` belongs to `autoretry_for`. Without it nothing reads it: `self.retry()` waits for "
-    "`default_retry_delay`, 180 s where that is not set, every time.",
-    fix="Name the errors in `autoretry_for`, or hand `self.retry` a `countdown` that grows.",
+    why="`retry_backoff` applies only with `autoretry_for`. Without that, `self.retry()` always waits for "
+    "`default_retry_delay` (180 s by default).",
+    fix="Name the errors in `autoretry_for`, or pass a growing `countdown` to `self.retry`.",
     source="Celery, celery/app/autoretry.py and Task.retry",
 )
 def backoff_without_autoretry(case: Case) -> Iterator[Found]:
@@ -110,7 +110,7 @@ def backoff_without_autoretry(case: Case) -> Iterator[Found]:
         task, where = known.task, known.where
         if task.idle_backoff:
             yield Found(
-                where, "retry_backoff is set, and autoretry_for is not.", f"retry_backoff={task.retry_backoff:g}"
+                where, "retry_backoff is set, but autoretry_for is not.", f"retry_backoff={task.retry_backoff:g}"
             )
 
 
@@ -118,9 +118,9 @@ def backoff_without_autoretry(case: Case) -> Iterator[Found]:
     "soft-limit-never-fires",
     MEDIUM,
     title="Soft time limit at or above the hard one",
-    why="The hard limit kills the process before the soft one is raised: the task never cleans up, and its "
-    "job ends as a killed worker instead of an error that can be retried.",
-    fix="Set `soft_time_limit` some seconds below `time_limit`.",
+    why="The hard limit kills the process before the soft limit raises its error: the task never cleans up, and its "
+    "job ends with a killed worker instead of an error that can be retried.",
+    fix="Set `soft_time_limit` a few seconds below `time_limit`.",
     source="Celery, Workers guide: Time Limits",
 )
 def soft_limit_never_fires(case: Case) -> Iterator[Found]:
@@ -137,9 +137,10 @@ def soft_limit_never_fires(case: Case) -> Iterator[Found]:
     "requeue-without-late-ack",
     LOW,
     title="reject_on_worker_lost without late ack",
-    why="A job that was acknowledged before it ran cannot be put back: without `acks_late` the setting does "
-    "nothing, and a worker that dies takes its job with it.",
-    fix="Set `acks_late=True` too, together with a policy that quarantines what keeps crashing; or remove the setting.",
+    why="A job that was acknowledged before it ran cannot be requeued: without `acks_late`, the setting has no "
+    "effect, and the job is lost if its worker crashes.",
+    fix="Set `acks_late=True` as well, together with a policy that quarantines jobs that keep crashing; or remove "
+    "the setting.",
     source="Celery, Task.reject_on_worker_lost",
 )
 def requeue_without_late_ack(case: Case) -> Iterator[Found]:
@@ -147,5 +148,6 @@ def requeue_without_late_ack(case: Case) -> Iterator[Found]:
         task, where = known.task, known.where
         if task.reject_on_worker_lost and not task.acks_late:
             yield Found(
-                where, "Its jobs are acknowledged before they run.", "reject_on_worker_lost=True, acks_late=False"
+                where, "Jobs of this task are acknowledged before they run.", "reject_on_worker_lost=True, "
+                    "acks_late=False"
             )  # fmt: skip

@@ -21,10 +21,10 @@ CONSUMER_TIMEOUT_S = 1_800.0  # RabbitMQ's default since 3.8.17
     "delay-beyond-visibility-timeout",
     HIGH,
     title="A retry delay above the visibility timeout",
-    why="On Redis and SQS a job with a countdown is fetched at once and stays unacknowledged until it starts. "
-    "When it waits longer than `visibility_timeout`, the broker hands it to the next worker, which waits too: "
-    "it runs several times (20 jobs with 14 s and a timeout of 4 s ran 80 times when measured).",
-    fix="Keep every wait below `visibility_timeout`, or let a policy do the waiting.",
+    why="On Redis and SQS, a job with a countdown is fetched at once and stays unacknowledged until it starts. If "
+    "the wait is longer than `visibility_timeout`, the broker delivers the job to the next worker, which waits "
+    "too: the job runs several times (in a measurement, 20 jobs with 14 s and a timeout of 4 s ran 80 times).",
+    fix="Keep every wait below `visibility_timeout`, or retry by a policy.",
     source="Celery, Using Redis: Caveats; https://github.com/celery/kombu/issues/337; "
     "https://github.com/codecov/umbrella/pull/720",
 )
@@ -37,7 +37,7 @@ def delay_beyond_visibility_timeout(case: Case) -> Iterator[Found]:
             if wait.longest_s >= app.visibility_timeout:
                 how = "up to " if wait.longest_s > wait.shortest_s else ""
                 evidence = (
-                    f"After attempt {attempt} it waits {how}{span(wait.longest_s)}; visibility_timeout is "
+                    f"The wait after attempt {attempt} is {how}{span(wait.longest_s)}; visibility_timeout is "
                     f"{span(app.visibility_timeout)}."
                 )
                 yield Found(curve.where, evidence, curve.quoted)
@@ -48,18 +48,20 @@ def delay_beyond_visibility_timeout(case: Case) -> Iterator[Found]:
     "delay-beyond-consumer-timeout",
     MEDIUM,
     title="A retry delay above RabbitMQ’s consumer_timeout",
-    why="RabbitMQ closes the channel of a consumer that does not acknowledge within `consumer_timeout`, 30 "
-    "minutes unless the server is configured otherwise, which lint does not read; a job with a countdown is not "
-    "acknowledged before it starts. All unacknowledged jobs of the worker are then delivered again.",
-    fix="Keep waits below `consumer_timeout`, use quorum queues (Celery then delays at the broker), or let a "
-    "policy do the waiting.",
+    why="RabbitMQ closes the channel of a consumer that does not acknowledge within `consumer_timeout` (30 minutes "
+    "by default; lint does not read the server's setting), and a job with a countdown is not acknowledged "
+    "before it starts. All unacknowledged jobs of the worker are then redelivered.",
+    fix="Keep waits below `consumer_timeout`, use quorum queues (Celery then delays jobs at the broker), or retry "
+    "by a policy.",
     source="Celery, Calling Tasks: ETA and Countdown; RabbitMQ, Delivery Acknowledgement Timeout",
 )
 def delay_beyond_consumer_timeout(case: Case) -> Iterator[Found]:
     for curve in case.of_tasks:
         app = curve.found.app if curve.found else None
         if app and app.broker == "amqp" and curve.waits_in_worker and curve.longest_wait_s >= CONSUMER_TIMEOUT_S:
-            evidence = f"It waits up to {span(curve.longest_wait_s)}; the default is {span(CONSUMER_TIMEOUT_S)}."
+            evidence = (
+                f"Waits are up to {span(curve.longest_wait_s)}; the default timeout is {span(CONSUMER_TIMEOUT_S)}."
+            )
             yield Found(curve.where, evidence, curve.quoted)
 
 
@@ -67,10 +69,9 @@ def delay_beyond_consumer_timeout(case: Case) -> Iterator[Found]:
     "limit-beyond-visibility-timeout",
     HIGH,
     title="A job may run longer than the visibility timeout",
-    why="Under late ack a running job is unacknowledged. One that runs longer than `visibility_timeout` is "
-    "delivered to a second worker while the first still works on it, and the time limit does not end it "
-    "before.",
-    fix="Set `time_limit` below `visibility_timeout`, or raise that above the longest job.",
+    why="With late ack, a running job is unacknowledged. A job that runs longer than `visibility_timeout` is "
+    "delivered to a second worker while the first still runs it. The time limit does not end the job before that.",
+    fix="Set `time_limit` below `visibility_timeout`, or raise `visibility_timeout` above the longest job.",
     source="Celery, Using Redis: Visibility timeout; https://github.com/celery/celery/issues/5935",
 )
 def limit_beyond_visibility_timeout(case: Case) -> Iterator[Found]:
@@ -78,7 +79,7 @@ def limit_beyond_visibility_timeout(case: Case) -> Iterator[Found]:
         found, task, where = known.found, known.task, known.where
         timeout = found.app.visibility_timeout
         if timeout is not None and task.acks_late and task.time_limit and task.time_limit > timeout:
-            evidence = f"It may run for {span(task.time_limit)}; visibility_timeout is {span(timeout)}."
+            evidence = f"A job may run for {span(task.time_limit)}; visibility_timeout is {span(timeout)}."
             yield Found(where, evidence, f"acks_late=True, time_limit={task.time_limit:g}")
 
 
@@ -86,12 +87,12 @@ def limit_beyond_visibility_timeout(case: Case) -> Iterator[Found]:
     "waits-in-worker-memory",
     LOW,
     title="Long waits in a worker's memory",
-    why="A job with a countdown waits in the memory of the worker that fetched it, beyond its prefetch limit,"
-    " and is lost from sight: 20,000 of them took one worker from 50 to 220 MB, and after a kill none ran"
-    " before the visibility timeout. Celery advises “values no longer than several minutes”; the line "
-    "here is its own default for the longest wait, ten minutes. The finding is medium where the failures "
-    "of the last day's worst quarter of an hour would put 2,000 jobs or more to wait at once.",
-    fix="Shorter waits, quorum queues on RabbitMQ, or a policy: its waits are in Redis.",
+    why="A job with a countdown waits in the memory of the worker that fetched it, beyond its prefetch limit, and "
+    "is no longer visible in the queue: 20,000 such jobs took one worker from 50 to 220 MB, and after a kill none ran "
+    "before the visibility timeout. Celery advises “values no longer than several minutes”; the threshold here "
+    "is Celery's default for the longest wait, ten minutes. Severity is medium if, at the failure rate of the "
+    "last day's worst 15 minutes, 2,000 jobs or more would wait at once.",
+    fix="Use shorter waits, quorum queues on RabbitMQ, or a policy: its retries wait in Redis.",
     source="Celery, Calling Tasks: ETA and Countdown",
 )
 def waits_in_worker_memory(case: Case) -> Iterator[Found]:
@@ -99,12 +100,12 @@ def waits_in_worker_memory(case: Case) -> Iterator[Found]:
         if not curve.waits_in_worker or curve.longest_wait_s <= SEVERAL_MINUTES_S:
             continue
         waiting = _waiting(case, curve)
-        evidence = f"It waits up to {span(curve.longest_wait_s)} in a worker."
+        evidence = f"Retries wait up to {span(curve.longest_wait_s)} in a worker."
         if waiting >= MANY_WAITING:
             worst = case.facts.failed_per_minute[curve.where.source, curve.where.queue]
             evidence += (
-                f" At the {worst:,.0f} failures a minute of its queue's worst quarter of an hour some "
-                f"{waiting:,.0f} would wait at once."
+                f" At {worst:,.0f} failures/min, as in the worst 15 minutes of the queue, about {waiting:,.0f} "
+                "would wait at once."
             )
             yield Found(curve.where, evidence, curve.quoted, MEDIUM)
         else:
@@ -122,8 +123,8 @@ def _waiting(case: Case, curve: Curve) -> float:
     "visibility-timeouts-differ",
     HIGH,
     title="Apps on one broker have different visibility timeouts",
-    why="The list of unacknowledged jobs belongs to the whole Redis database: the shortest timeout of all apps "
-    "applies to all jobs, also where an app sets none and has the default of an hour.",
+    why="All apps on a Redis database share one list of unacknowledged jobs: the shortest timeout of all apps "
+    "applies to all jobs, including those of apps with the default of one hour.",
     fix="Set the same `visibility_timeout` in every app that uses this broker.",
     source="Celery, Using Redis: Caveats: “the shortest value will be used”",
 )
@@ -151,16 +152,16 @@ def _whose(found: list[Configuration]) -> str:
     "prefetch-without-bound",
     MEDIUM,
     title="Prefetch without a bound",
-    why="With `worker_prefetch_multiplier=0` one worker fetches everything that waits. On Redis the "
-    "visibility timeout of each job begins with the fetch: those that are not reached in time run twice.",
-    fix="Set `worker_prefetch_multiplier` to 1 for long jobs, some more for short ones.",
+    why="With `worker_prefetch_multiplier=0`, one worker fetches all waiting jobs. On Redis, the visibility timeout "
+    "of each job begins with the fetch: jobs that do not start in time run twice.",
+    fix="Set `worker_prefetch_multiplier` to 1 for long jobs, slightly higher for short ones.",
     source="Celery, worker_prefetch_multiplier: “the worker will keep consuming as many messages as it wants”",
 )
 def prefetch_without_bound(case: Case) -> Iterator[Found]:
     for found in case.found:
         if found.app.prefetch_multiplier == 0 and found.app.visibility_timeout is not None:
             evidence = (
-                f"One worker may hold the whole queue; visibility_timeout is {span(found.app.visibility_timeout)}."
+                f"One worker may fetch the entire queue; visibility_timeout is {span(found.app.visibility_timeout)}."
             )
             yield Found(Where(found.source), evidence, "worker_prefetch_multiplier=0")
 
@@ -168,9 +169,8 @@ def prefetch_without_bound(case: Case) -> Iterator[Found]:
 @rule(
     "queue-forgets",
     MEDIUM,
-    title="A queue that does not survive a restart of the broker",
-    why="A RabbitMQ queue that is not durable is gone after a restart, with every job and every retry that "
-    "waited in it.",
+    title="Queue lost when the broker restarts",
+    why="A RabbitMQ queue that is not durable is lost in a restart, with every waiting job and retry.",
     fix="Declare the queue with `durable=True`.",
     source="RabbitMQ, Queues: Durability",
 )
@@ -186,11 +186,11 @@ def queue_forgets(case: Case) -> Iterator[Found]:
     "requeue-without-crash-cap",
     HIGH,
     title="Jobs that crash their worker are requeued forever",
-    why="With `acks_late` and `reject_on_worker_lost` a job that kills its process is delivered again, at once "
-    "and without end: 33 crashes in 7.7 s when measured, and Celery sends no signal. A bound is "
-    "`retry_on_worker_lost` (Celery 5.7, counts as a retry), a quorum queue's `x-delivery-limit`, or a policy "
-    "with `poison` that is enforced in all workers of the app. Low on a quorum queue without a limit of its "
-    "own: RabbitMQ has one since 4.0.",
+    why="With `acks_late` and `reject_on_worker_lost`, a job that kills its process is redelivered immediately and "
+    "without a limit (33 crashes in 7.7 s in a measurement), and Celery sends no signal. Limits are "
+    "`retry_on_worker_lost` (Celery 5.7, counts as a retry), a quorum queue's `x-delivery-limit`, and a policy "
+    "with `poison` that is enforced in all workers of the app. Severity is low on a quorum queue without its "
+    "own limit: RabbitMQ has a default since 4.0.",
     fix="Publish a policy with `poison` (3 crashes in 5 minutes) in mode enforce, or set `task_retry_on_worker_lost`.",
     source="https://github.com/celery/celery/issues/9082; Celery, Task.reject_on_worker_lost: “can cause message"
     " loops”",
@@ -216,37 +216,35 @@ def _is_bounded(known: Known) -> bool:
 @rule(
     "one-crash-is-two-starts",
     LOW,
-    title="A job that kills its whole worker starts twice although one crash is allowed",
-    why="With `crashes: 1` a job whose own process dies is in quarantine after one start. Where the worker's "
-    "main process dies too (out of memory, a machine that is gone, a pill that kills its parent), any job that "
-    "ran in it may be the cause, or something outside the worker. Each of them runs again, alone, and only one "
-    "that ends its worker then is quarantined. So it has started twice. With `crashes: 2` or more, the first of "
+    title="A job that crashes its worker starts twice although one crash is allowed",
+    why="With `crashes: 1`, a job whose own process crashes is in quarantine after one start. If the worker's main "
+    "process crashes too (out of memory, a lost machine, a job that kills the parent process), the cause may be "
+    "any job that ran in the worker, or something outside. Each of these jobs runs again, alone, and is "
+    "quarantined only if it crashes its worker then: after two starts. With `crashes: 2` or more, the first of "
     "these starts counts as one of the allowed crashes.",
-    fix="Nothing, if a second start does no harm; else set `acks_late=False` for the task: then it never starts "
-    "again after a death of its worker, and is lost with it (with `file_lost` the loss is filed).",
+    fix="If a second start is harmless, no change is needed. Otherwise set `acks_late=False` for the task: a job "
+    "then never restarts after a crash of its worker, and is lost (with `file_lost`, recorded as lost).",
     source="docs/workers.md, Poison pills",
 )
 def one_crash_is_two_starts(case: Case) -> Iterator[Found]:
     for policy in case.policies:
         if policy.poison is not None and policy.poison.crashes == 1:
-            yield Found(Where(policy=policy.name), "It quarantines after 1 crash.", "poison: crashes 1")
+            yield Found(Where(policy=policy.name), "The policy quarantines a job after 1 crash.", "poison: crashes 1")
 
 
 @rule(
     "keeps-what-comes-back",
     LOW,
-    title="file_lost where the broker gives every job again",
-    why="`file_lost` keeps jobs that are acknowledged before they run, because they are lost when their worker "
-    "dies. A job that is acknowledged late is redelivered by the broker: it is not stored and not filed. All "
-    "tasks that this policy matches are acknowledged late, as reported by their workers.",
-    fix="Take `file_lost` out of the policy. To bound how often such a job may take its worker along, use `poison`.",
+    title="file_lost where the broker redelivers every job",
+    why="`file_lost` stores jobs that are acknowledged before they run, because they are lost if their worker "
+    "crashes. A job with late ack is redelivered by the broker and is not stored. Workers report late ack for "
+    "all tasks that this policy matches.",
+    fix="Remove `file_lost` from the policy. To limit how often such a job may crash its worker, use `poison`.",
     source="docs/workers.md, Jobs that vanish with their worker",
 )
 def keeps_what_comes_back(case: Case) -> Iterator[Found]:
     for policy in case.policies:
         late = [known.task.acks_late for known in case.tasks if known.policy == policy]
         if policy.file_lost and late and all(late):
-            tasks = (
-                "The one task that it is for is" if len(late) == 1 else f"All {len(late):,} tasks that it is for are"
-            )
+            tasks = "The only matching task is" if len(late) == 1 else f"All {len(late):,} matching tasks are"
             yield Found(Where(policy=policy.name), f"{tasks} acknowledged late.", "file_lost: true")

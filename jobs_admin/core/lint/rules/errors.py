@@ -26,13 +26,13 @@ _CATCH_SOME = (*PROGRAMMING, "LookupError", "ArithmeticError", "UnicodeError")
     "retries-permanent-errors",
     MEDIUM,
     title="Permanent errors are retried",
-    why="A `TypeError` or a `KeyError` says that the code or its input is wrong; the same job fails in the "
-    "same way at every attempt, and is found out only after the last. Found where `autoretry_for` names "
-    "`Exception`, `BaseException` or a class of programming errors and `dont_autoretry_for` takes none of"
-    " them out, or where a policy that is in force names no error permanent. High where such errors of "
-    "the task are among the failures that are kept.",
-    fix="Name what can pass (`ConnectionError`, `TimeoutError`, the client's own errors) in `autoretry_for`, "
-    "the rest in `dont_autoretry_for`; in a policy, class such errors as permanent.",
+    why="A `TypeError` or a `KeyError` means that the code or its input is wrong: the job fails in the same way at "
+    "every attempt, and is dead only after the last. Reported if `autoretry_for` names `Exception`, "
+    "`BaseException` or a class of programming errors and `dont_autoretry_for` excludes none of them, or if a "
+    "policy in force classes no error as permanent. Severity is high if the stored failures of the task have "
+    "such errors.",
+    fix="Name temporary errors (`ConnectionError`, `TimeoutError`, the client's own errors) in `autoretry_for`, "
+    "others in `dont_autoretry_for`; in a policy, class such errors as permanent.",
     source="Celery, Automatic retry for known exceptions",
 )
 def retries_permanent_errors(case: Case) -> Iterator[Found]:
@@ -44,7 +44,7 @@ def retries_permanent_errors(case: Case) -> Iterator[Found]:
         caught += [short for name in task.autoretry_for if (short := name.removeprefix("builtins.")) in _CATCH_ALL]
         if caught:
             seen = _find_programming_errors(case, (curve.where.source, curve.where.task), caught)
-            evidence = f"It retries {', '.join(caught)}.{_quote_errors(seen)}"
+            evidence = f"Retries {', '.join(caught)}.{_quote_errors(seen)}"
             yield Found(curve.where, evidence, curve.quoted, HIGH if seen else None)
     for curve in case.of_policies:
         if curve.policy is not None and curve.policy.max_attempts > 1 and not _names_permanent(curve.policy):
@@ -78,17 +78,17 @@ def _quote_errors(seen: Mapping[str, int]) -> str:
     if not seen:
         return ""
     worst = sorted(seen.items(), key=lambda pair: -pair[1])[:3]
-    return " Among the failures that are kept: " + ", ".join(f"{n:,} {name}" for name, n in worst) + "."
+    return " Stored failures: " + ", ".join(f"{n:,} {name}" for name, n in worst) + "."
 
 
 @rule(
     "ignores-retry-after",
     MEDIUM,
     title="A server's Retry-After is ignored",
-    why="A server that answers 429 can state when to retry. `autoretry_for` never reads that: its first waits "
-    "are as short as `retry_backoff` makes them (1 s for `True`), and each early retry is refused and may "
-    "prolong the limit. Found only where failures of the task say that it was limited (class or message), or "
-    "where a policy classes errors as rate limited and does not respect what servers ask for.",
+    why="A server that answers 429 can state when to retry. `autoretry_for` never reads that: the first waits are "
+    "as short as `retry_backoff` makes them (1 s for `True`), and each early retry is refused and may extend "
+    "the limit. Reported only if failures of the task were rate limited (by class or message), or if a policy "
+    "classes errors as rate limited and does not respect Retry-After.",
     fix="Catch the error and `raise self.retry(countdown=error.retry_after)`, or publish a policy: it respects "
     "Retry-After.",
     source="RFC 9110, 10.2.3",
@@ -97,7 +97,7 @@ def ignores_retry_after(case: Case) -> Iterator[Found]:
     for curve in case.of_tasks:
         limited = case.facts.rate_limited.get((curve.where.source, curve.where.task), 0)
         if limited and curve.by == AUTORETRY and curve.retries != 0:
-            evidence = f"{count(limited, 'failure')} of it that are kept were rate limited; autoretry_for does not read Retry-After."
+            evidence = f"Rate limited: {count(limited, 'stored failure')}; autoretry_for does not read Retry-After."
             yield Found(curve.where, evidence, curve.quoted)
     for curve in case.of_policies:
         if _is_deaf(curve):
@@ -107,17 +107,17 @@ def ignores_retry_after(case: Case) -> Iterator[Found]:
 @rule(
     "permanent-by-word-only",
     MEDIUM,
-    title="An error that calls itself permanent is retried",
-    why="A message is not read by anything that retries: `throw new Error('Permanent failure: …')` is tried again as "
-    "often as any other error. Found where the message of failures begins with "
-    "“permanent”, or says “permanent failure” or “permanent error”, and they ran more than once in a run.",
+    title="Errors named permanent are retried",
+    why="Error messages do not affect retries: `throw new Error('Permanent failure: …')` is retried as often as any "
+    "other error. Reported for failures with several attempts in a run whose message begins with “permanent” or "
+    "contains “permanent failure” or “permanent error”.",
     fix="In BullMQ throw `UnrecoverableError`; in Celery raise an error that `autoretry_for` does not name; or publish a "
     "policy that classes the error as permanent.",
     source="https://docs.bullmq.io/patterns/stop-retrying-jobs",
 )
 def permanent_by_word_only(case: Case) -> Iterator[Found]:
     for (source, task), failures in sorted(case.facts.permanent_retried.items()):
-        evidence = f"{count(failures, 'failure')} of it that are kept say so, and ran more than once."
+        evidence = f"{count(failures, 'stored failure')} with such a message and several attempts."
         yield Found(Where(source, "", task), evidence)
 
 

@@ -106,19 +106,19 @@ def _without_cap(curve: Curve) -> tuple[str, str]:
     if last > LONGEST_CAP_S:
         return (
             FAIL,
-            f"Waits double ({waits}) and nothing caps them: the last is {span(last)}, above {span(LONGEST_CAP_S)}.",
+            f"Waits double ({waits}) without a cap: the last is {span(last)}, above {span(LONGEST_CAP_S)}.",
         )
-    return PASS, f"Waits double ({waits}); the attempts end them at {span(last)}."
+    return PASS, f"Waits double ({waits}); the last is {span(last)}."
 
 
 def _replaced(curve: Curve, policy: str) -> Verdict:
     return Verdict(
-        curve.where, curve.by, curve.kind, curve.quoted, NOT_APPLICABLE, f"The policy {policy} is in force in its place."
+        curve.where, curve.by, curve.kind, curve.quoted, NOT_APPLICABLE, f"Replaced by the policy {policy}."
     )  # fmt: skip
 
 
 def _not_retried(where: Where) -> Verdict:
-    why = "It is not retried: no autoretry_for, and its code does not call retry."
+    why = "Not retried: no autoretry_for, and the code does not call retry."
     return Verdict(where, "", NONE, "", NOT_APPLICABLE, why)
 
 
@@ -126,13 +126,12 @@ def _not_retried(where: Where) -> Verdict:
     ID,
     HIGH,
     title="Retries without exponential backoff",
-    why="Retries that come at once, at a fixed or at a linear distance use up all attempts during a short "
-    "outage, and meet a service that has just come back all together. The check passes where each wait is"
-    " at least twice the one before, up to a cap of at most 600 s. Delays are compared before jitter: full "
-    "jitter shortens single delays, which is fine. A task that is not retried, or waits for as "
-    "long as a server asks for, is not applicable; a delay computed at run time is "
-    "undecided, and is not a finding. BullMQ has no cap to set: an exponential backoff passes where its attempts "
-    "end before a wait is longer than 600 s.",
+    why="Immediate retries, and retries with fixed or linear waits, use up all attempts during a short outage, and "
+    "hit a recovering service all at once. The check passes if each wait is at least twice the one before, up "
+    "to a cap of at most 600 s. Waits are compared before jitter: full jitter may shorten single waits. A task "
+    "that is not retried, or that waits as long as a server asks for, is not applicable; a wait computed at run "
+    "time is undecided, and is not a finding. BullMQ has no cap setting: an exponential backoff passes if no "
+    "wait is longer than 600 s.",
     fix="Set `retry_backoff` and `retry_backoff_max` (at most 600), or publish a policy with an exponential "
     "backoff, a factor of at least 2 and a cap of at most 600 s. In BullMQ: `backoff: { type: 'exponential', "
     "delay: 2000 }`, or a `backoffStrategy` of the worker with `Math.min(…, 600_000)`.",

@@ -19,10 +19,10 @@ _USUAL = Policy()
     "workers-differ",
     LOW,
     title="Workers retry one task differently",
-    why="Workers of one source that know the same task have it with different retries: a deploy that is half "
-    "done, or an app that is not the same everywhere. How a job is retried depends on who takes it.",
+    why="Workers of one source report different retry settings for the same task, because of an unfinished deploy "
+    "or different versions of the app. How a job is retried depends on the worker that runs it.",
     fix="Finish the deploy, or restart the outdated workers.",
-    source="our own: live configurations compared",
+    source="Redrive: comparison of live configurations",
 )
 def workers_differ(case: Case) -> Iterator[Found]:
     seen: dict[Where, dict[tuple[str, ...], int]] = defaultdict(lambda: defaultdict(int))
@@ -39,9 +39,9 @@ def workers_differ(case: Case) -> Iterator[Found]:
     "rate-limit-per-worker",
     LOW,
     title="A rate limit per worker, not across workers",
-    why="Celery's `rate_limit` counts in each worker separately: with four workers four times as many jobs "
-    "start. Jobs that wait for it stay in the worker's memory. A policy's `rate_limit` counts over all workers.",
-    fix="Give the task a policy with `rate_limit`, or divide the number by that of the workers.",
+    why="Celery's `rate_limit` counts in each worker separately: with four workers, four times as many jobs start. "
+    "Jobs above the limit wait in the worker's memory. A policy's `rate_limit` counts across all workers.",
+    fix="Give the task a policy with `rate_limit`, or divide the limit by the number of workers.",
     source="Celery, Task.rate_limit: “this is a per worker instance rate limit, and not a global rate limit”",
 )
 def rate_limit_per_worker(case: Case) -> Iterator[Found]:
@@ -52,7 +52,7 @@ def rate_limit_per_worker(case: Case) -> Iterator[Found]:
             workers[known.where, task.rate_limit] |= set(found.workers)
     for (where, limit), names in workers.items():
         if len(names) > 1:
-            evidence = f"{limit} in each of {len(names)} workers that take jobs from {where.queue or 'its queue'}."
+            evidence = f"{limit} in each of {len(names)} workers that consume {where.queue or 'its queue'}."
             yield Found(where, evidence, f"rate_limit={limit!r}")
 
 
@@ -60,8 +60,8 @@ def rate_limit_per_worker(case: Case) -> Iterator[Found]:
     "policy-held-back",
     MEDIUM,
     title="Workers do not apply an enforced policy",
-    why="`REDRIVE_MODE` of a worker is a ceiling for every policy. One in mode enforce does nothing in "
-    "workers that may only capture or observe.",
+    why="A worker's `REDRIVE_MODE` limits every policy. A policy in mode enforce has no effect in workers that may "
+    "only capture or observe.",
     fix="Start these workers with REDRIVE_MODE=enforce, or set the policy to observe.",
     source="docs/workers.md",
 )
@@ -80,12 +80,12 @@ def policy_limited_by_mode(case: Case) -> Iterator[Found]:
 @rule(
     "limit-adds-retries",
     MEDIUM,
-    title="A policy for a limit gives retries to tasks without any",
-    why="A policy with `concurrency` or `rate_limit` whose retries are all as by default was probably published for the "
-    "limit, by a version in which a policy always decided about retries. Tasks that are not retried in their own code "
-    "get up to five attempts by it.",
+    title="A policy for a limit adds retries to tasks without any",
+    why="A policy with `concurrency` or `rate_limit` and default retries was probably published for the limit only, "
+    "in a version in which every policy decided about retries. Tasks that are not retried in their own code get "
+    "up to five attempts from the policy.",
     fix="Publish the policy with `retries: false` (Leave retries to the task), or with the number of attempts that you want.",
-    source="our own: a limit of two jobs at once that made 300 runs of 60 jobs",
+    source="Redrive: a limit of two concurrent jobs turned 60 jobs into 300 runs",
 )
 def limit_adds_retries(case: Case) -> Iterator[Found]:
     tasks: dict[str, set[str]] = defaultdict(set)
@@ -105,10 +105,10 @@ def limit_adds_retries(case: Case) -> Iterator[Found]:
     "policy-matches-nothing",
     LOW,
     title="A policy that matches no known task",
-    why="No live worker knows a task that the policy matches: a name is misspelt, or the task is gone. Reported "
-    "only if every live worker of these sources reports its tasks.",
+    why="No live worker has a task that the policy matches: the name is misspelled, or the task was removed. "
+    "Reported only if every live worker of these sources reports its tasks.",
     fix="Correct the match, or withdraw the policy.",
-    source="our own: live configurations compared",
+    source="Redrive: comparison of live configurations",
 )
 def policy_matches_nothing(case: Case) -> Iterator[Found]:
     for curve in case.of_policies:

@@ -26,16 +26,16 @@ def _each(case: Case) -> Iterator[tuple[Curve, Options, SampledQueue]]:
     "dead-letters-dropped-at-once",
     HIGH,
     title="Dead letters are deleted immediately",
-    why="With `removeOnFail: true` (or a count of 0) BullMQ deletes a job that is out of attempts in the same "
-    "step in which it fails: its data, its error and its stack are gone, and there is nothing to replay. "
-    "Redrive can only file what its event stream still contains.",
-    fix="`removeOnFail: false`, or a count well above what dies in an outage.",
+    why="With `removeOnFail: true` (or a count of 0), BullMQ deletes a job the moment it fails for the last time: "
+    "its data, error and stack are gone, and nothing can be replayed. Redrive records only what the event "
+    "stream still contains.",
+    fix="Set `removeOnFail: false`, or a count well above the number of jobs that die in an outage.",
     source="docs/sources/bullmq.md",
 )
 def dropped_at_once(case: Case) -> Iterator[Found]:
     for curve, options, _ in _each(case):
         if options.keeps == 0:
-            yield Found(curve.where, f"A job that dies is deleted. {curve.seen}.", curve.quoted)
+            yield Found(curve.where, f"Dead jobs are deleted. {curve.seen}.", curve.quoted)
 
 
 @rule(
@@ -43,11 +43,11 @@ def dropped_at_once(case: Case) -> Iterator[Found]:
     HIGH,
     title="More dead letters than removeOnFail keeps",
     why="`removeOnFail: 500` keeps the latest 500 dead letters of the queue, and each further one deletes the "
-    "oldest: of 45,000 jobs that die in an outage, 44,500 are deleted. High where the queue holds as many as "
-    "are kept, so that the next one deletes; medium where, in its worst quarter of an hour of the last day, "
-    "more attempts failed than are kept; low where they are deleted by age within a day.",
-    fix="`removeOnFail: false`, or a count above what dies in the longest outage. What Redrive has filed it "
-    "keeps, and sends again from its own copy.",
+    "oldest: of 45,000 jobs that die in an outage, 44,500 are deleted. Severity is high if the limit is "
+    "reached, so that the next dead letter deletes the oldest; medium if more attempts failed in the worst 15 "
+    "minutes of the last day than the limit allows; low if dead letters are deleted by age within a day.",
+    fix="Set `removeOnFail: false`, or a count above the number of jobs that die in the longest outage. Jobs that "
+    "Redrive has recorded can still be replayed from its own copy.",
     source="docs/sources/bullmq.md",
 )
 def fewer_stored(case: Case) -> Iterator[Found]:
@@ -56,13 +56,16 @@ def fewer_stored(case: Case) -> Iterator[Found]:
         if options.keeps and sampled.dead is not None and sampled.dead >= options.keeps:
             count_now = f"{count(sampled.dead, 'dead letter')} in {sampled.queue}"
             yield Found(
-                curve.where, f"{count_now}, and {options.keeps:,} are kept: the next deletes the oldest. {curve.seen}.", curve.quoted
+                curve.where, f"{count_now}, the limit is {options.keeps:,}: the next deletes the oldest. "
+                    f"{curve.seen}.", curve.quoted
             )  # fmt: skip
         elif options.keeps and failed > options.keeps:
-            evidence = f"{options.keeps:,} are kept; {failed:,.0f} attempts failed in the worst quarter of an hour. {curve.seen}."
+            evidence = (
+                f"The limit is {options.keeps:,}; {failed:,.0f} attempts failed in the worst 15 minutes. {curve.seen}."
+            )
             yield Found(curve.where, evidence, curve.quoted, MEDIUM)
         elif options.keeps_s is not None and options.keeps_s < A_DAY_S and options.keeps != 0:
-            evidence = f"A dead letter is kept for {span(options.keeps_s)}. {curve.seen}."
+            evidence = f"Dead letters are deleted after {span(options.keeps_s)}. {curve.seen}."
             yield Found(curve.where, evidence, curve.quoted, LOW)
 
 
@@ -70,8 +73,8 @@ def fewer_stored(case: Case) -> Iterator[Found]:
     "backoff-without-attempts",
     MEDIUM,
     title="A backoff without retries",
-    why="BullMQ retries only where `attempts` is 2 or more; the default is 1. A `backoff` beside it changes "
-    "nothing: the first error is the last.",
+    why="BullMQ retries only if `attempts` is 2 or more; the default is 1. Without that, a `backoff` has no effect: "
+    "the first error is final.",
     fix="Set `attempts`, or remove the `backoff`.",
     source="https://docs.bullmq.io/guide/retrying-failing-jobs",
 )
@@ -84,11 +87,11 @@ def backoff_without_attempts(case: Case) -> Iterator[Found]:
 @rule(
     "backoff-without-strategy",
     HIGH,
-    title="A backoff that the worker does not know",
-    why="A `backoff` of another type than `fixed` and `exponential` asks for the worker's own `backoffStrategy`. "
-    "Without one BullMQ throws while it handles the failure: the job stays active, is found stalled half a "
-    "minute later, and is run again or fails as stalled, whatever its attempts. Found where jobs with such "
-    "a type have stalled; medium where the backoff is no object with a type, and none has stalled yet.",
+    title="Backoff type unknown to the worker",
+    why="A `backoff` type other than `fixed` and `exponential` needs the worker's own `backoffStrategy`. Without "
+    "one, BullMQ throws while it handles the failure: the job stays active, is stalled half a minute later, and "
+    "then runs again or fails as stalled, regardless of its attempts. Reported if jobs with such a type have "
+    "stalled; severity is medium if the backoff is not an object with a type and no job has stalled yet.",
     fix="Give the worker `settings: { backoffStrategy }` (Redrive's `clients/node` brings one), or use the type "
     "`exponential`: `backoff: { type: 'exponential', delay: 2000 }`.",
     source="https://docs.bullmq.io/guide/retrying-failing-jobs",
@@ -98,7 +101,7 @@ def backoff_without_strategy(case: Case) -> Iterator[Found]:
         if curve.is_known or options.attempts < 2:
             continue
         if options.stalled:
-            yield Found(curve.where, f"{count(options.stalled, 'job')} of it stalled. {curve.seen}.", curve.quoted)
+            yield Found(curve.where, f"{count(options.stalled, 'stalled job')}. {curve.seen}.", curve.quoted)
         elif not options.is_named:
             yield Found(curve.where, f"The backoff is not an object with a type. {curve.seen}.", curve.quoted, MEDIUM)
 
@@ -106,11 +109,10 @@ def backoff_without_strategy(case: Case) -> Iterator[Found]:
 @rule(
     "no-priority-goes-first",
     LOW,
-    title="Jobs without a priority go before all others",
-    why="In BullMQ 1 is the highest priority and greater numbers come later; a job without one (or with 0) waits in "
-    "a list that is emptied before any of them. Where a queue has both, what was not marked as urgent "
-    "overtakes what was.",
-    fix="Give every job of the queue a priority, or none.",
+    title="Jobs without a priority run first",
+    why="In BullMQ, 1 is the highest priority and larger numbers run later; jobs without a priority (or with 0) run "
+    "before all of them. If a queue has both, jobs that were not marked as urgent overtake those that were.",
+    fix="Set a priority for every job of the queue, or for none.",
     source="https://docs.bullmq.io/guide/jobs/prioritized",
 )
 def no_priority_goes_first(case: Case) -> Iterator[Found]:
@@ -125,7 +127,8 @@ def no_priority_goes_first(case: Case) -> Iterator[Found]:
             marked = sum(curve.options.with_priority for curve in mine if curve.options)
             if without and marked:
                 evidence = (
-                    f"{without:,} of {sampled.jobs:,} jobs looked at in {sampled.queue} have none, {marked:,} have one."
+                    f"{without:,} of {sampled.jobs:,} jobs checked in {sampled.queue} have no priority, {marked:,} "
+                    "have one."
                 )
                 yield Found(Where(some.source, sampled.queue), evidence)
 
@@ -134,13 +137,13 @@ def no_priority_goes_first(case: Case) -> Iterator[Found]:
     "dead-letters-go-first",
     LOW,
     title="Dead letters at the highest priority",
-    why="In BullMQ 1 is the highest priority, and greater numbers come later. A handler that puts jobs aside for review with "
-    "`priority: 1`, meant as low, gets the opposite: should anything ever work on that queue, it takes these before all "
-    "others. Found in queues of dead letters.",
+    why="In BullMQ, 1 is the highest priority and larger numbers run later. A handler that sets jobs aside for "
+    "review with `priority: 1`, meant as low, gets the opposite: a worker on that queue would run these jobs "
+    "first. Reported for dead-letter queues.",
     fix="Omit the priority, or set a large number.",
     source="https://docs.bullmq.io/guide/jobs/prioritized",
 )
 def dead_jobs_go_first(case: Case) -> Iterator[Found]:
     for curve, options, sampled in _each(case):
         if sampled.is_for_dead and options.first_priority:
-            yield Found(curve.where, f"{count(options.first_priority, 'job')} of it have priority 1. {curve.seen}.")
+            yield Found(curve.where, f"{count(options.first_priority, 'job')} with priority 1. {curve.seen}.")

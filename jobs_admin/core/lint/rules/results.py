@@ -14,10 +14,10 @@ A_DAY_S = 86_400.0  # Celery's default of result_expires
     "results-too-short-to-replay",
     LOW,
     title="Results are kept too short to replay",
-    why="A chord counts its finished parts, and a caller looks for its answer, in the result backend. When "
-    "those are forgotten before a failed part is replayed, the chord never completes and no caller receives the "
-    "answer. The limit is Celery's own default, one day: what dies at night is replayed in the morning. Medium "
-    "where results go even before the last retry.",
+    why="The result backend counts the finished parts of a chord and holds results for callers. If results expire "
+    "before a failed part is replayed, the chord never completes and no caller receives its result. The "
+    "threshold is Celery's default, one day: jobs that die at night are replayed in the morning. Severity is "
+    "medium if results expire even before the last retry.",
     fix="Raise `result_expires` to a day or more, or set `ignore_result=True` where results are not read.",
     source="Celery, Configuration: result_expires, 1 day where it is not set",
 )
@@ -29,20 +29,18 @@ def results_too_short_to_replay(case: Case) -> Iterator[Found]:
         total = curve.total()
         quoted = f"result_expires={app.result_expires:g}"
         if total is not None and total.longest_s >= app.result_expires:
-            evidence = (
-                f"Results go after {span(app.result_expires)}, and it is retried for up to {span(total.longest_s)}."
-            )
+            evidence = f"Results expire after {span(app.result_expires)}; retries take up to {span(total.longest_s)}."
             yield Found(curve.where, evidence, quoted, MEDIUM)
         elif app.result_expires < A_DAY_S:
-            yield Found(curve.where, f"Results go after {span(app.result_expires)}.", quoted)
+            yield Found(curve.where, f"Results expire after {span(app.result_expires)}.", quoted)
 
 
 @rule(
     "expires-before-retries-end",
     HIGH,
     title="Jobs expire before their last retry",
-    why="A retry keeps the moment at which the job expires. What is due later is revoked, not run: it never "
-    "becomes a dead letter, and no failure signal is sent.",
+    why="A retry keeps the expiry time of its job. A retry that is due later is revoked, not run: the job is never "
+    "dead, and no failure signal is sent.",
     fix="Raise `expires` above the sum of all waits, or retry for a shorter time.",
     source="Celery, Calling Tasks: Expiration; celery/app/task.py, Context.as_execution_options",
 )
@@ -50,5 +48,5 @@ def expires_before_retries_end(case: Case) -> Iterator[Found]:
     for curve in case.of_tasks:
         task, total = curve.task, curve.total()
         if task is not None and task.expires and total is not None and total.mean_s >= task.expires:
-            evidence = f"It expires after {span(task.expires)}; its retries take {span(total.mean_s)} on average."
+            evidence = f"Jobs expire after {span(task.expires)}; retries take {span(total.mean_s)} on average."
             yield Found(curve.where, evidence, f"expires={task.expires:g}")

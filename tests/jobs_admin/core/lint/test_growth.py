@@ -114,4 +114,4 @@ def test_what_a_policy_took_the_place_of_is_not_applicable_and_reports_it():
     policy = {"name": "p", "match": {"task": "b"}, "mode": "enforce", "backoff": EXPONENTIAL, "cap_s": 60}
     found = check(Task("b", autoretry_for=("OSError",)), policies=[policy], modes=frozenset({"enforce"}))
     assert [(v.by, v.verdict) for v in found.verdicts] == [("policy", PASS), ("autoretry_for", NOT_APPLICABLE)]
-    assert found.verdicts[1].why == "The policy p is in force in its place."
+    assert found.verdicts[1].why == "Replaced by the policy p."

@@ -10,12 +10,13 @@ from jobs_admin.core import lint
 
 PAGE = Path(__file__).resolve().parents[4] / "docs/lint.md"
 MARK = "<!-- made by tests/jobs_admin/core/lint/test_page.py -->\n"
-KNOWN_FROM = ("CWE-", "RFC ", "hypothesis/", "Celery", "RabbitMQ", "AWS", "Google SRE", "https://", "docs/", "our own")
+KNOWN_FROM = ("CWE-", "RFC ", "hypothesis/", "Celery", "RabbitMQ", "AWS", "Google SRE", "https://", "docs/", "Redrive:")
 
 
 def rules() -> str:
     findings = [
-        f"### {rule.title}\n\n`{rule.id}` · {rule.severity}\n\n{rule.why}\n\n*Fix*: {rule.fix}\n\n*Known from*: {rule.source}\n"
+        f"### {rule.title}\n\n`{rule.id}` · {rule.severity}\n\n{rule.why}\n\n*Fix*: {rule.fix}\n\n*Source*: "
+        f"{rule.source}\n"
         for rule in lint.RULES.values()
     ]
     return "\n" + "\n".join(findings)

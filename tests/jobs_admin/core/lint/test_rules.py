@@ -137,7 +137,7 @@ def test_waits_in_memory_are_graver_where_thousands_would_wait():
         if f.id == "waits-in-worker-memory"
     ]
     assert (quiet.severity, loud.severity) == ("low", "medium")
-    assert "At the 200 failures a minute of its queue's worst quarter of an hour some 2,000 would wait" in loud.evidence
+    assert "At 200 failures/min, as in the worst 15 minutes of the queue, about 2,000 would wait" in loud.evidence
 
 
 def test_the_shortest_visibility_timeout_of_all_apps_is_reported():
@@ -167,7 +167,7 @@ def test_jitter_is_requested_only_at_volume():
     assert ids(one(plain)) == []
     assert ids(one(plain), per_minute={("shop", "emails"): 99}) == []
     (finding,) = find_findings(one(plain), per_minute={("shop", "emails"): 340})
-    assert finding.evidence == "emails started 340 jobs a minute in its busiest quarter of an hour."
+    assert finding.evidence == "emails started 340 jobs/min in its busiest 15 minutes."
     # Of four tasks in one queue, each has a fourth of its jobs, for all that is known.
     four = replace(one(), tasks=(plain, *(replace(GOOD, name=f"other{n}") for n in range(3))))
     assert ids(four, per_minute={("shop", "emails"): 340}) == []
@@ -198,7 +198,7 @@ def test_permanent_errors_that_were_seen_make_it_grave():
     broad = replace(GOOD, autoretry_for=("builtins.Exception",))
     (finding,) = find_findings(one(broad), errors={("shop", "send"): {"TypeError": 12, "Timeout": 900}})
     assert (finding.severity, finding.evidence) == (
-        "high", "It retries Exception. Among the failures that are kept: 12 TypeError.",
+        "high", "Retries Exception. Stored failures: 12 TypeError.",
     )  # fmt: skip
     assert [f.severity for f in find_findings(one(broad), errors={("shop", "send"): {"Timeout": 900}})] == ["medium"]
     policy = {name: value for name, value in GOOD_POLICY.items() if name != "classes"}
@@ -273,7 +273,7 @@ def test_a_rate_limit_is_multiplied_by_the_workers_that_take_the_jobs():
     limited = replace(GOOD, rate_limit="10/m")
     assert ids(one(limited)) == []
     (finding,) = find_findings(one(limited, workers=("w1", "w2", "w3")))
-    assert finding.evidence == "10/m in each of 3 workers that take jobs from emails."
+    assert finding.evidence == "10/m in each of 3 workers that consume emails."
     assert ids(one(limited, workers=("w1", "w2"), consumed=("other",))) == []
 
 
@@ -322,7 +322,7 @@ def test_keeping_jobs_that_come_back_by_themselves_is_reported_and_keeping_other
     enforced = {"modes": frozenset({"enforce"})}
     (finding,) = find_findings(one(**enforced), policies=[keeping])
     assert (finding.id, finding.severity, finding.where.policy) == ("keeps-what-comes-back", lint.LOW, "emails")
-    assert finding.evidence == "The one task that it is for is acknowledged late."
+    assert finding.evidence == "The only matching task is acknowledged late."
     assert "keeps-what-comes-back" not in ids(one(early, **enforced), policies=[keeping])
     assert "keeps-what-comes-back" not in ids(one(**enforced), one(early, **enforced), policies=[keeping])
     assert "keeps-what-comes-back" not in ids(policies=[keeping])
@@ -339,9 +339,7 @@ LYING = Options(
 def lying(options: Options = LYING, dead: int = 0, **facts) -> list[tuple[str, str]]:
     some = FoundOptions("shop", options=(options,), queues=(SampledQueue(options.queue, 9, 9, dead),))
     find_findings = lint.findings(lint.case([], [], lint.Facts(**facts), [some]))
-    assert all(
-        one.quoted == options.quoted and "3 of 9 jobs looked at in hooks" in one.evidence for one in find_findings
-    )
+    assert all(one.quoted == options.quoted and "3 of 9 jobs checked in hooks" in one.evidence for one in find_findings)
     return [(one.id, one.severity) for one in find_findings]
 
 
@@ -385,7 +383,7 @@ def test_a_queue_in_which_only_some_jobs_have_a_priority():
 
     assert find_evidence(without_priority=3) == find_evidence(with_priority=3) == []
     assert find_evidence(without_priority=2, with_priority=1) == [
-        "shop · queue hooks: 2 of 9 jobs looked at in hooks have none, 1 have one."
+        "shop · queue hooks: 2 of 9 jobs checked in hooks have no priority, 1 have one."
     ]
 
 
@@ -406,7 +404,7 @@ def test_a_strategy_of_the_worker_is_missed_where_jobs_stall():
 def test_an_error_that_calls_itself_permanent_is_retried():
     find_evidence = lint.findings(lint.case([], [], lint.Facts(permanent_retried={("shop", "sync"): 3})))
     assert [(one.id, str(one.where), one.evidence) for one in find_evidence] == [
-        ("permanent-by-word-only", "shop · sync", "3 failures of it that are kept say so, and ran more than once.")
+        ("permanent-by-word-only", "shop · sync", "3 stored failures with such a message and several attempts.")
     ]  # fmt: skip
 
 

@@ -40,7 +40,7 @@ def publish(**changes):
 @pytest.mark.django_db
 def test_nothing_to_judge_is_reported_and_is_no_failure(store):
     out, _, code = lint()
-    assert (out, code) == ("0 high, 0 medium, 0 low; of no policy and no task.\n", 0)
+    assert (out, code) == ("0 high, 0 medium, 0 low; of no policies and no tasks.\n", 0)
 
 
 @pytest.mark.django_db
@@ -108,7 +108,7 @@ def test_a_clean_app_passes():
 
 @pytest.mark.parametrize(("option", "why"), [
     (("--app", "tests.nowhere:app"), "tests.nowhere:app cannot be read: ModuleNotFoundError: No module named 'tests.nowhere'"),
-    (("--outage", "soon"), "--outage 'soon' is no length of time such as 90s, 15m or 2h."),
+    (("--outage", "soon"), "--outage 'soon' is not a duration such as 90s, 15m or 2h."),
 ])  # fmt: skip
 def test_what_cannot_be_checked_is_reported_and_is_not_taken_for_clean(option, why):
     _, err, code = lint(*option)
