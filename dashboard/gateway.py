@@ -185,7 +185,7 @@ class Gateway:
             path == "/healthz"
         ):  # any other method is refused before its body has arrived, by which `doctor` knows a proxy
             is_read = scope.method in ("GET", "HEAD")
-            protocol.response_str(200 if is_read else 405, _PLAIN, "ok" if is_read else "Ask with GET.")
+            protocol.response_str(200 if is_read else 405, _PLAIN, "ok" if is_read else "Use GET.")
             return
         sizes: list[int] = []
         try:
@@ -255,7 +255,7 @@ class Gateway:
                     )
         length = scope.headers.get("content-length")
         if length is not None and int(length) != size:
-            raise Refused(400, "The request did not arrive whole. Nothing was changed.")
+            raise Refused(400, "The request was incomplete. Nothing was changed.")
         return b"".join(parts)
 
     # -- the page ------------------------------------------------------------------------------------------------

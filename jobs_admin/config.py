@@ -63,7 +63,7 @@ def _from_file(path: Path) -> dict[str, SourceConfig]:
         raise BadConfiguration(f"REDRIVE_SOURCES ({path}) cannot be read: {error}") from error
     tables = document.get("sources", {})
     if not isinstance(tables, dict):
-        raise BadConfiguration(f"REDRIVE_SOURCES ({path}): a source is a table, [sources.its-name].")
+        raise BadConfiguration(f"REDRIVE_SOURCES ({path}): a source must be a table, [sources.its-name].")
     if wrong := [why for name, table in tables.items() for why in _what_is_wrong(name, table)]:
         raise BadConfiguration(f"REDRIVE_SOURCES: {' '.join(wrong)}")
     found = {}
@@ -80,7 +80,7 @@ def _what_is_wrong(name: str, table: Any) -> list[str]:
     if not keys.valid_source(name):
         return [f"{name!r} cannot name a source: use a-z, 0-9, - and _."]
     if not isinstance(table, dict):
-        return [f"{name} is no table: write [sources.{name}], and its url below."]
+        return [f"{name} is not a table: write [sources.{name}], with its url below."]
     found = []
     backend, queues = table.get("backend"), table.get("queues", [])
     known = ", ".join(BACKENDS)
@@ -91,7 +91,7 @@ def _what_is_wrong(name: str, table: Any) -> list[str]:
     if not isinstance(table.get("url"), str):
         found.append(f"[sources.{name}] needs a url.")
     if not isinstance(queues, list) or not all(isinstance(queue, str) and queue for queue in queues):
-        found.append(f"[sources.{name}]: queues is a list of names.")
+        found.append(f"[sources.{name}]: queues must be a list of names.")
     return found
 
 
@@ -108,7 +108,7 @@ def store() -> redis.Redis:
             health_check_interval=30,
         )
     except (ValueError, TypeError) as error:  # redis-py's own texts quote the part that they stumbled over
-        why = str(error) if isinstance(error, Unreadable) else "it begins with redis://, rediss:// or unix://"
+        why = str(error) if isinstance(error, Unreadable) else "the URL must begin with redis://, rediss:// or unix://"
         raise BadConfiguration(f"REDRIVE_REDIS_URL cannot be used: {why}.") from error
 
 
@@ -173,7 +173,9 @@ def keep() -> dict[str, timedelta | None]:
         name, is_named, text = part.rpartition("=")
         names = [n.strip() for n in name.split("+")] if is_named else list(KEPT)
         if unknown := [n for n in names if n not in KEPT]:
-            raise BadConfiguration(f"REDRIVE_KEEP: {unknown[0]!r} is not kept by itself; known: {', '.join(KEPT)}.")
+            raise BadConfiguration(
+                f"REDRIVE_KEEP: {unknown[0]!r} has no retention of its own; known: {', '.join(KEPT)}."
+            )
         found |= dict.fromkeys(names, None if text.strip() == "ever" else length(text, "REDRIVE_KEEP"))
     return found
 
@@ -182,14 +184,10 @@ def length(text: str, where: str) -> timedelta:
     """A length of time as people write it: 90d, 12h. At least an hour, so that nothing goes while it is looked at."""
     found = _LENGTH.fullmatch(text.strip())
     if found is None or int(found[1]) * _SECONDS[found[2]] < 3600:
-        raise BadConfiguration(
-            f"{where}: {text.strip()!r} is no length of time of an hour or more, such as 30d or 12h."
-        )
+        raise BadConfiguration(f"{where}: {text.strip()!r} is not a duration of an hour or more, such as 30d or 12h.")
     seconds = int(found[1]) * _SECONDS[found[2]]
     if seconds > _LONGEST.total_seconds():
-        raise BadConfiguration(
-            f"{where}: {text.strip()!r} is longer than {_LONGEST.days}d (100 years), the most that can be set."
-        )
+        raise BadConfiguration(f"{where}: {text.strip()!r} is longer than {_LONGEST.days}d (100 years), the maximum.")
     return timedelta(seconds=seconds)
 
 
@@ -202,7 +200,7 @@ def size(text: str, where: str) -> int:
     """Parse a number of bytes: 5GB, 800 MB."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise BadConfiguration(f"{where}: {text.strip()!r} is no size such as 5GB or 800MB.")
+        raise BadConfiguration(f"{where}: {text.strip()!r} is not a size such as 5GB or 800MB.")
     return round(float(found[1]) * _BYTES[found[2].lower()])
 
 
@@ -212,7 +210,7 @@ def approve_above() -> int | None:
     if not text:
         return None
     if (found := whole_number(text)) is None:
-        raise BadConfiguration(f"REDRIVE_APPROVE_ABOVE: {text!r} is no number of jobs, such as 1000.")
+        raise BadConfiguration(f"REDRIVE_APPROVE_ABOVE: {text!r} is not a number of jobs, such as 1000.")
     return found
 
 
@@ -239,7 +237,7 @@ def webhook_allow() -> web_address.Allowed:
     try:
         return web_address.parse_allowed([*settings.REDRIVE_WEBHOOK_ALLOW, *demo])
     except web_address.BadAllowance as error:
-        raise BadConfiguration(f"REDRIVE_WEBHOOK_ALLOW: {error}. Write such as 10.2.0.0/16, hooks.internal.") from error
+        raise BadConfiguration(f"REDRIVE_WEBHOOK_ALLOW: {error}. Examples: 10.2.0.0/16, hooks.internal.") from error
 
 
 def heartbeat_url() -> str:

@@ -25,7 +25,7 @@ _ANSWERED = frozenset(alert_shapes.RuleItem.model_fields) - {*alerts.FIELDS, "ch
 
 
 class RuleDocument(BaseModel):  # not ninja's Schema, which loses what it does not know
-    """The rule's fields. `changed_at`, as it was answered, refuses the edit of a rule that was changed since."""
+    """Fields of a rule. If `changed_at` is given and the rule was changed since, the edit is refused."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -41,7 +41,7 @@ class RulePreviewed(RuleDocument):
 
 
 class Acknowledging(Body):
-    """`only_this`: this alert alone; otherwise all alerts of its notification that fire or are silenced."""
+    """`only_this`: this alert alone; otherwise all firing or silenced alerts of its notification."""
 
     comment: Text = Field("", max_length=500)
     only_this: StrictBool = False
@@ -86,14 +86,16 @@ def list_alerts(
 @api.get("/alerts/{alert_id}", response={200: alert_shapes.AlertDetail, **REFUSALS}, tags=["alerts"])
 @needs(VIEWER)
 def one_alert(request: HttpRequest, alert_id: Number) -> Any:
-    """Return one alert with its timeline and that of the alerts notified with it, the groups that grew, and similar alerts before."""
+    """Return one alert with its timeline, the alerts of the same notification, the groups that grew, and earlier "
+    "similar alerts."""
     return alert_shapes.alert_detail(request.auth, alerts.get(request.auth, alert_id), timezone.now())
 
 
 @api.post("/alerts/{alert_id}/acknowledge", response={200: alert_shapes.AcknowledgedItem, **REFUSALS}, tags=["alerts"])
 @needs(OPERATOR)
 def acknowledge_alert(request: HttpRequest, alert_id: Number, body: Acknowledging) -> Any:
-    """Stop reminders and escalation, for all alerts of the notification or for `only_this`. 409 names who acknowledged first."""
+    """Acknowledge an alert, or all alerts of its notification: stops reminders and escalation. 409 names the "
+    "operator who acknowledged first."""
     return alert_shapes.acknowledged(alerts.acknowledge(request.auth, alert_id, body.comment, only_this=body.only_this))
 
 
@@ -102,7 +104,7 @@ def acknowledge_alert(request: HttpRequest, alert_id: Number, body: Acknowledgin
 )
 @needs(OPERATOR)
 def unacknowledge_alert(request: HttpRequest, alert_id: Number) -> Any:
-    """Undo your own acknowledgement, with all alerts that it covered: reminders resume, and escalation counts from now.
+    """Undo your own acknowledgement for all alerts that it covers: reminders resume, and escalation counts from now.
 
     409: all of them were resolved since, or another operator acknowledged it.
     """
@@ -115,7 +117,7 @@ def unacknowledge_alert(request: HttpRequest, alert_id: Number) -> Any:
 @api.get("/rules", response={200: shapes.Listed[alert_shapes.RuleItem], **REFUSALS}, tags=["alerts"])
 @needs(VIEWER)
 def list_alert_rules(request: HttpRequest) -> Any:
-    """By name."""
+    """Return alert rules, by name."""
     rows = alerts.rules(request.auth)
     return shapes.listed(rows, lambda row: alert_shapes.rule(request.auth, row), next=None, count=len(rows))
 
@@ -130,7 +132,7 @@ def make_alert_rule(request: HttpRequest, body: RuleDocument) -> Any:
 @api.post("/rules/preview", response={200: alert_shapes.RulePreview, **REFUSALS}, tags=["alerts"])
 @needs(VIEWER)
 def preview_alert_rule(request: HttpRequest, body: RulePreviewed) -> Any:
-    """Return how often the rule would have fired in the last `days`, on the history of the sources in sight. Changes nothing."""
+    """Return how often the rule would have fired in the last `days`, on the history of your sources. Changes nothing."""
     found = alerts.preview(request.auth, body.document(), timezone.now(), days=body.days)
     return alert_shapes.preview(found)
 
@@ -144,14 +146,14 @@ def one_alert_rule(request: HttpRequest, rule_id: Number) -> Any:
 @api.put("/rules/{rule_id}", response={200: alert_shapes.RuleItem, **REFUSALS}, tags=["alerts"])
 @needs(OPERATOR)
 def change_alert_rule(request: HttpRequest, rule_id: Number, body: RuleDocument) -> Any:
-    """The whole rule: what is left out has its default. Alerts that it does not look at any more are closed."""
+    """Replace the rule. Omitted fields get their defaults. Alerts that the rule no longer covers are closed."""
     return alert_shapes.rule(request.auth, alerts.save_rule(request.auth, body.document(), rule_id))
 
 
 @api.delete("/rules/{rule_id}", response={204: None, **REFUSALS}, tags=["alerts"])
 @needs(OPERATOR)
 def delete_alert_rule(request: HttpRequest, rule_id: Number) -> Any:
-    """Delete the rule. Its open alerts are closed, with a notice. Earlier notices stay."""
+    """Delete the rule. Its open alerts are closed with a notice; alert history stays."""
     alerts.delete_rule(request.auth, rule_id)
     return Status(204, None)
 
@@ -162,7 +164,7 @@ def delete_alert_rule(request: HttpRequest, rule_id: Number) -> Any:
 @api.get("/silences", response={200: shapes.Listed[alert_shapes.SilenceItem], **REFUSALS}, tags=["alerts"])
 @needs(VIEWER)
 def list_silences(request: HttpRequest, over: bool = False) -> Any:
-    """Return silences in force and to come, the next to end first; with `over` those that ended, latest first."""
+    """Return active and scheduled silences, the next to end first; with `over`, ended silences, latest first."""
     rows = alerts.silences(request.auth, timezone.now(), over=over)
     return shapes.listed(rows, lambda row: alert_shapes.silence(request.auth, row), next=None, count=len(rows))
 
@@ -170,7 +172,8 @@ def list_silences(request: HttpRequest, over: bool = False) -> Any:
 @api.post("/silences", response={201: alert_shapes.SilenceItem, **REFUSALS}, tags=["alerts"])
 @needs(OPERATOR)
 def make_silence(request: HttpRequest, body: NewSilence) -> Any:
-    """Silence the alerts that fit every matcher. Matchers: `source`, `queue`, `rule` (globs), `severity`, `alert` (a number)."""
+    """Silence the alerts that match every matcher. Matchers: `source`, `queue`, `rule` (globs), `severity`, "
+    "`alert` (a number)."""
     if (body.ends_at is None) == (body.for_s is None):
         raise Refused("invalid", "Give either ends_at or for_s. Nothing was changed.", "ends_at")
     now = timezone.now()
@@ -184,7 +187,7 @@ def make_silence(request: HttpRequest, body: NewSilence) -> Any:
 @api.delete("/silences/{silence_id}", response={204: None, **REFUSALS}, tags=["alerts"])
 @needs(OPERATOR)
 def end_silence(request: HttpRequest, silence_id: Number) -> Any:
-    """End the silence now. Alerts that still fire are notified."""
+    """End the silence now. Alerts that are still firing send notifications."""
     alerts.end_silence(request.auth, silence_id)
     return Status(204, None)
 
@@ -203,7 +206,7 @@ def list_runbooks(request: HttpRequest) -> Any:
 @api.put("/runbooks", response={200: alert_shapes.RunbookItem, **REFUSALS}, tags=["alerts"])
 @needs(OPERATOR)
 def save_runbook(request: HttpRequest, body: SaidRunbook) -> Any:
-    """Save the runbook of this pattern, or give it the new address. Takes the role operator on every source."""
+    """Save the runbook of a task pattern. Needs the role operator on every source."""
     return alert_shapes.runbook(alerts.save_runbook(request.auth, body.task, body.url))
 
 

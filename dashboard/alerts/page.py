@@ -167,7 +167,7 @@ def unacknowledged(done: Acknowledgement) -> str:
         (False, False): "the rule has neither reminders nor escalation",
     }[bool(rule.renotify_s), bool(rule.escalate_s)]
     left = (
-        f" {number(done.others)} more {'was' if done.others == 1 else 'were'} resolved meanwhile."
+        f" {number(done.others)} more {'was' if done.others == 1 else 'were'} resolved in the meantime."
         if done.others
         else ""
     )

@@ -31,7 +31,7 @@ _GOOD_FOR_S = 3_600  # what continues it
 @api.get("/failures", response={200: shapes.Listed[failure_shapes.FailureItem], **REFUSALS}, tags=["failures"])
 @needs(VIEWER)
 def list_failures(request: HttpRequest, q: str = "", after: After = None, limit: Limit = 50) -> Any:
-    """The failures that match, latest first. Without `state:` those that are dead, retrying, replaying or quarantined."""
+    """Return matching failures, latest first. Without `state:`, only dead, retrying, replaying and quarantined ones."""
     page = failures.search(viewer_of(request), q, after=after, limit=limit)
     return shapes.listed(
         page.rows,
@@ -52,14 +52,15 @@ def list_failures(request: HttpRequest, q: str = "", after: After = None, limit:
 @api.get("/failures/export", response={200: None, **REFUSALS}, tags=["failures"])
 @needs(VIEWER)
 def export_failures(request: HttpRequest, q: str = "", form: Literal["jsonl", "csv"] = "jsonl") -> Any:
-    """Every failure that matches, latest first, streamed as a file: JSON lines, or CSV. Arguments are redacted."""
+    """Export all matching failures as JSON lines or CSV, latest first. Arguments are redacted."""
     return downloads.failures(viewer_of(request), q.strip(), form)
 
 
 @api.get("/failures/facets", response={200: failure_shapes.Facets, **REFUSALS}, tags=["failures"])
 @needs(VIEWER)
 def list_facets(request: HttpRequest, q: str = "") -> Any:
-    """The most frequent values of the failures that match, with their counts: source, queue, task, state, error, tenant, release."""
+    """Return the most frequent values of matching failures with counts: source, queue, task, state, error, tenant, "
+    "release."""
     found = failures.facets(viewer_of(request), q.strip())
     return {
         "facets": [
@@ -87,7 +88,7 @@ class Key(Body):
 @api.post("/failures/bulk", response={200: failure_shapes.BulkResult, **REFUSALS}, tags=["failures"])
 @needs(OPERATOR)
 def act_on_failures(request: HttpRequest, body: BulkAct) -> Any:
-    """Discard, restore or readmit all that match `q` now, or the failures of these ids.
+    """Discard, restore or readmit all failures that match `q` now, or those with these IDs.
 
     An action that takes longer than a few seconds continues with `next`. `key` undoes the changes.
     """
@@ -107,7 +108,7 @@ def act_on_failures(request: HttpRequest, body: BulkAct) -> Any:
 @api.post("/failures/bulk/next", response={200: failure_shapes.BulkResult, **REFUSALS}, tags=["failures"])
 @needs(OPERATOR)
 def continue_act(request: HttpRequest, body: Next) -> Any:
-    """Continue an action of this token. If it is not continued, the changes made so far remain."""
+    """Continue an action of this token. Without further calls, the changes made so far remain."""
     viewer = viewer_of(request)
     try:
         fields = signing.loads(body.next, salt=_salt(viewer), max_age=_GOOD_FOR_S)
@@ -180,7 +181,7 @@ def comparison_answer(found: Failure, left: str, right: str) -> dict[str, Any]:
 
 
 def _waits_in(viewer: Viewer, found: Failure) -> dict[str, Any] | None:
-    """The replay that has the job planned and sends nothing now; None where there is none."""
+    """The replay that has the job planned and sends nothing now; None if there is none."""
     if (planned := replays.stopped_replays([found]).get(found.pk)) is None:
         return None
     number, state = planned
@@ -203,7 +204,7 @@ def restore_failure(request: HttpRequest, failure_id: Number, body: Reason) -> A
 @api.post("/failures/{failure_id}/readmit", response={200: failure_shapes.FailureItem, **REFUSALS}, tags=["failures"])
 @needs(OPERATOR)
 def readmit_failure(request: HttpRequest, failure_id: Number, body: Reason) -> Any:
-    """Out of quarantine: it is dead, and can be replayed."""
+    """Release the job from quarantine. The job is dead and can be replayed."""
     return _triaged(request, failure_id, body.reason, triage.readmit)
 
 

@@ -77,7 +77,7 @@ class Run(Schema):
 
 
 class Crash(Schema):
-    """One start that did not end. Times are by the store's clock."""
+    """One start without an end. Times are by the store's clock."""
 
     how: str  # killed, hard_limit, memory: its process; lost: its whole worker
     seen_at: datetime | None

@@ -56,7 +56,7 @@ def list_groups(
     after: AfterGroup = None,
     limit: Limit = 50,
 ) -> Any:
-    """The groups that match, in every state unless `state` is given. `assignee`: a user's name, "" for no one."""
+    """Return matching groups, in every state unless `state` is given. `assignee`: a user's name, "" for no one."""
     if after and not failures.is_group_cursor(order, after):
         raise Refused("invalid", f"{NO_CURSOR}. It belongs to one order.", "after")
     page = failures.groups(request.auth, q, order=order, after=after, limit=limit, states=state, assignee=assignee)
@@ -74,7 +74,7 @@ def list_groups(
 @api.post("/groups/bulk", response={200: group_shapes.ChangedGroups, **REFUSALS}, tags=["groups"])
 @needs(OPERATOR)
 def change_groups(request: HttpRequest, body: GroupsChange) -> Any:
-    """The same change to up to 1,000 groups, named by their fingerprints. `receipt` undoes it."""
+    """Apply one change to up to 1,000 groups, given by fingerprint. `receipt` undoes the change."""
     changes = body.model_dump(exclude_unset=True, exclude={"reason", "groups"})
     done = group_changes.change_many(request.auth, body.groups, changes, reason=body.reason)
     return {
@@ -89,7 +89,7 @@ def change_groups(request: HttpRequest, body: GroupsChange) -> Any:
 @api.post("/groups/undo", response={200: group_shapes.UndoneGroups, **REFUSALS}, tags=["groups"])
 @needs(OPERATOR)
 def undo_groups(request: HttpRequest, body: Receipt) -> Any:
-    """Give the groups of an act of this token what they were before; those changed since are left as they are."""
+    """Undo a change of groups by this token. Groups changed since are not restored."""
     done = group_changes.undo(request.auth, body.receipt)
     return {"undone": done.fingerprints, "changed_since": done.changed_since}
 
@@ -103,7 +103,7 @@ def one_group(request: HttpRequest, fingerprint: str) -> Any:
 @api.patch("/groups/{fingerprint}", response={200: group_shapes.GroupDetailItem, **REFUSALS}, tags=["groups"])
 @needs(OPERATOR)
 def change_group(request: HttpRequest, fingerprint: str, body: GroupChange) -> Any:
-    """Change the state, how long it is muted, the assignee (a user's name; "" for no one), the note or the runbook."""
+    """Change state, mute limits, assignee (a username; "" for no one), note or runbook of a group."""
     found = failures.group_named(request.auth, fingerprint)
     changes = body.model_dump(exclude_unset=True, exclude={"reason"})
     group_changes.change(request.auth, found, changes, reason=body.reason)

@@ -72,7 +72,7 @@ class Incident(Schema):
 @api.get("/incident", response={200: Incident, **REFUSALS}, tags=["alerts"])
 @needs(VIEWER)
 def one_incident(request: HttpRequest, source: str = "", queue: str = "", since: str = "", until: str = "") -> Any:
-    """One outage from its first failure to the last job that came back; without times the last one there."""
+    """Return one outage, from its first failure to the last recovered job. Without times, the latest outage."""
     now = timezone.now()
     given = {"source": source, "queue": queue, "since": since, "until": until}
     where = texts.span_from_query(request.auth, given, now)

@@ -29,7 +29,7 @@ _ANSWERED = (
 
 
 class Draft(BaseModel):  # not ninja's Schema, which loses what it does not know
-    """The policy's fields stand in the body itself, or under `policy`."""
+    """Fields of a policy, at the top level of the body or under `policy`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -58,7 +58,7 @@ class PutBack(Reason):
 @api.get("/policies", response={200: shapes.Listed[policy_shapes.PolicyItem], **REFUSALS}, tags=["policies"])
 @needs(VIEWER)
 def list_policies(request: HttpRequest) -> Any:
-    """The policies in force, by name."""
+    """Return the policies in force, by name."""
     found = policies.published(request.auth)
     running = policies.in_force(request.auth, found)
     return shapes.listed(found, lambda row: policy_shapes.policy(row, running[row.name]), next=None, count=len(found))
@@ -67,7 +67,7 @@ def list_policies(request: HttpRequest) -> Any:
 @api.post("/policies/preview", response={200: policy_shapes.Preview, **REFUSALS}, tags=["policies"])
 @needs(VIEWER)
 def preview_policy(request: HttpRequest, body: PreviewedPolicy) -> Any:
-    """Return the effects of a policy, beside the one of its name in force. Changes nothing."""
+    """Return the effects of a policy, compared with the version in force. Changes nothing."""
     draft = policies.read(body.document())
     return policies.preview(request.auth, draft, _current(request.auth, draft.name), body.jobs)
 
@@ -75,7 +75,7 @@ def preview_policy(request: HttpRequest, body: PreviewedPolicy) -> Any:
 @api.post("/policies/backtest", response={200: policy_shapes.Backtest, **REFUSALS}, tags=["policies"])
 @needs(VIEWER)
 def backtest_policy(request: HttpRequest, body: Backtested) -> Any:
-    """Return the outcomes that failures of the last day, or since a time, would have had. Changes nothing."""
+    """Return the outcomes of recent failures under a policy, by default of the last day. Changes nothing."""
     since = body.since or timezone.now() - timedelta(days=1)
     return policy_shapes.backtest(policies.backtest(request.auth, policies.read(body.document()), since))
 
@@ -83,7 +83,7 @@ def backtest_policy(request: HttpRequest, body: Backtested) -> Any:
 @api.get("/policies/{name}", response={200: policy_shapes.PolicyItem, **REFUSALS}, tags=["policies"])
 @needs(VIEWER)
 def one_policy(request: HttpRequest, name: Name) -> Any:
-    """The version in force, and who runs it."""
+    """Return the version in force, and the workers that have it."""
     return _answer(request.auth, policies.get(request.auth, name))
 
 
@@ -94,7 +94,7 @@ def one_policy(request: HttpRequest, name: Name) -> Any:
 )
 @needs(OPERATOR)
 def publish_policy(request: HttpRequest, name: Name, body: Published) -> Any:
-    """Put it in force: workers have it within two seconds. 201 where none of this name was in force."""
+    """Publish a version: workers have it within two seconds. 201 if no policy of this name was in force."""
     made = policies.publish(
         request.auth, name, body.document(), expected_version=body.expected_version, reason=body.reason
     )
@@ -109,7 +109,7 @@ def withdraw_policy(
     expected_version: Annotated[int | None, Query(ge=1, lt=2**31)] = None,
     reason: Why = "",
 ) -> Any:
-    """Take it out of force. Its versions stay, and can be put back."""
+    """Withdraw the policy. Versions are kept and can be restored."""
     policies.withdraw(request.auth, name, expected_version=expected_version, reason=reason)
     return Status(204, None)
 
@@ -117,7 +117,7 @@ def withdraw_policy(
 @api.get("/policies/{name}/observed", response={200: policy_shapes.Observed, **REFUSALS}, tags=["policies"])
 @needs(VIEWER)
 def observed_by_policy(request: HttpRequest, name: Name) -> Any:
-    """Return the changes that the version in force would have made, as far as it only observed."""
+    """Return the decisions recorded by the version in force in mode observe."""
     row = policies.get(request.auth, name)
     return policy_shapes.observed(row, policies.observed(request.auth, row))
 
@@ -125,7 +125,7 @@ def observed_by_policy(request: HttpRequest, name: Name) -> Any:
 @api.get("/policies/{name}/budget", response={200: policy_shapes.Budget, **REFUSALS}, tags=["policies"])
 @needs(VIEWER)
 def policy_budget(request: HttpRequest, name: Name) -> Any:
-    """Return the number of retries that could be made at once, now."""
+    """Return the number of retries left in the budget."""
     found = policies.get(request.auth, name)
     return policy_shapes.budget(found, policies.budget(request.auth, found))
 
@@ -145,6 +145,7 @@ def list_versions(request: HttpRequest, name: Name, after: After = None, limit: 
 @api.post(
     "/policies/{name}/versions/{version}/put-back",
     response={201: policy_shapes.PolicyItem, **REFUSALS},
+    summary="Restore Policy",
     tags=["policies"],
 )
 @needs(OPERATOR)

@@ -165,7 +165,7 @@ def _announce_published(request: HttpRequest, made: PolicyVersion, before: Polic
         request,
         f"Published {made.name} v{made.version}. {what}. Workers receive the version within two seconds.",
         undo=undo,
-        undo_fields=[("begun", made.version), ("reason", f"Version {made.version} taken back.")],
+        undo_fields=[("begun", made.version), ("reason", f"Version {made.version} was undone.")],
     )
 
 

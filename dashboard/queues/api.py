@@ -18,7 +18,7 @@ from jobs_admin.models.access import VIEWER
 @api.get("/queues", response={200: shapes.Listed[queue_shapes.Queue], **REFUSALS}, tags=["queues"])
 @needs(VIEWER)
 def list_queues(request: HttpRequest, after: AfterQueue = None, limit: Limit = 100) -> Any:
-    """The queues, those with the most dead jobs first, then those that fail most often."""
+    """Return the queues, most dead jobs first, then most failed attempts."""
     if after and not queues.is_cursor(after):
         raise Refused("invalid", NO_CURSOR, "after")
     page = queues.queue_page(viewer_of(request), after=after, limit=limit)

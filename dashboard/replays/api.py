@@ -29,7 +29,7 @@ _PLAIN_OPTIONS = ("attempts", "to_queue", "same_job_id", "patch", "without_group
 
 
 class Sent(Body):
-    """Options for sending the jobs of a replay; an option that is left out has its default."""
+    """Options for sending the jobs of a replay; omitted options have their defaults."""
 
     attempts: int | Literal["reset", "kept"] | None = None  # all that a job has; what it had left; or how many
     to_queue: Text | None = None
@@ -121,7 +121,7 @@ def replay_failure(request: HttpRequest, failure_id: Number, body: OneReplay) ->
 @api.post("/replays/preview", response={200: replay_shapes.PreviewItem, **REFUSALS}, tags=["replays"])
 @needs(OPERATOR)
 def preview_replay(request: HttpRequest, body: Previewed) -> Any:
-    """Return the effects of a replay. Changes nothing; `snapshot` makes sure that what you saw is what is started."""
+    """Return the effects of a replay. Changes nothing. Pass `snapshot` to start exactly what was previewed."""
     seen = replays.preview(request.auth, **_scope(body), pace=body.pace, options=body.options, snapshot=body.snapshot)
     return replay_shapes.preview(seen)
 
@@ -129,7 +129,7 @@ def preview_replay(request: HttpRequest, body: Previewed) -> Any:
 @api.post("/replays", response=MADE, tags=["replays"])
 @needs(OPERATOR)
 def start_replay(request: HttpRequest, body: NewReplay) -> Any:
-    """Replay all that match. With an `idempotency_key`, the same call again answers with the same replay."""
+    """Start a replay of all matching jobs. A repeated call with the same `idempotency_key` returns the same replay."""
     viewer = request.auth
     started = replays.launch(
         viewer,
@@ -233,7 +233,7 @@ def bring_back_groups(request: HttpRequest, replay_id: Number, body: BroughtBack
 @api.post("/replays/{replay_id}/discard", response={204: None, **REFUSALS}, tags=["replays"])
 @needs(OPERATOR)
 def discard_draft(request: HttpRequest, replay_id: Number, body: Reason) -> Any:
-    """Discard a draft, which holds no jobs."""
+    """Discard a draft. Its jobs are not changed."""
     replays.discard(request.auth, replays.find(request.auth, replay_id), reason=body.reason)
     return Status(204, None)
 
@@ -267,7 +267,7 @@ def list_items(
 )
 @needs(OPERATOR)
 def resolve_item(request: HttpRequest, replay_id: Number, n: Number, body: Resolution) -> Any:
-    """Settle an uncertain item by a person's word: it `ran`, or it was `lost`."""
+    """Record the outcome of an uncertain item: `ran` or `lost`."""
     viewer = request.auth
     found = replays.find(viewer, replay_id)
     if not found.items.filter(n=n).exists():
@@ -278,7 +278,7 @@ def resolve_item(request: HttpRequest, replay_id: Number, n: Number, body: Resol
 @api.post("/replays/{replay_id}/resolve", response={200: replay_shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
 @needs(OPERATOR)
 def resolve_items(request: HttpRequest, replay_id: Number, body: Resolutions) -> Any:
-    """Settle all uncertain items, or those that match `q`: they `ran`, or they were `lost` and are dead again."""
+    """Record the outcome of all uncertain items, or those that match `q`: `ran`, or `lost` (dead again)."""
     viewer = request.auth
     found = replays.find(viewer, replay_id)
     replays.resolve_all(viewer, found, body.outcome, body.q)

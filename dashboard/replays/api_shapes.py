@@ -24,7 +24,7 @@ class Blocked(Schema):
 
 
 class OutlookItem(Schema):
-    """The course of the replay if such a share of the jobs fails again. Seconds from the start."""
+    """Course of the replay if this share of jobs fails again. Seconds from the start."""
 
     failing: float
     starts: list[tuple[float, float]]  # from when, jobs started per second

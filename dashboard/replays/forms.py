@@ -116,7 +116,7 @@ class Pace(Refusing):
             least, most = (
                 (pacing.SLOWEST, pacing.FASTEST) if unit == "rate" else (1 / pacing.FASTEST, 1 / pacing.SLOWEST)
             )
-            words = "jobs/s" if unit == "rate" else "seconds between two jobs"
+            words = "jobs/s" if unit == "rate" else "seconds between jobs"
             self.add_error("amount", f"Give a number from {f'{least:.5f}'.rstrip('0')} to {most:,.0f} {words}.")
 
     @property

@@ -113,14 +113,14 @@ def _preview(seen: Preview) -> dict[str, Any]:
 @api.post("/retries/preview", response={200: ReschedulePreviewItem, **REFUSALS}, tags=["retries"])
 @needs(OPERATOR)
 def preview_reschedule(request: HttpRequest, body: Asked) -> Any:
-    """Return the effects of a change on the retries that wait. Changes nothing."""
+    """Return the effects of a change on waiting retries. Changes nothing."""
     return _preview(rescheduling.preview(request.auth, query=body.q, selection=body.selection, change=body.change))
 
 
 @api.post("/retries", response={201: RescheduleItem, **REFUSALS}, tags=["retries"])
 @needs(OPERATOR)
 def plan_reschedule(request: HttpRequest, body: Planned) -> Any:
-    """Let them wait otherwise. `watch` does it within seconds, where the source is read."""
+    """Reschedule waiting retries. `watch` applies the change within seconds."""
     made = rescheduling.plan(
         request.auth,
         query=body.q,
@@ -148,7 +148,7 @@ def one_reschedule(request: HttpRequest, reschedule_id: Number) -> Any:
 @api.post("/retries/{reschedule_id}/undo", response={201: RescheduleItem, **REFUSALS}, tags=["retries"])
 @needs(OPERATOR)
 def undo_reschedule(request: HttpRequest, reschedule_id: Number, body: Reason) -> Any:
-    """Undo the change: retries that still wait as it left them wait as before."""
+    """Undo the change for retries that are still waiting unchanged."""
     viewer = request.auth
     back = rescheduling.undo(viewer, rescheduling.find(viewer, reschedule_id), reason=body.reason)
     return Status(201, _item(back))

@@ -49,7 +49,7 @@ def _answer(viewer: Viewer, view: SavedView) -> dict[str, Any]:
 @api.get("/views", response={200: shapes.Listed[view_shapes.ViewItem], **REFUSALS}, tags=["views"])
 @needs(VIEWER)
 def list_views(request: HttpRequest) -> Any:
-    """The views that are shared, with what each holds now."""
+    """Return shared views with their current counts."""
     viewer: Viewer = request.auth
     views = saved_views.listing(viewer)
     return {"items": [_answer(viewer, view) for view in views], "next": None, "count": len(views)}
@@ -58,7 +58,7 @@ def list_views(request: HttpRequest) -> Any:
 @api.post("/views", response={201: view_shapes.ViewItem, **REFUSALS}, tags=["views"])
 @needs(OPERATOR)
 def save_view(request: HttpRequest, body: NewView) -> Any:
-    """Keep a search under a name, for everyone on the desk."""
+    """Save a search as a view, shared with everyone on the desk."""
     made = saved_views.save(request.auth, name=body.name, query=body.q, is_shared=body.is_shared)
     return Status(201, _answer(request.auth, made))
 

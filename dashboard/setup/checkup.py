@@ -89,7 +89,7 @@ def _attempt(part: str, check: Callable[[], Result]) -> Result:
     except (redis.RedisError, DatabaseError) as error:
         what = "The store" if isinstance(error, redis.RedisError) else "The database"
         why = _line(error) if isinstance(error, redis.RedisError) else about_database(error)
-        text = f"This part was not checked. {what} failed during the check: {why}."
+        text = f"Not checked: {what} failed during the check: {why}."
         return Result(part, "", [Finding("not-checked", HIGH, text, "Run `doctor` again.")])
 
 
@@ -100,7 +100,12 @@ def check_database() -> Result:
         executor = MigrationExecutor(connection)
         if executor.migration_plan(executor.loader.graph.leaf_nodes()):
             found.append(
-                Finding("migrations", HIGH, "The tables are older than the code.", "Run `python3 manage.py migrate`.")
+                Finding(
+                    "migrations",
+                    HIGH,
+                    "The database schema is older than the code.",
+                    "Run `python3 manage.py migrate`.",
+                )
             )
     except DatabaseError as error:
         found.append(
@@ -108,7 +113,7 @@ def check_database() -> Result:
                 "database",
                 HIGH,
                 f"The database cannot be used: {about_database(error)}.",
-                "Look at DATABASE_URL, and whether it runs.",
+                "Check DATABASE_URL, and that the database is running.",
             )
         )
     return Result("database", connection.vendor, found, is_usable=not found)
@@ -121,7 +126,7 @@ def check_store() -> Result:
         client.ping()
         source = connect("store", "celery", settings.REDRIVE_REDIS_URL)
     except config.BadConfiguration as error:
-        found = Finding("store", HIGH, str(error), "Nothing can be captured without it.")
+        found = Finding("store", HIGH, str(error), "Without the store, no failures are recorded.")
         return Result("store", "", [found], is_usable=False)
     except (redis.RedisError, SourceError, OSError) as error:
         return _without_store(error)
@@ -158,12 +163,10 @@ def about_its_scripts(product: str, version: str) -> list[Finding]:
     if least is None:
         return []
     text = (
-        f"{product} {version} has known faults in Lua scripts (CVE-2025-49844 and others): a worker, which may run scripts, can take "
-        "the store over."
+        f"{product} {version} has known vulnerabilities in Lua scripts (CVE-2025-49844 and others): a worker, which "
+        "may run scripts, can take over the store."
     )
-    fix = (
-        f"Upgrade it to {product} {least} or later, unless your distribution has fixed {version} under its old number."
-    )
+    fix = f"Upgrade to {product} {least} or later, unless your distribution has backported the fixes to {version}."
     return [Finding("store-version", WARNING, text, fix)]
 
 
@@ -181,10 +184,12 @@ def _about_the_store(source: Adapter) -> list[Finding]:
 def _about_the_guard() -> list[Finding]:
     switch = liveness.guard_switch()
     if switch == "off":
-        return [Finding("guard-off", HIGH, "The guard is off: nothing is recorded.", "`python3 manage.py on`.")]
+        return [
+            Finding("guard-off", HIGH, "The guard is off: no failures are recorded.", "Run `python3 manage.py on`.")
+        ]
     if switch == "drain":
-        text = "Workers are held to recording (`manage.py drain`): no retry policy decides."
-        return [Finding("guard-held", WARNING, text, "`python3 manage.py on`, unless Redrive is being taken out.")]
+        text = "Workers only record (`manage.py drain`): retry policies are not applied."
+        return [Finding("guard-held", WARNING, text, "Run `python3 manage.py on`, unless Redrive is being removed.")]
     return []
 
 
@@ -192,12 +197,12 @@ def check_watch(now: datetime) -> Result:
     found = []
     stale = liveness.find_stale(now)
     if stale is not None:
-        found.append(Finding("watch", HIGH, stale.text, "Start `python3 manage.py watch`, or look at its log."))
-    fix = "Look at the log of `watch`; run a second one for ingest: `manage.py watch --only ingest`."
+        found.append(Finding("watch", HIGH, stale.text, "Start `python3 manage.py watch`, or check its log."))
+    fix = "Check the log of `watch`; run a second instance for ingest: `manage.py watch --only ingest`."
     found += [Finding("ingest-lag", WARNING, text, fix) for text in liveness.late_sources(now).values()]
     for name, why in liveness.unjudged_rules().items():
-        text = f"The rule “{name}” cannot be judged, it fires no alert: {why}"
-        found.append(Finding("rule-unjudged", HIGH, text, "Change the rule, or look at the log of `watch`."))
+        text = f"The rule “{name}” cannot be evaluated and fires no alerts: {why}"
+        found.append(Finding("rule-unjudged", HIGH, text, "Change the rule, or check the log of `watch`."))
     return Result("watch", ", ".join(sorted(liveness.steps(now))), found)
 
 
@@ -205,10 +210,13 @@ def check_shared_keys(now: datetime) -> Result:
     """Check for workers that still write to the keys shared by all sources, as guards of the version before do."""
     workers = heartbeats.workers_on_shared_keys(now)
     if not workers:
-        return Result("shared keys", "no worker writes them", [])
+        return Result("shared keys", "not used by workers", [])
     text = f"Workers with an older guard write to keys that all sources share: {key_rotation.names(workers)}."
-    fix = "Upgrade their guard. They cannot sign, so their reports are refused once unsigned reports have ended (docs/trust.md)."
-    count = "1 worker writes them" if len(workers) == 1 else f"{len(workers):,} workers write them"
+    fix = (
+        "Upgrade the guard. These workers cannot sign reports: they are refused when the period of unsigned reports "
+        "ends (docs/trust.md)."
+    )
+    count = "used by 1 worker" if len(workers) == 1 else f"used by {len(workers):,} workers"
     return Result("shared keys", count, [Finding("keys-shared", INFO, text, fix)])
 
 
@@ -216,9 +224,7 @@ def check_sources(now: datetime, *, reads_database: bool = True) -> Iterator[Res
     try:
         sources = config.sources()
     except config.BadConfiguration as error:
-        yield Result(
-            "sources", "", [Finding("sources", HIGH, str(error), "Correct the file that REDRIVE_SOURCES names.")]
-        )
+        yield Result("sources", "", [Finding("sources", HIGH, str(error), "Correct the file in REDRIVE_SOURCES.")])
         return
     if not sources:
         fix = "Set CELERY_BROKER_URL, or REDRIVE_SOURCES to a file of them (docs/operations.md)."
@@ -238,8 +244,8 @@ def check_source(name: str, source: config.SourceConfig, now: datetime, *, reads
         fix = f"Correct {_set_by(name, source, all_of_it=True)}."
         return Result(part, "", [Finding("refused", HIGH, str(error), fix)])
     except SourceError as error:
-        fix = f"Look at {_set_by(name, source)}, and whether it runs."
-        return Result(part, "", [Finding("unreachable", HIGH, f"It cannot be reached: {_line(error)}.", fix)])
+        fix = f"Check {_set_by(name, source)}, and that the source is running."
+        return Result(part, "", [Finding("unreachable", HIGH, f"The source is unreachable: {_line(error)}.", fix)])
     counted = f"{source.system.label}, {len(queues)} {'queue' if len(queues) == 1 else 'queues'}"
     if reads_database and adapter.can.holds_dead:
         read, about_reading = check_reading(name, now)
@@ -256,7 +262,7 @@ def _set_by(name: str, source: config.SourceConfig, *, all_of_it: bool = False) 
         return "REDRIVE_DEMO_BROKER_URL, which `up` sets"
     if not settings.REDRIVE_SOURCES:
         return "CELERY_BROKER_URL"
-    it = f"[sources.{name}] in the file that REDRIVE_SOURCES names"
+    it = f"[sources.{name}] in the file of REDRIVE_SOURCES"
     return f"what {it} says" if all_of_it else f"the url of {it}"
 
 
@@ -265,18 +271,18 @@ def check_reading(source: str, now: datetime) -> tuple[str, list[Finding]]:
     known = Source.objects.filter(name=source).first()
     stall = liveness.stalled_reader(known, now) if known is not None else None
     if stall is not None and known is not None and (known.pulled_at or known.why_not_pulled):
-        text = f"Its dead jobs have not been read since {dated(stall.since, now)} UTC: {stall.why.rstrip('.')}."
-        fix = "New failures are not seen. Fix the cause named above, or read the log of `manage.py watch`."
+        text = f"Dead jobs have not been read since {dated(stall.since, now)} UTC: {stall.why.rstrip('.')}."
+        fix = "New failures are missing. Fix the cause above, or check the log of `manage.py watch`."
         return "not read", [Finding("not-read", HIGH, text, fix)]
     if known is None or known.pulled_at is None:
-        text = "Its dead jobs were not read yet, or not all of them."
+        text = "Dead jobs were not read completely yet."
         return "not read yet", [
-            Finding("not-read-yet", WARNING, text, "See that `manage.py watch` runs, then look again.")
+            Finding("not-read-yet", WARNING, text, "Check that `manage.py watch` is running, then run `doctor` again.")
         ]
     age = now - known.pulled_at
     if age > READ_WITHIN:
-        text = f"Its dead jobs were last read at {dated(known.pulled_at, now)} UTC."
-        return "read long ago", [Finding("read-late", WARNING, text, "See that `manage.py watch` runs.")]
+        text = f"Dead jobs were last read at {dated(known.pulled_at, now)} UTC."
+        return "read long ago", [Finding("read-late", WARNING, text, "Check that `manage.py watch` is running.")]
     return f"read {max(0, age.total_seconds()):.0f} s ago", []
 
 
@@ -292,36 +298,46 @@ def check_workers(source: str, url: str, now: datetime) -> tuple[str, list[Findi
             Finding(
                 "workers-unknown",
                 WARNING,
-                f"Whether {len(silent)} of its workers report here is not known: nobody files what they say.",
-                "Start `manage.py watch`, and look again.",
+                f"Unknown whether {len(silent)} of the workers report here: reports are not being filed.",
+                "Start `manage.py watch`, then run `doctor` again.",
             )
         )
     elif silent:
         found += _about_the_silent(source, silent, now)
     elif liveness.find_stale(now) is None and not _has_reported(source):
         fix = (
-            f"Put install(app, source={source!r}) where your Celery app is made, give its workers the REDRIVE_REDIS_URL "
-            "of Redrive, and start them."
+            f"Add install(app, source={source!r}) where your Celery app is created, set REDRIVE_REDIS_URL of "
+            "Redrive for its workers, and start them."
         )
-        found.append(Finding("workers-none", WARNING, "No worker has reported yet: no failure of it is recorded.", fix))
+        found.append(
+            Finding(
+                "workers-none", WARNING, "No worker has reported yet: no failures of this source are recorded.", fix
+            )
+        )
     for lost in uncaptured.recent_counts(ENGINE, now, source):
         text = (
             f"{lost.count} reports of host {lost.host} could not be captured since {dated(lost.since, now)} UTC: "
-            "neither Redrive's store nor the spool on its disk took them."
+            "neither Redrive's store nor the spool on disk accepted them."
         )
         found.append(
             Finding(
                 "uncaptured",
                 HIGH,
                 text,
-                "See that the store answers and watch runs; give it or the spool more room. Told for seven days after it began.",
+                "Check that the store answers and watch is running, and enlarge the store or the spool. Reported "
+                "for seven days after the first loss.",
             )
         )
     for worker in heard:
         if worker.spooled:
-            text = f"{worker.name} keeps {worker.spooled} reports on its disk."
+            text = f"{worker.name} has {worker.spooled} reports on its disk."
             found.append(
-                Finding("spooled", WARNING, text, "It could not reach Redrive's store; they are sent when it can.")
+                Finding(
+                    "spooled",
+                    WARNING,
+                    text,
+                    "The worker could not reach Redrive's store; reports are sent when the store answers.",
+                )
             )
     found += _about_signing(source, now)
     found += _about_copies(source, now) + _about_guards(source, now)
@@ -347,19 +363,20 @@ def _about_the_silent(source: str, silent: list[str], now: datetime) -> list[Fin
     is_none_heard = not Worker.objects.filter(source=source, seen_at__gte=now - HEARD_WITHIN).exists()
     severity = HIGH if was_guarded and is_none_heard else WARNING
     fix = (
-        "Read the start of their log (`-l INFO`) for the line “Redrive's guard …”: records (give them the REDRIVE_REDIS_URL of "
-        "this desk), is off (REDRIVE_MODE=off), or is not installed, with the reason. Without such a line they are not guarded: "
-        f"put install(app, source={source!r}) where the app is made."
+        "Check the start of their log (`-l INFO`) for the line “Redrive's guard …”: records (set the "
+        "REDRIVE_REDIS_URL of this desk), is off (REDRIVE_MODE=off), or is not installed, with the reason. Without "
+        f"such a line they are not guarded: add install(app, source={source!r}) where the app is created."
     )
     if quiet := [name for name in left if name in heard]:
         text = (
-            f"{len(quiet)} of its workers answer on the broker, and their heartbeats have stopped: {', '.join(quiet[:5])}. "
-            f"The latest came at {dated(max(heard.values()), now)} UTC."
+            f"{len(quiet)} of the workers answer on the broker, but their heartbeats have stopped: "
+            f"{', '.join(quiet[:5])}. "
+            f"The latest arrived at {dated(max(heard.values()), now)} UTC."
         )
         found.append(Finding("workers-quiet", severity, text, fix))
     if never := [name for name in left if name not in heard]:
         text = (
-            f"{len(never)} of its workers answer on the broker, and this store has never had a heartbeat of them: "
+            f"{len(never)} of the workers answer on the broker, but this store has never had a heartbeat of them: "
             f"{', '.join(never[:5])}."
         )
         found.append(Finding("workers-silent", severity, text, fix))
@@ -385,10 +402,10 @@ def _about_another_name(source: str, other: str, names: list[str]) -> Finding:
     """Return that workers report under another source's name."""
     is_known = other in trust.current().sources
     text = (
-        f"{len(names)} of its workers report as source {other}{'' if is_known else ', which is not accepted'}: "
+        f"{len(names)} of the workers report as source {other}{'' if is_known else ', which is not accepted'}: "
         f"{', '.join(names[:5])}."
     )
-    fix = f"Give install() source={source!r}, or call the source {other} here."
+    fix = f"Use source={source!r} in install(), or name the source {other} here."
     return Finding("workers-renamed", HIGH, text, fix)
 
 
@@ -404,12 +421,16 @@ def _about_signing(source: str, now: datetime) -> list[Finding]:
     found = []
     if (has_key or why) and (unsigned := sorted(one.name for one in reported if not one.key)):
         text = (
-            f"{len(unsigned)} of its workers do not sign reports{', although the source has a key' if has_key else ''}: "
+            f"{len(unsigned)} of the workers do not sign "
+            f"reports{', although the source has a key' if has_key else ''}: "
             f"{', '.join(unsigned[:5])}."
         )
-        fix = "Set REDRIVE_SOURCE_KEY for them and restart them: a day after the first signed report unsigned ones are refused."
+        fix = (
+            "Set REDRIVE_SOURCE_KEY for them and restart them: unsigned reports are refused from a day after the "
+            "first signed one."
+        )
         if why:
-            text += f" Their reports are refused: {why}."
+            text += f" Reports of these workers are refused: {why}."
             fix = refused_reports.fix(source, known, now, needs_key=True)
             fix = f"{fix[0].upper()}{fix[1:]}. Workers take the key from REDRIVE_SOURCE_KEY when they start."
         found.append(Finding("workers-unsigned", HIGH if why else WARNING, text, fix))
@@ -417,10 +438,14 @@ def _about_signing(source: str, now: datetime) -> list[Finding]:
     if other := sorted(
         one.name for one in reported if one.key and one.key not in unreadable and not known.has_key(one.key, source)
     ):
-        text = f"{len(other)} of its workers sign with a key that is not in force: {', '.join(other[:5])}. Their reports are refused."
+        text = (
+            f"{len(other)} of the workers sign with a key that is not active: {', '.join(other[:5])}. Their reports "
+            "are "
+            "refused."
+        )
         fix = (
-            f"Set a key of {source} that is in force for them, and restart them: `manage.py source-key list` shows those. If none of them "
-            f"is at hand, `manage.py source-key create {source}` makes another."
+            f"Set an active key of {source} for them and restart them. `manage.py source-key list` lists keys, "
+            f"`manage.py source-key create {source}` creates one."
         )
         found.append(Finding("workers-key", HIGH, text, fix))
     return found
@@ -435,11 +460,11 @@ def _about_copies(source: str, now: datetime) -> list[Finding]:
     dropped, unasked = sum(one.repeated for one in reported), sum(one.unasked for one in reported)
     found = []
     if dropped:
-        text = f"Second copies of replayed jobs came from the broker ({dropped:,}); its workers did not run them."
-        found.append(Finding("copies-dropped", INFO, text, "Nothing is to be done: each of these jobs ran once."))
+        text = f"The broker delivered second copies of replayed jobs ({dropped:,}); workers did not run them."
+        found.append(Finding("copies-dropped", INFO, text, "No action needed: each of these jobs ran once."))
     if unasked:
-        text = f"Replayed jobs ({unasked:,}) started while the store did not say whether a first copy ran already."
-        fix = "A job of which the broker had two copies may have run twice then. Look why the store did not answer."
+        text = f"Replayed jobs ({unasked:,}) started while the store could not confirm whether a first copy had run."
+        fix = "A job with two copies in the broker may have run twice. Check why the store did not answer."
         found.append(Finding("copies-unasked", WARNING, text, fix))
     return found
 
@@ -458,8 +483,10 @@ def _about_guards(source: str, now: datetime) -> list[Finding]:
         Finding(
             "guard-version",
             INFO,
-            f"{count} of its workers have a guard of another version ({', '.join(others[:5])}) than Redrive ({GUARD_VERSION}).",
-            "The version before and after are understood. `manage.py worker-wheel` builds the one that belongs to this Redrive.",
+            f"{count} of the workers have a guard of another version ({', '.join(others[:5])}) than Redrive "
+            f"({GUARD_VERSION}).",
+            "The previous and the next version are compatible. `manage.py worker-wheel` builds the version of this "
+            "desk.",
         )
     ]
 
@@ -475,8 +502,12 @@ def _about_store_users(source: str, now: datetime) -> list[Finding]:
     if not wide:
         return []
     count = sum(user in wide for user in reported)
-    text = f"{count} of its workers connect to the store as {', '.join(wide[:5])}, which may write for every source."
-    fix = f"Bind them to their source: `manage.py worker-acl {source} --apply` makes a user for them (docs/trust.md)."
+    text = (
+        f"{count} of the workers connect to the store as {', '.join(wide[:5])}, a user that may write for every source."
+    )
+    fix = (
+        f"Limit them to their source: `manage.py worker-acl {source} --apply` creates a user for them (docs/trust.md)."
+    )
     return [Finding("store-user", INFO, text, fix)]
 
 
@@ -506,12 +537,15 @@ def check_reports(*, is_store_known: bool = True) -> Result:
     count = Unfiled.objects.filter(cause="").count()
     found = []
     if count:
-        text = f"{count} {'report' if count == 1 else 'reports'} could not be filed and {'is' if count == 1 else 'are'} kept as they came."
-        found.append(Finding("unfiled", WARNING, text, "See why in the admin, under Unfiled."))
+        text = (
+            f"{count} {'report' if count == 1 else 'reports'} could not be filed and "
+            f"{'is' if count == 1 else 'are'} stored unchanged."
+        )
+        found.append(Finding("unfiled", WARNING, text, "View the reasons in the admin, under Unfiled."))
     reported = "all filed" if not count else f"{count} unfiled"
     return Result(
         "reports",
-        reported if is_store_known else f"not known: the store does not answer; of those that came, {reported}",
+        reported if is_store_known else f"unknown: the store does not answer; of those received, {reported}",
         found,
     )
 
@@ -524,13 +558,19 @@ def check_payload_keys(now: datetime) -> Result:
         if use.rows:
             key = "their key" if use.id == key_rotation.UNKNOWN else f"key {use.id}"
             text = f"{key_rotation.in_words(use.rows)} cannot be decrypted: {key} is not in REDRIVE_PAYLOAD_KEYS."
-            fix = "Put that key back behind the first, and restart watch and web. `manage.py rotate-keys --status` lists keys by id."
+            fix = (
+                "Add that key again after the first, and restart watch and web. `manage.py rotate-keys --status` "
+                "lists keys by ID."
+            )
             found.append(Finding("key-missing", HIGH, text, fix))
         if use.workers:
             which = "other keys" if use.id == key_rotation.UNKNOWN else f"key {use.id}"
             named = key_rotation.names(use.workers)
             text = f"Workers report that they encrypt for {which}, not in REDRIVE_PAYLOAD_KEYS: {named}. Heartbeats are not signed."
-            fix = "Give them the key that `manage.py public_key` prints, or put that key back: their reports are stored raw until then."
+            fix = (
+                "Set the key printed by `manage.py public_key` for them, or add that key again: their reports are "
+                "stored raw until then."
+            )
             found.append(Finding("key-missing-workers", WARNING, text, fix))
     for use in rotation.older:
         why, reported = rotation.must_stay(use), rotation.reported(use)
@@ -539,11 +579,14 @@ def check_payload_keys(now: datetime) -> Result:
             found.append(Finding("key-old", INFO, text, "`watch` re-encrypts; `manage.py rotate-keys` shows how far."))
         elif reported:
             text = f"Only workers need the old key {use.id}: {' '.join(reported)} {key_rotation.OVERRULE}"
-            fix = "Give workers that encrypt for it the key that `manage.py public_key` prints (REDRIVE_PUBLIC_KEY)."
+            fix = (
+                "Set the key printed by `manage.py public_key` (REDRIVE_PUBLIC_KEY) for workers that encrypt for "
+                "the old one."
+            )
             found.append(Finding("key-old-workers", INFO, text, fix))
         else:
-            text = f"The old key {use.id} is not needed any more."
-            fix = "Take it out of REDRIVE_PAYLOAD_KEYS, and keep it as long as backups from before the rotation."
+            text = f"The old key {use.id} is no longer needed."
+            fix = "Remove the key from REDRIVE_PAYLOAD_KEYS, and keep it as long as backups from before the rotation."
             found.append(Finding("key-unused", INFO, text, fix))
     count = len(rotation.older) + 1
     return Result("payload keys", f"{count} {'key' if count == 1 else 'keys'}, the first is {rotation.first.id}", found)
@@ -554,8 +597,13 @@ def check_signatures(now: datetime) -> Result:
     found = admission.findings(admission.state(ENGINE, now), now)
     known = trust.read()
     for key_id in known.unreadable_keys:
-        text = f"The key {key_id} cannot be opened: its payload key is not in REDRIVE_PAYLOAD_KEYS. Reports signed with it are refused."
-        found.append(Finding("source-key", HIGH, text, "Put the payload key back, or make a new key of that source."))
+        text = (
+            f"The key {key_id} cannot be decrypted: its payload key is not in REDRIVE_PAYLOAD_KEYS. Reports signed "
+            "with the key are refused."
+        )
+        found.append(
+            Finding("source-key", HIGH, text, "Add the payload key again, or create a new key of that source.")
+        )
     count, until = len(known.keys_in_force), known.unsigned_until
     ends = f"until {dated(until, now)} UTC" if until and now < until else "no longer"
     return Result("signatures", f"{count} {'key' if count == 1 else 'keys'}, unsigned reports accepted {ends}", found)
@@ -568,7 +616,9 @@ def check_channels() -> Result:
         config.webhook_allow()
         if why := heartbeat.why_refused():
             text = f"No heartbeat is sent (REDRIVE_HEARTBEAT_URL): {why}"
-            found.append(Finding("heartbeat", WARNING, text, "Correct it, or name its host in REDRIVE_WEBHOOK_ALLOW."))
+            found.append(
+                Finding("heartbeat", WARNING, text, "Correct the URL, or add its host to REDRIVE_WEBHOOK_ALLOW.")
+            )
     except config.BadConfiguration as error:
         text = "Until then nothing is delivered to any channel."
         found.append(Finding("webhook-allow", HIGH, str(error), text))
@@ -576,10 +626,12 @@ def check_channels() -> Result:
     for one in channels:
         if one.disabled_at is not None:
             text = f"The channel {one.name} is disabled: {one.why_disabled}"
-            found.append(Finding("channel-disabled", HIGH, text, "Put it right, send a test, then enable it."))
+            found.append(
+                Finding("channel-disabled", HIGH, text, "Fix the cause, send a test, then enable the channel.")
+            )
         elif one.failures >= FAILED_TRIES:
-            text = f"The last {one.failures} tries at the channel {one.name} failed."
-            found.append(Finding("channel-failing", WARNING, text, "Look at its deliveries, and send a test."))
+            text = f"The last {one.failures} deliveries to the channel {one.name} failed."
+            found.append(Finding("channel-failing", WARNING, text, "Check the deliveries, and send a test."))
     return Result("channels", f"{len(channels)} {'channel' if len(channels) == 1 else 'channels'}", found)
 
 
@@ -615,7 +667,7 @@ def check_logins() -> Result:
         found.append(Finding("trusted-proxies", WARNING, text, fix))
     if not is_local and forwards_unread_bodies(settings.REDRIVE_URL):
         text = f"{host} forwards requests whose body has not arrived, so slow clients reach the desk."
-        fix = "Put a proxy that buffers in front (nginx: proxy_request_buffering on; docs/operations.md)."
+        fix = "Use a buffering proxy in front (nginx: proxy_request_buffering on; docs/operations.md)."
         found.append(Finding("proxy-unbuffered", WARNING, text, fix))
     hidden = [at for at in AccessAttempt.objects.values_list("ip_address", flat=True)[:1000] if trusted and at]
     if count := sum(login_limits.is_shared(at) for at in hidden):
@@ -631,7 +683,7 @@ def check_logins() -> Result:
 def check_audit() -> Result:
     """The audit's chain, and its end against the anchor in the store."""
     found = [Finding("audit", HIGH, one.text, one.fix) for one in audit_anchor.findings()]
-    return Result("audit", "the chain holds" if not found else "", found)
+    return Result("audit", "chain intact" if not found else "", found)
 
 
 def _line(error: BaseException) -> str:

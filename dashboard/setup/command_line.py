@@ -10,35 +10,35 @@ from dashboard.setup import environment
 from dashboard.setup.environment import Misconfigured
 
 OURS = {
-    "up": "Start the whole desk: engine, database, watch, web, and a demo shop (--no-demo: without it).",
+    "up": "Start the desk: engine, database, watch, web and a demo shop (--no-demo: without the shop).",
     "test": "Run the test suite on real servers.",
     "doctor": "Check store, database, sources, workers and watch; suggest fixes.",
     "failures": "Search failures: `failures queue:emails error:Timeout`.",
-    "failure": "One failure: show it, why it is in its state, compare its attempts.",
-    "replay": "Send all that a search matches back to its queues, at a pace.",
-    "triage": "Discard, restore or readmit all failures that a search matches; undo it.",
-    "groups": "Groups of failures: list, show, resolve, mute, assign; undo a change.",
-    "replays": "Replays that are not over: list them, bring back groups, discard drafts.",
-    "policies": "Retry policies: list, show, publish, put back, withdraw, lint.",
-    "alerts": "Alerts: list, show, acknowledge; undo an acknowledgement.",
-    "silences": "Silences of alerts: list, add, end.",
-    "depth": "Depths of queues: list as last sampled, or the history of one.",
-    "drain": "Send waiting retries now, or to dead, and say when install() may be removed.",
-    "off": "Silence the guard in all workers within two seconds.",
-    "on": "Let the guard in all workers record again.",
-    "workers": "Guarded workers, and gone workers with jobs in hand: list, return their jobs.",
-    "rotate-keys": "Re-encrypt with the first payload key, and say which other may be taken out.",
+    "failure": "Show one failure, why it is in its state, or two of its attempts compared.",
+    "replay": "Replay all jobs that match a search, at a chosen pace.",
+    "triage": "Discard, restore or readmit all failures that match a search; undo the action.",
+    "groups": "List, show, resolve, mute and assign groups; undo a change.",
+    "replays": "List unfinished replays, bring back groups, discard drafts.",
+    "policies": "List, show, publish, restore, withdraw and lint retry policies.",
+    "alerts": "List, show and acknowledge alerts; undo an acknowledgement.",
+    "silences": "List, add and end silences of alerts.",
+    "depth": "List queue depths as last sampled, or the history of one queue.",
+    "drain": "Run or end waiting retries, and print when install() can be removed.",
+    "off": "Switch off the guard in all workers within two seconds.",
+    "on": "Switch on the guard in all workers again.",
+    "workers": "List guarded workers, and gone workers with jobs in hand; return their jobs.",
+    "rotate-keys": "Re-encrypt with the first payload key, and print which keys can be removed.",
     "public_key": "Print the public key with which workers encrypt raw messages.",
-    "source-key": "Keys with which workers sign their reports: create, list, revoke.",
-    "unsigned-reports": "Until when reports without a signature are accepted.",
-    "sources": "Unknown sources and refused reports: list, accept, file, discard.",
-    "worker-acl": "The store user of a source's workers: its rights as ACL rules, or made.",
-    "worker-wheel": "Build the guard as a package for the environments of workers.",
+    "source-key": "Create, list or revoke the keys that workers sign reports with.",
+    "unsigned-reports": "Show, extend or end the period in which unsigned reports are accepted.",
+    "sources": "List unknown sources and refused reports; accept, file or discard them.",
+    "worker-acl": "Print the ACL rules of a source's store user, or create the user.",
+    "worker-wheel": "Build the guard as a Python package for Celery workers.",
     "node-package": "Build the Node agent for BullMQ workers as an npm package.",
-    "token": "Keys to the API: create, list, revoke.",
+    "token": "Create, list or revoke API tokens.",
     "audit": "Verify the audit's chain and its end, or accept the end after a restored backup.",
     "prune": "Delete closed records by age and size; --dry-run lists what would be deleted.",
-    "reindex": "Rebuild the search index where its rows are of an older version.",
+    "reindex": "Rebuild the search index for rows indexed by an earlier version.",
     "watch": "Read reports, sample depths, send and settle replays (`up` runs it).",
 }
 # These read tables at once; `doctor` says itself what is missing.
@@ -96,7 +96,7 @@ def listing() -> str:
     from django.core.management import find_commands
 
     found = {name for part in _DJANGO for name in find_commands(str(Path(django.__file__).parent / part))}
-    lines = ["Redrive's commands (`python3 manage.py COMMAND --help` tells more):", ""]
+    lines = ["Redrive's commands (details: `python3 manage.py COMMAND --help`):", ""]
     lines += [f"  {name:<18}{what}" for name, what in OURS.items()]
     lines += ["", "Django's:", "", "  " + ", ".join(sorted(found - OURS.keys())), ""]
     return "\n".join(lines)
@@ -113,7 +113,7 @@ def need_desk() -> None:
 
 def _no_desk(folder: Path) -> str:
     where = folder.relative_to(environment.ROOT) if folder.is_relative_to(environment.ROOT) else folder
-    return f"There is no desk in {where} yet: run `python3 manage.py up`, or set REDRIVE_DATA to the folder of one."
+    return f"No desk in {where} yet: run `python3 manage.py up`, or set REDRIVE_DATA to the folder of a desk."
 
 
 def _about(error: Exception) -> str:
@@ -125,4 +125,4 @@ def _about(error: Exception) -> str:
             return "The database of DATABASE_URL has no tables yet: run `python3 manage.py up` or `migrate`."
         return _no_desk(environment.data_folder())
     name = "DATABASE_URL" if environment.get("DATABASE_URL") else "The database"
-    return f"{name} cannot be used ({about_database(error)}). Look whether it runs."
+    return f"{name} cannot be used ({about_database(error)}). Check that the database is running."

@@ -121,7 +121,7 @@ def sentence(exception: BaseException) -> str:
         return ""
     return (
         f"The request took longer than {work.statement_s:g} s and was stopped. Nothing was changed. Narrow the search: "
-        "add a queue, a task or a time (since:1h), or write more letters before a star."
+        "add a queue, a task or a time (since:1h), or write more letters before a wildcard."
     )
 
 

@@ -78,27 +78,27 @@ def _of_queues(viewer: Viewer, now: datetime) -> Iterator[Metric]:
         for labels, row in rows
         for state, count in (("waiting", row.waiting), ("active", row.active), ("delayed", row.delayed))
     ]
-    yield _gauge("job_queue_depth", "Jobs of a queue, as it was last sampled.", depth)
-    yield _gauge("job_queue_dlq_depth", "Dead letters of a queue.", [(labels, row.dead) for labels, row in rows])
+    yield _gauge("job_queue_depth", "Jobs of a queue by state, as last sampled.", depth)
+    yield _gauge("job_queue_dlq_depth", "Dead jobs of a queue.", [(labels, row.dead) for labels, row in rows])
     oldest = [(labels, row.oldest_dead_age_s or 0) for labels, row in rows if row.dead]
-    yield _gauge("job_queue_oldest_dead_seconds", "Age of a queue's oldest dead letter.", oldest)
+    yield _gauge("job_queue_oldest_dead_seconds", "Age of the oldest dead job of a queue.", oldest)
 
 
 # Name -> what it is, and its labels in the order of `totals.Counted` from `source` on.
 _OF_QUEUE = ("source", "queue")
 _COUNTERS = {
-    totals.DIED: ("Jobs that died, each time that they did.", ("source", "source_queue", "job_name")),
+    totals.DIED: ("Job deaths: a job that dies again counts again.", ("source", "source_queue", "job_name")),
     totals.FAILURES: (
-        "Attempts that failed, those that were retried included.",
+        "Failed attempts, including retried ones.",
         ("source", "queue", "task", "error"),
     ),
-    totals.RETRIES: ("Attempts that failed and were to be retried.", _OF_QUEUE),
-    totals.RECOVERED: ("Attempts that ran well of jobs that had failed before.", _OF_QUEUE),
+    totals.RETRIES: ("Failed attempts with a scheduled retry.", _OF_QUEUE),
+    totals.RECOVERED: ("Successful attempts of jobs that had failed before.", _OF_QUEUE),
     totals.REFUSED: (
-        "Reports that were not believed and not filed, by cause: unsigned, signature, unknown.",
+        "Refused reports by cause: unsigned, signature, unknown.",
         ("source", "cause"),
     ),
-    totals.COMPLETED: ("Jobs that ran well, as workers with a guard count them.", _OF_QUEUE),
+    totals.COMPLETED: ("Succeeded jobs, as counted by guarded workers.", _OF_QUEUE),
 }
 _DURATION = "job_duration_seconds"
 _OF_DURATION = {totals.BUSY_S: "_sum", totals.ENDED: "_count"}
@@ -116,7 +116,7 @@ def _totals(viewer: Viewer) -> Iterator[Metric]:
             durations.append((_OF_DURATION[counted.metric], labels, value))
     for name, (help, _) in _COUNTERS.items():
         yield _counter(name, help, found[name])
-    help = "How long attempts took and how many ended, as workers with a guard count them; no quantiles."
+    help = "Duration and number of ended attempts, as counted by guarded workers; no quantiles."
     yield _metric("summary", _DURATION, help, durations)
 
 
@@ -132,8 +132,8 @@ def _of_policies(viewer: Viewer, now: datetime) -> Iterator[Metric]:
         for name, workers in policies.in_force(viewer, published, now).items()
         for version, count in sorted(workers.on.items(), key=lambda one: one[0] or 0)
     ]
-    yield _gauge("job_retry_budget_remaining", "Retries that a policy could make at once, now, at a source.", left)
-    yield _gauge("redrive_policy_workers", "Live workers that a policy is for, by the version that they run.", on)
+    yield _gauge("job_retry_budget_remaining", "Retries left in the budget of a policy, per source.", left)
+    yield _gauge("redrive_policy_workers", "Live workers matched by a policy, by version.", on)
 
 
 def _of_replays_and_alerts(viewer: Viewer, now: datetime) -> Iterator[Metric]:
@@ -142,44 +142,46 @@ def _of_replays_and_alerts(viewer: Viewer, now: datetime) -> Iterator[Metric]:
 
     items = desk_state.replay_items(viewer, now)
     yield _gauge(
-        "redrive_replay_items", "Jobs of replays that are under way or ended within a day, by state.", by_state(items)
+        "redrive_replay_items",
+        "Jobs of unfinished replays and of those that ended within a day, by state.",
+        by_state(items),
     )
-    yield _gauge("redrive_alerts", "Alerts that are open.", by_state(desk_state.alerts(viewer)))
+    yield _gauge("redrive_alerts", "Open alerts by state.", by_state(desk_state.alerts(viewer)))
     left = desk_state.deliveries(viewer)
-    yield _gauge("redrive_deliveries", "Notices that have not arrived; parked: they are tried no more.", by_state(left))
+    yield _gauge("redrive_deliveries", "Undelivered notices by state; parked notices are not retried.", by_state(left))
 
 
 def _of_sources(viewer: Viewer, now: datetime) -> Iterator[Metric]:
     rows = [({"source": one.name}, one) for one in desk_state.sources(viewer, now)]
     yield _gauge(
         "redrive_source_up",
-        "Whether a queue system could be reached when it was last sampled.",
+        "Whether the source was reachable at its last sample.",
         [(labels, one.is_reachable) for labels, one in rows],
     )
     yield _gauge(
         "redrive_sample_age_seconds",
-        "How long ago a source was last sampled.",
+        "Time since the last sample of a source.",
         [(labels, _since(one.sampled_at, now)) for labels, one in rows if one.sampled_at],
     )
     yield _gauge(
         "redrive_source_read_age_seconds",
-        "How long ago all dead jobs of a system that keeps them itself were last read.",
+        "Time since the last complete read of dead jobs from a source that stores them.",
         [(labels, _since(one.pulled_at, now)) for labels, one in rows if one.pulled_at],
     )
-    yield _gauge("redrive_workers", "Workers with a guard that live.", [(labels, one.workers) for labels, one in rows])
+    yield _gauge("redrive_workers", "Live guarded workers.", [(labels, one.workers) for labels, one in rows])
     yield _gauge(
         "redrive_spooled_reports",
-        "Reports that wait on disks of workers.",
+        "Reports waiting on the disks of workers.",
         [(labels, one.spooled) for labels, one in rows],
     )
     yield _gauge(
         "redrive_dropped_reports",
-        "Reports that live workers could not keep since they started.",
+        "Reports lost by live workers since they started.",
         [(labels, one.dropped) for labels, one in rows],
     )
     yield _counter(
         uncaptured.METRIC,
-        "Reports that workers could not keep, those of dead workers included.",
+        "Reports lost by workers, including workers that are gone.",
         [({"source": source}, value) for source, value in uncaptured.totals_by_source(viewer)],
     )
 
@@ -191,7 +193,7 @@ def _of_the_store(viewer: Viewer, now: datetime) -> Iterator[Metric]:
         steps, lags = liveness.steps(now), liveness.ingest_lags_s(now)
     yield _gauge(
         "redrive_ingest_lag_seconds",
-        "How long the oldest report of a source has waited to be filed.",
+        "Waiting time of the oldest report of a source that is not filed yet.",
         [
             ({"source": name}, lag and round(lag, 3))
             for name, lag in (lags or {}).items()
@@ -200,12 +202,12 @@ def _of_the_store(viewer: Viewer, now: datetime) -> Iterator[Metric]:
     )
     yield _gauge(
         "redrive_store_up",
-        "Whether Redrive's Redis answers: without it budgets, workers, lag and steps are not told.",
+        "Whether Redrive's Redis answers. Otherwise budgets, workers, lag and steps are missing.",
         [({}, lags is not None)],
     )
     yield _gauge(
         "redrive_watch_step_age_seconds",
-        "How long ago a step of `manage.py watch` last ended a round.",
+        "Time since the last completed round of a step of `manage.py watch`.",
         [({"step": name}, _since(at, now)) for name, at in sorted(steps.items())],
     )
     yield _gauge("redrive_unfiled_reports", "Reports that could not be filed.", [({}, desk_state.unfiled(viewer))])

@@ -87,7 +87,7 @@ class RuleAdmin(Records):
     @admin.display(description="page")
     def page(self, rule: Rule) -> str:
         url = reverse("redrive:alert-rule-detail", args=[rule.pk])
-        return format_html('<a href="{}">Its page, where it is changed</a>', url)
+        return format_html('<a href="{}">View and edit rule</a>', url)
 
     @admin.display(description="channels")
     def channel_names(self, rule: Rule) -> str:
@@ -97,11 +97,11 @@ class RuleAdmin(Records):
     def escalates_to(self, rule: Rule) -> str:
         return marked(", ".join(sorted(one.name for one in rule.escalate_to.all()))) or "–"
 
-    @admin.action(description="Switch on", permissions=["operate"])
+    @admin.action(description="Enable rules", permissions=["operate"])
     def switch_on(self, request: HttpRequest, chosen: QuerySet[Rule]) -> None:
         self._switch(request, chosen, True)
 
-    @admin.action(description="Switch off: its open alerts are closed", permissions=["operate"])
+    @admin.action(description="Disable rules and close their open alerts", permissions=["operate"])
     def switch_off(self, request: HttpRequest, chosen: QuerySet[Rule]) -> None:
         self._switch(request, chosen, False)
 
@@ -109,7 +109,7 @@ class RuleAdmin(Records):
         def switch(rule: Rule) -> None:
             alerts.save_rule(viewer(request), alerts.document(rule) | {"enabled": is_on}, rule.pk)
 
-        self.act_on_each(request, chosen, switch, f"switched {'on' if is_on else 'off'}")
+        self.act_on_each(request, chosen, switch, f"{'enabled' if is_on else 'disabled'}")
 
 
 @admin.register(Channel)
@@ -131,17 +131,17 @@ class ChannelAdmin(Records):
     @admin.display(description="page")
     def page(self, channel: Channel) -> str:
         url = reverse("redrive:channel-detail", args=[channel.pk])
-        return format_html('<a href="{}">Its page, where it is changed and tested</a>', url)
+        return format_html('<a href="{}">View, edit and test channel</a>', url)
 
     @admin.display(description="address")
     def address(self, channel: Channel) -> str:
         return marked(reading.row(ENGINE, channel).address) or "–"
 
-    @admin.display(description="secrets that sign")
+    @admin.display(description="signing secrets")
     def how_many_secrets(self, channel: Channel) -> int:
         return len(channel.secrets)
 
-    @admin.action(description="Enable again", permissions=["administer"])
+    @admin.action(description="Enable channels", permissions=["administer"])
     def enable(self, request: HttpRequest, chosen: QuerySet[Channel]) -> None:
         self.act_on_each(request, chosen, lambda channel: notices.enable(viewer(request), channel.pk), "enabled")
 
@@ -191,6 +191,6 @@ class DeliveryAdmin(Records):
     def key(self, delivery: Delivery) -> str:
         return delivery.notice.key
 
-    @admin.action(description="Send again, with the id it had", permissions=["operate"])
+    @admin.action(description="Send again with the same ID", permissions=["operate"])
     def send_again(self, request: HttpRequest, chosen: QuerySet[Delivery]) -> None:
         self.act_on_each(request, chosen, lambda delivery: notices.resend(viewer(request), delivery.pk), "sent again")

@@ -86,7 +86,7 @@ class FailureAdmin(Records):
     list_display = ("id", "state", "queue", "task", "error", "tenant", "failed_at")
     list_filter = tuple(_filter(name) for name in FILTERED)
     search_fields = ("message",)  # makes the field appear; what it does is get_search_results
-    search_help_text = "The search language of the failures page: words, queue:emails, -error:KeyError, age:<2d …"
+    search_help_text = "Search syntax as on the failures page: words, queue:emails, -error:KeyError, age:<2d …"
     ordering = ("-id",)
     sortable_by = ()
     actions = ("replay", "discard", "readmit")
@@ -103,9 +103,7 @@ class FailureAdmin(Records):
 
     @admin.display(description="page")
     def page(self, failure: Failure) -> str:
-        return format_html(
-            '<a href="{}">Attempts, traceback, arguments</a>', reverse("redrive:failure-detail", args=[failure.pk])
-        )
+        return format_html('<a href="{}">View failure</a>', reverse("redrive:failure-detail", args=[failure.pk]))
 
     @admin.display(description="group")
     def in_group(self, failure: Failure) -> str:
@@ -126,7 +124,7 @@ class FailureAdmin(Records):
     def response_action(self, request: HttpRequest, queryset: QuerySet) -> HttpResponse | None:
         # Django's own code would fall over ids that are no numbers.
         if any(whole_number(pk) is None for pk in request.POST.getlist(ACTION_CHECKBOX_NAME)):
-            return HttpResponseBadRequest("Nothing was changed: a chosen row is none of ours.")
+            return HttpResponseBadRequest("A selected row is not a failure. Nothing was changed.")
         return super().response_action(request, queryset)
 
     @admin.action(description="Replay…", permissions=["operate"])
@@ -143,7 +141,7 @@ class FailureAdmin(Records):
     def discard(self, request: HttpRequest, chosen: QuerySet) -> HttpResponse | None:
         return self._act(request, "Discard", triage.discard, "discarded. They can be restored.")
 
-    @admin.action(description="Readmit (out of quarantine)", permissions=["operate"])
+    @admin.action(description="Readmit from quarantine", permissions=["operate"])
     def readmit(self, request: HttpRequest, chosen: QuerySet) -> HttpResponse | None:
         return self._act(request, "Readmit", triage.readmit, "readmitted: they are dead and can be replayed.")
 

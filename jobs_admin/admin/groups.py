@@ -55,7 +55,7 @@ class GroupAdmin(Records):
     list_filter = ("state",)
     list_select_related = ("assignee",)
     search_fields = ("error_type",)  # makes the field appear; what it does is get_search_results
-    search_help_text = "The search language of the groups page: words, queue:emails, state:resolved …"
+    search_help_text = "Search syntax as on the groups page: words, queue:emails, state:resolved …"
     sortable_by = ("state", "first", "last")
     autocomplete_fields = ()
     actions = ("resolve", "mute")
@@ -95,7 +95,7 @@ class GroupAdmin(Records):
     @admin.display(description="page")
     def page(self, group: Group) -> str:
         return format_html(
-            '<a href="{}">Trend, queues, tasks, traceback</a>',
+            '<a href="{}">View group</a>',
             reverse("redrive:group-detail", args=[group.fingerprint]),
         )
 
@@ -170,7 +170,7 @@ class GroupAdmin(Records):
         if changed:
             self.message_user(request, f"{changed:,} {'group' if changed == 1 else 'groups'} {done}.", messages.SUCCESS)
         if refused:
-            self.message_user(request, f"{len(refused):,} not: {refused[0]}", messages.ERROR)
+            self.message_user(request, f"{len(refused):,} not changed: {refused[0]}", messages.ERROR)
 
 
 @admin.register(GroupRule)

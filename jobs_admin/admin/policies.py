@@ -78,7 +78,7 @@ class PolicyAdmin(Records):
     )  # fmt: skip
     list_filter = ("is_published", "mode")
     search_fields = ("document",)
-    search_help_text = "Name, task, queue, note: any text of the document."
+    search_help_text = "Searches the text of the document: name, task, queue, note."
     ordering = ("document__name", "-version")
     sortable_by = ()
     actions = ("put_back", "withdraw")
@@ -139,12 +139,12 @@ class PolicyAdmin(Records):
         )
         obj.__dict__.update(made.__dict__)
 
-    @admin.action(description="Put back: in force again, as the next version", permissions=["operate"])
+    @admin.action(description="Restore as the next version", permissions=["operate"])
     def put_back(self, request: HttpRequest, chosen: QuerySet[PolicyVersion]) -> None:
         if (version := self._only(request, chosen)) is not None:
             self._put_back(request, version)
 
-    @admin.action(description="Withdraw: no version of this name is in force", permissions=["operate"])
+    @admin.action(description="Withdraw policy", permissions=["operate"])
     def withdraw(self, request: HttpRequest, chosen: QuerySet[PolicyVersion]) -> None:
         if (version := self._only(request, chosen)) is None:
             return
@@ -153,13 +153,13 @@ class PolicyAdmin(Records):
         except _REFUSED as refused:
             self.message_user(request, _refusal_text(refused), messages.ERROR)
         else:
-            self.message_user(request, f"{version.name} is withdrawn. Any version can be put back.", messages.SUCCESS)
+            self.message_user(request, f"{version.name} is withdrawn. Every version can be restored.", messages.SUCCESS)
 
     def _only(self, request: HttpRequest, chosen: QuerySet[PolicyVersion]) -> PolicyVersion | None:
         found = list(chosen[:2])
         if len(found) == 1:
             return found[0]
-        self.message_user(request, "Choose one version. Nothing was changed.", messages.ERROR)
+        self.message_user(request, "Select one version. Nothing was changed.", messages.ERROR)
         return None
 
     def _put_back(self, request: HttpRequest, version: PolicyVersion) -> None:
@@ -170,8 +170,8 @@ class PolicyAdmin(Records):
         except _REFUSED as refused:
             self.message_user(request, _refusal_text(refused), messages.ERROR)
         else:
-            self.message_user(request, f"{version} is in force again, as {made}.", messages.SUCCESS)
+            self.message_user(request, f"{version} restored as {made}.", messages.SUCCESS)
 
 
 def _refusal_text(refused: Exception) -> str:
-    return str(refused) if isinstance(refused, Refused) else "There is no such policy. Nothing was changed."
+    return str(refused) if isinstance(refused, Refused) else "Policy not found. Nothing was changed."

@@ -37,9 +37,7 @@ class ReplayAdmin(Records):
 
     @admin.display(description="page")
     def page(self, replay: Replay) -> str:
-        return format_html(
-            '<a href="{}">Progress, pause, resume, cancel</a>', reverse("redrive:replay-detail", args=[replay.pk])
-        )
+        return format_html('<a href="{}">View replay</a>', reverse("redrive:replay-detail", args=[replay.pk]))
 
     def get_changelist(self, request: HttpRequest, **more: Any) -> type[ChangeList]:
         class Restricted(ChangeList):

@@ -53,7 +53,7 @@ def parts(raw: bytes) -> Parts:
     if properties.get("body_encoding") == "base64":
         body = base64.b64decode(body)
     if not isinstance(body, bytes | str):
-        raise TypeError("its body is no text")
+        raise TypeError("the body is not text")
     properties |= {"content_type": document.get("content-type"), "content_encoding": document.get("content-encoding")}
     return Parts(
         body,

@@ -72,7 +72,7 @@ def merge(real: Any, shown: Any, edited: Any, path: str) -> Any:
 def _merge_mapping(real: Any, shown: Any, edited: dict[str, Any], path: str) -> dict[str, Any]:
     if isinstance(real, dict) and isinstance(shown, dict):
         if "…" in shown and "…" not in real:
-            raise Refused("bad_edit", f"{path} is too long to be shown whole, so it cannot be edited.", path)
+            raise Refused("bad_edit", f"{path} is too long to be shown completely, so it cannot be edited.", path)
         known = shown.keys() & real.keys()
     else:
         known = set()
@@ -94,7 +94,7 @@ def _merge_list(real: Any, shown: Any, edited: list[Any], path: str) -> list[Any
         refuse_placeholder(edited, path)
         return edited
     if len(shown) != len(real):
-        raise Refused("bad_edit", f"{path} is too long to be shown whole, so it cannot be edited.", path)
+        raise Refused("bad_edit", f"{path} is too long to be shown completely, so it cannot be edited.", path)
     if len(edited) != len(shown):
         # Places have moved, unless everything shown still stands where it stood and the rest is new.
         beginning = edited[: len(shown)]
@@ -118,8 +118,8 @@ def refuse_placeholder(value: Any, path: str, depth: int = 0) -> None:
             if mark in value:
                 raise Refused(
                     "bad_edit",
-                    f"{path} holds {mark.strip()!r}, which stands for something that is not shown. Leave it where it "
-                    "was, unchanged, or write the real value.",
+                    f"{path} contains {mark.strip()!r}, a placeholder for a value that is not shown. Leave the "
+                    "placeholder unchanged, or enter the real value.",
                     path,
                 )
     elif isinstance(value, dict):

@@ -58,15 +58,19 @@ def read(document: object, now: float) -> Change:
     """
     if not isinstance(document, Mapping):
         raise Refused(
-            "bad_change", "A change is an object with due_at, curve, or max_attempts. Nothing was changed.", ""
+            "bad_change", "A change must be an object with due_at, curve or max_attempts. Nothing was changed.", ""
         )
     if unknown := sorted(str(name) for name in document if name not in ("due_at", "curve", "max_attempts")):
-        raise Refused("bad_change", f"A change has no field {unknown[0]}. Nothing was changed.", unknown[0])
+        raise Refused(
+            "bad_change",
+            f"Unknown field {unknown[0]}. Known: due_at, curve, max_attempts. Nothing was changed.",
+            unknown[0],
+        )
     due_at, curve, most = document.get("due_at"), document.get("curve"), document.get("max_attempts")
     if due_at is None and curve is None and most is None:
-        raise Refused("bad_change", "Say what is to change: due_at, curve, or max_attempts. Nothing was changed.", "")
+        raise Refused("bad_change", "Give at least one of due_at, curve and max_attempts. Nothing was changed.", "")
     if due_at is not None and curve is not None:
-        raise Refused("bad_change", "A moment for all, or a curve: not both. Nothing was changed.", "due_at")
+        raise Refused("bad_change", "Give due_at or curve, not both. Nothing was changed.", "due_at")
     return Change(
         due_at=None if due_at is None else _moment(due_at, now),
         curve=None if curve is None else _curve(curve),
@@ -86,7 +90,7 @@ def _moment(value: object, now: float) -> float:
     if not now - 86_400 <= seconds <= now + _LATEST_S:
         raise Refused(
             "bad_change",
-            "due_at is `now`, or a time like 2026-11-22T15:00Z within a year. Nothing was changed.",
+            "due_at must be `now`, or a time within a year such as 2026-11-22T15:00Z. Nothing was changed.",
             "due_at",
         )
     return seconds
@@ -95,7 +99,9 @@ def _moment(value: object, now: float) -> float:
 def _curve(value: object) -> Policy:
     if not isinstance(value, Mapping) or set(value) - set(_CURVE):
         raise Refused(
-            "bad_change", f"A curve has {', '.join(_CURVE)}, as a policy has them. Nothing was changed.", "curve"
+            "bad_change",
+            f"curve must be an object with {', '.join(_CURVE)}, as in a policy. Nothing was changed.",
+            "curve",
         )
     try:
         return parse(dict(value))
@@ -108,7 +114,7 @@ def _attempts(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_ATTEMPTS:
         raise Refused(
             "bad_change",
-            f"max_attempts is a whole number from 1 to {MOST_ATTEMPTS:,}. Nothing was changed.",
+            f"max_attempts must be a whole number from 1 to {MOST_ATTEMPTS:,}. Nothing was changed.",
             "max_attempts",
         )
     return value

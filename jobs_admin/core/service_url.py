@@ -28,10 +28,10 @@ def split(url: str) -> SplitResult:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
-        raise Unreadable(f"its server or port cannot be read{_ESCAPES}") from None
+        raise Unreadable(f"server or port cannot be read{_ESCAPES}") from None
     before_values = parts.query.partition("=")[0]
     if "#" in url or "@" in parts.path or "@" in before_values or any(c.isspace() for c in url):
-        raise Unreadable(f"it is not clear which part is the server{_ESCAPES}")
+        raise Unreadable(f"unclear which part is the server{_ESCAPES}")
     return parts
 
 
@@ -81,7 +81,7 @@ def for_redis_py(url: str) -> str:
         return url
     if scheme != "unix" and parts.path.replace("/", "") and not parts.path.replace("/", "").isdecimal():
         # redis-py would take database 0 for it, and Celery none.
-        raise Unreadable("what follows its server must be a database's number, such as /0")
+        raise Unreadable("the path must be a database number, such as /0")
     options = []
     for name, value in parse_qsl(parts.query):
         if name == "virtual_host":

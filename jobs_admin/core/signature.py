@@ -26,7 +26,7 @@ class Signature:
 
     def check(self, task: str, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Raise Refused for a call that would end in a TypeError before the task's first line."""
-        takes = f"It takes {self.in_parentheses}."
+        takes = f"Arguments: {self.in_parentheses}."
         if len(args) > len(self.positional) and not self.takes_more_args:
             most = len(self.positional)
             raise Refused(

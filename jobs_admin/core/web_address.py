@@ -65,7 +65,7 @@ def why_not(address: Address) -> str | None:
         if address.version == network.version and address in network:
             return why
     if isinstance(address, IPv6Address) and address not in _UNICAST:
-        return "not given out to anybody"
+        return "not allocated"
     return None
 
 
@@ -116,7 +116,7 @@ def parse_allowed(entries: Iterable[str]) -> Allowed:
         what = (found["six"] or found["host"] or found["bare"] or found["all"]) if found else entry
         port = int(found["port"]) if found and found["port"] else None
         if port is not None and not 1 <= port <= 65535:
-            raise BadAllowance(f"{entry[:80]!r} is neither a host nor a network (its port is none: 1 to 65535)")
+            raise BadAllowance(f"{entry[:80]!r} is neither a host nor a network (ports are 1 to 65535)")
         try:
             networks.append((ip_network(what), port))
             continue
@@ -172,28 +172,28 @@ class WebAddress:
 def parse(url: str) -> WebAddress:
     """Raises BadAddress."""
     if len(url) > LONGEST:
-        raise BadAddress(f"A URL has at most {LONGEST} characters.")
+        raise BadAddress(f"A URL must have at most {LONGEST} characters.")
     if not url.isascii() or any(c <= " " or c == "\x7f" for c in url):
         raise BadAddress(
-            "A URL has neither blanks nor other than ASCII characters: write a name with umlauts as xn--…."
+            "A URL must not contain spaces or non-ASCII characters: write international domain names as xn--…."
         )
     found = _URL.fullmatch(url)
     if found is None or found["scheme"].lower() not in PORTS:
-        raise BadAddress("A URL begins with https:// or http://.")
+        raise BadAddress("A URL must begin with https:// or http://.")
     scheme, server, rest = found["scheme"].lower(), found["server"], found["rest"]
     if "@" in server:
-        raise BadAddress("A URL has no user and password before its host.")
+        raise BadAddress("A URL must not contain a user or password.")
     if "#" in rest:
-        raise BadAddress("A URL has no part after #: no server would see it.")
+        raise BadAddress("A URL must not contain a fragment (#): servers never receive it.")
     server_parts = _SERVER.fullmatch(server)
     if server_parts is None or not server_parts["host"]:
         raise BadAddress("The host of the URL cannot be read.")
     port = int(server_parts["port"] or PORTS[scheme])
     if not 1 <= port <= 65535:
-        raise BadAddress("A port is a number from 1 to 65535.")
+        raise BadAddress("A port must be a number from 1 to 65535.")
     target = rest if rest.startswith("/") else f"/{rest}"
     if not _TARGET.fullmatch(target):
-        raise BadAddress('In path and query write ", <, >, \\, ^, `, {, | and } as %22 and so on.')
+        raise BadAddress('Escape ", <, >, \\, ^, `, {, | and } in path and query, such as " as %22.')
     return WebAddress(scheme, _host(server_parts["host"].lower()), port, target)
 
 
@@ -201,16 +201,16 @@ def _host(host: str) -> str:
     if host.startswith("["):
         address = read(host[1:-1])
         if address is None or address.version != 6 or "%" in host:
-            raise BadAddress("What stands in brackets is no IPv6 address.")
+            raise BadAddress("The host in brackets is not an IPv6 address.")
         return str(address)
     if host.endswith("."):
-        raise BadAddress("Write the host without the dot at its end.")
+        raise BadAddress("The host must not end with a dot.")
     labels = host.split(".")
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
         raise BadAddress(
-            "The host of the URL cannot be read: it is a name, or an address such as 203.0.113.7 or [2001:db8::7]."
+            "The host of the URL cannot be read. Use a name, or an address such as 203.0.113.7 or [2001:db8::7]."
         )
     # 0x7f.1, 127.1, 2130706433 and 0177.0.0.1 are 127.0.0.1 to a lenient reader, and a name to another.
     if _NUMBER.fullmatch(labels[-1]) and read(host) is None:
-        raise BadAddress("Write an address as four numbers from 0 to 255, without leading noughts.")
+        raise BadAddress("Write an IPv4 address as four numbers from 0 to 255, without leading zeros.")
     return host

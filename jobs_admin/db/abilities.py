@@ -9,14 +9,14 @@ from jobs_admin.sources.base import Capabilities, SourceRefused
 # Ability -> what is so where a source lacks it; {0} is its name.
 _WITHOUT = {
     "replay": "Nothing can be sent to {0}.",
-    "edit": "{0} sends a job only as it came: its arguments cannot be changed.",
+    "edit": "{0} can only send jobs unchanged: arguments cannot be edited.",
     "redirect": "{0} can only send jobs to the queue that they came from.",
-    "same_id": "{0} gives each run an id of its own.",
+    "same_id": "{0} gives each run a new job ID.",
     "attempts": "{0} cannot set how many attempts a job has made.",
-    "priority": "{0} cannot be told a priority: each job keeps what it has.",
-    "recall": "What was sent to {0} cannot be taken back.",
-    "outcomes": "{0} does not report how its jobs end.",
-    "remove": "{0} goes on keeping a job that is discarded here.",
+    "priority": "{0} cannot set priorities: each job keeps its own.",
+    "recall": "Jobs sent to {0} cannot be withdrawn.",
+    "outcomes": "{0} does not report outcomes.",
+    "remove": "{0} keeps jobs that are discarded here.",
 }
 
 
@@ -34,7 +34,7 @@ def missing_ability(source: str, ability: str) -> str:
     if can is None or getattr(can, ability):
         return ""
     if ability == "same_id" and can.in_place:
-        return f"Jobs of {source} keep their id anyway."
+        return f"Jobs of {source} always keep their ID."
     return _WITHOUT[ability].format(source)
 
 

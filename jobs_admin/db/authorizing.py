@@ -22,7 +22,7 @@ def authorize(
     act: str,
     object: str = "",
     *,
-    message: str = "This takes the role {role} on {where}. Nothing was changed.",
+    message: str = "This needs the role {role} on {where}. Nothing was changed.",
     field: str | None = None,
     noted_at: Iterable[str] = (),
 ) -> None:

@@ -34,8 +34,8 @@ _SEALED_REPORTS = "worker-encrypted reports"
 
 # What follows where only workers still need a key.
 OVERRULE = (
-    "This is not verified: heartbeats are not signed. If you know better, take the key out: reports that are encrypted for it are "
-    "then stored raw, and are filed once it is back."
+    "This is not verified: heartbeats are not signed. If no worker uses the key, remove it: reports encrypted for "
+    "the key are then stored raw, and filed when the key is added again."
 )
 
 _AIM_S = 0.05  # the length of a transaction, of which the number of rows in the next one follows
@@ -271,11 +271,11 @@ class Rotation:
 
     def _reasons(self, use: Use) -> Iterator[str]:
         if use.rows:
-            yield f"Still encrypted with it: {in_words(use.rows)}."
+            yield f"Still encrypted with the key: {in_words(use.rows)}."
         if self.not_determined:
-            yield f"Not tried yet: {in_words(self.not_determined)}."
+            yield f"Not checked yet: {in_words(self.not_determined)}."
         if not self.is_store_known:
-            yield "The store does not answer, so it is not known which workers encrypt for it."
+            yield "The store does not answer, so workers that encrypt for the key are unknown."
 
     def reported(self, use: Use) -> list[str]:
         """Return what workers report of an older key, a sentence each. It is not verified: a source can report it for ever."""
@@ -283,13 +283,13 @@ class Rotation:
 
     def _reports(self, use: Use) -> Iterator[str]:
         if use.workers:
-            yield f"Workers that still encrypt for it (REDRIVE_PUBLIC_KEY): {names(use.workers)}."
+            yield f"Workers that still encrypt for the key (REDRIVE_PUBLIC_KEY): {names(use.workers)}."
         if self.silent:
             yield f"Workers with an older guard do not report which key they encrypt for: {names(self.silent)}."
         if self.spooling:
-            yield f"Workers with reports on their disk, which may be encrypted for it: {names(self.spooling)}."
+            yield f"Workers with reports on disk, which may be encrypted for the key: {names(self.spooling)}."
         for sentence in self.late:
-            yield f"{sentence} It may be encrypted for it."
+            yield f"{sentence} The report may be encrypted for the key."
 
 
 def rotation(now: datetime) -> Rotation:

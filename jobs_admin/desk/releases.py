@@ -36,8 +36,8 @@ def record_release(
     """
     now = now or timezone.now()
     if not viewer.may(VIEWER, source) or not _is_known(source):
-        raise NotFound("There is no such source. Nothing was changed.")
-    message = "To tell a release takes the role {role} on {where}. Nothing was changed."
+        raise NotFound("Source not found. Nothing was changed.")
+    message = "Reporting a release needs the role {role} on {where}. Nothing was changed."
     authorize(viewer, OPERATOR, source, "release.tell", _parse_version(version), message=message)
     version = _checked(version, at, now)
     with transaction.atomic():
@@ -56,10 +56,10 @@ def _is_known(source: str) -> bool:
 def _checked(version: str, at: datetime | None, now: datetime) -> str:
     version = representable(version).strip()
     if not 0 < len(version) <= LONGEST_VERSION:
-        message = f"A version has 1 to {LONGEST_VERSION} characters. Nothing was changed."
+        message = f"A version must have 1 to {LONGEST_VERSION} characters. Nothing was changed."
         raise Refused("invalid", message, "version")
     if at is not None and not now - OLDEST <= at <= now + _AHEAD:
-        message = f"A release was at most {OLDEST.days} days ago, and is not to come. Nothing was changed."
+        message = f"The time of a release must be in the last {OLDEST.days} days. Nothing was changed."
         raise Refused("invalid", message, "at")
     return version
 

@@ -85,8 +85,8 @@ def _escalation_body(report: Report) -> dict[str, Any]:
     """Body of the notice about a job that used up its attempts under a policy with `exhausted: escalate`."""
     tries = "its only attempt" if report.attempt == 1 else f"all {report.attempt} attempts"
     return {
-        "title": f"{report.task} needs a person",
-        "message": f"A job of {report.task} on {report.queue} failed {tries}; its policy asks that somebody looks at it.",
+        "title": f"{report.task} needs attention",
+        "message": f"A job of {report.task} on {report.queue} failed {tries}; its policy escalates such jobs.",
         "error_type": report.error_type,
     }
 
@@ -97,7 +97,7 @@ def _quarantine_body(report: Report) -> dict[str, Any]:
     times = "once" if len(crashes) == 1 else f"{len(crashes)} times"
     return {
         "title": f"{report.task} is in quarantine",
-        "message": f"A job of {report.task} on {report.queue} ended its worker {times} and does not start again.",
+        "message": f"A job of {report.task} on {report.queue} crashed its worker {times} and will not start again.",
         "workers": workers[:20],
         "crashes": crashes,
     }

@@ -136,7 +136,7 @@ def _worker_reason(name: str, sign: float | None, is_gone: bool) -> str:
         # One that says goodbye is put among the silent at once (`worker/beat.lua`).
         moment = untrusted.moment((sign + keys.SILENT_MS) / 1000 if is_gone else sign / 1000)
         at = f" {'at' if is_gone else 'soon after'} {moment:%Y-%m-%d %H:%M:%S} UTC" if moment else ""
-    return f"{WORKER_REASON}{worker} stopped{at}; the job had been acknowledged, so the broker will not give it again"
+    return f"{WORKER_REASON}{worker} stopped{at}; the job had been acknowledged, so the broker will not redeliver it"
 
 
 def _file_stored_jobs(
@@ -209,7 +209,7 @@ def end_mutes(now: datetime) -> int:
             cleared = {"state_by": "", "muted_until": None, "muted_until_count": None}
             if not still.update(**over_now, **cleared):
                 continue
-            why = "The time it was muted for is over." if is_time else "It failed as often as it was muted for."
+            why = "The mute has expired." if is_time else "The mute limit was reached."
             before = {"state": GroupState.MUTED.value, "state_by": group.state_by, "muted_until": group.muted_until}
             audit.record(
                 ENGINE,

@@ -129,7 +129,7 @@ def parse_report(
     envelope = wire.decode(entry)
     source = _text(envelope.source, 63)
     if not keys.valid_source(source):
-        raise NotOurs(f"{source!r} cannot name a source: use a-z, 0-9, - and _")
+        raise NotOurs(f"{source!r} is not a valid source name: use a-z, 0-9, - and _")
     if stream and source != stream:
         raise _foreign_source_error(source, stream, trust)
     if trust and not stream:

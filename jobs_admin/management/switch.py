@@ -35,7 +35,7 @@ def turn(to: str) -> bool:
         without_us = "DEL" if to == ON else "SET"
         message = (str(error).strip().splitlines() or [type(error).__name__])[0]  # PostgreSQL adds the statement
         raise CommandError(
-            f"Nothing was changed, because it could not be written down ({message}). Without a record: "
+            f"Nothing was changed, because the change could not be recorded ({message}). To switch without a record: "
             f"redis-cli -u <REDRIVE_REDIS_URL> {without_us} {keys.switch()}{'' if to == ON else f' {to}'}"
         ) from error
     return True

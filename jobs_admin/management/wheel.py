@@ -43,7 +43,7 @@ Description-Content-Type: text/markdown
 
 # redrive-worker
 
-What runs of Redrive, the failure desk for background jobs, inside your Celery workers.
+The part of Redrive, the failure desk for background jobs, that runs inside your Celery workers.
 
 ```python
 from jobs_admin.worker.celery import install
@@ -51,8 +51,8 @@ from jobs_admin.worker.celery import install
 install(app, source="shop")   # the store: REDRIVE_REDIS_URL
 ```
 
-It writes down jobs that fail, before the broker forgets them, and changes how they are retried where somebody published a
-policy that says so, and nowhere else. Producers, beat and web processes stay as they are.
+The package records failed jobs before the broker removes them, and changes retries only for jobs that match a
+published policy. Producers, beat and web processes are not changed.
 """
 
 _WHEEL = """\

@@ -49,8 +49,8 @@ def _log_once(name: str, error: Exception) -> None:
     if name not in _logged:
         _logged.add(name)
         log.warning(
-            "The policy %s has expired and stays in force: the version before it cannot come back (%s). Publish another "
-            "version of it, or withdraw it.",
+            "The policy %s has expired and stays in force: the version before cannot be restored (%s). Publish "
+            "another version, or withdraw the policy.",
             name,
             str(error)[:200],
         )
@@ -61,9 +61,9 @@ def _revert(current: PolicyVersion, now: datetime) -> None:
     if former is None:
         succession.end(current, now)
         after = None
-        reason = f"Version {current.version} has expired; there was none before it."
+        reason = f"Version {current.version} has expired; there was no earlier version."
     else:
-        reason = f"Version {current.version} has expired: version {former.version} again."
+        reason = f"Version {current.version} has expired; version {former.version} restored."
         policy = succession.read_former(former.policy, now)
         after = succession.put_in_force(ENGINE, policy, reason, now, former.reverts_to).version
     for source in audited([current.match_source, *([former.match_source] if former else [])]):

@@ -75,7 +75,7 @@ def put_back(
             message = f"{former} is already in force. Nothing was changed."
             raise Refused("invalid", message, "version")
         _not_stale(viewer, before, expected_version, policy)
-        text = f"Version {version} put back. {reason}".strip()
+        text = f"Version {version} restored. {reason}".strip()
         return _put_in_force(viewer, "policy.put_back", policy, before, text, now)
 
     return _changed(viewer, "policy.put_back", name, policy.match.source, change)
@@ -155,7 +155,7 @@ def _read(name: str, document: object, now: datetime) -> Policy:
     if not policy.name:
         raise _invalid("name", "Enter a name.", "1 to 63 of a-z, 0-9, -, _ and .")
     if policy.name != name:
-        raise _invalid("name", f"The policy calls itself {policy.name!r}, not {name!r}.", name)
+        raise _invalid("name", f"The document has the name {policy.name!r}, not {name!r}.", name)
     if policy.expires_at is not None and policy.expires_at <= now:
         raise _invalid("expires_at", f"expires_at {dated(policy.expires_at, now)} UTC has passed.", "in the future")
     return policy

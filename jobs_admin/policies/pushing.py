@@ -24,9 +24,11 @@ def push_soon() -> None:
     try:
         push()
     except redis.RedisError as error:
-        log.warning("Workers do not have the change yet, the store is away: %s. `watch` brings it.", error)
+        log.warning(
+            "Workers do not have the change yet: the store does not answer (%s). `watch` sends the change later.", error
+        )
     except config.BadConfiguration as error:  # `up` itself publishes the demo's, and only its children know the store
-        log.debug("Workers do not have the change yet: %s `watch` brings it.", error)
+        log.debug("Workers do not have the change yet: %s `watch` sends the change later.", error)
 
 
 def push() -> bool:

@@ -50,7 +50,7 @@ class InForce:
         if not self.is_known:
             return "Not known: the store does not answer."
         if not self.worker_count:
-            return "No worker with our guard lives that it is for."
+            return "No matching guarded worker is live."
         return f"{self.current} of {self.worker_count} workers on v{self.version}"
 
 

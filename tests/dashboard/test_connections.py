@@ -142,7 +142,7 @@ def test_a_mail_server_that_cannot_be_read_ends_the_start_and_shows_nothing_of_i
     "name, value, text",
     [
         ("REDRIVE_WEBHOOK_ALLOW", "10.0.0.0/8, 10.0.0.0/99", "'10.0.0.0/99' is neither a host nor a network"),
-        ("REDRIVE_HEARTBEAT_URL", "ftp://a/secret", "begins with https:// or http://"),
+        ("REDRIVE_HEARTBEAT_URL", "ftp://a/secret", "must begin with https:// or http://"),
     ],
 )
 def test_what_channels_and_heartbeat_are_shown_ends_the_start_where_it_cannot_be_used(monkeypatch, name, value, text):

@@ -65,11 +65,11 @@ def test_a_sound_desk_is_well(shop):
     Worker.objects.create(source="shop", name="w1@vm", boot="b", seen_at=timezone.now())
     code, output = doctor()
     assert code == 0, output
-    assert output.endswith("All is well.\n")
+    assert output.endswith("No problems found.\n")
 
 
 def test_what_a_worker_shows_is_printed_without_control_characters(shop, store):
-    name = "\x1b[31mw\nAll is well.\n"
+    name = "\x1b[31mw\nNo problems found.\n"
     heartbeat = {
         "v": 1,
         "source": "shop",
@@ -82,13 +82,13 @@ def test_what_a_worker_shows_is_printed_without_control_characters(shop, store):
     store.hset(keys.workers("shop"), name, json.dumps(heartbeat))
     heartbeats.count_heartbeats(timezone.now())
     printed = doctor()[1]
-    assert "\\x1b[31mw All is well.  keeps 3 reports" in printed and "\x1b" not in printed
+    assert "\\x1b[31mw No problems found.  has 3 reports" in printed and "\x1b" not in printed
 
 
 def test_a_source_without_a_report_from_any_worker_is_not_well(shop):
     code, output = doctor()
     assert "No worker has reported yet" in output and "install(app, source='shop')" in output
-    assert code == 0 and output.endswith("Nothing is severe.\n")
+    assert code == 0 and output.endswith("No severe problems.\n")
 
 
 def test_a_store_that_evicts_is_severe(shop, store):
@@ -106,14 +106,16 @@ def test_a_store_whose_scripts_have_known_faults_is_a_warning(shop, store):
     version = store.info("server")["valkey_version"]
     output = doctor()[1]
     assert f"store: Valkey {version}" in output and least_fixed_version(VALKEY, version) is None
-    assert "known faults" not in output, "the server of these tests has the fixes"
+    assert "known vulnerabilities" not in output, "the server of these tests has the fixes"
     [finding] = checkup.about_its_scripts(VALKEY, "8.1.3")
-    assert finding.severity == "warning" and finding.text.startswith("Valkey 8.1.3 has known faults in Lua scripts")
-    assert finding.fix.startswith("Upgrade it to Valkey 8.1.6 or later")
+    assert finding.severity == "warning" and finding.text.startswith(
+        "Valkey 8.1.3 has known vulnerabilities in Lua scripts"
+    )
+    assert finding.fix.startswith("Upgrade to Valkey 8.1.6 or later")
 
 
 def test_workers_that_write_keys_which_all_sources_share_are_named_until_none_does(shop, store):
-    assert "shared keys: no worker writes them" in doctor()[1]
+    assert "shared keys: not used by workers" in doctor()[1]
     at = datetime.now(UTC).timestamp()
     for name, seen in {
         "shop/w1@h": at,
@@ -127,10 +129,10 @@ def test_workers_that_write_keys_which_all_sources_share_are_named_until_none_do
     store.hset(keys.shared("workers"), "shop/w6", "[")
     store.hset(keys.workers("shop"), "w7", json.dumps({"boot": "b", "at": at}))
     code, output = doctor()
-    assert code == 0 and "shared keys: 2 workers write them" in output
+    assert code == 0 and "shared keys: used by 2 workers" in output
     assert "write to keys that all sources share: bank/w\\x1b3, shop/w1@h." in output
     store.set(keys.shared("workers"), "no hash")
-    assert "shared keys: no worker writes them" in doctor()[1]
+    assert "shared keys: not used by workers" in doctor()[1]
 
 
 def test_a_store_without_persistence_is_shown(shop, store):
@@ -154,7 +156,7 @@ def test_a_guard_that_is_off_is_severe(shop, store):
     call_command("off")
     code, output = doctor()
     assert code == 1
-    assert "The guard is off: nothing is recorded." in output and "All is well" not in output
+    assert "The guard is off: no failures are recorded." in output and "No problems found" not in output
 
 
 def test_a_database_that_goes_away_while_sources_are_checked_is_a_finding_of_each(shop):
@@ -243,19 +245,23 @@ def test_tables_that_are_older_than_the_code_hide_neither_store_nor_watch(shop, 
     store.delete(keys.steps())
     code, output = doctor()
     assert code == 1
-    assert "The tables are older than the code." in output and "has not run yet" in output and "source shop" in output
+    assert (
+        "The database schema is older than the code." in output
+        and "has not run yet" in output
+        and "source shop" in output
+    )
 
 
 def test_a_guard_that_is_held_to_recording_is_shown(shop, store):
     store.set(keys.switch(), "drain")
-    assert "no retry policy decides" in doctor()[1]
+    assert "retry policies are not applied" in doctor()[1]
 
 
 def test_what_to_correct_is_named_by_its_variable(shop, settings):
     settings.REDRIVE_DEMO_BROKER_URL = ""
     settings.REDRIVE_CELERY_BROKER_URL = "redis://127.0.0.1:1/0"
     forget_configuration(config)
-    assert "Look at CELERY_BROKER_URL, and whether it runs." in doctor()[1]
+    assert "Check CELERY_BROKER_URL, and that the source is running." in doctor()[1]
 
 
 def test_a_watch_that_never_ran_is_severe(shop, store):
@@ -281,7 +287,7 @@ def test_a_store_that_does_not_answer_is_severe_and_the_rest_is_still_checked(sh
     assert code == 1
     assert "REDRIVE_REDIS_URL" in output
     assert "audit" in output
-    assert "reports: not known: the store does not answer" in output
+    assert "reports: unknown: the store does not answer" in output
 
 
 def test_no_source_is_a_warning(store):
@@ -289,7 +295,7 @@ def test_no_source_is_a_warning(store):
     code, output = doctor()
     assert code == 0
     assert "No source is configured" in output
-    assert output.endswith("Nothing is severe.\n")
+    assert output.endswith("No severe problems.\n")
 
 
 def test_a_broken_audit_chain_is_severe(shop):
@@ -315,7 +321,7 @@ def test_reports_that_could_not_be_captured_are_severe(shop, store, tmp_path):
     dropped.report(store, "shop")
     uncaptured.record_counts(timezone.now())
     code, output = doctor()
-    assert code == 1 and "neither Redrive's store nor the spool on its disk took them" in output
+    assert code == 1 and "neither Redrive's store nor the spool on disk accepted them" in output
     assert f"3 reports of host {socket.gethostname()} could not be captured since" in output
 
 
@@ -324,9 +330,9 @@ def test_a_worker_that_reports_nothing_here_is_named(shop, settings, unguarded_w
     # Workers are given a second to answer; on a busy machine it is not always enough.
     code, output = next((reported for reported in (doctor() for _ in range(10)) if "bare@" in reported[1]), doctor())
     assert code == 0, output  # no worker of this source was ever guarded: somebody is bringing the guard in
-    assert "1 of its workers answer on the broker, and this store has never had a heartbeat of them: bare@" in output
+    assert "1 of the workers answer on the broker, but this store has never had a heartbeat of them: bare@" in output
     assert (
-        "REDRIVE_MODE=off" in output and "REDRIVE_REDIS_URL" in output and "put install(app, source='shop')" in output
+        "REDRIVE_MODE=off" in output and "REDRIVE_REDIS_URL" in output and "add install(app, source='shop')" in output
     )
 
 
@@ -346,9 +352,9 @@ def test_where_a_guard_was_and_no_one_is_heard_it_is_severe(shop):
 def test_workers_that_were_heard_before_are_distinguished_from_those_that_never_were(shop):
     Worker.objects.create(source="shop", name="w1@vm", boot="b", seen_at=datetime(2025, 11, 20, 10, 5, tzinfo=UTC))
     quiet, never = about_the_silent("w1@vm", "w2@vm")
-    assert "their heartbeats have stopped: w1@vm. The latest came at 20 Nov 2025 10:05 UTC." in quiet.text
+    assert "their heartbeats have stopped: w1@vm. The latest arrived at 20 Nov 2025 10:05 UTC." in quiet.text
     assert (
-        never.text == "1 of its workers answer on the broker, and this store has never had a heartbeat of them: w2@vm."
+        never.text == "1 of the workers answer on the broker, but this store has never had a heartbeat of them: w2@vm."
     )
 
 
@@ -360,9 +366,9 @@ def test_workers_that_report_under_another_name_are_shown_by_it(shop, store):
     store.hset(keys.workers("unheard"), "w2@vm", json.dumps(heartbeat | {"at": timezone.now().timestamp() - 300}))
     worker_store.restart_search()
     known, unknown, never = about_the_silent("w1@vm", "w2@vm", "w3@vm")
-    assert known.severity == "high" and known.text == "1 of its workers report as source mini: w1@vm."
-    assert "source='shop'" in known.fix and "call the source mini here" in known.fix
-    assert unknown.text == "1 of its workers report as source unheard, which is not accepted: w3@vm."
+    assert known.severity == "high" and known.text == "1 of the workers report as source mini: w1@vm."
+    assert "source='shop'" in known.fix and "name the source mini here" in known.fix
+    assert unknown.text == "1 of the workers report as source unheard, which is not accepted: w3@vm."
     assert never.text.endswith("of them: w2@vm.")
 
 
@@ -377,8 +383,8 @@ def test_a_source_of_which_reports_were_refused_is_not_shown_to_have_none(shop):
 @pytest.mark.server
 def test_while_no_one_watches_no_worker_is_blamed(shop, unguarded_worker, store):
     store.hset(keys.steps(), "ingest", datetime.now(UTC).timestamp() - 300)
-    output = next((reported for reported in (doctor()[1] for _ in range(10)) if "its workers" in reported), "")
-    assert "report here is not known: nobody files what they say" in output
+    output = next((reported for reported in (doctor()[1] for _ in range(10)) if "of the workers" in reported), "")
+    assert "of the workers report here: reports are not being filed" in output
     assert "install(app" not in output
 
 
@@ -400,7 +406,7 @@ def test_workers_with_a_guard_of_another_version_are_shown(shop, store):
         store.hset(keys.workers(source), f"w{number}@h", json.dumps(heartbeat))
     heartbeats.count_heartbeats(now)
     code, output = doctor()
-    assert f"2 of its workers have a guard of another version (0.0.9, unknown) than Redrive ({GUARD_VERSION})" in output
+    assert f"2 of the workers have a guard of another version (0.0.9, unknown) than Redrive ({GUARD_VERSION})" in output
     assert code == 0
 
 
@@ -435,7 +441,10 @@ def test_workers_that_may_write_for_every_source_are_shown(shop, store, settings
         store.execute_command("ACL SETUSER", bound, "~redrive:{other}:*")
         heartbeats.count_heartbeats(datetime.now(UTC))
         code, output = doctor()
-        assert f"2 of its workers connect to the store as default, {bound}, which may write for every source" in output
+        assert (
+            f"2 of the workers connect to the store as default, {bound}, a user that may write for every source"
+            in output
+        )
         assert f"worker-acl {source} --apply" in output and code == 0
     finally:
         store.acl_deluser(bound)
@@ -488,7 +497,7 @@ def test_a_channel_that_is_disabled_or_fails_is_shown(shop):
     code, output = doctor()
     assert code == 1
     assert "The channel chat is disabled: Slack's channel is gone." in output
-    assert "The last 7 tries at the channel pager failed." in output
+    assert "The last 7 deliveries to the channel pager failed." in output
 
 
 def test_a_heartbeat_that_is_refused_is_shown(shop, settings):
@@ -520,7 +529,7 @@ def test_a_payload_key_that_is_missing_is_severe_and_an_old_one_is_shown(shop, s
     settings.REDRIVE_PAYLOAD_KEYS = [new, old]
     forget_configuration(config)
     code, output = doctor()
-    assert code == 0 and f"The old key {name} is still needed: Still encrypted with it: 1 message." in output
+    assert code == 0 and f"The old key {name} is still needed: Still encrypted with the key: 1 message." in output
     while key_rotation.step():
         pass
-    assert f"The old key {name} is not needed any more." in doctor()[1]
+    assert f"The old key {name} is no longer needed." in doctor()[1]

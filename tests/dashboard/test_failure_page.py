@@ -339,7 +339,7 @@ def test_a_placeholder_that_was_moved_is_refused_before_anything_is_sent(ann, sh
     (pk,) = dead()
     edited = {"args": '["[redacted]"]', "kwargs": json.dumps(KWARGS), "step": "look"}
     answer = ann.post(reverse("redrive:failure-edit", args=[pk]), edited)
-    assert answer.status_code == 409 and "stands for something that is not shown" in answer.content.decode()
+    assert answer.status_code == 409 and "a placeholder for a value that is not shown" in answer.content.decode()
 
 
 def test_what_strangers_shown_is_escaped_in_every_part(ann, shop):

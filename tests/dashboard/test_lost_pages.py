@@ -19,7 +19,7 @@ def test_a_job_that_was_lost_with_its_worker_shows_what_is_known_and_what_to_do(
     message = page(vera, kind="lost", error_type="", message="", reason=why)
     assert "Outcome unknown" in message and "The worker stopped while the job ran" in message
     assert "stopped soon after 2026-11-18" in message and "<b>host" not in message
-    assert "the broker will not give it again" in message
+    assert "the broker will not redeliver it" in message
     assert "It may have done all, some or none of its work" in message
 
 

@@ -887,7 +887,7 @@ def test_the_bounds_of_a_pace_are_those_of_its_unit(ann, shop):
     dead(2)
     given = {"q": "state:dead", "style": "steady", "unit": "every", "amount": "1001", "step": "preview"}
     text = ann.post(NEW, given).content.decode()
-    assert "Give a number from 0.00001 to 1,000 seconds between two jobs." in text
+    assert "Give a number from 0.00001 to 1,000 seconds between jobs." in text
     assert "Give a number" not in ann.post(NEW, given | {"amount": "1000"}).content.decode()
 
 

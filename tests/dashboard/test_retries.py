@@ -111,8 +111,8 @@ def test_all_that_wait_are_shown_before_and_after_then_changed_and_taken_back(ta
 
 
 @pytest.mark.parametrize(("changed", "text"), [
-    ({"first_delay_s": "soon"}, "first_delay_s"), ({"factor": "0"}, "factor"), ({"how": "moment", "due_at": "tomorrow"}, "due_at is"),
-    ({"max_attempts": "many"}, "max_attempts is"), ({"how": "keep"}, "Say what is to change"),
+    ({"first_delay_s": "soon"}, "first_delay_s"), ({"factor": "0"}, "factor"), ({"how": "moment", "due_at": "tomorrow"}, "due_at must be"),
+    ({"max_attempts": "many"}, "max_attempts must be"), ({"how": "keep"}, "Give at least one of due_at"),
 ])  # fmt: skip
 def test_what_cannot_be_is_shown_beside_its_field_and_nothing_is_changed(table, olga, changed, text):
     answer = olga.post("/retries/reschedule/", CURVE | {"q": "", "step": "start", "reason": "x"} | changed)

@@ -50,7 +50,7 @@ def test_a_second_terminal_finds_the_desk_that_was_shown_its_addresses(tmp_path,
         assert "The guard is off: workers" in terminal(desk.data, "off").stdout
         severe = terminal(desk.data, "doctor")
         assert severe.returncode == 1
-        assert "The guard is off: nothing is recorded." in severe.stdout
+        assert "The guard is off: no failures are recorded." in severe.stdout
         assert "The guard is on." in terminal(desk.data, "on").stdout
         assert "chain breaks" not in terminal(desk.data, "doctor").stdout  # written with the desk's own key
         assert stat.S_IMODE((desk.data / "up.json").stat().st_mode) == 0o600
@@ -68,14 +68,14 @@ def test_a_second_terminal_finds_the_desk_that_was_shown_its_addresses(tmp_path,
 def test_a_command_before_the_first_start_shows_that_there_is_no_desk(tmp_path, command):
     done = terminal(tmp_path, command, SECRET_KEY="x" * 50)
     assert done.returncode == 1
-    assert done.stdout.startswith("There is no desk in ") and done.stdout.count("\n") == 1, done.stdout
+    assert done.stdout.startswith("No desk in ") and done.stdout.count("\n") == 1, done.stdout
     assert not (tmp_path / "redrive.sqlite3").exists()
 
 
 def test_a_database_without_tables_is_no_desk_either(tmp_path):
     (tmp_path / "redrive.sqlite3").touch()
     done = terminal(tmp_path, "failures", SECRET_KEY="x" * 50)
-    assert done.stdout.startswith("There is no desk in ") and "Traceback" not in done.stdout, done.stdout
+    assert done.stdout.startswith("No desk in ") and "Traceback" not in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize("arguments", [(), ("help",), ("--help",)])
@@ -117,7 +117,7 @@ def test_every_command_of_ours_is_listed():
         ("silences", "{list,add,end}"),
         ("depth", "{list,history}"),
         ("replays", "{list,bring-back,discard}"),
-        ("policies", "{lint,list,show,publish,put-back,withdraw}"),
+        ("policies", "{lint,list,show,publish,restore,withdraw}"),
         ("audit", "{verify,accept}"),
         ("token", "{create,give,list,revoke}"),
     ],

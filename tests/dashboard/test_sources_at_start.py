@@ -70,7 +70,7 @@ def test_all_that_is_wrongly_written_down_is_shown_at_once(start):
     message = refused(start, f"{text}[sources.d]\nurl = 3\n")
     for what in (
         "[sources.a] has backend 'bullmqq'; known: celery, bullmq,", "[sources.a] needs a url.", "'B' cannot name a source",
-        "[sources.c]: queues is a list of names.", "[sources.d] needs a backend", "[sources.d] needs a url.",
+        "[sources.c]: queues must be a list of names.", "[sources.d] needs a backend", "[sources.d] needs a url.",
     ):  # fmt: skip
         assert what in message
 

@@ -86,7 +86,7 @@ def test_reports_are_deleted_only_after_a_check_of_their_number(refused):
 
 def test_who_accepts_a_source_without_a_key_reads_that_its_next_reports_are_refused(refused, capsys):
     call_command("sources", "accept", "new")
-    assert "new has no key: its workers' further reports are refused" in (message := capsys.readouterr().out)
+    assert "new has no key: further reports of its workers are refused" in (message := capsys.readouterr().out)
     assert "manage.py source-key create new" in message
 
 
@@ -167,21 +167,23 @@ def test_doctor_names_workers_that_do_not_sign_or_with_a_key_that_is_over(watche
     assert [one.id for one in checkup._about_signing("shop", now)] == ["workers-unsigned"]
     source_keys.revoke(ENGINE, revoked.id, now)
     unsigned, over = checkup._about_signing("shop", now)
-    assert "1 of its workers do not sign" in unsigned.text and "older" in unsigned.text
-    assert "a day after the first signed report unsigned ones are refused" in unsigned.fix
+    assert "1 of the workers do not sign" in unsigned.text and "older" in unsigned.text
+    assert "unsigned reports are refused from a day after the first signed one" in unsigned.fix
     assert "source-key list" in over.fix, "a key that is in force is at hand"
     end_unsigned()
     refused = checkup._about_signing("shop", timezone.now())[0]
     assert (
-        "Their reports are refused: unsigned reports are not accepted" in refused.text
+        "Reports of these workers are refused: unsigned reports are not accepted" in refused.text
         and "a day after" not in refused.fix
     )
     assert refused.severity == "high"
-    assert "1 of its workers sign with a key that is not in force: over." in over.text
+    assert "1 of the workers sign with a key that is not active: over." in over.text
     source_keys.revoke(ENGINE, good.id, now)
     unsigned, over = checkup._about_signing("shop", timezone.now())
-    assert "2 of its workers sign with a key that is not in force" in over.text
-    assert "although the source has a key" not in unsigned.text and "Their reports are refused" in unsigned.text
+    assert "2 of the workers sign with a key that is not active" in over.text
+    assert (
+        "although the source has a key" not in unsigned.text and "Reports of these workers are refused" in unsigned.text
+    )
     assert "`manage.py source-key create shop`" in unsigned.fix and "unsigned-reports --until" in unsigned.fix
 
 

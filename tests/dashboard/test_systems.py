@@ -133,7 +133,7 @@ def test_a_job_is_edited_where_its_source_can_send_it_so_and_else_it_shows_why_n
     assert "Edit and replay" in page_of(ann, failure)
     table.can = replace(table.can, edit=False)
     page = page_of(ann, failure)
-    assert "Edit and replay" not in page and "sends a job only as it came" in page
+    assert "Edit and replay" not in page and "can only send jobs unchanged" in page
     assert ann.get(f"/failures/{failure.pk}/edit/").status_code == 409
 
 
@@ -244,7 +244,7 @@ def test_what_one_source_of_a_replay_cannot_do_is_not_offered_and_shows_why(ann,
     for field in ("opt-queue", "opt-attempts", "opt-patch"):
         assert f'id="{field}"' not in page, field
     assert "table can only send jobs to the queue that they came from." in page
-    assert "Jobs of table keep their id anyway." in page
+    assert "Jobs of table always keep their ID." in page
     alone = ann.get("/replays/new/", {"q": "source:shop"}).content.decode()
     assert 'id="opt-queue"' in alone
 

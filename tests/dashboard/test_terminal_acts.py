@@ -221,7 +221,7 @@ def test_depths_are_listed_and_their_history_shown_as_the_api_answers(call_api):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("shop", "nowhere"), "There is no such queue"),
+        (("shop", "nowhere"), "Queue not found"),
         (("shop", "emails", "--points", "1"), "--points must be from 2 to 1,000"),
         (("shop", "emails", "--since", "2999-01-01"), "since must be before until"),
         (("shop", "emails", "--last", "1w"), "'1w' is no length of time"),

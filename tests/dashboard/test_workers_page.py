@@ -184,7 +184,7 @@ def test_without_the_store_the_stored_facts_are_shown_and_no_others_are_claimed(
     assert (found["started"], found["in_hand"], found["memory"]) == (10, None, None)
     out = io.StringIO()
     call_command("workers", "list", stdout=out)
-    assert "1 retried, jobs in hand not known; guard" in out.getvalue()
+    assert "1 retried, jobs in hand unknown; guard" in out.getvalue()
 
 
 def test_the_empty_page_has_the_next_step(ann, store):

@@ -48,7 +48,7 @@ def test_a_rule_is_switched_off_by_the_same_service_and_its_alerts_are_closed(ru
     row = Alert.objects.create(
         rule=rule, source="shop", subject="q", state="firing", severity="info", value=1, threshold=1, opened_at=now
     )
-    assert b"1 switched off" in act(staff("otto", shop="operator"), "rule", "switch_off", rule.pk).content
+    assert b"1 disabled" in act(staff("otto", shop="operator"), "rule", "switch_off", rule.pk).content
     rule.refresh_from_db(), row.refresh_from_db()
     assert not rule.enabled and row.state == "resolved"
     assert AuditEvent.objects.filter(actor="otto", act="rule.change").exists()

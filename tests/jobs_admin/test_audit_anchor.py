@@ -198,7 +198,7 @@ def test_the_head_of_a_notice_shows_a_cut_also_where_the_anchor_was_removed(anch
     head = Notice.objects.get().body["audit_head"]
     assert head == f"{anchored[-1].pk}:{anchored[-1].mac[:16]}"
     output, is_verified = verified("--head", head)
-    assert is_verified and f"Entry {anchored[-1].pk} is the one of the given head." in output
+    assert is_verified and f"Entry {anchored[-1].pk} matches the given head." in output
     cut(anchored)
     store.delete(keys.audit_head())
     assert verified()[1]
@@ -215,5 +215,5 @@ def test_a_head_of_the_log_is_compared_too_and_another_text_is_refused(anchored)
     assert verified("--head", f"{anchored[0].pk}:{anchored[0].mac}")[1]
     assert not verified("--head", f"{anchored[0].pk}:{anchored[1].mac}")[1]
     for text in ("", "12", "12:", "12:abc", f"x:{'0' * 16}", f"{'9' * 30}:{'0' * 16}", f"1:{'0' * 65}"):
-        with pytest.raises(CommandError, match="--head is NUMBER:MAC"):
+        with pytest.raises(CommandError, match="--head must be NUMBER:MAC"):
             verified("--head", text)

@@ -48,7 +48,9 @@ def test_it_reports_it_once_however_often_it_is_reported():
     file(report())
     (notice,) = Notice.objects.all()
     assert (notice.type, notice.severity) == ("poison.quarantined", "critical")
-    assert notice.body["message"] == "A job of shop.resize on emails ended its worker 2 times and does not start again."
+    assert (
+        notice.body["message"] == "A job of shop.resize on emails crashed its worker 2 times and will not start again."
+    )
     assert notice.body["failure"] == Failure.objects.get().pk and notice.body["workers"] == ["w@a", "w@b"]
     assert Attempt.objects.count() == 1
 

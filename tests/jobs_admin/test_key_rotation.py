@@ -98,7 +98,7 @@ def test_every_column_comes_under_the_first_key_and_the_other_may_go(settings):
     assert [use.rows for use in rotation().uses] == [
         {}, {"messages": 5, "unfiled reports": 1, "channel secrets": 2, "source keys": 1}
     ]  # fmt: skip
-    assert "Still encrypted with it: 5 messages, 1 unfiled report, 2 channel secrets, 1 source key." in " ".join(
+    assert "Still encrypted with the key: 5 messages, 1 unfiled report, 2 channel secrets, 1 source key." in " ".join(
         rotation().must_stay(rotation().older[0])
     )
     rotate()
@@ -128,7 +128,7 @@ def test_rows_of_an_earlier_version_are_tried_before_a_key_may_go(settings):
     new, _ = put_in_front(settings)
     report(2, start=4)
     Payload.objects.update(payload_key=None)
-    assert "Not tried yet: 6 messages." in rotation().must_stay(rotation().older[0])
+    assert "Not checked yet: 6 messages." in rotation().must_stay(rotation().older[0])
     rotate()
     [first] = set(Payload.objects.values_list("payload_key", flat=True))
     assert first == unsealing.key_ids()[0] and rotation().must_stay(rotation().older[0]) == []
@@ -159,7 +159,9 @@ def test_a_row_whose_key_is_missing_stays_and_comes_along_once_the_key_is_back(s
     set_keys(settings, new)
     rotate()
     assert bytes(Payload.objects.first().body) == before and rotation().missing[0].id == name
-    assert run()[0] == 1 and f"Key {name} is not in REDRIVE_PAYLOAD_KEYS. Put it back behind the first." in run()[1]
+    assert (
+        run()[0] == 1 and f"Key {name} is not in REDRIVE_PAYLOAD_KEYS. Add the key again after the first." in run()[1]
+    )
     Payload.objects.update(payload_key=None)  # and where no id says which key it is
     rotate()
     assert set(Payload.objects.values_list("payload_key", flat=True)) == {UNKNOWN}
@@ -260,18 +262,21 @@ def test_a_key_that_workers_encrypt_for_stays(settings, store):
     put_in_front(settings)
     first, old = unsealing.key_ids()
     beat(store, "w1", seals_for=old)
-    warning = "Workers that still encrypt for it (REDRIVE_PUBLIC_KEY): shop/w1."
+    warning = "Workers that still encrypt for the key (REDRIVE_PUBLIC_KEY): shop/w1."
     assert (why(), reported()) == ([], [warning])
     assert f"Only workers need {old}: {warning} This is not verified: heartbeats are not signed." in run()[1]
     report(1)
     Payload.objects.update(payload_key=old, body=config.payload_keys().encrypt(b"x"))
-    assert f"Keep {old} in REDRIVE_PAYLOAD_KEYS: Still encrypted with it: 1 message. {warning}" in run("--status")[1]
+    assert (
+        f"Keep {old} in REDRIVE_PAYLOAD_KEYS: Still encrypted with the key: 1 message. {warning}" in run("--status")[1]
+    )
     Payload.objects.all().delete()
     beat(store, "w1", seals_for=first)
     assert run() == (0, f"{first}      encrypts  workers that encrypt for it: 1\n{old}      decrypts  not used\n"
-                     f"{old} may be taken out of REDRIVE_PAYLOAD_KEYS. Keep it with backups from before now: they need it.\n")  # fmt: skip
+                     f"{old} can be removed from REDRIVE_PAYLOAD_KEYS. Keep the key for backups made before "
+                     "now.\n")  # fmt: skip
     beat(store, "w1", seals_for=first, spooled=3)
-    assert reported() == ["Workers with reports on their disk, which may be encrypted for it: shop/w1."]
+    assert reported() == ["Workers with reports on disk, which may be encrypted for the key: shop/w1."]
     beat(store, "w1", seals_for="")
     beat(store, "w2")
     assert reported() == ["Workers with an older guard do not report which key they encrypt for: shop/w2."]
@@ -296,7 +301,7 @@ def test_claims_of_one_source_hide_no_worker_of_another_and_stay_few(settings, s
     beat(store, "w1", seals_for=old)
     beat(store, "w2", seals_for="abcdef01")
     assert reported() == [
-        "Workers that still encrypt for it (REDRIVE_PUBLIC_KEY): evil/o00, evil/o01, evil/o02 and 27 more of evil, shop/w1."
+        "Workers that still encrypt for the key (REDRIVE_PUBLIC_KEY): evil/o00, evil/o01, evil/o02 and 27 more of evil, shop/w1."
     ]
     missing = {use.id: use.workers for use in rotation().missing}
     assert missing["abcdef01"] == (("shop", "w2"),) and len(missing) == 5 and len(missing[UNKNOWN]) == 27

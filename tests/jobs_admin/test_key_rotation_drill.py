@@ -151,7 +151,7 @@ def test_a_rotation_that_is_killed_under_writes_loses_no_job(desk, tmp_path):
         assert f"Keep {older} in REDRIVE_PAYLOAD_KEYS: " in command(desk, "rotate-keys", "--status")
         printed = begin_and_end(desk, signal.SIGTERM)
         assert "Stopped. " in printed and f" under {older}. `watch` and the next run continue." in printed
-        assert f"{older} may be taken out of REDRIVE_PAYLOAD_KEYS." in command(desk, "rotate-keys")
+        assert f"{older} can be removed from REDRIVE_PAYLOAD_KEYS." in command(desk, "rotate-keys")
     finally:
         stop.touch()
         rounds = json.loads(writer.communicate(timeout=120)[0])

@@ -139,7 +139,7 @@ def test_a_program_and_a_terminal_return_it_by_the_same_door(broker, engine, sto
         call_command("workers", "return", "shop", one.boot)
     output = io.StringIO()
     call_command("workers", "gone", stdout=output)
-    assert output.getvalue() == "No worker is gone with jobs in hand.\n"
+    assert output.getvalue() == "No gone worker had jobs in hand.\n"
     acts = AuditEvent.objects.filter(act="worker.return", allowed=True)
     assert [event.actor for event in acts] == ["token operator of *"]
 

@@ -35,7 +35,7 @@ def test_a_token_is_revoked_by_name_once():
     run("token", "create", "ci", "--role", "viewer")
     run("token", "revoke", "ci")
     assert ApiToken.objects.get().revoked_at is not None
-    with pytest.raises(CommandError, match="No token 'ci' is in force"):
+    with pytest.raises(CommandError, match="No active token 'ci'"):
         run("token", "revoke", "ci")
     assert list(AuditEvent.objects.order_by("id").values_list("act", flat=True)) == ["token.create", "token.revoke"]
 

@@ -379,7 +379,7 @@ def test_a_key_is_printed_once_and_stored_sealed(capsys):
 
 def test_a_key_is_revoked_once(key, capsys):
     call_command("source_key", "revoke", key.id)
-    assert "is revoked" in capsys.readouterr().err
+    assert "revoked." in capsys.readouterr().err
     with pytest.raises(CommandError, match="is in force"):
         call_command("source_key", "revoke", key.id)
     with pytest.raises(CommandError, match="cannot name a source"):

@@ -101,7 +101,7 @@ function parse(document) {
   said.knows(FIELDS);
   const named = OF_RETRIES.filter((name) => said.take(name) !== null);
   const retries = said.truth('retries', named.length > 0);
-  if (!retries && named.length) throw new Refused(`${named[0]} must be left out. It means nothing where retries is false.`);
+  if (!retries && named.length) throw new Refused(`${named[0]} must be omitted. A policy with retries false ignores this field.`);
   const backoff = backoffOf(said.part('backoff'));
   const policy = {
     name: said.text('name', ''),
@@ -121,7 +121,7 @@ function parse(document) {
     unknown,
   };
   if (policy.cap_s !== null && policy.cap_s < firstDelay(backoff)) throw new Refused('cap_s must be at least the first delay.');
-  if (backoff.kind === 'decorrelated' && policy.jitter.kind !== 'none') throw new Refused('jitter.kind must be none beside a decorrelated backoff.');
+  if (backoff.kind === 'decorrelated' && policy.jitter.kind !== 'none') throw new Refused('jitter.kind must be none with a decorrelated backoff.');
   for (const name of NOT_HERE) if (said.take(name) !== null) unknown.push(name);
   if (unknown.length) policy.mode = 'observe';
   return policy;
@@ -168,7 +168,7 @@ function means(said, kinds, kind) {
   for (const name of new Set(Object.values(kinds).flat())) {
     const value = said.take(name);
     const isThere = value !== null && !(Array.isArray(value) && !value.length);
-    if (isThere && !kinds[kind].includes(name)) throw new Refused(`${said.at(name)} means nothing where the kind is ${kind}.`);
+    if (isThere && !kinds[kind].includes(name)) throw new Refused(`${said.at(name)} has no effect for kind ${kind}.`);
   }
 }
 
@@ -189,7 +189,7 @@ function budgetOf(said) {
   const perMinute = said.number('per_minute', 0, 1e6, 0);
   if (perMinute > 0 && perMinute < 0.0001) throw new Refused('budget.per_minute must be 0, or at least 0.0001.');
   const burst = said.number('burst', 0, 1e5, perMinute ? Math.max(1, rounded(perMinute / 10)) : 0, true);
-  if (perMinute && !burst) throw new Refused('budget.burst must be at least 1 where per_minute is more than 0.');
+  if (perMinute && !burst) throw new Refused('budget.burst must be at least 1 if per_minute is more than 0.');
   const group = said.text('group', '') || null;
   if (group !== null && !NAME.test(group)) throw new Refused('budget.group must be a name.');
   return { per_minute: perMinute, burst, group };

@@ -166,7 +166,7 @@ test('a refusal names the field, and what it must be', () => {
     [{ retry_after: { jitter: 2 } }, 'retry_after.jitter must be a number from 0 to 1.'],
     [{ retry_after: { respect: 1 } }, 'retry_after.respect must be true or false.'],
     [{ classes: [{ error: 'A' }, {}] }, 'classes.1.error is missing.'],
-    [{ backoff: { kind: 'fixed', factor: 2 } }, 'backoff.factor means nothing where the kind is fixed.'],
+    [{ backoff: { kind: 'fixed', factor: 2 } }, 'backoff.factor has no effect for kind fixed.'],
   ]) assert.throws(() => parse(wrong), { message: said });
 });
 

@@ -32,7 +32,7 @@ class Document(BaseModel):  # not ninja's Schema, which loses what it does not k
 @api.get("/channels", response={200: shapes.Listed[channel_shapes.ChannelItem], **REFUSALS}, tags=["alerts"])
 @needs(VIEWER)
 def list_channels(request: HttpRequest) -> Any:
-    """By name. Where they lead is for admins of every source."""
+    """Return channels, by name. Only admins of every source see destinations."""
     rows = notices.channels(request.auth)
     return shapes.listed(rows, channel_shapes.channel, next=None, count=len(rows))
 
@@ -40,7 +40,7 @@ def list_channels(request: HttpRequest) -> Any:
 @api.post("/channels", response={201: channel_shapes.ChannelMade, **REFUSALS}, tags=["alerts"])
 @needs(ADMIN)
 def make_channel(request: HttpRequest, body: Document) -> Any:
-    """A signed webhook without a `secret` gets one, which is in this answer and nowhere else."""
+    """Create a channel. A webhook without a `secret` gets one, which is returned only here."""
     saved = notices.save_channel(request.auth, body.document())
     return Status(201, channel_shapes.channel(saved.channel) | {"secret": saved.secret})
 
@@ -54,7 +54,7 @@ def one_channel(request: HttpRequest, channel_id: Number) -> Any:
 @api.put("/channels/{channel_id}", response={200: channel_shapes.ChannelMade, **REFUSALS}, tags=["alerts"])
 @needs(ADMIN)
 def change_channel(request: HttpRequest, channel_id: Number, body: Document) -> Any:
-    """Change a channel. Fields that are left out stay as they are, the secret too."""
+    """Change a channel. Omitted fields stay unchanged, including the secret."""
     saved = notices.save_channel(request.auth, body.document(), channel_id)
     return channel_shapes.channel(saved.channel) | {"secret": saved.secret}
 
@@ -62,7 +62,7 @@ def change_channel(request: HttpRequest, channel_id: Number, body: Document) -> 
 @api.delete("/channels/{channel_id}", response={204: None, **REFUSALS}, tags=["alerts"])
 @needs(ADMIN)
 def delete_channel(request: HttpRequest, channel_id: Number) -> Any:
-    """Delete the channel with its deliveries. 409 while a rule still notifies it."""
+    """Delete the channel with its deliveries. 409 while a rule uses the channel."""
     notices.delete_channel(request.auth, channel_id)
     return Status(204, None)
 
@@ -70,14 +70,14 @@ def delete_channel(request: HttpRequest, channel_id: Number) -> Any:
 @api.post("/channels/{channel_id}/test", response={201: channel_shapes.DeliveryItem, **REFUSALS}, tags=["alerts"])
 @needs(ADMIN)
 def test_channel(request: HttpRequest, channel_id: Number) -> Any:
-    """A notice of type `ping`, tried once and at once: look at its delivery for what came back."""
+    """Send a notice of type `ping`, once and immediately. The delivery has the response."""
     return Status(201, channel_shapes.delivery(notices.test(request.auth, channel_id)))
 
 
 @api.post("/channels/{channel_id}/rotate", response={201: channel_shapes.Secret, **REFUSALS}, tags=["alerts"])
 @needs(ADMIN)
 def rotate_secret(request: HttpRequest, channel_id: Number) -> Any:
-    """A new secret, shown this once; the one before signs beside it until the rotation is ended."""
+    """Create a new secret, returned only here. The previous secret also signs until the rotation ends."""
     return Status(201, {"secret": notices.rotate(request.auth, channel_id)})
 
 
@@ -86,14 +86,14 @@ def rotate_secret(request: HttpRequest, channel_id: Number) -> Any:
 )
 @needs(ADMIN)
 def end_rotation(request: HttpRequest, channel_id: Number) -> Any:
-    """End the rotation: from now on only the latest secret signs."""
+    """End the rotation: only the latest secret signs from now on."""
     return channel_shapes.channel(notices.end_rotation(request.auth, channel_id))
 
 
 @api.post("/channels/{channel_id}/enable", response={200: channel_shapes.ChannelItem, **REFUSALS}, tags=["alerts"])
 @needs(ADMIN)
 def enable_channel(request: HttpRequest, channel_id: Number) -> Any:
-    """Enable the channel again. Deliveries that were parked meanwhile are resent by hand."""
+    """Enable the channel. Parked deliveries are not sent automatically: resend them."""
     return channel_shapes.channel(notices.enable(request.auth, channel_id))
 
 
@@ -123,5 +123,5 @@ def one_delivery(request: HttpRequest, delivery_id: Number) -> Any:
 @api.post("/deliveries/{delivery_id}/resend", response={200: channel_shapes.DeliveryItem, **REFUSALS}, tags=["alerts"])
 @needs(OPERATOR)
 def resend_delivery(request: HttpRequest, delivery_id: Number) -> Any:
-    """Send the delivery again, under the same id."""
+    """Send the delivery again, with the same ID."""
     return channel_shapes.delivery(notices.resend(request.auth, delivery_id))

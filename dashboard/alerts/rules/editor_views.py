@@ -116,7 +116,7 @@ def _save(request: HttpRequest, edit: Edit) -> HttpResponse:
             return page(request, edit, status=409)
         edit.draft.refuse(refused)
         return page(request, edit, status=422)
-    when = "The rule is active." if saved.enabled else "The rule is disabled: no evaluation."
+    when = "The rule is active." if saved.enabled else "The rule is disabled and not evaluated."
     add_toast(request, f"{saved.name} saved. {when}")
     return go(request, reverse("redrive:alert-rule-detail", args=[saved.pk]))
 

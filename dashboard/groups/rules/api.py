@@ -32,7 +32,7 @@ class NewRule(AskedRule):
 @api.get("/groups/rules", response={200: shapes.Listed[rule_shapes.RuleItem], **REFUSALS}, tags=["groups"])
 @needs(VIEWER)
 def list_rules(request: HttpRequest) -> Any:
-    """The rules in force, latest first; then those that were withdrawn."""
+    """Return grouping rules in force, latest first, then withdrawn ones."""
     rows = group_rules.listing(request.auth)
     return shapes.listed(rows, rule_shapes.rule, next=None, count=len(rows))
 
@@ -40,7 +40,7 @@ def list_rules(request: HttpRequest) -> Any:
 @api.post("/groups/rules", response={201: rule_shapes.RuleItem, **REFUSALS}, tags=["groups"])
 @needs(OPERATOR)
 def make_rule(request: HttpRequest, body: NewRule) -> Any:
-    """Put a rule in force. It counts from now on; what is known already follows (`progress`)."""
+    """Create a grouping rule. New failures follow it at once, existing ones in the background (`progress`)."""
     made = group_rules.save(request.auth, **body.model_dump())
     return Status(201, _answer(request, made.pk))
 
@@ -55,7 +55,7 @@ def preview_rule(request: HttpRequest, body: AskedRule) -> Any:
 @api.post("/groups/rules/{rule_id}/withdraw", response={200: rule_shapes.RuleItem, **REFUSALS}, tags=["groups"])
 @needs(OPERATOR)
 def withdraw_rule(request: HttpRequest, rule_id: Number) -> Any:
-    """Take a rule back: groups that it took away come back as they were."""
+    """Withdraw a rule: its groups return to their state before the rule."""
     rule = next((row.rule for row in group_rules.listing(request.auth) if row.rule.pk == rule_id), None)
     if rule is None:
         raise Http404

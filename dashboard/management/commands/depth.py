@@ -36,7 +36,7 @@ class Command(ActCommand):
         start = past.add_mutually_exclusive_group()
         start.add_argument("--since", type=parse_time, metavar="TIME", help="UTC: 2026-11-20T10:00.")
         start.add_argument("--last", type=parse_length, metavar="LENGTH", help="Before the end: 30m, 8h, 7d.")
-        past.add_argument("--until", type=parse_time, metavar="TIME", help="End; now if left out.")
+        past.add_argument("--until", type=parse_time, metavar="TIME", help="End; default: now.")
         past.add_argument(
             "--points", type=int, metavar="N", help=f"At most N: {_ROWS} rows, or {depths.MOST:,} with --json."
         )

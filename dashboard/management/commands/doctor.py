@@ -11,7 +11,7 @@ _WIDTH = 2000  # characters of a line
 
 
 class Command(BaseCommand):
-    help = "Check store, database, sources, workers and watch; says what to do. Exit 1 when something is severe."
+    help = "Check store, database, sources, workers and watch, and suggest fixes. Exit code 1 if a problem is severe."
     requires_system_checks: list[str] = []
 
     def handle(self, **options: object) -> None:
@@ -24,7 +24,7 @@ class Command(BaseCommand):
                 self._write(f"        → {finding.fix}")
         if checkup.HIGH in worst:
             raise SystemExit(1)
-        self.stdout.write("Nothing is severe." if checkup.WARNING in worst else "All is well.")
+        self.stdout.write("No severe problems." if checkup.WARNING in worst else "No problems found.")
 
     def _write(self, line: str) -> None:
         self.stdout.write(terminal_line(line, _WIDTH))

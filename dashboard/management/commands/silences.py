@@ -39,7 +39,7 @@ class Command(ActCommand):
         end = add.add_mutually_exclusive_group(required=True)
         end.add_argument("--for", dest="for_", type=parse_length, metavar="LENGTH", help="30m, 8h; 30d at most.")
         end.add_argument("--until", type=parse_time, metavar="TIME", help="UTC: 2026-12-01T08:00.")
-        add.add_argument("--starts", type=parse_time, metavar="TIME", help="Start; now if left out.")
+        add.add_argument("--starts", type=parse_time, metavar="TIME", help="Start; default: now.")
         add.add_argument("--comment", required=True, help="Why; shown with each silenced alert.")
         add.set_defaults(run=self._add)
         over = acts.add_parser("end", help="End a silence now. Alerts that still fire are notified.")

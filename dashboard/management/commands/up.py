@@ -47,16 +47,18 @@ UP = Viewer("up")  # as the audit names it
 
 
 class Command(BaseCommand):
-    help = "Start Redrive: engine, database, watch, web, and a demo shop that really fails. Ctrl-C stops all of it."
+    help = (
+        "Start Redrive: engine, database, watch, web, and a demo shop with real failures. Ctrl-C stops all processes."
+    )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--port", type=int, default=8000, help="where the pages are; the next free one if it is busy"
+            "--port", type=int, default=8000, help="port of the web pages; the next free port if it is busy"
         )
-        parser.add_argument("--data", help="folder for the database, secrets and logs (default: var)")
-        parser.add_argument("--no-demo", action="store_true", help="without the demo shop")
-        parser.add_argument("--open", action="store_true", help="open the page in a browser")
+        parser.add_argument("--data", help="folder of database, secrets and logs (default: var)")
+        parser.add_argument("--no-demo", action="store_true", help="start without the demo shop")
+        parser.add_argument("--open", action="store_true", help="open the overview in a browser")
 
     def handle(self, *, port: int, no_demo: bool, open: bool, **options: object) -> None:
         if not 1 <= port <= 65535:
@@ -71,11 +73,11 @@ class Command(BaseCommand):
         except Stopping:
             print_line("Stopping …")
         except (StartFailed, EngineFailed) as error:
-            print_line(f"{error}\nRedrive did not start; what had started is stopped.")
+            print_line(f"{error}\nRedrive did not start; its processes were stopped.")
             raise SystemExit(1) from error
         finally:
             desk.stop()
-        print_line("Stopped. No process is left running.")
+        print_line("Stopped. No processes left running.")
 
 
 def print_line(text: str) -> None:
@@ -122,7 +124,7 @@ class Desk:
                     where = holder.get("url") or "it is still starting"
                     raise Misconfigured(
                         f"Redrive already runs on {self.folder}: {where} (process {holder.get('pid')}). "
-                        "Nothing was started; give another --data for a second one."
+                        "Nothing was started. For a second desk, choose another folder with --data."
                     ) from None
                 time.sleep(0.1)
         self.lock = lock
@@ -181,7 +183,7 @@ class Desk:
         password = _make_admin()
         self._note_in_lock()
         if password:
-            print_line(f"Log in as admin with the password {password} (it is shown only now).")
+            print_line(f"Log in as admin with the password {password} (shown only once).")
         elif has_users and not environment.get("REDRIVE_ADMIN_PASSWORD"):
             elsewhere = "" if self.folder == ROOT / "var" else f"REDRIVE_DATA={shlex.quote(str(self.folder))} "
             print_line(
@@ -200,7 +202,7 @@ class Desk:
         while (listener := web.hold(port)) is None:
             port += 1
             if port > min(self.wanted_port + 100, 65535):
-                raise StartFailed(f"Ports {self.wanted_port} to {port - 1} are all busy. Give another with --port.")
+                raise StartFailed(f"Ports {self.wanted_port} to {port - 1} are all busy. Choose another with --port.")
         if port != self.wanted_port:
             print_line(f"Port {self.wanted_port} is busy: using {port}.")
         self.socket = listener
@@ -347,7 +349,9 @@ class Desk:
             delay = min(2.0 ** (self.engine_failures - 1), 30.0)
             self.engine_due_at = now + delay
             self.supervisor.forget(self.engine.process.pid)
-            print_line(f"The engine ended (exit {self.engine.process.returncode}); starting it again in {delay:.0f} s.")
+            print_line(
+                f"The engine exited (exit {self.engine.process.returncode}); starting it again in {delay:.0f} s."
+            )
         elif now >= self.engine_due_at:
             self.engine_due_at = None
             try:
@@ -515,6 +519,6 @@ def _set_token() -> None:
                 act = "token.change" if current else "token.create"
                 audit.record(UP, act, "token:up", reason="REDRIVE_API_TOKEN", after={"role": ADMIN})
     except IntegrityError as error:
-        raise StartFailed("REDRIVE_API_TOKEN is the key of another token already: give `up` one of its own.") from error
+        raise StartFailed("REDRIVE_API_TOKEN is the key of another token. Set a separate key for `up`.") from error
     finally:
         connections.close_all()

@@ -76,5 +76,5 @@ class Lint(Schema):
 @api.get("/policies/lint", response={200: Lint, **REFUSALS}, tags=["policies"])
 @needs(VIEWER)
 def lint_policies(request: HttpRequest) -> Any:
-    """Mistakes in how jobs are retried: in policies in force, in what live Celery workers really have, and in jobs that lie in queues."""
+    """Return lint findings on policies in force, the configuration of live Celery workers, and queued jobs."""
     return linting.as_json(linting.report(request.auth))

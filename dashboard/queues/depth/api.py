@@ -51,10 +51,12 @@ def depth(
     return HttpResponse(json.dumps(found, separators=(",", ":")), content_type="application/json; charset=utf-8")
 
 
-@api.post("/releases", response={200: ReleaseItem, 201: ReleaseItem, **REFUSALS}, tags=["releases"])
+@api.post(
+    "/releases", summary="Report Release", response={200: ReleaseItem, 201: ReleaseItem, **REFUSALS}, tags=["releases"]
+)
 @needs(OPERATOR)
 def tell_release(request: HttpRequest, body: Told) -> Any:
-    """Report that a version was deployed. 201 if it is new; reported again (200) it stays as it was."""
+    """Report that a version was deployed. 201 if it is new; 200 if the version is already known."""
     found = releases.record_release(request.auth, body.source, body.version, body.at)
     made = found.release
     return Status(201 if found.is_new else 200, {"source": made.source, "version": made.version, "at": made.at})

@@ -22,7 +22,7 @@ Name = Annotated[str, Path(max_length=63), AfterValidator(representable)]
 
 
 class Refused(Schema):
-    """Reports of one source that were refused for one cause."""
+    """Reports of one source, refused for one cause."""
 
     source: str
     cause: str  # unsigned, signature, unknown: the source is to be accepted first; unfiled: dropped, as too many could not be filed
@@ -41,7 +41,7 @@ class Decided(Schema):
 @api.get("/sources/refused", response={200: shapes.Listed[Refused], **REFUSALS}, tags=["sources"])
 @needs(ADMIN)
 def list_refused_reports(request: HttpRequest) -> Any:
-    """Unknown sources, for admins of every source; then refused reports of known ones."""
+    """Return unknown sources (for admins of every source), then refused reports of known sources."""
     state = admission.state(request.auth, timezone.now())
     rows = [*state.waiting, *state.refused]
     return shapes.listed(rows, _answer, next=None, count=len(rows))
@@ -61,7 +61,7 @@ def accept_source(request: HttpRequest, source: Name) -> Any:
 @api.post("/sources/{source}/discard", response={200: Decided, **REFUSALS}, tags=["sources"])
 @needs(ADMIN)
 def discard_source(request: HttpRequest, source: Name) -> Any:
-    """Delete what is stored of an unknown source. Needs an admin of every source."""
+    """Delete the stored reports of an unknown source. Needs an admin of every source."""
     return {"reports": admission.discard(request.auth, source)}
 
 

@@ -98,7 +98,7 @@ def _worker(row: listing.WorkerRow) -> dict[str, Any]:
 @api.get("/workers/gone", response={200: shapes.Listed[GoneWorker], **REFUSALS}, tags=["workers"])
 @needs(VIEWER)
 def list_gone_workers(request: HttpRequest) -> Any:
-    """Workers that are gone with jobs in hand, by source and last heartbeat."""
+    """Return gone workers with jobs in hand, by source and last heartbeat."""
     found = stranded.list_stranded(request.auth)
     return shapes.listed(found, _answer, next=None, count=len(found))
 
@@ -106,9 +106,9 @@ def list_gone_workers(request: HttpRequest) -> Any:
 @api.post("/workers/{source}/{boot}/return", response={200: Returned, **REFUSALS}, tags=["workers"])
 @needs(OPERATOR)
 def return_jobs(request: HttpRequest, source: Name, boot: Name) -> Any:
-    """Put the jobs of a worker that is gone back on their queues now, each once.
+    """Return the jobs of a gone worker to their queues now, each once.
 
-    A worker that is only frozen goes on, and its job then runs twice.
+    If the worker is only frozen, its jobs run twice.
     """
     if not request.auth.may(VIEWER, source):
         raise Http404("Source not found, or not visible to this token.")

@@ -133,7 +133,7 @@ def door(
         if viewer is None and view is not unknown_address:
             response = _no_token(request)
         elif viewer is not None and not _may(viewer, calls, request.method):
-            response = _too_weak(request, viewer, getattr(calls[request.method], "right", "that nobody has"))
+            response = _too_weak(request, viewer, getattr(calls[request.method], "right", "that no one has"))
         else:
             response = view(request, *args, **kwargs)
         if response.status_code == 405:

@@ -42,19 +42,19 @@ def parse(pace: object, jobs: int = 0) -> Pace:
     if pace is None or pace == {}:
         return default_for(jobs)
     if not isinstance(pace, Mapping):
-        raise Refused("bad_pace", 'A pace is an object such as {"style": "steady", "rate": 50}.', "pace")
+        raise Refused("bad_pace", 'A pace must be an object such as {"style": "steady", "rate": 50}.', "pace")
     for name in pace:
         if name not in _NAMES:
-            raise Refused("bad_pace", f"A pace has no {str(name)[:40]!r}. It has {', '.join(_NAMES)}.", str(name)[:40])
+            raise Refused("bad_pace", f"Unknown field {str(name)[:40]!r}. Known: {', '.join(_NAMES)}.", str(name)[:40])
     given = {name: value for name, value in pace.items() if value is not None}
     style = _style(given, jobs)
     if style == AT_ONCE:
         for name in ("rate", "every", "over", "jitter", "canary", "ramp"):
             if name in given:
-                raise Refused("bad_pace", f"at_once has no {name}. Choose steady or careful to set one.", name)
+                raise Refused("bad_pace", f"{name} does not apply to at_once. Choose steady or careful.", name)
     rate = _rate(given)
     ramp = _ramp(given["ramp"], rate) if "ramp" in given else None
-    over = _number("over", given["over"], 1, LONGEST_S, "seconds to spread it over") if "over" in given else None
+    over = _number("over", given["over"], 1, LONGEST_S, "seconds in total") if "over" in given else None
     if style == STEADY and rate is None and over is None and (ramp is None or ramp.to is None):
         rate = float(DEFAULT["rate"])
     given = {"jitter": 0, "shuffle": False, **given}
@@ -86,9 +86,9 @@ def _rate(given: Mapping[Any, Any]) -> float | None:
         raise Refused("bad_pace", "Give rate (jobs per second) or every (seconds between jobs), not both.", "every")
     for name in ("rate", "every"):
         if name in given and "over" in given:
-            raise Refused("bad_pace", f"Give {name} or over (seconds to spread it over), not both.", "over")
+            raise Refused("bad_pace", f"Give {name} or over (seconds in total), not both.", "over")
     if "every" in given:
-        return 1 / _number("every", given["every"], 1 / FASTEST, 1 / SLOWEST, "seconds between two jobs")
+        return 1 / _number("every", given["every"], 1 / FASTEST, 1 / SLOWEST, "seconds between jobs")
     return _number("rate", given["rate"], SLOWEST, FASTEST, "jobs per second") if "rate" in given else None
 
 
@@ -137,12 +137,12 @@ def _per_key(value: object) -> PerKey:
         )
     if not part.keys() & {"concurrency", "rate"}:
         raise Refused(
-            "bad_pace", "per_key needs concurrency (jobs at once) or rate (jobs per second), or both.", "per_key"
+            "bad_pace", "per_key needs concurrency (concurrent jobs) or rate (jobs per second), or both.", "per_key"
         )
     at_once, rate = part.get("concurrency"), part.get("rate")
     return PerKey(
         key,
-        None if at_once is None else _integer("per_key.concurrency", at_once, 1, 100_000, "jobs at once"),
+        None if at_once is None else _integer("per_key.concurrency", at_once, 1, 100_000, "concurrent jobs"),
         None if rate is None else _number("per_key.rate", rate, SLOWEST, FASTEST, "jobs per second"),
     )
 
@@ -170,7 +170,9 @@ def _part(field: str, value: object, names: tuple[str, ...], example: str) -> di
     for name in value:
         if name not in names:
             raise Refused(
-                "bad_pace", f"{field} has no {str(name)[:40]!r}. It has {', '.join(names)}.", f"{field}.{name}"[:80]
+                "bad_pace",
+                f"Unknown field {field}.{str(name)[:40]}. Known: {', '.join(names)}.",
+                f"{field}.{name}"[:80],
             )
     return {name: inner for name, inner in value.items() if inner is not None}
 
@@ -207,7 +209,7 @@ def _read(value: object) -> float:
 
 # Independent parts, in the order of validation.
 _PARTS: dict[str, Callable[[object], Any]] = {
-    "jitter": lambda value: _number("jitter", value, 0, 1, "share of the gap between two jobs"),
+    "jitter": lambda value: _number("jitter", value, 0, 1, "share of the gap between jobs"),
     "canary": _canary,
     "in_flight": lambda value: _integer("in_flight", value, 1, 10_000_000, "jobs"),
     "per_key": _per_key,

@@ -104,7 +104,7 @@ class Reading:
         value = self._take(name)
         if value is None:
             return default
-        bound = f"a text of at most {longest:,} characters{'' if lines else ' on one line'}, without control characters"
+        bound = f"text of at most {longest:,} characters{'' if lines else ' on one line'}, without control characters"
         if not isinstance(value, str) or len(value) > longest or not _is_clean(value, lines):
             self.refuse(name, bound, value)
             return default
@@ -113,7 +113,7 @@ class Reading:
     def refuse(self, name: str, bound: str, value: object = None, because: str = "") -> None:
         """Note that a field must be something else."""
         field = self._at(name)
-        was = "" if value is None else f" It is {_quote(value)}."
+        was = "" if value is None else f" Got {_quote(value)}."
         self._problems.append(
             Problem(field, f"{field or 'A policy'} must be {bound}.{because and f' {because}'}{was}", bound)
         )
@@ -136,7 +136,7 @@ class Reading:
             if self._fields.get(name) not in (None, []):
                 field = self._at(name)
                 self._problems.append(
-                    Problem(field, f"{field} means nothing where the kind is {kind}. Leave it out.", "left out")
+                    Problem(field, f"{field} has no effect for kind {kind}. Omit the field.", "omitted")
                 )
 
     def _take(self, name: str) -> Any:
@@ -174,7 +174,7 @@ def _is_clean(value: str, lines: bool) -> bool:
 def _quote(value: object) -> str:
     """Return what was written, short enough to be quoted. An int of a million digits cannot even be written out."""
     if isinstance(value, str):
-        return f"a text of {len(value):,} characters" if len(value) > 60 else repr(value)
+        return f"text of {len(value):,} characters" if len(value) > 60 else repr(value)
     if isinstance(value, list):
         return f"a list of {len(value):,}"
     if isinstance(value, dict):
@@ -231,7 +231,7 @@ def _policy(reading: Reading) -> Policy:
         mode=reading.choice("mode", shape.MODES, shape.OBSERVE),
         native=reading.choice("native", shape.NATIVE, shape.REPLACE),
         max_attempts=reading.integer(
-            "max_attempts", 1, shape.MOST_ATTEMPTS, default_attempts, "runs, the first included"
+            "max_attempts", 1, shape.MOST_ATTEMPTS, default_attempts, "attempts, including the first"
         ),
         backoff=backoff,
         cap_s=reading.number("cap_s", shape.LEAST_CAP_S, LONGEST_S, 0, "seconds") if reading.has("cap_s") else None,
@@ -254,7 +254,7 @@ def _policy(reading: Reading) -> Policy:
 def _without_retries(reading: Reading, named: list[str]) -> Policy:
     """A policy that only limits starts, counts crashes or files lost jobs."""
     for name in named:
-        reading.refuse(name, "left out", None, "It means nothing where retries is false.")
+        reading.refuse(name, "omitted", None, "A policy with retries false ignores this field.")
     return Policy(
         name=_name(reading, "name") or "",
         match=_match(reading.part("match")),
@@ -276,7 +276,7 @@ def _agree(reading: Reading, policy: Policy) -> None:
     if policy.cap_s is not None and reading.is_fine("cap_s", "backoff") and policy.cap_s < first:
         reading.refuse("cap_s", f"at least the first delay ({first:,g} seconds)", policy.cap_s)
     if backoff.kind == "decorrelated" and policy.jitter.kind != "none" and reading.is_fine("jitter"):
-        because = "A decorrelated backoff is drawn already."
+        because = "A decorrelated backoff is already random."
         reading.refuse("jitter.kind", "none", policy.jitter.kind, because)
 
 
@@ -298,7 +298,7 @@ def _name(reading: Reading, field: str) -> str | None:
     if name and not _NAME.match(name):
         reading.refuse(field, _NAMED, name)
     elif name in _TAKEN:
-        reading.refuse(field, f"none of {', '.join(_TAKEN)}", name, "Pages are called so.")
+        reading.refuse(field, f"none of {', '.join(_TAKEN)}", name, "Pages use these names.")
     return name or None
 
 
@@ -366,7 +366,7 @@ def _retry_after(reading: Reading | None) -> RetryAfter:
     usual = RetryAfter()
     return RetryAfter(
         respect=reading.truth("respect", usual.respect),
-        jitter=reading.number("jitter", 0, 1, usual.jitter, "of what was asked for"),
+        jitter=reading.number("jitter", 0, 1, usual.jitter, "of the requested delay"),
         cap_s=reading.number("cap_s", 0, LONGEST_S, usual.cap_s, "seconds"),
     )
 
@@ -375,7 +375,7 @@ def _class(reading: Reading) -> ErrorClass:
     reading.note_unknown(("error", "as"))
     error = _glob(reading, "error")
     if not error and reading.is_fine("error"):
-        reading.needs("error", "the name of an error's class, in which * matches anything")
+        reading.needs("error", "the name of an error class; * is a wildcard")
     return ErrorClass(error, reading.choice("as", shape.CLASSES, shape.TRANSIENT))
 
 
@@ -384,17 +384,15 @@ def _budget(reading: Reading | None) -> Budget | None:
         return None
     reading.note_unknown(tuple(Budget.__dataclass_fields__))
     if not reading.has("per_minute"):
-        reading.needs("per_minute", f"a number from 0 to {shape.MOST_PER_MINUTE:,.0f} retries a minute")
-    per_minute = reading.number("per_minute", 0, shape.MOST_PER_MINUTE, 0, "retries a minute")
+        reading.needs("per_minute", f"a number from 0 to {shape.MOST_PER_MINUTE:,.0f} retries/min")
+    per_minute = reading.number("per_minute", 0, shape.MOST_PER_MINUTE, 0, "retries/min")
     if 0 < per_minute < shape.LEAST_PER_MINUTE:
         # Slower than what is spent is remembered; of 1e-308 the time between two retries is no number any more.
-        reading.refuse(
-            "per_minute", f"0, or at least {shape.LEAST_PER_MINUTE} retries a minute (one in a week)", per_minute
-        )
+        reading.refuse("per_minute", f"0, or at least {shape.LEAST_PER_MINUTE} retries/min (one per week)", per_minute)
     usual = min(shape.MOST_BURST, max(1, round(per_minute / 10))) if per_minute else 0
-    burst = reading.integer("burst", 0, shape.MOST_BURST, usual, "retries at once")
+    burst = reading.integer("burst", 0, shape.MOST_BURST, usual, "retries")
     if per_minute and not burst and reading.is_fine("burst"):
-        reading.refuse("burst", "at least 1 where per_minute is more than 0", 0, "Nothing could ever be spent.")
+        reading.refuse("burst", "at least 1 if per_minute is more than 0", 0, "No retry would ever be allowed.")
     return Budget(per_minute, burst, _name(reading, "group"))
 
 
@@ -416,12 +414,12 @@ def _concurrency(reading: Reading | None) -> Concurrency | None:
     for name in ("key", "limit"):
         if not reading.has(name):
             reading.needs(
-                name, "a path" if name == "key" else f"a whole number from 1 to {shape.MOST_AT_ONCE:,} jobs at once"
+                name, "a path" if name == "key" else f"a whole number from 1 to {shape.MOST_AT_ONCE:,} concurrent jobs"
             )
     key = reading.text("key", LONGEST_TEXT, "")
     if key and not _KEY.match(key):
         reading.refuse("key", "tenant, queue, task, or a path such as kwargs.customer_id or args.0.tenant", key)
-    return Concurrency(key, reading.integer("limit", 1, shape.MOST_AT_ONCE, 1, "jobs at once"))
+    return Concurrency(key, reading.integer("limit", 1, shape.MOST_AT_ONCE, 1, "concurrent jobs"))
 
 
 def _rate_limit(reading: Reading | None) -> RateLimit | None:

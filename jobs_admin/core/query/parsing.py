@@ -86,7 +86,7 @@ class _Reader:
         self.is_cut = len(text) > MAX_CHARS
         if self.is_cut:
             text = text[:MAX_CHARS]
-            self.hint(f"Only the first {MAX_CHARS:,} characters were searched for.")
+            self.hint(f"Only the first {MAX_CHARS:,} characters were used.")
         self.text = text
         self.no_closer_from = len(text) + 1  # beyond it no closing quote follows: looked for once
 
@@ -123,17 +123,18 @@ class _Reader:
         if len(terms) > MAX_TERMS:
             terms = terms[:MAX_TERMS]
             self.is_cut = True
-            self.hint(f"Only the first {MAX_TERMS} terms were searched for.")
+            self.hint(f"Only the first {MAX_TERMS} terms were used.")
         bounded = _first_values(terms, MAX_VALUES)
         if bounded != terms:
             terms, self.is_cut = bounded, True
             stars = any(_size(leaf) > len(getattr(leaf, "values", (leaf,))) for leaf in leaves(bounded))
             dear = (
-                f" A word with a star counts as {STAR}, with fewer than {SHORT} letters before it as {SHORT_STAR}."
+                f" A word with a wildcard counts as {STAR}, with fewer than {SHORT} letters before the wildcard as "
+                f"{SHORT_STAR}."
                 if stars
                 else ""
             )
-            self.hint(f"Only the first {MAX_VALUES} words and values were searched for.{dear}")
+            self.hint(f"Only the first {MAX_VALUES} words and values were used.{dear}")
         return Query(terms, tuple(self.hints), self.is_cut, self.now)
 
     def _skip_space(self, at: int) -> int:
@@ -152,7 +153,7 @@ class _Reader:
             if not any(f"“{name}:”" in hint for hint in self.hints):  # else one says which form a value must have
                 self.hint(f"“{name}:” was not understood: it was searched for as text.")
         elif named and named.group(1) == "is":
-            self.hint(f"“is:” takes a state: {', '.join(STATES)}. It was searched for as text.")
+            self.hint(f"“is:” takes a state ({', '.join(STATES)}) and was searched for as text.")
         elif named:
             near = difflib.get_close_matches(named.group(1).lower(), (*QUALIFIERS, *ARGUMENTS), 1, 0.7)
             meant = f" Did you mean {near[0]}:?" if near else ""
@@ -182,7 +183,7 @@ class _Reader:
                 self.hint(f"“{word}” was searched for as a word. For either: {either}.")
         elif word.lower() == "and":
             if is_named or (word == "AND" and self.text[:start].strip()):
-                self.hint(f"“{word}” was searched for as a word. Remove it: terms side by side must all match.")
+                self.hint(f"“{word}” was searched for as a word. Remove “{word}”: all terms must match anyway.")
         elif is_named or (not self.text[:start].strip() and (word == "NOT" or len(behind) == 1)):
             what = behind[0] if is_named or behind[0].startswith('"') else f'"{behind[0]}"'
             self.hint(f"“{word}” was searched for as a word. To exclude a term, write -{what[:60]}.")
@@ -190,7 +191,7 @@ class _Reader:
     def _watch_length(self, text: str) -> None:
         if len(text) > MAX_WORDS and index.has_more_words(text, MAX_WORDS):
             self.is_cut = True
-            self.hint(f"Of one quoted text, or one word, only the first {MAX_WORDS} parts were searched for.")
+            self.hint(f"Only the first {MAX_WORDS} parts of a quoted text or word were used.")
 
     def _quote(self, start: int) -> tuple[Term | None, int] | None:
         negated = self.text.startswith('-"', start)
@@ -349,9 +350,9 @@ class _Reader:
     def _check_comparable(self, name: str, values: list[Value]) -> bool:
         """Return whether the values can be searched for in a trace or an argument; add a hint where not, or where a range is a word."""
         if is_argument(name) and any(_ARGUMENT_RANGE.match(v.text) and not v.exact for v in values):
-            self.hint(f"Arguments are compared whole: “{name}:” takes no > or <. {name}:* matches any value.")
+            self.hint(f"Arguments match complete values only: “{name}:” takes no > or <. {name}:* matches any value.")
         if any(v.glob and not _ends_in_star(v.text, name) for v in values):
-            self.hint(f"In “{name}:” a * stands at the end only, as in {name}:abc*.")
+            self.hint(f"“{name}:” allows a wildcard only at the end, as in {name}:abc*.")
             return False
         return True
 

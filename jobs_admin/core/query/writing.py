@@ -172,11 +172,11 @@ def _in_quotes(text: str) -> str:
 def unfit_for_acts(query: Query) -> str:
     """Return why it cannot be the scope of an act; "" where it can."""
     if query.is_cut:
-        return "The search was cut short because it is too long, so it would not match what you asked for. Shorten it."
+        return "The search is too long and was cut, so it would match other jobs. Shorten the search."
     for term in leaves(query.terms):
         if is_scanned(term):
             return (
-                f"No index can answer {format_term(term)} alone, which an act needs. "
-                "Begin it with letters or digits, or choose the failures by hand."
+                f"{format_term(term)} alone cannot use an index, as actions require. Start the word with letters or "
+                "digits, or select the failures."
             )
     return ""

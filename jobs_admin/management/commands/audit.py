@@ -18,11 +18,13 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         acts = parser.add_subparsers(dest="act", required=True)
-        verify = acts.add_parser("verify", help="Exit code 1 where an entry was changed or is missing.")
+        verify = acts.add_parser("verify", help="Verify the audit. Exit code 1 if an entry was changed or is missing.")
         verify.add_argument(
-            "--head", metavar="NUMBER:MAC", help="Head of a notice (Audit head) or of watch's log, compared too."
+            "--head",
+            metavar="NUMBER:MAC",
+            help="Head to compare as well, from a notice (Audit head) or the log of watch.",
         )
-        accept = acts.add_parser("accept", help="Anchor the latest entry, such as after a backup was restored.")
+        accept = acts.add_parser("accept", help="Accept the latest entry as the end, such as after restoring a backup.")
         accept.add_argument("--reason", required=True, help="Reason why entries are missing, recorded in the audit.")
         acts.metavar = "{" + ",".join(acts.choices) + "}"
 
@@ -44,7 +46,7 @@ class Command(BaseCommand):
                 findings += filter(None, [audit_anchor.compare(head)])
             except ValueError as error:
                 raise CommandError(
-                    "--head is NUMBER:MAC, such as 1204:9f86d081884c7d65, with at least 16 digits of the MAC."
+                    "--head must be NUMBER:MAC, such as 1204:9f86d081884c7d65, with at least 16 digits of the MAC."
                 ) from error
         for one in findings:
             self.stdout.write(f"{one.text}\n→ {one.fix}")
@@ -55,4 +57,4 @@ class Command(BaseCommand):
             f"The chain is intact up to entry {latest.id}, MAC {latest.mac}." if latest else "The audit is empty."
         )
         if head is not None:
-            self.stdout.write(f"Entry {head.partition(':')[0]} is the one of the given head.")
+            self.stdout.write(f"Entry {head.partition(':')[0]} matches the given head.")

@@ -25,15 +25,18 @@ _CLAIMED_S = 0.5  # between two looks at what others have claimed
 
 class Command(BaseCommand):
     help = (
-        "Holds all workers to recording, waits until no delayed retry is left (--now: all are due at once; --to-dead: they "
-        "become dead, and can be replayed), folds in spools, and says `safe to remove install()`. `manage.py on` undoes it."
+        "Prepare the removal of Redrive: limit all workers to recording, wait until no retry is delayed (--now: run "
+        "all immediately; --to-dead: make all dead, so that they can be replayed), file spooled reports, and print "
+        "`safe to remove install()`. `manage.py on` reverts this."
     )
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
         how = parser.add_mutually_exclusive_group()
-        how.add_argument("--now", action="store_true", help="Retry all that wait at once, whatever their time.")
-        how.add_argument("--to-dead", action="store_true", help="All that wait are dead; their messages are kept.")
+        how.add_argument("--now", action="store_true", help="Run all delayed retries immediately.")
+        how.add_argument(
+            "--to-dead", action="store_true", help="Make all delayed retries dead; their messages are stored."
+        )
 
     def handle(self, *args: object, now: bool = False, to_dead: bool = False, **options: object) -> None:
         try:
@@ -43,7 +46,8 @@ class Command(BaseCommand):
             self._fold_in_spools(alive)
         except (redis.RedisError, OSError, config.BadConfiguration) as error:
             raise CommandError(
-                f"It is not done: {error}. Nothing is lost, and the workers still only record. Run it again."
+                f"The drain was not completed: {error}. Nothing is lost, and workers still only record. Run the "
+                "command again."
             ) from error
         self.stdout.write(self.style.SUCCESS("safe to remove install()"))
 
@@ -52,7 +56,7 @@ class Command(BaseCommand):
         before = draining.workers()
         if config.store().get(keys.switch()) != OFF.encode():
             turn(DRAIN)
-        self.stdout.write("Workers are held to recording: no policy decides, nothing more is delayed.")
+        self.stdout.write("Workers only record: no policy is applied, no further retries are delayed.")
         alive: list[Guarded] = []
 
         def all_obeyed() -> bool:
@@ -63,8 +67,9 @@ class Command(BaseCommand):
         disobeying = sorted(one.name for one in alive if not one.is_idle)
         if disobeying:
             raise CommandError(
-                f"Not all workers obey: {', '.join(disobeying[:10])}. They may be of an older version; stop them, or restart "
-                "them with REDRIVE_MODE=capture, and run this again. Nothing is lost."
+                f"Workers that still apply policies: {', '.join(disobeying[:10])}. Their guard may be an older "
+                "version. Stop them, or restart them with REDRIVE_MODE=capture, and run the command again. Nothing "
+                "is lost."
             )
         return alive
 
@@ -73,7 +78,7 @@ class Command(BaseCommand):
         while left := where.delays.count():
             if time.monotonic() - reported_at >= _REPORT_EVERY_S:
                 reported_at = time.monotonic()
-                self.stdout.write(f"{source}: {left:,} wait for their next attempt.")
+                self.stdout.write(f"{source}: {left:,} waiting for the next attempt.")
             if to_dead:
                 buried += (went := draining.bury(source, where))
                 wait_s = 0.0 if went else _CLAIMED_S
@@ -81,9 +86,9 @@ class Command(BaseCommand):
                 wait_s = self._promoted(source, where, now=now)
             time.sleep(wait_s)
         if to_dead:
-            self.stdout.write(f"{source}: {buried:,} retries are dead now, and can be replayed.")
+            self.stdout.write(f"{source}: {buried:,} retries are now dead and can be replayed.")
         else:
-            self.stdout.write(f"{source}: no retry waits.")
+            self.stdout.write(f"{source}: no waiting retries.")
 
     def _promoted(self, source: str, where: Place, *, now: bool) -> float:
         """A batch of what is due is on its queues; the seconds until there may be more."""
@@ -92,8 +97,8 @@ class Command(BaseCommand):
             return 0.0
         if promoted.failed:
             raise CommandError(
-                f"{source}: what waits cannot be put on its queues ({promoted.failed}). Nothing is lost, and the workers still "
-                "only record. Run it again, or with --to-dead."
+                f"{source}: waiting retries cannot be returned to their queues ({promoted.failed}). Nothing is "
+                "lost, and workers still only record. Run the command again, or with --to-dead."
             )
         if now:
             where.delays.hasten()  # again and again: what a worker had claimed may wait anew since
@@ -102,21 +107,19 @@ class Command(BaseCommand):
     def _fold_in_spools(self, alive: list[Guarded]) -> None:
         shipped = draining.fold_in_spools(os.environ.get("REDRIVE_SPOOL", ""))
         if shipped:
-            self.stdout.write(f"{shipped:,} reports that dead workers had left on this machine are told now.")
+            self.stdout.write(f"{shipped:,} reports that dead workers had left on this machine were filed.")
         names = {one.name for one in alive}
         workers = draining.workers()
         gone = [one for one in workers.values() if one.name not in names and one.spooled]
         if gone:
             where = ", ".join(sorted(f"{one.spooled:,} on {one.host}" for one in gone)[:10])
             self.stdout.write(
-                f"Workers that are no more left reports on their disks when they last told ({where}). Unless they were "
-                "shipped since, start a worker there once, or run this there."
+                f"Gone workers had reports on their disks at their last heartbeat ({where}). Unless the reports "
+                "were sent since, start a worker there once, or run this command there."
             )
         if not _until(lambda: not any(_spooled(draining.workers(), names)), _SPOOLS_WITHIN_S):
             holding = [one.name for one in draining.workers().values() if one.name in names and one.spooled]
-            raise CommandError(
-                f"These workers still have reports in their spools: {', '.join(holding)}. Run this again."
-            )
+            raise CommandError(f"Workers with reports in their spools: {', '.join(holding)}. Run the command again.")
 
 
 def _spooled(workers: dict[str, Guarded], names: set[str]) -> list[int]:

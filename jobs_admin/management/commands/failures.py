@@ -32,10 +32,11 @@ class Command(SearchCommand):
         parser.add_argument(
             "query",
             nargs="*",
-            help="As in the search field; several words need no quotes, and what is no option is text: -queue:emails.",
+            help="Search, as in the search field. Several words need no quotes; unknown options are search terms: "
+            "-queue:emails.",
         )
-        parser.add_argument("--json", action="store_true", help="One JSON object, as the API answers.")
-        parser.add_argument("--limit", type=int, default=50, help="Rows to show, at most; 50 if left out.")
+        parser.add_argument("--json", action="store_true", help="Print one JSON object, as in the API.")
+        parser.add_argument("--limit", type=int, default=50, help="Maximum number of rows; default: 50.")
 
     def handle(self, *, query: list[str], limit: int, **options: object) -> None:
         text = " ".join(query)
@@ -109,7 +110,7 @@ def _waiting(rows: list[Failure]) -> list[str]:
     numbers = Counter(number for number, _ in planned.values())
     lines = []
     for replay in Replay.objects.filter(pk__in=numbers).order_by("pk"):
-        jobs = "1 job waits" if numbers[replay.pk] == 1 else f"{numbers[replay.pk]:,} jobs wait"
+        jobs = "1 job waiting" if numbers[replay.pk] == 1 else f"{numbers[replay.pk]:,} jobs waiting"
         page = config.page_url(reverse("redrive:replay-detail", args=[replay.pk]))
         why = f": {terminal_line(replay.current_hold_reason, 300)}" if replay.held_because else "."
         lines.append(f"{jobs} in {replay.state} replay #{replay.pk}{why} {page}")

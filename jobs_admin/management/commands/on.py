@@ -10,9 +10,9 @@ from jobs_admin.management.switch import ON, turn
 
 
 class Command(BaseCommand):
-    help = "Let the guard in all workers record failures again, within two seconds."
+    help = "Switch on the guard in all workers within two seconds: failures are recorded again."
     requires_system_checks = ()
 
     def handle(self, *args: Any, **options: Any) -> None:
         changed = turn(ON)
-        self.stdout.write("The guard is on." if changed else "The guard was on already. Nothing was changed.")
+        self.stdout.write("The guard is on." if changed else "The guard is already on. Nothing was changed.")

@@ -33,8 +33,9 @@ from jobs_admin.management import terminal
 from jobs_admin.models import PolicyVersion
 from jobs_admin.models.access import ENGINE
 
+_FORMER = "put-back"  # the name of `restore` in earlier versions
 NOW = -1  # `--expected-version now`: whatever is in force
-_REASON = {"default": "", "metavar": "TEXT", "help": "Why; kept with the version and in the audit."}
+_REASON = {"default": "", "metavar": "TEXT", "help": "Reason, stored with the version and in the audit."}
 
 READS_WITHIN_S = 60
 _ROOT = Path(__file__).resolve().parents[3]
@@ -45,14 +46,14 @@ _OURS = ("DJANGO_SETTINGS_MODULE", "REDRIVE_SOURCES", "CELERY_BROKER_URL")
 
 
 class Command(BaseCommand):
-    help = "Retry policies: lint, list, show, publish, put back, withdraw."
+    help = "List, show, publish, restore, withdraw and lint retry policies."
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         acts = parser.add_subparsers(dest="act", required=True)
         add_lint(acts)
         add_acts(acts)
-        acts.metavar = "{" + ",".join(acts.choices) + "}"
+        acts.metavar = "{" + ",".join(name for name in acts.choices if name != _FORMER) + "}"
 
     def handle(self, *args: object, run: Any, **options: Any) -> None:
         run(self, **options)
@@ -60,28 +61,28 @@ class Command(BaseCommand):
 
 def add_acts(acts: Any) -> None:
     """Add the parsers of `list`, `show`, `publish`, `put-back` and `withdraw`."""
-    listing = acts.add_parser("list", help="What is in force, and which workers run it.")
+    listing = acts.add_parser("list", help="List policies in force, and the workers that have them.")
     listing.set_defaults(run=run_list)
-    show: ArgumentParser = acts.add_parser("show", help="One policy as JSON, as `publish` takes it.")
+    show: ArgumentParser = acts.add_parser("show", help="Print a policy as JSON, in the form that `publish` reads.")
     show.add_argument("name")
     show.add_argument(
-        "--version", dest="number", type=int, metavar="N", help="A former version; else the one in force."
+        "--version", dest="number", type=int, metavar="N", help="Earlier version; default: the version in force."
     )
     show.set_defaults(run=run_show)
-    publish = acts.add_parser("publish", help="Put a policy in force: all workers have it within two seconds.")
+    publish = acts.add_parser("publish", help="Publish a policy: all workers have it within two seconds.")
     publish.add_argument("name")
-    publish.add_argument("file", metavar="FILE", help="JSON; - is the standard input.")
-    publish.add_argument(
-        "--expected-version", type=_expected, metavar="N", help="The version that it takes the place of, or `now`."
-    )
+    publish.add_argument("file", metavar="FILE", help="JSON file; - for standard input.")
+    publish.add_argument("--expected-version", type=_expected, metavar="N", help="Version to replace, or `now`.")
     publish.add_argument("--reason", **_REASON)
     publish.set_defaults(run=run_publish)
-    put_back = acts.add_parser("put-back", help="What a former version said, in force again.")
+    put_back = acts.add_parser(
+        "restore", aliases=[_FORMER], help="Publish an earlier version again, as the next version."
+    )
     put_back.add_argument("name")
     put_back.add_argument("number", type=int, metavar="VERSION")
     put_back.add_argument("--reason", **_REASON)
     put_back.set_defaults(run=run_put_back)
-    withdraw = acts.add_parser("withdraw", help="Take a policy out of force. Any version of it can be put back.")
+    withdraw = acts.add_parser("withdraw", help="Withdraw a policy. Every version can be restored.")
     withdraw.add_argument("name")
     withdraw.add_argument("--reason", **_REASON)
     withdraw.set_defaults(run=run_withdraw)
@@ -108,7 +109,7 @@ def run_show(command: BaseCommand, *, name: str, number: int | None, **_: Any) -
     try:
         found = policies.get(viewer, name) if number is None else policies.version(viewer, name, number)
     except NotFound as none:
-        raise CommandError(f"There is no {name}{'' if number is None else f'@{number}'} in force or kept.") from none
+        raise CommandError(f"Policy {name}{'' if number is None else f'@{number}'} not found.") from none
     command.stdout.write(json.dumps(found.document, indent=2, ensure_ascii=False))
     by, at = terminal_line(found.published_by, 60), found.published_at
     state = "in force" if found.is_published else f"until {found.ended_at:%Y-%m-%d %H:%M:%S} UTC"
@@ -129,7 +130,7 @@ def run_publish(
         lambda: policies.publish(terminal.viewer(), name, document, expected_version=expected_version, reason=reason)
     )
     if before is not None and made.pk == before.pk:
-        command.stdout.write(f"{made} says that already. Nothing was changed.")
+        command.stdout.write(f"No changes from {made}. Nothing was changed.")
     else:
         command.stdout.write(f"{made} is in force{_when()}")
 
@@ -138,7 +139,7 @@ def run_put_back(command: BaseCommand, *, name: str, number: int, reason: str, *
     before = _in_force(name)
     current = before.version if before else None
     made = _run_act(lambda: policies.put_back(terminal.viewer(), name, number, expected_version=current, reason=reason))
-    command.stdout.write(f"{name}@{number} is in force again, as {made}{_when()}")
+    command.stdout.write(f"{name}@{number} restored as {made}{_when()}")
 
 
 def run_withdraw(command: BaseCommand, *, name: str, reason: str, **_: Any) -> None:
@@ -151,22 +152,22 @@ def _when() -> str:
     try:
         policies.push()
     except (config.BadConfiguration, redis.RedisError) as error:
-        return f". Workers do not know of it yet: {error} `watch` tells them once the store is there."
-    return ": workers know of it within two seconds."
+        return f". Workers do not have the change yet: {error} `watch` sends the change when the store answers."
+    return ": workers have the change within two seconds."
 
 
 def _run_act(act: Any) -> Any:
     try:
         return act()
     except NotFound as none:
-        raise CommandError("There is no such policy, or no such version. Nothing was changed.") from none
+        raise CommandError("Policy or version not found. Nothing was changed.") from none
     except Refused as refused:
         if refused.code == "stale":
             changes = refused.details["difference"]
             lines = [
                 terminal_line(f"  {c.field}: was {c.was!r}, is {c.now!r}, yours {c.yours!r}", 200) for c in changes
             ]
-            how = "Give --expected-version with the version that you saw."
+            how = "Review the changes, then pass --expected-version with the version in force."
             raise CommandError("\n".join([refused.message, *lines, how])) from refused
         problems = refused.details.get("problems", ())
         lines = [one.message for one in problems] if len(problems) > 1 else []
@@ -192,7 +193,7 @@ def _document(file: str) -> object:
 def _expected(text: str) -> int:
     number = NOW if text == "now" else whole_number(text)
     if number is None:
-        raise ArgumentTypeError(f"{text!r} is no version: give its number, or now")
+        raise ArgumentTypeError(f"{text!r} is not a version: give a number, or now")
     return number
 
 
@@ -201,7 +202,7 @@ def add_lint(acts: Any) -> None:
     parser: ArgumentParser = acts.add_parser(
         "lint", help="Check retry settings. Exit code 1 if a finding has severity high."
     )
-    parser.add_argument("--json", action="store_true", help="One JSON object, as the API answers.")
+    parser.add_argument("--json", action="store_true", help="Print one JSON object, as in the API.")
     parser.add_argument(
         "--app", action="append", default=[], metavar="MODULE:APP",
         help="Check this Celery app instead of live workers and policies; needs no database, store or worker.",

@@ -16,16 +16,22 @@ from jobs_admin.models.access import ADMIN, EVERY_SOURCE, Viewer
 
 class Command(BaseCommand):
     help = (
-        "Deletes failures that are kept no longer, as `watch` does by REDRIVE_KEEP and REDRIVE_KEEP_BYTES. What is "
-        "retrying or replaying, or in a replay that is not over, stays."
+        "Delete failures beyond their retention, as `watch` does by REDRIVE_KEEP and REDRIVE_KEEP_BYTES. Retrying "
+        "and replaying failures, and those in replays that have not ended, are never deleted."
     )
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--older-than", metavar="AGE", help="Closed and dead ones of that age: 30d, 12h.")
-        parser.add_argument("--larger-than", metavar="SIZE", help="The oldest closed ones until it is so small: 5GB.")
-        parser.add_argument("--dry-run", action="store_true", help="Say what would go. Nothing is changed.")
-        parser.add_argument("--json", action="store_true", help="The numbers as JSON.")
+        parser.add_argument(
+            "--older-than", metavar="AGE", help="Delete closed and dead failures older than this: 30d, 12h."
+        )
+        parser.add_argument(
+            "--larger-than",
+            metavar="SIZE",
+            help="Delete the oldest closed failures until the database is below this size: 5GB.",
+        )
+        parser.add_argument("--dry-run", action="store_true", help="Only print what would be deleted.")
+        parser.add_argument("--json", action="store_true", help="Print the numbers as JSON.")
 
     def handle(self, *args: object, **options: object) -> None:
         try:
@@ -53,11 +59,9 @@ class Command(BaseCommand):
             self.stdout.write(f"  {n:>12,}  {name}")
         if pruned.too_large_by:
             more = retention.size_in_words(pruned.too_large_by)
-            self.stdout.write(f"It stays {more} above the limit: no other closed failure may go.")
+            self.stdout.write(f"The database remains {more} above the limit: no other closed failures can be deleted.")
         if not dry_run and pruned.count:
-            self.stdout.write(
-                "The room is used again by what comes; docs/operations.md says how a file is made smaller."
-            )
+            self.stdout.write("The freed space is reused. To shrink the file, see docs/operations.md.")
 
 
 def _numbers(pruned: retention.Pruned, dry_run: bool) -> dict[str, object]:

@@ -14,11 +14,16 @@ _REPORT_EVERY_S = 2.0
 
 
 class Command(BaseCommand):
-    help = "Makes the search index anew where it was made by older rules. May be stopped, and goes on where it was."
+    help = (
+        "Rebuild the search index for rows indexed by an earlier version. The command can be stopped; the next run "
+        "continues."
+    )
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--again", action="store_true", help="Every row, also where the index is by today's rules.")
+        parser.add_argument(
+            "--again", action="store_true", help="Rebuild every row, including rows that are up to date."
+        )
 
     def handle(self, **options: object) -> None:
         if options["again"]:
@@ -28,5 +33,5 @@ class Command(BaseCommand):
         while indexing.step() or substrings.step() or not substrings.is_complete():
             if time.monotonic() - reported_at > _REPORT_EVERY_S:
                 reported_at = time.monotonic()
-                self.stderr.write(f"{indexing.count_outdated() + substrings.count_unfilled():,} rows to go")
-        self.stdout.write("The search index is by today's rules, for every failure and stack.")
+                self.stderr.write(f"{indexing.count_outdated() + substrings.count_unfilled():,} rows remaining")
+        self.stdout.write("The search index is up to date.")

@@ -33,7 +33,10 @@ _NOT_SENDING = (ReplayState.HELD, ReplayState.AWAITING_APPROVAL)
 
 
 class Command(SearchCommand):
-    help = "Replays all that a search matches. With --wait it ends non-zero if jobs failed again, or if it is held or awaits approval."
+    help = (
+        "Replay all jobs that match a search. With --wait, the exit code is not 0 if jobs failed again, or if the "
+        "replay is held or awaits approval."
+    )
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -42,27 +45,27 @@ class Command(SearchCommand):
             "query",
             nargs="+",
             metavar="QUERY",
-            help="As in the search field; several words need no quotes; '' is everything that is dead.",
+            help="Search, as in the search field. Several words need no quotes; '' is all dead jobs.",
         )
         pace = parser.add_mutually_exclusive_group()
         pace.add_argument(
             "--careful",
             action="store_true",
-            help="A few first, then faster while they run well (default above 100 jobs).",
+            help="Start with a few jobs, then ramp up while they succeed (default above 100 jobs).",
         )
-        pace.add_argument("--rate", metavar="N", help="Steady: so many jobs per second (default up to 100 jobs: 50).")
-        pace.add_argument("--at-once", action="store_true", help="As fast as the queue takes them.")
-        parser.add_argument("--attempts", metavar="N", help="reset (default), kept, or how many each job has.")
-        parser.add_argument("--to-queue", metavar="QUEUE", help="To another queue than the one they came from.")
+        pace.add_argument("--rate", metavar="N", help="Steady rate in jobs per second (default up to 100 jobs: 50).")
+        pace.add_argument("--at-once", action="store_true", help="Send all jobs at once, without a rate limit.")
+        parser.add_argument("--attempts", metavar="N", help="reset (default), kept, or the number of attempts per job.")
+        parser.add_argument("--to-queue", metavar="QUEUE", help="Send to this queue instead of the original queue.")
         parser.add_argument(
-            "--patch", metavar="FILE", help='A JSON Merge Patch over {"args": …, "kwargs": …} of every job.'
+            "--patch", metavar="FILE", help='JSON Merge Patch for {"args": …, "kwargs": …} of every job.'
         )
         parser.add_argument(
             "--accept",
             action="append",
             default=[],
             metavar="WHAT",
-            help="Send what would be left out: unguarded, chord, expired, unknown_task. May be given again.",
+            help="Send jobs that are excluded by default: unguarded, chord, expired, unknown_task. Repeat for several.",
         )
         groups = parser.add_mutually_exclusive_group()
         groups.add_argument(
@@ -71,10 +74,12 @@ class Command(SearchCommand):
             metavar="FINGERPRINT",
             help="Exclude only this group. Repeat for several. Default: groups that are likely to fail again.",
         )
-        groups.add_argument("--all-groups", action="store_true", help="Exclude no group.")
-        parser.add_argument("--dry-run", action="store_true", help="Say what would happen, and do nothing.")
+        groups.add_argument("--all-groups", action="store_true", help="Exclude no groups.")
+        parser.add_argument("--dry-run", action="store_true", help="Only print the preview.")
         parser.add_argument("--wait", action="store_true", help="Show progress until every job has ended.")
-        parser.add_argument("--reason", default="", help="Why; kept in the audit. Needed for more than one job.")
+        parser.add_argument(
+            "--reason", default="", help="Reason, recorded in the audit; required for more than one job."
+        )
 
     def handle(self, *args: object, query: list[str], dry_run: bool, wait: bool, reason: str, **arguments: Any) -> None:
         viewer = terminal.viewer()
@@ -102,10 +107,10 @@ class Command(SearchCommand):
         for hint in read.hints:
             self.stderr.write(terminal_line(hint, 200))
         self.stdout.write(f"Read as: {terminal_line(language.reading(read), 500)}")
-        self.stdout.write(f"{seen.matched:,} match, {seen.replayable:,} can be replayed.")
+        self.stdout.write(f"{seen.matched:,} matching, {seen.replayable:,} can be replayed.")
         for row in seen.blocked:
             accept = f" (--accept {row['accept']} sends them)" if row.get("accept") else ""
-            self.stdout.write(f"  left out: {row['count']:,} {terminal_line(row['reason'], 200)}{accept}")
+            self.stdout.write(f"  excluded: {row['count']:,} {terminal_line(row['reason'], 200)}{accept}")
         for source, count in seen.by_source if len(seen.by_source) > 1 else ():
             self.stdout.write(f"  source {source}: {count:,}")
         for queue, count in seen.by_queue:
@@ -123,7 +128,7 @@ class Command(SearchCommand):
             self.stdout.write(f"  note: {seen.needs_approval}")
         if seen.replayable:
             self.stdout.write(f"Pace: {json.dumps(seen.pace, ensure_ascii=False)}")
-            self.stdout.write(f"Takes {duration(seen.duration_s)}, at most {seen.peak_per_second:,.3g} jobs a second.")
+            self.stdout.write(f"Takes {duration(seen.duration_s)}, at most {seen.peak_per_second:,.3g} jobs/s.")
             for text in seen.slowed_by:
                 self.stdout.write(f"  slowed: {terminal_line(text, 300)}")
             for line in plan(seen):
@@ -154,7 +159,7 @@ class Command(SearchCommand):
                 time.sleep(_CHECK_EVERY_S)
         except KeyboardInterrupt:
             raise CommandError(
-                f"\nNo longer watching. Replay #{replay.pk} goes on; pause or cancel it on its page: {page}"
+                f"\nNo longer watching. Replay #{replay.pk} continues; to pause or cancel the replay: {page}"
             ) from None
         progress.end()
         self._print_outcome(replay)
@@ -169,9 +174,7 @@ class Command(SearchCommand):
                 f"{replay.uncertain:,} are uncertain and {replay.cancelled:,} were not sent."
             )
         if replay.sent:
-            self.stdout.write(
-                f"{replay.sent:,} of {replay.total:,} jobs were sent. Their source does not report how a job ends."
-            )
+            self.stdout.write(f"{replay.sent:,} of {replay.total:,} jobs sent. Their source does not report outcomes.")
             return
         self.stdout.write(f"All {replay.total:,} jobs succeeded.")
 
@@ -210,8 +213,11 @@ def _patch(path: str) -> Any:
 
 def _stopped_reason(replay: Replay) -> str:
     if replay.state == ReplayState.HELD:
-        return f"Replay #{replay.pk} is held: {terminal_line(replay.current_hold_reason, 300)} Resume or cancel it on its page:"
-    return f"Replay #{replay.pk} awaits approval by another operator; nothing was sent. Its page:"
+        return (
+            f"Replay #{replay.pk} is held: {terminal_line(replay.current_hold_reason, 300)} Resume or cancel the "
+            "replay:"
+        )
+    return f"Replay #{replay.pk} awaits approval by another operator; nothing was sent:"
 
 
 # A replay on a terminal: its plan as a small picture, and its progress as a bar or as lines.
@@ -271,13 +277,13 @@ def plan(seen: Preview) -> Iterator[str]:
         share = f"{one.failing * 100:.0f} % fail again"
         if one.held_after_s is not None:
             why = one.held_because.sentence() if one.held_because else ""
-            yield f"  {share}: held after about {one.sent:,} jobs, {duration(one.held_after_s)} in. {why}"
+            yield f"  {share}: held after ~{one.sent:,} jobs ({duration(one.held_after_s)}). {why}"
         elif one.ends_after_s is not None:
             yield f"  {share}: ends after {duration(one.ends_after_s)}."
         else:
-            yield f"  {share}: it does not come to an end at this pace."
+            yield f"  {share}: no end at this pace."
     for text in seen.simulation.assumptions:
-        yield f"  supposed: {text}"
+        yield f"  assumption: {text}"
 
 
 def _picture(planned: Outlook) -> Iterator[str]:

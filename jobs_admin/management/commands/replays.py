@@ -19,24 +19,24 @@ _OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
 
 
 class Command(BaseCommand):
-    help = "Replays that are not over: list them, bring back groups that were set aside, discard drafts."
+    help = "List drafts and unfinished replays, bring back groups that were set aside, discard drafts."
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         acts = parser.add_subparsers(dest="act", required=True)
         listed = acts.add_parser(
-            "list", help="Drafts and replays that are not over, latest first, with the groups set aside."
+            "list", help="List drafts and unfinished replays, latest first, with the groups set aside."
         )
         listed.set_defaults(run=self._list)
-        back = acts.add_parser("bring-back", help="Send the jobs of groups that were set aside during a replay.")
-        back.add_argument("replay", type=int, help="Its number.")
-        back.add_argument("groups", nargs="+", metavar="FINGERPRINT", help="As `replays list` shows them.")
+        back = acts.add_parser("bring-back", help="Send the jobs of groups that were set aside during the replay.")
+        back.add_argument("replay", type=int, help="Number of the replay.")
+        back.add_argument("groups", nargs="+", metavar="FINGERPRINT", help="Groups, as printed by `replays list`.")
         back.set_defaults(run=self._bring_back)
-        discard = acts.add_parser("discard", help="Discard a draft, which holds no jobs.")
-        discard.add_argument("replay", type=int, help="Its number.")
+        discard = acts.add_parser("discard", help="Discard a draft. Its jobs are not changed.")
+        discard.add_argument("replay", type=int, help="Number of the replay.")
         discard.set_defaults(run=self._discard)
         for act in (back, discard):
-            act.add_argument("--reason", default="", help="Why; stored in the audit.")
+            act.add_argument("--reason", default="", help="Reason, recorded in the audit.")
         acts.metavar = "{" + ",".join(acts.choices) + "}"
 
     def handle(self, *args: object, run: Any, **options: Any) -> None:
@@ -45,7 +45,7 @@ class Command(BaseCommand):
         except Refused as refused:
             raise CommandError(refused.message) from refused
         except Replay.DoesNotExist as error:
-            raise CommandError(f"There is no replay #{options['replay']}. Nothing was changed.") from error
+            raise CommandError(f"Replay #{options['replay']} not found. Nothing was changed.") from error
 
     def _list(self, **_: Any) -> None:
         viewer, after, found = terminal.viewer(), None, False
@@ -59,7 +59,7 @@ class Command(BaseCommand):
                 break
             after = page.next
         if not found:
-            self.stdout.write("No replay is under way, and there is no draft.")
+            self.stdout.write("No unfinished replays and no drafts.")
 
     def _show(self, row: Replay) -> None:
         jobs = (

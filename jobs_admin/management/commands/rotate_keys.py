@@ -25,8 +25,8 @@ _WIDTH = 2000  # characters of a line
 
 class Command(BaseCommand):
     help = (
-        "Re-encrypt everything that is under another payload key with the first of REDRIVE_PAYLOAD_KEYS, as `watch` does in the "
-        "background, and say which key may be taken out. May be stopped at any point; the next run continues."
+        "Re-encrypt stored data with the first key of REDRIVE_PAYLOAD_KEYS, as `watch` does in the background, and "
+        "print which keys can be removed. The command can be stopped at any point; the next run continues."
     )
     requires_system_checks = ()
     is_stopping = False
@@ -79,11 +79,11 @@ class Command(BaseCommand):
                 self._write(f"Only workers need {use.id}: {' '.join(reported)} {key_rotation.OVERRULE}")
             else:
                 self._write(
-                    f"{use.id} may be taken out of REDRIVE_PAYLOAD_KEYS. Keep it with backups from before now: they need it."
+                    f"{use.id} can be removed from REDRIVE_PAYLOAD_KEYS. Keep the key for backups made before now."
                 )
         for use in rotation.missing:
             name = "A key of unknown id" if use.id == UNKNOWN else f"Key {use.id}"
-            self._write(f"{name} is not in REDRIVE_PAYLOAD_KEYS. Put it back behind the first.")
+            self._write(f"{name} is not in REDRIVE_PAYLOAD_KEYS. Add the key again after the first.")
 
     def _write(self, line: str) -> None:
         self.stdout.write(terminal_line(line, _WIDTH))

@@ -18,7 +18,7 @@ from jobs_admin.trust.source_keys import VARIABLE
 
 
 class Command(BaseCommand):
-    help = "Make, list or revoke the keys with which workers of a source sign their reports. A new one is shown once."
+    help = "Create, list or revoke the keys that workers of a source sign reports with. A new key is printed once."
     requires_system_checks = ()
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
@@ -26,10 +26,10 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         acts = parser.add_subparsers(dest="act", required=True)
-        create = acts.add_parser("create", help="Make a key beside those that the source has, and print it once.")
+        create = acts.add_parser("create", help="Create an additional key of the source, and print the key once.")
         create.add_argument("source")
-        acts.add_parser("list", help="Source, id and times of every key.")
-        revoke = acts.add_parser("revoke", help="End a key at once: reports signed with it are refused.")
+        acts.add_parser("list", help="List source, ID and times of every key.")
+        revoke = acts.add_parser("revoke", help="Revoke a key immediately: reports signed with the key are refused.")
         revoke.add_argument("key_id", metavar="ID")
         acts.metavar = "{" + ",".join(acts.choices) + "}"
 
@@ -45,11 +45,12 @@ class Command(BaseCommand):
                 key = source_keys.create(terminal.viewer(), source)
                 self.stdout.write(f"{VARIABLE}={key}")
                 self.stderr.write(
-                    f"Key {key.id} of source {source} is made. It is not shown again. Set it for each worker of {source}, and restart them."
+                    f"Key {key.id} of source {source} created. The key is not shown again. Set it for each worker "
+                    f"of {source} and restart the workers."
                 )
             else:
                 revoked = source_keys.revoke(terminal.viewer(), key_id, timezone.now())
-                self.stderr.write(f"Key {key_id} of source {revoked.source} is revoked.")
+                self.stderr.write(f"Key {key_id} of source {revoked.source} revoked.")
         except (ValueError, NotFound) as error:
             raise CommandError(str(error)) from error
 

@@ -20,7 +20,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         acts = parser.add_subparsers(dest="act", required=True)
-        acts.add_parser("list", help="Unknown sources that are waiting, and reports that were refused.")
+        acts.add_parser("list", help="List unknown sources and refused reports.")
         for act, what in {
             "accept": "Accept an unknown source, and file its stored reports.",
             "file": "File the stored unsigned reports of a source.",
@@ -59,7 +59,10 @@ def _refused_without_key(source: str) -> str:
     why = known.why_not_unsigned(source, timezone.now())
     if not why or any(known.keys[key_id].source == source for key_id in known.keys_in_force):
         return ""
-    return f"{source} has no key: its workers' further reports are refused, since {why}. `manage.py source-key create {source}` makes one."
+    return (
+        f"{source} has no key: further reports of its workers are refused, because {why}. Create a key with "
+        f"`manage.py source-key create {source}`."
+    )
 
 
 def listing() -> list[str]:

@@ -23,21 +23,21 @@ from jobs_admin.models.access import EVERY_SOURCE, RANK
 
 
 class Command(BaseCommand):
-    help = "Make, list or revoke tokens for the API. A new one is shown once; only its SHA-256 is kept."
+    help = "Create, list or revoke API tokens. A new token is printed once; only its SHA-256 is stored."
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         acts = parser.add_subparsers(dest="act", required=True)
-        create = acts.add_parser("create", help="Make a token and print it once.")
+        create = acts.add_parser("create", help="Create a token and print it once.")
         create.add_argument("name")
         create.add_argument("--role", required=True, choices=sorted(RANK, key=RANK.__getitem__))
-        create.add_argument("--source", default=EVERY_SOURCE, help="Only for this source; every source if left out.")
-        create.add_argument("--owner", default="", help="The user whom it belongs to: the two are one person.")
-        give = acts.add_parser("give", help="Say whom a token belongs to.")
+        create.add_argument("--source", default=EVERY_SOURCE, help="Limit to this source; default: every source.")
+        create.add_argument("--owner", default="", help="User who owns the token; token and user count as one person.")
+        give = acts.add_parser("give", help="Set the owner of a token.")
         give.add_argument("name")
-        give.add_argument("owner", help="The user's name.")
-        acts.add_parser("list", help="Name, role, source, owner and times of every token; the keys are not kept.")
-        revoke = acts.add_parser("revoke", help="End a token at once.")
+        give.add_argument("owner", help="Username.")
+        acts.add_parser("list", help="List name, role, source, owner and times of every token.")
+        revoke = acts.add_parser("revoke", help="Revoke a token immediately.")
         revoke.add_argument("name")
         acts.metavar = "{" + ",".join(acts.choices) + "}"
 
@@ -50,14 +50,16 @@ class Command(BaseCommand):
             raise CommandError(config.READ_ONLY)
         if act == "create":
             self.stdout.write(create(name, options["role"], options["source"], owner=options["owner"]))
-            self.stderr.write(f"Token {name!r} ({options['role']}) is made. It is not shown again.")
+            self.stderr.write(f"Token {name!r} ({options['role']}) created. The token is not shown again.")
             self._warn_of_unknown(options["source"])
         elif act == "give":
             give(name, options["owner"])
-            self.stderr.write(f"Token {name!r} belongs to {options['owner']}: for a second person the two are one.")
+            self.stderr.write(
+                f"Token {name!r} belongs to {options['owner']}: the two count as one person in approvals."
+            )
         else:
             revoke(name)
-            self.stderr.write(f"Token {name!r} is revoked.")
+            self.stderr.write(f"Token {name!r} revoked.")
 
     def _warn_of_unknown(self, source: str) -> None:
         try:
@@ -92,7 +94,7 @@ def create(name: str, role: str, source: str = EVERY_SOURCE, *, token: str = "",
     if source != EVERY_SOURCE and not keys.valid_source(source):
         raise CommandError(f"{source!r} cannot name a source: use a-z, 0-9, - and _. Nothing was changed.")
     if not name.strip() or len(name) > 100:
-        raise CommandError("A token's name has 1 to 100 characters. Nothing was changed.")
+        raise CommandError("The name must have 1 to 100 characters. Nothing was changed.")
     person = _person(owner) if owner else None
     token = token or f"redrive_{secrets.token_urlsafe(32)}"
     try:
@@ -105,7 +107,7 @@ def create(name: str, role: str, source: str = EVERY_SOURCE, *, token: str = "",
             audit.record(terminal.viewer(), "token.create", f"token:{name}", after=after, source=where)
     except IntegrityError as error:
         raise CommandError(
-            f"There is a token {name!r} already. Revoked names stay taken. Nothing was changed."
+            f"A token named {name!r} already exists. Names of revoked tokens cannot be reused. Nothing was changed."
         ) from error
     return token
 
@@ -115,7 +117,7 @@ def give(name: str, owner: str) -> None:
     person = _person(owner)
     with transaction.atomic():
         if not ApiToken.objects.filter(name=name, revoked_at=None).update(owner=person):
-            raise CommandError(f"No token {name!r} is in force. Nothing was changed.")
+            raise CommandError(f"No active token {name!r}. Nothing was changed.")
         audit.record(terminal.viewer(), "token.give", f"token:{name}", after={"owner": owner})
 
 
@@ -123,7 +125,7 @@ def _person(name: str) -> AbstractBaseUser:
     users = get_user_model()
     found = users.objects.filter(**{users.USERNAME_FIELD: name}, is_active=True).first()
     if found is None:
-        raise CommandError(f"There is no user {name!r} who may log in. Nothing was changed.")
+        raise CommandError(f"No active user {name!r}. Nothing was changed.")
     return found
 
 
@@ -131,5 +133,5 @@ def revoke(name: str) -> None:
     """Raises CommandError where no such token is in force."""
     with transaction.atomic():
         if not ApiToken.objects.filter(name=name, revoked_at=None).update(revoked_at=timezone.now()):
-            raise CommandError(f"No token {name!r} is in force. Nothing was changed.")
+            raise CommandError(f"No active token {name!r}. Nothing was changed.")
         audit.record(terminal.viewer(), "token.revoke", f"token:{name}")

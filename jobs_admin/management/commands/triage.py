@@ -23,7 +23,7 @@ class Command(SearchCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("act", choices=[*triage.ACTS, "undo"])
         parser.add_argument(
-            "query", nargs="+", help="As in the search field. For undo: the key that the action printed."
+            "query", nargs="+", help="Search, as in the search field. For undo: the key printed by the action."
         )
         parser.add_argument("--reason", default="", help="Recorded in the audit; required for more than one job.")
         parser.add_argument("--dry-run", action="store_true", help="Only print how many jobs could be changed.")

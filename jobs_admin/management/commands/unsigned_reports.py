@@ -15,7 +15,7 @@ from jobs_admin.trust import admission
 
 
 class Command(BaseCommand):
-    help = "Report until when unsigned reports are accepted, and which sources do not sign yet; extend it or end it."
+    help = "Show until when unsigned reports are accepted and which sources do not sign yet; extend or end the period."
     requires_system_checks = ()
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
@@ -23,8 +23,12 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         acts = parser.add_mutually_exclusive_group()
-        acts.add_argument("--until", metavar="DATE", help="Accept them until then (UTC): 2026-12-24. 90 days at most.")
-        acts.add_argument("--end", action="store_true", help="Accept none from now on.")
+        acts.add_argument(
+            "--until",
+            metavar="DATE",
+            help="Accept unsigned reports until this date (UTC), such as 2026-12-24; at most 90 days ahead.",
+        )
+        acts.add_argument("--end", action="store_true", help="Refuse unsigned reports from now on.")
 
     def handle(self, *, until: str | None, end: bool, **options: object) -> None:
         now = timezone.now()

@@ -10,21 +10,20 @@ from jobs_admin.watch import Watch, preload, steps
 
 class Command(BaseCommand):
     help = (
-        "Reads reports, samples depths, sends and settles replays, prunes what is over. Several may run side by side."
+        "Read reports, sample depths, send and settle replays, and prune old records. Several instances can run in "
+        "parallel."
     )
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--only", metavar="STEP,…", help=f"Only these steps; known: {', '.join(steps())}.")
+        parser.add_argument("--only", metavar="STEP,…", help=f"Run only these steps; known: {', '.join(steps())}.")
 
     def handle(self, *args: object, only: str | None = None, **options: object) -> None:
         known = steps()
         wanted = [name.strip() for name in only.split(",")] if only else list(known)
         unknown = [name for name in wanted if name not in known]
         if unknown:
-            raise CommandError(
-                f"There is no step {', '.join(unknown)}. Known: {', '.join(known)}. Nothing was started."
-            )
+            raise CommandError(f"Unknown step: {', '.join(unknown)}. Known: {', '.join(known)}. Nothing was started.")
         try:
             (
                 config.sources(),

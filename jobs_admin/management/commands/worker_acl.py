@@ -23,8 +23,8 @@ _LEAST_VERSION = 7  # of Redis: the first that tells keys apart which are only r
 
 class Command(BaseCommand):
     help = (
-        "Print the ACL rule of a store user that a source's workers connect with: keys of that source alone, and only the "
-        "commands that the guard uses. With --apply, make or renew the user in the store of REDRIVE_REDIS_URL."
+        "Print the ACL rule of the store user for a source's workers: keys of that source only, and only commands "
+        "that the guard uses. With --apply, create or update the user in the store of REDRIVE_REDIS_URL."
     )
     requires_system_checks = ()
 
@@ -33,14 +33,17 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("source")
-        parser.add_argument("--apply", action="store_true", help="Make the user, or renew what it may do.")
+        parser.add_argument("--apply", action="store_true", help="Create the user, or update its rights.")
         how = parser.add_mutually_exclusive_group()
-        how.add_argument("--new-password", action="store_true", help="Give an old user another password, printed once.")
+        how.add_argument(
+            "--new-password", action="store_true", help="Set a new password for an existing user, printed once."
+        )
         how.add_argument(
             "--password-file",
             type=Path,
             metavar="FILE",
-            help="Read the password from FILE. Without it, a new user gets one that is printed once, and an old one keeps its own.",
+            help="Read the password from FILE. By default, a new user gets a password that is printed once, and an "
+            "existing user keeps its password.",
         )
 
     def handle(
@@ -59,14 +62,14 @@ class Command(BaseCommand):
         except OSError as error:
             raise CommandError(f"{password_file} cannot be read: {error.strerror}. Nothing was changed.") from error
         if password_file and not password:
-            raise CommandError(f"{password_file} holds no password. Nothing was changed.")
+            raise CommandError(f"{password_file} contains no password. Nothing was changed.")
         if not apply:
             self.stdout.write(_line(source, password))
             return
         try:
             self._apply(source, password, is_new_requested=new_password)
         except (config.BadConfiguration, redis.RedisError) as error:
-            raise CommandError(f"The user was not made: {error} (REDRIVE_REDIS_URL)") from error
+            raise CommandError(f"The user was not created: {error} (REDRIVE_REDIS_URL)") from error
 
     def _apply(self, source: str, password: str, *, is_new_requested: bool) -> None:
         if config.is_read_only():
@@ -75,8 +78,8 @@ class Command(BaseCommand):
         version = str(store.info("server").get("redis_version", ""))
         if int(version.split(".")[0] or 0) < _LEAST_VERSION:
             raise CommandError(
-                f"The store is Redis {version}, which cannot keep a user from writing what it may read. It takes Redis "
-                f"{_LEAST_VERSION} or Valkey. Nothing was changed."
+                f"The store is Redis {version}, which cannot give a user read-only access to keys. Use Redis "
+                f"{_LEAST_VERSION} or later, or Valkey. Nothing was changed."
             )
         is_new = store.execute_command("ACL GETUSER", user) is None
         made = "" if password or not (is_new or is_new_requested) else secrets.token_urlsafe(32)
@@ -85,13 +88,13 @@ class Command(BaseCommand):
         with transaction.atomic():
             audit.record(terminal.viewer(), "worker_acl.apply", f"source:{source}", source=source, after=after)
             store.execute_command("ACL SETUSER", user, *secret, *worker_acl.rules(source))
-        self.stderr.write(f"User {user} is {'made' if is_new else 'renewed'}.")
+        self.stderr.write(f"User {user} is {'created' if is_new else 'updated'}.")
         if secret and not is_new:
             self._close_connections(store, user)
         if made:
             self.stdout.write(f"REDRIVE_REDIS_URL={_url(user, made)}")
             self.stderr.write(
-                f"Its password is not shown again. Set this for each worker of {source}, and restart them."
+                f"The password is not shown again. Set this URL for each worker of {source} and restart the workers."
             )
         try:
             store.execute_command("ACL SAVE")

@@ -20,14 +20,16 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         acts = parser.add_subparsers(dest="act", required=True)
-        every = acts.add_parser("list", help="Guarded workers with a heartbeat in the last 24 h.")
-        every.add_argument("--limit", type=int, default=listing.PAGE, help="Most workers to list, by source and name.")
+        every = acts.add_parser("list", help="List guarded workers with a heartbeat in the last 24 h.")
+        every.add_argument(
+            "--limit", type=int, default=listing.PAGE, help="Maximum number of workers, by source and name."
+        )
         every.set_defaults(run=self._print_all)
-        gone = acts.add_parser("gone", help="Workers without a heartbeat for 30 s, and the jobs that they had in hand.")
+        gone = acts.add_parser("gone", help="List workers without a heartbeat for 30 s, and the jobs they had in hand.")
         gone.set_defaults(run=self._print_gone)
-        back = acts.add_parser("return", help="Put the jobs of one back on their queues now, each once.")
+        back = acts.add_parser("return", help="Return the jobs of a gone worker to their queues now, each once.")
         back.add_argument("source")
-        back.add_argument("boot", help="As `workers gone` shows it: one life of the worker.")
+        back.add_argument("boot", help="Start of the worker, as printed by `workers gone`.")
         back.set_defaults(run=self._return)
         acts.metavar = "{" + ",".join(acts.choices) + "}"
 
@@ -41,7 +43,7 @@ class Command(BaseCommand):
         page = listing.worker_page(terminal.viewer(), timezone.now(), limit=max(1, min(limit, listing.LARGEST_PAGE)))
         for one in page.rows:
             state = "live" if one.is_alive else f"gone since {one.seen_at:%Y-%m-%d %H:%M:%S} UTC"
-            in_hand = "jobs in hand not known" if one.in_hand is None else f"{one.in_hand:,} in hand"
+            in_hand = "jobs in hand unknown" if one.in_hand is None else f"{one.in_hand:,} in hand"
             counts = f"{one.started:,} started, {one.failed:,} failed, {one.retried:,} retried, {in_hand}"
             about = f"guard {one.guard or '?'} {one.mode}; queues {', '.join(one.queues) or '-'}"
             self.stdout.write(terminal_line(f"{one.source} {one.worker}  {state}; {counts}; {about}", 500))
@@ -55,7 +57,7 @@ class Command(BaseCommand):
         for one in found:
             self.stdout.write(f"{one.source} {one.boot}  {terminal_line(one.text, 500)} {one.fix}")
         if not found:
-            self.stdout.write("No worker is gone with jobs in hand.")
+            self.stdout.write("No gone worker had jobs in hand.")
 
     def _return(self, *, source: str, boot: str, **_: Any) -> None:
         count = stranded.return_jobs(terminal.viewer(), source, boot)

@@ -37,7 +37,7 @@ class Mark:
 def marks(viewer: Viewer, source: str, queue: str, since: datetime, until: datetime) -> list[Mark]:
     """The latest MOST_OF_A_KIND marks of each kind, the oldest first. Raises NotFound where the source is out of sight."""
     if not viewer.may(VIEWER, source):
-        raise NotFound("There is no such queue.")
+        raise NotFound("Queue not found.")
     found = [
         *_alerts(viewer, source, queue, since, until),
         *_replays(source, queue, since, until),

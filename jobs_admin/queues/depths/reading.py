@@ -144,7 +144,7 @@ def require_visible(viewer: Viewer, source: str, queue: str) -> None:
         or FailureCount.objects.filter(**this).exists()
         or QueueCounter.objects.filter(**this).exists()
     ):
-        raise NotFound("There is no such queue.")
+        raise NotFound("Queue not found.")
 
 
 def sampled_since(source: str, queue: str) -> datetime | None:
@@ -179,7 +179,7 @@ def history(
     Raises NotFound where the source is out of sight. An unknown queue is one gap.
     """
     if not viewer.may(VIEWER, source):
-        raise NotFound("There is no such queue.")
+        raise NotFound("Queue not found.")
     now = now or timezone.now()
     end = int(min(until, now).timestamp())
     begin = min(int(since.timestamp()), end)

@@ -97,7 +97,7 @@ def test_a_cut_text_cannot_be_sent_cut():
 )
 def test_what_was_shown_in_part_cannot_be_edited(real, shown):
     changed = ["new", *shown[1:]] if isinstance(shown, list) else shown | {"a": "new"}
-    with pytest.raises(Refused, match="too long to be shown whole"):
+    with pytest.raises(Refused, match="too long to be shown completely"):
         merge(real, shown, changed, "args")
 
 

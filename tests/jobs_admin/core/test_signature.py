@@ -55,10 +55,10 @@ def test_the_signature_is_written_as_python_writes_it_and_without_its_default_va
 @pytest.mark.parametrize(
     ("args", "kwargs", "message", "path"),
     [
-        ([1], {"colour": 2}, "shop.deliver takes no argument 'colour'. It takes (order_id, currency=…).", "kwargs.colour"),
-        ([], {}, "shop.deliver needs the argument 'order_id'. It takes (order_id, currency=…).", "kwargs"),
-        ([1, 2, 3], {}, "shop.deliver takes 2 arguments by position, not 3. It takes (order_id, currency=…).", "args"),
-        ([1], {"order_id": 2}, "shop.deliver gets 'order_id' twice: by position and by name. It takes (order_id, currency=…).",
+        ([1], {"colour": 2}, "shop.deliver takes no argument 'colour'. Arguments: (order_id, currency=…).", "kwargs.colour"),
+        ([], {}, "shop.deliver needs the argument 'order_id'. Arguments: (order_id, currency=…).", "kwargs"),
+        ([1, 2, 3], {}, "shop.deliver takes 2 arguments by position, not 3. Arguments: (order_id, currency=…).", "args"),
+        ([1], {"order_id": 2}, "shop.deliver gets 'order_id' twice: by position and by name. Arguments: (order_id, currency=…).",
          "kwargs.order_id"),
     ],
 )  # fmt: skip

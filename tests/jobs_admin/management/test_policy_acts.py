@@ -82,22 +82,23 @@ def test_a_file_that_is_no_json_is_refused(tmp_path):
 def test_what_show_reports_can_be_published(publish, tmp_path):
     publish()
     (tmp_path / "copy.json").write_text(run("show", "emails"))
-    assert "says that already" in run("publish", "emails", str(tmp_path / "copy.json"))
+    assert "No changes from" in run("publish", "emails", str(tmp_path / "copy.json"))
 
 
 def test_a_former_version_is_shown_and_put_back(publish):
     publish()
     publish("--expected-version", "1", max_attempts=9)
     assert json.loads(run("show", "emails", "--version", "1"))["max_attempts"] == 4
-    assert "emails@3" in run("put-back", "emails", "1")
+    assert "emails@3" in run("restore", "emails", "1")
     assert policies.get(ANN, "emails").policy.max_attempts == 4
+    assert "emails@4" in run("put-back", "emails", "2"), "the name in earlier versions"
 
 
 def test_a_policy_is_withdrawn(publish):
     publish()
     assert "withdrawn" in run("withdraw", "emails")
-    assert "no such policy" in refusal(run, "withdraw", "emails")
-    assert "There is no emails" in refusal(run, "show", "emails")
+    assert "not found" in refusal(run, "withdraw", "emails")
+    assert "Policy emails not found" in refusal(run, "show", "emails")
 
 
 def test_the_list_has_each_policy_with_its_workers(publish):

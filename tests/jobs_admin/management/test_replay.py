@@ -27,7 +27,7 @@ def test_a_dry_run_reports_what_would_happen_and_does_nothing(shop, bury):
     bury(100)
     bury(2, state="retrying")
     output = run("queue:emails", "--dry-run", "--rate", "10")
-    assert "102 match, 100 can be replayed" in output and "left out: 2 retrying" in output and "Takes 10 s" in output
+    assert "102 matching, 100 can be replayed" in output and "excluded: 2 retrying" in output and "Takes 10 s" in output
     assert not Replay.objects.exists()
 
 
@@ -55,8 +55,8 @@ def test_a_dry_run_draws_the_plan_and_reports_what_failures_would_change(shop, b
     assert '"style": "careful"' in output and '"canary": {"jobs": 50' in output  # more than 100
     rows = [line for line in output.splitlines() if " |" in line]
     assert len(rows) == 6 and rows[0].rstrip().endswith("#") and rows[-1].count("#") > rows[0].count("#")
-    assert "10 % fail again: ends after" in output and "50 % fail again: held after about" in output
-    assert "supposed: A job takes" in output
+    assert "10 % fail again: ends after" in output and "50 % fail again: held after ~" in output
+    assert "assumption: A job takes" in output
 
 
 def test_how_its_jobs_are_sent_is_an_option_of_the_command(shop, bury, tmp_path):
@@ -109,7 +109,7 @@ def test_waiting_ends_where_no_one_reports_how_the_jobs_ended_and_claims_nothing
     bury(3)
     monkeypatch.setattr(Progress, "show", lambda _, replay: update_replay(replay.pk, state="done", sent=3, planned=0))
     output = run("queue:emails", "--reason", "x", "--wait")
-    assert "3 of 3 jobs were sent. Their source does not report how a job ends." in output and "succeeded" not in output
+    assert "3 of 3 jobs sent. Their source does not report outcomes." in output and "succeeded" not in output
 
 
 def test_a_log_gets_a_line_when_something_has_changed_and_no_more():
@@ -198,5 +198,5 @@ def test_ctrl_c_leaves_the_replay_running_and_reports_it(tmp_path, engine):
         _, output = watching.communicate(timeout=90)
     finally:
         watching.kill()
-    assert watching.returncode == 1 and "goes on; pause or cancel it on its page" in output
+    assert watching.returncode == 1 and "continues; to pause or cancel the replay" in output
     assert desk.run("say(Replay.objects.get().state)") == "running"

@@ -61,9 +61,9 @@ def test_a_draft_is_listed_and_discarded_and_nothing_else_is(set_aside, bury):
     assert not Replay.objects.filter(pk=draft.pk).exists()
     with pytest.raises(CommandError, match="held"):
         run("discard", str(set_aside.pk))
-    with pytest.raises(CommandError, match=f"There is no replay #{draft.pk}. Nothing was changed."):
+    with pytest.raises(CommandError, match=f"Replay #{draft.pk} not found. Nothing was changed."):
         run("discard", str(draft.pk))
 
 
 def test_a_desk_without_replays_reports_it(shop):
-    assert run("list") == "No replay is under way, and there is no draft.\n"
+    assert run("list") == "No unfinished replays and no drafts.\n"

@@ -30,7 +30,7 @@ def test_the_version_before_is_in_force_again_as_the_next_one(publish):
     assert policies.expire(after(minutes=61))
     now = policies.get(ANN, "emails")
     assert (now.version, now.policy.max_attempts, now.expires_at) == (3, 3, None)
-    assert now.reason == "Version 2 has expired: version 1 again."
+    assert now.reason == "Version 2 has expired; version 1 restored."
 
 
 def test_a_policy_that_was_only_for_a_time_is_withdrawn(publish):

@@ -106,7 +106,7 @@ def test_a_former_version_is_put_back_as_the_next_one():
     publish()
     publish(expected=1, max_attempts=9)
     back = policies.put_back(ANN, "emails", 1, expected_version=2)
-    assert (back.version, back.policy.max_attempts, back.reason) == (3, 4, "Version 1 put back.")
+    assert (back.version, back.policy.max_attempts, back.reason) == (3, 4, "Version 1 restored.")
 
 
 def test_what_is_in_force_cannot_be_put_back():

@@ -305,7 +305,7 @@ def test_an_edit_that_the_task_does_not_take_is_refused_before_it_is_sent(store,
     reports(store, "number, to=")
     refused = refusal(replays.draft, ANN, selection=[pk], edit={"kwargs": {"too": "bob"}})
     assert (refused.code, refused.field) == ("bad_edit", "kwargs")
-    assert refused.message == "shop.send takes no argument 'too'. It takes (number, to=…)."
+    assert refused.message == "shop.send takes no argument 'too'. Arguments: (number, to=…)."
     assert replays.draft(ANN, selection=[pk], edit={"kwargs": {"to": "bob"}}).edit == {"kwargs": {"to": "bob"}}
 
 
@@ -335,7 +335,7 @@ def test_a_patch_that_the_task_does_not_take_is_refused_job_by_job(store, shop, 
     (row,) = replays.list_patched_jobs(
         ANN, target.build_target("", (pk,), timezone.now()), {"kwargs": {"too": "bob"}}
     ).rows
-    assert row.after is None and row.why == "shop.send takes no argument 'too'. It takes (number, to=…)."
+    assert row.after is None and row.why == "shop.send takes no argument 'too'. Arguments: (number, to=…)."
     replay = start_replay([pk], options=Options.parse({"patch": {"kwargs": {"too": "bob"}}}))
     sent_all()
     (item,) = replay.items.all()

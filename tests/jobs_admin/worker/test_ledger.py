@@ -68,7 +68,7 @@ def test_what_ran_in_a_killed_worker_is_filed_once_each_byte_for_byte_and_is_rep
         assert (one.raw, one.is_raw_complete, one.late_ack) == (sent[one.job_id], True, False)
         assert one.policy == f"keeping@{version}" and one.args.startswith('["j') and one.release == "2026.11"
         assert one.reason.startswith(f"worker {one.worker} stopped soon after ")
-        assert one.reason.endswith("the job had been acknowledged, so the broker will not give it again")
+        assert one.reason.endswith("the job had been acknowledged, so the broker will not redeliver it")
     assert list_stored(desk) == [] and not desk.smembers(keys.kept_boots("shop"))
     with redis.Redis.from_url(worker.broker_url) as client:  # those that had not begun: the broker has them
         assert client.hlen("unacked") + client.llen("celery") == 3

@@ -132,7 +132,7 @@ def test_a_policy_that_reports_anything_of_retries_decides_them(name):
     written = {name: document(parse({"budget": {"per_minute": 1}, "cap_s": 60}))[name]}
     policy = parse(written)
     assert policy.retries and policy.max_attempts == 5 and "retries" not in document(policy)
-    with pytest.raises(Refused, match=f"{name} must be left out"):
+    with pytest.raises(Refused, match=f"{name} must be omitted"):
         parse({**written, "retries": False})
 
 
@@ -253,10 +253,10 @@ def test_all_problems_are_reported_at_once_with_field_bound_and_what_was_written
     assert [problem.field for problem in found] == ["backoff.first_delay_s", "max_attempts", "cap_s", "mod"]
     assert found[0] == Problem(
         "backoff.first_delay_s",
-        "backoff.first_delay_s must be a number from 0 to 2,592,000 seconds. It is true.",
+        "backoff.first_delay_s must be a number from 0 to 2,592,000 seconds. Got true.",
         "a number from 0 to 2,592,000 seconds",
     )
-    assert "It is 1000000000." in found[1].message and "no field mod" in found[3].message
+    assert "Got 1000000000." in found[1].message and "no field mod" in found[3].message
 
 
 def test_what_is_huge_is_refused_without_being_repeated():
