@@ -60,9 +60,10 @@ def count_attempts():
 
 def is_consistent():
     """Groups count their attempts, and each attempt is where its failure is."""
+    counted = count_attempts()
     for group in Group.objects.all():
         n = Attempt.objects.filter(group=group).count()
-        assert count_attempts()[group.fingerprint] == (n, n, n)
+        assert counted[group.fingerprint] == (n, n, n)
         failures = set(Attempt.objects.filter(group=group).values_list("failure__group_id", flat=True))
         assert failures <= {group.pk}
         if n:
