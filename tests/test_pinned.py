@@ -11,6 +11,7 @@ import inspect
 import json
 import os
 import re
+from collections import Counter
 from dataclasses import fields
 from datetime import UTC, datetime
 from importlib import import_module
@@ -21,6 +22,7 @@ from django.contrib.auth.models import Permission
 from django.core.management import get_commands, load_command_class
 from django.db import connection
 from django.urls import URLPattern, get_resolver
+from pydantic import BaseModel
 
 from dashboard.web import metrics
 from dashboard.web.api.base import api
@@ -245,6 +247,20 @@ def test_what_others_depend_on_stays_as_it_is(name, settings, request):
     if os.environ.get("WRITE_PINS"):
         path.write_text(json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
     assert found == json.loads(path.read_text())
+
+
+def test_no_two_shapes_of_the_api_have_one_name():
+    """The description of the API has one schema for each name: of two, one call would be described by the other's."""
+    openapi()
+    shapes = {shape for shape in subclasses(BaseModel) if shape.__module__.startswith(OURS)}
+    names = Counter(shape.__name__ for shape in shapes)
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def subclasses(shape):
+    for one in shape.__subclasses__():
+        yield one
+        yield from subclasses(one)
 
 
 def test_every_file_belongs_to_a_pin():

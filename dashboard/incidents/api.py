@@ -39,7 +39,7 @@ class Tenant(Schema):
     jobs: int
 
 
-class Counts(Schema):
+class IncidentCounts(Schema):
     attempts_failed: int
     times_died: int
     attempts_recovered: int
@@ -59,7 +59,7 @@ class Incident(Schema):
     failing_since: str | None
     failing_until: str | None
     last_back_at: str | None  # when no more jobs lay dead than at the beginning
-    counts: Counts
+    counts: IncidentCounts
     tenants: list[Tenant]
     more_tenants: int
     tenants_counted_over: int  # jobs, the newest

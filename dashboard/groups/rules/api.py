@@ -29,7 +29,7 @@ class NewRule(AskedRule):
     note: Text = Field("", max_length=500)
 
 
-@api.get("/groups/rules", response={200: shapes.Listed[rule_shapes.RuleItem], **REFUSALS}, tags=["groups"])
+@api.get("/groups/rules", response={200: shapes.Listed[rule_shapes.GroupingRuleItem], **REFUSALS}, tags=["groups"])
 @needs(VIEWER)
 def list_rules(request: HttpRequest) -> Any:
     """Return grouping rules in force, latest first, then withdrawn ones."""
@@ -37,7 +37,7 @@ def list_rules(request: HttpRequest) -> Any:
     return shapes.listed(rows, rule_shapes.rule, next=None, count=len(rows))
 
 
-@api.post("/groups/rules", response={201: rule_shapes.RuleItem, **REFUSALS}, tags=["groups"])
+@api.post("/groups/rules", response={201: rule_shapes.GroupingRuleItem, **REFUSALS}, tags=["groups"])
 @needs(OPERATOR)
 def make_rule(request: HttpRequest, body: NewRule) -> Any:
     """Create a grouping rule. New failures follow it at once, existing ones in the background (`progress`)."""
@@ -45,14 +45,14 @@ def make_rule(request: HttpRequest, body: NewRule) -> Any:
     return Status(201, _answer(request, made.pk))
 
 
-@api.post("/groups/rules/preview", response={200: rule_shapes.RulePreview, **REFUSALS}, tags=["groups"])
+@api.post("/groups/rules/preview", response={200: rule_shapes.GroupingRulePreview, **REFUSALS}, tags=["groups"])
 @needs(OPERATOR)
 def preview_rule(request: HttpRequest, body: AskedRule) -> Any:
     """Return the groups before and after the rule. Changes nothing."""
     return rule_shapes.rule_preview(group_rules.preview(request.auth, **body.model_dump()))
 
 
-@api.post("/groups/rules/{rule_id}/withdraw", response={200: rule_shapes.RuleItem, **REFUSALS}, tags=["groups"])
+@api.post("/groups/rules/{rule_id}/withdraw", response={200: rule_shapes.GroupingRuleItem, **REFUSALS}, tags=["groups"])
 @needs(OPERATOR)
 def withdraw_rule(request: HttpRequest, rule_id: Number) -> Any:
     """Withdraw a rule: its groups return to their state before the rule."""

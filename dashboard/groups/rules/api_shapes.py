@@ -11,7 +11,7 @@ from jobs_admin.groups.group_rules import Preview as RulePreviewed
 from jobs_admin.groups.group_rules import Row as RuleRow
 
 
-class RuleItem(Schema):
+class GroupingRuleItem(Schema):
     id: int
     kind: str
     says: str
@@ -36,7 +36,7 @@ class Becoming(Schema):
     sample: list[int]
 
 
-class RulePreview(Schema):
+class GroupingRulePreview(Schema):
     kind: str
     sentence: str
     rows: list[Becoming]

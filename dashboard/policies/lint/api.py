@@ -24,7 +24,7 @@ class Place(Schema):
     policy: str
 
 
-class Finding(policy_shapes.Finding):
+class LintFinding(policy_shapes.Finding):
     at: Place
 
 
@@ -62,7 +62,7 @@ class Options(Schema):
 
 
 class Lint(Schema):
-    findings: list[Finding]  # the worst first
+    findings: list[LintFinding]  # the worst first
     counts: dict[str, int]  # by severity
     check: Check
     policies: int
