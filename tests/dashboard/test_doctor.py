@@ -168,7 +168,7 @@ def test_a_database_that_goes_away_while_sources_are_checked_is_a_finding_of_eac
     with connection.execute_wrapper(lose):
         code, output = doctor()
     assert code == 1
-    lines = [line for line in output.splitlines() if "was not checked" in line]
+    lines = [line for line in output.splitlines() if "Not checked: " in line]
     assert len(lines) == 2  # of the source, and of the payload keys, for which workers encrypt
     assert all("The database failed during the check" in line for line in lines)
     assert "audit" in output, "the later checks go on"
@@ -311,7 +311,7 @@ def test_a_broken_audit_chain_is_severe(shop):
 
 def test_reports_that_could_not_be_filed_are_counted(shop):
     Unfiled.objects.create(entry_id="1-0", received_at=timezone.now(), why="", body=b"", size=0)
-    assert "1 report could not be filed and is kept" in doctor()[1]
+    assert "1 report could not be filed and is stored unchanged" in doctor()[1]
 
 
 def test_reports_that_could_not_be_captured_are_severe(shop, store, tmp_path):
