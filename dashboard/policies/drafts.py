@@ -29,9 +29,10 @@ def nearest_policy(
     """Return the nearest policy, its normal form, and whether it is the complete draft. Adds refusals to the draft's
     errors unless `is_reported`. `in_force_document`: the source of the values of refused fields.
     """
-    document = draft.document(now) | {"name": name}
+    document = draft.document(now)
+    document["name"] = document.get("name") or name
     try:
-        found = policies.check(viewer, name, document)
+        found = policies.check(viewer, document["name"], document)
         return found, core.document(found), True
     except Refused as refused:
         if not is_reported:
@@ -42,7 +43,7 @@ def nearest_policy(
             return found, core.document(found), n == 0
         except Refused as refused:
             for problem in refused.details["problems"]:
-                _fall_back(document, problem.field, in_force_document)
+                _fall_back(document, problem.field, {**in_force_document, "name": name})
     return core.Policy(name=name), core.document(core.Policy(name=name)), False
 
 

@@ -146,6 +146,7 @@ urlpatterns = [
     path("alerts/runbooks/<int:pk>/delete/", runbooks.delete, name="runbook-delete"),
     path("alerts/channels/", channels.index, name="channel-list"),
     path("alerts/channels/new/", channels.new, name="channel-new"),
+    path("alerts/channels/check/", channels.check, name="channel-check"),
     path("alerts/channels/create/", channels.create, name="channel-create"),
     path("alerts/channels/<int:pk>/", channels.detail, name="channel-detail"),
     path("alerts/channels/<int:pk>/change/", channels.change, name="channel-change"),

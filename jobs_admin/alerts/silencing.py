@@ -224,6 +224,11 @@ def _parse_start(given: datetime | None, now: datetime) -> datetime:
     return max(starts, now)
 
 
+def check_times(starts_at: datetime | None, ends_at: datetime, now: datetime) -> None:
+    """Raise Refused where no silence may have this start (None: now) and end."""
+    _check_end(ends_at, _parse_start(starts_at, now))
+
+
 def _check_end(ends_at: datetime, starts: datetime) -> None:
     if not isinstance(ends_at, datetime) or ends_at.tzinfo is None:
         raise _invalid("ends_at", "ends_at must be a time with a time zone.")

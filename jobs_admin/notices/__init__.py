@@ -2,6 +2,7 @@
 
 from jobs_admin.notices.changing import (
     Saved,
+    check_channel,
     delete_channel,
     enable,
     end_rotation,
@@ -32,6 +33,7 @@ __all__ = [
     "Saved",
     "channel",
     "channels",
+    "check_channel",
     "delete_channel",
     "deliver",
     "deliveries",

@@ -66,6 +66,11 @@ def save_channel(viewer: Viewer, document: object, pk: int | None = None) -> Sav
     return Saved(reading.row(viewer, row), made if is_made else None)
 
 
+def check_channel(viewer: Viewer, document: object, pk: int | None = None) -> None:
+    """Raise Refused as `save_channel` would for an invalid field. Looks up no host and changes nothing."""
+    documents.read(document, reading.find(viewer, pk) if pk is not None else None)
+
+
 def delete_channel(viewer: Viewer, pk: int) -> None:
     """Delete a channel with its deliveries. Raises Refused while a rule uses it, NotFound."""
     reading.find(viewer, pk)

@@ -3,13 +3,15 @@ from __future__ import annotations
 import html
 import json
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from django.http import HttpResponse
 from django.utils import timezone
 
+from dashboard.alerts.silences import forms as silence_forms
+from dashboard.web import moments
 from jobs_admin import alerts
 from jobs_admin.core import keys
 from jobs_admin.models import (
@@ -528,6 +530,60 @@ def test_what_a_silence_would_fit_is_shown_before_it_is_made(otto, watched):
     assert "Silences 1 open alert now:" in text and "emails has" in text and "webhooks has" not in text
     assert "No open alerts match now" in text_of(otto.get("/alerts/silences/fitting/?source=shop&queue=nothing"))
     assert "Fill in at least one field" in text_of(otto.get("/alerts/silences/fitting/"))
+
+
+@pytest.mark.parametrize(
+    ("given", "ends"),
+    [
+        ({"for": "3600"}, "2026-11-26T23:30"),
+        ({"for": "tomorrow"}, "2026-11-27T09:00"),
+        ({"for": "monday"}, "2026-11-30T09:00"),
+        ({"for": "until", "until": "2026-11-28T10:00"}, "2026-11-28T10:00"),
+    ],
+)
+def test_a_silence_ends_as_chosen(given, ends):
+    thursday = datetime(2026, 11, 26, 22, 30, tzinfo=UTC)
+    assert moments.as_field(silence_forms.ends_at(given, thursday)) == ends
+
+
+@pytest.mark.parametrize(("begins", "ends"), [(8, 0), (9, 7)])
+def test_until_monday_is_the_next_one_from_the_start(begins, ends):
+    monday = datetime(2026, 11, 30, begins, tzinfo=UTC)
+    found = silence_forms.ends_at({"for": "monday"}, datetime(2026, 11, 26, tzinfo=UTC), monday)
+    assert found == datetime(2026, 11, 30, 9, tzinfo=UTC) + timedelta(days=ends)
+
+
+def test_a_silence_shows_its_end_and_what_is_wrong_with_its_times_as_it_is_filled_in(otto, watched):
+    def check(**given: str) -> str:
+        return html.unescape(otto.get("/alerts/silences/fitting/", {"source": "shop", **given}).content.decode())
+
+    assert re.search(
+        r'id="silence-end"[^>]*>Ends \w{3} \d+ \w{3} \d\d:\d\d UTC, after 4 h\.<', check(**{"for": "14400"})
+    )
+    wrong = check(**{"for": "until", "until": "2020-01-01T10:00"})
+    assert re.search(r'id="refused-until"[^>]*><p class="refusal".*?The end must be after the start', wrong, re.S)
+    assert re.search(r'id="silence-end"[^>]*></p>', wrong)
+    assert re.search(r'id="refused-starts"[^>]*><p class="refusal"', check(**{"for": "3600", "starts": "soon"}))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "slot", "field"),
+    [
+        ({"for": "until", "until": "soon"}, "until", "new-until"),
+        ({"starts": "soon"}, "starts", "new-starts"),
+        ({"comment": ""}, "comment", "new-comment"),
+        ({"source": ""}, "matchers", "new-source"),
+    ],
+)
+def test_what_is_refused_of_a_silence_is_beside_its_field(otto, watched, wrong, slot, field):
+    form = {"source": "shop", "comment": "typed", "for": "3600"} | wrong
+    answer = otto.post("/alerts/silences/save/", form)
+    page = answer.content.decode()
+    assert answer.status_code == 422 and not Silence.objects.exists()
+    assert re.search(rf'id="refused-{slot}"[^>]*><p class="refusal"', page)
+    assert re.search(rf'id="{field}"[^>]*aria-describedby="refused-{slot}"\s+aria-invalid="true"', page)
+    if "comment" not in wrong:
+        assert 'value="typed"' in page
 
 
 def test_a_silence_is_made_and_ended_early(otto, watched):

@@ -291,3 +291,23 @@ def test_what_is_being_sent_or_goes_to_a_disabled_channel_is_refused_in_words(ot
     assert "The delivery is being sent" in text_of(otto.post(f"/alerts/deliveries/{made.pk}/send-again/", follow=True))
     Channel.objects.filter(pk=row.pk).update(disabled_at=timezone.now())
     assert "Enable it first" in text_of(otto.post(f"/alerts/deliveries/{made.pk}/send-again/", follow=True))
+
+
+# --- checks while it is filled in --------------------------------------------------------------------------------
+
+
+def test_a_channel_is_checked_as_it_is_filled_in_and_nothing_is_changed(ann, otto):
+    row = channel()
+    form = {"channel": str(row.pk), "name": "ops", "url": "ftp://hooks.example/"}
+    part = ann.post("/alerts/channels/check/", form).content.decode()
+    assert re.search(r'id="refused-c-url"[^>]*hx-swap-oob="morph"><p class="refusal"', part)
+    assert "1 unsaved change<" in part and f'href="/alerts/channels/{row.pk}/"' in part
+    fixed = ann.post("/alerts/channels/check/", form | {"url": "https://hooks.example/"}).content.decode()
+    assert '<p class="refusal"' not in fixed and "1 unsaved change<" in fixed
+    assert "unsaved change" not in ann.post("/alerts/channels/check/", form | {"url": URL}).content.decode()
+    # An empty field is not refused before it is left.
+    new = ann.post("/alerts/channels/check/", {"kind": "webhook", "name": "", "url": ""}).content.decode()
+    assert '<p class="refusal"' not in new and "New, unsaved" in new
+    row.refresh_from_db()
+    assert row.url == URL and Channel.objects.count() == 1
+    assert otto.post("/alerts/channels/check/", form).status_code == 403

@@ -130,6 +130,15 @@ def test_the_herd_of_all_at_the_same_moment_is_shown_beside_one_that_is_spread(v
     assert re.search(r"Peak [\d,]+ /s; v1: 500 \.", text)
 
 
+def test_a_name_that_no_policy_may_have_is_refused_while_it_is_typed(vera):
+    part = vera.post("/policies/new/preview/", typed(name="Not a name!"), headers=HTMX).content.decode()
+    assert re.search(r'id="refused-p-name"[^>]*><p class="refusal"', part)
+    assert 'class="verdict"' in part  # the preview ignores the name
+    assert (
+        '<p class="refusal"' not in vera.post("/policies/new/preview/", typed(name=""), headers=HTMX).content.decode()
+    )
+
+
 def test_without_scripts_the_preview_is_the_complete_page_with_what_was_typed(vera):
     answer = vera.post("/policies/new/preview/", typed(cap_s="10 min", reason="typed before"))
     page = answer.content.decode()

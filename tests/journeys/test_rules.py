@@ -124,7 +124,14 @@ def test_a_channel_is_made_its_secret_shown_once_and_a_test_arrives(page, desk, 
     page.complaints = []
     page.goto("/alerts/channels/")
     page.get_by_role("link", name="New channel").click()
+    page.get_by_label("Name", exact=True).press("Tab")  # left empty
+    expect(page.locator("#refused-c-name")).to_contain_text("Enter a name.")
     page.get_by_label("Name", exact=True).fill("journey hook")
+    expect(page.locator("#refused-c-name")).to_be_empty()
+    page.get_by_label("URL").fill("ftp://hooks.example")
+    page.get_by_label("URL").press("Tab")
+    expect(page.locator("#refused-c-url")).not_to_be_empty()
+    expect(page.get_by_label("URL")).to_have_attribute("aria-invalid", "true")
     page.get_by_label("URL").fill("http://169.254.169.254/latest")
     page.get_by_role("button", name="Create channel").click()
     expect(page.locator("#refused-c-url")).to_contain_text("not a public address")

@@ -7,11 +7,12 @@ from functools import wraps
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.alerts.channels import words as channel_words
-from dashboard.alerts.channels.forms import OF_KIND, Draft
+from dashboard.alerts.channels.forms import OF_KIND, PLACES, Draft
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import add_toast
@@ -75,6 +76,31 @@ def change(request: HttpRequest, pk: int) -> HttpResponse:
         return _page(request, row, draft, status=422)
     add_toast(request, f"Channel {saved.channel.name} saved.")
     return go(request, _url(pk))
+
+
+@require_POST
+@can(ADMIN_OF_ALL)
+def check(request: HttpRequest) -> HttpResponse:
+    """Check the fields that are filled in. Nothing is changed, and no host is looked up."""
+    pk = whole_number(request.POST.get("channel"))
+    row = _get_channel(request, pk) if pk else None
+    draft = Draft.from_form(request.POST, row.kind if row else "")
+    try:
+        notices.check_channel(request.viewer, draft.document() | {"name": draft.texts["name"] or "unnamed"}, pk or None)
+    except Refused as refused:
+        draft.refuse(refused)
+    errors = {place: texts for place, texts in draft.errors.items() if draft.texts.get(place) or place == "events"}
+    slots = [(f"c-{place.replace('_', '-')}", errors.get(place, [])) for place in PLACES]
+    context = {"slots": slots, "is_refused": bool(errors), **_unsaved(row, draft)}
+    return render(request, "redrive/alerts/channel_check.html", context)
+
+
+def _unsaved(row: notices.ChannelRow | None, draft: Draft) -> dict[str, Any]:
+    """Return the context of the bar: how many fields differ from the channel."""
+    now, yours = Draft.from_channel(row).document() if row else {}, draft.document()
+    changes = sum(now.get(name) != yours.get(name) for name in now.keys() | yours.keys()) if row else 0
+    back = _url(row.pk) if row else reverse("redrive:channel-list")
+    return {"changes": changes, "is_new": not row, "unsaved": "unsaved", "discard_url": back}
 
 
 def show_refusal_on_page(act: Callable[[HttpRequest, int], HttpResponse]) -> Callable[[HttpRequest, int], HttpResponse]:
@@ -156,6 +182,8 @@ def _page(
         "unplaced": draft.errors.get("", []),
         "secret": secret,
         "may_change": notices.may_change(request.viewer),
+        "is_refused": bool(draft.errors),
+        **_unsaved(row, draft),
     }
     if row:
         rules = alerts.rules_by_channel(request.viewer).get(row.pk, [])

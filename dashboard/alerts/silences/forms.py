@@ -1,4 +1,4 @@
-"""The end of a silence in a form: a number of seconds, or a day and a time."""
+"""The end of a silence in a form: a duration, nine o'clock on a later day in the zone of the page, or a day and a time."""
 
 from __future__ import annotations
 
@@ -9,19 +9,44 @@ from dashboard.web import moments
 from jobs_admin.core.refused import Refused
 from jobs_admin.core.text import whole_number
 
-# Its shortest names; the longest is the service's to say.
-CHOICES = {"3600": "1 h", "14400": "4 h", "86400": "1 day"}
+_SPANS = ("3600", "14400", "86400")
+TOMORROW, MONDAY, UNTIL = "tomorrow", "monday", "until"
+# The choices of the form, the first preselected.
+CHOICES = {
+    "3600": "1 h",
+    "14400": "4 h",
+    TOMORROW: "until tomorrow 09:00",
+    MONDAY: "until Monday 09:00",
+    UNTIL: "until a date and time",
+}
+_HOUR = 9
 
 
 def ends_at(given: Mapping[str, str], now: datetime, starts_at: datetime | None = None) -> datetime:
-    """`for` in seconds, or `until` and the field of that name. Raises Refused."""
-    chosen = given.get("for", "")
+    """Return the end of `for`: seconds, a day, or the field `until`. Raises Refused."""
+    chosen, begins = given.get("for", ""), starts_at or now
     seconds = whole_number(chosen)
-    if seconds and str(seconds) in CHOICES:
-        return (starts_at or now) + timedelta(seconds=seconds)
-    found = moment(given.get("until", ""))
+    if seconds and str(seconds) in _SPANS:
+        return begins + timedelta(seconds=seconds)
+    if chosen in (TOMORROW, MONDAY):
+        morning = moments.local(begins).replace(hour=_HOUR, minute=0, second=0, microsecond=0)
+        days = 1 if chosen == TOMORROW else -morning.weekday() % 7
+        found = morning + timedelta(days=days)
+        return found if found > begins else found + timedelta(days=7)
+    return _parse_field(given, UNTIL, "Enter an end as a day and a time.", "ends_at")
+
+
+def starts_at(given: Mapping[str, str]) -> datetime | None:
+    """Return the start; None for now. Raises Refused."""
+    if not given.get("starts", "").strip():
+        return None
+    return _parse_field(given, "starts", "Enter a start as a day and a time.", "starts_at")
+
+
+def _parse_field(given: Mapping[str, str], name: str, message: str, field: str) -> datetime:
+    found = moment(given.get(name, ""))
     if found is None:
-        raise Refused("invalid", "Enter an end as a day and a time. Nothing was changed.")
+        raise Refused("invalid", f"{message} Nothing was changed.", field)
     return found
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -16,10 +17,11 @@ from dashboard.alerts.silences import forms as silence_forms
 from dashboard.alerts.silences import listing as silence_list
 from dashboard.web import links, moments
 from dashboard.web.access import can
+from dashboard.web.figures import duration
 from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import add_toast
 from jobs_admin import alerts, config
-from jobs_admin.alerts import showing
+from jobs_admin.alerts import showing, silencing
 from jobs_admin.core.refused import Refused
 from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.models.alert import Severity
@@ -31,7 +33,7 @@ MOST_FITTING = 10
 @require_safe
 @can(VIEWER)
 def index(request: HttpRequest) -> HttpResponse:
-    return _page(request, {})
+    return _page(request, request.GET.dict() if "for" in request.GET else {})
 
 
 def _page(request: HttpRequest, given: dict[str, str], *, refused: Any = None, status: int = 200) -> HttpResponse:
@@ -54,13 +56,11 @@ def _page(request: HttpRequest, given: dict[str, str], *, refused: Any = None, s
         "fields": silence_list.fields(chosen),
         "comment": given.get("comment", ""),
         "until": given.get("until") or moments.as_field(now + timedelta(hours=8)),
-        "until_min": moments.as_field(now),
         "starts": given.get("starts", ""),
         "choices": silence_forms.CHOICES.items(),
+        "chosen_end": given.get("for") or next(iter(silence_forms.CHOICES)),
         "severities": Severity.values,
-        "refused": refused,
-        "refused_field": getattr(refused, "field", None) or "",
-        "has_matchers": bool(chosen),
+        **_checked(given or {"for": next(iter(silence_forms.CHOICES))}, now, refused),
         **_fitting(request, chosen),
     }
     return render_page(request, "redrive/alerts/silences.html", context, part="silences", status=status)
@@ -74,16 +74,36 @@ def _fitting(request: HttpRequest, chosen: dict[str, str]) -> dict[str, Any]:
         "fitting": [alert_list.line(one, now) for one in found],
         "fitting_count": count,
         "fitting_more": count - len(found),
-        "chosen": chosen,
+        "has_matchers": bool(chosen),
     }
+
+
+_SLOTS = {"starts_at": "starts", "ends_at": "until", "comment": "comment", "source": "matchers", "matchers": "matchers"}
+
+
+def _checked(given: Mapping[str, str], now: datetime, refused: Refused | None = None) -> dict[str, Any]:
+    """Return the refusals by input, and the end of the silence in words while its times are valid."""
+    end, errors = "", dict.fromkeys(("matchers", "starts", "until", "comment"), "")
+    if refused:
+        errors[_SLOTS.get(refused.field or "", "")] = str(refused)
+    try:
+        starts = silence_forms.starts_at(given)
+        ends = silence_forms.ends_at(given, now, starts)
+        silencing.check_times(starts, ends, now)
+        end = f"Ends {moments.local(ends):%a} {moments.dated(ends, now)}, after {duration(ends - (starts or now))}."
+    except Refused as wrong:
+        errors[_SLOTS[wrong.field or "ends_at"]] = str(wrong)
+    slots = [(name, [text] if text else []) for name, text in errors.items() if name]
+    return {"errors": errors, "unplaced": errors.get("", ""), "slots": slots, "end": end}
 
 
 @require_safe
 @can(VIEWER)
 def fitting(request: HttpRequest) -> HttpResponse:
-    """A part of the form: the open alerts that its matchers fit."""
+    """Check the form while it is filled in: the open alerts that its matchers fit, its end, and invalid times."""
     chosen = silence_list.chosen_matchers(request.GET)
-    return render(request, "redrive/alerts/fitting.html", {**_fitting(request, chosen), "has_matchers": bool(chosen)})
+    checked = _checked(request.GET, timezone.now()) if "for" in request.GET else {}
+    return render(request, "redrive/alerts/fitting.html", {**_fitting(request, chosen), **checked, "is_apart": True})
 
 
 @require_POST
@@ -91,7 +111,7 @@ def fitting(request: HttpRequest) -> HttpResponse:
 def save(request: HttpRequest) -> HttpResponse:
     now = timezone.now()
     try:
-        starts_at = silence_forms.moment(request.POST.get("starts", ""))
+        starts_at = silence_forms.starts_at(request.POST)
         made = alerts.silence(
             request.viewer, silence_list.chosen_matchers(request.POST),
             ends_at=silence_forms.ends_at(request.POST, now, starts_at), comment=request.POST.get("comment", ""),
