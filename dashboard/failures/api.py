@@ -155,7 +155,10 @@ def explain_failure(request: HttpRequest, failure_id: Number) -> Any:
 @api.get("/failures/{failure_id}/compare", response={200: failure_shapes.Comparison, **REFUSALS}, tags=["failures"])
 @needs(VIEWER)
 def compare_attempts(request: HttpRequest, failure_id: Number, left: Side = "", right: Side = "") -> Any:
-    """Compare two attempts, each given as `run.attempt`. Default: the latest that failed, with the last of the run before."""
+    """Compare two attempts, each given as `run.attempt`.
+
+    Default: the latest that failed, with the last of the run before, else with the attempt before; an only attempt with itself.
+    """
     return comparison_answer(failures.get(viewer_of(request), failure_id), left, right)
 
 

@@ -45,6 +45,13 @@ def _moment(given: Mapping[str, str], name: str) -> datetime | None:
         raise Refused("invalid", f"{name} is not a time. Use the form 2026-11-21T02:07Z.", name) from None
 
 
+def shared_query(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the fields of an address that means the same to every reader: its times in UTC. Raises Refused."""
+    times = {name: at for name in ("since", "until") if (at := _moment(given, name))}
+    others = {name: value for name, value in given.items() if name != "time_zone"}
+    return others | {name: iso(at) for name, at in times.items()}
+
+
 def address(where: Span, form: str = "") -> str:
     """The page of just this span, or its file: `markdown` or `json`."""
     fields = {"source": where.source, "queue": where.queue, "since": iso(where.since), "until": iso(where.until)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC
+from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
@@ -29,10 +30,10 @@ def index(request: HttpRequest) -> HttpResponse:
         where = texts.span_from_query(request.viewer, request.GET, now)
     except Refused as error:
         refusal = error
-    typed = [request.GET.get(name, "") for name in ("since", "until")]
-    if where and moments.zone_id() != "UTC" and any(text and not text.endswith("Z") for text in typed):
+    is_local = "time_zone" in request.GET or moments.zone_id() != "UTC"
+    if where and is_local and (shared := texts.shared_query(request.GET)) != request.GET.dict():
         # What was typed in the reader's zone would be another time for whom the address is sent to.
-        return HttpResponseRedirect(texts.address(where))
+        return HttpResponseRedirect(f"{request.path}?{urlencode(shared)}")
     incident = incidents.incident(request.viewer, where, now) if where else None
     context = {
         "report": incident_report.report(incident, now) if incident else None,

@@ -254,7 +254,7 @@ def unattended_words(found: Unattended | None, viewer: Viewer) -> str:
     queues = [f"{queue or 'no queue'} of {source}" for source, queue in found.queues if viewer.may(VIEWER, source)]
     named, more = ", ".join(queues[:_MOST_QUEUES]) or "its queues", len(queues) - _MOST_QUEUES
     others = f" and {more:,} more" if more > 0 else ""
-    since = f"{clock(found.since, timezone.now())} {zone_name()}"
+    since = f"{clock(found.since, timezone.now())} {zone_name(found.since)}"
     return f"No worker has taken a job since {since}. Check that a worker consumes from {named}{others}."
 
 
@@ -267,11 +267,11 @@ def guard_off(found: SentWhileOff | None) -> str:
     jobs = "1 job" if count == 1 else f"{count:,} jobs"
     if found.off.until is None:
         when, which = (
-            f"The guard has been off since {since} {zone_name()}",
+            f"The guard has been off since {since} {zone_name(found.off.since)}",
             "are not reported. Switch it on: manage.py on",
         )
     else:
-        when = f"The guard was off from {since} to {clock(found.off.until, now)} {zone_name()}"
+        when = f"The guard was off from {since} to {clock(found.off.until, now)} {zone_name(found.off.until)}"
         which = "were not reported"
     then = "When their queue is empty, these jobs move to Uncertain within minutes: record there whether each ran."
     return f"{when}: outcomes of {jobs} {which}. {then}"
@@ -326,8 +326,8 @@ def _slowed_down(replay: Replay) -> str:
         return ""
     if not replay.planned or not replay.rate or replay.rate >= before:
         return ""
-    at = clock(datetime.fromisoformat(evidence["at"]), timezone.now())
-    return f"at {at} {zone_name()}. {evidence['sentence']}"
+    at = datetime.fromisoformat(evidence["at"])
+    return f"at {clock(at, timezone.now())} {zone_name(at)}. {evidence['sentence']}"
 
 
 def _climbing_s(jobs: int, rate: float, to: float, full: float) -> float:

@@ -54,14 +54,16 @@ class Times:
         """Round moments in the zone of the page, at most `most`; none so close to an edge that its words would be cut."""
         span = self.until - self.since
         every = next((step for step in _EVERY if span / step <= most), _EVERY[-1])
-        ahead = int(local(datetime.fromtimestamp(self.since, UTC)).utcoffset().total_seconds())
-        first = -int(-(self.since + ahead) // every) * every - ahead
-        moments = [at for at in range(first, int(self.until) + 1, every) if 2 < self.per_cent(at) < 98]
-        return [Tick(self.per_cent(at), _moment(at, every)) for at in moments]
+        # By the clock on the wall, so that a day begins at midnight after a change of clocks, too.
+        begins = local(datetime.fromtimestamp(self.since, UTC))
+        wall = begins.replace(tzinfo=UTC).timestamp()
+        first, last = -int(-wall // every) * every, int(wall + span) + 2 * every
+        times = [datetime.fromtimestamp(at, UTC).replace(tzinfo=begins.tzinfo) for at in range(first, last, every)]
+        found = {self.per_cent(at): _words(local(at.astimezone(UTC)), every) for at in times}
+        return [Tick(x, words) for x, words in found.items() if 2 < x < 98]
 
 
-def _moment(at: int, every: int) -> str:
-    moment = local(datetime.fromtimestamp(at, UTC))
+def _words(moment: datetime, every: int) -> str:
     if every >= _DAY or not (moment.hour or moment.minute or moment.second):
         return f"{moment:%-d %b}"
     return f"{moment:%H:%M:%S}" if every < 60 else f"{moment:%H:%M}"

@@ -51,6 +51,8 @@ def from_field(text: str) -> datetime:
     found = datetime.fromisoformat(text.strip())
     if found.tzinfo is None:
         found = sane(found).replace(tzinfo=timezone.get_current_timezone())
+        if local(found.astimezone(UTC)).replace(tzinfo=None, fold=0) != found.replace(tzinfo=None, fold=0):
+            raise ValueError("clocks skip this time")
     return sane(found)
 
 

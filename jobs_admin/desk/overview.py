@@ -264,11 +264,11 @@ def _trouble(viewer: Viewer, rate: rates.Rate, loud: int, now: datetime) -> Sent
         parts.append(dead)
     if began := rates.failing_since(rate, now):
         is_long = now - began >= rates.LONGEST_OUTAGE - timedelta(minutes=rates.CALM_MIN)
-        since = "for a day or longer" if is_long else f"since {clock(began, now)}"
+        since = "for a day or longer" if is_long else f"since {clock(began, now)} UTC"
         parts.append(f"{'failed' if rate.is_over else 'failing'} at this rate {since}")
     new = _new_groups(viewer, rate, now)
     if new:
-        parts.append(f"{len(new)} new group{'' if len(new) == 1 else 's'} since {clock(min(new), now)}")
+        parts.append(f"{len(new)} new group{'' if len(new) == 1 else 's'} since {clock(min(new), now)} UTC")
     tenants, is_all = _tenants_hit(viewer, rate, now)
     if tenants:
         parts.append(f"{'' if is_all else 'at least '}{tenants} {'tenant' if tenants == 1 else 'tenants'} affected")
@@ -323,7 +323,7 @@ def _waiting_dead(viewer: Viewer, now: datetime) -> str:
         return ""
     oldest = _oldest_dead(viewer, now)
     where = f" in {queues_hit:,} queues" if queues_hit > 1 else ""
-    since = f", {'' if dead == 1 else 'oldest '}from {clock(oldest, now)}" if oldest else ""
+    since = f", {'' if dead == 1 else 'oldest '}from {clock(oldest, now)} UTC" if oldest else ""
     return f"{dead:,} dead job{'' if dead == 1 else 's'}{where}{since}"
 
 

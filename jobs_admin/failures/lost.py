@@ -18,13 +18,13 @@ _WITH_ITS_WORKER = Explanation(
     "The worker stopped while the job ran. The job was acknowledged before it started, so the broker does not "
     "redeliver it. It may have done all, some or none of its work.",
     "Check what the job did. Replay if a second run is safe, otherwise discard. A later report from the worker "
-    "replaces this entry.",
+    "replaces this state.",
 )
 _BEFORE_ITS_RETRY = Explanation(
-    "The attempt below failed and a retry was due. No report of the retry arrived: the worker crashed and the broker "
+    "The last attempt failed and a retry was due. No report of the retry arrived: the worker crashed and the broker "
     "no longer has the message, or the retry ran and its report was lost.",
     "Check that the queue is empty and its workers are running, then replay. A later report of the retry replaces this "
-    "entry.",
+    "state.",
 )
 
 

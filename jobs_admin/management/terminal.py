@@ -20,7 +20,7 @@ _VERBOSITY = re.compile(r"-v\d\Z")
 
 
 def viewer() -> Viewer:
-    """Return the viewer: every user of a shell on this machine may do everything, under the name of the login."""
+    """Return the viewer: whoever can run it with the settings may do everything, under the name of the login."""
     return Viewer(f"{_user()} (terminal)", {EVERY_SOURCE: ADMIN})
 
 
@@ -82,6 +82,7 @@ def parse_number(text: str) -> int:
 
 _LENGTH = re.compile(r"(\d{1,6})(s|m|h|d)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_LONGEST = timedelta(days=3_660)
 
 
 def parse_length(text: str) -> timedelta:
@@ -89,7 +90,10 @@ def parse_length(text: str) -> timedelta:
     found = _LENGTH.fullmatch(text)
     if found is None or not int(found[1]):
         raise ArgumentTypeError(f"{text!r} is no length of time such as 90s, 30m, 8h or 7d")
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    length = timedelta(**{_UNITS[found[2]]: int(found[1])})
+    if length > _LONGEST:
+        raise ArgumentTypeError(f"{text!r} is longer than {_LONGEST.days}d")
+    return length
 
 
 def parse_time(text: str) -> datetime:

@@ -201,7 +201,7 @@ def _find_late(ended: dict[str, datetime], now: datetime) -> Stale | None:
     if not late:
         return None
     since = min(late.values())
-    moment = clock(since, now)
+    moment = f"{clock(since, now)} UTC"
     if len(late) == len(ended):
         return Stale(f"Not watching since {moment}.", since, tuple(sorted(late)))
     return Stale(f"Not watching since {moment}: {', '.join(sorted(late))} is late.", since, tuple(sorted(late)))
@@ -215,7 +215,7 @@ def _unreachable_store(now: datetime) -> Stale:
     except config.BadConfiguration:
         where = ""
     heard = Source.objects.aggregate(last=Max("sampled_at"))["last"]
-    since = f" since {clock(heard, now)}" if heard else ""
+    since = f" since {clock(heard, now)} UTC" if heard else ""
     return Stale(
         f"No answer from Redrive's own Redis{where}{since}: no new data.",
         heard,

@@ -64,6 +64,30 @@ def test_an_axis_has_round_times_of_the_zone(name, day):
     assert days[-3:] == [f"{day - 2} Jul", f"{day - 1} Jul", f"{day} Jul"]
 
 
+def test_days_of_an_axis_begin_at_midnight_after_a_change_of_clocks():
+    with timezone.override("Europe/Berlin"):
+        until = datetime(2026, 10, 28, 11, tzinfo=UTC)
+        scale = charts.Times.between(until - timedelta(days=7), until)
+        ticks = {tick.words: tick.x for tick in scale.ticks()}
+        assert list(ticks) == [f"{day} Oct" for day in range(22, 29)]
+        assert ticks["26 Oct"] == scale.per_cent(datetime(2026, 10, 25, 23, tzinfo=UTC))
+
+
+def test_a_time_that_the_clocks_skip_is_none():
+    with timezone.override("Europe/Berlin"), pytest.raises(ValueError, match="skip"):
+        moments.from_field("2027-03-28T02:30")
+
+
+def test_an_open_page_stays_in_its_zone_when_another_tab_switches(ann):
+    ann.cookies[COOKIE] = "Asia/Kolkata"
+    ends = (timezone.now() + timedelta(days=2)).astimezone(UTC).replace(second=0, microsecond=0)
+    form = {"source": "shop", "comment": "c", "for": "until", "until": f"{ends:%Y-%m-%dT%H:%M}", "time_zone": "UTC"}
+    ann.post("/alerts/silences/save/", form)
+    assert Silence.objects.get().ends_at == ends
+    part = ann.get("/alerts/silences/", headers={"X-Time-Zone": "Europe/Berlin"}).content.decode()
+    assert 'data-zone-name="CE' in part
+
+
 def test_every_page_follows_the_cookie_and_one_that_names_no_zone_is_utc(ann):
     bury(3)
     Failure.objects.update(failed_at=timezone.now() - timedelta(minutes=1))
@@ -98,15 +122,21 @@ def test_a_form_is_read_in_the_zone_of_its_page(ann):
     assert Group.objects.get().muted_until == ends
 
 
-def test_what_others_read_is_in_utc(ann, call_api):
+def test_what_others_read_is_in_utc(ann, client, call_api):
     ann.cookies[COOKIE] = "Asia/Kolkata"
     bury(3)
     now = timezone.now().astimezone(UTC).replace(second=0, microsecond=0)
     with timezone.override("Asia/Kolkata"):
         typed = {"since": moments.as_field(now - timedelta(hours=1)), "until": moments.as_field(now)}
-    shared = ann.get("/incidents/", {"source": "shop", **typed})
-    assert shared.status_code == 302  # an address that is of the same time for everyone
+    shared = ann.get("/incidents/", {"source": "shop", "time_zone": "Asia/Kolkata", **typed})
+    assert (
+        shared.status_code == 302 and "time_zone" not in shared.url
+    )  # an address that is of the same time for everyone
     assert f"{now - timedelta(hours=1):%H}%3A{now:%M}" in shared.url and shared.url.count("Z") == 2
     text = ann.get(shared.url.replace("/incidents/", "/incidents/as/markdown/")).content.decode()
     assert "All times are UTC." in text and f"{now:%H:%M} UTC" in text
     assert call_api("GET", "failures").json()["items"][0]["failed_at"].endswith("Z")
+    query = shared.url.partition("?")[2]
+    first = call_api("GET", f"incident?{query}")
+    client.cookies[COOKIE] = "Asia/Kolkata"
+    assert first.status_code == 200 and call_api("GET", f"incident?{query}").json() == first.json()

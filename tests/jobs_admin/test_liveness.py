@@ -29,12 +29,12 @@ def test_a_step_that_is_late_is_named(watched):
     assert liveness.find_stale(NOW) is None
     watched.hset(keys.steps(), "ingest", json.dumps({"at": (NOW - timedelta(minutes=20)).timestamp()}))
     late = liveness.find_stale(NOW)
-    assert late.steps == ("ingest",) and late.text == "Not watching since 01:54: ingest is late."
+    assert late.steps == ("ingest",) and late.text == "Not watching since 01:54 UTC: ingest is late."
 
 
 def test_what_is_late_since_another_day_names_it(watched):
     watched.hset(keys.steps(), "ingest", json.dumps({"at": (NOW - timedelta(hours=3)).timestamp()}))
-    assert liveness.find_stale(NOW).text == "Not watching since 20 Nov 23:14: ingest is late."
+    assert liveness.find_stale(NOW).text == "Not watching since 20 Nov 23:14 UTC: ingest is late."
 
 
 def test_a_store_that_does_not_answer_is_reported_and_has_no_lag(settings):

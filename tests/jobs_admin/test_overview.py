@@ -48,9 +48,9 @@ def test_the_sentence_names_the_loudest_queue_its_rise_the_new_group_and_the_ten
         bury(group=group, tenant=tenant)
     sentence = overview.sentence(ENGINE, NOW)
     assert str(sentence) == (
-        "webhooks: 312 failed attempts/min, 40 times the 7.8/min before; 1 more failing queue; 4 dead jobs, oldest from 02:14"
+        "webhooks: 312 failed attempts/min, 40 times the 7.8/min before; 1 more failing queue; 4 dead jobs, oldest from 02:14 UTC"
     ), "three facts, the worst first"
-    assert sentence.more == "1 new group since 02:07; 3 tenants affected."
+    assert sentence.more == "1 new group since 02:07 UTC; 3 tenants affected."
     assert sentence.tone == "trouble" and sentence.query.startswith("queue:webhooks since:2026-11-21T01:59")
 
 
@@ -74,7 +74,7 @@ def test_an_alarm_that_goes_on_reports_when_it_began():
     count(400, 90)  # another one, an hour before
     for minute in (*range(1, 20), *range(23, 31)):  # in a flood a few minutes may be calm
         count(90, minute)
-    assert "as in the 10 minutes before; failing at this rate since 01:44" in str(overview.sentence(ENGINE, NOW))
+    assert "as in the 10 minutes before; failing at this rate since 01:44 UTC" in str(overview.sentence(ENGINE, NOW))
     for minute in range(31, 1441):
         count(90, minute)
     assert "; failing at this rate for a day or longer" in str(overview.sentence(ENGINE, NOW))
@@ -84,7 +84,7 @@ def test_a_wave_that_is_over_is_reported_as_over_while_its_minutes_still_count()
     for minute in range(2, 25):
         count(90, minute)
     assert str(overview.sentence(ENGINE, NOW)).startswith(
-        "webhooks: no failed attempts in the last minute, down from 72/min over the last 5 minutes; failed at this rate since 01:50"
+        "webhooks: no failed attempts in the last minute, down from 72/min over the last 5 minutes; failed at this rate since 01:50 UTC"
     )
     count(1, 1)
     assert "webhooks: 1 failed attempt in the last minute, down from 72" in str(overview.sentence(ENGINE, NOW))
@@ -96,9 +96,9 @@ def test_an_alarm_reports_all_the_dead_and_since_when():
     count(11, 2, queue="emails")
     bury(702, failed_at=NOW.replace(day=20, hour=23, minute=12))
     bury(1, queue="emails")
-    assert "; 703 dead jobs in 2 queues, oldest from 20 Nov 23:12" in str(overview.sentence(ENGINE, NOW))
+    assert "; 703 dead jobs in 2 queues, oldest from 20 Nov 23:12 UTC" in str(overview.sentence(ENGINE, NOW))
     Failure.objects.filter(queue="webhooks").update(failed_at=NOW.replace(day=19, hour=7, minute=12))
-    assert "dead jobs in 2 queues, oldest from 19 Nov 07:12" in str(overview.sentence(ENGINE, NOW))
+    assert "dead jobs in 2 queues, oldest from 19 Nov 07:12 UTC" in str(overview.sentence(ENGINE, NOW))
 
 
 def test_the_oldest_is_the_one_of_the_page_of_queues_however_late_it_arrived():
@@ -107,14 +107,16 @@ def test_the_oldest_is_the_one_of_the_page_of_queues_however_late_it_arrived():
     sampled = {"queue": "webhooks", "at": NOW - timedelta(seconds=9), "step": 10, "is_reachable": True, "dead": 2}
     for source, hours in (("shop", 3), ("bank", 9)):
         DepthSample.objects.create(source=source, **sampled, oldest_dead_at=NOW - timedelta(hours=hours))
-    assert "2 dead jobs, oldest from 20 Nov 23:14" in str(overview.sentence(Viewer("vera", {"shop": "viewer"}), NOW))
+    assert "2 dead jobs, oldest from 20 Nov 23:14 UTC" in str(
+        overview.sentence(Viewer("vera", {"shop": "viewer"}), NOW)
+    )
 
 
 def test_the_sentence_is_calm_when_nothing_is_wrong():
     assert str(overview.sentence(ENGINE, NOW)) == "No job has failed yet."
     bury(1204, failed_at=datetime(2026, 11, 19, 10, 2, tzinfo=UTC))
     sentence = overview.sentence(ENGINE, NOW)
-    assert str(sentence) == "1,204 dead jobs, oldest from 19 Nov 10:02. No failures in the last hour."
+    assert str(sentence) == "1,204 dead jobs, oldest from 19 Nov 10:02 UTC. No failures in the last hour."
     assert (sentence.tone, sentence.query) == ("calm", "state:dead")
     count(3, 40)
     none = "3 failed attempts in the last hour, in webhooks; none in the last 5 minutes."
@@ -143,7 +145,7 @@ def test_no_one_hears_of_a_source_they_may_not_see():
 
 def test_a_watch_that_stopped_is_reported_with_the_time(watched):
     tick(watched, NOW - timedelta(minutes=20))
-    assert str(overview.sentence(ENGINE, NOW)) == "Not watching since 01:54."
+    assert str(overview.sentence(ENGINE, NOW)) == "Not watching since 01:54 UTC."
     watched.delete(keys.steps())
     assert "has not run yet" in str(overview.sentence(ENGINE, NOW))
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from django.urls import NoReverseMatch, reverse
+from django.utils.dateparse import parse_datetime
 
 from dashboard.web.figures import duration, number
 from jobs_admin.models.notice import DeliveryState
@@ -72,7 +73,7 @@ def _health(row: ChannelRow) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    at: str  # ISO time, as the log keeps it
+    at: datetime | None
     result: str
 
 
@@ -130,7 +131,7 @@ def _try_result(status: Any, error: Any, took_ms: Any) -> str:
 
 def _try(one: Mapping[str, Any]) -> Try:
     return Try(
-        str(one.get("at", ""))[:19].replace("T", " "),
+        parse_datetime(str(one.get("at", ""))),
         _try_result(one.get("status"), one.get("error"), one.get("took_ms")),
     )
 

@@ -14,7 +14,7 @@ from dashboard.web.api import shapes
 from dashboard.web.figures import duration
 from jobs_admin import alerts
 from jobs_admin.core.refused import Refused
-from jobs_admin.core.text import representable, terminal_line
+from jobs_admin.core.text import representable, terminal_line, whole_number
 from jobs_admin.management import terminal
 from jobs_admin.management.terminal import ActCommand, moment, parse_number, table
 from jobs_admin.models import Alert, AlertEvent
@@ -54,7 +54,7 @@ class Command(ActCommand):
 
     def _list(self, *, state: str, limit: int, json: bool, after: str | None, **options: Any) -> None:
         filters = {name: options[name] for name in ("source", "queue", "rule")}
-        if after and not after.isdecimal():
+        if after and whole_number(after) is None:
             raise Refused("invalid", "--after is no cursor: pass `next` of the page before, unchanged.")
         page = alerts.listing(
             terminal.viewer(), state="" if state == _ALL else state, limit=max(1, min(limit, _MOST)), after=after,

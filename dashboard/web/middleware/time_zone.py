@@ -11,20 +11,33 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
 COOKIE = "redrive-time-zone"  # set by the switch of the page: a name of the IANA database, such as Europe/Berlin
+HEADER, FIELD = "X-Time-Zone", "time_zone"
 
 
 class TimeZoneMiddleware:
-    """Make the zone of the cookie the current one of Django; without a cookie, or one that names no zone, it is UTC."""
+    """Make the zone that a page is in the current one of Django, until it is answered; UTC if none is named.
+
+    An open page stays in its zone when another tab switches: its script sends the zone along, as a header or with the form.
+    """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        zone = _zone(request.COOKIES.get(COOKIE, "")[:64])
-        if zone is None:
+        try:
             return self.get_response(request)
-        with timezone.override(zone):
-            return self.get_response(request)
+        finally:
+            timezone.deactivate()
+
+    def process_view(
+        self, request: HttpRequest, view: Callable[..., HttpResponse], args: object, kwargs: object
+    ) -> None:
+        if getattr(view, "is_call", False):
+            return
+        sent = request.POST if request.method == "POST" else request.GET
+        named = request.headers.get(HEADER) or sent.get(FIELD) or request.COOKIES.get(COOKIE, "")
+        if zone := _zone(named[:64]):
+            timezone.activate(zone)
 
 
 @lru_cache(maxsize=64)

@@ -34,8 +34,12 @@
   const when = (data, n, moment) => {
     if (data.labels) return data.labels[n] ?? "";
     const { zone, zoneName } = document.documentElement.dataset;
-    const at = new Date((data.since + (n < 0 ? moment : data.at[n])) * 1000).toLocaleString("sv", { timeZone: zone });
-    return `${at.slice(5, 10)} ${at.slice(11, data.each < 60 ? 19 : 16)} ${zoneName}`;
+    const form = { timeZone: zone, timeZoneName: "shortOffset" };
+    const named = (date) => date.toLocaleTimeString("en", form).split(" ").pop();
+    const date = new Date((data.since + (n < 0 ? moment : data.at[n])) * 1000);
+    const at = date.toLocaleString("sv", { timeZone: zone });
+    // In the other season the zone has another name.
+    return `${at.slice(5, 10)} ${at.slice(11, data.each < 60 ? 19 : 16)} ${named(date) === named(new Date()) ? zoneName : named(date)}`;
   };
   const say = (place, text) => { place.dataset.was ??= place.textContent; place.textContent = text; };
   // Shows the step that `moment` is in; returns its number, -1 for none.

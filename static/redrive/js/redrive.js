@@ -215,13 +215,20 @@
   // ---------- time zone ----------
   const here = Intl.DateTimeFormat().resolvedOptions().timeZone;
   const { zone } = document.documentElement.dataset;
+  const chosen = /(?:^|; )redrive-time-zone=([^;]+)/.exec(document.cookie)?.[1];
   for (const one of all("[data-zone-switch]")) {
     one.hidden = zone === "UTC" && (!here || here === "UTC");
+    if (chosen && chosen !== zone) one.title = `The server does not know the time zone ${chosen}`;
     one.addEventListener("click", () => {
       document.cookie = `redrive-time-zone=${zone === "UTC" ? here : ""}; path=/; max-age=${zone === "UTC" ? 31536000 : 0}; samesite=lax`;
       location.reload();
     });
   }
+  // Another tab may have switched meanwhile: what this page shows and sends stays in its own zone.
+  document.addEventListener("htmx:configRequest", (event) => { event.detail.headers["X-Time-Zone"] = zone; });
+  document.addEventListener("formdata", (event) => {
+    if (event.target.querySelector("[type=datetime-local], [name=due_at]")) event.formData.set("time_zone", zone);
+  });
 
   // ---------- keyboard ----------
   // A table takes part with data-rows on the element around its rows; each row has data-row (its address).
