@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dashboard.web import figures
 from jobs_admin.failures.triage import Sweep
 
 _DOING = {"discard": "Discarding", "restore": "Restoring", "readmit": "Readmitting", "undo": "Undoing"}
@@ -20,10 +21,15 @@ _NEEDS = {
 class Words:
     doing: str
     sofar: str
+    left: str  # the time that the rest takes at the present rate; "" where no rate is known
 
 
-def progress(sweep: Sweep) -> Words:
-    return Words(_DOING[sweep.act], f"{_DONE[sweep.act]} {jobs(sweep.changed)} so far.")
+def progress(sweep: Sweep, per_s: float = 0.0) -> Words:
+    """The progress, and the time left when `per_s` jobs are checked in a second."""
+    left = ""
+    if per_s > 0:
+        left = f"About {figures.duration(max(1, round((sweep.matched - sweep.looked) / per_s)))} left."
+    return Words(_DOING[sweep.act], f"{_DONE[sweep.act]} {jobs(sweep.changed)} so far.", left)
 
 
 def result(act: str, changed: int, checked: int, *, is_stopped: bool = False) -> tuple[str, str]:

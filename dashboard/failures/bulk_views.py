@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -114,6 +115,7 @@ def sweep(request: HttpRequest) -> HttpResponse:
 
 
 def _step(request: HttpRequest, under_way: Sweep) -> HttpResponse:
+    before, began = under_way.looked, time.monotonic()
     under_way = triage.go_on(request.viewer, under_way, within_s=STEP_S)
     if under_way.is_done:
         return _list_with_result(request, under_way.act, under_way.changed, under_way.looked, under_way.key)
@@ -121,7 +123,7 @@ def _step(request: HttpRequest, under_way: Sweep) -> HttpResponse:
         "q": _query(request),
         "sweep": under_way,
         "checked": min(under_way.looked, under_way.matched),
-        "words": sweeps.progress(under_way),
+        "words": sweeps.progress(under_way, (under_way.looked - before) / max(time.monotonic() - began, 0.001)),
         "token": signing.dumps(asdict(under_way), salt=_salt(request), compress=True),
     }
     return render_page(request, "redrive/failures/sweep.html", context, part="sweep")

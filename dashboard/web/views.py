@@ -5,6 +5,7 @@ htmx gets the sentence of a refusal or an error alone.
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
@@ -12,13 +13,14 @@ import redis
 from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.views import LoginView, LogoutView
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, InterfaceError, OperationalError, connection
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
+from django.template.loader import render_to_string
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
-from dashboard.web.access import needs, record_refusal, viewer_of_request
+from dashboard.web.access import READS, needs, record_refusal, viewer_of_request
 from dashboard.web.htmx import render_error
 from dashboard.web.middleware.entrance import page_at, page_of, turned_away
 from jobs_admin import config
@@ -27,6 +29,10 @@ from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.queues import liveness
 
 FAILED_ROUNDS_LIMIT = 3  # in a row: about two seconds; one alone is a connection that broke
+NO_DATABASE = (
+    "The desk's database is unreachable, locked or full. Workers and queues are not affected: reports wait until the database is back. "
+    "Check the database; the error is in the desk's log."
+)
 _EXPIRES_AFTER = timedelta(days=30)  # whoever reads security.txt later asks again
 
 
@@ -62,7 +68,14 @@ def not_allowed(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def failed(request: HttpRequest) -> HttpResponse:
-    return render_error(request, 500, "The request failed. The error was logged.")
+    """The request ended by an exception; where the database does not answer, no page that reads the database is rendered."""
+    if not isinstance(sys.exc_info()[1], (OperationalError, InterfaceError)):
+        return render_error(request, 500, "The request failed. The error was logged.")
+    if request.headers.get("HX-Request"):
+        return HttpResponse(NO_DATABASE, content_type="text/plain; charset=utf-8", status=503)
+    is_change = request.method not in READS
+    text = render_to_string("redrive/no_database.html", {"sentence": NO_DATABASE, "is_change": is_change})
+    return HttpResponse(text, status=503)
 
 
 def took_too_long(request: HttpRequest, sentence: str) -> HttpResponse:
