@@ -142,7 +142,7 @@ def test_doctor_names_a_key_that_cannot_be_opened(settings):
     settings.REDRIVE_PAYLOAD_KEYS = [Fernet.generate_key().decode()]
     forget_configuration(config)
     (found,) = checkup.check_signatures(timezone.now()).findings
-    assert found.text.startswith(f"The key {key.id} cannot be opened")
+    assert found.text.startswith(f"The key {key.id} cannot be decrypted")
     forget_configuration(config)
 
 
