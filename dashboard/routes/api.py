@@ -7,13 +7,13 @@ from django.urls import re_path
 # They add their calls, in this order: an address that is spelt out comes before one that takes names in its place.
 # isort: off
 from dashboard.queues import api as queue_calls  # noqa: F401
-from dashboard.failures import api as failure_calls  # noqa: F401
+from dashboard.failures import api as failure_calls
 from dashboard.audit import api as audit_calls  # noqa: F401
 from dashboard.alerts import api as alert_calls  # noqa: F401
 from dashboard.alerts.channels import api as channel_calls  # noqa: F401
 from dashboard.queues.depth import api as depth_calls  # noqa: F401
 from dashboard.groups.rules import api as rule_calls  # noqa: F401
-from dashboard.groups import api as group_calls  # noqa: F401
+from dashboard.groups import api as group_calls
 from dashboard.incidents import api as incident_calls  # noqa: F401
 from dashboard.policies.lint import api as lint_calls  # noqa: F401
 from dashboard.policies import api as policy_calls  # noqa: F401
@@ -35,4 +35,4 @@ for _pattern in _patterns:
 
 urlpatterns = [*_patterns, re_path(r"^.*\Z", door(unknown_address))]
 
-__all__ = ["app_name", "urlpatterns"]
+__all__ = ["app_name", "failure_calls", "group_calls", "urlpatterns"]

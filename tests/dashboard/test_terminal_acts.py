@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from datetime import timedelta
 from urllib.parse import urlencode
 
@@ -17,6 +19,7 @@ from tests.kit.alerts import create_alert
 from tests.kit.depths import create_samples, roll
 from tests.kit.failures import bury
 from tests.kit.groups import group
+from tests.kit.up import ROOT
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sources")]
 HOSTILE = "\x1b[31m\x9b2J\u202ered\ufeff"
@@ -273,3 +276,18 @@ def test_a_hostile_name_moves_no_cursor(capsys, alert):
         call_command(*reading)
         printed = "".join(capsys.readouterr())
         assert printed and not set(printed) & set("\x1b\x9b\u202e\ufeff"), reading
+
+
+@pytest.mark.parametrize("name", ["failure", "groups"])
+def test_a_command_leaves_the_calls_in_the_order_of_their_addresses(name):
+    """A call that is spelt out comes before one that takes names in its place, whatever is imported first."""
+    program = f"""
+import os
+os.environ["DJANGO_SETTINGS_MODULE"] = "dashboard.settings"
+import django; django.setup()
+import dashboard.management.commands.{name}
+from django.urls import resolve
+print(resolve("/api/groups/rules").url_name)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.stdout == "list_rules\n", done.stderr

@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from dashboard.failures import api as calls
 from dashboard.failures import api_shapes
 from dashboard.management.json_answers import render_json
+from dashboard.routes.api import failure_calls as calls  # the calls of all nouns, in the order of their addresses
 from dashboard.web.figures import duration
 from jobs_admin import failures
 from jobs_admin.core.refused import NotFound

@@ -10,8 +10,8 @@ from django.utils import timezone
 from pydantic import ValidationError
 
 from dashboard.groups import api_shapes
-from dashboard.groups.api import GroupsChange, Order, State
 from dashboard.management.json_answers import render_json
+from dashboard.routes.api import group_calls  # the calls of all nouns, in the order of their addresses
 from dashboard.web.api import shapes
 from dashboard.web.figures import number, percent
 from dashboard.web.links import group_page
@@ -36,14 +36,20 @@ class Command(ActCommand):
         every = acts.add_parser("list", help="Groups that match, in every state unless --state is given.")
         every.add_argument("query", nargs="*", help="As in the search field of groups: state:new queue:emails.")
         every.add_argument(
-            "--state", action="append", default=[], choices=get_args(State), help="May be given more than once."
+            "--state",
+            action="append",
+            default=[],
+            choices=get_args(group_calls.State),
+            help="May be given more than once.",
         )
         assignee = every.add_mutually_exclusive_group()
         assignee.add_argument("--assignee", type=representable, metavar="USER", help="Only groups of this user.")
         assignee.add_argument(
             "--unassigned", dest="assignee", action="store_const", const="", help="Only groups without an assignee."
         )
-        every.add_argument("--sort", default="last_seen", choices=get_args(Order), help="Highest or latest first.")
+        every.add_argument(
+            "--sort", default="last_seen", choices=get_args(group_calls.Order), help="Highest or latest first."
+        )
         every.add_argument("--limit", type=int, default=PAGE, help=f"Groups to list, at most {LARGEST_PAGE}.")
         every.add_argument("--after", metavar="CURSOR", help="`next` of the page before, as --json prints it.")
         show = acts.add_parser("show", help="One group: states of its jobs, queues, tasks, tenants, releases, hosts.")
@@ -191,10 +197,10 @@ def _changes(act: str, options: dict[str, Any], now: datetime) -> dict[str, Any]
     }[act]
 
 
-def _body(given: dict[str, Any]) -> GroupsChange:
+def _body(given: dict[str, Any]) -> group_calls.GroupsChange:
     """Return the body of the API's call, whose bounds hold here too. Raises Refused."""
     try:
-        return GroupsChange.model_validate(given)
+        return group_calls.GroupsChange.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
         field = str(first["loc"][0])
