@@ -114,5 +114,5 @@ def test_drain_waits_for_what_another_has_claimed_and_takes_what_no_one_can_read
     later.start()
     call_command("drain", to_dead=True)
     later.join()
-    assert "away: 2 retries are dead now" in capsys.readouterr().out
+    assert "away: 2 retries are now dead" in capsys.readouterr().out
     assert place.count() == 0 and store.xlen(keys.failures("away")) == 2

@@ -98,7 +98,7 @@ def test_the_names_of_pages_are_refused():
 
 
 def test_a_document_of_another_name_is_refused():
-    with pytest.raises(Refused, match="calls itself 'other'"):
+    with pytest.raises(Refused, match="has the name 'other'"):
         policies.publish(ANN, "emails", {**EMAILS, "name": "other"})
 
 

@@ -132,7 +132,7 @@ def test_a_user_that_is_renewed_keeps_its_password_and_loses_what_it_had_beyond(
     capsys.readouterr()
     call_command("worker_acl", "shop", "--apply")
     output = capsys.readouterr()
-    assert output.out == "" and "is renewed" in output.err
+    assert output.out == "" and "is updated" in output.err
     with redis.Redis.from_url(url) as worker, pytest.raises(redis.ResponseError):
         worker.set(keys.switch(), "off")
     with redis.Redis.from_url(url, single_connection_client=True) as stolen:

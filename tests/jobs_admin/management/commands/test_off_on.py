@@ -55,7 +55,7 @@ def test_off_reports_how_many_running_replays_get_no_outcomes(store, capsys):
     for state, running in (("running", 0), ("paused", 3), ("paused", 0), ("done", 0)):
         Replay.objects.create(state=state, running=running, total=5, matched=5, scope_max_id=0)
     call_command("off")
-    assert "2 running replays get no outcomes meanwhile" in capsys.readouterr().out
+    assert "2 running replays get no outcomes in the meantime" in capsys.readouterr().out
     assert store.get(keys.switch()) == b"off"
     Replay.objects.all().delete()
     call_command("off")
