@@ -79,7 +79,7 @@ class AlertDetail(AlertItem):
 
 
 class RuleItem(Schema):
-    """The fields that `POST rules` takes, and those computed beside them."""
+    """The fields that `POST rules` takes, and computed fields."""
 
     name: str
     metric: str
