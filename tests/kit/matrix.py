@@ -27,7 +27,7 @@ from django.utils import timezone
 from dashboard.web.rights import Address, addresses
 from dashboard.web.routing import escaped
 from jobs_admin import config
-from jobs_admin.core import policy
+from jobs_admin.core import keys, policy
 from jobs_admin.db import audit
 from jobs_admin.models import (
     Alert,
@@ -630,6 +630,9 @@ def desk(watched, settings, tmp_path, db, engine) -> Desk:
     """Two sources full of rows; the demo runs, whose partner is away."""
     settings.REDRIVE_DEMO_BROKER_URL = engine.url
     settings.REDRIVE_DEMO_PARTNER_URL = "http://127.0.0.1:9"
+    # Thousands of requests may take longer than a step of watch may be late.
+    for step in ("ingest", "sample"):
+        watched.hset(keys.steps(), step, json.dumps({"at": timezone.now().timestamp() + 3600}))
     desk = create_desk(settings, tmp_path)
     views_of(desk, get_user_model().objects.create_user("olga"))
     return desk
