@@ -272,7 +272,7 @@ def test_a_delivery_shows_what_was_sent_what_came_back_and_every_try(ann):
     page = ann.get(f"/alerts/deliveries/{made.pk}/").content.decode()
     assert "&lt;script&gt;" in page and "<script>alert" not in page and "U+001B" in page
     text = text_of(ann.get(f"/alerts/deliveries/{made.pk}/"))
-    assert '{"type": "alert.firing"}' in text and "2026-11-22 02:07:00 no answer within 10 s, after 10 s" in text
+    assert '{"type": "alert.firing"}' in text and "22 Nov 02:07:00 no answer within 10 s, after 10 s" in text
     assert "Next try in 4 min" in text
 
 

@@ -67,6 +67,7 @@ def test_pages_write_no_time_in_a_form_of_their_own():
     own = re.compile(r"""\|date:"(?!H:i")|:%[-Ya]|:%d %b""")
     axes = {"alerts/strip.py", "web/charts.py", "groups/page.py", "alerts/rules/picture.py"}
     axes |= {"incidents/document.py"}  # a file to keep
+    axes |= {"alerts/silences/views.py"}  # the day of the week before `dated`
     written = [
         f"{path.name}: {line.strip()}"
         for folder, kind in (("templates", "*.html"), ("dashboard", "*.py"))

@@ -53,11 +53,12 @@
   });
   document.addEventListener("visibilitychange", tick);
 
-  const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB", { timeZone: document.documentElement.dataset.zone, hour: "2-digit", minute: "2-digit" });
+  const { zone, zoneName } = document.documentElement.dataset;
+  const clock = (ms) => new Date(ms).toLocaleTimeString("sv", { timeZone: zone }).slice(0, 5);
   const late = (now) => {
     const said = find("[data-lateness]");
     if (!said) return;
-    if (now !== isLate) said.textContent = now ? `As of ${clock(answeredAt)} ${document.documentElement.dataset.zoneName}, reconnecting` : "";
+    if (now !== isLate) said.textContent = now ? `As of ${clock(answeredAt)} ${zoneName}, reconnecting` : "";
     isLate = now;
     document.documentElement.classList.toggle("is-late", now);
   };
@@ -214,13 +215,10 @@
 
   // ---------- time zone ----------
   const here = Intl.DateTimeFormat().resolvedOptions().timeZone;
-  const { zone } = document.documentElement.dataset;
-  const chosen = /(?:^|; )redrive-time-zone=([^;]+)/.exec(document.cookie)?.[1];
   for (const one of all("[data-zone-switch]")) {
-    one.hidden = zone === "UTC" && (!here || here === "UTC");
-    if (chosen && chosen !== zone) one.title = `The server does not know the time zone ${chosen}`;
+    one.hidden = zone === "UTC" && here === "UTC";
     one.addEventListener("click", () => {
-      document.cookie = `redrive-time-zone=${zone === "UTC" ? here : ""}; path=/; max-age=${zone === "UTC" ? 31536000 : 0}; samesite=lax`;
+      document.cookie = `redrive-time-zone=${zone === "UTC" ? here : ""};path=/;max-age=31536000;samesite=lax`;
       location.reload();
     });
   }
