@@ -184,6 +184,8 @@ def test_a_silence_is_added_listed_as_the_api_answers_and_ended(call_api, alert)
         (("alerts", "acknowledge", "one"), "'one' is no number from 1"),
         (("alerts", "acknowledge", "9" * 30), "is no number from 1"),
         (("alerts", "list", "--state", "open", "--after", "x"), "--after is no cursor"),
+        (("alerts", "list", "--after", "٣"), "--after is no cursor"),
+        (("alerts", "list", "--after", "1" * 30), "--after is no cursor"),
         (("silences", "add", "--for", "2h", "--comment", "x"), "Give at least one matcher"),
         (("silences", "add", "--source", "shop", "--for", "31d", "--comment", "x"), "within 30 days"),
         (("silences", "add", "--source", "shop", "--until", "today", "--comment", "x"), "'today' is no time such as"),
@@ -228,6 +230,7 @@ def test_depths_are_listed_and_their_history_shown_as_the_api_answers(call_api):
         (("shop", "emails", "--points", "1"), "--points must be from 2 to 1,000"),
         (("shop", "emails", "--since", "2999-01-01"), "since must be before until"),
         (("shop", "emails", "--last", "1w"), "'1w' is no length of time"),
+        (("shop", "emails", "--last", "999999d"), "'999999d' is longer than 3660d"),
     ],
 )
 def test_a_wrong_word_about_depth_is_refused_in_a_sentence(arguments, sentence):
