@@ -73,12 +73,8 @@ def test_a_gone_worker_keeps_its_counts_and_nothing_live_is_claimed_of_it(ann, s
 
 
 @pytest.fixture
-def gone_with_a_job(shops, settings, tmp_path):
+def gone_with_a_job(shops, shop):
     """A worker that is gone, and took a job with it that it had acknowledged before it ran."""
-    file = tmp_path / "sources.toml"
-    file.write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\n')
-    settings.REDRIVE_SOURCES = str(file)
-    forget_configuration(config)
     hear(shops)
     ago = timezone.now() - timedelta(seconds=60)
     values = {"worker": "w1@a", "at": ago.timestamp(), "jobs": [["", "job-1", "shop.send", "webhooks", False]]}
